@@ -1,0 +1,8 @@
+// Package allocator turns an inventory into what the kubelet is offered: the
+// resources, their device IDs, and the CDI device name that each ID stands
+// for. It also says which devices suit a request best.
+//
+// A Resource is immutable and answers from memory, so the kubelet's calls
+// never wait for a driver or a disk. The package knows no gRPC and does no
+// I/O.
+package allocator
