@@ -1,0 +1,2 @@
+// Package node is a Kubernetes node and its control plane in a box.
+package node
