@@ -1,0 +1,92 @@
+// Package driverroot finds where a node keeps the NVIDIA driver. Distributions
+// disagree: it may be installed in the node's own root, or come with a root
+// file system of its own, as from a driver container.
+package driverroot
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// NVMLName is the SONAME of NVML. Where it is, the driver's libraries are.
+const NVMLName = "libnvidia-ml.so.1"
+
+// roots are the places that a driver root is looked for, by the node's paths.
+// The node's own root comes last: a driver container leaves nothing of itself
+// there, whereas an old installation is often left behind.
+var roots = []string{
+	"/run/nvidia/driver",          // NVIDIA's driver container
+	"/home/kubernetes/bin/nvidia", // GKE on Container-Optimized OS
+	"/usr/local/nvidia",           // mounted into virtual machines and sandboxes
+	"/",                           // the distribution's packages
+}
+
+// libraryDirs are the directories of a driver root that hold its libraries.
+var libraryDirs = []string{
+	"/usr/lib/x86_64-linux-gnu", // Debian, Ubuntu
+	"/usr/lib/x86_64-linux-gnu/nvidia/current",
+	"/usr/lib/aarch64-linux-gnu",
+	"/usr/lib/aarch64-linux-gnu/nvidia/current",
+	"/usr/lib64", // RHEL, SUSE
+	"/lib64",
+	"/lib/x86_64-linux-gnu",
+	"/lib/aarch64-linux-gnu",
+	"/lib",
+}
+
+// Root is a driver root that was found.
+type Root struct {
+	host.Root
+
+	// LibraryDir holds the driver's libraries, within the root, links resolved.
+	LibraryDir string
+
+	// NVML is the NVML library within the root, links resolved.
+	NVML string
+}
+
+// NotFoundError says that no driver is there. It is a state that ends when a
+// driver is installed, not a failure.
+type NotFoundError struct{ Tried []string }
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("no NVIDIA driver found: install one, or name its root with --driver-root; tried %s",
+		strings.Join(e.Tried, ", "))
+}
+
+// Find returns the node's driver root. explicit is the node's path of the only
+// root to look at; empty means all the known places. The error is a
+// *NotFoundError when no driver is there.
+func Find(node host.Root, explicit string) (Root, error) {
+	candidates := roots
+	if explicit != "" {
+		candidates = []string{explicit}
+	}
+	var tried []string
+	for _, candidate := range candidates {
+		root, err := node.Sub(candidate)
+		if err != nil {
+			return Root{}, fmt.Errorf("looking for the driver: %w", err)
+		}
+		for _, dir := range libraryDirs {
+			name := path.Join(dir, NVMLName)
+			if _, err := root.Stat(name); err != nil {
+				tried = append(tried, path.Join(candidate, name))
+				continue
+			}
+			return found(root, name)
+		}
+	}
+	return Root{}, &NotFoundError{Tried: tried}
+}
+
+func found(root host.Root, nvml string) (Root, error) {
+	resolved, err := root.Resolve(nvml)
+	if err != nil {
+		return Root{}, fmt.Errorf("looking for the driver: %w", err)
+	}
+	return Root{Root: root, LibraryDir: path.Dir(resolved), NVML: resolved}, nil
+}

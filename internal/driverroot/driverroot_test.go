@@ -1,0 +1,102 @@
+package driverroot_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/internal/driverroot"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+func TestFind(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		files      []string
+		links      map[string]string
+		explicit   string
+		root       string
+		libraryDir string
+	}{
+		{
+			name:  "the distribution's package",
+			files: []string{"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05"},
+			links: map[string]string{"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"},
+			root:  "/", libraryDir: "/usr/lib/x86_64-linux-gnu",
+		},
+		{
+			name:  "lib64",
+			files: []string{"usr/lib64/libnvidia-ml.so.1"},
+			root:  "/", libraryDir: "/usr/lib64",
+		},
+		{
+			name:  "Debian's alternatives",
+			files: []string{"usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05"},
+			links: map[string]string{
+				"etc/alternatives/nvidia-ml":                "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05",
+				"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "/etc/alternatives/nvidia-ml",
+			},
+			root: "/", libraryDir: "/usr/lib/x86_64-linux-gnu/nvidia/current",
+		},
+		{
+			name: "a driver container beats what is left of an old package",
+			files: []string{
+				"run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
+				"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+			},
+			root: "/run/nvidia/driver", libraryDir: "/usr/lib64",
+		},
+		{
+			name: "the given root only",
+			files: []string{
+				"opt/driver/lib64/libnvidia-ml.so.1",
+				"usr/lib64/libnvidia-ml.so.1",
+			},
+			explicit: "/opt/driver", root: "/opt/driver", libraryDir: "/lib64",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root, err := driverroot.Find(host.NewRoot(tree(t, tc.files, tc.links)), tc.explicit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if root.String() != tc.root || root.LibraryDir != tc.libraryDir {
+				t.Errorf("found %s in %s, want %s in %s", root.LibraryDir, root, tc.libraryDir, tc.root)
+			}
+		})
+	}
+}
+
+func TestFindNamesThePathsTried(t *testing.T) {
+	dir := tree(t, nil, map[string]string{"usr/lib64/libnvidia-ml.so.1": "dangling"})
+	_, err := driverroot.Find(host.NewRoot(dir), "")
+	var missing *driverroot.NotFoundError
+	if !errors.As(err, &missing) {
+		t.Fatalf("error %v, want a NotFoundError", err)
+	}
+	for _, path := range []string{"/usr/lib64/libnvidia-ml.so.1", "/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"} {
+		if !strings.Contains(err.Error(), path) {
+			t.Errorf("the error does not name %s: %v", path, err)
+		}
+	}
+}
+
+func tree(t *testing.T, files []string, links map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	place := func(name string, put func(path string) error) {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), put(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range files {
+		place(name, func(path string) error { return os.WriteFile(path, nil, 0o600) })
+	}
+	for name, target := range links {
+		place(name, func(path string) error { return os.Symlink(target, path) })
+	}
+	return dir
+}

@@ -1,0 +1,105 @@
+package host_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+func TestRootResolvesLinksWithinItself(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "usr/lib/libcuda.so.1.2"), "inside")
+	for link, target := range map[string]string{
+		"lib":                   "usr/lib",
+		"usr/lib/absolute.so":   "/usr/lib/libcuda.so.1.2",
+		"usr/lib/climbing.so":   "../../../../../../usr/lib/libcuda.so.1.2",
+		"usr/lib/loop":          "loop",
+		"usr/lib/through-loop":  "loop/x",
+		"usr/lib/outside":       "/etc/passwd",
+		"usr/lib/chain-of-two":  "/lib/absolute.so",
+		"usr/lib/missing-piece": "/nowhere/at/all",
+	} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := host.NewRoot(dir)
+
+	for _, name := range []string{"absolute.so", "climbing.so", "chain-of-two"} {
+		got, err := root.Resolve("/lib/" + name)
+		if err != nil || got != "/usr/lib/libcuda.so.1.2" {
+			t.Errorf("Resolve(%s) = %q, %v", name, got, err)
+		}
+		data, err := root.ReadFile("/lib/" + name)
+		if err != nil || string(data) != "inside" {
+			t.Errorf("ReadFile(%s) = %q, %v", name, data, err)
+		}
+	}
+	for _, name := range []string{"loop", "through-loop"} {
+		if got, err := root.Resolve("/lib/" + name); err == nil {
+			t.Errorf("Resolve(%s) = %q, want an error", name, got)
+		}
+	}
+	for _, name := range []string{"outside", "missing-piece"} {
+		if _, err := root.Stat("/lib/" + name); !os.IsNotExist(err) {
+			t.Errorf("Stat(%s) = %v, want that it does not exist below the root", name, err)
+		}
+	}
+}
+
+func TestSubKeepsBothPaths(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "run/nvidia/driver/usr/lib/x"), "x")
+	sub, err := host.NewRoot(dir).Sub("/run/nvidia/driver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sub.NodePath("/usr/lib/x"); got != "/run/nvidia/driver/usr/lib/x" {
+		t.Errorf("NodePath = %s", got)
+	}
+	if got := sub.LocalPath("/usr/lib/x"); got != filepath.Join(dir, "run/nvidia/driver/usr/lib/x") {
+		t.Errorf("LocalPath = %s", got)
+	}
+}
+
+func TestWriteFileReplacesWholeAndLeavesNothingBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "spec.yaml")
+	for _, content := range []string{"one", "two"} {
+		if err := host.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || string(data) != content {
+			t.Fatalf("read %q, %v", data, err)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != fs.FileMode(0o644) {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+
+	blocked := filepath.Join(filepath.Dir(path), "is-a-directory")
+	if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.WriteFile(blocked, []byte("x"), 0o644); err == nil {
+		t.Error("writing over a directory did not fail")
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 2 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

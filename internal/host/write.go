@@ -1,0 +1,55 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile replaces path with data so that a reader, or the node after a
+// crash, sees either all of the old file or all of the new one.
+//
+// The temporary file is in path's own directory: the container runtimes watch
+// their CDI directories, and see a rename only when it happens inside them.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	if err := replace(path, data, mode); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
+
+func replace(path string, data []byte, mode fs.FileMode) error {
+	dir := filepath.Dir(path)
+	// The leading dot and the missing .yaml keep the runtimes from reading it.
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	err = fill(tmp, data, mode)
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return syncDir(dir)
+}
+
+func fill(f *os.File, data []byte, mode fs.FileMode) error {
+	_, err := f.Write(data)
+	// CreateTemp gives 0600 less the umask; runtimes and unprivileged tools
+	// read specs too.
+	err = errors.Join(err, f.Chmod(mode), f.Sync())
+	return errors.Join(err, f.Close())
+}
+
+// syncDir makes the rename itself survive a crash.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
