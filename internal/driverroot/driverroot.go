@@ -4,6 +4,7 @@
 package driverroot
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -57,13 +58,17 @@ func (e *NotFoundError) Error() string {
 		strings.Join(e.Tried, ", "))
 }
 
-// Find returns the node's driver root. explicit is the node's path of the only
-// root to look at; empty means all the known places. The error is a
-// *NotFoundError when no driver is there.
-func Find(node host.Root, explicit string) (Root, error) {
+// Find returns the node's driver root. explicit is the path of the only root
+// to look at, empty for all the known places; library is the path of NVML,
+// empty for where the root keeps it. Both are the node's paths. The error is
+// a *NotFoundError when no driver is there.
+func Find(node host.Root, explicit, library string) (Root, error) {
 	candidates := roots
 	if explicit != "" {
 		candidates = []string{explicit}
+	}
+	if library != "" {
+		return at(node, cmp.Or(explicit, "/"), library)
 	}
 	var tried []string
 	for _, candidate := range candidates {
@@ -81,6 +86,22 @@ func Find(node host.Root, explicit string) (Root, error) {
 		}
 	}
 	return Root{}, &NotFoundError{Tried: tried}
+}
+
+// at takes the library that the user named, which is within the driver root.
+func at(node host.Root, rootPath, library string) (Root, error) {
+	root, err := node.Sub(rootPath)
+	if err != nil {
+		return Root{}, fmt.Errorf("looking for the driver: %w", err)
+	}
+	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(rootPath), "/"))
+	if !below {
+		return Root{}, fmt.Errorf("looking for the driver: --nvml-library %s is not below --driver-root %s", library, rootPath)
+	}
+	if _, err := root.Stat(inside); err != nil {
+		return Root{}, &NotFoundError{Tried: []string{library}}
+	}
+	return found(root, inside)
 }
 
 func found(root host.Root, nvml string) (Root, error) {

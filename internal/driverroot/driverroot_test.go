@@ -17,6 +17,7 @@ func TestFind(t *testing.T) {
 		files      []string
 		links      map[string]string
 		explicit   string
+		library    string
 		root       string
 		libraryDir string
 	}{
@@ -35,7 +36,7 @@ func TestFind(t *testing.T) {
 			name:  "Debian's alternatives",
 			files: []string{"usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05"},
 			links: map[string]string{
-				"etc/alternatives/nvidia-ml":                "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05",
+				"etc/alternatives/nvidia-ml":                 "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05",
 				"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "/etc/alternatives/nvidia-ml",
 			},
 			root: "/", libraryDir: "/usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -56,9 +57,20 @@ func TestFind(t *testing.T) {
 			},
 			explicit: "/opt/driver", root: "/opt/driver", libraryDir: "/lib64",
 		},
+		{
+			name:    "the given library only",
+			files:   []string{"opt/driver/odd/libnvidia-ml.so.1", "usr/lib64/libnvidia-ml.so.1"},
+			library: "/opt/driver/odd/libnvidia-ml.so.1", root: "/", libraryDir: "/opt/driver/odd",
+		},
+		{
+			name:     "the given library within the given root",
+			files:    []string{"opt/driver/odd/libnvidia-ml.so.1", "opt/driver/usr/lib64/libnvidia-ml.so.1"},
+			explicit: "/opt/driver", library: "/opt/driver/odd/libnvidia-ml.so.1",
+			root: "/opt/driver", libraryDir: "/odd",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			root, err := driverroot.Find(host.NewRoot(tree(t, tc.files, tc.links)), tc.explicit)
+			root, err := driverroot.Find(host.NewRoot(tree(t, tc.files, tc.links)), tc.explicit, tc.library)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +83,7 @@ func TestFind(t *testing.T) {
 
 func TestFindNamesThePathsTried(t *testing.T) {
 	dir := tree(t, nil, map[string]string{"usr/lib64/libnvidia-ml.so.1": "dangling"})
-	_, err := driverroot.Find(host.NewRoot(dir), "")
+	_, err := driverroot.Find(host.NewRoot(dir), "", "")
 	var missing *driverroot.NotFoundError
 	if !errors.As(err, &missing) {
 		t.Fatalf("error %v, want a NotFoundError", err)

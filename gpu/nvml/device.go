@@ -1,0 +1,145 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// read asks one GPU for all that the model holds. The error means that it
+// would not tell its name; any later failure is the GPU's Fault.
+func (s session) read(index int) (gpu.GPU, nvml.Device, error) {
+	dev, ret := s.lib.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return gpu.GPU{}, nil, fmt.Errorf("opening GPU %d: %w", index, ret)
+	}
+	uuid, ret := dev.GetUUID()
+	if ret != nvml.SUCCESS {
+		return gpu.GPU{}, nil, fmt.Errorf("reading the UUID of GPU %d: %w", index, ret)
+	}
+	g := gpu.GPU{UUID: uuid, Index: index, NUMANode: gpu.NUMAUnknown}
+	err := errors.Join(s.readPlace(&g, dev), s.readTraits(&g, dev))
+	if err != nil {
+		g.Fault = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	return g, dev, nil
+}
+
+// readPlace reads where the GPU sits: without these nobody can be given it.
+func (s session) readPlace(g *gpu.GPU, dev nvml.Device) error {
+	minor, ret := dev.GetMinorNumber()
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("reading the minor number: %w", ret)
+	}
+	g.Minor = minor
+	pci, ret := dev.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("reading the PCI address: %w", ret)
+	}
+	g.PCIBusID = busID(pci)
+	numa, err := s.numaNode(g.PCIBusID)
+	g.NUMANode = numa
+	return err
+}
+
+func (s session) numaNode(busID string) (int, error) {
+	file := path.Join("/sys/bus/pci/devices", busID, "numa_node")
+	data, err := s.node.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return gpu.NUMAUnknown, nil // a sandbox that hides the PCI bus
+	}
+	if err != nil {
+		return gpu.NUMAUnknown, fmt.Errorf("reading the NUMA node: %w", err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || n < 0 { // -1: the firmware does not tell
+		return gpu.NUMAUnknown, nil
+	}
+	return n, nil
+}
+
+// readTraits reads what the GPU is. A driver or a GPU that does not know a
+// trait leaves it unknown; any other answer means a GPU in trouble.
+func (s session) readTraits(g *gpu.GPU, dev nvml.Device) error {
+	var errs []error
+	known := func(what string, ret nvml.Return) bool {
+		switch ret {
+		case nvml.SUCCESS:
+			return true
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+		default:
+			errs = append(errs, fmt.Errorf("reading the %s: %w", what, ret))
+		}
+		return false
+	}
+
+	if name, ret := dev.GetName(); known("product name", ret) {
+		g.Product = name
+	}
+	if memory, ret := dev.GetMemoryInfo(); known("memory size", ret) {
+		g.MemoryBytes = memory.Total
+	}
+	if major, minor, ret := dev.GetCudaComputeCapability(); known("compute capability", ret) {
+		g.ComputeCapability = gpu.ComputeCapability{Major: major, Minor: minor}
+	}
+	g.Architecture = gpu.ArchitectureUnknown
+	if s.has("nvmlDeviceGetArchitecture") {
+		if arch, ret := dev.GetArchitecture(); known("architecture", ret) {
+			g.Architecture = architecture(arch)
+		}
+	}
+	g.MIG = gpu.MIGUnsupported
+	if s.has("nvmlDeviceGetMigMode") {
+		if current, _, ret := dev.GetMigMode(); known("MIG mode", ret) {
+			g.MIG = migMode(current)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// has says whether the loaded driver is new enough for a function. Calling
+// one that it lacks would end the process: the symbols are bound lazily.
+func (s session) has(symbol string) bool {
+	return s.lib.Extensions().LookupSymbol(symbol) == nil
+}
+
+func migMode(current int) gpu.MIGMode {
+	if current == nvml.DEVICE_MIG_ENABLE {
+		return gpu.MIGEnabled
+	}
+	return gpu.MIGDisabled
+}
+
+func architecture(a nvml.DeviceArchitecture) gpu.Architecture {
+	switch a {
+	case nvml.DEVICE_ARCH_KEPLER:
+		return "Kepler"
+	case nvml.DEVICE_ARCH_MAXWELL:
+		return "Maxwell"
+	case nvml.DEVICE_ARCH_PASCAL:
+		return "Pascal"
+	case nvml.DEVICE_ARCH_VOLTA:
+		return "Volta"
+	case nvml.DEVICE_ARCH_TURING:
+		return "Turing"
+	case nvml.DEVICE_ARCH_AMPERE:
+		return "Ampere"
+	case nvml.DEVICE_ARCH_ADA:
+		return "Ada"
+	case nvml.DEVICE_ARCH_HOPPER:
+		return "Hopper"
+	case nvml.DEVICE_ARCH_BLACKWELL:
+		return "Blackwell"
+	case nvml.DEVICE_ARCH_RUBIN:
+		return "Rubin"
+	default:
+		return gpu.ArchitectureUnknown
+	}
+}
