@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,8 +68,9 @@ func TestSubKeepsBothPaths(t *testing.T) {
 
 func TestWriteFileReplacesWholeAndLeavesNothingBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spec.yaml")
+	fine := func(string) error { return nil }
 	for _, content := range []string{"one", "two"} {
-		if err := host.WriteFile(path, []byte(content), 0o644); err != nil {
+		if err := host.WriteFile(path, []byte(content), 0o644, fine); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(path)
@@ -85,8 +87,15 @@ func TestWriteFileReplacesWholeAndLeavesNothingBehind(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := host.WriteFile(blocked, []byte("x"), 0o644); err == nil {
+	if err := host.WriteFile(blocked, []byte("x"), 0o644, fine); err == nil {
 		t.Error("writing over a directory did not fail")
+	}
+	refuse := func(string) error { return errors.New("refused") }
+	if err := host.WriteFile(path, []byte("three"), 0o644, refuse); err == nil {
+		t.Error("a refused file was written")
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "two" {
+		t.Errorf("after a refusal: %q, %v", data, err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 2 {

@@ -9,18 +9,20 @@ import (
 )
 
 // WriteFile replaces path with data so that a reader, or the node after a
-// crash, sees either all of the old file or all of the new one.
+// crash, sees either all of the old file or all of the new one. Before the
+// new one takes the old one's place, check looks at it where it lies; an error
+// of its leaves the old file as it was.
 //
 // The temporary file is in path's own directory: the container runtimes watch
 // their CDI directories, and see a rename only when it happens inside them.
-func WriteFile(path string, data []byte, mode fs.FileMode) error {
-	if err := replace(path, data, mode); err != nil {
+func WriteFile(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
+	if err := replace(path, data, mode, check); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return nil
 }
 
-func replace(path string, data []byte, mode fs.FileMode) error {
+func replace(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	dir := filepath.Dir(path)
 	// The leading dot and the missing .yaml keep the runtimes from reading it.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
@@ -28,6 +30,9 @@ func replace(path string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	err = fill(tmp, data, mode)
+	if err == nil {
+		err = check(tmp.Name())
+	}
 	if err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}

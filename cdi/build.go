@@ -1,0 +1,143 @@
+package cdi
+
+import (
+	"debug/elf"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// The CDI kinds that specs are written under.
+const (
+	// AgentKind is ours alone: a spec that another tool left on the host
+	// cannot define the same device, which would make it unresolvable.
+	AgentKind = "gpucdi.dev/gpu"
+	// UserKind is what people type after --device.
+	UserKind = "nvidia.com/gpu"
+)
+
+// AllDevices is the CDI device name that stands for every GPU at once.
+const AllDevices = "all"
+
+// Name is a way to name a GPU in a spec.
+type Name string
+
+// The ways to name a GPU.
+const (
+	ByIndex Name = "index"
+	ByUUID  Name = "uuid"
+)
+
+// Build makes the spec of kind for those GPUs of inv that are in parts, each
+// under all the given names, and for all the healthy ones together. A GPU with
+// a fault keeps its device: a pod may hold it. Build is pure: equal arguments
+// give equal specs. A spec without any device is not valid CDI, so no GPU at
+// all is an error.
+func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.Spec, error) {
+	spec := &specs.Spec{
+		Kind: kind,
+		ContainerEdits: specs.ContainerEdits{
+			// An NVIDIA runtime that is installed beside us must add nothing,
+			// whatever the image asks for.
+			Env:         []string{"NVIDIA_VISIBLE_DEVICES=void"},
+			DeviceNodes: deviceNodes(parts.Control),
+			Mounts:      mounts(parts),
+		},
+	}
+	var all []Node
+	for _, g := range inv.GPUs {
+		n, ok := parts.GPUs[g.UUID]
+		if !ok {
+			continue
+		}
+		for _, name := range names {
+			spec.Devices = append(spec.Devices, device(name.of(g), n))
+		}
+		if g.Fault == "" {
+			all = append(all, n)
+		}
+	}
+	if len(spec.Devices) == 0 {
+		return nil, fmt.Errorf("building the CDI spec of %s: no GPU can be given out", kind)
+	}
+	if len(all) > 0 {
+		spec.Devices = append(spec.Devices, device(AllDevices, all...))
+	}
+
+	version, err := specs.MinimumRequiredVersion(spec)
+	if err != nil {
+		return nil, fmt.Errorf("choosing the CDI version of %s: %w", kind, err)
+	}
+	spec.Version = version
+	return spec, nil
+}
+
+// Marshal renders the spec as YAML, byte for byte the same for equal specs.
+func Marshal(spec *specs.Spec) ([]byte, error) { return yaml.Marshal(spec) }
+
+func (n Name) of(g gpu.GPU) string {
+	if n == ByIndex {
+		return strconv.Itoa(g.Index)
+	}
+	return g.UUID
+}
+
+func device(name string, nodes ...Node) specs.Device {
+	return specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{DeviceNodes: deviceNodes(nodes)}}
+}
+
+func deviceNodes(nodes []Node) []*specs.DeviceNode {
+	made := make([]*specs.DeviceNode, 0, len(nodes))
+	for _, n := range nodes {
+		made = append(made, &specs.DeviceNode{Path: n.Path, Type: "c", Major: n.Major, Minor: n.Minor})
+	}
+	return made
+}
+
+func mounts(parts Parts) []*specs.Mount {
+	var made []*specs.Mount
+	for _, b := range parts.Binaries {
+		made = append(made, bind(b.NodePath, path.Join("/usr/bin", b.Name)))
+	}
+	for _, l := range parts.Libraries {
+		for _, dir := range loaderDirs(l.Machine) {
+			for _, name := range append([]string{l.SONAME}, dlopened[l.SONAME]...) {
+				made = append(made, bind(l.NodePath, path.Join(dir, name)))
+			}
+		}
+	}
+	slices.SortFunc(made, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
+	return made
+}
+
+// dlopened are the names besides its SONAME that programs open a library by.
+var dlopened = map[string][]string{
+	"libcuda.so.1": {"libcuda.so"},
+}
+
+// loaderDirs are the directories that dynamic loaders search without any
+// cache or configuration: Debian's and Ubuntu's, and RHEL's and SUSE's. With
+// a library in both, no hook has to run ldconfig inside the container.
+func loaderDirs(machine elf.Machine) []string {
+	if machine == elf.EM_AARCH64 {
+		return []string{"/usr/lib/aarch64-linux-gnu", "/usr/lib64"}
+	}
+	return []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib64"}
+}
+
+// bind mounts one file. rprivate keeps later mounts of the container from
+// reaching the host.
+func bind(nodePath, containerPath string) *specs.Mount {
+	return &specs.Mount{
+		HostPath:      nodePath,
+		ContainerPath: containerPath,
+		Options:       []string{"ro", "nosuid", "nodev", "rbind", "rprivate"},
+	}
+}
