@@ -1,0 +1,106 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// sockets are where runtimes listen for the kubelet, by the node's paths.
+var sockets = []string{
+	"/run/containerd/containerd.sock",
+	"/run/crio/crio.sock",
+	"/run/k3s/containerd/containerd.sock", // k3s, rke2
+	"/run/k0s/containerd.sock",
+	"/var/snap/microk8s/common/run/containerd.sock",
+}
+
+// Info is what a runtime says of itself.
+type Info struct {
+	Name     string // "containerd", "cri-o"
+	Version  string
+	Socket   string // the node's path
+	CDI      bool   // whether it resolves CDI devices
+	SpecDirs []string
+}
+
+// Detect asks the node's runtime over CRI. The runtime is the one that the
+// kubelet's own configuration below kubeletDir names, or else the first that
+// answers at a known socket. The error lists what was tried.
+func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
+	candidates := sockets
+	if socket := kubeletSocket(node, kubeletDir); socket != "" {
+		candidates = []string{socket}
+	}
+	var errs []error
+	for _, socket := range candidates {
+		if _, err := node.Stat(socket); err != nil {
+			errs = append(errs, fmt.Errorf("%s: not there", socket))
+			continue
+		}
+		info, err := ask(ctx, node, socket)
+		if err == nil {
+			return info, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", socket, err))
+	}
+	return Info{}, fmt.Errorf("finding the container runtime: %w", errors.Join(errs...))
+}
+
+// kubeletSocket reads the endpoint from the kubelet's configuration file where
+// kubeadm and its relatives keep it. There may be none: the kubelet also takes
+// flags, and then the known sockets have to do.
+func kubeletSocket(node host.Root, kubeletDir string) string {
+	data, err := node.ReadFile(path.Join(kubeletDir, "config.yaml"))
+	if err != nil {
+		return ""
+	}
+	var kubelet struct {
+		Endpoint string `json:"containerRuntimeEndpoint"`
+	}
+	if err := yaml.Unmarshal(data, &kubelet); err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(kubelet.Endpoint, "unix://")
+}
+
+func ask(ctx context.Context, node host.Root, socket string) (Info, error) {
+	resolved, err := node.Resolve(socket)
+	if err != nil {
+		return Info{}, err
+	}
+	local := node.LocalPath(resolved)
+	conn, err := grpc.NewClient("unix:"+local, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return Info{}, err
+	}
+	defer conn.Close()
+
+	client := cri.NewRuntimeServiceClient(conn)
+	version, err := client.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return Info{}, fmt.Errorf("asking for its version: %w", err)
+	}
+	info := Info{Name: version.RuntimeName, Version: version.RuntimeVersion, Socket: socket}
+	switch info.Name {
+	case "containerd":
+		status, err := client.Status(ctx, &cri.StatusRequest{Verbose: true})
+		if err != nil {
+			return Info{}, fmt.Errorf("asking for its configuration: %w", err)
+		}
+		return containerd(info, status.Info["config"])
+	case "cri-o":
+		return crio(ctx, info, local)
+	default:
+		return Info{}, fmt.Errorf("serves %s, which gpucdi does not know", info.Name)
+	}
+}

@@ -1,0 +1,146 @@
+package runtime_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/runtime"
+)
+
+func TestContainerd(t *testing.T) {
+	for _, tc := range []struct {
+		name, version, config string
+		problem               string // a part of it; empty for none
+	}{
+		{"2.4 has no switch", "v2.4.2", `{"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}`, ""},
+		{"2.0 with CDI on", "2.0.5", `{"enableCDI":true,"cdiSpecDirs":["/var/run/cdi"]}`, ""},
+		{"2.1 with CDI off", "v2.1.0", `{"enableCDI":false}`, `[plugins."io.containerd.cri.v1.runtime"]`},
+		{"1.7 as it comes", "1.7.27", `{"enableCDI":false,"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}`, `enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]`},
+		{"1.7 with CDI on", "1.7.27", `{"enableCDI":true,"cdiSpecDirs":["/etc/cdi","/run/cdi"]}`, ""},
+		{"1.6", "1.6.20~ds1", `{}`, "upgrade to containerd"},
+		{"another directory", "2.4.2", `{"cdiSpecDirs":["/etc/cdi"]}`, "--cdi-dir"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			node := t.TempDir()
+			serve(t, node, "/run/containerd/containerd.sock", fakeCRI{name: "containerd", version: tc.version, config: tc.config})
+			info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Name != "containerd" || info.Version != tc.version || info.Socket != "/run/containerd/containerd.sock" {
+				t.Errorf("got %+v", info)
+			}
+			switch problem := info.Problem("/var/run/cdi"); {
+			case tc.problem == "" && problem != "":
+				t.Errorf("problem: %s", problem)
+			case !strings.Contains(problem, tc.problem) || strings.Contains(problem, "\n"):
+				t.Errorf("problem %q, want one line with %q", problem, tc.problem)
+			}
+		})
+	}
+}
+
+func TestCRIO(t *testing.T) {
+	node := t.TempDir()
+	serve(t, node, "/run/crio/crio.sock", fakeCRI{
+		name: "cri-o", version: "1.34.0",
+		config: "[crio]\n  [crio.runtime]\n    cdi_spec_dirs = [\"/etc/cdi\", \"/opt/cdi\"]\n",
+	})
+	info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !info.CDI || info.Version != "1.34.0" {
+		t.Errorf("got %+v", info)
+	}
+	if p := info.Problem("/opt/cdi"); p != "" {
+		t.Errorf("problem: %s", p)
+	}
+	if p := info.Problem("/var/run/cdi"); !strings.Contains(p, "/opt/cdi") {
+		t.Errorf("problem %q does not name the directories", p)
+	}
+}
+
+func TestTheKubeletsOwnEndpointWins(t *testing.T) {
+	node := t.TempDir()
+	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{name: "containerd", version: "1.7.0", config: `{}`})
+	serve(t, node, "/run/mine.sock", fakeCRI{name: "containerd", version: "2.4.2", config: `{}`})
+	kubelet := filepath.Join(node, "var/lib/kubelet/config.yaml")
+	write(t, kubelet, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/mine.sock\n")
+	info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
+	if err != nil || info.Socket != "/run/mine.sock" {
+		t.Errorf("got %+v, %v", info, err)
+	}
+}
+
+func TestNoRuntimeNamesTheSocketsTried(t *testing.T) {
+	node := t.TempDir()
+	write(t, filepath.Join(node, "run/crio/crio.sock"), "") // left behind, nobody listens
+	_, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
+	for _, socket := range []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock"} {
+		if err == nil || !strings.Contains(err.Error(), socket) {
+			t.Errorf("the error does not name %s: %v", socket, err)
+		}
+	}
+}
+
+// fakeCRI answers as a runtime of that name, version and configuration does.
+type fakeCRI struct {
+	cri.UnimplementedRuntimeServiceServer
+	name, version, config string
+}
+
+func (f fakeCRI) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
+	return &cri.VersionResponse{RuntimeName: f.name, RuntimeVersion: f.version}, nil
+}
+
+func (f fakeCRI) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
+	return &cri.StatusResponse{Info: map[string]string{"config": f.config}}, nil
+}
+
+// ServeHTTP lets gRPC and CRI-O's own HTTP share a socket, as CRI-O does.
+func (f fakeCRI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/config" {
+		_, _ = w.Write([]byte(f.config))
+		return
+	}
+	server := grpc.NewServer()
+	cri.RegisterRuntimeServiceServer(server, f)
+	server.ServeHTTP(w, r)
+}
+
+func serve(t *testing.T, node, socket string, f fakeCRI) {
+	t.Helper()
+	path := filepath.Join(node, socket)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: f, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(func() { _ = server.Close() })
+	go func() { _ = server.Serve(listener) }()
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
