@@ -1,0 +1,70 @@
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Why a request for devices cannot be met; test with errors.Is. An error of
+// this package can hold several of them.
+var (
+	ErrMalformed = errors.New("malformed request") // empty, a duplicate, an impossible size
+	ErrUnknown   = errors.New("unknown device")
+	ErrUnhealthy = errors.New("unhealthy device")
+)
+
+// Lookup returns the devices with these IDs, in the resource's order whatever
+// the order of ids, so that the same set always gives the same answer. Every
+// problem with ids is in the one error.
+func (r *Resource) Lookup(ids []string) ([]Device, error) {
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("%w: no device of %s is named; name at least one", ErrMalformed, r.Name)
+	}
+	positions, problem := r.positions(ids)
+	problems := []error{problem}
+	for i, p := range positions {
+		d := r.Devices[p]
+		switch {
+		case i > 0 && p == positions[i-1]:
+			if i == 1 || p != positions[i-2] {
+				problems = append(problems, fmt.Errorf("%w: %s of %s is named more than once; name each device once",
+					ErrMalformed, d.ID, r.Name))
+			}
+		case d.Fault != "":
+			problems = append(problems, r.unhealthy(d))
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	devices := make([]Device, len(positions))
+	for i, p := range positions {
+		devices[i] = r.Devices[p]
+	}
+	return devices, nil
+}
+
+// positions returns the places of those ids that the resource knows,
+// ascending and with repetitions, and an error that names all others.
+func (r *Resource) positions(ids []string) ([]int, error) {
+	positions := make([]int, 0, len(ids))
+	var problems []error
+	for _, id := range ids {
+		p, known := r.position[id]
+		if !known {
+			problems = append(problems, fmt.Errorf(
+				"%w: %q is not one of the %d devices of %s on this node; delete the pod, so that the kubelet chooses anew",
+				ErrUnknown, id, len(r.Devices), r.Name))
+			continue
+		}
+		positions = append(positions, p)
+	}
+	slices.Sort(positions)
+	return positions, errors.Join(problems...)
+}
+
+func (r *Resource) unhealthy(d Device) error {
+	return fmt.Errorf("%w: %s of %s: %s; delete the pod to get another device, or repair this one",
+		ErrUnhealthy, d.ID, r.Name, d.Fault)
+}

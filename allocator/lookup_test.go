@@ -1,0 +1,88 @@
+package allocator
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+func sickNode() *Resource {
+	inv := topologies["4 on PCIe, 2 NUMA nodes"]()
+	inv.GPUs[2].Fault = "XID 79: fell off the bus"
+	return plan(inv)
+}
+
+func TestPlan(t *testing.T) {
+	inv := topologies["4 on PCIe, 2 NUMA nodes"]()
+	inv.GPUs[3].Fault = "broken"
+	r := plan(inv)
+	want := []Device{
+		{"GPU-0", "example.com/gpu=GPU-0", 0, ""},
+		{"GPU-1", "example.com/gpu=GPU-1", 0, ""},
+		{"GPU-2", "example.com/gpu=GPU-2", 1, ""},
+		{"GPU-3", "example.com/gpu=GPU-3", 1, "broken"},
+	}
+	if r.Name != "nvidia.com/gpu" || !slices.Equal(r.Devices, want) {
+		t.Errorf("Plan = %s %v, want nvidia.com/gpu %v", r.Name, r.Devices, want)
+	}
+	if none := Plan(&gpu.Inventory{}, testKind); len(none) != 1 || len(none[0].Devices) != 0 {
+		t.Errorf("a node without GPUs offers %v, want the resource without devices", none)
+	}
+}
+
+func TestLookup(t *testing.T) {
+	devices, err := sickNode().Lookup([]string{"GPU-3", "GPU-0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(devices) != 2 || devices[0].ID != "GPU-0" || devices[1].CDIName != "example.com/gpu=GPU-3" {
+		t.Errorf("Lookup = %v, want GPU-0 and GPU-3 in the resource's order", devices)
+	}
+}
+
+func TestLookupErrors(t *testing.T) {
+	sentinels := []error{ErrMalformed, ErrUnknown, ErrUnhealthy}
+	for _, tc := range []struct {
+		name string
+		ids  []string
+		is   []error
+		says []string
+	}{
+		{"nil", nil, []error{ErrMalformed}, nil},
+		{"empty", []string{}, []error{ErrMalformed}, nil},
+		{"unknown", []string{"GPU-0", "GPU-9"}, []error{ErrUnknown}, []string{`"GPU-9"`}},
+		{"empty id", []string{""}, []error{ErrUnknown}, []string{`""`}},
+		{"twice", []string{"GPU-1", "GPU-0", "GPU-1"}, []error{ErrMalformed}, []string{"GPU-1"}},
+		{"unhealthy", []string{"GPU-2"}, []error{ErrUnhealthy}, []string{"GPU-2", "XID 79"}},
+		{"everything", []string{"GPU-8", "GPU-2", "GPU-1", "GPU-1", "GPU-9"}, sentinels,
+			[]string{`"GPU-8"`, `"GPU-9"`, "GPU-2 of", "XID 79", "GPU-1 of"}},
+		{"unhealthy and twice", []string{"GPU-2", "GPU-2"}, []error{ErrMalformed, ErrUnhealthy}, []string{"XID 79"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			devices, err := sickNode().Lookup(tc.ids)
+			if err == nil {
+				t.Fatalf("Lookup = %v, want an error", devices)
+			}
+			for _, sentinel := range sentinels {
+				if got, want := errors.Is(err, sentinel), slices.Contains(tc.is, sentinel); got != want {
+					t.Errorf("errors.Is(err, %q) = %t, want %t: %v", sentinel, got, want, err)
+				}
+			}
+			for _, part := range append(tc.says, "nvidia.com/gpu") {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %s", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestLookupNamesEachDuplicateOnce(t *testing.T) {
+	_, err := sickNode().Lookup([]string{"GPU-1", "GPU-1", "GPU-1", "GPU-3", "GPU-3"})
+	if n := strings.Count(err.Error(), "more than once"); n != 2 {
+		t.Errorf("two devices repeated, %d complaints: %v", n, err)
+	}
+}
