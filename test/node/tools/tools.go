@@ -1,0 +1,209 @@
+// Package tools builds the programs that a node is made of, from their Go modules at exact
+// versions, into a cache: a second time it only looks whether they are there.
+//
+// It needs the go command, the module proxy for what the module cache lacks, a C compiler and
+// libseccomp's headers, and to be called from within this module.
+package tools
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tool is something that can be built: one program or a few that belong together.
+type Tool string
+
+// The tools.
+const (
+	// Kube is the program kube and, as links to it, kubectl and the components of Kubernetes.
+	Kube Tool = "kube"
+	// Containerd is containerd, its shim for runc, and ctr.
+	Containerd Tool = "containerd"
+	// Runc is runc.
+	Runc Tool = "runc"
+	// Nerdctl is nerdctl.
+	Nerdctl Tool = "nerdctl"
+	// Pause is the program of sandbox containers.
+	Pause Tool = "pause"
+)
+
+const (
+	module            = "github.com/gpucdi/gpucdi/test"
+	containerdVersion = "v2.4.2"
+	runcVersion       = "v1.5.2"
+	// Later versions need a module that the proxy does not have.
+	nerdctlVersion = "v2.1.2"
+)
+
+// CacheDir is where everything is kept that is slow to make, across runs: gpucdi below
+// $XDG_CACHE_HOME or ~/.cache.
+func CacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding a cache directory: %w", err)
+	}
+	dir = filepath.Join(dir, "gpucdi")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache directory: %w", err)
+	}
+	return dir, nil
+}
+
+// ModuleDir is the source directory of the module that the tests are in.
+func ModuleDir(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", fmt.Errorf("finding the module %s (is the working directory inside it?): %w", module, explain(err))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Built says whether Build would have nothing to do.
+func Built(ctx context.Context, t Tool) bool {
+	cache, err := CacheDir()
+	if err != nil {
+		return false
+	}
+	r, err := recipe(ctx, t)
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(r.dir(cache))
+	return err == nil
+}
+
+// Build returns the directory with the tool's programs, and builds them if it is not there.
+// Processes that want the same tool at the same time wait for each other.
+func Build(ctx context.Context, t Tool) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	r, err := recipe(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	dir := r.dir(cache)
+	err = Once(dir, func(dir string) error { return r.build(ctx, dir) })
+	if err != nil {
+		return "", fmt.Errorf("building %s %s: %w", t, r.version, err)
+	}
+	return dir, nil
+}
+
+// Once makes sure that the file or directory at path is there and whole: make is called with
+// a name beside it, which becomes path when make succeeds. One process does it at a time.
+func Once(path string, make func(temporary string) error) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("waiting for %s: %w", lock.Name(), err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	temporary := path + ".new"
+	if err := os.RemoveAll(temporary); err != nil {
+		return err
+	}
+	if err := make(temporary); err != nil {
+		return errors.Join(err, os.RemoveAll(temporary))
+	}
+	return os.Rename(temporary, path)
+}
+
+// A build is how a tool is made.
+type build struct {
+	tool    Tool
+	version string
+	// installs are packages at versions, built in modules of their own.
+	installs []string
+	// in and pkg are for what a module of ours pins instead.
+	in, pkg string
+	flags   []string
+	env     []string
+	// links are other names of the one program.
+	links []string
+}
+
+func (b *build) dir(cache string) string {
+	return filepath.Join(cache, "tools", fmt.Sprintf("%s-%s-%s", b.tool, b.version, runtime.Version()))
+}
+
+func (b *build) build(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if b.pkg != "" {
+		out := filepath.Join(dir, string(b.tool))
+		if err := b.run(ctx, dir, append(append([]string{"build", "-C", b.in, "-o", out}, b.flags...), b.pkg)); err != nil {
+			return err
+		}
+	}
+	for _, pkg := range b.installs {
+		if err := b.run(ctx, dir, append(append([]string{"install"}, b.flags...), pkg)); err != nil {
+			return err
+		}
+	}
+	for _, name := range b.links {
+		if err := os.Symlink(string(b.tool), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *build) run(ctx context.Context, dir string, args []string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(append(os.Environ(), "GOBIN="+dir), b.env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, tail(string(out)))
+	}
+	return nil
+}
+
+// tail keeps the end of a long output, where the error is.
+func tail(s string) string {
+	const most = 4000
+	if len(s) > most {
+		return "…" + s[len(s)-most:]
+	}
+	return s
+}
+
+// explain adds what a command wrote about its failure.
+func explain(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return err
+}
+
+// digest names a source file's content.
+func digest(name string) (string, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(data))[:8], nil
+}
