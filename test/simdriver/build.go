@@ -1,0 +1,114 @@
+package simdriver
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+//go:embed src
+var sources embed.FS
+
+// placeholder is the SONAME that the stub library is linked with; each stub of
+// a driver is a copy with its own name written over it, so that the dozens of
+// them take one link.
+var placeholder = strings.Repeat("S", 96)
+
+// target is one object to compile.
+type target struct {
+	name    string
+	sources string // a pattern below src
+	flags   []string
+}
+
+var targets = []target{
+	{"libnvidia-ml", "nvml/*.c", []string{"-shared", "-Wl,-soname,libnvidia-ml.so.1", "-ldl", "-lpthread"}},
+	{"libcuda", "cuda.c", []string{"-shared", "-Wl,-soname,libcuda.so.1", "-ldl"}},
+	{"stub", "stub.c", []string{"-shared", "-nostdlib", "-Wl,-soname," + placeholder}},
+	{"nvidia-smi", "smi.c", []string{"-ldl"}},
+	{"program", "program.c", nil},
+}
+
+// build returns the directory of the compiled objects. They are kept under
+// cache by the hash of the sources and the compiler, whatever the driver's
+// version. Safe for several processes at once.
+func build(cache string) (string, error) {
+	key, err := buildKey()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "simdriver", key)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	work, err := os.MkdirTemp(filepath.Dir(dir), "build-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	if err := compile(work); err != nil {
+		return "", err
+	}
+	if err := os.Rename(filepath.Join(work, "out"), dir); err != nil {
+		if _, there := os.Stat(dir); there != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+func buildKey() (string, error) {
+	version, err := exec.Command("cc", "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking the C compiler for its version (install gcc and libc6-dev): %w", err)
+	}
+	h := sha256.New()
+	h.Write(version)
+	fmt.Fprint(h, targets)
+	err = fs.WalkDir(sources, "src", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := sources.ReadFile(path)
+		fmt.Fprintf(h, "%s %d\n%s", path, len(b), b)
+		return err
+	})
+	return fmt.Sprintf("%x", h.Sum(nil)[:10]), err
+}
+
+func compile(work string) error {
+	if err := os.CopyFS(work, sources); err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(work, "out"), 0o755); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		files, err := filepath.Glob(filepath.Join(work, "src", t.sources))
+		if err != nil {
+			return err
+		}
+		args := slices.Concat([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC",
+			"-fvisibility=hidden", "-o", filepath.Join(work, "out", t.name)}, files, t.flags)
+		if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("compiling the simulated %s: %w\n%s", t.name, err, out)
+		}
+	}
+	return nil
+}
+
+// stubNamed returns the stub library with that SONAME.
+func stubNamed(stub []byte, soname string) []byte {
+	name := append([]byte(soname), make([]byte, len(placeholder)-len(soname))...)
+	return bytes.Replace(stub, []byte(placeholder), name, 1)
+}

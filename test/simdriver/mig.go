@@ -1,0 +1,109 @@
+package simdriver
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The driver numbers GPU instances by size: 0 is the whole GPU, 1 and 2 its
+// halves, 3 to 6 the quarters, 7 to 14 the eighths.
+var firstInstance = map[int]int{8: 0, 4: 1, 2: 3, 1: 7}
+
+// partition puts the GPU into MIG mode and cuts it into GPU instances of those
+// profiles, with one compute instance each ("2c.3g.20gb": a smaller one).
+func partition(g *GPU, profiles []string) error {
+	var used [8]bool
+	ids := map[int]bool{}
+	var devices []MIGDevice
+	for _, name := range profiles {
+		compute, profile, err := parseMIG(g, name)
+		if err != nil {
+			return err
+		}
+		start, ok := place(&used, profile)
+		if !ok {
+			return fmt.Errorf("no room for %s beside %s on %s", name, strings.Join(profiles, ", "), g.Name)
+		}
+		gi := firstInstance[profile.Size]
+		for ids[gi] {
+			gi++
+		}
+		ids[gi] = true
+		devices = append(devices, MIGDevice{
+			UUID:        uuid("MIG", fmt.Sprintf("%s/%d/%d/0", g.UUID, gi, profile.ID)),
+			GPUInstance: gi, Profile: profile.Index, Start: start, ComputeSlices: compute,
+		})
+	}
+	slices.SortFunc(devices, func(a, b MIGDevice) int { return a.GPUInstance - b.GPUInstance })
+	g.MIGMode, g.MIGPending, g.MIG = 1, 1, devices
+	return nil
+}
+
+func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
+	prefix, rest, isPart := strings.Cut(name, "c.")
+	if !isPart {
+		rest = name
+	}
+	i := slices.IndexFunc(migProfiles[g.Name], func(p migProfile) bool { return p.Name == rest })
+	if i < 0 {
+		return 0, p, fmt.Errorf("%s has no MIG profile %s", g.Name, name)
+	}
+	p = migProfiles[g.Name][i]
+	compute = p.Slices
+	if isPart {
+		if _, err := fmt.Sscanf(prefix, "%d", &compute); err != nil || compute < 1 || compute >= p.Slices {
+			return 0, p, fmt.Errorf("%s: no such compute instance in a %s", name, rest)
+		}
+	}
+	return compute, p, nil
+}
+
+// place finds a free run of memory slices. A GPU instance starts at a multiple
+// of its size; one of 3 compute slices prefers the far end, so that the smaller
+// ones find the rest in one piece.
+func place(used *[8]bool, p migProfile) (start int, ok bool) {
+	starts := p.Instances
+	if p.Size == 1 {
+		starts = 7
+	}
+	for i := range starts {
+		if p.Slices == 3 {
+			i = starts - 1 - i
+		}
+		run := used[i*p.Size : (i+1)*p.Size]
+		if !slices.Contains(run, true) {
+			for j := range run {
+				run[j] = true
+			}
+			return i * p.Size, true
+		}
+	}
+	return 0, false
+}
+
+// Minors of MIG capabilities follow a fixed scheme: 15 GPU instances a GPU,
+// and for each an access node and those of 8 compute instances.
+const (
+	capsConfig, capsMonitor = 1, 2
+	capsInstances           = 15
+	capsCompute             = 8
+)
+
+func giMinor(gpu, gi int) int     { return 3 + (gpu*capsInstances+gi)*(capsCompute+1) }
+func ciMinor(gpu, gi, ci int) int { return giMinor(gpu, gi) + 1 + ci }
+
+// migMinors is /proc/driver/nvidia-caps/mig-minors, which lists what could be.
+func migMinors() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "config %d\nmonitor %d\n", capsConfig, capsMonitor)
+	for gpu := range 32 {
+		for gi := range capsInstances {
+			fmt.Fprintf(&b, "gpu%d/gi%d/access %d\n", gpu, gi, giMinor(gpu, gi))
+			for ci := range capsCompute {
+				fmt.Fprintf(&b, "gpu%d/gi%d/ci%d/access %d\n", gpu, gi, ci, ciMinor(gpu, gi, ci))
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,109 @@
+package simdriver
+
+import (
+	"crypto/sha256"
+	"fmt"
+)
+
+// Profile is a node to install: a driver and its GPUs.
+type Profile struct {
+	Name    string
+	Version string // of the driver
+	CUDA    int    // 13000 for 13.0
+	GPUs    []GPU
+}
+
+// uuid makes the same well-formed UUID of the same seed.
+func uuid(prefix, seed string) string {
+	b := sha256.Sum256([]byte(seed))
+	b[6] = b[6]&0x0F | 0x50
+	b[8] = b[8]&0x3F | 0x80
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}
+
+func node(name string, buses []int, product GPU, place func(i int, g *GPU)) Profile {
+	p := Profile{Name: name, Version: "580.95.05", CUDA: 13000}
+	for i, bus := range buses {
+		g := product
+		g.UUID = uuid("GPU", fmt.Sprintf("%s/%d", name, i))
+		g.Minor = i
+		g.BusID = fmt.Sprintf("00000000:%02X:00.0", bus)
+		if g.Serial != "" {
+			g.Serial = fmt.Sprintf("%s%04d", g.Serial, 1000+37*i)
+		}
+		place(i, &g)
+		p.GPUs = append(p.GPUs, g)
+	}
+	return p
+}
+
+// switched gives a GPU n NVLinks, spread over the NVSwitches at those buses.
+func switched(g *GPU, n, version int, switches ...int) {
+	for l := range n {
+		remote := fmt.Sprintf("00000000:%02X:00.0", switches[l*len(switches)/n])
+		g.Links = append(g.Links, Link{Index: l, Version: version, Active: true, Remote: remote, Type: LinkToSwitch})
+	}
+}
+
+// H100x8 is an HGX H100: 18 links a GPU to 4 NVSwitches, four GPUs a NUMA
+// node, each behind a PCIe switch of its own.
+func H100x8() Profile {
+	buses := []int{0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB}
+	return node("H100x8", buses, h100, func(i int, g *GPU) {
+		g.NUMANode = i / 4
+		g.PCIe = PCIe{Node: i / 4, Bridge: i}
+		switched(g, 18, 4, 0x07, 0x08, 0x09, 0x0A)
+	})
+}
+
+// GPUs16 is 16 GPUs on one NVSwitch fabric, pairs of them behind a PCIe switch.
+func GPUs16() Profile {
+	buses := []int{0x05, 0x06, 0x0B, 0x0C, 0x2E, 0x2F, 0x35, 0x36, 0x85, 0x86, 0x8B, 0x8C, 0xAE, 0xAF, 0xB5, 0xB6}
+	return node("GPUs16", buses, h100, func(i int, g *GPU) {
+		g.NUMANode = i / 8
+		g.PCIe = PCIe{Node: i / 8, Bridge: i / 4, Root: i / 4, Switch: i / 2}
+		switched(g, 18, 4, 0x60, 0x61, 0x62, 0x63, 0x64, 0x65)
+	})
+}
+
+// A100MIG is eight A100 on NVSwitch, of which the first five are in MIG mode:
+// two in sevenths, one mixed, one in halves, and one that nobody has cut yet.
+func A100MIG() Profile {
+	cuts := [][]string{
+		{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"},
+		{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"},
+		{"3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"},
+		{"3g.20gb", "3g.20gb"},
+		{},
+	}
+	buses := []int{0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD}
+	return node("A100MIG", buses, a100, func(i int, g *GPU) {
+		g.NUMANode = i / 4
+		g.PCIe = PCIe{Node: i / 4, Bridge: i / 2, Root: i / 2, Switch: i / 2}
+		switched(g, 12, 3, 0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9)
+		if i < len(cuts) {
+			must(partition(g, cuts[i]))
+		}
+	})
+}
+
+// PCIe4 is four GPUs without NVLink, two NUMA nodes, a PCIe switch for each pair.
+func PCIe4() Profile {
+	return node("PCIe4", []int{0x17, 0x18, 0xB3, 0xB4}, l40s, func(i int, g *GPU) {
+		g.NUMANode = i / 2
+		g.PCIe = PCIe{Node: i / 2, Bridge: i / 2, Root: i / 2, Switch: i / 2}
+	})
+}
+
+// GTX1060x2 is a desktop machine: Pascal, no MIG, no NVLink, no NUMA.
+func GTX1060x2() Profile {
+	return node("GTX1060x2", []int{0x01, 0x02}, gtx1060, func(i int, g *GPU) {
+		g.PCIe = PCIe{Root: i}
+	})
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

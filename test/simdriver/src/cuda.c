@@ -1,0 +1,136 @@
+/*
+ * The smallest libcuda: it counts and names the devices that this process may
+ * use, and computes nothing. CUDA sees a GPU that is cut by MIG as its first
+ * visible MIG device.
+ */
+#define _GNU_SOURCE
+#include "load.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_UNKNOWN = 999,
+} CUresult;
+
+static nvmlDevice_t devices[64];
+static int count = -1; /* before cuInit */
+
+/* CUDA works through the unified-memory driver, NVML does not. */
+static int uvm_opens(void)
+{
+	const char *dir = getenv("NVSIM_DEV");
+	char path[4096];
+	snprintf(path, sizeof path, "%s/nvidia-uvm", dir && *dir ? dir : "/dev");
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0 || errno == ENXIO;
+}
+
+/* The device as CUDA sees it; NULL when it is cut and no part is visible. */
+static nvmlDevice_t usable(nvmlDevice_t device)
+{
+	unsigned mode, pending;
+	nvmlDevice_t part;
+	if (nvml.nvmlDeviceGetMigMode(device, &mode, &pending) != NVML_SUCCESS || !mode)
+		return device;
+	return nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, 0, &part) == NVML_SUCCESS ? part : NULL;
+}
+
+NVML_API CUresult cuInit(unsigned flags)
+{
+	unsigned n = 0;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (count >= 0)
+		return CUDA_SUCCESS;
+	if (nvml_load() || nvml.nvmlInit_v2() != NVML_SUCCESS || !uvm_opens())
+		return CUDA_ERROR_UNKNOWN;
+	nvml.nvmlDeviceGetCount_v2(&n);
+	count = 0;
+	for (unsigned i = 0; i < n && count < 64; i++) {
+		nvmlDevice_t device;
+		if (nvml.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS && (device = usable(device)))
+			devices[count++] = device;
+	}
+	return count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+NVML_API CUresult cuDriverGetVersion(int *version)
+{
+	if (!version || nvml_load() || nvml.nvmlInit_v2() != NVML_SUCCESS)
+		return CUDA_ERROR_INVALID_VALUE;
+	nvmlReturn_t ret = nvml.nvmlSystemGetCudaDriverVersion_v2(version);
+	nvml.nvmlShutdown();
+	return ret == NVML_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+NVML_API CUresult cuDeviceGetCount(int *out)
+{
+	if (count < 0)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	*out = count;
+	return CUDA_SUCCESS;
+}
+
+static CUresult check(int device)
+{
+	if (count < 0)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	return device >= 0 && device < count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+NVML_API CUresult cuDeviceGet(int *device, int ordinal)
+{
+	*device = ordinal;
+	return check(ordinal);
+}
+
+NVML_API CUresult cuDeviceGetName(char *name, int length, int device)
+{
+	CUresult ret = check(device);
+	if (ret == CUDA_SUCCESS && nvml.nvmlDeviceGetName(devices[device], name, length) != NVML_SUCCESS)
+		ret = CUDA_ERROR_UNKNOWN;
+	return ret;
+}
+
+NVML_API CUresult cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+	nvmlMemory_t memory;
+	CUresult ret = check(device);
+	if (ret == CUDA_SUCCESS && nvml.nvmlDeviceGetMemoryInfo(devices[device], &memory) != NVML_SUCCESS)
+		ret = CUDA_ERROR_UNKNOWN;
+	if (ret == CUDA_SUCCESS)
+		*bytes = memory.total;
+	return ret;
+}
+
+/* The 16 bytes that NVML writes as hexadecimal digits behind "GPU-". */
+NVML_API CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], int device)
+{
+	char text[96];
+	CUresult ret = check(device);
+	if (ret != CUDA_SUCCESS)
+		return ret;
+	if (nvml.nvmlDeviceGetUUID(devices[device], text, sizeof text) != NVML_SUCCESS)
+		return CUDA_ERROR_UNKNOWN;
+	const char *digit = strchr(text, '-') + 1;
+	for (int i = 0; i < 16; i++, digit += 2) {
+		unsigned byte;
+		digit += *digit == '-';
+		sscanf(digit, "%2x", &byte);
+		uuid[i] = byte;
+	}
+	return CUDA_SUCCESS;
+}
+NVML_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);

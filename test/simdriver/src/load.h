@@ -1,0 +1,44 @@
+/* NVML as a program reaches it: by name, through the loader. Including this
+ * shows what of it the program uses. */
+#pragma once
+#include "nvml/nvml.h"
+
+#include <dlfcn.h>
+
+/* X(return type, name, arguments) */
+#define NVML_FUNCTIONS(X) \
+	X(nvmlReturn_t, nvmlInit_v2, (void)) \
+	X(nvmlReturn_t, nvmlShutdown, (void)) \
+	X(const char *, nvmlErrorString, (nvmlReturn_t)) \
+	X(nvmlReturn_t, nvmlSystemGetDriverVersion, (char *, unsigned)) \
+	X(nvmlReturn_t, nvmlSystemGetCudaDriverVersion_v2, (int *)) \
+	X(nvmlReturn_t, nvmlDeviceGetCount_v2, (unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned)) \
+	X(nvmlReturn_t, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned)) \
+	X(nvmlReturn_t, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t, nvmlPciInfo_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetMemoryInfo, (nvmlDevice_t, nvmlMemory_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetUtilizationRates, (nvmlDevice_t, nvmlUtilization_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetTemperature, (nvmlDevice_t, unsigned, unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetMigMode, (nvmlDevice_t, unsigned *, unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t, unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))
+
+#define NVML_MEMBER(type, name, arguments) type(*name) arguments;
+static struct {
+	NVML_FUNCTIONS(NVML_MEMBER)
+} nvml;
+
+/* The name of what is missing, or NULL when all of it is there. */
+static inline const char *nvml_load(void)
+{
+	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	if (!library)
+		return "libnvidia-ml.so.1";
+#define NVML_LOAD(type, name, arguments) \
+	if (!(*(void **)&nvml.name = dlsym(library, #name))) \
+		return #name;
+	NVML_FUNCTIONS(NVML_LOAD)
+	return (void *)0;
+}

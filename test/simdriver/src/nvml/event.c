@@ -1,0 +1,180 @@
+/*
+ * Events. The state keeps the last ones, numbered; a set delivers those that
+ * came after the registration of their GPU, each once.
+ */
+#include "nvsim.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <time.h>
+#include <unistd.h>
+
+struct watch {
+	char gpu[TEXT_LEN];
+	unsigned long long types;
+	long long since; /* the last event number that is not ours */
+};
+
+struct event_set {
+	struct watch watches[MAX_GPUS];
+	unsigned count;
+	int changes; /* inotify of the library file; -1: the wait polls */
+};
+
+NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+	CALL(ANY_OF_NONE, NULL);
+	REQUIRE(set);
+	struct event_set *s = calloc(1, sizeof *s);
+	char path[32];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", state_fd());
+	s->changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	if (s->changes >= 0)
+		inotify_add_watch(s->changes, path, IN_MODIFY);
+	*set = s;
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+	CALL(ANY_OF_NONE, NULL);
+	REQUIRE(set);
+	if (set->changes >= 0)
+		close(set->changes);
+	free(set);
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
+{
+	CALL(GPU, device);
+	REQUIRE(types);
+	*types = v.gpu->ecc > 0 ? 0xFFFF : NVML_EVENT_XID | 0x4 | 0x10;
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types,
+					       nvmlEventSet_t set)
+{
+	CALL(GPU, device);
+	REQUIRE(set);
+	if (set->count == MAX_GPUS)
+		return NVML_ERROR_INSUFFICIENT_RESOURCES;
+	struct watch *w = &set->watches[set->count++];
+	strcpy(w->gpu, v.gpu->uuid);
+	w->types = types;
+	for (unsigned i = 0; i < v.state->nevents; i++)
+		if (v.state->events[i].seq > w->since)
+			w->since = v.state->events[i].seq;
+	return NVML_SUCCESS;
+}
+
+static bool watched(const struct watch *w, const struct event *e)
+{
+	return e->seq > w->since && (w->types & e->type) && !strcmp(w->gpu, e->gpu);
+}
+
+/* The oldest event that the set still has to deliver; consumed with that. */
+static const struct event *next_event(struct event_set *set, const struct state *s)
+{
+	const struct event *oldest = NULL;
+	struct watch *by = NULL;
+	for (unsigned i = 0; i < s->nevents; i++)
+		for (unsigned j = 0; j < set->count; j++)
+			if (watched(&set->watches[j], &s->events[i]) &&
+			    (!oldest || s->events[i].seq < oldest->seq)) {
+				oldest = &s->events[i];
+				by = &set->watches[j];
+			}
+	if (oldest)
+		by->since = oldest->seq;
+	return oldest;
+}
+
+static bool any_lost(const struct event_set *set, const struct state *s)
+{
+	for (unsigned i = 0; i < set->count; i++) {
+		const struct gpu *g = state_gpu(s, set->watches[i].gpu);
+		if (!g || g->lost > 0)
+			return true;
+	}
+	return false;
+}
+
+static long long now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
+}
+
+/* Sleeps until the state changes, ms have passed, or half a second is over. */
+static void wait_for_change(const struct event_set *set, long long ms)
+{
+	char buffer[4096];
+	struct pollfd p = {.fd = set->changes, .events = POLLIN};
+	int longest = set->changes >= 0 ? 500 : 20;
+	poll(&p, 1, ms < longest ? (int)ms : longest);
+	while (set->changes >= 0 && read(set->changes, buffer, sizeof buffer) > 0)
+		;
+}
+
+static nvmlReturn_t next(struct event_set *set, const struct state *s, nvmlEventData_t *data)
+{
+	const struct event *e = next_event(set, s);
+	if (!e)
+		return any_lost(set, s) ? NVML_ERROR_GPU_IS_LOST : NVML_ERROR_TIMEOUT;
+	data->device = handle_of(GPU, e->gpu, -1, -1);
+	data->eventType = e->type;
+	data->eventData = e->data;
+	data->gpuInstanceId = e->gi < 0 ? NVML_NO_INSTANCE : (unsigned)e->gi;
+	data->computeInstanceId = e->ci < 0 ? NVML_NO_INSTANCE : (unsigned)e->ci;
+	return NVML_SUCCESS;
+}
+
+/* The fault of a wait may come while it waits, so each round looks again. */
+static nvmlReturn_t round_of(struct event_set *set, struct view *v, nvmlEventData_t *data)
+{
+	nvmlReturn_t ret = call_fault(v, "nvmlEventSetWait_v2");
+	if (ret == NVML_SUCCESS && !*v->state->driver.module)
+		ret = NVML_ERROR_DRIVER_NOT_LOADED;
+	return ret == NVML_SUCCESS ? next(set, v->state, data) : ret;
+}
+
+static nvmlReturn_t wait_event(struct event_set *set, struct view *v, nvmlEventData_t *data, unsigned timeout)
+{
+	long long end = now_ms() + timeout;
+	for (;;) {
+		nvmlReturn_t ret = round_of(set, v, data);
+		long long left = end - now_ms();
+		if (ret != NVML_ERROR_TIMEOUT || left <= 0)
+			return ret;
+		state_unlock();
+		wait_for_change(set, left);
+		v->state = state_lock();
+		if (!v->state)
+			return NVML_ERROR_UNKNOWN;
+	}
+}
+
+NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout)
+{
+	CALL(ANY_OF_NONE, NULL);
+	REQUIRE(set && data);
+	return wait_event(set, &v, data, timeout);
+}
+
+/* The struct of the first version ends before the instance ids. */
+NVML_API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout)
+{
+	CALL(ANY_OF_NONE, NULL);
+	REQUIRE(set && data);
+	nvmlEventData_t whole;
+	nvmlReturn_t ret = wait_event(set, &v, &whole, timeout);
+	if (ret == NVML_SUCCESS)
+		memcpy(data, &whole, offsetof(nvmlEventData_t, gpuInstanceId));
+	return ret;
+}

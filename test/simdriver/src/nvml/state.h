@@ -1,0 +1,95 @@
+/*
+ * The state of the simulated driver, as the tail of the library file tells it.
+ *
+ * Every number is a long long; a negative one is what the product does not
+ * have (NVML_ERROR_NOT_SUPPORTED), so a getter needs no second flag.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SLOT_SIZE = 64 * 1024, MAX_GPUS = 32, TEXT_LEN = 64 };
+
+struct driver {
+	char library[TEXT_LEN]; /* version of this library */
+	char module[TEXT_LEN];  /* version of the kernel module; empty: not loaded */
+	long long cuda;         /* 13000 for CUDA 13.0 */
+};
+
+struct gpu {
+	char uuid[TEXT_LEN], bus[TEXT_LEN], name[TEXT_LEN];
+	char serial[TEXT_LEN];                   /* empty: not supported */
+	long long minor, lost;
+	long long brand, arch, major, cc_minor, cores, device, subsystem;
+	long long memory, used;                  /* bytes */
+	long long mig, mig_pending;              /* 0 off, 1 on */
+	long long numa;                          /* where the GPU's own memory is a NUMA node */
+	/* The way up the PCIe tree; two GPUs meet at the first that differs. */
+	long long node, bridge, root, sw;
+	long long pcie_gen, pcie_width;
+	long long util, util_memory, temperature, power, power_limit; /* %, %, °C, mW, mW */
+	long long clock, clock_memory;           /* MHz */
+	long long ecc, ecc_corrected, ecc_uncorrected;
+	long long retired_sbe, retired_dbe, retired_pending;
+	long long remapped_cor, remapped_unc, remapped_pending, remapped_failure;
+	long long recovery;                      /* NVML's GPU recovery action */
+	long long persistence, addressing;
+};
+
+struct link {
+	char gpu[TEXT_LEN];
+	char remote[TEXT_LEN];                   /* PCI bus id of the other end */
+	long long index, version, active;
+	long long type;                          /* 0 GPU, 2 NVSwitch */
+};
+
+/* One way to cut a product; the numbers of MIG devices come from here. */
+struct profile {
+	char product[TEXT_LEN], name[TEXT_LEN];  /* "NVIDIA A100-SXM4-40GB", "1g.5gb" */
+	long long index, id, slices, instances, size; /* size: memory slices */
+	long long sms, copy, decoders, encoders, jpegs, ofas, memory; /* MiB */
+};
+
+struct mig {
+	char uuid[TEXT_LEN], gpu[TEXT_LEN];
+	long long gi, ci, profile, start;        /* profile: index of struct profile */
+	long long ci_slices, ci_start;
+};
+
+struct event {
+	char gpu[TEXT_LEN];
+	long long seq, type, data, gi, ci;
+};
+
+/* What a call does instead of its work. Empty gpu or func: any. */
+struct fault {
+	char gpu[TEXT_LEN], func[TEXT_LEN];
+	long long ret;                           /* 0: goes on with its work */
+	long long hang_ms, crash;
+};
+
+struct state {
+	struct driver driver;
+	struct gpu gpus[MAX_GPUS];
+	struct link links[MAX_GPUS * 18];
+	struct profile profiles[32];
+	struct mig migs[MAX_GPUS * 7];
+	struct event events[64];
+	struct fault faults[32];
+	unsigned drivers, ngpus, nlinks, nprofiles, nmigs, nevents, nfaults;
+};
+
+/* The state as of now, locked until state_unlock; NULL (and not locked) when
+ * the slot cannot be read. */
+const struct state *state_lock(void);
+void state_unlock(void);
+
+/* An open descriptor of the library's own file, for a watch on changes. */
+int state_fd(void);
+
+/* Fills *into from text; false, with a line on stderr, when it is malformed. */
+bool state_parse(char *text, struct state *into);
+
+const struct gpu *state_gpu(const struct state *s, const char *uuid);
+const struct mig *state_mig(const struct state *s, const char *uuid);
+const struct profile *state_profile(const struct state *s, const struct gpu *g, long long index);

@@ -1,0 +1,197 @@
+package simdriver
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// NotSupported, as any number of a GPU, makes NVML answer
+// NVML_ERROR_NOT_SUPPORTED for it, as it does for what a product lacks.
+const NotSupported = -1
+
+// State is all that the simulated driver knows. It is plain data: what is
+// written to the library is a copy.
+type State struct {
+	// Version is that of the kernel module and the library.
+	Version string
+	// CUDA is as NVML writes it: 13000 for 13.0.
+	CUDA int
+	// Unloaded says that the kernel module is not there.
+	Unloaded bool
+
+	GPUs   []GPU
+	Faults []Fault
+
+	// Events are the last ones; a library delivers each once. See Raise.
+	Events []Event
+}
+
+// GPU is a simulated GPU. Booleans and numbers go to the library under the
+// names in the tags.
+type GPU struct {
+	UUID     string `nvsim:"uuid"`
+	Minor    int    `nvsim:"minor"` // the N of /dev/nvidiaN
+	BusID    string `nvsim:"bus"`   // as NVML spells it: "00000000:18:00.0"
+	Name     string `nvsim:"name"`
+	Serial   string `nvsim:"serial"` // empty: not supported
+	Brand    int    `nvsim:"brand"`
+	Arch     int    `nvsim:"arch"`
+	Major    int    `nvsim:"major"`    // of the compute capability
+	CCMinor  int    `nvsim:"cc_minor"` // of the compute capability
+	Cores    int    `nvsim:"cores"`
+	DeviceID uint32 `nvsim:"device"` // PCI device and vendor: 0x233010DE
+	Subsys   uint32 `nvsim:"subsystem"`
+	Memory   uint64 `nvsim:"memory"` // bytes
+	Used     uint64 `nvsim:"used"`   // bytes
+
+	// NUMANode is what sysfs tells, -1 for none. MemoryNode is NVML's: the
+	// node that the GPU's own memory is, on platforms where it is one.
+	NUMANode   int
+	MemoryNode int `nvsim:"numa"`
+	PCIe       PCIe
+
+	PCIeGen   int `nvsim:"pcie_gen"`
+	PCIeWidth int `nvsim:"pcie_width"`
+
+	Utilization       int `nvsim:"util"`        // percent
+	MemoryUtilization int `nvsim:"util_memory"` // percent
+	Temperature       int `nvsim:"temperature"` // °C
+	Power             int `nvsim:"power"`       // mW
+	PowerLimit        int `nvsim:"power_limit"` // mW
+	Clock             int `nvsim:"clock"`       // MHz
+	MemoryClock       int `nvsim:"clock_memory"`
+
+	ECC             int `nvsim:"ecc"` // 1 on, 0 off
+	ECCCorrected    int `nvsim:"ecc_corrected"`
+	ECCUncorrected  int `nvsim:"ecc_uncorrected"`
+	RetiredSBE      int `nvsim:"retired_sbe"`
+	RetiredDBE      int `nvsim:"retired_dbe"`
+	RetiredPending  int `nvsim:"retired_pending"`
+	RemappedCor     int `nvsim:"remapped_cor"`
+	RemappedUnc     int `nvsim:"remapped_unc"`
+	RemappedPending int `nvsim:"remapped_pending"`
+	RemappedFailure int `nvsim:"remapped_failure"`
+	RecoveryAction  int `nvsim:"recovery"` // NVML's: 1 reset, 2 reboot, …
+	Persistence     int `nvsim:"persistence"`
+	AddressingMode  int `nvsim:"addressing"`
+
+	Lost bool `nvsim:"lost"` // fallen off the bus
+
+	MIGMode    int `nvsim:"mig"` // 1 on, 0 off, NotSupported
+	MIGPending int `nvsim:"mig_pending"`
+	MIG        []MIGDevice
+	Links      []Link
+}
+
+// PCIe is the way up from a GPU: two GPUs meet at the first that differs. It
+// is what NVML's common ancestor is made of.
+type PCIe struct {
+	Node   int `nvsim:"node"`   // differs: SYS
+	Bridge int `nvsim:"bridge"` // differs: NODE
+	Root   int `nvsim:"root"`   // differs: PHB
+	Switch int `nvsim:"sw"`     // differs: PXB; the same: PIX
+}
+
+// Link is one NVLink of a GPU.
+type Link struct {
+	Index   int    `nvsim:"index"`
+	Version int    `nvsim:"version"`
+	Active  bool   `nvsim:"active"`
+	Remote  string `nvsim:"remote"` // PCI bus id of the other end
+	Type    int    `nvsim:"type"`   // LinkToGPU or LinkToSwitch
+}
+
+// What can be at the other end of a Link.
+const (
+	LinkToGPU    = 0
+	LinkToSwitch = 2
+)
+
+// MIGDevice is one compute instance in one GPU instance.
+type MIGDevice struct {
+	UUID          string `nvsim:"uuid"`
+	GPUInstance   int    `nvsim:"gi"`
+	CI            int    `nvsim:"ci"` // the compute instance's number in it
+	Profile       int    `nvsim:"profile"`
+	Start         int    `nvsim:"start"`     // first memory slice
+	ComputeSlices int    `nvsim:"ci_slices"` // of the compute instance
+	ComputeStart  int    `nvsim:"ci_start"`
+}
+
+// Event is something that a driver reports once.
+type Event struct {
+	Seq  int    `nvsim:"seq"` // set by Raise
+	GPU  string `nvsim:"gpu"`
+	Type int    `nvsim:"type"` // EventXID, or another of NVML's event types
+	Data int    `nvsim:"data"` // the XID
+	GI   int    `nvsim:"gi"`   // NotSupported: the whole GPU
+	CI   int    `nvsim:"ci"`
+}
+
+// EventXID is NVML's type of critical XID errors.
+const EventXID = 0x8
+
+// maxEvents is what the library has room for; a reader that is further behind
+// loses the oldest, as with the real driver.
+const maxEvents = 64
+
+// Fault makes calls misbehave. The first that fits a call counts; an empty
+// GPU or Func fits any.
+type Fault struct {
+	GPU    string        `nvsim:"gpu"`
+	Func   string        `nvsim:"func"` // e.g. "nvmlDeviceGetUUID"; its _v2 is meant too
+	Return int           `nvsim:"ret"`  // the NVML error; 0: none
+	Hang   time.Duration `nvsim:"hang_ms"`
+	Crash  bool          `nvsim:"crash"` // the process aborts
+}
+
+// GPU returns the GPU of that UUID, to be changed in place; nil if there is none.
+func (s *State) GPU(uuid string) *GPU {
+	i := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.UUID == uuid })
+	if i < 0 {
+		return nil
+	}
+	return &s.GPUs[i]
+}
+
+// Raise adds an event.
+func (s *State) Raise(e Event) {
+	e.Seq = 1
+	if n := len(s.Events); n > 0 {
+		e.Seq = s.Events[n-1].Seq + 1
+	}
+	s.Events = append(s.Events, e)
+	s.Events = s.Events[max(0, len(s.Events)-maxEvents):]
+}
+
+func (s *State) clone() State {
+	c := *s
+	c.GPUs = slices.Clone(s.GPUs)
+	for i := range c.GPUs {
+		c.GPUs[i].MIG = slices.Clone(c.GPUs[i].MIG)
+		c.GPUs[i].Links = slices.Clone(c.GPUs[i].Links)
+	}
+	c.Faults = slices.Clone(s.Faults)
+	c.Events = slices.Clone(s.Events)
+	return c
+}
+
+// check finds what the library could not stand for.
+func (s *State) check() error {
+	seen := map[any]string{}
+	for _, g := range s.GPUs {
+		for _, key := range []any{g.UUID, g.Minor, g.BusID} {
+			if other, taken := seen[key]; taken {
+				return fmt.Errorf("GPUs %s and %s share %v", other, g.UUID, key)
+			}
+			seen[key] = g.UUID
+		}
+	}
+	for _, f := range s.Faults {
+		if f.GPU != "" && s.GPU(f.GPU) == nil {
+			return fmt.Errorf("fault of %s: there is no GPU %s", f.Func, f.GPU)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package simdriver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// multiarch is Debian's name of the library directory.
+var multiarch = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+
+// LibraryDir is where the libraries are, below the root.
+var LibraryDir = filepath.Join("usr/lib", multiarch)
+
+// sonames of the libraries of a driver, by file name without ".so.<version>".
+// Empty: the SONAME carries the driver's version.
+var sonames = map[string]string{
+	"libcuda":                   "libcuda.so.1",
+	"libcudadebugger":           "libcudadebugger.so.1",
+	"libnvcuvid":                "libnvcuvid.so.1",
+	"libnvidia-allocator":       "libnvidia-allocator.so.1",
+	"libnvidia-cfg":             "libnvidia-cfg.so.1",
+	"libnvidia-eglcore":         "",
+	"libnvidia-encode":          "libnvidia-encode.so.1",
+	"libnvidia-fbc":             "libnvidia-fbc.so.1",
+	"libnvidia-glcore":          "",
+	"libnvidia-glsi":            "",
+	"libnvidia-glvkspirv":       "",
+	"libnvidia-gpucomp":         "",
+	"libnvidia-gtk3":            "",
+	"libnvidia-ml":              "libnvidia-ml.so.1",
+	"libnvidia-ngx":             "libnvidia-ngx.so.1",
+	"libnvidia-nvvm":            "libnvidia-nvvm.so.4",
+	"libnvidia-opencl":          "libnvidia-opencl.so.1",
+	"libnvidia-opticalflow":     "libnvidia-opticalflow.so.1",
+	"libnvidia-pkcs11":          "",
+	"libnvidia-pkcs11-openssl3": "",
+	"libnvidia-present":         "",
+	"libnvidia-ptxjitcompiler":  "libnvidia-ptxjitcompiler.so.1",
+	"libnvidia-rtcore":          "",
+	"libnvidia-sandboxutils":    "libnvidia-sandboxutils.so.1",
+	"libnvidia-tileiras":        "",
+	"libnvidia-tls":             "",
+	"libnvidia-vksc-core":       "libnvidia-vksc-core.so.1",
+	"libnvidia-wayland-client":  "",
+	"libnvoptix":                "libnvoptix.so.1",
+	"libEGL_nvidia":             "libEGL_nvidia.so.0",
+	"libGLESv1_CM_nvidia":       "libGLESv1_CM_nvidia.so.1",
+	"libGLESv2_nvidia":          "libGLESv2_nvidia.so.2",
+	"libGLX_nvidia":             "libGLX_nvidia.so.0",
+	"vdpau/libvdpau_nvidia":     "libvdpau_nvidia.so.1",
+}
+
+// links that programs and packages expect beside those of the SONAMEs.
+var links = map[string]string{
+	"libcuda.so":                  "libcuda.so.1",
+	"libGLX_indirect.so.0":        "libGLX_nvidia.so.0",
+	"libnvcuvid.so":               "libnvcuvid.so.1",
+	"libnvidia-allocator.so":      "libnvidia-allocator.so.1",
+	"libnvidia-cfg.so":            "libnvidia-cfg.so.1",
+	"libnvidia-encode.so":         "libnvidia-encode.so.1",
+	"libnvidia-fbc.so":            "libnvidia-fbc.so.1",
+	"libnvidia-ml.so":             "libnvidia-ml.so.1",
+	"libnvidia-nvvm.so":           "libnvidia-nvvm.so.4",
+	"libnvidia-opticalflow.so":    "libnvidia-opticalflow.so.1",
+	"libnvidia-ptxjitcompiler.so": "libnvidia-ptxjitcompiler.so.1",
+}
+
+// nvvm70 is the one library whose file has no driver version.
+const nvvm70 = "libnvidia-nvvm70.so.4"
+
+var (
+	programs  = []string{"nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
+	firmwares = []string{"gsp_ga10x.bin", "gsp_tu10x.bin"}
+)
+
+// tree is the driver's files below a root, made of compiled objects.
+type tree struct{ root, objects string }
+
+func (t tree) path(elem ...string) string {
+	return filepath.Join(append([]string{t.root}, elem...)...)
+}
+
+func (t tree) library(version string) string {
+	return t.path(LibraryDir, "libnvidia-ml.so."+version)
+}
+
+// install writes the files of a driver version. The library gets its state
+// before it gets its name.
+func (t tree) install(version, state string) error {
+	stub, err := os.ReadFile(filepath.Join(t.objects, "stub"))
+	if err != nil {
+		return err
+	}
+	for name, soname := range sonames {
+		if err := t.installLibrary(name, soname, version, state, stub); err != nil {
+			return fmt.Errorf("installing %s: %w", name, err)
+		}
+	}
+	for link, target := range links {
+		if err := symlink(target, t.path(LibraryDir, link)); err != nil {
+			return err
+		}
+	}
+	if err := replace(t.path(LibraryDir, nvvm70), stubNamed(stub, nvvm70), 0o755); err != nil {
+		return err
+	}
+	for _, name := range firmwares {
+		data := []byte("simulated firmware of " + version + "\n")
+		if err := replace(t.path("lib/firmware/nvidia", version, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return t.installPrograms()
+}
+
+func (t tree) installLibrary(name, soname, version, state string, stub []byte) error {
+	file := name + ".so." + version
+	data := stubNamed(stub, filepath.Base(file))
+	if soname != "" {
+		data = stubNamed(stub, soname)
+	}
+	if name == "libcuda" || name == "libnvidia-ml" {
+		var err error
+		if data, err = os.ReadFile(filepath.Join(t.objects, name)); err != nil {
+			return err
+		}
+	}
+	if name == "libnvidia-ml" {
+		tail, err := slot(state)
+		if err != nil {
+			return err
+		}
+		data = append(data, tail...)
+	}
+	if err := replace(t.path(LibraryDir, file), data, 0o755); err != nil || soname == "" {
+		return err
+	}
+	return symlink(filepath.Base(file), t.path(LibraryDir, filepath.Dir(name), soname))
+}
+
+func (t tree) installPrograms() error {
+	for _, name := range append([]string{"nvidia-smi"}, programs...) {
+		object := "program"
+		if name == "nvidia-smi" {
+			object = name
+		}
+		data, err := os.ReadFile(filepath.Join(t.objects, object))
+		if err != nil {
+			return err
+		}
+		if err := replace(t.path("usr/bin", name), data, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes the files of a driver version, and with all the links and
+// programs too.
+func (t tree) remove(version string, all bool) error {
+	var paths []string
+	for name, soname := range sonames {
+		paths = append(paths, t.path(LibraryDir, name+".so."+version))
+		if all && soname != "" {
+			paths = append(paths, t.path(LibraryDir, filepath.Dir(name), soname))
+		}
+	}
+	if all {
+		for link := range links {
+			paths = append(paths, t.path(LibraryDir, link))
+		}
+		for _, name := range append([]string{"nvidia-smi"}, programs...) {
+			paths = append(paths, t.path("usr/bin", name))
+		}
+		paths = append(paths, t.path(LibraryDir, nvvm70))
+	}
+	for _, path := range append(paths, t.path("lib/firmware/nvidia", version)) {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace puts a file in place at once: a reader sees the old or the new one,
+// and what has the old one open keeps it.
+func replace(path string, data []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".nvsim-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(f.Name(), mode); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func symlink(target, path string) error {
+	temporary := path + ".nvsim-new"
+	if err := os.Remove(temporary); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if err := os.Symlink(target, temporary); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// sysfsBus is a PCI bus id as the kernel spells it: NVML's "00000000:18:00.0"
+// is "0000:18:00.0" there, in lower case.
+func sysfsBus(bus string) string { return strings.ToLower(strings.TrimPrefix(bus, "0000")) }
