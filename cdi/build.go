@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"sigs.k8s.io/yaml"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/gpu"
@@ -78,9 +77,6 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 	spec.Version = version
 	return spec, nil
 }
-
-// Marshal renders the spec as YAML, byte for byte the same for equal specs.
-func Marshal(spec *specs.Spec) ([]byte, error) { return yaml.Marshal(spec) }
 
 func (n Name) of(g gpu.GPU) string {
 	if n == ByIndex {

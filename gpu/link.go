@@ -2,13 +2,13 @@ package gpu
 
 // Link is how one GPU reaches another.
 type Link struct {
-	Peer string // the other GPU's UUID
+	Peer string `json:"peer"` // the other GPU's UUID
 
 	// NVLinks counts the NVLinks between the two, those through an NVSwitch
 	// included. 0 means that they talk over PCIe only.
-	NVLinks int
+	NVLinks int `json:"nvlinks"`
 
-	PCIe PCIePath
+	PCIe PCIePath `json:"pcie"`
 }
 
 // PCIePath is the way between two GPUs over PCIe, nearest first; the names in
@@ -34,3 +34,6 @@ func (p PCIePath) String() string {
 	}
 	return pcieNames[p]
 }
+
+// MarshalText implements encoding.TextMarshaler.
+func (p PCIePath) MarshalText() ([]byte, error) { return []byte(p.String()), nil }

@@ -40,10 +40,11 @@ func Read(cfg Config) Reading {
 	return Reading{Inventory: inv, Driver: root, Err: err}
 }
 
-// Run yields a reading at once, another whenever reload delivers, and, while
-// there is no GPU to offer, one every cfg.Retry. It returns when ctx ends,
-// after the call into the driver that may be under way.
-func Run(ctx context.Context, cfg Config, reload <-chan struct{}, yield func(Reading)) {
+// Run yields a reading at once, another whenever reload delivers a config,
+// which it follows from then on, and, while there is no GPU to offer, one
+// every cfg.Retry. It returns when ctx ends, after the call into the driver
+// that may be under way.
+func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Reading)) {
 	for {
 		reading := Read(cfg)
 		yield(reading)
@@ -54,7 +55,7 @@ func Run(ctx context.Context, cfg Config, reload <-chan struct{}, yield func(Rea
 		select {
 		case <-ctx.Done():
 			return
-		case <-reload:
+		case cfg = <-reload:
 		case <-again:
 		}
 	}

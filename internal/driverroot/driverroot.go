@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"runtime"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -25,16 +26,16 @@ var roots = []string{
 	"/",                           // the distribution's packages
 }
 
+// multiarch is what Debian and Ubuntu call this machine's libraries.
+var multiarch = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+
 // libraryDirs are the directories of a driver root that hold its libraries.
 var libraryDirs = []string{
-	"/usr/lib/x86_64-linux-gnu", // Debian, Ubuntu
-	"/usr/lib/x86_64-linux-gnu/nvidia/current",
-	"/usr/lib/aarch64-linux-gnu",
-	"/usr/lib/aarch64-linux-gnu/nvidia/current",
+	"/usr/lib/" + multiarch, // Debian, Ubuntu
+	"/usr/lib/" + multiarch + "/nvidia/current",
 	"/usr/lib64", // RHEL, SUSE
 	"/lib64",
-	"/lib/x86_64-linux-gnu",
-	"/lib/aarch64-linux-gnu",
+	"/lib/" + multiarch,
 	"/lib",
 }
 
@@ -75,6 +76,10 @@ func Find(node host.Root, explicit, library string) (Root, error) {
 		root, err := node.Sub(candidate)
 		if err != nil {
 			return Root{}, fmt.Errorf("looking for the driver: %w", err)
+		}
+		if _, err := root.Stat("/"); err != nil {
+			tried = append(tried, candidate)
+			continue
 		}
 		for _, dir := range libraryDirs {
 			name := path.Join(dir, NVMLName)

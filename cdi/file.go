@@ -21,39 +21,44 @@ const (
 	dirMode  = 0o755
 )
 
-// Store keeps one spec in a directory that the container runtime reads. It
-// never removes it: the kubelet asks for the same device names again when a
-// container restarts, whether the agent runs or not. Not for concurrent use.
-type Store struct {
-	Path string // of the spec file
-	node host.Root
+// File is a spec in a directory that a container runtime reads. It is never
+// removed: the kubelet asks for the same device names again when a container
+// restarts, whether the agent runs or not. Not for concurrent use.
+type File struct {
+	Path   string
+	format Format
+	node   host.Root
 }
 
-// NewStore returns the store for the spec of kind in dir. node is where the
-// spec's sources are looked for.
-func NewStore(dir, kind string, node host.Root) *Store {
-	vendor, class := parser.ParseQualifier(kind)
-	name := cdi.GenerateSpecName(vendor, class) + ".yaml"
-	return &Store{Path: filepath.Join(dir, name), node: node}
+// NewFile returns the spec file at path. node is where the spec's sources are
+// looked for.
+func NewFile(path string, format Format, node host.Root) *File {
+	return &File{Path: path, format: format, node: node}
+}
+
+// AgentFile returns the file of the agent's own spec in dir.
+func AgentFile(dir string, node host.Root) *File {
+	vendor, class := parser.ParseQualifier(AgentKind)
+	return NewFile(filepath.Join(dir, cdi.GenerateSpecName(vendor, class)+".yaml"), YAML, node)
 }
 
 // Put makes the file hold spec, and proves that it can be used. It writes only
 // what is not there already, and says whether it did. After an error the file
 // is as it was before.
-func (s *Store) Put(spec *specs.Spec) (written bool, err error) {
-	data, err := Marshal(spec)
+func (f *File) Put(spec *specs.Spec) (written bool, err error) {
+	data, err := f.format.Marshal(spec)
 	if err != nil {
-		return false, fmt.Errorf("rendering the CDI spec of %s: %w", spec.Kind, err)
+		return false, err
 	}
-	check := func(path string) error { return prove(path, s.node) }
+	check := func(path string) error { return prove(path, f.node) }
 
-	if have, err := os.ReadFile(s.Path); err == nil && bytes.Equal(have, data) {
-		return false, check(s.Path)
+	if have, err := os.ReadFile(f.Path); err == nil && bytes.Equal(have, data) {
+		return false, check(f.Path)
 	}
-	if err := os.MkdirAll(filepath.Dir(s.Path), dirMode); err != nil {
+	if err := os.MkdirAll(filepath.Dir(f.Path), dirMode); err != nil {
 		return false, fmt.Errorf("making the CDI directory: %w", err)
 	}
-	if err := host.WriteFile(s.Path, data, specMode, check); err != nil {
+	if err := host.WriteFile(f.Path, data, specMode, check); err != nil {
 		return false, err
 	}
 	return true, nil

@@ -1,0 +1,117 @@
+package cdi_test
+
+import (
+	"debug/elf"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func parts() cdi.Parts {
+	return cdi.Parts{
+		Libraries: []cdi.Library{
+			{NodePath: "/drv/libnvidia-ml.so.580.95.05", SONAME: "libnvidia-ml.so.1", Machine: elf.EM_X86_64},
+			{NodePath: "/drv/libcuda.so.580.95.05", SONAME: "libcuda.so.1", Machine: elf.EM_X86_64},
+		},
+		Binaries: []cdi.Binary{{NodePath: "/drv/nvidia-smi", Name: "nvidia-smi"}},
+		Control:  []cdi.Node{{Path: "/dev/nvidiactl", Major: 195, Minor: 255}},
+		GPUs: map[string]cdi.Node{
+			"GPU-a": {Path: "/dev/nvidia1", Major: 195, Minor: 1},
+			"GPU-b": {Path: "/dev/nvidia0", Major: 195, Minor: 0},
+		},
+	}
+}
+
+func TestBuild(t *testing.T) {
+	spec, err := cdi.Build(cdi.UserKind, inventory, parts(), []cdi.Name{cdi.ByIndex, cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range []cdi.Format{cdi.YAML, cdi.JSON} {
+		got, err := format.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden := filepath.Join("testdata", "two-gpus."+string(format))
+		if *update {
+			if err := os.WriteFile(golden, got, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Errorf("%s differs (go test ./cdi -update writes it):\n%s", golden, got)
+		}
+	}
+}
+
+func TestBuildGivesTheSameBytesEachTime(t *testing.T) {
+	render := func() string {
+		spec, err := cdi.Build(cdi.AgentKind, inventory, parts(), []cdi.Name{cdi.ByUUID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := cdi.YAML.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	first := render()
+	for range 50 {
+		if again := render(); again != first {
+			t.Fatalf("differs:\n%s\n%s", first, again)
+		}
+	}
+}
+
+func TestBuildKeepsAFaultyGPUButNotInAll(t *testing.T) {
+	faulty := inventory.WithFaults(func(g gpu.GPU) string {
+		return map[string]string{"GPU-a": "lost"}[g.UUID]
+	})
+	spec, err := cdi.Build(cdi.AgentKind, faulty, parts(), []cdi.Name{cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[string]string{}
+	for _, d := range spec.Devices {
+		for _, n := range d.ContainerEdits.DeviceNodes {
+			nodes[d.Name] += n.Path
+		}
+	}
+	if nodes["GPU-a"] != "/dev/nvidia1" || nodes["all"] != "/dev/nvidia0" {
+		t.Errorf("devices %v", nodes)
+	}
+}
+
+func TestBuildWithoutAnyGPU(t *testing.T) {
+	if _, err := cdi.Build(cdi.AgentKind, inventory, cdi.Parts{}, []cdi.Name{cdi.ByUUID}); err == nil {
+		t.Error("a spec without devices was made")
+	}
+}
+
+func TestBuildForArm(t *testing.T) {
+	p := parts()
+	for i := range p.Libraries {
+		p.Libraries[i].Machine = elf.EM_AARCH64
+	}
+	spec, err := cdi.Build(cdi.AgentKind, inventory, p, []cdi.Name{cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range spec.ContainerEdits.Mounts {
+		if strings.Contains(m.ContainerPath, "x86_64") {
+			t.Errorf("mount at %s", m.ContainerPath)
+		}
+	}
+}

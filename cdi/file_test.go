@@ -1,0 +1,153 @@
+package cdi_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/cdi"
+)
+
+func TestPutWritesOnceAndReadsBack(t *testing.T) {
+	n, spec := provableSpec(t)
+	dir := filepath.Join(t.TempDir(), "made/by/put")
+	file := cdi.AgentFile(dir, n.root())
+	for i, want := range []bool{true, false} {
+		written, err := file.Put(spec)
+		if err != nil || written != want {
+			t.Fatalf("Put %d: written %v, %v", i, written, err)
+		}
+	}
+	info, err := os.Stat(file.Path)
+	if err != nil || info.Mode() != 0o644 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if err := os.WriteFile(file.Path, []byte("kind: spoiled"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if written, err := file.Put(spec); err != nil || !written {
+		t.Errorf("a spoiled file: written %v, %v", written, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "gpucdi.dev-gpu.yaml" {
+		t.Errorf("the directory holds %v, %v", entries, err)
+	}
+}
+
+func TestPutKeepsTheOldSpecWhenTheNewCannotBeUsed(t *testing.T) {
+	n, good := provableSpec(t)
+	for name, spoil := range map[string]func(s *specs.Spec){
+		"a source that is missing":   func(s *specs.Spec) { s.ContainerEdits.Mounts[0].HostPath = "/nowhere/lib.so" },
+		"no devices":                 func(s *specs.Spec) { s.Devices = nil },
+		"a device twice":             func(s *specs.Spec) { s.Devices = append(s.Devices, s.Devices[0]) },
+		"a version that is too low":  func(s *specs.Spec) { s.Version = "0.0.9" },
+		"a device type that is none": func(s *specs.Spec) { s.Devices[0].ContainerEdits.DeviceNodes[0].Type = "x" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := cdi.AgentFile(t.TempDir(), n.root())
+			if _, err := file.Put(good); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.ReadFile(file.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, bad := provableSpecOf(t, n)
+			spoil(bad)
+			if _, err := file.Put(bad); err == nil {
+				t.Error("accepted")
+			}
+			after, err := os.ReadFile(file.Path)
+			if err != nil || string(after) != string(before) {
+				t.Errorf("the file is now %q, %v", after, err)
+			}
+		})
+	}
+}
+
+func TestPutNoticesASourceThatWentAway(t *testing.T) {
+	n, spec := provableSpec(t)
+	file := cdi.AgentFile(t.TempDir(), n.root())
+	if _, err := file.Put(spec); err != nil {
+		t.Fatal(err)
+	}
+	n.remove(t, "usr/bin/nvidia-smi")
+	if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), "nvidia-smi") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+func TestWatchSeesWhateverHappensToTheSpec(t *testing.T) {
+	n, spec := provableSpec(t)
+	dir := filepath.Join(t.TempDir(), "cdi")
+	file := cdi.AgentFile(dir, n.root())
+	changed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- file.Watch(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	// Several events may come of one step, so each step waits until the loop
+	// has put the file back and nothing further happens to it.
+	settle := func(step string) {
+		t.Helper()
+		deadline := time.After(10 * time.Second)
+		for {
+			select {
+			case <-changed:
+				if _, err := file.Put(spec); err != nil {
+					t.Logf("%s: %v", step, err)
+				}
+			case <-time.After(100 * time.Millisecond):
+				if _, err := os.Stat(file.Path); err == nil {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("%s: the spec was not put back", step)
+			}
+		}
+	}
+	settle("start")
+	for step, do := range map[string]func() error{
+		"file removed":      func() error { return os.Remove(file.Path) },
+		"directory removed": func() error { return os.RemoveAll(dir) },
+		"directory moved":   func() error { return os.Rename(dir, dir+".old") },
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		settle(step)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch ended with %v", err)
+	}
+}
+
+func provableSpec(t *testing.T) (node, *specs.Spec) {
+	t.Helper()
+	return provableSpecOf(t, newNode(t))
+}
+
+func provableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
+	t.Helper()
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := cdi.Build(cdi.AgentKind, inventory, parts, []cdi.Name{cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, spec
+}
