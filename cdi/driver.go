@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpucdi/gpucdi/internal/driverroot"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // Library is a shared library of the driver.
@@ -51,7 +51,7 @@ var notForCompute = []string{
 
 // libraries finds the driver's libraries for compute and utility. version is
 // the driver's; the libraries carry it as their suffix.
-func libraries(root driverroot.Root, version string) ([]Library, error) {
+func libraries(root host.DriverRoot, version string) ([]Library, error) {
 	entries, err := root.ReadDir(root.LibraryDir)
 	if err != nil {
 		return nil, fmt.Errorf("listing the driver's libraries: %w", err)
@@ -70,7 +70,7 @@ func libraries(root driverroot.Root, version string) ([]Library, error) {
 			found = append(found, library)
 		}
 	}
-	for _, soname := range []string{"libcuda.so.1", driverroot.NVMLName} {
+	for _, soname := range []string{"libcuda.so.1", host.NVMLName} {
 		if !slices.ContainsFunc(found, func(l Library) bool { return l.SONAME == soname }) {
 			return nil, fmt.Errorf("%s of driver %s is not in %s: the driver is not installed whole; reinstall it",
 				soname, version, root.NodePath(root.LibraryDir))
@@ -87,7 +87,7 @@ func ofDriver(name, version string) bool {
 	return strings.HasSuffix(name, ".so."+version) || strings.HasPrefix(name, "libnvidia-nvvm70.so.")
 }
 
-func readLibrary(root driverroot.Root, name string) (Library, error) {
+func readLibrary(root host.DriverRoot, name string) (Library, error) {
 	resolved, err := root.Resolve(name)
 	if err != nil {
 		return Library{}, err
@@ -114,7 +114,7 @@ func readLibrary(root driverroot.Root, name string) (Library, error) {
 
 // programs finds the driver's binaries. None is needed by every container, so
 // one that is not installed is left out.
-func programs(root driverroot.Root) ([]Binary, error) {
+func programs(root host.DriverRoot) ([]Binary, error) {
 	var found []Binary
 	for _, name := range binaries {
 		for _, dir := range binaryDirs {

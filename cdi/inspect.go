@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/driverroot"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -20,7 +19,7 @@ type Parts struct {
 // Inspect collects the parts for the GPUs of inv from the node and its driver.
 // What concerns one GPU alone is its fault in the Parts; the error, which
 // names all that is missing, is for what every GPU needs.
-func Inspect(node host.Root, driver driverroot.Root, inv *gpu.Inventory) (Parts, error) {
+func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory) (Parts, error) {
 	libs, errLibs := libraries(driver, inv.Driver.Version)
 	bins, errBins := programs(driver)
 	majors, err := readMajors(node)

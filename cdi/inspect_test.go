@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/driverroot"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -163,9 +162,9 @@ func (n node) path(name string) string { return filepath.Join(n.dir, name) }
 
 func (n node) root() host.Root { return host.NewRoot(n.dir) }
 
-func (n node) driver(t *testing.T) driverroot.Root {
+func (n node) driver(t *testing.T) host.DriverRoot {
 	t.Helper()
-	root, err := driverroot.Find(n.root(), "", "")
+	root, err := host.FindDriver(n.root(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

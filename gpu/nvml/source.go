@@ -5,16 +5,15 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/driverroot"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // Reading is what one look at the node's driver gave.
 type Reading struct {
 	Inventory *gpu.Inventory  // nil when Err is set
-	Driver    driverroot.Root // where the driver was found
+	Driver    host.DriverRoot // where the driver was found
 
-	// Err says why there is no inventory. A *driverroot.NotFoundError means
+	// Err says why there is no inventory. A *host.NoDriverError means
 	// that the node has no driver, which is a state, not a failure.
 	Err error
 }
@@ -32,7 +31,7 @@ type Config struct {
 
 // Read finds the driver and reads its GPUs once.
 func Read(cfg Config) Reading {
-	root, err := driverroot.Find(cfg.Node, cfg.DriverRoot, cfg.Library)
+	root, err := host.FindDriver(cfg.Node, cfg.DriverRoot, cfg.Library)
 	if err != nil {
 		return Reading{Err: err}
 	}

@@ -1,7 +1,4 @@
-// Package driverroot finds where a node keeps the NVIDIA driver. Distributions
-// disagree: it may be installed in the node's own root, or come with a root
-// file system of its own, as from a driver container.
-package driverroot
+package host
 
 import (
 	"cmp"
@@ -9,17 +6,15 @@ import (
 	"path"
 	"runtime"
 	"strings"
-
-	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // NVMLName is the SONAME of NVML. Where it is, the driver's libraries are.
 const NVMLName = "libnvidia-ml.so.1"
 
-// roots are the places that a driver root is looked for, by the node's paths.
+// driverRoots are the places that a driver root is looked for, by the node's paths.
 // The node's own root comes last: a driver container leaves nothing of itself
 // there, whereas an old installation is often left behind.
-var roots = []string{
+var driverRoots = []string{
 	"/run/nvidia/driver",          // NVIDIA's driver container
 	"/home/kubernetes/bin/nvidia", // GKE on Container-Optimized OS
 	"/usr/local/nvidia",           // mounted into virtual machines and sandboxes
@@ -39,9 +34,11 @@ var libraryDirs = []string{
 	"/lib",
 }
 
-// Root is a driver root that was found.
-type Root struct {
-	host.Root
+// DriverRoot is where a node keeps the NVIDIA driver. Distributions disagree:
+// it may be installed in the node's own root, or come with a root file system
+// of its own, as from a driver container.
+type DriverRoot struct {
+	Root
 
 	// LibraryDir holds the driver's libraries, within the root, links resolved.
 	LibraryDir string
@@ -50,32 +47,32 @@ type Root struct {
 	NVML string
 }
 
-// NotFoundError says that no driver is there. It is a state that ends when a
+// NoDriverError says that no driver is there. It is a state that ends when a
 // driver is installed, not a failure.
-type NotFoundError struct{ Tried []string }
+type NoDriverError struct{ Tried []string }
 
-func (e *NotFoundError) Error() string {
+func (e *NoDriverError) Error() string {
 	return fmt.Sprintf("no NVIDIA driver found: install one, or name its root with --driver-root; tried %s",
 		strings.Join(e.Tried, ", "))
 }
 
-// Find returns the node's driver root. explicit is the path of the only root
+// FindDriver returns the node's driver root. explicit is the path of the only root
 // to look at, empty for all the known places; library is the path of NVML,
 // empty for where the root keeps it. Both are the node's paths. The error is
-// a *NotFoundError when no driver is there.
-func Find(node host.Root, explicit, library string) (Root, error) {
-	candidates := roots
+// a *NoDriverError when no driver is there.
+func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
+	candidates := driverRoots
 	if explicit != "" {
 		candidates = []string{explicit}
 	}
 	if library != "" {
-		return at(node, cmp.Or(explicit, "/"), library)
+		return driverAt(node, cmp.Or(explicit, "/"), library)
 	}
 	var tried []string
 	for _, candidate := range candidates {
 		root, err := node.Sub(candidate)
 		if err != nil {
-			return Root{}, fmt.Errorf("looking for the driver: %w", err)
+			return DriverRoot{}, fmt.Errorf("looking for the driver: %w", err)
 		}
 		if _, err := root.Stat("/"); err != nil {
 			tried = append(tried, candidate)
@@ -87,32 +84,32 @@ func Find(node host.Root, explicit, library string) (Root, error) {
 				tried = append(tried, path.Join(candidate, name))
 				continue
 			}
-			return found(root, name)
+			return driverWith(root, name)
 		}
 	}
-	return Root{}, &NotFoundError{Tried: tried}
+	return DriverRoot{}, &NoDriverError{Tried: tried}
 }
 
-// at takes the library that the user named, which is within the driver root.
-func at(node host.Root, rootPath, library string) (Root, error) {
+// driverAt takes the library that the user named, which is within the driver root.
+func driverAt(node Root, rootPath, library string) (DriverRoot, error) {
 	root, err := node.Sub(rootPath)
 	if err != nil {
-		return Root{}, fmt.Errorf("looking for the driver: %w", err)
+		return DriverRoot{}, fmt.Errorf("looking for the driver: %w", err)
 	}
 	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(rootPath), "/"))
 	if !below {
-		return Root{}, fmt.Errorf("looking for the driver: --nvml-library %s is not below --driver-root %s", library, rootPath)
+		return DriverRoot{}, fmt.Errorf("looking for the driver: --nvml-library %s is not below --driver-root %s", library, rootPath)
 	}
 	if _, err := root.Stat(inside); err != nil {
-		return Root{}, &NotFoundError{Tried: []string{library}}
+		return DriverRoot{}, &NoDriverError{Tried: []string{library}}
 	}
-	return found(root, inside)
+	return driverWith(root, inside)
 }
 
-func found(root host.Root, nvml string) (Root, error) {
+func driverWith(root Root, nvml string) (DriverRoot, error) {
 	resolved, err := root.Resolve(nvml)
 	if err != nil {
-		return Root{}, fmt.Errorf("looking for the driver: %w", err)
+		return DriverRoot{}, fmt.Errorf("looking for the driver: %w", err)
 	}
-	return Root{Root: root, LibraryDir: path.Dir(resolved), NVML: resolved}, nil
+	return DriverRoot{Root: root, LibraryDir: path.Dir(resolved), NVML: resolved}, nil
 }

@@ -1,4 +1,4 @@
-package driverroot_test
+package host_test
 
 import (
 	"errors"
@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpucdi/gpucdi/internal/driverroot"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-func TestFind(t *testing.T) {
+func TestFindDriver(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		files      []string
@@ -70,7 +69,7 @@ func TestFind(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			root, err := driverroot.Find(host.NewRoot(tree(t, tc.files, tc.links)), tc.explicit, tc.library)
+			root, err := host.FindDriver(host.NewRoot(tree(t, tc.files, tc.links)), tc.explicit, tc.library)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,12 +80,12 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestFindNamesThePathsTried(t *testing.T) {
+func TestFindDriverNamesThePathsTried(t *testing.T) {
 	dir := tree(t, nil, map[string]string{"usr/lib64/libnvidia-ml.so.1": "dangling"})
-	_, err := driverroot.Find(host.NewRoot(dir), "", "")
-	var missing *driverroot.NotFoundError
+	_, err := host.FindDriver(host.NewRoot(dir), "", "")
+	var missing *host.NoDriverError
 	if !errors.As(err, &missing) {
-		t.Fatalf("error %v, want a NotFoundError", err)
+		t.Fatalf("error %v, want a NoDriverError", err)
 	}
 	for _, path := range []string{"/usr/lib64/libnvidia-ml.so.1", "/run/nvidia/driver,"} {
 		if !strings.Contains(err.Error(), path) {
