@@ -1,0 +1,117 @@
+package node
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+// An authority is the cluster's certificate authority.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+// A pair is a certificate and its key, PEM.
+type pair struct{ cert, key []byte }
+
+// validity of what is issued: longer than any node in a box lives.
+const validity = 30 * 24 * time.Hour
+
+func newAuthority() (*authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("making the key of the cluster's authority: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "box"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IsCA:     true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("signing the certificate of the cluster's authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate of the cluster's authority back: %w", err)
+	}
+	return &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
+}
+
+// issue makes a certificate for a user in a group, or, with hosts, for a server.
+func (a *authority) issue(user, group string, hosts ...string) (pair, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return pair{}, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return pair{}, fmt.Errorf("choosing a serial number: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: user},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	if group != "" {
+		template.Subject.Organization = []string{group}
+	}
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		return pair{}, fmt.Errorf("signing the certificate of %s: %w", user, err)
+	}
+	return pair{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM}, nil
+}
+
+// kubeconfig is the kubectl configuration of a user in a group.
+func (a *authority) kubeconfig(user, group string) ([]byte, error) {
+	p, err := a.issue(user, group)
+	if err != nil {
+		return nil, err
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters:
+- name: box
+  cluster: {server: "https://127.0.0.1:443", certificate-authority-data: %s}
+users:
+- name: %s
+  user: {client-certificate-data: %s, client-key-data: %s}
+contexts:
+- name: box
+  context: {cluster: box, user: %[2]s}
+current-context: box
+`, b64(a.pem), user, b64(p.cert), b64(p.key)), nil
+}
+
+func newKey() (*ecdsa.PrivateKey, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a key: %w", err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encoding a key: %w", err)
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// startControlPlane starts etcd, the API server, the controllers and the scheduler.
+func (n *Node) startControlPlane(ctx context.Context) error {
+	err := n.start("etcd", "--data-dir", "/var/lib/etcd", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
+		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
+		"--initial-cluster", "default=http://127.0.0.1:2380")
+	if err != nil {
+		return err
+	}
+	if err := n.startAPIServer(); err != nil {
+		return err
+	}
+	err = n.await(ctx, "the API server", func(ctx context.Context) error {
+		_, err := n.Kubectl(ctx, "get", "--raw", "/readyz")
+		return err
+	}, "etcd", "kube-apiserver")
+	if err != nil {
+		return err
+	}
+	err = n.start("kube-controller-manager", "--kubeconfig", etc+"/controller-manager.conf", "--leader-elect=false",
+		"--use-service-account-credentials", "--root-ca-file", etc+"/ca.crt",
+		"--service-account-private-key-file", etc+"/sa.key", "--allocate-node-cidrs=false")
+	if err != nil {
+		return err
+	}
+	return n.start("kube-scheduler", "--kubeconfig", etc+"/scheduler.conf", "--leader-elect=false")
+}
+
+func (n *Node) startAPIServer() error {
+	return n.start("kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379",
+		"--advertise-address", nodeIP, "--secure-port", "443", "--service-cluster-ip-range", serviceCIDR,
+		"--tls-cert-file", etc+"/apiserver.crt", "--tls-private-key-file", etc+"/apiserver.key",
+		"--client-ca-file", etc+"/ca.crt", "--authorization-mode", "Node,RBAC", "--allow-privileged",
+		"--kubelet-client-certificate", etc+"/apiserver-kubelet.crt", "--kubelet-client-key", etc+"/apiserver-kubelet.key",
+		"--kubelet-preferred-address-types", "InternalIP",
+		"--service-account-issuer", "https://kubernetes.default.svc",
+		"--service-account-key-file", etc+"/sa.key", "--service-account-signing-key-file", etc+"/sa.key")
+}
+
+// startRuntime starts containerd and gives it the images.
+func (n *Node) startRuntime(ctx context.Context, archives []string) error {
+	if err := n.start("containerd"); err != nil {
+		return err
+	}
+	err := n.await(ctx, "containerd", func(ctx context.Context) error {
+		_, err := n.run(ctx, nil, "ctr", "version")
+		return err
+	}, "containerd")
+	if err != nil {
+		return err
+	}
+	for _, archive := range archives {
+		if err := n.ImportImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startNode starts the kubelet and waits until pods can be made.
+func (n *Node) startNode(ctx context.Context) error {
+	if err := n.StartKubelet(ctx); err != nil {
+		return err
+	}
+	if err := n.WaitReady(ctx); err != nil {
+		return err
+	}
+	return n.await(ctx, "the default service account", func(ctx context.Context) error {
+		_, err := n.Kubectl(ctx, "get", "serviceaccount", "default")
+		return err
+	}, "kube-controller-manager")
+}
+
+// StartKubelet starts the kubelet. It does not wait for the node to be Ready.
+func (n *Node) StartKubelet(context.Context) error {
+	return n.start("kubelet", "--config", etc+"/kubelet.yaml", "--kubeconfig", etc+"/kubelet.conf",
+		"--hostname-override", Name, "--node-ip", nodeIP)
+}
+
+// StopKubelet ends the kubelet, as a service manager would, and waits until it is gone. Pods
+// keep running.
+func (n *Node) StopKubelet(ctx context.Context) error { return n.stop(ctx, "kubelet") }
+
+// RestartKubelet stops the kubelet and starts it again.
+func (n *Node) RestartKubelet(ctx context.Context) error {
+	if err := n.StopKubelet(ctx); err != nil {
+		return err
+	}
+	return n.StartKubelet(ctx)
+}
+
+// WaitReady waits until the node is Ready and takes pods.
+func (n *Node) WaitReady(ctx context.Context) error {
+	return n.await(ctx, "the node to be Ready", func(ctx context.Context) error {
+		out, err := n.Kubectl(ctx, "get", "node", Name, "-o",
+			`jsonpath={.status.conditions[?(@.type=="Ready")]}{"\n"}{.spec.taints}`)
+		if err != nil {
+			return err
+		}
+		condition, taints, _ := strings.Cut(string(out), "\n")
+		if !strings.Contains(condition, `"status":"True"`) || strings.Contains(taints, "not-ready") {
+			return errors.New(string(out))
+		}
+		return nil
+	}, "kubelet", "kube-controller-manager")
+}
+
+// Log returns what a component has written so far: its name is that of its program.
+func (n *Node) Log(component string) (string, error) {
+	data, err := os.ReadFile(n.logs + "/" + component + ".log")
+	if err != nil {
+		return "", fmt.Errorf("reading the log of %s: %w", component, err)
+	}
+	return string(data), nil
+}

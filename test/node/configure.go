@@ -1,0 +1,172 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/node/images"
+)
+
+// Addresses inside the box. The service address is on the loopback interface and the API
+// server listens on the service's own port, so that no kube-proxy is needed to reach it.
+const (
+	nodeIP      = "10.100.0.1"
+	serviceIP   = "10.96.0.1"
+	serviceCIDR = "10.96.0.0/24"
+	podCIDR     = "10.244.0.0/24"
+)
+
+// Where the node's own files are in the box.
+const (
+	etc        = "/etc/kubernetes"
+	kubeletDir = "/var/lib/kubelet"
+	runtime    = "unix:///run/containerd/containerd.sock"
+)
+
+// The kubelet insists on these settings of the kernel, which are the whole machine's. The box
+// shows it files in their place, so that it neither refuses nor changes anything.
+var sysctls = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+var containerdConfig = fmt.Sprintf(`version = 3
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = %q
+
+[plugins.'io.containerd.cri.v1.runtime']
+# Without CAP_SYS_RESOURCE nothing may be made less likely to be killed than containerd is.
+restrict_oom_score_adj = true
+`, images.PauseName)
+
+var cniConfig = fmt.Sprintf(`{
+  "cniVersion": "1.0.0",
+  "name": "box",
+  "plugins": [{
+    "type": "bridge",
+    "bridge": "cni0",
+    "isGateway": true,
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}
+  }]
+}
+`, podCIDR)
+
+var kubeletConfig = fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: %s/ca.crt}
+authorization: {mode: Webhook}
+containerRuntimeEndpoint: %s
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+protectKernelDefaults: true
+localStorageCapacityIsolation: false
+# The machine's disk may be fuller than a node's should be.
+evictionHard: {memory.available: 50Mi}
+imageGCHighThresholdPercent: 100
+# Seconds, not tens of them: what devices there are is told with the node's status.
+nodeStatusUpdateFrequency: 1s
+resolvConf: ""
+`, etc, runtime)
+
+// configure writes the certificates and the configuration of every component into the box.
+func configure(b *box.Box) error {
+	files, err := credentials()
+	if err != nil {
+		return err
+	}
+	files["/etc/containerd/config.toml"] = []byte(containerdConfig)
+	files["/etc/cni/net.d/10-box.conflist"] = []byte(cniConfig)
+	files[etc+"/kubelet.yaml"] = []byte(kubeletConfig)
+	for name, data := range files {
+		file := b.Path(name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return fmt.Errorf("configuring the node: %w", err)
+		}
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			return fmt.Errorf("configuring the node: %w", err)
+		}
+	}
+	return kubectlScript(b)
+}
+
+// credentials makes the cluster's certificates, by their file names in the box.
+func credentials() (map[string][]byte, error) {
+	ca, err := newAuthority()
+	if err != nil {
+		return nil, err
+	}
+	_, serviceAccounts, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{etc + "/ca.crt": ca.pem, etc + "/sa.key": serviceAccounts}
+	pairs := []struct {
+		file, user, group string
+		hosts             []string
+	}{
+		{"apiserver", "kube-apiserver", "", []string{
+			"localhost", "127.0.0.1", nodeIP, serviceIP, "kubernetes", "kubernetes.default", "kubernetes.default.svc"}},
+		{"apiserver-kubelet", "kube-apiserver-kubelet-client", "system:masters", nil},
+	}
+	for _, p := range pairs {
+		issued, err := ca.issue(p.user, p.group, p.hosts...)
+		if err != nil {
+			return nil, err
+		}
+		files[etc+"/"+p.file+".crt"], files[etc+"/"+p.file+".key"] = issued.cert, issued.key
+	}
+	users := []struct{ file, user, group string }{
+		{"/root/.kube/config", "admin", "system:masters"},
+		{etc + "/controller-manager.conf", "system:kube-controller-manager", ""},
+		{etc + "/scheduler.conf", "system:kube-scheduler", ""},
+		{etc + "/kubelet.conf", "system:node:" + Name, "system:nodes"},
+	}
+	for _, u := range users {
+		if files[u.file], err = ca.kubeconfig(u.user, u.group); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// kubectlScript writes a kubectl for this cluster that anyone on the machine (root) can call.
+func kubectlScript(b *box.Box) error {
+	cmd := b.Command(context.Background(), "kubectl")
+	script := fmt.Sprintf("#!/bin/sh\nexec env -i %s TERM=\"$TERM\" %s kubectl \"$@\"\n",
+		strings.Join(cmd.Env[:2], " "), strings.Join(b.Enter(), " "))
+	if err := os.WriteFile(filepath.Join(b.Dir(), "kubectl"), []byte(script), 0o755); err != nil {
+		return fmt.Errorf("writing the kubectl script: %w", err)
+	}
+	return nil
+}
+
+// prepareKernel gives the box its addresses, the runtime its CNI plugins, and the kubelet the
+// kernel settings that it asks for.
+func (n *Node) prepareKernel(ctx context.Context) error {
+	script := []string{
+		"set -e",
+		"ip address add " + nodeIP + "/32 dev lo",
+		"ip address add " + serviceIP + "/32 dev lo",
+		"mkdir -p /run/sysctl /opt/cni",
+		"ln -s /usr/lib/cni /opt/cni/bin",
+	}
+	for name, value := range sysctls {
+		file := "/run/sysctl/" + strings.ReplaceAll(name, "/", ".")
+		script = append(script, "echo "+value+" > "+file, "mount --bind "+file+" /proc/sys/"+name)
+	}
+	_, err := n.run(ctx, nil, "sh", "-c", strings.Join(script, "\n"))
+	if err != nil {
+		return fmt.Errorf("preparing the box for a kubelet: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// A builder makes images with buildah, in a store of its own below the cache.
+type builder struct{ cache string }
+
+func newBuilder() (*builder, error) {
+	cache, err := tools.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return &builder{cache: filepath.Join(cache, "images")}, nil
+}
+
+// archive returns the archive called key of the image name, and makes it if it is not there.
+func (b *builder) archive(ctx context.Context, key, name string, make func(context.Context) error) (string, error) {
+	file := filepath.Join(b.cache, key+".tar")
+	err := tools.Once(file, func(temporary string) error {
+		if err := make(ctx); err != nil {
+			return err
+		}
+		return b.run(ctx, "push", "--quiet", name, "docker-archive:"+temporary+":"+name)
+	})
+	if err != nil {
+		return "", fmt.Errorf("making the image %s: %w", name, err)
+	}
+	return file, nil
+}
+
+// debootstrap returns a tar archive of a minimal Debian 12 with packages added.
+func (b *builder) debootstrap(ctx context.Context, key string, packages ...string) (string, error) {
+	file := filepath.Join(b.cache, key+"-root.tar")
+	err := tools.Once(file, func(temporary string) error {
+		dir := temporary + ".d"
+		defer os.RemoveAll(dir)
+		args := []string{"--variant=minbase"}
+		if len(packages) > 0 {
+			args = append(args, "--include="+strings.Join(packages, ","))
+		}
+		if _, err := output(exec.CommandContext(ctx, "debootstrap", append(args, "bookworm", dir)...)); err != nil {
+			return err
+		}
+		_, err := output(exec.CommandContext(ctx, "tar", "-C", dir, "--create", "--file", temporary,
+			"--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*", "--exclude=./var/log/*",
+			"--exclude=./usr/share/doc/*", "--exclude=./usr/share/locale/*", "--exclude=./usr/share/man/*", "."))
+		return err
+	})
+	return file, err
+}
+
+// commit makes an image: another one with source added at target, and configured.
+func (b *builder) commit(ctx context.Context, name, from, source, target string, config ...string) error {
+	container, err := output(b.command(ctx, "from", "--pull-never", from))
+	if err != nil {
+		return err
+	}
+	if err := b.run(ctx, "add", "--quiet", container, source, target); err != nil {
+		return err
+	}
+	if len(config) > 0 {
+		if err := b.run(ctx, append(append([]string{"config"}, config...), container)...); err != nil {
+			return err
+		}
+	}
+	return b.run(ctx, "commit", "--quiet", "--rm", container, name)
+}
+
+func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
+	store := []string{"--root", filepath.Join(b.cache, "store"), "--runroot", "/run/gpucdi-images"}
+	return exec.CommandContext(ctx, "buildah", append(store, args...)...)
+}
+
+func (b *builder) run(ctx context.Context, args ...string) error {
+	_, err := output(b.command(ctx, args...))
+	return err
+}
+
+// digest names the content of what the agent's image is built from: the repository without
+// its tests and documents.
+func digest(repository string) (string, error) {
+	sum := sha256.New()
+	err := filepath.WalkDir(repository, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(repository, name)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if slices.Contains([]string{".git", "docs", "test", "deploy"}, relative) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "%s %d\n", relative, len(data))
+		sum.Write(data)
+		return nil
+	})
+	return fmt.Sprintf("%x", sum.Sum(nil))[:12], err
+}

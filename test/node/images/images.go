@@ -1,0 +1,138 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// Names of the images.
+const (
+	PauseName  = "gpucdi.dev/pause:1"
+	DebianName = "docker.io/library/debian:bookworm-slim"
+	golangName = "docker.io/library/golang:1.26-bookworm"
+	AgentName  = "ghcr.io/gpucdi/gpucdi:dev"
+)
+
+// Pause returns an archive of the sandbox image: one static program.
+func Pause(ctx context.Context) (string, error) {
+	dir, err := tools.Build(ctx, tools.Pause)
+	if err != nil {
+		return "", err
+	}
+	b, err := newBuilder()
+	if err != nil {
+		return "", err
+	}
+	return b.archive(ctx, "pause-"+filepath.Base(dir), PauseName, func(ctx context.Context) error {
+		return b.commit(ctx, PauseName, "scratch", filepath.Join(dir, "pause"), "/", "--entrypoint", `["/pause"]`)
+	})
+}
+
+// Debian returns an archive of a minimal Debian 12.
+func Debian(ctx context.Context) (string, error) {
+	b, err := newBuilder()
+	if err != nil {
+		return "", err
+	}
+	return b.archive(ctx, "debian", DebianName, b.debian)
+}
+
+// Agent returns an archive of the agent's image, built from the Dockerfile of the repository
+// as it lies in the working tree.
+func Agent(ctx context.Context) (string, error) {
+	b, err := newBuilder()
+	if err != nil {
+		return "", err
+	}
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	repository := filepath.Dir(module)
+	key, err := digest(repository)
+	if err != nil {
+		return "", fmt.Errorf("looking for changes in %s: %w", repository, err)
+	}
+	return b.archive(ctx, "agent-"+key, AgentName, func(ctx context.Context) error { return b.agent(ctx, repository) })
+}
+
+// Root returns the root file system of the Debian image as a tar archive.
+func Root(ctx context.Context) (string, error) {
+	b, err := newBuilder()
+	if err != nil {
+		return "", err
+	}
+	return b.debootstrap(ctx, "debian")
+}
+
+func (b *builder) debian(ctx context.Context) error {
+	root, err := b.debootstrap(ctx, "debian")
+	if err != nil {
+		return err
+	}
+	return b.commit(ctx, DebianName, "scratch", root, "/", "--cmd", `["bash"]`, "--env", "PATH="+path)
+}
+
+// golang makes the image that the Dockerfile builds in: Debian, a C compiler, and the Go of
+// this machine.
+func (b *builder) golang(ctx context.Context) error {
+	root, err := b.debootstrap(ctx, "golang", "gcc", "libc6-dev", "ca-certificates")
+	if err != nil {
+		return err
+	}
+	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
+	if err != nil {
+		return err
+	}
+	const plain = "localhost/golang:plain"
+	if err := b.commit(ctx, plain, "scratch", root, "/"); err != nil {
+		return err
+	}
+	return b.commit(ctx, golangName, plain, goroot, "/usr/local/go",
+		"--env", "PATH=/usr/local/go/bin:"+path, "--env", "GOTOOLCHAIN=local", "--env", "GOPATH=/go")
+}
+
+// agent runs the Dockerfile. The modules come from this machine's cache and what the build
+// writes there is dropped, so it needs no network.
+func (b *builder) agent(ctx context.Context, repository string) error {
+	for name, make := range map[string]func(context.Context) error{DebianName: b.debian, golangName: b.golang} {
+		if b.run(ctx, "inspect", "--type", "image", name) == nil {
+			continue
+		}
+		if err := make(ctx); err != nil {
+			return err
+		}
+	}
+	download := exec.CommandContext(ctx, "go", "mod", "download")
+	download.Dir = repository
+	if _, err := output(download); err != nil {
+		return fmt.Errorf("filling the module cache: %w", err)
+	}
+	modules, err := output(exec.CommandContext(ctx, "go", "env", "GOMODCACHE"))
+	if err != nil {
+		return err
+	}
+	built := filepath.Join(b.cache, "go-build")
+	if err := os.MkdirAll(built, 0o755); err != nil {
+		return err
+	}
+	return b.run(ctx, "build", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", AgentName,
+		"--volume", modules+":/go/pkg/mod:ro", "--volume", built+":/root/.cache/go-build", repository)
+}
+
+// output runs a command and returns what it printed, or what it said about its failure.
+func output(cmd *exec.Cmd) (string, error) {
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}

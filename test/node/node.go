@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// Name is what the node is called.
+const Name = "box"
+
+// Config says what node to start.
+type Config struct {
+	// Box is the machine to make; Box.Dir must be given. Its hostname is set here.
+	Box box.Config
+	// Logs is the directory for the components' logs, which outlives the node; logs below
+	// Box.Dir when empty, which does not.
+	Logs string
+	// Prepare is called when the box is up and before Kubernetes is started in it: the moment
+	// to install a driver.
+	Prepare func(context.Context, *box.Box) error
+	// Images are archives to import besides the ones of this package's own.
+	Images []string
+	// Stage is told when a stage starts; what it returns is called when the stage has ended
+	// well. May be nil.
+	Stage func(name string) (done func())
+}
+
+// Node is a running node with its control plane.
+type Node struct {
+	Box  *box.Box
+	logs string
+
+	mu        sync.Mutex // guards processes
+	processes map[string]*process
+}
+
+// A stage is a step of starting with a name to show.
+type stage struct {
+	name string
+	run  func(context.Context) error
+}
+
+// Start brings a node up and returns when it is Ready and can start pods. The context ends
+// the starting, not the node.
+func Start(ctx context.Context, cfg Config) (*Node, error) {
+	n := &Node{logs: cfg.Logs, processes: map[string]*process{}}
+	var programs, archives []string
+	prepare := func(ctx context.Context) error {
+		if cfg.Prepare == nil {
+			return nil
+		}
+		return cfg.Prepare(ctx, n.Box)
+	}
+	stages := []stage{
+		{"programs", func(ctx context.Context) (err error) { programs, err = Programs(ctx); return err }},
+		{"base images", func(ctx context.Context) (err error) { archives, err = baseImages(ctx); return err }},
+		{"box", func(ctx context.Context) error { return n.openBox(ctx, cfg, programs) }},
+		{"driver", prepare},
+		{"control plane", n.startControlPlane},
+		{"container runtime", func(ctx context.Context) error { return n.startRuntime(ctx, append(archives, cfg.Images...)) }},
+		{"kubelet", n.startNode},
+	}
+	if cfg.Prepare == nil {
+		stages = append(stages[:3], stages[4:]...)
+	}
+	for _, s := range stages {
+		done := func() {}
+		if cfg.Stage != nil {
+			done = cfg.Stage(s.name)
+		}
+		if err := s.run(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("starting the node, at %q: %w", s.name, err), n.Close())
+		}
+		done()
+	}
+	return n, nil
+}
+
+// Programs builds what the node runs, and returns the directories it lies in.
+func Programs(ctx context.Context) ([]string, error) {
+	var dirs []string
+	for _, t := range []tools.Tool{tools.Kube, tools.Containerd, tools.Runc} {
+		dir, err := tools.Build(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
+}
+
+func baseImages(ctx context.Context) ([]string, error) {
+	pause, err := images.Pause(ctx)
+	if err != nil {
+		return nil, err
+	}
+	debian, err := images.Debian(ctx)
+	return []string{pause, debian}, err
+}
+
+// openBox makes the box and puts the programs and the configuration into it.
+func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error {
+	cfg.Box.Hostname = Name
+	if cfg.Box.Binds == nil {
+		cfg.Box.Binds = map[string]string{}
+	}
+	for _, dir := range programs {
+		cfg.Box.Binds[dir] = filepath.Join("/opt/programs", filepath.Base(dir))
+	}
+	b, err := box.Start(ctx, cfg.Box)
+	if err != nil {
+		return err
+	}
+	n.Box = b
+	if n.logs == "" {
+		n.logs = filepath.Join(b.Dir(), "logs")
+	}
+	if err := os.MkdirAll(n.logs, 0o755); err != nil {
+		return fmt.Errorf("making the directory for logs: %w", err)
+	}
+	for _, dir := range programs {
+		if err := linkPrograms(b, dir, cfg.Box.Binds[dir]); err != nil {
+			return err
+		}
+	}
+	if err := configure(b); err != nil {
+		return err
+	}
+	return n.prepareKernel(ctx)
+}
+
+// linkPrograms makes the programs of a directory commands in the box.
+func linkPrograms(b *box.Box, dir, inside string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("reading the programs in %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		link := b.Path(filepath.Join("/usr/local/bin", e.Name()))
+		if err := os.RemoveAll(link); err != nil {
+			return fmt.Errorf("replacing %s: %w", link, err)
+		}
+		if err := os.Symlink(filepath.Join(inside, e.Name()), link); err != nil {
+			return fmt.Errorf("installing %s: %w", e.Name(), err)
+		}
+	}
+	return nil
+}
+
+// Close ends everything that runs on the node and removes the box.
+func (n *Node) Close() error {
+	if n.Box == nil {
+		return nil
+	}
+	err := n.Box.Close()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var wait errgroup.Group
+	for _, p := range n.processes {
+		wait.Go(func() error { <-p.ended; return nil })
+	}
+	return errors.Join(err, wait.Wait())
+}
