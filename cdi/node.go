@@ -129,5 +129,5 @@ func statNode(node host.Root, path string) (Node, error) {
 	if !ok {
 		return Node{}, fmt.Errorf("reading the numbers of %s: no stat data", path)
 	}
-	return Node{Path: path, Major: int64(unix.Major(uint64(stat.Rdev))), Minor: int64(unix.Minor(uint64(stat.Rdev)))}, nil
+	return Node{Path: path, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev))}, nil
 }
