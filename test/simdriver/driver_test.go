@@ -1,7 +1,10 @@
 package simdriver_test
 
 import (
+	"debug/elf"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,11 +14,23 @@ import (
 
 func install(t *testing.T, p simdriver.Profile) *simdriver.Driver {
 	t.Helper()
-	d, err := simdriver.Install(t.TempDir(), p)
+	return installAt(t, t.TempDir(), p)
+}
+
+func installAt(t *testing.T, root string, p simdriver.Profile) *simdriver.Driver {
+	t.Helper()
+	d, err := simdriver.Install(root, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // smi runs the driver's nvidia-smi and returns what it printed.
@@ -60,6 +75,128 @@ func TestEveryProfileListsItsGPUs(t *testing.T) {
 			}
 			if mig != tc.mig {
 				t.Errorf("nvidia-smi -L lists %d MIG devices, want %d", mig, tc.mig)
+			}
+		})
+	}
+}
+
+func TestSMIQuery(t *testing.T) {
+	d := install(t, simdriver.GTX1060x2())
+	g := d.State().GPUs
+	for _, tc := range []struct{ query, format, want string }{
+		{"index,uuid", "csv", "index, uuid\n0, " + g[0].UUID + "\n1, " + g[1].UUID + "\n"},
+		{"name,memory.total", "csv,noheader", "NVIDIA GeForce GTX 1060 6GB, 6144 MiB\nNVIDIA GeForce GTX 1060 6GB, 6144 MiB\n"},
+		{"memory.total,mig.mode.current", "csv,noheader,nounits", "6144, [N/A]\n6144, [N/A]\n"},
+	} {
+		if got := smi(t, d, "--query-gpu="+tc.query, "--format="+tc.format); got != tc.want {
+			t.Errorf("query %s as %s:\n%swant\n%s", tc.query, tc.format, got, tc.want)
+		}
+	}
+}
+
+// A program finds a library by its SONAME, and the loader's cache is made of
+// them: each must be in the file, and beside it as a link.
+func TestLibrariesHaveTheirSONAMEs(t *testing.T) {
+	root := t.TempDir()
+	d := installAt(t, root, simdriver.GTX1060x2())
+	version := d.State().Version
+	dir := filepath.Join(root, simdriver.LibraryDir)
+	found, err := filepath.Glob(filepath.Join(dir, "*.so."+version))
+	must(t, err)
+	if len(found) < 30 {
+		t.Errorf("only %d libraries of the driver", len(found))
+	}
+	for _, path := range append(found, filepath.Join(dir, "vdpau/libvdpau_nvidia.so."+version)) {
+		f, err := elf.Open(path)
+		must(t, err)
+		names, err := f.DynString(elf.DT_SONAME)
+		f.Close()
+		must(t, err)
+		if len(names) != 1 {
+			t.Fatalf("%s has the SONAMEs %q", path, names)
+		}
+		real, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), names[0]))
+		if err != nil || real != path {
+			t.Errorf("%s beside %s leads to %q: %v", names[0], path, real, err)
+		}
+	}
+}
+
+func TestInstallKeepsOtherDrivers(t *testing.T) {
+	root := t.TempDir()
+	devices := filepath.Join(root, "proc/devices")
+	before := "Character devices:\n  1 mem\n236 other\n511 another\n\nBlock devices:\n  7 loop\n"
+	must(t, os.MkdirAll(filepath.Dir(devices), 0o755))
+	must(t, os.WriteFile(devices, []byte(before), 0o644))
+
+	d := installAt(t, root, simdriver.GTX1060x2())
+	got, err := os.ReadFile(devices)
+	must(t, err)
+	want := "Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n" +
+		"234 nvidia-caps-imex-channels\n235 nvidia-caps\n236 other\n510 nvidia-uvm\n511 another\n\nBlock devices:\n  7 loop\n"
+	if string(got) != want {
+		t.Errorf("proc/devices:\n%swant\n%s", got, want)
+	}
+
+	installAt(t, root, simdriver.GTX1060x2())
+	again, err := os.ReadFile(devices)
+	must(t, err)
+	if string(again) != want {
+		t.Errorf("proc/devices after a second installation:\n%swant\n%s", again, want)
+	}
+
+	must(t, d.Uninstall())
+	after, err := os.ReadFile(devices)
+	must(t, err)
+	if string(after) != before {
+		t.Errorf("proc/devices after the driver is gone:\n%swant\n%s", after, before)
+	}
+}
+
+// listing is every file of the driver below root, but for what the simulation
+// makes beside it (the directories, proc/devices, PCI devices).
+func listing(t *testing.T, root string) (files []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
+		rel, _ := filepath.Rel(root, path)
+		if err == nil && !e.IsDir() && rel != "proc/devices" && !strings.HasPrefix(rel, "sys/bus/pci") {
+			files = append(files, rel)
+		}
+		return err
+	}))
+	return files
+}
+
+func TestUninstallLeavesNothing(t *testing.T) {
+	root := t.TempDir()
+	d := installAt(t, root, simdriver.A100MIG())
+	if n := len(listing(t, root)); n < 80 {
+		t.Fatalf("a driver of only %d files", n)
+	}
+	must(t, d.Uninstall())
+	if left := listing(t, root); len(left) > 0 {
+		t.Errorf("left behind: %s", strings.Join(left, " "))
+	}
+}
+
+func TestWrongStatesAreRefused(t *testing.T) {
+	d := install(t, simdriver.GTX1060x2())
+	g := d.State().GPUs
+	for _, tc := range []struct {
+		name string
+		do   func() error
+		want string
+	}{
+		{"unknown GPU", func() error { return d.Lose("GPU-nobody") }, "GPU-nobody"},
+		{"same GPU twice", func() error { return d.Add(g[0]) }, "share"},
+		{"no such function", func() error { return d.Break(simdriver.Fault{Func: "nvmlNothing"}) }, "nvmlNothing"},
+		{"fault of an unknown GPU", func() error { return d.Break(simdriver.Fault{GPU: "GPU-nobody"}) }, "GPU-nobody"},
+		{"MIG without MIG", func() error { return d.Partition(g[0].UUID, "1g.5gb") }, "1g.5gb"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := tc.do()
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want one that names %s", err, tc.want)
 			}
 		})
 	}

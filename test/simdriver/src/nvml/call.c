@@ -83,11 +83,12 @@ static size_t stem(const char *func)
 	return n > 3 && func[n - 3] == '_' && func[n - 2] == 'v' ? n - 3 : n;
 }
 
-static const struct fault *find_fault(const struct view *v, const char *func)
+static const struct fault *find_fault(const struct view *v, const char *func, int scope)
 {
 	for (unsigned i = 0; i < v->state->nfaults; i++) {
 		const struct fault *f = &v->state->faults[i];
-		bool here = !*f->gpu || (v->gpu && !strcmp(f->gpu, v->gpu->uuid));
+		bool here = *f->gpu ? (scope & OF_THE_GPU) && v->gpu && !strcmp(f->gpu, v->gpu->uuid)
+				    : (scope & OF_ALL_GPUS);
 		bool named = !*f->func || (stem(f->func) == stem(func) && !strncmp(f->func, func, stem(func)));
 		if (here && named)
 			return f;
@@ -95,17 +96,12 @@ static const struct fault *find_fault(const struct view *v, const char *func)
 	return NULL;
 }
 
-nvmlReturn_t call_fault(const struct view *v, const char *func)
-{
-	const struct fault *f = find_fault(v, func);
-	return f ? (nvmlReturn_t)f->ret : NVML_SUCCESS;
-}
-
 /* Sleeps, unlocked, for as long as the state holds a hang for this call. */
-static bool hang(struct view *v, const char *func, const void *handle)
+static bool hang(struct view *v, const char *func, int scope)
 {
 	const struct fault *f;
-	for (long long slept = 0; (f = find_fault(v, func)) && slept < f->hang_ms; slept += 5) {
+	const void *handle = v->handle;
+	for (long long slept = 0; (f = find_fault(v, func, scope)) && slept < f->hang_ms; slept += 5) {
 		state_unlock();
 		nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
 		v->state = state_lock();
@@ -116,13 +112,24 @@ static bool hang(struct view *v, const char *func, const void *handle)
 	return true;
 }
 
+nvmlReturn_t call_fault(struct view *v, const char *func, int scope)
+{
+	if (!hang(v, func, scope))
+		return NVML_ERROR_UNKNOWN;
+	const struct fault *f = find_fault(v, func, scope);
+	if (f && f->crash)
+		abort();
+	return f ? (nvmlReturn_t)f->ret : NVML_SUCCESS;
+}
+
 static nvmlReturn_t driver_answers(const struct state *s)
 {
+	if (!session_open())
+		return NVML_ERROR_UNINITIALIZED;
 	if (!*s->driver.module)
 		return NVML_ERROR_DRIVER_NOT_LOADED;
-	if (strcmp(s->driver.module, s->driver.library))
-		return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
-	return session_open() ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+	bool same = !strcmp(s->driver.module, s->driver.library);
+	return same ? NVML_SUCCESS : NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 }
 
 struct view call_begin(const char *func, struct counter **counter, int kinds, const void *handle)
@@ -133,15 +140,10 @@ struct view call_begin(const char *func, struct counter **counter, int kinds, co
 	if (!v.state)
 		return v;
 	look_up(&v, handle);
-	if (!hang(&v, func, handle))
-		return v;
-	const struct fault *f = find_fault(&v, func);
-	if (f && f->crash)
-		abort();
-	v.ret = f ? (nvmlReturn_t)f->ret : NVML_SUCCESS;
-	if (v.ret == NVML_SUCCESS && strncmp(func, "nvmlInit", 8))
+	v.ret = call_fault(&v, func, OF_ALL_GPUS | OF_THE_GPU);
+	if (v.ret == NVML_SUCCESS && kinds != ALWAYS)
 		v.ret = driver_answers(v.state);
-	if (v.ret == NVML_SUCCESS && kinds)
+	if (v.ret == NVML_SUCCESS && kinds != ALWAYS && kinds != SESSION)
 		v.ret = judge(&v, kinds);
 	return v;
 }

@@ -7,7 +7,7 @@
 
 NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(count);
 	*count = session_count();
 	return NVML_SUCCESS;
@@ -20,7 +20,7 @@ static nvmlReturn_t hand_out(struct view *v, unsigned index, const char *func, n
 	struct handle *h = handle_of(GPU, session_gpu(index), -1, -1);
 	nvmlReturn_t ret = call_resolve(v, GPU, h);
 	if (ret == NVML_SUCCESS)
-		ret = call_fault(v, func);
+		ret = call_fault(v, func, OF_THE_GPU);
 	if (ret == NVML_SUCCESS)
 		*out = h;
 	return ret;
@@ -28,7 +28,7 @@ static nvmlReturn_t hand_out(struct view *v, unsigned index, const char *func, n
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(device && index < session_count());
 	return hand_out(&v, index, __func__, device);
 }
@@ -44,7 +44,7 @@ static bool in_session(const char *uuid, unsigned *index)
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(uuid && device);
 	unsigned index;
 	if (in_session(uuid, &index))
@@ -70,7 +70,7 @@ static struct address address_of(const char *bus)
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *device)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(bus && device);
 	struct address want = address_of(bus);
 	for (unsigned i = 0; i < session_count(); i++) {

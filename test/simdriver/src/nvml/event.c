@@ -26,7 +26,7 @@ struct event_set {
 
 NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(set);
 	struct event_set *s = calloc(1, sizeof *s);
 	char path[32];
@@ -40,7 +40,7 @@ NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 
 NVML_API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(ALWAYS, NULL);
 	REQUIRE(set);
 	if (set->changes >= 0)
 		close(set->changes);
@@ -138,7 +138,7 @@ static nvmlReturn_t next(struct event_set *set, const struct state *s, nvmlEvent
 /* The fault of a wait may come while it waits, so each round looks again. */
 static nvmlReturn_t round_of(struct event_set *set, struct view *v, nvmlEventData_t *data)
 {
-	nvmlReturn_t ret = call_fault(v, "nvmlEventSetWait_v2");
+	nvmlReturn_t ret = call_fault(v, "nvmlEventSetWait", OF_ALL_GPUS);
 	if (ret == NVML_SUCCESS && !*v->state->driver.module)
 		ret = NVML_ERROR_DRIVER_NOT_LOADED;
 	return ret == NVML_SUCCESS ? next(set, v->state, data) : ret;
@@ -162,7 +162,7 @@ static nvmlReturn_t wait_event(struct event_set *set, struct view *v, nvmlEventD
 
 NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(set && data);
 	return wait_event(set, &v, data, timeout);
 }
@@ -170,7 +170,7 @@ NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *d
 /* The struct of the first version ends before the instance ids. */
 NVML_API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(set && data);
 	nvmlEventData_t whole;
 	nvmlReturn_t ret = wait_event(set, &v, &whole, timeout);

@@ -5,7 +5,10 @@
 
 #include <stddef.h>
 
-enum kind { ANY_OF_NONE = 0, GPU = 1, MIG = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
+enum kind { GPU = 1, MIG = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
+
+/* What a call without a handle needs: an initialised NVML, or nothing. */
+enum { SESSION = 0, ALWAYS = 16 };
 
 /* Names a thing of the driver; what it is like is in the state. Handles are
  * interned: equal things have the same address, and it stays valid until the
@@ -39,8 +42,10 @@ void call_end(struct view *v);
 /* Looks a further handle up, in the state of a call that has begun. */
 nvmlReturn_t call_resolve(struct view *v, int kinds, const void *handle);
 
-/* The error that the state wants this call to return for v's GPU, if any. */
-nvmlReturn_t call_fault(const struct view *v, const char *func);
+/* What the state wants of calls of func: that they hang, abort, return an
+ * error. Obeys the faults of all GPUs, or those that name v's. */
+enum scope { OF_ALL_GPUS = 1, OF_THE_GPU = 2 };
+nvmlReturn_t call_fault(struct view *v, const char *func, int scope);
 
 /* First line of every exported function: counts it, obeys the faults, and
  * leaves in v what it is about; returns at once when that fails. */

@@ -33,7 +33,7 @@ static nvmlReturn_t session_start(const struct state *s)
 
 NVML_API nvmlReturn_t nvmlInit_v2(void)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(ALWAYS, NULL);
 	return session_start(v.state);
 }
 NVML_ALIAS(nvmlInit, nvmlInit_v2);
@@ -41,27 +41,29 @@ NVML_ALIAS(nvmlInit, nvmlInit_v2);
 NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
 	(void)flags;
-	CALL(ANY_OF_NONE, NULL);
+	CALL(ALWAYS, NULL);
 	return session_start(v.state);
 }
 
 NVML_API nvmlReturn_t nvmlShutdown(void)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(ALWAYS, NULL);
+	if (!session_open())
+		return NVML_ERROR_UNINITIALIZED;
 	session.users--;
 	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	return put_text(version, length, v.state->driver.module);
 }
 
 /* NVML's own version is the driver's, behind the CUDA major version. */
 NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(ALWAYS, NULL);
 	char text[TEXT_LEN + 24];
 	snprintf(text, sizeof text, "%lld.%s", v.state->driver.cuda / 1000, v.state->driver.library);
 	return put_text(version, length, text);
@@ -69,7 +71,7 @@ NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 
 NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-	CALL(ANY_OF_NONE, NULL);
+	CALL(SESSION, NULL);
 	REQUIRE(version);
 	*version = v.state->driver.cuda;
 	return NVML_SUCCESS;

@@ -1,0 +1,157 @@
+/*
+ * A program that uses NVML for as long as a test wants: it reads calls from
+ * its input, one a line, and answers each with the return code and what the
+ * call told. The libraries are those that the loader finds.
+ */
+#include "../src/nvml/nvml.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *library;
+
+#define F(type, name, arguments) ((type(*) arguments)look_up(#name))
+
+static void *look_up(const char *name)
+{
+	void *f = dlsym(library, name);
+	if (!f) {
+		printf("missing %s\n", name);
+		exit(1);
+	}
+	return f;
+}
+
+static nvmlDevice_t devices[64], part;
+static nvmlEventSet_t set;
+static char text[256];
+
+static int handle(int i) { return F(int, nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *))(i, &devices[i]); }
+
+static int number_of(const char *name, nvmlDevice_t device)
+{
+	unsigned n = 0;
+	int ret = ((int (*)(nvmlDevice_t, unsigned *))look_up(name))(device, &n);
+	snprintf(text, sizeof text, "%u", n);
+	return ret;
+}
+
+static int mig(int i, int index)
+{
+	int ret = F(int, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))(devices[i], index, &part);
+	return ret ? ret : F(int, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned))(part, text, sizeof text);
+}
+
+static int recovery(int i)
+{
+	nvmlFieldValue_t value = {.fieldId = 230};
+	int ret = F(int, nvmlDeviceGetFieldValues, (nvmlDevice_t, int, nvmlFieldValue_t *))(devices[i], 1, &value);
+	snprintf(text, sizeof text, "%u", value.value.uiVal);
+	return ret ? ret : (int)value.nvmlReturn;
+}
+
+static int wait_event(int timeout)
+{
+	nvmlEventData_t data;
+	int ret = F(int, nvmlEventSetWait_v2, (nvmlEventSet_t, nvmlEventData_t *, unsigned))(set, &data, timeout);
+	if (ret)
+		return ret;
+	char uuid[96] = "";
+	F(int, nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned))(data.device, uuid, sizeof uuid);
+	snprintf(text, sizeof text, "xid=%llu", data.eventData);
+	for (int i = 0; i < 64; i++)
+		if (devices[i] && devices[i] == data.device)
+			snprintf(text, sizeof text, "gpu=%d xid=%llu", i, data.eventData);
+	return ret;
+}
+
+static int cuda(void)
+{
+	int n = 0;
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!driver)
+		return -1;
+	int ret = ((int (*)(unsigned))dlsym(driver, "cuInit"))(0);
+	if (!ret)
+		ret = ((int (*)(int *))dlsym(driver, "cuDeviceGetCount"))(&n);
+	snprintf(text, sizeof text, "%d", n);
+	for (int i = 0; i < n; i++) {
+		unsigned char uuid[16];
+		((int (*)(unsigned char *, int))dlsym(driver, "cuDeviceGetUuid_v2"))(uuid, i);
+		snprintf(text + strlen(text), sizeof text - strlen(text), " %02x%02x%02x%02x", uuid[0], uuid[1], uuid[2], uuid[3]);
+	}
+	return ret;
+}
+
+static int call(const char *name, int a, int b)
+{
+	unsigned n = 0;
+	int ret;
+	if (!strcmp(name, "init"))
+		return F(int, nvmlInit_v2, (void))();
+	if (!strcmp(name, "shutdown"))
+		return F(int, nvmlShutdown, (void))();
+	if (!strcmp(name, "version"))
+		return F(int, nvmlSystemGetDriverVersion, (char *, unsigned))(text, sizeof text);
+	if (!strcmp(name, "count")) {
+		ret = F(int, nvmlDeviceGetCount_v2, (unsigned *))(&n);
+		snprintf(text, sizeof text, "%u", n);
+		return ret;
+	}
+	if (!strcmp(name, "handle"))
+		return handle(a);
+	if (!strcmp(name, "uuid"))
+		return F(int, nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned))(devices[a], text, sizeof text);
+	if (!strcmp(name, "minor"))
+		return number_of("nvmlDeviceGetMinorNumber", devices[a]);
+	if (!strcmp(name, "numa"))
+		return number_of("nvmlDeviceGetNumaNodeId", devices[a]);
+	if (!strcmp(name, "ancestor")) {
+		ret = F(int, nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t, nvmlDevice_t, unsigned *))(devices[a], devices[b], &n);
+		snprintf(text, sizeof text, "%u", n);
+		return ret;
+	}
+	if (!strcmp(name, "link")) {
+		nvmlPciInfo_t pci = {0};
+		ret = F(int, nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvmlDevice_t, unsigned, nvmlPciInfo_t *))(devices[a], b, &pci);
+		snprintf(text, sizeof text, "%s", pci.busId);
+		return ret;
+	}
+	if (!strcmp(name, "mig"))
+		return mig(a, b);
+	if (!strcmp(name, "recovery"))
+		return recovery(a);
+	if (!strcmp(name, "set"))
+		return F(int, nvmlEventSetCreate, (nvmlEventSet_t *))(&set);
+	if (!strcmp(name, "register"))
+		return F(int, nvmlDeviceRegisterEvents, (nvmlDevice_t, unsigned long long, nvmlEventSet_t))(devices[a], 8, set);
+	if (!strcmp(name, "wait"))
+		return wait_event(a);
+	if (!strcmp(name, "free"))
+		return F(int, nvmlEventSetFree, (nvmlEventSet_t))(set);
+	if (!strcmp(name, "cuda"))
+		return cuda();
+	return -1;
+}
+
+int main(void)
+{
+	char line[256];
+	library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_GLOBAL);
+	if (!library) {
+		puts(dlerror());
+		return 1;
+	}
+	setlinebuf(stdout);
+	while (fgets(line, sizeof line, stdin)) {
+		char name[32] = "";
+		int a = 0, b = 0;
+		sscanf(line, "%31s %d %d", name, &a, &b);
+		*text = 0;
+		int ret = call(name, a, b);
+		printf("%d %s\n", ret, ret ? "" : text);
+	}
+	return 0;
+}
