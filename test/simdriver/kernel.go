@@ -140,8 +140,13 @@ func pciFiles(g GPU) map[string]string {
 	}
 }
 
+// write leaves files alone that are right already: most changes of a state
+// touch none of them.
 func (k kernel) write(files map[string]string) error {
 	for path, content := range files {
+		if b, err := os.ReadFile(k.path(path)); err == nil && string(b) == content {
+			continue
+		}
 		if err := replace(k.path(path), []byte(content), 0o444); err != nil {
 			return err
 		}
