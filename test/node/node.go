@@ -28,8 +28,9 @@ type Config struct {
 	// Prepare is called when the box is up and before Kubernetes is started in it: the moment
 	// to install a driver.
 	Prepare func(context.Context, *box.Box) error
-	// Images are archives to import besides the ones of this package's own.
-	Images []string
+	// Images are made, while the programs are built, and imported besides the sandbox's and
+	// Debian's; each returns an archive.
+	Images []func(context.Context) (archive string, err error)
 	// Stage is told when a stage starts; what it returns is called when the stage has ended
 	// well. May be nil.
 	Stage func(name string) (done func())
@@ -55,23 +56,20 @@ type stage struct {
 func Start(ctx context.Context, cfg Config) (*Node, error) {
 	n := &Node{logs: cfg.Logs, processes: map[string]*process{}}
 	var programs, archives []string
-	prepare := func(ctx context.Context) error {
-		if cfg.Prepare == nil {
-			return nil
-		}
-		return cfg.Prepare(ctx, n.Box)
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	background, backgroundCtx := errgroup.WithContext(ctx)
+	background.Go(func() (err error) {
+		archives, err = makeImages(backgroundCtx, append([]maker{images.Pause, images.Debian}, cfg.Images...))
+		return err
+	})
 	stages := []stage{
 		{"programs", func(ctx context.Context) (err error) { programs, err = Programs(ctx); return err }},
-		{"base images", func(ctx context.Context) (err error) { archives, err = baseImages(ctx); return err }},
-		{"box", func(ctx context.Context) error { return n.openBox(ctx, cfg, programs) }},
-		{"driver", prepare},
+		{"images", func(context.Context) error { return background.Wait() }},
+		{"machine", func(ctx context.Context) error { return n.openBox(ctx, cfg, programs) }},
 		{"control plane", n.startControlPlane},
-		{"container runtime", func(ctx context.Context) error { return n.startRuntime(ctx, append(archives, cfg.Images...)) }},
+		{"container runtime", func(ctx context.Context) error { return n.startRuntime(ctx, archives) }},
 		{"kubelet", n.startNode},
-	}
-	if cfg.Prepare == nil {
-		stages = append(stages[:3], stages[4:]...)
 	}
 	for _, s := range stages {
 		done := func() {}
@@ -79,6 +77,8 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 			done = cfg.Stage(s.name)
 		}
 		if err := s.run(ctx); err != nil {
+			cancel()
+			_ = background.Wait()
 			return nil, errors.Join(fmt.Errorf("starting the node, at %q: %w", s.name, err), n.Close())
 		}
 		done()
@@ -99,13 +99,19 @@ func Programs(ctx context.Context) ([]string, error) {
 	return dirs, nil
 }
 
-func baseImages(ctx context.Context) ([]string, error) {
-	pause, err := images.Pause(ctx)
-	if err != nil {
-		return nil, err
+// A maker makes an image and returns its archive.
+type maker = func(context.Context) (string, error)
+
+func makeImages(ctx context.Context, makers []maker) ([]string, error) {
+	var archives []string
+	for _, make := range makers {
+		archive, err := make(ctx)
+		if err != nil {
+			return nil, err
+		}
+		archives = append(archives, archive)
 	}
-	debian, err := images.Debian(ctx)
-	return []string{pause, debian}, err
+	return archives, nil
 }
 
 // openBox makes the box and puts the programs and the configuration into it.
@@ -136,7 +142,13 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 	if err := configure(b); err != nil {
 		return err
 	}
-	return n.prepareKernel(ctx)
+	if err := n.prepareKernel(ctx); err != nil {
+		return err
+	}
+	if cfg.Prepare == nil {
+		return nil
+	}
+	return cfg.Prepare(ctx, b)
 }
 
 // linkPrograms makes the programs of a directory commands in the box.

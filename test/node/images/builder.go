@@ -103,7 +103,7 @@ func digest(repository string) (string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if slices.Contains([]string{".git", "docs", "test", "deploy"}, relative) {
+			if slices.Contains([]string{".git", "bin", "deploy", "dist", "docs", "test"}, relative) {
 				return fs.SkipDir
 			}
 			return nil

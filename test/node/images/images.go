@@ -16,7 +16,7 @@ const (
 	PauseName  = "gpucdi.dev/pause:1"
 	DebianName = "docker.io/library/debian:bookworm-slim"
 	golangName = "docker.io/library/golang:1.26-bookworm"
-	AgentName  = "ghcr.io/gpucdi/gpucdi:dev"
+	AgentName  = "docker.io/gpucdi/gpucdi:dev"
 )
 
 // Pause returns an archive of the sandbox image: one static program.

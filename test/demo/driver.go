@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// A driver is what the node's GPUs come from: the machine's own, or a simulated one.
+type driver struct {
+	// gpus is how many there are.
+	gpus      int
+	simulated bool
+}
+
+func findDriver() driver {
+	if _, err := os.Stat("/proc/driver/nvidia/version"); err == nil {
+		gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*") // the pattern is well formed
+		return driver{gpus: len(gpus)}
+	}
+	return driver{gpus: len(simdriver.H100x8().GPUs), simulated: true}
+}
+
+func (d driver) describe() string {
+	if d.simulated {
+		return fmt.Sprintf("a simulated driver with %d H100 (this machine has no NVIDIA driver)", d.gpus)
+	}
+	return fmt.Sprintf("this machine's NVIDIA driver with %d GPUs", d.gpus)
+}
+
+// request is how many GPUs the pod asks for.
+func (d driver) request() int { return min(2, d.gpus) }
+
+func (d driver) prepare(_ context.Context, b *box.Box) error {
+	if !d.simulated {
+		return nil
+	}
+	_, err := simdriver.Install(b.Root(), simdriver.H100x8())
+	return err
+}
