@@ -50,6 +50,9 @@ func (i Installer) Install(root string, p Profile) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{files: kernel{tree{root, objects}}}
+	if err := d.files.checkLinks(); err != nil {
+		return nil, err
+	}
 	if d.symbols, err = exported(filepath.Join(objects, "libnvidia-ml")); err != nil {
 		return nil, err
 	}

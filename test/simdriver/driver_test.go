@@ -179,6 +179,18 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestInstallStaysInItsRoot(t *testing.T) {
+	root, outside := t.TempDir(), t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, "usr"), 0o755))
+	must(t, os.Symlink(outside, filepath.Join(root, "usr/lib")))
+	if _, err := simdriver.Install(root, simdriver.GTX1060x2()); err == nil {
+		t.Error("an absolute link was followed")
+	}
+	if files := listing(t, outside); len(files) > 0 {
+		t.Errorf("written outside of the root: %s", strings.Join(files, " "))
+	}
+}
+
 func TestWrongStatesAreRefused(t *testing.T) {
 	d := install(t, simdriver.GTX1060x2())
 	g := d.State().GPUs

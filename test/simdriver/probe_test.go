@@ -8,31 +8,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-var buildProbe = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nvsim-probe-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "probe")
+func buildProbe(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "probe")
 	out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/probe.c", "-ldl").CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("compiling the probe: %w\n%s", err, out)
+		t.Fatalf("compiling the probe: %v\n%s", err, out)
 	}
-	return path, nil
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := buildProbe(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
+	return path
 }
 
 // probe is a running program that has the simulated NVML loaded.
@@ -46,13 +34,8 @@ type probe struct {
 // startProbe runs the probe on a driver; env comes after the driver's own.
 func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 	t.Helper()
-	path, err := buildProbe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	like := d.Command("nvidia-smi")
-	cmd := exec.Command(path)
-	cmd.Env = append(like.Env, env...)
+	cmd := exec.Command(buildProbe(t))
+	cmd.Env = append(d.Command("nvidia-smi").Env, env...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

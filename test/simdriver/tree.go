@@ -87,6 +87,20 @@ func (t tree) library(version string) string {
 	return t.path(LibraryDir, "libnvidia-ml.so."+version)
 }
 
+// checkLinks refuses a root in which a directory of the driver is an absolute
+// link: written from outside, it would lead into this machine's own files.
+func (t tree) checkLinks() error {
+	for _, dir := range []string{LibraryDir, "usr/bin", "lib/firmware/nvidia", "proc/driver", "sys/bus/pci/devices", "sys/module", "dev"} {
+		for at := dir; at != "."; at = filepath.Dir(at) {
+			target, err := os.Readlink(t.path(at))
+			if err == nil && filepath.IsAbs(target) {
+				return fmt.Errorf("%s leads out of the root, to %s: make it relative", t.path(at), target)
+			}
+		}
+	}
+	return nil
+}
+
 // install writes the files of a driver version. The library gets its state
 // before it gets its name.
 func (t tree) install(version, state string) error {
