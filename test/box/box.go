@@ -125,6 +125,15 @@ func (b *Box) start(ctx context.Context, kept bool) error {
 	return errors.Join(ctx.Err(), err, errors.New(strings.TrimSpace(b.stderr.String())))
 }
 
+// Open returns a kept box, from its state directory, that another process has started.
+func Open(dir string) (*Box, error) {
+	s, err := spec.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Box{dir: s.Dir, spec: s}, nil
+}
+
 // Root is the box's root directory as this machine sees it.
 func (b *Box) Root() string { return fmt.Sprintf("/proc/%d/root", b.spec.Init) }
 
@@ -151,8 +160,15 @@ func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cm
 // the box. It works for as long as the box is up, from anywhere.
 func (b *Box) Enter() []string { return []string{filepath.Join(b.dir, "boxinit"), "enter", b.dir} }
 
-// Close ends everything in the box and removes it with its state directory.
+// Close ends everything in the box and removes it with its state directory. For a box that
+// was opened it only asks for that.
 func (b *Box) Close() error {
+	if b.keeper == nil {
+		if err := syscall.Kill(b.spec.Keeper, syscall.SIGTERM); err != nil {
+			return fmt.Errorf("ending the box in %s: %w", b.dir, err)
+		}
+		return nil
+	}
 	var err error
 	if b.lifeline != nil {
 		err = b.lifeline.Close()

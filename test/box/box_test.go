@@ -1,0 +1,344 @@
+package box_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/box/internal/spec"
+)
+
+// ownerDir makes this test binary the owner of a box there, instead of running tests.
+const ownerDir = "BOX_TEST_OWNER_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(ownerDir); dir != "" {
+		own(dir, os.Getenv("BOX_TEST_KEEP") == "1")
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// own starts a box, says so, and stays until its standard input ends.
+func own(dir string, keep bool) {
+	b, err := box.Start(context.Background(), box.Config{Dir: dir, Keep: keep})
+	if err != nil {
+		os.Stdout.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	if err := b.Command(context.Background(), "sleep", "1000").Start(); err != nil {
+		os.Stdout.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	os.Stdout.WriteString("up\n")
+	_, _ = bufio.NewReader(os.Stdin).ReadByte()
+}
+
+func start(t *testing.T, cfg box.Config) *box.Box {
+	t.Helper()
+	cfg.Dir = filepath.Join(t.TempDir(), "box")
+	b, err := box.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cgroups := cgroupsOf(t, cfg.Dir)
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := remains(t, cfg.Dir, cgroups...); left != "" {
+			t.Errorf("left behind: %s", left)
+		}
+	})
+	return b
+}
+
+// cgroupsOf are the cgroups of the box in dir.
+func cgroupsOf(t *testing.T, dir string) []string {
+	t.Helper()
+	s, err := spec.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, c := range s.Cgroups {
+		if _, err := os.Stat(c.Path); err != nil {
+			t.Errorf("a cgroup of the box: %v", err)
+		}
+		paths = append(paths, c.Path)
+	}
+	return paths
+}
+
+// remains says what a box in dir has left on the machine.
+func remains(t *testing.T, dir string, cgroups ...string) string {
+	t.Helper()
+	var left []string
+	for _, path := range append(cgroups, dir) {
+		if _, err := os.Stat(path); err == nil {
+			left = append(left, path)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), dir) {
+		left = append(left, "a mount")
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range processes {
+		if line, err := os.ReadFile(p); err == nil && strings.Contains(string(line), dir) {
+			left = append(left, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return strings.Join(left, ", ")
+}
+
+func output(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestABoxIsAMachineOfItsOwn(t *testing.T) {
+	b := start(t, box.Config{Hostname: "elsewhere"})
+	for _, ns := range []string{"cgroup", "ipc", "mnt", "net", "pid", "uts"} {
+		here, err := os.Readlink("/proc/self/ns/" + ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there := output(t, b.Command(t.Context(), "readlink", "/proc/self/ns/"+ns)); there == here {
+			t.Errorf("the %s namespace is the machine's", ns)
+		}
+	}
+	cases := []struct{ name, script, want string }{
+		{"host name", "hostname", "elsewhere"},
+		{"PID 1", "tr '\\0' ' ' < /proc/1/cmdline | cut -d' ' -f1", "boxinit"},
+		{"interfaces", "ls /sys/class/net", "lo"},
+		{"loopback", "cat /sys/class/net/lo/operstate", "unknown"},
+		{"own /var", "ls /var/lib", ""},
+		{"own /run", "ls /run", ""},
+		{"no CNI of the machine", "ls -d /etc/cni /etc/containerd /etc/kubernetes 2>/dev/null || true", ""},
+		{"cgroup", "cut -d: -f3 /proc/self/cgroup | sort -u | grep -v '^/$'", "/init"},
+		{"a cgroup can be made", "d=$(find /sys/fs/cgroup -name init | head -1); mkdir $d/../mine && rmdir $d/../mine && echo made", "made"},
+		{"devices work", "head -c4 /dev/zero | wc -c; echo x > /dev/null", "4"},
+		{"root is shared", "findmnt --noheadings --output PROPAGATION /", "shared"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			got := output(t, b.Command(t.Context(), "sh", "-c", tc.script))
+			if lines := strings.Split(got, "\n"); lines[len(lines)-1] != tc.want {
+				t.Errorf("%s: %q, want %q", tc.script, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsWrittenStaysInTheBox(t *testing.T) {
+	b := start(t, box.Config{})
+	for _, name := range []string{"/usr/bin/box-test", "/etc/box-test", "/var/box-test", "/tmp/box-test", "/root/box-test", "/run/box-test"} {
+		output(t, b.Command(t.Context(), "sh", "-c", "echo inside > "+name))
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is on the machine", name)
+		}
+		if got, err := os.ReadFile(b.Path(name)); err != nil || string(got) != "inside\n" {
+			t.Errorf("%s through Root: %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestASimulatedDriverCanBeInstalledFromOutside(t *testing.T) {
+	b := start(t, box.Config{Simulated: true})
+	files := []string{"/proc/driver/nvidia/version", "/proc/devices", "/sys/bus/pci/devices/0000:18:00.0/numa_node", "/usr/lib/libnvidia-test.so.1"}
+	for _, name := range files {
+		if err := os.MkdirAll(filepath.Dir(b.Path(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(b.Path(name), []byte("simulated"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := output(t, b.Command(t.Context(), "cat", name)); got != "simulated" {
+			t.Errorf("%s in the box: %q", name, got)
+		}
+	}
+	if err := unix.Mknod(b.Path("/dev/nvidia0"), unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, b.Command(t.Context(), "stat", "--format=%F %t:%T", "/dev/nvidia0")); got != "character special file c3:0" {
+		t.Errorf("/dev/nvidia0 in the box: %s", got)
+	}
+	if got, err := os.ReadFile("/proc/devices"); err != nil || string(got) == "simulated" {
+		t.Errorf("/proc/devices of the machine: %q, %v", got, err)
+	}
+}
+
+func TestTheMachinesDevicesAreWhatTheKernelSays(t *testing.T) {
+	b := start(t, box.Config{})
+	here, err := os.ReadFile("/proc/devices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if there := output(t, b.Command(t.Context(), "cat", "/proc/devices")); there != strings.TrimSpace(string(here)) {
+		t.Errorf("/proc/devices in the box: %s", there)
+	}
+}
+
+func TestBinds(t *testing.T) {
+	from := t.TempDir()
+	b := start(t, box.Config{Binds: map[string]string{from: "/srv/shared"}})
+	output(t, b.Command(t.Context(), "touch", "/srv/shared/file"))
+	if _, err := os.Stat(filepath.Join(from, "file")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCommandsEndAsTheyShould(t *testing.T) {
+	b := start(t, box.Config{})
+	var exit *exec.ExitError
+
+	if err := b.Command(t.Context(), "sh", "-c", "exit 7").Run(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("a command that exits with 7: %v", err)
+	}
+	if out, err := b.Command(t.Context(), "no-such-command").CombinedOutput(); err == nil || !strings.Contains(string(out), "no-such-command") {
+		t.Errorf("a command that is not there: %v, %s", err, out)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	killed := b.Command(ctx, "sleep", "1111")
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the command to run", func() bool { return running(t, b, "sleep 1111") })
+	cancel()
+	_ = killed.Wait()
+	await(t, "the command to be gone", func() bool { return !running(t, b, "sleep 1111") })
+
+	trapping := b.Command(t.Context(), "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+	out, err := trapping.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := trapping.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if err := trapping.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := trapping.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 9 {
+		t.Errorf("a command that traps SIGTERM: %v", err)
+	}
+}
+
+func TestNothingIsLeftWhenTheOwnerCrashes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "box")
+	owner := startOwner(t, dir)
+	cgroups := cgroupsOf(t, dir)
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Wait()
+	await(t, "the box to be gone", func() bool { return remains(t, dir, cgroups...) == "" })
+}
+
+func TestAKeptBoxOutlivesItsOwner(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "box")
+	owner := startOwner(t, dir, "BOX_TEST_KEEP=1")
+	cgroups := cgroupsOf(t, dir)
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Wait()
+	kept, err := box.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, kept.Command(t.Context(), "hostname")); got != "box" {
+		t.Errorf("a command in the kept box: %q", got)
+	}
+	if err := syscall.Kill(kept.Keeper(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the box to be gone", func() bool { return remains(t, dir, cgroups...) == "" })
+}
+
+func TestAFailedStartSaysWhy(t *testing.T) {
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cases := []struct {
+		name string
+		cfg  box.Config
+		want string
+	}{
+		{"a directory in use", box.Config{Dir: full}, "not empty"},
+		{"a path that overlays cannot have", box.Config{Dir: t.TempDir() + "/a,b"}, "comma"},
+		{"a bind of nothing", box.Config{Dir: t.TempDir() + "/box", Binds: map[string]string{"/no/such/directory": "/mnt"}}, "/no/such/directory"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := box.Start(t.Context(), tc.cfg)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want it to name %q", err, tc.want)
+			}
+		})
+	}
+	if left := remains(t, filepath.Dir(cases[2].cfg.Dir)+"/box"); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// startOwner runs this test binary as the owner of a box.
+func startOwner(t *testing.T, dir string, env ...string) *exec.Cmd {
+	t.Helper()
+	owner := exec.Command(os.Args[0])
+	owner.Env = append(append(os.Environ(), ownerDir+"="+dir), env...)
+	out, err := owner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owner.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
+		t.Fatalf("the owner of a box says %q, %v", line, err)
+	}
+	return owner
+}
+
+func running(t *testing.T, b *box.Box, command string) bool {
+	t.Helper()
+	return strings.Contains(output(t, b.Command(t.Context(), "ps", "-eo", "args")), command)
+}
+
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 20 s for %s", what)
+		}
+	}
+}
