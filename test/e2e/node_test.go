@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// patience bounds every wait. It is far beyond what anything takes: a wait
+// that ends by it is a failure, however slow the machine.
+const patience = 3 * time.Minute
+
+// cluster is a node in a box with eight GPUs and the agent deployed on it.
+type cluster struct {
+	*node.Node
+	driver *simdriver.Driver
+}
+
+// startCluster brings everything up as make demo does.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	ctx := t.Context()
+	if err := tools.InstallPackages(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{}
+	dir, err := os.MkdirTemp("", "gpucdi-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	c.Node, err = node.Start(ctx, node.Config{
+		Box:  box.Config{Dir: filepath.Join(dir, "box"), Simulated: true},
+		Logs: filepath.Join(dir, "logs"),
+		Prepare: func(_ context.Context, b *box.Box) error {
+			c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
+			return err
+		},
+		Images: []func(context.Context) (string, error){images.Agent},
+		Stage: func(name string) func() {
+			start := time.Now()
+			return func() { t.Logf("%-20s %5.1f s", name, time.Since(start).Seconds()) }
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.tellMore(t)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("ending the node: %v", err)
+		}
+	})
+	manifest, err := os.ReadFile("../../deploy/gpucdi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, manifest); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "8")
+	return c
+}
+
+// tellMore shows what a person would look at next.
+func (c *cluster) tellMore(t *testing.T) {
+	ctx := context.Background()
+	for _, args := range [][]string{
+		{"get", "pods", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
+		{"logs", "-n", "gpucdi", "daemonset/gpucdi"},
+	} {
+		out, err := c.Kubectl(ctx, args...)
+		t.Logf("kubectl %s\n%s%v", strings.Join(args, " "), out, err)
+	}
+}
+
+func (c *cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// await waits until check says that it holds, and returns how long that took.
+func await(t *testing.T, what string, check func() (string, bool)) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for {
+		state, ok := check()
+		if ok {
+			return time.Since(start)
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("waited %s for %s; it is %q", patience, what, state)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// awaitGPUs waits until the node's status offers that many GPUs.
+func (c *cluster) awaitGPUs(t *testing.T, want string) time.Duration {
+	t.Helper()
+	return await(t, want+" allocatable GPUs", func() (string, bool) {
+		got, err := c.Kubectl(t.Context(), "get", "node", node.Name, "-o", `jsonpath={.status.allocatable.nvidia\.com/gpu}`)
+		return string(got), err == nil && string(got) == want
+	})
+}
+
+// awaitPhase waits until a pod is in a phase, with its containers ready if
+// that is Running.
+func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
+	t.Helper()
+	await(t, pod+" to be "+phase, func() (string, bool) {
+		got, err := c.Kubectl(t.Context(), "get", "pod", pod, "-o", `jsonpath={.status.phase} {.status.containerStatuses[0].ready}`)
+		now, ready, _ := strings.Cut(string(got), " ")
+		return string(got), err == nil && now == phase && (phase != "Running" || ready == "true")
+	})
+}
+
+// run starts a pod that sleeps, with so many GPUs and extra lines for its
+// container, and removes it when the test ends.
+func (c *cluster) run(t *testing.T, name string, gpus int, extra ...string) {
+	t.Helper()
+	limits := ""
+	if gpus > 0 {
+		limits = fmt.Sprintf("\n    resources: {limits: {nvidia.com/gpu: %d}}", gpus)
+	}
+	// The loop ends, and with it the container, when /tmp/end appears.
+	manifest := fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: Never
+    command: [sh, -c, "while [ ! -e /tmp/end ]; do sleep 0.1; done"]%s%s
+`, name, images.DebianName, limits, strings.Join(append([]string{""}, extra...), "\n    "))
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.remove(t, name) })
+}
+
+func (c *cluster) remove(t *testing.T, pod string) {
+	t.Helper()
+	out, err := c.Kubectl(context.Background(), "delete", "pod", pod, "--ignore-not-found", "--wait")
+	if err != nil {
+		t.Errorf("deleting %s: %v\n%s", pod, err, out)
+	}
+}
+
+// in runs a shell command in a pod and returns all that it printed.
+func (c *cluster) in(t *testing.T, pod, command string) string {
+	t.Helper()
+	return c.kubectl(t, "exec", pod, "--", "sh", "-c", command+" 2>&1")
+}
+
+// gpusOf returns the UUIDs that nvidia-smi sees inside a pod.
+func (c *cluster) gpusOf(t *testing.T, pod string) []string {
+	t.Helper()
+	var uuids []string
+	for line := range strings.Lines(c.in(t, pod, "nvidia-smi -L")) {
+		_, uuid, found := strings.Cut(strings.TrimSpace(line), "(UUID: ")
+		if !found {
+			t.Fatalf("nvidia-smi -L in %s printed %q", pod, line)
+		}
+		uuids = append(uuids, strings.TrimSuffix(uuid, ")"))
+	}
+	return uuids
+}
+
+// containerID tells a container from the one that a restart makes of it.
+func (c *cluster) containerID(t *testing.T, pod string) string {
+	t.Helper()
+	return c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}")
+}

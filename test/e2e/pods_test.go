@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// TestNode shares one node among its cases; each leaves it with all GPUs free.
+func TestNode(t *testing.T) {
+	c := startCluster(t)
+	for _, tc := range []struct {
+		name string
+		run  func(*testing.T, *cluster)
+	}{
+		{"a pod sees its two GPUs", twoGPUs},
+		{"a pod cannot reach a GPU it was not given", deniedGPU},
+		{"a pod that asks for none sees none", noGPU},
+		{"pods get disjoint GPUs and wait their turn", disjoint},
+		{"GPUs stay with a container that restarts", containerRestart},
+		{"GPUs stay across restarts of kubelet and agent", daemonRestarts},
+		{"what goes wrong beside the agent is put right", recoveries},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
+	}
+}
+
+func twoGPUs(t *testing.T, c *cluster) {
+	c.run(t, "two", 2)
+	c.awaitPhase(t, "two", "Running")
+
+	uuids := c.gpusOf(t, "two")
+	if len(uuids) != 2 {
+		t.Fatalf("nvidia-smi -L lists %v, want two", uuids)
+	}
+	var want []string
+	for _, g := range c.driver.State().GPUs {
+		if slices.Contains(uuids, g.UUID) {
+			want = append(want, fmt.Sprintf("/dev/nvidia%d", g.Minor))
+		}
+	}
+	want = append(want, "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
+	got := strings.Fields(c.in(t, "two", "ls -d /dev/nvidia*"))
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("device nodes %v, want %v", got, want)
+	}
+
+	const dlopen = `perl -MDynaLoader -e 'for (@ARGV) { DynaLoader::dl_load_file($_) or die DynaLoader::dl_error(), "\n" }; print "loaded"' `
+	if out := c.in(t, "two", dlopen+"libcuda.so.1 libcuda.so libnvidia-ml.so.1"); out != "loaded" {
+		t.Errorf("dlopen: %s", out)
+	}
+	if out := c.in(t, "two", dlopen+"libnvidia-nosuch.so.1 || true"); out == "loaded" {
+		t.Error("dlopen loads what is not there: this test cannot fail")
+	}
+
+	spec, runtime := c.container(t, "two")
+	if spec.Hooks != nil {
+		t.Errorf("the container has hooks: %+v", spec.Hooks)
+	}
+	if runtime != "io.containerd.runc.v2" {
+		t.Errorf("the container runs under %s, not under the stock runtime", runtime)
+	}
+}
+
+// container returns the OCI spec that containerd made for a pod's container,
+// and the runtime that runs it.
+func (c *cluster) container(t *testing.T, pod string) (specs.Spec, string) {
+	t.Helper()
+	id := strings.TrimPrefix(c.containerID(t, pod), "containerd://")
+	out, err := c.Box.Command(t.Context(), "ctr", "-n", "k8s.io", "container", "info", id).Output()
+	if err != nil {
+		t.Fatalf("asking containerd for %s: %v", id, err)
+	}
+	var info struct {
+		Spec    specs.Spec
+		Runtime struct{ Name string }
+	}
+	if err := json.Unmarshal(out, &info); err != nil {
+		t.Fatal(err)
+	}
+	return info.Spec, info.Runtime.Name
+}
+
+func deniedGPU(t *testing.T, c *cluster) {
+	c.run(t, "one", 1)
+	c.awaitPhase(t, "one", "Running")
+	given := c.gpusOf(t, "one")
+	for _, g := range c.driver.State().GPUs {
+		// No kernel driver stands behind the simulated nodes, so one that may
+		// be opened says that there is no such device.
+		want := "Operation not permitted"
+		if slices.Contains(given, g.UUID) {
+			want = "No such device or address"
+		}
+		out := c.in(t, "one", fmt.Sprintf("mknod /tmp/gpu%d c 195 %d && dd if=/tmp/gpu%d count=1 || true", g.Minor, g.Minor, g.Minor))
+		if !strings.Contains(out, want) {
+			t.Errorf("opening GPU %d (given %v): %s, want %s", g.Minor, given, out, want)
+		}
+	}
+}
+
+func noGPU(t *testing.T, c *cluster) {
+	c.run(t, "none", 0, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]")
+	c.awaitPhase(t, "none", "Running")
+	if out := c.in(t, "none", "ls /dev /usr/bin /usr/lib/x86_64-linux-gnu | grep -i -e nvidia -e libcuda || true"); out != "" {
+		t.Errorf("the pod sees %s", out)
+	}
+	spec, _ := c.container(t, "none")
+	for _, m := range spec.Mounts {
+		if strings.Contains(m.Source, "nvidia") {
+			t.Errorf("the pod has the mount %+v", m)
+		}
+	}
+}
+
+func disjoint(t *testing.T, c *cluster) {
+	c.run(t, "first", 4)
+	c.run(t, "second", 4)
+	c.awaitPhase(t, "first", "Running")
+	c.awaitPhase(t, "second", "Running")
+	all := append(c.gpusOf(t, "first"), c.gpusOf(t, "second")...)
+	slices.Sort(all)
+	if len(slices.Compact(all)) != 8 {
+		t.Errorf("the two pods share GPUs: %v", all)
+	}
+
+	c.run(t, "third", 1)
+	await(t, "third to be refused by the scheduler", func() (string, bool) {
+		reason := c.kubectl(t, "get", "pod", "third", "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
+		return reason, strings.Contains(reason, "Insufficient nvidia.com/gpu")
+	})
+	c.awaitPhase(t, "third", "Pending")
+	freed := c.gpusOf(t, "first")
+	c.remove(t, "first")
+	c.awaitPhase(t, "third", "Running")
+	if got := c.gpusOf(t, "third"); len(got) != 1 || !slices.Contains(freed, got[0]) {
+		t.Errorf("third has %v, of the freed %v", got, freed)
+	}
+}
+
+func containerRestart(t *testing.T, c *cluster) {
+	c.run(t, "again", 2)
+	c.awaitPhase(t, "again", "Running")
+	before, was := c.containerID(t, "again"), c.gpusOf(t, "again")
+	c.in(t, "again", "touch /tmp/end")
+	await(t, "a new container", func() (string, bool) {
+		id := c.containerID(t, "again")
+		return id, id != before
+	})
+	c.awaitPhase(t, "again", "Running")
+	if now := c.gpusOf(t, "again"); !slices.Equal(now, was) {
+		t.Errorf("after the restart it has %v, before %v", now, was)
+	}
+}

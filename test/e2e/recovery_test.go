@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+const (
+	devicePlugins = "/var/lib/kubelet/device-plugins"
+	cdiDir        = "/var/run/cdi"
+)
+
+func daemonRestarts(t *testing.T, c *cluster) {
+	c.run(t, "stays", 3)
+	c.awaitPhase(t, "stays", "Running")
+	container, gpus := c.containerID(t, "stays"), c.gpusOf(t, "stays")
+	for name, restart := range map[string]func(){
+		"kubelet": func() { c.restartKubelet(t) },
+		"agent":   func() { c.restartAgent(t) },
+	} {
+		restart()
+		c.awaitGPUs(t, "8")
+		if now := c.containerID(t, "stays"); now != container {
+			t.Errorf("%s: the pod's container was replaced", name)
+		}
+		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
+			t.Errorf("%s: the pod has %v, before %v", name, now, gpus)
+		}
+		c.offersTheRest(t, name, gpus, 5)
+		// A container that restarts gets what the kubelet remembers.
+		c.in(t, "stays", "touch /tmp/end")
+		await(t, "a new container", func() (string, bool) {
+			id := c.containerID(t, "stays")
+			return id, id != container
+		})
+		c.awaitPhase(t, "stays", "Running")
+		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
+			t.Errorf("%s: the restarted container has %v, before %v", name, now, gpus)
+		}
+		container = c.containerID(t, "stays")
+	}
+}
+
+// recoveries breaks what the agent has made, under a running pod.
+func recoveries(t *testing.T, c *cluster) {
+	c.run(t, "bystander", 2)
+	c.awaitPhase(t, "bystander", "Running")
+	container, gpus := c.containerID(t, "bystander"), c.gpusOf(t, "bystander")
+	for _, tc := range []struct {
+		name  string
+		spoil func() (back func() (string, bool))
+	}{
+		{"kubelet restarted", func() func() (string, bool) {
+			before := c.sockets(t)
+			c.restartKubelet(t)
+			return c.newSocket(t, before)
+		}},
+		{"own socket deleted", func() func() (string, bool) {
+			before := c.sockets(t)
+			for _, socket := range before {
+				if err := os.Remove(socket); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return c.newSocket(t, before)
+		}},
+		{"/var/run/cdi emptied", func() func() (string, bool) {
+			spec := c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.yaml"))
+			want, err := os.ReadFile(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(spec); err != nil {
+				t.Fatal(err)
+			}
+			return func() (string, bool) {
+				now, err := os.ReadFile(spec)
+				return string(now), err == nil && slices.Equal(now, want)
+			}
+		}},
+	} {
+		back := tc.spoil()
+		spoiled := time.Now()
+		await(t, tc.name+" to be put right", back)
+		repaired := time.Since(spoiled)
+		c.awaitGPUs(t, "8")
+		t.Logf("%s: put right after %s; the node's status says 8 after %s", tc.name,
+			repaired.Round(time.Millisecond), time.Since(spoiled).Round(time.Millisecond))
+		if now := c.containerID(t, "bystander"); now != container {
+			t.Errorf("%s: the running pod's container was replaced", tc.name)
+		}
+		c.offersTheRest(t, tc.name, gpus, 6)
+	}
+}
+
+// offersTheRest starts a pod on all other GPUs: what the node's status says is
+// worth nothing if the kubelet and the runtime cannot act on it.
+func (c *cluster) offersTheRest(t *testing.T, after string, taken []string, free int) {
+	t.Helper()
+	c.run(t, "rest", free)
+	c.awaitPhase(t, "rest", "Running")
+	got := c.gpusOf(t, "rest")
+	if len(got) != free || slices.ContainsFunc(got, func(uuid string) bool { return slices.Contains(taken, uuid) }) {
+		t.Errorf("%s: the other pod has %v, taken are %v", after, got, taken)
+	}
+	c.remove(t, "rest")
+}
+
+func (c *cluster) restartKubelet(t *testing.T) {
+	t.Helper()
+	if err := c.RestartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) restartAgent(t *testing.T) {
+	t.Helper()
+	c.kubectl(t, "rollout", "restart", "-n", "gpucdi", "daemonset/gpucdi")
+	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+}
+
+func (c *cluster) sockets(t *testing.T) []string {
+	t.Helper()
+	found, err := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("sockets of the agent: %v, %v", found, err)
+	}
+	return found
+}
+
+// newSocket waits for the agent to serve on a socket that was not there before.
+func (c *cluster) newSocket(t *testing.T, before []string) func() (string, bool) {
+	return func() (string, bool) {
+		now, _ := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))
+		return filepath.Join(now...), len(now) > 0 && !slices.ContainsFunc(now, func(s string) bool { return slices.Contains(before, s) })
+	}
+}
