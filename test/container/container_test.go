@@ -1,0 +1,292 @@
+package container_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+var (
+	control   = []string{"nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}
+	libraries = []string{"libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"}
+)
+
+type testCase struct {
+	name    string
+	devices []string // CDI names
+	gpus    []int    // that the container is to see, by index
+	edit    func(*specs.Spec)
+}
+
+func cases(gpus []simdriver.GPU) []testCase {
+	const kind = "nvidia.com/gpu="
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	byUUID := []string{kind + gpus[2].UUID, kind + gpus[5].UUID}
+	return []testCase{
+		{"two by uuid", byUUID, []int{2, 5}, nil},
+		{"two by index", []string{kind + "0", kind + "7"}, []int{0, 7}, nil},
+		{"one by both names", []string{kind + "3", kind + gpus[3].UUID}, []int{3}, nil},
+		{"all", []string{kind + "all"}, all, nil},
+		{"read-only root", byUUID, []int{2, 5}, func(s *specs.Spec) { s.Root.Readonly = true }},
+		{"not root", byUUID, []int{2, 5}, func(s *specs.Spec) {
+			s.Process.User = specs.User{UID: 1000, GID: 1000}
+			s.Process.Capabilities = &specs.LinuxCapabilities{}
+		}},
+		// What an NVIDIA runtime would take for a request.
+		{"none, with the variable that once gave all", nil, nil, func(s *specs.Spec) {
+			s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES=all")
+		}},
+	}
+}
+
+func TestContainerSeesWhatItWasGiven(t *testing.T) {
+	m := start(t, "/")
+	generate(t, m)
+	for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
+		for _, tc := range cases(m.Driver.State().GPUs) {
+			t.Run(path.Base(string(runtime))+"/"+tc.name, func(t *testing.T) { check(t, m, runtime, tc) })
+		}
+	}
+}
+
+// A driver container keeps the driver in a root of its own.
+func TestContainerGetsADriverFromElsewhere(t *testing.T) {
+	const root = "/run/nvidia/driver"
+	m := start(t, root)
+	generate(t, m, "--driver-root", root)
+	for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
+		t.Run(path.Base(string(runtime)), func(t *testing.T) { check(t, m, runtime, cases(m.Driver.State().GPUs)[0]) })
+	}
+}
+
+func start(t *testing.T, driverRoot string) *container.Machine {
+	t.Helper()
+	m, err := container.Start(t.Context(), container.Config{
+		Dir: filepath.Join(t.TempDir(), "box"), Profile: simdriver.H100x8(), DriverRoot: driverRoot,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func generate(t *testing.T, m *container.Machine, flags ...string) {
+	t.Helper()
+	if err := m.Generate(t.Context(), flags...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check runs a container and looks at it from all sides.
+func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc testCase) {
+	spec, err := m.Spec(t.Context(), tc.devices...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tc.edit != nil {
+		tc.edit(spec)
+	}
+	checkSpec(t, spec)
+	bundle, err := m.Bundle(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := hostMounts(t, m)
+	c, err := bundle.Run(t.Context(), runtime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := errors.Join(c.Remove(ctx), bundle.Remove(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	if during := hostMounts(t, m); during != before {
+		t.Errorf("with the container the host has the mounts\n%s\nand before it\n%s", during, before)
+	}
+	v := &view{t, c, m.Driver.State().GPUs, spec}
+	v.checkNodes(tc.gpus)
+	v.checkLibraries(len(tc.gpus) > 0)
+	v.checkSMI(tc.gpus)
+	v.checkOtherGPUs(tc.gpus)
+	v.checkMounts()
+}
+
+func checkSpec(t *testing.T, spec *specs.Spec) {
+	if spec.Hooks != nil {
+		t.Errorf("the OCI spec has hooks: %+v", spec.Hooks)
+	}
+}
+
+// hostMounts is the machine's mounts, and the mounts outside of it that have to do with it.
+func hostMounts(t *testing.T, m *container.Machine) string {
+	t.Helper()
+	inside, err := m.Output(t.Context(), "cat", "/proc/1/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var related strings.Builder
+	for line := range strings.Lines(string(outside)) {
+		if strings.Contains(line, "nvidia") || strings.Contains(line, m.Dir()) {
+			related.WriteString(line)
+		}
+	}
+	return inside + related.String()
+}
+
+// A view is a container with what it is checked against.
+type view struct {
+	t    *testing.T
+	c    *container.Container
+	gpus []simdriver.GPU
+	spec *specs.Spec
+}
+
+func (v *view) exec(command ...string) []string {
+	v.t.Helper()
+	out, err := v.c.Exec(v.t.Context(), command...)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return slices.Collect(strings.SplitSeq(strings.TrimSpace(out), "\n"))
+}
+
+// expect runs the probe, which is to say one of want of each subject.
+func (v *view) expect(verb string, subjects []string, want ...string) {
+	v.t.Helper()
+	if len(subjects) == 0 {
+		return
+	}
+	said := v.exec(append([]string{"probe", verb}, subjects...)...)
+	if len(said) != len(subjects) {
+		v.t.Fatalf("probe %s said %q of %q", verb, said, subjects)
+	}
+	for i, line := range said {
+		if result, _ := strings.CutPrefix(line, subjects[i]+" "); !slices.Contains(want, result) {
+			v.t.Errorf("%s %s, want %s", verb, line, strings.Join(want, " or "))
+		}
+	}
+}
+
+func (v *view) checkNodes(gpus []int) {
+	var want, given []string
+	for _, i := range gpus {
+		given = append(given, fmt.Sprintf("nvidia%d", v.gpus[i].Minor))
+	}
+	if len(gpus) > 0 {
+		want = append(given, control...)
+	}
+	got := slices.DeleteFunc(v.exec("ls", "/dev"), func(name string) bool { return !strings.HasPrefix(name, "nvidia") })
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		v.t.Errorf("the container has the nodes %v, want %v", got, want)
+	}
+	for i := range want {
+		want[i] = "/dev/" + want[i]
+	}
+	// The container may open them; a kernel without the driver then has no such device.
+	v.expect("open", want, "ok", "open ENXIO")
+}
+
+func (v *view) checkLibraries(there bool) {
+	if there {
+		v.expect("dlopen", libraries, "ok")
+		return
+	}
+	for _, line := range v.exec(append([]string{"probe", "dlopen"}, libraries...)...) {
+		if !strings.Contains(line, "No such file or directory") {
+			v.t.Errorf("dlopen without a GPU: %s", line)
+		}
+	}
+}
+
+func (v *view) checkSMI(gpus []int) {
+	if len(gpus) == 0 {
+		if out, err := v.c.Exec(v.t.Context(), "nvidia-smi", "-L"); err == nil {
+			v.t.Errorf("nvidia-smi runs without a GPU: %s", out)
+		}
+		return
+	}
+	var want []string
+	for i, g := range gpus {
+		want = append(want, fmt.Sprintf("GPU %d: %s (UUID: %s)", i, v.gpus[g].Name, v.gpus[g].UUID))
+	}
+	if got := v.exec("nvidia-smi", "-L"); !slices.Equal(got, want) {
+		v.t.Errorf("nvidia-smi -L lists\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// checkOtherGPUs makes the nodes that the container was not given.
+func (v *view) checkOtherGPUs(gpus []int) {
+	var others []string
+	for i, g := range v.gpus {
+		if !slices.Contains(gpus, i) {
+			others = append(others, fmt.Sprintf("195:%d", g.Minor))
+		}
+	}
+	if v.spec.Process.User.UID != 0 {
+		v.expect("node", others, "mknod EPERM")
+		return
+	}
+	v.expect("node", others, "open EPERM")
+}
+
+// checkMounts looks at every file of the driver in the container.
+func (v *view) checkMounts() {
+	var files []string
+	for _, m := range v.spec.Mounts {
+		if strings.HasPrefix(m.Destination, "/usr/") {
+			files = append(files, m.Destination)
+		}
+	}
+	want := "open EROFS"
+	if v.spec.Process.User.UID != 0 {
+		want = "open EACCES"
+	}
+	v.expect("write", files, want)
+	var mounted []string
+	for _, line := range v.exec("cat", "/proc/self/mountinfo") {
+		// proc_pid_mountinfo(5): id, parent, device, root, mount point, options, tags, "-".
+		fields := strings.Fields(line)
+		if !slices.Contains(files, fields[4]) {
+			continue
+		}
+		mounted = append(mounted, fields[4])
+		options := strings.Split(fields[5], ",")
+		for _, option := range []string{"ro", "nosuid", "nodev"} {
+			if !slices.Contains(options, option) {
+				v.t.Errorf("%s is mounted without %s: %s", fields[4], option, line)
+			}
+		}
+		if fields[6] != "-" {
+			v.t.Errorf("%s propagates: %s", fields[4], line)
+		}
+	}
+	slices.Sort(files)
+	slices.Sort(mounted)
+	if !slices.Equal(mounted, files) {
+		v.t.Errorf("mounted are\n%v\nof the spec's\n%v", mounted, files)
+	}
+}

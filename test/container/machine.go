@@ -1,0 +1,153 @@
+package container
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// SpecFile is where Generate puts its CDI spec in the box.
+const SpecFile = "/etc/cdi/nvidia.yaml"
+
+// Where things are in the box.
+const (
+	programs   = "/opt/programs"
+	debianRoot = "/var/lib/debian"
+	bundles    = "/var/lib/bundles"
+)
+
+//go:embed src/probe.c
+var sources embed.FS
+
+// Config says what machine to start.
+type Config struct {
+	// Dir is the state directory, as box.Config has it.
+	Dir     string
+	Profile simdriver.Profile
+	// DriverRoot is where the driver is installed, "/" when empty. Any other place has the
+	// machine's /dev, /proc and /sys in it, as a driver container has.
+	DriverRoot string
+}
+
+// Machine is a machine with a GPU driver that can run containers.
+type Machine struct {
+	*box.Box
+	Driver *simdriver.Driver
+}
+
+// Start makes a machine. The context ends the starting, not the machine.
+func Start(ctx context.Context, cfg Config) (*Machine, error) {
+	runc, err := tools.Build(ctx, tools.Runc)
+	if err != nil {
+		return nil, err
+	}
+	b, err := box.Start(ctx, box.Config{Dir: cfg.Dir, Simulated: true, Binds: map[string]string{runc: path.Join(programs, "runc")}})
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{Box: b}
+	if err := m.furnish(ctx, cfg); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// furnish puts into the box what containers need.
+func (m *Machine) furnish(ctx context.Context, cfg Config) error {
+	root := path.Join("/", cfg.DriverRoot)
+	if err := m.prepareDriverRoot(ctx, root); err != nil {
+		return err
+	}
+	driver, err := simdriver.Install(m.Path(root), cfg.Profile)
+	if err != nil {
+		return err
+	}
+	m.Driver = driver
+	if err := buildProduct(ctx, m.Path("/usr/local/bin/gpucdi")); err != nil {
+		return err
+	}
+	debian, err := images.Root(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.Path(debianRoot), 0o755); err != nil {
+		return fmt.Errorf("making the root of the containers: %w", err)
+	}
+	if _, err := output(exec.CommandContext(ctx, "tar", "--extract", "--file", debian, "--directory", m.Path(debianRoot))); err != nil {
+		return fmt.Errorf("unpacking the root of the containers: %w", err)
+	}
+	return buildProbe(ctx, m.Path(path.Join(debianRoot, "usr/local/bin/probe")))
+}
+
+func (m *Machine) prepareDriverRoot(ctx context.Context, root string) error {
+	if root == "/" {
+		return nil
+	}
+	for _, dir := range []string{"/dev", "/proc", "/sys"} {
+		at := path.Join(root, dir)
+		if err := os.MkdirAll(m.Path(at), 0o755); err != nil {
+			return fmt.Errorf("making the driver root: %w", err)
+		}
+		if _, err := m.Output(ctx, "mount", "--rbind", dir, at); err != nil {
+			return fmt.Errorf("giving the driver root its %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// Generate lets the shipped program write the CDI spec of the machine to SpecFile.
+func (m *Machine) Generate(ctx context.Context, flags ...string) error {
+	_, err := m.Output(ctx, "gpucdi", append([]string{"generate", "--output", SpecFile}, flags...)...)
+	return err
+}
+
+// Output runs a command in the box and returns what it printed.
+func (m *Machine) Output(ctx context.Context, name string, args ...string) (string, error) {
+	return output(m.Command(ctx, name, args...))
+}
+
+// buildProduct builds the program that ships.
+func buildProduct(ctx context.Context, file string) error {
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Dir(module), "-o", file, "./cmd/gpucdi")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	_, err = output(build)
+	return err
+}
+
+func buildProbe(ctx context.Context, file string) error {
+	source, err := sources.Open("src/probe.c")
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	cc := exec.CommandContext(ctx, "cc", "-Wall", "-Wextra", "-Werror", "-x", "c", "-o", file, "-")
+	cc.Stdin = source
+	_, err = output(cc)
+	return err
+}
+
+// output runs a command and returns what it printed, or what it said about its failure.
+func output(cmd *exec.Cmd) (string, error) {
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}
