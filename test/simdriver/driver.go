@@ -141,7 +141,7 @@ func (d *Driver) Env(calls string) []string {
 // Command is a program of the driver, such as nvidia-smi, run outside of the
 // root with the root's libraries and device nodes.
 func (d *Driver) Command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(d.files.path("usr/bin", name), args...)
+	cmd := exec.Command(d.files.path("usr/bin", name), args...) //nolint:noctx // the caller starts and ends it
 	cmd.Env = append(os.Environ(), d.Env("")...)
 	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+d.files.path(LibraryDir))
 	return cmd

@@ -115,9 +115,9 @@ func TestLibrariesHaveTheirSONAMEs(t *testing.T) {
 		if len(names) != 1 {
 			t.Fatalf("%s has the SONAMEs %q", path, names)
 		}
-		real, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), names[0]))
-		if err != nil || real != path {
-			t.Errorf("%s beside %s leads to %q: %v", names[0], path, real, err)
+		target, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), names[0]))
+		if err != nil || target != path {
+			t.Errorf("%s beside %s leads to %q: %v", names[0], path, target, err)
 		}
 	}
 }

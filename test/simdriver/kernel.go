@@ -232,5 +232,5 @@ func onFS(path string, magic int64) bool {
 	for unix.Statfs(path, &st) == unix.ENOENT && path != "/" {
 		path = filepath.Dir(path)
 	}
-	return int64(st.Type) == magic
+	return st.Type == magic
 }

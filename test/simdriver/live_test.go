@@ -282,7 +282,11 @@ func TestContainerSeesItsNodesAndEveryChange(t *testing.T) {
 		if out, err := exec.Command("mount", "--bind", "-o", "ro", source, target).CombinedOutput(); err != nil {
 			t.Fatalf("mounting %s: %v\n%s", file, err, out)
 		}
-		t.Cleanup(func() { exec.Command("umount", target).Run() })
+		t.Cleanup(func() {
+			if out, err := exec.Command("umount", target).CombinedOutput(); err != nil {
+				t.Errorf("unmounting %s: %v\n%s", file, err, out)
+			}
+		})
 	}
 
 	p := startProbe(t, d, "NVSIM_DEV="+dev, "LD_LIBRARY_PATH="+lib)

@@ -90,10 +90,11 @@ func (k kernel) readDevices() (head string, char []string, block string, err err
 // writeDevices writes in place: in a running root the file can be a mount.
 func (k kernel) writeDevices(head string, char []string, block string) error {
 	path := k.path("proc/devices")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := mkdirs(filepath.Dir(path)); err != nil {
 		return err
 	}
 	text := head + "\n" + strings.Join(char, "\n") + "\n" + block
+	//nolint:gosec // everybody reads /proc/devices
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("adding the driver to %s: %w", path, err)
 	}
@@ -130,7 +131,7 @@ func capMinors(s *State) (minors []int) {
 
 // makeNodes makes the device nodes of a state that are not there yet.
 func (k kernel) makeNodes(s *State, m majors) error {
-	if err := os.MkdirAll(k.path("dev/nvidia-caps"), 0o755); err != nil {
+	if err := mkdirs(k.path("dev/nvidia-caps")); err != nil {
 		return err
 	}
 	type node struct {

@@ -49,8 +49,8 @@ func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Wait()
 	})
 	return &probe{t, cmd, in, bufio.NewScanner(out)}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// NotSupported, as any number of a GPU, makes NVML answer
+// NotSupported as any number of a GPU makes NVML answer
 // NVML_ERROR_NOT_SUPPORTED for it, as it does for what a product lacks.
 const NotSupported = -1
 

@@ -199,10 +199,15 @@ func (t tree) remove(version string, all bool) error {
 	return nil
 }
 
+// mkdirs makes a directory that everybody may read, as a system's are.
+func mkdirs(path string) error {
+	return os.MkdirAll(path, 0o755) //nolint:gosec // see above
+}
+
 // replace puts a file in place at once: a reader sees the old or the new one,
 // and what has the old one open keeps it.
 func replace(path string, data []byte, mode os.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := mkdirs(filepath.Dir(path)); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".nvsim-")

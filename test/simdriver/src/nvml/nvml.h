@@ -153,3 +153,13 @@ enum { NVML_VALUE_UINT = 1, NVML_VALUE_ULONGLONG = 3 };
 enum { NVML_EVENT_XID = 0x8 };
 enum { NVML_NO_INSTANCE = 0xFFFFFFFF };
 enum { NVML_MAX_LINKS = 36 };
+
+/* What callers were compiled with. */
+_Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_v2_t) == 40 &&
+	       sizeof(nvmlEventData_t) == 32 && sizeof(nvmlFieldValue_t) == 40 &&
+	       sizeof(nvmlDeviceAttributes_t) == 40 && sizeof(nvmlGpuInstanceInfo_t) == 24 &&
+	       sizeof(nvmlComputeInstanceInfo_t) == 32 && sizeof(nvmlGpuInstanceProfileInfo_t) == 48 &&
+	       sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 152 &&
+	       sizeof(nvmlGpuInstanceProfileInfo_v3_t) == 152 &&
+	       sizeof(nvmlComputeInstanceProfileInfo_v2_t) == 136 &&
+	       sizeof(nvmlComputeInstanceProfileInfo_v3_t) == 140, "not NVML's ABI");
