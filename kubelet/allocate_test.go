@@ -1,0 +1,165 @@
+package kubelet
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+// request asks for devices, container by container.
+func request(containers ...[]string) *api.AllocateRequest {
+	r := &api.AllocateRequest{}
+	for _, ids := range containers {
+		r.ContainerRequests = append(r.ContainerRequests, &api.ContainerAllocateRequest{DevicesIds: ids})
+	}
+	return r
+}
+
+// byField and byAnnotation are the CDI names that the runtime is given.
+func byField(r *api.ContainerAllocateResponse) (names []string) {
+	for _, d := range r.CdiDevices {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+func byAnnotation(t *testing.T, r *api.ContainerAllocateResponse) []string {
+	t.Helper()
+	_, names, err := cdi.ParseAnnotations(r.Annotations)
+	if err != nil {
+		t.Error(err)
+	}
+	return names
+}
+
+func names(numbers ...int) (names []string) {
+	for _, id := range uuids(numbers...) {
+		names = append(names, "example.com/gpu="+id)
+	}
+	return names
+}
+
+func TestAllocate(t *testing.T) {
+	r, _ := connect(t, offer(bothWays))
+	for _, tc := range []struct {
+		name       string
+		containers [][]string
+		want       [][]string
+	}{
+		{"one", [][]string{uuids(3)}, [][]string{names(3)}},
+		{"the same answer in any order", [][]string{uuids(6, 1)}, [][]string{names(1, 6)}},
+		{"eight", [][]string{uuids(7, 6, 5, 4, 3, 2, 1, 0)}, [][]string{names(0, 1, 2, 3, 4, 5, 6, 7)}},
+		{"three containers in order", [][]string{uuids(5), uuids(2, 0), uuids(5)}, [][]string{names(5), names(0, 2), names(5)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			response, err := r.client.Allocate(t.Context(), request(tc.containers...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(response.ContainerResponses) != len(tc.want) {
+				t.Fatalf("%d answers, want %d", len(response.ContainerResponses), len(tc.want))
+			}
+			for i, got := range response.ContainerResponses {
+				if !slices.Equal(byField(got), tc.want[i]) || !slices.Equal(byAnnotation(t, got), tc.want[i]) {
+					t.Errorf("container %d gets %v and %v, want %v both ways", i, byField(got), byAnnotation(t, got), tc.want[i])
+				}
+				if len(got.Envs) != 0 || len(got.Mounts) != 0 || len(got.Devices) != 0 {
+					t.Errorf("container %d gets more than CDI names: %v", i, got)
+				}
+			}
+		})
+	}
+}
+
+func TestAllocateAnnotationKey(t *testing.T) {
+	r, _ := connect(t, offer(bothWays))
+	response, err := r.client.Allocate(t.Context(), request(uuids(2, 1), uuids(0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"cdi.k8s.io/gpucdi_" + uuid(1), "cdi.k8s.io/gpucdi_" + uuid(0)} {
+		if keys := slices.Collect(maps.Keys(response.ContainerResponses[i].Annotations)); !slices.Equal(keys, []string{want}) {
+			t.Errorf("keys are %v, want %s", keys, want)
+		}
+	}
+}
+
+func TestAllocatePassesAsOffered(t *testing.T) {
+	r, p := connect(t, offer([]config.PassBy{config.ByField}))
+	for _, tc := range []struct {
+		passBy               []config.PassBy
+		byField, annotations int
+	}{
+		{[]config.PassBy{config.ByField}, 1, 0},
+		{[]config.PassBy{config.ByAnnotation}, 0, 1},
+		{bothWays, 1, 1},
+	} {
+		p.Update(offer(tc.passBy))
+		response, err := r.client.Allocate(t.Context(), request(uuids(0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := response.ContainerResponses[0]
+		if len(got.CdiDevices) != tc.byField || len(got.Annotations) != tc.annotations {
+			t.Errorf("by %v: %v", tc.passBy, got)
+		}
+	}
+}
+
+func TestAllocateRefuses(t *testing.T) {
+	r, p := connect(t, offer(bothWays, fault(4, "XID 79: fell off the bus")))
+	for _, tc := range []struct {
+		name    string
+		request *api.AllocateRequest
+		code    codes.Code
+		says    []string
+	}{
+		{"no container", request(), codes.InvalidArgument, []string{"no container"}},
+		{"no device", request(nil), codes.InvalidArgument, []string{"no device of nvidia.com/gpu"}},
+		{"no device for the second", request(uuids(0), nil), codes.InvalidArgument, []string{"container 2 of 2"}},
+		{"unknown", request([]string{uuid(0), "GPU-x"}), codes.NotFound, []string{`"GPU-x"`, "container 1 of 1"}},
+		{"twice", request(uuids(3, 3)), codes.InvalidArgument, []string{uuid(3)}},
+		{"unhealthy", request(uuids(0, 4)), codes.FailedPrecondition, []string{uuid(4), "XID 79: fell off the bus"}},
+		{"unknown and unhealthy", request([]string{uuid(4), "GPU-x"}), codes.NotFound, []string{uuid(4), `"GPU-x"`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			response, err := r.client.Allocate(t.Context(), tc.request)
+			if status.Code(err) != tc.code {
+				t.Fatalf("Allocate = %v, %v; want %s", response, err, tc.code)
+			}
+			for _, part := range tc.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %q has more than one line", err)
+			}
+		})
+	}
+
+	// What was refused is given out as soon as its cause is gone.
+	p.Update(offer(bothWays))
+	if _, err := r.client.Allocate(t.Context(), request(uuids(4))); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkGrant(b *testing.B) {
+	s := newSnapshot(offer(bothWays))
+	ids := uuids(0, 1, 2, 3, 4, 5, 6, 7)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.grant(ids); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is when a test gives up on something that must happen.
+const patience = 30 * time.Second
+
+// fakeKubelet does what the kubelet does to plugins: it serves Registration,
+// dials back, asks for the options inside Register, and then holds a
+// ListAndWatch stream.
+type fakeKubelet struct {
+	api.UnimplementedRegistrationServer
+	t        *testing.T
+	dir      string
+	grpc     *grpc.Server
+	listener *net.UnixListener
+	tasks    sync.WaitGroup
+
+	registered chan registration
+	refuse     func(attempt int) error // nil accepts all
+	mute       func(attempt int) bool  // true: never asks for the devices
+	attempts   int                     // gRPC calls of Register come one after the other
+}
+
+// registration is one that the kubelet accepted.
+type registration struct {
+	request *api.RegisterRequest
+	options *api.DevicePluginOptions
+	client  api.DevicePluginClient
+	lists   <-chan *api.ListAndWatchResponse // closed when the stream ends
+	hangUp  context.CancelFunc               // ends the stream from the kubelet's side
+}
+
+func newFakeKubelet(t *testing.T, dir string) *fakeKubelet {
+	return &fakeKubelet{t: t, dir: dir, registered: make(chan registration, 100)}
+}
+
+func (k *fakeKubelet) socket() string { return filepath.Join(k.dir, "kubelet.sock") }
+
+// start removes all sockets, as the kubelet does, and serves.
+func (k *fakeKubelet) start() *fakeKubelet {
+	k.t.Helper()
+	for _, name := range socketsIn(k.t, k.dir) {
+		if err := os.Remove(filepath.Join(k.dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			k.t.Fatal(err)
+		}
+	}
+	var err error
+	if k.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: k.socket()}); err != nil {
+		k.t.Fatal(err)
+	}
+	k.grpc = grpc.NewServer(grpc.WaitForHandlers(true))
+	api.RegisterRegistrationServer(k.grpc, k)
+	k.tasks.Go(func() { _ = k.grpc.Serve(k.listener) })
+	k.t.Cleanup(k.stop)
+	return k
+}
+
+// stop ends the kubelet and its streams. Its socket goes too.
+func (k *fakeKubelet) stop() {
+	k.grpc.Stop()
+	for {
+		select {
+		case r := <-k.registered:
+			defer r.hangUp()
+			continue
+		default:
+		}
+		break
+	}
+}
+
+func (k *fakeKubelet) Register(ctx context.Context, request *api.RegisterRequest) (*api.Empty, error) {
+	k.attempts++
+	if k.refuse != nil {
+		if err := k.refuse(k.attempts); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := grpc.NewClient("unix:"+filepath.Join(k.dir, request.Endpoint),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	client := api.NewDevicePluginClient(conn)
+	options, err := client.GetDevicePluginOptions(ctx, &api.Empty{})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	streaming, hangUp := context.WithCancel(context.Background())
+	k.t.Cleanup(hangUp)
+	lists := make(chan *api.ListAndWatchResponse, 1000)
+	mute := k.mute != nil && k.mute(k.attempts)
+	k.tasks.Go(func() {
+		defer conn.Close()
+		defer close(lists)
+		if mute {
+			<-streaming.Done()
+			return
+		}
+		stream, err := client.ListAndWatch(streaming, &api.Empty{})
+		for err == nil {
+			var list *api.ListAndWatchResponse
+			if list, err = stream.Recv(); err == nil {
+				lists <- list
+			}
+		}
+	})
+	k.registered <- registration{request, options, client, lists, hangUp}
+	return &api.Empty{}, nil
+}
+
+// next waits for the next registration.
+func (k *fakeKubelet) next() registration {
+	k.t.Helper()
+	return receive(k.t, k.registered, "a registration")
+}
+
+// receive waits for a value, or fails the test.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v, open := <-from:
+		if !open {
+			t.Fatalf("waiting for %s: the stream ended", what)
+		}
+		return v
+	case <-time.After(patience):
+		t.Fatalf("waiting for %s: nothing came within %s", what, patience)
+	}
+	panic("unreachable")
+}
+
+// ended waits until the plugin has ended the stream.
+func (r registration) ended(t *testing.T) {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case _, open := <-r.lists:
+			if !open {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("the stream of %s did not end", r.request.Endpoint)
+		}
+	}
+}
+
+func socketsIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Type() == os.ModeSocket {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// runPlugin runs a plugin for the test's length and checks that it ends clean.
+// The function it returns ends it early.
+func runPlugin(t *testing.T, p *Plugin) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := receive(t, ended, "the end of Run"); err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+		entries, err := os.ReadDir(p.cfg.Dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+		for _, e := range entries {
+			if p.ours(e.Name()) && e.Type() == os.ModeSocket {
+				t.Errorf("%s was left behind", e.Name())
+			}
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// testLog sends the log to the test's output.
+func testLog(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// logRecorder keeps the log for the test to read.
+type logRecorder struct {
+	mutex sync.Mutex
+	text  strings.Builder
+}
+
+func (r *logRecorder) Write(p []byte) (int, error) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *logRecorder) count(part string) int {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return strings.Count(r.text.String(), part)
+}

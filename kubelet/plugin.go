@@ -1,0 +1,68 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Config says which resource a Plugin offers, and where.
+type Config struct {
+	Dir      string // the kubelet's device-plugins directory; it may come and go
+	Resource string // "nvidia.com/gpu"
+}
+
+// Plugin offers one resource to the kubelet. Update and Run may be called
+// from different goroutines.
+type Plugin struct {
+	cfg    Config
+	log    *slog.Logger
+	latest atomic.Pointer[snapshot]
+	first  <-chan struct{} // closed by the first Update
+
+	// streamWithin is how long the kubelet may take from a registration until
+	// it asks for the devices.
+	streamWithin time.Duration
+}
+
+// New returns a Plugin that does nothing until Run is called.
+func New(cfg Config, log *slog.Logger) *Plugin {
+	cfg.Dir = filepath.Clean(cfg.Dir) // as watches spell it
+	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamWithin: 10 * time.Second}
+	nothing := &snapshot{superseded: make(chan struct{})}
+	p.first = nothing.superseded
+	p.latest.Store(nothing)
+	return p
+}
+
+// Update makes o what is offered from now on. It never waits: a kubelet that
+// is slow to take one Offer misses those before the latest.
+func (p *Plugin) Update(o Offer) {
+	close(p.latest.Swap(newSnapshot(o)).superseded)
+}
+
+// Run serves the resource and keeps it registered until ctx ends, from the
+// first Update on. It returns an error only when the Config cannot work.
+func (p *Plugin) Run(ctx context.Context) error {
+	if path := p.socketPath(); len(path) > maxSocketPath {
+		return fmt.Errorf("offering %s: the socket path %s has %d bytes, of which Linux takes %d: use a shorter kubelet directory",
+			p.cfg.Resource, path, len(path), maxSocketPath)
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.first:
+	}
+	changed := make(chan struct{}, 1)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.watch(ctx, changed) })
+	g.Go(func() error { return p.keepRegistered(ctx, changed) })
+	return g.Wait()
+}
+
+func (p *Plugin) kubeletSocket() string { return filepath.Join(p.cfg.Dir, "kubelet.sock") }

@@ -1,0 +1,176 @@
+package kubelet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+const cdiKind = "example.com/gpu"
+
+var bothWays = []config.PassBy{config.ByField, config.ByAnnotation}
+
+// uuid is the UUID of the nth GPU of a test, of the length that UUIDs have.
+func uuid(n int) string { return fmt.Sprintf("GPU-%08d-1111-2222-3333-444444444444", n) }
+
+func uuids(numbers ...int) (ids []string) {
+	for _, n := range numbers {
+		ids = append(ids, uuid(n))
+	}
+	return ids
+}
+
+// offer is an Offer of 8 GPUs over two NUMA nodes, linked in pairs 0-4, 1-5,
+// 2-6, 3-7. change may change their model first.
+func offer(passBy []config.PassBy, change ...func(gpus []gpu.GPU)) Offer {
+	inv := &gpu.Inventory{}
+	for i := range 8 {
+		inv.GPUs = append(inv.GPUs, gpu.GPU{UUID: uuid(i), Index: i, NUMANode: i / 4,
+			Links: []gpu.Link{{Peer: uuid((i + 4) % 8), NVLinks: 4}}})
+	}
+	for _, c := range change {
+		c(inv.GPUs)
+	}
+	return Offer{Resource: allocator.Plan(inv, cdiKind)[0], PassBy: passBy}
+}
+
+func fault(n int, reason string) func([]gpu.GPU) {
+	return func(gpus []gpu.GPU) { gpus[n].Fault = reason }
+}
+
+// connect runs a plugin with this offer and returns the kubelet's end of it.
+func connect(t *testing.T, o Offer) (registration, *Plugin) {
+	t.Helper()
+	dir := t.TempDir()
+	kubelet := newFakeKubelet(t, dir).start()
+	p := New(Config{Dir: dir, Resource: allocator.GPUResource}, testLog(t))
+	p.Update(o)
+	runPlugin(t, p)
+	return kubelet.next(), p
+}
+
+func TestOptions(t *testing.T) {
+	r, _ := connect(t, offer(bothWays))
+	want := &api.DevicePluginOptions{GetPreferredAllocationAvailable: true}
+	if !proto.Equal(r.options, want) || !proto.Equal(r.request.Options, want) {
+		t.Errorf("options are %v and in the registration %v, want %v", r.options, r.request.Options, want)
+	}
+	if r.request.Version != "v1beta1" || r.request.ResourceName != "nvidia.com/gpu" {
+		t.Errorf("registered as %v", r.request)
+	}
+	if _, err := r.client.PreStartContainer(t.Context(), &api.PreStartContainerRequest{DevicesIds: uuids(1)}); err != nil {
+		t.Errorf("PreStartContainer: %v", err)
+	}
+}
+
+func TestListAndWatch(t *testing.T) {
+	r, p := connect(t, offer(bothWays, fault(5, "ECC"), func(gpus []gpu.GPU) { gpus[7].NUMANode = gpu.NUMAUnknown }))
+	list := receive(t, r.lists, "the devices")
+	if len(list.Devices) != 8 {
+		t.Fatalf("%d devices, want 8", len(list.Devices))
+	}
+	for i, d := range list.Devices {
+		want := &api.Device{ID: uuid(i), Health: "Healthy",
+			Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: int64(i / 4)}}}}
+		switch i {
+		case 5:
+			want.Health = "Unhealthy"
+		case 7:
+			want.Topology = nil
+		}
+		if !proto.Equal(d, want) {
+			t.Errorf("device %d is %v, want %v", i, d, want)
+		}
+	}
+
+	p.Update(offer(bothWays))
+	if list := receive(t, r.lists, "the devices after the repair"); list.Devices[5].Health != "Healthy" {
+		t.Errorf("after the repair: %v", list.Devices[5])
+	}
+
+	// An update that changes nothing for the kubelet does not reach it.
+	p.Update(offer(bothWays))
+	p.Update(offer(nil))
+	p.Update(offer(bothWays, fault(0, "XID")))
+	if list := receive(t, r.lists, "the next devices"); list.Devices[0].Health != "Unhealthy" {
+		t.Errorf("a list came that is like the one before it: %v", list)
+	}
+}
+
+func TestListAndWatchOfNoDevice(t *testing.T) {
+	r, p := connect(t, Offer{Resource: allocator.Plan(&gpu.Inventory{}, cdiKind)[0], PassBy: bothWays})
+	if list := receive(t, r.lists, "an empty list"); len(list.Devices) != 0 {
+		t.Errorf("a node without GPUs lists %v", list)
+	}
+	p.Update(offer(bothWays))
+	if list := receive(t, r.lists, "the GPUs that came"); len(list.Devices) != 8 {
+		t.Errorf("%d devices, want 8", len(list.Devices))
+	}
+}
+
+func TestSlowReaderGetsTheLatest(t *testing.T) {
+	p := New(Config{}, testLog(t))
+	p.Update(offer(bothWays))
+	s := newServer(&p.latest)
+	stream := &slowStream{ctx: t.Context(), sends: make(chan *api.ListAndWatchResponse), taken: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { ended <- s.ListAndWatch(nil, stream) }()
+
+	receive(t, stream.sends, "the first list")
+	for i := range 1000 { // while the first is not taken; each is unlike the one before it
+		p.Update(offer(bothWays, fault(i%8, "sick")))
+	}
+	stream.taken <- struct{}{}
+	if list := receive(t, stream.sends, "the second list"); list.Devices[999%8].Health != "Unhealthy" {
+		t.Errorf("the second list is not the latest: %v", list)
+	}
+	close(s.stopping)
+	stream.taken <- struct{}{}
+	if err := receive(t, ended, "the end of the stream"); err != nil {
+		t.Errorf("ListAndWatch = %v", err)
+	}
+}
+
+func TestGetPreferredAllocation(t *testing.T) {
+	r, _ := connect(t, offer(bothWays, fault(4, "ECC")))
+	ask := func(size int32, available, required []string) *api.ContainerPreferredAllocationRequest {
+		return &api.ContainerPreferredAllocationRequest{
+			AllocationSize: size, AvailableDeviceIDs: available, MustIncludeDeviceIDs: required}
+	}
+	all := uuids(7, 6, 5, 4, 3, 2, 1, 0)
+	response, err := r.client.GetPreferredAllocation(t.Context(), &api.PreferredAllocationRequest{
+		ContainerRequests: []*api.ContainerPreferredAllocationRequest{ask(2, all, nil), ask(2, all, uuids(7))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := response.ContainerResponses; len(got) != 2 ||
+		!slices.Equal(got[0].DeviceIDs, uuids(1, 5)) || !slices.Equal(got[1].DeviceIDs, uuids(3, 7)) {
+		t.Errorf("preferred %v, want the pairs 1-5 and 3-7", got)
+	}
+	for _, tc := range []struct {
+		name string
+		ask  *api.ContainerPreferredAllocationRequest
+		code codes.Code
+		says string
+	}{
+		{"too many", ask(3, uuids(0, 1), nil), codes.InvalidArgument, "3 devices"},
+		{"an unknown one required", ask(1, all, []string{"GPU-x"}), codes.NotFound, "GPU-x"},
+		{"too few healthy", ask(2, uuids(0, 4), nil), codes.FailedPrecondition, uuid(4)},
+	} {
+		_, err := r.client.GetPreferredAllocation(t.Context(), &api.PreferredAllocationRequest{
+			ContainerRequests: []*api.ContainerPreferredAllocationRequest{tc.ask}})
+		if status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %s with %s", tc.name, err, tc.code, tc.says)
+		}
+	}
+}
