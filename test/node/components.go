@@ -99,9 +99,13 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	return n.StartKubelet(ctx)
 }
 
-// WaitReady waits until the node is Ready and takes pods.
+// WaitReady waits until the kubelet answers and the node is Ready and takes pods.
 func (n *Node) WaitReady(ctx context.Context) error {
 	return n.await(ctx, "the node to be Ready", func(ctx context.Context) error {
+		// For some time after a kubelet has ended, the node's status still says Ready.
+		if _, err := n.Kubectl(ctx, "get", "--raw", "/api/v1/nodes/"+Name+"/proxy/healthz"); err != nil {
+			return err
+		}
 		out, err := n.Kubectl(ctx, "get", "node", Name, "-o",
 			`jsonpath={.status.conditions[?(@.type=="Ready")]}{"\n"}{.spec.taints}`)
 		if err != nil {

@@ -1,0 +1,159 @@
+package node_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// TestNode starts one node and asks of it what the tests of the agent rely on.
+func TestNode(t *testing.T) {
+	if err := tools.InstallPackages(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "node")
+	n, err := node.Start(t.Context(), node.Config{
+		Box: box.Config{Dir: dir},
+		Stage: func(name string) func() {
+			start := time.Now()
+			return func() { t.Logf("%s: %s", name, time.Since(start).Round(time.Millisecond)) }
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig := &rig{n}
+	t.Run("a pod runs and its log can be read", rig.runsPods)
+	t.Run("a pod reaches the API with its service account", rig.givesServiceAccounts)
+	t.Run("a daemon set and a job do what they are for", rig.hasControllers)
+	t.Run("the runtime is stock", rig.isStock)
+	t.Run("pods survive a restart of the kubelet", rig.restartsKubelet)
+	t.Run("the kubelet's directories are where plugins look", rig.servesPlugins)
+	t.Run("kubectl can be called from outside", rig.hasKubectl)
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Errorf("%s is left behind", dir)
+	}
+}
+
+type rig struct{ *node.Node }
+
+func (r *rig) apply(t *testing.T, manifest string) {
+	t.Helper()
+	if err := r.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := r.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (r *rig) runsPods(t *testing.T) {
+	r.apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: hello}, spec: {restartPolicy: Never, containers: [
+		{name: c, image: "debian:bookworm-slim", command: [sh, -c, "echo hello from $(hostname)"]}]}}`)
+	r.kubectl(t, "wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+	if got := r.kubectl(t, "logs", "hello"); got != "hello from hello" {
+		t.Errorf("the pod wrote %q", got)
+	}
+}
+
+// The program is the node's own kubectl, which finds the API server and its credentials as
+// any program in a pod does.
+func (r *rig) givesServiceAccounts(t *testing.T) {
+	r.apply(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: viewer},
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view},
+		subjects: [{kind: ServiceAccount, namespace: default, name: default}]}`)
+	r.apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: client}, spec: {
+		restartPolicy: Never, volumes: [{name: p, hostPath: {path: /opt/programs}}], containers: [{
+		name: c, image: "debian:bookworm-slim", volumeMounts: [{name: p, mountPath: /p}],
+		command: [sh, -c, "/p/kube-*/kubectl get pod client -o name && /p/kube-*/kubectl auth can-i delete pods; true"]}]}}`)
+	r.kubectl(t, "wait", "pod/client", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+	if got := r.kubectl(t, "logs", "client"); got != "pod/client\nno" {
+		t.Errorf("the pod wrote %q", got)
+	}
+}
+
+func (r *rig) hasControllers(t *testing.T) {
+	r.apply(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: daemon}, spec: {
+		selector: {matchLabels: {app: daemon}}, template: {metadata: {labels: {app: daemon}}, spec: {
+		terminationGracePeriodSeconds: 0,
+		containers: [{name: c, image: "debian:bookworm-slim", command: [sleep, infinity]}]}}}}`)
+	r.apply(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: job}, spec: {template: {spec: {restartPolicy: Never,
+		containers: [{name: c, image: "debian:bookworm-slim", command: ["true"]}]}}}}`)
+	r.kubectl(t, "rollout", "status", "daemonset/daemon", "--timeout=60s")
+	r.kubectl(t, "wait", "job/job", "--for=condition=Complete", "--timeout=60s")
+	r.kubectl(t, "delete", "daemonset/daemon", "--wait", "--timeout=60s")
+}
+
+func (r *rig) isStock(t *testing.T) {
+	out, err := r.Box.Command(t.Context(), "containerd", "config", "dump").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"default_runtime_name = 'runc'", "cdi_spec_dirs = ['/etc/cdi', '/var/run/cdi']"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("containerd's configuration lacks %s", want)
+		}
+	}
+	if got := r.kubectl(t, "get", "runtimeclasses", "-o", "name"); got != "" {
+		t.Errorf("there are runtime classes: %s", got)
+	}
+}
+
+func (r *rig) restartsKubelet(t *testing.T) {
+	r.apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: stays}, spec: {terminationGracePeriodSeconds: 0, containers: [
+		{name: c, image: "debian:bookworm-slim", command: [sleep, infinity]}]}}`)
+	r.kubectl(t, "wait", "pod/stays", "--for=condition=Ready", "--timeout=60s")
+	const id = "jsonpath={.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}"
+	before := r.kubectl(t, "get", "pod", "stays", "-o", id)
+	if err := r.RestartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The kubelet answers before it has looked at its pods again.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_, err := r.Kubectl(t.Context(), "exec", "stays", "--", "true")
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if after := r.kubectl(t, "get", "pod", "stays", "-o", id); after != before {
+		t.Errorf("the container was %s and is %s", before, after)
+	}
+}
+
+func (r *rig) servesPlugins(t *testing.T) {
+	for _, name := range []string{"device-plugins/kubelet.sock", "pod-resources/kubelet.sock"} {
+		info, err := os.Stat(r.Box.Path(filepath.Join("/var/lib/kubelet", name)))
+		if err != nil || info.Mode()&os.ModeSocket == 0 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
+
+func (r *rig) hasKubectl(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), filepath.Join(r.Box.Dir(), "kubectl"), "get", "nodes", "-o", "name").CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "node/"+node.Name {
+		t.Errorf("kubectl get nodes: %v\n%s", err, out)
+	}
+}
