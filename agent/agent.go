@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// Config says where the agent finds the node's parts.
+type Config struct {
+	Node       host.Root
+	DriverRoot string // the node's path; empty: the known places
+	Library    string // the node's path of NVML; empty: found in the driver root
+	KubeletDir string
+	CDIDir     string
+
+	// Load reads the node's config: at the start, and again at each reload.
+	Load func() (config.Config, error)
+}
+
+// Agent serves a node's GPUs to its kubelet.
+type Agent struct {
+	cfg  Config
+	log  *slog.Logger
+	spec *cdi.File
+}
+
+// New returns an agent that does nothing until it runs.
+func New(cfg Config, log *slog.Logger) *Agent {
+	return &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node)}
+}
+
+// Run serves until ctx ends. The specs stay on disk, since pods outlive the
+// agent. Each delivery on reload reads the config and the driver again. The
+// error is for what no waiting will mend, above all a config that is wrong at
+// the start.
+func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
+	settings, err := a.cfg.Load()
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	readings := make(chan nvml.Reading)
+	reread := make(chan nvml.Config, 1)
+	specChanged := make(chan struct{}, 1)
+
+	group.Go(func() error {
+		nvml.Run(ctx, a.source(settings), reread, func(r nvml.Reading) {
+			select {
+			case readings <- r:
+			case <-ctx.Done():
+			}
+		})
+		return nil
+	})
+	group.Go(func() error {
+		return a.spec.Watch(ctx, func() { replace(specChanged, struct{}{}) })
+	})
+	group.Go(func() error {
+		a.watchRuntime(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		node := newNode(a, settings, func(run func(context.Context) error) {
+			group.Go(func() error { return run(ctx) })
+		})
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case r := <-readings:
+				node.read(r)
+			case <-specChanged:
+			case <-reload:
+				if node.reload() {
+					replace(reread, a.source(node.settings))
+				}
+			}
+			node.reconcile()
+		}
+	})
+	return group.Wait()
+}
+
+func (a *Agent) source(settings config.Config) nvml.Config {
+	return nvml.Config{
+		Node:       a.cfg.Node,
+		DriverRoot: a.cfg.DriverRoot,
+		Library:    a.cfg.Library,
+		Retry:      time.Duration(settings.Health.ProbeInterval),
+	}
+}
+
+func (a *Agent) devicePluginDir() string { return filepath.Join(a.cfg.KubeletDir, "device-plugins") }
+
+// replace makes value the one that the reader of a channel with room for one
+// finds next. Only one goroutine may send.
+func replace[T any](c chan T, value T) {
+	select {
+	case <-c:
+	default:
+	}
+	c <- value
+}

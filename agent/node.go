@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
+)
+
+// node is the agent's state. Only the goroutine of the reconcile loop touches
+// it.
+type node struct {
+	agent    *Agent
+	log      *slog.Logger
+	start    func(run func(context.Context) error) // runs beside the loop, until the agent ends
+	settings config.Config
+
+	reading *nvml.Reading  // the latest; nil until the first
+	known   *gpu.Inventory // every GPU that was read since the start
+	offered *gpu.Inventory // as the kubelet was last told
+	plugins map[string]*kubelet.Plugin
+}
+
+func newNode(a *Agent, settings config.Config, start func(func(context.Context) error)) *node {
+	return &node{
+		agent:    a,
+		log:      a.log,
+		start:    start,
+		settings: settings,
+		known:    &gpu.Inventory{},
+		offered:  &gpu.Inventory{},
+		plugins:  map[string]*kubelet.Plugin{},
+	}
+}
+
+// reload reads the config again. One that is wrong changes nothing.
+func (n *node) reload() bool {
+	settings, err := n.agent.cfg.Load()
+	if err != nil {
+		n.log.Error("keeping the config as it was: mend the file and send SIGHUP again", "err", err)
+		return false
+	}
+	n.log.Info("config and driver are read again")
+	n.settings = settings
+	return true
+}
+
+// read takes in what the driver said.
+func (n *node) read(r nvml.Reading) {
+	if r.Err != nil {
+		if n.reading == nil || n.reading.Err == nil || n.reading.Err.Error() != r.Err.Error() {
+			n.logNoDriver(r.Err)
+		}
+	} else {
+		n.known = gpu.Retain(n.known, r.Inventory)
+		n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
+			"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
+		for _, u := range r.Inventory.Unreadable {
+			n.log.Error("GPU does not answer and cannot be offered: look for its Xid in the kernel log", "index", u.Index, "fault", u.Fault)
+		}
+	}
+	n.reading = &r
+}
+
+func (n *node) logNoDriver(err error) {
+	var missing *host.NoDriverError
+	if errors.As(err, &missing) {
+		n.log.Warn("no GPU to offer until a driver comes", "reason", err)
+		return
+	}
+	n.log.Error("no GPU to offer until the driver answers", "err", err)
+}
+
+// reconcile makes the spec on disk and the kubelet's view what the latest
+// reading says they should be. What goes is withdrawn before the spec changes;
+// what comes is offered after it is proved.
+func (n *node) reconcile() {
+	if n.reading == nil {
+		return
+	}
+	now, parts := n.inspect()
+	if len(n.offered.GPUs) > 0 {
+		n.offer(stillHealthy(n.offered, now))
+	}
+	if err := n.writeSpec(now, parts); err != nil {
+		now = now.WithFaults(func(gpu.GPU) string { return oneLine(err) })
+	}
+	n.offer(now)
+	n.report(now)
+	n.offered = now
+}
+
+// inspect returns every known GPU with the faults that the driver and the
+// host give it, and the parts of their spec.
+func (n *node) inspect() (*gpu.Inventory, cdi.Parts) {
+	err := n.reading.Err
+	var parts cdi.Parts
+	if err == nil && len(n.known.GPUs) > 0 {
+		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known)
+	}
+	return n.known.WithFaults(func(g gpu.GPU) string {
+		if err != nil {
+			return oneLine(err)
+		}
+		return parts.Faults[g.UUID]
+	}), parts
+}
+
+// writeSpec puts the spec on disk. When no GPU can be given out there is
+// nothing to write, and the spec that is there stays for the pods that run.
+func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
+	if len(parts.GPUs) == 0 {
+		return nil
+	}
+	spec, err := cdi.Build(cdi.AgentKind, now, parts, []cdi.Name{cdi.ByUUID})
+	if err != nil {
+		return err
+	}
+	written, err := n.agent.spec.Put(spec)
+	if err != nil {
+		return err
+	}
+	if written {
+		n.log.Info("CDI spec written", "path", n.agent.spec.Path, "devices", len(parts.GPUs))
+	}
+	return nil
+}
+
+// offer tells the kubelet, resource by resource.
+func (n *node) offer(inv *gpu.Inventory) {
+	for _, resource := range allocator.Plan(inv, cdi.AgentKind) {
+		plugin, running := n.plugins[resource.Name]
+		if !running {
+			plugin = kubelet.New(kubelet.Config{Dir: n.agent.devicePluginDir(), Resource: resource.Name}, n.log)
+			n.plugins[resource.Name] = plugin
+			n.start(plugin.Run)
+		}
+		plugin.Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy})
+	}
+}
+
+// report logs what became of each GPU since the kubelet was last told.
+func (n *node) report(now *gpu.Inventory) {
+	for _, c := range gpu.Changes(n.offered, now) {
+		log := n.log.With("gpu", c.GPU.UUID, "index", c.GPU.Index, "product", c.GPU.Product)
+		switch {
+		case c.GPU.Fault != "":
+			log.Error("GPU is unhealthy", "reason", c.GPU.Fault)
+		case c.New:
+			log.Info("GPU is offered")
+		default:
+			log.Info("GPU is healthy again")
+		}
+	}
+}
+
+// stillHealthy is before with the faults of now added: what may go on being
+// offered while the spec changes.
+func stillHealthy(before, now *gpu.Inventory) *gpu.Inventory {
+	return before.WithFaults(func(g gpu.GPU) string {
+		after, _ := now.Find(g.UUID)
+		return after.Fault
+	})
+}
+
+// oneLine writes an error, which may be several, as the one line that tables
+// and events have room for.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

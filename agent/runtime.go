@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpucdi/gpucdi/runtime"
+)
+
+const (
+	// runtimeInterval is how often the runtime is asked; it may be upgraded
+	// or configured anew at any time.
+	runtimeInterval = time.Minute
+	// runtimeRetry is how often one that does not answer is asked.
+	runtimeRetry = 5 * time.Second
+	// runtimeTimeout is what one asking may take.
+	runtimeTimeout = 10 * time.Second
+)
+
+// watchRuntime says in the log what the node's runtime would do with CDI
+// devices, each time that the answer changes, until ctx ends.
+func (a *Agent) watchRuntime(ctx context.Context) {
+	said := ""
+	say := func(message string, log func(string, ...any), args ...any) {
+		if message != said {
+			log(message, args...)
+			said = message
+		}
+	}
+	for {
+		wait := runtimeInterval
+		info, err := a.detectRuntime(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			wait = runtimeRetry
+			say("no container runtime answers yet: is its socket below --host-root?", a.log.Warn, "err", oneLine(err))
+		case info.Problem(a.cfg.CDIDir) != "":
+			say(info.Problem(a.cfg.CDIDir), a.log.Error, "socket", info.Socket)
+		default:
+			say(info.Name+" "+info.Version+" does CDI", a.log.Info, "socket", info.Socket, "specDirs", info.SpecDirs)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (a *Agent) detectRuntime(ctx context.Context) (runtime.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
+	defer cancel()
+	return runtime.Detect(ctx, a.cfg.Node, a.cfg.KubeletDir)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+type generateFlags struct {
+	look
+	kind, output, format string
+	names                []string
+}
+
+func newGenerateCommand() *cobra.Command {
+	var g generateFlags
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Write a CDI spec of the node's GPUs",
+		Long: `Write a CDI spec of the node's GPUs, for nerdctl, podman and docker, which take
+its devices by --device nvidia.com/gpu=0, =GPU-… or =all.`,
+		Example: `  gpucdi generate
+  gpucdi generate --output /etc/cdi/nvidia.yaml`,
+		Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := g.validate(cmd); err != nil {
+				return usageError{err}
+			}
+			spec, err := g.spec(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			if err != nil {
+				return err
+			}
+			return g.write(cmd.OutOrStdout(), spec)
+		},
+	}
+	flags := cmd.Flags()
+	g.register(flags)
+	flags.StringVar(&g.kind, "kind", cdi.UserKind, "the CDI kind, vendor/class, of the devices")
+	flags.StringVar(&g.output, "output", "", "the file to write (default: standard output)")
+	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
+	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "how each GPU is named: index, uuid or both")
+	return cmd
+}
+
+// validate names all that is wrong with the flags at once.
+func (g *generateFlags) validate(cmd *cobra.Command) error {
+	var errs []error
+	vendor, class := parser.ParseQualifier(g.kind)
+	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
+		errs = append(errs, fmt.Errorf("--kind %q is not vendor/class: %w", g.kind, err))
+	}
+	if ending := strings.TrimPrefix(filepath.Ext(g.output), "."); !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
+		g.format = ending
+	}
+	if !slices.Contains([]string{string(cdi.YAML), string(cdi.JSON)}, g.format) {
+		errs = append(errs, fmt.Errorf("--format %q is neither yaml nor json", g.format))
+	}
+	for _, name := range g.names {
+		if !slices.Contains([]string{string(cdi.ByIndex), string(cdi.ByUUID)}, name) {
+			errs = append(errs, fmt.Errorf("--names %q is neither index nor uuid", name))
+		}
+	}
+	if len(g.names) == 0 {
+		errs = append(errs, errors.New("--names is empty: name index, uuid or both"))
+	}
+	return errors.Join(errs...)
+}
+
+// spec makes the spec of the GPUs that can be given out, and warns of others.
+func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
+	reading := g.read()
+	if reading.Err != nil {
+		return nil, reading.Err
+	}
+	parts, err := cdi.Inspect(g.node(), reading.Driver, reading.Inventory)
+	if err != nil {
+		return nil, err
+	}
+	healthy := &gpu.Inventory{Driver: reading.Inventory.Driver}
+	for _, found := range reading.Inventory.WithFaults(func(f gpu.GPU) string { return parts.Faults[f.UUID] }).GPUs {
+		if found.Fault != "" {
+			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", found.Fault)
+			continue
+		}
+		healthy.GPUs = append(healthy.GPUs, found)
+	}
+	for _, u := range reading.Inventory.Unreadable {
+		log.Warn("GPU left out", "index", u.Index, "reason", u.Fault)
+	}
+	names := make([]cdi.Name, len(g.names))
+	for i, name := range g.names {
+		names[i] = cdi.Name(name)
+	}
+	return cdi.Build(g.kind, healthy, parts, names)
+}
+
+func (g *generateFlags) write(stdout io.Writer, spec *specs.Spec) error {
+	if g.output != "" {
+		store := cdi.NewFile(g.output, cdi.Format(g.format), g.node())
+		_, err := store.Put(spec)
+		return err
+	}
+	data, err := cdi.Format(g.format).Marshal(spec)
+	if err != nil {
+		return err
+	}
+	_, err = stdout.Write(data)
+	return err
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+func newListCommand() *cobra.Command {
+	var (
+		where  look
+		format string
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Show the node's GPUs and how they are linked",
+		Args:  usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "table" && format != "json" {
+				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
+			}
+			reading := where.read()
+			if reading.Err != nil {
+				return reading.Err
+			}
+			if format == "json" {
+				encoder := json.NewEncoder(cmd.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(reading.Inventory)
+			}
+			return writeTables(cmd.OutOrStdout(), reading.Inventory)
+		},
+	}
+	where.register(cmd.Flags())
+	cmd.Flags().StringVar(&format, "format", "table", "table or json")
+	return cmd
+}
+
+func writeTables(w io.Writer, inv *gpu.Inventory) error {
+	fmt.Fprintf(w, "Driver %s, CUDA %s\n\n", inv.Driver.Version, inv.Driver.CUDA)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "INDEX\tUUID\tPRODUCT\tMEMORY\tNODE\tPCI\tNUMA\tARCHITECTURE\tMIG\tFAULT")
+	for _, g := range inv.GPUs {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%.1f GiB\t/dev/nvidia%d\t%s\t%s\t%s %s\t%s\t%s\n",
+			g.Index, g.UUID, orDash(g.Product), float64(g.MemoryBytes)/(1<<30), g.Minor, g.PCIBusID,
+			numa(g.NUMANode), g.Architecture, g.ComputeCapability, g.MIG, orDash(g.Fault))
+	}
+	for _, u := range inv.Unreadable {
+		fmt.Fprintf(table, "%d\t-\t-\t-\t-\t-\t-\t-\t-\t%s\n", u.Index, u.Fault)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if len(inv.GPUs) < 2 {
+		return nil
+	}
+	return writeLinks(w, inv)
+}
+
+// writeLinks shows how each GPU reaches each other, as nvidia-smi topo -m does.
+func writeLinks(w io.Writer, inv *gpu.Inventory) error {
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, "LINKS")
+	for _, g := range inv.GPUs {
+		fmt.Fprintf(table, "\t%d", g.Index)
+	}
+	fmt.Fprintln(table)
+	for _, from := range inv.GPUs {
+		to := map[string]gpu.Link{}
+		for _, l := range from.Links {
+			to[l.Peer] = l
+		}
+		fmt.Fprint(table, from.Index)
+		for _, peer := range inv.GPUs {
+			fmt.Fprintf(table, "\t%s", linkName(to[peer.UUID], from.UUID == peer.UUID))
+		}
+		fmt.Fprintln(table)
+	}
+	return table.Flush()
+}
+
+func linkName(l gpu.Link, itself bool) string {
+	switch {
+	case itself:
+		return "X"
+	case l.NVLinks > 0:
+		return "NV" + strconv.Itoa(l.NVLinks)
+	default:
+		return l.PCIe.String()
+	}
+}
+
+func numa(node int) string {
+	if node == gpu.NUMAUnknown {
+		return "-"
+	}
+	return strconv.Itoa(node)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

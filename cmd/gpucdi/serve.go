@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucdi/gpucdi/agent"
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+func newServeCommand() *cobra.Command {
+	var (
+		where                                    look
+		configFile, nodeName, kubeletDir, cdiDir string
+	)
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Offer the node's GPUs to its kubelet",
+		Long: `Offer the node's GPUs to its kubelet until SIGTERM. The CDI specs stay in place
+at the end, since running pods need them. SIGHUP reads the config and the
+driver again.`,
+		Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			if nodeName != "" {
+				log = log.With("node", nodeName)
+			}
+			log.Info("gpucdi starts", "version", version)
+			defer log.Info("gpucdi ends; its CDI specs stay for the pods that run")
+			return agent.New(agent.Config{
+				Node:       where.node(),
+				DriverRoot: where.driverRoot,
+				Library:    where.library,
+				KubeletDir: kubeletDir,
+				CDIDir:     cdiDir,
+				Load:       func() (config.Config, error) { return config.Load(configFile) },
+			}, log).Run(cmd.Context(), hangups(cmd.Context()))
+		},
+	}
+	flags := cmd.Flags()
+	where.register(flags)
+	flags.StringVar(&configFile, "config", "", "the NodeConfig file (default: none, all keys have defaults)")
+	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
+	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
+	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
+	return cmd
+}
+
+// hangups delivers each SIGHUP until ctx ends; several at once are one.
+func hangups(ctx context.Context) <-chan struct{} {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	reload := make(chan struct{})
+	go func() {
+		defer signal.Stop(signals)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-signals:
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case reload <- struct{}{}:
+			}
+		}
+	}()
+	return reload
+}

@@ -1,0 +1,100 @@
+package gpucdi_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/gpucdi/gpucdi/"
+
+// rooms says which rooms each room may import. Data flows one way, from the
+// driver to the kubelet; docs/architecture.md shows it.
+var rooms = map[string]struct {
+	may []string
+	why string
+}{
+	"gpu":             {nil, "the model is what all the others share, so it knows none of them"},
+	"gpu/nvml":        {[]string{"gpu", "internal/host"}, "it yields inventories; what becomes of them is not its business"},
+	"cdi":             {[]string{"gpu", "internal/host"}, "a spec is a pure function of an inventory and the driver's files"},
+	"allocator":       {[]string{"gpu"}, "the plan is pure: no I/O and no RPC can slip into Allocate"},
+	"kubelet":         {[]string{"gpu", "allocator", "internal/config"}, "it serves a plan; it must not be able to reach the driver or the disk's specs"},
+	"runtime":         {[]string{"internal/host"}, "it only asks the runtime, and is asked by the agent"},
+	"agent":           {[]string{"gpu", "gpu/nvml", "cdi", "allocator", "kubelet", "runtime", "internal/config", "internal/host"}, "the only place where the rooms meet"},
+	"cmd/gpucdi":      {[]string{"agent", "cdi", "gpu", "gpu/nvml", "internal/config", "internal/host"}, "flags become a Config; no logic"},
+	"internal/config": {nil, "small things that every room may use know nothing of each other"},
+	"internal/host":   {nil, "small things that every room may use know nothing of each other"},
+}
+
+// owners says which rooms alone may import a module.
+var owners = []struct {
+	prefix string
+	rooms  []string
+	why    string
+}{
+	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one goroutine talks to the driver"},
+	{"google.golang.org/grpc", []string{"kubelet", "runtime"}, "the rooms left of the kubelet answer from memory"},
+	{"k8s.io/", []string{"kubelet", "runtime"}, "the model must not depend on Kubernetes' releases"},
+	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "CDI is the cdi room's; the others use its names and annotations"},
+	{"github.com/gpucdi/gpucdi/test", nil, "the tests drive the product, never the other way"},
+}
+
+func TestRoomsImportOnlyWhatTheyMay(t *testing.T) {
+	seen := map[string]bool{}
+	for _, pkg := range packages(t) {
+		room := strings.TrimPrefix(pkg.ImportPath, module)
+		rule, known := rooms[room]
+		if !known {
+			t.Errorf("%s is a new room: give it a rule here and a place in docs/architecture.md", room)
+			continue
+		}
+		seen[room] = true
+		for _, imported := range pkg.Imports {
+			if target, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(rule.may, target) {
+				t.Errorf("%s imports %s: %s", room, target, rule.why)
+			}
+			for _, owner := range owners {
+				if strings.HasPrefix(imported, owner.prefix) && !slices.Contains(owner.rooms, room) {
+					t.Errorf("%s imports %s: %s", room, imported, owner.why)
+				}
+			}
+		}
+	}
+	for room := range rooms {
+		if !seen[room] {
+			t.Errorf("%s has a rule but does not exist", room)
+		}
+	}
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+}
+
+// packages lists the product's packages and what each imports, less its tests.
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listed
+	decoder := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var pkg listed
+		if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if pkg.ImportPath+"/" != module {
+			all = append(all, pkg)
+		}
+	}
+}
