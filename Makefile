@@ -1,0 +1,45 @@
+# The targets that people use. `make` alone lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+# go-nvml binds functions that NVIDIA has deprecated, and the C compiler says so for each.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.PHONY: build
+build: packages ## Build bin/gpucdi
+	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/gpucdi ./cmd/gpucdi
+
+.PHONY: demo
+demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)
+	@cd test && go run ./demo
+
+.PHONY: test
+test: lint unit system ## Everything that CI holds (root, Debian)
+
+.PHONY: lint
+lint: packages ## Static checks
+	go vet ./... && cd test && go vet ./...
+	go tool -modfile=tools.mod golangci-lint run ./...
+
+.PHONY: unit
+unit: packages ## The product's own tests, under the race detector
+	go test -race ./...
+
+.PHONY: system
+system: packages ## The shipped binary against real kubelets, runtimes and containers (root, Debian)
+	cd test && go test -p 1 -timeout 45m ./...
+
+.PHONY: bench
+bench: packages ## Speed and memory, as a table (root, Debian)
+	@cd test && go run ./bench
+
+# What is needed before any Go code of ours can run; the test programs install the rest.
+.PHONY: packages
+packages:
+	@command -v cc >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends gcc libc6-dev; }
