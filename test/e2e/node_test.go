@@ -34,7 +34,8 @@ func startCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{}
-	dir, err := os.MkdirTemp("", "gpucdi-e2e-")
+	// On disk and not in /tmp, which may be memory: container images go there.
+	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +146,8 @@ func (c *cluster) run(t *testing.T, name string, gpus int, extra ...string) {
 kind: Pod
 metadata: {name: %s}
 spec:
-  terminationGracePeriodSeconds: 0
+  # Not 0: then the pod would be gone from the API before the kubelet has freed its GPUs.
+  terminationGracePeriodSeconds: 1
   containers:
   - name: main
     image: %s
@@ -169,7 +171,7 @@ func (c *cluster) remove(t *testing.T, pod string) {
 // in runs a shell command in a pod and returns all that it printed.
 func (c *cluster) in(t *testing.T, pod, command string) string {
 	t.Helper()
-	return c.kubectl(t, "exec", pod, "--", "sh", "-c", command+" 2>&1")
+	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"; } 2>&1")
 }
 
 // gpusOf returns the UUIDs that nvidia-smi sees inside a pod.

@@ -4,13 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
 
 const (
 	devicePlugins = "/var/lib/kubelet/device-plugins"
-	cdiDir        = "/var/run/cdi"
+	cdiDir        = "/run/cdi" // /var/run is an absolute link, which would lead out of the box
 )
 
 func daemonRestarts(t *testing.T, c *cluster) {
@@ -116,6 +117,13 @@ func (c *cluster) restartKubelet(t *testing.T) {
 	}
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	// Ready comes before the kubelet has taken up the pods that run.
+	for pod := range strings.FieldsSeq(c.kubectl(t, "get", "pods", "-o", "name")) {
+		await(t, "the kubelet to know "+pod, func() (string, bool) {
+			out, err := c.Kubectl(t.Context(), "exec", pod, "--", "true")
+			return string(out), err == nil
+		})
 	}
 }
 
