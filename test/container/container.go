@@ -19,7 +19,7 @@ type Runtime string
 
 // The runtimes of a Machine: runc as it is built from its module, crun as Debian ships it.
 const (
-	Runc Runtime = programs + "/runc/runc"
+	Runc Runtime = "/usr/local/bin/runc"
 	Crun Runtime = "/usr/bin/crun"
 )
 

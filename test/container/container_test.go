@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/node/tools"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -70,10 +71,10 @@ func TestContainerGetsADriverFromElsewhere(t *testing.T) {
 	}
 }
 
-func start(t *testing.T, driverRoot string) *container.Machine {
+func start(t *testing.T, driverRoot string, more ...tools.Tool) *container.Machine {
 	t.Helper()
 	m, err := container.Start(t.Context(), container.Config{
-		Dir: filepath.Join(t.TempDir(), "box"), Profile: simdriver.H100x8(), DriverRoot: driverRoot,
+		Dir: filepath.Join(t.TempDir(), "box"), Profile: simdriver.H100x8(), DriverRoot: driverRoot, Tools: more,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -38,6 +38,8 @@ type Config struct {
 	// DriverRoot is where the driver is installed, "/" when empty. Any other place has the
 	// machine's /dev, /proc and /sys in it, as a driver container has.
 	DriverRoot string
+	// Tools are commands of the box besides runc.
+	Tools []tools.Tool
 }
 
 // Machine is a machine with a GPU driver that can run containers.
@@ -48,11 +50,15 @@ type Machine struct {
 
 // Start makes a machine. The context ends the starting, not the machine.
 func Start(ctx context.Context, cfg Config) (*Machine, error) {
-	runc, err := tools.Build(ctx, tools.Runc)
-	if err != nil {
-		return nil, err
+	binds := map[string]string{}
+	for _, tool := range append(cfg.Tools, tools.Runc) {
+		dir, err := tools.Build(ctx, tool)
+		if err != nil {
+			return nil, err
+		}
+		binds[dir] = path.Join(programs, string(tool))
 	}
-	b, err := box.Start(ctx, box.Config{Dir: cfg.Dir, Simulated: true, Binds: map[string]string{runc: path.Join(programs, "runc")}})
+	b, err := box.Start(ctx, box.Config{Dir: cfg.Dir, Simulated: true, Binds: binds})
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +71,9 @@ func Start(ctx context.Context, cfg Config) (*Machine, error) {
 
 // furnish puts into the box what containers need.
 func (m *Machine) furnish(ctx context.Context, cfg Config) error {
+	if _, err := m.Output(ctx, "sh", "-c", "ln -sf "+programs+"/*/* /usr/local/bin/"); err != nil {
+		return err
+	}
 	root := path.Join("/", cfg.DriverRoot)
 	if err := m.prepareDriverRoot(ctx, root); err != nil {
 		return err

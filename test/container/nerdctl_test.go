@@ -1,0 +1,122 @@
+package container_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// containerd and nerdctl have no configuration at all here.
+func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
+	m := start(t, "/", tools.Containerd, tools.Nerdctl)
+	generate(t, m)
+	startContainerd(t, m)
+	loadDebian(t, m)
+	gpus := m.Driver.State().GPUs
+	for _, tc := range []struct {
+		name string
+		args []string
+		gpus []int
+	}{
+		{"by index", []string{"--device", "nvidia.com/gpu=0"}, []int{0}},
+		{"two", []string{"--device", "nvidia.com/gpu=1", "--device", "nvidia.com/gpu=" + gpus[6].UUID}, []int{1, 6}},
+		{"all", []string{"--device", "nvidia.com/gpu=all"}, []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"not root, read-only root", []string{"--device", "nvidia.com/gpu=4", "--user", "1000", "--read-only"}, []int{4}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out, err := nerdctl(t, m, tc.args, "sh", "-c", "ls -d /dev/nvidia[0-9]* && nvidia-smi -L")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := nodesAndNames(gpus, tc.gpus); out != want {
+				t.Errorf("the container says\n%s\nwant\n%s", out, want)
+			}
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		out, err := nerdctl(t, m, []string{"--env", "NVIDIA_VISIBLE_DEVICES=all"}, "ls", "/dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out, "nvidia") {
+			t.Errorf("the container has the nodes %s", out)
+		}
+	})
+}
+
+// nodesAndNames is what ls and nvidia-smi -L are to print in a container with those GPUs.
+func nodesAndNames(gpus []simdriver.GPU, indexes []int) string {
+	var nodes, names []string
+	for i, g := range indexes {
+		nodes = append(nodes, fmt.Sprintf("/dev/nvidia%d\n", gpus[g].Minor))
+		names = append(names, fmt.Sprintf("GPU %d: %s (UUID: %s)\n", i, gpus[g].Name, gpus[g].UUID))
+	}
+	return strings.Join(append(nodes, names...), "")
+}
+
+func nerdctl(t *testing.T, m *container.Machine, args []string, command ...string) (string, error) {
+	run := slices.Concat([]string{"run", "--rm", "--net", "none"}, args, []string{images.DebianName}, command)
+	return m.Output(t.Context(), "nerdctl", run...)
+}
+
+func startContainerd(t *testing.T, m *container.Machine) {
+	t.Helper()
+	said, err := os.Create(filepath.Join(t.TempDir(), "containerd.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	daemon := m.Command(ctx, "containerd")
+	daemon.Cancel = func() error { return daemon.Process.Signal(syscall.SIGTERM) }
+	daemon.Stdout, daemon.Stderr = said, said
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+		said.Close()
+	})
+	for m.Command(t.Context(), "ctr", "version").Run() != nil {
+		select {
+		case err := <-ended:
+			ended <- err
+			text, _ := os.ReadFile(said.Name())
+			t.Fatalf("containerd ended: %v\n%s", err, text)
+		case <-t.Context().Done():
+			t.Fatal("containerd does not answer")
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func loadDebian(t *testing.T, m *container.Machine) {
+	t.Helper()
+	archive, err := images.Debian(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	load := m.Command(t.Context(), "nerdctl", "load")
+	load.Stdin = file
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("loading the image: %v\n%s", err, out)
+	}
+}
