@@ -203,7 +203,7 @@ func sum(r *Resource, set uint) (total int64) {
 // a million of them, would never end.
 func TestPreferIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	r := plan(node(96, func(i int) int { return i % 4 }, func(i, j int) gpu.Link {
+	r := plan(node(96, func(i int) int { return i % 4 }, func(int, int) gpu.Link {
 		return gpu.Link{NVLinks: random.IntN(4), PCIe: gpu.PCIePath(random.IntN(7))}
 	}))
 	got, err := r.Prefer(all(96), gpus(95, 90), 48)
@@ -222,7 +222,7 @@ func TestPreferIsDeterministic(t *testing.T) {
 	for name, topology := range topologies {
 		r := plan(topology())
 		ids := idsOf(r, 1<<len(r.Devices)-1)
-		for size := range len(ids) {
+		for size := range ids {
 			want, err := r.Prefer(ids, nil, size)
 			if err != nil {
 				t.Fatal(err)

@@ -83,7 +83,7 @@ var topologies = map[string]func() *gpu.Inventory{
 	},
 	"16 without any order": func() *gpu.Inventory {
 		random := rand.New(rand.NewPCG(3, 4))
-		return node(16, func(i int) int { return i % 2 }, func(i, j int) gpu.Link {
+		return node(16, func(i int) int { return i % 2 }, func(int, int) gpu.Link {
 			return gpu.Link{NVLinks: random.IntN(4), PCIe: gpu.PCIePath(random.IntN(7))}
 		})
 	},

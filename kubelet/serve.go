@@ -33,7 +33,8 @@ func (e *lostError) Error() string { return e.reason }
 // error. The server is gone when it returns.
 func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan struct{}) error {
 	path := p.socketPath()
-	listener, err := net.Listen("unix", path)
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("listening: %w", err)
 	}
