@@ -83,7 +83,7 @@ func (m *Machine) furnish(ctx context.Context, cfg Config) error {
 		return err
 	}
 	m.Driver = driver
-	if err := buildProduct(ctx, m.Path("/usr/local/bin/gpucdi")); err != nil {
+	if err := BuildProduct(ctx, m.Path("/usr/local/bin/gpucdi")); err != nil {
 		return err
 	}
 	debian, err := images.Root(ctx)
@@ -126,13 +126,14 @@ func (m *Machine) Output(ctx context.Context, name string, args ...string) (stri
 	return output(m.Command(ctx, name, args...))
 }
 
-// buildProduct builds the program that ships.
-func buildProduct(ctx context.Context, file string) error {
+// BuildProduct builds the program that ships.
+func BuildProduct(ctx context.Context, file string) error {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
 		return err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Dir(module), "-o", file, "./cmd/gpucdi")
+	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Dir(module), "-trimpath", "-ldflags", "-s -w",
+		"-o", file, "./cmd/gpucdi")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	_, err = output(build)
 	return err

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// kubelet is as much of one as a device plugin needs to register.
+type kubelet struct {
+	api.UnimplementedRegistrationServer
+	dir     string
+	server  *grpc.Server
+	plugins chan *grpc.ClientConn // those that have registered
+}
+
+// listen serves registrations in a kubelet's device-plugins directory.
+func listen(dir string) (*kubelet, error) {
+	socket, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		return nil, fmt.Errorf("listening as the kubelet: %w", err)
+	}
+	k := &kubelet{dir: dir, server: grpc.NewServer(), plugins: make(chan *grpc.ClientConn, 1)}
+	api.RegisterRegistrationServer(k.server, k)
+	go func() { _ = k.server.Serve(socket) }() // until close
+	return k, nil
+}
+
+func (k *kubelet) close() { k.server.Stop() }
+
+// Register dials back before it answers, as the kubelet does.
+func (k *kubelet) Register(ctx context.Context, request *api.RegisterRequest) (*api.Empty, error) {
+	conn, err := grpc.NewClient("unix://"+filepath.Join(k.dir, request.GetEndpoint()),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := api.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &api.Empty{}); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	k.plugins <- conn
+	return &api.Empty{}, nil
+}
+
+// awaitDevices waits until the plugin at conn lists that many healthy devices, and returns
+// their IDs. The stream stays open until ctx ends.
+func awaitDevices(ctx context.Context, conn *grpc.ClientConn, count int) ([]string, error) {
+	stream, err := api.NewDevicePluginClient(conn).ListAndWatch(ctx, &api.Empty{})
+	if err != nil {
+		return nil, fmt.Errorf("calling ListAndWatch: %w", err)
+	}
+	for {
+		list, err := stream.Recv()
+		if err != nil {
+			return nil, fmt.Errorf("waiting for the devices: %w", err)
+		}
+		var healthy []string
+		for _, d := range list.GetDevices() {
+			if d.GetHealth() == api.Healthy {
+				healthy = append(healthy, d.GetID())
+			}
+		}
+		if len(healthy) == count {
+			return healthy, nil
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// memory is what a process holds, in the kB (1024 bytes) of /proc/PID/smaps_rollup.
+type memory struct{ resident, anonymous int }
+
+func (m memory) String() string {
+	mega := func(kilo int) float64 { return float64(kilo) * 1024 / 1e6 }
+	return fmt.Sprintf("%.1f MB, of which %.1f is no file's", mega(m.resident), mega(m.anonymous))
+}
+
+func held(pid int) (memory, error) {
+	fields, err := numbers(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	return memory{resident: fields["Rss"], anonymous: fields["Anonymous"]}, err
+}
+
+// numbers reads the lines "Name: number ..." of a file of /proc.
+func numbers(file string) (map[string]int, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("looking at the agent: %w", err)
+	}
+	found := map[string]int{}
+	for line := range strings.Lines(string(data)) {
+		name, rest, _ := strings.Cut(line, ":")
+		if words := strings.Fields(rest); len(words) > 0 {
+			if n, err := strconv.Atoi(words[0]); err == nil {
+				found[name] = n
+			}
+		}
+	}
+	return found, nil
+}
+
+// usage is what the threads of a process have used.
+type usage struct {
+	cpu      time.Duration
+	switches int
+}
+
+func used(pid int) (usage, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	if err != nil {
+		return usage{}, err
+	}
+	var sum usage
+	for _, task := range tasks {
+		// In nanoseconds, where utime and stime count in hundredths of a second.
+		data, err := os.ReadFile(filepath.Join(task, "schedstat"))
+		if err != nil {
+			return usage{}, fmt.Errorf("looking at the agent's threads: %w", err)
+		}
+		var nanoseconds int64
+		if _, err := fmt.Sscan(string(data), &nanoseconds); err != nil {
+			return usage{}, fmt.Errorf("parsing %s/schedstat: %w", task, err)
+		}
+		status, err := numbers(filepath.Join(task, "status"))
+		if err != nil {
+			return usage{}, err
+		}
+		sum.cpu += time.Duration(nanoseconds)
+		sum.switches += status["voluntary_ctxt_switches"] + status["nonvoluntary_ctxt_switches"]
+	}
+	return sum, nil
+}
+
+const (
+	// idle is how long the agent is watched while nobody wants anything of it.
+	idle = 30 * time.Second
+	// load is how many calls come then.
+	load = 3000
+)
+
+// live watches what the agent needs to live: its memory, and what it does unasked.
+func (b *bench) live(ctx context.Context) (err error) {
+	a, err := b.serve(ctx, b.nodes.eight)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+	if err := sleep(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	pid := a.cmd.Process.Pid
+	atStart, err := held(pid)
+	if err != nil {
+		return err
+	}
+	before, err := used(pid)
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, idle); err != nil {
+		return err
+	}
+	after, err := used(pid)
+	if err != nil {
+		return err
+	}
+	if err := a.burden(ctx); err != nil {
+		return err
+	}
+	underLoad, err := held(pid)
+	if err != nil {
+		return err
+	}
+	b.table.add("resident after start", atStart.String(), "22.1 MB", "31.6 MB")
+	b.table.add(fmt.Sprintf("resident after %d calls", load), underLoad.String(), "26.8 MB", "38.3 MB")
+	value := fmt.Sprintf("%s of CPU, %d context switches", millis(after.cpu-before.cpu), after.switches-before.switches)
+	b.table.add(fmt.Sprintf("idle for %s", idle), value, "not measurable", "")
+	return nil
+}
+
+// burden makes the calls of a kubelet that places pods.
+func (a *agent) burden(ctx context.Context) error {
+	plugin := api.NewDevicePluginClient(a.conn)
+	for range load / 2 {
+		for _, do := range []request{prefer(4, a.devices), allocate(a.devices[4:])} {
+			if err := do(ctx, plugin); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
