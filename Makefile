@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BIN ?= bin/gpucdi
 
 # go-nvml binds functions that NVIDIA has deprecated, and the C compiler says so for each.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
@@ -13,7 +14,7 @@ help: ## Show this list
 
 .PHONY: build
 build: packages ## Build bin/gpucdi
-	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/gpucdi ./cmd/gpucdi
+	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/gpucdi
 
 .PHONY: demo
 demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)

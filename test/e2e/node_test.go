@@ -20,6 +20,9 @@ import (
 // that ends by it is a failure, however slow the machine.
 const patience = 3 * time.Minute
 
+// checkout is where the node sees as much of the repository as README asks for.
+const checkout = "/src"
+
 // cluster is a node in a box with eight GPUs and the agent deployed on it.
 type cluster struct {
 	*node.Node
@@ -33,6 +36,11 @@ func startCluster(t *testing.T) *cluster {
 	if err := tools.InstallPackages(ctx); err != nil {
 		t.Fatal(err)
 	}
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deploy := filepath.Join(filepath.Dir(module), "deploy")
 	c := &cluster{}
 	// On disk and not in /tmp, which may be memory: container images go there.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-e2e-")
@@ -41,7 +49,7 @@ func startCluster(t *testing.T) *cluster {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	c.Node, err = node.Start(ctx, node.Config{
-		Box:  box.Config{Dir: filepath.Join(dir, "box"), Simulated: true},
+		Box:  box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy"}},
 		Logs: filepath.Join(dir, "logs"),
 		Prepare: func(_ context.Context, b *box.Box) error {
 			c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
@@ -64,7 +72,7 @@ func startCluster(t *testing.T) *cluster {
 			t.Errorf("ending the node: %v", err)
 		}
 	})
-	manifest, err := os.ReadFile("../../deploy/gpucdi.yaml")
+	manifest, err := os.ReadFile(filepath.Join(deploy, "gpucdi.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ func TestNode(t *testing.T) {
 		name string
 		run  func(*testing.T, *cluster)
 	}{
+		{"what README says works", readme},
 		{"a pod sees its two GPUs", twoGPUs},
 		{"a pod cannot reach a GPU it was not given", deniedGPU},
 		{"a pod that asks for none sees none", noGPU},

@@ -56,7 +56,9 @@ func recoveries(t *testing.T, c *cluster) {
 	}{
 		{"kubelet restarted", func() func() (string, bool) {
 			before := c.sockets(t)
-			c.restartKubelet(t)
+			if err := c.RestartKubelet(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			return c.newSocket(t, before)
 		}},
 		{"own socket deleted", func() func() (string, bool) {
@@ -90,6 +92,7 @@ func recoveries(t *testing.T, c *cluster) {
 		c.awaitGPUs(t, "8")
 		t.Logf("%s: put right after %s; the node's status says 8 after %s", tc.name,
 			repaired.Round(time.Millisecond), time.Since(spoiled).Round(time.Millisecond))
+		c.awaitKubelet(t)
 		if now := c.containerID(t, "bystander"); now != container {
 			t.Errorf("%s: the running pod's container was replaced", tc.name)
 		}
@@ -115,6 +118,12 @@ func (c *cluster) restartKubelet(t *testing.T) {
 	if err := c.RestartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	c.awaitKubelet(t)
+}
+
+// awaitKubelet waits until a kubelet that may just have started is at work.
+func (c *cluster) awaitKubelet(t *testing.T) {
+	t.Helper()
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}

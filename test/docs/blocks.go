@@ -1,0 +1,51 @@
+// Package docs takes the commands and manifests out of the documents, so that
+// tests run what readers will.
+package docs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// Blocks returns the fenced blocks of a language in one section of a document.
+// document is its path in the repository, section its heading without marks.
+func Blocks(ctx context.Context, document, section, language string) ([]string, error) {
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(module), document))
+	if err != nil {
+		return nil, fmt.Errorf("reading a document: %w", err)
+	}
+	var (
+		blocks  []string
+		here    bool
+		open    bool
+		current strings.Builder
+	)
+	for line := range strings.Lines(string(text)) {
+		fence, fenced := strings.CutPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case !open && strings.HasPrefix(line, "#"):
+			here = strings.TrimSpace(strings.TrimLeft(line, "#")) == section
+		case fenced && open:
+			open = false
+			blocks = append(blocks, current.String())
+		case fenced && here && fence == language:
+			open = true
+			current.Reset()
+		case open:
+			current.WriteString(line)
+		}
+	}
+	if len(blocks) == 0 {
+		return nil, fmt.Errorf("%s has no %s block under %q: do test and document still agree?", document, language, section)
+	}
+	return blocks, nil
+}

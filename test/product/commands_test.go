@@ -1,0 +1,324 @@
+package product_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/product"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// host is a file tree with a simulated driver, and the binary to look at it.
+type host struct {
+	binary string
+	root   string
+	driver *simdriver.Driver
+}
+
+func newHost(t *testing.T, binary string, profile simdriver.Profile) host {
+	t.Helper()
+	root := t.TempDir()
+	driver, err := simdriver.Install(root, profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host{binary: binary, root: root, driver: driver}
+}
+
+// run runs a command of gpucdi on the host, and returns its exit code and what
+// it printed.
+func (h host) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	if h.root != "" {
+		args = append(args, "--host-root", h.root)
+	}
+	cmd := exec.Command(h.binary, args...)
+	cmd.Env = os.Environ()
+	if h.driver != nil {
+		cmd.Env = append(cmd.Env, h.driver.Env("")...)
+	}
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func (h host) must(t *testing.T, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := h.run(t, args...)
+	if code != 0 {
+		t.Fatalf("gpucdi %s: exit code %d\n%s", strings.Join(args, " "), code, stderr)
+	}
+	return stdout
+}
+
+// inventory is what list --format json prints, as its users read it.
+type inventory struct {
+	Driver struct{ Version, CUDA string }
+	GPUs   []struct {
+		UUID, PCIBusID, Product, Architecture, ComputeCapability, MIG, Fault string
+		Index, Minor, NUMANode                                               int
+		MemoryBytes                                                          uint64
+		Links                                                                []struct {
+			Peer, PCIe string
+			NVLinks    int
+		}
+	}
+	Unreadable []struct {
+		Index int
+		Fault string
+	}
+}
+
+func (h host) list(t *testing.T) inventory {
+	t.Helper()
+	var inv inventory
+	if err := json.Unmarshal([]byte(h.must(t, "list", "--format", "json")), &inv); err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
+func TestCommands(t *testing.T) {
+	binary, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		run  func(t *testing.T, binary string)
+	}{
+		{"list tells all that the driver and the host say", listTells},
+		{"list shows links", listShowsLinks},
+		{"a GPU that fails is reported and the others are served", oneFails},
+		{"the specs of every profile", everyProfile},
+		{"generate gives the same bytes each time", sameBytes},
+		{"generate writes a file", writesFile},
+		{"without a driver the paths tried are named", noDriver},
+		{"a driver that does not answer is explained", driverRefuses},
+		{"wrong use is told at once and as a whole", wrongUse},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
+	}
+}
+
+func listTells(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.H100x8())
+	inv := h.list(t)
+	if inv.Driver.Version != "580.95.05" || inv.Driver.CUDA != "13.0" {
+		t.Errorf("driver %+v", inv.Driver)
+	}
+	want := h.driver.State().GPUs
+	if len(inv.GPUs) != len(want) {
+		t.Fatalf("%d GPUs, want %d", len(inv.GPUs), len(want))
+	}
+	for i, g := range inv.GPUs {
+		w := want[i]
+		got := fmt.Sprint(g.UUID, g.Index, g.Minor, g.Product, g.MemoryBytes, g.NUMANode, g.Architecture, g.ComputeCapability, g.MIG, g.Fault)
+		expect := fmt.Sprint(w.UUID, i, w.Minor, w.Name, w.Memory, w.NUMANode, "Hopper", "9.0", "disabled", "")
+		if got != expect {
+			t.Errorf("got  %s\nwant %s", got, expect)
+		}
+		if !strings.EqualFold("0000"+g.PCIBusID, w.BusID) {
+			t.Errorf("PCI bus id %s, the driver says %s", g.PCIBusID, w.BusID)
+		}
+		if len(g.Links) != len(want)-1 {
+			t.Errorf("%d links", len(g.Links))
+		}
+		for _, l := range g.Links {
+			if l.NVLinks != 18 {
+				t.Errorf("%s to %s: %d NVLinks through the switches, want 18", g.UUID, l.Peer, l.NVLinks)
+			}
+		}
+	}
+}
+
+func listShowsLinks(t *testing.T, binary string) {
+	out := newHost(t, binary, simdriver.PCIe4()).must(t, "list")
+	_, links, _ := strings.Cut(out, "LINKS")
+	want := `
+0      X    PIX  SYS  SYS
+1      PIX  X    SYS  SYS
+2      SYS  SYS  X    PIX
+3      SYS  SYS  PIX  X
+`
+	if !strings.HasSuffix("LINKS"+links, want) {
+		t.Errorf("links are\n%s\nwant\n%s", links, want)
+	}
+	numa := newHost(t, binary, simdriver.GTX1060x2()).list(t)
+	for _, g := range numa.GPUs {
+		if g.NUMANode != -1 || g.MIG != "unsupported" {
+			t.Errorf("%s: NUMA node %d, MIG %s", g.UUID, g.NUMANode, g.MIG)
+		}
+	}
+}
+
+func oneFails(t *testing.T, binary string) {
+	const lost = 15 // NVML_ERROR_GPU_IS_LOST
+	for function, named := range map[string]bool{
+		"nvmlDeviceGetUUID":             false,
+		"nvmlDeviceGetMinorNumber":      true,
+		"nvmlDeviceGetPciInfo_v3":       true,
+		"nvmlDeviceGetMemoryInfo":       true,
+		"nvmlDeviceGetHandleByIndex_v2": false,
+		"nvmlDeviceGetName":             true,
+		"nvmlDeviceGetMigMode":          true,
+	} {
+		t.Run(function, func(t *testing.T) {
+			h := newHost(t, binary, simdriver.H100x8())
+			bad := h.driver.State().GPUs[3].UUID
+			if err := h.driver.Break(simdriver.Fault{GPU: bad, Func: function, Return: lost}); err != nil {
+				t.Fatal(err)
+			}
+			inv := h.list(t)
+			var healthy, faulty int
+			for _, g := range inv.GPUs {
+				switch {
+				case g.Fault == "":
+					healthy++
+				case g.UUID == bad:
+					faulty++
+				default:
+					t.Errorf("%s: fault %q", g.UUID, g.Fault)
+				}
+			}
+			if healthy != 7 || (faulty == 1) != named || (len(inv.Unreadable) == 1) == named {
+				t.Errorf("%d healthy, %d faulty, unreadable %+v", healthy, faulty, inv.Unreadable)
+			}
+			_, spec, warning := h.run(t, "generate", "--names", "uuid")
+			if strings.Contains(spec, bad) || strings.Count(spec, "name: GPU-") != 7 {
+				t.Errorf("the spec holds %d GPUs", strings.Count(spec, "name: GPU-"))
+			}
+			if !strings.Contains(warning, "GPU left out") {
+				t.Errorf("no word of it: %s", warning)
+			}
+		})
+	}
+}
+
+func everyProfile(t *testing.T, binary string) {
+	for _, profile := range []simdriver.Profile{
+		simdriver.H100x8(), simdriver.A100MIG(), simdriver.PCIe4(), simdriver.GTX1060x2(), simdriver.GPUs16(),
+	} {
+		h := newHost(t, binary, profile)
+		var spec struct {
+			CDIVersion string
+			Devices    []struct {
+				Name           string
+				ContainerEdits struct {
+					DeviceNodes []struct {
+						Path, Type   string
+						Major, Minor int
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(h.must(t, "generate", "--format", "json")), &spec); err != nil {
+			t.Fatal(err)
+		}
+		nodes := map[string][]string{}
+		for _, d := range spec.Devices {
+			for _, n := range d.ContainerEdits.DeviceNodes {
+				nodes[d.Name] = append(nodes[d.Name], fmt.Sprintf("%s %s %d:%d", n.Path, n.Type, n.Major, n.Minor))
+			}
+		}
+		var all []string
+		for i, g := range h.driver.State().GPUs {
+			want := []string{fmt.Sprintf("/dev/nvidia%d c 195:%d", g.Minor, g.Minor)}
+			if !slices.Equal(nodes[fmt.Sprint(i)], want) || !slices.Equal(nodes[g.UUID], want) {
+				t.Errorf("%s: GPU %d has %v and %v, want %v", profile.Name, i, nodes[fmt.Sprint(i)], nodes[g.UUID], want)
+			}
+			all = append(all, want...)
+		}
+		if !slices.Equal(nodes["all"], all) {
+			t.Errorf("%s: all is %v", profile.Name, nodes["all"])
+		}
+		if spec.CDIVersion != "0.5.0" {
+			t.Errorf("%s: CDI version %s", profile.Name, spec.CDIVersion)
+		}
+	}
+}
+
+func sameBytes(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.H100x8())
+	first := h.must(t, "generate")
+	for range 5 {
+		if again := h.must(t, "generate"); again != first {
+			t.Fatalf("it differs:\n%s\n%s", first, again)
+		}
+	}
+}
+
+func writesFile(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.GTX1060x2())
+	for _, name := range []string{"nvidia.yaml", "nvidia.json"} {
+		file := filepath.Join(t.TempDir(), "cdi", name)
+		h.must(t, "generate", "--output", file, "--kind", "example.com/card")
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if json.Valid(data) != strings.HasSuffix(name, ".json") || !strings.Contains(string(data), "example.com/card") {
+			t.Errorf("%s holds %s", name, data)
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode() != 0o644 {
+			t.Errorf("%s: mode %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
+func noDriver(t *testing.T, binary string) {
+	h := host{binary: binary, root: t.TempDir()}
+	for _, command := range []string{"list", "generate"} {
+		code, _, stderr := h.run(t, command)
+		if code != 1 || !strings.Contains(stderr, "/usr/lib64/libnvidia-ml.so.1") || !strings.Contains(stderr, "--driver-root") {
+			t.Errorf("%s: exit code %d, %s", command, code, stderr)
+		}
+	}
+}
+
+func driverRefuses(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.GTX1060x2())
+	if err := h.driver.Unload(); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := h.run(t, "list")
+	if code != 1 || !strings.Contains(stderr, "modprobe nvidia") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+func wrongUse(t *testing.T, binary string) {
+	h := host{binary: binary}
+	for _, tc := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"list", "--fromat", "json"}, []string{"--fromat", "gpucdi list --help"}},
+		{[]string{"nonsense"}, []string{"nonsense"}},
+		{[]string{"list", "extra"}, []string{"extra"}},
+		{[]string{"list", "--format", "xml"}, []string{"xml"}},
+		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour"}, []string{`"nvidia"`, "toml", "colour"}},
+	} {
+		code, _, stderr := h.run(t, tc.args...)
+		if code != 2 {
+			t.Errorf("%v: exit code %d", tc.args, code)
+		}
+		for _, says := range tc.says {
+			if !strings.Contains(stderr, says) {
+				t.Errorf("%v: %q is not in %s", tc.args, says, stderr)
+			}
+		}
+	}
+}

@@ -1,0 +1,26 @@
+// Package product builds the binary that ships, for tests that run it.
+package product
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// Build builds gpucdi as make build does into dir, and returns its path.
+func Build(ctx context.Context, dir string) (string, error) {
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "gpucdi")
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "build", "BIN="+binary)
+	cmd.Dir = filepath.Dir(module)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building gpucdi: %w\n%s", err, out)
+	}
+	return binary, nil
+}
