@@ -18,10 +18,20 @@ import (
 // patience is what the agent may take before something is wrong.
 const patience = 30 * time.Second
 
-// node is a host's root with a simulated driver.
+// node is a host's root with a simulated driver and a container runtime.
 type node struct {
 	root   string
 	driver *simdriver.Driver
+	stop   func()
+}
+
+// close ends what install started.
+func (b *bench) close() {
+	for _, n := range []*node{b.nodes.eight, b.nodes.sixteen} {
+		if n != nil {
+			n.stop()
+		}
+	}
 }
 
 func (b *bench) install(context.Context) error {
@@ -34,7 +44,11 @@ func (b *bench) install(context.Context) error {
 		if err != nil {
 			return err
 		}
-		*p.at = &node{root, driver}
+		stop, err := serveRuntime(root)
+		if err != nil {
+			return err
+		}
+		*p.at = &node{root: root, driver: driver, stop: stop}
 	}
 	return nil
 }

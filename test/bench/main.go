@@ -1,5 +1,5 @@
-// Command bench measures what the issue of a device plugin's cost comes down to, on the program
-// that ships, and prints a table:
+// Command bench measures what a device plugin costs its node, on the program that ships, and
+// prints a table:
 //
 //	go run ./bench
 //
@@ -15,11 +15,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
-	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/product"
 )
 
 func main() {
@@ -39,15 +38,13 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	product := filepath.Join(dir, "gpucdi")
-	if err := stage("building gpucdi", func() error { return container.BuildProduct(ctx, product) }); err != nil {
-		return err
-	}
-	b := &bench{dir: dir, product: product}
+	b := &bench{dir: dir}
+	defer b.close()
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) error
 	}{
+		{"building gpucdi", b.build},
 		{"installing the simulated driver", b.install},
 		{fmt.Sprintf("starting the agent %d times", startCount), b.starts},
 		{fmt.Sprintf("%d rounds of calls, 8 GPUs", rounds), b.eight},
@@ -76,4 +73,9 @@ type bench struct {
 	dir, product string
 	nodes        struct{ eight, sixteen *node }
 	table        table
+}
+
+func (b *bench) build(ctx context.Context) (err error) {
+	b.product, err = product.Build(ctx, b.dir)
+	return err
 }

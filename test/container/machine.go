@@ -8,12 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/test/box"
 	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/product"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -83,7 +83,7 @@ func (m *Machine) furnish(ctx context.Context, cfg Config) error {
 		return err
 	}
 	m.Driver = driver
-	if err := BuildProduct(ctx, m.Path("/usr/local/bin/gpucdi")); err != nil {
+	if _, err := product.Build(ctx, m.Path("/usr/local/bin")); err != nil {
 		return err
 	}
 	debian, err := images.Root(ctx)
@@ -124,19 +124,6 @@ func (m *Machine) Generate(ctx context.Context, flags ...string) error {
 // Output runs a command in the box and returns what it printed.
 func (m *Machine) Output(ctx context.Context, name string, args ...string) (string, error) {
 	return output(m.Command(ctx, name, args...))
-}
-
-// BuildProduct builds the program that ships.
-func BuildProduct(ctx context.Context, file string) error {
-	module, err := tools.ModuleDir(ctx)
-	if err != nil {
-		return err
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Dir(module), "-trimpath", "-ldflags", "-s -w",
-		"-o", file, "./cmd/gpucdi")
-	build.Env = append(os.Environ(), "CGO_ENABLED=1")
-	_, err = output(build)
-	return err
 }
 
 func buildProbe(ctx context.Context, file string) error {
