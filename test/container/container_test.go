@@ -103,7 +103,9 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	if tc.edit != nil {
 		tc.edit(spec)
 	}
-	checkSpec(t, spec)
+	if spec.Hooks != nil {
+		t.Errorf("the OCI spec has hooks: %+v", spec.Hooks)
+	}
 	bundle, err := m.Bundle(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -124,16 +126,10 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	}
 	v := &view{t, c, m.Driver.State().GPUs, spec}
 	v.checkNodes(tc.gpus)
-	v.checkLibraries(len(tc.gpus) > 0)
+	v.checkLibraries(len(tc.gpus))
 	v.checkSMI(tc.gpus)
 	v.checkOtherGPUs(tc.gpus)
 	v.checkMounts()
-}
-
-func checkSpec(t *testing.T, spec *specs.Spec) {
-	if spec.Hooks != nil {
-		t.Errorf("the OCI spec has hooks: %+v", spec.Hooks)
-	}
 }
 
 // hostMounts is the machine's mounts, and the mounts outside of it that have to do with it.
@@ -211,9 +207,10 @@ func (v *view) checkNodes(gpus []int) {
 	v.expect("open", want, "ok", "open ENXIO")
 }
 
-func (v *view) checkLibraries(there bool) {
-	if there {
+func (v *view) checkLibraries(gpus int) {
+	if gpus > 0 {
 		v.expect("dlopen", libraries, "ok")
+		v.expect("cuda", []string{"libcuda.so.1"}, fmt.Sprint(gpus))
 		return
 	}
 	for _, line := range v.exec(append([]string{"probe", "dlopen"}, libraries...)...) {

@@ -1,6 +1,7 @@
 // Tells, from within a container, what the loader and the kernel let a program do there. One
 // line for each argument: the argument, and "ok" or what failed and why.
 //
+//	probe cuda LIBRARY...          count the devices of CUDA: a number for "ok"
 //	probe dlopen NAME...           load libraries
 //	probe open PATH...             open device nodes for reading and writing
 //	probe write PATH...            open files for writing
@@ -43,6 +44,24 @@ static void node(const char *numbers)
 	unlink(path);
 }
 
+static void cuda(const char *name)
+{
+	void *library = dlopen(name, RTLD_NOW);
+	if (!library) {
+		puts(dlerror());
+		return;
+	}
+	int (*init)(unsigned) = dlsym(library, "cuInit");
+	int (*count)(int *) = dlsym(library, "cuDeviceGetCount");
+	int devices = 0, result = init(0);
+	if (result == 0)
+		result = count(&devices);
+	if (result != 0)
+		printf("CUDA error %d\n", result);
+	else
+		printf("%d\n", devices);
+}
+
 int main(int argc, char **argv)
 {
 	const char *verb = argc > 1 ? argv[1] : "";
@@ -50,6 +69,8 @@ int main(int argc, char **argv)
 		printf("%s ", argv[i]);
 		if (strcmp(verb, "dlopen") == 0)
 			puts(dlopen(argv[i], RTLD_NOW) ? "ok" : dlerror());
+		else if (strcmp(verb, "cuda") == 0)
+			cuda(argv[i]);
 		else if (strcmp(verb, "open") == 0)
 			opened(argv[i], O_RDWR);
 		else if (strcmp(verb, "write") == 0)
