@@ -1,0 +1,239 @@
+package devicemanager
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/product"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// binary is the program that ships.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests make device nodes: run them as root")
+		return 1
+	}
+	dir, err := os.MkdirTemp("", "gpucdi")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = tools.InstallPackages(context.Background(), "strace")
+	}
+	if err == nil {
+		binary, err = product.Build(context.Background(), dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// node is a machine as the agent sees it: a host tree with a driver in it, and
+// the directories that the agent shares with the kubelet and the runtime.
+type node struct {
+	root, kubeletDir, cdiDir string
+	driver                   *simdriver.Driver
+	calls                    string // the file that counts the agent's NVML calls
+	process                  *exec.Cmd
+}
+
+func newNode(t *testing.T, profile simdriver.Profile) *node {
+	t.Helper()
+	// Not t.TempDir: with the test's name in it, sockets' paths get too long.
+	dir, err := os.MkdirTemp("", "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{
+		root:       filepath.Join(dir, "root"),
+		kubeletDir: filepath.Join(dir, "kubelet"),
+		cdiDir:     filepath.Join(dir, "cdi"),
+		calls:      filepath.Join(dir, "calls"),
+	}
+	if err := os.Mkdir(n.root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if n.driver, err = simdriver.Install(n.root, profile); err != nil {
+		t.Fatal(err)
+	}
+	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\nhealth: {probeInterval: 1s}\n"
+	if err := os.WriteFile(filepath.Join(dir, "root", "config.yaml"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// startAgent starts the program. It ends with the test at the latest, and then
+// as it ends on a node.
+func (n *node) startAgent(t *testing.T) {
+	t.Helper()
+	n.process = exec.Command(binary, "serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
+		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", filepath.Join(n.root, "config.yaml"))
+	n.process.Env = append(os.Environ(), n.driver.Env(n.calls)...)
+	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
+	if err := n.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	process := n.process
+	t.Cleanup(func() {
+		if n.process == process {
+			n.stopAgent(t)
+		}
+	})
+}
+
+// stopAgent ends the program as the kubelet does. Its sockets must be gone
+// then, and its specs still there.
+func (n *node) stopAgent(t *testing.T) {
+	t.Helper()
+	specs := n.specs(t)
+	process := n.process
+	n.process = nil
+	if err := process.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := process.Wait(); err != nil {
+		t.Errorf("the agent's end: %v", err)
+	}
+	if left := n.sockets(t); len(left) > 0 {
+		t.Errorf("the agent has left %v behind", left)
+	}
+	if after := n.specs(t); !maps.Equal(specs, after) {
+		t.Errorf("the CDI specs changed with the agent's end, from %v to %v", specs, after)
+	}
+}
+
+// killAgent ends the program without a chance to clean up.
+func (n *node) killAgent(t *testing.T) {
+	t.Helper()
+	process := n.process
+	n.process = nil
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait() // the signal is its error
+}
+
+// sockets are the agent's in the kubelet's directory.
+func (n *node) sockets(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(n.kubeletDir, "device-plugins", "gpucdi-*.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// specs are the CDI specs on disk, by path.
+func (n *node) specs(t *testing.T) map[string]string {
+	t.Helper()
+	specs := map[string]string{}
+	paths, err := filepath.Glob(filepath.Join(n.cdiDir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		specs[path] = string(content)
+	}
+	return specs
+}
+
+// uuids are the driver's GPUs.
+func (n *node) uuids() (ids []string) {
+	for _, g := range n.driver.State().GPUs {
+		ids = append(ids, g.UUID)
+	}
+	return ids
+}
+
+// resolve does what a runtime does with the kubelet's request, once from each
+// of its two forms, and returns the UUIDs of the GPUs whose device nodes the
+// container gets.
+func (n *node) resolve(t *testing.T, r request) []string {
+	t.Helper()
+	_, annotated, err := cdi.ParseAnnotations(r.annotations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.cdiDir), cdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes [2][]string
+	for i, names := range [][]string{r.cdiDevices, annotated} {
+		spec := &oci.Spec{}
+		if unresolved, err := cache.InjectDevices(spec, names...); err != nil {
+			t.Fatalf("the runtime cannot resolve %v: %v", unresolved, err)
+		}
+		for _, d := range spec.Linux.Devices {
+			nodes[i] = append(nodes[i], d.Path)
+		}
+		slices.Sort(nodes[i])
+	}
+	if !slices.Equal(nodes[0], nodes[1]) {
+		t.Errorf("by field the container gets %v, by annotation %v", nodes[0], nodes[1])
+	}
+	var given []string
+	for _, g := range n.driver.State().GPUs {
+		if slices.Contains(nodes[0], fmt.Sprintf("/dev/nvidia%d", g.Minor)) {
+			given = append(given, g.UUID)
+		}
+	}
+	if len(given) != len(r.cdiDevices) || !slices.Contains(nodes[0], "/dev/nvidiactl") {
+		t.Errorf("%v lead to %v", r.cdiDevices, nodes[0])
+	}
+	for _, uuid := range given {
+		if !slices.ContainsFunc(r.cdiDevices, func(name string) bool { return strings.HasSuffix(name, "="+uuid) }) {
+			t.Errorf("%v lead to %s", r.cdiDevices, uuid)
+		}
+	}
+	return given
+}
+
+// started starts the pod's container and returns the UUIDs of its GPUs.
+func (n *node) started(t *testing.T, k *kubelet, pod *v1.Pod) []string {
+	t.Helper()
+	r, err := k.start(t.Context(), pod)
+	if err != nil {
+		t.Fatalf("starting %s: %v", pod.Name, err)
+	}
+	return n.resolve(t, r)
+}
+
+// admitted brings a new pod to the node and returns it with its GPUs' UUIDs.
+func (n *node) admitted(t *testing.T, k *kubelet, name string, gpus int) (*v1.Pod, []string) {
+	t.Helper()
+	pod := newPod(name, gpus)
+	if err := k.admit(pod); err != nil {
+		t.Fatalf("admitting %s: %v", name, err)
+	}
+	uuids := n.started(t, k, pod)
+	if len(uuids) != gpus {
+		t.Errorf("%s has %v, want %d GPUs", name, uuids, gpus)
+	}
+	return pod, uuids
+}
