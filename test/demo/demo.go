@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,7 +42,10 @@ func (d *demo) start(ctx context.Context) error {
 		Images:  []func(context.Context) (string, error){images.Agent},
 		Stage:   d.out.stage,
 	})
-	return err
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	return nil
 }
 
 // deploy runs the agent and waits until the node offers its GPUs.
@@ -111,7 +115,7 @@ func sights() []string {
 	return []string{
 		"nvidia-smi -L",
 		"ls -l /dev/nvidia*",
-		"cd /usr/lib/*-linux-gnu && ls -C libcuda* libnvidia*",
+		"cd /usr/lib/*-linux-gnu && ls -C -T0 libcuda* libnvidia*",
 	}
 }
 

@@ -68,7 +68,7 @@ func (n *Node) stop(ctx context.Context, name string) error {
 // await asks again and again until ready answers without an error. It gives up with the
 // context, and when one of the components it depends on has ended.
 func (n *Node) await(ctx context.Context, what string, ready func(context.Context) error, on ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
 		err := ready(ctx)

@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -30,7 +31,7 @@ func newBuilder() (*builder, error) {
 // archive returns the archive called key of the image name, and makes it if it is not there.
 func (b *builder) archive(ctx context.Context, key, name string, make func(context.Context) error) (string, error) {
 	file := filepath.Join(b.cache, key+".tar")
-	err := tools.Once(file, func(temporary string) error {
+	err := tools.Once(ctx, file, func(temporary string) error {
 		if err := make(ctx); err != nil {
 			return err
 		}
@@ -42,17 +43,37 @@ func (b *builder) archive(ctx context.Context, key, name string, make func(conte
 	return file, nil
 }
 
+// forget removes the archives that match a pattern, but for one: those of earlier states of
+// the repository.
+func (b *builder) forget(pattern, but string) error {
+	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
+	if err != nil {
+		return err
+	}
+	for _, name := range old {
+		if name == but {
+			continue
+		}
+		for _, file := range []string{name, name + ".lock"} {
+			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("removing an image that is out of date: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
 // debootstrap returns a tar archive of a minimal Debian 12 with packages added.
 func (b *builder) debootstrap(ctx context.Context, key string, packages ...string) (string, error) {
 	file := filepath.Join(b.cache, key+"-root.tar")
-	err := tools.Once(file, func(temporary string) error {
+	err := tools.Once(ctx, file, func(temporary string) error {
 		dir := temporary + ".d"
 		defer os.RemoveAll(dir)
 		args := []string{"--variant=minbase"}
 		if len(packages) > 0 {
 			args = append(args, "--include="+strings.Join(packages, ","))
 		}
-		if _, err := output(exec.CommandContext(ctx, "debootstrap", append(args, "bookworm", dir)...)); err != nil {
+		if _, err := output(apart(ctx, "debootstrap", append(args, "bookworm", dir)...)); err != nil {
 			return err
 		}
 		_, err := output(exec.CommandContext(ctx, "tar", "-C", dir, "--create", "--file", temporary,
@@ -82,7 +103,14 @@ func (b *builder) commit(ctx context.Context, name, from, source, target string,
 
 func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
 	store := []string{"--root", filepath.Join(b.cache, "store"), "--runroot", "/run/gpucdi-images"}
-	return exec.CommandContext(ctx, "buildah", append(store, args...)...)
+	return apart(ctx, "buildah", append(store, args...)...)
+}
+
+// apart returns a command whose mounts and processes are its own: none of them is left when it
+// is killed, and none of its mounts is there to be walked into when its files are removed.
+func apart(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "unshare",
+		append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", name}, args...)...)
 }
 
 func (b *builder) run(ctx context.Context, args ...string) error {
@@ -90,8 +118,8 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// digest names the content of what the agent's image is built from: the repository without
-// its tests and documents.
+// digest names the content of what can change the agent's image: the repository without its
+// tests and documents.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
 	err := filepath.WalkDir(repository, func(name string, d fs.DirEntry, err error) error {
@@ -108,7 +136,7 @@ func digest(repository string) (string, error) {
 			}
 			return nil
 		}
-		if !d.Type().IsRegular() {
+		if !d.Type().IsRegular() || strings.HasSuffix(name, ".md") || strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
 		data, err := os.ReadFile(name)

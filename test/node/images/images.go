@@ -59,7 +59,11 @@ func Agent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("looking for changes in %s: %w", repository, err)
 	}
-	return b.archive(ctx, "agent-"+key, AgentName, func(ctx context.Context) error { return b.agent(ctx, repository) })
+	archive, err := b.archive(ctx, "agent-"+key, AgentName, func(ctx context.Context) error { return b.agent(ctx, repository) })
+	if err != nil {
+		return "", err
+	}
+	return archive, b.forget("agent-*.tar", archive)
 }
 
 // Root returns the root file system of the Debian image as a tar archive.
@@ -122,8 +126,13 @@ func (b *builder) agent(ctx context.Context, repository string) error {
 	if err := os.MkdirAll(built, 0o755); err != nil {
 		return err
 	}
-	return b.run(ctx, "build", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", AgentName,
+	err = b.run(ctx, "build", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", AgentName,
 		"--volume", modules+":/go/pkg/mod:ro", "--volume", built+":/root/.cache/go-build", repository)
+	if err != nil {
+		return err
+	}
+	// The image that had the name before.
+	return b.run(ctx, "rmi", "--prune", "--force")
 }
 
 // output runs a command and returns what it printed, or what it said about its failure.

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,20 +69,6 @@ func ModuleDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// Built says whether Build would have nothing to do.
-func Built(ctx context.Context, t Tool) bool {
-	cache, err := CacheDir()
-	if err != nil {
-		return false
-	}
-	r, err := recipe(ctx, t)
-	if err != nil {
-		return false
-	}
-	_, err = os.Stat(r.dir(cache))
-	return err == nil
-}
-
 // Build returns the directory with the tool's programs, and builds them if it is not there.
 // Processes that want the same tool at the same time wait for each other.
 func Build(ctx context.Context, t Tool) (string, error) {
@@ -94,7 +81,7 @@ func Build(ctx context.Context, t Tool) (string, error) {
 		return "", err
 	}
 	dir := r.dir(cache)
-	err = Once(dir, func(dir string) error { return r.build(ctx, dir) })
+	err = Once(ctx, dir, func(dir string) error { return r.build(ctx, dir) })
 	if err != nil {
 		return "", fmt.Errorf("building %s %s: %w", t, r.version, err)
 	}
@@ -103,21 +90,15 @@ func Build(ctx context.Context, t Tool) (string, error) {
 
 // Once makes sure that the file or directory at path is there and whole: make is called with
 // a name beside it, which becomes path when make succeeds. One process does it at a time.
-func Once(path string, make func(temporary string) error) error {
+func Once(ctx context.Context, path string, make func(temporary string) error) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	unlock, err := lock(ctx, path+".lock")
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("waiting for %s: %w", lock.Name(), err)
-	}
+	defer unlock()
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -129,6 +110,33 @@ func Once(path string, make func(temporary string) error) error {
 		return errors.Join(err, os.RemoveAll(temporary))
 	}
 	return os.Rename(temporary, path)
+}
+
+// lock waits until this process alone holds the lock file.
+func lock(ctx context.Context, name string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", name, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("waiting for the process that holds %s: %w", name, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // A build is how a tool is made.
