@@ -5,6 +5,6 @@
 // The containers are Debian 12, which debootstrap makes: that programs find the driver by
 // glibc's built-in directories, without ldconfig, is part of what is shown.
 //
-// It needs root, crun, a C compiler whose programs run on Debian 12, and what the packages box
-// and node/tools need. It knows nothing of Kubernetes.
+// It needs root and a Debian machine whose programs run on Debian 12. It knows nothing of
+// Kubernetes.
 package container

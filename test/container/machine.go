@@ -48,8 +48,12 @@ type Machine struct {
 	Driver *simdriver.Driver
 }
 
-// Start makes a machine. The context ends the starting, not the machine.
+// Start makes a machine, and installs the Debian packages that this takes. The context ends the
+// starting, not the machine.
 func Start(ctx context.Context, cfg Config) (*Machine, error) {
+	if err := tools.InstallPackages(ctx, "crun"); err != nil {
+		return nil, err
+	}
 	binds := map[string]string{}
 	for _, tool := range append(cfg.Tools, tools.Runc) {
 		dir, err := tools.Build(ctx, tool)
