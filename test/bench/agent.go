@@ -34,7 +34,7 @@ func (b *bench) close() {
 	}
 }
 
-func (b *bench) install(context.Context) error {
+func (b *bench) install(ctx context.Context) error {
 	for _, p := range []struct {
 		at      **node
 		profile simdriver.Profile
@@ -44,7 +44,7 @@ func (b *bench) install(context.Context) error {
 		if err != nil {
 			return err
 		}
-		stop, err := serveRuntime(root)
+		stop, err := serveRuntime(ctx, root)
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (b *bench) serve(ctx context.Context, n *node) (a *agent, err error) {
 	if err := os.Mkdir(plugins, 0o755); err != nil {
 		return a, err
 	}
-	if a.kubelet, err = listen(plugins); err != nil {
+	if a.kubelet, err = listen(ctx, plugins); err != nil {
 		return a, err
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -92,7 +92,8 @@ func (b *bench) serve(ctx context.Context, n *node) (a *agent, err error) {
 		return a, err
 	}
 	defer log.Close()
-	cmd := exec.Command(b.product, "serve", "--host-root", n.root, "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"))
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), b.product, // stop ends it
+		"serve", "--host-root", n.root, "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"))
 	cmd.Env = append(os.Environ(), n.driver.Env("")...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

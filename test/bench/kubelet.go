@@ -21,8 +21,8 @@ type kubelet struct {
 }
 
 // listen serves registrations in a kubelet's device-plugins directory.
-func listen(dir string) (*kubelet, error) {
-	socket, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+func listen(ctx context.Context, dir string) (*kubelet, error) {
+	socket, err := new(net.ListenConfig).Listen(ctx, "unix", filepath.Join(dir, "kubelet.sock"))
 	if err != nil {
 		return nil, fmt.Errorf("listening as the kubelet: %w", err)
 	}

@@ -26,12 +26,12 @@ func (containerd) Status(context.Context, *cri.StatusRequest) (*cri.StatusRespon
 }
 
 // serveRuntime makes a containerd of the node at root; the function ends it.
-func serveRuntime(root string) (stop func(), err error) {
+func serveRuntime(ctx context.Context, root string) (stop func(), err error) {
 	socket := filepath.Join(root, "run/containerd/containerd.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, fmt.Errorf("making a container runtime: %w", err)
 	}
-	listener, err := net.Listen("unix", socket)
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("making a container runtime: %w", err)
 	}

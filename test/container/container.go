@@ -89,7 +89,7 @@ func (m *Machine) Bundle(ctx context.Context, s *specs.Spec) (*Bundle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding an OCI spec: %w", err)
 	}
-	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o644); err != nil {
+	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o600); err != nil {
 		return nil, fmt.Errorf("writing an OCI spec: %w", err)
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%[2]s/upper,workdir=%[2]s/work", debianRoot, dir)
