@@ -3,6 +3,7 @@ package devicemanager
 import (
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -155,4 +156,46 @@ func TestNoGPU(t *testing.T) {
 	}
 	t.Logf("8 GPUs %s after they came", k.counts(t, 8, 8).Round(time.Millisecond))
 	n.admitted(t, k, "new", 8)
+}
+
+// Runtimes that are older than one of the ways want the other alone. A reload
+// changes it without another registration.
+func TestPassBy(t *testing.T) {
+	n, k := both(t)
+	socket := n.sockets(t)
+	for i, tc := range []struct {
+		config             string
+		byField, annotated int
+	}{
+		{"cdi: {passBy: [field]}", 2, 0},
+		{"cdi: {passBy: [annotation]}", 0, 1},
+		{"cdi: {passBy: [annotation, field]}", 2, 1},
+		{"", 2, 1},
+	} {
+		n.configure(t, tc.config)
+		if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		for attempt, start := 0, time.Now(); ; attempt++ {
+			pod := newPod(fmt.Sprintf("pod-%d-%d", i, attempt), 2)
+			if err := k.admit(pod); err != nil {
+				t.Fatal(err)
+			}
+			r, err := k.start(t.Context(), pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.forget(pod)
+			if len(r.cdiDevices) == tc.byField && len(r.annotations) == tc.annotated {
+				break
+			}
+			if time.Since(start) > patience {
+				t.Fatalf("with %q a pod is given %v and %v", tc.config, r.cdiDevices, r.annotations)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if now := n.sockets(t); !slices.Equal(now, socket) {
+		t.Errorf("the socket is %v after the reloads, before %v", now, socket)
+	}
 }

@@ -52,6 +52,7 @@ func run(m *testing.M) int {
 type node struct {
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
+	config                   string // the agent's config file
 	calls                    string // the file that counts the agent's NVML calls
 	process                  *exec.Cmd
 }
@@ -68,6 +69,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		root:       filepath.Join(dir, "root"),
 		kubeletDir: filepath.Join(dir, "kubelet"),
 		cdiDir:     filepath.Join(dir, "cdi"),
+		config:     filepath.Join(dir, "config.yaml"),
 		calls:      filepath.Join(dir, "calls"),
 	}
 	if err := os.Mkdir(n.root, 0o755); err != nil {
@@ -76,11 +78,17 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 	if n.driver, err = simdriver.Install(n.root, profile); err != nil {
 		t.Fatal(err)
 	}
-	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\nhealth: {probeInterval: 1s}\n"
-	if err := os.WriteFile(filepath.Join(dir, "root", "config.yaml"), []byte(config), 0o644); err != nil {
+	n.configure(t, "")
+	return n
+}
+
+// configure writes the agent's config, with a line more than the tests need.
+func (n *node) configure(t *testing.T, line string) {
+	t.Helper()
+	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\nhealth: {probeInterval: 1s}\n" + line + "\n"
+	if err := os.WriteFile(n.config, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return n
 }
 
 // startAgent starts the program. It ends with the test at the latest, and then
@@ -88,7 +96,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 func (n *node) startAgent(t *testing.T) {
 	t.Helper()
 	n.process = exec.Command(binary, "serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
-		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", filepath.Join(n.root, "config.yaml"))
+		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", n.config)
 	n.process.Env = append(os.Environ(), n.driver.Env(n.calls)...)
 	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
 	if err := n.process.Start(); err != nil {
