@@ -4,7 +4,8 @@ FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY . .
 ARG VERSION=dev
-RUN CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /gpucdi ./cmd/gpucdi
+# The flags are those of make build.
+RUN CGO_ENABLED=1 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /gpucdi ./cmd/gpucdi
 
 FROM debian:bookworm-slim
 COPY --from=build /gpucdi /usr/bin/gpucdi

@@ -79,6 +79,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 			case r := <-readings:
 				node.read(r)
 			case <-specChanged:
+				if !a.spec.Touched() {
+					continue // it was our own doing
+				}
 			case <-reload:
 				if node.reload() {
 					replace(reread, a.source(node.settings))

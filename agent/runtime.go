@@ -11,8 +11,9 @@ const (
 	// runtimeInterval is how often the runtime is asked; it may be upgraded
 	// or configured anew at any time.
 	runtimeInterval = time.Minute
-	// runtimeRetry is how often one that does not answer is asked.
-	runtimeRetry = 5 * time.Second
+	// runtimeRetry is how soon one that does not answer is asked again, for
+	// the first time; then ever later.
+	runtimeRetry = time.Second
 	// runtimeTimeout is what one asking may take.
 	runtimeTimeout = 10 * time.Second
 )
@@ -27,6 +28,7 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 			said = message
 		}
 	}
+	retry := runtimeRetry
 	for {
 		wait := runtimeInterval
 		info, err := a.detectRuntime(ctx)
@@ -34,7 +36,7 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			wait = runtimeRetry
+			wait, retry = retry, min(2*retry, runtimeInterval)
 			say("no container runtime answers yet: is its socket below --host-root?", a.log.Warn, "err", oneLine(err))
 		case info.Problem(a.cfg.CDIDir) != "":
 			say(info.Problem(a.cfg.CDIDir), a.log.Error, "socket", info.Socket)

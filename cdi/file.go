@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -28,6 +29,8 @@ type File struct {
 	Path   string
 	format Format
 	node   host.Root
+
+	put fs.FileInfo // the file as the latest Put left it; nil if that failed
 }
 
 // NewFile returns the spec file at path. node is where the spec's sources are
@@ -46,6 +49,22 @@ func AgentFile(dir string, node host.Root) *File {
 // what is not there already, and says whether it did. After an error the file
 // is as it was before.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
+	f.put = nil
+	written, err = f.replace(spec)
+	if err != nil {
+		return false, err
+	}
+	f.put, err = os.Stat(f.Path)
+	return written, err
+}
+
+// Touched says whether anybody has changed the file since the latest Put.
+func (f *File) Touched() bool {
+	now, err := os.Stat(f.Path)
+	return err != nil || f.put == nil || !os.SameFile(now, f.put) || !now.ModTime().Equal(f.put.ModTime())
+}
+
+func (f *File) replace(spec *specs.Spec) (written bool, err error) {
 	data, err := f.format.Marshal(spec)
 	if err != nil {
 		return false, err

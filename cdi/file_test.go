@@ -2,6 +2,7 @@ package cdi_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,34 @@ func TestPutKeepsTheOldSpecWhenTheNewCannotBeUsed(t *testing.T) {
 				t.Errorf("the file is now %q, %v", after, err)
 			}
 		})
+	}
+}
+
+func TestTouched(t *testing.T) {
+	n, spec := provableSpec(t)
+	file := cdi.AgentFile(t.TempDir(), n.root())
+	if !file.Touched() {
+		t.Error("a file that was never put is untouched")
+	}
+	for name, touch := range map[string]func() error{
+		"nobody":  nil,
+		"removed": func() error { return os.Remove(file.Path) },
+		"written": func() error { return os.WriteFile(file.Path, []byte("x"), 0o600) },
+		"replaced": func() error {
+			return errors.Join(os.WriteFile(file.Path+".other", nil, 0o600), os.Rename(file.Path+".other", file.Path))
+		},
+	} {
+		if _, err := file.Put(spec); err != nil {
+			t.Fatal(err)
+		}
+		if touch != nil {
+			if err := touch(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := file.Touched(); got != (touch != nil) {
+			t.Errorf("%s: touched %v", name, got)
+		}
 	}
 }
 

@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/config"
 )
-
-// annotator is what this plugin is called in the keys of CDI annotations.
-const annotator = "gpucdi"
 
 // Allocate answers each container of the request with the CDI names of its
 // devices, or refuses all of them.
@@ -40,23 +37,28 @@ func (s *snapshot) grant(ids []string) (*api.ContainerAllocateResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(devices))
-	for i, d := range devices {
-		names[i] = d.CDIName
-	}
 	granted := &api.ContainerAllocateResponse{}
 	if slices.Contains(s.PassBy, config.ByField) {
-		for _, name := range names {
-			granted.CdiDevices = append(granted.CdiDevices, &api.CDIDevice{Name: name})
+		for _, d := range devices {
+			granted.CdiDevices = append(granted.CdiDevices, s.named[d.ID].field)
 		}
 	}
 	if slices.Contains(s.PassBy, config.ByAnnotation) {
-		// The kubelet merges the annotations of all resources of a container:
-		// the first device makes the key unique among them.
-		granted.Annotations, err = cdi.UpdateAnnotations(nil, annotator, devices[0].ID, names)
-		if err != nil {
-			return nil, err
-		}
+		granted.Annotations, err = s.annotate(devices)
 	}
-	return granted, nil
+	return granted, err
+}
+
+// annotate writes the devices' names as CDI's annotation has them.
+func (s *snapshot) annotate(devices []allocator.Device) (map[string]string, error) {
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		if err := s.named[d.ID].err; err != nil {
+			return nil, fmt.Errorf("annotating with %s: %w", d.CDIName, err)
+		}
+		names[i] = d.CDIName
+	}
+	// The kubelet merges the annotations of all resources of a container: the
+	// first device makes the key unique among them.
+	return map[string]string{s.named[devices[0].ID].key: strings.Join(names, ",")}, nil
 }

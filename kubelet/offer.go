@@ -1,7 +1,10 @@
 package kubelet
 
 import (
+	"errors"
+
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
@@ -21,15 +24,38 @@ type Offer struct {
 type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse
+	named      map[string]named // by device ID
 	superseded chan struct{} // closed when there is a later snapshot
 }
 
+// named is what Allocate says of a device, made and checked ahead.
+type named struct {
+	field *api.CDIDevice
+	key   string // of an annotation whose first device this is
+	err   error  // why the device cannot be passed by an annotation
+}
+
 func newSnapshot(o Offer) *snapshot {
-	s := &snapshot{Offer: o, list: &api.ListAndWatchResponse{}, superseded: make(chan struct{})}
+	s := &snapshot{
+		Offer:      o,
+		list:       &api.ListAndWatchResponse{},
+		named:      make(map[string]named, len(o.Resource.Devices)),
+		superseded: make(chan struct{}),
+	}
 	for _, d := range o.Resource.Devices {
 		s.list.Devices = append(s.list.Devices, describe(d))
+		s.named[d.ID] = name(d)
 	}
 	return s
+}
+
+// annotator is what this plugin is called in the keys of CDI annotations.
+const annotator = "gpucdi"
+
+func name(d allocator.Device) named {
+	key, errKey := cdi.AnnotationKey(annotator, d.ID)
+	_, errName := cdi.AnnotationValue([]string{d.CDIName})
+	return named{field: &api.CDIDevice{Name: d.CDIName}, key: key, err: errors.Join(errKey, errName)}
 }
 
 func describe(d allocator.Device) *api.Device {
