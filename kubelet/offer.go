@@ -25,7 +25,7 @@ type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse
 	named      map[string]named // by device ID
-	superseded chan struct{} // closed when there is a later snapshot
+	superseded chan struct{}    // closed when there is a later snapshot
 }
 
 // named is what Allocate says of a device, made and checked ahead.

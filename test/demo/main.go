@@ -21,6 +21,9 @@ func main() {
 	out := newProgress(os.Stdout)
 	if err := run(ctx, out, os.Getenv("KEEP") == "1"); err != nil {
 		out.abandon()
+		if ctx.Err() != nil {
+			err = errors.New("interrupted; what had been started is gone, what had been built is kept for the next time")
+		}
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
