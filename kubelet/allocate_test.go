@@ -1,12 +1,18 @@
 package kubelet
 
 import (
+	"log/slog"
 	"maps"
+	"net"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -153,13 +159,52 @@ func TestAllocateRefuses(t *testing.T) {
 	}
 }
 
-func BenchmarkGrant(b *testing.B) {
-	s := newSnapshot(offer(bothWays))
-	ids := uuids(0, 1, 2, 3, 4, 5, 6, 7)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := s.grant(ids); err != nil {
-			b.Fatal(err)
-		}
+// BenchmarkCalls shows what the answers cost beside a call that does nothing.
+func BenchmarkCalls(b *testing.B) {
+	p := New(Config{}, slog.New(slog.DiscardHandler))
+	p.Update(offer(bothWays))
+	socket := filepath.Join(b.TempDir(), "socket")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, g := newServer(&p.latest), grpc.NewServer()
+	api.RegisterDevicePluginServer(g, s)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = g.Serve(listener) })
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer serving.Wait()
+	defer s.stop(g)
+	defer conn.Close()
+	client, all := api.NewDevicePluginClient(conn), uuids(0, 1, 2, 3, 4, 5, 6, 7)
+	for name, call := range map[string]func() error{
+		"Nothing": func() error {
+			_, err := client.GetDevicePluginOptions(b.Context(), &api.Empty{})
+			return err
+		},
+		"Allocate 1": func() error {
+			_, err := client.Allocate(b.Context(), request(all[:1]))
+			return err
+		},
+		"Allocate 8": func() error {
+			_, err := client.Allocate(b.Context(), request(all))
+			return err
+		},
+		"Prefer 4 of 8": func() error {
+			_, err := client.GetPreferredAllocation(b.Context(), &api.PreferredAllocationRequest{
+				ContainerRequests: []*api.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: all, AllocationSize: 4}}})
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := call(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
