@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
 func main() {
@@ -35,6 +37,13 @@ func run(ctx context.Context, out *progress, keep bool) (err error) {
 	}
 	d := &demo{out: out, keep: keep, driver: findDriver()}
 	out.say("gpucdi on a Kubernetes node in a box, over %s", d.driver.describe())
+	built, err := tools.Built(ctx, tools.Kube)
+	if err != nil {
+		return err
+	}
+	if !built {
+		out.say("The first time this builds Kubernetes from source: ten minutes or so on two cores.")
+	}
 	out.say("")
 	if err := d.start(ctx); err != nil {
 		return err

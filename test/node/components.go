@@ -10,14 +10,14 @@ import (
 
 // startControlPlane starts etcd, the API server, the controllers and the scheduler.
 func (n *Node) startControlPlane(ctx context.Context) error {
-	err := n.start("etcd", "--data-dir", "/var/lib/etcd", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
+	err := n.start(ctx, "etcd", "--data-dir", "/var/lib/etcd", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
 		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
 		"--initial-cluster", "default=http://127.0.0.1:2380")
 	if err != nil {
 		return err
 	}
-	if err := n.startAPIServer(); err != nil {
+	if err := n.startAPIServer(ctx); err != nil {
 		return err
 	}
 	err = n.await(ctx, "the API server", func(ctx context.Context) error {
@@ -27,17 +27,17 @@ func (n *Node) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = n.start("kube-controller-manager", "--kubeconfig", etc+"/controller-manager.conf", "--leader-elect=false",
+	err = n.start(ctx, "kube-controller-manager", "--kubeconfig", etc+"/controller-manager.conf", "--leader-elect=false",
 		"--use-service-account-credentials", "--root-ca-file", etc+"/ca.crt",
 		"--service-account-private-key-file", etc+"/sa.key", "--allocate-node-cidrs=false")
 	if err != nil {
 		return err
 	}
-	return n.start("kube-scheduler", "--kubeconfig", etc+"/scheduler.conf", "--leader-elect=false")
+	return n.start(ctx, "kube-scheduler", "--kubeconfig", etc+"/scheduler.conf", "--leader-elect=false")
 }
 
-func (n *Node) startAPIServer() error {
-	return n.start("kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379",
+func (n *Node) startAPIServer(ctx context.Context) error {
+	return n.start(ctx, "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379",
 		"--advertise-address", nodeIP, "--secure-port", "443", "--service-cluster-ip-range", serviceCIDR,
 		"--tls-cert-file", etc+"/apiserver.crt", "--tls-private-key-file", etc+"/apiserver.key",
 		"--client-ca-file", etc+"/ca.crt", "--authorization-mode", "Node,RBAC", "--allow-privileged",
@@ -49,7 +49,7 @@ func (n *Node) startAPIServer() error {
 
 // startRuntime starts containerd and gives it the images.
 func (n *Node) startRuntime(ctx context.Context, archives []string) error {
-	if err := n.start("containerd"); err != nil {
+	if err := n.start(ctx, "containerd"); err != nil {
 		return err
 	}
 	err := n.await(ctx, "containerd", func(ctx context.Context) error {
@@ -82,8 +82,8 @@ func (n *Node) startNode(ctx context.Context) error {
 }
 
 // StartKubelet starts the kubelet. It does not wait for the node to be Ready.
-func (n *Node) StartKubelet(context.Context) error {
-	return n.start("kubelet", "--config", etc+"/kubelet.yaml", "--kubeconfig", etc+"/kubelet.conf",
+func (n *Node) StartKubelet(ctx context.Context) error {
+	return n.start(ctx, "kubelet", "--config", etc+"/kubelet.yaml", "--kubeconfig", etc+"/kubelet.conf",
 		"--hostname-override", Name, "--node-ip", nodeIP)
 }
 

@@ -79,7 +79,7 @@ resolvConf: ""
 `, etc, runtime)
 
 // configure writes the certificates and the configuration of every component into the box.
-func configure(b *box.Box) error {
+func configure(ctx context.Context, b *box.Box) error {
 	files, err := credentials()
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func configure(b *box.Box) error {
 			return fmt.Errorf("configuring the node: %w", err)
 		}
 	}
-	return kubectlScript(b)
+	return kubectlScript(ctx, b)
 }
 
 // credentials makes the cluster's certificates, by their file names in the box.
@@ -140,8 +140,8 @@ func credentials() (map[string][]byte, error) {
 }
 
 // kubectlScript writes a kubectl for this cluster that anyone on the machine (root) can call.
-func kubectlScript(b *box.Box) error {
-	cmd := b.Command(context.Background(), "kubectl")
+func kubectlScript(ctx context.Context, b *box.Box) error {
+	cmd := b.Command(ctx, "kubectl")
 	script := fmt.Sprintf("#!/bin/sh\nexec env -i %s TERM=\"$TERM\" %s kubectl \"$@\"\n",
 		strings.Join(cmd.Env[:2], " "), strings.Join(b.Enter(), " "))
 	if err := os.WriteFile(filepath.Join(b.Dir(), "kubectl"), []byte(script), 0o755); err != nil {

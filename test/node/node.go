@@ -104,8 +104,8 @@ type maker = func(context.Context) (string, error)
 
 func makeImages(ctx context.Context, makers []maker) ([]string, error) {
 	var archives []string
-	for _, make := range makers {
-		archive, err := make(ctx)
+	for _, m := range makers {
+		archive, err := m(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +139,7 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 			return err
 		}
 	}
-	if err := configure(b); err != nil {
+	if err := configure(ctx, b); err != nil {
 		return err
 	}
 	if err := n.prepareKernel(ctx); err != nil {

@@ -20,16 +20,17 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts a component. It runs until it is stopped, or until the box ends.
-func (n *Node) start(name string, args ...string) error {
+// start starts a component. It runs until it is stopped, or until the box ends: the
+// context only lends its values.
+func (n *Node) start(ctx context.Context, name string, args ...string) error {
 	log := filepath.Join(n.logs, name+".log")
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log of %s: %w", name, err)
 	}
 	defer out.Close()
 	p := &process{name: name, log: log, ended: make(chan struct{})}
-	p.cmd = n.Box.Command(context.Background(), name, args...)
+	p.cmd = n.Box.Command(context.WithoutCancel(ctx), name, args...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	// An interrupt from the terminal is for the owner of the node to act on.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

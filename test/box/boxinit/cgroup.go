@@ -191,5 +191,5 @@ func joinCgroups(cgroups []spec.Cgroup, sub string) error {
 }
 
 func write(name, value string) error {
-	return os.WriteFile(name, []byte(value), 0o644)
+	return os.WriteFile(name, []byte(value), 0o600)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,7 +41,13 @@ func enter(dir, name string, args []string) error {
 			_ = cmd.Process.Signal(sig)
 		}
 	}()
-	return cmd.Wait()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); errors.As(err, &exit) {
+		os.Exit(exitCode(exit))
+	} else if err != nil {
+		return fmt.Errorf("waiting for %s: %w", name, err)
+	}
+	return nil
 }
 
 // become turns this process, which is in the box, into the command. It asks to die with its

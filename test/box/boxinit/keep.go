@@ -55,7 +55,7 @@ func keep(dir string) (err error) {
 	case <-stop:
 	case <-ended:
 	case err := <-died:
-		return fmt.Errorf("the box's PID 1 ended: %v", err)
+		return fmt.Errorf("the box's PID 1 ended: %w", err)
 	}
 	_ = init.Process.Kill()
 	<-died

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 )
 
@@ -18,10 +17,6 @@ func main() {
 	// ask to die with their parent die with this one.
 	runtime.LockOSThread()
 	err := run(os.Args[1:])
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		os.Exit(exitCode(exit))
-	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "boxinit:", err)
 		os.Exit(125)
@@ -41,5 +36,5 @@ func run(args []string) error {
 	case len(args) >= 2 && args[0] == "run":
 		return become(args[1], args[2:])
 	}
-	return errors.New("usage: boxinit keep DIR | init DIR | enter DIR NAME ARG...")
+	return errors.New("usage: boxinit keep DIR | init DIR | enter DIR NAME ARGS")
 }

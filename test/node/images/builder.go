@@ -29,10 +29,10 @@ func newBuilder() (*builder, error) {
 }
 
 // archive returns the archive called key of the image name, and makes it if it is not there.
-func (b *builder) archive(ctx context.Context, key, name string, make func(context.Context) error) (string, error) {
+func (b *builder) archive(ctx context.Context, key, name string, produce func(context.Context) error) (string, error) {
 	file := filepath.Join(b.cache, key+".tar")
 	err := tools.Once(ctx, file, func(temporary string) error {
-		if err := make(ctx); err != nil {
+		if err := produce(ctx); err != nil {
 			return err
 		}
 		return b.run(ctx, "push", "--quiet", name, "docker-archive:"+temporary+":"+name)

@@ -105,11 +105,11 @@ func (b *builder) golang(ctx context.Context) error {
 // agent runs the Dockerfile. The modules come from this machine's cache and what the build
 // writes there is dropped, so it needs no network.
 func (b *builder) agent(ctx context.Context, repository string) error {
-	for name, make := range map[string]func(context.Context) error{DebianName: b.debian, golangName: b.golang} {
+	for name, produce := range map[string]func(context.Context) error{DebianName: b.debian, golangName: b.golang} {
 		if b.run(ctx, "inspect", "--type", "image", name) == nil {
 			continue
 		}
-		if err := make(ctx); err != nil {
+		if err := produce(ctx); err != nil {
 			return err
 		}
 	}

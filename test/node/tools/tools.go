@@ -88,9 +88,23 @@ func Build(ctx context.Context, t Tool) (string, error) {
 	return dir, nil
 }
 
-// Once makes sure that the file or directory at path is there and whole: make is called with
-// a name beside it, which becomes path when make succeeds. One process does it at a time.
-func Once(ctx context.Context, path string, make func(temporary string) error) error {
+// Built says whether Build has nothing to do.
+func Built(ctx context.Context, t Tool) (bool, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return false, err
+	}
+	b, err := recipe(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	_, err = os.Stat(b.dir(cache))
+	return err == nil, nil
+}
+
+// Once makes sure that the file or directory at path is there and whole: produce is called with
+// a name beside it, which becomes path when produce succeeds. One process does it at a time.
+func Once(ctx context.Context, path string, produce func(temporary string) error) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
@@ -106,7 +120,7 @@ func Once(ctx context.Context, path string, make func(temporary string) error) e
 	if err := os.RemoveAll(temporary); err != nil {
 		return err
 	}
-	if err := make(temporary); err != nil {
+	if err := produce(temporary); err != nil {
 		return errors.Join(err, os.RemoveAll(temporary))
 	}
 	return os.Rename(temporary, path)
@@ -117,7 +131,7 @@ func lock(ctx context.Context, name string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
