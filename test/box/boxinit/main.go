@@ -16,8 +16,7 @@ func main() {
 	// Namespaces belong to threads: everything here happens on this one, and the children that
 	// ask to die with their parent die with this one.
 	runtime.LockOSThread()
-	err := run(os.Args[1:])
-	if err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "boxinit:", err)
 		os.Exit(125)
 	}
