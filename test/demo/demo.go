@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,21 +31,16 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	done()
-	// On disk and not in /tmp, which may be memory: container images go there.
-	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-demo-")
-	if err != nil {
-		return fmt.Errorf("making a state directory: %w", err)
-	}
+	// On disk and not in /tmp, which may be memory: container images go there. The box makes it.
+	dir := filepath.Join("/var/tmp", "gpucdi-demo-"+strings.ToLower(rand.Text()[:8]))
+	var err error
 	d.node, err = node.Start(ctx, node.Config{
 		Box:     box.Config{Dir: dir, Simulated: d.driver.simulated, Keep: d.keep},
 		Prepare: d.driver.prepare,
 		Images:  []func(context.Context) (string, error){images.Agent},
 		Stage:   d.out.stage,
 	})
-	if err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
-	}
-	return nil
+	return err
 }
 
 // deploy runs the agent and waits until the node offers its GPUs.

@@ -74,12 +74,6 @@ func joinNamespaces(pid int) error {
 		defer f.Close()
 		files = append(files, f)
 	}
-	// The root of a mount namespace is not that of PID 1 when the box was made in a chroot.
-	root, err := os.Open(fmt.Sprintf("/proc/%d/root", pid))
-	if err != nil {
-		return fmt.Errorf("opening the box's root: %w", err)
-	}
-	defer root.Close()
 	// A thread that shares its root with others may not change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("letting go of the shared root: %w", err)
@@ -89,7 +83,7 @@ func joinNamespaces(pid int) error {
 			return fmt.Errorf("joining %s: %w", f.Name(), err)
 		}
 	}
-	if err := errors.Join(root.Chdir(), unix.Chroot(".")); err != nil {
+	if err := os.Chdir("/"); err != nil {
 		return fmt.Errorf("entering the box's root: %w", err)
 	}
 	return nil
