@@ -76,14 +76,14 @@ func (d *demo) awaitGPUs(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the node to offer %d GPUs: it offers %q; the agent says:\n%s",
-				d.driver.gpus, out, d.agentLog())
+				d.driver.gpus, out, d.agentLog(ctx))
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-func (d *demo) agentLog() string {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+func (d *demo) agentLog(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	out, err := d.node.Kubectl(ctx, "--namespace", "gpucdi", "logs", "daemonset/gpucdi", "--tail", "20")
 	if err != nil {
