@@ -74,6 +74,10 @@ func joinNamespaces(pid int) error {
 		defer f.Close()
 		files = append(files, f)
 	}
+	root, err := os.Stat(fmt.Sprintf("/proc/%d/root/.", pid))
+	if err != nil {
+		return fmt.Errorf("looking at the box's root: %w", err)
+	}
 	// A thread that shares its root with others may not change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("letting go of the shared root: %w", err)
@@ -85,6 +89,9 @@ func joinNamespaces(pid int) error {
 	}
 	if err := os.Chdir("/"); err != nil {
 		return fmt.Errorf("entering the box's root: %w", err)
+	}
+	if here, err := os.Stat("/"); err != nil || !os.SameFile(here, root) {
+		return fmt.Errorf("entering the box's root led elsewhere (%v): a box cannot be made in a chroot", err)
 	}
 	return nil
 }
