@@ -102,7 +102,7 @@ func (b *builder) commit(ctx context.Context, name, from, source, target string,
 }
 
 func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
-	store := []string{"--root", filepath.Join(b.cache, "store"), "--runroot", "/run/gpucdi-images"}
+	store := []string{"--root", filepath.Join(b.cache, "store"), "--runroot", filepath.Join(b.cache, "run")}
 	return apart(ctx, "buildah", append(store, args...)...)
 }
 
