@@ -1,0 +1,201 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Health is the verdict on one GPU.
+type Health struct {
+	// Reason is why the GPU cannot be given out, empty when it can.
+	Reason string
+	// Heals is what would make it healthy again.
+	Heals string
+	// Since is when it became unhealthy.
+	Since time.Time
+}
+
+// Tracker follows the health of a node's GPUs, by UUID. A GPU that it has not
+// heard of is healthy. Not for concurrent use.
+type Tracker struct {
+	Policy Policy
+
+	// Quiet is how long a GPU must show nothing bad, with probes that pass,
+	// until a transient fault is over.
+	Quiet time.Duration
+
+	gpus map[string]*state
+}
+
+// state is what is known against one GPU.
+type state struct {
+	since     time.Time // of being unhealthy; zero when healthy
+	transient cause     // heals by quiet
+	reset     cause     // heals by a reset
+	fatal     cause     // heals by leaving and coming back
+	broken    cause     // as long as the probes say so
+
+	lastBad     time.Time // when something transient was last seen
+	unreachable bool      // it was away since the fatal cause
+	uncorrected uint64    // as last probed
+	asked       bool      // the driver has asked for a recovery since the reset cause
+}
+
+// cause is why a GPU is unhealthy; the zero cause is none.
+type cause struct{ reason, heals string }
+
+const (
+	healsByReset  = "a reset: nvidia-smi --gpu-reset, or a reboot of the node"
+	healsByRepair = "an exchange of the GPU"
+	healsByReturn = "the GPU's return: a reboot of the node, or a look at its power and its slot"
+)
+
+// Event takes in an XID, and returns its class.
+func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
+	g := t.of(uuid)
+	class := t.Policy.Class(xid)
+	reason := fmt.Sprintf("XID %d", xid)
+	if x, known := find(xid); known {
+		reason += ": " + x.Text
+	}
+	switch class {
+	case Transient:
+		g.transient, g.lastBad = cause{reason, t.healsByQuiet()}, at
+	case Reset:
+		g.reset, g.asked = cause{reason, healsByReset}, false
+		g.lastBad = at
+	case Fatal:
+		g.fatal, g.unreachable = cause{reason, healsByReturn}, xid == fellOffTheBus
+	case Ignore, Application:
+	}
+	g.settle(at)
+	return class
+}
+
+// Probe takes in a look at the GPU.
+func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
+	g := t.of(uuid)
+	if p.Fault != "" {
+		g.transient, g.lastBad = cause{p.Fault, t.healsByQuiet()}, at
+		g.unreachable = true
+		g.settle(at)
+		return
+	}
+	if g.unreachable && g.fatal != (cause{}) {
+		// It has been away, and is back.
+		g.transient, g.lastBad = cause{g.fatal.reason, t.healsByQuiet()}, at
+		g.fatal = cause{}
+	}
+	g.unreachable = false
+	g.broken = cause{}
+	if p.RowsFailed {
+		g.broken = cause{"a bad row of memory could not be replaced: no spare is left", healsByRepair}
+	}
+	g.judgeRecovery(p, at, t.Quiet)
+	g.judgeErrors(p)
+	if at.Sub(g.lastBad) >= t.Quiet {
+		g.transient = cause{}
+	}
+	g.settle(at)
+}
+
+// judgeRecovery believes the driver about what a GPU needs, where it tells.
+func (g *state) judgeRecovery(p Probe, at time.Time, quiet time.Duration) {
+	switch {
+	case p.Recovery == nil:
+		if p.RepairPending && g.reset == (cause{}) {
+			g.reset = cause{"a page or row of memory waits to be replaced", healsByReset}
+		}
+	case *p.Recovery != RecoveryNone:
+		if g.reset == (cause{}) {
+			g.reset = cause{"the driver asks for " + p.Recovery.String(), p.Recovery.String()}
+		}
+		g.asked = true
+	case g.asked, at.Sub(g.lastBad) >= quiet:
+		// What was asked for has been done, or the driver had ample time to
+		// ask and did not.
+		g.reset, g.asked = cause{}, false
+	}
+}
+
+// judgeErrors watches the counter of uncorrected errors. It starts anew at a
+// reset, so a lower value shows one. Where the driver tells what a GPU needs,
+// a higher value says no more than that.
+func (g *state) judgeErrors(p Probe) {
+	if p.Uncorrected == nil {
+		return
+	}
+	switch now := *p.Uncorrected; {
+	case now < g.uncorrected:
+		g.reset, g.asked = cause{}, false
+	case now > g.uncorrected && p.Recovery == nil && g.reset == (cause{}):
+		g.reset = cause{fmt.Sprintf("memory has had %d errors that cannot be corrected", now), healsByReset}
+	}
+	g.uncorrected = *p.Uncorrected
+}
+
+// Gone takes in that the driver no longer lists the GPU, or that it is lost.
+// The GPU's return is as good as a reset.
+func (t *Tracker) Gone(uuid, reason string, at time.Time) {
+	g := t.of(uuid)
+	*g = state{since: g.since, fatal: cause{reason, healsByReturn}}
+	g.settle(at)
+}
+
+// Returned takes in that a GPU that was Gone is listed again and answers.
+func (t *Tracker) Returned(uuid string, at time.Time) {
+	g := t.of(uuid)
+	*g = state{lastBad: at}
+	g.settle(at)
+}
+
+// Health returns the verdict on the GPU.
+func (t *Tracker) Health(uuid string) Health {
+	g, known := t.gpus[uuid]
+	if !known || g.since.IsZero() {
+		return Health{}
+	}
+	var reasons []string
+	var heals string
+	for _, c := range g.causes() {
+		reasons = append(reasons, c.reason)
+		if heals == "" {
+			heals = c.heals // of the worst
+		}
+	}
+	return Health{Reason: strings.Join(reasons, "; "), Heals: heals, Since: g.since}
+}
+
+// causes are those that hold, the worst first.
+func (g *state) causes() []cause {
+	var hold []cause
+	for _, c := range []cause{g.fatal, g.broken, g.reset, g.transient} {
+		if c != (cause{}) {
+			hold = append(hold, c)
+		}
+	}
+	return hold
+}
+
+// settle keeps since in step with the causes.
+func (g *state) settle(at time.Time) {
+	switch healthy := len(g.causes()) == 0; {
+	case healthy:
+		g.since = time.Time{}
+	case g.since.IsZero():
+		g.since = at
+	}
+}
+
+func (t *Tracker) of(uuid string) *state {
+	if t.gpus == nil {
+		t.gpus = map[string]*state{}
+	}
+	if t.gpus[uuid] == nil {
+		t.gpus[uuid] = &state{}
+	}
+	return t.gpus[uuid]
+}
+
+func (t *Tracker) healsByQuiet() string { return fmt.Sprintf("%s without a further fault", t.Quiet) }
