@@ -19,12 +19,13 @@ var rooms = map[string]struct {
 	why string
 }{
 	"gpu":             {nil, "the model is what all the others share, so it knows none of them"},
-	"gpu/nvml":        {[]string{"gpu", "internal/host"}, "it yields inventories; what becomes of them is not its business"},
+	"gpu/health":      {nil, "a state machine that is fed: no clock, no driver"},
+	"gpu/nvml":        {[]string{"gpu", "gpu/health", "internal/host"}, "it yields inventories; what becomes of them is not its business"},
 	"cdi":             {[]string{"gpu", "internal/host"}, "a spec is a pure function of an inventory and the driver's files"},
 	"allocator":       {[]string{"gpu"}, "the plan is pure: no I/O and no RPC can slip into Allocate"},
 	"kubelet":         {[]string{"gpu", "allocator", "internal/config"}, "it serves a plan; it must not be able to reach the driver or the disk's specs"},
 	"runtime":         {[]string{"internal/host"}, "it only asks the runtime, and is asked by the agent"},
-	"agent":           {[]string{"gpu", "gpu/nvml", "cdi", "allocator", "kubelet", "runtime", "internal/config", "internal/host"}, "the only place where the rooms meet"},
+	"agent":           {[]string{"gpu", "gpu/health", "gpu/nvml", "cdi", "allocator", "kubelet", "runtime", "internal/config", "internal/host"}, "the only place where the rooms meet"},
 	"cmd/gpucdi":      {[]string{"agent", "cdi", "gpu", "gpu/nvml", "internal/config", "internal/host"}, "flags become a Config; no logic"},
 	"internal/config": {nil, "small things that every room may use know nothing of each other"},
 	"internal/host":   {nil, "small things that every room may use know nothing of each other"},

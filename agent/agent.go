@@ -22,6 +22,10 @@ type Config struct {
 	KubeletDir string
 	CDIDir     string
 
+	// Worker is the command line of the process that talks to the driver; see
+	// nvml.Config.
+	Worker []string
+
 	// Load reads the node's config: at the start, and again at each reload.
 	Load func() (config.Config, error)
 }
@@ -48,14 +52,14 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	readings := make(chan nvml.Reading)
+	reports := make(chan nvml.Report)
 	reread := make(chan nvml.Config, 1)
 	specChanged := make(chan struct{}, 1)
 
 	group.Go(func() error {
-		nvml.Run(ctx, a.source(settings), reread, func(r nvml.Reading) {
+		nvml.Run(ctx, a.source(settings), reread, func(r nvml.Report) {
 			select {
-			case readings <- r:
+			case reports <- r:
 			case <-ctx.Done():
 			}
 		})
@@ -72,25 +76,44 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		node := newNode(a, settings, func(run func(context.Context) error) {
 			group.Go(func() error { return run(ctx) })
 		})
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case r := <-readings:
-				node.read(r)
-			case <-specChanged:
-				if !a.spec.Touched() {
-					continue // it was our own doing
-				}
-			case <-reload:
-				if node.reload() {
-					replace(reread, a.source(node.settings))
-				}
-			}
+		for node.await(ctx, wakers{reports, specChanged, reload, reread}) {
 			node.reconcile()
 		}
+		return nil
 	})
 	return group.Wait()
+}
+
+// wakers are what wakes the reconcile loop, and what it wakes in turn.
+type wakers struct {
+	reports     <-chan nvml.Report
+	specChanged <-chan struct{}
+	reload      <-chan struct{}
+	reread      chan nvml.Config
+}
+
+// await waits until there is something to reconcile; it returns false when ctx
+// has ended.
+func (n *node) await(ctx context.Context, w wakers) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case r := <-w.reports:
+			if n.hear(r, time.Now()) {
+				return true
+			}
+		case <-w.specChanged:
+			if n.agent.spec.Touched() { // and not by ourselves
+				return true
+			}
+		case <-w.reload:
+			if n.reload() {
+				replace(w.reread, n.agent.source(n.settings))
+				return true
+			}
+		}
+	}
 }
 
 func (a *Agent) source(settings config.Config) nvml.Config {
@@ -98,7 +121,9 @@ func (a *Agent) source(settings config.Config) nvml.Config {
 		Node:       a.cfg.Node,
 		DriverRoot: a.cfg.DriverRoot,
 		Library:    a.cfg.Library,
-		Retry:      time.Duration(settings.Health.ProbeInterval),
+		Interval:   time.Duration(settings.Health.ProbeInterval),
+		CallWithin: time.Duration(settings.Health.CallTimeout),
+		Worker:     a.cfg.Worker,
 	}
 }
 

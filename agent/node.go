@@ -1,14 +1,18 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -26,19 +30,28 @@ type node struct {
 	reading *nvml.Reading  // the latest; nil until the first
 	known   *gpu.Inventory // every GPU that was read since the start
 	offered *gpu.Inventory // as the kubelet was last told
+	health  *health.Tracker
 	plugins map[string]*kubelet.Plugin
 }
 
 func newNode(a *Agent, settings config.Config, start func(func(context.Context) error)) *node {
-	return &node{
-		agent:    a,
-		log:      a.log,
-		start:    start,
-		settings: settings,
-		known:    &gpu.Inventory{},
-		offered:  &gpu.Inventory{},
-		plugins:  map[string]*kubelet.Plugin{},
+	n := &node{
+		agent:   a,
+		log:     a.log,
+		start:   start,
+		known:   &gpu.Inventory{},
+		offered: &gpu.Inventory{},
+		health:  &health.Tracker{},
+		plugins: map[string]*kubelet.Plugin{},
 	}
+	n.configure(settings)
+	return n
+}
+
+func (n *node) configure(settings config.Config) {
+	n.settings = settings
+	n.health.Quiet = time.Duration(settings.Health.QuietPeriod)
+	n.health.Policy = health.Policy{Ignore: settings.Health.XIDs.Ignore, Fatal: settings.Health.XIDs.Fatal}
 }
 
 // reload reads the config again. One that is wrong changes nothing.
@@ -49,25 +62,56 @@ func (n *node) reload() bool {
 		return false
 	}
 	n.log.Info("config and driver are read again")
-	n.settings = settings
+	n.configure(settings)
 	return true
 }
 
-// read takes in what the driver said.
-func (n *node) read(r nvml.Reading) {
+// hear takes in what the driver said, and returns whether anything has to be
+// done about it.
+func (n *node) hear(r nvml.Report, at time.Time) bool {
+	switch r := r.(type) {
+	case nvml.Reading:
+		n.read(r, at)
+		return true
+	case nvml.XID:
+		class := n.health.Event(r.GPU, r.Code, at)
+		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "xid", r.Code, "class", class)
+	case nvml.Probes:
+		for uuid, p := range r {
+			n.health.Probe(uuid, p, at)
+		}
+	case nvml.Trouble:
+		n.health.Probe(r.GPU, health.Probe{Fault: r.Reason}, at)
+	}
+	return slices.ContainsFunc(n.offered.GPUs, func(g gpu.GPU) bool {
+		return (n.health.Health(g.UUID).Reason == "") != (g.Fault == "")
+	})
+}
+
+// read takes in a reading of the driver.
+func (n *node) read(r nvml.Reading, at time.Time) {
+	defer func() { n.reading = &r }()
 	if r.Err != nil {
 		if n.reading == nil || n.reading.Err == nil || n.reading.Err.Error() != r.Err.Error() {
 			n.logNoDriver(r.Err)
 		}
-	} else {
-		n.known = gpu.Retain(n.known, r.Inventory)
-		n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
-			"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
-		for _, u := range r.Inventory.Unreadable {
-			n.log.Error("GPU does not answer and cannot be offered: look for its Xid in the kernel log", "index", u.Index, "fault", u.Fault)
+		return
+	}
+	for _, g := range n.known.GPUs {
+		_, here := r.Inventory.Find(g.UUID)
+		switch was := g.Fault == gpu.FaultGone; {
+		case !here && !was:
+			n.health.Gone(g.UUID, gpu.FaultGone, at)
+		case here && was:
+			n.health.Returned(g.UUID, at)
 		}
 	}
-	n.reading = &r
+	n.known = gpu.Retain(n.known, r.Inventory)
+	n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
+		"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
+	for _, u := range r.Inventory.Unreadable {
+		n.log.Error("GPU does not answer and cannot be offered: look for its Xid in the kernel log", "index", u.Index, "fault", u.Fault)
+	}
 }
 
 func (n *node) logNoDriver(err error) {
@@ -102,6 +146,9 @@ func (n *node) reconcile() {
 // host give it, and the parts of their spec.
 func (n *node) inspect() (*gpu.Inventory, cdi.Parts) {
 	err := n.reading.Err
+	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {
+		err = errors.New(noDriver)
+	}
 	var parts cdi.Parts
 	if err == nil && len(n.known.GPUs) > 0 {
 		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known)
@@ -110,7 +157,7 @@ func (n *node) inspect() (*gpu.Inventory, cdi.Parts) {
 		if err != nil {
 			return oneLine(err)
 		}
-		return parts.Faults[g.UUID]
+		return cmp.Or(n.health.Health(g.UUID).Reason, parts.Faults[g.UUID])
 	}), parts
 }
 
@@ -153,7 +200,7 @@ func (n *node) report(now *gpu.Inventory) {
 		log := n.log.With("gpu", c.GPU.UUID, "index", c.GPU.Index, "product", c.GPU.Product)
 		switch {
 		case c.GPU.Fault != "":
-			log.Error("GPU is unhealthy", "reason", c.GPU.Fault)
+			log.Error("GPU is unhealthy", "reason", c.GPU.Fault, "heals", n.health.Health(c.GPU.UUID).Heals)
 		case c.New:
 			log.Info("GPU is offered")
 		default:
@@ -170,6 +217,10 @@ func stillHealthy(before, now *gpu.Inventory) *gpu.Inventory {
 		return after.Fault
 	})
 }
+
+// noDriver is the fault of a GPU whose driver is not there any more; where one
+// was looked for stands in the log once.
+const noDriver = "the driver is gone; install it again"
 
 // oneLine writes an error, which may be several, as the one line that tables
 // and events have room for.

@@ -31,6 +31,12 @@ type CUDAVersion struct{ Major, Minor int }
 // MarshalText implements encoding.TextMarshaler.
 func (v CUDAVersion) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *CUDAVersion) UnmarshalText(text []byte) error {
+	_, err := fmt.Sscanf(string(text), "%d.%d", &v.Major, &v.Minor)
+	return err
+}
+
 func (v CUDAVersion) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
 // GPU is one physical GPU.
@@ -66,6 +72,12 @@ type ComputeCapability struct{ Major, Minor int }
 
 // MarshalText implements encoding.TextMarshaler.
 func (c ComputeCapability) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *ComputeCapability) UnmarshalText(text []byte) error {
+	_, err := fmt.Sscanf(string(text), "%d.%d", &c.Major, &c.Minor)
+	return err
+}
 
 func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 

@@ -1,5 +1,10 @@
 package gpu
 
+import (
+	"fmt"
+	"slices"
+)
+
 // Link is how one GPU reaches another.
 type Link struct {
 	Peer string `json:"peer"` // the other GPU's UUID
@@ -37,3 +42,13 @@ func (p PCIePath) String() string {
 
 // MarshalText implements encoding.TextMarshaler.
 func (p PCIePath) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *PCIePath) UnmarshalText(text []byte) error {
+	i := slices.Index(pcieNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("reading a PCIe path: %q is none", text)
+	}
+	*p = PCIePath(i)
+	return nil
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -26,6 +27,10 @@ at the end, since running pods need them. SIGHUP reads the config and the
 driver again.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("finding this program, to run it again: %w", err)
+			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			if nodeName != "" {
 				log = log.With("node", nodeName)
@@ -38,6 +43,7 @@ driver again.`,
 				Library:    where.library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
+				Worker:     []string{self, workerName},
 				Load:       func() (config.Config, error) { return config.Load(configFile) },
 			}, log).Run(cmd.Context(), hangups(cmd.Context()))
 		},

@@ -27,7 +27,7 @@ func (s session) read(index int) (gpu.GPU, nvml.Device, error) {
 	g := gpu.GPU{UUID: uuid, Index: index, NUMANode: gpu.NUMAUnknown}
 	err := errors.Join(s.readPlace(&g, dev), s.readTraits(&g, dev))
 	if err != nil {
-		g.Fault = strings.ReplaceAll(err.Error(), "\n", "; ")
+		g.Fault = oneLine(err)
 	}
 	return g, dev, nil
 }
@@ -143,3 +143,6 @@ func architecture(a nvml.DeviceArchitecture) gpu.Architecture {
 		return gpu.ArchitectureUnknown
 	}
 }
+
+// oneLine writes an error, which may be several, as one line.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

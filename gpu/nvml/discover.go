@@ -3,6 +3,7 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -30,7 +31,8 @@ func Discover(node host.Root, library string) (inv *gpu.Inventory, err error) {
 			err = errors.Join(err, fmt.Errorf("shutting NVML down: %w", ret))
 		}
 	}()
-	return session{lib: lib, node: node}.inventory()
+	inv, _, err = session{lib: lib, node: node}.inventory(nil, func(int) error { return nil })
+	return inv, err
 }
 
 func initError(library string, ret nvml.Return) error {
@@ -46,28 +48,43 @@ func initError(library string, ret nvml.Return) error {
 	return fmt.Errorf("initialising NVML from %s: %w (%s)", library, ret, advice)
 }
 
-func (s session) inventory() (*gpu.Inventory, error) {
+// inventory reads all GPUs but those with the skipped indexes, and returns
+// their handles by UUID. ask is called ahead of calls that may never come back,
+// with the index of the GPU that they are about, or nobody.
+func (s session) inventory(skip []int, ask func(index int) error) (*gpu.Inventory, map[string]nvml.Device, error) {
+	if err := ask(nobody); err != nil {
+		return nil, nil, err
+	}
 	driver, err := s.driver()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	count, ret := s.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("counting the GPUs: %w", ret)
+		return nil, nil, fmt.Errorf("counting the GPUs: %w", ret)
 	}
 	inv := &gpu.Inventory{Driver: driver}
-	var devices []nvml.Device // of inv.GPUs, by position
+	devices := map[string]nvml.Device{}
 	for index := range count {
+		if slices.Contains(skip, index) {
+			continue
+		}
+		if err := ask(index); err != nil {
+			return nil, nil, err
+		}
 		g, dev, err := s.read(index)
 		if err != nil {
 			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: index, Fault: err.Error()})
 			continue
 		}
 		inv.GPUs = append(inv.GPUs, g)
-		devices = append(devices, dev)
+		devices[g.UUID] = dev
+	}
+	if err := ask(nobody); err != nil {
+		return nil, nil, err
 	}
 	s.link(inv.GPUs, devices)
-	return inv, nil
+	return inv, devices, nil
 }
 
 func (s session) driver() (gpu.Driver, error) {

@@ -8,19 +8,19 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// link fills in the Links of each two GPUs. devices are the GPUs' handles, by
-// position. A link that cannot be read is left unknown: it only makes the
+// link fills in the Links of each two GPUs. devices are their handles, by
+// UUID. A link that cannot be read is left unknown: it only makes the
 // choice among healthy GPUs worse, and must not make one unhealthy.
-func (s session) link(gpus []gpu.GPU, devices []nvml.Device) {
+func (s session) link(gpus []gpu.GPU, devices map[string]nvml.Device) {
 	lanes := make([]nvlinks, len(gpus))
-	for i, dev := range devices {
-		lanes[i] = s.nvlinks(dev)
+	for i, g := range gpus {
+		lanes[i] = s.nvlinks(devices[g.UUID])
 	}
 	for i := range gpus {
 		for j := i + 1; j < len(gpus); j++ {
 			l := gpu.Link{
 				NVLinks: lanes[i].to(lanes[j], gpus[j].PCIBusID),
-				PCIe:    pciePath(devices[i], devices[j]),
+				PCIe:    pciePath(devices[gpus[i].UUID], devices[gpus[j].UUID]),
 			}
 			l.Peer = gpus[j].UUID
 			gpus[i].Links = append(gpus[i].Links, l)

@@ -2,34 +2,38 @@ package nvml
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Reading is what one look at the node's driver gave.
-type Reading struct {
-	Inventory *gpu.Inventory  // nil when Err is set
-	Driver    host.DriverRoot // where the driver was found
-
-	// Err says why there is no inventory. A *host.NoDriverError means
-	// that the node has no driver, which is a state, not a failure.
-	Err error
-}
-
-// Config says where the driver is looked for.
+// Config says where the driver is looked for, and how.
 type Config struct {
 	Node       host.Root
 	DriverRoot string // the node's path of the only root to look at; empty: the known places
 	Library    string // the node's path of NVML; empty: found in the driver root
 
-	// Retry is how long Run waits before it looks again while there is no
-	// driver or no GPU.
-	Retry time.Duration
+	// Interval is the time between two probes, and between two looks for a
+	// driver that is not there.
+	Interval time.Duration
+
+	// CallWithin is how long a call into the driver may take.
+	CallWithin time.Duration
+
+	// Worker is the command line of a process that calls Serve; what it is to
+	// do comes after it.
+	Worker []string
 }
 
-// Read finds the driver and reads its GPUs once.
+// Read finds the driver and reads its GPUs once, in this process.
 func Read(cfg Config) Reading {
 	root, err := host.FindDriver(cfg.Node, cfg.DriverRoot, cfg.Library)
 	if err != nil {
@@ -39,23 +43,174 @@ func Read(cfg Config) Reading {
 	return Reading{Inventory: inv, Driver: root, Err: err}
 }
 
-// Run yields a reading at once, another whenever reload delivers a config,
-// which it follows from then on, and, while there is no GPU to offer, one
-// every cfg.Retry. It returns when ctx ends, after the call into the driver
-// that may be under way.
-func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Reading)) {
-	for {
-		reading := Read(cfg)
-		yield(reading)
-		var again <-chan time.Time
-		if reading.Err != nil || len(reading.Inventory.GPUs) == 0 {
-			again = time.After(cfg.Retry)
+// source keeps a worker at the driver.
+type source struct {
+	cfg    Config
+	reload <-chan Config
+	yield  func(Report)
+
+	latest  *gpu.Inventory // as last told, the doubted GPUs included
+	doubted map[int]string // why, by the index of a GPU that held a call up
+}
+
+// Run yields what the driver says, until ctx ends: a Reading at once and
+// whenever it has changed, and in between what happens to the GPUs. It follows
+// the driver through removal, upgrade and failure, and looks anew whenever
+// reload delivers a config, which it uses from then on. It never waits for a
+// call into the driver.
+func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
+	s := &source{cfg: cfg, reload: reload, yield: yield, doubted: map[int]string{}}
+	for ctx.Err() == nil {
+		if err := s.follow(ctx); err == nil {
+			continue
 		}
 		select {
 		case <-ctx.Done():
-			return
-		case cfg = <-reload:
-		case <-again:
+		case s.cfg = <-reload:
+			s.doubted = map[int]string{}
+		case <-time.After(jitter(s.cfg.Interval)):
 		}
 	}
+}
+
+// jitter adds up to a quarter, so that agents that lost one thing do not all
+// come back at once.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+
+// follow finds the driver and lets a worker hold it until what was found has
+// changed. An error is yielded before it is returned.
+func (s *source) follow(ctx context.Context) error {
+	root, err := host.FindDriver(s.cfg.Node, s.cfg.DriverRoot, s.cfg.Library)
+	if err != nil {
+		s.yield(Reading{Err: err})
+		return err
+	}
+	p, err := s.start(ctx, root)
+	if err != nil {
+		s.yield(Reading{Err: err})
+		return err
+	}
+	if err = s.hear(ctx, root, p); err != nil && ctx.Err() == nil {
+		s.yield(Reading{Err: err})
+	}
+	p.kill()
+	defer p.marker.file.Close()
+	// Where one worker is stuck inside the driver, a second one would only
+	// join it.
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+	}
+	return err
+}
+
+// hear passes on what a worker says until the driver is another or the worker
+// fails.
+func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) error {
+	identity := driverIdentity(s.cfg.Node, root)
+	look := time.NewTicker(s.cfg.Interval)
+	defer look.Stop()
+	overdue := time.NewTimer(s.cfg.CallWithin)
+	defer overdue.Stop()
+	marked := p.marker.get()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s.cfg = <-s.reload:
+			s.doubted = map[int]string{}
+			return nil
+		case <-look.C:
+			if driverIdentity(s.cfg.Node, root) != identity {
+				return nil
+			}
+		case <-overdue.C:
+			if now := p.marker.get(); now != marked { // it is slow, not stuck
+				marked = now
+				overdue.Reset(s.cfg.CallWithin)
+				continue
+			}
+			return s.trouble(marked.index, fmt.Errorf("unresponsive: a call into the driver has not come back within %s", s.cfg.CallWithin))
+		case m, open := <-p.messages:
+			if !open {
+				err := <-p.ended
+				p.ended <- err
+				return s.trouble(p.marker.get().index, err)
+			}
+			marked = p.marker.get()
+			overdue.Reset(s.cfg.CallWithin + m.Waits)
+			if m.Failed != "" {
+				return errors.New(m.Failed)
+			}
+			s.pass(m, root)
+		}
+	}
+}
+
+// pass yields the reports in a message.
+func (s *source) pass(m message, root host.DriverRoot) {
+	if m.Inventory != nil {
+		s.latest = s.complete(m.Inventory)
+		s.yield(Reading{Inventory: s.latest, Driver: root})
+	}
+	if m.Probes != nil {
+		s.yield(m.Probes)
+	}
+	if m.XID != nil {
+		s.yield(*m.XID)
+	}
+}
+
+// complete adds the doubted GPUs to an inventory that leaves them out, as they
+// were known before. One that is in it is doubted no more.
+func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
+	whole := *told
+	for index, reason := range s.doubted {
+		at := func(g gpu.GPU) bool { return g.Index == index }
+		if slices.ContainsFunc(told.GPUs, at) {
+			delete(s.doubted, index)
+			continue
+		}
+		if i := slices.IndexFunc(s.latest.GPUs, at); i >= 0 {
+			g := s.latest.GPUs[i]
+			g.Fault = reason
+			whole.GPUs = append(whole.GPUs, g)
+		}
+	}
+	slices.SortFunc(whole.GPUs, func(a, b gpu.GPU) int { return a.Index - b.Index })
+	return &whole
+}
+
+// trouble blames the GPU that was asked, if it was one, and doubts it from now
+// on; then the other GPUs are not concerned and there is no error.
+func (s *source) trouble(asking int, err error) error {
+	if s.latest == nil {
+		return err
+	}
+	i := slices.IndexFunc(s.latest.GPUs, func(g gpu.GPU) bool { return g.Index == asking })
+	if i < 0 {
+		return err
+	}
+	s.doubted[asking] = err.Error()
+	s.yield(Trouble{GPU: s.latest.GPUs[i].UUID, Reason: err.Error()})
+	return nil
+}
+
+// driverIdentity tells one state of the kernel's driver from another: its
+// version, its GPUs, and the library that goes with it. A worker knows only
+// the one that it was started with.
+func driverIdentity(node host.Root, root host.DriverRoot) string {
+	var parts []string
+	if info, err := os.Stat(root.LocalPath(root.NVML)); err == nil {
+		parts = append(parts, root.LocalPath(root.NVML), info.ModTime().String())
+	}
+	if version, err := node.ReadFile("/proc/driver/nvidia/version"); err == nil {
+		parts = append(parts, string(version))
+	}
+	if gpus, err := node.ReadDir("/proc/driver/nvidia/gpus"); err == nil {
+		for _, g := range gpus {
+			parts = append(parts, path.Base(g.Name()))
+		}
+	}
+	return strings.Join(parts, "\n")
 }

@@ -41,11 +41,27 @@ const (
 	ByAnnotation PassBy = "annotation" // what came before it: containerd 1.7.0, CRI-O 1.24
 )
 
-// Health says how often the node's GPUs are looked at.
+// Health says how the node's GPUs are watched.
 type Health struct {
-	// ProbeInterval is how long the agent waits before it looks again for a
-	// driver or a GPU that is not there.
+	// ProbeInterval is the time between two looks at every GPU, and between
+	// two looks for a driver or a GPU that is not there.
 	ProbeInterval Duration `json:"probeInterval"`
+
+	// QuietPeriod is how long a GPU must show no further fault until one that
+	// may pass by itself is over.
+	QuietPeriod Duration `json:"quietPeriod"`
+
+	// CallTimeout is how long a call into the driver may take until the GPU
+	// that it is about counts as unresponsive.
+	CallTimeout Duration `json:"callTimeout"`
+
+	XIDs XIDs `json:"xids"`
+}
+
+// XIDs overrides what single XIDs mean.
+type XIDs struct {
+	Ignore []int `json:"ignore"`
+	Fatal  []int `json:"fatal"`
 }
 
 // Duration is a time.Duration that is written as Go writes it: "5s", "1m30s".
@@ -67,7 +83,11 @@ func Default() Config {
 		APIVersion: APIVersion,
 		Kind:       Kind,
 		CDI:        CDI{PassBy: []PassBy{ByField, ByAnnotation}},
-		Health:     Health{ProbeInterval: Duration(5 * time.Second)},
+		Health: Health{
+			ProbeInterval: Duration(5 * time.Second),
+			QuietPeriod:   Duration(time.Minute),
+			CallTimeout:   Duration(30 * time.Second),
+		},
 	}
 }
 
@@ -116,6 +136,17 @@ func (c Config) validate() error {
 	}
 	if d := time.Duration(c.Health.ProbeInterval); d < time.Second {
 		errs = append(errs, fmt.Errorf("health.probeInterval is %s, want at least 1s", d))
+	}
+	if d := time.Duration(c.Health.QuietPeriod); d < 0 {
+		errs = append(errs, fmt.Errorf("health.quietPeriod is %s, want 0s or more", d))
+	}
+	if d := time.Duration(c.Health.CallTimeout); d < time.Second {
+		errs = append(errs, fmt.Errorf("health.callTimeout is %s, want at least 1s", d))
+	}
+	for _, xid := range c.Health.XIDs.Ignore {
+		if slices.Contains(c.Health.XIDs.Fatal, xid) {
+			errs = append(errs, fmt.Errorf("health.xids has %d in ignore and in fatal, want one of them", xid))
+		}
 	}
 	return errors.Join(errs...)
 }

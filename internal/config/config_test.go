@@ -34,12 +34,12 @@ func TestParseNamesEveryProblemAtOnce(t *testing.T) {
 apiVersion: v2
 kind: Node
 cdi: {passBy: [hook]}
-health: {probeInterval: 1ms}
+health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: 2ms, xids: {ignore: [79], fatal: [48, 79]}}
 `))
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{`"v2"`, `"Node"`, `"hook"`, "1ms"} {
+	for _, part := range []string{`"v2"`, `"Node"`, `"hook"`, "1ms", "-1s", "2ms", "79"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}

@@ -68,9 +68,6 @@ func Start(ctx context.Context, cfg Config) (*Box, error) {
 	if b.spec, err = spec.Read(s.Dir); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	if out, err := b.Command(ctx, "true").CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("running a first command in the box: %w: %s", err, out), b.Close())
-	}
 	return b, nil
 }
 

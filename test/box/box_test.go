@@ -18,6 +18,32 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
+// ownerDir makes this test binary the owner of a box there, instead of running tests.
+const ownerDir = "BOX_TEST_OWNER_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(ownerDir); dir != "" {
+		own(dir, os.Getenv("BOX_TEST_KEEP") == "1")
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// own starts a box, says so, and stays until its standard input ends.
+func own(dir string, keep bool) {
+	b, err := box.Start(context.Background(), box.Config{Dir: dir, Keep: keep})
+	if err != nil {
+		os.Stdout.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	if err := b.Command(context.Background(), "sleep", "1000").Start(); err != nil {
+		os.Stdout.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	os.Stdout.WriteString("up\n")
+	_, _ = bufio.NewReader(os.Stdin).ReadByte()
+}
+
 func start(t *testing.T, cfg box.Config) *box.Box {
 	t.Helper()
 	cfg.Dir = filepath.Join(t.TempDir(), "box")
@@ -223,6 +249,38 @@ func TestCommandsEndAsTheyShould(t *testing.T) {
 	}
 }
 
+func TestNothingIsLeftWhenTheOwnerCrashes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "box")
+	owner := startOwner(t, dir)
+	cgroups := cgroupsOf(t, dir)
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Wait()
+	await(t, "the box to be gone", func() bool { return remains(t, dir, cgroups...) == "" })
+}
+
+func TestAKeptBoxOutlivesItsOwner(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "box")
+	owner := startOwner(t, dir, "BOX_TEST_KEEP=1")
+	cgroups := cgroupsOf(t, dir)
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Wait()
+	kept, err := box.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, kept.Command(t.Context(), "hostname")); got != "box" {
+		t.Errorf("a command in the kept box: %q", got)
+	}
+	if err := syscall.Kill(kept.Keeper(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the box to be gone", func() bool { return remains(t, dir, cgroups...) == "" })
+}
+
 func TestAFailedStartSaysWhy(t *testing.T) {
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o644); err != nil {
@@ -248,6 +306,27 @@ func TestAFailedStartSaysWhy(t *testing.T) {
 	if left := remains(t, filepath.Dir(cases[2].cfg.Dir)+"/box"); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
+}
+
+// startOwner runs this test binary as the owner of a box.
+func startOwner(t *testing.T, dir string, env ...string) *exec.Cmd {
+	t.Helper()
+	owner := exec.Command(os.Args[0])
+	owner.Env = append(append(os.Environ(), ownerDir+"="+dir), env...)
+	out, err := owner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owner.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
+		t.Fatalf("the owner of a box says %q, %v", line, err)
+	}
+	return owner
 }
 
 func running(t *testing.T, b *box.Box, command string) bool {

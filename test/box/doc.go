@@ -7,7 +7,7 @@
 // it and also when the owner crashes. With Config.Keep it outlives its owner until that
 // process gets a SIGTERM.
 //
-// It needs root, no chroot around it, and the go command, and to be called from within this
-// module. It knows nothing of Kubernetes, containers or GPUs; a simulated driver is installed
-// by writing below Root into a box that was started with Config.Simulated.
+// It needs root and the go command, and to be called from within this module. It knows
+// nothing of Kubernetes, containers or GPUs; a simulated driver is installed by writing below
+// Root into a box that was started with Config.Simulated.
 package box

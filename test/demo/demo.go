@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,16 +31,21 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	done()
-	// On disk and not in /tmp, which may be memory: container images go there. The box makes it.
-	dir := filepath.Join("/var/tmp", "gpucdi-demo-"+strings.ToLower(rand.Text()[:8]))
-	var err error
+	// On disk and not in /tmp, which may be memory: container images go there.
+	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-demo-")
+	if err != nil {
+		return fmt.Errorf("making a state directory: %w", err)
+	}
 	d.node, err = node.Start(ctx, node.Config{
 		Box:     box.Config{Dir: dir, Simulated: d.driver.simulated, Keep: d.keep},
 		Prepare: d.driver.prepare,
 		Images:  []func(context.Context) (string, error){images.Agent},
 		Stage:   d.out.stage,
 	})
-	return err
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	return nil
 }
 
 // deploy runs the agent and waits until the node offers its GPUs.
@@ -76,14 +81,14 @@ func (d *demo) awaitGPUs(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the node to offer %d GPUs: it offers %q; the agent says:\n%s",
-				d.driver.gpus, out, d.agentLog(ctx))
+				d.driver.gpus, out, d.agentLog())
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-func (d *demo) agentLog(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+func (d *demo) agentLog() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	out, err := d.node.Kubectl(ctx, "--namespace", "gpucdi", "logs", "daemonset/gpucdi", "--tail", "20")
 	if err != nil {

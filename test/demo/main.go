@@ -48,18 +48,17 @@ func run(ctx context.Context, out *progress, keep bool) (err error) {
 	if err := d.start(ctx); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			out.abandon()
-		}
-		if keep && ctx.Err() == nil {
-			d.farewell()
-			return
-		}
-		err = errors.Join(err, d.end())
-	}()
+	if !keep {
+		defer func() { err = errors.Join(err, d.end()) }()
+	}
 	if err := d.deploy(ctx); err != nil {
 		return err
 	}
-	return d.show(ctx)
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	if keep {
+		d.farewell()
+	}
+	return nil
 }

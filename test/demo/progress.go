@@ -47,7 +47,6 @@ func (p *progress) stage(name string) (done func()) {
 func (p *progress) abandon() {
 	if p.stop != nil {
 		p.stop()
-		p.stop = nil
 		fmt.Fprintln(p.out)
 	}
 }

@@ -78,14 +78,21 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 	if n.driver, err = simdriver.Install(n.root, profile); err != nil {
 		t.Fatal(err)
 	}
-	n.configure(t, "")
+	n.configure(t)
 	return n
 }
 
-// configure writes the agent's config, with a line more than the tests need.
-func (n *node) configure(t *testing.T, line string) {
+// health makes the agent quick to see and to forgive.
+const health = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 2s}"
+
+// configure writes the agent's config: these lines, and health unless they
+// have their own.
+func (n *node) configure(t *testing.T, lines ...string) {
 	t.Helper()
-	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\nhealth: {probeInterval: 1s}\n" + line + "\n"
+	if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, "health:") }) {
+		lines = append(lines, health)
+	}
+	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n" + strings.Join(lines, "\n") + "\n"
 	if err := os.WriteFile(n.config, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}

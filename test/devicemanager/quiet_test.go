@@ -107,7 +107,11 @@ func TestAllocateOfEight(t *testing.T) {
 // TestAllocateTouchesNothing counts NVML calls and traces the system calls
 // with a file name, of the whole agent, over many allocations by the kubelet.
 func TestAllocateTouchesNothing(t *testing.T) {
-	n, k := both(t)
+	n := newNode(t, simdriver.H100x8())
+	n.configure(t, "health: {probeInterval: 1h}") // the probes call NVML too
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 8, 8)
 	client, gpus := n.client(t), n.uuids()
 	allocate := func() {
 		for range 20 {

@@ -121,8 +121,7 @@ func ownVar(s *spec.Spec, root string) error {
 			return fmt.Errorf("making the box's /var: %w", err)
 		}
 	}
-	// Relative, so that it leads to the box's /run from outside too.
-	if err := os.Symlink("../run", filepath.Join(dir, "run")); err != nil {
+	if err := os.Symlink("/run", filepath.Join(dir, "run")); err != nil {
 		return fmt.Errorf("making the box's /var/run: %w", err)
 	}
 	return mount(dir, filepath.Join(root, "var"), "", unix.MS_BIND, "")

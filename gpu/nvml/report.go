@@ -1,0 +1,42 @@
+package nvml
+
+import (
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/health"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// Report is something that the driver said, or did not: a Reading, Probes, an
+// XID, or Trouble.
+type Report interface{ report() }
+
+// Reading is what one look at the node's driver gave.
+type Reading struct {
+	Inventory *gpu.Inventory  // nil when Err is set
+	Driver    host.DriverRoot // where the driver was found
+
+	// Err says why there is no inventory. A *host.NoDriverError means that the
+	// node has no driver, which is a state, not a failure.
+	Err error
+}
+
+// Probes are looks at GPUs, by UUID.
+type Probes map[string]health.Probe
+
+// XID is an error event of a GPU.
+type XID struct {
+	GPU  string // its UUID
+	Code int
+}
+
+// Trouble is a call into the driver that did not come back, or ended the
+// process that made it.
+type Trouble struct {
+	GPU    string // the UUID of the one that it was about
+	Reason string
+}
+
+func (Reading) report() {}
+func (Probes) report()  {}
+func (XID) report()     {}
+func (Trouble) report() {}

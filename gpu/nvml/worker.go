@@ -1,0 +1,141 @@
+package nvml
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// Work says what the process that holds the driver is to do.
+type Work struct {
+	Node     host.Root
+	Library  string        // this process's path of NVML
+	Interval time.Duration // between two probes of all GPUs
+
+	// Doubted are the indexes of GPUs that have held a call up before, or
+	// ended the process. They are asked only after all the others.
+	Doubted []int
+}
+
+// worker is a process that does nothing but talk to the driver. A driver can
+// hold a call for ever or end the process that makes it, and its library can
+// only be loaded once in a process: so the agent lets another process call it,
+// which it can lose.
+type worker struct {
+	session
+	work   Work
+	out    *json.Encoder
+	marker marker
+	calls  uint32 // as marked
+
+	told    *gpu.Inventory         // the latest
+	devices map[string]nvml.Device // of it, by UUID
+	events  events
+}
+
+// Serve holds the driver and writes what it says to out, until the driver
+// fails, out is closed, or the process is killed, which is how it is meant to
+// end. An error is told on out too.
+func Serve(work Work, out io.Writer) error {
+	w := &worker{work: work, out: json.NewEncoder(out), marker: inheritedMarker()}
+	err := w.serve()
+	if err != nil {
+		_ = w.out.Encode(message{Failed: err.Error()})
+	}
+	return err
+}
+
+func (w *worker) serve() error {
+	if err := w.asking(nobody); err != nil {
+		return err
+	}
+	lib := nvml.New(nvml.WithLibraryPath(w.work.Library))
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		return initError(w.work.Library, ret)
+	}
+	w.session = session{lib: lib, node: w.work.Node}
+	for {
+		round := []func() error{w.tellInventory, w.tellProbes, w.tellEvents, w.trust}
+		for _, step := range round {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// asking marks whom the next calls are about.
+func (w *worker) asking(index int) error {
+	w.calls++
+	return w.marker.set(mark{calls: w.calls, index: index})
+}
+
+// whole says whether all GPUs were read without a fault.
+func whole(inv *gpu.Inventory) bool {
+	return inv != nil && len(inv.Unreadable) == 0 &&
+		!slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return g.Fault != "" })
+}
+
+// tellInventory reads the GPUs, unless they have all been read well. NVML's
+// list of GPUs is made by its Init: what is plugged in later is for the next
+// process to see.
+func (w *worker) tellInventory() error {
+	if whole(w.told) {
+		return nil
+	}
+	inv, devices, err := w.inventory(w.work.Doubted, w.asking)
+	if err != nil {
+		return err
+	}
+	if reflect.DeepEqual(inv, w.told) {
+		return nil
+	}
+	w.told, w.devices = inv, devices
+	return w.out.Encode(message{Inventory: inv})
+}
+
+// trust lets the next round ask the GPUs that were left out, if they answer a
+// simple question: whoever hangs or ends the process does it here, after all
+// the others were asked and heard.
+func (w *worker) trust() error {
+	for _, index := range w.work.Doubted {
+		if err := w.asking(index); err != nil {
+			return err
+		}
+		if _, dev, err := w.read(index); err == nil {
+			w.probe(dev)
+		}
+	}
+	if len(w.work.Doubted) > 0 {
+		w.work.Doubted, w.told = nil, nil
+	}
+	return nil
+}
+
+// tellProbes looks at every GPU of the inventory.
+func (w *worker) tellProbes() error {
+	probes := Probes{}
+	var answering []gpu.GPU
+	for _, g := range w.told.GPUs {
+		if err := w.asking(g.Index); err != nil {
+			return err
+		}
+		p := w.probe(w.devices[g.UUID])
+		probes[g.UUID] = p
+		if p.Fault == "" {
+			answering = append(answering, g)
+		}
+	}
+	if err := errors.Join(w.listen(answering), w.asking(nobody)); err != nil {
+		return err
+	}
+	return w.out.Encode(message{Probes: probes, Waits: w.work.Interval})
+}

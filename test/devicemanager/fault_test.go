@@ -1,0 +1,192 @@
+package devicemanager
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// NVML's error codes that faults return here.
+const (
+	unknownError = 999
+	gpuIsLost    = 15
+)
+
+// fault is something that goes wrong under a running agent, and how it ends.
+type fault struct {
+	name   string
+	happen func(n *node, gpu string) error
+	end    func(n *node, gpu string) error // nil: it ends by itself
+
+	healthy  int64 // GPUs that stay healthy while it lasts
+	capacity int64 // GPUs that stay listed while it lasts
+}
+
+func faults() []fault {
+	break1 := func(f simdriver.Fault) func(*node, string) error {
+		return func(n *node, gpu string) error {
+			f.GPU = gpu
+			return n.driver.Break(f)
+		}
+	}
+	mend := func(n *node, _ string) error { return n.driver.Mend() }
+	update := func(change func(g *simdriver.GPU)) func(*node, string) error {
+		return func(n *node, gpu string) error {
+			return n.driver.Update(func(s *simdriver.State) error { change(s.GPU(gpu)); return nil })
+		}
+	}
+	var removed simdriver.GPU
+	return []fault{
+		{
+			name:    "an XID that may pass",
+			happen:  func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 9999) },
+			healthy: 7, capacity: 8,
+		},
+		{
+			name: "an XID that needs a reset, until the driver asks for none",
+			happen: func(n *node, gpu string) error {
+				if err := update(func(g *simdriver.GPU) { g.RecoveryAction = 1 })(n, gpu); err != nil {
+					return err
+				}
+				return n.driver.RaiseXID(gpu, 48)
+			},
+			end:     update(func(g *simdriver.GPU) { g.RecoveryAction = 0 }),
+			healthy: 7, capacity: 8,
+		},
+		{
+			name:    "the driver asks for a reset",
+			happen:  update(func(g *simdriver.GPU) { g.RecoveryAction = 4 }),
+			end:     update(func(g *simdriver.GPU) { g.RecoveryAction = 0 }),
+			healthy: 7, capacity: 8,
+		},
+		{
+			name:    "a GPU is lost and returns",
+			happen:  func(n *node, gpu string) error { return n.driver.Lose(gpu) },
+			end:     func(n *node, gpu string) error { return n.driver.Return(gpu) },
+			healthy: 7, capacity: 8,
+		},
+		{
+			name:    "calls about a GPU fail",
+			happen:  break1(simdriver.Fault{Return: unknownError}),
+			end:     mend,
+			healthy: 7, capacity: 8,
+		},
+		{
+			name:    "a call about a GPU hangs",
+			happen:  break1(simdriver.Fault{Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour}),
+			end:     mend,
+			healthy: 7, capacity: 8,
+		},
+		{
+			name:    "a call about a GPU ends its process",
+			happen:  break1(simdriver.Fault{Func: "nvmlDeviceGetTotalEccErrors", Crash: true}),
+			end:     mend,
+			healthy: 7, capacity: 8,
+		},
+		{
+			name:    "the driver is unloaded and loaded",
+			happen:  func(n *node, _ string) error { return n.driver.Unload() },
+			end:     func(n *node, _ string) error { return n.driver.Load() },
+			healthy: 0, capacity: 8,
+		},
+		{
+			name:   "the driver is removed and installed",
+			happen: func(n *node, _ string) error { return n.driver.Uninstall() },
+			end: func(n *node, _ string) (err error) {
+				other := simdriver.H100x8()
+				other.Version = "575.51.03"
+				n.driver, err = simdriver.Install(n.root, other)
+				return err
+			},
+			healthy: 0, capacity: 8,
+		},
+		{
+			name:    "the driver is upgraded",
+			happen:  func(n *node, _ string) error { return n.driver.Upgrade("590.12.34") },
+			healthy: 8, capacity: 8,
+		},
+		{
+			name: "a GPU is pulled out and put back",
+			happen: func(n *node, gpu string) (err error) {
+				removed, err = n.driver.Remove(gpu)
+				return err
+			},
+			end:     func(n *node, _ string) error { return n.driver.Add(removed) },
+			healthy: 7, capacity: 8,
+		},
+	}
+}
+
+// TestFaults lets each fault happen under a pod that holds other GPUs, and one
+// that may hold the GPU that it is about.
+func TestFaults(t *testing.T) {
+	for _, f := range faults() {
+		t.Run(f.name, func(t *testing.T) {
+			n, k := both(t)
+			_, held := n.admitted(t, k, "bystander", 2)
+			sick := n.uuids()[5]
+			if slices.Contains(held, sick) {
+				t.Fatalf("the bystander holds %v", held)
+			}
+			happened := time.Now()
+			if err := f.happen(n, sick); err != nil {
+				t.Fatal(err)
+			}
+			k.counts(t, f.capacity, f.healthy)
+			detected := time.Since(happened)
+			ended := time.Now()
+			if f.end != nil {
+				if err := f.end(n, sick); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k.counts(t, 8, 8)
+			n.awaitVersion(t)
+			t.Logf("| %s | %d of %d healthy | %s | %s |", f.name, f.healthy, f.capacity,
+				detected.Round(time.Millisecond), time.Since(ended).Round(time.Millisecond))
+			if _, uuids := n.admitted(t, k, "after", 6); !slices.Contains(uuids, sick) {
+				t.Errorf("the pod after it has %v, without %s", uuids, sick)
+			}
+		})
+	}
+}
+
+// TestNoHotLoop counts what a wait for events that fails at once leads to.
+func TestNoHotLoop(t *testing.T) {
+	n, _ := both(t)
+	waits := func() uint64 {
+		calls, err := simdriver.Calls(n.calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return calls["nvmlEventSetWait_v2"]
+	}
+	if err := n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: gpuIsLost}); err != nil {
+		t.Fatal(err)
+	}
+	before := waits()
+	time.Sleep(5 * time.Second)
+	// One for each probe interval of a second, and room for a late start.
+	if made := waits() - before; made == 0 || made > 10 {
+		t.Errorf("%d waits for events in 5 s, want about 5", made)
+	}
+}
+
+// awaitVersion waits until the CDI spec is of the driver that is installed.
+func (n *node) awaitVersion(t *testing.T) {
+	t.Helper()
+	want := ".so." + n.driver.State().Version
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		for _, spec := range n.specs(t) {
+			if strings.Contains(spec, want) {
+				return
+			}
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("the spec is still not of driver %s", want)
+		}
+	}
+}
