@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/docs"
 	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
 	"github.com/gpucdi/gpucdi/test/simdriver"
@@ -44,6 +45,22 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 			}
 		})
 	}
+	t.Run("as README says", func(t *testing.T) {
+		blocks, err := docs.Blocks(t.Context(), "README.md", "Without Kubernetes", "sh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range blocks {
+			out, err := m.Output(t.Context(), "sh", "-ec", block)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, inside, _ := strings.Cut(out, "(UUID: ")
+			if !strings.HasPrefix(inside, gpus[0].UUID) || strings.Contains(inside, "UUID: ") {
+				t.Errorf("README's commands print\n%s\nand not GPU 0 alone at the end", out)
+			}
+		}
+	})
 	t.Run("none", func(t *testing.T) {
 		out, err := nerdctl(t, m, []string{"--env", "NVIDIA_VISIBLE_DEVICES=all"}, "ls", "/dev")
 		if err != nil {
