@@ -30,6 +30,9 @@ type Config struct {
 	Load func() (config.Config, error)
 }
 
+// specRetry is the time between two tries to watch the CDI directory.
+const specRetry = time.Second
+
 // Agent serves a node's GPUs to its kubelet.
 type Agent struct {
 	cfg  Config
@@ -66,7 +69,8 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		return nil
 	})
 	group.Go(func() error {
-		return a.spec.Watch(ctx, func() { replace(specChanged, struct{}{}) })
+		a.watchSpec(ctx, specChanged)
+		return nil
 	})
 	group.Go(func() error {
 		a.watchRuntime(ctx)
@@ -112,6 +116,26 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 				replace(w.reread, n.agent.source(n.settings))
 				return true
 			}
+		}
+	}
+}
+
+// watchSpec leaves word in changed when somebody may have changed the spec. A
+// directory that cannot be watched, since it cannot be made, is tried again:
+// until then every probe of the GPUs leads to a look at the spec.
+func (a *Agent) watchSpec(ctx context.Context, changed chan struct{}) {
+	for said := ""; ctx.Err() == nil; {
+		err := a.spec.Watch(ctx, func() { replace(changed, struct{}{}) })
+		if err == nil {
+			return
+		}
+		if err.Error() != said {
+			said = err.Error()
+			a.log.Error("trying again to watch the CDI directory", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(specRetry):
 		}
 	}
 }

@@ -27,9 +27,10 @@ type node struct {
 	start    func(run func(context.Context) error) // runs beside the loop, until the agent ends
 	settings config.Config
 
-	reading *nvml.Reading  // the latest; nil until the first
-	known   *gpu.Inventory // every GPU that was read since the start
-	offered *gpu.Inventory // as the kubelet was last told
+	reading *nvml.Reading   // the latest; nil until the first
+	known   *gpu.Inventory  // every GPU that was read since the start
+	away    map[string]bool // known GPUs that the latest reading lacks, by UUID
+	offered *gpu.Inventory  // as the kubelet was last told
 	health  *health.Tracker
 	plugins map[string]*kubelet.Plugin
 }
@@ -40,6 +41,7 @@ func newNode(a *Agent, settings config.Config, start func(func(context.Context) 
 		log:     a.log,
 		start:   start,
 		known:   &gpu.Inventory{},
+		away:    map[string]bool{},
 		offered: &gpu.Inventory{},
 		health:  &health.Tracker{},
 		plugins: map[string]*kubelet.Plugin{},
@@ -83,7 +85,9 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 	case nvml.Trouble:
 		n.health.Probe(r.GPU, health.Probe{Fault: r.Reason}, at)
 	}
-	return slices.ContainsFunc(n.offered.GPUs, func(g gpu.GPU) bool {
+	// Not every change of the directory tells of itself: a file system may have
+	// been mounted over it.
+	return n.agent.spec.Touched() || slices.ContainsFunc(n.offered.GPUs, func(g gpu.GPU) bool {
 		return (n.health.Health(g.UUID).Reason == "") != (g.Fault == "")
 	})
 }
@@ -97,16 +101,17 @@ func (n *node) read(r nvml.Reading, at time.Time) {
 		}
 		return
 	}
+	n.known = gpu.Retain(n.known, r.Inventory)
 	for _, g := range n.known.GPUs {
-		_, here := r.Inventory.Find(g.UUID)
-		switch was := g.Fault == gpu.FaultGone; {
-		case !here && !was:
-			n.health.Gone(g.UUID, gpu.FaultGone, at)
-		case here && was:
+		switch _, here := r.Inventory.Find(g.UUID); {
+		case !here && !n.away[g.UUID]:
+			n.away[g.UUID] = true
+			n.health.Gone(g.UUID, g.Fault, at)
+		case here && n.away[g.UUID]:
+			delete(n.away, g.UUID)
 			n.health.Returned(g.UUID, at)
 		}
 	}
-	n.known = gpu.Retain(n.known, r.Inventory)
 	n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
 		"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
 	for _, u := range r.Inventory.Unreadable {

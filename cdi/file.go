@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -30,7 +29,7 @@ type File struct {
 	format Format
 	node   host.Root
 
-	put fs.FileInfo // the file as the latest Put left it; nil if that failed
+	put string // the directory's specs as the latest good Put left them
 }
 
 // NewFile returns the spec file at path. node is where the spec's sources are
@@ -49,19 +48,20 @@ func AgentFile(dir string, node host.Root) *File {
 // what is not there already, and says whether it did. After an error the file
 // is as it was before.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
-	f.put = nil
+	f.put = ""
 	written, err = f.replace(spec)
 	if err != nil {
 		return false, err
 	}
-	f.put, err = os.Stat(f.Path)
-	return written, err
+	f.put, err = f.listing()
+	return written, errors.Join(err, f.rivals(spec))
 }
 
-// Touched says whether anybody has changed the file since the latest Put.
+// Touched says whether anybody has changed a spec in the directory since the
+// latest good Put.
 func (f *File) Touched() bool {
-	now, err := os.Stat(f.Path)
-	return err != nil || f.put == nil || !os.SameFile(now, f.put) || !now.ModTime().Equal(f.put.ModTime())
+	now, err := f.listing()
+	return err != nil || f.put == "" || now != f.put
 }
 
 func (f *File) replace(spec *specs.Spec) (written bool, err error) {

@@ -99,6 +99,39 @@ func TestTouched(t *testing.T) {
 	}
 }
 
+func TestPutNamesAForeignFileThatDefinesTheSameDevice(t *testing.T) {
+	n, spec := provableSpec(t)
+	dir := t.TempDir()
+	file := cdi.AgentFile(dir, n.root())
+	if _, err := file.Put(spec); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := os.ReadFile(file.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(dir, "foreign.yaml")
+	for content, fits := range map[string]bool{
+		string(ours): false,
+		strings.ReplaceAll(string(ours), "gpucdi.dev/gpu", "other.dev/gpu"): true,
+		"not: [a spec": true,
+	} {
+		if err := os.WriteFile(foreign, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !file.Touched() {
+			t.Error("a foreign file came and the directory is untouched")
+		}
+		_, err := file.Put(spec)
+		if (err == nil) != fits || err != nil && !strings.Contains(err.Error(), foreign) {
+			t.Errorf("beside %.20q…: %v", content, err)
+		}
+		if data, err := os.ReadFile(foreign); err != nil || string(data) != content {
+			t.Errorf("the foreign file is now %q, %v", data, err)
+		}
+	}
+}
+
 func TestPutNoticesASourceThatWentAway(t *testing.T) {
 	n, spec := provableSpec(t)
 	file := cdi.AgentFile(t.TempDir(), n.root())

@@ -131,3 +131,11 @@ func statNode(node host.Root, path string) (Node, error) {
 	}
 	return Node{Path: path, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev))}, nil
 }
+
+// inode tells a file from another that has taken its name.
+func inode(info fs.FileInfo) uint64 {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Ino
+	}
+	return 0
+}

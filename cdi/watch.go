@@ -10,8 +10,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watch calls changed whenever the spec file, or the directory that it is in,
-// was changed by anybody, its owner included, until ctx ends. The
+// Watch calls changed whenever a spec in the file's directory, or the directory
+// itself, was changed by anybody, its owner included, until ctx ends. The
 // directory is made when it is missing. changed must not block.
 func (f *File) Watch(ctx context.Context, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
@@ -52,10 +52,10 @@ func (f *File) follow(ctx context.Context, watcher *fsnotify.Watcher, changed fu
 			}
 			changed()
 		case event := <-watcher.Events:
-			switch event.Name {
-			case f.Path:
+			switch {
+			case isSpec(event.Name):
 				changed()
-			case filepath.Dir(f.Path):
+			case event.Name == filepath.Dir(f.Path):
 				return nil
 			}
 		}

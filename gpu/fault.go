@@ -7,8 +7,9 @@ import "slices"
 const FaultGone = "gone: the driver no longer lists this GPU"
 
 // Retain returns now with the GPUs of earlier that it lacks added at the end,
-// marked with FaultGone. A pod may still hold such a GPU, and the kubelet
-// must never lose a device that is allocated.
+// with the fault of the unreadable one that has their index now, or FaultGone.
+// A pod may still hold such a GPU, and the kubelet must never lose a device
+// that is allocated.
 func Retain(earlier, now *Inventory) *Inventory {
 	kept := *now
 	kept.GPUs = slices.Clone(now.GPUs)
@@ -16,10 +17,19 @@ func Retain(earlier, now *Inventory) *Inventory {
 		if _, here := now.Find(g.UUID); here {
 			continue
 		}
-		g.Fault, g.Links = FaultGone, nil
+		g.Fault, g.Links = now.absence(g.Index), nil
 		kept.GPUs = append(kept.GPUs, g)
 	}
 	return &kept
+}
+
+// absence is why a GPU that had this index is not among the GPUs.
+func (inv *Inventory) absence(index int) string {
+	i := slices.IndexFunc(inv.Unreadable, func(u Unreadable) bool { return u.Index == index })
+	if i < 0 {
+		return FaultGone
+	}
+	return inv.Unreadable[i].Fault
 }
 
 // WithFaults returns the inventory with the GPUs that fault names a fault for

@@ -36,6 +36,17 @@ func TestRetainKeepsWhatWasThere(t *testing.T) {
 	}
 }
 
+func TestRetainTellsAnUnreadableGPUFromOneThatIsGone(t *testing.T) {
+	earlier := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
+	now := &gpu.Inventory{Unreadable: []gpu.Unreadable{{Index: 1, Fault: "opening GPU 1: GPU is lost"}}}
+	kept := gpu.Retain(earlier, now)
+	for uuid, want := range map[string]string{"GPU-a": gpu.FaultGone, "GPU-b": "opening GPU 1: GPU is lost"} {
+		if g, _ := kept.Find(uuid); g.Fault != want {
+			t.Errorf("%s: fault %q, want %q", uuid, g.Fault, want)
+		}
+	}
+}
+
 func TestWithFaultsKeepsTheNearerCause(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Fault: "lost"}, {UUID: "GPU-b"}, {UUID: "GPU-c"}}}
 	got := inv.WithFaults(func(g gpu.GPU) string {

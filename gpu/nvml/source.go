@@ -108,8 +108,6 @@ func (s *source) follow(ctx context.Context) error {
 // fails.
 func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) error {
 	identity := driverIdentity(s.cfg.Node, root)
-	look := time.NewTicker(s.cfg.Interval)
-	defer look.Stop()
 	overdue := time.NewTimer(s.cfg.CallWithin)
 	defer overdue.Stop()
 	marked := p.marker.get()
@@ -120,10 +118,6 @@ func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) err
 		case s.cfg = <-s.reload:
 			s.doubted = map[int]string{}
 			return nil
-		case <-look.C:
-			if driverIdentity(s.cfg.Node, root) != identity {
-				return nil
-			}
 		case <-overdue.C:
 			if now := p.marker.get(); now != marked { // it is slow, not stuck
 				marked = now
@@ -141,6 +135,11 @@ func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) err
 			overdue.Reset(s.cfg.CallWithin + m.Waits)
 			if m.Failed != "" {
 				return errors.New(m.Failed)
+			}
+			// With each round of probes, so that the agent is woken but once.
+			// What a worker says of a driver that has changed is worth nothing.
+			if m.Waits > 0 && driverIdentity(s.cfg.Node, root) != identity {
+				return nil
 			}
 			s.pass(m, root)
 		}

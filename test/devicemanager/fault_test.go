@@ -120,10 +120,13 @@ func faults() []fault {
 	}
 }
 
-// TestFaults lets each fault happen under a pod that holds other GPUs, and one
-// that may hold the GPU that it is about.
-func TestFaults(t *testing.T) {
-	for _, f := range faults() {
+func TestFaults(t *testing.T) { letHappen(t, faults()) }
+
+// letHappen lets each fault happen under a pod that holds other GPUs than the
+// one that it is about, and logs how long it was until the kubelet knew, and
+// until all was well again.
+func letHappen(t *testing.T, faults []fault) {
+	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			n, k := both(t)
 			_, held := n.admitted(t, k, "bystander", 2)

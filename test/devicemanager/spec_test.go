@@ -1,0 +1,74 @@
+package devicemanager
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// specFaults are what can go wrong with the directory of the CDI specs.
+func specFaults() []fault {
+	foreign := func(n *node) string { return filepath.Join(n.cdiDir, "foreign.yaml") }
+	mount := func(options string, flags uintptr) func(*node, string) error {
+		return func(n *node, _ string) error { return unix.Mount("tmpfs", n.cdiDir, "tmpfs", flags, options) }
+	}
+	unmount := func(n *node, _ string) error { return unix.Unmount(n.cdiDir, unix.MNT_DETACH) }
+	return []fault{
+		{
+			name:    "the CDI directory is wiped",
+			happen:  func(n *node, _ string) error { return os.RemoveAll(n.cdiDir) },
+			healthy: 8, capacity: 8,
+		},
+		{
+			name:    "the CDI spec is corrupted",
+			happen:  func(n *node, _ string) error { return os.WriteFile(n.spec(), []byte("kind: x"), 0o644) },
+			healthy: 8, capacity: 8,
+		},
+		{
+			name: "a foreign CDI spec defines the same devices",
+			happen: func(n *node, _ string) error {
+				ours, err := os.ReadFile(n.spec())
+				return errors.Join(err, os.WriteFile(foreign(n), ours, 0o644))
+			},
+			end: func(n *node, _ string) error {
+				foreignNow, err := os.ReadFile(foreign(n))
+				ours, errOurs := os.ReadFile(n.spec())
+				if !bytes.Equal(foreignNow, ours) {
+					err = errors.Join(err, errors.New("the foreign file was changed"))
+				}
+				return errors.Join(err, errOurs, os.Remove(foreign(n)))
+			},
+			healthy: 0, capacity: 8,
+		},
+		{
+			name:    "the CDI directory cannot be written",
+			happen:  mount("", unix.MS_RDONLY),
+			end:     unmount,
+			healthy: 0, capacity: 8,
+		},
+		{
+			name: "the CDI directory is full",
+			happen: func(n *node, gpu string) error {
+				if err := mount("size=16k", 0)(n, gpu); err != nil {
+					return err
+				}
+				err := os.WriteFile(filepath.Join(n.cdiDir, "filler"), make([]byte, 1<<20), 0o644)
+				if !errors.Is(err, unix.ENOSPC) {
+					return errors.Join(errors.New("the directory is not full"), err)
+				}
+				return nil
+			},
+			end:     unmount,
+			healthy: 0, capacity: 8,
+		},
+	}
+}
+
+// spec is the agent's own CDI spec.
+func (n *node) spec() string { return filepath.Join(n.cdiDir, "gpucdi.dev-gpu.yaml") }
+
+func TestSpecFaults(t *testing.T) { letHappen(t, specFaults()) }
