@@ -58,6 +58,8 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	reports := make(chan nvml.Report)
 	reread := make(chan nvml.Config, 1)
 	specChanged := make(chan struct{}, 1)
+	askHeld := make(chan struct{}, 1)
+	held := make(chan map[string]bool)
 
 	group.Go(func() error {
 		nvml.Run(ctx, a.source(settings), reread, func(r nvml.Report) {
@@ -73,6 +75,10 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		return nil
 	})
 	group.Go(func() error {
+		a.watchHeld(ctx, askHeld, held)
+		return nil
+	})
+	group.Go(func() error {
 		a.watchRuntime(ctx)
 		return nil
 	})
@@ -80,7 +86,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		node := newNode(a, settings, func(run func(context.Context) error) {
 			group.Go(func() error { return run(ctx) })
 		})
-		for node.await(ctx, wakers{reports, specChanged, reload, reread}) {
+		for node.await(ctx, wakers{reports, specChanged, held, reload, reread, askHeld}) {
 			node.reconcile()
 		}
 		return nil
@@ -92,8 +98,11 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 type wakers struct {
 	reports     <-chan nvml.Report
 	specChanged <-chan struct{}
+	held        <-chan map[string]bool
 	reload      <-chan struct{}
-	reread      chan nvml.Config
+
+	reread  chan nvml.Config
+	askHeld chan struct{}
 }
 
 // await waits until there is something to reconcile; it returns false when ctx
@@ -104,7 +113,14 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 		case <-ctx.Done():
 			return false
 		case r := <-w.reports:
+			if len(n.gone(time.Now())) > 0 {
+				replace(w.askHeld, struct{}{})
+			}
 			if n.hear(r, time.Now()) {
+				return true
+			}
+		case held := <-w.held:
+			if n.release(held, time.Now()) {
 				return true
 			}
 		case <-w.specChanged:

@@ -46,6 +46,13 @@ func (inv *Inventory) WithFaults(fault func(GPU) string) *Inventory {
 	return &marked
 }
 
+// Without returns the inventory without the GPUs with these UUIDs.
+func (inv *Inventory) Without(uuids map[string]bool) *Inventory {
+	rest := *inv
+	rest.GPUs = slices.DeleteFunc(slices.Clone(inv.GPUs), func(g GPU) bool { return uuids[g.UUID] })
+	return &rest
+}
+
 // Change is a GPU that came, or whose fault changed.
 type Change struct {
 	GPU GPU // as it is now

@@ -150,6 +150,9 @@ func (t *Tracker) Returned(uuid string, at time.Time) {
 	g.settle(at)
 }
 
+// Forget drops all that is known of the GPU.
+func (t *Tracker) Forget(uuid string) { delete(t.gpus, uuid) }
+
 // Health returns the verdict on the GPU.
 func (t *Tracker) Health(uuid string) Health {
 	g, known := t.gpus[uuid]

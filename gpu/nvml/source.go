@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -200,8 +201,10 @@ func (s *source) trouble(asking int, err error) error {
 // the one that it was started with.
 func driverIdentity(node host.Root, root host.DriverRoot) string {
 	var parts []string
-	if info, err := os.Stat(root.LocalPath(root.NVML)); err == nil {
-		parts = append(parts, root.LocalPath(root.NVML), info.ModTime().String())
+	// Packages replace a library and never write into it.
+	var library unix.Stat_t
+	if err := unix.Stat(root.LocalPath(root.NVML), &library); err == nil {
+		parts = append(parts, root.LocalPath(root.NVML), fmt.Sprint(library.Dev, library.Ino))
 	}
 	if version, err := node.ReadFile("/proc/driver/nvidia/version"); err == nil {
 		parts = append(parts, string(version))

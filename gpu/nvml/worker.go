@@ -99,6 +99,11 @@ func (w *worker) tellInventory() error {
 		return nil
 	}
 	w.told, w.devices = inv, devices
+	// Before anybody is given a GPU, so that no event of it is missed.
+	answering := slices.DeleteFunc(slices.Clone(inv.GPUs), func(g gpu.GPU) bool { return g.Fault != "" })
+	if err := errors.Join(w.listen(answering), w.asking(nobody)); err != nil {
+		return err
+	}
 	return w.out.Encode(message{Inventory: inv})
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpucdi/gpucdi/test/node"
 )
 
 const (
@@ -156,5 +158,41 @@ func (c *cluster) newSocket(t *testing.T, before []string) func() (string, bool)
 	return func() (string, bool) {
 		now, _ := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))
 		return filepath.Join(now...), len(now) > 0 && !slices.ContainsFunc(now, func(s string) bool { return slices.Contains(before, s) })
+	}
+}
+
+// pulledOut takes a GPU out of the node while a pod holds it, and puts it back.
+func pulledOut(t *testing.T, c *cluster) {
+	c.run(t, "holder", 1)
+	c.awaitPhase(t, "holder", "Running")
+	container, gpus := c.containerID(t, "holder"), c.gpusOf(t, "holder")
+	capacity := func(want string) {
+		t.Helper()
+		await(t, "a capacity of "+want+" GPUs", func() (string, bool) {
+			got := c.kubectl(t, "get", "node", node.Name, "-o", `jsonpath={.status.capacity.nvidia\.com/gpu}`)
+			return got, got == want
+		})
+	}
+
+	removed, err := c.driver.Remove(gpus[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "7")
+	time.Sleep(25 * time.Second) // in which the agent would forget it if nobody held it
+	capacity("8")
+	if now := c.containerID(t, "holder"); now != container {
+		t.Error("the pod's container was replaced")
+	}
+	c.remove(t, "holder")
+	capacity("7")
+	if err := c.driver.Add(removed); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "8")
+	c.run(t, "all", 8)
+	c.awaitPhase(t, "all", "Running")
+	if got := c.gpusOf(t, "all"); len(got) != 8 {
+		t.Errorf("the pod has %v", got)
 	}
 }
