@@ -3,11 +3,8 @@ package kubelet
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
@@ -15,14 +12,9 @@ import (
 // that the containers of its active pods hold.
 func Held(ctx context.Context, dir, resource string) (map[string]bool, error) {
 	socket := filepath.Join(dir, "pod-resources", "kubelet.sock")
-	conn, err := grpc.NewClient("passthrough:///kubelet",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
-		}))
+	conn, err := kubeletConn(socket)
 	if err != nil {
-		return nil, fmt.Errorf("dialing %s: %w", socket, err)
+		return nil, err
 	}
 	defer conn.Close()
 	list, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})

@@ -5,12 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
@@ -95,12 +91,9 @@ func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Du
 func (p *Plugin) register(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, registerWithin)
 	defer cancel()
-	// The path is given to the dialer only, as a URL would need it escaped.
-	conn, err := grpc.NewClient("passthrough:///kubelet",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.dial(ctx) }))
+	conn, err := kubeletConn(p.kubeletSocket())
 	if err != nil {
-		return fmt.Errorf("dialing %s: %w", p.kubeletSocket(), err)
+		return err
 	}
 	defer conn.Close()
 	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
@@ -114,23 +107,6 @@ func (p *Plugin) register(ctx context.Context, endpoint string) error {
 		return fmt.Errorf("registering with the kubelet at %s: %s: %s", p.kubeletSocket(), s.Code(), s.Message())
 	}
 	return nil
-}
-
-// dial connects to the kubelet. Its socket has a name before it listens, so
-// one that has just appeared may refuse for a moment.
-func (p *Plugin) dial(ctx context.Context) (net.Conn, error) {
-	var d net.Dialer
-	for tries := 0; ; tries++ {
-		conn, err := d.DialContext(ctx, "unix", p.kubeletSocket())
-		if !errors.Is(err, syscall.ECONNREFUSED) || tries == 20 {
-			return conn, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 // backoff is the pauses between attempts: doubling from 100 ms to 10 s. Even
