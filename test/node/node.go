@@ -55,7 +55,7 @@ type stage struct {
 // the starting, not the node.
 func Start(ctx context.Context, cfg Config) (*Node, error) {
 	n := &Node{logs: cfg.Logs, processes: map[string]*process{}}
-	var programs, archives []string
+	var dirs, archives []string // of programs; of images
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	background, backgroundCtx := errgroup.WithContext(ctx)
@@ -63,14 +63,21 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		archives, err = makeImages(backgroundCtx, append([]maker{images.Pause, images.Debian}, cfg.Images...))
 		return err
 	})
-	stages := []stage{
-		{"programs", func(ctx context.Context) (err error) { programs, err = Programs(ctx); return err }},
+	var stages []stage
+	for _, p := range programs {
+		stages = append(stages, stage{p.name, func(ctx context.Context) error {
+			dir, err := tools.Build(ctx, p.tool)
+			dirs = append(dirs, dir)
+			return err
+		}})
+	}
+	stages = append(stages, []stage{
 		{"images", func(context.Context) error { return background.Wait() }},
-		{"machine", func(ctx context.Context) error { return n.openBox(ctx, cfg, programs) }},
+		{"machine", func(ctx context.Context) error { return n.openBox(ctx, cfg, dirs) }},
 		{"control plane", n.startControlPlane},
 		{"container runtime", func(ctx context.Context) error { return n.startRuntime(ctx, archives) }},
 		{"kubelet", n.startNode},
-	}
+	}...)
 	for _, s := range stages {
 		done := func() {}
 		if cfg.Stage != nil {
@@ -86,17 +93,14 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Programs builds what the node runs, and returns the directories it lies in.
-func Programs(ctx context.Context) ([]string, error) {
-	var dirs []string
-	for _, t := range []tools.Tool{tools.Kube, tools.Containerd, tools.Runc} {
-		dir, err := tools.Build(ctx, t)
-		if err != nil {
-			return nil, err
-		}
-		dirs = append(dirs, dir)
-	}
-	return dirs, nil
+// programs are what the node runs, each built in a stage of its own.
+var programs = []struct {
+	name string
+	tool tools.Tool
+}{
+	{"Kubernetes", tools.Kube},
+	{"containerd", tools.Containerd},
+	{"runc", tools.Runc},
 }
 
 // A maker makes an image and returns its archive.
