@@ -13,7 +13,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// memory is what a process holds, in the kB (1024 bytes) of /proc/PID/smaps_rollup.
+// memory is what the agent's processes hold, in the kB (1024 bytes) of
+// /proc/PID/smaps_rollup. Pages that they share, as those of the program itself, count once.
 type memory struct{ resident, anonymous int }
 
 func (m memory) String() string {
@@ -22,8 +23,41 @@ func (m memory) String() string {
 }
 
 func held(pid int) (memory, error) {
-	fields, err := numbers(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	return memory{resident: fields["Rss"], anonymous: fields["Anonymous"]}, err
+	pids, err := family(pid)
+	var sum memory
+	for _, pid := range pids {
+		fields, errFields := numbers(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		err = errors.Join(err, errFields)
+		sum.resident += fields["Pss"]
+		sum.anonymous += fields["Anonymous"]
+	}
+	return sum, err
+}
+
+// family is a process and its children: the agent and the one that holds the driver.
+func family(pid int) ([]int, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil, err
+	}
+	pids := []int{pid}
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if err != nil {
+			return nil, fmt.Errorf("looking for the agent's children: %w", err)
+		}
+		for child := range strings.FieldsSeq(string(data)) {
+			n, err := strconv.Atoi(child)
+			if err != nil {
+				return nil, fmt.Errorf("parsing %s: %w", task, err)
+			}
+			pids = append(pids, n)
+		}
+	}
+	if len(pids) < 2 {
+		return nil, errors.New("looking for the agent's children: nobody holds the driver")
+	}
+	return pids, nil
 }
 
 // numbers reads the lines "Name: number ..." of a file of /proc.
@@ -44,16 +78,24 @@ func numbers(file string) (map[string]int, error) {
 	return found, nil
 }
 
-// usage is what the threads of a process have used.
+// usage is what the threads of the agent's processes have used.
 type usage struct {
 	cpu      time.Duration
 	switches int
 }
 
 func used(pid int) (usage, error) {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	pids, err := family(pid)
 	if err != nil {
 		return usage{}, err
+	}
+	var tasks []string
+	for _, pid := range pids {
+		found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil {
+			return usage{}, err
+		}
+		tasks = append(tasks, found...)
 	}
 	var sum usage
 	for _, task := range tasks {
