@@ -1,0 +1,42 @@
+package gpu_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// The inventory goes as JSON from the process that holds the driver to the
+// agent: what is lost on the way is lost for good.
+func TestInventorySurvivesJSON(t *testing.T) {
+	want := gpu.Inventory{
+		Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13, Minor: 1}},
+		GPUs: []gpu.GPU{{
+			UUID: "GPU-a", Index: 2, Minor: 3, PCIBusID: "0000:18:00.0", NUMANode: gpu.NUMAUnknown,
+			Product: "NVIDIA H100", Architecture: "Hopper", ComputeCapability: gpu.ComputeCapability{Major: 9, Minor: 0},
+			MemoryBytes: 85 << 30, MIG: gpu.MIGEnabled, Fault: "lost",
+			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}, {Peer: "GPU-c", PCIe: gpu.PCIeUnknown}},
+		}},
+		Unreadable: []gpu.Unreadable{{Index: 1, Fault: "gone"}},
+	}
+	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.GPUs[0])} {
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Fatalf("%s is not set: this test would not see it get lost", v.Type().Field(i).Name)
+			}
+		}
+	}
+	data, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got gpu.Inventory
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,52 @@
+package nvml
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+func TestDoubtedGPUsStayInTheInventory(t *testing.T) {
+	s := &source{
+		doubted: map[int]string{1: "unresponsive"},
+		latest:  &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1, Minor: 7}}},
+	}
+	got := s.complete(&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}}})
+	want := []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1, Minor: 7, Fault: "unresponsive"}}
+	if !reflect.DeepEqual(got.GPUs, want) {
+		t.Errorf("got %+v, want %+v", got.GPUs, want)
+	}
+
+	// It answers: no more doubt.
+	s.latest = got
+	told := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1, Minor: 7}}}
+	if got := s.complete(told); !reflect.DeepEqual(got.GPUs, told.GPUs) || len(s.doubted) != 0 {
+		t.Errorf("got %+v, in doubt %v", got.GPUs, s.doubted)
+	}
+}
+
+func TestTroubleBlamesOneGPUOrNobody(t *testing.T) {
+	var reports []Report
+	s := &source{
+		doubted: map[int]string{},
+		latest:  &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}},
+		yield:   func(r Report) { reports = append(reports, r) },
+	}
+	cause := errTest("hangs")
+	if err := s.trouble(1, cause); err != nil || s.doubted[1] != "hangs" {
+		t.Errorf("error %v, in doubt %v", err, s.doubted)
+	}
+	if want := []Report{Trouble{GPU: "GPU-b", Reason: "hangs"}}; !reflect.DeepEqual(reports, want) {
+		t.Errorf("reports %v, want %v", reports, want)
+	}
+	for _, index := range []int{nobody, 9} {
+		if err := s.trouble(index, cause); err == nil {
+			t.Errorf("trouble about %d is an error of nobody", index)
+		}
+	}
+}
+
+type errTest string
+
+func (e errTest) Error() string { return string(e) }
