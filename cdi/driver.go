@@ -92,15 +92,11 @@ func readLibrary(root host.DriverRoot, name string) (Library, error) {
 	if err != nil {
 		return Library{}, err
 	}
-	file, err := root.Open(resolved)
-	if err != nil {
-		return Library{}, fmt.Errorf("reading a driver library: %w", err)
-	}
-	defer file.Close()
-	image, err := elf.NewFile(file)
+	image, err := elf.Open(root.LocalPath(resolved))
 	if err != nil {
 		return Library{}, fmt.Errorf("reading %s: %w (the driver is damaged; reinstall it)", root.NodePath(resolved), err)
 	}
+	defer image.Close()
 	sonames, err := image.DynString(elf.DT_SONAME)
 	if err != nil {
 		return Library{}, fmt.Errorf("reading the SONAME of %s: %w", root.NodePath(resolved), err)

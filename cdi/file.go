@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -99,10 +100,21 @@ func prove(path string, node host.Root) error {
 	if err := spec.ApplyEdits(&oci.Spec{}); err != nil {
 		errs = append(errs, fmt.Errorf("applying what all devices of %s share: %w", spec.Kind, err))
 	}
-	for _, m := range spec.ContainerEdits.Mounts {
-		if _, err := node.Stat(m.HostPath); err != nil {
+	for _, source := range sources(spec.Spec) {
+		if _, err := node.Stat(source); err != nil {
 			errs = append(errs, fmt.Errorf("looking for what the CDI spec mounts: %w", err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sources are the files that a spec mounts, sorted. Each library is mounted at
+// several places.
+func sources(spec *specs.Spec) []string {
+	var files []string
+	for _, m := range spec.ContainerEdits.Mounts {
+		files = append(files, m.HostPath)
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
 }

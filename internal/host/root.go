@@ -50,15 +50,6 @@ func (r Root) LocalPath(name string) string { return filepath.Join(r.dir, name) 
 
 func (r Root) String() string { return r.path }
 
-// Open opens the file that name resolves to, for reading.
-func (r Root) Open(name string) (*os.File, error) {
-	inside, err := r.Resolve(name)
-	if err != nil {
-		return nil, err
-	}
-	return os.Open(r.LocalPath(inside))
-}
-
 // ReadFile reads the file that name resolves to.
 func (r Root) ReadFile(name string) ([]byte, error) {
 	inside, err := r.Resolve(name)
