@@ -39,10 +39,11 @@ func NewFile(path string, format Format, node host.Root) *File {
 	return &File{Path: path, format: format, node: node}
 }
 
-// AgentFile returns the file of the agent's own spec in dir.
+// AgentFile returns the file of the agent's own spec in dir. It is JSON, which
+// is rendered in a sixth of the time that YAML takes: the offer waits for it.
 func AgentFile(dir string, node host.Root) *File {
 	vendor, class := parser.ParseQualifier(AgentKind)
-	return NewFile(filepath.Join(dir, cdi.GenerateSpecName(vendor, class)+".yaml"), YAML, node)
+	return NewFile(filepath.Join(dir, cdi.GenerateSpecName(vendor, class)+".json"), JSON, node)
 }
 
 // Put makes the file hold spec, and proves that it can be used. It writes only

@@ -35,7 +35,7 @@ func TestPutWritesOnceAndReadsBack(t *testing.T) {
 		t.Errorf("a spoiled file: written %v, %v", written, err)
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "gpucdi.dev-gpu.yaml" {
+	if err != nil || len(entries) != 1 || entries[0].Name() != "gpucdi.dev-gpu.json" {
 		t.Errorf("the directory holds %v, %v", entries, err)
 	}
 }

@@ -69,6 +69,6 @@ func specFaults() []fault {
 }
 
 // spec is the agent's own CDI spec.
-func (n *node) spec() string { return filepath.Join(n.cdiDir, "gpucdi.dev-gpu.yaml") }
+func (n *node) spec() string { return filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") }
 
 func TestSpecFaults(t *testing.T) { letHappen(t, specFaults()) }

@@ -73,7 +73,7 @@ func recoveries(t *testing.T, c *cluster) {
 			return c.newSocket(t, before)
 		}},
 		{"/var/run/cdi emptied", func() func() (string, bool) {
-			spec := c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.yaml"))
+			spec := c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json"))
 			want, err := os.ReadFile(spec)
 			if err != nil {
 				t.Fatal(err)
