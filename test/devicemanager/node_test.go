@@ -159,11 +159,12 @@ func (n *node) sockets(t *testing.T) []string {
 	return paths
 }
 
-// specs are the CDI specs on disk, by path.
+// specs are the CDI specs on disk, by path. A file that begins with a dot is one
+// that is just being written.
 func (n *node) specs(t *testing.T) map[string]string {
 	t.Helper()
 	specs := map[string]string{}
-	paths, err := filepath.Glob(filepath.Join(n.cdiDir, "*"))
+	paths, err := filepath.Glob(filepath.Join(n.cdiDir, "[^.]*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,11 @@ func specFaults() []fault {
 	unmount := func(n *node, _ string) error { return unix.Unmount(n.cdiDir, unix.MNT_DETACH) }
 	return []fault{
 		{
-			name:    "the CDI directory is wiped",
-			happen:  func(n *node, _ string) error { return os.RemoveAll(n.cdiDir) },
+			name: "the CDI directory is wiped",
+			// At once, or the agent would write into it meanwhile.
+			happen: func(n *node, _ string) error {
+				return errors.Join(os.Rename(n.cdiDir, n.cdiDir+".old"), os.RemoveAll(n.cdiDir+".old"))
+			},
 			healthy: 8, capacity: 8,
 		},
 		{
