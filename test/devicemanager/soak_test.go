@@ -17,7 +17,7 @@ import (
 
 var (
 	soakFor  = flag.Duration("soak", time.Minute, "how long TestSoak lets things go wrong")
-	soakSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what TestSoak's choices come from")
+	soakSeed = flag.Uint64("seed", 7, "what the choices of TestSoak come from")
 )
 
 // soak is a node on which one thing after another goes wrong.
@@ -33,7 +33,7 @@ type soak struct {
 }
 
 // TestSoak lets a seeded sequence of faults happen while pods come and go.
-// Replay one with -seed.
+// CI always runs the same one; -seed gives others.
 func TestSoak(t *testing.T) {
 	n, k := both(t)
 	s := &soak{
