@@ -47,8 +47,9 @@ func AgentFile(dir string, node host.Root) *File {
 }
 
 // Put makes the file hold spec, and proves that it can be used. It writes only
-// what is not there already, and says whether it did. After an error the file
-// is as it was before.
+// what is not there already, and says whether it did. A spec that cannot be
+// used leaves the file as it was before; beside a foreign file that defines the
+// same devices it is written all the same, for the day that file is removed.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	f.put = ""
 	written, err = f.replace(spec)
