@@ -52,22 +52,22 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 	}
 	var all []Node
 	for _, g := range inv.GPUs {
-		n, ok := parts.GPUs[g.UUID]
+		nodes, ok := parts.GPUs[g.UUID]
 		if !ok {
 			continue
 		}
 		for _, name := range names {
-			spec.Devices = append(spec.Devices, device(name.of(g), n))
+			spec.Devices = append(spec.Devices, device(name.of(g), nodes))
 		}
 		if g.Fault == "" {
-			all = append(all, n)
+			all = append(all, nodes...)
 		}
 	}
 	if len(spec.Devices) == 0 {
 		return nil, fmt.Errorf("building the CDI spec of %s: no GPU can be given out", kind)
 	}
 	if len(all) > 0 {
-		spec.Devices = append(spec.Devices, device(AllDevices, all...))
+		spec.Devices = append(spec.Devices, device(AllDevices, all))
 	}
 
 	version, err := specs.MinimumRequiredVersion(spec)
@@ -85,7 +85,7 @@ func (n Name) of(g gpu.GPU) string {
 	return g.UUID
 }
 
-func device(name string, nodes ...Node) specs.Device {
+func device(name string, nodes []Node) specs.Device {
 	return specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{DeviceNodes: deviceNodes(nodes)}}
 }
 

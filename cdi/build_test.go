@@ -22,9 +22,9 @@ func parts() cdi.Parts {
 		},
 		Binaries: []cdi.Binary{{NodePath: "/drv/nvidia-smi", Name: "nvidia-smi"}},
 		Control:  []cdi.Node{{Path: "/dev/nvidiactl", Major: 195, Minor: 255}},
-		GPUs: map[string]cdi.Node{
-			"GPU-a": {Path: "/dev/nvidia1", Major: 195, Minor: 1},
-			"GPU-b": {Path: "/dev/nvidia0", Major: 195, Minor: 0},
+		GPUs: map[string][]cdi.Node{
+			"GPU-a": {{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
+			"GPU-b": {{Path: "/dev/nvidia0", Major: 195, Minor: 0}},
 		},
 	}
 }

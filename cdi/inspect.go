@@ -12,7 +12,7 @@ type Parts struct {
 	Libraries []Library
 	Binaries  []Binary
 	Control   []Node            // needed with any GPU
-	GPUs      map[string]Node   // by UUID; only those that can be given out whole
+	GPUs      map[string][]Node // by UUID; only those that can be given out whole
 	Faults    map[string]string // by UUID, why a GPU is not among GPUs
 }
 
@@ -34,7 +34,7 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory) (Parts,
 		Libraries: libs,
 		Binaries:  bins,
 		Control:   control,
-		GPUs:      map[string]Node{},
+		GPUs:      map[string][]Node{},
 		Faults:    map[string]string{},
 	}
 	for _, g := range inv.GPUs {
@@ -46,7 +46,7 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory) (Parts,
 			parts.Faults[g.UUID] = err.Error()
 			continue
 		}
-		parts.GPUs[g.UUID] = n
+		parts.GPUs[g.UUID] = []Node{n}
 	}
 	return parts, nil
 }

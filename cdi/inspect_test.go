@@ -57,9 +57,9 @@ func TestInspectFindsWhatContainersNeed(t *testing.T) {
 	if !reflect.DeepEqual(parts.Control, wantControl) {
 		t.Errorf("control nodes %v, want %v", parts.Control, wantControl)
 	}
-	wantGPUs := map[string]cdi.Node{
-		"GPU-a": {Path: "/dev/nvidia1", Major: 195, Minor: 1},
-		"GPU-b": {Path: "/dev/nvidia0", Major: 195, Minor: 0},
+	wantGPUs := map[string][]cdi.Node{
+		"GPU-a": {{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
+		"GPU-b": {{Path: "/dev/nvidia0", Major: 195, Minor: 0}},
 	}
 	if !reflect.DeepEqual(parts.GPUs, wantGPUs) || len(parts.Faults) != 0 {
 		t.Errorf("GPUs %v, faults %v, want %v", parts.GPUs, parts.Faults, wantGPUs)
