@@ -5,8 +5,8 @@ WORKDIR /src
 COPY . .
 ARG VERSION=dev
 # The flags are those of make build.
-RUN CGO_ENABLED=1 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /gpucdi ./cmd/gpucdi
+RUN CGO_ENABLED=1 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/gpucdi ./cmd/gpucdi-nvml
 
 FROM debian:bookworm-slim
-COPY --from=build /gpucdi /usr/bin/gpucdi
+COPY --from=build /out/ /usr/bin/
 ENTRYPOINT ["/usr/bin/gpucdi"]

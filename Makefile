@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-BIN ?= bin/gpucdi
+BIN ?= bin
 
 # go-nvml binds functions that NVIDIA has deprecated, and the C compiler says so for each.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
@@ -15,8 +15,8 @@ help: ## Show this list
 # grpcnotrace: the tracing that grpc pulls in else keeps the linker from leaving out what is not
 # called, 3 MB of it.
 .PHONY: build
-build: packages ## Build bin/gpucdi
-	go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/gpucdi
+build: packages ## Build the programs into bin/
+	go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi ./cmd/gpucdi-nvml
 
 .PHONY: demo
 demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)

@@ -27,6 +27,7 @@ var rooms = map[string]struct {
 	"runtime":         {[]string{"internal/host"}, "it only asks the runtime, and is asked by the agent"},
 	"agent":           {[]string{"gpu", "gpu/health", "gpu/nvml", "cdi", "allocator", "kubelet", "runtime", "internal/config", "internal/host"}, "the only place where the rooms meet"},
 	"cmd/gpucdi":      {[]string{"agent", "cdi", "gpu", "gpu/nvml", "internal/config", "internal/host"}, "flags become a Config; no logic"},
+	"cmd/gpucdi-nvml": {[]string{"gpu/nvml", "internal/host"}, "it starts in a moment: nothing but the driver"},
 	"internal/config": {nil, "small things that every room may use know nothing of each other"},
 	"internal/host":   {nil, "small things that every room may use know nothing of each other"},
 }

@@ -22,9 +22,8 @@ type Config struct {
 	KubeletDir string
 	CDIDir     string
 
-	// Worker is the command line of the process that talks to the driver; see
-	// nvml.Config.
-	Worker []string
+	// Worker is the program that talks to the driver; see nvml.Config.
+	Worker string
 
 	// Load reads the node's config: at the start, and again at each reload.
 	Load func() (config.Config, error)

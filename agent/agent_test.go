@@ -69,7 +69,7 @@ func node(t *testing.T, load func() (config.Config, error)) agent.Config {
 		KubeletDir: filepath.Join(dir, "kubelet"),
 		CDIDir:     filepath.Join(dir, "cdi"),
 		Load:       load,
-		Worker:     []string{"false"},
+		Worker:     "false",
 	}
 }
 

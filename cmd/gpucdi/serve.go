@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -27,9 +29,9 @@ at the end, since running pods need them. SIGHUP reads the config and the
 driver again.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			self, err := os.Executable()
+			worker, err := findWorker()
 			if err != nil {
-				return fmt.Errorf("finding this program, to run it again: %w", err)
+				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			if nodeName != "" {
@@ -43,7 +45,7 @@ driver again.`,
 				Library:    where.library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
-				Worker:     []string{self, workerName},
+				Worker:     worker,
 				Load:       func() (config.Config, error) { return config.Load(configFile) },
 			}, log).Run(cmd.Context(), hangups(cmd.Context()))
 		},
@@ -55,6 +57,20 @@ driver again.`,
 	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
 	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
 	return cmd
+}
+
+// findWorker returns the program that talks to the driver, which is installed
+// beside this one.
+func findWorker() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this program, since gpucdi-nvml stands beside it: %w", err)
+	}
+	worker, err := exec.LookPath(filepath.Join(filepath.Dir(self), "gpucdi-nvml"))
+	if err != nil {
+		return "", fmt.Errorf("finding the program that talks to the driver: %w (install it beside gpucdi)", err)
+	}
+	return worker, nil
 }
 
 // hangups delivers each SIGHUP until ctx ends; several at once are one.

@@ -26,15 +26,16 @@ type process struct {
 // reads from it outlives a worker that cannot be killed, since the kernel
 // holds it inside the driver: then ended stays empty.
 func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, error) {
-	args := append(s.cfg.Worker[1:len(s.cfg.Worker):len(s.cfg.Worker)],
+	args := []string{
 		"--host-root", s.cfg.Node.LocalPath("/"),
 		"--library", root.LocalPath(root.NVML),
-		"--interval", s.cfg.Interval.String())
+		"--interval", s.cfg.Interval.String(),
+	}
 	for index := range s.doubted {
 		args = append(args, "--doubted", strconv.Itoa(index))
 	}
 	ctx, kill := context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, s.cfg.Worker[0], args...)
+	cmd := exec.CommandContext(ctx, s.cfg.Worker, args...)
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	marker, err := newMarker()

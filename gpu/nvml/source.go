@@ -29,9 +29,9 @@ type Config struct {
 	// CallWithin is how long a call into the driver may take.
 	CallWithin time.Duration
 
-	// Worker is the command line of a process that calls Serve; what it is to
-	// do comes after it.
-	Worker []string
+	// Worker is a program that calls Serve with the Work of its flags:
+	// cmd/gpucdi-nvml.
+	Worker string
 }
 
 // Read finds the driver and reads its GPUs once, in this process.

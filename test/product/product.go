@@ -10,17 +10,17 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Build builds gpucdi as make build does into dir, and returns its path.
+// Build builds gpucdi and what stands beside it as make build does into dir,
+// and returns gpucdi's path.
 func Build(ctx context.Context, dir string) (string, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "gpucdi")
-	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "build", "BIN="+binary)
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "build", "BIN="+dir)
 	cmd.Dir = filepath.Dir(module)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building gpucdi: %w\n%s", err, out)
 	}
-	return binary, nil
+	return filepath.Join(dir, "gpucdi"), nil
 }

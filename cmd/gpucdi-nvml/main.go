@@ -1,0 +1,50 @@
+// Command gpucdi-nvml talks to the driver on behalf of gpucdi serve, which
+// starts it from the directory that it stands in itself. People have no use
+// for it.
+//
+// It is a program of its own, and a small one, so that it is there in a moment
+// and holds little memory: docs/decisions/0003 says why it is a process.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+func main() {
+	work := parse()
+	go endWith(os.Stdin)
+	if err := nvml.Serve(work, os.Stdout); err != nil {
+		os.Exit(1) // the agent was told
+	}
+}
+
+// parse reads what nvml.Run writes.
+func parse() nvml.Work {
+	var work nvml.Work
+	root := flag.String("host-root", "/", "where this process sees the node's root")
+	flag.StringVar(&work.Library, "library", "", "this process's path of NVML")
+	flag.DurationVar(&work.Interval, "interval", 0, "the time between two probes")
+	flag.Func("doubted", "the index of a GPU to ask last; can be repeated", func(value string) error {
+		index, err := strconv.Atoi(value)
+		work.Doubted = append(work.Doubted, index)
+		return err
+	})
+	flag.Parse()
+	work.Node = host.NewRoot(*root)
+	return work
+}
+
+// endWith ends this process when the agent does, and with it its end of the
+// pipe: a call into the driver may never come back to see that.
+func endWith(agent io.Reader) {
+	_, err := io.Copy(io.Discard, agent)
+	fmt.Fprintln(os.Stderr, "the agent is gone", err)
+	os.Exit(1)
+}
