@@ -52,7 +52,7 @@ func TestProfiles(t *testing.T) {
 // if there are no hints at all.
 func (k *kubelet) narrowHints(gpus int) []bitmask.BitMask {
 	pod := newPod("asks", gpus)
-	hints := k.GetTopologyHints(pod, &pod.Spec.Containers[0])[string(gpuResource)]
+	hints := k.hints(pod)[string(gpuResource)]
 	if hints == nil {
 		return nil
 	}

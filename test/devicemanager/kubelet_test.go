@@ -54,7 +54,7 @@ func startKubelet(t *testing.T, dir string, numaNodes int, pods ...*v1.Pod) *kub
 		nodes = append(nodes, cadvisorapi.Node{Id: id})
 	}
 	socket := filepath.Join(dir, "device-plugins", "kubelet.sock")
-	manager, err := newManagerImpl(klog.Background(), socket, nodes, topologymanager.NewFakeManager())
+	manager, err := newManagerImpl(klog.Background(), socket, nodes, noTopology())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (k *kubelet) counts(t *testing.T, capacity, allocatable int64) time.Duratio
 	t.Helper()
 	start := time.Now()
 	for {
-		has, gives, _ := k.GetCapacity()
+		has, gives := k.capacity()
 		got := [2]int64{quantity(has), quantity(gives)}
 		if got == [2]int64{capacity, allocatable} {
 			return time.Since(start)
@@ -125,7 +125,7 @@ func (k *kubelet) admit(pod *v1.Pod) error {
 	k.mutex.Lock()
 	k.pods = append(k.pods, pod)
 	k.mutex.Unlock()
-	err := k.Allocate(pod, &pod.Spec.Containers[0])
+	err := k.allocate(pod)
 	if err != nil {
 		k.forget(pod)
 	}

@@ -102,10 +102,10 @@ func (s *soak) check() {
 }
 
 func (s *soak) wrong() string {
-	if has, _, _ := s.k.GetCapacity(); quantity(has) != 8 {
+	if has, _ := s.k.capacity(); quantity(has) != 8 {
 		return fmt.Sprintf("the kubelet knows %d GPUs", quantity(has))
 	}
-	healthy := s.k.GetAllocatableDevices()[string(gpuResource)]
+	healthy := s.k.allocatable()[string(gpuResource)]
 	for _, uuid := range s.n.uuids() {
 		if _, offered := healthy[uuid]; !offered && !s.sick[uuid] {
 			return uuid + " has nothing and is not healthy"
