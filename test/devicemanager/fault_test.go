@@ -1,6 +1,9 @@
 package devicemanager
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -124,9 +127,17 @@ func TestFaults(t *testing.T) { letHappen(t, faults()) }
 
 // letHappen lets each fault happen under a pod that holds other GPUs than the
 // one that it is about, and logs how long it was until the kubelet knew, and
-// until all was well again.
+// until all was well again. docs/health.md has what it logs.
 func letHappen(t *testing.T, faults []fault) {
+	document, err := os.ReadFile("../../docs/health.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, f := range faults {
+		row := fmt.Sprintf("| %s | %d of %d |", f.name, f.healthy, f.capacity)
+		if !bytes.Contains(document, []byte(row)) {
+			t.Errorf("docs/health.md has no row %q", row)
+		}
 		t.Run(f.name, func(t *testing.T) {
 			n, k := both(t)
 			_, held := n.admitted(t, k, "bystander", 2)
@@ -148,8 +159,7 @@ func letHappen(t *testing.T, faults []fault) {
 			}
 			k.counts(t, 8, 8)
 			n.awaitVersion(t)
-			t.Logf("| %s | %d of %d healthy | %s | %s |", f.name, f.healthy, f.capacity,
-				detected.Round(time.Millisecond), time.Since(ended).Round(time.Millisecond))
+			t.Logf("%s %s | %s |", row, detected.Round(time.Millisecond), time.Since(ended).Round(time.Millisecond))
 			if _, uuids := n.admitted(t, k, "after", 6); !slices.Contains(uuids, sick) {
 				t.Errorf("the pod after it has %v, without %s", uuids, sick)
 			}
