@@ -10,6 +10,8 @@ import (
 type Health struct {
 	// Reason is why the GPU cannot be given out, empty when it can.
 	Reason string
+	// Category is the worst cause in one word, of few: what metrics count by.
+	Category string
 	// Heals is what would make it healthy again.
 	Heals string
 	// Since is when it became unhealthy.
@@ -43,7 +45,18 @@ type state struct {
 }
 
 // cause is why a GPU is unhealthy; the zero cause is none.
-type cause struct{ reason, heals string }
+type cause struct{ category, reason, heals string }
+
+// The categories of causes besides the XIDs, which are "xid_79" and so on.
+// docs/health.md tells them.
+const (
+	unresponsive   = "unresponsive"
+	gone           = "gone"
+	eccErrors      = "ecc"
+	repairPending  = "repair_pending"
+	rowsFailed     = "rows_failed"
+	recoveryNeeded = "recovery_needed"
+)
 
 const (
 	healsByReset  = "a reset: nvidia-smi --gpu-reset, or a reboot of the node"
@@ -55,18 +68,19 @@ const (
 func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 	g := t.of(uuid)
 	class := t.Policy.Class(xid)
+	category := fmt.Sprintf("xid_%d", xid)
 	reason := fmt.Sprintf("XID %d", xid)
 	if x, known := find(xid); known {
 		reason += ": " + x.Text
 	}
 	switch class {
 	case Transient:
-		g.transient, g.lastBad = cause{reason, t.healsByQuiet()}, at
+		g.transient, g.lastBad = cause{category, reason, t.healsByQuiet()}, at
 	case Reset:
-		g.reset, g.asked = cause{reason, healsByReset}, false
+		g.reset, g.asked = cause{category, reason, healsByReset}, false
 		g.lastBad = at
 	case Fatal:
-		g.fatal, g.unreachable = cause{reason, healsByReturn}, xid == fellOffTheBus
+		g.fatal, g.unreachable = cause{category, reason, healsByReturn}, xid == fellOffTheBus
 	case Ignore, Application:
 	}
 	g.settle(at)
@@ -77,20 +91,20 @@ func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g := t.of(uuid)
 	if p.Fault != "" {
-		g.transient, g.lastBad = cause{p.Fault, t.healsByQuiet()}, at
+		g.transient, g.lastBad = cause{unresponsive, p.Fault, t.healsByQuiet()}, at
 		g.unreachable = true
 		g.settle(at)
 		return
 	}
 	if g.unreachable && g.fatal != (cause{}) {
 		// It has been away, and is back.
-		g.transient, g.lastBad = cause{g.fatal.reason, t.healsByQuiet()}, at
+		g.transient, g.lastBad = cause{g.fatal.category, g.fatal.reason, t.healsByQuiet()}, at
 		g.fatal = cause{}
 	}
 	g.unreachable = false
 	g.broken = cause{}
 	if p.RowsFailed {
-		g.broken = cause{"a bad row of memory could not be replaced: no spare is left", healsByRepair}
+		g.broken = cause{rowsFailed, "a bad row of memory could not be replaced: no spare is left", healsByRepair}
 	}
 	g.judgeRecovery(p, at, t.Quiet)
 	g.judgeErrors(p)
@@ -105,11 +119,11 @@ func (g *state) judgeRecovery(p Probe, at time.Time, quiet time.Duration) {
 	switch {
 	case p.Recovery == nil:
 		if p.RepairPending && g.reset == (cause{}) {
-			g.reset = cause{"a page or row of memory waits to be replaced", healsByReset}
+			g.reset = cause{repairPending, "a page or row of memory waits to be replaced", healsByReset}
 		}
 	case *p.Recovery != RecoveryNone:
 		if g.reset == (cause{}) {
-			g.reset = cause{"the driver asks for " + p.Recovery.String(), p.Recovery.String()}
+			g.reset = cause{recoveryNeeded, "the driver asks for " + p.Recovery.String(), p.Recovery.String()}
 		}
 		g.asked = true
 	case g.asked, at.Sub(g.lastBad) >= quiet:
@@ -130,7 +144,7 @@ func (g *state) judgeErrors(p Probe) {
 	case now < g.uncorrected:
 		g.reset, g.asked = cause{}, false
 	case now > g.uncorrected && p.Recovery == nil && g.reset == (cause{}):
-		g.reset = cause{fmt.Sprintf("memory has had %d errors that cannot be corrected", now), healsByReset}
+		g.reset = cause{eccErrors, fmt.Sprintf("memory has had %d errors that cannot be corrected", now), healsByReset}
 	}
 	g.uncorrected = *p.Uncorrected
 }
@@ -139,7 +153,7 @@ func (g *state) judgeErrors(p Probe) {
 // The GPU's return is as good as a reset.
 func (t *Tracker) Gone(uuid, reason string, at time.Time) {
 	g := t.of(uuid)
-	*g = state{since: g.since, fatal: cause{reason, healsByReturn}}
+	*g = state{since: g.since, fatal: cause{gone, reason, healsByReturn}}
 	g.settle(at)
 }
 
@@ -160,14 +174,12 @@ func (t *Tracker) Health(uuid string) Health {
 		return Health{}
 	}
 	var reasons []string
-	var heals string
-	for _, c := range g.causes() {
+	causes := g.causes()
+	for _, c := range causes {
 		reasons = append(reasons, c.reason)
-		if heals == "" {
-			heals = c.heals // of the worst
-		}
 	}
-	return Health{Reason: strings.Join(reasons, "; "), Heals: heals, Since: g.since}
+	worst := causes[0]
+	return Health{Reason: strings.Join(reasons, "; "), Category: worst.category, Heals: worst.heals, Since: g.since}
 }
 
 // causes are those that hold, the worst first.
