@@ -11,6 +11,7 @@ import (
 type message struct {
 	Inventory *gpu.Inventory `json:"inventory,omitempty"`
 	Probes    Probes         `json:"probes,omitempty"`
+	Telemetry Telemetry      `json:"telemetry,omitempty"`
 	XID       *XID           `json:"xid,omitempty"`
 
 	// Waits is for how long there may be silence now, while the process waits

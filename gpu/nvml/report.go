@@ -6,8 +6,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Report is something that the driver said, or did not: a Reading, Probes, an
-// XID, or Trouble.
+// Report is something that the driver said, or did not: a Reading, Probes,
+// Telemetry, an XID, or Trouble.
 type Report interface{ report() }
 
 // Reading is what one look at the node's driver gave.
@@ -23,6 +23,9 @@ type Reading struct {
 // Probes are looks at GPUs, by UUID.
 type Probes map[string]health.Probe
 
+// Telemetry is what GPUs measured of themselves, by UUID.
+type Telemetry map[string]gpu.Telemetry
+
 // XID is an error event of a GPU.
 type XID struct {
 	GPU  string // its UUID
@@ -36,7 +39,8 @@ type Trouble struct {
 	Reason string
 }
 
-func (Reading) report() {}
-func (Probes) report()  {}
-func (XID) report()     {}
-func (Trouble) report() {}
+func (Reading) report()   {}
+func (Probes) report()    {}
+func (Telemetry) report() {}
+func (XID) report()       {}
+func (Trouble) report()   {}

@@ -156,6 +156,9 @@ func (s *source) pass(m message, root host.DriverRoot) {
 	if m.Probes != nil {
 		s.yield(m.Probes)
 	}
+	if m.Telemetry != nil {
+		s.yield(m.Telemetry)
+	}
 	if m.XID != nil {
 		s.yield(*m.XID)
 	}

@@ -125,9 +125,10 @@ func (w *worker) trust() error {
 	return nil
 }
 
-// tellProbes looks at every GPU of the inventory.
+// tellProbes looks at every GPU of the inventory, and lets those that answer
+// tell what they measure.
 func (w *worker) tellProbes() error {
-	probes := Probes{}
+	probes, telemetry := Probes{}, Telemetry{}
 	var answering []gpu.GPU
 	for _, g := range w.told.GPUs {
 		if err := w.asking(g.Index); err != nil {
@@ -137,10 +138,11 @@ func (w *worker) tellProbes() error {
 		probes[g.UUID] = p
 		if p.Fault == "" {
 			answering = append(answering, g)
+			telemetry[g.UUID] = w.measure(w.devices[g.UUID])
 		}
 	}
 	if err := errors.Join(w.listen(answering), w.asking(nobody)); err != nil {
 		return err
 	}
-	return w.out.Encode(message{Probes: probes, Waits: w.work.Interval})
+	return w.out.Encode(message{Probes: probes, Telemetry: telemetry, Waits: w.work.Interval})
 }
