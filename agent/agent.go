@@ -12,6 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
 )
 
 // Config says where the agent finds the node's parts.
@@ -21,6 +22,10 @@ type Config struct {
 	Library    string // the node's path of NVML; empty: found in the driver root
 	KubeletDir string
 	CDIDir     string
+
+	Version  string // of this program
+	NodeName string // Kubernetes' name of the node; may be empty
+	Listen   string // where status and metrics are served; empty: nowhere
 
 	// Worker is the program that talks to the driver; see nvml.Config.
 	Worker string
@@ -37,11 +42,14 @@ type Agent struct {
 	cfg  Config
 	log  *slog.Logger
 	spec *cdi.File
+	view view
 }
 
 // New returns an agent that does nothing until it runs.
 func New(cfg Config, log *slog.Logger) *Agent {
-	return &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node)}
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node)}
+	a.view.init(cfg)
+	return a
 }
 
 // Run serves until ctx ends. The specs stay on disk, since pods outlive the
@@ -58,7 +66,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	reread := make(chan nvml.Config, 1)
 	specChanged := make(chan struct{}, 1)
 	askHeld := make(chan struct{}, 1)
-	held := make(chan map[string]bool)
+	held := make(chan []kubelet.Holder)
 
 	group.Go(func() error {
 		nvml.Run(ctx, a.source(settings), reread, func(r nvml.Report) {
@@ -81,11 +89,15 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		a.watchRuntime(ctx)
 		return nil
 	})
+	alive := make(chan struct{})
+	if a.cfg.Listen != "" {
+		group.Go(func() error { return a.server(alive).Run(ctx, a.log) })
+	}
 	group.Go(func() error {
 		node := newNode(a, settings, func(run func(context.Context) error) {
 			group.Go(func() error { return run(ctx) })
 		})
-		for node.await(ctx, wakers{reports, specChanged, held, reload, reread, askHeld}) {
+		for node.await(ctx, wakers{reports, specChanged, held, reload, alive, reread, askHeld}) {
 			node.reconcile()
 		}
 		return nil
@@ -97,8 +109,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 type wakers struct {
 	reports     <-chan nvml.Report
 	specChanged <-chan struct{}
-	held        <-chan map[string]bool
+	held        <-chan []kubelet.Holder
 	reload      <-chan struct{}
+	alive       <-chan struct{} // somebody asks whether the loop goes round
 
 	reread  chan nvml.Config
 	askHeld chan struct{}
@@ -126,6 +139,7 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 			if n.agent.spec.Touched() { // and not by ourselves
 				return true
 			}
+		case <-w.alive:
 		case <-w.reload:
 			if n.reload() {
 				replace(w.reread, n.agent.source(n.settings))

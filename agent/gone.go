@@ -18,7 +18,7 @@ const heldTimeout = 5 * time.Second
 const releaseAfter = 10 * time.Second
 
 // watchHeld tells which GPUs pods hold whenever it is asked to, until ctx ends.
-func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- map[string]bool) {
+func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- []kubelet.Holder) {
 	said := ""
 	for {
 		select {
@@ -42,10 +42,10 @@ func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- 
 	}
 }
 
-func (a *Agent) held(ctx context.Context) (map[string]bool, error) {
+func (a *Agent) held(ctx context.Context) ([]kubelet.Holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	return kubelet.Held(ctx, a.cfg.KubeletDir, allocator.GPUResource)
+	return kubelet.Held(ctx, a.cfg.KubeletDir)
 }
 
 // gone are the GPUs that left the node a while ago, by UUID. They stay listed
@@ -62,10 +62,12 @@ func (n *node) gone(at time.Time) map[string]bool {
 
 // release forgets the GPUs that are gone and that no pod holds. It returns
 // whether there was one.
-func (n *node) release(held map[string]bool, at time.Time) bool {
+func (n *node) release(held []kubelet.Holder, at time.Time) bool {
 	free := n.gone(at)
-	for uuid := range held {
-		delete(free, uuid)
+	for _, h := range held {
+		if h.Resource == allocator.GPUResource {
+			delete(free, h.Device)
+		}
 	}
 	for uuid := range free {
 		delete(n.away, uuid)

@@ -33,6 +33,8 @@ type node struct {
 	offered *gpu.Inventory  // as the kubelet was last told
 	health  *health.Tracker
 	plugins map[string]*kubelet.Plugin
+
+	driverErr, specErr error // of the latest reconcile; both concern every GPU
 }
 
 func newNode(a *Agent, settings config.Config, start func(func(context.Context) error)) *node {
@@ -82,6 +84,9 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 		for uuid, p := range r {
 			n.health.Probe(uuid, p, at)
 		}
+	case nvml.Telemetry:
+		n.agent.view.telemetry.Store((*map[string]gpu.Telemetry)(&r))
+		return false
 	case nvml.Trouble:
 		n.health.Probe(r.GPU, health.Probe{Fault: r.Reason}, at)
 	}
@@ -139,24 +144,26 @@ func (n *node) reconcile() {
 	if len(n.offered.GPUs) > 0 {
 		n.offer(stillHealthy(n.offered, now))
 	}
-	if err := n.writeSpec(now, parts); err != nil {
-		now = now.WithFaults(func(gpu.GPU) string { return oneLine(err) })
+	if n.specErr = n.writeSpec(now, parts); n.specErr != nil {
+		now = now.WithFaults(func(gpu.GPU) string { return oneLine(n.specErr) })
 	}
-	n.offer(now)
+	resources := n.offer(now)
 	n.report(now)
 	n.offered = now
+	n.publish(resources, parts)
 }
 
 // inspect returns every known GPU with the faults that the driver and the
 // host give it, and the parts of their spec.
 func (n *node) inspect() (*gpu.Inventory, cdi.Parts) {
 	err := n.reading.Err
-	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {
-		err = errors.New(noDriver)
-	}
 	var parts cdi.Parts
 	if err == nil && len(n.known.GPUs) > 0 {
 		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known)
+	}
+	n.driverErr = err
+	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {
+		err = errors.New(noDriver)
 	}
 	return n.known.WithFaults(func(g gpu.GPU) string {
 		if err != nil {
@@ -186,9 +193,10 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 	return nil
 }
 
-// offer tells the kubelet, resource by resource.
-func (n *node) offer(inv *gpu.Inventory) {
-	for _, resource := range allocator.Plan(inv, cdi.AgentKind) {
+// offer tells the kubelet, resource by resource, and returns what it told.
+func (n *node) offer(inv *gpu.Inventory) []*allocator.Resource {
+	resources := allocator.Plan(inv, cdi.AgentKind)
+	for _, resource := range resources {
 		plugin, running := n.plugins[resource.Name]
 		if !running {
 			plugin = kubelet.New(kubelet.Config{Dir: n.agent.devicePluginDir(), Resource: resource.Name}, n.log)
@@ -197,6 +205,7 @@ func (n *node) offer(inv *gpu.Inventory) {
 		}
 		plugin.Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy})
 	}
+	return resources
 }
 
 // report logs what became of each GPU since the kubelet was last told.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/runtime"
+	"github.com/gpucdi/gpucdi/status"
 )
 
 const (
@@ -32,10 +33,15 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 	for {
 		wait := runtimeInterval
 		info, err := a.detectRuntime(ctx)
+		if err == nil {
+			a.view.runtime.Store(&status.Runtime{Name: info.Name, Version: info.Version, CDI: info.CDI,
+				SpecDirs: info.SpecDirs, Trouble: info.Problem(a.cfg.CDIDir)})
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
+			a.view.runtime.Store(&status.Runtime{Trouble: oneLine(err)})
 			wait, retry = retry, min(2*retry, runtimeInterval)
 			say("no container runtime answers yet: is its socket below --host-root?", a.log.Warn, "err", oneLine(err))
 		case info.Problem(a.cfg.CDIDir) != "":

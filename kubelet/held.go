@@ -8,9 +8,14 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Held asks the kubelet, whose directory is dir, for the devices of a resource
-// that the containers of its active pods hold.
-func Held(ctx context.Context, dir, resource string) (map[string]bool, error) {
+// Holder is a container of an active pod that holds a device.
+type Holder struct {
+	Namespace, Pod, Container string
+	Resource, Device          string // the device's resource and ID
+}
+
+// Held asks the kubelet, whose directory is dir, which containers hold devices.
+func Held(ctx context.Context, dir string) ([]Holder, error) {
 	socket := filepath.Join(dir, "pod-resources", "kubelet.sock")
 	conn, err := kubeletConn(socket)
 	if err != nil {
@@ -19,17 +24,17 @@ func Held(ctx context.Context, dir, resource string) (map[string]bool, error) {
 	defer conn.Close()
 	list, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("asking the kubelet at %s who holds %s: %w", socket, resource, err)
+		return nil, fmt.Errorf("asking the kubelet at %s who holds devices: %w", socket, err)
 	}
-	held := map[string]bool{}
+	var held []Holder
 	for _, pod := range list.GetPodResources() {
 		for _, container := range pod.GetContainers() {
 			for _, devices := range container.GetDevices() {
-				if devices.GetResourceName() != resource {
-					continue
-				}
 				for _, id := range devices.GetDeviceIds() {
-					held[id] = true
+					held = append(held, Holder{
+						Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: container.GetName(),
+						Resource: devices.GetResourceName(), Device: id,
+					})
 				}
 			}
 		}

@@ -23,6 +23,7 @@ type Plugin struct {
 	cfg    Config
 	log    *slog.Logger
 	latest atomic.Pointer[snapshot]
+	stands atomic.Pointer[Registration]
 	first  <-chan struct{} // closed by the first Update
 
 	// streamWithin is how long the kubelet may take from a registration until
@@ -37,8 +38,22 @@ func New(cfg Config, log *slog.Logger) *Plugin {
 	nothing := &snapshot{superseded: make(chan struct{})}
 	p.first = nothing.superseded
 	p.latest.Store(nothing)
+	p.stands.Store(&Registration{Trouble: "nothing to offer yet"})
 	return p
 }
+
+// Registration is where a resource stands with the kubelet.
+type Registration struct {
+	Since   time.Time // of the registration that holds; zero when none does
+	Trouble string    // why none does
+}
+
+// Registration says where the resource stands with the kubelet now. It never
+// waits.
+func (p *Plugin) Registration() Registration { return *p.stands.Load() }
+
+// Resource is what the plugin offers.
+func (p *Plugin) Resource() string { return p.cfg.Resource }
 
 // Update makes o what is offered from now on. It never waits: a kubelet that
 // is slow to take one Offer misses those before the latest.

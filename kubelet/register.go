@@ -43,6 +43,7 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 		if ctx.Err() != nil {
 			return nil
 		}
+		p.stands.Store(&Registration{Trouble: err.Error()})
 		var lost *lostError
 		switch held := errors.As(err, &lost); {
 		case held:
@@ -73,6 +74,7 @@ func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Du
 		}
 		if err != nil && !reported {
 			reported = true
+			p.stands.Store(&Registration{Trouble: fmt.Sprintf("waiting for the kubelet: %v", err)})
 			p.log.Info("waiting for the kubelet", "reason", err)
 		}
 		select {

@@ -58,6 +58,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 		if err := p.register(ctx, filepath.Base(path)); err != nil {
 			return err
 		}
+		p.stands.Store(&Registration{Since: time.Now()})
 		p.log.Info("registered with the kubelet", "socket", path)
 		return p.hold(ctx, s, held{kubelet: kubelet, own: own, path: path}, changed)
 	})

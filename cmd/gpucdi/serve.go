@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,6 +21,7 @@ func newServeCommand() *cobra.Command {
 	var (
 		where                                    look
 		configFile, nodeName, kubeletDir, cdiDir string
+		listen                                   string
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -29,6 +31,9 @@ at the end, since running pods need them. SIGHUP reads the config and the
 driver again.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, _, err := net.SplitHostPort(listen); listen != "" && err != nil {
+				return usageError{fmt.Errorf("--listen %q is not host:port: %w", listen, err)}
+			}
 			worker, err := findWorker()
 			if err != nil {
 				return err
@@ -45,6 +50,9 @@ driver again.`,
 				Library:    where.library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
+				Version:    version,
+				NodeName:   nodeName,
+				Listen:     listen,
 				Worker:     worker,
 				Load:       func() (config.Config, error) { return config.Load(configFile) },
 			}, log).Run(cmd.Context(), hangups(cmd.Context()))
@@ -56,6 +64,7 @@ driver again.`,
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
 	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
 	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
+	flags.StringVar(&listen, "listen", ":9435", "where status, metrics and health are served, without a password; empty: nowhere")
 	return cmd
 }
 

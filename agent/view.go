@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// view is what the agent's goroutines have last found out, for people to look
+// at. Each leaves its own part, which nobody changes after; who looks waits for
+// none of them.
+type view struct {
+	node      atomic.Pointer[status.Node] // by the loop, after each reconcile
+	plugins   atomic.Pointer[[]*kubelet.Plugin]
+	telemetry atomic.Pointer[map[string]gpu.Telemetry] // by UUID
+	runtime   atomic.Pointer[status.Runtime]
+	holders   holders
+}
+
+func (v *view) init(cfg Config) {
+	v.node.Store(&status.Node{
+		Name:    cfg.NodeName,
+		Version: cfg.Version,
+		Driver:  status.Driver{Trouble: "not read yet"},
+		Spec:    status.Spec{Path: cdi.AgentFile(cfg.CDIDir, cfg.Node).Path},
+	})
+	v.plugins.Store(&[]*kubelet.Plugin{})
+	v.telemetry.Store(&map[string]gpu.Telemetry{})
+	v.runtime.Store(&status.Runtime{Trouble: "not asked yet"})
+}
+
+// publish leaves the state of the loop in the view.
+func (n *node) publish(resources []*allocator.Resource, parts cdi.Parts) {
+	before := n.agent.view.node.Load()
+	now := &status.Node{
+		Name:    before.Name,
+		Version: before.Version,
+		Driver:  status.Driver{Driver: n.known.Driver, Trouble: trouble(n.driverErr)},
+		Spec:    status.Spec{Path: before.Spec.Path, GPUs: len(parts.GPUs), Trouble: trouble(n.specErr)},
+	}
+	if n.reading.Err == nil {
+		now.Driver.Root = n.reading.Driver.String()
+		now.Unreadable = n.reading.Inventory.Unreadable
+	}
+	for _, g := range n.offered.GPUs {
+		g.Links = nil // gpucdi list shows them
+		now.GPUs = append(now.GPUs, status.GPU{GPU: g})
+	}
+	var plugins []*kubelet.Plugin
+	for _, r := range resources {
+		plugins = append(plugins, n.plugins[r.Name])
+		for _, d := range r.Devices {
+			now.Devices = append(now.Devices, status.Device{ID: d.ID, Resource: r.Name, GPU: d.ID, Fault: n.fault(d, before)})
+		}
+	}
+	n.agent.view.node.Store(now)
+	n.agent.view.plugins.Store(&plugins)
+}
+
+// fault is what people are told of a device's fault; before is what they were
+// told last.
+func (n *node) fault(d allocator.Device, before *status.Node) *status.Fault {
+	if d.Fault == "" {
+		return nil
+	}
+	h := n.health.Health(d.ID)
+	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Heals: h.Heals, Since: h.Since}
+	i := slices.IndexFunc(before.Devices, func(b status.Device) bool { return b.ID == d.ID && b.Fault != nil })
+	switch {
+	case i >= 0:
+		f.Since = before.Devices[i].Fault.Since
+	case f.Since.IsZero():
+		f.Since = time.Now()
+	}
+	return f
+}
+
+// The categories of faults besides those of health; docs/health.md tells them.
+const (
+	faultUnreadable = "unreadable"  // the driver does not tell what it is
+	faultDriver     = "driver"      // the driver is not there, or not whole
+	faultSpec       = "spec"        // the CDI spec cannot be written, or cannot be used
+	faultDeviceNode = "device_node" // its device node is missing, or another's
+)
+
+// category says in one word, of few, where a fault comes from.
+func (n *node) category(d allocator.Device) string {
+	read, _ := n.known.Find(d.ID)
+	switch h := n.health.Health(d.ID); {
+	case d.Fault == h.Reason:
+		return h.Category
+	case d.Fault == read.Fault:
+		return faultUnreadable
+	case n.driverErr != nil:
+		return faultDriver
+	case d.Fault == trouble(n.specErr):
+		return faultSpec
+	}
+	return faultDeviceNode
+}
+
+// trouble is an error as people read it; empty when there is none.
+func trouble(err error) string {
+	if err == nil {
+		return ""
+	}
+	return oneLine(err)
+}

@@ -1,0 +1,100 @@
+package status
+
+import (
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Node is what the agent knew of its node at one moment.
+type Node struct {
+	Name    string `json:"name,omitempty"` // as Kubernetes calls it, where the agent was told
+	Version string `json:"version"`        // of gpucdi
+
+	Driver  Driver  `json:"driver"`
+	Spec    Spec    `json:"spec"`
+	Runtime Runtime `json:"runtime"`
+	Kubelet Kubelet `json:"kubelet"`
+
+	Devices    []Device         `json:"devices"`
+	GPUs       []GPU            `json:"gpus"` // the physical ones, which devices name by UUID
+	Unreadable []gpu.Unreadable `json:"unreadable,omitempty"`
+}
+
+// Driver is the driver as it was last read.
+type Driver struct {
+	gpu.Driver
+	Root    string `json:"root,omitempty"` // the node's path
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Spec is the CDI spec that the agent keeps.
+type Spec struct {
+	Path    string `json:"path"`
+	GPUs    int    `json:"gpus"` // that it has devices for
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Runtime is the container runtime as it was last asked.
+type Runtime struct {
+	Name     string   `json:"name,omitempty"`
+	Version  string   `json:"version,omitempty"`
+	CDI      bool     `json:"cdi"`
+	SpecDirs []string `json:"specDirs,omitempty"`
+	Trouble  string   `json:"trouble,omitempty"`
+}
+
+// Kubelet is what the kubelet was told, and what it tells.
+type Kubelet struct {
+	Resources []Resource `json:"resources"`
+	// PodsTrouble is why it is not known who holds the devices.
+	PodsTrouble string `json:"podsTrouble,omitempty"`
+}
+
+// Resource is where a resource stands with the kubelet.
+type Resource struct {
+	Name       string    `json:"name"`
+	Registered time.Time `json:"registered,omitzero"` // since when; zero when it is not
+	Trouble    string    `json:"trouble,omitempty"`
+}
+
+// Device is one unit that the kubelet can hand out.
+type Device struct {
+	ID       string  `json:"id"`
+	Resource string  `json:"resource"`
+	GPU      string  `json:"gpu"`             // the UUID of the physical one
+	Fault    *Fault  `json:"fault,omitempty"` // nil when it is healthy
+	HeldBy   *Holder `json:"heldBy,omitempty"`
+}
+
+// Fault is why a device cannot be given out.
+type Fault struct {
+	Category string    `json:"category"` // one of few words: what metrics are labelled with
+	Reason   string    `json:"reason"`
+	Heals    string    `json:"heals,omitempty"` // what would make it healthy, where the reason does not say
+	Since    time.Time `json:"since"`
+}
+
+// Holder is the container that holds a device.
+type Holder struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+}
+
+// GPU is a physical GPU and what it measured of itself when it was last
+// looked at.
+type GPU struct {
+	gpu.GPU
+	Telemetry gpu.Telemetry `json:"telemetry"`
+}
+
+// GPU returns the physical GPU of that UUID; the zero GPU if there is none.
+func (n Node) GPU(uuid string) GPU {
+	for _, g := range n.GPUs {
+		if g.UUID == uuid {
+			return g
+		}
+	}
+	return GPU{}
+}

@@ -1,0 +1,151 @@
+package status_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve runs a server until the test ends, and returns its address.
+func serve(t *testing.T, s *status.Server) string {
+	t.Helper()
+	if s.Address == "" {
+		s.Address = freeAddress(t)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return s.Address
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// get asks until the server listens.
+func get(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		response, err := http.Get("http://" + address + path)
+		if err != nil {
+			if time.Since(start) > 30*time.Second {
+				t.Fatal(err)
+			}
+			continue
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+}
+
+func TestServer(t *testing.T) {
+	stuck, ready := false, false
+	told := status.Node{
+		Name:    "node",
+		Version: "v1",
+		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13}}, Root: "/"},
+		Devices: []status.Device{{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a",
+			Fault:  &status.Fault{Category: "xid_79", Reason: "XID 79", Since: time.Unix(1, 0).UTC()},
+			HeldBy: &status.Holder{Namespace: "default", Pod: "pod", Container: "main"}}},
+	}
+	address := serve(t, &status.Server{
+		Node:  func(context.Context) status.Node { return told },
+		Ready: func() bool { return ready },
+		Alive: func(context.Context) error {
+			if stuck {
+				return errors.New("stuck")
+			}
+			return nil
+		},
+	})
+	for _, tc := range []struct {
+		path         string
+		stuck, ready bool
+		code         int
+	}{
+		{"/healthz", false, false, http.StatusOK},
+		{"/healthz", true, true, http.StatusServiceUnavailable},
+		{"/readyz", false, false, http.StatusServiceUnavailable},
+		{"/readyz", true, true, http.StatusOK},
+		{"/metrics", false, true, http.StatusNotFound},
+		{"/nothing", false, true, http.StatusNotFound},
+	} {
+		stuck, ready = tc.stuck, tc.ready
+		if code, body := get(t, address, tc.path); code != tc.code {
+			t.Errorf("%+v: it answers %d %s", tc, code, body)
+		}
+	}
+	got, err := status.Fetch(t.Context(), address)
+	if err != nil || !reflect.DeepEqual(got, told) {
+		t.Errorf("Fetch = %+v, %v; want %+v", got, err, told)
+	}
+}
+
+// An address that another process has is waited for.
+func TestAddressInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := make(lines, 16)
+	s := &status.Server{Address: taken.Addr().String(), Ready: func() bool { return true }}
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx, slog.New(slog.NewTextHandler(log, nil))) }()
+	if said := <-log; !strings.Contains(said, "--listen") {
+		t.Errorf("the log says %s", said)
+	}
+	taken.Close()
+	code, _ := get(t, s.Address, "/readyz")
+	end()
+	if err := <-ended; code != http.StatusOK || err != nil {
+		t.Errorf("it answers %d and ends with %v", code, err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// lines is a log that can be waited on.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+func TestFetchFromNobody(t *testing.T) {
+	address := freeAddress(t)
+	if _, err := status.Fetch(t.Context(), address); err == nil || !strings.Contains(err.Error(), "gpucdi serve") {
+		t.Errorf("Fetch from nobody: %v", err)
+	}
+}
