@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +54,7 @@ type node struct {
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
 	config                   string // the agent's config file
+	address                  string // where the agent serves its status
 	calls                    string // the file that counts the agent's NVML calls
 	process                  *exec.Cmd
 }
@@ -71,6 +73,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		cdiDir:     filepath.Join(dir, "cdi"),
 		config:     filepath.Join(dir, "config.yaml"),
 		calls:      filepath.Join(dir, "calls"),
+		address:    freeAddress(t),
 	}
 	if err := os.Mkdir(n.root, 0o755); err != nil {
 		t.Fatal(err)
@@ -80,6 +83,17 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 	}
 	n.configure(t)
 	return n
+}
+
+// freeAddress is one that nobody listens at.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
 }
 
 // health makes the agent quick to see and to forgive.
@@ -103,7 +117,7 @@ func (n *node) configure(t *testing.T, lines ...string) {
 func (n *node) startAgent(t *testing.T) {
 	t.Helper()
 	n.process = exec.Command(binary, "serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
-		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", n.config)
+		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", n.config, "--listen", n.address)
 	n.process.Env = append(os.Environ(), n.driver.Env(n.calls)...)
 	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
 	if err := n.process.Start(); err != nil {

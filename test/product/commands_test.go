@@ -107,6 +107,7 @@ func TestCommands(t *testing.T) {
 		{"generate writes a file", writesFile},
 		{"without a driver the paths tried are named", noDriver},
 		{"a driver that does not answer is explained", driverRefuses},
+		{"status explains that no agent answers", noAgent},
 		{"wrong use is told at once and as a whole", wrongUse},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
@@ -299,6 +300,14 @@ func driverRefuses(t *testing.T, binary string) {
 	}
 }
 
+func noAgent(t *testing.T, binary string) {
+	h := host{binary: binary}
+	code, _, stderr := h.run(t, "status", "--address", "127.0.0.1:1")
+	if code != 1 || !strings.Contains(stderr, "127.0.0.1:1") || !strings.Contains(stderr, "gpucdi serve") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
 func wrongUse(t *testing.T, binary string) {
 	h := host{binary: binary}
 	for _, tc := range []struct {
@@ -309,6 +318,8 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"nonsense"}, []string{"nonsense"}},
 		{[]string{"list", "extra"}, []string{"extra"}},
 		{[]string{"list", "--format", "xml"}, []string{"xml"}},
+		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
+		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour"}, []string{`"nvidia"`, "toml", "colour"}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)

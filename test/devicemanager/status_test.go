@@ -1,0 +1,317 @@
+package devicemanager
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// nodeStatus is what gpucdi status -o json prints, as its users read it.
+type nodeStatus struct {
+	Name, Version string
+	Driver        struct{ Version, CUDA, Root, Trouble string }
+	Spec          struct {
+		Path, Trouble string
+		GPUs          int
+	}
+	Runtime struct{ Name, Version, Trouble string }
+	Kubelet struct {
+		Resources []struct {
+			Name, Trouble string
+			Registered    time.Time
+		}
+		PodsTrouble string
+	}
+	Devices []deviceStatus
+	GPUs    []struct {
+		UUID, Product string
+		Index         int
+		MemoryBytes   uint64
+		Telemetry     struct {
+			Utilization, TemperatureCelsius, PowerWatts, SMClockHertz *float64
+			MemoryUsedBytes, ECCUncorrected                           *uint64
+		}
+	}
+}
+
+type deviceStatus struct {
+	ID, Resource, GPU string
+	Fault             *struct {
+		Category, Reason, Heals string
+		Since                   time.Time
+	}
+	HeldBy *struct{ Namespace, Pod, Container string }
+}
+
+func (n *node) statusText(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(binary, append([]string{"status", "--address", n.address}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("gpucdi status: %v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func (n *node) status(t *testing.T) (s nodeStatus) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(n.statusText(t, "-o", "json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (n *node) deviceStatus(t *testing.T, id string) deviceStatus {
+	t.Helper()
+	for _, d := range n.status(t).Devices {
+		if d.ID == id {
+			return d
+		}
+	}
+	t.Fatalf("the status has no device %s", id)
+	return deviceStatus{}
+}
+
+// get asks the agent over HTTP.
+func (n *node) get(t *testing.T, path string) (int, string) {
+	t.Helper()
+	response, err := http.Get("http://" + n.address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// awaitGet waits until a path answers with a code.
+func (n *node) awaitGet(t *testing.T, path string, code int) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		response, err := http.Get("http://" + n.address + path)
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == code {
+				return
+			}
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("GET %s does not answer with %d: %v", path, code, err)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	n, k := both(t)
+	pod, held := n.admitted(t, k, "holder", 2)
+	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+
+	s := n.status(t)
+	if s.Name != "node" || s.Version == "" || s.Driver.Version != n.driver.State().Version || s.Driver.CUDA != "13.0" ||
+		s.Driver.Root != "/" || s.Driver.Trouble != "" {
+		t.Errorf("node and driver are %+v", s)
+	}
+	if s.Spec.Path != filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") || s.Spec.GPUs != 8 || s.Spec.Trouble != "" {
+		t.Errorf("spec is %+v", s.Spec)
+	}
+	if !strings.Contains(s.Runtime.Trouble, "containerd.sock: not there") {
+		t.Errorf("runtime is %+v, and there is none", s.Runtime)
+	}
+	if len(s.Kubelet.Resources) != 1 || s.Kubelet.Resources[0].Name != string(gpuResource) || s.Kubelet.Resources[0].Registered.IsZero() {
+		t.Errorf("kubelet is %+v", s.Kubelet)
+	}
+	if len(s.Devices) != 8 || len(s.GPUs) != 8 {
+		t.Fatalf("%d devices of %d GPUs, want 8 of 8", len(s.Devices), len(s.GPUs))
+	}
+	holders := 0
+	for _, d := range s.Devices {
+		if d.Fault != nil || d.Resource != string(gpuResource) || d.GPU != d.ID {
+			t.Errorf("device %+v", d)
+		}
+		if h := d.HeldBy; h != nil {
+			holders++
+			if h.Namespace != "default" || h.Pod != "holder" || h.Container != "main" {
+				t.Errorf("%s is held by %+v", d.ID, h)
+			}
+		}
+	}
+	if holders != 2 {
+		t.Errorf("%d devices are held, want 2", holders)
+	}
+	n.awaitGet(t, "/healthz", http.StatusOK)
+	n.awaitGet(t, "/readyz", http.StatusOK)
+}
+
+func TestStatusTellsMeasurements(t *testing.T) {
+	n, _ := both(t)
+	gpu := n.driver.State().GPUs[3]
+	err := n.driver.Update(func(s *simdriver.State) error {
+		g := s.GPU(gpu.UUID)
+		g.Utilization, g.Temperature, g.Power, g.Clock, g.Used = 37, 71, 345600, 1755, 5<<30
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		for _, g := range n.status(t).GPUs {
+			m := g.Telemetry
+			if g.UUID == gpu.UUID && m.Utilization != nil && *m.Utilization == 0.37 && *m.TemperatureCelsius == 71 &&
+				*m.PowerWatts == 345.6 && *m.SMClockHertz == 1755e6 && *m.MemoryUsedBytes == 5<<30 && *m.ECCUncorrected == 0 {
+				return
+			}
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("the status is\n%s", n.statusText(t, "-o", "yaml"))
+		}
+	}
+}
+
+// Each fault has its category, its reason and what heals it, and is gone from
+// the status when it is over.
+func TestStatusOfFaults(t *testing.T) {
+	for _, tc := range []struct {
+		name                    string
+		happen, end             func(n *node, gpu string) error
+		category, reason, heals string
+	}{
+		{
+			name:     "an XID",
+			happen:   func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
+			end:      func(*node, string) error { return nil },
+			category: "xid_48", reason: "XID 48: memory had an error", heals: "a reset",
+		},
+		{
+			name: "calls fail",
+			happen: func(n *node, gpu string) error {
+				return n.driver.Break(simdriver.Fault{GPU: gpu, Return: unknownError})
+			},
+			end:      func(n *node, _ string) error { return n.driver.Mend() },
+			category: "unresponsive", reason: "reaching the GPU", heals: "without a further fault",
+		},
+		{
+			name:     "no driver",
+			happen:   func(n *node, _ string) error { return n.driver.Unload() },
+			end:      func(n *node, _ string) error { return n.driver.Load() },
+			category: "driver", reason: "modprobe nvidia",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, _ := both(t)
+			sick := n.uuids()[5]
+			before := time.Now()
+			if err := tc.happen(n, sick); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitFault(t, sick, true)
+			f := n.deviceStatus(t, sick).Fault
+			if f.Category != tc.category || !strings.Contains(f.Reason, tc.reason) || !strings.Contains(f.Heals, tc.heals) {
+				t.Errorf("the fault is %+v", f)
+			}
+			if f.Since.Before(before) || f.Since.After(time.Now()) {
+				t.Errorf("the fault is since %s", f.Since)
+			}
+			if table := n.statusText(t, "-o", "wide"); !strings.Contains(table, "unhealthy") || !strings.Contains(table, tc.reason) {
+				t.Errorf("the table is\n%s", table)
+			}
+			if err := tc.end(n, sick); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitFault(t, sick, false)
+		})
+	}
+}
+
+func (n *node) awaitFault(t *testing.T, id string, want bool) {
+	t.Helper()
+	for start := time.Now(); (n.deviceStatus(t, id).Fault != nil) != want; time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > patience {
+			t.Fatalf("the status is\n%s", n.statusText(t))
+		}
+	}
+}
+
+// A kubelet that does not answer about its pods, a driver that hangs and the
+// lack of everything hold nobody up who looks.
+func TestStatusWithoutAnything(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	if err := n.driver.Break(simdriver.Fault{Func: "nvmlInit_v2", Hang: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("unix", podsSocket(t, n.kubeletDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	n.startAgent(t)
+	n.awaitGet(t, "/healthz", http.StatusOK)
+	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
+	s := n.status(t)
+	if s.Driver.Trouble == "" || s.Kubelet.PodsTrouble == "" || len(s.Devices) != 0 {
+		t.Errorf("the status is %+v", s)
+	}
+	if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitGet(t, "/healthz", http.StatusOK)
+}
+
+func podsSocket(t *testing.T, kubeletDir string) string {
+	t.Helper()
+	path := filepath.Join(kubeletDir, "pod-resources", "kubelet.sock")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pods answers as the kubelet does about its pods, of which there is one.
+type pods struct {
+	podresources.UnimplementedPodResourcesListerServer
+	answer *podresources.ListPodResourcesResponse
+}
+
+func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return p.answer, nil
+}
+
+// servePods is the part of the kubelet that the in-process device manager
+// lacks: it tells who holds what.
+func servePods(t *testing.T, kubeletDir, namespace, pod string, devices []string) {
+	t.Helper()
+	listener, err := net.Listen("unix", podsSocket(t, kubeletDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, &pods{answer: &podresources.ListPodResourcesResponse{
+		PodResources: []*podresources.PodResources{{Namespace: namespace, Name: pod, Containers: []*podresources.ContainerResources{{
+			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: string(gpuResource), DeviceIds: devices}},
+		}}}},
+	}})
+	ended := make(chan error)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			t.Error(fmt.Errorf("serving the kubelet's pods: %w", err))
+		}
+	})
+}
