@@ -1,12 +1,19 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/cyphar/filepath-securejoin/pathrs-lite"
+	"golang.org/x/sys/unix"
 )
 
 // Root is a directory that stands for a root file system: the node's, or that
@@ -19,9 +26,9 @@ type Root struct {
 // NewRoot returns the node's root file system as this process sees it at dir.
 func NewRoot(dir string) Root { return Root{dir: filepath.Clean(dir), path: "/"} }
 
-// Sub returns the root file system that the node has at path.
-func (r Root) Sub(path string) (Root, error) {
-	inside, err := r.Resolve(path)
+// Sub returns the root file system that the node has at name.
+func (r Root) Sub(name string) (Root, error) {
+	inside, err := r.Resolve(name)
 	if err != nil {
 		return Root{}, err
 	}
@@ -52,27 +59,91 @@ func (r Root) String() string { return r.path }
 
 // ReadFile reads the file that name resolves to.
 func (r Root) ReadFile(name string) ([]byte, error) {
-	inside, err := r.Resolve(name)
+	file, err := r.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(r.LocalPath(inside))
+	defer file.Close()
+	return io.ReadAll(file)
+}
+
+// Open opens the regular file that name resolves to, for reading. Anything else
+// is an error: to open a pipe can take for ever, and a device does something.
+func (r Root) Open(name string) (*os.File, error) {
+	handle, err := r.handle(name)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	info, err := handle.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("opening %s within %s: it is no regular file", name, r.dir)
+	}
+	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
 }
 
 // ReadDir lists the directory that name resolves to, sorted by name.
 func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
-	inside, err := r.Resolve(name)
+	handle, err := r.handle(name)
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadDir(r.LocalPath(inside))
+	defer handle.Close()
+	dir, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
 }
 
 // Stat describes the file that name resolves to.
 func (r Root) Stat(name string) (fs.FileInfo, error) {
-	inside, err := r.Resolve(name)
+	handle, err := r.handle(name)
 	if err != nil {
 		return nil, err
 	}
-	return os.Lstat(r.LocalPath(inside))
+	defer handle.Close()
+	return handle.Stat()
+}
+
+// Glob returns the paths that fit pattern, sorted. Only its last element may
+// have wildcards. What leads to nothing, or to a directory, is left out.
+func (r Root) Glob(pattern string) ([]string, error) {
+	dir, base := path.Split(pattern)
+	entries, err := r.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, entry := range entries {
+		name := path.Join(dir, entry.Name())
+		if fits, err := path.Match(base, entry.Name()); err != nil {
+			return nil, err
+		} else if !fits {
+			continue
+		}
+		if info, err := r.Stat(name); err == nil && !info.IsDir() {
+			paths = append(paths, name)
+		}
+	}
+	return paths, nil
+}
+
+// handle stands for the file that name resolves to, without opening it. The
+// kernel resolves it, so that nobody can put a link in its way meanwhile.
+func (r Root) handle(name string) (*os.File, error) {
+	handle, err := pathrs.OpenInRoot(r.dir, name)
+	if errno := unix.Errno(0); errors.As(err, &errno) {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(r.dir, name), Err: errno}
+	}
+	return handle, err
 }

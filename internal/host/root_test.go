@@ -45,7 +45,7 @@ func TestRootResolvesLinksWithinItself(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"outside", "missing-piece"} {
-		if _, err := root.Stat("/lib/" + name); !os.IsNotExist(err) {
+		if _, err := root.Stat("/lib/" + name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("Stat(%s) = %v, want that it does not exist below the root", name, err)
 		}
 	}
