@@ -27,7 +27,7 @@ func (k kernel) show(s *State) error {
 	if err := k.showProc(s); err != nil {
 		return err
 	}
-	if err := k.showSys(s); err != nil {
+	if err := k.showSys(s, m); err != nil {
 		return err
 	}
 	return k.makeNodes(s, m)
@@ -43,6 +43,7 @@ func (k kernel) hide(s *State) error {
 	}
 	return errors.Join(
 		removeOthers(k.path("dev"), "nvidia[0-9]*", nodeNames(s)),
+		removeOthers(k.path("dev/dri"), "*[0-9]", drmNames(s)),
 		removeOthers(k.path("dev/nvidia-caps"), "nvidia-cap[0-9]*", capNames(s)),
 		removeOthers(k.path("proc/driver/nvidia/gpus"), "*", busNames(s)),
 		removeOthers(k.path("proc/driver/nvidia/capabilities"), "gpu[0-9]*", capGPUs(s)),
@@ -106,7 +107,7 @@ func capability(minor, mode int) string {
 
 // showSys writes the PCI devices and the modules. Where sys is the kernel's own
 // and nothing is mounted over it, they are left out: no program can add to it.
-func (k kernel) showSys(s *State) error {
+func (k kernel) showSys(s *State, m majors) error {
 	files := map[string]string{}
 	if !onFS(k.path("sys/module"), unix.SYSFS_MAGIC) {
 		files["sys/module/nvidia/version"] = s.Version + "\n"
@@ -115,6 +116,8 @@ func (k kernel) showSys(s *State) error {
 	}
 	if !onFS(k.path("sys/bus/pci/devices"), unix.SYSFS_MAGIC) {
 		for _, g := range s.GPUs {
+			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "drm", card(g), "dev")] = fmt.Sprintf("%d:%d\n", m.drm, g.Minor)
+			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "drm", render(g), "dev")] = fmt.Sprintf("%d:%d\n", m.drm, 128+g.Minor)
 			for name, value := range pciFiles(g) {
 				files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), name)] = value + "\n"
 			}
@@ -168,12 +171,18 @@ func (k kernel) hidePCI(s *State) error {
 		if err != nil {
 			return err
 		}
+		if strings.TrimSpace(string(vendor)) != "0x10de" {
+			continue
+		}
 		// A PCI device outlives its driver's module; only a removed GPU goes.
-		gone := !s.Unloaded && !ours[filepath.Base(filepath.Dir(path))]
-		if gone && strings.TrimSpace(string(vendor)) == "0x10de" {
-			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-				return err
-			}
+		goes := filepath.Dir(path)
+		if s.Unloaded {
+			goes = filepath.Join(goes, "drm")
+		} else if ours[filepath.Base(goes)] {
+			continue
+		}
+		if err := os.RemoveAll(goes); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -16,7 +16,11 @@ import (
 const nvidiaMajor = 195
 
 // majors are the dynamic ones of a running driver.
-type majors struct{ uvm, caps, imex int }
+type majors struct{ uvm, caps, imex, drm int }
+
+// card and render are the names of a GPU's DRM nodes.
+func card(g GPU) string   { return fmt.Sprintf("card%d", g.Minor) }
+func render(g GPU) string { return fmt.Sprintf("renderD%d", 128+g.Minor) }
 
 func (m majors) lines() []string {
 	return []string{
@@ -39,6 +43,7 @@ func (k kernel) showDevices() (majors, error) {
 	}
 	m := majors{uvm: freeMajor(char, 511), caps: freeMajor(char, 236)}
 	m.imex = freeMajor(char, m.caps-1)
+	m.drm = freeMajor(char, 226) // DRM's own, where there is no real one
 	char = append(char, m.lines()...)
 	slices.SortStableFunc(char, func(a, b string) int { return major(a) - major(b) })
 	return m, k.writeDevices(head, char, block)
@@ -109,6 +114,14 @@ func nodeNames(s *State) map[string]bool {
 	return names
 }
 
+func drmNames(s *State) map[string]bool {
+	names := map[string]bool{}
+	for _, g := range s.GPUs {
+		names[card(g)], names[render(g)] = true, true
+	}
+	return names
+}
+
 func capNames(s *State) map[string]bool {
 	names := map[string]bool{}
 	if s.Unloaded {
@@ -131,7 +144,7 @@ func capMinors(s *State) (minors []int) {
 
 // makeNodes makes the device nodes of a state that are not there yet.
 func (k kernel) makeNodes(s *State, m majors) error {
-	if err := mkdirs(k.path("dev/nvidia-caps")); err != nil {
+	if err := errors.Join(mkdirs(k.path("dev/nvidia-caps")), mkdirs(k.path("dev/dri"))); err != nil {
 		return err
 	}
 	type node struct {
@@ -148,7 +161,8 @@ func (k kernel) makeNodes(s *State, m majors) error {
 		{fmt.Sprintf("nvidia-caps/nvidia-cap%d", capsMonitor), m.caps, capsMonitor, 0o444},
 	}
 	for _, g := range s.GPUs {
-		nodes = append(nodes, node{fmt.Sprintf("nvidia%d", g.Minor), nvidiaMajor, g.Minor, 0o666})
+		nodes = append(nodes, node{fmt.Sprintf("nvidia%d", g.Minor), nvidiaMajor, g.Minor, 0o666},
+			node{"dri/" + card(g), m.drm, g.Minor, 0o660}, node{"dri/" + render(g), m.drm, 128 + g.Minor, 0o660})
 	}
 	for _, minor := range capMinors(s) {
 		nodes = append(nodes, node{fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), m.caps, minor, 0o444})

@@ -68,8 +68,38 @@ var links = map[string]string{
 	"libnvidia-ptxjitcompiler.so": "libnvidia-ptxjitcompiler.so.1",
 }
 
-// nvvm70 is the one library whose file has no driver version.
-const nvvm70 = "libnvidia-nvvm70.so.4"
+// unversioned are the libraries whose files have a version of their own, with
+// their SONAMEs.
+var unversioned = map[string]string{
+	"libnvidia-nvvm70.so.4":           "libnvidia-nvvm70.so.4",
+	"libnvidia-egl-gbm.so.1.1.2":      "libnvidia-egl-gbm.so.1",
+	"libnvidia-egl-wayland.so.1.1.20": "libnvidia-egl-wayland.so.1",
+	"libnvidia-egl-wayland2.so.1.0.0": "libnvidia-egl-wayland2.so.1",
+	"libnvidia-egl-xcb.so.1.0.3":      "libnvidia-egl-xcb.so.1",
+	"libnvidia-egl-xlib.so.1.0.3":     "libnvidia-egl-xlib.so.1",
+}
+
+// texts are what programs of others read of the driver, by their paths.
+var texts = map[string]string{
+	"etc/OpenCL/vendors/nvidia.icd":                                 "libnvidia-opencl.so.1\n",
+	"usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf":         "Section \"OutputClass\"\n\tIdentifier \"nvidia\"\n\tMatchDriver \"nvidia-drm\"\n\tDriver \"nvidia\"\nEndSection\n",
+	"usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json": icd("libnvidia-egl-wayland2.so.1"),
+	"usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json":  icd("libnvidia-egl-wayland.so.1"),
+	"usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json":      icd("libnvidia-egl-gbm.so.1"),
+	"usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json":      icd("libnvidia-egl-xcb.so.1"),
+	"usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json":     icd("libnvidia-egl-xlib.so.1"),
+	"usr/share/glvnd/egl_vendor.d/10_nvidia.json":                   icd("libEGL_nvidia.so.0"),
+	"usr/share/nvidia/nvoptix.bin":                                  "simulated OptiX weights\n",
+	"usr/share/vulkan/icd.d/nvidia_icd.json":                        icd("libGLX_nvidia.so.0"),
+	"usr/share/vulkan/implicit_layer.d/nvidia_layers.json":          `{"file_format_version": "1.0.0", "layer": {"name": "VK_LAYER_NV_optimus", "library_path": "libGLX_nvidia.so.0"}}` + "\n",
+}
+
+func icd(library string) string {
+	return fmt.Sprintf(`{"file_format_version": "1.0.0", "ICD": {"library_path": %q}}`+"\n", library)
+}
+
+// xorgModules are the X server's, below its module directory.
+const xorgModules = "usr/lib/xorg/modules"
 
 var (
 	programs  = []string{"nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
@@ -90,7 +120,7 @@ func (t tree) library(version string) string {
 // checkLinks refuses a root in which a directory of the driver is an absolute
 // link: written from outside, it would lead into this machine's own files.
 func (t tree) checkLinks() error {
-	for _, dir := range []string{LibraryDir, "usr/bin", "lib/firmware/nvidia", "proc/driver", "sys/bus/pci/devices", "sys/module", "dev"} {
+	for _, dir := range []string{LibraryDir, "usr/bin", "usr/share", xorgModules, "etc/OpenCL", "lib/firmware/nvidia", "proc/driver", "sys/bus/pci/devices", "sys/module", "dev"} {
 		for at := dir; at != "."; at = filepath.Dir(at) {
 			target, err := os.Readlink(t.path(at))
 			if err == nil && filepath.IsAbs(target) {
@@ -118,8 +148,18 @@ func (t tree) install(version, state string) error {
 			return err
 		}
 	}
-	if err := replace(t.path(LibraryDir, nvvm70), stubNamed(stub, nvvm70), 0o755); err != nil {
-		return err
+	for file, soname := range unversioned {
+		if err := replace(t.path(LibraryDir, file), stubNamed(stub, soname), 0o755); err != nil {
+			return err
+		}
+		if file != soname {
+			if err := symlink(file, t.path(LibraryDir, soname)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := t.installGraphics(version, stub); err != nil {
+		return fmt.Errorf("installing what graphics and display need: %w", err)
 	}
 	for _, name := range firmwares {
 		data := []byte("simulated firmware of " + version + "\n")
@@ -155,6 +195,28 @@ func (t tree) installLibrary(name, soname, version, state string, stub []byte) e
 	return symlink(filepath.Base(file), t.path(LibraryDir, filepath.Dir(name), soname))
 }
 
+func (t tree) installGraphics(version string, stub []byte) error {
+	for name, text := range texts {
+		if err := replace(t.path(name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := mkdirs(t.path(LibraryDir, "gbm")); err != nil {
+		return err
+	}
+	if err := symlink("../libnvidia-allocator.so.1", t.path(LibraryDir, "gbm/nvidia-drm_gbm.so")); err != nil {
+		return err
+	}
+	server := "libglxserver_nvidia.so"
+	if err := replace(t.path(xorgModules, "drivers/nvidia_drv.so"), stubNamed(stub, "nvidia_drv.so"), 0o755); err != nil {
+		return err
+	}
+	if err := replace(t.path(xorgModules, "extensions", server+"."+version), stubNamed(stub, server), 0o755); err != nil {
+		return err
+	}
+	return symlink(server+"."+version, t.path(xorgModules, "extensions", server))
+}
+
 func (t tree) installPrograms() error {
 	for _, name := range append([]string{"nvidia-smi"}, programs...) {
 		object := "program"
@@ -175,7 +237,7 @@ func (t tree) installPrograms() error {
 // remove deletes the files of a driver version, and with all the links and
 // programs too.
 func (t tree) remove(version string, all bool) error {
-	var paths []string
+	paths := []string{t.path(xorgModules, "extensions/libglxserver_nvidia.so."+version)}
 	for name, soname := range sonames {
 		paths = append(paths, t.path(LibraryDir, name+".so."+version))
 		if all && soname != "" {
@@ -189,7 +251,14 @@ func (t tree) remove(version string, all bool) error {
 		for _, name := range append([]string{"nvidia-smi"}, programs...) {
 			paths = append(paths, t.path("usr/bin", name))
 		}
-		paths = append(paths, t.path(LibraryDir, nvvm70))
+		for file, soname := range unversioned {
+			paths = append(paths, t.path(LibraryDir, file), t.path(LibraryDir, soname))
+		}
+		for name := range texts {
+			paths = append(paths, t.path(name))
+		}
+		paths = append(paths, t.path(LibraryDir, "gbm/nvidia-drm_gbm.so"),
+			t.path(xorgModules, "drivers/nvidia_drv.so"), t.path(xorgModules, "extensions/libglxserver_nvidia.so"))
 	}
 	for _, path := range append(paths, t.path("lib/firmware/nvidia", version)) {
 		if err := os.RemoveAll(path); err != nil {
