@@ -159,7 +159,7 @@ func (n *node) inspect() (*gpu.Inventory, cdi.Parts) {
 	err := n.reading.Err
 	var parts cdi.Parts
 	if err == nil && len(n.known.GPUs) > 0 {
-		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known)
+		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known, n.settings.CDI.Features)
 	}
 	n.driverErr = err
 	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {

@@ -99,23 +99,18 @@ func deviceNodes(nodes []Node) []*specs.DeviceNode {
 
 func mounts(parts Parts) []*specs.Mount {
 	var made []*specs.Mount
-	for _, b := range parts.Binaries {
-		made = append(made, bind(b.NodePath, path.Join("/usr/bin", b.Name)))
+	for _, b := range parts.Binds {
+		made = append(made, bind(b.NodePath, b.ContainerPath))
 	}
 	for _, l := range parts.Libraries {
 		for _, dir := range loaderDirs(l.Machine) {
-			for _, name := range append([]string{l.SONAME}, dlopened[l.SONAME]...) {
+			for _, name := range append([]string{l.SONAME}, l.Also...) {
 				made = append(made, bind(l.NodePath, path.Join(dir, name)))
 			}
 		}
 	}
 	slices.SortFunc(made, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
 	return made
-}
-
-// dlopened are the names besides its SONAME that programs open a library by.
-var dlopened = map[string][]string{
-	"libcuda.so.1": {"libcuda.so"},
 }
 
 // loaderDirs are the directories that dynamic loaders search without any

@@ -18,10 +18,10 @@ func parts() cdi.Parts {
 	return cdi.Parts{
 		Libraries: []cdi.Library{
 			{NodePath: "/drv/libnvidia-ml.so.580.95.05", SONAME: "libnvidia-ml.so.1", Machine: elf.EM_X86_64},
-			{NodePath: "/drv/libcuda.so.580.95.05", SONAME: "libcuda.so.1", Machine: elf.EM_X86_64},
+			{NodePath: "/drv/libcuda.so.580.95.05", SONAME: "libcuda.so.1", Also: []string{"libcuda.so"}, Machine: elf.EM_X86_64},
 		},
-		Binaries: []cdi.Binary{{NodePath: "/drv/nvidia-smi", Name: "nvidia-smi"}},
-		Control:  []cdi.Node{{Path: "/dev/nvidiactl", Major: 195, Minor: 255}},
+		Binds:   []cdi.Bind{{NodePath: "/drv/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi"}},
+		Control: []cdi.Node{{Path: "/dev/nvidiactl", Major: 195, Minor: 255}},
 		GPUs: map[string][]cdi.Node{
 			"GPU-a": {{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
 			"GPU-b": {{Path: "/dev/nvidia0", Major: 195, Minor: 0}},

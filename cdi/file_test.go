@@ -12,6 +12,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 func TestPutWritesOnceAndReadsBack(t *testing.T) {
@@ -203,7 +204,7 @@ func provableSpec(t *testing.T) (node, *specs.Spec) {
 
 func provableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 	t.Helper()
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory)
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}

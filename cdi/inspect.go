@@ -4,35 +4,37 @@ import (
 	"errors"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // Parts is all that a spec is made of: what the host has for containers.
 type Parts struct {
 	Libraries []Library
-	Binaries  []Binary
+	Binds     []Bind
 	Control   []Node            // needed with any GPU
 	GPUs      map[string][]Node // by UUID; only those that can be given out whole
 	Faults    map[string]string // by UUID, why a GPU is not among GPUs
 }
 
-// Inspect collects the parts for the GPUs of inv from the node and its driver.
-// What concerns one GPU alone is its fault in the Parts; the error, which
-// names all that is missing, is for what every GPU needs.
-func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory) (Parts, error) {
-	libs, errLibs := libraries(driver, inv.Driver.Version)
-	bins, errBins := programs(driver)
+// Inspect collects the parts for the GPUs of inv from the node and its driver,
+// as far as features need them. What concerns one GPU alone is its fault in the
+// Parts; the error, which names all that is missing, is for what every GPU
+// needs.
+func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
+	libs, errLibs := libraries(driver, inv.Driver.Version, features)
+	binds, errBinds := findSought(driver, features)
 	majors, err := readMajors(node)
 	if err != nil {
-		return Parts{}, errors.Join(errLibs, errBins, err)
+		return Parts{}, errors.Join(errLibs, errBinds, err)
 	}
-	control, errControl := controlNodes(node, majors)
-	if err := errors.Join(errLibs, errBins, errControl); err != nil {
+	control, errControl := controlNodes(node, majors, features)
+	if err := errors.Join(errLibs, errBinds, errControl); err != nil {
 		return Parts{}, err
 	}
 	parts := Parts{
 		Libraries: libs,
-		Binaries:  bins,
+		Binds:     binds,
 		Control:   control,
 		GPUs:      map[string][]Node{},
 		Faults:    map[string]string{},
@@ -41,12 +43,28 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory) (Parts,
 		if g.PCIBusID == "" {
 			continue // its place was not read: the inventory holds the fault
 		}
-		n, err := gpuNode(node, majors, g.Minor)
+		nodes, err := gpuNodes(node, majors, g, features)
 		if err != nil {
 			parts.Faults[g.UUID] = err.Error()
 			continue
 		}
-		parts.GPUs[g.UUID] = []Node{n}
+		parts.GPUs[g.UUID] = nodes
 	}
 	return parts, nil
+}
+
+func gpuNodes(node host.Root, majors majors, g gpu.GPU, features config.Features) ([]Node, error) {
+	own, err := gpuNode(node, majors, g.Minor)
+	if err != nil {
+		return nil, err
+	}
+	nodes := []Node{own}
+	if features.Any(config.Graphics, config.Display) {
+		drm, err := drmNodes(node, g.PCIBusID)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, drm...)
+	}
+	return nodes, nil
 }

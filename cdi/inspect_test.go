@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -30,7 +31,7 @@ var inventory = &gpu.Inventory{
 
 func TestInspectFindsWhatContainersNeed(t *testing.T) {
 	node := newNode(t)
-	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory)
+	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory, config.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,14 +46,17 @@ func TestInspectFindsWhatContainersNeed(t *testing.T) {
 	if !reflect.DeepEqual(sonames, want) {
 		t.Errorf("libraries %v, want %v", sonames, want)
 	}
-	if want := []cdi.Binary{{NodePath: "/usr/bin/nvidia-smi", Name: "nvidia-smi"}}; !reflect.DeepEqual(parts.Binaries, want) {
-		t.Errorf("binaries %v, want %v", parts.Binaries, want)
+	wantBinds := []cdi.Bind{
+		{NodePath: "/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi"},
+		{NodePath: "/etc/OpenCL/vendors/nvidia.icd", ContainerPath: "/etc/OpenCL/vendors/nvidia.icd"},
+	}
+	if !reflect.DeepEqual(parts.Binds, wantBinds) {
+		t.Errorf("binds %v, want %v", parts.Binds, wantBinds)
 	}
 	wantControl := []cdi.Node{
+		{Path: "/dev/nvidiactl", Major: 195, Minor: 255},
 		{Path: "/dev/nvidia-uvm", Major: 511, Minor: 0},
 		{Path: "/dev/nvidia-uvm-tools", Major: 511, Minor: 1},
-		{Path: "/dev/nvidiactl", Major: 195, Minor: 255},
-		{Path: "/dev/nvidia-modeset", Major: 195, Minor: 254},
 	}
 	if !reflect.DeepEqual(parts.Control, wantControl) {
 		t.Errorf("control nodes %v, want %v", parts.Control, wantControl)
@@ -63,6 +67,113 @@ func TestInspectFindsWhatContainersNeed(t *testing.T) {
 	}
 	if !reflect.DeepEqual(parts.GPUs, wantGPUs) || len(parts.Faults) != 0 {
 		t.Errorf("GPUs %v, faults %v, want %v", parts.GPUs, parts.Faults, wantGPUs)
+	}
+}
+
+// Each feature alone, and what it brings.
+func TestFeatures(t *testing.T) {
+	n := newNode(t)
+	driver := n.driver(t)
+	const versioned = ".so." + driverVersion
+	for feature, want := range map[config.Feature]struct {
+		libraries, binds, control string
+		card                      bool
+	}{
+		config.Compute: {
+			libraries: "libcuda.so.1 libnvidia-gpucomp" + versioned + " libnvidia-ml.so.1 libnvidia-newcomer.so.1 libnvidia-nvvm70.so.4",
+			binds:     "/etc/OpenCL/vendors/nvidia.icd",
+			control:   "/dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools",
+		},
+		config.Utility: {
+			libraries: "libnvidia-ml.so.1",
+			binds:     "/usr/bin/nvidia-smi",
+			control:   "/dev/nvidiactl",
+		},
+		config.Graphics: {
+			libraries: "libEGL_nvidia.so.0 libGLX_nvidia.so.0 libnvidia-egl-gbm.so.1 libnvidia-glcore" + versioned + " libnvidia-gpucomp" + versioned,
+			binds: "/usr/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json " +
+				"/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json /usr/share/vulkan/icd.d/nvidia_icd.json",
+			control: "/dev/nvidiactl /dev/nvidia-modeset",
+			card:    true,
+		},
+		config.Video: {
+			libraries: "libcuda.so.1 libnvcuvid.so.1 libvdpau_nvidia.so.1",
+			control:   "/dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools",
+		},
+		config.Display: {
+			binds:   "/usr/lib/xorg/modules/drivers/nvidia_drv.so /usr/lib64/xorg/modules/drivers/nvidia_drv.so",
+			control: "/dev/nvidiactl /dev/nvidia-modeset",
+			card:    true,
+		},
+	} {
+		t.Run(string(feature), func(t *testing.T) {
+			parts, err := cdi.Inspect(n.root(), driver, inventory, config.Features{feature})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var libraries, binds, control []string
+			for _, l := range parts.Libraries {
+				libraries = append(libraries, l.SONAME)
+			}
+			for _, b := range parts.Binds {
+				binds = append(binds, b.ContainerPath)
+			}
+			for _, c := range parts.Control {
+				control = append(control, c.Path)
+			}
+			for what, got := range map[[2]string][]string{
+				{"libraries", want.libraries}: libraries, {"binds", want.binds}: binds, {"control nodes", want.control}: control,
+			} {
+				if strings.Join(got, " ") != what[1] {
+					t.Errorf("%s: %v\nwant %s", what[0], got, what[1])
+				}
+			}
+			nodes := []cdi.Node{{Path: "/dev/nvidia1", Major: 195, Minor: 1}}
+			if want.card {
+				nodes = append(nodes,
+					cdi.Node{Path: "/dev/dri/card4", Major: 226, Minor: 4},
+					cdi.Node{Path: "/dev/dri/by-path/pci-0000:18:00.0-card", Major: 226, Minor: 4},
+					cdi.Node{Path: "/dev/dri/renderD132", Major: 226, Minor: 132},
+					cdi.Node{Path: "/dev/dri/by-path/pci-0000:18:00.0-render", Major: 226, Minor: 132})
+			}
+			if !reflect.DeepEqual(parts.GPUs["GPU-a"], nodes) {
+				t.Errorf("nodes %v, want %v", parts.GPUs["GPU-a"], nodes)
+			}
+		})
+	}
+}
+
+// The names besides SONAMEs come with the features whose programs open them.
+func TestNamesBesidesTheSONAME(t *testing.T) {
+	n := newNode(t)
+	for features, want := range map[config.Feature]string{
+		config.Compute: "libcuda.so", config.Graphics: "libGLX_indirect.so.0", config.Video: "libcuda.so vdpau/libvdpau_nvidia.so.1",
+	} {
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{features})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var also []string
+		for _, l := range parts.Libraries {
+			also = append(also, l.Also...)
+		}
+		if got := strings.Join(also, " "); got != want {
+			t.Errorf("%s: %s, want %s", features, got, want)
+		}
+	}
+}
+
+func TestAFeatureThatIsNotThereIsAnError(t *testing.T) {
+	n := newNode(t)
+	driver := n.driver(t)
+	n.remove(t, libDir+"libEGL_nvidia.so."+driverVersion)
+	n.remove(t, libDir+"libnvcuvid.so."+driverVersion)
+	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n")
+	_, err := cdi.Inspect(n.root(), driver, inventory, config.Features{config.Graphics, config.Video, config.Display})
+	for _, part := range []string{"libEGL_nvidia.so.0", "graphics", "libnvcuvid.so.1", "video", "modprobe nvidia-modeset"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not say %s: %v", part, err)
+		}
 	}
 }
 
@@ -78,13 +189,13 @@ func TestInspectRefusesWhatIsNotWhole(t *testing.T) {
 		{"a library of another version", func(t *testing.T, n node) {
 			n.remove(t, libDir+"libcuda.so."+driverVersion)
 			n.library(t, "libcuda.so.570.1", "libcuda.so.1")
-		}, "libcuda.so.1 of driver " + driverVersion},
+		}, "is of driver 570.1, the kernel module is " + driverVersion},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t)
 			driver := n.driver(t)
 			tc.spoil(t, n)
-			_, err := cdi.Inspect(n.root(), driver, inventory)
+			_, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want one that says %q", err, tc.want)
 			}
@@ -97,7 +208,7 @@ func TestInspectLeavesOneBadGPUOut(t *testing.T) {
 	if err := unix.Mknod(n.path("dev/nvidia1"), unix.S_IFCHR|0o600, int(unix.Mkdev(195, 7))); err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory)
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,11 +231,11 @@ func TestInspectFallsBackToTheHostsNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory)
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if parts.Control[0].Major != 300 || len(parts.GPUs) != 2 {
+	if parts.Control[1].Major != 300 || len(parts.GPUs) != 2 {
 		t.Errorf("got %+v", parts)
 	}
 }
@@ -138,17 +249,34 @@ func newNode(t *testing.T) node {
 	n.write(t, "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n511 other\n")
 	n.write(t, "usr/bin/nvidia-smi", "#!")
 	n.write(t, "dev/null", "")
+	for name, content := range map[string]string{
+		"etc/OpenCL/vendors/nvidia.icd":                                "libnvidia-opencl.so.1\n",
+		"usr/share/glvnd/egl_vendor.d/10_nvidia.json":                  "{}",
+		"usr/share/glvnd/egl_vendor.d/50_mesa.json":                    "{}",
+		"usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json": "{}",
+		"usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json":     "{}",
+		"etc/vulkan/icd.d/nvidia_icd.json":                             "{}",
+		"etc/vulkan/icd.d/nvidia_icd.i686.json":                        "{}",
+		"usr/lib/xorg/modules/drivers/nvidia_drv.so":                   "",
+		"sys/bus/pci/devices/0000:18:00.0/drm/card4/dev":               "226:4\n",
+		"sys/bus/pci/devices/0000:18:00.0/drm/renderD132/dev":          "226:132\n",
+		"sys/bus/pci/devices/0000:18:00.0/drm/controlD68/dev":          "226:68\n",
+	} {
+		n.write(t, name, content)
+	}
 	for file, soname := range map[string]string{
-		"libcuda.so." + driverVersion:            "libcuda.so.1",
-		"libnvidia-ml.so." + driverVersion:       "libnvidia-ml.so.1",
-		"libnvidia-gpucomp.so." + driverVersion:  "libnvidia-gpucomp.so." + driverVersion,
-		"libnvidia-newcomer.so." + driverVersion: "libnvidia-newcomer.so.1",
-		"libnvidia-nvvm70.so.4":                  "libnvidia-nvvm70.so.4",
-		"libGLX_nvidia.so." + driverVersion:      "libGLX_nvidia.so.0",
-		"libnvidia-glcore.so." + driverVersion:   "libnvidia-glcore.so." + driverVersion,
-		"libnvidia-egl-gbm.so.1.1.2":             "libnvidia-egl-gbm.so.1",
-		"libnvcuvid.so." + driverVersion:         "libnvcuvid.so.1",
-		"libunrelated.so.1":                      "libunrelated.so.1",
+		"libcuda.so." + driverVersion:               "libcuda.so.1",
+		"libnvidia-ml.so." + driverVersion:          "libnvidia-ml.so.1",
+		"libnvidia-gpucomp.so." + driverVersion:     "libnvidia-gpucomp.so." + driverVersion,
+		"libnvidia-newcomer.so." + driverVersion:    "libnvidia-newcomer.so.1",
+		"libnvidia-nvvm70.so.4":                     "libnvidia-nvvm70.so.4",
+		"libGLX_nvidia.so." + driverVersion:         "libGLX_nvidia.so.0",
+		"libnvidia-glcore.so." + driverVersion:      "libnvidia-glcore.so." + driverVersion,
+		"libnvidia-egl-gbm.so.1.1.2":                "libnvidia-egl-gbm.so.1",
+		"libEGL_nvidia.so." + driverVersion:         "libEGL_nvidia.so.0",
+		"vdpau/libvdpau_nvidia.so." + driverVersion: "libvdpau_nvidia.so.1",
+		"libnvcuvid.so." + driverVersion:            "libnvcuvid.so.1",
+		"libunrelated.so.1":                         "libunrelated.so.1",
 	} {
 		n.library(t, file, soname)
 	}

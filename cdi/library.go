@@ -4,87 +4,182 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // Library is a shared library of the driver.
 type Library struct {
-	NodePath string // the file itself, links resolved
-	SONAME   string // what programs link against
+	NodePath string   // the file itself, links resolved
+	SONAME   string   // what programs link against
+	Also     []string // what else programs open it by
 	Machine  elf.Machine
 }
 
-// Binary is a program of the driver.
-type Binary struct {
-	NodePath string
-	Name     string // "nvidia-smi"
+// libraryUses says what a library of the driver is for, by the beginning of its
+// file's name; the first line that fits counts. docs/features.md is held to it.
+var libraryUses = []struct {
+	prefix   string
+	features config.Features
+	why      string // where it is not plain
+}{
+	{"libcuda.", config.Features{config.Compute, config.Video}, "decoders and encoders work in a CUDA context"},
+	{"libnvidia-ml.", config.Features{config.Compute, config.Utility}, "NCCL and the CUDA frameworks ask NVML for the GPUs' links"},
+	{"libnvidia-cfg.", config.Features{config.Utility, config.Display}, "the X driver configures GPUs through it"},
+	{"libnvidia-gpucomp.", config.Features{config.Compute, config.Graphics}, "the compiler that CUDA and the shaders share"},
+	{"libnvidia-allocator.", config.Features{config.Compute, config.Graphics}, "it is the GBM backend, too"},
+	{"libnvidia-sandboxutils.", config.Features{config.Utility}, "it tells tools what a container needs of the driver"},
+
+	{"libnvcuvid", config.Features{config.Video}, ""},
+	{"libnvidia-encode", config.Features{config.Video}, ""},
+	{"libnvidia-opticalflow", config.Features{config.Video}, ""},
+	{"libvdpau", config.Features{config.Video}, ""},
+
+	{"libEGL", config.Features{config.Graphics}, ""},
+	{"libGL", config.Features{config.Graphics}, ""},
+	{"libnvidia-api", config.Features{config.Graphics}, "NVAPI, for games that run under Proton"},
+	{"libnvidia-cbl", config.Features{config.Graphics}, "a part of Vulkan's ray tracing"},
+	{"libnvidia-egl", config.Features{config.Graphics}, ""},
+	{"libnvidia-gl", config.Features{config.Graphics}, ""},
+	{"libnvidia-ngx", config.Features{config.Graphics}, "DLSS"},
+	{"libnvidia-present", config.Features{config.Graphics}, ""},
+	{"libnvidia-rtcore", config.Features{config.Graphics}, "ray tracing, for Vulkan and OptiX"},
+	{"libnvidia-tls", config.Features{config.Graphics}, "the thread-local storage of OpenGL"},
+	{"libnvidia-vksc", config.Features{config.Graphics}, "Vulkan SC"},
+	{"libnvidia-vulkan", config.Features{config.Graphics}, ""},
+	{"libnvoptix", config.Features{config.Graphics}, ""},
+
+	{"libnvidia-fbc", config.Features{config.Display}, "it captures what is on a screen"},
+	{"libnvidia-ifr", config.Features{config.Display}, "it captures what is on a screen"},
+	{"libglx", nil, "a module of the X server, not for programs: see sought"},
+	{"libnvidia-gtk", nil, "of nvidia-settings, which sets up the host's screens"},
+	{"libnvidia-wayland", nil, "of nvidia-settings, which sets up the host's screens"},
+	{"libnvidia-xcfg", nil, "of nvidia-settings, which sets up the host's screens"},
+
+	{"", config.Features{config.Compute}, "the names of compute libraries change with each driver, and one that is missed breaks programs in ways that are hard to see"},
 }
 
-// binaries are the programs of the driver for compute and utility, by name.
-var binaries = []string{
-	"nvidia-cuda-mps-control",
-	"nvidia-cuda-mps-server",
-	"nvidia-debugdump",
-	"nvidia-persistenced",
-	"nvidia-smi",
+// alsoNamed are the names besides its SONAME that programs open a library by.
+var alsoNamed = []struct {
+	feature      config.Feature
+	soname, name string
+	why          string
+}{
+	{config.Compute, "libcuda.so.1", "libcuda.so", "JAX and Triton open it so"},
+	{config.Video, "libcuda.so.1", "libcuda.so", "so does FFmpeg, built without the version"},
+	{config.Video, "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so", "the Optical Flow SDK opens it so"},
+	{config.Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "where libvdpau looks for its backends"},
+	{config.Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "where libgbm looks for its backends"},
+	{config.Graphics, "libGLX_nvidia.so.0", "libGLX_indirect.so.0", "what GLVND opens for a server whose vendor it does not know"},
 }
 
-var binaryDirs = []string{"/usr/bin", "/bin", "/usr/sbin", "/sbin"}
-
-// notForCompute are the libraries for graphics, video and display, by the
-// beginning of their names. Whatever else carries the driver's version is
-// taken: the names of compute libraries change with each driver, and one that
-// is missed breaks programs in ways that are hard to see.
-var notForCompute = []string{
-	"libEGL", "libGL", "libglx", "libvdpau",
-	"libnvcuvid", "libnvidia-encode", "libnvidia-opticalflow",
-	"libnvidia-egl", "libnvidia-gl", "libnvidia-rtcore", "libnvidia-tls", "libnvoptix",
-	"libnvidia-api", "libnvidia-cbl", "libnvidia-fbc", "libnvidia-gtk", "libnvidia-ifr",
-	"libnvidia-ngx", "libnvidia-present", "libnvidia-vksc", "libnvidia-vulkan",
-	"libnvidia-wayland", "libnvidia-xcfg",
+// needed are the libraries without which a feature is not there at all.
+var needed = []struct {
+	feature config.Feature
+	soname  string
+}{
+	{config.Compute, "libcuda.so.1"},
+	{config.Utility, host.NVMLName},
+	{config.Graphics, "libEGL_nvidia.so.0"},
+	{config.Video, "libcuda.so.1"},
+	{config.Video, "libnvcuvid.so.1"},
 }
 
-// libraries finds the driver's libraries for compute and utility. version is
-// the driver's; the libraries carry it as their suffix.
-func libraries(root host.DriverRoot, version string) ([]Library, error) {
-	entries, err := root.ReadDir(root.LibraryDir)
+// libraries finds the driver's libraries for some features. version is the
+// driver's; the libraries carry it as their suffix.
+func libraries(root host.DriverRoot, version string, features config.Features) ([]Library, error) {
+	names, err := libraryNames(root)
 	if err != nil {
-		return nil, fmt.Errorf("listing the driver's libraries: %w", err)
+		return nil, err
 	}
 	var found []Library
-	for _, entry := range entries {
-		if !ofDriver(entry.Name(), version) {
+	for _, name := range names {
+		if !ofVersion(name, version) || !features.Any(usesOf(name)...) {
 			continue
 		}
-		library, err := readLibrary(root, path.Join(root.LibraryDir, entry.Name()))
+		library, err := readLibrary(root, path.Join(root.LibraryDir, name))
 		if err != nil {
 			return nil, err
 		}
 		// Several names of one file are one library.
-		if !slices.ContainsFunc(found, func(l Library) bool { return l.SONAME == library.SONAME }) {
+		if !has(found, library.SONAME) {
+			library.Also = otherNames(library.SONAME, features)
 			found = append(found, library)
 		}
 	}
-	for _, soname := range []string{"libcuda.so.1", host.NVMLName} {
-		if !slices.ContainsFunc(found, func(l Library) bool { return l.SONAME == soname }) {
-			return nil, fmt.Errorf("%s of driver %s is not in %s: the driver is not installed whole; reinstall it",
-				soname, version, root.NodePath(root.LibraryDir))
+	var errs []error
+	for _, n := range needed {
+		if features.Any(n.feature) && !has(found, n.soname) {
+			errs = append(errs, missing(root, names, n.soname, version, n.feature))
 		}
 	}
-	return found, nil
+	return found, errors.Join(errs...)
 }
 
-func ofDriver(name, version string) bool {
-	if slices.ContainsFunc(notForCompute, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-		return false
+// libraryNames lists the library directory, and that of libvdpau's backends in it.
+func libraryNames(root host.DriverRoot) ([]string, error) {
+	entries, err := root.ReadDir(root.LibraryDir)
+	if err != nil {
+		return nil, fmt.Errorf("listing the driver's libraries: %w", err)
 	}
-	// libnvidia-nvvm70 has a version of its own.
-	return strings.HasSuffix(name, ".so."+version) || strings.HasPrefix(name, "libnvidia-nvvm70.so.")
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	backends, err := root.Glob(path.Join(root.LibraryDir, "vdpau/libvdpau_nvidia.so.*"))
+	for _, backend := range backends {
+		names = append(names, path.Join("vdpau", path.Base(backend)))
+	}
+	return names, err
+}
+
+// missing tells a driver that is not installed whole from one that was replaced
+// under a kernel module that still runs.
+func missing(root host.DriverRoot, names []string, soname, version string, feature config.Feature) error {
+	stem, _, _ := strings.Cut(soname, ".so.")
+	for _, name := range names {
+		// A version has a dot; a SONAME's number has none.
+		if other, is := strings.CutPrefix(name, stem+".so."); is && strings.Contains(other, ".") && other != version {
+			return fmt.Errorf("%s in %s is of driver %s, the kernel module is %s: load the module of that version, or reboot the node",
+				soname, root.NodePath(root.LibraryDir), other, version)
+		}
+	}
+	return fmt.Errorf("%s of driver %s is not in %s, and %s needs it: reinstall the driver with all its parts, or choose other features",
+		soname, version, root.NodePath(root.LibraryDir), feature)
+}
+
+// ofVersion tells this driver's libraries from what else is in their directory.
+// Some have a version of their own.
+func ofVersion(name, version string) bool {
+	return strings.HasSuffix(name, ".so."+version) ||
+		strings.HasPrefix(name, "libnvidia-nvvm70.so.") ||
+		strings.HasPrefix(name, "libnvidia-egl-") && strings.Count(name, ".") >= 3
+}
+
+func usesOf(name string) config.Features {
+	for _, use := range libraryUses {
+		if strings.HasPrefix(path.Base(name), use.prefix) {
+			return use.features
+		}
+	}
+	return nil
+}
+
+func otherNames(soname string, features config.Features) (names []string) {
+	for _, also := range alsoNamed {
+		if also.soname == soname && features.Any(also.feature) && !slices.Contains(names, also.name) {
+			names = append(names, also.name)
+		}
+	}
+	return names
+}
+
+func has(libraries []Library, soname string) bool {
+	return slices.ContainsFunc(libraries, func(l Library) bool { return l.SONAME == soname })
 }
 
 func readLibrary(root host.DriverRoot, name string) (Library, error) {
@@ -92,42 +187,25 @@ func readLibrary(root host.DriverRoot, name string) (Library, error) {
 	if err != nil {
 		return Library{}, err
 	}
-	image, err := elf.Open(root.LocalPath(resolved))
-	if err != nil {
-		return Library{}, fmt.Errorf("reading %s: %w (the driver is damaged; reinstall it)", root.NodePath(resolved), err)
+	damaged := func(err error) error {
+		return fmt.Errorf("reading %s: %w (the driver is damaged; reinstall it)", root.NodePath(resolved), err)
 	}
-	defer image.Close()
+	file, err := root.Open(resolved)
+	if err != nil {
+		return Library{}, damaged(err)
+	}
+	defer file.Close()
+	image, err := elf.NewFile(file)
+	if err != nil {
+		return Library{}, damaged(err)
+	}
 	sonames, err := image.DynString(elf.DT_SONAME)
 	if err != nil {
-		return Library{}, fmt.Errorf("reading the SONAME of %s: %w", root.NodePath(resolved), err)
+		return Library{}, damaged(err)
 	}
 	soname := path.Base(resolved)
 	if len(sonames) > 0 {
 		soname = path.Base(sonames[0])
 	}
 	return Library{NodePath: root.NodePath(resolved), SONAME: soname, Machine: image.Machine}, nil
-}
-
-// programs finds the driver's binaries. None is needed by every container, so
-// one that is not installed is left out.
-func programs(root host.DriverRoot) ([]Binary, error) {
-	var found []Binary
-	for _, name := range binaries {
-		for _, dir := range binaryDirs {
-			resolved, err := root.Resolve(path.Join(dir, name))
-			if err != nil {
-				return nil, err
-			}
-			_, err = root.Stat(resolved)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("looking for %s: %w", name, err)
-			}
-			found = append(found, Binary{NodePath: root.NodePath(resolved), Name: name})
-			break
-		}
-	}
-	return found, nil
 }

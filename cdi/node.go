@@ -3,8 +3,10 @@ package cdi
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -32,32 +35,49 @@ const (
 	minorUVMTools = 1
 )
 
-// controlNodes are the nodes that every container with a GPU needs. The error
-// is for a kernel module that is not loaded.
-func controlNodes(node host.Root, majors majors) ([]Node, error) {
-	nvidia, err := majors.of(node, "/dev/nvidiactl", "nvidia", "nvidia-frontend", "nvidiactl")
-	if err != nil {
-		return nil, err
-	}
-	uvm, err := majors.of(node, "/dev/nvidia-uvm", "nvidia-uvm")
-	if err != nil {
-		return nil, err
-	}
-	nodes := []Node{
-		{"/dev/nvidia-uvm", uvm, minorUVM},
-		{"/dev/nvidia-uvm-tools", uvm, minorUVMTools},
-		{"/dev/nvidiactl", nvidia, minorControl},
-	}
-	// Only machines with a display stack load nvidia-modeset.
-	if modeset, err := majors.of(node, "/dev/nvidia-modeset", "nvidia-modeset"); err == nil {
-		nodes = append(nodes, Node{"/dev/nvidia-modeset", modeset, minorModeset})
-	}
-	return nodes, nil
+// control are the nodes that containers with any GPU need.
+var control = []struct {
+	path       string
+	minor      int64
+	registered []string        // the names that the kernel's driver may have registered
+	features   config.Features // that use it; nil: all
+	required   config.Features // that cannot do without it
+}{
+	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidia-frontend", "nvidiactl"}, nil, nil},
+	{"/dev/nvidia-uvm", minorUVM, []string{"nvidia-uvm"}, onUVM, onUVM},
+	{"/dev/nvidia-uvm-tools", minorUVMTools, []string{"nvidia-uvm"}, onUVM, nil},
+	// Rendering can do without; only machines with a screen load the module.
+	{"/dev/nvidia-modeset", minorModeset, []string{"nvidia-modeset"},
+		config.Features{config.Graphics, config.Display}, config.Features{config.Display}},
 }
 
-// gpuNode is the node of the GPU with that minor number. A node that the host
-// has under that name must be that device, or programs on the host and in
-// containers would mean different GPUs by it.
+// onUVM are the features that work in a CUDA context.
+var onUVM = config.Features{config.Compute, config.Video}
+
+// controlNodes are the nodes that every container with a GPU needs for some
+// features. The error names each kernel module that is not loaded.
+func controlNodes(node host.Root, majors majors, features config.Features) ([]Node, error) {
+	var nodes []Node
+	var errs []error
+	for _, c := range control {
+		if c.features != nil && !features.Any(c.features...) {
+			continue
+		}
+		major, err := majors.of(node, c.path, c.registered...)
+		switch {
+		case err == nil:
+			nodes = append(nodes, Node{c.path, major, c.minor})
+		case c.features == nil || features.Any(c.required...):
+			errs = append(errs, err)
+		}
+	}
+	return nodes, errors.Join(errs...)
+}
+
+// gpuNode is the node of the GPU with that minor number. What the host has under
+// that name must be that device, or programs on the host and in containers
+// would mean different GPUs by it; and whoever makes the spec must be allowed
+// to use it, as the containers are to be.
 func gpuNode(node host.Root, majors majors, minor int) (Node, error) {
 	name := path.Join("/dev", "nvidia"+strconv.Itoa(minor))
 	major, err := majors.of(node, name, "nvidia", "nvidia-frontend")
@@ -66,11 +86,29 @@ func gpuNode(node host.Root, majors majors, minor int) (Node, error) {
 	}
 	want := Node{Path: name, Major: major, Minor: int64(minor)}
 	got, err := statNode(node, name)
-	if err == nil && got != want {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return want, nil
+	case err != nil:
+		return Node{}, fmt.Errorf("%w: look at the node, or remove it and run nvidia-modprobe -c %d", err, minor)
+	case got != want:
 		return Node{}, fmt.Errorf("%s is device %d:%d, the driver says %d:%d: remove the node and run nvidia-modprobe -c %d",
 			name, got.Major, got.Minor, want.Major, want.Minor, minor)
 	}
-	return want, nil
+	return want, usable(node, name)
+}
+
+// usable says whether this process may read and write the file at path.
+func usable(node host.Root, path string) error {
+	inside, err := node.Resolve(path)
+	if err != nil {
+		return err
+	}
+	err = unix.Faccessat(unix.AT_FDCWD, node.LocalPath(inside), unix.R_OK|unix.W_OK, unix.AT_EACCESS)
+	if err != nil {
+		return fmt.Errorf("%s may not be used by user %d: %w (give it mode 0666, or run this as a user who may)", path, os.Geteuid(), err)
+	}
+	return nil
 }
 
 // majors are the character devices that the kernel's drivers have registered,

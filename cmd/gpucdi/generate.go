@@ -15,12 +15,13 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 type generateFlags struct {
 	look
 	kind, output, format string
-	names                []string
+	names, features      []string
 }
 
 func newGenerateCommand() *cobra.Command {
@@ -49,6 +50,8 @@ its devices by --device nvidia.com/gpu=0, =GPU-… or =all.`,
 	flags.StringVar(&g.kind, "kind", cdi.UserKind, "the CDI kind, vendor/class, of the devices")
 	flags.StringVar(&g.output, "output", "", "the file to write (default: standard output)")
 	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
+	flags.StringSliceVar(&g.features, "features", []string{string(config.Compute), string(config.Utility)},
+		"what containers get of the driver: compute, utility, graphics, video, display")
 	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "how each GPU is named: index, uuid or both")
 	return cmd
 }
@@ -74,7 +77,18 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	if len(g.names) == 0 {
 		errs = append(errs, errors.New("--names is empty: name index, uuid or both"))
 	}
+	if err := g.chosen().Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("--features: %w", err))
+	}
 	return errors.Join(errs...)
+}
+
+func (g *generateFlags) chosen() config.Features {
+	features := make(config.Features, len(g.features))
+	for i, name := range g.features {
+		features[i] = config.Feature(name)
+	}
+	return features
 }
 
 // spec makes the spec of the GPUs that can be given out, and warns of others.
@@ -83,7 +97,7 @@ func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
 	if reading.Err != nil {
 		return nil, reading.Err
 	}
-	parts, err := cdi.Inspect(g.node(), reading.Driver, reading.Inventory)
+	parts, err := cdi.Inspect(g.node(), reading.Driver, reading.Inventory, g.chosen())
 	if err != nil {
 		return nil, err
 	}

@@ -26,9 +26,10 @@ type Config struct {
 	Health     Health `json:"health"`
 }
 
-// CDI says how the runtime is told about a container's devices.
+// CDI says what containers get with a GPU, and how the runtime is told about it.
 type CDI struct {
-	PassBy []PassBy `json:"passBy"`
+	Features Features `json:"features"`
+	PassBy   []PassBy `json:"passBy"`
 }
 
 // PassBy is a way for CDI device names to reach the runtime. Runtimes that
@@ -82,7 +83,7 @@ func Default() Config {
 	return Config{
 		APIVersion: APIVersion,
 		Kind:       Kind,
-		CDI:        CDI{PassBy: []PassBy{ByField, ByAnnotation}},
+		CDI:        CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
 		Health: Health{
 			ProbeInterval: Duration(5 * time.Second),
 			QuietPeriod:   Duration(time.Minute),
@@ -125,6 +126,9 @@ func (c Config) validate() error {
 	}
 	if c.Kind != Kind {
 		errs = append(errs, fmt.Errorf("kind is %q, want %q", c.Kind, Kind))
+	}
+	if err := c.CDI.Features.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("cdi.features: %w", err))
 	}
 	if len(c.CDI.PassBy) == 0 {
 		errs = append(errs, fmt.Errorf("cdi.passBy is empty: pods would start without their GPUs; name %q, %q or both", ByField, ByAnnotation))

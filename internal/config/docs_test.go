@@ -27,7 +27,7 @@ func TestTheDocumentedDefaultsAreTheDefaults(t *testing.T) {
 		t.Errorf("documented %+v, default %+v", got, config.Default())
 	}
 	// A key that is left out of the document would still have its default.
-	for _, key := range []string{"passBy", "probeInterval", "quietPeriod", "callTimeout", "ignore", "fatal"} {
+	for _, key := range []string{"features", "passBy", "probeInterval", "quietPeriod", "callTimeout", "ignore", "fatal"} {
 		if !strings.Contains(block, key) {
 			t.Errorf("%s is not documented", key)
 		}

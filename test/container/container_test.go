@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	control   = []string{"nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}
+	control   = []string{"nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}
 	libraries = []string{"libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"}
 )
 

@@ -5,9 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // specFaults are what can go wrong with the directory of the CDI specs.
@@ -75,3 +80,50 @@ func specFaults() []fault {
 func (n *node) spec() string { return filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") }
 
 func TestSpecFaults(t *testing.T) { letHappen(t, specFaults()) }
+
+// The features of the config decide what is in the spec, and a driver without
+// one of them gives no GPU.
+func TestFeatures(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.configure(t, "cdi: {features: [graphics]}")
+	n.startAgent(t)
+	k.counts(t, 8, 8)
+	holds := func(part string) bool {
+		spec, err := os.ReadFile(n.spec())
+		return err == nil && strings.Contains(string(spec), part)
+	}
+	if !holds("libEGL_nvidia") || !holds("/dev/dri/card") || holds("libcuda") {
+		t.Errorf("with graphics the spec is %v", n.specs(t))
+	}
+	n.configure(t)
+	n.hangup(t)
+	for start := time.Now(); holds("libEGL_nvidia") || !holds("libcuda"); time.Sleep(time.Millisecond) {
+		if time.Since(start) > patience {
+			t.Fatalf("with the default features the spec is %v", n.specs(t))
+		}
+	}
+	decoder, err := filepath.Glob(filepath.Join(n.root, simdriver.LibraryDir, "libnvcuvid.so.*.*"))
+	if err != nil || len(decoder) != 1 {
+		t.Fatal(decoder, err)
+	}
+	if err := os.Rename(decoder[0], decoder[0]+".away"); err != nil {
+		t.Fatal(err)
+	}
+	n.configure(t, "cdi: {features: [compute, video]}")
+	n.hangup(t)
+	k.counts(t, 8, 0)
+	if err := os.Rename(decoder[0]+".away", decoder[0]); err != nil {
+		t.Fatal(err)
+	}
+	n.hangup(t)
+	k.counts(t, 8, 8)
+}
+
+// hangup lets the agent read its config again.
+func (n *node) hangup(t *testing.T) {
+	t.Helper()
+	if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -45,7 +45,7 @@ func twoGPUs(t *testing.T, c *cluster) {
 			want = append(want, fmt.Sprintf("/dev/nvidia%d", g.Minor))
 		}
 	}
-	want = append(want, "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
+	want = append(want, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 	got := strings.Fields(c.in(t, "two", "ls -d /dev/nvidia*"))
 	slices.Sort(want)
 	slices.Sort(got)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/gpucdi/gpucdi/test/product"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -104,6 +106,7 @@ func TestCommands(t *testing.T) {
 		{"a GPU that fails is reported and the others are served", oneFails},
 		{"the specs of every profile", everyProfile},
 		{"generate gives the same bytes each time", sameBytes},
+		{"features bring what they need", features},
 		{"generate writes a file", writesFile},
 		{"without a driver the paths tried are named", noDriver},
 		{"a driver that does not answer is explained", driverRefuses},
@@ -261,6 +264,55 @@ func sameBytes(t *testing.T, binary string) {
 	}
 }
 
+func features(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.H100x8())
+	version := h.driver.State().Version
+	const libs, libs64 = "/usr/lib/x86_64-linux-gnu/", "/usr/lib64/"
+	marks := map[string][]string{ // what tells each feature
+		"compute":  {libs + "libcuda.so", libs64 + "libnvidia-ptxjitcompiler.so.1", "/usr/bin/nvidia-cuda-mps-server", "/etc/OpenCL/vendors/nvidia.icd"},
+		"utility":  {libs + "libnvidia-cfg.so.1", "/usr/bin/nvidia-smi"},
+		"graphics": {libs + "libGLX_nvidia.so.0", libs64 + "libnvidia-glcore.so." + version, libs + "libnvidia-egl-gbm.so.1", libs + "gbm/nvidia-drm_gbm.so", "/usr/share/vulkan/icd.d/nvidia_icd.json", "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json"},
+		"video":    {libs + "libnvcuvid.so.1", libs64 + "vdpau/libvdpau_nvidia.so.1", libs + "libnvidia-opticalflow.so"},
+		"display":  {"/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so", "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf"},
+	}
+	shared := []string{libs + "libcuda.so", libs + "libnvidia-cfg.so.1"}
+	for feature := range marks {
+		var spec specs.Spec
+		if err := json.Unmarshal([]byte(h.must(t, "generate", "--format", "json", "--features", feature)), &spec); err != nil {
+			t.Fatal(err)
+		}
+		mounted := map[string]bool{}
+		for _, m := range spec.ContainerEdits.Mounts {
+			mounted[m.ContainerPath] = true
+			if strings.Contains(m.ContainerPath, "settings") || strings.Contains(m.ContainerPath, "gtk") {
+				t.Errorf("%s mounts %s", feature, m.ContainerPath)
+			}
+		}
+		for of, paths := range marks {
+			for _, path := range paths {
+				if of == feature && !mounted[path] {
+					t.Errorf("%s does not mount %s", feature, path)
+				}
+				if of != feature && mounted[path] && !slices.Contains(shared, path) {
+					t.Errorf("%s mounts %s, which is of %s", feature, path, of)
+				}
+			}
+		}
+		cards := 0
+		for _, n := range spec.Devices[0].ContainerEdits.DeviceNodes {
+			if strings.HasPrefix(n.Path, "/dev/dri/") {
+				cards++
+			}
+		}
+		if drawn := feature == "graphics" || feature == "display"; drawn && cards != 4 || !drawn && cards != 0 {
+			t.Errorf("%s gives %d nodes below /dev/dri", feature, cards)
+		}
+	}
+	if one, two := h.must(t, "generate"), h.must(t, "generate", "--features", "utility,compute"); one != two {
+		t.Error("compute and utility are not the default, or their order matters")
+	}
+}
+
 func writesFile(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.GTX1060x2())
 	for _, name := range []string{"nvidia.yaml", "nvidia.json"} {
@@ -320,7 +372,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"list", "--format", "xml"}, []string{"xml"}},
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
-		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour"}, []string{`"nvidia"`, "toml", "colour"}},
+		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming"}, []string{`"nvidia"`, "toml", "colour", "gaming"}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)
 		if code != 2 {

@@ -1,0 +1,45 @@
+package cdi
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestTheDocumentedFeaturesAreTheTables(t *testing.T) {
+	var libraries, others, files strings.Builder
+	for _, use := range libraryUses {
+		features := make([]string, len(use.features))
+		for i, f := range use.features {
+			features[i] = string(f)
+		}
+		prefix := "any other"
+		if use.prefix != "" {
+			prefix = "`" + use.prefix + "…`"
+		}
+		fmt.Fprintf(&libraries, "| %s | %s | %s |\n", prefix, strings.Join(features, ", "), use.why)
+	}
+	for _, also := range alsoNamed {
+		fmt.Fprintf(&others, "| `%s` | `%s` | %s | %s |\n", also.soname, also.name, also.feature, also.why)
+	}
+	for _, s := range sought {
+		fmt.Fprintf(&files, "| `%s` | %s | `%s` |\n", strings.ReplaceAll(s.name, gnuMachine, "MACHINE"), s.feature, strings.Join(s.at, "`, `"))
+	}
+	documented(t, "../docs/features.md", libraries.String(), others.String(), files.String())
+}
+
+// documented fails unless the document has a table of exactly those rows for
+// each of rows.
+func documented(t *testing.T, document string, rows ...string) {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range rows {
+		if !strings.Contains(string(text), "---|\n"+want+"\n") {
+			t.Errorf("%s does not have exactly these rows:\n%s", document, want)
+		}
+	}
+}
