@@ -81,9 +81,7 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 		class := n.health.Event(r.GPU, r.Code, at)
 		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "xid", r.Code, "class", class)
 	case nvml.Probes:
-		for uuid, p := range r {
-			n.health.Probe(uuid, p, at)
-		}
+		n.probe(r, at)
 	case nvml.Telemetry:
 		n.agent.view.telemetry.Store((*map[string]gpu.Telemetry)(&r))
 		return false
@@ -95,6 +93,12 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 	return n.agent.spec.Touched() || slices.ContainsFunc(n.offered.GPUs, func(g gpu.GPU) bool {
 		return (n.health.Health(g.UUID).Reason == "") != (g.Fault == "")
 	})
+}
+
+func (n *node) probe(probes nvml.Probes, at time.Time) {
+	for uuid, p := range probes {
+		n.health.Probe(uuid, p, at)
+	}
 }
 
 // read takes in a reading of the driver.
@@ -117,6 +121,7 @@ func (n *node) read(r nvml.Reading, at time.Time) {
 			n.health.Returned(g.UUID, at)
 		}
 	}
+	n.probe(r.Probes, at)
 	n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
 		"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
 	for _, u := range r.Inventory.Unreadable {

@@ -14,6 +14,7 @@ type Report interface{ report() }
 type Reading struct {
 	Inventory *gpu.Inventory  // nil when Err is set
 	Driver    host.DriverRoot // where the driver was found
+	Probes    Probes          // of its GPUs; nil when nobody looked
 
 	// Err says why there is no inventory. A *host.NoDriverError means that the
 	// node has no driver, which is a state, not a failure.

@@ -140,6 +140,7 @@ func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) err
 			// With each round of probes, so that the agent is woken but once.
 			// What a worker says of a driver that has changed is worth nothing.
 			if m.Waits > 0 && driverIdentity(s.cfg.Node, root) != identity {
+				s.doubted = map[int]string{} // another GPU may have the index now
 				return nil
 			}
 			s.pass(m, root)
@@ -149,11 +150,11 @@ func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) err
 
 // pass yields the reports in a message.
 func (s *source) pass(m message, root host.DriverRoot) {
-	if m.Inventory != nil {
+	switch {
+	case m.Inventory != nil:
 		s.latest = s.complete(m.Inventory)
-		s.yield(Reading{Inventory: s.latest, Driver: root})
-	}
-	if m.Probes != nil {
+		s.yield(Reading{Inventory: s.latest, Driver: root, Probes: m.Probes})
+	case m.Probes != nil:
 		s.yield(m.Probes)
 	}
 	if m.Telemetry != nil {
@@ -165,7 +166,7 @@ func (s *source) pass(m message, root host.DriverRoot) {
 }
 
 // complete adds the doubted GPUs to an inventory that leaves them out, as they
-// were known before. One that is in it is doubted no more.
+// were known before, if they were. One that is in it is doubted no more.
 func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
 	whole := *told
 	for index, reason := range s.doubted {
@@ -174,11 +175,13 @@ func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
 			delete(s.doubted, index)
 			continue
 		}
-		if i := slices.IndexFunc(s.latest.GPUs, at); i >= 0 {
-			g := s.latest.GPUs[i]
-			g.Fault = reason
-			whole.GPUs = append(whole.GPUs, g)
+		if s.latest == nil || !slices.ContainsFunc(s.latest.GPUs, at) {
+			whole.Unreadable = append(whole.Unreadable, gpu.Unreadable{Index: index, Fault: reason})
+			continue
 		}
+		g := s.latest.GPUs[slices.IndexFunc(s.latest.GPUs, at)]
+		g.Fault = reason
+		whole.GPUs = append(whole.GPUs, g)
 	}
 	slices.SortFunc(whole.GPUs, func(a, b gpu.GPU) int { return a.Index - b.Index })
 	return &whole
@@ -187,15 +190,16 @@ func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
 // trouble blames the GPU that was asked, if it was one, and doubts it from now
 // on; then the other GPUs are not concerned and there is no error.
 func (s *source) trouble(asking int, err error) error {
-	if s.latest == nil {
-		return err
-	}
-	i := slices.IndexFunc(s.latest.GPUs, func(g gpu.GPU) bool { return g.Index == asking })
-	if i < 0 {
+	if asking == nobody {
 		return err
 	}
 	s.doubted[asking] = err.Error()
-	s.yield(Trouble{GPU: s.latest.GPUs[i].UUID, Reason: err.Error()})
+	if s.latest == nil {
+		return nil
+	}
+	if i := slices.IndexFunc(s.latest.GPUs, func(g gpu.GPU) bool { return g.Index == asking }); i >= 0 {
+		s.yield(Trouble{GPU: s.latest.GPUs[i].UUID, Reason: err.Error()})
+	}
 	return nil
 }
 

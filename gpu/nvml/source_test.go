@@ -40,10 +40,20 @@ func TestTroubleBlamesOneGPUOrNobody(t *testing.T) {
 	if want := []Report{Trouble{GPU: "GPU-b", Reason: "hangs"}}; !reflect.DeepEqual(reports, want) {
 		t.Errorf("reports %v, want %v", reports, want)
 	}
-	for _, index := range []int{nobody, 9} {
-		if err := s.trouble(index, cause); err == nil {
-			t.Errorf("trouble about %d is an error of nobody", index)
-		}
+	if err := s.trouble(nobody, cause); err == nil || len(reports) > 1 {
+		t.Errorf("trouble about nobody: error %v, reports %v", err, reports)
+	}
+}
+
+// A GPU that holds up the very first look at it keeps no other from being known.
+func TestAGPUCanBeDoubtedBeforeItIsKnown(t *testing.T) {
+	s := &source{doubted: map[int]string{}, yield: func(r Report) { t.Errorf("yielded %v", r) }}
+	if err := s.trouble(1, errTest("hangs")); err != nil {
+		t.Error(err)
+	}
+	got := s.complete(&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}}})
+	if want := []gpu.Unreadable{{Index: 1, Fault: "hangs"}}; len(got.GPUs) != 1 || !reflect.DeepEqual(got.Unreadable, want) {
+		t.Errorf("got %+v", got)
 	}
 }
 

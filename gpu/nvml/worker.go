@@ -36,7 +36,8 @@ type worker struct {
 	marker marker
 	calls  uint32 // as marked
 
-	told    *gpu.Inventory         // the latest
+	latest  *gpu.Inventory
+	untold  bool                   // the agent does not know it yet
 	devices map[string]nvml.Device // of it, by UUID
 	events  events
 }
@@ -63,7 +64,7 @@ func (w *worker) serve() error {
 	}
 	w.session = session{lib: lib, node: w.work.Node}
 	for {
-		round := []func() error{w.tellInventory, w.tellProbes, w.tellEvents, w.trust}
+		round := []func() error{w.readInventory, w.tellProbes, w.tellEvents, w.trust}
 		for _, step := range round {
 			if err := step(); err != nil {
 				return err
@@ -84,27 +85,21 @@ func whole(inv *gpu.Inventory) bool {
 		!slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return g.Fault != "" })
 }
 
-// tellInventory reads the GPUs, unless they have all been read well. NVML's
+// readInventory reads the GPUs, unless they have all been read well. NVML's
 // list of GPUs is made by its Init: what is plugged in later is for the next
 // process to see.
-func (w *worker) tellInventory() error {
-	if whole(w.told) {
+func (w *worker) readInventory() error {
+	if whole(w.latest) {
 		return nil
 	}
 	inv, devices, err := w.inventory(w.work.Doubted, w.asking)
 	if err != nil {
 		return err
 	}
-	if reflect.DeepEqual(inv, w.told) {
-		return nil
+	if !reflect.DeepEqual(inv, w.latest) {
+		w.latest, w.devices, w.untold = inv, devices, true
 	}
-	w.told, w.devices = inv, devices
-	// Before anybody is given a GPU, so that no event of it is missed.
-	answering := slices.DeleteFunc(slices.Clone(inv.GPUs), func(g gpu.GPU) bool { return g.Fault != "" })
-	if err := errors.Join(w.listen(answering), w.asking(nobody)); err != nil {
-		return err
-	}
-	return w.out.Encode(message{Inventory: inv})
+	return nil
 }
 
 // trust lets the next round ask the GPUs that were left out, if they answer a
@@ -120,29 +115,38 @@ func (w *worker) trust() error {
 		}
 	}
 	if len(w.work.Doubted) > 0 {
-		w.work.Doubted, w.told = nil, nil
+		w.work.Doubted, w.latest = nil, nil
 	}
 	return nil
 }
 
-// tellProbes looks at every GPU of the inventory, and lets those that answer
-// tell what they measure.
+// tellProbes looks at every GPU of the inventory. An inventory is told with the
+// first look at its GPUs, so that no sick one is given out in between, and after
+// the first wish to hear of them, so that no event is missed. What they measure
+// can wait for the next round.
 func (w *worker) tellProbes() error {
 	probes, telemetry := Probes{}, Telemetry{}
 	var answering []gpu.GPU
-	for _, g := range w.told.GPUs {
+	for _, g := range w.latest.GPUs {
 		if err := w.asking(g.Index); err != nil {
 			return err
 		}
 		p := w.probe(w.devices[g.UUID])
 		probes[g.UUID] = p
-		if p.Fault == "" {
-			answering = append(answering, g)
+		if p.Fault != "" {
+			continue
+		}
+		answering = append(answering, g)
+		if !w.untold {
 			telemetry[g.UUID] = w.measure(w.devices[g.UUID])
 		}
 	}
 	if err := errors.Join(w.listen(answering), w.asking(nobody)); err != nil {
 		return err
 	}
-	return w.out.Encode(message{Probes: probes, Telemetry: telemetry, Waits: w.work.Interval})
+	m := message{Probes: probes, Telemetry: telemetry, Waits: w.work.Interval}
+	if w.untold {
+		m.Inventory, w.untold = w.latest, false
+	}
+	return w.out.Encode(m)
 }

@@ -120,6 +120,18 @@ func faults() []fault {
 			end:     func(n *node, _ string) error { return n.driver.Add(removed) },
 			healthy: 7, capacity: 8,
 		},
+		{
+			name: "a GPU is pulled out and put back at another minor",
+			happen: func(n *node, gpu string) (err error) {
+				removed, err = n.driver.Remove(gpu)
+				return err
+			},
+			end: func(n *node, _ string) error {
+				removed.Minor = 23
+				return n.driver.Add(removed)
+			},
+			healthy: 7, capacity: 8,
+		},
 	}
 }
 
@@ -151,6 +163,15 @@ func letHappen(t *testing.T, faults []fault) {
 			}
 			k.counts(t, f.capacity, f.healthy)
 			detected := time.Since(happened)
+			k = k.restart(t, 2) // which forgets nothing
+			k.counts(t, f.capacity, f.healthy)
+			if f.healthy > 0 && f.end != nil {
+				meanwhile, uuids := n.admitted(t, k, "meanwhile", 5) // all others
+				if slices.Contains(uuids, sick) != (f.healthy == 8) {
+					t.Errorf("a pod is given %v, %s among them", uuids, sick)
+				}
+				k.forget(meanwhile)
+			}
 			ended := time.Now()
 			if f.end != nil {
 				if err := f.end(n, sick); err != nil {
@@ -165,6 +186,48 @@ func letHappen(t *testing.T, faults []fault) {
 			}
 		})
 	}
+}
+
+// A GPU that was sick before the agent came is never given out as a healthy one:
+// what the hardware can tell, no restart forgets.
+func TestSickBeforeTheAgentStarts(t *testing.T) {
+	n, k := both(t)
+	sick := n.uuids()[5]
+	recover := func(action int) {
+		if err := n.driver.Update(func(s *simdriver.State) error { s.GPU(sick).RecoveryAction = action; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recover(1)
+	k.counts(t, 8, 7)
+	n.killAgent(t)
+	k.counts(t, 8, 0)
+	n.startAgent(t)
+	for start := time.Now(); ; {
+		_, gives := k.capacity()
+		if now := quantity(gives); now == 7 {
+			break
+		} else if now != 0 || time.Since(start) > patience {
+			t.Fatalf("%d GPUs are offered after the agent's restart, want 7", now)
+		}
+	}
+	recover(0)
+	k.counts(t, 8, 8)
+}
+
+// A GPU that holds up the first look at it has no name yet. The others are served.
+func TestHangsBeforeTheAgentStarts(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	if err := n.driver.Break(simdriver.Fault{GPU: n.uuids()[5], Func: "nvmlDeviceGetPciInfo", Hang: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 7, 7)
+	if err := n.driver.Mend(); err != nil {
+		t.Fatal(err)
+	}
+	k.counts(t, 8, 8)
 }
 
 // TestNoHotLoop counts what a wait for events that fails at once leads to.
