@@ -26,7 +26,8 @@ var rooms = map[string]struct {
 	"kubelet":         {[]string{"gpu", "allocator", "internal/config"}, "it serves a plan; it must not be able to reach the driver or the disk's specs"},
 	"runtime":         {[]string{"internal/host"}, "it only asks the runtime, and is asked by the agent"},
 	"status":          {[]string{"gpu"}, "it says what it is told, and could not find out by itself"},
-	"agent":           {[]string{"gpu", "gpu/health", "gpu/nvml", "cdi", "allocator", "kubelet", "runtime", "status", "internal/config", "internal/host"}, "the only place where the rooms meet"},
+	"metrics":         {[]string{"gpu", "status"}, "it shows what the status says, and counts what it is told"},
+	"agent":           {[]string{"gpu", "gpu/health", "gpu/nvml", "cdi", "allocator", "kubelet", "runtime", "status", "metrics", "internal/config", "internal/host"}, "the only place where the rooms meet"},
 	"cmd/gpucdi":      {[]string{"agent", "cdi", "gpu", "gpu/nvml", "status", "internal/config", "internal/host"}, "flags become a Config; no logic"},
 	"cmd/gpucdi-nvml": {[]string{"gpu/nvml", "internal/host"}, "it starts in a moment: nothing but the driver"},
 	"internal/config": {nil, "small things that every room may use know nothing of each other"},
@@ -42,6 +43,7 @@ var owners = []struct {
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one goroutine talks to the driver"},
 	{"google.golang.org/grpc", []string{"kubelet", "runtime"}, "the rooms left of the kubelet answer from memory"},
 	{"k8s.io/", []string{"kubelet", "runtime"}, "the model must not depend on Kubernetes' releases"},
+	{"github.com/prometheus", []string{"metrics"}, "the rooms tell what happens; only one knows how it is counted"},
 	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "CDI is the cdi room's; the others use its names and annotations"},
 	{"github.com/gpucdi/gpucdi/test", nil, "the tests drive the product, never the other way"},
 }

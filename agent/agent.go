@@ -13,6 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/metrics"
 )
 
 // Config says where the agent finds the node's parts.
@@ -43,12 +44,15 @@ type Agent struct {
 	log  *slog.Logger
 	spec *cdi.File
 	view view
+
+	metrics *metrics.Metrics
 }
 
 // New returns an agent that does nothing until it runs.
 func New(cfg Config, log *slog.Logger) *Agent {
 	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node)}
 	a.view.init(cfg)
+	a.metrics = metrics.New(a.status)
 	return a
 }
 

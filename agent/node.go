@@ -79,6 +79,7 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 		return true
 	case nvml.XID:
 		class := n.health.Event(r.GPU, r.Code, at)
+		n.agent.metrics.XID(r.GPU, r.Code)
 		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "xid", r.Code, "class", class)
 	case nvml.Probes:
 		n.probe(r, at)
@@ -156,6 +157,7 @@ func (n *node) reconcile() {
 	n.report(now)
 	n.offered = now
 	n.publish(resources, parts)
+	n.agent.metrics.Reconciled(n.driverErr, n.specErr)
 }
 
 // inspect returns every known GPU with the faults that the driver and the
@@ -193,6 +195,7 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 		return err
 	}
 	if written {
+		n.agent.metrics.SpecWritten()
 		n.log.Info("CDI spec written", "path", n.agent.spec.Path, "devices", len(parts.GPUs))
 	}
 	return nil
@@ -204,7 +207,11 @@ func (n *node) offer(inv *gpu.Inventory) []*allocator.Resource {
 	for _, resource := range resources {
 		plugin, running := n.plugins[resource.Name]
 		if !running {
-			plugin = kubelet.New(kubelet.Config{Dir: n.agent.devicePluginDir(), Resource: resource.Name}, n.log)
+			plugin = kubelet.New(kubelet.Config{
+				Dir:      n.agent.devicePluginDir(),
+				Resource: resource.Name,
+				Observer: n.agent.metrics,
+			}, n.log)
 			n.plugins[resource.Name] = plugin
 			n.start(plugin.Run)
 		}

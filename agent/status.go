@@ -15,6 +15,7 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 	return &status.Server{
 		Address: a.cfg.Listen,
 		Node:    a.status,
+		Metrics: a.metrics.Handler(),
 		Ready:   a.ready,
 		Alive: func(ctx context.Context) error {
 			select {

@@ -15,6 +15,8 @@ import (
 type Config struct {
 	Dir      string // the kubelet's device-plugins directory; it may come and go
 	Resource string // "nvidia.com/gpu"
+
+	Observer Observer // may be nil
 }
 
 // Plugin offers one resource to the kubelet. Update and Run may be called
@@ -34,6 +36,9 @@ type Plugin struct {
 // New returns a Plugin that does nothing until Run is called.
 func New(cfg Config, log *slog.Logger) *Plugin {
 	cfg.Dir = filepath.Clean(cfg.Dir) // as watches spell it
+	if cfg.Observer == nil {
+		cfg.Observer = nobody{}
+	}
 	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamWithin: 10 * time.Second}
 	nothing := &snapshot{superseded: make(chan struct{})}
 	p.first = nothing.superseded

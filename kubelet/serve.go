@@ -43,7 +43,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 		return errors.Join(fmt.Errorf("looking at the new socket: %w", err), listener.Close())
 	}
 	s := newServer(&p.latest)
-	g := grpc.NewServer(grpc.WaitForHandlers(true))
+	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(p.observe))
 	api.RegisterDevicePluginServer(g, s)
 
 	run, ctx := errgroup.WithContext(ctx)
@@ -59,6 +59,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 			return err
 		}
 		p.stands.Store(&Registration{Since: time.Now()})
+		p.cfg.Observer.Registered(p.cfg.Resource)
 		p.log.Info("registered with the kubelet", "socket", path)
 		return p.hold(ctx, s, held{kubelet: kubelet, own: own, path: path}, changed)
 	})

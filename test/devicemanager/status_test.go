@@ -228,6 +228,7 @@ func TestStatusOfFaults(t *testing.T) {
 			if f.Since.Before(before) || f.Since.After(time.Now()) {
 				t.Errorf("the fault is since %s", f.Since)
 			}
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason=%q,resource="nvidia.com/gpu"} `, tc.category))
 			if table := n.statusText(t, "-o", "wide"); !strings.Contains(table, "unhealthy") || !strings.Contains(table, tc.reason) {
 				t.Errorf("the table is\n%s", table)
 			}
@@ -236,6 +237,60 @@ func TestStatusOfFaults(t *testing.T) {
 			}
 			n.awaitFault(t, sick, false)
 		})
+	}
+}
+
+// awaitMetric waits until the metrics have a line that begins so.
+func (n *node) awaitMetric(t *testing.T, line string) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		_, metrics := n.get(t, "/metrics")
+		if strings.Contains(metrics, "\n"+line) {
+			return
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("%s is not in\n%s", line, metrics)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	n, k := both(t)
+	pod, held := n.admitted(t, k, "holder", 1)
+	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+	if err := n.driver.RaiseXID(n.uuids()[5], 13); err != nil { // a program's own fault
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`,
+		fmt.Sprintf(`gpucdi_device_allocated{container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held[0], held[0]),
+		fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[5]),
+		fmt.Sprintf(`gpucdi_gpu_power_watts{gpu=%q} `, n.uuids()[5]),
+		`gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_registrations_total{resource="nvidia.com/gpu"} 1`,
+		`gpucdi_spec_writes_total 1`,
+		`gpucdi_link_healthy{link="kubelet"} 1`,
+		`gpucdi_link_healthy{link="runtime"} 0`,
+	} {
+		n.awaitMetric(t, line)
+	}
+}
+
+// A scrape reads what is known: it makes no call into the driver.
+func TestScrapesDoNotCallTheDriver(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	n.configure(t, "health: {probeInterval: 1h}") // the probes call it
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 8, 8)
+	n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_power_watts{gpu=%q} `, n.uuids()[7])) // of the first round
+	before := n.nvmlCalls(t)
+	for range 10 {
+		n.get(t, "/metrics")
+		n.get(t, "/status")
+	}
+	if now := n.nvmlCalls(t); now != before || before == 0 {
+		t.Errorf("%d NVML calls before the scrapes, %d after", before, now)
 	}
 }
 

@@ -1,0 +1,135 @@
+package metrics
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// statusWithin bounds the question for the status.
+const statusWithin = 5 * time.Second
+
+// knowledge shows what a node's status says.
+type knowledge func(context.Context) status.Node
+
+var (
+	buildInfo = describe("gpucdi_build_info", "The version of the agent; always 1.", "version")
+	links     = describe("gpucdi_link_healthy", "1 while a link of the chain from the driver to the kubelet holds: driver, spec, runtime, kubelet.", "link")
+	devices   = describe("gpucdi_devices", "Devices by health; the reason is a category of docs/health.md, empty when healthy.", "resource", "health", "reason")
+	allocated = describe("gpucdi_device_allocated", "1 for each device that a container holds, by the kubelet's word.",
+		"resource", "device", "gpu", "namespace", "pod", "container")
+
+	gpuInfo     = describe("gpucdi_gpu_info", "What a GPU is; always 1.", "gpu", "index", "product", "pci_bus_id", "driver")
+	memoryBytes = describe("gpucdi_gpu_memory_bytes", "Memory of a GPU.", "gpu")
+	memoryUsed  = describe("gpucdi_gpu_memory_used_bytes", "Memory of a GPU that is in use.", "gpu")
+	utilization = describe("gpucdi_gpu_utilization_ratio", "Part of the time, 0 to 1, in which a GPU computed.", "gpu")
+	temperature = describe("gpucdi_gpu_temperature_celsius", "Temperature of a GPU.", "gpu")
+	power       = describe("gpucdi_gpu_power_watts", "Power that a GPU draws.", "gpu")
+	clocks      = describe("gpucdi_gpu_clock_hertz", "Clock of a GPU: sm or memory.", "gpu", "clock")
+	eccErrors   = describe("gpucdi_gpu_ecc_errors_total", "Memory errors of a GPU since its last reset: corrected or uncorrected.", "gpu", "kind")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{buildInfo, links, devices, allocated,
+		gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
+		descs <- d
+	}
+}
+
+// sink takes the metrics of one scrape.
+type sink chan<- prometheus.Metric
+
+func (s sink) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+// Collect implements prometheus.Collector.
+func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), statusWithin) //nolint:forbidigo // the interface hands none on
+	defer cancel()
+	n, s := k(ctx), sink(metrics)
+	s.gauge(buildInfo, 1, n.Version)
+	s.chain(n)
+	s.devices(n)
+	for _, g := range n.GPUs {
+		s.gauge(gpuInfo, 1, g.UUID, strconv.Itoa(g.Index), g.Product, g.PCIBusID, n.Driver.Version)
+		s.gauge(memoryBytes, float64(g.MemoryBytes), g.UUID)
+		s.telemetry(g.UUID, g.Telemetry)
+	}
+}
+
+func (s sink) chain(n status.Node) {
+	healthy := map[string]bool{
+		"driver":  n.Driver.Trouble == "",
+		"spec":    n.Spec.Trouble == "",
+		"runtime": n.Runtime.Trouble == "",
+		"kubelet": len(n.Kubelet.Resources) > 0,
+	}
+	for _, r := range n.Kubelet.Resources {
+		healthy["kubelet"] = healthy["kubelet"] && r.Trouble == ""
+	}
+	for link, holds := range healthy {
+		value := 0.0
+		if holds {
+			value = 1
+		}
+		s.gauge(links, value, link)
+	}
+}
+
+func (s sink) devices(n status.Node) {
+	type kind struct{ resource, health, reason string }
+	count := map[kind]int{}
+	for _, r := range n.Kubelet.Resources {
+		count[kind{r.Name, "healthy", ""}] = 0 // to be seen when there is none
+	}
+	for _, d := range n.Devices {
+		if d.Fault == nil {
+			count[kind{d.Resource, "healthy", ""}]++
+		} else {
+			count[kind{d.Resource, "unhealthy", d.Fault.Category}]++
+		}
+		if h := d.HeldBy; h != nil {
+			s.gauge(allocated, 1, d.Resource, d.ID, d.GPU, h.Namespace, h.Pod, h.Container)
+		}
+	}
+	for k, n := range count {
+		s.gauge(devices, float64(n), k.resource, k.health, k.reason)
+	}
+}
+
+func (s sink) telemetry(uuid string, t gpu.Telemetry) {
+	for _, m := range []struct {
+		desc   *prometheus.Desc
+		value  *float64
+		labels []string
+	}{
+		{utilization, t.Utilization, nil},
+		{temperature, t.Temperature, nil},
+		{power, t.Power, nil},
+		{clocks, t.SMClock, []string{"sm"}},
+		{clocks, t.MemoryClock, []string{"memory"}},
+	} {
+		if m.value != nil {
+			s.gauge(m.desc, *m.value, append([]string{uuid}, m.labels...)...)
+		}
+	}
+	if t.MemoryUsed != nil {
+		s.gauge(memoryUsed, float64(*t.MemoryUsed), uuid)
+	}
+	for kind, count := range map[string]*uint64{"corrected": t.ECCCorrected, "uncorrected": t.ECCUncorrected} {
+		if count != nil {
+			s <- prometheus.MustNewConstMetric(eccErrors, prometheus.CounterValue, float64(*count), uuid, kind)
+		}
+	}
+}

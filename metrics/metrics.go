@@ -1,0 +1,96 @@
+package metrics
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// scrapesAtOnce bounds what scrapers can cost.
+const scrapesAtOnce = 2
+
+// Metrics counts what happens in the agent. Its methods never wait, and any
+// goroutine may call them.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	calls         *prometheus.HistogramVec
+	registrations *prometheus.CounterVec
+	xids          *prometheus.CounterVec
+	reconciles    prometheus.Counter
+	failures      *prometheus.CounterVec
+	specWrites    prometheus.Counter
+}
+
+// New returns the metrics of an agent that knows what node says.
+func New(node func(context.Context) status.Node) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "gpucdi_kubelet_call_duration_seconds",
+			Help:    "How long the kubelet's calls took to answer, by method and gRPC code.",
+			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 9), // 10 µs to 0.66 s
+		}, []string{"resource", "method", "code"}),
+		registrations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpucdi_registrations_total",
+			Help: "Registrations with the kubelet; each after the first means that it or our socket was gone.",
+		}, []string{"resource"}),
+		xids: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpucdi_xids_total",
+			Help: "XID errors that the driver reported, by GPU and code.",
+		}, []string{"gpu", "xid"}),
+		reconciles: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "gpucdi_reconciles_total",
+			Help: "Rounds of the agent's loop that compared what should be with what is.",
+		}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpucdi_reconcile_errors_total",
+			Help: "Those rounds in which a stage failed for every GPU: driver or spec.",
+		}, []string{"stage"}),
+		specWrites: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "gpucdi_spec_writes_total",
+			Help: "CDI specs written: the driver, the GPUs or the file had changed.",
+		}),
+	}
+	m.registry.MustRegister(m.calls, m.registrations, m.xids, m.reconciles, m.failures, m.specWrites, knowledge(node))
+	return m
+}
+
+// Handler answers scrapes.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce})
+}
+
+// Called counts a call of the kubelet's.
+func (m *Metrics) Called(resource, method, code string, took time.Duration) {
+	m.calls.WithLabelValues(resource, method, code).Observe(took.Seconds())
+}
+
+// Registered counts a registration with the kubelet.
+func (m *Metrics) Registered(resource string) { m.registrations.WithLabelValues(resource).Inc() }
+
+// XID counts an error that the driver reported of a GPU.
+func (m *Metrics) XID(gpu string, code int) {
+	m.xids.WithLabelValues(gpu, strconv.Itoa(code)).Inc()
+}
+
+// Reconciled counts a round of the loop. The errors are those that concern
+// every GPU.
+func (m *Metrics) Reconciled(driver, spec error) {
+	m.reconciles.Inc()
+	if driver != nil {
+		m.failures.WithLabelValues("driver").Inc()
+	}
+	if spec != nil {
+		m.failures.WithLabelValues("spec").Inc()
+	}
+}
+
+// SpecWritten counts a CDI spec that was written.
+func (m *Metrics) SpecWritten() { m.specWrites.Inc() }

@@ -1,0 +1,161 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/metrics"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+func value[T any](v T) *T { return &v }
+
+// full is a node of which everything is known.
+func full(context.Context) status.Node {
+	return status.Node{
+		Version: "v1",
+		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05"}},
+		Runtime: status.Runtime{Trouble: "CDI is off"},
+		Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Registered: time.Now()}}},
+		GPUs: []status.GPU{
+			{GPU: gpu.GPU{UUID: "GPU-a", Index: 3, Product: "NVIDIA H100", MemoryBytes: 80 << 30, PCIBusID: "0000:18:00.0"},
+				Telemetry: gpu.Telemetry{
+					Utilization: value(0.25), MemoryUsed: value(uint64(5 << 30)), Temperature: value(71.0), Power: value(345.6),
+					SMClock: value(1755e6), MemoryClock: value(2619e6), ECCCorrected: value(uint64(7)), ECCUncorrected: value(uint64(1)),
+				}},
+			{GPU: gpu.GPU{UUID: "GPU-b"}},
+		},
+		Devices: []status.Device{
+			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", HeldBy: &status.Holder{Namespace: "default", Pod: "pod", Container: "main"}},
+			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
+			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
+		},
+	}
+}
+
+// busy are the metrics of an agent to which everything has happened.
+func busy() *metrics.Metrics {
+	m := metrics.New(full)
+	m.Called("nvidia.com/gpu", "Allocate", "OK", 20*time.Microsecond)
+	m.Registered("nvidia.com/gpu")
+	m.XID("GPU-b", 79)
+	m.Reconciled(nil, nil)
+	m.Reconciled(errors.New("unloaded"), errors.New("full"))
+	m.SpecWritten()
+	return m
+}
+
+func scrape(t *testing.T, m *metrics.Metrics) string {
+	t.Helper()
+	response := httptest.NewRecorder()
+	m.Handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if response.Code != 200 {
+		t.Fatalf("%d %s", response.Code, response.Body)
+	}
+	return response.Body.String()
+}
+
+func TestMetrics(t *testing.T) {
+	got := scrape(t, busy())
+	for _, want := range []string{
+		`gpucdi_build_info{version="v1"} 1`,
+		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
+		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_link_healthy{link="runtime"} 0`,
+		`gpucdi_link_healthy{link="kubelet"} 1`,
+		`gpucdi_gpu_info{driver="580.95.05",gpu="GPU-a",index="3",pci_bus_id="0000:18:00.0",product="NVIDIA H100"} 1`,
+		`gpucdi_gpu_utilization_ratio{gpu="GPU-a"} 0.25`,
+		`gpucdi_gpu_memory_bytes{gpu="GPU-a"} 8.589934592e+10`,
+		`gpucdi_gpu_memory_used_bytes{gpu="GPU-a"} 5.36870912e+09`,
+		`gpucdi_gpu_temperature_celsius{gpu="GPU-a"} 71`,
+		`gpucdi_gpu_power_watts{gpu="GPU-a"} 345.6`,
+		`gpucdi_gpu_clock_hertz{clock="sm",gpu="GPU-a"} 1.755e+09`,
+		`gpucdi_gpu_ecc_errors_total{gpu="GPU-a",kind="corrected"} 7`,
+		`gpucdi_gpu_ecc_errors_total{gpu="GPU-a",kind="uncorrected"} 1`,
+		`gpucdi_kubelet_call_duration_seconds_bucket{code="OK",method="Allocate",resource="nvidia.com/gpu",le="1e-05"} 0`,
+		`gpucdi_kubelet_call_duration_seconds_bucket{code="OK",method="Allocate",resource="nvidia.com/gpu",le="4e-05"} 1`,
+		`gpucdi_registrations_total{resource="nvidia.com/gpu"} 1`,
+		`gpucdi_xids_total{gpu="GPU-b",xid="79"} 1`,
+		`gpucdi_reconciles_total 2`,
+		`gpucdi_reconcile_errors_total{stage="driver"} 1`,
+		`gpucdi_reconcile_errors_total{stage="spec"} 1`,
+		`gpucdi_spec_writes_total 1`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, `gpucdi_gpu_power_watts{gpu="GPU-b"}`) {
+		t.Error("a GPU that does not tell its power has one")
+	}
+}
+
+// A node that has nothing is told of too.
+func TestMetricsOfAnEmptyNode(t *testing.T) {
+	got := scrape(t, metrics.New(func(context.Context) status.Node {
+		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Trouble: "waiting"}}}}
+	}))
+	for _, want := range []string{
+		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 0`,
+		`gpucdi_link_healthy{link="kubelet"} 0`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+}
+
+func TestMetricsFollowTheConventions(t *testing.T) {
+	problems, err := promlint.New(strings.NewReader(scrape(t, busy()))).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestTheDocumentedMetricsAreThoseThatThereAre(t *testing.T) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, busy())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for name, family := range families {
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, strings.ToLower(family.GetType().String()), labels(family), family.GetHelp()))
+	}
+	slices.Sort(rows)
+	want := "|---|---|---|---|\n" + strings.Join(rows, "") + "\n"
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), want) {
+		t.Errorf("docs/metrics.md does not have exactly these rows:\n%s", want)
+	}
+}
+
+// labels are the names of a family's labels.
+func labels(family *dto.MetricFamily) string {
+	var names []string
+	for _, pair := range family.GetMetric()[0].GetLabel() {
+		names = append(names, "`"+pair.GetName()+"`")
+	}
+	return strings.Join(names, ", ")
+}
