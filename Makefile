@@ -38,7 +38,7 @@ unit: packages ## The product's own tests, under the race detector
 .PHONY: system
 system: packages ## The shipped binary against real kubelets, runtimes and containers (root, Debian)
 	cd test && go test -count=1 -p 1 -timeout 45m ./...
-	cd test && go test -count=1 -modfile=kubernetes-1.37.mod -tags kubernetes1.37 -skip Soak ./devicemanager
+	cd test && go test -count=1 -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager -race-agent
 
 .PHONY: bench
 bench: packages ## Speed and memory, as a table (root, Debian)

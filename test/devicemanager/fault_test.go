@@ -1,13 +1,15 @@
 package devicemanager
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -141,15 +143,10 @@ func TestFaults(t *testing.T) { letHappen(t, faults()) }
 // one that it is about, and logs how long it was until the kubelet knew, and
 // until all was well again. docs/health.md has what it logs.
 func letHappen(t *testing.T, faults []fault) {
-	document, err := os.ReadFile("../../docs/health.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := readHealth(t)
 	for _, f := range faults {
 		row := fmt.Sprintf("| %s | %d of %d |", f.name, f.healthy, f.capacity)
-		if !bytes.Contains(document, []byte(row)) {
-			t.Errorf("docs/health.md has no row %q", row)
-		}
+		document.must(t, row)
 		t.Run(f.name, func(t *testing.T) {
 			n, k := both(t)
 			_, held := n.admitted(t, k, "bystander", 2)
@@ -185,6 +182,26 @@ func letHappen(t *testing.T, faults []fault) {
 				t.Errorf("the pod after it has %v, without %s", uuids, sick)
 			}
 		})
+	}
+}
+
+// healthDocument is docs/health.md.
+type healthDocument string
+
+func readHealth(t *testing.T) healthDocument {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/health.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return healthDocument(text)
+}
+
+// must have the row that begins so.
+func (d healthDocument) must(t *testing.T, row string) {
+	t.Helper()
+	if !strings.Contains(string(d), "\n"+row) {
+		t.Errorf("docs/health.md has no row %q", row)
 	}
 }
 
@@ -230,9 +247,23 @@ func TestHangsBeforeTheAgentStarts(t *testing.T) {
 	k.counts(t, 8, 8)
 }
 
-// TestNoHotLoop counts what a wait for events that fails at once leads to.
+// TestNoHotLoop counts what a wait for events that fails at once leads to, in
+// calls and in what the kubelet is told.
 func TestNoHotLoop(t *testing.T) {
 	n, _ := both(t)
+	stream, err := n.client(t).ListAndWatch(t.Context(), &v1beta1.Empty{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told atomic.Int64
+	go func() {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				return // by the end of the test
+			}
+			told.Add(1)
+		}
+	}()
 	waits := func() uint64 {
 		calls, err := simdriver.Calls(n.calls)
 		if err != nil {
@@ -248,6 +279,9 @@ func TestNoHotLoop(t *testing.T) {
 	// One for each probe interval of a second, and room for a late start.
 	if made := waits() - before; made == 0 || made > 10 {
 		t.Errorf("%d waits for events in 5 s, want about 5", made)
+	}
+	if n := told.Load(); n != 1 {
+		t.Errorf("the kubelet was told %d times of GPUs that did not change, want once", n)
 	}
 }
 

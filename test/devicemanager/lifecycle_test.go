@@ -28,18 +28,6 @@ func disjoint(t *testing.T, a, b []string) {
 	}
 }
 
-func TestKubeletRestart(t *testing.T) {
-	n, k := both(t)
-	pod, before := n.admitted(t, k, "stays", 3)
-	k = k.restart(t, 2)
-	t.Logf("8 GPUs again %s after the kubelet's restart", k.counts(t, 8, 8).Round(time.Millisecond))
-	if after := n.started(t, k, pod); !slices.Equal(before, after) {
-		t.Errorf("the restarted container has %v, before %v", after, before)
-	}
-	_, others := n.admitted(t, k, "new", 5)
-	disjoint(t, before, others)
-}
-
 // The kubelet of this version disconnects a plugin that registers before it
 // has seen the end of the earlier registration. Many restarts in a row hit the
 // moments at which that could happen.
@@ -50,29 +38,6 @@ func TestManyKubeletRestarts(t *testing.T) {
 		k.counts(t, 8, 8)
 	}
 	n.admitted(t, k, "new", 8)
-}
-
-func TestOwnSocketDeleted(t *testing.T) {
-	n, k := both(t)
-	pod, before := n.admitted(t, k, "stays", 3)
-	for range 5 {
-		sockets := n.sockets(t)
-		if len(sockets) != 1 {
-			t.Fatalf("the agent's sockets are %v, want one", sockets)
-		}
-		if err := os.Remove(sockets[0]); err != nil {
-			t.Fatal(err)
-		}
-		deleted := time.Now()
-		n.newSocket(t, sockets[0])
-		k.counts(t, 8, 8)
-		t.Logf("8 GPUs again %s after our socket was deleted", time.Since(deleted).Round(time.Millisecond))
-	}
-	if after := n.started(t, k, pod); !slices.Equal(before, after) {
-		t.Errorf("the container has %v, before %v", after, before)
-	}
-	_, others := n.admitted(t, k, "new", 5)
-	disjoint(t, before, others)
 }
 
 // newSocket waits until the agent's only socket is another than before.

@@ -2,6 +2,7 @@ package devicemanager
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -23,10 +24,16 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// binary is the program that ships.
+// binary is the program that ships, or the same with the race detector, which
+// ends it with an error when it has seen a race.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+var raceAgent = flag.Bool("race-agent", false, "build the agent with the race detector")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	if os.Geteuid() != 0 {
@@ -39,7 +46,11 @@ func run(m *testing.M) int {
 		err = tools.InstallPackages(context.Background(), "strace")
 	}
 	if err == nil {
-		binary, err = product.Build(context.Background(), dir)
+		var flags []string
+		if *raceAgent {
+			flags = []string{"-race"}
+		}
+		binary, err = product.Build(context.Background(), dir, flags...)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
