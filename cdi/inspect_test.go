@@ -1,11 +1,13 @@
 package cdi_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -316,13 +318,32 @@ func (n node) remove(t *testing.T, name string) {
 	}
 }
 
-// library links an empty shared object: what Inspect reads of a library is in
+// library writes an empty shared object: what Inspect reads of a library is in
 // its ELF headers.
 func (n node) library(t *testing.T, file, soname string) {
 	t.Helper()
-	n.write(t, libDir+file, "")
-	out, err := exec.Command("cc", "-shared", "-nostdlib", "-Wl,-soname,"+soname, "-o", n.path(libDir+file), "-x", "c", "/dev/null").CombinedOutput()
+	stub, err := stub()
 	if err != nil {
-		t.Fatalf("linking %s: %v\n%s", file, err, out)
+		t.Fatal(err)
 	}
+	name := soname + strings.Repeat("\x00", len(placeholder)-len(soname))
+	n.write(t, libDir+file, strings.Replace(stub, placeholder, name, 1))
 }
+
+// placeholder is the SONAME of the stub, with room for all others.
+var placeholder = strings.Repeat("S", 64)
+
+var stub = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "stub")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	object := filepath.Join(dir, "stub.so")
+	out, err := exec.Command("cc", "-shared", "-nostdlib", "-Wl,-soname,"+placeholder, "-o", object, "-x", "c", "/dev/null").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("linking a stub: %w\n%s", err, out)
+	}
+	data, err := os.ReadFile(object)
+	return string(data), err
+})

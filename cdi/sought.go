@@ -20,43 +20,50 @@ type Bind struct {
 // docs/features.md is held to it.
 var sought = []struct {
 	feature config.Feature
-	name    string   // may be a pattern
-	from    []string // directories of the driver root; the first that has one counts
+	name    string // may be a pattern
+	place   place
+	sub     string   // the directory below each of the place's
 	at      []string // directories of the container, all of them
 }{
-	{config.Utility, "nvidia-smi", programDirs, bin},
-	{config.Utility, "nvidia-debugdump", programDirs, bin},
-	{config.Compute, "nvidia-cuda-mps-control", programDirs, bin},
-	{config.Compute, "nvidia-cuda-mps-server", programDirs, bin},
+	{config.Utility, "nvidia-smi", programs, "", bin},
+	{config.Utility, "nvidia-debugdump", programs, "", bin},
+	{config.Compute, "nvidia-cuda-mps-control", programs, "", bin},
+	{config.Compute, "nvidia-cuda-mps-server", programs, "", bin},
 
-	{config.Compute, "nvidia.icd", below(dataDirs, "OpenCL/vendors"), []string{"/etc/OpenCL/vendors"}},
-	{config.Graphics, "*nvidia*.json", below(dataDirs, "glvnd/egl_vendor.d"), []string{"/usr/share/glvnd/egl_vendor.d"}},
-	{config.Graphics, "*nvidia*.json", below(dataDirs, "egl/egl_external_platform.d"), []string{"/usr/share/egl/egl_external_platform.d"}},
-	{config.Graphics, "nvidia_icd.json", below(dataDirs, "vulkan/icd.d"), []string{"/usr/share/vulkan/icd.d"}},
+	{config.Compute, "nvidia.icd", data, "OpenCL/vendors", []string{"/etc/OpenCL/vendors"}},
+	{config.Graphics, "*nvidia*.json", data, "glvnd/egl_vendor.d", []string{"/usr/share/glvnd/egl_vendor.d"}},
+	{config.Graphics, "*nvidia*.json", data, "egl/egl_external_platform.d", []string{"/usr/share/egl/egl_external_platform.d"}},
+	{config.Graphics, "nvidia_icd.json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
 	// Fedora and openSUSE keep one for each machine.
-	{config.Graphics, "nvidia_icd." + gnuMachine + ".json", below(dataDirs, "vulkan/icd.d"), []string{"/usr/share/vulkan/icd.d"}},
-	{config.Graphics, "nvidia_layers*.json", below(dataDirs, "vulkan/implicit_layer.d"), []string{"/usr/share/vulkan/implicit_layer.d"}},
-	{config.Graphics, "nvoptix.bin", below(dataDirs, "nvidia"), []string{"/usr/share/nvidia"}},
+	{config.Graphics, "nvidia_icd." + gnuMachine + ".json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
+	{config.Graphics, "nvidia_layers*.json", data, "vulkan/implicit_layer.d", []string{"/usr/share/vulkan/implicit_layer.d"}},
+	{config.Graphics, "nvoptix.bin", data, "nvidia", []string{"/usr/share/nvidia"}},
 
-	{config.Display, "nvidia_drv.so", append(below(xorgModules, "drivers"), xorgElsewhere...), below(xorgModules, "drivers")},
-	{config.Display, "libglxserver_nvidia.so", append(below(xorgModules, "extensions"), xorgElsewhere...), below(xorgModules, "extensions")},
-	{config.Display, "*nvidia*.conf", below(dataDirs, "X11/xorg.conf.d"), []string{"/usr/share/X11/xorg.conf.d"}},
+	{config.Display, "nvidia_drv.so", modules, "drivers", below(xorgModules, "drivers")},
+	{config.Display, "libglxserver_nvidia.so", modules, "extensions", below(xorgModules, "extensions")},
+	{config.Display, "*nvidia*.conf", data, "X11/xorg.conf.d", []string{"/usr/share/X11/xorg.conf.d"}},
+}
+
+// place is where a driver root keeps one kind of file; the first directory that
+// has the file counts.
+type place func(root host.DriverRoot, sub string) []string
+
+func programs(root host.DriverRoot, _ string) []string { return root.Programs }
+
+func data(root host.DriverRoot, sub string) []string { return below(root.Data, sub) }
+
+func modules(_ host.DriverRoot, sub string) []string {
+	return append(below(xorgModules, sub),
+		"/usr/lib/"+gnuMachine+"-linux-gnu/nvidia/xorg", // Ubuntu
+		"/usr/lib/nvidia", // Debian
+	)
 }
 
 var (
-	programDirs = []string{"/usr/bin", "/bin", "/usr/sbin", "/sbin"}
-	bin         = []string{"/usr/bin"}
-
-	// dataDirs hold what packages share; the last are of driver roots that have
-	// no usr.
-	dataDirs = []string{"/usr/share", "/etc", "/share", "/"}
+	bin = []string{"/usr/bin"}
 
 	// xorgModules are where the X servers of Debian and of RHEL load modules from.
-	xorgModules   = []string{"/usr/lib/xorg/modules", "/usr/lib64/xorg/modules"}
-	xorgElsewhere = []string{
-		"/usr/lib/" + gnuMachine + "-linux-gnu/nvidia/xorg", // Ubuntu
-		"/usr/lib/nvidia", // Debian
-	}
+	xorgModules = []string{"/usr/lib/xorg/modules", "/usr/lib64/xorg/modules"}
 )
 
 // gnuMachine is what GNU calls this machine.
@@ -77,7 +84,7 @@ func findSought(root host.DriverRoot, features config.Features) ([]Bind, error) 
 		if !features.Any(s.feature) {
 			continue
 		}
-		paths, err := firstMatches(root, s.from, s.name)
+		paths, err := firstMatches(root, s.place(root, s.sub), s.name)
 		if err != nil {
 			return nil, fmt.Errorf("looking for %s: %w", s.name, err)
 		}

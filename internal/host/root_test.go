@@ -5,7 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -110,5 +113,79 @@ func write(t *testing.T, path, content string) {
 	}
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// FuzzResolve puts a link with any target into a root, and looks at any name
+// through it.
+func FuzzResolve(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"/outside/secret", "link"}, {"../../outside/secret", "link"}, {"..", "link/outside/secret"}, {"/", "link/../../outside/secret"},
+		{"link", "link"}, {"a/../link", "link/x"}, {"", "../outside/secret"}, {"/proc/self/cwd", "link/secret"}, {"x\x00y", "link"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, target, name string) {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "outside/secret"), "secret")
+		write(t, filepath.Join(dir, "root/a/file"), "inside")
+		rootDir := filepath.Join(dir, "root")
+		_ = os.Symlink(target, filepath.Join(rootDir, "link")) // what is no target of a link is left out
+		_ = os.Symlink(filepath.Join(dir, "outside/secret"), filepath.Join(rootDir, "a/absolute"))
+
+		root := host.NewRoot(rootDir)
+		if inside, err := root.Resolve(name); err == nil {
+			local := root.LocalPath(inside)
+			if filepath.Clean(inside) != inside || local != rootDir && !strings.HasPrefix(local, rootDir+"/") {
+				t.Errorf("Resolve(%q) = %q", name, inside)
+			}
+		}
+		if data, err := root.ReadFile(name); err == nil && string(data) != "inside" {
+			t.Errorf("ReadFile(%q) = %q", name, data)
+		}
+		entries, err := root.ReadDir(name)
+		for _, entry := range entries {
+			if err == nil && entry.Name() == "secret" {
+				t.Errorf("ReadDir(%q) lists the outside", name)
+			}
+		}
+	})
+}
+
+// To open a pipe that nobody writes to would take for ever, and to open a
+// device does something.
+func TestOnlyRegularFilesAreOpened(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"/pipe", "/"} {
+		if _, err := host.NewRoot(dir).ReadFile(name); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("ReadFile(%s) = %v", name, err)
+		}
+	}
+}
+
+func TestGlob(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"d/b.json", "d/a.json", "d/c.txt", "d/dir.json/x"} {
+		write(t, filepath.Join(dir, name), "")
+	}
+	for link, target := range map[string]string{"d/l.json": "/d/c.txt", "d/dangling.json": "nowhere", "e": "/d"} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := host.NewRoot(dir)
+	for pattern, want := range map[string]string{
+		"/d/*.json": "/d/a.json /d/b.json /d/l.json", "/e/a.*": "/e/a.json", "/nowhere/*": "", "/d/a.json/*": "", "/d/c.txt": "/d/c.txt",
+	} {
+		got, err := root.Glob(pattern)
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("Glob(%s) = %v, %v, want %s", pattern, got, err, want)
+		}
+	}
+	if _, err := root.Glob("/d/["); err == nil {
+		t.Error("a pattern that is none was taken")
 	}
 }

@@ -1,0 +1,25 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestTheDocumentedLayoutsAreTheTable(t *testing.T) {
+	text, err := os.ReadFile("../../docs/driver-roots.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := func(paths []string) string {
+		return strings.ReplaceAll("`"+strings.Join(paths, "`, `")+"`", gnuMachine, "MACHINE")
+	}
+	var want strings.Builder
+	for _, l := range layouts {
+		fmt.Fprintf(&want, "| %s | `%s` | %s | %s | %s |\n", l.name, l.root, code(l.libraries), code(l.programs), code(l.data))
+	}
+	if !strings.Contains(string(text), "---|\n"+want.String()+"\n") {
+		t.Errorf("docs/driver-roots.md does not have exactly these rows:\n%s", want.String())
+	}
+}
