@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/config"
@@ -46,6 +47,7 @@ type Agent struct {
 	view view
 
 	metrics *metrics.Metrics
+	events  *apiserver.Events // nil: nobody is told
 }
 
 // New returns an agent that does nothing until it runs.
@@ -66,6 +68,12 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	if a.events = a.findEvents(); a.events != nil {
+		group.Go(func() error {
+			a.events.Run(ctx)
+			return nil
+		})
+	}
 	reports := make(chan nvml.Report)
 	reread := make(chan nvml.Config, 1)
 	specChanged := make(chan struct{}, 1)

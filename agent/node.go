@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
@@ -110,6 +112,10 @@ func (n *node) read(r nvml.Reading, at time.Time) {
 			n.logNoDriver(r.Err)
 		}
 		return
+	}
+	if was, now := n.known.Driver.Version, r.Inventory.Driver.Version; was != "" && was != now {
+		n.agent.events.Record(apiserver.Event{Type: apiserver.Normal, Reason: gpuDriverChanged,
+			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", now, was)})
 	}
 	n.known = gpu.Retain(n.known, r.Inventory)
 	for _, g := range n.known.GPUs {
@@ -222,7 +228,9 @@ func (n *node) offer(inv *gpu.Inventory) []*allocator.Resource {
 
 // report logs what became of each GPU since the kubelet was last told.
 func (n *node) report(now *gpu.Inventory) {
-	for _, c := range gpu.Changes(n.offered, now) {
+	changes := gpu.Changes(n.offered, now)
+	n.tell(changes)
+	for _, c := range changes {
 		log := n.log.With("gpu", c.GPU.UUID, "index", c.GPU.Index, "product", c.GPU.Product)
 		switch {
 		case c.GPU.Fault != "":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -45,6 +46,9 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 			wait, retry = retry, min(2*retry, runtimeInterval)
 			say("no container runtime answers yet: is its socket below --host-root?", a.log.Warn, "err", oneLine(err))
 		case info.Problem(a.cfg.CDIDir) != "":
+			if said != info.Problem(a.cfg.CDIDir) {
+				a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: info.Problem(a.cfg.CDIDir)})
+			}
 			say(info.Problem(a.cfg.CDIDir), a.log.Error, "socket", info.Socket)
 		default:
 			say(info.Name+" "+info.Version+" does CDI", a.log.Info, "socket", info.Socket, "specDirs", info.SpecDirs)

@@ -15,7 +15,7 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 	return &status.Server{
 		Address: a.cfg.Listen,
 		Node:    a.status,
-		Metrics: a.metrics.Handler(),
+		Metrics: a.metrics,
 		Ready:   a.ready,
 		Alive: func(ctx context.Context) error {
 			select {

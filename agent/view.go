@@ -70,7 +70,10 @@ func (n *node) fault(d allocator.Device, before *status.Node) *status.Fault {
 		return nil
 	}
 	h := n.health.Health(d.ID)
-	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Heals: h.Heals, Since: h.Since}
+	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Since: h.Since}
+	if h.Reason == d.Fault {
+		f.Heals = h.Heals
+	}
 	i := slices.IndexFunc(before.Devices, func(b status.Device) bool { return b.ID == d.ID && b.Fault != nil })
 	switch {
 	case i >= 0:

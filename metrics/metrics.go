@@ -7,13 +7,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/gpucdi/gpucdi/status"
 )
-
-// scrapesAtOnce bounds what scrapers can cost.
-const scrapesAtOnce = 2
 
 // Metrics counts what happens in the agent. Its methods never wait, and any
 // goroutine may call them.
@@ -62,9 +59,22 @@ func New(node func(context.Context) status.Node) *Metrics {
 	return m
 }
 
-// Handler answers scrapes.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce})
+// ServeHTTP answers a scrape, in Prometheus's text format, which every version
+// of it reads.
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	families, err := m.registry.Gather()
+	if err != nil {
+		http.Error(w, "gathering the metrics: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	format := expfmt.NewFormat(expfmt.TypeTextPlain)
+	w.Header().Set("Content-Type", string(format))
+	encoder := expfmt.NewEncoder(w, format)
+	for _, family := range families {
+		if err := encoder.Encode(family); err != nil {
+			return // who asked has gone
+		}
+	}
 }
 
 // Called counts a call of the kubelet's.

@@ -62,7 +62,7 @@ func busy() *metrics.Metrics {
 func scrape(t *testing.T, m *metrics.Metrics) string {
 	t.Helper()
 	response := httptest.NewRecorder()
-	m.Handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	m.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if response.Code != 200 {
 		t.Fatalf("%d %s", response.Code, response.Body)
 	}
