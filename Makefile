@@ -34,6 +34,17 @@ lint: packages ## Static checks
 unit: packages ## The product's own tests, under the race detector
 	go test -race ./...
 
+FUZZTIME ?= 10s
+
+# go test fuzzes one target of one package at a time.
+.PHONY: fuzz
+fuzz: packages ## Each fuzz test for FUZZTIME (10s)
+	@set -o pipefail; go test -list '^Fuzz' ./... \
+		| awk '/^Fuzz/ {names[++n] = $$1} /^ok/ {while (n > 0) print $$2, names[n--]}' \
+		| while read -r package name; do \
+			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
+		done
+
 # -count=1: go test does not see that the binary under test has changed.
 .PHONY: system
 system: packages ## The shipped binary against real kubelets, runtimes and containers (root, Debian)

@@ -25,6 +25,9 @@ type Config struct {
 	KubeletDir string
 	CDIDir     string
 
+	// LoadModules lets the agent run the node's modprobe.
+	LoadModules bool
+
 	Version  string // of this program
 	NodeName string // Kubernetes' name of the node; may be empty
 	Listen   string // where status and metrics are served; empty: nowhere
@@ -110,7 +113,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 			group.Go(func() error { return run(ctx) })
 		})
 		for node.await(ctx, wakers{reports, specChanged, held, reload, alive, reread, askHeld}) {
-			node.reconcile()
+			node.reconcile(ctx)
 		}
 		return nil
 	})

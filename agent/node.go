@@ -35,6 +35,7 @@ type node struct {
 	offered *gpu.Inventory  // as the kubelet was last told
 	health  *health.Tracker
 	plugins map[string]*kubelet.Plugin
+	modules modules
 
 	driverErr, specErr error // of the latest reconcile; both concern every GPU
 }
@@ -49,6 +50,7 @@ func newNode(a *Agent, settings config.Config, start func(func(context.Context) 
 		offered: &gpu.Inventory{},
 		health:  &health.Tracker{},
 		plugins: map[string]*kubelet.Plugin{},
+		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
 	}
 	n.configure(settings)
 	return n
@@ -148,11 +150,11 @@ func (n *node) logNoDriver(err error) {
 // reconcile makes the spec on disk and the kubelet's view what the latest
 // reading says they should be. What goes is withdrawn before the spec changes;
 // what comes is offered after it is proved.
-func (n *node) reconcile() {
+func (n *node) reconcile(ctx context.Context) {
 	if n.reading == nil {
 		return
 	}
-	now, parts := n.inspect()
+	now, parts := n.inspect(ctx)
 	if len(n.offered.GPUs) > 0 {
 		n.offer(stillHealthy(n.offered, now))
 	}
@@ -168,15 +170,17 @@ func (n *node) reconcile() {
 
 // inspect returns every known GPU with the faults that the driver and the
 // host give it, and the parts of their spec.
-func (n *node) inspect() (*gpu.Inventory, cdi.Parts) {
+func (n *node) inspect(ctx context.Context) (*gpu.Inventory, cdi.Parts) {
 	err := n.reading.Err
 	var parts cdi.Parts
 	if err == nil && len(n.known.GPUs) > 0 {
-		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known, n.settings.CDI.Features)
+		parts, err = n.look(ctx)
 	}
 	n.driverErr = err
 	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {
 		err = errors.New(noDriver)
+	} else if n.reading.Err != nil && !cdi.DriverLoaded(n.agent.cfg.Node) {
+		n.modules.load(ctx, "nvidia")
 	}
 	return n.known.WithFaults(func(g gpu.GPU) string {
 		if err != nil {

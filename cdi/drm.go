@@ -45,9 +45,14 @@ func drmNode(node host.Root, dir string) (Node, error) {
 	if err != nil {
 		return Node{}, fmt.Errorf("reading the numbers of a DRM node: %w", err)
 	}
-	n := Node{Path: path.Join("/dev/dri", path.Base(dir))}
-	if _, err := fmt.Sscanf(string(data), "%d:%d", &n.Major, &n.Minor); err != nil || n.Major <= 0 || n.Minor < 0 {
-		return Node{}, fmt.Errorf("reading the numbers of %s: %s/dev says %q", n.Path, dir, data)
+	return parseNumbers(path.Join("/dev/dri", path.Base(dir)), string(data))
+}
+
+// parseNumbers reads "226:4\n", as sysfs writes a device's numbers.
+func parseNumbers(name, text string) (Node, error) {
+	n := Node{Path: name}
+	if _, err := fmt.Sscanf(text, "%d:%d", &n.Major, &n.Minor); err != nil || n.Major <= 0 || n.Minor < 0 {
+		return Node{}, fmt.Errorf("reading the numbers of %s: sysfs says %q", name, text)
 	}
 	return n, nil
 }

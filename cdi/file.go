@@ -30,7 +30,9 @@ type File struct {
 	format Format
 	node   host.Root
 
-	put string // the directory's specs as the latest good Put left them
+	// Of the latest good Put: what was looked at, and how it was left.
+	needed []string
+	put    string
 }
 
 // NewFile returns the spec file at path. node is where the spec's sources are
@@ -56,15 +58,25 @@ func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	f.put, err = f.listing()
+	f.needed = needs(spec)
+	f.put, err = f.state()
 	return written, errors.Join(err, f.rivals(spec))
 }
 
-// Touched says whether anybody has changed a spec in the directory since the
-// latest good Put.
+// Touched says whether since the latest good Put anybody has changed a spec in
+// the directory, or something of the node that the spec needs.
 func (f *File) Touched() bool {
-	now, err := f.listing()
+	now, err := f.state()
 	return err != nil || f.put == "" || now != f.put
+}
+
+// state tells one state of the directory's specs, and of the node, from another.
+func (f *File) state() (string, error) {
+	listed, err := f.listing()
+	if err != nil {
+		return "", err
+	}
+	return listed + f.fingerprint(), nil
 }
 
 func (f *File) replace(spec *specs.Spec) (written bool, err error) {

@@ -100,6 +100,28 @@ func TestTouched(t *testing.T) {
 	}
 }
 
+// What a spec needs of the node can go without a word.
+func TestTouchedSeesWhatTheSpecNeeds(t *testing.T) {
+	for name, touch := range map[string]func(n node){
+		"a library is removed": func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },
+		"a node is made":       func(n node) { n.write(t, "dev/nvidia1", "") },
+		"a module is unloaded": func(n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") },
+		"a module is replaced": func(n node) { n.write(t, "proc/driver/nvidia/version", "NVRM version: X 1.2.3") },
+	} {
+		n, spec := provableSpec(t)
+		file := cdi.AgentFile(t.TempDir(), n.root())
+		if _, err := file.Put(spec); err != nil {
+			t.Fatal(err)
+		}
+		if file.Touched() {
+			t.Errorf("%s: touched before", name)
+		}
+		if touch(n); !file.Touched() {
+			t.Errorf("%s: untouched", name)
+		}
+	}
+}
+
 func TestPutNamesAForeignFileThatDefinesTheSameDevice(t *testing.T) {
 	n, spec := provableSpec(t)
 	dir := t.TempDir()

@@ -24,12 +24,13 @@ type Parts struct {
 func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
 	libs, errLibs := libraries(driver, inv.Driver.Version, features)
 	binds, errBinds := findSought(driver, features)
+	errKernel := checkKernel(node, inv.Driver.Version)
 	majors, err := readMajors(node)
 	if err != nil {
-		return Parts{}, errors.Join(errLibs, errBinds, err)
+		return Parts{}, errors.Join(errLibs, errBinds, errKernel, err)
 	}
 	control, errControl := controlNodes(node, majors, features)
-	if err := errors.Join(errLibs, errBinds, errControl); err != nil {
+	if err := errors.Join(errLibs, errBinds, errKernel, errControl); err != nil {
 		return Parts{}, err
 	}
 	parts := Parts{

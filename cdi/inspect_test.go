@@ -1,6 +1,7 @@
 package cdi_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -188,6 +189,9 @@ func TestInspectRefusesWhatIsNotWhole(t *testing.T) {
 		{"no libcuda", func(t *testing.T, n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) }, "libcuda.so.1"},
 		{"a library that is none", func(t *testing.T, n node) { n.write(t, libDir+"libcuda.so."+driverVersion, "x") }, "damaged"},
 		{"uvm not loaded", func(t *testing.T, n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") }, "modprobe nvidia-uvm"},
+		{"a kernel module of another version", func(t *testing.T, n node) {
+			n.write(t, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1.2  Tue\n")
+		}, "the kernel module is of driver 570.1.2, NVML says " + driverVersion},
 		{"a library of another version", func(t *testing.T, n node) {
 			n.remove(t, libDir+"libcuda.so."+driverVersion)
 			n.library(t, "libcuda.so.570.1", "libcuda.so.1")
@@ -219,6 +223,21 @@ func TestInspectLeavesOneBadGPUOut(t *testing.T) {
 	}
 	if _, ok := parts.GPUs["GPU-b"]; !ok {
 		t.Errorf("GPU-b is left out too: %q", parts.Faults["GPU-b"])
+	}
+}
+
+func TestInspectNamesTheModulesThatAreNotLoaded(t *testing.T) {
+	n := newNode(t)
+	driver := n.driver(t)
+	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n195 nvidia-modeset\n")
+	// What is left of the module when it was loaded.
+	if err := unix.Mknod(n.path("dev/nvidia-uvm"), unix.S_IFCHR|0o600, int(unix.Mkdev(511, 0))); err != nil {
+		t.Fatal(err)
+	}
+	_, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+	var missing *cdi.NotLoadedError
+	if !errors.As(err, &missing) || missing.Module != "nvidia-uvm" {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -138,20 +138,43 @@ func parseMajors(data []byte) majors {
 	return found
 }
 
+// NotLoadedError says that a kernel module is not loaded.
+type NotLoadedError struct{ Module string }
+
+func (e *NotLoadedError) Error() string {
+	return fmt.Sprintf("/proc/devices has no %[1]s: the kernel module is not loaded; run modprobe %[1]s", e.Module)
+}
+
 // of returns the major number of the driver that registered one of names, or,
 // where /proc/devices is not the host's own, as in some sandboxes, that of
-// the host's node at path.
+// the host's node at path. Elsewhere a node says nothing: it stays behind when
+// its module is unloaded.
 func (m majors) of(node host.Root, path string, names ...string) (int64, error) {
 	for _, name := range names {
 		if major, ok := m[name]; ok {
 			return major, nil
 		}
 	}
-	if n, err := statNode(node, path); err == nil {
+	if n, err := statNode(node, path); err == nil && !m.ofNVIDIA() {
 		return n.Major, nil
 	}
-	return 0, fmt.Errorf("/proc/devices has no %s and there is no %s: the kernel module is not loaded; run modprobe %s",
-		names[0], path, names[0])
+	return 0, &NotLoadedError{Module: names[0]}
+}
+
+// DriverLoaded says whether the node's kernel has loaded NVIDIA's driver.
+func DriverLoaded(node host.Root) bool {
+	majors, err := readMajors(node)
+	return err == nil && majors.ofNVIDIA()
+}
+
+// ofNVIDIA says whether any of NVIDIA's drivers is registered.
+func (m majors) ofNVIDIA() bool {
+	for name := range m {
+		if strings.HasPrefix(name, "nvidia") {
+			return true
+		}
+	}
+	return false
 }
 
 // statNode reads the numbers of the character device at path.
@@ -168,12 +191,4 @@ func statNode(node host.Root, path string) (Node, error) {
 		return Node{}, fmt.Errorf("reading the numbers of %s: no stat data", path)
 	}
 	return Node{Path: path, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev))}, nil
-}
-
-// inode tells a file from another that has taken its name.
-func inode(info fs.FileInfo) uint64 {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return stat.Ino
-	}
-	return 0
 }

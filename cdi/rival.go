@@ -67,7 +67,7 @@ func (f *File) listing() (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("looking at the CDI directory: %w", err)
 		}
-		fmt.Fprintln(&listed, path, info.Size(), info.ModTime().UnixNano(), inode(info))
+		fmt.Fprintln(&listed, path, identity(info))
 	}
 	return listed.String(), nil
 }

@@ -35,6 +35,10 @@ func crio(ctx context.Context, info Info, socket string) (Info, error) {
 	if response.StatusCode != http.StatusOK {
 		return Info{}, fmt.Errorf("asking for its configuration: it answers %s", response.Status)
 	}
+	return crioConfig(info, io.LimitReader(response.Body, crioConfigLimit))
+}
+
+func crioConfig(info Info, config io.Reader) (Info, error) {
 	var said struct {
 		CRIO struct {
 			Runtime struct {
@@ -42,7 +46,7 @@ func crio(ctx context.Context, info Info, socket string) (Info, error) {
 			} `toml:"runtime"`
 		} `toml:"crio"`
 	}
-	if err := toml.NewDecoder(io.LimitReader(response.Body, crioConfigLimit)).Decode(&said); err != nil {
+	if err := toml.NewDecoder(config).Decode(&said); err != nil {
 		return Info{}, fmt.Errorf("reading the configuration that CRI-O %s gives: %w", info.Version, err)
 	}
 	info.CDI = true

@@ -64,6 +64,10 @@ func kubeletSocket(node host.Root, kubeletDir string) string {
 	if err != nil {
 		return ""
 	}
+	return parseEndpoint(data)
+}
+
+func parseEndpoint(data []byte) string {
 	var kubelet struct {
 		Endpoint string `json:"containerRuntimeEndpoint"`
 	}

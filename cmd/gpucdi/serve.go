@@ -22,6 +22,7 @@ func newServeCommand() *cobra.Command {
 		where                                    look
 		configFile, nodeName, kubeletDir, cdiDir string
 		listen                                   string
+		loadModules                              bool
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -50,11 +51,13 @@ driver again.`,
 				Library:    where.library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
-				Version:    version,
-				NodeName:   nodeName,
-				Listen:     listen,
-				Worker:     worker,
-				Load:       func() (config.Config, error) { return config.Load(configFile) },
+
+				LoadModules: loadModules,
+				Version:     version,
+				NodeName:    nodeName,
+				Listen:      listen,
+				Worker:      worker,
+				Load:        func() (config.Config, error) { return config.Load(configFile) },
 			}, log).Run(cmd.Context(), hangups(cmd.Context()))
 		},
 	}
@@ -64,6 +67,7 @@ driver again.`,
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
 	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
 	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
+	flags.BoolVar(&loadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
 	flags.StringVar(&listen, "listen", ":9435", "where status, metrics and health are served, without a password; empty: nowhere")
 	return cmd
 }

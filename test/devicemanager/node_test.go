@@ -125,10 +125,10 @@ func (n *node) configure(t *testing.T, lines ...string) {
 
 // startAgent starts the program. It ends with the test at the latest, and then
 // as it ends on a node.
-func (n *node) startAgent(t *testing.T) {
+func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
-	n.process = exec.Command(binary, "serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
-		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", n.config, "--listen", n.address)
+	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
+		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
 	n.process.Env = append(os.Environ(), n.driver.Env(n.calls)...)
 	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
 	if err := n.process.Start(); err != nil {

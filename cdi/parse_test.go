@@ -1,0 +1,92 @@
+package cdi
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+func FuzzParseMajors(f *testing.F) {
+	f.Add([]byte("Character devices:\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"))
+	f.Add([]byte("195\n nvidia 195\n-1 x\n99999999999999999999 y\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for name, major := range parseMajors(data) {
+			if major <= 0 {
+				t.Errorf("%q has major %d", name, major)
+			}
+		}
+	})
+}
+
+func TestParseKernelVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\nGCC version:  gcc version 12.2.0\n": "580.95.05",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\n":                                  "570.86.15",
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157  Wed Oct 12\n":                                                       "390.157",
+		"GCC version:  gcc version 12.2.0\n": "",
+		"":                                   "",
+	} {
+		if got := parseKernelVersion(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func FuzzParseKernelVersion(f *testing.F) {
+	f.Add("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n")
+	f.Add("NVRM version: . .1 1. 1..2 x.1")
+	f.Fuzz(func(t *testing.T, text string) {
+		version := parseKernelVersion(text)
+		if version != "" && (!strings.Contains(text, version) || strings.Trim(version, ".0123456789") != "") {
+			t.Errorf("%q: version %q", text, version)
+		}
+	})
+}
+
+func FuzzDRMNode(f *testing.F) {
+	f.Add("226:0\n")
+	f.Add("226")
+	f.Add("-1:-1")
+	f.Add("99999999999999999999:1")
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := parseNumbers("/dev/dri/card0", text)
+		if err == nil && (n.Major <= 0 || n.Minor < 0) {
+			t.Errorf("%q: %+v", text, n)
+		}
+	})
+}
+
+// A spec in the directory may be anybody's.
+func FuzzForeignSpec(f *testing.F) {
+	f.Add([]byte("cdiVersion: 0.5.0\nkind: gpucdi.dev/gpu\ndevices: [{name: GPU-a, containerEdits: {env: [A=b]}}]\n"))
+	f.Add([]byte("{"))
+	f.Add([]byte("kind: gpucdi.dev/gpu\ndevices: [null]\n"))
+	spec := &specs.Spec{
+		Version: "0.5.0", Kind: AgentKind,
+		Devices: []specs.Device{{Name: "GPU-a", ContainerEdits: specs.ContainerEdits{Env: []string{"A=b"}}}},
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		foreign := filepath.Join(dir, "foreign.yaml")
+		if err := os.WriteFile(foreign, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file := AgentFile(dir, host.NewRoot(dir))
+		// Whatever it is, ours is written, and the foreign file stays.
+		if _, err := file.Put(spec); err != nil && !strings.Contains(err.Error(), foreign) {
+			t.Errorf("beside %q: %v", data, err)
+		}
+		if err := prove(file.Path, host.NewRoot(dir)); err != nil {
+			t.Errorf("beside %q: %v", data, err)
+		}
+		if left, err := os.ReadFile(foreign); err != nil || string(left) != string(data) {
+			t.Errorf("the foreign file is now %q, %v", left, err)
+		}
+		_ = prove(foreign, host.NewRoot(dir)) // it may be anything, but a crash
+	})
+}
