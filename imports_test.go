@@ -43,7 +43,7 @@ var owners = []struct {
 }{
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one goroutine talks to the driver"},
 	{"google.golang.org/grpc", []string{"kubelet", "runtime"}, "the rooms left of the kubelet answer from memory"},
-	{"k8s.io/", []string{"apiserver", "kubelet", "runtime"}, "the model must not depend on Kubernetes' releases"},
+	{"k8s.io/", []string{"apiserver", "kubelet", "runtime", "internal/config"}, "the model must not depend on Kubernetes' releases"},
 	{"github.com/prometheus", []string{"metrics"}, "the rooms tell what happens; only one knows how it is counted"},
 	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "CDI is the cdi room's; the others use its names and annotations"},
 	{"github.com/gpucdi/gpucdi/test", nil, "the tests drive the product, never the other way"},

@@ -35,8 +35,8 @@ type Config struct {
 	// Worker is the program that talks to the driver; see nvml.Config.
 	Worker string
 
-	// Load reads the node's config: at the start, and again at each reload.
-	Load func() (config.Config, error)
+	// ConfigFile is the NodeConfig file; empty: all keys have their defaults.
+	ConfigFile string
 }
 
 // specRetry is the time between two tries to watch the CDI directory.
@@ -62,11 +62,12 @@ func New(cfg Config, log *slog.Logger) *Agent {
 }
 
 // Run serves until ctx ends. The specs stay on disk, since pods outlive the
-// agent. Each delivery on reload reads the config and the driver again. The
+// agent. Each delivery on reload reads the config and the driver again; a
+// change of the config's file needs none. The
 // error is for what no waiting will mend, above all a config that is wrong at
 // the start.
 func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
-	settings, err := a.cfg.Load()
+	settings, err := a.settings()
 	if err != nil {
 		return err
 	}
@@ -80,6 +81,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	reports := make(chan nvml.Report)
 	reread := make(chan nvml.Config, 1)
 	specChanged := make(chan struct{}, 1)
+	fileChanged := make(chan struct{}, 1)
 	askHeld := make(chan struct{}, 1)
 	held := make(chan []kubelet.Holder)
 
@@ -94,6 +96,10 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	})
 	group.Go(func() error {
 		a.watchSpec(ctx, specChanged)
+		return nil
+	})
+	group.Go(func() error {
+		a.watchConfig(ctx, fileChanged)
 		return nil
 	})
 	group.Go(func() error {
@@ -112,7 +118,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		node := newNode(a, settings, func(run func(context.Context) error) {
 			group.Go(func() error { return run(ctx) })
 		})
-		for node.await(ctx, wakers{reports, specChanged, held, reload, alive, reread, askHeld}) {
+		for node.await(ctx, wakers{reports, specChanged, fileChanged, held, reload, alive, reread, askHeld}) {
 			node.reconcile(ctx)
 		}
 		return nil
@@ -124,6 +130,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 type wakers struct {
 	reports     <-chan nvml.Report
 	specChanged <-chan struct{}
+	fileChanged <-chan struct{} // the config's
 	held        <-chan []kubelet.Holder
 	reload      <-chan struct{}
 	alive       <-chan struct{} // somebody asks whether the loop goes round
@@ -155,11 +162,16 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 				return true
 			}
 		case <-w.alive:
-		case <-w.reload:
+		case <-w.fileChanged:
 			if n.reload() {
 				replace(w.reread, n.agent.source(n.settings))
 				return true
 			}
+		case <-w.reload:
+			n.reload()
+			n.log.Info("the driver is read again")
+			replace(w.reread, n.agent.source(n.settings))
+			return true
 		}
 	}
 }
@@ -189,8 +201,8 @@ func (a *Agent) source(settings config.Config) nvml.Config {
 		Node:       a.cfg.Node,
 		DriverRoot: a.cfg.DriverRoot,
 		Library:    a.cfg.Library,
-		Interval:   time.Duration(settings.Health.ProbeInterval),
-		CallWithin: time.Duration(settings.Health.CallTimeout),
+		Interval:   settings.Health.ProbeInterval,
+		CallWithin: settings.Health.CallTimeout,
 		Worker:     a.cfg.Worker,
 	}
 }

@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpucdi/gpucdi/agent"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -27,21 +25,14 @@ func TestWaitsOnAnEmptyNode(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	reload := make(chan struct{})
 	done := make(chan error)
-	loads := 0
-	a := agent.New(node(t, func() (config.Config, error) {
-		loads++
-		if loads > 1 {
-			return config.Config{}, errors.New("misspelled")
-		}
-		return config.Default(), nil
-	}), slog.New(slog.NewTextHandler(&log, nil)))
+	a := agent.New(node(t), slog.New(slog.NewTextHandler(&log, nil)))
 	go func() { done <- a.Run(ctx, reload) }()
 
 	log.await(t, "no GPU to offer until a driver comes")
 	log.await(t, "no container runtime answers yet")
 	log.await(t, "waiting for the kubelet")
 	reload <- struct{}{}
-	log.await(t, "keeping the config as it was")
+	log.await(t, "the driver is read again")
 	end()
 	if err := <-done; err != nil {
 		t.Errorf("Run ended with %v", err)
@@ -49,14 +40,68 @@ func TestWaitsOnAnEmptyNode(t *testing.T) {
 }
 
 func TestAWrongConfigAtTheStartIsAnError(t *testing.T) {
-	wrong := errors.New("misspelled")
-	a := agent.New(node(t, func() (config.Config, error) { return config.Config{}, wrong }), slog.New(slog.DiscardHandler))
-	if err := a.Run(t.Context(), nil); !errors.Is(err, wrong) {
+	cfg := node(t)
+	cfg.ConfigFile = filepath.Join(filepath.Dir(cfg.CDIDir), "config.yaml")
+	write(t, cfg.ConfigFile, "misspelled: true")
+	if err := agent.New(cfg, slog.New(slog.DiscardHandler)).Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "misspelled") {
 		t.Errorf("Run ended with %v", err)
 	}
 }
 
-func node(t *testing.T, load func() (config.Config, error)) agent.Config {
+// The kubelet swaps a link when a ConfigMap changes; the file itself is never
+// touched.
+func TestFollowsAConfigMap(t *testing.T) {
+	var log record
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	cfg := node(t)
+	volume := t.TempDir()
+	swap := func(version, text string) {
+		t.Helper()
+		dir := filepath.Join(volume, version)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, "config.yaml"), text)
+		if err := os.Symlink(version, filepath.Join(volume, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(volume, "..data_tmp"), filepath.Join(volume, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap("..1", "health: {probeInterval: 1s}")
+	cfg.ConfigFile = filepath.Join(volume, "config.yaml")
+	if err := os.Symlink("..data/config.yaml", cfg.ConfigFile); err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- agent.New(cfg, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx, nil) }()
+
+	log.await(t, "no GPU to offer until a driver comes")
+	swap("..2", "health: {probeInterval: often}\ncdi: {features: [gaming]}")
+	log.await(t, "keeping the config as it was")
+	for _, problem := range []string{"often", "gaming"} {
+		log.await(t, problem)
+	}
+	if strings.Contains(log.String(), "has changed") {
+		t.Errorf("a wrong config was taken up: %s", log.String())
+	}
+	swap("..3", "health: {probeInterval: 2s}")
+	log.await(t, "the config of this node has changed")
+	end()
+	if err := <-done; err != nil {
+		t.Errorf("Run ended with %v", err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func node(t *testing.T) agent.Config {
 	t.Helper()
 	// Not t.TempDir: with the test's name in it, sockets' paths get too long.
 	dir, err := os.MkdirTemp("", "node")
@@ -68,7 +113,6 @@ func node(t *testing.T, load func() (config.Config, error)) agent.Config {
 		Node:       host.NewRoot(dir),
 		KubeletDir: filepath.Join(dir, "kubelet"),
 		CDIDir:     filepath.Join(dir, "cdi"),
-		Load:       load,
 		Worker:     "false",
 	}
 }
@@ -85,14 +129,17 @@ func (r *record) Write(p []byte) (int, error) {
 	return r.text.Write(p)
 }
 
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
 func (r *record) await(t *testing.T, part string) {
 	t.Helper()
 	var text string
 	for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(time.Millisecond) {
-		r.mu.Lock()
-		text = r.text.String()
-		r.mu.Unlock()
-		if strings.Contains(text, part) {
+		if text = r.String(); strings.Contains(text, part) {
 			return
 		}
 	}

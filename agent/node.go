@@ -56,24 +56,6 @@ func newNode(a *Agent, settings config.Config, start func(func(context.Context) 
 	return n
 }
 
-func (n *node) configure(settings config.Config) {
-	n.settings = settings
-	n.health.Quiet = time.Duration(settings.Health.QuietPeriod)
-	n.health.Policy = health.Policy{Ignore: settings.Health.XIDs.Ignore, Fatal: settings.Health.XIDs.Fatal}
-}
-
-// reload reads the config again. One that is wrong changes nothing.
-func (n *node) reload() bool {
-	settings, err := n.agent.cfg.Load()
-	if err != nil {
-		n.log.Error("keeping the config as it was: mend the file and send SIGHUP again", "err", err)
-		return false
-	}
-	n.log.Info("config and driver are read again")
-	n.configure(settings)
-	return true
-}
-
 // hear takes in what the driver said, and returns whether anything has to be
 // done about it.
 func (n *node) hear(r nvml.Report, at time.Time) bool {

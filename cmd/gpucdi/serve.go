@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/agent"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 func newServeCommand() *cobra.Command {
@@ -28,8 +27,8 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Offer the node's GPUs to its kubelet",
 		Long: `Offer the node's GPUs to its kubelet until SIGTERM. The CDI specs stay in place
-at the end, since running pods need them. SIGHUP reads the config and the
-driver again.`,
+at the end, since running pods need them. A config that changes is taken up at
+once; SIGHUP reads it and the driver again.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, _, err := net.SplitHostPort(listen); listen != "" && err != nil {
@@ -57,7 +56,7 @@ driver again.`,
 				NodeName:    nodeName,
 				Listen:      listen,
 				Worker:      worker,
-				Load:        func() (config.Config, error) { return config.Load(configFile) },
+				ConfigFile:  configFile,
 			}, log).Run(cmd.Context(), hangups(cmd.Context()))
 		},
 	}

@@ -5,31 +5,20 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
-
-	"sigs.k8s.io/yaml"
 )
 
-// The file's own type.
-const (
-	APIVersion = "gpucdi.dev/v1"
-	Kind       = "NodeConfig"
-)
-
-// Config is the NodeConfig file.
+// Config is what holds on one node.
 type Config struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	CDI        CDI    `json:"cdi"`
-	Health     Health `json:"health"`
+	CDI    CDI    `yaml:"cdi"`
+	Health Health `yaml:"health"`
 }
 
 // CDI says what containers get with a GPU, and how the runtime is told about it.
 type CDI struct {
-	Features Features `json:"features"`
-	PassBy   []PassBy `json:"passBy"`
+	Features Features `yaml:"features"`
+	PassBy   []PassBy `yaml:"passBy"`
 }
 
 // PassBy is a way for CDI device names to reach the runtime. Runtimes that
@@ -46,87 +35,39 @@ const (
 type Health struct {
 	// ProbeInterval is the time between two looks at every GPU, and between
 	// two looks for a driver or a GPU that is not there.
-	ProbeInterval Duration `json:"probeInterval"`
+	ProbeInterval time.Duration `yaml:"probeInterval"`
 
 	// QuietPeriod is how long a GPU must show no further fault until one that
 	// may pass by itself is over.
-	QuietPeriod Duration `json:"quietPeriod"`
+	QuietPeriod time.Duration `yaml:"quietPeriod"`
 
 	// CallTimeout is how long a call into the driver may take until the GPU
 	// that it is about counts as unresponsive.
-	CallTimeout Duration `json:"callTimeout"`
+	CallTimeout time.Duration `yaml:"callTimeout"`
 
-	XIDs XIDs `json:"xids"`
+	XIDs XIDs `yaml:"xids"`
 }
 
 // XIDs overrides what single XIDs mean.
 type XIDs struct {
-	Ignore []int `json:"ignore"`
-	Fatal  []int `json:"fatal"`
+	Ignore []int `yaml:"ignore"`
+	Fatal  []int `yaml:"fatal"`
 }
-
-// Duration is a time.Duration that is written as Go writes it: "5s", "1m30s".
-type Duration time.Duration
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = Duration(parsed)
-	return err
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // Default is the config of a node whose file says nothing.
 func Default() Config {
 	return Config{
-		APIVersion: APIVersion,
-		Kind:       Kind,
-		CDI:        CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
+		CDI: CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
 		Health: Health{
-			ProbeInterval: Duration(5 * time.Second),
-			QuietPeriod:   Duration(time.Minute),
-			CallTimeout:   Duration(30 * time.Second),
+			ProbeInterval: 5 * time.Second,
+			QuietPeriod:   time.Minute,
+			CallTimeout:   30 * time.Second,
 		},
 	}
 }
 
-// Load reads the file at path; an empty path means the default. The error
-// names everything that is wrong with the file.
-func Load(path string) (Config, error) {
-	if path == "" {
-		return Default(), nil
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("reading the config: %w", err)
-	}
-	cfg, err := Parse(data)
-	if err != nil {
-		return Config{}, fmt.Errorf("reading the config %s: %w", path, err)
-	}
-	return cfg, nil
-}
-
-// Parse reads a config on top of the default. A key that is not known is an
-// error: a misspelled key that is silently ignored costs its author a night.
-func Parse(data []byte) (Config, error) {
-	cfg := Default()
-	if err := yaml.UnmarshalStrict(data, &cfg); err != nil {
-		return Config{}, err
-	}
-	return cfg, cfg.validate()
-}
-
 func (c Config) validate() error {
 	var errs []error
-	if c.APIVersion != APIVersion {
-		errs = append(errs, fmt.Errorf("apiVersion is %q, want %q", c.APIVersion, APIVersion))
-	}
-	if c.Kind != Kind {
-		errs = append(errs, fmt.Errorf("kind is %q, want %q", c.Kind, Kind))
-	}
 	if err := c.CDI.Features.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("cdi.features: %w", err))
 	}
@@ -138,13 +79,13 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("cdi.passBy has %q, want %q or %q", by, ByField, ByAnnotation))
 		}
 	}
-	if d := time.Duration(c.Health.ProbeInterval); d < time.Second {
+	if d := c.Health.ProbeInterval; d < time.Second {
 		errs = append(errs, fmt.Errorf("health.probeInterval is %s, want at least 1s", d))
 	}
-	if d := time.Duration(c.Health.QuietPeriod); d < 0 {
+	if d := c.Health.QuietPeriod; d < 0 {
 		errs = append(errs, fmt.Errorf("health.quietPeriod is %s, want 0s or more", d))
 	}
-	if d := time.Duration(c.Health.CallTimeout); d < time.Second {
+	if d := c.Health.CallTimeout; d < time.Second {
 		errs = append(errs, fmt.Errorf("health.callTimeout is %s, want at least 1s", d))
 	}
 	for _, xid := range c.Health.XIDs.Ignore {

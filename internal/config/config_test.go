@@ -9,24 +9,91 @@ import (
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
-func TestParse(t *testing.T) {
-	got, err := config.Parse([]byte("cdi: {features: [video, display], passBy: [annotation]}\nhealth: {probeInterval: 1m30s}\n"))
+// parse returns what a file says for a node.
+func parse(t *testing.T, text string, node config.Node) config.Config {
+	t.Helper()
+	file, err := config.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg, err := file.For(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestParse(t *testing.T) {
+	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nhealth: {probeInterval: 1m30s}\n", config.Node{})
 	want := config.Default()
 	want.CDI.Features = config.Features{config.Video, config.Display}
 	want.CDI.PassBy = []config.PassBy{config.ByAnnotation}
-	want.Health.ProbeInterval = config.Duration(90 * time.Second)
+	want.Health.ProbeInterval = 90 * time.Second
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
 func TestEveryKeyIsOptional(t *testing.T) {
-	got, err := config.Parse(nil)
-	if err != nil || !reflect.DeepEqual(got, config.Default()) {
-		t.Errorf("got %+v, %v", got, err)
+	for _, text := range []string{"", "# nothing", "nodes: []"} {
+		if got := parse(t, text, config.Node{}); !reflect.DeepEqual(got, config.Default()) {
+			t.Errorf("%q: got %+v", text, got)
+		}
+	}
+}
+
+func TestSections(t *testing.T) {
+	const text = `
+cdi: {passBy: [field]}
+health: {xids: {ignore: [1]}}
+nodes:
+- names: [a, b]
+  health: {xids: {fatal: [2]}}
+- section: patient
+  health: {callTimeout: 1m}
+- selector: gpu.family in (hopper, blackwell), !spot
+  cdi: {features: [video]}
+- names: [b]
+  health: {callTimeout: 2m, xids: {ignore: []}}
+`
+	for _, tc := range []struct {
+		node config.Node
+		want func(*config.Config)
+	}{
+		{config.Node{}, func(*config.Config) {}},
+		{config.Node{Name: "c", Labels: map[string]string{"gpu.family": "hopper", "spot": ""}}, func(*config.Config) {}},
+		{config.Node{Name: "a"}, func(c *config.Config) { c.Health.XIDs.Fatal = []int{2} }},
+		{config.Node{Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) { c.Health.CallTimeout = time.Minute }},
+		{config.Node{Labels: map[string]string{"gpu.family": "hopper"}}, func(c *config.Config) { c.CDI.Features = config.Features{config.Video} }},
+		{config.Node{Name: "b", Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) {
+			c.Health.XIDs = config.XIDs{Ignore: []int{}, Fatal: []int{2}}
+			c.Health.CallTimeout = 2 * time.Minute
+		}},
+	} {
+		want := config.Default()
+		want.CDI.PassBy = []config.PassBy{config.ByField}
+		want.Health.XIDs.Ignore = []int{1}
+		tc.want(&want)
+		if got := parse(t, text, tc.node); !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v: got %+v, want %+v", tc.node, got, want)
+		}
+	}
+}
+
+// Sections that are right each can contradict each other.
+func TestSectionsAreJudgedTogether(t *testing.T) {
+	file, err := config.Parse([]byte(`
+nodes:
+- {names: [a, b], health: {xids: {ignore: [79]}}}
+- {names: [b, c], health: {xids: {fatal: [79]}}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, right := range map[string]bool{"a": true, "b": false, "c": true} {
+		if _, err := file.For(config.Node{Name: name}); (err == nil) != right {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -35,12 +102,19 @@ func TestParseNamesEveryProblemAtOnce(t *testing.T) {
 apiVersion: v2
 kind: Node
 cdi: {features: [compute, gaming, raytracing], passBy: [hook]}
-health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: 2ms, xids: {ignore: [79], fatal: [48, 79]}}
+cid: {}
+health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
+nodes:
+- cdi: {passBy: []}
+- names: [a]
+  selector: in in (in
+  health: {quietPeriod: 5, quiet: 1s}
 `))
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"hook"`, "1ms", "-1s", "2ms", "79"} {
+	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"hook"`, "cid", "1ms", "-1s", "often", "79",
+		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 11", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}
@@ -49,25 +123,46 @@ health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: 2ms, xids: {ignore: 
 
 func TestParseRefuses(t *testing.T) {
 	for name, text := range map[string]string{
-		"an unknown key":      "cdi: {pasBy: [field]}",
-		"a key given twice":   "kind: NodeConfig\nkind: NodeConfig",
-		"no way to pass":      "cdi: {passBy: []}",
-		"no feature":          "cdi: {features: []}",
-		"a bare number":       "health: {probeInterval: 5}",
-		"text for a duration": "health: {probeInterval: often}",
+		"an unknown key":       "cdi: {pasBy: [field]}",
+		"a key given twice":    "kind: NodeConfig\nkind: NodeConfig",
+		"a second document":    "kind: NodeConfig\n---\ncdi: {passBy: [field]}",
+		"no way to pass":       "cdi: {passBy: []}",
+		"no feature":           "cdi: {features: []}",
+		"a bare number":        "health: {probeInterval: 5}",
+		"text for a duration":  "health: {probeInterval: often}",
+		"sections of sections": "nodes: [{names: [a], nodes: []}]",
+		"no YAML":              "cdi: {",
 	} {
-		if cfg, err := config.Parse([]byte(text)); err == nil {
-			t.Errorf("%s: accepted as %+v", name, cfg)
+		if file, err := config.Parse([]byte(text)); err == nil {
+			t.Errorf("%s: accepted as %+v", name, file)
+		}
+	}
+}
+
+func TestByLabels(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "nodes: [{names: [a]}]": false, "nodes: [{section: a}]": true, "nodes: [{names: [a]}, {selector: b}]": true,
+	} {
+		file, err := config.Parse([]byte(text))
+		if err != nil || file.ByLabels() != want {
+			t.Errorf("%q: %v, want %v", text, err, want)
 		}
 	}
 }
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("cdi: {passBy: [field]}"))
+	f.Add([]byte("nodes: [{names: [a], cdi: {passBy: [field]}}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		cfg, err := config.Parse(data)
-		if err == nil && (len(cfg.CDI.Features) == 0 || len(cfg.CDI.PassBy) == 0 || cfg.Health.ProbeInterval <= 0) {
-			t.Errorf("accepted %+v", cfg)
+		file, err := config.Parse(data)
+		if err != nil {
+			return
+		}
+		for _, name := range []string{"", "a"} {
+			cfg, err := file.For(config.Node{Name: name})
+			if err == nil && (len(cfg.CDI.Features) == 0 || len(cfg.CDI.PassBy) == 0 || cfg.Health.ProbeInterval <= 0) {
+				t.Errorf("accepted %+v", cfg)
+			}
 		}
 	})
 }

@@ -3,7 +3,6 @@ package devicemanager
 import (
 	"fmt"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -158,8 +157,8 @@ func TestNoGPU(t *testing.T) {
 	n.admitted(t, k, "new", 8)
 }
 
-// Runtimes that are older than one of the ways want the other alone. A reload
-// changes it without another registration.
+// Runtimes that are older than one of the ways want the other alone. A change of
+// the config is taken up by itself, without another registration.
 func TestPassBy(t *testing.T) {
 	n, k := both(t)
 	socket := n.sockets(t)
@@ -168,14 +167,13 @@ func TestPassBy(t *testing.T) {
 		byField, annotated int
 	}{
 		{"cdi: {passBy: [field]}", 2, 0},
+		{"nodes: [{names: [other, node], cdi: {passBy: [annotation]}}, {names: [other], cdi: {passBy: [field]}}]", 0, 1},
+		{"cdi: {passBy: [field]}", 2, 0},
 		{"cdi: {passBy: [annotation]}", 0, 1},
 		{"cdi: {passBy: [annotation, field]}", 2, 1},
 		{"", 2, 1},
 	} {
 		n.configure(t, tc.config)
-		if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
 		for attempt, start := 0, time.Now(); ; attempt++ {
 			pod := newPod(fmt.Sprintf("pod-%d-%d", i, attempt), 2)
 			if err := k.admit(pod); err != nil {
@@ -196,6 +194,6 @@ func TestPassBy(t *testing.T) {
 		}
 	}
 	if now := n.sockets(t); !slices.Equal(now, socket) {
-		t.Errorf("the socket is %v after the reloads, before %v", now, socket)
+		t.Errorf("the socket is %v after the changes, before %v", now, socket)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpucdi/gpucdi/test/docs"
 	"github.com/gpucdi/gpucdi/test/product"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -111,6 +112,7 @@ func TestCommands(t *testing.T) {
 		{"without a driver the paths tried are named", noDriver},
 		{"a driver that does not answer is explained", driverRefuses},
 		{"status explains that no agent answers", noAgent},
+		{"a config is checked", configCheck},
 		{"wrong use is told at once and as a whole", wrongUse},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
@@ -360,6 +362,50 @@ func noAgent(t *testing.T, binary string) {
 	}
 }
 
+// configCheck does what docs/configuration.md says with the configs that it
+// shows, and then with a wrong one.
+func configCheck(t *testing.T, binary string) {
+	const document = "docs/configuration.md"
+	var shown []string
+	for _, section := range []string{"Configuration", "For some nodes"} {
+		blocks, err := docs.Blocks(t.Context(), document, section, "yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown = append(shown, blocks...)
+	}
+	commands, err := docs.Blocks(t.Context(), document, "Configuration", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(config string) (string, error) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands[0])
+		cmd.Dir = t.TempDir()
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
+		if err := os.WriteFile(filepath.Join(cmd.Dir, "config.yaml"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, config := range shown {
+		if out, err := check(config); err != nil {
+			t.Errorf("%s\n%s", out, config)
+		}
+	}
+	out, err := check("kind: Node\nnodes: [{healt: {}}]")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("a wrong config: %v", err)
+	}
+	for _, problem := range []string{`"Node"`, "healt", "holds on no node"} {
+		if !strings.Contains(out, problem) {
+			t.Errorf("%q is not in %s", problem, out)
+		}
+	}
+}
+
 func wrongUse(t *testing.T, binary string) {
 	h := host{binary: binary}
 	for _, tc := range []struct {
@@ -370,6 +416,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"nonsense"}, []string{"nonsense"}},
 		{[]string{"list", "extra"}, []string{"extra"}},
 		{[]string{"list", "--format", "xml"}, []string{"xml"}},
+		{[]string{"config", "check"}, []string{"arg"}},
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming"}, []string{`"nvidia"`, "toml", "colour", "gaming"}},
