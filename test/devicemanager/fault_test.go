@@ -264,25 +264,28 @@ func TestNoHotLoop(t *testing.T) {
 			told.Add(1)
 		}
 	}()
-	waits := func() uint64 {
-		calls, err := simdriver.Calls(n.calls)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return calls["nvmlEventSetWait_v2"]
-	}
 	if err := n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: gpuIsLost}); err != nil {
 		t.Fatal(err)
 	}
-	before := waits()
+	before := n.eventWaits(t)
 	time.Sleep(5 * time.Second)
 	// One for each probe interval of a second, and room for a late start.
-	if made := waits() - before; made == 0 || made > 10 {
+	if made := n.eventWaits(t) - before; made == 0 || made > 10 {
 		t.Errorf("%d waits for events in 5 s, want about 5", made)
 	}
 	if n := told.Load(); n != 1 {
 		t.Errorf("the kubelet was told %d times of GPUs that did not change, want once", n)
 	}
+}
+
+// eventWaits is how often the driver was asked for events.
+func (n *node) eventWaits(t *testing.T) uint64 {
+	t.Helper()
+	calls, err := simdriver.Calls(n.calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return calls["nvmlEventSetWait_v2"]
 }
 
 // awaitVersion waits until the CDI spec is of the driver that is installed.
