@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -64,6 +65,6 @@ func bundle(ctx context.Context, m *container.Machine, devices ...string) (*cont
 		return nil, 0, err
 	}
 	spec.Process.Args = []string{"/bin/true"}
-	made, err := m.Bundle(ctx, spec)
+	made, err := m.Bundle(ctx, images.Debian12, spec)
 	return made, len(spec.Mounts) - len(plain.Mounts), err
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
 // Runtime is the path of an OCI runtime in the box.
@@ -45,7 +47,7 @@ func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, err
 	s.Version = "1.0.2" // Debian 12's crun takes nothing newer
 	s.Root.Readonly = false
 	s.Process.Terminal = false
-	s.Process.Args = []string{"sleep", "infinity"}
+	s.Process.Args = []string{"probe", "sleep"}
 	for _, set := range []*[]string{
 		&s.Process.Capabilities.Bounding, &s.Process.Capabilities.Effective, &s.Process.Capabilities.Permitted,
 	} {
@@ -79,8 +81,8 @@ type Bundle struct {
 	spec *specs.Spec
 }
 
-// Bundle makes a bundle. The machine's own mounts get the root file system of it.
-func (m *Machine) Bundle(ctx context.Context, s *specs.Spec) (*Bundle, error) {
+// Bundle makes a bundle of an image. The machine's own mounts get the root file system of it.
+func (m *Machine) Bundle(ctx context.Context, image images.Root, s *specs.Spec) (*Bundle, error) {
 	dir, err := m.makeBundle("upper", "work", "rootfs")
 	if err != nil {
 		return nil, err
@@ -92,7 +94,7 @@ func (m *Machine) Bundle(ctx context.Context, s *specs.Spec) (*Bundle, error) {
 	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o600); err != nil {
 		return nil, fmt.Errorf("writing an OCI spec: %w", err)
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%[2]s/upper,workdir=%[2]s/work", debianRoot, dir)
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%[2]s/upper,workdir=%[2]s/work", path.Join(unpacked, string(image)), dir)
 	if _, err := m.Output(ctx, "mount", "-t", "overlay", "-o", options, "overlay", path.Join(dir, "rootfs")); err != nil {
 		return nil, err
 	}
@@ -108,6 +110,9 @@ func (m *Machine) makeBundle(below ...string) (string, error) {
 	}
 	return dir, nil
 }
+
+// Path is where this machine sees a file of the bundle's root file system.
+func (b *Bundle) Path(name string) string { return b.m.Path(path.Join(b.Dir, "rootfs", name)) }
 
 // Remove takes the bundle away.
 func (b *Bundle) Remove(ctx context.Context) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpucdi/gpucdi/test/container"
-	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -40,10 +40,7 @@ func cases(gpus []simdriver.GPU) []testCase {
 		{"one by both names", []string{kind + "3", kind + gpus[3].UUID}, []int{3}, nil},
 		{"all", []string{kind + "all"}, all, nil},
 		{"read-only root", byUUID, []int{2, 5}, func(s *specs.Spec) { s.Root.Readonly = true }},
-		{"not root", byUUID, []int{2, 5}, func(s *specs.Spec) {
-			s.Process.User = specs.User{UID: 1000, GID: 1000}
-			s.Process.Capabilities = &specs.LinuxCapabilities{}
-		}},
+		{"not root", byUUID, []int{2, 5}, unprivileged},
 		// What an NVIDIA runtime would take for a request.
 		{"none, with the variable that once gave all", nil, nil, func(s *specs.Spec) {
 			s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES=all")
@@ -51,8 +48,13 @@ func cases(gpus []simdriver.GPU) []testCase {
 	}
 }
 
+func unprivileged(s *specs.Spec) {
+	s.Process.User = specs.User{UID: 1000, GID: 1000}
+	s.Process.Capabilities = &specs.LinuxCapabilities{}
+}
+
 func TestContainerSeesWhatItWasGiven(t *testing.T) {
-	m := start(t, "/")
+	m := start(t, container.Config{})
 	generate(t, m)
 	for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
 		for _, tc := range cases(m.Driver.State().GPUs) {
@@ -64,18 +66,18 @@ func TestContainerSeesWhatItWasGiven(t *testing.T) {
 // A driver container keeps the driver in a root of its own.
 func TestContainerGetsADriverFromElsewhere(t *testing.T) {
 	const root = "/run/nvidia/driver"
-	m := start(t, root)
+	m := start(t, container.Config{DriverRoot: root})
 	generate(t, m, "--driver-root", root)
 	for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
 		t.Run(path.Base(string(runtime)), func(t *testing.T) { check(t, m, runtime, cases(m.Driver.State().GPUs)[0]) })
 	}
 }
 
-func start(t *testing.T, driverRoot string, more ...tools.Tool) *container.Machine {
+// start starts a machine with eight GPUs.
+func start(t *testing.T, cfg container.Config) *container.Machine {
 	t.Helper()
-	m, err := container.Start(t.Context(), container.Config{
-		Dir: filepath.Join(t.TempDir(), "box"), Profile: simdriver.H100x8(), DriverRoot: driverRoot, Tools: more,
-	})
+	cfg.Dir, cfg.Profile = filepath.Join(t.TempDir(), "box"), simdriver.H100x8()
+	m, err := container.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +108,7 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	if spec.Hooks != nil {
 		t.Errorf("the OCI spec has hooks: %+v", spec.Hooks)
 	}
-	bundle, err := m.Bundle(t.Context(), spec)
+	bundle, err := m.Bundle(t.Context(), images.Debian12, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +127,8 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 		t.Errorf("with the container the host has the mounts\n%s\nand before it\n%s", during, before)
 	}
 	v := &view{t, c, m.Driver.State().GPUs, spec}
-	v.checkNodes(tc.gpus)
+	// The container may open them; a kernel without the driver then has no such device.
+	v.checkNodes(tc.gpus, "ok", "open ENXIO")
 	v.checkLibraries(len(tc.gpus))
 	v.checkSMI(tc.gpus)
 	v.checkOtherGPUs(tc.gpus)
@@ -186,7 +189,8 @@ func (v *view) expect(verb string, subjects []string, want ...string) {
 	}
 }
 
-func (v *view) checkNodes(gpus []int) {
+// checkNodes looks for exactly the nodes of those GPUs; opens is what may come of opening them.
+func (v *view) checkNodes(gpus []int, opens ...string) {
 	var want, given []string
 	for _, i := range gpus {
 		given = append(given, fmt.Sprintf("nvidia%d", v.gpus[i].Minor))
@@ -194,7 +198,7 @@ func (v *view) checkNodes(gpus []int) {
 	if len(gpus) > 0 {
 		want = append(given, control...)
 	}
-	got := slices.DeleteFunc(v.exec("ls", "/dev"), func(name string) bool { return !strings.HasPrefix(name, "nvidia") })
+	got := slices.DeleteFunc(v.exec("probe", "list", "/dev"), func(name string) bool { return !strings.HasPrefix(name, "nvidia") })
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
@@ -203,8 +207,7 @@ func (v *view) checkNodes(gpus []int) {
 	for i := range want {
 		want[i] = "/dev/" + want[i]
 	}
-	// The container may open them; a kernel without the driver then has no such device.
-	v.expect("open", want, "ok", "open ENXIO")
+	v.expect("open", want, opens...)
 }
 
 func (v *view) checkLibraries(gpus int) {

@@ -22,12 +22,12 @@ const SpecFile = "/etc/cdi/nvidia.yaml"
 
 // Where things are in the box.
 const (
-	programs   = "/opt/programs"
-	debianRoot = "/var/lib/debian"
-	bundles    = "/var/lib/bundles"
+	programs = "/opt/programs"
+	unpacked = "/var/lib/images"
+	bundles  = "/var/lib/bundles"
 )
 
-//go:embed src/probe.c
+//go:embed src
 var sources embed.FS
 
 // Config says what machine to start.
@@ -40,6 +40,8 @@ type Config struct {
 	DriverRoot string
 	// Tools are commands of the box besides runc.
 	Tools []tools.Tool
+	// Images are root file systems that containers can have besides Debian 12's.
+	Images []images.Root
 }
 
 // Machine is a machine with a GPU driver that can run containers.
@@ -51,7 +53,7 @@ type Machine struct {
 // Start makes a machine, and installs the Debian packages that this takes. The context ends the
 // starting, not the machine.
 func Start(ctx context.Context, cfg Config) (*Machine, error) {
-	if err := tools.InstallPackages(ctx, "crun"); err != nil {
+	if err := tools.InstallPackages(ctx, "crun", "musl-tools"); err != nil {
 		return nil, err
 	}
 	binds := map[string]string{}
@@ -90,17 +92,32 @@ func (m *Machine) furnish(ctx context.Context, cfg Config) error {
 	if _, err := product.Build(ctx, m.Path("/usr/local/bin")); err != nil {
 		return err
 	}
-	debian, err := images.Root(ctx)
+	for _, image := range append(cfg.Images, images.Debian12) {
+		if err := m.unpack(ctx, image); err != nil {
+			return fmt.Errorf("unpacking the image %s: %w", image, err)
+		}
+	}
+	return nil
+}
+
+// unpack puts an image into the box, with the probe as one of its programs.
+func (m *Machine) unpack(ctx context.Context, image images.Root) error {
+	archive, err := image.Tar(ctx)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(m.Path(debianRoot), 0o755); err != nil {
-		return fmt.Errorf("making the root of the containers: %w", err)
+	dir := m.Path(path.Join(unpacked, string(image)))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
 	}
-	if _, err := output(exec.CommandContext(ctx, "tar", "--extract", "--file", debian, "--directory", m.Path(debianRoot))); err != nil {
-		return fmt.Errorf("unpacking the root of the containers: %w", err)
+	if _, err := output(exec.CommandContext(ctx, "tar", "--extract", "--file", archive, "--directory", dir)); err != nil {
+		return err
 	}
-	return buildProbe(ctx, m.Path(path.Join(debianRoot, "usr/local/bin/probe")))
+	compiler := "cc"
+	if image == images.Musl {
+		compiler = "musl-gcc"
+	}
+	return Compile(ctx, compiler, "probe.c", path.Join(dir, "usr/local/bin/probe"))
 }
 
 func (m *Machine) prepareDriverRoot(ctx context.Context, root string) error {
@@ -130,14 +147,15 @@ func (m *Machine) Output(ctx context.Context, name string, args ...string) (stri
 	return output(m.Command(ctx, name, args...))
 }
 
-func buildProbe(ctx context.Context, file string) error {
-	source, err := sources.Open("src/probe.c")
+// Compile makes a program, or with the right flags a library, of one file in src.
+func Compile(ctx context.Context, compiler, source, file string, flags ...string) error {
+	text, err := sources.Open("src/" + source)
 	if err != nil {
 		return err
 	}
-	defer source.Close()
-	cc := exec.CommandContext(ctx, "cc", "-Wall", "-Wextra", "-Werror", "-x", "c", "-o", file, "-")
-	cc.Stdin = source
+	defer text.Close()
+	cc := exec.CommandContext(ctx, compiler, append(flags, "-Wall", "-Wextra", "-Werror", "-x", "c", "-o", file, "-")...)
+	cc.Stdin = text
 	_, err = output(cc)
 	return err
 }

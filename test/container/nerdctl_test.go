@@ -20,7 +20,7 @@ import (
 
 // containerd and nerdctl have no configuration at all here.
 func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
-	m := start(t, "/", tools.Containerd, tools.Nerdctl)
+	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
 	generate(t, m)
 	startContainerd(t, m)
 	loadDebian(t, m)

@@ -5,23 +5,15 @@ package docs
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-
-	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
 // Blocks returns the fenced blocks of a language in one section of a document.
 // document is its path in the repository, section its heading without marks.
 func Blocks(ctx context.Context, document, section, language string) ([]string, error) {
-	module, err := tools.ModuleDir(ctx)
+	text, err := read(ctx, document)
 	if err != nil {
 		return nil, err
-	}
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(module), document))
-	if err != nil {
-		return nil, fmt.Errorf("reading a document: %w", err)
 	}
 	var (
 		blocks  []string
@@ -29,7 +21,7 @@ func Blocks(ctx context.Context, document, section, language string) ([]string, 
 		open    bool
 		current strings.Builder
 	)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		fence, fenced := strings.CutPrefix(strings.TrimSpace(line), "```")
 		switch {
 		case !open && strings.HasPrefix(line, "#"):

@@ -2,11 +2,18 @@
 // line for each argument: the argument, and "ok" or what failed and why.
 //
 //	probe cuda LIBRARY...          count the devices of CUDA: a number for "ok"
+//	probe nvml LIBRARY...          the same for NVML
 //	probe dlopen NAME...           load libraries
 //	probe open PATH...             open device nodes for reading and writing
 //	probe write PATH...            open files for writing
 //	probe node MAJOR:MINOR...      make a device node and open it
+//
+// Some images have no other program, so it can stand in for these, too:
+//
+//	probe list DIRECTORY           ls
+//	probe sleep                    sleep infinity
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +23,24 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+/* strerrorname_np is glibc's alone. */
+static const char *name(int error)
+{
+	switch (error) {
+	case EACCES: return "EACCES";
+	case ENOENT: return "ENOENT";
+	case ENXIO: return "ENXIO";
+	case EPERM: return "EPERM";
+	case EROFS: return "EROFS";
+	default: return strerror(error);
+	}
+}
+
 static void opened(const char *path, int flags)
 {
 	int fd = open(path, flags);
 	if (fd < 0) {
-		printf("open %s\n", strerrorname_np(errno));
+		printf("open %s\n", name(errno));
 		return;
 	}
 	puts("ok");
@@ -37,40 +57,64 @@ static void node(const char *numbers)
 		return;
 	}
 	if (mknod(path, S_IFCHR | 0666, makedev(major, minor)) != 0) {
-		printf("mknod %s\n", strerrorname_np(errno));
+		printf("mknod %s\n", name(errno));
 		return;
 	}
 	opened(path, O_RDWR);
 	unlink(path);
 }
 
-static void cuda(const char *name)
+static void count(const char *library, const char *init_name, const char *count_name)
 {
-	void *library = dlopen(name, RTLD_NOW);
-	if (!library) {
+	void *handle = dlopen(library, RTLD_NOW);
+	if (!handle) {
 		puts(dlerror());
 		return;
 	}
-	int (*init)(unsigned) = dlsym(library, "cuInit");
-	int (*count)(int *) = dlsym(library, "cuDeviceGetCount");
+	/* nvmlInit takes no argument, and ignores this one as any C function does. */
+	int (*init)(unsigned) = dlsym(handle, init_name);
+	int (*count)(int *) = dlsym(handle, count_name);
+	if (!init || !count) {
+		puts(dlerror());
+		return;
+	}
 	int devices = 0, result = init(0);
 	if (result == 0)
 		result = count(&devices);
 	if (result != 0)
-		printf("CUDA error %d\n", result);
+		printf("error %d\n", result);
 	else
 		printf("%d\n", devices);
+}
+
+static int list(const char *path)
+{
+	DIR *directory = opendir(path);
+	struct dirent *entry;
+	if (!directory)
+		return 1;
+	while ((entry = readdir(directory)))
+		if (entry->d_name[0] != '.')
+			puts(entry->d_name);
+	return closedir(directory);
 }
 
 int main(int argc, char **argv)
 {
 	const char *verb = argc > 1 ? argv[1] : "";
+	if (strcmp(verb, "sleep") == 0)
+		for (;;)
+			pause();
+	if (strcmp(verb, "list") == 0 && argc == 3)
+		return list(argv[2]);
 	for (int i = 2; i < argc; i++) {
 		printf("%s ", argv[i]);
 		if (strcmp(verb, "dlopen") == 0)
 			puts(dlopen(argv[i], RTLD_NOW) ? "ok" : dlerror());
 		else if (strcmp(verb, "cuda") == 0)
-			cuda(argv[i]);
+			count(argv[i], "cuInit", "cuDeviceGetCount");
+		else if (strcmp(verb, "nvml") == 0)
+			count(argv[i], "nvmlInit_v2", "nvmlDeviceGetCount_v2");
 		else if (strcmp(verb, "open") == 0)
 			opened(argv[i], O_RDWR);
 		else if (strcmp(verb, "write") == 0)

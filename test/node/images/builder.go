@@ -15,6 +15,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
+// suite is the Debian that images are made of.
+const suite = "bookworm"
+
 const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // A builder makes images with buildah, in a store of its own below the cache.
@@ -61,27 +64,6 @@ func (b *builder) forget(pattern, but string) error {
 		}
 	}
 	return nil
-}
-
-// debootstrap returns a tar archive of a minimal Debian 12 with packages added.
-func (b *builder) debootstrap(ctx context.Context, key string, packages ...string) (string, error) {
-	file := filepath.Join(b.cache, key+"-root.tar")
-	err := tools.Once(ctx, file, func(temporary string) error {
-		dir := temporary + ".d"
-		defer os.RemoveAll(dir)
-		args := []string{"--variant=minbase"}
-		if len(packages) > 0 {
-			args = append(args, "--include="+strings.Join(packages, ","))
-		}
-		if _, err := output(apart(ctx, "debootstrap", append(args, "bookworm", dir)...)); err != nil {
-			return err
-		}
-		_, err := output(exec.CommandContext(ctx, "tar", "-C", dir, "--create", "--file", temporary,
-			"--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*", "--exclude=./var/log/*",
-			"--exclude=./usr/share/doc/*", "--exclude=./usr/share/locale/*", "--exclude=./usr/share/man/*", "."))
-		return err
-	})
-	return file, err
 }
 
 // commit makes an image: another one with source added at target, and configured.

@@ -66,17 +66,8 @@ func Agent(ctx context.Context) (string, error) {
 	return archive, b.forget("agent-*.tar", archive)
 }
 
-// Root returns the root file system of the Debian image as a tar archive.
-func Root(ctx context.Context) (string, error) {
-	b, err := newBuilder()
-	if err != nil {
-		return "", err
-	}
-	return b.debootstrap(ctx, "debian")
-}
-
 func (b *builder) debian(ctx context.Context) error {
-	root, err := b.debootstrap(ctx, "debian")
+	root, err := Debian12.Tar(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,7 +77,7 @@ func (b *builder) debian(ctx context.Context) error {
 // golang makes the image that the Dockerfile builds in: Debian, a C compiler, and the Go of
 // this machine.
 func (b *builder) golang(ctx context.Context) error {
-	root, err := b.debootstrap(ctx, "golang", "gcc", "libc6-dev", "ca-certificates")
+	root, err := b.debootstrap(ctx, "golang", suite, "gcc", "libc6-dev", "ca-certificates")
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,197 @@
+package container_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/docs"
+	"github.com/gpucdi/gpucdi/test/node/images"
+)
+
+// What programs of an image get of libcuda.so.1.
+const (
+	theDrivers = "the driver's"
+	noRights   = "the driver's, without a GPU"
+	itsOwn     = "the image's own"
+	nothing    = "none"
+)
+
+// An image is one line of the table in docs/images.md.
+type image struct {
+	name  string
+	root  images.Root
+	spec  func(*specs.Spec)
+	alter func(*testing.T, *container.Machine, *container.Bundle)
+	finds string
+	crun  string // where it finds something else under crun
+	why   string
+}
+
+var matrix = []image{
+	{name: "Debian 12", root: images.Debian12, finds: theDrivers,
+		why: "glibc's built-in directory `/usr/lib/x86_64-linux-gnu`"},
+	{name: "Debian 13", root: images.Debian13, finds: theDrivers,
+		why: "the same, with glibc 2.41"},
+	{name: "RHEL, SUSE and their like", root: images.Lib64, finds: theDrivers,
+		why: "glibc's built-in directory `/usr/lib64`"},
+	{name: "distroless: no shell, no `ldconfig`", root: images.Distroless, finds: theDrivers,
+		why: "nothing of the image has to run"},
+	{name: "Debian 12, root read-only", root: images.Debian12, finds: theDrivers,
+		spec: func(s *specs.Spec) { s.Root.Readonly = true },
+		why:  "mounts need nothing to be written"},
+	{name: "Debian 12, not root", root: images.Debian12, finds: theDrivers, spec: unprivileged,
+		why: "the driver's nodes and files are for everybody"},
+	{name: "Debian 12, user namespace", root: images.Debian12, finds: theDrivers,
+		spec: mapUsers, alter: ownedByMapped, crun: noRights,
+		why: "the runtime makes the mounts, with the host's rights; Debian 12's crun 1.8 makes the nodes with mode 0"},
+	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: itsOwn, alter: staleCUDA,
+		why: "glibc asks the cache before its built-in directories"},
+	{name: "musl", root: images.Musl, finds: nothing,
+		why: "the driver's libraries are linked against glibc; musl does not search their directories"},
+}
+
+func TestImages(t *testing.T) {
+	m := start(t, container.Config{Images: []images.Root{images.Debian13, images.Lib64, images.Distroless, images.Musl}})
+	generate(t, m)
+	showWholeKernel(t, m)
+	var table strings.Builder
+	for _, image := range matrix {
+		for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
+			t.Run(image.name+"/"+path.Base(string(runtime)), func(t *testing.T) { image.check(t, m, runtime) })
+		}
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", image.name, image.finds, cmp.Or(image.crun, image.finds), image.why)
+	}
+	if err := docs.HasTable(t.Context(), "docs/images.md", table.String()); err != nil && !t.Failed() {
+		t.Error(err)
+	}
+}
+
+func (i image) check(t *testing.T, m *container.Machine, runtime container.Runtime) {
+	finds := i.finds
+	if runtime == container.Crun {
+		finds = cmp.Or(i.crun, finds)
+	}
+	v := i.run(t, m, runtime, 2, 5)
+	opens := []string{"ok", "open ENXIO"} // as checkNodes has it
+	var cuda, nvml string
+	switch finds {
+	case theDrivers:
+		cuda, nvml = "2", "2"
+	case noRights:
+		opens = []string{"open EACCES"}
+		cuda, nvml = "error 999", "error 999" // CUDA_ERROR_UNKNOWN and NVML_ERROR_UNKNOWN
+	case itsOwn:
+		cuda, nvml = "error 34", "2" // see src/stale.c
+	case nothing:
+		cuda, nvml = notFound("libcuda.so.1"), notFound("libnvidia-ml.so.1")
+	}
+	v.checkNodes([]int{2, 5}, opens...)
+	v.expect("cuda", []string{"libcuda.so.1"}, cuda)
+	v.expect("nvml", []string{"libnvidia-ml.so.1"}, nvml)
+}
+
+// notFound is what musl's dlopen says of a library that it cannot find.
+func notFound(library string) string {
+	return "Error loading shared library " + library + ": No such file or directory"
+}
+
+// run starts a container of the image with some GPUs.
+func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime, gpus ...int) *view {
+	t.Helper()
+	all := m.Driver.State().GPUs
+	var devices []string
+	for _, gpu := range gpus {
+		devices = append(devices, "nvidia.com/gpu="+all[gpu].UUID)
+	}
+	spec, err := m.Spec(t.Context(), devices...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i.spec != nil {
+		i.spec(spec)
+	}
+	bundle, err := m.Bundle(t.Context(), i.root, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := []func(context.Context) error{bundle.Remove}
+	t.Cleanup(func() {
+		for _, remove := range slices.Backward(remove) {
+			if err := remove(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if i.alter != nil {
+		i.alter(t, m, bundle)
+	}
+	c, err := bundle.Run(t.Context(), runtime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove = append(remove, c.Remove)
+	return &view{t, c, all, spec}
+}
+
+// The user namespace of a pod with hostUsers: false.
+const (
+	firstUser = 100000
+	allUsers  = 65536
+)
+
+func mapUsers(s *specs.Spec) {
+	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+	s.Linux.UIDMappings = []specs.LinuxIDMapping{{ContainerID: 0, HostID: firstUser, Size: allUsers}}
+	s.Linux.GIDMappings = s.Linux.UIDMappings
+}
+
+// ownedByMapped gives the root file system to the user who is root in the container.
+func ownedByMapped(t *testing.T, m *container.Machine, b *container.Bundle) {
+	root := path.Join(b.Dir, "rootfs")
+	if _, err := m.Output(t.Context(), "chown", "--recursive", "--no-dereference", fmt.Sprintf("%d:%[1]d", firstUser), root); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// showWholeKernel mounts /proc and /sys once more: in a user namespace the kernel mounts only
+// what it sees in full already, and those of a simulated driver have mounts of their own.
+func showWholeKernel(t *testing.T, m *container.Machine) {
+	t.Helper()
+	for _, kind := range []string{"proc", "sysfs"} {
+		at := "/mnt/" + kind
+		if err := os.MkdirAll(m.Path(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Output(t.Context(), "mount", "-t", kind, kind, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// staleCUDA gives an image a libcuda of its own that its cache knows.
+func staleCUDA(t *testing.T, _ *container.Machine, b *container.Bundle) {
+	const dir = "/opt/cuda"
+	err := errors.Join(
+		os.MkdirAll(b.Path(dir), 0o755),
+		container.Compile(t.Context(), "cc", "stale.c", b.Path(path.Join(dir, "libcuda.so.1")), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"),
+		os.WriteFile(b.Path("/etc/ld.so.conf.d/000-cuda.conf"), []byte(dir+"\n"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "ldconfig", "-r", filepath.Clean(b.Path("/"))).CombinedOutput(); err != nil {
+		t.Fatalf("making the image's cache: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,36 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// HasTable says whether a document has a table of exactly these rows.
+func HasTable(ctx context.Context, document, rows string) error {
+	text, err := read(ctx, document)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(text, "---|\n"+rows+"\n") {
+		return fmt.Errorf("%s has no table of exactly these rows:\n%s", document, rows)
+	}
+	return nil
+}
+
+// read reads a document by its path in the repository.
+func read(ctx context.Context, document string) (string, error) {
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(module), document))
+	if err != nil {
+		return "", fmt.Errorf("reading a document: %w", err)
+	}
+	return string(text), nil
+}

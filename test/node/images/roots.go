@@ -1,0 +1,134 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// Root names a root file system, by what its dynamic loader looks like.
+type Root string
+
+// The root file systems.
+const (
+	Debian12 Root = "debian"   // that of the image DebianName
+	Debian13 Root = "debian13" // a newer glibc
+	// Lib64 has a glibc that searches /lib64 and /usr/lib64, as RHEL's and SUSE's do.
+	Lib64 Root = "lib64"
+	// Distroless has Debian's glibc: no shell, no ldconfig.
+	Distroless Root = "distroless"
+	// Musl has musl, and no glibc.
+	Musl Root = "musl"
+)
+
+// Tar returns the root file system as a tar archive.
+func (r Root) Tar(ctx context.Context) (string, error) {
+	b, err := newBuilder()
+	if err != nil {
+		return "", err
+	}
+	switch r {
+	case Debian13:
+		return b.debootstrap(ctx, string(r), "trixie")
+	case Lib64:
+		return b.bare(ctx, string(r), "i386", "libc6-amd64")
+	case Distroless:
+		return b.bare(ctx, string(r), "amd64", "libc6")
+	case Musl:
+		return b.bare(ctx, string(r), "amd64", "musl")
+	default:
+		return b.debootstrap(ctx, string(Debian12), suite)
+	}
+}
+
+// bare returns a tar archive of nothing but one package of Debian 12, and the directories that
+// container runtimes expect.
+func (b *builder) bare(ctx context.Context, key, architecture, name string) (string, error) {
+	file := filepath.Join(b.cache, key+"-root.tar")
+	err := tools.Once(ctx, file, func(temporary string) error {
+		dir := temporary + ".d"
+		defer os.RemoveAll(dir)
+		downloads := filepath.Join(dir, "downloads")
+		_, err := output(apart(ctx, "debootstrap", "--download-only", "--variant=minbase",
+			"--arch="+architecture, "--include="+name, suite, downloads))
+		if err != nil {
+			return err
+		}
+		packages, err := filepath.Glob(filepath.Join(downloads, "var/cache/apt/archives", name+"_*.deb"))
+		if err != nil || len(packages) != 1 {
+			return fmt.Errorf("debootstrap got %q for the package %s: %w", packages, name, err)
+		}
+		root := filepath.Join(dir, "root")
+		if err := unpack(ctx, packages[0], root); err != nil {
+			return err
+		}
+		return pack(ctx, root, temporary)
+	})
+	if err != nil {
+		return "", fmt.Errorf("making a root file system of %s: %w", name, err)
+	}
+	return file, nil
+}
+
+// unpack unpacks a Debian package into a new root whose /usr is merged, as those of today's
+// distributions are.
+func unpack(ctx context.Context, deb, root string) error {
+	for _, name := range []string{"bin", "lib", "lib64"} {
+		if err := os.MkdirAll(filepath.Join(root, "usr", name), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink("usr/"+name, filepath.Join(root, name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"dev", "etc", "proc", "sys", "tmp", "usr/local/bin"} {
+		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+			return err
+		}
+	}
+	content := filepath.Join(filepath.Dir(root), "content.tar")
+	data, err := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb).Output()
+	if err != nil {
+		return fmt.Errorf("reading the package %s: %w", deb, err)
+	}
+	if err := os.WriteFile(content, data, 0o600); err != nil {
+		return err
+	}
+	_, err = output(exec.CommandContext(ctx, "tar", "--extract", "--keep-directory-symlink", "--file", content, "--directory", root))
+	return err
+}
+
+// pack makes a tar archive of a root, less what no test looks at.
+func pack(ctx context.Context, root, file string) error {
+	args := []string{"-C", root, "--create", "--file", file}
+	for _, dir := range []string{
+		"var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*", "usr/share/doc/*", "usr/share/locale/*", "usr/share/man/*",
+	} {
+		args = append(args, "--exclude=./"+dir)
+	}
+	_, err := output(exec.CommandContext(ctx, "tar", append(args, ".")...))
+	return err
+}
+
+// debootstrap returns a tar archive of a minimal Debian with packages added.
+func (b *builder) debootstrap(ctx context.Context, key, suite string, packages ...string) (string, error) {
+	file := filepath.Join(b.cache, key+"-root.tar")
+	err := tools.Once(ctx, file, func(temporary string) error {
+		dir := temporary + ".d"
+		defer os.RemoveAll(dir)
+		args := []string{"--variant=minbase"}
+		if len(packages) > 0 {
+			args = append(args, "--include="+strings.Join(packages, ","))
+		}
+		if _, err := output(apart(ctx, "debootstrap", append(args, suite, dir)...)); err != nil {
+			return err
+		}
+		return pack(ctx, dir, temporary)
+	})
+	return file, err
+}
