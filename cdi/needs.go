@@ -27,21 +27,21 @@ func needs(spec *specs.Spec) []string {
 
 // fingerprint tells one state of what the spec needs from another.
 func (f *File) fingerprint() string {
-	var print strings.Builder
+	var seen strings.Builder
 	for _, path := range f.needed {
 		info, err := f.node.Stat(path)
 		if err != nil {
-			fmt.Fprintln(&print, path, err)
+			fmt.Fprintln(&seen, path, err)
 			continue
 		}
-		fmt.Fprintln(&print, path, identity(info))
+		fmt.Fprintln(&seen, path, identity(info))
 	}
 	// They have no size, and their time is that of the look at them.
 	for _, path := range kernelFiles {
 		text, err := f.node.ReadFile(path)
-		fmt.Fprintln(&print, path, string(text), err)
+		fmt.Fprintln(&seen, path, string(text), err)
 	}
-	return print.String()
+	return seen.String()
 }
 
 // identity tells a file from another that has taken its name, and from what it

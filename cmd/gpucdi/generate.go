@@ -20,8 +20,8 @@ import (
 
 type generateFlags struct {
 	look
-	kind, output, format string
-	names, features      []string
+	kind, output, check, format string
+	names, features, devices    []string
 }
 
 func newGenerateCommand() *cobra.Command {
@@ -32,7 +32,8 @@ func newGenerateCommand() *cobra.Command {
 		Long: `Write a CDI spec of the node's GPUs, for nerdctl, podman and docker, which take
 its devices by --device nvidia.com/gpu=0, =GPU-… or =all.`,
 		Example: `  gpucdi generate
-  gpucdi generate --output /etc/cdi/nvidia.yaml`,
+  gpucdi generate --output /etc/cdi/nvidia.yaml
+  gpucdi generate --check /etc/cdi/nvidia.yaml`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := g.validate(cmd); err != nil {
@@ -49,6 +50,8 @@ its devices by --device nvidia.com/gpu=0, =GPU-… or =all.`,
 	g.register(flags)
 	flags.StringVar(&g.kind, "kind", cdi.UserKind, "the CDI kind, vendor/class, of the devices")
 	flags.StringVar(&g.output, "output", "", "the file to write (default: standard output)")
+	flags.StringVar(&g.check, "check", "", "write nothing, and fail with the difference if this file holds another spec")
+	flags.StringSliceVar(&g.devices, "device", nil, "the GPUs that the spec is of, by index or UUID (default: all)")
 	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
 	flags.StringSliceVar(&g.features, "features", []string{string(config.Compute), string(config.Utility)},
 		"what containers get of the driver: compute, utility, graphics, video, display")
@@ -63,7 +66,10 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
 		errs = append(errs, fmt.Errorf("--kind %q is not vendor/class: %w", g.kind, err))
 	}
-	if ending := strings.TrimPrefix(filepath.Ext(g.output), "."); !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
+	if g.output != "" && g.check != "" {
+		errs = append(errs, errors.New("--output and --check: name one of them"))
+	}
+	if ending := strings.TrimPrefix(filepath.Ext(g.output+g.check), "."); !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
 		g.format = ending
 	}
 	if !slices.Contains([]string{string(cdi.YAML), string(cdi.JSON)}, g.format) {
@@ -101,6 +107,11 @@ func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(g.devices) > 0 {
+		if parts, err = parts.Choose(reading.Inventory, g.devices); err != nil {
+			return nil, err
+		}
+	}
 	healthy := &gpu.Inventory{Driver: reading.Inventory.Driver}
 	for _, found := range reading.Inventory.WithFaults(func(f gpu.GPU) string { return parts.Faults[f.UUID] }).GPUs {
 		if found.Fault != "" {
@@ -128,6 +139,9 @@ func (g *generateFlags) write(stdout io.Writer, spec *specs.Spec) error {
 	data, err := cdi.Format(g.format).Marshal(spec)
 	if err != nil {
 		return err
+	}
+	if g.check != "" {
+		return check(stdout, g.check, data)
 	}
 	_, err = stdout.Write(data)
 	return err

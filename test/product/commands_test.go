@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -23,6 +25,7 @@ type host struct {
 	binary string
 	root   string
 	driver *simdriver.Driver
+	user   *syscall.Credential // who runs it; nil: the test's
 }
 
 func newHost(t *testing.T, binary string, profile simdriver.Profile) host {
@@ -44,6 +47,7 @@ func (h host) run(t *testing.T, args ...string) (code int, stdout, stderr string
 	}
 	cmd := exec.Command(h.binary, args...)
 	cmd.Env = os.Environ()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.user}
 	if h.driver != nil {
 		cmd.Env = append(cmd.Env, h.driver.Env("")...)
 	}
@@ -109,6 +113,9 @@ func TestCommands(t *testing.T) {
 		{"generate gives the same bytes each time", sameBytes},
 		{"features bring what they need", features},
 		{"generate writes a file", writesFile},
+		{"generate chooses GPUs", choosesGPUs},
+		{"generate checks a file", checksFile},
+		{"generate needs no root", needsNoRoot},
 		{"without a driver the paths tried are named", noDriver},
 		{"a driver that does not answer is explained", driverRefuses},
 		{"status explains that no agent answers", noAgent},
@@ -333,6 +340,90 @@ func writesFile(t *testing.T, binary string) {
 	}
 }
 
+func choosesGPUs(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.H100x8())
+	gpus := h.driver.State().GPUs
+	out := h.must(t, "generate", "--format", "json", "--names", "index", "--device", "6,"+gpus[1].UUID, "--device", "6")
+	var spec specs.Spec
+	if err := json.Unmarshal([]byte(out), &spec); err != nil {
+		t.Fatal(err)
+	}
+	given := map[string]int{}
+	for _, d := range spec.Devices {
+		given[d.Name] = len(d.ContainerEdits.DeviceNodes)
+	}
+	if want := map[string]int{"1": 1, "6": 1, "all": 2}; !maps.Equal(given, want) {
+		t.Errorf("devices and their nodes are %v, want %v", given, want)
+	}
+	code, _, stderr := h.run(t, "generate", "--device", "8,0,GPU-x")
+	if code != 1 || !strings.Contains(stderr, "there is no 8, GPU-x; there are 0, "+gpus[0].UUID) {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+func checksFile(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.GTX1060x2())
+	for _, name := range []string{"nvidia.yaml", "nvidia.json"} {
+		file := filepath.Join(t.TempDir(), name)
+		code, missing, _ := h.run(t, "generate", "--check", file)
+		if code != 1 || !strings.Contains(missing, "\n+") || strings.Contains(missing, "\n-") {
+			t.Errorf("a file that is missing: exit code %d\n%.300s", code, missing)
+		}
+		h.must(t, "generate", "--output", file)
+		if out := h.must(t, "generate", "--check", file); out != "" {
+			t.Errorf("a file that is right: %s", out)
+		}
+		before, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := h.driver.State().Version
+		if err := h.driver.Upgrade("590.12.34"); err != nil {
+			t.Fatal(err)
+		}
+		code, difference, stderr := h.run(t, "generate", "--check", file)
+		for _, part := range []string{"--- " + file, "libcuda.so." + version, "libcuda.so.590.12.34"} {
+			if code != 1 || !strings.Contains(difference, part) || !strings.Contains(stderr, file+" is stale") {
+				t.Errorf("after an upgrade: exit code %d, no %q in\n%s\n%s", code, part, difference, stderr)
+			}
+		}
+		if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
+			t.Errorf("the file was changed: %v", err)
+		}
+		if err := h.driver.Upgrade(version); err != nil {
+			t.Fatal(err)
+		}
+		h.must(t, "generate", "--check", file)
+	}
+}
+
+// As rootless nerdctl, podman and docker have it: anybody may use the nodes, and
+// the spec is in a directory of the user's.
+func needsNoRoot(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.GTX1060x2())
+	privileged := h.must(t, "generate")
+	h.user = &syscall.Credential{Uid: 65534, Gid: 65534}
+	for _, path := range []string{h.root, filepath.Dir(binary)} {
+		if err := os.Chmod(filepath.Dir(path), 0o755); err != nil { // which the tests' directories are not
+			t.Fatal(err)
+		}
+	}
+	home := t.TempDir()
+	if err := os.Chown(home, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(home, ".config/cdi/nvidia.yaml")
+	h.must(t, "generate", "--output", file)
+	if spec, err := os.ReadFile(file); err != nil || string(spec) != privileged {
+		t.Errorf("the spec is %s, %v", spec, err)
+	}
+	h.must(t, "generate", "--check", file)
+	code, _, stderr := h.run(t, "generate", "--output", "/etc/cdi-of-root/nvidia.yaml")
+	if code != 1 || !strings.Contains(stderr, "permission denied") {
+		t.Errorf("a directory of root's: exit code %d, %s", code, stderr)
+	}
+}
+
 func noDriver(t *testing.T, binary string) {
 	h := host{binary: binary, root: t.TempDir()}
 	for _, command := range []string{"list", "generate"} {
@@ -419,6 +510,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"config", "check"}, []string{"arg"}},
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
+		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming"}, []string{`"nvidia"`, "toml", "colour", "gaming"}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)
