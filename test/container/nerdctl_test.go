@@ -23,28 +23,9 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
 	generate(t, m)
 	startContainerd(t, m)
-	loadDebian(t, m)
+	loadDebian(t, m, "nerdctl")
+	takesDevices(t, m, "nerdctl")
 	gpus := m.Driver.State().GPUs
-	for _, tc := range []struct {
-		name string
-		args []string
-		gpus []int
-	}{
-		{"by index", []string{"--device", "nvidia.com/gpu=0"}, []int{0}},
-		{"two", []string{"--device", "nvidia.com/gpu=1", "--device", "nvidia.com/gpu=" + gpus[6].UUID}, []int{1, 6}},
-		{"all", []string{"--device", "nvidia.com/gpu=all"}, []int{0, 1, 2, 3, 4, 5, 6, 7}},
-		{"not root, read-only root", []string{"--device", "nvidia.com/gpu=4", "--user", "1000", "--read-only"}, []int{4}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			out, err := nerdctl(t, m, tc.args, "sh", "-c", "ls -d /dev/nvidia[0-9]* && nvidia-smi -L")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := nodesAndNames(gpus, tc.gpus); out != want {
-				t.Errorf("the container says\n%s\nwant\n%s", out, want)
-			}
-		})
-	}
 	t.Run("as README says", func(t *testing.T) {
 		blocks, err := docs.Blocks(t.Context(), "README.md", "Without Kubernetes", "sh")
 		if err != nil {
@@ -61,8 +42,33 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// takesDevices runs containers with a tool that takes CDI devices as arguments.
+func takesDevices(t *testing.T, m *container.Machine, tool string) {
+	gpus := m.Driver.State().GPUs
+	for _, tc := range []struct {
+		name string
+		args []string
+		gpus []int
+	}{
+		{"by index", []string{"--device", "nvidia.com/gpu=0"}, []int{0}},
+		{"two", []string{"--device", "nvidia.com/gpu=1", "--device", "nvidia.com/gpu=" + gpus[6].UUID}, []int{1, 6}},
+		{"all", []string{"--device", "nvidia.com/gpu=all"}, []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"not root, read-only root", []string{"--device", "nvidia.com/gpu=4", "--user", "1000", "--read-only"}, []int{4}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out, err := run(t, m, tool, tc.args, "sh", "-c", "ls -d /dev/nvidia[0-9]* && nvidia-smi -L")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := nodesAndNames(gpus, tc.gpus); out != want {
+				t.Errorf("the container says\n%s\nwant\n%s", out, want)
+			}
+		})
+	}
 	t.Run("none", func(t *testing.T) {
-		out, err := nerdctl(t, m, []string{"--env", "NVIDIA_VISIBLE_DEVICES=all"}, "ls", "/dev")
+		out, err := run(t, m, tool, []string{"--env", "NVIDIA_VISIBLE_DEVICES=all"}, "ls", "/dev")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,9 +88,9 @@ func nodesAndNames(gpus []simdriver.GPU, indexes []int) string {
 	return strings.Join(append(nodes, names...), "")
 }
 
-func nerdctl(t *testing.T, m *container.Machine, args []string, command ...string) (string, error) {
-	run := slices.Concat([]string{"run", "--rm", "--net", "none"}, args, []string{images.DebianName}, command)
-	return m.Output(t.Context(), "nerdctl", run...)
+func run(t *testing.T, m *container.Machine, tool string, args []string, command ...string) (string, error) {
+	all := slices.Concat([]string{"run", "--rm", "--network", "none"}, args, []string{images.DebianName}, command)
+	return m.Output(t.Context(), tool, all...)
 }
 
 func startContainerd(t *testing.T, m *container.Machine) {
@@ -120,7 +126,7 @@ func startContainerd(t *testing.T, m *container.Machine) {
 	}
 }
 
-func loadDebian(t *testing.T, m *container.Machine) {
+func loadDebian(t *testing.T, m *container.Machine, tool string) {
 	t.Helper()
 	archive, err := images.Debian(t.Context())
 	if err != nil {
@@ -131,7 +137,7 @@ func loadDebian(t *testing.T, m *container.Machine) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	load := m.Command(t.Context(), "nerdctl", "load")
+	load := m.Command(t.Context(), tool, "load")
 	load.Stdin = file
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("loading the image: %v\n%s", err, out)
