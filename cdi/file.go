@@ -63,6 +63,15 @@ func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	return written, errors.Join(err, f.rivals(spec))
 }
 
+// Verify proves that the file, as it is, can be used.
+func (f *File) Verify() error {
+	spec, err := cdi.ReadSpec(f.Path, 0)
+	if err != nil {
+		return fmt.Errorf("reading the CDI spec: %w", err)
+	}
+	return errors.Join(prove(f.Path, f.node), f.rivals(spec.Spec))
+}
+
 // Touched says whether since the latest good Put anybody has changed a spec in
 // the directory, or something of the node that the spec needs.
 func (f *File) Touched() bool {

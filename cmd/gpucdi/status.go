@@ -16,6 +16,9 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
+// defaultAddress is where an agent listens that is told nothing else.
+const defaultAddress = "127.0.0.1:9435"
+
 // watchInterval is the time between two looks of status --watch.
 const watchInterval = 2 * time.Second
 
@@ -58,7 +61,7 @@ and the links from the driver to the kubelet. In a cluster:
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&address, "address", "127.0.0.1:9435", "where the agent listens")
+	flags.StringVar(&address, "address", defaultAddress, "where the agent listens")
 	flags.StringVarP(&output, "output", "o", "table", "table, wide, json or yaml")
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
 	return cmd
@@ -96,11 +99,15 @@ func writeStatus(w io.Writer, node status.Node, output string) error {
 		_, err = fmt.Fprintf(w, "---\n%s", data)
 		return err
 	}
-	paint := plain
+	return writeStatusTables(w, node, output == "wide", painter(w))
+}
+
+// painter paints where a person sees it.
+func painter(w io.Writer) func(string, colour) string {
 	if onTerminal(w) && os.Getenv("NO_COLOR") == "" {
-		paint = coloured
+		return coloured
 	}
-	return writeStatusTables(w, node, output == "wide", paint)
+	return plain
 }
 
 func onTerminal(w io.Writer) bool {

@@ -17,9 +17,10 @@ type colour string
 // The escapes are of one length, so that a column of cells that all have one
 // lines up.
 const (
-	neutral colour = "\x1b[39m"
-	good    colour = "\x1b[32m"
-	bad     colour = "\x1b[31m"
+	neutral  colour = "\x1b[39m"
+	good     colour = "\x1b[32m"
+	doubtful colour = "\x1b[33m"
+	bad      colour = "\x1b[31m"
 )
 
 func plain(text string, _ colour) string { return text }

@@ -23,7 +23,7 @@ func readme(t *testing.T, c *cluster) {
 		}
 		printed.Write(out)
 	}
-	for _, want := range []string{"NODE   GPUS\nbox    8\n", "nvidia.com/gpu registered for", "registered with the kubelet"} {
+	for _, want := range []string{"NODE   GPUS\nbox    8\n", "pass  runtime        containerd", "pass  agent ", "nvidia.com/gpu registered for", "registered with the kubelet"} {
 		if !strings.Contains(printed.String(), want) {
 			t.Errorf("%q is not in\n%s", want, printed.String())
 		}

@@ -1,0 +1,95 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/runtime"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// askWithin is what a runtime or a kubelet may take to answer.
+const askWithin = 10 * time.Second
+
+func (e *examination) runtime(ctx context.Context) []Finding {
+	const link = "runtime"
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	info, err := runtime.Detect(ctx, e.Root, e.KubeletDir)
+	if err != nil {
+		return fail(link, oneLine(err), "start it, or mount its socket below --host-root")
+	}
+	if problem := info.Problem(e.CDIDir); problem != "" {
+		return fail(link, problem, "")
+	}
+	return pass(link, fmt.Sprintf("%s %s does CDI", info.Name, info.Version))
+}
+
+func (e *examination) spec(context.Context) []Finding {
+	const link = "CDI spec"
+	file := cdi.AgentFile(e.CDIDir, e.Root)
+	err := file.Verify()
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !exists(file.Path):
+		return fail(link, "there is no "+file.Path, "gpucdi serve writes it when all above is well")
+	case err != nil:
+		return fail(link, oneLine(err), "gpucdi serve puts its own spec right; its log says what keeps it from that")
+	}
+	return pass(link, file.Path+" can be used")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func (e *examination) kubelet(ctx context.Context) []Finding {
+	const link = "kubelet"
+	socket := filepath.Join(e.KubeletDir, "device-plugins", "kubelet.sock")
+	if _, err := os.Stat(socket); err != nil {
+		return fail(link, fmt.Sprintf("it does not listen: %v", err), "start the kubelet, or name its directory with --kubelet-dir")
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	if _, err := kubelet.Held(ctx, e.KubeletDir); err != nil {
+		return warn(link, oneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
+	}
+	return pass(link, "it listens for device plugins and tells of its pods")
+}
+
+func (e *examination) agent(ctx context.Context) []Finding {
+	const link = "agent"
+	node, err := status.Fetch(ctx, e.Address)
+	if err != nil {
+		return fail(link, err.Error(), "start gpucdi serve; its log says why it ended")
+	}
+	var findings []Finding
+	for _, r := range node.Kubelet.Resources {
+		if r.Trouble != "" {
+			findings = append(findings, fail(link, fmt.Sprintf("%s is not registered with the kubelet: %s", r.Name, r.Trouble), "")...)
+		}
+	}
+	sick := 0
+	for _, d := range node.Devices {
+		if d.Fault != nil {
+			sick++
+		}
+	}
+	switch {
+	case len(node.Kubelet.Resources) == 0:
+		findings = append(findings, fail(link, "it offers nothing yet", "wait until it has read the driver")...)
+	case sick > 0:
+		findings = append(findings, warn(link, fmt.Sprintf("%d of %d devices are unhealthy", sick, len(node.Devices)), "gpucdi status says why")...)
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(link, fmt.Sprintf("gpucdi %s offers %d devices", node.Version, len(node.Devices)))
+}

@@ -1,0 +1,75 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/gpucdi/gpucdi/gpu/health"
+	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// Node says where the parts of a node are.
+type Node struct {
+	Root       host.Root
+	DriverRoot string // the node's path; empty: the known places
+	Library    string // the node's path of NVML; empty: found in the driver root
+	KubeletDir string
+	CDIDir     string
+	Address    string // where the agent listens
+	Worker     string // the program that talks to the driver; see nvml.Config
+
+	// Load reads the node's config.
+	Load func() (config.Config, error)
+}
+
+// Verdict is how a link is.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass Verdict = "pass"
+	Warn Verdict = "warn" // pods may get GPUs all the same
+	Fail Verdict = "fail"
+	Skip Verdict = "skip" // an earlier link has to be mended first
+)
+
+// Finding is what was found at a link.
+type Finding struct {
+	Link    string
+	Verdict Verdict
+	Says    string
+	Fix     string // what to do; empty when there is nothing to do, or Says has it
+}
+
+// examination is what is known so far of a node.
+type examination struct {
+	Node
+	settings config.Config
+	driver   *host.DriverRoot // nil: not found
+	reading  *nvml.Reading    // nil: the driver does not answer
+	health   health.Tracker
+}
+
+// Examine looks at each link in turn and tells what it found, until ctx ends.
+func Examine(ctx context.Context, n Node, tell func(Finding)) {
+	e := &examination{Node: n, settings: config.Default()}
+	for _, look := range []func(context.Context) []Finding{
+		e.config, e.hardware, e.module, e.files, e.answers, e.gpus, e.parts, e.runtime, e.spec, e.kubelet, e.agent,
+	} {
+		for _, f := range look(ctx) {
+			tell(f)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func pass(link, says string) []Finding { return []Finding{{Link: link, Verdict: Pass, Says: says}} }
+
+func warn(link, says, fix string) []Finding { return []Finding{{link, Warn, says, fix}} }
+
+func fail(link, says, fix string) []Finding { return []Finding{{link, Fail, says, fix}} }
+
+func skip(link, says string) []Finding { return []Finding{{Link: link, Verdict: Skip, Says: says}} }

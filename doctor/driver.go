@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// answerWithin is what a call into the driver may take, and lookWithin all of
+// them together.
+const (
+	answerWithin = 10 * time.Second
+	lookWithin   = time.Minute
+)
+
+// config reads the config that the agent is to have.
+func (e *examination) config(context.Context) []Finding {
+	settings, err := e.Load()
+	if err != nil {
+		return fail("config", err.Error(), "mend the file; docs/configuration.md has every key")
+	}
+	e.settings = settings
+	return pass("config", "it can be read")
+}
+
+// The numbers of PCI: NVIDIA's, and the class of what drives displays or
+// computes like one.
+const (
+	vendorNVIDIA = "0x10de"
+	classDisplay = "0x03"
+)
+
+func (e *examination) hardware(context.Context) []Finding {
+	const link, bus = "hardware", "/sys/bus/pci/devices"
+	devices, err := e.Root.ReadDir(bus)
+	if err != nil {
+		return warn(link, fmt.Sprintf("the PCI bus cannot be looked at: %v", err), "in a sandbox this is as it should be; else mount /sys below --host-root")
+	}
+	found := 0
+	for _, d := range devices {
+		vendor, _ := e.Root.ReadFile(path.Join(bus, d.Name(), "vendor"))
+		class, _ := e.Root.ReadFile(path.Join(bus, d.Name(), "class"))
+		if strings.TrimSpace(string(vendor)) == vendorNVIDIA && strings.HasPrefix(string(class), classDisplay) {
+			found++
+		}
+	}
+	if found == 0 {
+		return warn(link, "no NVIDIA GPU is on the PCI bus", "look at its seat and its power; a virtual machine must be given it")
+	}
+	return pass(link, fmt.Sprintf("%d NVIDIA GPUs are on the PCI bus", found))
+}
+
+const moduleVersionFile = "/proc/driver/nvidia/version"
+
+func (e *examination) module(context.Context) []Finding {
+	const link = "kernel module"
+	version, err := e.moduleVersion()
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(link, "it is not loaded: there is no "+moduleVersionFile, "run modprobe nvidia; dmesg says why it fails")
+	}
+	if err != nil {
+		return fail(link, err.Error(), "")
+	}
+	return pass(link, version+" is loaded")
+}
+
+// moduleLine is the first line of /proc/driver/nvidia/version: that of the
+// proprietary and of the open module.
+var moduleLine = regexp.MustCompile(`^NVRM version: .*?(\d+\.\d+(?:\.\d+)?)\s`)
+
+func (e *examination) moduleVersion() (string, error) {
+	text, err := e.Root.ReadFile(moduleVersionFile)
+	if err != nil {
+		return "", err
+	}
+	found := moduleLine.FindSubmatch(text)
+	if found == nil {
+		return "", fmt.Errorf("no version is in %s: %q", moduleVersionFile, text)
+	}
+	return string(found[1]), nil
+}
+
+func (e *examination) files(context.Context) []Finding {
+	const link = "driver files"
+	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
+	if err != nil {
+		return fail(link, err.Error(), "")
+	}
+	e.driver = &driver
+	_, version, _ := strings.Cut(path.Base(driver.NVML), ".so.")
+	// Some sandboxes have a library without a version.
+	if module, err := e.moduleVersion(); err == nil && strings.Contains(version, ".") && module != version {
+		return fail(link, fmt.Sprintf("%s is of another version than the kernel module %s", driver.NodePath(driver.NVML), module),
+			"reload the kernel module, or reboot the node: it is older than the files where they were upgraded")
+	}
+	return pass(link, driver.NodePath(driver.NVML))
+}
+
+// answers lets the driver's library tell of the GPUs, in a process that can be
+// lost.
+func (e *examination) answers(ctx context.Context) []Finding {
+	const link = "NVML"
+	if e.driver == nil {
+		return skip(link, "there is no library to ask")
+	}
+	ctx, enough := context.WithTimeout(ctx, lookWithin)
+	defer enough()
+	nvml.Run(ctx, nvml.Config{
+		Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library,
+		Interval: time.Second, CallWithin: answerWithin, Worker: e.Worker,
+	}, nil, func(r nvml.Report) {
+		switch r := r.(type) {
+		case nvml.Reading:
+			e.reading = &r
+			for uuid, p := range r.Probes {
+				e.health.Probe(uuid, p, time.Now())
+			}
+			enough()
+		case nvml.Probes, nvml.Telemetry, nvml.XID, nvml.Trouble:
+		}
+	})
+	switch {
+	case e.reading == nil:
+		return fail(link, fmt.Sprintf("it has told nothing within %s", lookWithin), "look for Xid in the kernel log; reboot the node")
+	case e.reading.Err != nil:
+		says := e.reading.Err.Error()
+		e.reading = nil
+		return fail(link, says, "")
+	}
+	driver := e.reading.Inventory.Driver
+	return pass(link, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", driver.Version, driver.CUDA, len(e.reading.Inventory.GPUs)))
+}
+
+func (e *examination) gpus(context.Context) []Finding {
+	const link = "GPUs"
+	if e.reading == nil {
+		return skip(link, "nobody tells of them")
+	}
+	var findings []Finding
+	for _, u := range e.reading.Inventory.Unreadable {
+		findings = append(findings, fail(link, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault), "look for its Xid in the kernel log")...)
+	}
+	for _, g := range e.reading.Inventory.GPUs {
+		if g.Fault != "" {
+			findings = append(findings, fail(link, named(g)+g.Fault, "look for its Xid in the kernel log")...)
+		} else if h := e.health.Health(g.UUID); h.Reason != "" {
+			findings = append(findings, fail(link, named(g)+h.Reason, "it heals by "+h.Heals)...)
+		}
+	}
+	switch {
+	case len(findings) > 0:
+		return findings
+	case len(e.reading.Inventory.GPUs) == 0:
+		return warn(link, "the driver has none", "")
+	}
+	return pass(link, "each answers, and has nothing against itself")
+}
+
+// parts looks for what containers are given.
+func (e *examination) parts(context.Context) []Finding {
+	const link = "CDI parts"
+	if e.reading == nil {
+		return skip(link, "nobody tells of the GPUs")
+	}
+	parts, err := cdi.Inspect(e.Root, *e.driver, e.reading.Inventory, e.settings.CDI.Features)
+	if err != nil {
+		return fail(link, oneLine(err), "")
+	}
+	var findings []Finding
+	for _, g := range e.reading.Inventory.GPUs {
+		if fault := parts.Faults[g.UUID]; fault != "" {
+			findings = append(findings, fail(link, named(g)+fault, "")...)
+		}
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(link, fmt.Sprintf("%d libraries and the device nodes are there", len(parts.Libraries)))
+}
+
+func named(g gpu.GPU) string { return fmt.Sprintf("GPU %d (%s): ", g.Index, g.UUID) }
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,89 @@
+package devicemanager
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// doctor runs gpucdi doctor on the node and returns what it says of each link.
+func (n *node) doctor(t *testing.T) (findings map[string]string, fails bool) {
+	t.Helper()
+	cmd := exec.Command(binary, "doctor", "--host-root", n.root, "--kubelet-dir", n.kubeletDir, "--cdi-dir", n.cdiDir,
+		"--address", n.address, "--config", n.config, "--node-name", "node")
+	cmd.Env = append(os.Environ(), n.driver.Env("")...)
+	out, err := cmd.Output()
+	t.Logf("gpucdi doctor: %v\n%s", err, out)
+	findings = map[string]string{}
+	var link string
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, " ") {
+			link = strings.TrimSpace(line[6:19])
+		}
+		findings[link] += line // with the advice in its own
+	}
+	return findings, err != nil
+}
+
+// On a node without a runtime that is all that the doctor finds; each thing
+// that breaks shows at its link, whether the agent runs or not.
+func TestDoctor(t *testing.T) {
+	n, k := both(t)
+	pod, held := n.admitted(t, k, "holder", 1)
+	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+	sick := n.uuids()[5]
+	for _, tc := range []struct {
+		name   string
+		happen func() error
+		link   string
+		says   string
+	}{
+		{"nothing", func() error { return nil }, "runtime", "not there"},
+		{"a GPU fails", func() error { return n.driver.Break(simdriver.Fault{GPU: sick, Return: unknownError}) }, "GPUs", "GPU 5"},
+		{"the driver hangs", func() error {
+			return n.driver.Update(func(s *simdriver.State) error {
+				s.Faults = []simdriver.Fault{{Func: "nvmlInit_v2", Hang: 1 << 40}}
+				return nil
+			})
+		}, "NVML", "unresponsive"},
+		{"the module is unloaded", func() error {
+			if err := n.driver.Mend(); err != nil {
+				return err
+			}
+			return n.driver.Unload()
+		}, "kernel module", "modprobe"},
+		{"a foreign spec", func() error {
+			if err := n.driver.Load(); err != nil {
+				return err
+			}
+			spec, err := os.ReadFile(filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json"))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(n.cdiDir, "foreign.json"), spec, 0o644)
+		}, "CDI spec", "foreign.json"},
+		{"the agent ends", func() error { n.stopAgent(t); return nil }, "agent", "no agent answers"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := tc.happen(); err != nil {
+				t.Fatal(err)
+			}
+			found, fails := n.doctor(t)
+			if said := found[tc.link]; !fails || !strings.HasPrefix(said, "fail") || !strings.Contains(said, tc.says) {
+				t.Errorf("%s: %s, want %q", tc.link, said, tc.says)
+			}
+			if tc.name != "nothing" {
+				return
+			}
+			for link, said := range found {
+				if link != "runtime" && !strings.HasPrefix(said, "pass") {
+					t.Errorf("%s: %s", link, said)
+				}
+			}
+		})
+	}
+}
