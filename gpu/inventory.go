@@ -54,6 +54,9 @@ type GPU struct {
 	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory
 	MIG               MIGMode           `json:"mig"`
 
+	// MIGDevices are what the GPU is cut into, by ascending Index.
+	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
+
 	// Links leads to every other GPU of the inventory that could be asked
 	// about, by the peer's Index.
 	Links []Link `json:"links,omitempty"`
@@ -87,9 +90,13 @@ type Unreadable struct {
 	Fault string `json:"fault"`
 }
 
-// Find returns the GPU with that UUID.
+// Find returns the GPU with that UUID, or the one that the MIG device with that
+// UUID is a part of.
 func (inv *Inventory) Find(uuid string) (GPU, bool) {
-	i := slices.IndexFunc(inv.GPUs, func(g GPU) bool { return g.UUID == uuid })
+	i := slices.IndexFunc(inv.GPUs, func(g GPU) bool {
+		_, part := find(g.MIGDevices, uuid)
+		return part || g.UUID == uuid
+	})
 	if i < 0 {
 		return GPU{}, false
 	}

@@ -17,11 +17,15 @@ func TestInventorySurvivesJSON(t *testing.T) {
 			UUID: "GPU-a", Index: 2, Minor: 3, PCIBusID: "0000:18:00.0", NUMANode: gpu.NUMAUnknown,
 			Product: "NVIDIA H100", Architecture: "Hopper", ComputeCapability: gpu.ComputeCapability{Major: 9, Minor: 0},
 			MemoryBytes: 85 << 30, MIG: gpu.MIGEnabled, Fault: "lost",
+			MIGDevices: []gpu.MIGDevice{{
+				UUID: "MIG-a", Index: 1, Profile: "1g.10gb+me", GPUInstance: 7, ComputeInstance: 2,
+				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: "gone",
+			}},
 			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}, {Peer: "GPU-c", PCIe: gpu.PCIeUnknown}},
 		}},
 		Unreadable: []gpu.Unreadable{{Index: 1, Fault: "gone"}},
 	}
-	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.GPUs[0])} {
+	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.GPUs[0]), reflect.ValueOf(want.GPUs[0].MIGDevices[0])} {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
 				t.Fatalf("%s is not set: this test would not see it get lost", v.Type().Field(i).Name)

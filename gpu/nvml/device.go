@@ -95,26 +95,13 @@ func (s session) readTraits(g *gpu.GPU, dev nvml.Device) error {
 			g.Architecture = architecture(arch)
 		}
 	}
-	g.MIG = gpu.MIGUnsupported
-	if s.has("nvmlDeviceGetMigMode") {
-		if current, _, ret := dev.GetMigMode(); known("MIG mode", ret) {
-			g.MIG = migMode(current)
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.readMIG(g, dev))...)
 }
 
 // has says whether the loaded driver is new enough for a function. Calling
 // one that it lacks would end the process: the symbols are bound lazily.
 func (s session) has(symbol string) bool {
 	return s.lib.Extensions().LookupSymbol(symbol) == nil
-}
-
-func migMode(current int) gpu.MIGMode {
-	if current == nvml.DEVICE_MIG_ENABLE {
-		return gpu.MIGEnabled
-	}
-	return gpu.MIGDisabled
 }
 
 func architecture(a nvml.DeviceArchitecture) gpu.Architecture {

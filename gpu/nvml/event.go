@@ -72,9 +72,10 @@ func (w *worker) tellEvent(data nvml.EventData) error {
 	if data.EventType != nvml.EventTypeXidCriticalError {
 		return nil
 	}
-	for uuid, dev := range w.devices {
-		if dev == data.Device {
-			return w.out.Encode(message{XID: &XID{GPU: uuid, Code: int(data.EventData)}, Waits: w.work.Interval})
+	for _, g := range w.latest.GPUs {
+		if w.devices[g.UUID] == data.Device {
+			xid := &XID{GPU: g.UUID, MIG: concerned(g, data.GpuInstanceId, data.ComputeInstanceId), Code: int(data.EventData)}
+			return w.out.Encode(message{XID: xid, Waits: w.work.Interval})
 		}
 	}
 	return nil

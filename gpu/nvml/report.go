@@ -29,7 +29,8 @@ type Telemetry map[string]gpu.Telemetry
 
 // XID is an error event of a GPU.
 type XID struct {
-	GPU  string // its UUID
+	GPU  string   // its UUID
+	MIG  []string `json:",omitempty"` // the MIG devices that it is about, by UUID; none: the whole GPU
 	Code int
 }
 

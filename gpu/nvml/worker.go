@@ -79,18 +79,22 @@ func (w *worker) asking(index int) error {
 	return w.marker.set(mark{calls: w.calls, index: index})
 }
 
-// whole says whether all GPUs were read without a fault.
+// whole says whether all GPUs and MIG devices were read without a fault.
 func whole(inv *gpu.Inventory) bool {
-	return inv != nil && len(inv.Unreadable) == 0 &&
-		!slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return g.Fault != "" })
+	return inv != nil && len(inv.Unreadable) == 0 && !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
+		return g.Fault != "" || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool { return m.Fault != "" })
+	})
 }
 
-// readInventory reads the GPUs, unless they have all been read well. NVML's
-// list of GPUs is made by its Init: what is plugged in later is for the next
-// process to see.
+// readInventory reads the GPUs, unless they have all been read well and are cut
+// as they were. NVML's list of GPUs is made by its Init: what is plugged in
+// later is for the next process to see.
 func (w *worker) readInventory() error {
 	if whole(w.latest) {
-		return nil
+		same, err := w.cutAsBefore()
+		if same || err != nil {
+			return err
+		}
 	}
 	inv, devices, err := w.inventory(w.work.Doubted, w.asking)
 	if err != nil {
@@ -100,6 +104,25 @@ func (w *worker) readInventory() error {
 		w.latest, w.devices, w.untold = inv, devices, true
 	}
 	return nil
+}
+
+// cutAsBefore says whether the MIG mode and the MIG devices of all GPUs are those
+// that were last read. Where no GPU is in MIG mode that is one call a GPU, and none
+// where it knows no MIG. A GPU that does not tell is for the probes to judge.
+func (w *worker) cutAsBefore() (bool, error) {
+	for _, g := range w.latest.GPUs {
+		if g.MIG == gpu.MIGUnsupported {
+			continue
+		}
+		if err := w.asking(g.Index); err != nil {
+			return false, err
+		}
+		now := g
+		if err := w.readMIG(&now, w.devices[g.UUID]); err == nil && !reflect.DeepEqual(now, g) {
+			return false, nil
+		}
+	}
+	return true, w.asking(nobody)
 }
 
 // trust lets the next round ask the GPUs that were left out, if they answer a
