@@ -22,7 +22,7 @@ var rooms = map[string]struct {
 	"gpu/health":      {nil, "a state machine that is fed: no clock, no driver"},
 	"gpu/nvml":        {[]string{"gpu", "gpu/health", "internal/host"}, "it yields inventories; what becomes of them is not its business"},
 	"cdi":             {[]string{"gpu", "internal/config", "internal/host"}, "a spec is a pure function of an inventory, the driver's files and what is asked for"},
-	"allocator":       {[]string{"gpu"}, "the plan is pure: no I/O and no RPC can slip into Allocate"},
+	"allocator":       {[]string{"gpu", "internal/config"}, "the plan is pure: no I/O and no RPC can slip into Allocate"},
 	"kubelet":         {[]string{"gpu", "allocator", "internal/config"}, "it serves a plan; it must not be able to reach the driver or the disk's specs"},
 	"runtime":         {[]string{"internal/host"}, "it only asks the runtime, and is asked by the agent"},
 	"status":          {[]string{"gpu"}, "it says what it is told, and could not find out by itself"},

@@ -147,7 +147,7 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 		case <-ctx.Done():
 			return false
 		case r := <-w.reports:
-			if len(n.gone(time.Now())) > 0 {
+			if len(n.overdue(time.Now())) > 0 {
 				replace(w.askHeld, struct{}{})
 			}
 			if n.hear(r, time.Now()) {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/apiserver"
-	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // The reasons of the node's Events.
@@ -37,28 +37,28 @@ func (a *Agent) findEvents() *apiserver.Events {
 	return apiserver.NewEvents(a.cfg.NodeName, client, a.log)
 }
 
-// tell makes Events of what became of GPUs, one for all that share a reason: a
-// driver that goes takes all of them with it.
-func (n *node) tell(changes []gpu.Change) {
+// tell makes Events of what became of devices, one for all that share a reason:
+// a driver that goes takes all of them with it.
+func (n *node) tell(changes []allocator.Change) {
 	var reasons []string
-	gpus := map[string][]gpu.GPU{}
+	devices := map[string][]allocator.Device{}
 	for _, c := range changes {
-		reason := c.GPU.Fault
+		reason := c.Device.Fault
 		if reason == "" && c.New {
 			continue // as it should be
 		}
-		if gpus[reason] == nil {
+		if devices[reason] == nil {
 			reasons = append(reasons, reason)
 		}
-		gpus[reason] = append(gpus[reason], c.GPU)
+		devices[reason] = append(devices[reason], c.Device)
 	}
 	for _, reason := range reasons {
-		n.agent.events.Record(n.event(reason, gpus[reason]))
+		n.agent.events.Record(n.event(reason, devices[reason]))
 	}
 }
 
-func (n *node) event(reason string, gpus []gpu.GPU) apiserver.Event {
-	who := named(gpus)
+func (n *node) event(reason string, devices []allocator.Device) apiserver.Event {
+	who := n.named(devices)
 	if reason == "" {
 		return apiserver.Event{Type: apiserver.Normal, Reason: gpuHealthy, Message: who + " healthy again"}
 	}
@@ -66,20 +66,21 @@ func (n *node) event(reason string, gpus []gpu.GPU) apiserver.Event {
 	if n.driverErr != nil {
 		e.Reason = gpuDriverFailed
 	}
-	if h := n.health.Health(gpus[0].UUID); h.Reason == reason {
+	if h := n.verdict(devices[0]); h.Reason == reason {
 		e.Message += "; it heals by " + h.Heals
 	}
 	return e
 }
 
-// named names GPUs as the subject of a sentence.
-func named(gpus []gpu.GPU) string {
-	if len(gpus) == 1 {
-		return fmt.Sprintf("GPU %d (%s, %s) is", gpus[0].Index, gpus[0].Product, gpus[0].UUID)
+// named names devices as the subject of a sentence.
+func (n *node) named(devices []allocator.Device) string {
+	if d := devices[0]; len(devices) == 1 {
+		g, _ := n.known.Find(d.GPU)
+		return fmt.Sprintf("GPU %s (%s, %s) is", d.Index, g.Product, d.ID)
 	}
 	var indexes []string
-	for _, g := range gpus {
-		indexes = append(indexes, fmt.Sprint(g.Index))
+	for _, d := range devices {
+		indexes = append(indexes, d.Index)
 	}
 	return "GPUs " + strings.Join(indexes, ", ") + " are"
 }

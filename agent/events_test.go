@@ -5,19 +5,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
 func TestEvent(t *testing.T) {
-	one := []gpu.GPU{{UUID: "GPU-a", Index: 5, Product: "NVIDIA H100"}}
-	several := append(one, gpu.GPU{UUID: "GPU-b", Index: 6})
+	known := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Product: "NVIDIA H100"}, {UUID: "GPU-b", Product: "NVIDIA A100"}}}
+	one := []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5"}}
+	several := append(one, allocator.Device{ID: "MIG-c", GPU: "GPU-b", Index: "6:1"})
 	for _, tc := range []struct {
-		reason string
-		gpus   []gpu.GPU
-		driver error
-		want   apiserver.Event
+		reason  string
+		devices []allocator.Device
+		driver  error
+		want    apiserver.Event
 	}{
 		{
 			"", one, nil,
@@ -30,16 +32,16 @@ func TestEvent(t *testing.T) {
 		},
 		{
 			"the driver is gone", several[1:], errors.New("gone"),
-			apiserver.Event{Type: apiserver.Warning, Reason: "GPUDriverFailed", Message: "GPU 6 (, GPU-b) is unhealthy: the driver is gone"},
+			apiserver.Event{Type: apiserver.Warning, Reason: "GPUDriverFailed", Message: "GPU 6:1 (NVIDIA A100, MIG-c) is unhealthy: the driver is gone"},
 		},
 		{
 			"", several, nil,
-			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6 are healthy again"},
+			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
 		},
 	} {
-		n := &node{health: &health.Tracker{}, driverErr: tc.driver}
+		n := &node{health: &health.Tracker{}, known: known, driverErr: tc.driver}
 		n.health.Event("GPU-a", 48, time.Now())
-		if got := n.event(tc.reason, tc.gpus); got != tc.want {
+		if got := n.event(tc.reason, tc.devices); got != tc.want {
 			t.Errorf("got  %+v\nwant %+v", got, tc.want)
 		}
 	}

@@ -2,22 +2,25 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
 // heldTimeout is what the kubelet may take to say who holds what.
 const heldTimeout = 5 * time.Second
 
-// releaseAfter is how long a GPU must be gone until it may be forgotten. The
-// kubelet may have chosen it for a pod just before, and panics when a device
-// that it has chosen is no longer listed.
+// releaseAfter is how long ago a device must have left its resource until it
+// may be forgotten. The kubelet may have chosen it for a pod just before, and
+// panics when a device that it has chosen is no longer listed.
 const releaseAfter = 10 * time.Second
 
-// watchHeld tells which GPUs pods hold whenever it is asked to, until ctx ends.
+// listing is a device under one of its resources.
+type listing struct{ resource, device string }
+
+// watchHeld tells which devices pods hold whenever it is asked to, until ctx ends.
 func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- []kubelet.Holder) {
 	said := ""
 	for {
@@ -30,7 +33,7 @@ func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- 
 		if err != nil {
 			if ctx.Err() == nil && err.Error() != said {
 				said = err.Error()
-				a.log.Warn("a GPU that is gone stays listed until the kubelet says that no pod holds it", "err", err)
+				a.log.Warn("a device that is gone stays listed until the kubelet says that no pod holds it", "err", err)
 			}
 			continue
 		}
@@ -48,32 +51,59 @@ func (a *Agent) held(ctx context.Context) ([]kubelet.Holder, error) {
 	return kubelet.Held(ctx, a.cfg.KubeletDir)
 }
 
-// gone are the GPUs that left the node a while ago, by UUID. They stay listed
-// as long as a pod may hold them.
-func (n *node) gone(at time.Time) map[string]bool {
-	gone := map[string]bool{}
-	for _, g := range n.known.GPUs {
-		if g.Fault == gpu.FaultGone && at.Sub(n.health.Health(g.UUID).Since) > releaseAfter {
-			gone[g.UUID] = true
+// noteLeft keeps since when each listed device that has left its resource has.
+func (n *node) noteLeft(at time.Time) {
+	left := map[listing]time.Time{}
+	for _, r := range n.listed {
+		for _, d := range r.Devices {
+			if l := (listing{r.Name, d.ID}); d.Left {
+				left[l] = at
+				if since, known := n.left[l]; known {
+					left[l] = since
+				}
+			}
 		}
 	}
-	return gone
+	n.left = left
 }
 
-// release forgets the GPUs that are gone and that no pod holds. It returns
-// whether there was one.
-func (n *node) release(held []kubelet.Holder, at time.Time) bool {
-	free := n.gone(at)
-	for _, h := range held {
-		if h.Resource == allocator.GPUResource {
-			delete(free, h.Device)
+// overdue are the devices that left their resource a while ago. They stay listed
+// as long as a pod may hold them.
+func (n *node) overdue(at time.Time) []listing {
+	var overdue []listing
+	for l, since := range n.left {
+		if at.Sub(since) > releaseAfter {
+			overdue = append(overdue, l)
 		}
 	}
-	for uuid := range free {
-		delete(n.away, uuid)
-		n.health.Forget(uuid)
-		n.log.Info("GPU is gone and no pod holds it: no longer listed", "gpu", uuid)
+	return overdue
+}
+
+// release frees the overdue devices that no pod holds. It returns whether there
+// was one.
+func (n *node) release(held []kubelet.Holder, at time.Time) bool {
+	for _, l := range n.overdue(at) {
+		if !slices.ContainsFunc(held, func(h kubelet.Holder) bool { return l == listing{h.Resource, h.Device} }) {
+			n.free[l] = true
+			n.log.Info("device has left and no pod holds it: no longer listed", "device", l.device, "resource", l.resource)
+		}
 	}
-	n.known = n.known.Without(free)
-	return len(free) > 0
+	return len(n.free) > 0
+}
+
+func (n *node) mayBeHeld(resource, device string) bool { return !n.free[listing{resource, device}] }
+
+// forgetGone drops what is gone and need not be listed any more.
+func (n *node) forgetGone() {
+	n.known = n.known.Forget(func(uuid string) bool {
+		return slices.ContainsFunc(n.listed, func(r *allocator.Resource) bool {
+			return r.Lists(uuid) && n.mayBeHeld(r.Name, uuid)
+		})
+	})
+	for uuid := range n.away {
+		if _, known := n.known.Find(uuid); !known {
+			delete(n.away, uuid)
+			n.health.Forget(uuid)
+		}
+	}
 }

@@ -30,7 +30,7 @@ type node struct {
 	settings config.Config
 
 	reading *nvml.Reading   // the latest; nil until the first
-	known   *gpu.Inventory  // every GPU that was read since the start
+	known   *gpu.Inventory  // all that was read since the start
 	away    map[string]bool // known GPUs that the latest reading lacks, by UUID
 	offered *gpu.Inventory  // as the kubelet was last told
 	health  *health.Tracker
@@ -38,6 +38,10 @@ type node struct {
 	modules modules
 
 	driverErr, specErr error // of the latest reconcile; both concern every GPU
+
+	listed []*allocator.Resource // as the kubelet was last told
+	left   map[listing]time.Time // since when listed devices have left their resource
+	free   map[listing]bool      // those that no pod holds, until the next reconcile
 }
 
 func newNode(a *Agent, settings config.Config, start func(func(context.Context) error)) *node {
@@ -51,6 +55,7 @@ func newNode(a *Agent, settings config.Config, start func(func(context.Context) 
 		health:  &health.Tracker{},
 		plugins: map[string]*kubelet.Plugin{},
 		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
+		free:    map[listing]bool{},
 	}
 	n.configure(settings)
 	return n
@@ -64,9 +69,7 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 		n.read(r, at)
 		return true
 	case nvml.XID:
-		class := n.health.Event(r.GPU, r.Code, at)
-		n.agent.metrics.XID(r.GPU, r.Code)
-		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "xid", r.Code, "class", class)
+		n.hearXID(r, at)
 	case nvml.Probes:
 		n.probe(r, at)
 	case nvml.Telemetry:
@@ -77,14 +80,41 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 	}
 	// Not every change of the directory tells of itself: a file system may have
 	// been mounted over it.
-	return n.agent.spec.Touched() || slices.ContainsFunc(n.offered.GPUs, func(g gpu.GPU) bool {
-		return (n.health.Health(g.UUID).Reason == "") != (g.Fault == "")
+	return n.agent.spec.Touched() || slices.ContainsFunc(n.offered.GPUs, n.outdated)
+}
+
+// outdated says whether the health of the GPU or of a MIG device in it is no
+// longer what the kubelet was told.
+func (n *node) outdated(g gpu.GPU) bool {
+	sick := n.health.Health(g.UUID).Reason != ""
+	return sick != (g.Fault != "") || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
+		return m.Fault != gpu.FaultGone && (sick || n.health.Health(m.UUID).Reason != "") != (m.Fault != "")
 	})
 }
 
+func (n *node) hearXID(r nvml.XID, at time.Time) {
+	n.agent.metrics.XID(r.GPU, r.Code)
+	about := r.MIG
+	if len(about) == 0 {
+		about = []string{r.GPU}
+	}
+	for _, uuid := range about {
+		class := n.health.Event(uuid, r.Code, at)
+		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "device", uuid, "xid", r.Code, "class", class)
+	}
+}
+
+// probe takes in looks at GPUs. Each is one at the GPU's MIG devices too: what
+// heals the GPU heals them.
 func (n *node) probe(probes nvml.Probes, at time.Time) {
 	for uuid, p := range probes {
 		n.health.Probe(uuid, p, at)
+		g, _ := n.known.Find(uuid)
+		for _, m := range g.MIGDevices {
+			if m.Fault != gpu.FaultGone {
+				n.health.Probe(m.UUID, p, at)
+			}
+		}
 	}
 }
 
@@ -111,6 +141,11 @@ func (n *node) read(r nvml.Reading, at time.Time) {
 			delete(n.away, g.UUID)
 			n.health.Returned(g.UUID, at)
 		}
+		for _, m := range g.MIGDevices {
+			if m.Fault == gpu.FaultGone { // made again, it is a new one
+				n.health.Forget(m.UUID)
+			}
+		}
 	}
 	n.probe(r.Probes, at)
 	n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
@@ -136,22 +171,31 @@ func (n *node) reconcile(ctx context.Context) {
 	if n.reading == nil {
 		return
 	}
+	n.forgetGone()
 	now, parts := n.inspect(ctx)
-	if len(n.offered.GPUs) > 0 {
-		n.offer(stillHealthy(n.offered, now))
-	}
+	after := n.plan(now)
+	n.offer(allocator.Withdraw(n.listed, after))
 	if n.specErr = n.writeSpec(now, parts); n.specErr != nil {
-		now = now.WithFaults(func(gpu.GPU) string { return oneLine(n.specErr) })
+		now = now.WithFaults(func(string) string { return oneLine(n.specErr) })
+		after = n.plan(now)
 	}
-	resources := n.offer(now)
-	n.report(now)
-	n.offered = now
-	n.publish(resources, parts)
+	n.offer(after)
+	n.report(after)
+	n.offered, n.listed = now, after
+	n.free = map[listing]bool{}
+	n.noteLeft(time.Now())
+	n.publish(parts)
 	n.agent.metrics.Reconciled(n.driverErr, n.specErr)
 }
 
-// inspect returns every known GPU with the faults that the driver and the
-// host give it, and the parts of their spec.
+// plan says what is to be listed.
+func (n *node) plan(now *gpu.Inventory) []*allocator.Resource {
+	planned := allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy)
+	return allocator.Retain(n.listed, planned, n.mayBeHeld)
+}
+
+// inspect returns all that is known with the faults that the driver and the host
+// give it, and the parts of their spec.
 func (n *node) inspect(ctx context.Context) (*gpu.Inventory, cdi.Parts) {
 	err := n.reading.Err
 	var parts cdi.Parts
@@ -164,11 +208,11 @@ func (n *node) inspect(ctx context.Context) (*gpu.Inventory, cdi.Parts) {
 	} else if n.reading.Err != nil && !cdi.DriverLoaded(n.agent.cfg.Node) {
 		n.modules.load(ctx, "nvidia")
 	}
-	return n.known.WithFaults(func(g gpu.GPU) string {
+	return n.known.WithFaults(func(uuid string) string {
 		if err != nil {
 			return oneLine(err)
 		}
-		return cmp.Or(n.health.Health(g.UUID).Reason, parts.Faults[g.UUID])
+		return cmp.Or(n.health.Health(uuid).Reason, parts.Faults[uuid])
 	}), parts
 }
 
@@ -193,9 +237,10 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 	return nil
 }
 
-// offer tells the kubelet, resource by resource, and returns what it told.
-func (n *node) offer(inv *gpu.Inventory) []*allocator.Resource {
-	resources := allocator.Plan(inv, cdi.AgentKind)
+// offer tells the kubelet, resource by resource. A resource that has no device
+// any more stays registered: then the node has none of it at once, where the
+// kubelet would go on counting those of a plugin that ends for minutes.
+func (n *node) offer(resources []*allocator.Resource) {
 	for _, resource := range resources {
 		plugin, running := n.plugins[resource.Name]
 		if !running {
@@ -209,33 +254,33 @@ func (n *node) offer(inv *gpu.Inventory) []*allocator.Resource {
 		}
 		plugin.Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy})
 	}
-	return resources
 }
 
-// report logs what became of each GPU since the kubelet was last told.
-func (n *node) report(now *gpu.Inventory) {
-	changes := gpu.Changes(n.offered, now)
+// report logs what became of each device since the kubelet was last told, and
+// makes Events of it.
+func (n *node) report(now []*allocator.Resource) {
+	changes := allocator.Changes(n.listed, now)
 	n.tell(changes)
 	for _, c := range changes {
-		log := n.log.With("gpu", c.GPU.UUID, "index", c.GPU.Index, "product", c.GPU.Product)
+		g, _ := n.known.Find(c.Device.GPU)
+		log := n.log.With("device", c.Device.ID, "resource", c.Resource, "index", c.Device.Index, "product", g.Product)
 		switch {
-		case c.GPU.Fault != "":
-			log.Error("GPU is unhealthy", "reason", c.GPU.Fault, "heals", n.health.Health(c.GPU.UUID).Heals)
+		case c.Device.Fault != "":
+			log.Error("device is unhealthy", "reason", c.Device.Fault, "heals", n.verdict(c.Device).Heals)
 		case c.New:
-			log.Info("GPU is offered")
+			log.Info("device is offered")
 		default:
-			log.Info("GPU is healthy again")
+			log.Info("device is healthy again")
 		}
 	}
 }
 
-// stillHealthy is before with the faults of now added: what may go on being
-// offered while the spec changes.
-func stillHealthy(before, now *gpu.Inventory) *gpu.Inventory {
-	return before.WithFaults(func(g gpu.GPU) string {
-		after, _ := now.Find(g.UUID)
-		return after.Fault
-	})
+// verdict is the health of a device, or of its GPU where that is what is wrong.
+func (n *node) verdict(d allocator.Device) health.Health {
+	if own := n.health.Health(d.ID); own.Reason != "" {
+		return own
+	}
+	return n.health.Health(d.GPU)
 }
 
 // noDriver is the fault of a GPU whose driver is not there any more; where one

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,7 @@ func (v *view) init(cfg Config) {
 }
 
 // publish leaves the state of the loop in the view.
-func (n *node) publish(resources []*allocator.Resource, parts cdi.Parts) {
+func (n *node) publish(parts cdi.Parts) {
 	before := n.agent.view.node.Load()
 	now := &status.Node{
 		Name:    before.Name,
@@ -53,10 +54,10 @@ func (n *node) publish(resources []*allocator.Resource, parts cdi.Parts) {
 		now.GPUs = append(now.GPUs, status.GPU{GPU: g})
 	}
 	var plugins []*kubelet.Plugin
-	for _, r := range resources {
+	for _, r := range n.listed {
 		plugins = append(plugins, n.plugins[r.Name])
 		for _, d := range r.Devices {
-			now.Devices = append(now.Devices, status.Device{ID: d.ID, Resource: r.Name, GPU: d.ID, Fault: n.fault(d, before)})
+			now.Devices = append(now.Devices, status.Device{ID: d.ID, Resource: r.Name, GPU: d.GPU, Fault: n.fault(d, before)})
 		}
 	}
 	n.agent.view.node.Store(now)
@@ -69,7 +70,7 @@ func (n *node) fault(d allocator.Device, before *status.Node) *status.Fault {
 	if d.Fault == "" {
 		return nil
 	}
-	h := n.health.Health(d.ID)
+	h := n.verdict(d)
 	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Since: h.Since}
 	if h.Reason == d.Fault {
 		f.Heals = h.Heals
@@ -90,15 +91,20 @@ const (
 	faultDriver     = "driver"      // the driver is not there, or not whole
 	faultSpec       = "spec"        // the CDI spec cannot be written, or cannot be used
 	faultDeviceNode = "device_node" // its device node is missing, or another's
+	faultMIG        = "mig"         // its GPU is cut as mig.strategy has no use for, or was just cut anew
+	faultLeft       = "left"        // it is no longer offered, but a pod may hold it
 )
 
 // category says in one word, of few, where a fault comes from.
 func (n *node) category(d allocator.Device) string {
-	read, _ := n.known.Find(d.ID)
-	switch h := n.health.Health(d.ID); {
+	switch h := n.verdict(d); {
 	case d.Fault == h.Reason:
 		return h.Category
-	case d.Fault == read.Fault:
+	case d.Left:
+		return faultLeft
+	case n.offered.Fault(d.ID) == "":
+		return faultMIG
+	case d.Fault == cmp.Or(n.known.Fault(d.ID), n.known.Fault(d.GPU)):
 		return faultUnreadable
 	case n.driverErr != nil:
 		return faultDriver

@@ -6,14 +6,20 @@ import "github.com/gpucdi/gpucdi/gpu"
 // their positions; higher is better. It is symmetric with a zero diagonal.
 type affinity [][]int64
 
-// The weights of what two GPUs have in common. Weights are added up over all
+// The weights of what two devices have in common. Weights are added up over all
 // pairs of a set; the steps between them are so large that for sets of up to
 // 300 devices one more NVLink outweighs any nearness over PCIe, and that
 // outweighs any number of shared NUMA nodes.
+//
+// Two MIG devices of one GPU outweigh the NVLinks of any two GPUs: a request for
+// several is packed onto few GPUs, and one for a single device, which leaves the
+// best together for others, comes from the GPU with the fewest left. So GPUs
+// stay free as a whole for as long as can be, to be cut anew.
 const (
 	perNUMANode int64 = 1
 	perPCIeStep int64 = 1 << 16
 	perNVLink   int64 = 1 << 36
+	perGPU      int64 = 1 << 42
 )
 
 // nearness counts the steps of each way over PCIe. The wide step below
@@ -30,21 +36,22 @@ var nearness = [...]int64{
 	gpu.SameBoard:    10,
 }
 
-func newAffinity(gpus []gpu.GPU) affinity {
-	position := make(map[string]int, len(gpus))
-	aff := matrix(len(gpus))
-	for i, g := range gpus {
-		position[g.UUID] = i
-	}
-	for i, g := range gpus {
-		for j := range i {
-			aff.raise(i, j, sameNUMANode(g, gpus[j]))
-		}
-	}
-	for i, g := range gpus {
+// newAffinity weighs each two devices by the GPUs that they are, or are a part
+// of.
+func newAffinity(owners []gpu.GPU) affinity {
+	aff := matrix(len(owners))
+	for i, g := range owners {
+		links := make(map[string]gpu.Link, len(g.Links))
 		for _, link := range g.Links {
-			if j, known := position[link.Peer]; known && j != i {
-				aff.raise(i, j, sameNUMANode(g, gpus[j])+linkWeight(link))
+			links[link.Peer] = link
+		}
+		for j, other := range owners {
+			switch {
+			case j == i:
+			case other.UUID == g.UUID:
+				aff.raise(i, j, perGPU+sameNUMANode(g, other))
+			default:
+				aff.raise(i, j, linkWeight(links[other.UUID])+sameNUMANode(g, other))
 			}
 		}
 	}

@@ -45,6 +45,12 @@ func (r *Resource) Lookup(ids []string) ([]Device, error) {
 	return devices, nil
 }
 
+// Lists says whether the resource has the device, be it unhealthy.
+func (r *Resource) Lists(id string) bool {
+	_, known := r.position[id]
+	return known
+}
+
 // positions returns the places of those ids that the resource knows,
 // ascending and with repetitions, and an error that names all others.
 func (r *Resource) positions(ids []string) ([]int, error) {

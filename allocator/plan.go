@@ -1,17 +1,32 @@
 package allocator
 
-import "github.com/gpucdi/gpucdi/gpu"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
+)
 
 // GPUResource is the resource that whole GPUs are offered under; it is the
 // name that users of NVIDIA GPUs already write into their pods.
 const GPUResource = "nvidia.com/gpu"
+
+// migResource is the resource of the MIG devices of a profile, as users know it:
+// "1g.5gb+me" is nvidia.com/mig-1g.5gb.me, since a name may have no "+".
+func migResource(profile string) string {
+	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
+}
 
 // Resource is one resource of the node with all its devices, the unhealthy
 // ones included: the kubelet must never lose sight of a device that a pod may
 // hold.
 type Resource struct {
 	Name    string
-	Devices []Device // in the inventory's order
+	Devices []Device // in the inventory's order; those that left come last
 
 	affinity affinity
 	position map[string]int // device ID → index in Devices
@@ -19,27 +34,127 @@ type Resource struct {
 
 // Device is one unit that the kubelet can hand out.
 type Device struct {
-	ID       string // what the kubelet calls it: the GPU's UUID
+	ID       string // what the kubelet calls it: the UUID of the GPU or MIG device
 	CDIName  string // what the runtime calls it: "gpucdi.dev/gpu=GPU-…"
+	GPU      string // the UUID of the GPU that it is, or is a part of
+	Index    string // what people call it: "5" a GPU, "5:1" a MIG device of it
 	NUMANode int    // gpu.NUMAUnknown when the platform does not tell
 	Fault    string // why it is unhealthy; empty when it is healthy
+
+	// Left: it is no longer one of the resource's, and listed only as long as
+	// a pod may hold it. It has a fault then.
+	Left bool
+
+	part instances
 }
+
+// instances are what a MIG device is made of.
+type instances struct{ gpu, compute int }
+
+// wholeGPU is the part of a GPU that is not cut.
+var wholeGPU = instances{-1, -1}
 
 // Plan says what a node with these GPUs offers. cdiKind is the CDI kind that
 // the node's specs are written under. There is always a GPUResource, with no
 // device when the node has none: a node whose driver comes later is the same
 // node.
-func Plan(inv *gpu.Inventory, cdiKind string) []*Resource {
-	devices := make([]Device, 0, len(inv.GPUs))
-	for _, g := range inv.GPUs {
-		devices = append(devices, Device{
-			ID:       g.UUID,
-			CDIName:  cdiKind + "=" + g.UUID,
-			NUMANode: g.NUMANode,
-			Fault:    g.Fault,
-		})
+func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy) []*Resource {
+	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}}
+	uneven := ""
+	if strategy == config.MIGSingle {
+		uneven = whyUneven(inv)
 	}
-	return []*Resource{newResource(GPUResource, devices, newAffinity(inv.GPUs))}
+	for _, g := range inv.GPUs {
+		if fault, whole := offeredWhole(g, strategy); whole {
+			d.add(GPUResource, g, Device{
+				ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU,
+				Fault: cmp.Or(g.Fault, fault, uneven),
+			})
+		}
+		for _, m := range g.MIGDevices {
+			if name := resourceOf(m, strategy); name != "" {
+				d.add(name, g, Device{
+					ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index), part: instances{m.GPUInstance, m.ComputeInstance},
+					Fault: cmp.Or(m.Fault, uneven),
+				})
+			}
+		}
+	}
+	resources := make([]*Resource, len(d.names))
+	for i, name := range d.names {
+		resources[i] = newResource(name, d.devices[name], newAffinity(d.owners[name]))
+	}
+	return resources
+}
+
+// draft collects devices by resource.
+type draft struct {
+	kind    string
+	names   []string // of the resources, in the order of their first devices
+	devices map[string][]Device
+	owners  map[string][]gpu.GPU // of the devices
+}
+
+func (d *draft) add(resource string, g gpu.GPU, one Device) {
+	one.CDIName, one.GPU, one.NUMANode = d.kind+"="+one.ID, g.UUID, g.NUMANode
+	one.Left = one.Fault == gpu.FaultGone
+	d.devices[resource] = append(d.devices[resource], one)
+	d.owners[resource] = append(d.owners[resource], g)
+	if !slices.Contains(d.names, resource) {
+		d.names = append(d.names, resource)
+	}
+}
+
+// offeredWhole says whether a GPU is listed as a whole, and with what fault. In
+// MIG mode a program that has the GPU and none of its MIG devices finds nothing
+// to use; so the GPU is either its MIG devices or, where the strategy has none,
+// there but of no use.
+func offeredWhole(g gpu.GPU, strategy config.MIGStrategy) (fault string, whole bool) {
+	switch {
+	case g.MIG != gpu.MIGEnabled:
+		return "", true
+	case strategy == config.MIGNone:
+		return "in MIG mode, in which it can only be given out in parts: set mig.strategy to single or mixed, or turn MIG mode off", true
+	}
+	return "", false
+}
+
+// resourceOf is the resource that a MIG device is offered under; empty for none.
+func resourceOf(m gpu.MIGDevice, strategy config.MIGStrategy) string {
+	switch {
+	case strategy == config.MIGSingle:
+		return GPUResource
+	case strategy == config.MIGMixed && m.Profile != "": // one that tells no profile is nobody's
+		return migResource(m.Profile)
+	}
+	return ""
+}
+
+// whyUneven says why the node's GPUs cannot be offered as a single kind of
+// device; empty when they can. What is gone, or a GPU that fails, does not
+// count: it would take the others with it.
+func whyUneven(inv *gpu.Inventory) string {
+	var whole, parts bool
+	var profiles []string
+	for _, g := range inv.GPUs {
+		if g.Fault != "" {
+			continue
+		}
+		whole = whole || g.MIG != gpu.MIGEnabled
+		parts = parts || g.MIG == gpu.MIGEnabled
+		for _, m := range g.MIGDevices {
+			if m.Fault != gpu.FaultGone && !slices.Contains(profiles, m.Profile) {
+				profiles = append(profiles, m.Profile)
+			}
+		}
+	}
+	switch {
+	case whole && parts:
+		return "mig.strategy is single, but only some of the GPUs are in MIG mode: make them all alike, or set it to mixed"
+	case len(profiles) > 1:
+		return "mig.strategy is single, but there are MIG devices of " + strings.Join(profiles, ", ") + ": cut all GPUs alike, or set it to mixed"
+	}
+	return ""
 }
 
 func newResource(name string, devices []Device, aff affinity) *Resource {

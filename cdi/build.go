@@ -22,23 +22,25 @@ const (
 	UserKind = "nvidia.com/gpu"
 )
 
-// AllDevices is the CDI device name that stands for every GPU at once.
+// AllDevices is the CDI device name that stands for every GPU at once, and for
+// every MIG device: who asks for all means all that the node has. A CUDA
+// program still uses but one MIG device, the first.
 const AllDevices = "all"
 
-// Name is a way to name a GPU in a spec.
+// Name is a way to name a GPU or a MIG device in a spec.
 type Name string
 
-// The ways to name a GPU.
+// The ways to name them: by "0" or "GPU-…", by "0:1" or "MIG-…".
 const (
 	ByIndex Name = "index"
 	ByUUID  Name = "uuid"
 )
 
-// Build makes the spec of kind for those GPUs of inv that are in parts, each
-// under all the given names, and for all the healthy ones together. A GPU with
-// a fault keeps its device: a pod may hold it. Build is pure: equal arguments
-// give equal specs. A spec without any device is not valid CDI, so no GPU at
-// all is an error.
+// Build makes the spec of kind for those GPUs and MIG devices of inv that are in
+// parts, each under all the given names, and for all the healthy ones together.
+// One with a fault keeps its device: a pod may hold it. Build is pure: equal
+// arguments give equal specs. A spec without any device is not valid CDI, so no
+// GPU at all is an error.
 func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.Spec, error) {
 	spec := &specs.Spec{
 		Kind: kind,
@@ -51,15 +53,15 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 		},
 	}
 	var all []Node
-	for _, g := range inv.GPUs {
-		nodes, ok := parts.GPUs[g.UUID]
+	for _, e := range entries(inv) {
+		nodes, ok := parts.GPUs[e.uuid]
 		if !ok {
 			continue
 		}
 		for _, name := range names {
-			spec.Devices = append(spec.Devices, device(name.of(g), nodes))
+			spec.Devices = append(spec.Devices, device(e.name(name), nodes))
 		}
-		if g.Fault == "" {
+		if e.fault == "" {
 			all = append(all, nodes...)
 		}
 	}
@@ -67,7 +69,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 		return nil, fmt.Errorf("building the CDI spec of %s: no GPU can be given out", kind)
 	}
 	if len(all) > 0 {
-		spec.Devices = append(spec.Devices, device(AllDevices, all))
+		spec.Devices = append(spec.Devices, device(AllDevices, distinct(all)))
 	}
 
 	version, err := specs.MinimumRequiredVersion(spec)
@@ -78,11 +80,41 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 	return spec, nil
 }
 
-func (n Name) of(g gpu.GPU) string {
-	if n == ByIndex {
-		return strconv.Itoa(g.Index)
+// entry is a GPU or a MIG device.
+type entry struct{ index, uuid, fault string }
+
+// entries are what can be given out. A GPU in MIG mode cannot: with its node
+// alone a program finds nothing to use.
+func entries(inv *gpu.Inventory) []entry {
+	var all []entry
+	for _, g := range inv.GPUs {
+		index := strconv.Itoa(g.Index)
+		if g.MIG != gpu.MIGEnabled {
+			all = append(all, entry{index, g.UUID, g.Fault})
+		}
+		for _, m := range g.MIGDevices {
+			all = append(all, entry{index + ":" + strconv.Itoa(m.Index), m.UUID, m.Fault})
+		}
 	}
-	return g.UUID
+	return all
+}
+
+func (e entry) name(n Name) string {
+	if n == ByIndex {
+		return e.index
+	}
+	return e.uuid
+}
+
+// distinct leaves each node out that came before: MIG devices share their GPU's.
+func distinct(nodes []Node) []Node {
+	var once []Node
+	for _, n := range nodes {
+		if !slices.Contains(once, n) {
+			once = append(once, n)
+		}
+	}
+	return once
 }
 
 func device(name string, nodes []Node) specs.Device {

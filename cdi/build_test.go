@@ -3,13 +3,15 @@ package cdi_test
 import (
 	"debug/elf"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/gpu"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -35,23 +37,48 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, format := range []cdi.Format{cdi.YAML, cdi.JSON} {
-		got, err := format.Marshal(spec)
-		if err != nil {
+		compare(t, spec, format, "two-gpus."+string(format))
+	}
+}
+
+// A GPU in MIG mode is there as its MIG devices alone.
+func TestBuildOfMIGDevices(t *testing.T) {
+	p := parts()
+	parent := p.GPUs["GPU-a"][0]
+	delete(p.GPUs, "GPU-a")
+	for uuid, minors := range map[string][2]int64{"MIG-a": {147, 148}, "MIG-b": {156, 157}, "MIG-c": {156, 158}} {
+		p.GPUs[uuid] = []cdi.Node{parent}
+		for _, minor := range minors {
+			p.GPUs[uuid] = append(p.GPUs[uuid], cdi.Node{Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor), Major: 236, Minor: minor})
+		}
+	}
+	spec, err := cdi.Build(cdi.UserKind, withMIG(), p, []cdi.Name{cdi.ByIndex, cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.ContainerEdits = specs.ContainerEdits{} // the other golden files have it
+	compare(t, spec, cdi.YAML, "mig.yaml")
+}
+
+// compare holds a spec against a golden file.
+func compare(t *testing.T, spec *specs.Spec, format cdi.Format, golden string) {
+	t.Helper()
+	golden = filepath.Join("testdata", golden)
+	got, err := format.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(golden, got, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		golden := filepath.Join("testdata", "two-gpus."+string(format))
-		if *update {
-			if err := os.WriteFile(golden, got, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(got) != string(want) {
-			t.Errorf("%s differs (go test ./cdi -update writes it):\n%s", golden, got)
-		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("%s differs (go test ./cdi -update writes it):\n%s", golden, got)
 	}
 }
 
@@ -76,9 +103,7 @@ func TestBuildGivesTheSameBytesEachTime(t *testing.T) {
 }
 
 func TestBuildKeepsAFaultyGPUButNotInAll(t *testing.T) {
-	faulty := inventory.WithFaults(func(g gpu.GPU) string {
-		return map[string]string{"GPU-a": "lost"}[g.UUID]
-	})
+	faulty := inventory.WithFaults(func(uuid string) string { return map[string]string{"GPU-a": "lost"}[uuid] })
 	spec, err := cdi.Build(cdi.AgentKind, faulty, parts(), []cdi.Name{cdi.ByUUID})
 	if err != nil {
 		t.Fatal(err)

@@ -8,22 +8,22 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Choose returns the parts with no GPUs but those that are named, in any of the
-// ways to name them. The error lists all names that are none.
+// Choose returns the parts with no GPUs and MIG devices but those that are named,
+// in any of the ways to name them. The error lists all names that are none.
 func (p Parts) Choose(inv *gpu.Inventory, names []string) (Parts, error) {
 	chosen := p
 	chosen.GPUs = map[string][]Node{}
 	unknown := slices.Clone(names)
 	var known []string
-	for _, g := range inv.GPUs {
+	for _, e := range entries(inv) {
 		for _, by := range []Name{ByIndex, ByUUID} {
-			name := by.of(g)
+			name := e.name(by)
 			if known = append(known, name); !slices.Contains(names, name) {
 				continue
 			}
 			unknown = slices.DeleteFunc(unknown, func(u string) bool { return u == name })
-			if nodes, ok := p.GPUs[g.UUID]; ok {
-				chosen.GPUs[g.UUID] = nodes
+			if nodes, ok := p.GPUs[e.uuid]; ok {
+				chosen.GPUs[e.uuid] = nodes
 			}
 		}
 	}

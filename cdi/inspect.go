@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/gpucdi/gpucdi/gpu"
@@ -13,8 +14,8 @@ type Parts struct {
 	Libraries []Library
 	Binds     []Bind
 	Control   []Node            // needed with any GPU
-	GPUs      map[string][]Node // by UUID; only those that can be given out whole
-	Faults    map[string]string // by UUID, why a GPU is not among GPUs
+	GPUs      map[string][]Node // by UUID, those of GPUs and of MIG devices; only what can be given out whole
+	Faults    map[string]string // by UUID, why one is not among GPUs
 }
 
 // Inspect collects the parts for the GPUs of inv from the node and its driver,
@@ -44,6 +45,9 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 		if g.PCIBusID == "" {
 			continue // its place was not read: the inventory holds the fault
 		}
+		if g.MIG == gpu.MIGEnabled {
+			continue // its MIG devices have its node
+		}
 		nodes, err := gpuNodes(node, majors, g, features)
 		if err != nil {
 			parts.Faults[g.UUID] = err.Error()
@@ -51,6 +55,7 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 		}
 		parts.GPUs[g.UUID] = nodes
 	}
+	parts.inspectMIG(node, majors, inv)
 	return parts, nil
 }
 
@@ -68,4 +73,19 @@ func gpuNodes(node host.Root, majors majors, g gpu.GPU, features config.Features
 		nodes = append(nodes, drm...)
 	}
 	return nodes, nil
+}
+
+// inspectMIG adds the nodes of the MIG devices.
+func (p *Parts) inspectMIG(node host.Root, majors majors, inv *gpu.Inventory) {
+	caps, errCaps := readCapabilities(node)
+	for _, g := range inv.GPUs {
+		for _, m := range g.MIGDevices {
+			nodes, err := migNodes(node, majors, caps, g, m)
+			if err := cmp.Or(errCaps, err); err != nil {
+				p.Faults[m.UUID] = err.Error()
+				continue
+			}
+			p.GPUs[m.UUID] = nodes
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -238,6 +239,104 @@ func TestInspectNamesTheModulesThatAreNotLoaded(t *testing.T) {
 	var missing *cdi.NotLoadedError
 	if !errors.As(err, &missing) || missing.Module != "nvidia-uvm" {
 		t.Errorf("error %v", err)
+	}
+}
+
+// withMIG is the inventory with its first GPU cut in two, one of which is cut
+// again.
+func withMIG() *gpu.Inventory {
+	cut := *inventory
+	cut.GPUs = slices.Clone(inventory.GPUs)
+	cut.GPUs[0].MIG = gpu.MIGEnabled
+	cut.GPUs[0].MIGDevices = []gpu.MIGDevice{
+		{UUID: "MIG-a", Index: 0, Profile: "3g.20gb", GPUInstance: 1},
+		{UUID: "MIG-b", Index: 1, Profile: "1c.3g.20gb", GPUInstance: 2, ComputeInstance: 0},
+		{UUID: "MIG-c", Index: 2, Profile: "2c.3g.20gb", GPUInstance: 2, ComputeInstance: 1},
+	}
+	return &cut
+}
+
+// The minors go by the GPU's own minor number, not its index.
+const someCapabilities = "config 1\nmonitor 2\n" +
+	"gpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n" +
+	"gpu1/gi1/access 147\ngpu1/gi1/ci0/access 148\n" +
+	"gpu1/gi2/access 156\ngpu1/gi2/ci0/access 157\ngpu1/gi2/ci1/access 158\n"
+
+func migNode(t *testing.T) node {
+	t.Helper()
+	n := newNode(t)
+	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n236 nvidia-caps\n")
+	n.write(t, "proc/driver/nvidia-caps/mig-minors", someCapabilities)
+	return n
+}
+
+func TestInspectFindsTheCapabilitiesOfMIGDevices(t *testing.T) {
+	n := migNode(t)
+	parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), config.DefaultFeatures())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := cdi.Node{Path: "/dev/nvidia1", Major: 195, Minor: 1}
+	capability := func(minor int64) cdi.Node {
+		return cdi.Node{Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor), Major: 236, Minor: minor}
+	}
+	want := map[string][]cdi.Node{
+		"GPU-b": {{Path: "/dev/nvidia0", Major: 195, Minor: 0}},
+		"MIG-a": {parent, capability(147), capability(148)},
+		"MIG-b": {parent, capability(156), capability(157)},
+		"MIG-c": {parent, capability(156), capability(158)},
+	}
+	if !reflect.DeepEqual(parts.GPUs, want) || len(parts.Faults) != 0 {
+		t.Errorf("got %v, faults %v, want %v", parts.GPUs, parts.Faults, want)
+	}
+}
+
+func TestInspectRefusesAMIGDeviceThatIsNotWhole(t *testing.T) {
+	capNode := func(t *testing.T, n node, number uint64) {
+		t.Helper()
+		n.write(t, "dev/nvidia-caps/none", "")
+		if err := unix.Mknod(n.path("dev/nvidia-caps/nvidia-cap147"), unix.S_IFCHR|0o444, int(number)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const caps = "proc/driver/nvidia-caps/mig-minors"
+	for _, tc := range []struct {
+		name  string
+		spoil func(t *testing.T, n node)
+		want  map[string]string // parts of the faults
+	}{
+		{"no GPU instance", func(t *testing.T, n node) {
+			n.write(t, caps, strings.Replace(someCapabilities, "gpu1/gi1/access", "gpu1/gi9/access", 1))
+		}, map[string]string{"MIG-a": "has no gpu1/gi1/access"}},
+		{"no compute instance", func(t *testing.T, n node) {
+			n.write(t, caps, strings.Replace(someCapabilities, "gpu1/gi2/ci1/access 158", "", 1))
+		}, map[string]string{"MIG-c": "has no gpu1/gi2/ci1/access"}},
+		{"no capabilities", func(t *testing.T, n node) { n.remove(t, caps) },
+			map[string]string{"MIG-a": "mig-minors", "MIG-b": "mig-minors", "MIG-c": "mig-minors"}},
+		{"no major number", func(t *testing.T, n node) {
+			n.write(t, "proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n")
+		}, map[string]string{"MIG-a": "nvidia-caps", "MIG-b": "nvidia-caps", "MIG-c": "nvidia-caps"}},
+		{"another device's node", func(t *testing.T, n node) { capNode(t, n, unix.Mkdev(236, 99)) },
+			map[string]string{"MIG-a": "nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu1/mig/gi1/access"}},
+		{"a node that is right", func(t *testing.T, n node) { capNode(t, n, unix.Mkdev(236, 147)) }, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := migNode(t)
+			tc.spoil(t, n)
+			parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), config.DefaultFeatures())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, uuid := range []string{"GPU-b", "MIG-a", "MIG-b", "MIG-c"} {
+				fault, want := parts.Faults[uuid], tc.want[uuid]
+				if (fault == "") != (want == "") || !strings.Contains(fault, want) {
+					t.Errorf("%s: fault %q, want %q", uuid, fault, want)
+				}
+				if _, given := parts.GPUs[uuid]; given == (fault != "") {
+					t.Errorf("%s: nodes %v with the fault %q", uuid, parts.GPUs[uuid], fault)
+				}
+			}
+		})
 	}
 }
 

@@ -23,6 +23,18 @@ func FuzzParseMajors(f *testing.F) {
 	})
 }
 
+func FuzzParseCapabilities(f *testing.F) {
+	f.Add([]byte("config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\n"))
+	f.Add([]byte("gpu0/gi0/access -1\n 5\ngpu0/gi1/access\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for name, minor := range parseCapabilities(data) {
+			if minor < 0 || minor > 1<<31-1 || strings.ContainsAny(name, " \n") {
+				t.Errorf("%q has minor %d", name, minor)
+			}
+		}
+	})
+}
+
 func TestParseKernelVersion(t *testing.T) {
 	for text, want := range map[string]string{
 		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\nGCC version:  gcc version 12.2.0\n": "580.95.05",

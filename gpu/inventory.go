@@ -102,3 +102,12 @@ func (inv *Inventory) Find(uuid string) (GPU, bool) {
 	}
 	return inv.GPUs[i], true
 }
+
+// Fault returns the fault of the GPU or MIG device with that UUID.
+func (inv *Inventory) Fault(uuid string) string {
+	g, _ := inv.Find(uuid)
+	if m, part := find(g.MIGDevices, uuid); part {
+		return m.Fault
+	}
+	return g.Fault
+}

@@ -30,7 +30,8 @@ func newGenerateCommand() *cobra.Command {
 		Use:   "generate",
 		Short: "Write a CDI spec of the node's GPUs",
 		Long: `Write a CDI spec of the node's GPUs, for nerdctl, podman and docker, which take
-its devices by --device nvidia.com/gpu=0, =GPU-… or =all.`,
+its devices by --device nvidia.com/gpu=0, =GPU-… or =all. A GPU in MIG mode is
+there as its MIG devices: =0:1 or =MIG-….`,
 		Example: `  gpucdi generate
   gpucdi generate --output /etc/cdi/nvidia.yaml
   gpucdi generate --check /etc/cdi/nvidia.yaml`,
@@ -113,11 +114,20 @@ func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
 		}
 	}
 	healthy := &gpu.Inventory{Driver: reading.Inventory.Driver}
-	for _, found := range reading.Inventory.WithFaults(func(f gpu.GPU) string { return parts.Faults[f.UUID] }).GPUs {
+	for _, found := range reading.Inventory.WithFaults(func(uuid string) string { return parts.Faults[uuid] }).GPUs {
 		if found.Fault != "" {
 			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", found.Fault)
 			continue
 		}
+		if found.MIG == gpu.MIGEnabled && len(found.MIGDevices) == 0 {
+			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", "in MIG mode, but not cut into MIG devices")
+		}
+		found.MIGDevices = slices.DeleteFunc(found.MIGDevices, func(m gpu.MIGDevice) bool {
+			if m.Fault != "" {
+				log.Warn("MIG device left out", "mig", m.UUID, "index", fmt.Sprintf("%d:%d", found.Index, m.Index), "reason", m.Fault)
+			}
+			return m.Fault != ""
+		})
 		healthy.GPUs = append(healthy.GPUs, found)
 	}
 	for _, u := range reading.Inventory.Unreadable {

@@ -12,6 +12,7 @@ import (
 // Config is what holds on one node.
 type Config struct {
 	CDI    CDI    `yaml:"cdi"`
+	MIG    MIG    `yaml:"mig"`
 	Health Health `yaml:"health"`
 }
 
@@ -29,6 +30,21 @@ type PassBy string
 const (
 	ByField      PassBy = "field"      // the CRI's own field: containerd 1.7.2, CRI-O 1.28
 	ByAnnotation PassBy = "annotation" // what came before it: containerd 1.7.0, CRI-O 1.24
+)
+
+// MIG says how MIG devices are offered.
+type MIG struct {
+	Strategy MIGStrategy `yaml:"strategy"`
+}
+
+// MIGStrategy is under which resources MIG devices are offered.
+type MIGStrategy string
+
+// The strategies.
+const (
+	MIGNone   MIGStrategy = "none"   // not at all
+	MIGSingle MIGStrategy = "single" // as GPUs, on a node that is cut alike throughout
+	MIGMixed  MIGStrategy = "mixed"  // each profile as a resource of its own
 )
 
 // Health says how the node's GPUs are watched.
@@ -58,6 +74,7 @@ type XIDs struct {
 func Default() Config {
 	return Config{
 		CDI: CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
+		MIG: MIG{Strategy: MIGNone},
 		Health: Health{
 			ProbeInterval: 5 * time.Second,
 			QuietPeriod:   time.Minute,
@@ -78,6 +95,9 @@ func (c Config) validate() error {
 		if !slices.Contains([]PassBy{ByField, ByAnnotation}, by) {
 			errs = append(errs, fmt.Errorf("cdi.passBy has %q, want %q or %q", by, ByField, ByAnnotation))
 		}
+	}
+	if !slices.Contains([]MIGStrategy{MIGNone, MIGSingle, MIGMixed}, c.MIG.Strategy) {
+		errs = append(errs, fmt.Errorf("mig.strategy is %q, want %q, %q or %q", c.MIG.Strategy, MIGNone, MIGSingle, MIGMixed))
 	}
 	if d := c.Health.ProbeInterval; d < time.Second {
 		errs = append(errs, fmt.Errorf("health.probeInterval is %s, want at least 1s", d))

@@ -24,10 +24,11 @@ func parse(t *testing.T, text string, node config.Node) config.Config {
 }
 
 func TestParse(t *testing.T) {
-	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nhealth: {probeInterval: 1m30s}\n", config.Node{})
+	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nmig: {strategy: mixed}\nhealth: {probeInterval: 1m30s}\n", config.Node{})
 	want := config.Default()
 	want.CDI.Features = config.Features{config.Video, config.Display}
 	want.CDI.PassBy = []config.PassBy{config.ByAnnotation}
+	want.MIG.Strategy = config.MIGMixed
 	want.Health.ProbeInterval = 90 * time.Second
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -102,6 +103,7 @@ func TestParseNamesEveryProblemAtOnce(t *testing.T) {
 apiVersion: v2
 kind: Node
 cdi: {features: [compute, gaming, raytracing], passBy: [hook]}
+mig: {strategy: both}
 cid: {}
 health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
 nodes:
@@ -113,8 +115,8 @@ nodes:
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"hook"`, "cid", "1ms", "-1s", "often", "79",
-		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 11", "field quiet not found"} {
+	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"hook"`, `"both"`, "cid", "1ms", "-1s", "often", "79",
+		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 12", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}

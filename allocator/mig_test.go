@@ -1,0 +1,138 @@
+package allocator
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+// cut is a node of GPUs, four a NUMA node, where each is in MIG mode that has
+// profiles, "" for none: the MIG devices of GPU-2 are MIG-2.0, MIG-2.1 and so on.
+func cut(profiles ...[]string) *gpu.Inventory {
+	inv := &gpu.Inventory{}
+	for i, of := range profiles {
+		g := gpu.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, NUMANode: i / 4, MIG: gpu.MIGDisabled}
+		for j, profile := range of {
+			g.MIG = gpu.MIGEnabled
+			if profile != "" {
+				g.MIGDevices = append(g.MIGDevices, gpu.MIGDevice{
+					UUID: fmt.Sprintf("MIG-%d.%d", i, j), Index: j, Profile: profile, GPUInstance: 7 + j})
+			}
+		}
+		inv.GPUs = append(inv.GPUs, g)
+	}
+	return inv
+}
+
+func times(n int, profile string) []string { return slices.Repeat([]string{profile}, n) }
+
+// listed writes resources as "resource: device device!", where ! is for unhealthy.
+func listed(resources []*Resource) []string {
+	var lines []string
+	for _, r := range resources {
+		line := strings.TrimPrefix(r.Name, "nvidia.com/") + ":"
+		for _, d := range r.Devices {
+			line += " " + d.ID
+			if d.Fault != "" {
+				line += "!"
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func TestPlanByStrategy(t *testing.T) {
+	alike := cut(times(2, "3g.20gb"), times(2, "3g.20gb"))
+	mixed := cut([]string{"1g.5gb+me", "1c.3g.20gb"}, nil, []string{"1g.5gb"}, []string{""})
+	for _, tc := range []struct {
+		name     string
+		inv      *gpu.Inventory
+		strategy config.MIGStrategy
+		want     []string
+		says     string // the fault of the unhealthy
+	}{
+		{"none, no MIG", cut(nil, nil), config.MIGNone, []string{"gpu: GPU-0 GPU-1"}, ""},
+		{"none", mixed, config.MIGNone, []string{"gpu: GPU-0! GPU-1 GPU-2! GPU-3!"}, "mig.strategy"},
+		{"single, no MIG", cut(nil, nil), config.MIGSingle, []string{"gpu: GPU-0 GPU-1"}, ""},
+		{"single", alike, config.MIGSingle, []string{"gpu: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
+		{"single, one GPU not cut yet", cut(times(1, "7g.40gb"), []string{""}), config.MIGSingle, []string{"gpu: MIG-0.0"}, ""},
+		{"single, not all in MIG mode", cut(times(1, "7g.40gb"), nil), config.MIGSingle, []string{"gpu: MIG-0.0! GPU-1!"}, "some of the GPUs"},
+		{"single, two profiles", cut(times(1, "7g.40gb"), times(1, "1g.5gb")), config.MIGSingle, []string{"gpu: MIG-0.0! MIG-1.0!"}, "7g.40gb, 1g.5gb"},
+		{"mixed", mixed, config.MIGMixed, []string{"gpu: GPU-1", "mig-1g.5gb.me: MIG-0.0", "mig-1c.3g.20gb: MIG-0.1", "mig-1g.5gb: MIG-2.0"}, ""},
+		{"mixed, no GPU is whole", alike, config.MIGMixed, []string{"gpu:", "mig-3g.20gb: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			resources := Plan(tc.inv, testKind, tc.strategy)
+			if got := listed(resources); !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			for _, r := range resources {
+				for _, d := range r.Devices {
+					if d.Fault != "" && (tc.says == "" || !strings.Contains(d.Fault, tc.says)) {
+						t.Errorf("%s: %q, want %q", d.ID, d.Fault, tc.says)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestSingleIsNotSpoiledByWhatFailsOrIsGone(t *testing.T) {
+	inv := cut(times(1, "7g.40gb"), nil, []string{"7g.40gb", "1g.5gb"})
+	inv.GPUs[1].Fault = "lost"
+	inv.GPUs[2].MIGDevices[1].Fault = gpu.FaultGone
+	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.1!"}
+	if got := listed(Plan(inv, testKind, config.MIGSingle)); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPlanOfAMIGDevice(t *testing.T) {
+	inv := cut(nil, nil, nil, nil, times(1, "1g.5gb"))
+	got := Plan(inv, testKind, config.MIGMixed)[1].Devices
+	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Index: "4:0", NUMANode: 1, part: instances{7, 0}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// MIG devices are packed onto few GPUs, so that others stay free as a whole.
+func TestPreferPacksMIGDevices(t *testing.T) {
+	inv := cut(times(3, "1g.5gb"), times(4, "1g.5gb"), times(2, "1g.5gb"))
+	for i, g := range inv.GPUs { // the links of any two GPUs are no reason to spread
+		for _, other := range inv.GPUs {
+			if other.UUID != g.UUID {
+				inv.GPUs[i].Links = append(inv.GPUs[i].Links, gpu.Link{Peer: other.UUID, NVLinks: 36, PCIe: gpu.SameBoard})
+			}
+		}
+	}
+	r := Plan(inv, testKind, config.MIGMixed)[1]
+	var all []string
+	for _, d := range r.Devices {
+		all = append(all, d.ID)
+	}
+	for _, tc := range []struct {
+		name      string
+		available []string
+		size      int
+		want      []string
+	}{
+		{"one from the GPU with the fewest left", all, 1, []string{"MIG-2.0"}},
+		{"two of one GPU, and no other GPU is broken into", all, 2, []string{"MIG-2.0", "MIG-2.1"}},
+		{"four of one GPU", all, 4, []string{"MIG-1.0", "MIG-1.1", "MIG-1.2", "MIG-1.3"}},
+		{"two where two GPUs have one each and one has two", []string{"MIG-0.0", "MIG-1.0", "MIG-2.0", "MIG-2.1"}, 2, []string{"MIG-2.0", "MIG-2.1"}},
+		{"one where a GPU has its last", []string{"MIG-0.0", "MIG-0.1", "MIG-1.3"}, 1, []string{"MIG-1.3"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got, err := r.Prefer(tc.available, nil, tc.size); err != nil || !slices.Equal(got, tc.want) {
+				t.Errorf("Prefer = %v, %v; want %v", got, err, tc.want)
+			}
+		})
+	}
+}
