@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -19,7 +20,7 @@ func newListCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "Show the node's GPUs and how they are linked",
+		Short: "Show the node's GPUs, their MIG devices and how they are linked",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "table" && format != "json" {
@@ -57,10 +58,39 @@ func writeTables(w io.Writer, inv *gpu.Inventory) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return len(g.MIGDevices) > 0 }) {
+		if err := writeMIG(w, inv); err != nil {
+			return err
+		}
+	}
 	if len(inv.GPUs) < 2 {
 		return nil
 	}
 	return writeLinks(w, inv)
+}
+
+// writeMIG shows what the GPUs are cut into. GI and CI are the GPU instance and
+// the compute instance, as nvidia-smi mig calls them.
+func writeMIG(w io.Writer, inv *gpu.Inventory) error {
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MIG\tUUID\tPROFILE\tMEMORY\tGI\tCI\tSLICES\tFAULT")
+	for _, g := range inv.GPUs {
+		for _, m := range g.MIGDevices {
+			fmt.Fprintf(table, "%d:%d\t%s\t%s\t%.1f GiB\t%d\t%d\t%s\t%s\n",
+				g.Index, m.Index, m.UUID, orDash(m.Profile), float64(m.MemoryBytes)/(1<<30),
+				m.GPUInstance, m.ComputeInstance, span(m.Placement), orDash(m.Fault))
+		}
+	}
+	return table.Flush()
+}
+
+// span is the memory slices of a placement, the first and the last.
+func span(p gpu.Placement) string {
+	if p.Size == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d-%d", p.Start, p.Start+p.Size-1)
 }
 
 // writeLinks shows how each GPU reaches each other, as nvidia-smi topo -m does.

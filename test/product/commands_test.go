@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -81,6 +82,12 @@ type inventory struct {
 			Peer, PCIe string
 			NVLinks    int
 		}
+		MIGDevices []struct {
+			UUID, Profile, Fault                string
+			Index, GPUInstance, ComputeInstance int
+			MemoryBytes                         uint64
+			Placement                           struct{ Start, Size int }
+		}
 	}
 	Unreadable []struct {
 		Index int
@@ -108,6 +115,8 @@ func TestCommands(t *testing.T) {
 	}{
 		{"list tells all that the driver and the host say", listTells},
 		{"list shows links", listShowsLinks},
+		{"list shows MIG devices", listShowsMIG},
+		{"a MIG device that is not whole is left out", migNotWhole},
 		{"a GPU that fails is reported and the others are served", oneFails},
 		{"the specs of every profile", everyProfile},
 		{"generate gives the same bytes each time", sameBytes},
@@ -174,6 +183,61 @@ func listShowsLinks(t *testing.T, binary string) {
 		if g.NUMANode != -1 || g.MIG != "unsupported" {
 			t.Errorf("%s: NUMA node %d, MIG %s", g.UUID, g.NUMANode, g.MIG)
 		}
+	}
+}
+
+func listShowsMIG(t *testing.T, binary string) {
+	profile := simdriver.A100MIG()
+	h := newHost(t, binary, profile)
+	if err := h.driver.Partition(profile.GPUs[4].UUID, "1g.5gb+me", "1c.3g.20gb"); err != nil {
+		t.Fatal(err)
+	}
+	state := h.driver.State()
+	for i, g := range h.list(t).GPUs {
+		if mode := map[int]string{0: "disabled", 1: "enabled"}[state.GPUs[i].MIGMode]; g.MIG != mode {
+			t.Errorf("GPU %d: MIG is %s, want %s", i, g.MIG, mode)
+		}
+		if len(g.MIGDevices) != len(state.GPUs[i].MIG) {
+			t.Fatalf("GPU %d: %+v, want %+v", i, g.MIGDevices, state.GPUs[i].MIG)
+		}
+		for j, m := range g.MIGDevices {
+			w := state.GPUs[i].MIG[j]
+			got := fmt.Sprint(m.UUID, m.Index, m.GPUInstance, m.ComputeInstance, m.Placement.Start, m.Fault)
+			if want := fmt.Sprint(w.UUID, j, w.GPUInstance, w.CI, w.Start, ""); got != want {
+				t.Errorf("MIG device %d:%d is %s, want %s", i, j, got, want)
+			}
+		}
+	}
+	table := h.must(t, "list")
+	for _, row := range []string{
+		fmt.Sprintf("0:6  %s  1g.5gb      4.8 GiB   13  0   6-6", state.GPUs[0].MIG[6].UUID),
+		fmt.Sprintf("2:0  %s  3g.20gb     19.6 GiB  1   0   4-7", state.GPUs[2].MIG[0].UUID),
+		fmt.Sprintf("4:0  %s  1c.3g.20gb  19.6 GiB  1   0   4-7", state.GPUs[4].MIG[0].UUID),
+		fmt.Sprintf("4:1  %s  1g.5gb+me   4.8 GiB   7   0   0-0", state.GPUs[4].MIG[1].UUID),
+	} {
+		if !strings.Contains(table, row) {
+			t.Errorf("%q is not in\n%s", row, table)
+		}
+	}
+}
+
+func migNotWhole(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.A100MIG())
+	gpus := h.driver.State().GPUs
+	minors := filepath.Join(h.root, "proc/driver/nvidia-caps/mig-minors")
+	without := strings.Replace(read(t, h, "proc/driver/nvidia-caps/mig-minors"), "gpu0/gi8/ci0/access", "gpu0/gi8/other", 1)
+	if err := os.WriteFile(minors, []byte(without), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	_, spec, warning := h.run(t, "generate", "--names", "uuid")
+	for _, m := range gpus[0].MIG {
+		bad := m.GPUInstance == 8
+		if strings.Contains(spec, m.UUID) == bad || strings.Contains(warning, m.UUID) != bad {
+			t.Errorf("%s of GPU instance %d; the warnings are %s", m.UUID, m.GPUInstance, warning)
+		}
+	}
+	if !strings.Contains(warning, "gpu0/gi8/ci0/access") || !strings.Contains(warning, "not cut into MIG devices") {
+		t.Errorf("the warnings are %s", warning)
 	}
 }
 
@@ -246,21 +310,65 @@ func everyProfile(t *testing.T, binary string) {
 				nodes[d.Name] = append(nodes[d.Name], fmt.Sprintf("%s %s %d:%d", n.Path, n.Type, n.Major, n.Minor))
 			}
 		}
-		var all []string
-		for i, g := range h.driver.State().GPUs {
-			want := []string{fmt.Sprintf("/dev/nvidia%d c 195:%d", g.Minor, g.Minor)}
-			if !slices.Equal(nodes[fmt.Sprint(i)], want) || !slices.Equal(nodes[g.UUID], want) {
-				t.Errorf("%s: GPU %d has %v and %v, want %v", profile.Name, i, nodes[fmt.Sprint(i)], nodes[g.UUID], want)
-			}
-			all = append(all, want...)
-		}
-		if !slices.Equal(nodes["all"], all) {
-			t.Errorf("%s: all is %v", profile.Name, nodes["all"])
+		want := wantNodes(t, h)
+		if !reflect.DeepEqual(nodes, want) {
+			t.Errorf("%s: the devices and their nodes are\n%v\nwant\n%v", profile.Name, nodes, want)
 		}
 		if spec.CDIVersion != "0.5.0" {
 			t.Errorf("%s: CDI version %s", profile.Name, spec.CDIVersion)
 		}
 	}
+}
+
+// wantNodes are the device nodes that the driver's own files ask for, by the
+// name of the CDI device.
+func wantNodes(t *testing.T, h host) map[string][]string {
+	t.Helper()
+	major := ""
+	for line := range strings.Lines(read(t, h, "proc/devices")) {
+		if number, name, _ := strings.Cut(strings.TrimSpace(line), " "); name == "nvidia-caps" {
+			major = number
+		}
+	}
+	want := map[string][]string{}
+	add := func(nodes []string, names ...string) {
+		for _, name := range append(names, "all") {
+			for _, n := range nodes {
+				if !slices.Contains(want[name], n) {
+					want[name] = append(want[name], n)
+				}
+			}
+		}
+	}
+	for i, g := range h.driver.State().GPUs {
+		nodes := []string{fmt.Sprintf("/dev/nvidia%d c 195:%d", g.Minor, g.Minor)}
+		if g.MIGMode != 1 {
+			add(nodes, fmt.Sprint(i), g.UUID)
+			continue
+		}
+		for j, m := range g.MIG {
+			instance := fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig/gi%d", g.Minor, m.GPUInstance)
+			with := slices.Clone(nodes)
+			for _, file := range []string{instance + "/access", fmt.Sprintf("%s/ci%d/access", instance, m.CI)} {
+				var minor int
+				if _, err := fmt.Sscanf(read(t, h, file), "DeviceFileMinor: %d", &minor); err != nil {
+					t.Fatal(err)
+				}
+				with = append(with, fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d c %s:%d", minor, major, minor))
+			}
+			add(with, fmt.Sprintf("%d:%d", i, j), m.UUID)
+		}
+	}
+	return want
+}
+
+func read(t *testing.T, h host, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(h.root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 func sameBytes(t *testing.T, binary string) {
