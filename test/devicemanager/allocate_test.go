@@ -18,7 +18,6 @@ func TestProfiles(t *testing.T) {
 		hints   map[int]int // by GPUs asked for, how many hints name one NUMA node only
 	}{
 		{simdriver.H100x8(), 2, map[int]int{1: 2, 4: 2, 5: 0}},
-		{simdriver.A100MIG(), 2, map[int]int{4: 2}},
 		{simdriver.PCIe4(), 2, map[int]int{2: 2, 3: 0}},
 		{simdriver.GPUs16(), 2, map[int]int{8: 2, 9: 0}},
 		{simdriver.GTX1060x2(), 1, nil},

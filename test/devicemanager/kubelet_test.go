@@ -110,8 +110,11 @@ func quantity(list v1.ResourceList) int64 {
 }
 
 // newPod makes a pod of one container with so many GPUs.
-func newPod(name string, gpus int) *v1.Pod {
-	list := v1.ResourceList{gpuResource: *resource.NewQuantity(int64(gpus), resource.DecimalSI)}
+func newPod(name string, gpus int) *v1.Pod { return podWith(name, gpuResource, gpus) }
+
+// podWith makes a pod of one container with so many of a resource.
+func podWith(name string, of v1.ResourceName, count int) *v1.Pod {
+	list := v1.ResourceList{of: *resource.NewQuantity(int64(count), resource.DecimalSI)}
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-of-" + name)},
 		Spec: v1.PodSpec{Containers: []v1.Container{{

@@ -211,10 +211,9 @@ func (n *node) uuids() (ids []string) {
 	return ids
 }
 
-// resolve does what a runtime does with the kubelet's request, once from each
-// of its two forms, and returns the UUIDs of the GPUs whose device nodes the
-// container gets.
-func (n *node) resolve(t *testing.T, r request) []string {
+// injected does what a runtime does with the kubelet's request, once from each
+// of its two forms, and returns the device nodes that the container gets.
+func (n *node) injected(t *testing.T, r request) []string {
 	t.Helper()
 	_, annotated, err := cdi.ParseAnnotations(r.annotations)
 	if err != nil {
@@ -238,14 +237,21 @@ func (n *node) resolve(t *testing.T, r request) []string {
 	if !slices.Equal(nodes[0], nodes[1]) {
 		t.Errorf("by field the container gets %v, by annotation %v", nodes[0], nodes[1])
 	}
+	return nodes[0]
+}
+
+// resolve returns the UUIDs of the GPUs that the container gets.
+func (n *node) resolve(t *testing.T, r request) []string {
+	t.Helper()
+	nodes := n.injected(t, r)
 	var given []string
 	for _, g := range n.driver.State().GPUs {
-		if slices.Contains(nodes[0], fmt.Sprintf("/dev/nvidia%d", g.Minor)) {
+		if slices.Contains(nodes, fmt.Sprintf("/dev/nvidia%d", g.Minor)) {
 			given = append(given, g.UUID)
 		}
 	}
-	if len(given) != len(r.cdiDevices) || !slices.Contains(nodes[0], "/dev/nvidiactl") {
-		t.Errorf("%v lead to %v", r.cdiDevices, nodes[0])
+	if len(given) != len(r.cdiDevices) || !slices.Contains(nodes, "/dev/nvidiactl") {
+		t.Errorf("%v lead to %v", r.cdiDevices, nodes)
 	}
 	for _, uuid := range given {
 		if !slices.ContainsFunc(r.cdiDevices, func(name string) bool { return strings.HasSuffix(name, "="+uuid) }) {

@@ -355,16 +355,21 @@ func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 // lacks: it tells who holds what.
 func servePods(t *testing.T, kubeletDir, namespace, pod string, devices []string) {
 	t.Helper()
+	serveLister(t, kubeletDir, &pods{answer: &podresources.ListPodResourcesResponse{
+		PodResources: []*podresources.PodResources{{Namespace: namespace, Name: pod, Containers: []*podresources.ContainerResources{{
+			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: string(gpuResource), DeviceIds: devices}},
+		}}}},
+	}})
+}
+
+func serveLister(t *testing.T, kubeletDir string, lister podresources.PodResourcesListerServer) {
+	t.Helper()
 	listener, err := net.Listen("unix", podsSocket(t, kubeletDir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, &pods{answer: &podresources.ListPodResourcesResponse{
-		PodResources: []*podresources.PodResources{{Namespace: namespace, Name: pod, Containers: []*podresources.ContainerResources{{
-			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: string(gpuResource), DeviceIds: devices}},
-		}}}},
-	}})
+	podresources.RegisterPodResourcesListerServer(server, lister)
 	ended := make(chan error)
 	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
