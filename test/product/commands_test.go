@@ -117,6 +117,7 @@ func TestCommands(t *testing.T) {
 		{"list shows links", listShowsLinks},
 		{"list shows MIG devices", listShowsMIG},
 		{"a MIG device that is not whole is left out", migNotWhole},
+		{"generate takes single MIG devices", migChosen},
 		{"a GPU that fails is reported and the others are served", oneFails},
 		{"the specs of every profile", everyProfile},
 		{"generate gives the same bytes each time", sameBytes},
@@ -218,6 +219,24 @@ func listShowsMIG(t *testing.T, binary string) {
 		if !strings.Contains(table, row) {
 			t.Errorf("%q is not in\n%s", row, table)
 		}
+	}
+}
+
+func migChosen(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.A100MIG())
+	gpus := h.driver.State().GPUs
+	spec := h.must(t, "generate", "--device", "0:2,6,"+gpus[3].MIG[1].UUID)
+	for _, name := range []string{`"0:2"`, gpus[0].MIG[2].UUID, `"6"`, gpus[6].UUID, `"3:1"`, gpus[3].MIG[1].UUID, "all"} {
+		if !strings.Contains(spec, "name: "+name+"\n") {
+			t.Errorf("no %s in\n%s", name, spec)
+		}
+	}
+	if named := strings.Count(spec, "- name: "); named != 7 {
+		t.Errorf("%d names in\n%s", named, spec)
+	}
+	code, _, stderr := h.run(t, "generate", "--device", "0")
+	if code != 1 || !strings.Contains(stderr, "there is no 0; there are 0:0, "+gpus[0].MIG[0].UUID) {
+		t.Errorf("of a GPU in MIG mode: exit code %d, %s", code, stderr)
 	}
 }
 
