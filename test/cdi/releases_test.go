@@ -33,14 +33,15 @@ func TestEveryReleaseReadsTheSpecs(t *testing.T) {
 	for _, profile := range profiles() {
 		t.Run(profile.Name, func(t *testing.T) {
 			root, specs := t.TempDir(), t.TempDir()
+			file := filepath.Join(specs, "nvidia.yaml")
 			driver, err := simdriver.Install(root, profile)
 			if err != nil {
 				t.Fatal(err)
 			}
-			generate := exec.CommandContext(t.Context(), gpucdi, "generate", "--host-root", root, "--output", filepath.Join(specs, "nvidia.yaml"))
+			generate := exec.CommandContext(t.Context(), gpucdi, "generate", "--host-root", root, "--output", file)
 			generate.Env = append(os.Environ(), driver.Env("")...)
 			run(t, generate)
-			for _, device := range []string{"all", "0", driver.State().GPUs[1].UUID} {
+			for _, device := range []string{"all", names(t, file)[0], names(t, file)[1]} { // one under both its names
 				want := ""
 				for _, release := range slices.Backward(releases) {
 					got := edits(t, run(t, exec.CommandContext(t.Context(), inject[release], specs, "nvidia.com/gpu="+device)))
@@ -54,6 +55,20 @@ func TestEveryReleaseReadsTheSpecs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// names are the devices of a spec.
+func names(t *testing.T, file string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range parse(t, string(text)).Devices {
+		names = append(names, d.Name)
+	}
+	return names
 }
 
 func profiles() []simdriver.Profile {
