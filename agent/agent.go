@@ -24,6 +24,7 @@ type Config struct {
 	Library    string // the node's path of NVML; empty: found in the driver root
 	KubeletDir string
 	CDIDir     string
+	NFDDir     string // where Node Feature Discovery looks for files with labels
 
 	// LoadModules lets the agent run the node's modprobe.
 	LoadModules bool
@@ -51,11 +52,12 @@ type Agent struct {
 
 	metrics *metrics.Metrics
 	events  *apiserver.Events // nil: nobody is told
+	labels  chan labelling    // how the loop wants the node to be labelled
 }
 
 // New returns an agent that does nothing until it runs.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node)}
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), labels: make(chan labelling, 1)}
 	a.view.init(cfg)
 	a.metrics = metrics.New(a.status)
 	return a
@@ -63,86 +65,72 @@ func New(cfg Config, log *slog.Logger) *Agent {
 
 // Run serves until ctx ends. The specs stay on disk, since pods outlive the
 // agent. Each delivery on reload reads the config and the driver again; a
-// change of the config's file needs none. The
-// error is for what no waiting will mend, above all a config that is wrong at
-// the start.
+// change of the config's file needs none. The error is for what no waiting will
+// mend, above all a config that is wrong at the start.
 func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
-	settings, err := a.settings()
-	if err != nil {
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(run func(context.Context) error) { group.Go(func() error { return run(ctx) }) }
+	beside := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
+	client := a.findCluster()
+	w := newWakers(reload)
+	node := newNode(a, start)
+	if err := node.settle(ctx, client, w.labels); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	if a.events = a.findEvents(); a.events != nil {
-		group.Go(func() error {
-			a.events.Run(ctx)
-			return nil
-		})
+	if client != nil {
+		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
+		beside(a.events.Run)
 	}
-	reports := make(chan nvml.Report)
-	reread := make(chan nvml.Config, 1)
-	specChanged := make(chan struct{}, 1)
-	fileChanged := make(chan struct{}, 1)
-	askHeld := make(chan struct{}, 1)
-	held := make(chan []kubelet.Holder)
-
-	group.Go(func() error {
-		nvml.Run(ctx, a.source(settings), reread, func(r nvml.Report) {
-			select {
-			case reports <- r:
-			case <-ctx.Done():
-			}
-		})
-		return nil
-	})
-	group.Go(func() error {
-		a.watchSpec(ctx, specChanged)
-		return nil
-	})
-	group.Go(func() error {
-		a.watchConfig(ctx, fileChanged)
-		return nil
-	})
-	group.Go(func() error {
-		a.watchHeld(ctx, askHeld, held)
-		return nil
-	})
-	group.Go(func() error {
-		a.watchRuntime(ctx)
-		return nil
-	})
-	alive := make(chan struct{})
+	source := a.source(node.settings)
+	beside(func(ctx context.Context) { a.followDriver(ctx, source, w) })
+	beside(func(ctx context.Context) { a.watchSpec(ctx, w.specChanged) })
+	beside(func(ctx context.Context) { a.watchConfig(ctx, w.fileChanged) })
+	beside(func(ctx context.Context) { a.watchHeld(ctx, w.askHeld, w.held) })
+	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
+	beside(a.watchRuntime)
 	if a.cfg.Listen != "" {
-		group.Go(func() error { return a.server(alive).Run(ctx, a.log) })
+		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
 	}
-	group.Go(func() error {
-		node := newNode(a, settings, func(run func(context.Context) error) {
-			group.Go(func() error { return run(ctx) })
-		})
-		for node.await(ctx, wakers{reports, specChanged, fileChanged, held, reload, alive, reread, askHeld}) {
+	beside(func(ctx context.Context) {
+		for node.await(ctx, w) {
 			node.reconcile(ctx)
 		}
-		return nil
 	})
 	return group.Wait()
 }
 
 // wakers are what wakes the reconcile loop, and what it wakes in turn.
 type wakers struct {
-	reports     <-chan nvml.Report
-	specChanged <-chan struct{}
-	fileChanged <-chan struct{} // the config's
-	held        <-chan []kubelet.Holder
+	reports     chan nvml.Report
+	specChanged chan struct{}
+	fileChanged chan struct{}          // the config's
+	labels      chan map[string]string // the node's
+	held        chan []kubelet.Holder
 	reload      <-chan struct{}
-	alive       <-chan struct{} // somebody asks whether the loop goes round
+	alive       chan struct{} // somebody asks whether the loop goes round
 
 	reread  chan nvml.Config
 	askHeld chan struct{}
 }
 
+func newWakers(reload <-chan struct{}) wakers {
+	return wakers{
+		reports:     make(chan nvml.Report),
+		specChanged: make(chan struct{}, 1),
+		fileChanged: make(chan struct{}, 1),
+		labels:      make(chan map[string]string, 1),
+		held:        make(chan []kubelet.Holder),
+		reload:      reload,
+		alive:       make(chan struct{}),
+		reread:      make(chan nvml.Config, 1),
+		askHeld:     make(chan struct{}, 1),
+	}
+}
+
 // await waits until there is something to reconcile; it returns false when ctx
 // has ended.
 func (n *node) await(ctx context.Context, w wakers) bool {
-	for {
+	for work := false; !work; {
 		select {
 		case <-ctx.Done():
 			return false
@@ -150,30 +138,39 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 			if len(n.overdue(time.Now())) > 0 {
 				replace(w.askHeld, struct{}{})
 			}
-			if n.hear(r, time.Now()) {
-				return true
-			}
+			work = n.hear(r, time.Now())
 		case held := <-w.held:
-			if n.release(held, time.Now()) {
-				return true
-			}
+			work = n.release(held, time.Now())
 		case <-w.specChanged:
-			if n.agent.spec.Touched() { // and not by ourselves
-				return true
-			}
+			work = n.agent.spec.Touched() // and not by ourselves
 		case <-w.alive:
 		case <-w.fileChanged:
-			if n.reload() {
-				replace(w.reread, n.agent.source(n.settings))
-				return true
-			}
+			work = n.reload() && n.reread(w)
+		case labels := <-w.labels:
+			work = n.relabel(labels) && n.reread(w)
 		case <-w.reload:
 			n.reload()
 			n.log.Info("the driver is read again")
-			replace(w.reread, n.agent.source(n.settings))
-			return true
+			work = n.reread(w)
 		}
 	}
+	return true
+}
+
+// reread lets the driver be read again, as the settings now say.
+func (n *node) reread(w wakers) bool {
+	replace(w.reread, n.agent.source(n.settings))
+	return true
+}
+
+// followDriver passes on what the driver says.
+func (a *Agent) followDriver(ctx context.Context, source nvml.Config, w wakers) {
+	nvml.Run(ctx, source, w.reread, func(r nvml.Report) {
+		select {
+		case w.reports <- r:
+		case <-ctx.Done():
+		}
+	})
 }
 
 // watchSpec leaves word in changed when somebody may have changed the spec. A

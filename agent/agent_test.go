@@ -113,6 +113,7 @@ func node(t *testing.T) agent.Config {
 		Node:       host.NewRoot(dir),
 		KubeletDir: filepath.Join(dir, "kubelet"),
 		CDIDir:     filepath.Join(dir, "cdi"),
+		NFDDir:     filepath.Join(dir, "nfd"),
 		Worker:     "false",
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -17,25 +16,6 @@ const (
 	gpuDriverChanged  = "GPUDriverChanged"
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
 )
-
-// findEvents returns the Events of the node, or nil where there is nobody to
-// tell, which it says.
-func (a *Agent) findEvents() *apiserver.Events {
-	if a.cfg.NodeName == "" {
-		a.log.Info("no Kubernetes Events: --node-name is not given")
-		return nil
-	}
-	client, err := apiserver.InCluster()
-	switch {
-	case errors.Is(err, apiserver.ErrNotInCluster):
-		a.log.Info("no Kubernetes Events", "reason", err)
-		return nil
-	case err != nil:
-		a.log.Error("no Kubernetes Events", "err", err)
-		return nil
-	}
-	return apiserver.NewEvents(a.cfg.NodeName, client, a.log)
-}
 
 // tell makes Events of what became of devices, one for all that share a reason:
 // a driver that goes takes all of them with it.

@@ -27,7 +27,14 @@ type node struct {
 	agent    *Agent
 	log      *slog.Logger
 	start    func(run func(context.Context) error) // runs beside the loop, until the agent ends
-	settings config.Config
+	file     *config.File
+	labels   map[string]string // the node's; nil until they are known, and where nobody asks for them
+	settings config.Config     // what the file says for a node with these labels
+
+	// followNode delivers later labels; nil when that runs already, or cannot.
+	followNode func(context.Context) error
+
+	labelled labelling // as last left for keepLabels
 
 	reading *nvml.Reading   // the latest; nil until the first
 	known   *gpu.Inventory  // all that was read since the start
@@ -44,8 +51,8 @@ type node struct {
 	free   map[listing]bool      // those that no pod holds, until the next reconcile
 }
 
-func newNode(a *Agent, settings config.Config, start func(func(context.Context) error)) *node {
-	n := &node{
+func newNode(a *Agent, start func(func(context.Context) error)) *node {
+	return &node{
 		agent:   a,
 		log:     a.log,
 		start:   start,
@@ -57,8 +64,6 @@ func newNode(a *Agent, settings config.Config, start func(func(context.Context) 
 		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
 		free:    map[listing]bool{},
 	}
-	n.configure(settings)
-	return n
 }
 
 // hear takes in what the driver said, and returns whether anything has to be
@@ -185,6 +190,7 @@ func (n *node) reconcile(ctx context.Context) {
 	n.free = map[listing]bool{}
 	n.noteLeft(time.Now())
 	n.publish(parts)
+	n.label()
 	n.agent.metrics.Reconciled(n.driverErr, n.specErr)
 }
 

@@ -3,9 +3,20 @@ package agent
 import (
 	"context"
 	"reflect"
+	"time"
 
+	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+const (
+	// nodeWithin is how long the agent waits at its start for the labels of its
+	// node: resources that come and go right after disturb pods.
+	nodeWithin = 5 * time.Second
+	// nodeRetry is the time between the end of one watch of the node and the
+	// next.
+	nodeRetry = 10 * time.Second
 )
 
 // watchConfig leaves word in changed when the config's file may have changed.
@@ -19,33 +30,97 @@ func (a *Agent) watchConfig(ctx context.Context, changed chan struct{}) {
 	}
 }
 
-// settings reads what the config says for this node.
-func (a *Agent) settings() (config.Config, error) {
-	file, err := config.Load(a.cfg.ConfigFile)
-	if err != nil {
-		return config.Config{}, err
+// firstLabels returns the node's labels if the config asks for some, as far as
+// they can be had in time; watchNode brings them later.
+func (a *Agent) firstLabels(ctx context.Context, client *apiserver.Client, file *config.File) (labels map[string]string) {
+	if client == nil || !file.ByLabels() {
+		return nil
 	}
-	return file.For(config.Node{Name: a.cfg.NodeName})
+	ctx, enough := context.WithTimeout(ctx, nodeWithin)
+	defer enough()
+	_ = client.WatchLabels(ctx, a.cfg.NodeName, func(now map[string]string) { // watchNode says why it fails
+		labels = now
+		enough()
+	})
+	return labels
 }
 
-// reload reads the config again, and returns whether it says something else
-// than before. One that is wrong changes nothing.
+// watchNode delivers the node's labels, at first and whenever they have
+// changed, until ctx ends.
+func (a *Agent) watchNode(ctx context.Context, client *apiserver.Client, labels chan map[string]string) {
+	for said := ""; ctx.Err() == nil; {
+		err := client.WatchLabels(ctx, a.cfg.NodeName, func(now map[string]string) {
+			said = ""
+			replace(labels, now)
+		})
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			a.log.Warn("sections of the config that hold by a label are as they were: may the service account watch nodes, as in deploy/?", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(nodeRetry):
+		}
+	}
+}
+
+// settle reads the config for the first time. later gets the node's labels when
+// they change.
+func (n *node) settle(ctx context.Context, client *apiserver.Client, later chan map[string]string) error {
+	file, err := config.Load(n.agent.cfg.ConfigFile)
+	if err != nil {
+		return err
+	}
+	if client != nil {
+		n.followNode = func(ctx context.Context) error {
+			n.agent.watchNode(ctx, client, later)
+			return nil
+		}
+	}
+	n.labels = n.agent.firstLabels(ctx, client, file)
+	return n.adopt(file)
+}
+
+// reload reads the config again. One that is wrong changes nothing.
 func (n *node) reload() bool {
-	settings, err := n.agent.settings()
+	return n.change(config.Load(n.agent.cfg.ConfigFile))
+}
+
+// relabel takes in the labels that the node has now.
+func (n *node) relabel(labels map[string]string) bool {
+	n.labels = labels
+	return n.change(n.file, nil)
+}
+
+// change makes what the file says for this node what holds, and returns whether
+// that is something else than before.
+func (n *node) change(file *config.File, err error) bool {
+	before := n.settings
+	if err == nil {
+		err = n.adopt(file)
+	}
 	if err != nil {
 		n.log.Error("keeping the config as it was: mend the file", "err", err)
 		return false
 	}
-	if reflect.DeepEqual(settings, n.settings) {
+	if reflect.DeepEqual(before, n.settings) {
 		return false
 	}
 	n.log.Info("the config of this node has changed")
-	n.configure(settings)
 	return true
 }
 
-func (n *node) configure(settings config.Config) {
-	n.settings = settings
+func (n *node) adopt(file *config.File) error {
+	settings, err := file.For(config.Node{Name: n.agent.cfg.NodeName, Labels: n.labels})
+	if err != nil {
+		return err
+	}
+	if n.followNode != nil && file.ByLabels() {
+		n.start(n.followNode)
+		n.followNode = nil
+	}
+	n.file, n.settings = file, settings
 	n.health.Quiet = settings.Health.QuietPeriod
 	n.health.Policy = health.Policy{Ignore: settings.Health.XIDs.Ignore, Fatal: settings.Health.XIDs.Fatal}
+	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,8 +58,9 @@ func (c *Client) authority() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// roundTrip sends one request over a connection of its own. The credentials
-// are read for it, since the kubelet renews them; requests are rare.
+// roundTrip sends one request over a connection of its own, and returns the
+// answer if it is a good one. The credentials are read for it, since the kubelet
+// renews them; requests are rare.
 func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
 	token, err := os.ReadFile(filepath.Join(c.credentials, "token"))
 	if err != nil {
@@ -72,14 +72,26 @@ func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	client := http.Client{
-		Timeout: requestWithin,
 		Transport: &http.Transport{
 			Proxy:             http.ProxyFromEnvironment,
 			TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
 			DisableKeepAlives: true,
 		},
 	}
-	return client.Do(request)
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	code := response.StatusCode
+	if code < 300 {
+		return response, nil
+	}
+	defer response.Body.Close()
+	said, _ := io.ReadAll(io.LimitReader(response.Body, 1000)) // only to be shown
+	if code == http.StatusTooManyRequests || code >= 500 {
+		return nil, fmt.Errorf("the API server answers %d: %s", code, said)
+	}
+	return nil, &refusedError{code, string(said)}
 }
 
 // refusedError is an answer that no second try will change.
@@ -88,21 +100,25 @@ type refusedError struct {
 	said string
 }
 
+// Refused says whether the API server will not do what failed with err.
+func Refused(err error) bool {
+	var refused *refusedError
+	return errors.As(err, &refused)
+}
+
 func (e *refusedError) Error() string {
 	return fmt.Sprintf("the API server answers %d: %s", e.code, e.said)
 }
 
-// do sends an object as JSON.
-func (c *Client) do(ctx context.Context, method, contentType string, object any, path ...string) error {
+// do sends an object as JSON. path is all that stands behind the host.
+func (c *Client) do(ctx context.Context, method, contentType string, object any, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	defer cancel()
 	body, err := json.Marshal(object)
 	if err != nil {
 		return fmt.Errorf("writing it as JSON: %w", err)
 	}
-	where, err := url.JoinPath(c.host, path...)
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequestWithContext(ctx, method, where, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, c.host+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -111,14 +127,5 @@ func (c *Client) do(ctx context.Context, method, contentType string, object any,
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
-	said, _ := io.ReadAll(io.LimitReader(response.Body, 1000)) // only to be shown
-	switch code := response.StatusCode; {
-	case code < 300:
-		return nil
-	case code == http.StatusTooManyRequests, code >= 500:
-		return fmt.Errorf("the API server answers %d: %s", code, said)
-	default:
-		return &refusedError{code, string(said)}
-	}
+	return response.Body.Close()
 }

@@ -25,7 +25,10 @@ const (
 
 // eventNamespace holds the Events of objects that are in no namespace, as
 // nodes are.
-const eventNamespace = "default"
+const (
+	eventNamespace = "default"
+	eventsPath     = "/api/v1/namespaces/" + eventNamespace + "/events"
+)
 
 // messageLimit is what the API server takes, in bytes.
 const messageLimit = 1024
@@ -93,9 +96,9 @@ func newObject(node string, e Event, at time.Time) object {
 }
 
 func (c *Client) create(ctx context.Context, o object) error {
-	return c.do(ctx, http.MethodPost, "application/json", o, "api/v1/namespaces", eventNamespace, "events")
+	return c.do(ctx, http.MethodPost, "application/json", o, eventsPath)
 }
 
 func (c *Client) repeat(ctx context.Context, name string, a again) error {
-	return c.do(ctx, http.MethodPatch, "application/merge-patch+json", a, "api/v1/namespaces", eventNamespace, "events", name)
+	return c.do(ctx, http.MethodPatch, "application/merge-patch+json", a, eventsPath+"/"+name)
 }

@@ -47,6 +47,7 @@ type GPU struct {
 
 	PCIBusID string `json:"pciBusID"` // as sysfs spells it: "0000:18:00.0"
 	NUMANode int    `json:"numaNode"` // NUMAUnknown when the platform does not tell
+	PCIClass string `json:"pciClass"` // as sysfs spells it: "0x030200"; empty when the platform does not tell
 
 	Product           string            `json:"product"` // "NVIDIA H100 80GB HBM3"
 	Architecture      Architecture      `json:"architecture"`

@@ -20,7 +20,7 @@ func newServeCommand() *cobra.Command {
 	var (
 		where                                    look
 		configFile, nodeName, kubeletDir, cdiDir string
-		listen                                   string
+		nfdDir, listen                           string
 		loadModules                              bool
 	)
 	cmd := &cobra.Command{
@@ -50,6 +50,7 @@ once; SIGHUP reads it and the driver again.`,
 				Library:    where.library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
+				NFDDir:     nfdDir,
 
 				LoadModules: loadModules,
 				Version:     version,
@@ -67,6 +68,7 @@ once; SIGHUP reads it and the driver again.`,
 	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
 	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
 	flags.BoolVar(&loadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
+	flags.StringVar(&nfdDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "where Node Feature Discovery reads labels, if the config says that it shall")
 	flags.StringVar(&listen, "listen", ":9435", "where status, metrics and health are served, without a password; empty: nowhere")
 	return cmd
 }

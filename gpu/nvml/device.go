@@ -44,25 +44,23 @@ func (s session) readPlace(g *gpu.GPU, dev nvml.Device) error {
 		return fmt.Errorf("reading the PCI address: %w", ret)
 	}
 	g.PCIBusID = busID(pci)
-	numa, err := s.numaNode(g.PCIBusID)
-	g.NUMANode = numa
-	return err
+	numa, errNUMA := s.pciFile(g.PCIBusID, "numa_node")
+	if n, err := strconv.Atoi(numa); err == nil && n >= 0 { // -1: the firmware does not tell
+		g.NUMANode = n
+	}
+	class, errClass := s.pciFile(g.PCIBusID, "class")
+	g.PCIClass = class
+	return errors.Join(errNUMA, errClass)
 }
 
-func (s session) numaNode(busID string) (int, error) {
-	file := path.Join("/sys/bus/pci/devices", busID, "numa_node")
-	data, err := s.node.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return gpu.NUMAUnknown, nil // a sandbox that hides the PCI bus
+// pciFile reads what sysfs tells of a PCI device; nothing in a sandbox that
+// hides the PCI bus.
+func (s session) pciFile(busID, name string) (string, error) {
+	data, err := s.node.ReadFile(path.Join("/sys/bus/pci/devices", busID, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("reading the PCI device's %s: %w", name, err)
 	}
-	if err != nil {
-		return gpu.NUMAUnknown, fmt.Errorf("reading the NUMA node: %w", err)
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil || n < 0 { // -1: the firmware does not tell
-		return gpu.NUMAUnknown, nil
-	}
-	return n, nil
+	return strings.TrimSpace(string(data)), nil
 }
 
 // readTraits reads what the GPU is. A driver or a GPU that does not know a

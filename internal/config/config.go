@@ -13,6 +13,7 @@ import (
 type Config struct {
 	CDI    CDI    `yaml:"cdi"`
 	MIG    MIG    `yaml:"mig"`
+	Labels Labels `yaml:"labels"`
 	Health Health `yaml:"health"`
 }
 
@@ -47,6 +48,21 @@ const (
 	MIGMixed  MIGStrategy = "mixed"  // each profile as a resource of its own
 )
 
+// Labels says what becomes of the labels that tell about the GPUs.
+type Labels struct {
+	Place LabelPlace `yaml:"place"`
+}
+
+// LabelPlace is where labels are put.
+type LabelPlace string
+
+// The places.
+const (
+	LabelNode LabelPlace = "node" // the Node, through the API server
+	LabelNFD  LabelPlace = "nfd"  // a file that Node Feature Discovery reads
+	LabelNone LabelPlace = "none"
+)
+
 // Health says how the node's GPUs are watched.
 type Health struct {
 	// ProbeInterval is the time between two looks at every GPU, and between
@@ -73,8 +89,9 @@ type XIDs struct {
 // Default is the config of a node whose file says nothing.
 func Default() Config {
 	return Config{
-		CDI: CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
-		MIG: MIG{Strategy: MIGNone},
+		CDI:    CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
+		MIG:    MIG{Strategy: MIGNone},
+		Labels: Labels{Place: LabelNode},
 		Health: Health{
 			ProbeInterval: 5 * time.Second,
 			QuietPeriod:   time.Minute,
@@ -98,6 +115,9 @@ func (c Config) validate() error {
 	}
 	if !slices.Contains([]MIGStrategy{MIGNone, MIGSingle, MIGMixed}, c.MIG.Strategy) {
 		errs = append(errs, fmt.Errorf("mig.strategy is %q, want %q, %q or %q", c.MIG.Strategy, MIGNone, MIGSingle, MIGMixed))
+	}
+	if places := []LabelPlace{LabelNode, LabelNFD, LabelNone}; !slices.Contains(places, c.Labels.Place) {
+		errs = append(errs, fmt.Errorf("labels.place is %q, want one of %v", c.Labels.Place, places))
 	}
 	if d := c.Health.ProbeInterval; d < time.Second {
 		errs = append(errs, fmt.Errorf("health.probeInterval is %s, want at least 1s", d))

@@ -105,6 +105,7 @@ kind: Node
 cdi: {features: [compute, gaming, raytracing], passBy: [hook]}
 mig: {strategy: both}
 cid: {}
+labels: {place: there}
 health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
 nodes:
 - cdi: {passBy: []}
@@ -115,8 +116,8 @@ nodes:
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"hook"`, `"both"`, "cid", "1ms", "-1s", "often", "79",
-		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 12", "field quiet not found"} {
+	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
+		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 13", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}

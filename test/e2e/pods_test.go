@@ -26,6 +26,7 @@ func TestNode(t *testing.T) {
 		{"GPUs stay across restarts of kubelet and agent", daemonRestarts},
 		{"what goes wrong beside the agent is put right", recoveries},
 		{"what happens to a GPU is told where people look", told},
+		{"the node's labels tell its GPUs", labelled},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })

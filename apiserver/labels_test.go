@@ -1,0 +1,87 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestApplyLabels(t *testing.T) {
+	s := newServer(t)
+	done := make(chan error)
+	go func() { done <- s.client.ApplyLabels(t.Context(), "node", map[string]string{"a": "b"}) }()
+	c := s.next(t, http.StatusOK)
+	if c.method != http.MethodPatch || c.path != "/api/v1/nodes/node" || c.contentType != "application/apply-patch+yaml" {
+		t.Errorf("it is asked by %+v", c)
+	}
+	if got, want := fmt.Sprint(c.body), "map[apiVersion:v1 kind:Node metadata:map[labels:map[a:b] name:node]]"; got != want {
+		t.Errorf("it is told %s, want %s", got, want)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+
+	go func() { done <- s.client.ApplyLabels(t.Context(), "node", nil) }()
+	s.next(t, http.StatusForbidden)
+	if err := <-done; !Refused(err) {
+		t.Errorf("after a refusal: %v", err)
+	}
+}
+
+func TestWatchLabels(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code    int
+		answers string
+		labels  []string // of each event, in words
+		says    string   // of the error; empty for none
+	}{
+		"changes": {200, `{"type":"ADDED","object":{"metadata":{"labels":{"a":"1"}}}}
+{"type":"MODIFIED","object":{"metadata":{"labels":{"a":"2"}}}}
+{"type":"MODIFIED","object":{"metadata":{}}}
+`, []string{"map[a:1]", "map[a:2]", "map[]"}, ""},
+		"forbidden": {403, "nodes is forbidden", nil, "nodes is forbidden"},
+		"an error":  {200, `{"type":"ERROR","object":{"message":"too old"}}`, nil, "too old"},
+		"no JSON":   {200, "<html>", nil, "invalid character"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/api/v1/nodes" || r.URL.Query().Get("fieldSelector") != "metadata.name=node" {
+					t.Errorf("it is asked for %s", r.URL)
+				}
+				w.WriteHeader(tc.code)
+				fmt.Fprint(w, tc.answers)
+			}))
+			defer api.Close()
+			s.client.host = api.URL
+			var got []string
+			err := s.client.WatchLabels(t.Context(), "node", func(labels map[string]string) { got = append(got, fmt.Sprint(maps.Clone(labels))) })
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %q", err, tc.says)
+			}
+			if !slices.Equal(got, tc.labels) {
+				t.Errorf("labels %v, want %v", got, tc.labels)
+			}
+		})
+	}
+}
+
+func TestWatchLabelsEndsWithItsContext(t *testing.T) {
+	s := newServer(t)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, `{"type":"ADDED","object":{}}`)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer api.Close()
+	s.client.host = api.URL
+	ctx, end := context.WithCancel(t.Context())
+	if err := s.client.WatchLabels(ctx, "node", func(map[string]string) { end() }); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,138 @@
+package labels
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+const (
+	prefix = "nvidia.com/"
+	gpus   = prefix + "gpu." // what is told of the resource nvidia.com/gpu
+)
+
+// Of returns the labels of a node with these GPUs; none when it has none.
+// machine is what the firmware calls the node. Of GPUs of several products, the
+// first one's is told.
+func Of(inv *gpu.Inventory, machine string) map[string]string {
+	here := present(inv)
+	if len(here) == 0 {
+		return nil
+	}
+	l := map[string]string{
+		gpus + "machine":       value(machine, "unknown"),
+		gpus + "mode":          mode(here[0]),
+		prefix + "mig.capable": strconv.FormatBool(migCapable(here)),
+		prefix + "mps.capable": "false",
+	}
+	driver(l, inv.Driver)
+	whole(l, here)
+	return l
+}
+
+// present are the GPUs that the driver lists; a retained one may be in another
+// node by now.
+func present(inv *gpu.Inventory) (here []gpu.GPU) {
+	for _, g := range inv.GPUs {
+		if g.Fault != gpu.FaultGone {
+			here = append(here, g)
+		}
+	}
+	return here
+}
+
+func migCapable(here []gpu.GPU) bool {
+	for _, g := range here {
+		if g.MIG == gpu.MIGDisabled || g.MIG == gpu.MIGEnabled {
+			return true
+		}
+	}
+	return false
+}
+
+// mode is by the PCI class, which tells whether displays can be plugged in.
+func mode(g gpu.GPU) string {
+	switch g.PCIClass {
+	case "0x030000":
+		return "graphics"
+	case "0x030200":
+		return "compute"
+	}
+	return "unknown"
+}
+
+// driver tells the versions, each under an old name too.
+func driver(l map[string]string, d gpu.Driver) {
+	parts := append(strings.SplitN(d.Version, ".", 3), "", "")
+	for i, names := range [][2]string{{"major", "major"}, {"minor", "minor"}, {"revision", "rev"}} {
+		l[prefix+"cuda.driver-version."+names[0]] = value(parts[i], "")
+		l[prefix+"cuda.driver."+names[1]] = value(parts[i], "")
+	}
+	l[prefix+"cuda.driver-version.full"] = value(d.Version, "")
+	for name, n := range map[string]int{"major": d.CUDA.Major, "minor": d.CUDA.Minor} {
+		l[prefix+"cuda.runtime-version."+name] = strconv.Itoa(n)
+		l[prefix+"cuda.runtime."+name] = strconv.Itoa(n)
+	}
+	l[prefix+"cuda.runtime-version.full"] = d.CUDA.String()
+}
+
+// whole tells the product, and how many there are of it.
+func whole(l map[string]string, here []gpu.GPU) {
+	first, count := here[0], 0
+	for _, g := range here {
+		if g.Product == first.Product {
+			count++
+		}
+	}
+	resource(l, gpus, value(first.Product, "unknown"), count)
+	if first.MemoryBytes > 0 {
+		l[gpus+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
+	}
+	if c := first.ComputeCapability; c.Major > 0 {
+		l[gpus+"family"] = family(c)
+		l[gpus+"compute.major"] = strconv.Itoa(c.Major)
+		l[gpus+"compute.minor"] = strconv.Itoa(c.Minor)
+	}
+}
+
+// resource tells what there is of a resource. Nothing is shared.
+func resource(l map[string]string, under, product string, count int) {
+	l[under+"product"] = product
+	l[under+"count"] = strconv.Itoa(count)
+	l[under+"replicas"] = "1"
+	l[under+"sharing-strategy"] = "none"
+}
+
+// family is the generation, by the compute capability: gpu.Architecture is the
+// driver's word, which an old driver does not have for a new GPU.
+func family(c gpu.ComputeCapability) string {
+	names := map[int]string{2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+	switch name := names[c.Major]; {
+	case c.Major == 7 && c.Minor >= 5:
+		return "turing"
+	case c.Major == 8 && c.Minor >= 9:
+		return "ada-lovelace"
+	case name == "":
+		return "undefined"
+	default:
+		return name
+	}
+}
+
+// A label's value is at most 63 letters, digits, "-", "_" and ".", and begins
+// and ends with a letter or a digit.
+const valueLimit = 63
+
+var noValue = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
+
+// value writes text as a label can hold it, or gives what stands for none.
+func value(text, none string) string {
+	text = strings.Join(strings.Fields(noValue.ReplaceAllString(text, "")), "-")
+	text = strings.Trim(text[:min(len(text), valueLimit)], "-_.")
+	if text == "" {
+		return none
+	}
+	return text
+}

@@ -1,0 +1,81 @@
+package labels_test
+
+import (
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/labels"
+)
+
+func h100s(n int) *gpu.Inventory {
+	inv := &gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13, Minor: 0}}}
+	for range n {
+		inv.GPUs = append(inv.GPUs, gpu.GPU{
+			Product: "NVIDIA H100 80GB HBM3", MemoryBytes: 81559 << 20, PCIClass: "0x030200",
+			ComputeCapability: gpu.ComputeCapability{Major: 9, Minor: 0}, MIG: gpu.MIGDisabled,
+		})
+	}
+	return inv
+}
+
+// The table of docs/labels.md is what a node with eight H100 is labelled with.
+func TestTheDocumentedLabelsAreTheLabels(t *testing.T) {
+	text, err := os.ReadFile("../docs/labels.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(line, "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `nvidia.com/") {
+			want[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
+		}
+	}
+	got := labels.Of(h100s(8), "DGXH100\n")
+	if !maps.Equal(got, want) {
+		t.Errorf("got\n%s\ndocumented\n%s", labels.File(got), labels.File(want))
+	}
+}
+
+func TestOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*gpu.Inventory)
+		want   map[string]string
+	}{
+		"no GPU":         {func(inv *gpu.Inventory) { inv.GPUs = nil }, nil},
+		"all are gone":   {func(inv *gpu.Inventory) { inv.GPUs[0].Fault, inv.GPUs[1].Fault = gpu.FaultGone, gpu.FaultGone }, nil},
+		"one is gone":    {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = gpu.FaultGone }, map[string]string{"gpu.count": "1"}},
+		"one is ill":     {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = "XID 79" }, map[string]string{"gpu.count": "2"}},
+		"two products":   {func(inv *gpu.Inventory) { inv.GPUs[1].Product = "Tesla T4" }, map[string]string{"gpu.count": "1", "gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+		"a display":      {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "0x030000" }, map[string]string{"gpu.mode": "graphics"}},
+		"no sysfs":       {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "" }, map[string]string{"gpu.mode": "unknown"}},
+		"two numbers":    {func(inv *gpu.Inventory) { inv.Driver.Version = "580.95" }, map[string]string{"cuda.driver-version.revision": "", "cuda.driver.rev": ""}},
+		"Ada":            {capability(8, 9), map[string]string{"gpu.family": "ada-lovelace"}},
+		"Turing":         {capability(7, 5), map[string]string{"gpu.family": "turing"}},
+		"Blackwell":      {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
+		"to come":        {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
+		"MIG by one GPU": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
+		"odd characters": {func(inv *gpu.Inventory) { inv.GPUs[0].Product = " (R) X/Y  Z_" + strings.Repeat("long", 20) }, map[string]string{
+			"gpu.product": "R-XY-Z_" + strings.Repeat("long", 14)}},
+	} {
+		inv := h100s(2)
+		tc.change(inv)
+		got := labels.Of(inv, "")
+		if (len(got) == 0) != (tc.want == nil) {
+			t.Errorf("%s: %v", name, got)
+		}
+		for label, want := range tc.want {
+			if is, there := got["nvidia.com/"+label]; is != want || !there {
+				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
+			}
+		}
+	}
+}
+
+func capability(major, minor int) func(*gpu.Inventory) {
+	return func(inv *gpu.Inventory) {
+		inv.GPUs[0].ComputeCapability = gpu.ComputeCapability{Major: major, Minor: minor}
+	}
+}

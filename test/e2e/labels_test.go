@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// labelled looks at the node's labels while its driver and GPUs change.
+func labelled(t *testing.T, c *cluster) {
+	c.kubectl(t, "label", "node", node.Name, "nvidia.com/somebody.elses=stays", "--overwrite")
+	c.awaitLabels(t, map[string]string{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+		"nvidia.com/gpu.mode": "compute", "nvidia.com/cuda.driver-version.full": c.driver.State().Version})
+	fields := c.kubectl(t, "get", "node", node.Name, "--show-managed-fields", "-o", `jsonpath={.metadata.managedFields[?(@.manager=="gpucdi")]}`)
+	for _, part := range []string{`"operation":"Apply"`, "f:nvidia.com/gpu.count"} {
+		if !strings.Contains(fields, part) || strings.Contains(fields, "somebody") {
+			t.Errorf("the field manager gpucdi has %s, without %s or with too much", fields, part)
+		}
+	}
+
+	version := c.driver.State().Version
+	if err := c.driver.Upgrade("590.10.01"); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitLabels(t, map[string]string{"nvidia.com/cuda.driver-version.full": "590.10.01", "nvidia.com/cuda.driver-version.major": "590"})
+	if err := c.driver.Upgrade(version); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitLabels(t, map[string]string{"nvidia.com/cuda.driver-version.full": version})
+
+	var removed []simdriver.GPU
+	for _, g := range c.driver.State().GPUs {
+		gone, err := c.driver.Remove(g.UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed = append(removed, gone)
+	}
+	await(t, "the labels to go with the GPUs", func() (string, bool) {
+		labels := fmt.Sprint(c.labels(t))
+		return labels, !strings.Contains(labels, "nvidia.com/gpu.") && !strings.Contains(labels, "nvidia.com/cuda.")
+	})
+	c.awaitLabels(t, map[string]string{"nvidia.com/somebody.elses": "stays"})
+	for _, g := range removed {
+		if err := c.driver.Add(g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.awaitLabels(t, map[string]string{"nvidia.com/gpu.count": "8"})
+	c.awaitGPUs(t, "8")
+}
+
+func (c *cluster) labels(t *testing.T) (labels map[string]string) {
+	t.Helper()
+	out := c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.metadata.labels}")
+	if err := json.Unmarshal([]byte(out), &labels); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return labels
+}
+
+// awaitLabels waits until the node has these labels.
+func (c *cluster) awaitLabels(t *testing.T, want map[string]string) {
+	t.Helper()
+	await(t, fmt.Sprint(want), func() (string, bool) {
+		labels := c.labels(t)
+		for name, value := range want {
+			if labels[name] != value {
+				return fmt.Sprint(labels), false
+			}
+		}
+		return "", true
+	})
+}
