@@ -43,6 +43,7 @@ type node struct {
 	health  *health.Tracker
 	plugins map[string]*kubelet.Plugin
 	modules modules
+	classes classes
 
 	driverErr, specErr error // of the latest reconcile; both concern every GPU
 
@@ -61,6 +62,10 @@ func newNode(a *Agent, start func(func(context.Context) error)) *node {
 		offered: &gpu.Inventory{},
 		health:  &health.Tracker{},
 		plugins: map[string]*kubelet.Plugin{},
+		classes: classes{
+			node: a.cfg.Node, dir: a.cfg.CDIDir, log: a.log,
+			files: map[config.Class]*cdi.File{}, said: map[config.Class]string{},
+		},
 		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
 		free:    map[listing]bool{},
 	}
@@ -85,7 +90,8 @@ func (n *node) hear(r nvml.Report, at time.Time) bool {
 	}
 	// Not every change of the directory tells of itself: a file system may have
 	// been mounted over it.
-	return n.agent.spec.Touched() || slices.ContainsFunc(n.offered.GPUs, n.outdated)
+	return n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
+		slices.ContainsFunc(n.offered.GPUs, n.outdated)
 }
 
 // outdated says whether the health of the GPU or of a MIG device in it is no
@@ -180,7 +186,7 @@ func (n *node) reconcile(ctx context.Context) {
 	now, parts := n.inspect(ctx)
 	after := n.plan(now)
 	n.offer(allocator.Withdraw(n.listed, after))
-	if n.specErr = n.writeSpec(now, parts); n.specErr != nil {
+	if n.specErr = errors.Join(n.writeSpec(now, parts), n.classes.write(n.settings.CDI.Classes)); n.specErr != nil {
 		now = now.WithFaults(func(string) string { return oneLine(n.specErr) })
 		after = n.plan(now)
 	}
@@ -258,7 +264,7 @@ func (n *node) offer(resources []*allocator.Resource) {
 			n.plugins[resource.Name] = plugin
 			n.start(plugin.Run)
 		}
-		plugin.Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy})
+		plugin.Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy, With: n.classes.given})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,13 +14,19 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The CDI kinds that specs are written under.
+// The vendors of the CDI kinds that specs are written under.
 const (
-	// AgentKind is ours alone: a spec that another tool left on the host
+	// AgentVendor is ours alone: a spec that another tool left on the host
 	// cannot define the same device, which would make it unresolvable.
-	AgentKind = "gpucdi.dev/gpu"
-	// UserKind is what people type after --device.
-	UserKind = "nvidia.com/gpu"
+	AgentVendor = "gpucdi.dev"
+	// UserVendor is what people type after --device.
+	UserVendor = "nvidia.com"
+)
+
+// The CDI kinds of GPUs.
+const (
+	AgentKind = AgentVendor + "/gpu"
+	UserKind  = UserVendor + "/gpu"
 )
 
 // AllDevices is the CDI device name that stands for every GPU at once, and for
@@ -45,9 +52,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 	spec := &specs.Spec{
 		Kind: kind,
 		ContainerEdits: specs.ContainerEdits{
-			// An NVIDIA runtime that is installed beside us must add nothing,
-			// whatever the image asks for.
-			Env:         []string{"NVIDIA_VISIBLE_DEVICES=void"},
+			Env:         []string{hideGPUs},
 			DeviceNodes: deviceNodes(parts.Control),
 			Mounts:      mounts(parts),
 		},
@@ -72,13 +77,26 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 		spec.Devices = append(spec.Devices, device(AllDevices, distinct(all)))
 	}
 
+	return finish(spec)
+}
+
+// finish gives a spec the lowest version that has all it uses, so that the
+// oldest runtimes read it.
+func finish(spec *specs.Spec) (*specs.Spec, error) {
 	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
-		return nil, fmt.Errorf("choosing the CDI version of %s: %w", kind, err)
+		return nil, fmt.Errorf("choosing the CDI version of %s: %w", spec.Kind, err)
 	}
 	spec.Version = version
 	return spec, nil
 }
+
+// hideGPUs is for an NVIDIA runtime that is installed beside us: it must add
+// nothing, whatever the image asks for.
+const hideGPUs = "NVIDIA_VISIBLE_DEVICES=void"
+
+// hostMachine is what libraries of this machine are for.
+var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
 // entry is a GPU or a MIG device.
 type entry struct{ index, uuid, fault string }

@@ -43,3 +43,26 @@ func documented(t *testing.T, document string, rows ...string) {
 		}
 	}
 }
+
+func TestTheDocumentedClassesAreTheTable(t *testing.T) {
+	code := func(paths ...string) string { return "`" + strings.Join(paths, "`, `") + "`" }
+	var rows strings.Builder
+	for _, c := range classes {
+		var with []string
+		for _, b := range c.binds {
+			with = append(with, code(b.path))
+		}
+		if c.csv != "" {
+			with = append(with, "what "+code(c.csv)+" lists")
+		}
+		each, given := "", ""
+		if c.each != "" {
+			each = "by the number after `" + c.each + "`"
+		}
+		if c.with != "" {
+			given = code(WithGPUs(c.name))
+		}
+		fmt.Fprintf(&rows, "| %s | %s | %s | %s | %s | %s |\n", code(string(c.name)), c.what, code(c.nodes...), strings.Join(with, ", "), each, given)
+	}
+	documented(t, "../docs/other-devices.md", rows.String())
+}

@@ -13,6 +13,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -43,8 +44,15 @@ func NewFile(path string, format Format, node host.Root) *File {
 
 // AgentFile returns the file of the agent's own spec in dir. It is JSON, which
 // is rendered in a sixth of the time that YAML takes: the offer waits for it.
-func AgentFile(dir string, node host.Root) *File {
-	vendor, class := parser.ParseQualifier(AgentKind)
+func AgentFile(dir string, node host.Root) *File { return fileOf(AgentKind, dir, node) }
+
+// ClassFile returns the file of the agent's spec of another class in dir.
+func ClassFile(class config.Class, dir string, node host.Root) *File {
+	return fileOf(AgentKindOf(class), dir, node)
+}
+
+func fileOf(kind, dir string, node host.Root) *File {
+	vendor, class := parser.ParseQualifier(kind)
 	return NewFile(filepath.Join(dir, cdi.GenerateSpecName(vendor, class)+".json"), JSON, node)
 }
 

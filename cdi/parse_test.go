@@ -102,3 +102,16 @@ func FuzzForeignSpec(f *testing.F) {
 		_ = prove(foreign, host.NewRoot(dir)) // it may be anything, but a crash
 	})
 }
+
+func FuzzParseCSV(f *testing.F) {
+	f.Add([]byte("# comment\ndev, /dev/nvmap\nlib, /usr/lib/libcuda.so.*\n"))
+	f.Add([]byte("lib\nlib,\nlib, relative\ndir, /../x,y\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		listed, err := parseCSV(data)
+		for _, l := range listed {
+			if err == nil && (!strings.HasPrefix(l.path, "/") || strings.Contains(l.path, "/../")) {
+				t.Errorf("%q: %+v", data, l)
+			}
+		}
+	})
+}

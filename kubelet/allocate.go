@@ -42,6 +42,9 @@ func (s *snapshot) grant(ids []string) (*api.ContainerAllocateResponse, error) {
 		for _, d := range devices {
 			granted.CdiDevices = append(granted.CdiDevices, s.named[d.ID].field)
 		}
+		for _, name := range s.With {
+			granted.CdiDevices = append(granted.CdiDevices, &api.CDIDevice{Name: name})
+		}
 	}
 	if slices.Contains(s.PassBy, config.ByAnnotation) {
 		granted.Annotations, err = s.annotate(devices)
@@ -60,5 +63,5 @@ func (s *snapshot) annotate(devices []allocator.Device) (map[string]string, erro
 	}
 	// The kubelet merges the annotations of all resources of a container: the
 	// first device makes the key unique among them.
-	return map[string]string{s.named[devices[0].ID].key: strings.Join(names, ",")}, nil
+	return map[string]string{s.named[devices[0].ID].key: strings.Join(append(names, s.With...), ",")}, nil
 }

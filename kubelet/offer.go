@@ -18,6 +18,9 @@ type Offer struct {
 
 	// PassBy is how the CDI device names reach the runtime, at least one way.
 	PassBy []config.PassBy
+
+	// With are CDI names that each container gets besides those of its devices.
+	With []string
 }
 
 // snapshot is one Offer as the server answers from it.

@@ -20,8 +20,8 @@ import (
 
 type generateFlags struct {
 	look
-	kind, output, check, format string
-	names, features, devices    []string
+	kind, class, output, check, format string
+	names, features, devices           []string
 }
 
 func newGenerateCommand() *cobra.Command {
@@ -49,7 +49,8 @@ there as its MIG devices: =0:1 or =MIG-….`,
 	}
 	flags := cmd.Flags()
 	g.register(flags)
-	flags.StringVar(&g.kind, "kind", cdi.UserKind, "the CDI kind, vendor/class, of the devices")
+	flags.StringVar(&g.class, "class", gpuClass, "what the spec is of: gpu, or devices that go with GPUs: "+otherClasses())
+	flags.StringVar(&g.kind, "kind", "", "the CDI kind, vendor/class, of the devices (default: nvidia.com/ and the class)")
 	flags.StringVar(&g.output, "output", "", "the file to write (default: standard output)")
 	flags.StringVar(&g.check, "check", "", "write nothing, and fail with the difference if this file holds another spec")
 	flags.StringSliceVar(&g.devices, "device", nil, "the GPUs that the spec is of, by index or UUID (default: all)")
@@ -60,9 +61,22 @@ there as its MIG devices: =0:1 or =MIG-….`,
 	return cmd
 }
 
+// gpuClass is what a spec is of unless --class says otherwise.
+const gpuClass = "gpu"
+
+func otherClasses() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(cdi.Classes()), " ", ", "), "[]")
+}
+
 // validate names all that is wrong with the flags at once.
 func (g *generateFlags) validate(cmd *cobra.Command) error {
 	var errs []error
+	if g.class != gpuClass && !slices.Contains(cdi.Classes(), config.Class(g.class)) {
+		errs = append(errs, fmt.Errorf("--class %q is none: choose of %s, %s", g.class, gpuClass, otherClasses()))
+	}
+	if g.kind == "" {
+		g.kind = cdi.UserVendor + "/" + g.class
+	}
 	vendor, class := parser.ParseQualifier(g.kind)
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
 		errs = append(errs, fmt.Errorf("--kind %q is not vendor/class: %w", g.kind, err))
@@ -100,6 +114,9 @@ func (g *generateFlags) chosen() config.Features {
 
 // spec makes the spec of the GPUs that can be given out, and warns of others.
 func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
+	if g.class != gpuClass {
+		return cdi.BuildClass(g.kind, config.Class(g.class), g.node())
+	}
 	reading := g.read()
 	if reading.Err != nil {
 		return nil, reading.Err

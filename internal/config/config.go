@@ -20,6 +20,7 @@ type Config struct {
 // CDI says what containers get with a GPU, and how the runtime is told about it.
 type CDI struct {
 	Features Features `yaml:"features"`
+	Classes  []Class  `yaml:"classes"` // of the devices that go with each GPU
 	PassBy   []PassBy `yaml:"passBy"`
 }
 
@@ -104,6 +105,9 @@ func (c Config) validate() error {
 	var errs []error
 	if err := c.CDI.Features.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("cdi.features: %w", err))
+	}
+	if err := validateClasses(c.CDI.Classes); err != nil {
+		errs = append(errs, fmt.Errorf("cdi.classes: %w", err))
 	}
 	if len(c.CDI.PassBy) == 0 {
 		errs = append(errs, fmt.Errorf("cdi.passBy is empty: pods would start without their GPUs; name %q, %q or both", ByField, ByAnnotation))

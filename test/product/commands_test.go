@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/test/docs"
@@ -126,6 +127,7 @@ func TestCommands(t *testing.T) {
 		{"generate chooses GPUs", choosesGPUs},
 		{"generate checks a file", checksFile},
 		{"generate needs no root", needsNoRoot},
+		{"generate writes other classes", otherClasses},
 		{"without a driver the paths tried are named", noDriver},
 		{"a driver that does not answer is explained", driverRefuses},
 		{"status explains that no agent answers", noAgent},
@@ -551,6 +553,33 @@ func needsNoRoot(t *testing.T, binary string) {
 	}
 }
 
+func otherClasses(t *testing.T, binary string) {
+	h := host{binary: binary, root: t.TempDir()} // which takes no GPU and no driver
+	code, _, stderr := h.run(t, "generate", "--class", "gdrcopy")
+	if code != 1 || !strings.Contains(stderr, "/dev/gdrdrv") || !strings.Contains(stderr, "modprobe gdrdrv") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	if err := os.Mkdir(filepath.Join(h.root, "dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mknod(filepath.Join(h.root, "dev/gdrdrv"), unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))); err != nil {
+		t.Fatal(err)
+	}
+	for kind, args := range map[string][]string{
+		"nvidia.com/gdrcopy": {"generate", "--class", "gdrcopy", "--format", "json"},
+		"example.com/copy":   {"generate", "--class", "gdrcopy", "--format", "json", "--kind", "example.com/copy"},
+	} {
+		var spec specs.Spec
+		if err := json.Unmarshal([]byte(h.must(t, args...)), &spec); err != nil {
+			t.Fatal(err)
+		}
+		want := []*specs.DeviceNode{{Path: "/dev/gdrdrv", Type: "c", Major: 238}}
+		if spec.Kind != kind || len(spec.Devices) != 1 || spec.Devices[0].Name != "all" || !reflect.DeepEqual(spec.Devices[0].ContainerEdits.DeviceNodes, want) {
+			t.Errorf("%v: %+v", args, spec)
+		}
+	}
+}
+
 func noDriver(t *testing.T, binary string) {
 	h := host{binary: binary, root: t.TempDir()}
 	for _, command := range []string{"list", "generate"} {
@@ -638,7 +667,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
 		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
-		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming"}, []string{`"nvidia"`, "toml", "colour", "gaming"}},
+		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming"}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)
 		if code != 2 {

@@ -1,0 +1,163 @@
+package cdi_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// device makes a node of the host.
+func (n node) device(t *testing.T, name string, major, minor uint32) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mknod(n.path(name), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// devicesOf is each device of a spec with its nodes, and mountsOf what all get.
+func devicesOf(spec *specs.Spec) string {
+	var all []string
+	for _, d := range spec.Devices {
+		line := d.Name
+		for _, n := range d.ContainerEdits.DeviceNodes {
+			line += " " + n.Path
+		}
+		all = append(all, line)
+	}
+	return strings.Join(all, "; ")
+}
+
+func mountsOf(spec *specs.Spec) string {
+	var all []string
+	for _, m := range spec.ContainerEdits.Mounts {
+		all = append(all, m.HostPath+" "+m.ContainerPath)
+	}
+	return strings.Join(all, "; ")
+}
+
+func TestClasses(t *testing.T) {
+	for class, tc := range map[config.Class]struct {
+		fill            func(t *testing.T, n node)
+		devices, mounts string
+		env             bool
+	}{
+		config.GDS: {
+			fill: func(t *testing.T, n node) {
+				n.device(t, "dev/nvidia-fs0", 237, 0)
+				n.device(t, "dev/nvidia-fs1", 237, 1)
+				n.write(t, "run/udev/data/x", "")
+				n.write(t, "etc/cufile.json", "{}")
+			},
+			devices: "all /dev/nvidia-fs0 /dev/nvidia-fs1",
+			mounts:  "/etc/cufile.json /etc/cufile.json; /run/udev /run/udev",
+		},
+		config.RDMA: {
+			fill: func(t *testing.T, n node) {
+				n.device(t, "dev/infiniband/uverbs0", 231, 192)
+				n.device(t, "dev/infiniband/rdma_cm", 10, 58)
+				n.device(t, "dev/infiniband/issm0", 231, 64)
+			},
+			devices: "all /dev/infiniband/uverbs0 /dev/infiniband/rdma_cm",
+		},
+		config.GDRCopy: {
+			fill:    func(t *testing.T, n node) { n.device(t, "dev/gdrdrv", 238, 0) },
+			devices: "all /dev/gdrdrv",
+		},
+		config.IMEXChannel: {
+			fill: func(t *testing.T, n node) {
+				n.device(t, "dev/nvidia-caps-imex-channels/channel0", 234, 0)
+				n.device(t, "dev/nvidia-caps-imex-channels/channel7", 234, 7)
+			},
+			devices: "0 /dev/nvidia-caps-imex-channels/channel0; 7 /dev/nvidia-caps-imex-channels/channel7; " +
+				"all /dev/nvidia-caps-imex-channels/channel0 /dev/nvidia-caps-imex-channels/channel7",
+		},
+		"nvswitch": {
+			fill: func(t *testing.T, n node) {
+				n.device(t, "dev/nvidia-nvswitchctl", 240, 255)
+				n.device(t, "dev/nvidia-nvswitch0", 240, 0)
+			},
+			devices: "all /dev/nvidia-nvswitchctl /dev/nvidia-nvswitch0",
+		},
+		"wsl": {
+			fill: func(t *testing.T, n node) {
+				n.device(t, "dev/dxg", 10, 127)
+				n.write(t, "usr/lib/wsl/drivers/nv_dispi.inf_amd64/libcuda.so.1.1", "")
+				n.write(t, "usr/lib/wsl/lib/libcuda.so.1", "")
+				n.write(t, "usr/lib/wsl/lib/nvidia-smi", "")
+			},
+			devices: "all /dev/dxg",
+			mounts: "/usr/lib/wsl/lib/nvidia-smi /usr/bin/nvidia-smi; /usr/lib/wsl/drivers /usr/lib/wsl/drivers; /usr/lib/wsl/lib /usr/lib/wsl/lib; " +
+				"/usr/lib/wsl/lib/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1; /usr/lib/wsl/lib/libcuda.so.1 /usr/lib64/libcuda.so.1",
+			env: true,
+		},
+		"tegra": {
+			fill: func(t *testing.T, n node) {
+				n.device(t, "dev/nvhost-ctrl-gpu", 240, 1)
+				n.device(t, "dev/nvmap", 10, 100)
+				n.write(t, "opt/tegra/libcuda.so.1.1", "")
+				n.write(t, "opt/tegra/gadget/x", "")
+				if err := os.Symlink("libcuda.so.1.1", n.path("opt/tegra/libcuda.so")); err != nil {
+					t.Fatal(err)
+				}
+				n.write(t, "etc/nvidia-container-runtime/host-files-for-container.d/devices.csv", "dev, /dev/nvmap\ndev, /dev/nvhost-*\ndev, /dev/absent\n")
+				n.write(t, "etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv",
+					"# libraries\n\nlib, /opt/tegra/libcuda.so.*\nsym, /opt/tegra/libcuda.so\ndir, /opt/tegra/gadget\nlib, /opt/tegra/absent.so\n")
+			},
+			devices: "all /dev/nvhost-ctrl-gpu /dev/nvmap",
+			mounts: "/opt/tegra/gadget /opt/tegra/gadget; /opt/tegra/libcuda.so.1.1 /opt/tegra/libcuda.so; /opt/tegra/libcuda.so.1.1 /opt/tegra/libcuda.so.1.1; " +
+				"/opt/tegra/libcuda.so.1.1 /usr/lib/x86_64-linux-gnu/libcuda.so; /opt/tegra/libcuda.so.1.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1.1; " +
+				"/opt/tegra/libcuda.so.1.1 /usr/lib64/libcuda.so; /opt/tegra/libcuda.so.1.1 /usr/lib64/libcuda.so.1.1",
+			env: true,
+		},
+	} {
+		t.Run(string(class), func(t *testing.T) {
+			n := node{t.TempDir()}
+			_, err := cdi.BuildClass("nvidia.com/"+string(class), class, n.root())
+			var absent *cdi.AbsentError
+			if !errors.As(err, &absent) || !strings.Contains(err.Error(), "/dev/") {
+				t.Errorf("on a node without it: %v", err)
+			}
+			tc.fill(t, n)
+			spec, err := cdi.BuildClass("nvidia.com/"+string(class), class, n.root())
+			if err != nil {
+				t.Fatal(err)
+			}
+			mounts := tc.mounts
+			if devicesOf(spec) != tc.devices || mountsOf(spec) != mounts {
+				t.Errorf("devices\n%s\nwant\n%s\nmounts\n%s\nwant\n%s", devicesOf(spec), tc.devices, mountsOf(spec), mounts)
+			}
+			if (len(spec.ContainerEdits.Env) == 1) != tc.env {
+				t.Errorf("environment %v", spec.ContainerEdits.Env)
+			}
+			if _, err := cdi.ClassFile(class, t.TempDir(), n.root()).Put(spec); err != nil {
+				t.Errorf("it cannot be used: %v", err)
+			}
+		})
+	}
+	if _, err := cdi.BuildClass("nvidia.com/x", "x", host.NewRoot(t.TempDir())); err == nil {
+		t.Error("a class that is none was built")
+	}
+}
+
+func TestEveryClassThatGoesWithGPUsHasAName(t *testing.T) {
+	for class, want := range map[config.Class]string{
+		config.GDS: "gpucdi.dev/gds=all", config.RDMA: "gpucdi.dev/rdma=all",
+		config.GDRCopy: "gpucdi.dev/gdrcopy=all", config.IMEXChannel: "gpucdi.dev/imex-channel=0",
+	} {
+		if got := cdi.WithGPUs(class); got != want {
+			t.Errorf("%s: %s, want %s", class, got, want)
+		}
+	}
+}
