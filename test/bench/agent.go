@@ -57,6 +57,7 @@ func (b *bench) install(ctx context.Context) error {
 type agent struct {
 	cmd     *exec.Cmd
 	dir     string // with its log, its sockets and its specs
+	address string // of its status and metrics
 	kubelet *kubelet
 	conn    *grpc.ClientConn
 	hangUp  context.CancelFunc // ends the ListAndWatch stream
@@ -87,13 +88,17 @@ func (b *bench) serve(ctx context.Context, n *node) (a *agent, err error) {
 	if a.kubelet, err = listen(ctx, plugins); err != nil {
 		return a, err
 	}
+	if a.address, err = freeAddress(ctx); err != nil {
+		return a, err
+	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		return a, err
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), b.product, // stop ends it
-		"serve", "--host-root", n.root, "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"))
+		"serve", "--host-root", n.root, "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
+		"--listen", a.address)
 	cmd.Env = append(os.Environ(), n.driver.Env("")...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

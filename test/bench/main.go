@@ -49,6 +49,7 @@ func run(ctx context.Context) (err error) {
 		{fmt.Sprintf("starting the agent %d times", startCount), b.starts},
 		{fmt.Sprintf("%d rounds of calls, 8 GPUs", rounds), b.eight},
 		{fmt.Sprintf("%d rounds of calls, 16 GPUs", rounds), b.sixteen},
+		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes},
 		{fmt.Sprintf("idling for %s, then %d calls", idle, load), b.live},
 		{fmt.Sprintf("starting %d pairs of containers", pairs), b.containers},
 	} {

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+const (
+	// scrapeCount is how often the metrics are scraped, so far apart that the agent asks the
+	// kubelet anew each time.
+	scrapeCount = 10
+	scrapePause = 1500 * time.Millisecond
+	// podCount is how many pods the kubelet has.
+	podCount = 50
+)
+
+// pods answers for a kubelet whose first pods hold the devices.
+type pods struct {
+	podresources.UnimplementedPodResourcesListerServer
+	devices []string
+}
+
+func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	list := &podresources.ListPodResourcesResponse{}
+	for i := range podCount {
+		c := &podresources.ContainerResources{Name: "main"}
+		if i < len(p.devices) {
+			c.Devices = []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: p.devices[i : i+1]}}
+		}
+		list.PodResources = append(list.PodResources, &podresources.PodResources{
+			Namespace: "default", Name: fmt.Sprintf("pod-%d", i), Containers: []*podresources.ContainerResources{c},
+		})
+	}
+	return list, nil
+}
+
+// listenPods tells of the pods in a kubelet's directory until stop is called.
+func listenPods(ctx context.Context, kubeletDir string, devices []string) (stop func(), err error) {
+	socket := filepath.Join(kubeletDir, "pod-resources", "kubelet.sock")
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return nil, fmt.Errorf("making the kubelet's directory: %w", err)
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("listening as the kubelet: %w", err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, &pods{devices: devices})
+	go func() { _ = server.Serve(listener) }() // until stop
+	return server.Stop, nil
+}
+
+// scrapes measures what Prometheus costs the agent.
+func (b *bench) scrapes(ctx context.Context) (err error) {
+	a, err := b.serve(ctx, b.nodes.eight)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+	stop, err := listenPods(ctx, a.dir, a.devices)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var took []time.Duration
+	for range scrapeCount {
+		if err := sleep(ctx, scrapePause); err != nil {
+			return err
+		}
+		t, err := timed(func() error { return a.scrape(ctx) })
+		if err != nil {
+			return err
+		}
+		took = append(took, t)
+	}
+	b.table.add(fmt.Sprintf("a scrape, 8 GPUs and %d pods", podCount), millis(median(took)), "20 ms", "")
+	return nil
+}
+
+func (a *agent) scrape(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("scraping the agent: %w", err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
+		return fmt.Errorf("scraping the agent: %s, %w", response.Status, err)
+	}
+	return nil
+}
+
+// freeAddress is one that nobody listens at.
+func freeAddress(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("looking for a free port: %w", err)
+	}
+	return listener.Addr().String(), listener.Close()
+}
