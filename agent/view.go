@@ -57,7 +57,7 @@ func (n *node) publish(parts cdi.Parts) {
 	for _, r := range n.listed {
 		plugins = append(plugins, n.plugins[r.Name])
 		for _, d := range r.Devices {
-			now.Devices = append(now.Devices, status.Device{ID: d.ID, Resource: r.Name, GPU: d.GPU, Fault: n.fault(d, before)})
+			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Fault: n.fault(d, before)})
 		}
 	}
 	n.agent.view.node.Store(now)

@@ -53,6 +53,9 @@ func retain(earlier, now []MIGDevice) []MIGDevice {
 	return kept
 }
 
+// MIGDevice returns the GPU's part of that UUID.
+func (g GPU) MIGDevice(uuid string) (MIGDevice, bool) { return find(g.MIGDevices, uuid) }
+
 func find(devices []MIGDevice, uuid string) (MIGDevice, bool) {
 	i := slices.IndexFunc(devices, func(m MIGDevice) bool { return m.UUID == uuid })
 	if i < 0 {

@@ -61,6 +61,7 @@ type Resource struct {
 // Device is one unit that the kubelet can hand out.
 type Device struct {
 	ID       string  `json:"id"`
+	Index    string  `json:"index"` // what people call it: "5" a GPU, "5:1" a MIG device of it
 	Resource string  `json:"resource"`
 	GPU      string  `json:"gpu"`             // the UUID of the physical one
 	Fault    *Fault  `json:"fault,omitempty"` // nil when it is healthy
@@ -87,6 +88,25 @@ type Holder struct {
 type GPU struct {
 	gpu.GPU
 	Telemetry gpu.Telemetry `json:"telemetry"`
+}
+
+// Product says what a device is: its GPU's product, and of a MIG device its
+// profile.
+func (n Node) Product(d Device) string {
+	g := n.GPU(d.GPU)
+	if m, part := g.MIGDevice(d.ID); part {
+		return g.Product + " MIG " + m.Profile
+	}
+	return g.Product
+}
+
+// MemoryBytes is the memory that a device has.
+func (n Node) MemoryBytes(d Device) uint64 {
+	g := n.GPU(d.GPU)
+	if m, part := g.MIGDevice(d.ID); part {
+		return m.MemoryBytes
+	}
+	return g.MemoryBytes
 }
 
 // GPU returns the physical GPU of that UUID; the zero GPU if there is none.

@@ -18,10 +18,13 @@ var someNode = status.Node{
 	GPUs: []status.GPU{
 		{GPU: gpu.GPU{UUID: "GPU-a", Index: 0, Product: "NVIDIA H100 80GB HBM3", MemoryBytes: 80 << 30}},
 		{GPU: gpu.GPU{UUID: "GPU-b", Index: 11, NUMANode: gpu.NUMAUnknown}},
+		{GPU: gpu.GPU{UUID: "GPU-c", Index: 12, Product: "NVIDIA A100", MemoryBytes: 40 << 30,
+			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-d", Profile: "1g.5gb", MemoryBytes: 5 << 30}}}},
 	},
 	Devices: []status.Device{
-		{ID: "GPU-a", GPU: "GPU-a", Resource: "nvidia.com/gpu", HeldBy: &status.Holder{Namespace: "default", Pod: "pod", Container: "main"}},
-		{ID: "GPU-b", GPU: "GPU-b", Resource: "nvidia.com/gpu", Fault: &status.Fault{Reason: "XID 79: off the bus", Heals: "a reboot", Since: time.Now()}},
+		{ID: "GPU-a", GPU: "GPU-a", Index: "0", Resource: "nvidia.com/gpu", HeldBy: &status.Holder{Namespace: "default", Pod: "pod", Container: "main"}},
+		{ID: "GPU-b", GPU: "GPU-b", Index: "11", Resource: "nvidia.com/gpu", Fault: &status.Fault{Reason: "XID 79: off the bus", Heals: "a reboot", Since: time.Now()}},
+		{ID: "MIG-d", GPU: "GPU-c", Index: "12:0", Resource: "nvidia.com/mig-1g.5gb"},
 	},
 	Unreadable: []gpu.Unreadable{{Index: 5, Fault: "no answer"}},
 }
@@ -42,7 +45,11 @@ func TestStatusTablesLineUp(t *testing.T) {
 			}
 			_, table, _ := strings.Cut(text, "\n\nGPU ")
 			rows := strings.Split("GPU "+table, "\n")
-			for row, cells := range map[int][]string{1: {"NVIDIA H100", "80.0 GiB", "nvidia.com/gpu", "healthy", "default/pod/main"}, 2: {"-", "0.0 GiB", "nvidia.com/gpu", "unhealthy", "-"}} {
+			for row, cells := range map[int][]string{
+				1: {"NVIDIA H100", "80.0 GiB", "nvidia.com/gpu", "healthy", "default/pod/main"},
+				2: {"-", "0.0 GiB", "nvidia.com/gpu", "unhealthy", "-"},
+				3: {"NVIDIA A100 MIG 1g.5gb", "5.0 GiB", "nvidia.com/mig-1g.5gb", "healthy", "-"},
+			} {
 				for i, head := range []string{"PRODUCT", "MEMORY", "RESOURCE", "HEALTH", "POD"} {
 					at := utf8.RuneCountInString(rows[0][:strings.Index(rows[0], head)])
 					if cell := string([]rune(rows[row])[at:]); !strings.HasPrefix(cell, cells[i]) {

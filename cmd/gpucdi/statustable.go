@@ -94,10 +94,12 @@ func columnsOf(wide bool, paint func(string, colour) string) []column {
 		return func(n status.Node, d status.Device) string { return cell(n.GPU(d.GPU)) }
 	}
 	columns := []column{
-		{"GPU", gpu(func(g status.GPU) string { return fmt.Sprint(g.Index) })},
+		{"GPU", func(_ status.Node, d status.Device) string { return d.Index }},
 		{"DEVICE", func(_ status.Node, d status.Device) string { return d.ID }},
-		{"PRODUCT", gpu(func(g status.GPU) string { return orDash(g.Product) })},
-		{"MEMORY", gpu(func(g status.GPU) string { return fmt.Sprintf("%.1f GiB", float64(g.MemoryBytes)/(1<<30)) })},
+		{"PRODUCT", func(n status.Node, d status.Device) string { return orDash(n.Product(d)) }},
+		{"MEMORY", func(n status.Node, d status.Device) string {
+			return fmt.Sprintf("%.1f GiB", float64(n.MemoryBytes(d))/(1<<30))
+		}},
 		{"RESOURCE", func(_ status.Node, d status.Device) string { return d.Resource }},
 		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) string {
 			return state(reason(d), "healthy", "unhealthy", paint)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +125,17 @@ func TestXIDOfOneMIGDevice(t *testing.T) {
 	healthy := k.allocatable()[string(small)]
 	if _, offered := healthy[hit.UUID]; offered || len(healthy) != 15 {
 		t.Errorf("after an XID of %s, the healthy ones are %v", hit.UUID, healthy)
+	}
+	// People see it where they look.
+	s := n.deviceStatus(t, hit.UUID)
+	if s.GPU != g.UUID || s.Resource != string(small) || s.Fault == nil || s.Fault.Category != "xid_9999" {
+		t.Errorf("its status is %+v", s)
+	}
+	n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason="xid_9999",resource=%q} 1`, small))
+	for line := range strings.Lines(n.statusText(t)) {
+		if strings.Contains(line, hit.UUID) && !strings.Contains(strings.Join(strings.Fields(line), " "), "A100-SXM4-40GB MIG 1g.5gb 4.8 GiB") {
+			t.Errorf("the table shows it as %s", line)
+		}
 	}
 	k.awaits(t, a100s())
 }

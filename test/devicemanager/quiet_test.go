@@ -109,6 +109,7 @@ func TestAllocateOfEight(t *testing.T) {
 func TestAllocateTouchesNothing(t *testing.T) {
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, "health: {probeInterval: 1h}") // the probes call NVML too
+	n.serveRuntime(t, true)                       // the agent would keep looking for one
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
 	k.counts(t, 8, 8)
@@ -132,7 +133,8 @@ func TestAllocateTouchesNothing(t *testing.T) {
 			}
 		}
 	}
-	allocate() // what is done once, such as opening the connection, is not counted
+	allocate()              // what is done once, such as opening the connection, is not counted
+	time.Sleep(time.Second) // nor is the second look at the config soon after the start
 
 	trace := startTrace(t, n.process.Process.Pid)
 	before := n.nvmlCalls(t)

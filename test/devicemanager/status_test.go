@@ -255,7 +255,11 @@ func (n *node) awaitMetric(t *testing.T, line string) {
 }
 
 func TestMetrics(t *testing.T) {
-	n, k := both(t)
+	n := newNode(t, simdriver.H100x8())
+	n.serveRuntime(t, true)
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 8, 8)
 	pod, held := n.admitted(t, k, "holder", 1)
 	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
 	if err := n.driver.RaiseXID(n.uuids()[5], 13); err != nil { // a program's own fault
@@ -270,7 +274,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_registrations_total{resource="nvidia.com/gpu"} 1`,
 		`gpucdi_spec_writes_total 1`,
 		`gpucdi_link_healthy{link="kubelet"} 1`,
-		`gpucdi_link_healthy{link="runtime"} 0`,
+		`gpucdi_link_healthy{link="runtime"} 1`,
 	} {
 		n.awaitMetric(t, line)
 	}
