@@ -127,6 +127,7 @@ func TestXIDOfOneMIGDevice(t *testing.T) {
 		t.Errorf("after an XID of %s, the healthy ones are %v", hit.UUID, healthy)
 	}
 	// People see it where they look.
+	n.awaitFault(t, hit.UUID, true)
 	s := n.deviceStatus(t, hit.UUID)
 	if s.GPU != g.UUID || s.Resource != string(small) || s.Fault == nil || s.Fault.Category != "xid_9999" {
 		t.Errorf("its status is %+v", s)
