@@ -135,12 +135,12 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 		case <-ctx.Done():
 			return false
 		case r := <-w.reports:
-			if len(n.overdue(time.Now())) > 0 {
+			if len(n.overdue(time.Now())) > 0 || !n.heldKnown {
 				replace(w.askHeld, struct{}{})
 			}
 			work = n.hear(r, time.Now())
 		case held := <-w.held:
-			work = n.release(held, time.Now())
+			work = n.hearHeld(held, time.Now())
 		case <-w.specChanged:
 			work = n.agent.spec.Touched() // and not by ourselves
 		case <-w.alive:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
@@ -33,7 +34,7 @@ func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- 
 		if err != nil {
 			if ctx.Err() == nil && err.Error() != said {
 				said = err.Error()
-				a.log.Warn("a device that is gone stays listed until the kubelet says that no pod holds it", "err", err)
+				a.log.Warn("devices that are gone stay listed until the kubelet says which ones pods hold", "err", err)
 			}
 			continue
 		}
@@ -77,6 +78,27 @@ func (n *node) overdue(at time.Time) []listing {
 		}
 	}
 	return overdue
+}
+
+// hearHeld takes in which devices pods hold, and returns whether that changes
+// what is to be listed.
+func (n *node) hearHeld(held []kubelet.Holder, at time.Time) bool {
+	inherited := n.inherit(held)
+	return n.release(held, at) || inherited
+}
+
+// inherit lists what pods hold since an earlier agent offered it, and nothing that
+// was read since this one started. It returns whether there was such a device.
+func (n *node) inherit(held []kubelet.Holder) bool {
+	if n.reading == nil {
+		return false // too early to tell; the next answer comes
+	}
+	n.heldKnown = true
+	before := n.listed
+	for _, h := range held {
+		n.listed = allocator.Adopt(n.listed, h.Resource, h.Device, cdi.AgentKind)
+	}
+	return len(allocator.Changes(before, n.listed)) > 0
 }
 
 // release frees the overdue devices that no pod holds. It returns whether there

@@ -50,6 +50,8 @@ type node struct {
 	listed []*allocator.Resource // as the kubelet was last told
 	left   map[listing]time.Time // since when listed devices have left their resource
 	free   map[listing]bool      // those that no pod holds, until the next reconcile
+
+	heldKnown bool // the kubelet has told what pods hold since the start
 }
 
 func newNode(a *Agent, start func(func(context.Context) error)) *node {

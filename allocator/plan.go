@@ -15,10 +15,13 @@ import (
 // name that users of NVIDIA GPUs already write into their pods.
 const GPUResource = "nvidia.com/gpu"
 
+// migPrefix begins the names of the resources of MIG devices.
+const migPrefix = "nvidia.com/mig-"
+
 // migResource is the resource of the MIG devices of a profile, as users know it:
 // "1g.5gb+me" is nvidia.com/mig-1g.5gb.me, since a name may have no "+".
 func migResource(profile string) string {
-	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
+	return migPrefix + strings.ReplaceAll(profile, "+", ".")
 }
 
 // Resource is one resource of the node with all its devices, the unhealthy

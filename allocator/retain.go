@@ -3,6 +3,9 @@ package allocator
 import (
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // leftResource is the fault of a device that is still there but no longer one of
@@ -26,6 +29,26 @@ func Retain(earlier, now []*Resource, mayBeHeld func(resource, id string) bool) 
 		kept[i] = r.faulty(func(d Device) string { return contested(d, kept) })
 	}
 	return kept
+}
+
+// Adopt returns the resources with a device that a pod was given under a name of
+// ours and that none of them has: an earlier agent offered it. It is Left.
+func Adopt(resources []*Resource, name, id, cdiKind string) []*Resource {
+	if name != GPUResource && !strings.HasPrefix(name, migPrefix) {
+		return resources
+	}
+	adopted := Device{ID: id, CDIName: cdiKind + "=" + id, NUMANode: gpu.NUMAUnknown, Fault: gpu.FaultGone, Left: true}
+	for _, r := range resources {
+		i, lists := r.position[id]
+		if lists && r.Name == name {
+			return resources
+		}
+		if lists { // it is offered as something else now
+			adopted = r.Devices[i]
+			adopted.Left, adopted.Fault = true, leftResource
+		}
+	}
+	return Retain([]*Resource{newResource(name, []Device{adopted}, nil)}, resources, func(string, string) bool { return true })
 }
 
 // with returns the resource with those of devices that it lacks, as Left.

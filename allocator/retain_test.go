@@ -104,3 +104,28 @@ func TestChanges(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestAdopt(t *testing.T) {
+	now := Plan(cut(times(1, "1g.5gb"), nil), testKind, config.MIGMixed)
+	for _, tc := range []struct {
+		what, resource, id string
+		want               []string
+	}{
+		{"gone", GPUResource, "GPU-gone", []string{"gpu: GPU-1 GPU-gone!", "mig-1g.5gb: MIG-0.0"}},
+		{"gone, of a profile that is no more", "nvidia.com/mig-7g.40gb", "MIG-gone",
+			[]string{"gpu: GPU-1", "mig-1g.5gb: MIG-0.0", "mig-7g.40gb: MIG-gone!"}},
+		{"offered as something else now", GPUResource, "MIG-0.0", []string{"gpu: GPU-1 MIG-0.0!", "mig-1g.5gb: MIG-0.0!"}},
+		{"listed", GPUResource, "GPU-1", []string{"gpu: GPU-1", "mig-1g.5gb: MIG-0.0"}},
+		{"not ours", "example.com/gpu", "GPU-gone", []string{"gpu: GPU-1", "mig-1g.5gb: MIG-0.0"}},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			adopted := Adopt(now, tc.resource, tc.id, testKind)
+			if got := listed(adopted); !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if again := listed(Retain(adopted, now, always)); !slices.Equal(again, tc.want) {
+				t.Errorf("the next time %q, want %q", again, tc.want)
+			}
+		})
+	}
+}

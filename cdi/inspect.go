@@ -3,6 +3,7 @@ package cdi
 import (
 	"cmp"
 	"errors"
+	"slices"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
@@ -45,6 +46,9 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 		if g.PCIBusID == "" {
 			continue // its place was not read: the inventory holds the fault
 		}
+		if replaced(g, inv) {
+			continue // a container that starts again must not get the other one
+		}
 		if g.MIG == gpu.MIGEnabled {
 			continue // its MIG devices have its node
 		}
@@ -79,6 +83,9 @@ func gpuNodes(node host.Root, majors majors, g gpu.GPU, features config.Features
 func (p *Parts) inspectMIG(node host.Root, majors majors, inv *gpu.Inventory) {
 	caps, errCaps := readCapabilities(node)
 	for _, g := range inv.GPUs {
+		if replaced(g, inv) {
+			continue
+		}
 		for _, m := range g.MIGDevices {
 			nodes, err := migNodes(node, majors, caps, g, m)
 			if err := cmp.Or(errCaps, err); err != nil {
@@ -88,4 +95,11 @@ func (p *Parts) inspectMIG(node host.Root, majors majors, inv *gpu.Inventory) {
 			p.GPUs[m.UUID] = nodes
 		}
 	}
+}
+
+// replaced says whether a GPU is gone and another one has its node now.
+func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
+	return g.Fault == gpu.FaultGone && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {
+		return other.Fault != gpu.FaultGone && other.Minor == g.Minor
+	})
 }

@@ -3,6 +3,7 @@ package cdi_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -465,3 +466,21 @@ var stub = sync.OnceValues(func() (string, error) {
 	data, err := os.ReadFile(object)
 	return string(data), err
 })
+
+// A container that held a GPU which is gone may start again. It must not get the
+// GPU that has its node now.
+func TestInspectLeavesOutAGPUWhoseNodeIsAnothers(t *testing.T) {
+	node := newNode(t)
+	inv := *inventory
+	inv.GPUs = append(slices.Clone(inv.GPUs),
+		gpu.GPU{UUID: "GPU-c", Minor: 1, PCIBusID: "0000:18:00.0", Fault: gpu.FaultGone,
+			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-c", Fault: gpu.FaultGone}}},
+		gpu.GPU{UUID: "GPU-d", Minor: 2, PCIBusID: "0000:3c:00.0", Fault: gpu.FaultGone})
+	parts, err := cdi.Inspect(node.root(), node.driver(t), &inv, config.DefaultFeatures())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(parts.GPUs)); !slices.Equal(got, []string{"GPU-a", "GPU-b", "GPU-d"}) {
+		t.Errorf("the spec is to have %v", got)
+	}
+}
