@@ -1,3 +1,3 @@
-// Package cdi holds the specs that gpucdi writes against other people's
-// programs: the releases of the CDI library that runtimes were built with.
+// Package cdi reads the generated specs with the versions of the CDI library
+// that the container runtimes of today and of some years ago have built in.
 package cdi

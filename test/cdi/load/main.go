@@ -1,0 +1,50 @@
+// Command load resolves every CDI device of a directory, as a container
+// runtime does that has a certain version of the CDI library built in. The
+// .mod files beside it name the versions.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// cache is the library's, in any version.
+type cache interface {
+	GetErrors() map[string][]error
+	ListDevices() []string
+	InjectDevices(spec *oci.Spec, names ...string) ([]string, error)
+}
+
+func main() {
+	if err := load(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func load(dir string) error {
+	c, err := open(dir)
+	if err != nil {
+		return err
+	}
+	// A file that is not understood is passed over: only this tells of it.
+	for path, errs := range c.GetErrors() {
+		return fmt.Errorf("reading %s: %v", path, errs)
+	}
+	for _, name := range c.ListDevices() {
+		spec := &oci.Spec{}
+		if unresolved, err := c.InjectDevices(spec, name); err != nil {
+			return fmt.Errorf("injecting %s (unresolved %v): %w", name, unresolved, err)
+		}
+		fmt.Println(name)
+		for _, d := range spec.Linux.Devices {
+			fmt.Println("", d.Path, d.Type, d.Major, d.Minor)
+		}
+		for _, m := range spec.Mounts {
+			fmt.Println("", m.Source, m.Destination, m.Options)
+		}
+	}
+	return nil
+}

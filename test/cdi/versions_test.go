@@ -1,0 +1,131 @@
+package cdi
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/test/product"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// versions of the library, and what the program that loads specs is built with.
+var versions = map[string][]string{
+	"v0.5.4": {"-tags", "old"}, // containerd 1.7.2, under its module path of then
+	"v0.6.2": nil,
+	"v0.8.1": nil,
+	"v1.0.1": nil,
+	"v1.1.1": nil,
+}
+
+const latest = "v1.1.1"
+
+func TestEveryVersionOfTheLibraryReadsTheSpecs(t *testing.T) {
+	specs := specDirs(t)
+	loaders := map[string]string{}
+	for version, flags := range versions {
+		loaders[version] = buildLoader(t, version, flags)
+	}
+	for name, dir := range specs {
+		want, err := load(loaders[latest], dir)
+		if err != nil || !strings.Contains(want, "=all\n ") {
+			t.Fatalf("%s: with %s: %v\n%s", name, latest, err, want)
+		}
+		for version, loader := range loaders {
+			t.Run(name+" with "+version, func(t *testing.T) {
+				if got, err := load(loader, dir); err != nil || got != want {
+					t.Errorf("%v; containers get\n%s\nand with %s\n%s", err, got, latest, want)
+				}
+			})
+		}
+	}
+	// That a refusal would be seen: what needs a version is refused by older ones.
+	t.Run("a newer spec", func(t *testing.T) {
+		dir := t.TempDir()
+		spec := "cdiVersion: 0.7.0\nkind: example.com/gpu\ndevices: [{name: all, containerEdits: {additionalGids: [1], deviceNodes: [{path: /dev/x, type: c, major: 1, minor: 3}]}}]\n"
+		if err := os.WriteFile(filepath.Join(dir, "newer.yaml"), []byte(spec), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for version, loader := range loaders {
+			if _, err := load(loader, dir); (err == nil) != (version > "v0.7") {
+				t.Errorf("%s: %v", version, err)
+			}
+		}
+	})
+}
+
+// specDirs are directories with specs of the program that ships, by what is in
+// them.
+func specDirs(t *testing.T) map[string]string {
+	t.Helper()
+	binary, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const everything = "compute,utility,graphics,video,display"
+	root := t.TempDir()
+	dirs := map[string]string{}
+	generate := func(name, file string, env []string, args ...string) {
+		t.Helper()
+		dirs[name] = filepath.Join(t.TempDir(), "cdi")
+		cmd := exec.Command(binary, append([]string{"generate", "--host-root", root, "--output", filepath.Join(dirs[name], file)}, args...)...)
+		cmd.Env = append(os.Environ(), env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+	}
+	for _, profile := range []simdriver.Profile{simdriver.H100x8(), simdriver.A100MIG()} {
+		root = t.TempDir()
+		driver, err := simdriver.Install(root, profile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		generate(profile.Name, "gpu.yaml", driver.Env(""))
+		generate(profile.Name+" as JSON", "gpu.json", driver.Env(""), "--kind", "gpucdi.dev/gpu", "--names", "uuid")
+		generate(profile.Name+" with everything", "gpu.yaml", driver.Env(""), "--features", everything)
+	}
+	for _, node := range []string{"gdrdrv", "nvidia-fs0"} {
+		if err := unix.Mknod(filepath.Join(root, "dev", node), unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	generate("gdrcopy", "gdrcopy.yaml", nil, "--class", "gdrcopy")
+	generate("gds", "gds.yaml", nil, "--class", "gds")
+	return dirs
+}
+
+func buildLoader(t *testing.T, version string, flags []string) string {
+	t.Helper()
+	loader := filepath.Join(t.TempDir(), "load")
+	cmd := exec.Command("go", slices.Concat([]string{"build", "-modfile=" + version + ".mod", "-o", loader}, flags, []string{"."})...)
+	cmd.Dir = "load"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building with %s: %v\n%s", version, err, out)
+	}
+	return loader
+}
+
+// load returns what containers get by each device. The order in which they get
+// it is the library's.
+func load(loader, dir string) (string, error) {
+	cmd := exec.Command(loader, dir)
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return complaints.String(), err
+	}
+	devices := strings.Split(strings.ReplaceAll(string(out), "\n ", "\x00"), "\n")
+	for i, device := range devices {
+		edits := strings.Split(device, "\x00")
+		slices.Sort(edits[1:])
+		devices[i] = strings.Join(edits, "\n ")
+	}
+	slices.Sort(devices)
+	return strings.Join(devices, "\n") + "\n", nil
+}
