@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,7 @@ func TestDoctor(t *testing.T) {
 	k.counts(t, 8, 8)
 	pod, held := n.admitted(t, k, "holder", 1)
 	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+	n.awaitGet(t, "/readyz", http.StatusOK)
 	found, fails := n.doctor(t)
 	for link, said := range found {
 		if fails || len(found) != 11 || !strings.HasPrefix(said, "pass") {

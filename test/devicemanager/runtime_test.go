@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,12 +55,11 @@ func TestRuntimeWithoutCDI(t *testing.T) {
 	n.serveRuntime(t, false)
 	startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	n.awaitGet(t, "/readyz", http.StatusOK)
-	n.awaitMetric(t, `gpucdi_link_healthy{link="runtime"} 0`)
 	const says = "set enable_cdi = true"
-	if s := n.status(t); s.Runtime.Name != "containerd" || !strings.Contains(s.Runtime.Trouble, says) {
-		t.Errorf("the status says %+v", s.Runtime)
-	}
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		return s.Runtime.Name == "containerd" && strings.Contains(s.Runtime.Trouble, says)
+	})
+	n.awaitMetric(t, `gpucdi_link_healthy{link="runtime"} 0`)
 	if found, fails := n.doctor(t); !fails || !strings.HasPrefix(found["runtime"], "fail") || !strings.Contains(found["runtime"], says) {
 		t.Errorf("the doctor says %s", found["runtime"])
 	}

@@ -75,6 +75,21 @@ func (n *node) status(t *testing.T) (s nodeStatus) {
 	return s
 }
 
+// awaitStatus waits until the status is as a test needs it: the agent publishes
+// it after it has told the kubelet.
+func (n *node) awaitStatus(t *testing.T, as func(nodeStatus) bool) nodeStatus {
+	t.Helper()
+	n.awaitGet(t, "/healthz", http.StatusOK)
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		if s := n.status(t); as(s) {
+			return s
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("the status is\n%s", n.statusText(t, "-o", "yaml"))
+		}
+	}
+}
+
 func (n *node) deviceStatus(t *testing.T, id string) deviceStatus {
 	t.Helper()
 	for _, d := range n.status(t).Devices {
@@ -123,7 +138,7 @@ func TestStatus(t *testing.T) {
 	pod, held := n.admitted(t, k, "holder", 2)
 	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
 
-	s := n.status(t)
+	s := n.awaitStatus(t, func(s nodeStatus) bool { return len(s.Devices) > 0 && s.Runtime.Trouble != "not asked yet" })
 	if s.Name != "node" || s.Version == "" || s.Driver.Version != n.driver.State().Version || s.Driver.CUDA != "13.0" ||
 		s.Driver.Root != "/" || s.Driver.Trouble != "" {
 		t.Errorf("node and driver are %+v", s)
@@ -170,18 +185,16 @@ func TestStatusTellsMeasurements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		for _, g := range n.status(t).GPUs {
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		for _, g := range s.GPUs {
 			m := g.Telemetry
 			if g.UUID == gpu.UUID && m.Utilization != nil && *m.Utilization == 0.37 && *m.TemperatureCelsius == 71 &&
 				*m.PowerWatts == 345.6 && *m.SMClockHertz == 1755e6 && *m.MemoryUsedBytes == 5<<30 && *m.ECCUncorrected == 0 {
-				return
+				return true
 			}
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("the status is\n%s", n.statusText(t, "-o", "yaml"))
-		}
-	}
+		return false
+	})
 }
 
 // Each fault has its category, its reason and what heals it, and is gone from
@@ -243,6 +256,7 @@ func TestStatusOfFaults(t *testing.T) {
 // awaitMetric waits until the metrics have a line that begins so.
 func (n *node) awaitMetric(t *testing.T, line string) {
 	t.Helper()
+	n.awaitGet(t, "/healthz", http.StatusOK)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		_, metrics := n.get(t, "/metrics")
 		if strings.Contains(metrics, "\n"+line) {
@@ -292,6 +306,7 @@ func TestScrapesDoNotCallTheDriver(t *testing.T) {
 			t.Fatal("the driver is not asked for events")
 		}
 	}
+	n.awaitGet(t, "/readyz", http.StatusOK)
 	before := n.nvmlCalls(t)
 	for range 10 {
 		n.get(t, "/metrics")
@@ -304,11 +319,14 @@ func TestScrapesDoNotCallTheDriver(t *testing.T) {
 
 func (n *node) awaitFault(t *testing.T, id string, want bool) {
 	t.Helper()
-	for start := time.Now(); (n.deviceStatus(t, id).Fault != nil) != want; time.Sleep(20 * time.Millisecond) {
-		if time.Since(start) > patience {
-			t.Fatalf("the status is\n%s", n.statusText(t))
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		for _, d := range s.Devices {
+			if d.ID == id {
+				return (d.Fault != nil) == want
+			}
 		}
-	}
+		return false
+	})
 }
 
 // A kubelet that does not answer about its pods, a driver that hangs and the
