@@ -5,7 +5,8 @@ WORKDIR /src
 COPY . .
 ARG VERSION=dev
 # The flags are those of make build.
-RUN CGO_ENABLED=1 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/gpucdi ./cmd/gpucdi-nvml
+RUN CGO_ENABLED=1 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/gpucdi ./cmd/gpucdi-nvml \
+ && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o /out/ ./cmd/gpucdi-hook
 
 FROM debian:bookworm-slim
 COPY --from=build /out/ /usr/bin/

@@ -49,6 +49,7 @@ func (n *node) look(ctx context.Context) (parts cdi.Parts, err error) {
 		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known, n.settings.CDI.Features)
 		var missing *cdi.NotLoadedError
 		if !errors.As(err, &missing) || !n.modules.load(ctx, missing.Module) {
+			parts.Hook = n.settings.CDI.Hook
 			return parts, err
 		}
 	}

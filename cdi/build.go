@@ -55,6 +55,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 			Env:         []string{hideGPUs},
 			DeviceNodes: deviceNodes(parts.Control),
 			Mounts:      mounts(parts),
+			Hooks:       hooks(parts),
 		},
 	}
 	var all []Node
@@ -161,6 +162,29 @@ func mounts(parts Parts) []*specs.Mount {
 	}
 	slices.SortFunc(made, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
 	return made
+}
+
+// hookTimeout is in seconds. The hook takes milliseconds.
+const hookTimeout = 10
+
+// hooks are none, unless somebody wants the libraries in the image's ld.so.cache, too.
+func hooks(parts Parts) []*specs.Hook {
+	if parts.Hook == "" {
+		return nil
+	}
+	args := []string{path.Base(parts.Hook)}
+	for _, l := range parts.Libraries {
+		args = append(args, path.Join(loaderDirs(l.Machine)[0], l.SONAME))
+	}
+	return []*specs.Hook{{
+		HookName: "createContainer",
+		Path:     parts.Hook,
+		Args:     args,
+		// Without an environment in the spec, runtimes have handed hooks the image's own
+		// (CVE-2025-23266).
+		Env:     []string{"LC_ALL=C"},
+		Timeout: new(hookTimeout),
+	}}
 }
 
 // loaderDirs are the directories that dynamic loaders search without any

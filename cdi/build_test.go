@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,5 +139,28 @@ func TestBuildForArm(t *testing.T) {
 		if strings.Contains(m.ContainerPath, "x86_64") {
 			t.Errorf("mount at %s", m.ContainerPath)
 		}
+	}
+}
+
+func TestBuildWithHook(t *testing.T) {
+	p := parts()
+	p.Hook = "/opt/gpucdi/gpucdi-hook"
+	spec, err := cdi.Build(cdi.AgentKind, inventory, p, []cdi.Name{cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(spec.ContainerEdits.Hooks) != 1 {
+		t.Fatalf("hooks %+v", spec.ContainerEdits.Hooks)
+	}
+	hook := spec.ContainerEdits.Hooks[0]
+	if hook.HookName != "createContainer" || hook.Path != p.Hook || hook.Timeout == nil {
+		t.Errorf("hook %+v", hook)
+	}
+	want := []string{"gpucdi-hook", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}
+	if !slices.Equal(hook.Args, want) {
+		t.Errorf("arguments %q, want %q", hook.Args, want)
+	}
+	if len(hook.Env) == 0 {
+		t.Error("a hook without an environment may get the image's")
 	}
 }

@@ -133,18 +133,21 @@ func prove(path string, node host.Root) error {
 	}
 	for _, source := range sources(spec.Spec) {
 		if _, err := node.Stat(source); err != nil {
-			errs = append(errs, fmt.Errorf("looking for what the CDI spec mounts: %w", err))
+			errs = append(errs, fmt.Errorf("looking for what the CDI spec mounts and runs: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// sources are the files that a spec mounts, sorted. Each library is mounted at
-// several places.
+// sources are the files of the node that a spec mounts or runs, sorted. Each
+// library is mounted at several places.
 func sources(spec *specs.Spec) []string {
 	var files []string
 	for _, m := range spec.ContainerEdits.Mounts {
 		files = append(files, m.HostPath)
+	}
+	for _, h := range spec.ContainerEdits.Hooks {
+		files = append(files, h.Path)
 	}
 	slices.Sort(files)
 	return slices.Compact(files)

@@ -236,3 +236,24 @@ func provableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 	}
 	return n, spec
 }
+
+func TestPutRefusesAHookThatIsNotThere(t *testing.T) {
+	n := newNode(t)
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts.Hook = "/opt/gpucdi/gpucdi-hook"
+	spec, err := cdi.Build(cdi.AgentKind, inventory, parts, []cdi.Name{cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := cdi.AgentFile(t.TempDir(), n.root())
+	if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), parts.Hook) {
+		t.Errorf("error %v", err)
+	}
+	n.write(t, parts.Hook, "")
+	if _, err := file.Put(spec); err != nil {
+		t.Error(err)
+	}
+}

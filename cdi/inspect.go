@@ -17,6 +17,7 @@ type Parts struct {
 	Control   []Node            // needed with any GPU
 	GPUs      map[string][]Node // by UUID, those of GPUs and of MIG devices; only what can be given out whole
 	Faults    map[string]string // by UUID, why one is not among GPUs
+	Hook      string            // the node's path of gpucdi-hook; empty for none
 }
 
 // Inspect collects the parts for the GPUs of inv from the node and its driver,

@@ -20,8 +20,8 @@ import (
 
 type generateFlags struct {
 	look
-	kind, class, output, check, format string
-	names, features, devices           []string
+	kind, class, output, check, format, hook string
+	names, features, devices                 []string
 }
 
 func newGenerateCommand() *cobra.Command {
@@ -57,6 +57,7 @@ there as its MIG devices: =0:1 or =MIG-….`,
 	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
 	flags.StringSliceVar(&g.features, "features", []string{string(config.Compute), string(config.Utility)},
 		"what containers get of the driver: compute, utility, graphics, video, display")
+	flags.StringVar(&g.hook, "hook", "", "the node's path of gpucdi-hook, for images that need the driver in their ld.so.cache (default: none)")
 	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "how each GPU is named: index, uuid or both")
 	return cmd
 }
@@ -80,6 +81,9 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	vendor, class := parser.ParseQualifier(g.kind)
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
 		errs = append(errs, fmt.Errorf("--kind %q is not vendor/class: %w", g.kind, err))
+	}
+	if g.hook != "" && !filepath.IsAbs(g.hook) {
+		errs = append(errs, fmt.Errorf("--hook %q is not an absolute path", g.hook))
 	}
 	if g.output != "" && g.check != "" {
 		errs = append(errs, errors.New("--output and --check: name one of them"))
@@ -125,6 +129,7 @@ func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	parts.Hook = g.hook
 	if len(g.devices) > 0 {
 		if parts, err = parts.Choose(reading.Inventory, g.devices); err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 )
@@ -22,6 +23,9 @@ type CDI struct {
 	Features Features `yaml:"features"`
 	Classes  []Class  `yaml:"classes"` // of the devices that go with each GPU
 	PassBy   []PassBy `yaml:"passBy"`
+
+	// Hook is the node's path of gpucdi-hook; empty for none.
+	Hook string `yaml:"hook"`
 }
 
 // PassBy is a way for CDI device names to reach the runtime. Runtimes that
@@ -116,6 +120,9 @@ func (c Config) validate() error {
 		if !slices.Contains([]PassBy{ByField, ByAnnotation}, by) {
 			errs = append(errs, fmt.Errorf("cdi.passBy has %q, want %q or %q", by, ByField, ByAnnotation))
 		}
+	}
+	if c.CDI.Hook != "" && !path.IsAbs(c.CDI.Hook) {
+		errs = append(errs, fmt.Errorf("cdi.hook is %q, want an absolute path on the node", c.CDI.Hook))
 	}
 	if !slices.Contains([]MIGStrategy{MIGNone, MIGSingle, MIGMixed}, c.MIG.Strategy) {
 		errs = append(errs, fmt.Errorf("mig.strategy is %q, want %q, %q or %q", c.MIG.Strategy, MIGNone, MIGSingle, MIGMixed))

@@ -102,7 +102,7 @@ func TestParseNamesEveryProblemAtOnce(t *testing.T) {
 	_, err := config.Parse([]byte(`
 apiVersion: v2
 kind: Node
-cdi: {features: [compute, gaming, raytracing], classes: [nvswitch], passBy: [hook]}
+cdi: {features: [compute, gaming, raytracing], classes: [nvswitch], passBy: [hook], hook: ./hook}
 mig: {strategy: both}
 cid: {}
 labels: {place: there}
@@ -116,7 +116,7 @@ nodes:
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"nvswitch"`, `"hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
+	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"nvswitch"`, `"hook"`, `"./hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
 		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 13", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)

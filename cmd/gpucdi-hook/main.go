@@ -1,0 +1,80 @@
+// Command gpucdi-hook is an OCI createContainer hook for images that ask the cache of dynamic
+// libraries: it adds the libraries in its arguments, which are paths in the container, to the
+// container's /etc/ld.so.cache. That is all that it does. It runs nothing, takes nothing from
+// its environment, and changes that one file; docs/decisions/0007 says what bounds it.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// The exit codes: a runtime does not start a container whose hook fails.
+const (
+	exitDone   = 0
+	exitFailed = 1
+)
+
+// maxState bounds what is read of a runtime, in bytes.
+const maxState = 16 << 20
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stderr)) }
+
+func run(libraries []string, state io.Reader, stderr io.Writer) int {
+	if err := hook(libraries, state); err != nil {
+		fmt.Fprintf(stderr, "gpucdi-hook: adding the driver's libraries to the container's /%s/%s: %v "+
+			"(mend the image, or leave the hook out of the CDI spec)\n", cacheDir, cacheName, err)
+		return exitFailed
+	}
+	return exitDone
+}
+
+func hook(libraries []string, state io.Reader) error {
+	if len(libraries) == 0 {
+		return errors.New("no libraries are given")
+	}
+	dir, err := rootDir(state)
+	if err != nil {
+		return fmt.Errorf("reading where the container's root file system is: %w", err)
+	}
+	root, err := openRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return addToCache(root, libraries)
+}
+
+// rootDir returns the container's root file system as the host sees it. The OCI state does not
+// say it, but where the container's config is (runtime-spec, runtime.md, State).
+func rootDir(state io.Reader) (string, error) {
+	var s specs.State
+	if err := json.NewDecoder(io.LimitReader(state, maxState)).Decode(&s); err != nil {
+		return "", fmt.Errorf("reading the OCI state: %w", err)
+	}
+	if !filepath.IsAbs(s.Bundle) {
+		return "", fmt.Errorf("the OCI state has the bundle %q, want an absolute path", s.Bundle)
+	}
+	file, err := os.Open(filepath.Join(s.Bundle, "config.json"))
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	var config specs.Spec
+	if err := json.NewDecoder(io.LimitReader(file, maxState)).Decode(&config); err != nil {
+		return "", fmt.Errorf("reading %s: %w", file.Name(), err)
+	}
+	if config.Root == nil || config.Root.Path == "" {
+		return "", fmt.Errorf("%s names no root file system", file.Name())
+	}
+	if filepath.IsAbs(config.Root.Path) {
+		return config.Root.Path, nil
+	}
+	return filepath.Join(s.Bundle, config.Root.Path), nil
+}
