@@ -91,7 +91,8 @@ func (m *Machine) Bundle(ctx context.Context, image images.Root, s *specs.Spec) 
 	if err != nil {
 		return nil, fmt.Errorf("encoding an OCI spec: %w", err)
 	}
-	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o600); err != nil {
+	// Containerd lets everybody read it: hooks in a user namespace are nobody special.
+	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o644); err != nil {
 		return nil, fmt.Errorf("writing an OCI spec: %w", err)
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%[2]s/upper,workdir=%[2]s/work", path.Join(unpacked, string(image)), dir)

@@ -39,7 +39,7 @@ func cases(gpus []simdriver.GPU) []testCase {
 		{"two by index", []string{kind + "0", kind + "7"}, []int{0, 7}, nil},
 		{"one by both names", []string{kind + "3", kind + gpus[3].UUID}, []int{3}, nil},
 		{"all", []string{kind + "all"}, all, nil},
-		{"read-only root", byUUID, []int{2, 5}, func(s *specs.Spec) { s.Root.Readonly = true }},
+		{"read-only root", byUUID, []int{2, 5}, readOnly},
 		{"not root", byUUID, []int{2, 5}, unprivileged},
 		// What an NVIDIA runtime would take for a request.
 		{"none, with the variable that once gave all", nil, nil, func(s *specs.Spec) {
@@ -56,7 +56,7 @@ func unprivileged(s *specs.Spec) {
 func TestContainerSeesWhatItWasGiven(t *testing.T) {
 	m := start(t, container.Config{})
 	generate(t, m)
-	for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
+	for _, runtime := range runtimes {
 		for _, tc := range cases(m.Driver.State().GPUs) {
 			t.Run(path.Base(string(runtime))+"/"+tc.name, func(t *testing.T) { check(t, m, runtime, tc) })
 		}
@@ -68,7 +68,7 @@ func TestContainerGetsADriverFromElsewhere(t *testing.T) {
 	const root = "/run/nvidia/driver"
 	m := start(t, container.Config{DriverRoot: root})
 	generate(t, m, "--driver-root", root)
-	for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
+	for _, runtime := range runtimes {
 		t.Run(path.Base(string(runtime)), func(t *testing.T) { check(t, m, runtime, cases(m.Driver.State().GPUs)[0]) })
 	}
 }

@@ -26,6 +26,7 @@ const (
 	noRights   = "the driver's, without a GPU"
 	itsOwn     = "the image's own"
 	nothing    = "none"
+	refused    = "does not start"
 )
 
 // An image is one line of the table in docs/images.md.
@@ -35,8 +36,25 @@ type image struct {
 	spec  func(*specs.Spec)
 	alter func(*testing.T, *container.Machine, *container.Bundle)
 	finds string
-	crun  string // where it finds something else under crun
+	crun  string // where it finds something else under crun,
+	hook  string // with the hook,
+	both  string // and with both
 	why   string
+}
+
+// found is what is found under a runtime, with or without the hook.
+func (i image) found(runtime container.Runtime, hook bool) string {
+	found := i.finds
+	if hook {
+		found = cmp.Or(i.hook, found)
+	}
+	if runtime == container.Crun {
+		found = cmp.Or(i.crun, found)
+	}
+	if hook && runtime == container.Crun {
+		found = cmp.Or(i.both, found)
+	}
+	return found
 }
 
 var matrix = []image{
@@ -49,44 +67,83 @@ var matrix = []image{
 	{name: "distroless: no shell, no `ldconfig`", root: images.Distroless, finds: theDrivers,
 		why: "nothing of the image has to run"},
 	{name: "Debian 12, root read-only", root: images.Debian12, finds: theDrivers,
-		spec: func(s *specs.Spec) { s.Root.Readonly = true },
+		spec: readOnly,
 		why:  "mounts need nothing to be written"},
 	{name: "Debian 12, not root", root: images.Debian12, finds: theDrivers, spec: unprivileged,
 		why: "the driver's nodes and files are for everybody"},
 	{name: "Debian 12, user namespace", root: images.Debian12, finds: theDrivers,
 		spec: mapUsers, alter: ownedByMapped, crun: noRights,
 		why: "the runtime makes the mounts, with the host's rights; Debian 12's crun 1.8 makes the nodes with mode 0"},
-	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: itsOwn, alter: staleCUDA,
+	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: itsOwn, hook: theDrivers, alter: staleCUDA,
 		why: "glibc asks the cache before its built-in directories"},
+	{name: "the same, root read-only", root: images.Debian12, finds: itsOwn, hook: theDrivers, both: refused,
+		alter: staleCUDA, spec: readOnly,
+		why: "crun makes the root read-only before the hook, which then refuses what would get another libcuda"},
 	{name: "musl", root: images.Musl, finds: nothing,
 		why: "the driver's libraries are linked against glibc; musl does not search their directories"},
 }
 
 func TestImages(t *testing.T) {
 	m := start(t, container.Config{Images: []images.Root{images.Debian13, images.Lib64, images.Distroless, images.Musl}})
-	generate(t, m)
 	showWholeKernel(t, m)
-	var table strings.Builder
-	for _, image := range matrix {
-		for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
-			t.Run(image.name+"/"+path.Base(string(runtime)), func(t *testing.T) { image.check(t, m, runtime) })
+	for _, hook := range []bool{false, true} {
+		if hook {
+			generateWithHook(t, m)
+		} else {
+			generate(t, m)
 		}
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", image.name, image.finds, cmp.Or(image.crun, image.finds), image.why)
+		for _, runtime := range runtimes {
+			for _, image := range matrix {
+				name := fmt.Sprintf("hook %t/%s/%s", hook, path.Base(string(runtime)), image.name)
+				t.Run(name, func(t *testing.T) { image.check(t, m, runtime, hook) })
+			}
+		}
 	}
-	if err := docs.HasTable(t.Context(), "docs/images.md", table.String()); err != nil && !t.Failed() {
+	var table strings.Builder
+	for _, i := range matrix {
+		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s | %s |\n", i.name, i.found(container.Runc, false), i.found(container.Crun, false),
+			i.found(container.Runc, true), i.found(container.Crun, true), i.why)
+	}
+	if err := docs.HasTable(t.Context(), "docs/images.md", table.String()); err != nil {
 		t.Error(err)
 	}
 }
 
-func (i image) check(t *testing.T, m *container.Machine, runtime container.Runtime) {
-	finds := i.finds
-	if runtime == container.Crun {
-		finds = cmp.Or(i.crun, finds)
+// hookFile is where docs/images.md puts the hook.
+const hookFile = "/opt/gpucdi/gpucdi-hook"
+
+// generateWithHook runs the document's commands, with the programs where package product has
+// put them.
+func generateWithHook(t *testing.T, m *container.Machine) {
+	t.Helper()
+	blocks, err := docs.Blocks(t.Context(), "docs/images.md", "The hook", "sh")
+	if err != nil {
+		t.Fatal(err)
 	}
-	v := i.run(t, m, runtime, 2, 5)
+	for _, block := range blocks {
+		block = strings.ReplaceAll(block, " bin/", " /usr/local/bin/")
+		if _, err := m.Output(t.Context(), "sh", "-ec", block); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var runtimes = []container.Runtime{container.Runc, container.Crun}
+
+func (i image) check(t *testing.T, m *container.Machine, runtime container.Runtime, hook bool) {
+	v, err := i.run(t, m, runtime, 2, 5)
+	if i.found(runtime, hook) == refused {
+		if err == nil || !strings.Contains(err.Error(), path.Base(hookFile)) {
+			t.Errorf("the container starts, or does not for another reason: %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	opens := []string{"ok", "open ENXIO"} // as checkNodes has it
 	var cuda, nvml string
-	switch finds {
+	switch i.found(runtime, hook) {
 	case theDrivers:
 		cuda, nvml = "2", "2"
 	case noRights:
@@ -100,6 +157,30 @@ func (i image) check(t *testing.T, m *container.Machine, runtime container.Runti
 	v.checkNodes([]int{2, 5}, opens...)
 	v.expect("cuda", []string{"libcuda.so.1"}, cuda)
 	v.expect("nvml", []string{"libnvidia-ml.so.1"}, nvml)
+	if i.root == images.Debian12 || i.root == images.Debian13 { // the others have no ldconfig
+		v.checkCache(hook && (runtime == container.Runc || !v.spec.Root.Readonly))
+	}
+}
+
+// checkCache looks for the driver's libraries in what ldconfig -p prints; what the image had
+// there stays.
+func (v *view) checkCache(want bool) {
+	v.t.Helper()
+	libraries := map[string]string{}
+	for _, line := range v.exec("ldconfig", "-p") {
+		if name, file, is := strings.Cut(strings.TrimSpace(line), " (libc6,x86-64) => "); is {
+			libraries[name] = file
+		}
+	}
+	const dir = "/usr/lib/x86_64-linux-gnu/"
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		if is := libraries[name] == dir+name; is != want {
+			v.t.Errorf("ldconfig -p has %s at %q, want the driver's: %t", name, libraries[name], want)
+		}
+	}
+	if libraries["libc.so.6"] == "" {
+		v.t.Errorf("ldconfig -p has lost the image's libraries: %v", libraries)
+	}
 }
 
 // notFound is what musl's dlopen says of a library that it cannot find.
@@ -107,8 +188,10 @@ func notFound(library string) string {
 	return "Error loading shared library " + library + ": No such file or directory"
 }
 
-// run starts a container of the image with some GPUs.
-func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime, gpus ...int) *view {
+func readOnly(s *specs.Spec) { s.Root.Readonly = true }
+
+// run starts a container of the image with some GPUs. The error is the runtime's.
+func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime, gpus ...int) (*view, error) {
 	t.Helper()
 	all := m.Driver.State().GPUs
 	var devices []string
@@ -139,10 +222,10 @@ func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime
 	}
 	c, err := bundle.Run(t.Context(), runtime)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	remove = append(remove, c.Remove)
-	return &view{t, c, all, spec}
+	return &view{t, c, all, spec}, nil
 }
 
 // The user namespace of a pod with hostUsers: false.
