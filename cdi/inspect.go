@@ -82,6 +82,9 @@ func gpuNodes(node host.Root, majors majors, g gpu.GPU, features config.Features
 
 // inspectMIG adds the nodes of the MIG devices.
 func (p *Parts) inspectMIG(node host.Root, majors majors, inv *gpu.Inventory) {
+	if !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return len(g.MIGDevices) > 0 }) {
+		return
+	}
 	caps, errCaps := readCapabilities(node)
 	for _, g := range inv.GPUs {
 		if replaced(g, inv) {

@@ -139,11 +139,32 @@ func (r Root) Glob(pattern string) ([]string, error) {
 }
 
 // handle stands for the file that name resolves to, without opening it. The
-// kernel resolves it, so that nobody can put a link in its way meanwhile.
+// kernel resolves it, so that nobody can put a link in its way meanwhile. Where
+// it is too old for that, or names change under it, the library takes the many
+// more steps that this takes without it; an offer of GPUs waits for dozens of files.
 func (r Root) handle(name string) (*os.File, error) {
-	handle, err := pathrs.OpenInRoot(r.dir, name)
+	handle, err := r.kernelHandle(name)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAGAIN) {
+		handle, err = pathrs.OpenInRoot(r.dir, name)
+	}
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return nil, &fs.PathError{Op: "open", Path: filepath.Join(r.dir, name), Err: errno}
 	}
 	return handle, err
+}
+
+func (r Root) kernelHandle(name string) (*os.File, error) {
+	root, err := unix.Open(r.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(r.dir, name)), nil
 }
