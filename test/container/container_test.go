@@ -73,10 +73,13 @@ func TestContainerGetsADriverFromElsewhere(t *testing.T) {
 	}
 }
 
-// start starts a machine with eight GPUs.
+// start starts a machine, with eight GPUs unless the config has others.
 func start(t *testing.T, cfg container.Config) *container.Machine {
 	t.Helper()
-	cfg.Dir, cfg.Profile = filepath.Join(t.TempDir(), "box"), simdriver.H100x8()
+	cfg.Dir = filepath.Join(t.TempDir(), "box")
+	if cfg.Profile.GPUs == nil {
+		cfg.Profile = simdriver.H100x8()
+	}
 	m, err := container.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +111,18 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	if spec.Hooks != nil {
 		t.Errorf("the OCI spec has hooks: %+v", spec.Hooks)
 	}
+	v := launch(t, m, runtime, spec)
+	// The container may open them; a kernel without the driver then has no such device.
+	v.checkNodes(tc.gpus, "ok", "open ENXIO")
+	v.checkLibraries(len(tc.gpus))
+	v.checkSMI(tc.gpus)
+	v.checkOtherGPUs(tc.gpus)
+	v.checkMounts()
+}
+
+// launch runs a container of the spec. The machine's mounts must stay as they are.
+func launch(t *testing.T, m *container.Machine, runtime container.Runtime, spec *specs.Spec) *view {
+	t.Helper()
 	bundle, err := m.Bundle(t.Context(), images.Debian12, spec)
 	if err != nil {
 		t.Fatal(err)
@@ -126,13 +141,7 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	if during := hostMounts(t, m); during != before {
 		t.Errorf("with the container the host has the mounts\n%s\nand before it\n%s", during, before)
 	}
-	v := &view{t, c, m.Driver.State().GPUs, spec}
-	// The container may open them; a kernel without the driver then has no such device.
-	v.checkNodes(tc.gpus, "ok", "open ENXIO")
-	v.checkLibraries(len(tc.gpus))
-	v.checkSMI(tc.gpus)
-	v.checkOtherGPUs(tc.gpus)
-	v.checkMounts()
+	return &view{t, c, m.Driver.State().GPUs, spec}
 }
 
 // hostMounts is the machine's mounts, and the mounts outside of it that have to do with it.
