@@ -28,6 +28,7 @@ func TestNode(t *testing.T) {
 		{"what happens to a GPU is told where people look", told},
 		{"the node's labels tell its GPUs", labelled},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
+		{"a pod sees its MIG device", migDevices},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
 	}

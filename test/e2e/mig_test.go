@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// withMIG gives the agent a config, as an admin does.
+const withMIG = `{"spec": {"template": {"spec": {
+  "containers": [{"name": "gpucdi", "args": ["serve", "--config", "/etc/gpucdi/config.yaml"],
+    "volumeMounts": [{"name": "config", "mountPath": "/etc/gpucdi"}]}],
+  "volumes": [{"name": "config", "configMap": {"name": "gpucdi"}}]
+}}}}`
+
+// migDevices cuts one GPU of the node, and gives a pod one of its parts.
+func migDevices(t *testing.T, c *cluster) {
+	c.kubectl(t, "create", "configmap", "gpucdi", "--namespace", "gpucdi", "--from-literal=config.yaml=mig: {strategy: mixed}")
+	c.kubectl(t, "patch", "daemonset", "gpucdi", "--namespace", "gpucdi", "--patch", withMIG)
+	c.kubectl(t, "rollout", "status", "daemonset/gpucdi", "--namespace", "gpucdi", "--timeout", patience.String())
+	c.awaitGPUs(t, "8")
+
+	cut := c.driver.State().GPUs[7].UUID
+	if err := c.driver.Partition(cut, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "7 MIG devices", func() (string, bool) {
+		got := c.kubectl(t, "get", "node", node.Name, "-o", `jsonpath={.status.allocatable.nvidia\.com/mig-1g\.10gb}`)
+		return got, got == "7"
+	})
+	c.awaitGPUs(t, "7")
+	c.run(t, "part", 0, "resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
+	c.awaitPhase(t, "part", "Running")
+	seen := c.gpusOf(t, "part")
+	parts := c.driver.State().GPUs[7].MIG
+	if len(seen) != 2 || seen[0] != cut || !slices.ContainsFunc(parts, func(m simdriver.MIGDevice) bool { return m.UUID == seen[1] }) {
+		t.Errorf("nvidia-smi -L lists %v, want %s and one of %v", seen, cut, parts)
+	}
+	if caps := strings.Fields(c.in(t, "part", "ls /dev/nvidia-caps")); len(caps) != 2 {
+		t.Errorf("the pod has the capabilities %v, want two", caps)
+	}
+
+	// A node's GPU is whole again once no pod holds a part of it.
+	if err := c.driver.Unpartition(cut); err != nil {
+		t.Fatal(err)
+	}
+	c.remove(t, "part")
+	c.awaitGPUs(t, "8")
+}
