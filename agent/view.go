@@ -43,7 +43,7 @@ func (n *node) publish(parts cdi.Parts) {
 		Name:    before.Name,
 		Version: before.Version,
 		Driver:  status.Driver{Driver: n.known.Driver, Trouble: trouble(n.driverErr)},
-		Spec:    status.Spec{Path: before.Spec.Path, GPUs: len(parts.GPUs), Trouble: trouble(n.specErr)},
+		Spec:    status.Spec{Path: before.Spec.Path, Devices: len(parts.GPUs), Trouble: trouble(n.specErr)},
 	}
 	if n.reading.Err == nil {
 		now.Driver.Root = n.reading.Driver.String()

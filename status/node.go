@@ -31,7 +31,7 @@ type Driver struct {
 // Spec is the CDI spec that the agent keeps.
 type Spec struct {
 	Path    string `json:"path"`
-	GPUs    int    `json:"gpus"` // that it has devices for
+	Devices int    `json:"devices"` // GPUs and MIG devices
 	Trouble string `json:"trouble,omitempty"`
 }
 

@@ -70,7 +70,7 @@ type link struct{ name, detail, trouble string }
 func chain(n status.Node) []link {
 	links := []link{
 		{"driver", fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), n.Driver.Trouble},
-		{"spec", fmt.Sprintf("%s, %d GPUs", n.Spec.Path, n.Spec.GPUs), n.Spec.Trouble},
+		{"spec", fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), n.Spec.Trouble},
 		{"runtime", fmt.Sprintf("%s %s, CDI on, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), n.Runtime.Trouble},
 	}
 	for _, r := range n.Kubelet.Resources {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -270,16 +269,13 @@ func TestMIGDevicesArePacked(t *testing.T) {
 	}
 }
 
-// A reload changes the strategy; what pods hold stays listed where it was, and
+// The strategy changes with the config file; what pods hold stays listed where it was, and
 // is not given out a second time by its new name.
 func TestStrategyChangesLive(t *testing.T) {
 	n, k := bothWithMIG(t, "mixed", cutAll)
 	k.awaits(t, offer{gpuResource: "0 of 0", large: "16 of 16"})
 	pod, held := n.partsOf(t, k, "stays", large, 2)
 	n.configure(t, "mig: {strategy: single}")
-	if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
 	k.awaits(t, offer{gpuResource: "14 of 16", large: "0 of 2"})
 	if now := n.usable(t, k, pod); !slices.Equal(now, held) {
 		t.Errorf("the restarted container has %v, before %v", now, held)
@@ -327,4 +323,25 @@ func TestGPUWaitsForItsMIGDevices(t *testing.T) {
 	}
 	k.forget(pod)
 	k.awaits(t, a100s().but(offer{gpuResource: "4 of 4", large: "1 of 1"}))
+}
+
+// The status tells MIG devices apart, and why GPUs in MIG mode are of no use.
+func TestStatusOfMIGDevices(t *testing.T) {
+	n, k := bothWithMIG(t, "mixed")
+	k.awaits(t, a100s())
+	gpus := n.driver.State().GPUs
+	table := n.statusText(t)
+	for _, row := range []string{
+		"0:6  " + gpus[0].MIG[6].UUID + "  NVIDIA A100-SXM4-40GB MIG 1g.5gb   4.8 GiB   nvidia.com/mig-1g.5gb   healthy",
+		"3:1  " + gpus[3].MIG[1].UUID + "  NVIDIA A100-SXM4-40GB MIG 3g.20gb  19.6 GiB  nvidia.com/mig-3g.20gb  healthy",
+		"7    " + gpus[7].UUID + "  NVIDIA A100-SXM4-40GB              40.0 GiB  nvidia.com/gpu          healthy",
+	} {
+		if !strings.Contains(table, row) {
+			t.Errorf("%q is not in\n%s", row, table)
+		}
+	}
+	n.configure(t, "mig: {strategy: none}")
+	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="mig",resource="nvidia.com/gpu"} 5`)
+	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="left",resource="nvidia.com/mig-3g.20gb"} 3`)
+	k.awaits(t, offer{gpuResource: "3 of 8", small: "0 of 0", middle: "0 of 0", large: "0 of 0"})
 }

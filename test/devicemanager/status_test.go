@@ -27,7 +27,7 @@ type nodeStatus struct {
 	Driver        struct{ Version, CUDA, Root, Trouble string }
 	Spec          struct {
 		Path, Trouble string
-		GPUs          int
+		Devices       int
 	}
 	Runtime struct{ Name, Version, Trouble string }
 	Kubelet struct {
@@ -143,7 +143,7 @@ func TestStatus(t *testing.T) {
 		s.Driver.Root != "/" || s.Driver.Trouble != "" {
 		t.Errorf("node and driver are %+v", s)
 	}
-	if s.Spec.Path != filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") || s.Spec.GPUs != 8 || s.Spec.Trouble != "" {
+	if s.Spec.Path != filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") || s.Spec.Devices != 8 || s.Spec.Trouble != "" {
 		t.Errorf("spec is %+v", s.Spec)
 	}
 	if !strings.Contains(s.Runtime.Trouble, "containerd.sock: not there") {
