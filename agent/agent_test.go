@@ -31,6 +31,8 @@ func TestWaitsOnAnEmptyNode(t *testing.T) {
 	log.await(t, "no GPU to offer until a driver comes")
 	log.await(t, "no container runtime answers yet")
 	log.await(t, "waiting for the kubelet")
+	log.await(t, "serving status and metrics")
+	log.await(t, "no Kubernetes Events")
 	reload <- struct{}{}
 	log.await(t, "the driver is read again")
 	end()
@@ -113,6 +115,7 @@ func node(t *testing.T) agent.Config {
 		Node:       host.NewRoot(dir),
 		KubeletDir: filepath.Join(dir, "kubelet"),
 		CDIDir:     filepath.Join(dir, "cdi"),
+		Listen:     "127.0.0.1:0",
 		NFDDir:     filepath.Join(dir, "nfd"),
 		Worker:     "false",
 	}

@@ -27,6 +27,7 @@ func TestNode(t *testing.T) {
 		{"what goes wrong beside the agent is put right", recoveries},
 		{"what happens to a GPU is told where people look", told},
 		{"the node's labels tell its GPUs", labelled},
+		{"the agent may do no more than it does", leastRights},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
 		{"a pod sees its MIG device", migDevices},
 	} {

@@ -63,6 +63,30 @@ func told(t *testing.T, c *cluster) {
 	}
 }
 
+// leastRights asks the API server what the agent's service account may do there.
+func leastRights(t *testing.T, c *cluster) {
+	for _, tc := range []struct {
+		may  []string
+		want bool
+	}{
+		{[]string{"create", "events", "--namespace", "default"}, true},
+		{[]string{"patch", "events", "--namespace", "default"}, true},
+		{[]string{"get", "events", "--namespace", "default"}, false},
+		{[]string{"create", "events", "--namespace", "kube-system"}, false},
+		{[]string{"get", "pods", "--namespace", "gpucdi"}, false},
+		{[]string{"get", "secrets", "--namespace", "gpucdi"}, false},
+		{[]string{"patch", "nodes"}, true},
+		{[]string{"watch", "nodes"}, true},
+		{[]string{"update", "nodes"}, false},
+		{[]string{"patch", "nodes", "--subresource", "status"}, false},
+	} {
+		out, _ := c.Kubectl(t.Context(), append([]string{"auth", "can-i", "--as", "system:serviceaccount:gpucdi:gpucdi"}, tc.may...)...)
+		if got := strings.TrimSpace(string(out)); got != map[bool]string{true: "yes", false: "no"}[tc.want] {
+			t.Errorf("may it %v: %s", tc.may, got)
+		}
+	}
+}
+
 // metrics are the agent's, as Prometheus would get them.
 func (c *cluster) metrics(t *testing.T) string {
 	t.Helper()
