@@ -152,7 +152,7 @@ func TestFeatures(t *testing.T) {
 func TestNamesBesidesTheSONAME(t *testing.T) {
 	n := newNode(t)
 	for features, want := range map[config.Feature]string{
-		config.Compute: "libcuda.so", config.Graphics: "libGLX_indirect.so.0", config.Video: "libcuda.so vdpau/libvdpau_nvidia.so.1",
+		config.Compute: "libcuda.so libnvidia-ml.so", config.Utility: "libnvidia-ml.so", config.Graphics: "libGLX_indirect.so.0", config.Video: "libcuda.so vdpau/libvdpau_nvidia.so.1",
 	} {
 		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{features})
 		if err != nil {

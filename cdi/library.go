@@ -69,8 +69,10 @@ var alsoNamed = []struct {
 	soname, name string
 	why          string
 }{
-	{config.Compute, "libcuda.so.1", "libcuda.so", "JAX and Triton open it so"},
-	{config.Video, "libcuda.so.1", "libcuda.so", "so does FFmpeg, built without the version"},
+	{config.Compute, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
+	{config.Compute, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
+	{config.Utility, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
+	{config.Video, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
 	{config.Video, "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so", "the Optical Flow SDK opens it so"},
 	{config.Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "where libvdpau looks for its backends"},
 	{config.Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "where libgbm looks for its backends"},

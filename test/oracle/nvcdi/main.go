@@ -1,0 +1,36 @@
+// Command nvcdi prints the CDI spec that NVIDIA's own library makes of this
+// machine.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+)
+
+func main() {
+	if err := write(nvcdi.Mode(os.Args[1])); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func write(mode nvcdi.Mode) error {
+	lib, err := nvcdi.New(
+		nvcdi.WithMode(mode),
+		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
+		// The simulated driver has no sandboxutils; without, the library asks
+		// NVML and the file system, as it does with most drivers.
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
+	)
+	if err != nil {
+		return err
+	}
+	spec, err := lib.GetSpec()
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(spec.Raw())
+}

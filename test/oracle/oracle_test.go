@@ -1,0 +1,273 @@
+package oracle
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/product"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// everything is what NVIDIA's library gives: it does not ask.
+const everything = "compute,utility,graphics,video,display"
+
+// difference is what one side has and the other has not, and why: a pattern of
+// the container's path, or of its last element alone.
+type difference struct{ pattern, why string }
+
+const linkTime = "a name for building programs against the driver; what they open is the SONAME"
+
+// left is what theirs has and ours has not.
+var left = []difference{
+	{"libnvcuvid.so", linkTime},
+	{"libnvidia-allocator.so", linkTime},
+	{"libnvidia-cfg.so", linkTime},
+	{"libnvidia-encode.so", linkTime},
+	{"libnvidia-fbc.so", linkTime},
+	{"libnvidia-nvvm.so", linkTime},
+	{"libnvidia-ptxjitcompiler.so", linkTime},
+	{"/usr/bin/nvidia-persistenced", "a daemon of the host: how long the driver stays loaded is the host's business"},
+	{"/lib/firmware/nvidia/*/gsp*.bin", "the kernel loads the firmware, on the host"},
+	{"libnvidia-gtk3.so.*", "of nvidia-settings, which sets up the host's screens"},
+	{"libnvidia-wayland-client.so.*", "of nvidia-settings, which sets up the host's screens"},
+}
+
+// added is what ours has and theirs has not.
+var added = []difference{
+	{"/dev/dri/by-path/*", "nodes, where theirs makes links, by a hook and as far as the host has them"},
+}
+
+func TestNothingIsMissing(t *testing.T) {
+	programs := buildPrograms(t)
+	used := map[string]bool{}
+	for _, profile := range []simdriver.Profile{
+		simdriver.H100x8(), simdriver.A100MIG(), simdriver.PCIe4(), simdriver.GTX1060x2(), simdriver.GPUs16(),
+	} {
+		t.Run(profile.Name, func(t *testing.T) {
+			m := startMachine(t, programs, profile)
+			theirs := m.spec(t, "nvcdi", "nvml")
+			ours := m.spec(t, "gpucdi", "generate", "--format", "json", "--features", everything)
+			compareFiles(t, theirs, ours, used)
+			compareDevices(t, theirs, ours, used)
+		})
+	}
+	for _, d := range slices.Concat(left, added) {
+		if !used[d.pattern] {
+			t.Errorf("%s is listed, and is no difference", d.pattern)
+		}
+	}
+}
+
+// The classes besides GPUs, by the name that NVIDIA's library has for them.
+func TestNothingIsMissingOfOtherClasses(t *testing.T) {
+	m := startMachine(t, buildPrograms(t), simdriver.GTX1060x2())
+	for _, name := range []string{
+		"nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv", "nvidia-nvswitchctl", "nvidia-nvswitch0",
+		"nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels/channel1",
+	} {
+		if err := os.MkdirAll(filepath.Dir(m.Path("/dev/"+name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mknod(m.Path("/dev/"+name), unix.S_IFCHR|0o666, int(unix.Mkdev(238, uint32(len(name))))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"/run/udev/data/x", "/etc/cufile.json"} {
+		if err := os.MkdirAll(filepath.Dir(m.Path(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(m.Path(name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for theirs, ours := range map[string]string{
+		"gds": "gds", "mofed": "rdma", "gdrcopy": "gdrcopy", "nvswitch": "nvswitch", "imex": "imex-channel",
+	} {
+		t.Run(ours, func(t *testing.T) {
+			theirs, ours := m.spec(t, "nvcdi", theirs), m.spec(t, "gpucdi", "generate", "--format", "json", "--class", ours)
+			compareFiles(t, theirs, ours, map[string]bool{})
+			compareDevices(t, theirs, ours, map[string]bool{})
+		})
+	}
+}
+
+// compareFiles wants each file of theirs to be among ours, under each name that
+// theirs makes it known by, and the other way round.
+func compareFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
+	t.Helper()
+	known := map[string]bool{}
+	mounted := map[string]bool{} // by their names without directory, and by the files
+	for _, m := range mounts(ours) {
+		mounted[path.Base(m.ContainerPath)] = true
+		mounted[m.HostPath] = true
+	}
+	seen := 0
+	for _, m := range mounts(theirs) {
+		seen++
+		known[m.HostPath] = true
+		if !mounted[m.HostPath] && !isListed(left, m.ContainerPath, used) {
+			t.Errorf("theirs mounts %s, ours does not", m.ContainerPath)
+		}
+	}
+	for _, link := range links(theirs) {
+		seen++
+		known[path.Base(link)] = true
+		if !mounted[path.Base(link)] && !isListed(left, link, used) {
+			t.Errorf("theirs links %s, ours has no file of that name", link)
+		}
+	}
+	for _, m := range mounts(ours) {
+		if !known[m.HostPath] && !isListed(added, m.ContainerPath, used) {
+			t.Errorf("ours mounts %s, theirs does not", m.ContainerPath)
+		}
+	}
+	t.Logf("%d files and links of theirs, %d mounts of ours", seen, len(mounts(ours)))
+}
+
+// compareDevices wants each device of theirs to be among ours, with the same
+// nodes.
+func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
+	t.Helper()
+	has := nodesOf(ours)
+	for name, nodes := range nodesOf(theirs) {
+		for _, node := range has[name] {
+			if !slices.Contains(nodes, node) && !isListed(added, node, used) {
+				t.Errorf("%s: ours gives %s, theirs gives %v", name, node, nodes)
+			}
+		}
+		if has[name] == nil {
+			t.Errorf("theirs has the device %s, ours has %v", name, names(ours))
+			continue
+		}
+		for _, node := range nodes {
+			if !slices.Contains(has[name], node) {
+				t.Errorf("%s: theirs gives %s, ours gives %v", name, node, has[name])
+			}
+		}
+	}
+}
+
+func mounts(spec *specs.Spec) []*specs.Mount {
+	all := slices.Clone(spec.ContainerEdits.Mounts)
+	for _, d := range spec.Devices {
+		all = append(all, d.ContainerEdits.Mounts...)
+	}
+	return all
+}
+
+// links are those that their hooks make: --link TARGET::PATH.
+func links(spec *specs.Spec) (paths []string) {
+	hooks := slices.Clone(spec.ContainerEdits.Hooks)
+	for _, d := range spec.Devices {
+		hooks = append(hooks, d.ContainerEdits.Hooks...)
+	}
+	for _, hook := range hooks {
+		for _, arg := range hook.Args {
+			if _, link, is := strings.Cut(arg, "::"); is {
+				paths = append(paths, link)
+			}
+		}
+	}
+	return paths
+}
+
+// nodesOf are the nodes that a container gets by each device, those that all
+// share included.
+func nodesOf(spec *specs.Spec) map[string][]string {
+	nodes := map[string][]string{}
+	for _, d := range spec.Devices {
+		for _, n := range slices.Concat(spec.ContainerEdits.DeviceNodes, d.ContainerEdits.DeviceNodes) {
+			nodes[d.Name] = append(nodes[d.Name], n.Path)
+		}
+	}
+	return nodes
+}
+
+func names(spec *specs.Spec) (all []string) {
+	for _, d := range spec.Devices {
+		all = append(all, d.Name)
+	}
+	return all
+}
+
+func isListed(differences []difference, containerPath string, used map[string]bool) bool {
+	for _, d := range differences {
+		name := containerPath
+		if !strings.Contains(d.pattern, "/") {
+			name = path.Base(containerPath)
+		}
+		if fits, _ := path.Match(d.pattern, name); fits {
+			used[d.pattern] = true
+			return true
+		}
+	}
+	return false
+}
+
+// machine is a box with a simulated driver and both programs.
+type machine struct {
+	*box.Box
+	programs string
+}
+
+func startMachine(t *testing.T, programs string, profile simdriver.Profile) machine {
+	t.Helper()
+	b, err := box.Start(t.Context(), box.Config{
+		Dir: filepath.Join(t.TempDir(), "box"), Simulated: true, Binds: map[string]string{programs: "/opt/programs"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := simdriver.Install(b.Path("/"), profile); err != nil {
+		t.Fatal(err)
+	}
+	return machine{b, "/opt/programs"}
+}
+
+// spec is what a program prints.
+func (m machine) spec(t *testing.T, program string, args ...string) *specs.Spec {
+	t.Helper()
+	cmd := m.Command(t.Context(), path.Join(m.programs, program), args...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", program, args, err, said.String())
+	}
+	spec := new(specs.Spec)
+	if err := json.Unmarshal(out, spec); err != nil {
+		t.Fatal(fmt.Errorf("reading the spec of %s: %w", program, err))
+	}
+	return spec
+}
+
+func buildPrograms(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := product.Build(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "nvcdi"), ".")
+	cmd.Dir = "nvcdi"
+	cmd.Env = append(os.Environ(), "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building NVIDIA's library: %v\n%s", err, out)
+	}
+	return dir
+}
