@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -195,6 +196,36 @@ func TestStatusTellsMeasurements(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// Watching shows the status again and again, until it is interrupted.
+func TestWatchingTheStatus(t *testing.T) {
+	n, _ := both(t)
+	n.awaitGet(t, "/readyz", http.StatusOK)
+	cmd := exec.Command(binary, "status", "--address", n.address, "--watch")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for lines := bufio.NewScanner(out); shown < 2 && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "Node node, gpucdi ") {
+			shown++
+		}
+		if strings.Contains(lines.Text(), "\x1b") {
+			t.Errorf("there are colours outside of a terminal: %q", lines.Text())
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, out)
+	if err := cmd.Wait(); err != nil || shown != 2 {
+		t.Errorf("it was shown %d times, and ended with %v", shown, err)
+	}
 }
 
 // Each fault has its category, its reason and what heals it, and is gone from
