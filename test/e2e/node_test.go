@@ -30,7 +30,7 @@ type cluster struct {
 }
 
 // startCluster brings everything up as make demo does.
-func startCluster(t *testing.T) *cluster {
+func startCluster(t *testing.T, runtime node.Runtime) *cluster {
 	t.Helper()
 	ctx := t.Context()
 	if err := tools.InstallPackages(ctx); err != nil {
@@ -49,8 +49,9 @@ func startCluster(t *testing.T) *cluster {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	c.Node, err = node.Start(ctx, node.Config{
-		Box:  box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy"}},
-		Logs: filepath.Join(dir, "logs"),
+		Box:     box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy"}},
+		Logs:    filepath.Join(dir, "logs"),
+		Runtime: runtime,
 		Prepare: func(_ context.Context, b *box.Box) error {
 			c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
 			return err

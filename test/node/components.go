@@ -47,26 +47,6 @@ func (n *Node) startAPIServer(ctx context.Context) error {
 		"--service-account-key-file", etc+"/sa.key", "--service-account-signing-key-file", etc+"/sa.key")
 }
 
-// startRuntime starts containerd and gives it the images.
-func (n *Node) startRuntime(ctx context.Context, archives []string) error {
-	if err := n.start(ctx, "containerd"); err != nil {
-		return err
-	}
-	err := n.await(ctx, "containerd", func(ctx context.Context) error {
-		_, err := n.run(ctx, nil, "ctr", "version")
-		return err
-	}, "containerd")
-	if err != nil {
-		return err
-	}
-	for _, archive := range archives {
-		if err := n.ImportImage(ctx, archive); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // startNode starts the kubelet and waits until pods can be made.
 func (n *Node) startNode(ctx context.Context) error {
 	if err := n.StartKubelet(ctx); err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/gpucdi/gpucdi/test/box"
-	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
 // Addresses inside the box. The service address is on the loopback interface and the API
@@ -24,7 +23,6 @@ const (
 const (
 	etc        = "/etc/kubernetes"
 	kubeletDir = "/var/lib/kubelet"
-	runtime    = "unix:///run/containerd/containerd.sock"
 )
 
 // The kubelet insists on these settings of the kernel, which are the whole machine's. The box
@@ -33,16 +31,6 @@ var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
-
-var containerdConfig = fmt.Sprintf(`version = 3
-
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = %q
-
-[plugins.'io.containerd.cri.v1.runtime']
-# Without CAP_SYS_RESOURCE nothing may be made less likely to be killed than containerd is.
-restrict_oom_score_adj = true
-`, images.PauseName)
 
 var cniConfig = fmt.Sprintf(`{
   "cniVersion": "1.0.0",
@@ -56,14 +44,13 @@ var cniConfig = fmt.Sprintf(`{
 }
 `, podCIDR)
 
-var kubeletConfig = fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}
-  x509: {clientCAFile: %s/ca.crt}
+  x509: {clientCAFile: ` + etc + `/ca.crt}
 authorization: {mode: Webhook}
-containerRuntimeEndpoint: %s
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false
@@ -76,27 +63,43 @@ imageGCHighThresholdPercent: 100
 # Seconds, not tens of them: what devices there are is told with the node's status.
 nodeStatusUpdateFrequency: 1s
 resolvConf: ""
-`, etc, runtime)
+`
+
+// CRI-O takes short names of images only for registries that it is told of.
+const registriesConfig = `unqualified-search-registries = ["docker.io"]
+`
 
 // configure writes the certificates and the configuration of every component into the box.
-func configure(ctx context.Context, b *box.Box) error {
+func configure(ctx context.Context, b *box.Box, r Runtime) error {
 	files, err := credentials()
 	if err != nil {
 		return err
 	}
-	files["/etc/containerd/config.toml"] = []byte(containerdConfig)
+	files[r.Config] = []byte(r.settings)
+	files["/etc/containers/registries.conf"] = []byte(registriesConfig)
 	files["/etc/cni/net.d/10-box.conflist"] = []byte(cniConfig)
-	files[etc+"/kubelet.yaml"] = []byte(kubeletConfig)
+	files[etc+"/kubelet.yaml"] = []byte(kubeletConfig + "containerRuntimeEndpoint: unix://" + r.socket + "\n")
 	for name, data := range files {
-		file := b.Path(name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return fmt.Errorf("configuring the node: %w", err)
+		if err := write(b.Path(name), data, 0o600); err != nil {
+			return err
 		}
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			return fmt.Errorf("configuring the node: %w", err)
+	}
+	for name, script := range r.scripts {
+		if err := write(b.Path(name), []byte(script), 0o700); err != nil {
+			return err
 		}
 	}
 	return kubectlScript(ctx, b)
+}
+
+func write(file string, data []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("configuring the node: %w", err)
+	}
+	if err := os.WriteFile(file, data, mode); err != nil {
+		return fmt.Errorf("configuring the node: %w", err)
+	}
+	return nil
 }
 
 // credentials makes the cluster's certificates, by their file names in the box.
@@ -159,6 +162,9 @@ func (n *Node) prepareKernel(ctx context.Context) error {
 		"ip address add " + serviceIP + "/32 dev lo",
 		"mkdir -p /run/sysctl /opt/cni",
 		"ln -s /usr/lib/cni /opt/cni/bin",
+		// CRI-O sets limits for every controller that the kernel has, mounted or not.
+		"[ -e /sys/fs/cgroup/cgroup.controllers ] || { awk '$2 != 0' /proc/cgroups > /run/cgroups && " +
+			"mount --bind /run/cgroups /proc/cgroups; }",
 	}
 	for name, value := range sysctls {
 		file := "/run/sysctl/" + strings.ReplaceAll(name, "/", ".")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 )
 
@@ -18,21 +17,6 @@ func (n *Node) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 func (n *Node) Apply(ctx context.Context, manifest []byte) error {
 	_, err := n.run(ctx, bytes.NewReader(manifest), "kubectl", "apply", "-f", "-")
 	return err
-}
-
-// ImportImage gives the runtime the images of an archive (docker-archive or oci-archive) on
-// this machine.
-func (n *Node) ImportImage(ctx context.Context, archive string) error {
-	f, err := os.Open(archive)
-	if err != nil {
-		return fmt.Errorf("importing an image: %w", err)
-	}
-	defer f.Close()
-	_, err = n.run(ctx, f, "ctr", "--namespace", "k8s.io", "images", "import", "--local", "-")
-	if err != nil {
-		return fmt.Errorf("importing %s: %w", archive, err)
-	}
-	return nil
 }
 
 // run runs a command in the box and returns its standard output; its standard error goes into

@@ -28,6 +28,8 @@ type Config struct {
 	// Prepare is called when the box is up and before Kubernetes is started in it: the moment
 	// to install a driver.
 	Prepare func(context.Context, *box.Box) error
+	// Runtime is the node's container runtime, Containerd when it is not given.
+	Runtime Runtime
 	// Images are made, while the programs are built, and imported besides the sandbox's and
 	// Debian's; each returns an archive.
 	Images []func(context.Context) (archive string, err error)
@@ -38,8 +40,9 @@ type Config struct {
 
 // Node is a running node with its control plane.
 type Node struct {
-	Box  *box.Box
-	logs string
+	Box     *box.Box
+	runtime Runtime
+	logs    string
 
 	mu        sync.Mutex // guards processes
 	processes map[string]*process
@@ -54,7 +57,10 @@ type stage struct {
 // Start brings a node up and returns when it is Ready and can start pods. The context ends
 // the starting, not the node.
 func Start(ctx context.Context, cfg Config) (*Node, error) {
-	n := &Node{logs: cfg.Logs, processes: map[string]*process{}}
+	if cfg.Runtime.Name == "" {
+		cfg.Runtime = Containerd()
+	}
+	n := &Node{runtime: cfg.Runtime, logs: cfg.Logs, processes: map[string]*process{}}
 	var dirs, archives []string // of programs; of images
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,7 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		return err
 	})
 	var stages []stage
-	for _, p := range programs {
+	for _, p := range programs(cfg.Runtime) {
 		stages = append(stages, stage{p.name, func(ctx context.Context) error {
 			dir, err := tools.Build(ctx, p.tool)
 			dirs = append(dirs, dir)
@@ -93,14 +99,15 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// programs are what the node runs, each built in a stage of its own.
-var programs = []struct {
-	name string
+// A program is something that the node runs.
+type program struct {
+	name string // to show
 	tool tools.Tool
-}{
-	{"Kubernetes", tools.Kube},
-	{"containerd", tools.Containerd},
-	{"runc", tools.Runc},
+}
+
+// programs are built in this order, each in a stage of its own.
+func programs(r Runtime) []program {
+	return []program{{"Kubernetes", tools.Kube}, {r.Name, r.tool}, {"runc", tools.Runc}}
 }
 
 // A maker makes an image and returns its archive.
@@ -143,7 +150,7 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 			return err
 		}
 	}
-	if err := configure(ctx, b); err != nil {
+	if err := configure(ctx, b, n.runtime); err != nil {
 		return err
 	}
 	if err := n.prepareKernel(ctx); err != nil {

@@ -13,6 +13,7 @@ import (
 func packages() []string {
 	return []string{
 		"buildah", "debootstrap", // images
+		"conmon",                                  // CRI-O
 		"containernetworking-plugins", "iproute2", // the network of pods
 		"gcc", "libc6-dev", "libseccomp-dev", "pkg-config", // runc, and the agent
 	}

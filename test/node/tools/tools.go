@@ -8,6 +8,7 @@ package tools
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,6 +31,10 @@ const (
 	Kube Tool = "kube"
 	// Containerd is containerd, its shim for runc, and ctr.
 	Containerd Tool = "containerd"
+	// Containerd17 is the same of the releases that have CDI as a choice.
+	Containerd17 Tool = "containerd-1.7"
+	// CRIO is CRI-O and its helper pinns.
+	CRIO Tool = "cri-o"
 	// Runc is runc.
 	Runc Tool = "runc"
 	// Nerdctl is nerdctl.
@@ -39,9 +44,11 @@ const (
 )
 
 const (
-	module            = "github.com/gpucdi/gpucdi/test"
-	containerdVersion = "v2.4.2"
-	runcVersion       = "v1.5.2"
+	module              = "github.com/gpucdi/gpucdi/test"
+	containerdVersion   = "v2.4.2"
+	containerd17Version = "v1.7.35"
+	crioVersion         = "v1.34.0"
+	runcVersion         = "v1.5.2"
 	// Later versions need a module that the proxy does not have.
 	nerdctlVersion = "v2.1.2"
 )
@@ -157,12 +164,16 @@ func lock(ctx context.Context, name string) (unlock func(), err error) {
 type build struct {
 	tool    Tool
 	version string
-	// installs are packages at versions, built in modules of their own.
-	installs []string
-	// in and pkg are for what a module of ours pins instead.
-	in, pkg string
-	flags   []string
-	env     []string
+	// module, at version, is where packages lie. It is built as its makers build it: as the main
+	// module, with its own go.mod and go.sum.
+	module string
+	// in is the directory of a module of ours that pins what is built instead.
+	in       string
+	packages []string
+	flags    []string
+	env      []string
+	// c are programs in C: their names, and where in the module their source is.
+	c map[string]string
 	// links are other names of the one program.
 	links []string
 }
@@ -175,14 +186,24 @@ func (b *build) build(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if b.pkg != "" {
-		out := filepath.Join(dir, string(b.tool))
-		if err := b.run(ctx, dir, append(append([]string{"build", "-C", b.in, "-o", out}, b.flags...), b.pkg)); err != nil {
+	in := b.in
+	if b.module != "" {
+		var err error
+		if in, err = source(ctx, b.module+"@"+b.version); err != nil {
 			return err
 		}
 	}
-	for _, pkg := range b.installs {
-		if err := b.run(ctx, dir, append(append([]string{"install"}, b.flags...), pkg)); err != nil {
+	// The name of a directory, and not of a file, is what the slash says.
+	args := append([]string{"build", "-C", in, "-mod=readonly", "-o", dir + "/"}, append(b.flags, b.packages...)...)
+	if err := b.run(ctx, "go", args...); err != nil {
+		return err
+	}
+	for name, from := range b.c {
+		files, err := filepath.Glob(filepath.Join(in, from, "*.c"))
+		if err != nil {
+			return err
+		}
+		if err := b.run(ctx, "cc", append([]string{"-O2", "-o", filepath.Join(dir, name)}, files...)...); err != nil {
 			return err
 		}
 	}
@@ -194,11 +215,23 @@ func (b *build) build(ctx context.Context, dir string) error {
 	return nil
 }
 
-func (b *build) run(ctx context.Context, dir string, args []string) error {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(append(os.Environ(), "GOBIN="+dir), b.env...)
+// source returns the directory of a module in the module cache.
+func source(ctx context.Context, module string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = os.TempDir() // the version is to be the one named, whatever module we are in
+	out, err := cmd.Output()
+	var said struct{ Dir, Error string }
+	if parsed := json.Unmarshal(out, &said); err != nil || parsed != nil {
+		return "", fmt.Errorf("downloading %s: %w: %s", module, errors.Join(explain(err), parsed), said.Error)
+	}
+	return said.Dir, nil
+}
+
+func (b *build) run(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), b.env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, tail(string(out)))
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, tail(string(out)))
 	}
 	return nil
 }

@@ -1,0 +1,59 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// CRIO is CRI-O 1.34 with runc, not its default crun: Debian's refuses machines with both
+// versions of cgroups.
+func CRIO() Runtime {
+	const (
+		storage = "/var/lib/containers/storage"
+		run     = "/run/containers/storage"
+		runc    = "/usr/local/sbin/runc"
+	)
+	return Runtime{
+		Name: "crio", Config: "/etc/crio/crio.conf",
+		tool: tools.CRIO, socket: "/run/crio/crio.sock",
+		settings: fmt.Sprintf(`[crio]
+root = %q
+runroot = %q
+storage_driver = "overlay"
+
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+default_runtime = "runc"
+
+[crio.runtime.runtimes.runc]
+runtime_path = %q
+runtime_root = "/run/runc"
+monitor_path = "/usr/bin/conmon"
+monitor_cgroup = "pod"
+
+[crio.image]
+pause_image = %q
+pause_command = "/pause"
+`, storage, run, runc, images.PauseName),
+		scripts: map[string]string{runc: modestRunc},
+		ready:   []string{"crio", "status", "info"},
+		load:    []string{"buildah", "--root", storage, "--runroot", run, "pull", "docker-archive:/dev/stdin"},
+		bundles: run + "/overlay-containers/%s/userdata",
+	}
+}
+
+// modestRunc calls runc for what the machine can do. It lacks CAP_SYS_RESOURCE, and so can
+// neither give it to a privileged container nor make one less likely to be killed. containerd
+// sees to that by itself; CRI-O does not.
+const modestRunc = `#!/bin/sh
+set -e
+for word; do
+	[ "$before" != --bundle ] || sed -i "$word/config.json" \
+		-e 's/"CAP_SYS_RESOURCE",//g' \
+		-e "s/\"oomScoreAdj\": *-[0-9]*/\"oomScoreAdj\":$(cat /proc/self/oom_score_adj)/"
+	before=$word
+done
+exec /usr/local/bin/runc "$@"
+`

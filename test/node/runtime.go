@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// Runtime is a container runtime that a node can have. It is configured for what this machine
+// cannot do and for images that cannot be pulled; its CDI is as it comes.
+type Runtime struct {
+	// Name is its program's, and so that of its log.
+	Name string
+	// Config is where its configuration is in the box.
+	Config string
+
+	tool     tools.Tool
+	socket   string
+	settings string
+	scripts  map[string]string // commands that it is configured to call
+	ready    []string          // a command that works once it answers
+	load     []string          // takes an archive of images on its standard input
+	bundles  string            // where it keeps what it gives to runc, for a container in place of %s
+}
+
+// Containerd is containerd 2.4.
+func Containerd() Runtime {
+	return containerd(tools.Containerd, fmt.Sprintf(`version = 3
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = %q
+
+[plugins.'io.containerd.cri.v1.runtime']
+# Without CAP_SYS_RESOURCE nothing may be made less likely to be killed than containerd is.
+restrict_oom_score_adj = true
+`, images.PauseName))
+}
+
+// Containerd17 is containerd 1.7, which has CDI off.
+func Containerd17() Runtime {
+	return containerd(tools.Containerd17, fmt.Sprintf(`version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = %q
+# As for containerd 2.
+restrict_oom_score_adj = true
+`, images.PauseName))
+}
+
+func containerd(tool tools.Tool, settings string) Runtime {
+	return Runtime{
+		Name: "containerd", Config: "/etc/containerd/config.toml",
+		tool: tool, socket: "/run/containerd/containerd.sock", settings: settings,
+		ready:   []string{"ctr", "version"},
+		load:    []string{"ctr", "--namespace", "k8s.io", "images", "import", "--local", "-"},
+		bundles: "/run/containerd/io.containerd.runtime.v2.task/k8s.io/%s",
+	}
+}
+
+// startRuntime starts the container runtime and gives it the images.
+func (n *Node) startRuntime(ctx context.Context, archives []string) error {
+	if err := n.StartRuntime(ctx); err != nil {
+		return err
+	}
+	for _, archive := range archives {
+		if err := n.ImportImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartRuntime starts the container runtime and waits until it answers.
+func (n *Node) StartRuntime(ctx context.Context) error {
+	name := n.runtime.Name
+	if err := n.start(ctx, name); err != nil {
+		return err
+	}
+	return n.await(ctx, name, func(ctx context.Context) error {
+		_, err := n.run(ctx, nil, n.runtime.ready[0], n.runtime.ready[1:]...)
+		return err
+	}, name)
+}
+
+// RestartRuntime stops the container runtime and starts it again. Pods keep running.
+func (n *Node) RestartRuntime(ctx context.Context) error {
+	if err := n.stop(ctx, n.runtime.Name); err != nil {
+		return err
+	}
+	return n.StartRuntime(ctx)
+}
+
+// ImportImage gives the runtime the images of an archive (docker-archive) on this machine.
+func (n *Node) ImportImage(ctx context.Context, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("importing an image: %w", err)
+	}
+	defer f.Close()
+	_, err = n.run(ctx, f, n.runtime.load[0], n.runtime.load[1:]...)
+	if err != nil {
+		return fmt.Errorf("importing %s: %w", archive, err)
+	}
+	return nil
+}
+
+// Spec returns what the runtime told runc to make of a running container, which has the ID that
+// its pod's status gives.
+func (n *Node) Spec(containerID string) (*specs.Spec, error) {
+	_, id, _ := strings.Cut(containerID, "://")
+	data, err := os.ReadFile(n.Box.Path(filepath.Join(fmt.Sprintf(n.runtime.bundles, path.Base(id)), "config.json")))
+	if err != nil {
+		return nil, fmt.Errorf("reading the OCI spec of %s: %w", containerID, err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return nil, fmt.Errorf("reading the OCI spec of %s: %w", containerID, err)
+	}
+	return &spec, nil
+}
