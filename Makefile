@@ -4,6 +4,7 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN ?= bin
+DIST ?= dist
 
 # go-nvml binds functions that NVIDIA has deprecated, and the C compiler says so for each.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
@@ -56,6 +57,12 @@ system: packages ## The shipped binary against real kubelets, runtimes and conta
 .PHONY: bench
 bench: packages ## Speed and memory, as a table (root, Debian)
 	@cd test && go run ./bench
+
+.PHONY: release
+release: packages ## Write what is released into dist/ (DIST=...), for amd64 and arm64
+	@command -v aarch64-linux-gnu-gcc >/dev/null || { apt-get update -q && \
+		apt-get install -qy --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross; }
+	release/release.sh $(DIST)
 
 # What is needed before any Go code of ours can run; the test programs install the rest.
 .PHONY: packages
