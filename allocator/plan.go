@@ -18,9 +18,9 @@ const GPUResource = "nvidia.com/gpu"
 // migPrefix begins the names of the resources of MIG devices.
 const migPrefix = "nvidia.com/mig-"
 
-// migResource is the resource of the MIG devices of a profile, as users know it:
+// MIGResource is the resource of the MIG devices of a profile, as users know it:
 // "1g.5gb+me" is nvidia.com/mig-1g.5gb.me, since a name may have no "+".
-func migResource(profile string) string {
+func MIGResource(profile string) string {
 	return migPrefix + strings.ReplaceAll(profile, "+", ".")
 }
 
@@ -128,7 +128,7 @@ func resourceOf(m gpu.MIGDevice, strategy config.MIGStrategy) string {
 	case strategy == config.MIGSingle:
 		return GPUResource
 	case strategy == config.MIGMixed && m.Profile != "": // one that tells no profile is nobody's
-		return migResource(m.Profile)
+		return MIGResource(m.Profile)
 	}
 	return ""
 }

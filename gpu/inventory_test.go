@@ -20,6 +20,7 @@ func TestInventorySurvivesJSON(t *testing.T) {
 			MIGDevices: []gpu.MIGDevice{{
 				UUID: "MIG-a", Index: 1, Profile: "1g.10gb+me", GPUInstance: 7, ComputeInstance: 2,
 				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: "gone",
+				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, Engines: gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5},
 			}},
 			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}, {Peer: "GPU-c", PCIe: gpu.PCIeUnknown}},
 		}},

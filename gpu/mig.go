@@ -29,8 +29,23 @@ type MIGDevice struct {
 	MemoryBytes     uint64    `json:"memoryBytes"`     // of the GPU instance, whose compute instances share it
 	Placement       Placement `json:"placement"`
 
+	Multiprocessors int     `json:"multiprocessors"`
+	GPUSlices       int     `json:"gpuSlices"`     // of the GPU instance
+	ComputeSlices   int     `json:"computeSlices"` // of the compute instance
+	Engines         Engines `json:"engines"`
+
 	// Fault says why this MIG device cannot be given out, as GPU.Fault does.
 	Fault string `json:"fault,omitempty"`
+}
+
+// Engines counts what a GPU instance has beside its multiprocessors. Its compute
+// instances share them.
+type Engines struct {
+	Copy    int `json:"copy"`
+	Decoder int `json:"decoder"`
+	Encoder int `json:"encoder"`
+	JPEG    int `json:"jpeg"`
+	OFA     int `json:"ofa"` // optical flow
 }
 
 // Placement is where a GPU instance lies in its GPU, in memory slices. The

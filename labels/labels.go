@@ -5,18 +5,20 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 const (
 	prefix = "nvidia.com/"
-	gpus   = prefix + "gpu." // what is told of the resource nvidia.com/gpu
+	gpus   = allocator.GPUResource + "."
 )
 
 // Of returns the labels of a node with these GPUs; none when it has none.
-// machine is what the firmware calls the node. Of GPUs of several products, the
-// first one's is told.
-func Of(inv *gpu.Inventory, machine string) map[string]string {
+// strategy is how MIG devices are offered, machine what the firmware calls the
+// node. Of GPUs of several products, the first one's is told.
+func Of(inv *gpu.Inventory, strategy config.MIGStrategy, machine string) map[string]string {
 	here := present(inv)
 	if len(here) == 0 {
 		return nil
@@ -29,6 +31,7 @@ func Of(inv *gpu.Inventory, machine string) map[string]string {
 	}
 	driver(l, inv.Driver)
 	whole(l, here)
+	parts(l, here, strategy)
 	return l
 }
 
@@ -80,13 +83,17 @@ func driver(l map[string]string, d gpu.Driver) {
 
 // whole tells the product, and how many there are of it.
 func whole(l map[string]string, here []gpu.GPU) {
-	first, count := here[0], 0
+	first, count, replicas := here[0], 0, 0
 	for _, g := range here {
-		if g.Product == first.Product {
-			count++
+		if g.Product != first.Product {
+			continue
+		}
+		count++
+		if g.MIG != gpu.MIGEnabled { // one that is cut cannot be had as a whole
+			replicas = 1
 		}
 	}
-	resource(l, gpus, value(first.Product, "unknown"), count)
+	resource(l, gpus, value(first.Product, "unknown"), count, replicas)
 	if first.MemoryBytes > 0 {
 		l[gpus+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
 	}
@@ -97,11 +104,12 @@ func whole(l map[string]string, here []gpu.GPU) {
 	}
 }
 
-// resource tells what there is of a resource. Nothing is shared.
-func resource(l map[string]string, under, product string, count int) {
+// resource tells what there is of a resource, and how many pods at a time may
+// have one. Nothing is shared.
+func resource(l map[string]string, under, product string, count, replicas int) {
 	l[under+"product"] = product
 	l[under+"count"] = strconv.Itoa(count)
-	l[under+"replicas"] = "1"
+	l[under+"replicas"] = strconv.Itoa(replicas)
 	l[under+"sharing-strategy"] = "none"
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/labels"
 )
 
@@ -33,7 +34,7 @@ func TestTheDocumentedLabelsAreTheLabels(t *testing.T) {
 			want[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
 		}
 	}
-	got := labels.Of(h100s(8), "DGXH100\n")
+	got := labels.Of(h100s(8), config.MIGNone, "DGXH100\n")
 	if !maps.Equal(got, want) {
 		t.Errorf("got\n%s\ndocumented\n%s", labels.File(got), labels.File(want))
 	}
@@ -62,7 +63,7 @@ func TestOf(t *testing.T) {
 	} {
 		inv := h100s(2)
 		tc.change(inv)
-		got := labels.Of(inv, "")
+		got := labels.Of(inv, config.MIGNone, "")
 		if (len(got) == 0) != (tc.want == nil) {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -78,4 +79,60 @@ func capability(major, minor int) func(*gpu.Inventory) {
 	return func(inv *gpu.Inventory) {
 		inv.GPUs[0].ComputeCapability = gpu.ComputeCapability{Major: major, Minor: minor}
 	}
+}
+
+// mig cuts the GPUs, each into these profiles.
+func mig(inv *gpu.Inventory, of ...[]string) *gpu.Inventory {
+	for i, profiles := range of {
+		inv.GPUs[i].MIG = gpu.MIGEnabled
+		for _, p := range profiles {
+			inv.GPUs[i].MIGDevices = append(inv.GPUs[i].MIGDevices, gpu.MIGDevice{Profile: p, MemoryBytes: 9728 << 20,
+				Multiprocessors: 16, GPUSlices: 1, ComputeSlices: 1, Engines: gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5}})
+		}
+	}
+	return inv
+}
+
+func TestMIG(t *testing.T) {
+	one := []string{"1g.10gb", "1g.10gb"}
+	whole := map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "2", "gpu.memory": "81559"}
+	for name, tc := range map[string]struct {
+		inv      *gpu.Inventory
+		strategy config.MIGStrategy
+		want     map[string]string
+		none     string // the beginning of what must not be there
+	}{
+		"none":          {mig(h100s(2), one, one), config.MIGNone, with(whole, "gpu.replicas", "0"), "mig.strategy"},
+		"mixed":         {mig(h100s(2), one, []string{"1g.10gb", "1g.10gb+me"}), config.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "0", "mig-1g.10gb.count", "3", "mig-1g.10gb.me.count", "1", "mig-1g.10gb.me.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme"), "gpu.slices"},
+		"mixed, one":    {mig(h100s(2), one), config.MIGMixed, with(whole, "gpu.replicas", "1", "mig-1g.10gb.count", "2"), "gpu.slices"},
+		"mixed, uncut":  {h100s(2), config.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "1"), "mig-"},
+		"single":        {mig(h100s(2), one, one), config.MIGSingle, map[string]string{"mig.strategy": "single", "gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "4", "gpu.replicas": "1", "gpu.memory": "9728", "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1", "gpu.engines.decoder": "2", "gpu.engines.encoder": "3", "gpu.engines.jpeg": "4", "gpu.engines.ofa": "5", "gpu.family": "hopper"}, "mig-"},
+		"single, uncut": {h100s(2), config.MIGSingle, with(whole, "mig.strategy", "single"), "gpu.slices"},
+		"single, one":   {mig(h100s(2), one), config.MIGSingle, invalid, "gpu.slices"},
+		"single, empty": {mig(h100s(2), one, nil), config.MIGSingle, invalid, "gpu.slices"},
+		"single, two":   {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, invalid, "gpu.slices"},
+	} {
+		got := labels.Of(tc.inv, tc.strategy, "")
+		for label, want := range tc.want {
+			if is := got["nvidia.com/"+label]; is != want {
+				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
+			}
+		}
+		for label := range got {
+			if strings.HasPrefix(label, "nvidia.com/"+tc.none) {
+				t.Errorf("%s: there is %s", name, label)
+			}
+		}
+	}
+}
+
+var invalid = map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "gpu.count": "0", "gpu.replicas": "0", "gpu.memory": "0"}
+
+// with is labels with others.
+func with(labels map[string]string, others ...string) map[string]string {
+	all := maps.Clone(labels)
+	for i := 0; i < len(others); i += 2 {
+		all[others[i]] = others[i+1]
+	}
+	return all
 }

@@ -72,6 +72,12 @@ func readMIGDevice(m *gpu.MIGDevice, part, parent nvml.Device, total uint64) err
 	}
 	m.MemoryBytes, m.Profile = size.MemorySizeMB<<20, profile(name, size, total)
 	m.Placement = placement(parent, m.GPUInstance)
+	m.Multiprocessors = int(size.MultiprocessorCount)
+	m.GPUSlices, m.ComputeSlices = int(size.GpuInstanceSliceCount), int(size.ComputeInstanceSliceCount)
+	m.Engines = gpu.Engines{
+		Copy: int(size.SharedCopyEngineCount), Decoder: int(size.SharedDecoderCount), Encoder: int(size.SharedEncoderCount),
+		JPEG: int(size.SharedJpegCount), OFA: int(size.SharedOfaCount),
+	}
 	return nil
 }
 
