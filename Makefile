@@ -21,6 +21,10 @@ build: packages ## Build the programs into bin/
 	go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi ./cmd/gpucdi-nvml
 	CGO_ENABLED=0 GOFLAGS="$(filter-out -race,$(GOFLAGS))" go build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/gpucdi-hook
 
+.PHONY: manifests
+manifests: ## Write deploy/gpucdi.yaml, the chart with its defaults
+	cd test && go run ./chart > ../deploy/gpucdi.yaml.new && mv ../deploy/gpucdi.yaml.new ../deploy/gpucdi.yaml
+
 .PHONY: demo
 demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)
 	@cd test && go run ./demo

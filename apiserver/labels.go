@@ -75,3 +75,30 @@ func (c *Client) WatchLabels(ctx context.Context, node string, changed func(labe
 		changed(n.Metadata.Labels)
 	}
 }
+
+// Labelled returns the names of the nodes that have a label.
+func (c *Client) Labelled(ctx context.Context, label string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.host+nodesPath+"?"+url.Values{"labelSelector": {label}}.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+	response, err := c.roundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("listing the nodes with the label %s: %w", label, err)
+	}
+	defer response.Body.Close()
+	var list struct {
+		Items []labelled `json:"items"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+		return nil, fmt.Errorf("listing the nodes with the label %s: %w", label, err)
+	}
+	var names []string
+	for _, n := range list.Items {
+		names = append(names, n.Metadata.Name)
+	}
+	return names, nil
+}

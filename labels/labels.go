@@ -10,6 +10,9 @@ import (
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
+// Always is a label that every node with a GPU has.
+const Always = gpus + "machine"
+
 const (
 	prefix = "nvidia.com/"
 	gpus   = allocator.GPUResource + "."
@@ -24,7 +27,7 @@ func Of(inv *gpu.Inventory, strategy config.MIGStrategy, machine string) map[str
 		return nil
 	}
 	l := map[string]string{
-		gpus + "machine":       value(machine, "unknown"),
+		Always:                 value(machine, "unknown"),
 		gpus + "mode":          mode(here[0]),
 		prefix + "mig.capable": strconv.FormatBool(migCapable(here)),
 		prefix + "mps.capable": "false",

@@ -41,7 +41,7 @@ Each flag can also be set by a variable: --host-root by GPUCDI_HOST_ROOT.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServeCommand(), newGenerateCommand(), newListCommand(), newStatusCommand(), newDoctorCommand(), newConfigCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newGenerateCommand(), newListCommand(), newStatusCommand(), newDoctorCommand(), newConfigCommand(), newUnlabelCommand(), newVersionCommand())
 	return root
 }
 

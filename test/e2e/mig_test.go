@@ -9,19 +9,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// withMIG gives the agent a config, as an admin does.
-const withMIG = `{"spec": {"template": {"spec": {
-  "containers": [{"name": "gpucdi", "args": ["serve", "--config", "/etc/gpucdi/config.yaml"],
-    "volumeMounts": [{"name": "config", "mountPath": "/etc/gpucdi"}]}],
-  "volumes": [{"name": "config", "configMap": {"name": "gpucdi"}}]
-}}}}`
-
 // migDevices cuts one GPU of the node, and gives a pod one of its parts.
 func migDevices(t *testing.T, c *cluster) {
-	c.kubectl(t, "create", "configmap", "gpucdi", "--namespace", "gpucdi", "--from-literal=config.yaml=mig: {strategy: mixed}")
-	c.kubectl(t, "patch", "daemonset", "gpucdi", "--namespace", "gpucdi", "--patch", withMIG)
-	c.kubectl(t, "rollout", "status", "daemonset/gpucdi", "--namespace", "gpucdi", "--timeout", patience.String())
-	c.awaitGPUs(t, "8")
+	c.kubectl(t, "patch", "configmap", "gpucdi", "--namespace", "gpucdi", "--patch", `{"data": {"config.yaml": "mig: {strategy: mixed}"}}`)
+	c.bringConfig(t)
+	c.awaitOutput(t, "the config of this node has changed", c.agentLog)
 
 	cut := c.driver.State().GPUs[7].UUID
 	if err := c.driver.Partition(cut, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
@@ -32,6 +24,8 @@ func migDevices(t *testing.T, c *cluster) {
 		return got, got == "7"
 	})
 	c.awaitGPUs(t, "7")
+	c.awaitLabels(t, map[string]string{"nvidia.com/mig.strategy": "mixed", "nvidia.com/mig-1g.10gb.count": "7",
+		"nvidia.com/mig-1g.10gb.slices.gi": "1", "nvidia.com/gpu.count": "8"})
 	c.run(t, "part", 0, "resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
 	c.awaitPhase(t, "part", "Running")
 	seen := c.gpusOf(t, "part")

@@ -23,6 +23,9 @@ const patience = 3 * time.Minute
 // checkout is where the node sees as much of the repository as README asks for.
 const checkout = "/src"
 
+// programs is where the node sees helm, which is no part of a node.
+const programs = "/opt/helm"
+
 // cluster is a node in a box with eight GPUs and the agent deployed on it.
 type cluster struct {
 	*node.Node
@@ -41,6 +44,10 @@ func startCluster(t *testing.T, runtime node.Runtime) *cluster {
 		t.Fatal(err)
 	}
 	deploy := filepath.Join(filepath.Dir(module), "deploy")
+	helm, err := tools.Build(ctx, tools.Helm)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := &cluster{}
 	// On disk and not in /tmp, which may be memory: container images go there.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-e2e-")
@@ -49,7 +56,7 @@ func startCluster(t *testing.T, runtime node.Runtime) *cluster {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	c.Node, err = node.Start(ctx, node.Config{
-		Box:     box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy"}},
+		Box:     box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy", helm: programs}},
 		Logs:    filepath.Join(dir, "logs"),
 		Runtime: runtime,
 		Prepare: func(_ context.Context, b *box.Box) error {

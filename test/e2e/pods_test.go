@@ -29,8 +29,10 @@ func TestNode(t *testing.T) {
 		{"what happens to a GPU is told where people look", told},
 		{"the node's labels tell its GPUs", labelled},
 		{"the agent may do no more than it does", leastRights},
+		{"nothing less than privileged opens the device nodes", whyPrivileged},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
 		{"a pod sees its MIG device", migDevices},
+		{"a chart comes, changes and goes", helmLife},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
 	}

@@ -16,12 +16,7 @@ func readme(t *testing.T, c *cluster) {
 	}
 	var printed strings.Builder
 	for _, block := range commands {
-		cmd := c.Box.Command(t.Context(), "sh", "-exc", "cd "+checkout+"\n"+block)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", block, err, out)
-		}
-		printed.Write(out)
+		printed.WriteString(c.sh(t, block))
 	}
 	for _, want := range []string{"NODE   GPUS\nbox    8\n", "pass  runtime        containerd", "pass  agent ", "nvidia.com/gpu registered for", "registered with the kubelet"} {
 		if !strings.Contains(printed.String(), want) {

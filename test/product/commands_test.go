@@ -131,6 +131,7 @@ func TestCommands(t *testing.T) {
 		{"without a driver the paths tried are named", noDriver},
 		{"a driver that does not answer is explained", driverRefuses},
 		{"status explains that no agent answers", noAgent},
+		{"unlabel explains that it needs a cluster", noCluster},
 		{"a config is checked", configCheck},
 		{"wrong use is told at once and as a whole", wrongUse},
 	} {
@@ -650,6 +651,13 @@ func configCheck(t *testing.T, binary string) {
 		if !strings.Contains(out, problem) {
 			t.Errorf("%q is not in %s", problem, out)
 		}
+	}
+}
+
+func noCluster(t *testing.T, binary string) {
+	code, _, stderr := host{binary: binary}.run(t, "unlabel")
+	if code != 1 || !strings.Contains(stderr, "service account") {
+		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }
 

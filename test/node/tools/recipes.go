@@ -31,6 +31,11 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 				"-ldflags", "-s -w -X main.version=" + strings.TrimPrefix(runcVersion, "v")},
 			env: []string{"CGO_ENABLED=1"},
 		}, nil
+	case Helm:
+		return &build{
+			tool: t, version: helmVersion, module: "helm.sh/helm/v4", packages: []string{"./cmd/helm"},
+			flags: []string{"-ldflags", "-s -w"},
+		}, nil
 	case Nerdctl:
 		return nerdctl(ctx)
 	case Pause:

@@ -39,6 +39,8 @@ const (
 	Runc Tool = "runc"
 	// Nerdctl is nerdctl.
 	Nerdctl Tool = "nerdctl"
+	// Helm is helm.
+	Helm Tool = "helm"
 	// Pause is the program of sandbox containers.
 	Pause Tool = "pause"
 )
@@ -49,6 +51,7 @@ const (
 	containerd17Version = "v1.7.35"
 	crioVersion         = "v1.34.0"
 	runcVersion         = "v1.5.2"
+	helmVersion         = "v4.2.0"
 	// Later versions need a module that the proxy does not have.
 	nerdctlVersion = "v2.1.2"
 )

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestThePlainManifestIsTheChart(t *testing.T) {
+	want, err := render(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("../../deploy/gpucdi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("deploy/gpucdi.yaml is not what the chart makes: run make manifests")
+	}
+}
+
+func TestLint(t *testing.T) {
+	if out, err := helm(t.Context(), "lint", "--strict"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestValues(t *testing.T) {
+	for _, tc := range []struct {
+		set       string
+		has, lack []string
+	}{
+		{"image.repository=r/i", []string{"image: r/i:dev"}, nil},
+		{"image.tag=v1", []string{"image: gpucdi/gpucdi:v1"}, nil},
+		{"maxUnavailable=10%", []string{"maxUnavailable: 10%", "maxSurge: 0"}, nil},
+		{"nodes.withPCILabel=true", []string{"feature.node.kubernetes.io/pci-10de.present", "nodeAffinity"}, nil},
+		{"nodes.withPCILabel=false", nil, []string{"affinity"}},
+		{"nodes.selector.gpu=yes", []string{"gpu: \"yes\""}, nil},
+		{"driverRoot=/opt/driver", []string{"{name: GPUCDI_DRIVER_ROOT, value: /opt/driver}"}, nil},
+		{"kubeletDir=/var/lib/k0s/kubelet", []string{"path: /var/lib/k0s/kubelet/pod-resources", "path: /var/lib/kubelet/device-plugins"}, nil},
+		{"loadModules=true", []string{"- --load-modules"}, nil},
+		{"port=9999", []string{"containerPort: 9999", "--listen=:9999", "127.0.0.1:9999"}, []string{"9435"}},
+		{"podMonitor.enabled=true", []string{"kind: PodMonitor"}, nil},
+		{"podMonitor.enabled=false", nil, []string{"PodMonitor", "kind: Namespace"}},
+		{"config.health.quietPeriod=5m", []string{"    health:\n      quietPeriod: 5m"}, nil},
+
+		// The rights are those that the config asks for.
+		{"config.mig.strategy=mixed", []string{"resources: [nodes], verbs: [patch]"}, []string{"watch]", "features.d"}},
+		{"config.labels.place=none", nil, []string{"kind: ClusterRole", "features.d"}},
+		{"config.labels.place=nfd", []string{"mountPath: /etc/kubernetes/node-feature-discovery/features.d"}, []string{"kind: ClusterRole"}},
+		{`config={"labels":{"place":"none"},"nodes":[{"section":"a","labels":{"place":"node"}}]}`, []string{"verbs: [patch, watch]"}, nil},
+		{`config={"labels":{"place":"none"},"nodes":[{"selector":"a"}]}`, []string{"verbs: [watch]"}, nil},
+		{`config={"nodes":[{"names":["a"],"labels":{"place":"nfd"}}]}`, []string{"verbs: [patch]", "features.d"}, nil},
+	} {
+		out, err := helm(t.Context(), "template", "gpucdi", setting(tc.set), tc.set)
+		if err != nil {
+			t.Errorf("%s: %v", tc.set, err)
+		}
+		for _, part := range tc.has {
+			if !strings.Contains(out, part) {
+				t.Errorf("%s: %q is not in\n%s", tc.set, part, out)
+			}
+		}
+		for _, part := range tc.lack {
+			if strings.Contains(out, part) {
+				t.Errorf("%s: %q is in\n%s", tc.set, part, out)
+			}
+		}
+	}
+}
+
+// setting is the flag that takes a value.
+func setting(value string) string {
+	switch {
+	case strings.Contains(value, "={"):
+		return "--set-json"
+	case strings.HasSuffix(value, "=yes"):
+		return "--set-string"
+	}
+	return "--set"
+}
+
+func TestValuesThatAreWrongAreRefused(t *testing.T) {
+	for value, says := range map[string]string{
+		"imge.tag=x":             "imge",
+		"maxUnavailable=0":       "maxUnavailable",
+		"maxUnavailable=lots":    "maxUnavailable",
+		"config.halth.x=1":       "halth",
+		"kubeletDir=var/lib":     "kubeletDir",
+		"image.pullPolicy=Often": "pullPolicy",
+		"port=0":                 "port",
+	} {
+		if out, err := helm(t.Context(), "template", "gpucdi", "--set", value); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v\n%s", value, err, out)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
+)
+
+// whyPrivileged shows what docs/security.md says: nothing less than privileged
+// opens the node's device nodes, which NVML does.
+func whyPrivileged(t *testing.T, c *cluster) {
+	for name, tc := range map[string]struct{ context, says string }{
+		// No kernel driver stands behind the simulated nodes, so one that may be
+		// opened says that there is no such device.
+		"privileged":   {"{privileged: true}", "No such device or address"},
+		"capabilities": {"{capabilities: {add: [ALL]}}", "Operation not permitted"},
+		"unconfined": {"{capabilities: {add: [ALL]}, seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}}",
+			"Operation not permitted"},
+	} {
+		manifest := fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: Never
+    command: [sleep, infinity]
+    securityContext: %s
+    terminationMessagePath: /run/termination-log
+    volumeMounts: [{name: dev, mountPath: /dev}]
+  volumes: [{name: dev, hostPath: {path: /dev}}]
+`, name, images.DebianName, tc.context)
+		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.remove(t, name) })
+		c.awaitPhase(t, name, "Running")
+		for _, device := range []string{"/dev/nvidiactl", "/dev/nvidia0"} {
+			if out := c.in(t, name, "dd if="+device+" count=1 || true"); !strings.Contains(out, tc.says) {
+				t.Errorf("%s: opening %s: %s, want %s", name, device, out, tc.says)
+			}
+		}
+	}
+}
