@@ -51,7 +51,8 @@ func run(ctx context.Context) (err error) {
 		{fmt.Sprintf("%d rounds of calls, 16 GPUs", rounds), b.sixteen},
 		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes},
 		{fmt.Sprintf("idling for %s, then %d calls", idle, load), b.live},
-		{fmt.Sprintf("starting %d pairs of containers", pairs), b.containers},
+		{fmt.Sprintf("generating %d specs", 2*generateCount), b.generates},
+		{fmt.Sprintf("starting %d pairs of containers", 2*pairs), b.containers},
 	} {
 		if err := stage(s.name, func() error { return s.do(ctx) }); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
