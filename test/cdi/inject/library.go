@@ -1,9 +1,0 @@
-//go:build !cdi0.5
-
-package main
-
-import "tags.cncf.io/container-device-interface/pkg/cdi"
-
-func open(dir string) (*cdi.Cache, error) {
-	return cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
-}
