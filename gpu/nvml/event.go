@@ -54,7 +54,8 @@ func (w *worker) tellEvents() error {
 			time.Sleep(left)
 			continue
 		}
-		data, ret := w.events.set.Wait(uint32(left.Milliseconds()))
+		// Rounded up: to wait for 0 ms, over and over, is to spin.
+		data, ret := w.events.set.Wait(uint32(left.Milliseconds()) + 1)
 		switch ret {
 		case nvml.SUCCESS:
 			if err := w.tellEvent(data); err != nil {
