@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -339,6 +340,44 @@ func TestInspectRefusesAMIGDeviceThatIsNotWhole(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A user who may not use a GPU cannot give it to containers either.
+func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
+	n := newNode(t)
+	driver := n.driver(t)
+	for name, mode := range map[string]os.FileMode{"dev/nvidia0": 0o666, "dev/nvidia1": 0o600} {
+		minor := uint32(name[len(name)-1] - '0')
+		if err := errors.Join(unix.Mknod(n.path(name), unix.S_IFCHR, int(unix.Mkdev(195, minor))), os.Chmod(n.path(name), mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Dir(n.dir), 0o755); err != nil { // which tests' directories are not
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// This thread becomes another user's, and ends with the goroutine.
+		runtime.LockOSThread()
+		const nobody, same = 65534, ^uintptr(0)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, nobody, same); errno != 0 {
+			t.Error(errno)
+			return
+		}
+		parts, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if _, ok := parts.GPUs["GPU-a"]; ok || !strings.Contains(parts.Faults["GPU-a"], "/dev/nvidia1 may not be used by user") {
+			t.Errorf("GPU-a: %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
+		}
+		if _, ok := parts.GPUs["GPU-b"]; !ok {
+			t.Errorf("GPU-b is left out too: %q", parts.Faults["GPU-b"])
+		}
+	}()
+	<-done
 }
 
 func TestInspectFallsBackToTheHostsNodes(t *testing.T) {
