@@ -14,6 +14,7 @@ const (
 	gpuHealthy        = "GPUHealthy"
 	gpuDriverFailed   = "GPUDriverFailed"
 	gpuDriverChanged  = "GPUDriverChanged"
+	gpuConfigRefused  = "GPUConfigRefused"
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
 )
 

@@ -101,6 +101,7 @@ func (n *node) change(file *config.File, err error) bool {
 	}
 	if err != nil {
 		n.log.Error("keeping the config as it was: mend the file", "err", err)
+		n.agent.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: "the config of gpucdi is kept as it was: " + oneLine(err)})
 		return false
 	}
 	if reflect.DeepEqual(before, n.settings) {
@@ -111,9 +112,13 @@ func (n *node) change(file *config.File, err error) bool {
 }
 
 func (n *node) adopt(file *config.File) error {
-	settings, err := file.For(config.Node{Name: n.agent.cfg.NodeName, Labels: n.labels})
+	self := config.Node{Name: n.agent.cfg.NodeName, Labels: n.labels}
+	settings, err := file.For(self)
 	if err != nil {
 		return err
+	}
+	if name := file.Lacks(self); name != "" && file.ByLabels() {
+		n.log.Warn("the config has no section of the name that the node's label says", "label", config.SectionLabel, "section", name)
 	}
 	if n.followNode != nil && file.ByLabels() {
 		n.start(n.followNode)

@@ -117,7 +117,7 @@ nodes:
 		t.Fatal("accepted")
 	}
 	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"nvswitch"`, `"hook"`, `"./hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
-		"nodes[0]", "cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 13", "field quiet not found"} {
+		"nodes[0]: cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 13", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}
@@ -138,6 +138,18 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		if file, err := config.Parse([]byte(text)); err == nil {
 			t.Errorf("%s: accepted as %+v", name, file)
+		}
+	}
+}
+
+func TestLacks(t *testing.T) {
+	file, err := config.Parse([]byte("nodes: [{section: a}, {names: [b]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for label, want := range map[string]string{"": "", "a": "", "b": "b"} {
+		if got := file.Lacks(config.Node{Labels: map[string]string{config.SectionLabel: label}}); got != want {
+			t.Errorf("%q: %q is lacking, want %q", label, got, want)
 		}
 	}
 }

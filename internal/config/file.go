@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/labels"
@@ -129,7 +130,8 @@ func (d *document) validate() error {
 	}
 	for i := range d.Nodes {
 		if err := d.Nodes[i].validate(base); err != nil {
-			errs = append(errs, fmt.Errorf("nodes[%d]: %w", i, err))
+			lines := strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nnodes[%d]: ", i))
+			errs = append(errs, fmt.Errorf("nodes[%d]: %s", i, lines))
 		}
 	}
 	return errors.Join(errs...)
@@ -158,6 +160,16 @@ func (s *section) holds(node Node) bool {
 	named := s.Section != "" && node.Labels[SectionLabel] == s.Section
 	selected := s.Selector != "" && s.fits.Matches(labels.Set(node.Labels))
 	return named || selected || slices.Contains(s.Names, node.Name)
+}
+
+// Lacks returns the section that a node's label asks for if there is none of
+// that name.
+func (f *File) Lacks(node Node) string {
+	name := node.Labels[SectionLabel]
+	if slices.ContainsFunc(f.sections, func(s section) bool { return s.Section == name }) {
+		return ""
+	}
+	return name
 }
 
 // ByLabels says whether what holds on a node may depend on its labels.

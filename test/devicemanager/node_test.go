@@ -65,6 +65,7 @@ type node struct {
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
 	config                   string // the agent's config file
+	nfdDir                   string // where the agent leaves labels for Node Feature Discovery
 	address                  string // where the agent serves its status
 	calls                    string // the file that counts the agent's NVML calls
 	process                  *exec.Cmd
@@ -83,6 +84,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		kubeletDir: filepath.Join(dir, "kubelet"),
 		cdiDir:     filepath.Join(dir, "cdi"),
 		config:     filepath.Join(dir, "config.yaml"),
+		nfdDir:     filepath.Join(dir, "nfd"),
 		calls:      filepath.Join(dir, "calls"),
 		address:    freeAddress(t),
 	}
@@ -128,7 +130,7 @@ func (n *node) configure(t *testing.T, lines ...string) {
 func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
-		"--cdi-dir", n.cdiDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
+		"--cdi-dir", n.cdiDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
 	n.process.Env = append(os.Environ(), n.driver.Env(n.calls)...)
 	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
 	if err := n.process.Start(); err != nil {

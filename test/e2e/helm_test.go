@@ -49,6 +49,11 @@ func helmLife(t *testing.T, c *cluster) {
 	c.awaitSpec(t, "nvidia_drv.so", false)
 	same("after a label")
 
+	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.health.quietPeriod=often")
+	c.bringConfig(t)
+	c.awaitEvent(t, "Warning", "GPUConfigRefused", "often")
+	same("after a wrong config")
+
 	c.helm(t, "Change the config", 1)
 	c.bringConfig(t)
 	c.offersTheRest(t, "after the rollback", gpus, 6)

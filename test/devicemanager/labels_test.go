@@ -1,0 +1,84 @@
+package devicemanager
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// Labels go where the config says, and with the GPUs and the driver that they
+// tell about.
+func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	if err := os.Mkdir(n.nfdDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const place = "labels: {place: nfd}"
+	n.configure(t, place)
+	n.startAgent(t)
+	n.labelled(t, "nvidia.com/gpu.count=8\n", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n", "nvidia.com/mig.capable=true\n",
+		"nvidia.com/cuda.driver-version.full="+n.driver.State().Version+"\n")
+
+	if _, err := n.driver.Remove(n.uuids()[3]); err != nil {
+		t.Fatal(err)
+	}
+	n.labelled(t, "nvidia.com/gpu.count=7\n")
+
+	n.configure(t, place, "mig: {strategy: mixed}")
+	if err := n.driver.Partition(n.uuids()[0], "1g.10gb", "2g.20gb"); err != nil {
+		t.Fatal(err)
+	}
+	n.labelled(t, "nvidia.com/mig.strategy=mixed\n", "nvidia.com/mig-1g.10gb.count=1\n", "nvidia.com/mig-2g.20gb.slices.gi=2\n",
+		"nvidia.com/mig-2g.20gb.multiprocessors=")
+
+	n.configure(t, "labels: {place: none}")
+	n.unlabelled(t)
+	n.configure(t, place)
+	n.labelled(t, "nvidia.com/gpu.count=7\n")
+	if err := n.driver.Uninstall(); err != nil {
+		t.Fatal(err)
+	}
+	n.unlabelled(t)
+}
+
+func (n *node) labels() string { return filepath.Join(n.nfdDir, "gpucdi") }
+
+// labelled waits until these lines are in the labels' file.
+func (n *node) labelled(t *testing.T, lines ...string) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(n.labels())
+		missing := ""
+		for _, line := range lines {
+			if !strings.Contains(string(text), line) {
+				missing = line
+			}
+		}
+		if err == nil && missing == "" {
+			return
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("%q is not in %s, %v", missing, text, err)
+		}
+	}
+}
+
+// unlabelled waits until there is no file.
+func (n *node) unlabelled(t *testing.T) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		_, err := os.Stat(n.labels())
+		if errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("the labels are still there: %v", err)
+		}
+	}
+}
