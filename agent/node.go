@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
@@ -71,110 +68,6 @@ func newNode(a *Agent, start func(func(context.Context) error)) *node {
 		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
 		free:    map[listing]bool{},
 	}
-}
-
-// hear takes in what the driver said, and returns whether anything has to be
-// done about it.
-func (n *node) hear(r nvml.Report, at time.Time) bool {
-	switch r := r.(type) {
-	case nvml.Reading:
-		n.read(r, at)
-		return true
-	case nvml.XID:
-		n.hearXID(r, at)
-	case nvml.Probes:
-		n.probe(r, at)
-	case nvml.Telemetry:
-		n.agent.view.telemetry.Store((*map[string]gpu.Telemetry)(&r))
-		return false
-	case nvml.Trouble:
-		n.health.Probe(r.GPU, health.Probe{Fault: r.Reason}, at)
-	}
-	// Not every change of the directory tells of itself: a file system may have
-	// been mounted over it.
-	return n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
-		slices.ContainsFunc(n.offered.GPUs, n.outdated)
-}
-
-// outdated says whether the health of the GPU or of a MIG device in it is no
-// longer what the kubelet was told.
-func (n *node) outdated(g gpu.GPU) bool {
-	sick := n.health.Health(g.UUID).Reason != ""
-	return sick != (g.Fault != "") || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
-		return m.Fault != gpu.FaultGone && (sick || n.health.Health(m.UUID).Reason != "") != (m.Fault != "")
-	})
-}
-
-func (n *node) hearXID(r nvml.XID, at time.Time) {
-	n.agent.metrics.XID(r.GPU, r.Code)
-	about := r.MIG
-	if len(about) == 0 {
-		about = []string{r.GPU}
-	}
-	for _, uuid := range about {
-		class := n.health.Event(uuid, r.Code, at)
-		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "device", uuid, "xid", r.Code, "class", class)
-	}
-}
-
-// probe takes in looks at GPUs. Each is one at the GPU's MIG devices too: what
-// heals the GPU heals them.
-func (n *node) probe(probes nvml.Probes, at time.Time) {
-	for uuid, p := range probes {
-		n.health.Probe(uuid, p, at)
-		g, _ := n.known.Find(uuid)
-		for _, m := range g.MIGDevices {
-			if m.Fault != gpu.FaultGone {
-				n.health.Probe(m.UUID, p, at)
-			}
-		}
-	}
-}
-
-// read takes in a reading of the driver.
-func (n *node) read(r nvml.Reading, at time.Time) {
-	defer func() { n.reading = &r }()
-	if r.Err != nil {
-		if n.reading == nil || n.reading.Err == nil || n.reading.Err.Error() != r.Err.Error() {
-			n.logNoDriver(r.Err)
-		}
-		return
-	}
-	if was, now := n.known.Driver.Version, r.Inventory.Driver.Version; was != "" && was != now {
-		n.agent.events.Record(apiserver.Event{Type: apiserver.Normal, Reason: gpuDriverChanged,
-			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", now, was)})
-	}
-	n.known = gpu.Retain(n.known, r.Inventory)
-	for _, g := range n.known.GPUs {
-		switch _, here := r.Inventory.Find(g.UUID); {
-		case !here && !n.away[g.UUID]:
-			n.away[g.UUID] = true
-			n.health.Gone(g.UUID, g.Fault, at)
-		case here && n.away[g.UUID]:
-			delete(n.away, g.UUID)
-			n.health.Returned(g.UUID, at)
-		}
-		for _, m := range g.MIGDevices {
-			if m.Fault == gpu.FaultGone { // made again, it is a new one
-				n.health.Forget(m.UUID)
-			}
-		}
-	}
-	n.probe(r.Probes, at)
-	n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
-		"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
-	for _, u := range r.Inventory.Unreadable {
-		n.log.Error("GPU does not answer and cannot be offered: look for its Xid in the kernel log", "index", u.Index, "fault", u.Fault)
-	}
-}
-
-func (n *node) logNoDriver(err error) {
-	var missing *host.NoDriverError
-	if errors.As(err, &missing) {
-		n.log.Warn("no GPU to offer until a driver comes", "reason", err)
-		return
-	}
-	n.log.Error("no GPU to offer until the driver answers", "err", err)
 }
 
 // reconcile makes the spec on disk and the kubelet's view what the latest
