@@ -206,6 +206,8 @@ func (a *Agent) source(settings config.Config) nvml.Config {
 
 func (a *Agent) devicePluginDir() string { return filepath.Join(a.cfg.KubeletDir, "device-plugins") }
 
+func (a *Agent) podResources() string { return a.cfg.Node.PodResources(a.cfg.KubeletDir) }
+
 // replace makes value the one that the reader of a channel with room for one
 // finds next. Only one goroutine may send.
 func replace[T any](c chan T, value T) {

@@ -49,7 +49,7 @@ func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- 
 func (a *Agent) held(ctx context.Context) ([]kubelet.Holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	return kubelet.Held(ctx, a.cfg.KubeletDir)
+	return kubelet.Held(ctx, a.podResources())
 }
 
 // noteLeft keeps since when each listed device that has left its resource has.

@@ -49,7 +49,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	for i, g := range now.GPUs {
 		now.GPUs[i].Telemetry = telemetry[g.UUID]
 	}
-	held, err := a.view.holders.ask(ctx, a.cfg.KubeletDir)
+	held, err := a.view.holders.ask(ctx, a.podResources())
 	now.Kubelet.PodsTrouble = trouble(err)
 	now.Devices = slices.Clone(now.Devices)
 	for i, d := range now.Devices {
@@ -80,7 +80,7 @@ type holders struct {
 }
 
 // ask returns what is known, at most holdersFor old where the kubelet answers.
-func (h *holders) ask(ctx context.Context, kubeletDir string) ([]kubelet.Holder, error) {
+func (h *holders) ask(ctx context.Context, socket string) ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(h.asked) < holdersFor {
@@ -88,7 +88,7 @@ func (h *holders) ask(ctx context.Context, kubeletDir string) ([]kubelet.Holder,
 	}
 	ctx, cancel := context.WithTimeout(ctx, holdersWithin)
 	defer cancel()
-	held, err := kubelet.Held(ctx, kubeletDir)
+	held, err := kubelet.Held(ctx, socket)
 	if err == nil {
 		h.held = held
 	}

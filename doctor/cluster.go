@@ -58,7 +58,7 @@ func (e *examination) kubelet(ctx context.Context) []Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	if _, err := kubelet.Held(ctx, e.KubeletDir); err != nil {
+	if _, err := kubelet.Held(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
 		return warn(link, oneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
 	}
 	return pass(link, "it listens for device plugins and tells of its pods")

@@ -3,7 +3,6 @@ package kubelet
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
@@ -14,9 +13,9 @@ type Holder struct {
 	Resource, Device          string // the device's resource and ID
 }
 
-// Held asks the kubelet, whose directory is dir, which containers hold devices.
-func Held(ctx context.Context, dir string) ([]Holder, error) {
-	socket := filepath.Join(dir, "pod-resources", "kubelet.sock")
+// Held asks the kubelet at its socket for pod resources which containers hold
+// devices.
+func Held(ctx context.Context, socket string) ([]Holder, error) {
 	conn, err := kubeletConn(socket)
 	if err != nil {
 		return nil, err

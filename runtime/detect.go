@@ -15,13 +15,31 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// sockets are where runtimes listen for the kubelet, by the node's paths.
-var sockets = []string{
-	"/run/containerd/containerd.sock",
-	"/run/crio/crio.sock",
-	"/run/k3s/containerd/containerd.sock", // k3s, rke2
-	"/run/k0s/containerd.sock",
-	"/var/snap/microk8s/common/run/containerd.sock",
+// place is where a distribution has its runtime, by the node's paths.
+type place struct {
+	socket  string // on which it listens for the kubelet
+	config  string // the file in which its admin sets containerd up
+	service string // what has to be restarted then
+}
+
+var places = []place{
+	{"/run/containerd/containerd.sock", "/etc/containerd/config.toml", "containerd"},
+	{"/run/crio/crio.sock", "", ""},
+	{"/run/k3s/containerd/containerd.sock",
+		"/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (or below rke2 in place of k3s)", "k3s or rke2"},
+	{"/run/k0s/containerd.sock", "a file of /etc/k0s/containerd.d", "k0s"},
+	{"/var/snap/microk8s/common/run/containerd.sock", "/var/snap/microk8s/current/args/containerd-template.toml", "MicroK8s"},
+}
+
+// placeOf returns the place with that socket, or that of a containerd which its
+// distribution leaves alone.
+func placeOf(socket string) place {
+	for _, p := range places {
+		if p.socket == socket {
+			return p
+		}
+	}
+	return places[0]
 }
 
 // Info is what a runtime says of itself.
@@ -37,7 +55,10 @@ type Info struct {
 // kubelet's own configuration below kubeletDir names, or else the first that
 // answers at a known socket. The error lists what was tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
-	candidates := sockets
+	var candidates []string
+	for _, p := range places {
+		candidates = append(candidates, p.socket)
+	}
 	if socket := kubeletSocket(node, kubeletDir); socket != "" {
 		candidates = []string{socket}
 	}

@@ -49,6 +49,24 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
+func TestTheFixNamesTheDistributionsFile(t *testing.T) {
+	for socket, fix := range map[string]string{
+		"/run/k3s/containerd/containerd.sock":           "in /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (or below rke2 in place of k3s) and restart k3s or rke2",
+		"/run/k0s/containerd.sock":                      "in a file of /etc/k0s/containerd.d and restart k0s",
+		"/var/snap/microk8s/common/run/containerd.sock": "in /var/snap/microk8s/current/args/containerd-template.toml and restart MicroK8s",
+	} {
+		node := t.TempDir()
+		serve(t, node, socket, fakeCRI{name: "containerd", version: "v1.7.35", config: `{"enableCDI":false}`})
+		info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
+		if err != nil || info.Socket != socket {
+			t.Errorf("at %s: got %+v, %v", socket, info, err)
+		}
+		if problem := info.Problem("/var/run/cdi"); !strings.HasSuffix(problem, fix) {
+			t.Errorf("at %s: %s", socket, problem)
+		}
+	}
+}
+
 func TestCRIO(t *testing.T) {
 	node := t.TempDir()
 	serve(t, node, "/run/crio/crio.sock", fakeCRI{

@@ -15,8 +15,9 @@ func (i Info) Problem(cdiDir string) string {
 	case !i.CDI && i.Name == "containerd" && strings.HasPrefix(strings.TrimPrefix(i.Version, "v"), "1.6."):
 		return fmt.Sprintf("containerd %s knows no CDI: pods start without their GPUs; upgrade to containerd 1.7.2 or newer", i.Version)
 	case !i.CDI:
-		return fmt.Sprintf("%s %s has CDI off: pods start without their GPUs; set enable_cdi = true under [plugins.%q] in /etc/containerd/config.toml and restart containerd",
-			i.Name, i.Version, pluginSection(i.Version))
+		at := placeOf(i.Socket)
+		return fmt.Sprintf("%s %s has CDI off: pods start without their GPUs; set enable_cdi = true under [plugins.%q] in %s and restart %s",
+			i.Name, i.Version, pluginSection(i.Version), at.config, at.service)
 	case !slices.ContainsFunc(i.SpecDirs, func(dir string) bool { return sameDir(dir, cdiDir) }):
 		return fmt.Sprintf("%s %s reads CDI specs from %s, not from %s: pods cannot start; set --cdi-dir to one of them",
 			i.Name, i.Version, strings.Join(i.SpecDirs, " and "), cdiDir)

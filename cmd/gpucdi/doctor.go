@@ -62,7 +62,7 @@ agent. In a cluster:
 	where.register(flags)
 	flags.StringVar(&configFile, "config", "", "the NodeConfig file that serve is given")
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
-	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
+	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
 	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "where serve writes CDI specs")
 	flags.StringVar(&node.Address, "address", defaultAddress, "where the agent listens")
 	return cmd

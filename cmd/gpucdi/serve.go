@@ -65,7 +65,7 @@ once; SIGHUP reads it and the driver again.`,
 	where.register(flags)
 	flags.StringVar(&configFile, "config", "", "the NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
-	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory")
+	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
 	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
 	flags.BoolVar(&loadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
 	flags.StringVar(&nfdDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "where Node Feature Discovery reads labels, if the config says that it shall")

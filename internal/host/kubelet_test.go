@@ -1,0 +1,76 @@
+package host_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+func TestPodResources(t *testing.T) {
+	const (
+		k0s      = "/var/lib/k0s/kubelet"
+		microk8s = "/var/snap/microk8s/common/var/lib/kubelet"
+	)
+	for _, tc := range []struct {
+		name, kubelet string
+		links         map[string]string
+		want          string // below the node's root
+	}{
+		{"kubeadm, k3s, rke2", "/var/lib/kubelet", nil, "/var/lib/kubelet"},
+		{"k0s", k0s, nil, k0s},
+		{"MicroK8s", microk8s, nil, microk8s},
+		{"MicroK8s with its link", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
+		{"a link that would lead out", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			node := t.TempDir()
+			for link, target := range tc.links {
+				for _, dir := range []string{filepath.Dir(link), target} {
+					if err := os.MkdirAll(filepath.Join(node, dir), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := os.Symlink(target, filepath.Join(node, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := filepath.Join(node, tc.want, "pod-resources/kubelet.sock")
+			makeSocket(t, want)
+			if got := host.NewRoot(node).PodResources("/nowhere"); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
+	}
+
+	t.Run("the one that is given wins", func(t *testing.T) {
+		node, given := t.TempDir(), t.TempDir()
+		makeSocket(t, filepath.Join(node, k0s, "pod-resources/kubelet.sock"))
+		want := filepath.Join(given, "pod-resources/kubelet.sock")
+		makeSocket(t, want)
+		if got := host.NewRoot(node).PodResources(given); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+
+	t.Run("none is looked for where it is given", func(t *testing.T) {
+		want := "/nowhere/pod-resources/kubelet.sock"
+		if got := host.NewRoot(t.TempDir()).PodResources("/nowhere"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+func makeSocket(t *testing.T, socket string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Not by listening: that takes short paths only.
+	if err := unix.Mknod(socket, unix.S_IFSOCK|0o600, 0); err != nil {
+		t.Fatal(err)
+	}
+}
