@@ -23,3 +23,15 @@ func TestTheDocumentedLayoutsAreTheTable(t *testing.T) {
 		t.Errorf("docs/driver-roots.md does not have exactly these rows:\n%s", want.String())
 	}
 }
+
+func TestTheDocumentedKubeletsAreTheTable(t *testing.T) {
+	text, err := os.ReadFile("../../docs/runtimes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range kubeletDirs {
+		if !strings.Contains(string(text), "| `"+dir+"` |") {
+			t.Errorf("docs/runtimes.md does not have %s", dir)
+		}
+	}
+}

@@ -32,8 +32,8 @@ type cluster struct {
 	driver *simdriver.Driver
 }
 
-// startCluster brings everything up as make demo does.
-func startCluster(t *testing.T, runtime node.Runtime) *cluster {
+// startCluster brings everything up as make demo does; it fills what cfg leaves out.
+func startCluster(t *testing.T, cfg node.Config) *cluster {
 	t.Helper()
 	ctx := t.Context()
 	if err := tools.InstallPackages(ctx); err != nil {
@@ -55,20 +55,18 @@ func startCluster(t *testing.T, runtime node.Runtime) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c.Node, err = node.Start(ctx, node.Config{
-		Box:     box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy", helm: programs}},
-		Logs:    filepath.Join(dir, "logs"),
-		Runtime: runtime,
-		Prepare: func(_ context.Context, b *box.Box) error {
-			c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
-			return err
-		},
-		Images: []func(context.Context) (string, error){images.Agent},
-		Stage: func(name string) func() {
-			start := time.Now()
-			return func() { t.Logf("%-20s %5.1f s", name, time.Since(start).Seconds()) }
-		},
-	})
+	cfg.Box = box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy", helm: programs}}
+	cfg.Logs = filepath.Join(dir, "logs")
+	cfg.Prepare = func(_ context.Context, b *box.Box) error {
+		c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
+		return err
+	}
+	cfg.Images = []func(context.Context) (string, error){images.Agent}
+	cfg.Stage = func(name string) func() {
+		start := time.Now()
+		return func() { t.Logf("%-20s %5.1f s", name, time.Since(start).Seconds()) }
+	}
+	c.Node, err = node.Start(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

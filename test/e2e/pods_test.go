@@ -13,7 +13,8 @@ import (
 
 // TestNode shares one node among its cases; each leaves it with all GPUs free.
 func TestNode(t *testing.T) {
-	c := startCluster(t, node.Containerd())
+	c := startCluster(t, node.Config{})
+	documented(t, c)
 	for _, tc := range []struct {
 		name string
 		run  func(*testing.T, *cluster)

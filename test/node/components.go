@@ -64,6 +64,7 @@ func (n *Node) startNode(ctx context.Context) error {
 // StartKubelet starts the kubelet. It does not wait for the node to be Ready.
 func (n *Node) StartKubelet(ctx context.Context) error {
 	return n.start(ctx, "kubelet", "--config", etc+"/kubelet.yaml", "--kubeconfig", etc+"/kubelet.conf",
+		"--root-dir", n.kubeletDir,
 		"--hostname-override", Name, "--node-ip", nodeIP)
 }
 

@@ -19,11 +19,8 @@ const (
 	podCIDR     = "10.244.0.0/24"
 )
 
-// Where the node's own files are in the box.
-const (
-	etc        = "/etc/kubernetes"
-	kubeletDir = "/var/lib/kubelet"
-)
+// etc is where the node's own files are in the box.
+const etc = "/etc/kubernetes"
 
 // The kubelet insists on these settings of the kernel, which are the whole machine's. The box
 // shows it files in their place, so that it neither refuses nor changes anything.

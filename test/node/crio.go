@@ -50,10 +50,14 @@ pause_command = "/pause"
 const modestRunc = `#!/bin/sh
 set -e
 for word; do
-	[ "$before" != --bundle ] || sed -i "$word/config.json" \
-		-e 's/"CAP_SYS_RESOURCE",//g' \
-		-e "s/\"oomScoreAdj\": *-[0-9]*/\"oomScoreAdj\":$(cat /proc/self/oom_score_adj)/"
+	case $before in
+	--bundle) spec=$word/config.json ;;
+	--process) spec=$word ;;
+	esac
 	before=$word
 done
+[ -z "$spec" ] || sed -i "$spec" \
+	-e 's/"CAP_SYS_RESOURCE",//g' \
+	-e "s/\"oomScoreAdj\": *-[0-9]*/\"oomScoreAdj\":$(cat /proc/self/oom_score_adj)/"
 exec /usr/local/bin/runc "$@"
 `

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type Config struct {
 	Prepare func(context.Context, *box.Box) error
 	// Runtime is the node's container runtime, Containerd when it is not given.
 	Runtime Runtime
+	// KubeletDir is the kubelet's root directory, the usual one when empty.
+	KubeletDir string
 	// Images are made, while the programs are built, and imported besides the sandbox's and
 	// Debian's; each returns an archive.
 	Images []func(context.Context) (archive string, err error)
@@ -40,9 +43,10 @@ type Config struct {
 
 // Node is a running node with its control plane.
 type Node struct {
-	Box     *box.Box
-	runtime Runtime
-	logs    string
+	Box        *box.Box
+	runtime    Runtime
+	kubeletDir string
+	logs       string
 
 	mu        sync.Mutex // guards processes
 	processes map[string]*process
@@ -60,7 +64,10 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Runtime.Name == "" {
 		cfg.Runtime = Containerd()
 	}
-	n := &Node{runtime: cfg.Runtime, logs: cfg.Logs, processes: map[string]*process{}}
+	n := &Node{
+		runtime: cfg.Runtime, kubeletDir: cmp.Or(cfg.KubeletDir, "/var/lib/kubelet"), logs: cfg.Logs,
+		processes: map[string]*process{},
+	}
 	var dirs, archives []string // of programs; of images
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
