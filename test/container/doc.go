@@ -4,7 +4,7 @@
 //
 // The images are made by package images, and not all of them have programs: a probe, compiled
 // for each, tells from within what can be loaded and opened. That programs find the driver
-// without ldconfig is part of what is shown.
+// without ldconfig is part of what is shown, and that an image reaches nothing of the host.
 //
 // It needs root and a Debian machine whose programs run on Debian 12. It knows nothing of
 // Kubernetes.

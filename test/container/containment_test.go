@@ -1,0 +1,329 @@
+package container_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/test/container"
+	"github.com/gpucdi/gpucdi/test/docs"
+	"github.com/gpucdi/gpucdi/test/node/images"
+)
+
+// victim is a directory of the host that images try to reach. Where they have links to it, they
+// have a directory of that name themselves, so that a runtime that stays inside finds something.
+const victim = "/srv/host"
+
+// An attack is one line of the table in docs/security.md: an image that would reach the host if
+// somebody followed it there.
+type attack struct {
+	name       string
+	advisories string // that were published of NVIDIA's toolkit, and that it is like
+	image      image
+	races      bool // it may start or not, as it happens to go
+	hangs      bool // its programs hang in their loader, wherever they are started
+}
+
+var attacks = []attack{
+	{name: "`/usr/lib64` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2024-0134",
+		image: debian(linked("/usr/lib64", victim))},
+	{name: "`/usr/lib/x86_64-linux-gnu` climbs out by `..`", advisories: "CVE-2024-0132, CVE-2024-0134",
+		image: debian(linked("/usr/lib/x86_64-linux-gnu", strings.Repeat("../", 20)+victim))},
+	{name: "`/usr/lib64` leads to the host by `/proc/1/root`", advisories: "CVE-2024-0132",
+		image: debian(linked("/usr/lib64", "/proc/1/root"+victim))},
+	{name: "`/usr/local/cuda/compat` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2025-23359",
+		image: debian(link("/usr/local/cuda/compat", victim))},
+	{name: "`/etc` is a link to a directory of the host", advisories: "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267",
+		image: debian(linked("/etc", victim))},
+	{name: "`/etc` leads to the host by `/proc/1/root`", advisories: "CVE-2024-0133, CVE-2025-23267",
+		image: debian(linked("/etc", "/proc/1/root"+victim))},
+	{name: "`/etc/ld.so.cache` is a link to a file of the host", advisories: "CVE-2024-0134, CVE-2025-23267",
+		image: debian(link("/etc/ld.so.cache", victim+"/file"))},
+	{name: "`/etc/ld.so.cache` leads to the host's by `/proc/1/root`", advisories: "CVE-2024-0134, CVE-2025-23267",
+		image: debian(link("/etc/ld.so.cache", "/proc/1/root/etc/ld.so.cache"))},
+	{name: "`/etc/ld.so.cache` is a volume of the host", advisories: "CVE-2025-23267",
+		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/ld.so.cache")}},
+	{name: "`/etc/ld.so.conf.d` has links to files of the host", advisories: "CVE-2024-0132, CVE-2025-23267",
+		image: debian(link("/etc/ld.so.conf.d/000-host.conf", victim+"/file"))},
+	{name: "`/etc/ld.so.cache` is a pipe", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
+	{name: "`/etc/ld.so.cache` is a device", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
+	{name: "`/etc/ld.so.cache` has a terabyte", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
+	{name: "`/etc/ld.so.cache` is no cache", advisories: "CVE-2025-23267", image: debian(cache("nothing of the kind", 100))},
+	{name: "the environment has the loader load a library of the image", advisories: "CVE-2025-23266",
+		image: image{root: images.Debian12, alter: preload, spec: loaderVariables}},
+	{name: "the image has an `ldconfig` of its own", advisories: "CVE-2024-0135, CVE-2024-0137", image: debian(ownLdconfig)},
+	{name: "`/usr/lib64` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2024-0133, CVE-2025-23359",
+		image: debian(swapped("/usr/lib64")), races: true},
+	{name: "`/etc` turns into a link meanwhile, and back", advisories: "CVE-2024-0133, CVE-2025-23267",
+		image: debian(swapped("/etc")), races: true},
+	{name: "`/etc/ld.so.cache` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
+		image: debian(swapped("/etc/ld.so.cache")), races: true},
+}
+
+// rounds is how often a race is run.
+const rounds = 5
+
+func TestContainment(t *testing.T) {
+	m := start(t, container.Config{})
+	makeVictim(t, m)
+	outcomes := map[string][]string{}
+	for _, hook := range []bool{false, true} {
+		if hook {
+			generateWithHook(t, m)
+		} else {
+			generate(t, m)
+		}
+		before := hostFiles(t, m)
+		for _, runtime := range runtimes {
+			for _, a := range attacks {
+				t.Run(fmt.Sprintf("hook %t/%s/%s", hook, path.Base(string(runtime)), a.name), func(t *testing.T) {
+					outcomes[a.name] = append(outcomes[a.name], a.run(t, m, runtime))
+				})
+				if changed := difference(before, hostFiles(t, m)); changed != "" {
+					t.Fatalf("%s: %s, hook %t: the host is another now:\n%s", a.name, runtime, hook, changed)
+				}
+			}
+		}
+	}
+	var table strings.Builder
+	for _, a := range attacks {
+		if len(outcomes[a.name]) < 4 {
+			return // only some were run
+		}
+		fmt.Fprintf(&table, "| %s | %s | %s |\n", a.name, a.advisories, strings.Join(outcomes[a.name], " | "))
+	}
+	if err := docs.HasTable(t.Context(), "docs/security.md", table.String()); err != nil {
+		t.Error(err)
+	}
+}
+
+// run returns what comes of starting the image. One that starts has its GPUs.
+func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtime) string {
+	if a.races {
+		for i := range rounds {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				if _, err := a.image.run(t, m, runtime, 2, 5); err != nil {
+					t.Log(err)
+				}
+			})
+		}
+		return "starts or is refused"
+	}
+	v, err := a.image.run(t, m, runtime, 2, 5)
+	if err != nil {
+		t.Log(err)
+		return "is refused"
+	}
+	if !a.hangs {
+		v.expect("cuda", []string{"libcuda.so.1"}, "2")
+	}
+	return "starts"
+}
+
+// The comparison would be worth nothing if it did not see what it is to see.
+func TestContainmentNoticesWhatAHookCanDo(t *testing.T) {
+	m := start(t, container.Config{})
+	makeVictim(t, m)
+	generate(t, m)
+	for name, does := range map[string]string{
+		"follows a link": "touch usr/lib64/file",
+		"runs code":      "LD_PRELOAD=/proc/self/cwd/preload.so /bin/true",
+	} {
+		i := debian(func(t *testing.T, m *container.Machine, b *container.Bundle) {
+			linked("/usr/lib64", victim)(t, m, b)
+			preload(t, m, b)
+		})
+		i.spec = func(s *specs.Spec) { // runc starts hooks in the container's root directory
+			s.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", does}, Env: []string{"LC_ALL=C"}}}}
+		}
+		before := hostFiles(t, m)
+		t.Run(name, func(t *testing.T) {
+			if _, err := i.run(t, m, container.Runc, 2, 5); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if difference(before, hostFiles(t, m)) == "" {
+			t.Errorf("nobody noticed that a hook %s", name)
+		}
+	}
+}
+
+func makeVictim(t *testing.T, m *container.Machine) {
+	t.Helper()
+	dir := m.Path(victim)
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(dir, "directory"), 0o755),
+		os.WriteFile(filepath.Join(dir, "file"), []byte("of the host\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "directory/file"), []byte("of the host, too\n"), 0o600),
+		os.Symlink("file", filepath.Join(dir, "link")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hostFiles describes the files of the host that images try to reach, and those that the
+// driver's libraries and loaders have to do with.
+func hostFiles(t *testing.T, m *container.Machine) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, top := range []string{victim, "/etc", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/sbin/ldconfig"} {
+		err := filepath.WalkDir(m.Path(top), func(name string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			files[strings.TrimPrefix(name, m.Root())], err = describe(name)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+func describe(name string) (string, error) {
+	var s unix.Stat_t
+	if err := unix.Lstat(name, &s); err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("inode %d, mode %o, owner %d:%d, size %d, written %d, changed %d",
+		s.Ino, s.Mode, s.Uid, s.Gid, s.Size, s.Mtim.Nano(), s.Ctim.Nano())
+	if s.Mode&syscall.S_IFMT != syscall.S_IFREG || s.Size > 1<<20 {
+		return text, nil
+	}
+	data, err := os.ReadFile(name)
+	return fmt.Sprintf("%s, content %x", text, sha256.Sum256(data)), err
+}
+
+// difference tells which files are not what they were.
+func difference(before, after map[string]string) string {
+	var lines []string
+	for name, was := range before {
+		if is := after[name]; is != was {
+			lines = append(lines, fmt.Sprintf("%s was %s, is %s", name, was, is))
+		}
+	}
+	for name, is := range after {
+		if before[name] == "" {
+			lines = append(lines, fmt.Sprintf("%s is new: %s", name, is))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+type alter = func(*testing.T, *container.Machine, *container.Bundle)
+
+func debian(alter alter) image { return image{root: images.Debian12, alter: alter} }
+
+// shell returns what alters a root file system by commands, which are run in it.
+func shell(commands string, args ...string) alter {
+	return func(t *testing.T, m *container.Machine, b *container.Bundle) {
+		t.Helper()
+		root := path.Join(b.Dir, "rootfs")
+		if _, err := m.Output(t.Context(), "sh", append([]string{"-ec", "cd " + root + "; " + commands, "sh"}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// link puts a link into the image, in the place of what is there.
+func link(name, target string) alter {
+	return shell(`mkdir -p ".$(dirname "$1")"; rm -f ".$1"; ln -s "$2" ".$1"`, name, target)
+}
+
+// linked moves a directory of the image to where the victim is on the host, and puts a link in
+// its place.
+func linked(dir, target string) alter {
+	return shell(`mkdir -p "./$(dirname "$3")"; cp -a ".$1" ".$3"; rm -r ".$1"; ln -s "$2" ".$1"`, dir, target, victim)
+}
+
+// node makes the cache a file of another type.
+func node(kind uint32, device uint64) alter {
+	return func(t *testing.T, _ *container.Machine, b *container.Bundle) {
+		file := b.Path("/etc/ld.so.cache")
+		if err := errors.Join(os.Remove(file), unix.Mknod(file, kind|0o644, int(device))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// cache makes the cache a file that begins with some text, and has some size.
+func cache(text string, size int64) alter {
+	return func(t *testing.T, _ *container.Machine, b *container.Bundle) {
+		file := b.Path("/etc/ld.so.cache")
+		if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte(text), 0o600), os.Truncate(file, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func volume(hostPath, containerPath string) func(*specs.Spec) {
+	return func(s *specs.Spec) {
+		s.Mounts = append(s.Mounts, specs.Mount{Source: hostPath, Destination: containerPath, Type: "bind", Options: []string{"bind"}})
+	}
+}
+
+// preload gives the image a library that leaves a mark on the host.
+func preload(t *testing.T, _ *container.Machine, b *container.Bundle) {
+	if err := container.Compile(t.Context(), "cc", "preload.c", b.Path("/preload.so"), "-shared", "-fPIC"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loaderVariables names the library for all processes in whose working directory it is, as the
+// root directory is for the hooks of some runtimes.
+func loaderVariables(s *specs.Spec) {
+	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
+		s.Process.Env = append(s.Process.Env, name+"=/proc/self/cwd/preload.so")
+	}
+	s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/proc/self/cwd")
+}
+
+func ownLdconfig(t *testing.T, m *container.Machine, b *container.Bundle) {
+	shell(`rm usr/sbin/ldconfig; printf '#!/bin/sh\ntouch `+victim+`/executed\n' > usr/sbin/ldconfig; chmod 755 usr/sbin/ldconfig`)(t, m, b)
+}
+
+// swapped exchanges a file or directory of the image with a link to the victim, over and over
+// until the container is up and gone.
+func swapped(name string) alter {
+	return func(t *testing.T, m *container.Machine, b *container.Bundle) {
+		t.Helper()
+		// All of it has to be of the container's own layer: an overlay exchanges nothing else.
+		shell(`mkdir -p ./srv; cp -a ".$1" ".$2"; cp -a ".$1" ".$1.new"; rm -r ".$1"; mv ".$1.new" ".$1"; ln -s "$2" ".$1.link"`, name, victim)(t, m, b)
+		file, link := b.Path(name), b.Path(name+".link")
+		stop, done := make(chan struct{}), make(chan error)
+		go func() {
+			for {
+				select {
+				case <-stop:
+					done <- nil
+					return
+				default:
+				}
+				if err := unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil && !errors.Is(err, unix.EBUSY) {
+					done <- fmt.Errorf("exchanging %s for a link: %w", name, err)
+					return
+				}
+			}
+		}()
+		t.Cleanup(func() {
+			close(stop)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
