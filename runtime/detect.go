@@ -22,24 +22,28 @@ type place struct {
 	service string // what has to be restarted then
 }
 
+// plain is containerd as its own packages have it.
+var plain = place{"/run/containerd/containerd.sock", "/etc/containerd/config.toml", "containerd"}
+
+// places are tried from the first to the last. The plain one comes at the end:
+// Docker brings a containerd there, beside any other runtime.
 var places = []place{
-	{"/run/containerd/containerd.sock", "/etc/containerd/config.toml", "containerd"},
-	{"/run/crio/crio.sock", "", ""},
 	{"/run/k3s/containerd/containerd.sock",
 		"/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (or below rke2 in place of k3s)", "k3s or rke2"},
 	{"/run/k0s/containerd.sock", "a file of /etc/k0s/containerd.d", "k0s"},
 	{"/var/snap/microk8s/common/run/containerd.sock", "/var/snap/microk8s/current/args/containerd-template.toml", "MicroK8s"},
+	{"/run/crio/crio.sock", "", ""},
+	plain,
 }
 
-// placeOf returns the place with that socket, or that of a containerd which its
-// distribution leaves alone.
+// placeOf returns the place with that socket, or else the plain one.
 func placeOf(socket string) place {
 	for _, p := range places {
 		if p.socket == socket {
 			return p
 		}
 	}
-	return places[0]
+	return plain
 }
 
 // Info is what a runtime says of itself.

@@ -49,6 +49,17 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
+func TestDockersContainerdComesLast(t *testing.T) {
+	for _, socket := range []string{"/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock", "/run/k0s/containerd.sock"} {
+		node := t.TempDir()
+		serve(t, node, "/run/containerd/containerd.sock", fakeCRI{name: "containerd", version: "v1.7.35", config: `{}`})
+		serve(t, node, socket, fakeCRI{name: "containerd", version: "v2.4.2", config: `{}`})
+		if info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet"); err != nil || info.Socket != socket {
+			t.Errorf("beside Docker's: got %+v, %v, want %s", info, err, socket)
+		}
+	}
+}
+
 func TestTheFixNamesTheDistributionsFile(t *testing.T) {
 	for socket, fix := range map[string]string{
 		"/run/k3s/containerd/containerd.sock":           "in /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (or below rke2 in place of k3s) and restart k3s or rke2",
