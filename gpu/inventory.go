@@ -55,6 +55,10 @@ type GPU struct {
 	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory
 	MIG               MIGMode           `json:"mig"`
 
+	// Clique is the part of a fabric of several nodes in which the GPU reaches
+	// others by NVLink: the cluster's UUID, a dot and a number. Empty outside.
+	Clique string `json:"clique,omitempty"`
+
 	// MIGDevices are what the GPU is cut into, by ascending Index.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 

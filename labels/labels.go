@@ -33,6 +33,9 @@ func Of(inv *gpu.Inventory, strategy config.MIGStrategy, machine string) map[str
 		prefix + "mps.capable": "false",
 	}
 	driver(l, inv.Driver)
+	if clique := clique(here); clique != "" {
+		l[gpus+"clique"] = clique
+	}
 	whole(l, here)
 	parts(l, here, strategy)
 	return l
@@ -56,6 +59,20 @@ func migCapable(here []gpu.GPU) bool {
 		}
 	}
 	return false
+}
+
+// clique is that of all GPUs that are in one; empty when they differ.
+func clique(here []gpu.GPU) (clique string) {
+	for _, g := range here {
+		switch {
+		case g.Clique == "":
+		case clique != "" && clique != g.Clique:
+			return ""
+		default:
+			clique = g.Clique
+		}
+	}
+	return clique
 }
 
 // mode is by the PCI class, which tells whether displays can be plugged in.

@@ -58,6 +58,7 @@ func TestOf(t *testing.T) {
 		"Blackwell":      {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
 		"to come":        {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
 		"MIG by one GPU": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
+		"a fabric":       {func(inv *gpu.Inventory) { inv.GPUs[1].Clique = "c.1" }, map[string]string{"gpu.clique": "c.1"}},
 		"odd characters": {func(inv *gpu.Inventory) { inv.GPUs[0].Product = " (R) X/Y  Z_" + strings.Repeat("long", 20) }, map[string]string{
 			"gpu.product": "R-XY-Z_" + strings.Repeat("long", 14)}},
 	} {
@@ -72,6 +73,16 @@ func TestOf(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
 			}
 		}
+	}
+}
+
+// Pods are told where they reach each other by NVLink: no word is better than a
+// wrong one.
+func TestTwoCliquesAreNone(t *testing.T) {
+	inv := h100s(2)
+	inv.GPUs[0].Clique, inv.GPUs[1].Clique = "c.1", "c.2"
+	if clique, told := labels.Of(inv, config.MIGNone, "")["nvidia.com/gpu.clique"]; told {
+		t.Errorf("the clique is %s", clique)
 	}
 }
 

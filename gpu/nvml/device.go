@@ -93,6 +93,7 @@ func (s session) readTraits(g *gpu.GPU, dev nvml.Device) error {
 			g.Architecture = architecture(arch)
 		}
 	}
+	s.readClique(g, dev)
 	return errors.Join(append(errs, s.readMIG(g, dev))...)
 }
 

@@ -86,12 +86,12 @@ func whole(inv *gpu.Inventory) bool {
 	})
 }
 
-// readInventory reads the GPUs, unless they have all been read well and are cut
-// as they were. NVML's list of GPUs is made by its Init: what is plugged in
+// readInventory reads the GPUs, unless they have all been read well and are as
+// they were. NVML's list of GPUs is made by its Init: what is plugged in
 // later is for the next process to see.
 func (w *worker) readInventory() error {
 	if whole(w.latest) {
-		same, err := w.cutAsBefore()
+		same, err := w.asBefore()
 		if same || err != nil {
 			return err
 		}
@@ -106,10 +106,11 @@ func (w *worker) readInventory() error {
 	return nil
 }
 
-// cutAsBefore says whether the MIG mode and the MIG devices of all GPUs are those
-// that were last read. Where no GPU is in MIG mode that is one call a GPU, and none
-// where it knows no MIG. A GPU that does not tell is for the probes to judge.
-func (w *worker) cutAsBefore() (bool, error) {
+// asBefore says whether what changes while the driver runs is what was last read:
+// the MIG mode and the MIG devices of all GPUs, and their place in a fabric. Where
+// no GPU is in MIG mode that is two calls a GPU, and none where it knows no MIG. A
+// GPU that does not tell is for the probes to judge.
+func (w *worker) asBefore() (bool, error) {
 	for _, g := range w.latest.GPUs {
 		if g.MIG == gpu.MIGUnsupported {
 			continue
@@ -118,6 +119,7 @@ func (w *worker) cutAsBefore() (bool, error) {
 			return false, err
 		}
 		now := g
+		w.readClique(&now, w.devices[g.UUID])
 		if err := w.readMIG(&now, w.devices[g.UUID]); err == nil && !reflect.DeepEqual(now, g) {
 			return false, nil
 		}

@@ -25,6 +25,17 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	n.labelled(t, "nvidia.com/gpu.count=8\n", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n", "nvidia.com/mig.capable=true\n",
 		"nvidia.com/cuda.driver-version.full="+n.driver.State().Version+"\n")
 
+	// The GPUs join a fabric after the agent has read them.
+	if err := n.driver.Update(func(s *simdriver.State) error {
+		for i := range s.GPUs {
+			s.GPUs[i].Cluster, s.GPUs[i].Clique = "6f8f3c8e0f1a4b2c8d3e4f5a6b7c8d9e", 32766
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n.labelled(t, "nvidia.com/gpu.clique=6f8f3c8e-0f1a-4b2c-8d3e-4f5a6b7c8d9e.32766\n")
+
 	if _, err := n.driver.Remove(n.uuids()[3]); err != nil {
 		t.Fatal(err)
 	}

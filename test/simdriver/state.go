@@ -76,6 +76,9 @@ type GPU struct {
 	Persistence     int `nvsim:"persistence"`
 	AddressingMode  int `nvsim:"addressing"`
 
+	Cluster string `nvsim:"cluster"` // UUID of the fabric of several nodes, 32 digits; empty: not joined
+	Clique  int    `nvsim:"clique"`
+
 	Lost bool `nvsim:"lost"` // fallen off the bus
 
 	MIGMode    int `nvsim:"mig"` // 1 on, 0 off, NotSupported

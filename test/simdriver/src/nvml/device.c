@@ -115,6 +115,19 @@ NVML_API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, uns
 	return *v.gpu->serial ? put_text(serial, length, v.gpu->serial) : NVML_ERROR_NOT_SUPPORTED;
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *out)
+{
+	enum { IN_PROGRESS = 2, COMPLETED = 3 };
+	CALL(GPU, device);
+	REQUIRE(out);
+	*out = (nvmlGpuFabricInfo_t){.state = *v.gpu->cluster ? COMPLETED : IN_PROGRESS};
+	if (out->state == COMPLETED)
+		out->cliqueId = v.gpu->clique;
+	for (int i = 0; out->state == COMPLETED && i < 16; i++)
+		sscanf(v.gpu->cluster + 2 * i, "%2hhx", &out->clusterUuid[i]);
+	return NVML_SUCCESS;
+}
+
 void put_pci(nvmlPciInfo_t *out, const char *bus, long long device, long long subsystem)
 {
 	struct address a = address_of(bus);

@@ -93,6 +93,12 @@ typedef struct {
 } nvmlDeviceAttributes_t;
 
 typedef struct {
+	unsigned char clusterUuid[16];
+	unsigned status, cliqueId;
+	unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+typedef struct {
 	unsigned start, size;
 } nvmlPlacement_t;
 
@@ -157,7 +163,7 @@ enum { NVML_MAX_LINKS = 36 };
 /* What callers were compiled with. */
 _Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_v2_t) == 40 &&
 	       sizeof(nvmlEventData_t) == 32 && sizeof(nvmlFieldValue_t) == 40 &&
-	       sizeof(nvmlDeviceAttributes_t) == 40 && sizeof(nvmlGpuInstanceInfo_t) == 24 &&
+	       sizeof(nvmlDeviceAttributes_t) == 40 && sizeof(nvmlGpuFabricInfo_t) == 28 && sizeof(nvmlGpuInstanceInfo_t) == 24 &&
 	       sizeof(nvmlComputeInstanceInfo_t) == 32 && sizeof(nvmlGpuInstanceProfileInfo_t) == 48 &&
 	       sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 152 &&
 	       sizeof(nvmlGpuInstanceProfileInfo_v3_t) == 152 &&

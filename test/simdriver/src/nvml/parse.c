@@ -34,7 +34,7 @@ static const struct field gpu_fields[] = {
 	NUM(gpu, retired_sbe), NUM(gpu, retired_dbe), NUM(gpu, retired_pending),
 	NUM(gpu, remapped_cor), NUM(gpu, remapped_unc), NUM(gpu, remapped_pending),
 	NUM(gpu, remapped_failure), NUM(gpu, recovery), NUM(gpu, persistence),
-	NUM(gpu, addressing), {0}};
+	NUM(gpu, addressing), TEXT(gpu, cluster), NUM(gpu, clique), {0}};
 
 static const struct field link_fields[] = {
 	TEXT(link, gpu), TEXT(link, remote), NUM(link, index), NUM(link, version),

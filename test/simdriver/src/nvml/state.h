@@ -34,6 +34,8 @@ struct gpu {
 	long long remapped_cor, remapped_unc, remapped_pending, remapped_failure;
 	long long recovery;                      /* NVML's GPU recovery action */
 	long long persistence, addressing;
+	char cluster[TEXT_LEN];                  /* UUID of the fabric, 32 digits; empty: not joined */
+	long long clique;
 };
 
 struct link {
