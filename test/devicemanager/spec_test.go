@@ -115,3 +115,22 @@ func TestFeatures(t *testing.T) {
 	}
 	k.counts(t, 8, 8)
 }
+
+// Pods that started without the hook that the config asks for would not find
+// their GPUs, in some images.
+func TestHook(t *testing.T) {
+	const hook = "/opt/gpucdi/gpucdi-hook"
+	n := newNode(t, simdriver.H100x8())
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.configure(t, "cdi: {hook: "+hook+"}")
+	n.startAgent(t)
+	k.counts(t, 8, 0)
+	file := filepath.Join(n.root, hook)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	k.counts(t, 8, 8)
+	if spec, err := os.ReadFile(n.spec()); err != nil || !strings.Contains(string(spec), hook) {
+		t.Errorf("the spec is %s, %v", spec, err)
+	}
+}
