@@ -171,23 +171,34 @@ func makeVictim(t *testing.T, m *container.Machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Copies of the machine's, which others may replace meanwhile.
+	for _, file := range []string{"/etc/ld.so.cache", "/usr/sbin/ldconfig"} {
+		if _, err := m.Output(t.Context(), "sh", "-ec", `cp -p "$1" "$1.own"; mv "$1.own" "$1"`, "sh", file); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
-// hostFiles describes the files of the host that images try to reach, and those that the
-// driver's libraries and loaders have to do with.
+// hostFiles describes what images try to reach of the host: the victim, and all that was ever
+// written over the machine's own directories, which a box keeps apart.
 func hostFiles(t *testing.T, m *container.Machine) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for _, top := range []string{victim, "/etc", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/sbin/ldconfig"} {
-		err := filepath.WalkDir(m.Path(top), func(name string, _ fs.DirEntry, err error) error {
+	for _, top := range []string{m.Path(victim), filepath.Join(m.Dir(), "upper")} {
+		err := filepath.WalkDir(top, func(name string, _ fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
-			files[strings.TrimPrefix(name, m.Root())], err = describe(name)
+			files[name], err = describe(name)
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"etc/ld.so.cache", "usr/sbin/ldconfig"} {
+		if files[filepath.Join(m.Dir(), "upper", file)] == "" {
+			t.Fatalf("the comparison does not see the host's %s", file)
 		}
 	}
 	return files
