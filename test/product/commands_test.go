@@ -675,7 +675,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
 		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
-		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming"}},
+		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--hook", "./hook", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming", `"./hook"`}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)
 		if code != 2 {
