@@ -28,9 +28,12 @@ func TestNothingLeaks(t *testing.T) {
 			goroutines, files = held() // what one kubelet has left is there for good
 		}
 	}
-	eventually(t, "as many goroutines and open files as after the first kubelet", func() bool {
+	// A plugin that waits has fewer than one that registers; what leaks comes by
+	// the thousand.
+	const few = cycles / 50
+	eventually(t, "about as many goroutines and open files as after the first kubelet", func() bool {
 		g, f := held()
-		return g <= goroutines && f <= files
+		return g <= goroutines+few && f <= files+few
 	})
 	if sockets := socketsIn(t, dir); len(sockets) > 1 {
 		t.Errorf("the sockets %v are left", sockets)
