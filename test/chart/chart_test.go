@@ -44,6 +44,8 @@ func TestValues(t *testing.T) {
 		{"podMonitor.enabled=true", []string{"kind: PodMonitor"}, nil},
 		{"podMonitor.enabled=false", nil, []string{"PodMonitor", "kind: Namespace"}},
 		{"config.health.quietPeriod=5m", []string{"    health:\n      quietPeriod: 5m"}, nil},
+		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
+		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
 
 		// The rights are those that the config asks for.
 		{"config.mig.strategy=mixed", []string{"resources: [nodes], verbs: [patch]"}, []string{"watch]", "features.d"}},

@@ -59,6 +59,16 @@ func helmLife(t *testing.T, c *cluster) {
 	c.offersTheRest(t, "after the rollback", gpus, 6)
 	same("after the rollback")
 
+	c.helm(t, "The hook", 0)
+	c.awaitSpec(t, "/opt/gpucdi/gpucdi-hook", true)
+	c.run(t, "hooked", 1)
+	c.awaitPhase(t, "hooked", "Running")
+	if cache := c.in(t, "hooked", "ldconfig -p"); !strings.Contains(cache, "libcuda.so.1") {
+		t.Errorf("with the hook, ldconfig -p prints\n%s", cache)
+	}
+	c.kubectl(t, "delete", "pod", "hooked", "--wait")
+	same("after the hook")
+
 	c.helm(t, "Uninstall", 0)
 	c.awaitGPUs(t, "0")
 	same("after the end")
