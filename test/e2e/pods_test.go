@@ -33,6 +33,7 @@ func TestNode(t *testing.T) {
 		{"nothing less than privileged opens the device nodes", whyPrivileged},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
 		{"a pod sees its MIG device", migDevices},
+		{"a pod in a user namespace sees its GPU", userNamespace},
 		{"a chart comes, changes and goes", helmLife},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
