@@ -25,6 +25,9 @@ import (
 // have a directory of that name themselves, so that a runtime that stays inside finds something.
 const victim = "/srv/host"
 
+// hostCache is the host's own file of that name, which no image may reach.
+const hostCache = "/etc/ld.so.cache"
+
 // An attack is one line of the table in docs/security.md: an image that would reach the host if
 // somebody followed it there.
 type attack struct {
@@ -51,7 +54,7 @@ var attacks = []attack{
 	{name: "`/etc/ld.so.cache` is a link to a file of the host", advisories: "CVE-2024-0134, CVE-2025-23267",
 		image: debian(link("/etc/ld.so.cache", victim+"/file"))},
 	{name: "`/etc/ld.so.cache` leads to the host's by `/proc/1/root`", advisories: "CVE-2024-0134, CVE-2025-23267",
-		image: debian(link("/etc/ld.so.cache", "/proc/1/root/etc/ld.so.cache"))},
+		image: debian(link(hostCache, "/proc/1/root"+hostCache))},
 	{name: "`/etc/ld.so.cache` is a volume of the host", advisories: "CVE-2025-23267",
 		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/ld.so.cache")}},
 	{name: "`/etc/ld.so.conf.d` has links to files of the host", advisories: "CVE-2024-0132, CVE-2025-23267",
