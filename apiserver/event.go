@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -86,7 +87,7 @@ func newObject(node string, e Event, at time.Time) object {
 		InvolvedObject: reference{APIVersion: "v1", Kind: "Node", Name: node, UID: node},
 		Type:           e.Type,
 		Reason:         e.Reason,
-		Message:        e.Message[:min(len(e.Message), messageLimit)],
+		Message:        strings.ToValidUTF8(e.Message[:min(len(e.Message), messageLimit)], ""), // cut between characters
 		Source:         source{Component: "gpucdi", Host: node},
 		Component:      "gpucdi",
 		Instance:       node,
