@@ -24,9 +24,8 @@ type node struct {
 	agent    *Agent
 	log      *slog.Logger
 	start    func(run func(context.Context) error) // runs beside the loop, until the agent ends
-	file     *config.File
-	labels   map[string]string // the node's; nil until they are known, and where nobody asks for them
-	settings config.Config     // what the file says for a node with these labels
+	labels   map[string]string                     // the node's; nil until they are known, and where nobody asks for them
+	settings config.Config                         // what the file says for a node with these labels
 
 	// followNode delivers later labels; nil when that runs already, or cannot.
 	followNode func(context.Context) error

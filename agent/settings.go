@@ -2,12 +2,14 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"time"
 
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/status"
 )
 
 const (
@@ -81,25 +83,25 @@ func (n *node) settle(ctx context.Context, client *apiserver.Client, later chan 
 	return n.adopt(file)
 }
 
-// reload reads the config again. One that is wrong changes nothing.
-func (n *node) reload() bool {
-	return n.change(config.Load(n.agent.cfg.ConfigFile))
-}
-
 // relabel takes in the labels that the node has now.
 func (n *node) relabel(labels map[string]string) bool {
+	if maps.Equal(labels, n.labels) {
+		return false
+	}
 	n.labels = labels
-	return n.change(n.file, nil)
+	return n.reload()
 }
 
-// change makes what the file says for this node what holds, and returns whether
-// that is something else than before.
-func (n *node) change(file *config.File, err error) bool {
+// reload makes what the file says for this node what holds, and returns whether
+// that is something else than before. A file that is wrong changes nothing.
+func (n *node) reload() bool {
 	before := n.settings
+	file, err := config.Load(n.agent.cfg.ConfigFile)
 	if err == nil {
 		err = n.adopt(file)
 	}
 	if err != nil {
+		n.agent.view.refuse(err)
 		n.log.Error("keeping the config as it was: mend the file", "err", err)
 		n.agent.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: "the config of gpucdi is kept as it was: " + oneLine(err)})
 		return false
@@ -124,7 +126,8 @@ func (n *node) adopt(file *config.File) error {
 		n.start(n.followNode)
 		n.followNode = nil
 	}
-	n.file, n.settings = file, settings
+	n.settings = settings
+	n.agent.view.config.Store(&status.Config{Path: n.agent.cfg.ConfigFile, Loaded: time.Now()})
 	n.health.Quiet = settings.Health.QuietPeriod
 	n.health.Policy = health.Policy{Ignore: settings.Health.XIDs.Ignore, Fatal: settings.Health.XIDs.Fatal}
 	return nil

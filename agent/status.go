@@ -40,6 +40,7 @@ func (a *Agent) ready() bool {
 func (a *Agent) status(ctx context.Context) status.Node {
 	now := *a.view.node.Load()
 	now.Runtime = *a.view.runtime.Load()
+	now.Config = *a.view.config.Load()
 	for _, p := range *a.view.plugins.Load() {
 		r := p.Registration()
 		now.Kubelet.Resources = append(now.Kubelet.Resources, status.Resource{Name: p.Resource(), Registered: r.Since, Trouble: r.Trouble})

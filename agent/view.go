@@ -21,6 +21,7 @@ type view struct {
 	plugins   atomic.Pointer[[]*kubelet.Plugin]
 	telemetry atomic.Pointer[map[string]gpu.Telemetry] // by UUID
 	runtime   atomic.Pointer[status.Runtime]
+	config    atomic.Pointer[status.Config] // by the loop, when it has read the file
 	holders   holders
 }
 
@@ -34,6 +35,14 @@ func (v *view) init(cfg Config) {
 	v.plugins.Store(&[]*kubelet.Plugin{})
 	v.telemetry.Store(&map[string]gpu.Telemetry{})
 	v.runtime.Store(&status.Runtime{Trouble: "not asked yet"})
+	v.config.Store(&status.Config{Path: cfg.ConfigFile})
+}
+
+// refuse leaves word that the config's file was not taken up, and why.
+func (v *view) refuse(why error) {
+	now := *v.config.Load()
+	now.Trouble = "kept as it was: " + oneLine(why)
+	v.config.Store(&now)
 }
 
 // publish leaves the state of the loop in the view.

@@ -19,6 +19,8 @@ type knowledge func(context.Context) status.Node
 
 var (
 	buildInfo = describe("gpucdi_build_info", "The version of the agent; always 1.", "version")
+	reloaded  = describe("gpucdi_config_last_reload_successful", "1 while the config's file is what holds; 0 when it was refused.")
+	loaded    = describe("gpucdi_config_last_reload_success_timestamp_seconds", "When the config was last taken up.")
 	links     = describe("gpucdi_link_healthy", "1 while a link of the chain from the driver to the kubelet holds: driver, spec, runtime, kubelet.", "link")
 	devices   = describe("gpucdi_devices", "Devices by health; the reason is a category of docs/health.md, empty when healthy.", "resource", "health", "reason")
 	allocated = describe("gpucdi_device_allocated", "1 for each device that a container holds, by the kubelet's word.",
@@ -40,7 +42,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{buildInfo, links, devices, allocated,
+	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, links, devices, allocated,
 		gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
 		descs <- d
 	}
@@ -59,6 +61,8 @@ func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
 	defer cancel()
 	n, s := k(ctx), sink(metrics)
 	s.gauge(buildInfo, 1, n.Version)
+	s.gauge(reloaded, truth(n.Config.Trouble == ""))
+	s.gauge(loaded, float64(n.Config.Loaded.UnixMilli())/1000)
 	s.chain(n)
 	s.devices(n)
 	for _, g := range n.GPUs {
@@ -79,12 +83,15 @@ func (s sink) chain(n status.Node) {
 		healthy["kubelet"] = healthy["kubelet"] && r.Trouble == ""
 	}
 	for link, holds := range healthy {
-		value := 0.0
-		if holds {
-			value = 1
-		}
-		s.gauge(links, value, link)
+		s.gauge(links, truth(holds), link)
 	}
+}
+
+func truth(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 func (s sink) devices(n status.Node) {

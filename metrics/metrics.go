@@ -55,6 +55,9 @@ func New(node func(context.Context) status.Node) *Metrics {
 			Help: "CDI specs written: the driver, the GPUs or the file had changed.",
 		}),
 	}
+	for _, stage := range []string{"driver", "spec"} {
+		m.failures.WithLabelValues(stage) // an increase from nothing to one is none to Prometheus
+	}
 	m.registry.MustRegister(m.calls, m.registrations, m.xids, m.reconciles, m.failures, m.specWrites, knowledge(node))
 	return m
 }

@@ -28,6 +28,7 @@ func value[T any](v T) *T { return &v }
 func full(context.Context) status.Node {
 	return status.Node{
 		Version: "v1",
+		Config:  status.Config{Loaded: time.Unix(1700000000, 0)},
 		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05"}},
 		Runtime: status.Runtime{Trouble: "CDI is off"},
 		Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Registered: time.Now()}}},
@@ -73,6 +74,8 @@ func TestMetrics(t *testing.T) {
 	got := scrape(t, busy())
 	for _, want := range []string{
 		`gpucdi_build_info{version="v1"} 1`,
+		`gpucdi_config_last_reload_successful 1`,
+		`gpucdi_config_last_reload_success_timestamp_seconds 1.7e+09`,
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,

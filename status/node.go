@@ -11,6 +11,7 @@ type Node struct {
 	Name    string `json:"name,omitempty"` // as Kubernetes calls it, where the agent was told
 	Version string `json:"version"`        // of gpucdi
 
+	Config  Config  `json:"config"`
 	Driver  Driver  `json:"driver"`
 	Spec    Spec    `json:"spec"`
 	Runtime Runtime `json:"runtime"`
@@ -19,6 +20,13 @@ type Node struct {
 	Devices    []Device         `json:"devices"`
 	GPUs       []GPU            `json:"gpus"` // the physical ones, which devices name by UUID
 	Unreadable []gpu.Unreadable `json:"unreadable,omitempty"`
+}
+
+// Config is the config as it was last taken up.
+type Config struct {
+	Path    string    `json:"path,omitempty"` // empty: every key has its default
+	Loaded  time.Time `json:"loaded"`
+	Trouble string    `json:"trouble,omitempty"` // why the file of now was not taken up
 }
 
 // Driver is the driver as it was last read.

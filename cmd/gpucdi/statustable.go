@@ -69,6 +69,7 @@ type link struct{ name, detail, trouble string }
 
 func chain(n status.Node) []link {
 	links := []link{
+		{"config", fmt.Sprintf("%s, read %s ago", cmp.Or(n.Config.Path, "no file, all defaults"), age(n.Config.Loaded)), n.Config.Trouble},
 		{"driver", fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), n.Driver.Trouble},
 		{"spec", fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), n.Spec.Trouble},
 		{"runtime", fmt.Sprintf("%s %s, CDI on, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), n.Runtime.Trouble},

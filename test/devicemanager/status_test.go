@@ -25,8 +25,12 @@ import (
 // nodeStatus is what gpucdi status -o json prints, as its users read it.
 type nodeStatus struct {
 	Name, Version string
-	Driver        struct{ Version, CUDA, Root, Trouble string }
-	Spec          struct {
+	Config        struct {
+		Path, Trouble string
+		Loaded        time.Time
+	}
+	Driver struct{ Version, CUDA, Root, Trouble string }
+	Spec   struct {
 		Path, Trouble string
 		Devices       int
 	}

@@ -1,0 +1,42 @@
+package devicemanager
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// Who looks sees that a config was refused, until the file is right again, be it
+// as it was.
+func TestARefusedConfigIsSeen(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 8, 8)
+	n.awaitMetric(t, "gpucdi_config_last_reload_successful 1\n")
+	first := n.status(t).Config
+	if first.Path != n.config || first.Loaded.IsZero() || first.Trouble != "" {
+		t.Errorf("the config is %+v", first)
+	}
+
+	n.configure(t, "mig: {strategy: both}")
+	refused := n.awaitStatus(t, func(s nodeStatus) bool { return s.Config.Trouble != "" }).Config
+	if !strings.Contains(refused.Trouble, `mig.strategy is "both"`) || !refused.Loaded.Equal(first.Loaded) {
+		t.Errorf("the config is %+v", refused)
+	}
+	n.awaitMetric(t, "gpucdi_config_last_reload_successful 0\n")
+	if table := n.statusText(t); !regexp.MustCompile(`(?m)^config +trouble +kept as it was: .*"both"`).MatchString(table) {
+		t.Errorf("the table is\n%s", table)
+	}
+	n.awaitGet(t, "/readyz", http.StatusOK)
+
+	n.configure(t)
+	mended := n.awaitStatus(t, func(s nodeStatus) bool { return s.Config.Trouble == "" }).Config
+	if !mended.Loaded.After(first.Loaded) {
+		t.Errorf("the config is %+v, before %+v", mended, first)
+	}
+	n.awaitMetric(t, "gpucdi_config_last_reload_successful 1\n")
+}
