@@ -25,6 +25,10 @@ build: packages ## Build the programs into bin/
 manifests: ## Write deploy/gpucdi.yaml, the chart with its defaults
 	cd test && go run ./chart > ../deploy/gpucdi.yaml.new && mv ../deploy/gpucdi.yaml.new ../deploy/gpucdi.yaml
 
+.PHONY: reference
+reference: ## Write the keys of docs/configuration.md from the types of internal/config
+	go test ./internal/config -run TestReference -update
+
 .PHONY: demo
 demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)
 	@cd test && go run ./demo

@@ -12,10 +12,10 @@ type Class string
 
 // The classes that pods with GPUs may get devices of.
 const (
-	GDS         Class = "gds"
-	RDMA        Class = "rdma"
-	GDRCopy     Class = "gdrcopy"
-	IMEXChannel Class = "imex-channel"
+	GDS         Class = "gds"          // GPUDirect Storage
+	RDMA        Class = "rdma"         // InfiniBand and RoCE adapters
+	GDRCopy     Class = "gdrcopy"      // copies to and from GPU memory by the CPU
+	IMEXChannel Class = "imex-channel" // memory shared between nodes over NVLink
 )
 
 func validateClasses(classes []Class) error {

@@ -1,5 +1,6 @@
 // Package config reads the NodeConfig file: what an admin may set for a node,
-// every key optional.
+// every key optional. make reference makes docs/configuration.md of its types:
+// the comments of their fields are for admins.
 package config
 
 import (
@@ -20,26 +21,36 @@ type Config struct {
 
 // CDI says what containers get with a GPU, and how the runtime is told about it.
 type CDI struct {
+	// What containers get of the driver; docs/features.md says what is in each. All GPUs are
+	// unhealthy while the driver lacks what a feature cannot do without.
 	Features Features `yaml:"features"`
-	Classes  []Class  `yaml:"classes"` // of the devices that go with each GPU
-	PassBy   []PassBy `yaml:"passBy"`
 
-	// Hook is the node's path of gpucdi-hook; empty for none.
+	// Devices besides GPUs that each container with a GPU gets where the node has them; see
+	// docs/other-devices.md.
+	Classes []Class `yaml:"classes"`
+
+	// How the runtime is told about a container's devices. A runtime that knows both takes a
+	// device once.
+	PassBy []PassBy `yaml:"passBy"`
+
+	// Where gpucdi-hook is on the node, to be run for every container with a GPU. Empty for no
+	// hook: docs/images.md says which images need one. All GPUs are unhealthy while it is not
+	// there.
 	Hook string `yaml:"hook"`
 }
 
-// PassBy is a way for CDI device names to reach the runtime. Runtimes that
-// know both take a device once.
+// PassBy is a way for CDI device names to reach the runtime.
 type PassBy string
 
 // The ways.
 const (
-	ByField      PassBy = "field"      // the CRI's own field: containerd 1.7.2, CRI-O 1.28
+	ByField      PassBy = "field"      // the CRI's own field, which containerd knows from 1.7.2 and CRI-O from 1.28 on
 	ByAnnotation PassBy = "annotation" // what came before it: containerd 1.7.0, CRI-O 1.24
 )
 
 // MIG says how MIG devices are offered.
 type MIG struct {
+	// How MIG devices are offered; docs/mig.md tells which strategy is for whom.
 	Strategy MIGStrategy `yaml:"strategy"`
 }
 
@@ -55,6 +66,7 @@ const (
 
 // Labels says what becomes of the labels that tell about the GPUs.
 type Labels struct {
+	// Where the labels go that tell about the node's GPUs; docs/labels.md lists them.
 	Place LabelPlace `yaml:"place"`
 }
 
@@ -63,32 +75,36 @@ type LabelPlace string
 
 // The places.
 const (
-	LabelNode LabelPlace = "node" // the Node, through the API server
-	LabelNFD  LabelPlace = "nfd"  // a file that Node Feature Discovery reads
-	LabelNone LabelPlace = "none"
+	LabelNode LabelPlace = "node" // onto the Node, through the API server
+	LabelNFD  LabelPlace = "nfd"  // into a file, for Node Feature Discovery
+	LabelNone LabelPlace = "none" // nowhere
 )
 
 // Health says how the node's GPUs are watched.
 type Health struct {
-	// ProbeInterval is the time between two looks at every GPU, and between
-	// two looks for a driver or a GPU that is not there.
+	// The time between two looks at every GPU, and between two looks for a driver or a GPU that
+	// is not there. At least 1s.
 	ProbeInterval time.Duration `yaml:"probeInterval"`
 
-	// QuietPeriod is how long a GPU must show no further fault until one that
-	// may pass by itself is over.
+	// How long a GPU must show no further fault until one that may pass by itself is over.
 	QuietPeriod time.Duration `yaml:"quietPeriod"`
 
-	// CallTimeout is how long a call into the driver may take until the GPU
-	// that it is about counts as unresponsive.
+	// How long a call into the driver may take until the GPU that it is about counts as
+	// unresponsive. At least 1s. To initialise many GPUs takes seconds where nothing keeps the
+	// driver ready.
 	CallTimeout time.Duration `yaml:"callTimeout"`
 
+	// XIDs that are to mean something else than docs/health.md says.
 	XIDs XIDs `yaml:"xids"`
 }
 
 // XIDs overrides what single XIDs mean.
 type XIDs struct {
+	// These do not touch a GPU's health.
 	Ignore []int `yaml:"ignore"`
-	Fatal  []int `yaml:"fatal"`
+
+	// These make a GPU unhealthy until it was away and is back, as a reset has it.
+	Fatal []int `yaml:"fatal"`
 }
 
 // Default is the config of a node whose file says nothing.

@@ -40,15 +40,18 @@ type document struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
 	Config     `yaml:",inline"`
-	Nodes      []section `yaml:"nodes"`
+
+	// What holds on some nodes only: sections, each with any of the keys from cdi on, and with one or
+	// more of these. A section holds on a node that one of them fits:
+	Nodes []section `yaml:"nodes"`
 }
 
 // section is a part of the file for the nodes that any of its first three keys
 // fits.
 type section struct {
-	Section  string   `yaml:"section"`  // the value of SectionLabel
-	Names    []string `yaml:"names"`    // of nodes
-	Selector string   `yaml:"selector"` // of labels, as kubectl get nodes --selector takes it
+	Section  string   `yaml:"section"`  // the value of its label nvidia.com/device-plugin.config
+	Names    []string `yaml:"names"`    // its name is one of these
+	Selector string   `yaml:"selector"` // its labels fit this, written as for kubectl get nodes --selector
 	Config   `yaml:",inline"`
 
 	fits    labels.Selector // Selector, parsed
