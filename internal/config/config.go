@@ -17,6 +17,10 @@ type Config struct {
 	MIG    MIG    `yaml:"mig"`
 	Labels Labels `yaml:"labels"`
 	Health Health `yaml:"health"`
+
+	// Resources whose devices several containers can have at a time; docs/sharing.md says what that
+	// is and is not. Each has:
+	Resources Resources `yaml:"resources"`
 }
 
 // CDI says what containers get with a GPU, and how the runtime is told about it.
@@ -160,5 +164,5 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("health.xids has %d in ignore and in fatal, want one of them", xid))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Resources.validate())...)
 }

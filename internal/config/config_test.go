@@ -24,12 +24,13 @@ func parse(t *testing.T, text string, node config.Node) config.Config {
 }
 
 func TestParse(t *testing.T) {
-	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nmig: {strategy: mixed}\nhealth: {probeInterval: 1m30s}\n", config.Node{})
+	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nmig: {strategy: mixed}\nresources: [{name: nvidia.com/gpu, replicas: 4}]\nhealth: {probeInterval: 1m30s}\n", config.Node{})
 	want := config.Default()
 	want.CDI.Features = config.Features{config.Video, config.Display}
 	want.CDI.PassBy = []config.PassBy{config.ByAnnotation}
 	want.MIG.Strategy = config.MIGMixed
 	want.Health.ProbeInterval = 90 * time.Second
+	want.Resources = config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -47,6 +48,7 @@ func TestSections(t *testing.T) {
 	const text = `
 cdi: {passBy: [field]}
 health: {xids: {ignore: [1]}}
+resources: [{name: nvidia.com/gpu, replicas: 4}, {name: nvidia.com/mig-1g.5gb, replicas: 2}]
 nodes:
 - names: [a, b]
   health: {xids: {fatal: [2]}}
@@ -56,6 +58,7 @@ nodes:
   cdi: {features: [video]}
 - names: [b]
   health: {callTimeout: 2m, xids: {ignore: []}}
+  resources: [{name: nvidia.com/gpu, replicas: 2}]
 `
 	for _, tc := range []struct {
 		node config.Node
@@ -69,11 +72,13 @@ nodes:
 		{config.Node{Name: "b", Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) {
 			c.Health.XIDs = config.XIDs{Ignore: []int{}, Fatal: []int{2}}
 			c.Health.CallTimeout = 2 * time.Minute
+			c.Resources = config.Resources{{Name: "nvidia.com/gpu", Replicas: 2}}
 		}},
 	} {
 		want := config.Default()
 		want.CDI.PassBy = []config.PassBy{config.ByField}
 		want.Health.XIDs.Ignore = []int{1}
+		want.Resources = config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.5gb", Replicas: 2}}
 		tc.want(&want)
 		if got := parse(t, text, tc.node); !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v: got %+v, want %+v", tc.node, got, want)
@@ -106,9 +111,14 @@ cdi: {features: [compute, gaming, raytracing], classes: [nvswitch], passBy: [hoo
 mig: {strategy: both}
 cid: {}
 labels: {place: there}
+resources:
+- {name: nvidia.com/gpus, replicas: 1000000}
+- {name: nvidia.com/mig-1g.5gb, replicas: many}
+- {name: nvidia.com/mig-1g.5gb, replicas: 2, as: nvidia.com/part}
 health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
 nodes:
 - cdi: {passBy: []}
+- resources: [{name: nvidia.com/gpu, replicas: 1}]
 - names: [a]
   selector: in in (in
   health: {quietPeriod: 5, quiet: 1s}
@@ -117,7 +127,8 @@ nodes:
 		t.Fatal("accepted")
 	}
 	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"nvswitch"`, `"hook"`, `"./hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
-		"nodes[0]: cdi.passBy is empty", "it holds on no node", "nodes[1]", "selector", "line 13", "field quiet not found"} {
+		`resources[0]: name is "nvidia.com/gpus"`, "replicas is 1000000", "line 11", "resources[2]: nvidia.com/mig-1g.5gb is there twice", "field as not found",
+		"nodes[0]: cdi.passBy is empty", "it holds on no node", "nodes[1]: resources[0]: replicas is 1", "nodes[2]", "selector", "line 18", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}
@@ -126,15 +137,16 @@ nodes:
 
 func TestParseRefuses(t *testing.T) {
 	for name, text := range map[string]string{
-		"an unknown key":       "cdi: {pasBy: [field]}",
-		"a key given twice":    "kind: NodeConfig\nkind: NodeConfig",
-		"a second document":    "kind: NodeConfig\n---\ncdi: {passBy: [field]}",
-		"no way to pass":       "cdi: {passBy: []}",
-		"no feature":           "cdi: {features: []}",
-		"a bare number":        "health: {probeInterval: 5}",
-		"text for a duration":  "health: {probeInterval: often}",
-		"sections of sections": "nodes: [{names: [a], nodes: []}]",
-		"no YAML":              "cdi: {",
+		"an unknown key":              "cdi: {pasBy: [field]}",
+		"a key given twice":           "kind: NodeConfig\nkind: NodeConfig",
+		"a second document":           "kind: NodeConfig\n---\ncdi: {passBy: [field]}",
+		"a resource without replicas": "resources: [{name: nvidia.com/gpu}]",
+		"no way to pass":              "cdi: {passBy: []}",
+		"no feature":                  "cdi: {features: []}",
+		"a bare number":               "health: {probeInterval: 5}",
+		"text for a duration":         "health: {probeInterval: often}",
+		"sections of sections":        "nodes: [{names: [a], nodes: []}]",
+		"no YAML":                     "cdi: {",
 	} {
 		if file, err := config.Parse([]byte(text)); err == nil {
 			t.Errorf("%s: accepted as %+v", name, file)
