@@ -18,7 +18,7 @@ const heldTimeout = 5 * time.Second
 // panics when a device that it has chosen is no longer listed.
 const releaseAfter = 10 * time.Second
 
-// listing is a device under one of its resources.
+// listing is a device, or a replica of one, under one of its resources.
 type listing struct{ resource, device string }
 
 // watchHeld tells which devices pods hold whenever it is asked to, until ctx ends.
@@ -57,7 +57,11 @@ func (n *node) noteLeft(at time.Time) {
 	left := map[listing]time.Time{}
 	for _, r := range n.listed {
 		for _, d := range r.Devices {
-			if l := (listing{r.Name, d.ID}); d.Left {
+			if !d.Left {
+				continue
+			}
+			for _, id := range d.IDs() {
+				l := listing{r.Name, id}
 				left[l] = at
 				if since, known := n.left[l]; known {
 					left[l] = since
@@ -107,7 +111,13 @@ func (n *node) release(held []kubelet.Holder, at time.Time) bool {
 	for _, l := range n.overdue(at) {
 		if !slices.ContainsFunc(held, func(h kubelet.Holder) bool { return l == listing{h.Resource, h.Device} }) {
 			n.free[l] = true
-			n.log.Info("device has left and no pod holds it: no longer listed", "device", l.device, "resource", l.resource)
+		}
+	}
+	for _, r := range n.listed {
+		for _, d := range r.Devices {
+			if !n.anyMayBeHeld(r.Name, d) {
+				n.log.Info("device has left and no pod holds it: no longer listed", "device", d.ID, "resource", r.Name)
+			}
 		}
 	}
 	return len(n.free) > 0
@@ -115,11 +125,16 @@ func (n *node) release(held []kubelet.Holder, at time.Time) bool {
 
 func (n *node) mayBeHeld(resource, device string) bool { return !n.free[listing{resource, device}] }
 
+// anyMayBeHeld says whether a pod may hold a device of a resource, or a replica of it.
+func (n *node) anyMayBeHeld(resource string, d allocator.Device) bool {
+	return slices.ContainsFunc(d.IDs(), func(id string) bool { return n.mayBeHeld(resource, id) })
+}
+
 // forgetGone drops what is gone and need not be listed any more.
 func (n *node) forgetGone() {
 	n.known = n.known.Forget(func(uuid string) bool {
 		return slices.ContainsFunc(n.listed, func(r *allocator.Resource) bool {
-			return r.Lists(uuid) && n.mayBeHeld(r.Name, uuid)
+			return slices.ContainsFunc(r.Devices, func(d allocator.Device) bool { return d.ID == uuid && n.anyMayBeHeld(r.Name, d) })
 		})
 	})
 	for uuid := range n.away {

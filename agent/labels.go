@@ -51,7 +51,7 @@ func (n *node) label() {
 	now := labelling{place: n.settings.Labels.Place}
 	if n.reading.Err == nil {
 		machine, _ := n.agent.cfg.Node.ReadFile(machineFile) // not every platform has it
-		now.labels = labels.Of(n.known, n.settings.MIG.Strategy, string(machine))
+		now.labels = labels.Of(n.known, n.settings.MIG.Strategy, n.settings.Resources, string(machine))
 	}
 	if !reflect.DeepEqual(now, n.labelled) {
 		n.labelled = now

@@ -96,7 +96,7 @@ func (n *node) reconcile(ctx context.Context) {
 
 // plan says what is to be listed.
 func (n *node) plan(now *gpu.Inventory) []*allocator.Resource {
-	planned := allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy)
+	planned := allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy, n.settings.Resources)
 	return allocator.Retain(n.listed, planned, n.mayBeHeld)
 }
 

@@ -15,37 +15,43 @@ var (
 )
 
 // Lookup returns the devices with these IDs, in the resource's order whatever
-// the order of ids, so that the same set always gives the same answer. Every
-// problem with ids is in the one error.
+// the order of ids, so that the same set always gives the same answer; a device
+// with several of its replicas once. Every problem with ids is in the one error.
 func (r *Resource) Lookup(ids []string) ([]Device, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("%w: no device of %s is named; name at least one", ErrMalformed, r.Name)
 	}
 	positions, problem := r.positions(ids)
 	problems := []error{problem}
+	devices := make([]Device, 0, len(positions))
+	last := none // of Devices
 	for i, p := range positions {
-		d := r.Devices[p]
-		switch {
-		case i > 0 && p == positions[i-1]:
+		slot := r.slots[p]
+		d := r.Devices[slot.device]
+		if i > 0 && p == positions[i-1] {
 			if i == 1 || p != positions[i-2] {
 				problems = append(problems, fmt.Errorf("%w: %s of %s is named more than once; name each device once",
-					ErrMalformed, d.ID, r.Name))
+					ErrMalformed, slot.id, r.Name))
 			}
-		case d.Fault != "":
+			continue
+		}
+		if slot.device == last {
+			continue
+		}
+		last = slot.device
+		if d.Fault != "" {
 			problems = append(problems, r.unhealthy(d))
 		}
+		devices = append(devices, d)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	devices := make([]Device, len(positions))
-	for i, p := range positions {
-		devices[i] = r.Devices[p]
-	}
 	return devices, nil
 }
 
-// Lists says whether the resource has the device, be it unhealthy.
+// Lists says whether the kubelet knows the ID as one of the resource's, be it
+// unhealthy.
 func (r *Resource) Lists(id string) bool {
 	_, known := r.position[id]
 	return known
@@ -61,7 +67,7 @@ func (r *Resource) positions(ids []string) ([]int, error) {
 		if !known {
 			problems = append(problems, fmt.Errorf(
 				"%w: %q is not one of the %d devices of %s on this node; delete the pod, so that the kubelet chooses anew",
-				ErrUnknown, id, len(r.Devices), r.Name))
+				ErrUnknown, id, len(r.slots), r.Name))
 			continue
 		}
 		positions = append(positions, p)

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -21,15 +22,15 @@ func TestPlan(t *testing.T) {
 	inv.GPUs[3].Fault = "broken"
 	r := plan(inv)
 	want := []Device{
-		{"GPU-0", "example.com/gpu=GPU-0", "GPU-0", "0", 0, "", false, wholeGPU},
-		{"GPU-1", "example.com/gpu=GPU-1", "GPU-1", "1", 0, "", false, wholeGPU},
-		{"GPU-2", "example.com/gpu=GPU-2", "GPU-2", "2", 1, "", false, wholeGPU},
-		{"GPU-3", "example.com/gpu=GPU-3", "GPU-3", "3", 1, "broken", false, wholeGPU},
+		{"GPU-0", "example.com/gpu=GPU-0", "GPU-0", "0", 0, "", false, false, nil, wholeGPU},
+		{"GPU-1", "example.com/gpu=GPU-1", "GPU-1", "1", 0, "", false, false, nil, wholeGPU},
+		{"GPU-2", "example.com/gpu=GPU-2", "GPU-2", "2", 1, "", false, false, nil, wholeGPU},
+		{"GPU-3", "example.com/gpu=GPU-3", "GPU-3", "3", 1, "broken", false, false, nil, wholeGPU},
 	}
-	if r.Name != "nvidia.com/gpu" || !slices.Equal(r.Devices, want) {
+	if r.Name != "nvidia.com/gpu" || !reflect.DeepEqual(r.Devices, want) {
 		t.Errorf("Plan = %s %v, want nvidia.com/gpu %v", r.Name, r.Devices, want)
 	}
-	if none := Plan(&gpu.Inventory{}, testKind, config.MIGNone); len(none) != 1 || len(none[0].Devices) != 0 {
+	if none := Plan(&gpu.Inventory{}, testKind, config.MIGNone, nil); len(none) != 1 || len(none[0].Devices) != 0 {
 		t.Errorf("a node without GPUs offers %v, want the resource without devices", none)
 	}
 }

@@ -68,7 +68,7 @@ func TestPlanByStrategy(t *testing.T) {
 		{"mixed, no GPU is whole", alike, config.MIGMixed, []string{"gpu:", "mig-3g.20gb: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			resources := Plan(tc.inv, testKind, tc.strategy)
+			resources := Plan(tc.inv, testKind, tc.strategy, nil)
 			if got := listed(resources); !slices.Equal(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -87,15 +87,15 @@ func TestSingleIsNotSpoiledByWhatFailsOrIsGone(t *testing.T) {
 	inv := cut(times(1, "7g.40gb"), nil, []string{"7g.40gb", "1g.5gb"})
 	inv.GPUs[1].Fault = "lost"
 	inv.GPUs[2].MIGDevices[1].Fault = gpu.FaultGone
-	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.1!"}
-	if got := listed(Plan(inv, testKind, config.MIGSingle)); !slices.Equal(got, want) {
+	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0"}
+	if got := listed(Plan(inv, testKind, config.MIGSingle, nil)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestPlanOfAMIGDevice(t *testing.T) {
 	inv := cut(nil, nil, nil, nil, times(1, "1g.5gb"))
-	got := Plan(inv, testKind, config.MIGMixed)[1].Devices
+	got := Plan(inv, testKind, config.MIGMixed, nil)[1].Devices
 	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Index: "4:0", NUMANode: 1, part: instances{7, 0}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -112,7 +112,7 @@ func TestPreferPacksMIGDevices(t *testing.T) {
 			}
 		}
 	}
-	r := Plan(inv, testKind, config.MIGMixed)[1]
+	r := Plan(inv, testKind, config.MIGMixed, nil)[1]
 	var all []string
 	for _, d := range r.Devices {
 		all = append(all, d.ID)

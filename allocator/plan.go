@@ -32,12 +32,20 @@ type Resource struct {
 	Devices []Device // in the inventory's order; those that left come last
 
 	affinity affinity
-	position map[string]int // device ID → index in Devices
+	slots    []slot          // in the order of Devices
+	position map[string]int  // ID of the kubelet's → index in slots
+	gone     map[string]bool // devices that would be its own, were they there
 }
 
-// Device is one unit that the kubelet can hand out.
+// slot is what the kubelet takes for a device: one of Devices, or a replica of it.
+type slot struct {
+	id     string
+	device int // index in Devices
+}
+
+// Device is a GPU or MIG device that the kubelet can hand out.
 type Device struct {
-	ID       string // what the kubelet calls it: the UUID of the GPU or MIG device
+	ID       string // its UUID, which is what the kubelet calls it unless it is shared
 	CDIName  string // what the runtime calls it: "gpucdi.dev/gpu=GPU-…"
 	GPU      string // the UUID of the GPU that it is, or is a part of
 	Index    string // what people call it: "5" a GPU, "5:1" a MIG device of it
@@ -48,8 +56,26 @@ type Device struct {
 	// a pod may hold it. It has a fault then.
 	Left bool
 
+	// Waits: its fault is that a pod may still hold it as something else.
+	Waits bool
+
+	// Replicas are what the kubelet calls a device that is shared, a name for each
+	// pod that can have it at a time; nil for one that is not.
+	Replicas []string
+
 	part instances
 }
+
+// IDs are what the kubelet calls the device.
+func (d Device) IDs() []string {
+	if d.Shared() {
+		return d.Replicas
+	}
+	return []string{d.ID}
+}
+
+// Shared says whether several pods can have the device at a time.
+func (d Device) Shared() bool { return d.Replicas != nil }
 
 // instances are what a MIG device is made of.
 type instances struct{ gpu, compute int }
@@ -60,9 +86,9 @@ var wholeGPU = instances{-1, -1}
 // Plan says what a node with these GPUs offers. cdiKind is the CDI kind that
 // the node's specs are written under. There is always a GPUResource, with no
 // device when the node has none: a node whose driver comes later is the same
-// node.
-func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy) []*Resource {
-	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}}
+// node. What is gone is not offered; Retain keeps it. rules say what is shared.
+func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules config.Resources) []*Resource {
+	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}, gone: map[string]bool{}}
 	uneven := ""
 	if strategy == config.MIGSingle {
 		uneven = whyUneven(inv)
@@ -85,7 +111,9 @@ func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy) []*Re
 	}
 	resources := make([]*Resource, len(d.names))
 	for i, name := range d.names {
+		share(d.devices[name], rules.Replicas(name))
 		resources[i] = newResource(name, d.devices[name], newAffinity(d.owners[name]))
+		resources[i].gone = d.gone
 	}
 	return resources
 }
@@ -94,18 +122,22 @@ func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy) []*Re
 type draft struct {
 	kind    string
 	names   []string // of the resources, in the order of their first devices
+	gone    map[string]bool
 	devices map[string][]Device
 	owners  map[string][]gpu.GPU // of the devices
 }
 
 func (d *draft) add(resource string, g gpu.GPU, one Device) {
-	one.CDIName, one.GPU, one.NUMANode = d.kind+"="+one.ID, g.UUID, g.NUMANode
-	one.Left = one.Fault == gpu.FaultGone
-	d.devices[resource] = append(d.devices[resource], one)
-	d.owners[resource] = append(d.owners[resource], g)
 	if !slices.Contains(d.names, resource) {
 		d.names = append(d.names, resource)
 	}
+	if one.Fault == gpu.FaultGone {
+		d.gone[one.ID] = true
+		return
+	}
+	one.CDIName, one.GPU, one.NUMANode = d.kind+"="+one.ID, g.UUID, g.NUMANode
+	d.devices[resource] = append(d.devices[resource], one)
+	d.owners[resource] = append(d.owners[resource], g)
 }
 
 // offeredWhole says whether a GPU is listed as a whole, and with what fault. In
@@ -161,9 +193,12 @@ func whyUneven(inv *gpu.Inventory) string {
 }
 
 func newResource(name string, devices []Device, aff affinity) *Resource {
-	position := make(map[string]int, len(devices))
+	r := &Resource{Name: name, Devices: devices, affinity: aff, position: make(map[string]int, len(devices))}
 	for i, d := range devices {
-		position[d.ID] = i
+		for _, id := range d.IDs() {
+			r.position[id] = len(r.slots)
+			r.slots = append(r.slots, slot{id, i})
+		}
 	}
-	return &Resource{Name: name, Devices: devices, affinity: aff, position: position}
+	return r
 }

@@ -12,6 +12,9 @@ import (
 // resource's order; so equal requests get equal answers. The result is in the
 // resource's order.
 //
+// Of a device that is shared it takes a second replica only when there is no
+// other device to take from, and it takes from those that are shared least.
+//
 // An available device that is unknown or unhealthy is passed over: the
 // kubelet may be one update behind, and an error here costs the pod its
 // admission. It is an error when that leaves fewer than size. Repeated IDs
@@ -31,15 +34,10 @@ func (r *Resource) Prefer(available, required []string, size int) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case size == len(must):
-		free = must
-	case size < len(free):
-		free = newSearch(r.affinity, free, must, size).run()
-	}
-	ids := make([]string, len(free))
-	for i, p := range free {
-		ids[i] = r.Devices[p].ID
+	chosen := r.spread(free, must, size)
+	ids := make([]string, len(chosen))
+	for i, p := range chosen {
+		ids[i] = r.slots[p].id
 	}
 	return ids, nil
 }
@@ -53,7 +51,7 @@ func (r *Resource) usable(offered, must []int, size int) ([]int, error) {
 		if _, required := slices.BinarySearch(must, p); required {
 			continue
 		}
-		if d := r.Devices[p]; d.Fault != "" {
+		if d := r.Devices[r.slots[p].device]; d.Fault != "" {
 			passedOver = append(passedOver, r.unhealthy(d))
 			continue
 		}

@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,9 +14,9 @@ import (
 const leftResource = "no longer offered as this resource"
 
 // Retain returns now with the devices of earlier that it lacks and that a pod
-// may hold added to their resources as Left, and without a resource of earlier
-// being lost. A device that one of those left can still reach has a fault until
-// that one is let go: two pods would share it.
+// may hold added to their resources as Left, replica by replica, and without a
+// resource of earlier being lost. A device that one of those left can still reach
+// waits until that one is let go: two pods would share it.
 func Retain(earlier, now []*Resource, mayBeHeld func(resource, id string) bool) []*Resource {
 	kept := slices.Clone(now)
 	for _, before := range earlier {
@@ -26,7 +27,10 @@ func Retain(earlier, now []*Resource, mayBeHeld func(resource, id string) bool) 
 		kept[i] = kept[i].with(before.Devices, mayBeHeld)
 	}
 	for i, r := range kept {
-		kept[i] = r.faulty(func(d Device) string { return contested(d, kept) })
+		kept[i] = r.faulty(func(d Device) string { return contested(d, r.Name, kept) })
+		for j, d := range kept[i].Devices {
+			kept[i].Devices[j].Waits = d.Fault != r.Devices[j].Fault
+		}
 	}
 	return kept
 }
@@ -37,16 +41,20 @@ func Adopt(resources []*Resource, name, id, cdiKind string) []*Resource {
 	if name != GPUResource && !strings.HasPrefix(name, migPrefix) {
 		return resources
 	}
-	adopted := Device{ID: id, CDIName: cdiKind + "=" + id, NUMANode: gpu.NUMAUnknown, Fault: gpu.FaultGone, Left: true}
+	device, replica := replicaOf(id)
+	adopted := Device{ID: device, CDIName: cdiKind + "=" + device, NUMANode: gpu.NUMAUnknown, Fault: gpu.FaultGone, Left: true}
 	for _, r := range resources {
-		i, lists := r.position[id]
-		if lists && r.Name == name {
+		if r.Name == name && r.Lists(id) {
 			return resources
 		}
-		if lists { // it is offered as something else now
+		i := slices.IndexFunc(r.Devices, func(d Device) bool { return d.ID == device })
+		if i >= 0 { // it is offered as something else now
 			adopted = r.Devices[i]
-			adopted.Left, adopted.Fault = true, leftResource
+			adopted.Left, adopted.Fault, adopted.Replicas = true, leftResource, nil
 		}
+	}
+	if replica {
+		adopted.Replicas = []string{id}
 	}
 	return Retain([]*Resource{newResource(name, []Device{adopted}, nil)}, resources, func(string, string) bool { return true })
 }
@@ -55,13 +63,22 @@ func Adopt(resources []*Resource, name, id, cdiKind string) []*Resource {
 func (r *Resource) with(devices []Device, mayBeHeld func(resource, id string) bool) *Resource {
 	all := slices.Clone(r.Devices)
 	for _, d := range devices {
-		if r.Lists(d.ID) || !mayBeHeld(r.Name, d.ID) {
+		lacking := slices.DeleteFunc(slices.Clone(d.IDs()), func(id string) bool {
+			return r.Lists(id) || !mayBeHeld(r.Name, id)
+		})
+		if len(lacking) == 0 {
 			continue
+		}
+		if d.Shared() {
+			d.Replicas = lacking
 		}
 		if !d.Left {
 			d.Left, d.Fault = true, leftResource
 		}
-		all = append(all, d)
+		if r.gone[d.ID] {
+			d.Fault = gpu.FaultGone
+		}
+		all = join(all, d)
 	}
 	aff := matrix(len(all)) // what has left suits nothing: nobody is given it
 	for i := range r.affinity {
@@ -70,16 +87,37 @@ func (r *Resource) with(devices []Device, mayBeHeld func(resource, id string) bo
 	return newResource(r.Name, all, aff)
 }
 
-// contested says who may still reach a device that is to be given out.
-func contested(d Device, all []*Resource) string {
+// join adds one that has left, or its replicas to those of the device that have
+// left already.
+func join(devices []Device, left Device) []Device {
+	i := slices.IndexFunc(devices, func(d Device) bool { return d.Left && d.Shared() && left.Shared() && d.ID == left.ID })
+	if i < 0 {
+		return append(devices, left)
+	}
+	devices[i].Replicas = slices.Concat(devices[i].Replicas, left.Replicas)
+	return devices
+}
+
+// contested says who may still reach a device that is to be given out as one of a
+// resource.
+func contested(d Device, resource string, all []*Resource) string {
 	for _, r := range all {
 		for _, holder := range r.Devices {
-			if holder.Left && holder.reaches(d) {
-				return fmt.Sprintf("waits until no pod holds %s of %s", holder.ID, r.Name)
+			shares := r.Name == resource && holder.ID == d.ID && holder.Shared() && d.Shared()
+			if holder.Left && holder.reaches(d) && !shares {
+				return fmt.Sprintf("waits until no pod holds %s of %s", holder.described(), r.Name)
 			}
 		}
 	}
 	return ""
+}
+
+// described is how people are told of a device.
+func (d Device) described() string {
+	if d.Shared() {
+		return "a replica of " + d.ID
+	}
+	return d.ID
 }
 
 // reaches says whether who was given d can use other too. Who has a MIG device
@@ -90,12 +128,13 @@ func (d Device) reaches(other Device) bool {
 }
 
 // Withdraw returns before with the faults that its devices have in after, which
-// has all its resources: what may go on being offered until after is.
+// has all its resources: what may go on being offered until after is. A replica
+// too many may be, as long as its device is.
 func Withdraw(before, after []*Resource) []*Resource {
 	still := make([]*Resource, len(before))
 	for i, r := range before {
 		j := slices.IndexFunc(after, func(a *Resource) bool { return a.Name == r.Name })
-		still[i] = r.faulty(func(d Device) string { return after[j].fault(d.ID) })
+		still[i] = r.faulty(func(d Device) string { return after[j].fault(d.IDs()[0]) })
 	}
 	return still
 }
@@ -114,11 +153,11 @@ func (r *Resource) faulty(fault func(Device) string) *Resource {
 }
 
 func (r *Resource) fault(id string) string {
-	i, known := r.position[id]
+	p, known := r.position[id]
 	if !known {
 		return ""
 	}
-	return r.Devices[i].Fault
+	return r.Devices[r.slots[p].device].Fault
 }
 
 // Change is a device that came, or whose fault changed.
@@ -129,19 +168,19 @@ type Change struct {
 }
 
 // Changes says what changed from before to after. A device does not leave
-// resources that are kept with Retain, but for being forgotten.
+// resources that are kept with Retain, but for being forgotten; of its replicas,
+// one tells for all.
 func Changes(before, after []*Resource) []Change {
-	known := map[[2]string]Device{}
+	known := map[string]*Resource{}
 	for _, r := range before {
-		for _, d := range r.Devices {
-			known[[2]string{r.Name, d.ID}] = d
-		}
+		known[r.Name] = r
 	}
 	var changes []Change
 	for _, r := range after {
+		was := cmp.Or(known[r.Name], &Resource{})
 		for _, d := range r.Devices {
-			was, here := known[[2]string{r.Name, d.ID}]
-			if !here || was.Fault != d.Fault {
+			id := d.IDs()[0]
+			if here := was.Lists(id); !here || was.fault(id) != d.Fault {
 				changes = append(changes, Change{Resource: r.Name, Device: d, New: !here})
 			}
 		}

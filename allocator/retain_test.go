@@ -12,7 +12,7 @@ import (
 func always(string, string) bool { return true }
 
 func TestRetainListsWhatHasLeft(t *testing.T) {
-	mixed := func(inv *gpu.Inventory) []*Resource { return Plan(inv, testKind, config.MIGMixed) }
+	mixed := func(inv *gpu.Inventory) []*Resource { return Plan(inv, testKind, config.MIGMixed, nil) }
 	anew := cut(times(2, "3g.20gb"), nil)
 	anew.GPUs[0].MIGDevices[1].GPUInstance = 1
 	for _, tc := range []struct {
@@ -31,7 +31,7 @@ func TestRetainListsWhatHasLeft(t *testing.T) {
 		// The same instances are the same nodes, and so is the name that the driver makes of them.
 		{"a GPU is cut anew", mixed(cut(times(2, "1g.5gb"), nil)), mixed(anew),
 			[]string{"gpu: GPU-1", "mig-3g.20gb: MIG-0.0! MIG-0.1", "mig-1g.5gb: MIG-0.0! MIG-0.1!"}},
-		{"the strategy changes", Plan(cut(times(1, "1g.5gb")), testKind, config.MIGSingle), mixed(cut(times(1, "1g.5gb"))),
+		{"the strategy changes", Plan(cut(times(1, "1g.5gb")), testKind, config.MIGSingle, nil), mixed(cut(times(1, "1g.5gb"))),
 			[]string{"gpu: MIG-0.0!", "mig-1g.5gb: MIG-0.0!"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestRetainListsWhatHasLeft(t *testing.T) {
 }
 
 func TestRetainLetsSingleDevicesGo(t *testing.T) {
-	before := Plan(cut(times(2, "1g.5gb")), testKind, config.MIGMixed)
-	got := Retain(before, Plan(cut(nil), testKind, config.MIGMixed), func(resource, id string) bool {
+	before := Plan(cut(times(2, "1g.5gb")), testKind, config.MIGMixed, nil)
+	got := Retain(before, Plan(cut(nil), testKind, config.MIGMixed, nil), func(resource, id string) bool {
 		return resource == "nvidia.com/mig-1g.5gb" && id == "MIG-0.1"
 	})
 	want := []string{"gpu: GPU-0!", "mig-1g.5gb: MIG-0.1!"}
@@ -67,11 +67,23 @@ func TestRetainLetsSingleDevicesGo(t *testing.T) {
 	}
 }
 
+// What has left because it is gone says so.
+func TestRetainTellsWhatIsGone(t *testing.T) {
+	inv := cut(nil, times(2, "1g.5gb"))
+	before := Plan(inv, testKind, config.MIGMixed, nil)
+	inv.GPUs[0].Fault, inv.GPUs[1].MIGDevices[0].Fault = gpu.FaultGone, gpu.FaultGone
+	for _, r := range Retain(before, Plan(inv, testKind, config.MIGMixed, nil), always) {
+		if d := r.Devices[len(r.Devices)-1]; !d.Left || d.Fault != gpu.FaultGone {
+			t.Errorf("%s lists %+v, want it to have left as gone", r.Name, d)
+		}
+	}
+}
+
 func TestRetainKeepsPreferring(t *testing.T) {
 	inv := topologies["8 in bridged pairs"]()
 	more := topologies["8 in bridged pairs"]()
 	more.GPUs = append(more.GPUs, gpu.GPU{UUID: "GPU-8"})
-	r := Retain(Plan(more, testKind, config.MIGNone), Plan(inv, testKind, config.MIGNone), always)[0]
+	r := Retain(Plan(more, testKind, config.MIGNone, nil), Plan(inv, testKind, config.MIGNone, nil), always)[0]
 	if got, err := r.Prefer(append(all(8), "GPU-8"), nil, 2); err != nil || !slices.Equal(got, gpus(0, 4)) {
 		t.Errorf("Prefer = %v, %v; want the first pair, 0 and 4", got, err)
 	}
@@ -81,8 +93,8 @@ func TestWithdraw(t *testing.T) {
 	sick := cut(nil, nil, nil)
 	sick.GPUs[1].Fault = "lost"
 	sick.GPUs = append(sick.GPUs, gpu.GPU{UUID: "GPU-new"})
-	before := Plan(cut(nil, nil, nil), testKind, config.MIGNone)
-	if got, want := listed(Withdraw(before, Plan(sick, testKind, config.MIGNone))), []string{"gpu: GPU-0 GPU-1! GPU-2"}; !slices.Equal(got, want) {
+	before := Plan(cut(nil, nil, nil), testKind, config.MIGNone, nil)
+	if got, want := listed(Withdraw(before, Plan(sick, testKind, config.MIGNone, nil))), []string{"gpu: GPU-0 GPU-1! GPU-2"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -92,7 +104,7 @@ func TestChanges(t *testing.T) {
 	after := cut(times(3, "1g.5gb"), nil)
 	after.GPUs[0].MIGDevices[1].Fault = "lost"
 	var got []string
-	for _, c := range Changes(Plan(before, testKind, config.MIGMixed), Plan(after, testKind, config.MIGMixed)) {
+	for _, c := range Changes(Plan(before, testKind, config.MIGMixed, nil), Plan(after, testKind, config.MIGMixed, nil)) {
 		line := c.Resource + " " + c.Device.ID + " " + c.Device.Fault
 		if c.New {
 			line += "new"
@@ -106,7 +118,7 @@ func TestChanges(t *testing.T) {
 }
 
 func TestAdopt(t *testing.T) {
-	now := Plan(cut(times(1, "1g.5gb"), nil), testKind, config.MIGMixed)
+	now := Plan(cut(times(1, "1g.5gb"), nil), testKind, config.MIGMixed, nil)
 	for _, tc := range []struct {
 		what, resource, id string
 		want               []string

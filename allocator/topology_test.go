@@ -95,4 +95,4 @@ var topologies = map[string]func() *gpu.Inventory{
 
 const testKind = "example.com/gpu"
 
-func plan(inv *gpu.Inventory) *Resource { return Plan(inv, testKind, config.MIGNone)[0] }
+func plan(inv *gpu.Inventory) *Resource { return Plan(inv, testKind, config.MIGNone, nil)[0] }

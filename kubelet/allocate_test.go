@@ -14,9 +14,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
@@ -206,5 +209,49 @@ func BenchmarkCalls(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// shared is offer with so many replicas of each GPU.
+func shared(replicas int) Offer {
+	o := offer(bothWays)
+	inv := &gpu.Inventory{}
+	for _, d := range o.Resource.Devices {
+		inv.GPUs = append(inv.GPUs, gpu.GPU{UUID: d.ID, NUMANode: d.NUMANode})
+	}
+	rules := config.Resources{{Name: allocator.GPUResource, Replicas: replicas}}
+	o.Resource = allocator.Plan(inv, cdiKind, config.MIGNone, rules)[0]
+	return o
+}
+
+// A container gets a GPU once, be it by several of its replicas.
+func TestAllocateReplicas(t *testing.T) {
+	r, _ := connect(t, shared(4))
+	if list := receive(t, r.lists, "the devices"); len(list.Devices) != 32 || list.Devices[5].ID != uuid(1)+"::1" {
+		t.Errorf("the kubelet is told of %v", list)
+	}
+	response, err := r.client.Allocate(t.Context(), request([]string{uuid(5) + "::3", uuid(2) + "::0", uuid(5) + "::1"}, []string{uuid(5) + "::2"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{names(2, 5), names(5)} {
+		got := response.ContainerResponses[i]
+		if !slices.Equal(byField(got), want) || !slices.Equal(byAnnotation(t, got), want) {
+			t.Errorf("container %d gets %v and %v, want %v both ways", i, byField(got), byAnnotation(t, got), want)
+		}
+	}
+}
+
+// The kubelet takes the longest list that there can be, as long as what leaves is
+// listed beside what comes.
+func TestAsManyDevicesAsTheKubeletTakes(t *testing.T) {
+	const limit = 4 << 20 // gRPC's, for who receives
+	longest := newSnapshot(shared(config.MaxDevices / 8)).list
+	for _, d := range longest.Devices {
+		d.Health = api.Unhealthy // the longer word
+		d.ID += "0"              // of a node with one GPU
+	}
+	if size := proto.Size(longest); len(longest.Devices) != config.MaxDevices || 2*size > limit {
+		t.Errorf("%d devices take %d bytes of %d", len(longest.Devices), size, limit)
 	}
 }

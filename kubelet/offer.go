@@ -27,7 +27,7 @@ type Offer struct {
 type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse
-	named      map[string]named // by device ID
+	named      map[string]named // by ID of a device, which its replicas share
 	superseded chan struct{}    // closed when there is a later snapshot
 }
 
@@ -46,7 +46,9 @@ func newSnapshot(o Offer) *snapshot {
 		superseded: make(chan struct{}),
 	}
 	for _, d := range o.Resource.Devices {
-		s.list.Devices = append(s.list.Devices, describe(d))
+		for _, id := range d.IDs() {
+			s.list.Devices = append(s.list.Devices, describe(id, d))
+		}
 		s.named[d.ID] = name(d)
 	}
 	return s
@@ -61,8 +63,8 @@ func name(d allocator.Device) named {
 	return named{field: &api.CDIDevice{Name: d.CDIName}, key: key, err: errors.Join(errKey, errName)}
 }
 
-func describe(d allocator.Device) *api.Device {
-	described := &api.Device{ID: d.ID, Health: api.Healthy}
+func describe(id string, d allocator.Device) *api.Device {
+	described := &api.Device{ID: id, Health: api.Healthy}
 	if d.Fault != "" {
 		described.Health = api.Unhealthy
 	}

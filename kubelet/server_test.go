@@ -41,7 +41,7 @@ func offer(passBy []config.PassBy, change ...func(gpus []gpu.GPU)) Offer {
 	for _, c := range change {
 		c(inv.GPUs)
 	}
-	return Offer{Resource: allocator.Plan(inv, cdiKind, config.MIGNone)[0], PassBy: passBy}
+	return Offer{Resource: allocator.Plan(inv, cdiKind, config.MIGNone, nil)[0], PassBy: passBy}
 }
 
 func fault(n int, reason string) func([]gpu.GPU) {
@@ -108,7 +108,7 @@ func TestListAndWatch(t *testing.T) {
 }
 
 func TestListAndWatchOfNoDevice(t *testing.T) {
-	r, p := connect(t, Offer{Resource: allocator.Plan(&gpu.Inventory{}, cdiKind, config.MIGNone)[0], PassBy: bothWays})
+	r, p := connect(t, Offer{Resource: allocator.Plan(&gpu.Inventory{}, cdiKind, config.MIGNone, nil)[0], PassBy: bothWays})
 	if list := receive(t, r.lists, "an empty list"); len(list.Devices) != 0 {
 		t.Errorf("a node without GPUs lists %v", list)
 	}

@@ -19,9 +19,10 @@ const (
 )
 
 // Of returns the labels of a node with these GPUs; none when it has none.
-// strategy is how MIG devices are offered, machine what the firmware calls the
-// node. Of GPUs of several products, the first one's is told.
-func Of(inv *gpu.Inventory, strategy config.MIGStrategy, machine string) map[string]string {
+// strategy is how MIG devices are offered, rules say what is shared, machine what
+// the firmware calls the node. Of GPUs of several products, the first one's is
+// told.
+func Of(inv *gpu.Inventory, strategy config.MIGStrategy, rules config.Resources, machine string) map[string]string {
 	here := present(inv)
 	if len(here) == 0 {
 		return nil
@@ -36,8 +37,8 @@ func Of(inv *gpu.Inventory, strategy config.MIGStrategy, machine string) map[str
 	if clique := clique(here); clique != "" {
 		l[gpus+"clique"] = clique
 	}
-	whole(l, here)
-	parts(l, here, strategy)
+	whole(l, here, rules)
+	parts(l, here, strategy, rules)
 	return l
 }
 
@@ -102,7 +103,7 @@ func driver(l map[string]string, d gpu.Driver) {
 }
 
 // whole tells the product, and how many there are of it.
-func whole(l map[string]string, here []gpu.GPU) {
+func whole(l map[string]string, here []gpu.GPU, rules config.Resources) {
 	first, count, replicas := here[0], 0, 0
 	for _, g := range here {
 		if g.Product != first.Product {
@@ -110,7 +111,7 @@ func whole(l map[string]string, here []gpu.GPU) {
 		}
 		count++
 		if g.MIG != gpu.MIGEnabled { // one that is cut cannot be had as a whole
-			replicas = 1
+			replicas = max(1, rules.Replicas(allocator.GPUResource))
 		}
 	}
 	resource(l, gpus, value(first.Product, "unknown"), count, replicas)
@@ -125,12 +126,16 @@ func whole(l map[string]string, here []gpu.GPU) {
 }
 
 // resource tells what there is of a resource, and how many pods at a time may
-// have one. Nothing is shared.
+// have one.
 func resource(l map[string]string, under, product string, count, replicas int) {
+	strategy := "none"
+	if replicas > 1 {
+		product, strategy = value(product+"-SHARED", ""), "time-slicing"
+	}
 	l[under+"product"] = product
 	l[under+"count"] = strconv.Itoa(count)
 	l[under+"replicas"] = strconv.Itoa(replicas)
-	l[under+"sharing-strategy"] = "none"
+	l[under+"sharing-strategy"] = strategy
 }
 
 // family is the generation, by the compute capability: gpu.Architecture is the

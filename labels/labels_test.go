@@ -34,7 +34,7 @@ func TestTheDocumentedLabelsAreTheLabels(t *testing.T) {
 			want[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
 		}
 	}
-	got := labels.Of(h100s(8), config.MIGNone, "DGXH100\n")
+	got := labels.Of(h100s(8), config.MIGNone, nil, "DGXH100\n")
 	if !maps.Equal(got, want) {
 		t.Errorf("got\n%s\ndocumented\n%s", labels.File(got), labels.File(want))
 	}
@@ -64,7 +64,7 @@ func TestOf(t *testing.T) {
 	} {
 		inv := h100s(2)
 		tc.change(inv)
-		got := labels.Of(inv, config.MIGNone, "")
+		got := labels.Of(inv, config.MIGNone, nil, "")
 		if (len(got) == 0) != (tc.want == nil) {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -81,7 +81,7 @@ func TestOf(t *testing.T) {
 func TestTwoCliquesAreNone(t *testing.T) {
 	inv := h100s(2)
 	inv.GPUs[0].Clique, inv.GPUs[1].Clique = "c.1", "c.2"
-	if clique, told := labels.Of(inv, config.MIGNone, "")["nvidia.com/gpu.clique"]; told {
+	if clique, told := labels.Of(inv, config.MIGNone, nil, "")["nvidia.com/gpu.clique"]; told {
 		t.Errorf("the clique is %s", clique)
 	}
 }
@@ -123,7 +123,7 @@ func TestMIG(t *testing.T) {
 		"single, empty": {mig(h100s(2), one, nil), config.MIGSingle, invalid, "gpu.slices"},
 		"single, two":   {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, invalid, "gpu.slices"},
 	} {
-		got := labels.Of(tc.inv, tc.strategy, "")
+		got := labels.Of(tc.inv, tc.strategy, nil, "")
 		for label, want := range tc.want {
 			if is := got["nvidia.com/"+label]; is != want {
 				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
@@ -146,4 +146,32 @@ func with(labels map[string]string, others ...string) map[string]string {
 		all[others[i]] = others[i+1]
 	}
 	return all
+}
+
+// A product that is shared is another, as far as selectors go.
+func TestShared(t *testing.T) {
+	rules := config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.10gb", Replicas: 2}}
+	one := []string{"1g.10gb"}
+	for name, tc := range map[string]struct {
+		inv      *gpu.Inventory
+		strategy config.MIGStrategy
+		want     map[string]string
+	}{
+		"GPUs": {h100s(2), config.MIGNone, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.count": "2",
+			"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing", "gpu.memory": "81559"}},
+		"mixed": {mig(h100s(2), one), config.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.replicas": "4",
+			"mig-1g.10gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "mig-1g.10gb.replicas": "2", "mig-1g.10gb.sharing-strategy": "time-slicing"}},
+		"mixed, no GPU is whole": {mig(h100s(1), one), config.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.replicas": "0",
+			"gpu.sharing-strategy": "none", "mig-1g.10gb.replicas": "2"}},
+		"single":          {mig(h100s(1), one), config.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
+		"single, two":     {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
+		"another profile": {mig(h100s(1), []string{"2g.20gb"}), config.MIGMixed, map[string]string{"mig-2g.20gb.replicas": "1", "mig-2g.20gb.sharing-strategy": "none"}},
+	} {
+		got := labels.Of(tc.inv, tc.strategy, rules, "")
+		for label, want := range tc.want {
+			if is := got["nvidia.com/"+label]; is != want {
+				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
+			}
+		}
+	}
 }

@@ -17,7 +17,7 @@ type part struct {
 
 // parts tells the MIG devices, each profile under the resource that it is
 // offered under.
-func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy) {
+func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rules config.Resources) {
 	if strategy == config.MIGNone {
 		return
 	}
@@ -26,14 +26,14 @@ func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy) {
 	switch {
 	case strategy == config.MIGMixed:
 		for _, p := range found {
-			p.tell(l, allocator.MIGResource(p.first.Profile)+".")
+			p.tell(l, allocator.MIGResource(p.first.Profile), rules)
 		}
 	case cut == 0: // then it is as without a strategy
 	case cut < len(here) || empty || len(found) != 1:
 		resource(l, gpus, value(here[0].Product+" MIG INVALID", ""), 0, 0)
 		l[gpus+"memory"] = "0"
 	default:
-		found[0].tell(l, gpus)
+		found[0].tell(l, allocator.GPUResource, rules)
 	}
 }
 
@@ -63,9 +63,10 @@ func profiles(here []gpu.GPU) (found []*part, cut int, empty bool) {
 	return found, cut, empty
 }
 
-func (p *part) tell(l map[string]string, under string) {
-	m := p.first
-	resource(l, under, value(p.product+" MIG "+m.Profile, ""), p.count, 1)
+// tell tells them as what a resource has.
+func (p *part) tell(l map[string]string, of string, rules config.Resources) {
+	m, under := p.first, of+"."
+	resource(l, under, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rules.Replicas(of)))
 	l[under+"memory"] = strconv.FormatUint(m.MemoryBytes>>20, 10) // MiB
 	for name, n := range map[string]int{
 		"multiprocessors": m.Multiprocessors,

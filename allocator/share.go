@@ -1,0 +1,41 @@
+package allocator
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+// replicaMark stands between a device's ID and a replica's number, as it does with
+// NVIDIA's plugin: tools take the IDs apart.
+const replicaMark = "::"
+
+// share gives each of a resource's devices so many replicas, 0 for none. More than
+// the kubelet can be told of are none at all.
+func share(devices []Device, replicas int) {
+	if replicas == 0 {
+		return
+	}
+	if replicas > config.MaxDevices/max(1, len(devices)) {
+		for i, d := range devices {
+			devices[i].Fault = cmp.Or(d.Fault, fmt.Sprintf("%d replicas of each of %d devices are more than the %d that a resource can have: lower them in resources",
+				replicas, len(devices), config.MaxDevices))
+		}
+		return
+	}
+	for i, d := range devices {
+		devices[i].Replicas = make([]string, replicas)
+		for n := range replicas {
+			devices[i].Replicas[n] = fmt.Sprintf("%s%s%d", d.ID, replicaMark, n)
+		}
+	}
+}
+
+// replicaOf returns the ID of the device that an ID of the kubelet's is, or is a
+// replica of.
+func replicaOf(id string) (device string, replica bool) {
+	device, _, replica = strings.Cut(id, replicaMark)
+	return device, replica
+}

@@ -1,0 +1,261 @@
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+func replicas(n int) config.Resources { return config.Resources{{Name: GPUResource, Replicas: n}} }
+
+// shared plans a topology with n replicas of each GPU.
+func shared(topology string, n int) *Resource {
+	return Plan(topologies[topology](), testKind, config.MIGNone, replicas(n))[0]
+}
+
+// slots writes resources replica by replica, as listed does device by device.
+func slots(resources []*Resource) []string {
+	var lines []string
+	for _, r := range resources {
+		line := strings.TrimPrefix(r.Name, "nvidia.com/") + ":"
+		for _, s := range r.slots {
+			line += " " + s.id
+			if r.Devices[s.device].Fault != "" {
+				line += "!"
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// ids are these replicas: "3.1" is GPU-3::1.
+func ids(of string) (ids []string) {
+	for _, name := range strings.Fields(of) {
+		ids = append(ids, "GPU-"+strings.Replace(name, ".", replicaMark, 1))
+	}
+	return ids
+}
+
+func TestPlanOfReplicas(t *testing.T) {
+	inv := cut(nil, nil, times(1, "1g.5gb"))
+	inv.GPUs[1].Fault = "lost"
+	rules := config.Resources{
+		{Name: "nvidia.com/mig-1g.5gb", Replicas: 3}, {Name: GPUResource, Replicas: 2}, {Name: "nvidia.com/mig-7g.40gb", Replicas: 9}}
+	resources := Plan(inv, testKind, config.MIGMixed, rules)
+	want := []string{"gpu: GPU-0::0 GPU-0::1 GPU-1::0! GPU-1::1!", "mig-1g.5gb: MIG-2.0::0 MIG-2.0::1 MIG-2.0::2"}
+	if got := slots(resources); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if d := resources[0].Devices[0]; d.ID != "GPU-0" || d.CDIName != testKind+"=GPU-0" {
+		t.Errorf("the replicas are of %+v", d)
+	}
+}
+
+func TestTooManyReplicasAreNone(t *testing.T) {
+	most := config.MaxDevices / 8
+	for n, right := range map[int]bool{most: true, most + 1: false} {
+		r := shared("8 on an NVSwitch", n)
+		if got := len(r.slots); right != (got == 8*n) || right != (r.Devices[0].Fault == "") {
+			t.Errorf("%d replicas: %d are listed, and the fault is %q", n, got, r.Devices[0].Fault)
+		}
+		if fault := r.Devices[7].Fault; !right && !strings.Contains(fault, fmt.Sprint(n)) {
+			t.Errorf("the fault is %q", fault)
+		}
+	}
+}
+
+func TestLookupOfReplicas(t *testing.T) {
+	r := shared("4 on PCIe, 2 NUMA nodes", 4)
+	r.Devices[3].Fault = "XID 79"
+	devices, err := r.Lookup(ids("2.3 0.1 2.0"))
+	if err != nil || len(devices) != 2 || devices[0].ID != "GPU-0" || devices[1].ID != "GPU-2" {
+		t.Errorf("Lookup = %v, %v; want GPU-0, and GPU-2 once", devices, err)
+	}
+	for _, tc := range []struct {
+		ids  []string
+		is   error
+		says string
+	}{
+		{ids("1.1 1.0 1.1"), ErrMalformed, "GPU-1::1"},
+		{ids("3.0 3.1"), ErrUnhealthy, "XID 79"},
+		{ids("1.4"), ErrUnknown, `"GPU-1::4" is not one of the 16`},
+		{[]string{"GPU-1"}, ErrUnknown, `"GPU-1"`},
+	} {
+		if _, err := r.Lookup(tc.ids); !errors.Is(err, tc.is) || strings.Count(err.Error(), tc.says) != 1 {
+			t.Errorf("Lookup of %v: %v, want %q once", tc.ids, err, tc.says)
+		}
+	}
+}
+
+func TestPreferSpreadsReplicas(t *testing.T) {
+	everything := "0.0 0.1 0.2 0.3 1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3 3.0 3.1 3.2 3.3"
+	for _, tc := range []struct {
+		name      string
+		available string
+		required  string
+		size      int
+		want      string
+	}{
+		{"one", everything, "", 1, "0.0"},
+		{"two of one NUMA node", everything, "", 2, "0.0 1.0"},
+		{"one of each GPU", everything, "", 4, "0.0 1.0 2.0 3.0"},
+		{"a second of the first", everything, "", 5, "0.0 0.1 1.0 2.0 3.0"},
+		{"from the least shared", "0.1 0.2 0.3 1.1 1.2 1.3 2.0 2.1 2.2 2.3 3.1", "", 1, "2.0"},
+		{"the least shared before the nearest", "0.1 1.0 1.1 1.2 2.2 2.3 3.0 3.1 3.2", "", 2, "1.0 3.0"},
+		{"the least shared, and what is nearest to it", "0.2 0.3 1.2 1.3 2.0 2.1 2.2 2.3 3.2 3.3", "", 2, "2.0 3.2"},
+		{"another GPU before a second of the least shared", "0.3 1.0 1.1 1.2 1.3", "", 2, "0.3 1.0"},
+		{"what is left of one GPU", "1.1 1.3", "", 2, "1.1 1.3"},
+		{"the required one's neighbour", everything, "2.1", 2, "2.1 3.0"},
+		{"all on one GPU as required", everything, "2.1 2.2 2.3", 3, "2.1 2.2 2.3"},
+		{"others than the required", everything, "2.1 2.2", 5, "0.0 1.0 2.1 2.2 3.0"},
+		{"as many of their neighbour as of the required", everything, "2.1 2.2", 6, "0.0 1.0 2.1 2.2 3.0 3.1"},
+		{"all", everything, "", 16, everything},
+		{"repeated, and unknown", "1.1 1.1 9.0 1.4 3.3 3.3", "", 2, "1.1 3.3"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := shared("4 on PCIe, 2 NUMA nodes", 4)
+			available := ids(tc.available)
+			for range 2 { // whatever the order
+				got, err := r.Prefer(available, ids(tc.required), tc.size)
+				if err != nil || !slices.Equal(got, ids(tc.want)) {
+					t.Errorf("Prefer = %v, %v; want %s", got, err, tc.want)
+				}
+				slices.Reverse(available)
+			}
+		})
+	}
+}
+
+func TestPreferPassesBySickReplicas(t *testing.T) {
+	r := shared("4 on PCIe, 2 NUMA nodes", 2)
+	r.Devices[1].Fault = "ECC"
+	if got, err := r.Prefer(ids("0.0 0.1 1.0 1.1 2.1 3.1"), nil, 3); err != nil || !slices.Equal(got, ids("0.0 2.1 3.1")) {
+		t.Errorf("Prefer = %v, %v", got, err)
+	}
+	if _, err := r.Prefer(ids("0.0 1.0 1.1"), nil, 2); !errors.Is(err, ErrUnhealthy) {
+		t.Errorf("two of one healthy replica: %v", err)
+	}
+}
+
+func TestRetainOfReplicas(t *testing.T) {
+	plan := func(n int) []*Resource {
+		rules := replicas(n)
+		if n == 0 {
+			rules = nil
+		}
+		return Plan(cut(nil), testKind, config.MIGNone, rules)
+	}
+	for _, tc := range []struct {
+		name        string
+		before, now []*Resource
+		held        string
+		want        string
+	}{
+		{"as it was", plan(2), plan(2), "0.0 0.1", "gpu: GPU-0::0 GPU-0::1"},
+		{"more", plan(2), plan(3), "0.0 0.1", "gpu: GPU-0::0 GPU-0::1 GPU-0::2"},
+		{"fewer", plan(4), plan(2), "0.1 0.3", "gpu: GPU-0::0 GPU-0::1 GPU-0::3!"},
+		{"shared no more", plan(2), plan(0), "0.1", "gpu: GPU-0! GPU-0::1!"},
+		{"shared no more, and nobody holds it", plan(2), plan(0), "", "gpu: GPU-0"},
+		{"shared now", plan(0), plan(2), "0", "gpu: GPU-0::0! GPU-0::1! GPU-0!"},
+		{"shared now, and nobody holds it", plan(0), plan(2), "", "gpu: GPU-0::0 GPU-0::1"},
+		{"gone", plan(2), Plan(cut(), testKind, config.MIGNone, replicas(2)), "0.1", "gpu: GPU-0::1!"},
+		{"gone, and shared by fewer", plan(4), Plan(cut(), testKind, config.MIGNone, replicas(2)), "0.3", "gpu: GPU-0::3!"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			held := func(_, id string) bool { return slices.Contains(ids(tc.held), id) }
+			kept := Retain(tc.before, tc.now, held)
+			for range 2 { // it stays so
+				if got := slots(kept); got[0] != tc.want {
+					t.Errorf("got %q, want %q", got[0], tc.want)
+				}
+				kept = Retain(kept, tc.now, held)
+			}
+			for _, d := range kept[0].Devices {
+				if d.Waits != strings.Contains(d.Fault, "waits until no pod holds") {
+					t.Errorf("%+v", d)
+				}
+			}
+		})
+	}
+}
+
+// What left earlier and what leaves now is told of as one device.
+func TestRetainJoinsReplicas(t *testing.T) {
+	kept := Plan(cut(nil), testKind, config.MIGNone, replicas(6))
+	for _, n := range []int{4, 2} {
+		kept = Retain(kept, Plan(cut(nil), testKind, config.MIGNone, replicas(n)), always)
+	}
+	if d := kept[0].Devices; len(d) != 2 || !slices.Equal(d[1].Replicas, ids("0.2 0.3 0.4 0.5")) || !d[1].Left {
+		t.Errorf("devices are %+v", d)
+	}
+}
+
+func TestWithdrawOfReplicas(t *testing.T) {
+	inv := cut(nil, nil)
+	before := Plan(inv, testKind, config.MIGNone, replicas(2))
+	inv.GPUs[1].Fault = "lost"
+	after := Retain(before, Plan(inv, testKind, config.MIGNone, nil), always)
+	if got, want := slots(Withdraw(before, after)), "gpu: GPU-0::0! GPU-0::1! GPU-1::0! GPU-1::1!"; got[0] != want {
+		t.Errorf("got %q, want %q", got[0], want)
+	}
+}
+
+func TestChangesTellOfADeviceOnce(t *testing.T) {
+	inv := cut(nil, nil)
+	before := Plan(inv, testKind, config.MIGNone, replicas(9))
+	inv.GPUs[1].Fault = "lost"
+	changes := Changes(before, Plan(inv, testKind, config.MIGNone, replicas(9)))
+	if len(changes) != 1 || changes[0].New || changes[0].Device.ID != "GPU-1" {
+		t.Errorf("changes are %+v", changes)
+	}
+}
+
+func TestAdoptReplicas(t *testing.T) {
+	for _, tc := range []struct {
+		what  string
+		rules config.Resources
+		held  string
+		want  string
+	}{
+		{"listed", replicas(2), "0.1", "gpu: GPU-0::0 GPU-0::1"},
+		{"of more replicas than there are now", replicas(2), "0.3", "gpu: GPU-0::0 GPU-0::1 GPU-0::3!"},
+		{"of a GPU that is not shared now", nil, "0.3", "gpu: GPU-0! GPU-0::3!"},
+		{"of a GPU that was not shared", replicas(2), "0", "gpu: GPU-0::0! GPU-0::1! GPU-0!"},
+		{"gone", replicas(2), "7.1", "gpu: GPU-0::0 GPU-0::1 GPU-7::1!"},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			now := Plan(cut(nil), testKind, config.MIGNone, tc.rules)
+			adopted := Adopt(now, GPUResource, ids(tc.held)[0], testKind)
+			for range 2 {
+				if got := slots(adopted); got[0] != tc.want {
+					t.Errorf("got %q, want %q", got[0], tc.want)
+				}
+				adopted = Retain(adopted, now, always)
+			}
+			for _, d := range adopted[0].Devices {
+				if d.CDIName != testKind+"="+d.ID || strings.Contains(d.ID, replicaMark) {
+					t.Errorf("%+v cannot be resolved", d)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkPreferReplicas(b *testing.B) {
+	r := shared("8 on an NVSwitch", 10)
+	var available []string
+	for _, d := range r.Devices {
+		available = append(available, d.Replicas...)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.Prefer(available, nil, 4); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
