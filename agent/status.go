@@ -54,13 +54,25 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	now.Kubelet.PodsTrouble = trouble(err)
 	now.Devices = slices.Clone(now.Devices)
 	for i, d := range now.Devices {
-		for _, h := range held {
-			if h.Resource == d.Resource && h.Device == d.ID {
-				now.Devices[i].HeldBy = &status.Holder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container}
-			}
-		}
+		now.Devices[i].HeldBy = holdersOf(d, held)
 	}
 	return now
+}
+
+// holdersOf are the containers that hold a device, each once, however many of its
+// replicas it has.
+func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder) {
+	ids := d.Replicas
+	if ids == nil {
+		ids = []string{d.ID}
+	}
+	for _, h := range held {
+		holder := status.Holder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container}
+		if h.Resource == d.Resource && slices.Contains(ids, h.Device) && !slices.Contains(holders, holder) {
+			holders = append(holders, holder)
+		}
+	}
+	return holders
 }
 
 const (

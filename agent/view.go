@@ -66,7 +66,7 @@ func (n *node) publish(parts cdi.Parts) {
 	for _, r := range n.listed {
 		plugins = append(plugins, n.plugins[r.Name])
 		for _, d := range r.Devices {
-			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Fault: n.fault(d, before)})
+			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Replicas: d.Replicas, Fault: n.fault(d, before)})
 		}
 	}
 	n.agent.view.node.Store(now)
@@ -100,7 +100,8 @@ const (
 	faultDriver     = "driver"      // the driver is not there, or not whole
 	faultSpec       = "spec"        // the CDI spec cannot be written, or cannot be used
 	faultDeviceNode = "device_node" // its device node is missing, or another's
-	faultMIG        = "mig"         // its GPU is cut as mig.strategy has no use for, or was just cut anew
+	faultConfig     = "config"      // the GPUs are not as mig.strategy or resources would have them
+	faultWaits      = "waits"       // a pod may hold what it was before: it is cut or shared anew
 	faultLeft       = "left"        // it is no longer offered, but a pod may hold it
 )
 
@@ -111,8 +112,10 @@ func (n *node) category(d allocator.Device) string {
 		return h.Category
 	case d.Left:
 		return faultLeft
+	case d.Waits:
+		return faultWaits
 	case n.offered.Fault(d.ID) == "":
-		return faultMIG
+		return faultConfig
 	case d.Fault == cmp.Or(n.known.Fault(d.ID), n.known.Fault(d.GPU)):
 		return faultUnreadable
 	case n.driverErr != nil:

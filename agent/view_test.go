@@ -11,7 +11,7 @@ func TestTheDocumentHasTheCategories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, category := range []string{faultUnreadable, faultDriver, faultSpec, faultDeviceNode, faultMIG, faultLeft} {
+	for _, category := range []string{faultUnreadable, faultDriver, faultSpec, faultDeviceNode, faultConfig, faultWaits, faultLeft} {
 		if !strings.Contains(string(text), " | `"+category+"` | ") {
 			t.Errorf("docs/health.md does not tell the category %s", category)
 		}

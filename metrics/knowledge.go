@@ -22,8 +22,8 @@ var (
 	reloaded  = describe("gpucdi_config_last_reload_successful", "1 while the config's file is what holds; 0 when it was refused.")
 	loaded    = describe("gpucdi_config_last_reload_success_timestamp_seconds", "When the config was last taken up.")
 	links     = describe("gpucdi_link_healthy", "1 while a link of the chain from the driver to the kubelet holds: driver, spec, runtime, kubelet.", "link")
-	devices   = describe("gpucdi_devices", "Devices by health; the reason is a category of docs/health.md, empty when healthy.", "resource", "health", "reason")
-	allocated = describe("gpucdi_device_allocated", "1 for each device that a container holds, by the kubelet's word.",
+	devices   = describe("gpucdi_devices", "GPUs and MIG devices by health, however many share them; the reason is a category of docs/health.md, empty when healthy.", "resource", "health", "reason")
+	allocated = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that a container holds, by the kubelet's word.",
 		"resource", "device", "gpu", "namespace", "pod", "container")
 
 	gpuInfo     = describe("gpucdi_gpu_info", "What a GPU is; always 1.", "gpu", "index", "product", "pci_bus_id", "driver")
@@ -97,6 +97,11 @@ func truth(holds bool) float64 {
 func (s sink) devices(n status.Node) {
 	type kind struct{ resource, health, reason string }
 	count := map[kind]int{}
+	type share struct {
+		resource, device string
+		holder           status.Holder
+	}
+	told := map[share]bool{} // of a device's replicas, some may be listed apart
 	for _, r := range n.Kubelet.Resources {
 		count[kind{r.Name, "healthy", ""}] = 0 // to be seen when there is none
 	}
@@ -106,8 +111,11 @@ func (s sink) devices(n status.Node) {
 		} else {
 			count[kind{d.Resource, "unhealthy", d.Fault.Category}]++
 		}
-		if h := d.HeldBy; h != nil {
-			s.gauge(allocated, 1, d.Resource, d.ID, d.GPU, h.Namespace, h.Pod, h.Container)
+		for _, h := range d.HeldBy {
+			if one := (share{d.Resource, d.ID, h}); !told[one] {
+				told[one] = true
+				s.gauge(allocated, 1, d.Resource, d.ID, d.GPU, h.Namespace, h.Pod, h.Container)
+			}
 		}
 	}
 	for k, n := range count {

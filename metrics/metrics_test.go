@@ -41,7 +41,11 @@ func full(context.Context) status.Node {
 			{GPU: gpu.GPU{UUID: "GPU-b"}},
 		},
 		Devices: []status.Device{
-			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", HeldBy: &status.Holder{Namespace: "default", Pod: "pod", Container: "main"}},
+			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", HeldBy: []status.Holder{
+				{Namespace: "default", Pod: "pod", Container: "main"}, {Namespace: "default", Pod: "other", Container: "main"}}},
+			// One that holds a replica of each row holds one GPU.
+			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", Fault: &status.Fault{Category: "left"}, HeldBy: []status.Holder{
+				{Namespace: "default", Pod: "pod", Container: "main"}}},
 			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
 			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
 		},
@@ -79,6 +83,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="other",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_link_healthy{link="runtime"} 0`,
 		`gpucdi_link_healthy{link="kubelet"} 1`,
 		`gpucdi_gpu_info{driver="580.95.05",gpu="GPU-a",index="3",pci_bus_id="0000:18:00.0",product="NVIDIA H100"} 1`,

@@ -66,14 +66,15 @@ type Resource struct {
 	Trouble    string    `json:"trouble,omitempty"`
 }
 
-// Device is one unit that the kubelet can hand out.
+// Device is a GPU or MIG device that the kubelet can hand out.
 type Device struct {
-	ID       string  `json:"id"`
-	Index    string  `json:"index"` // what people call it: "5" a GPU, "5:1" a MIG device of it
-	Resource string  `json:"resource"`
-	GPU      string  `json:"gpu"`             // the UUID of the physical one
-	Fault    *Fault  `json:"fault,omitempty"` // nil when it is healthy
-	HeldBy   *Holder `json:"heldBy,omitempty"`
+	ID       string   `json:"id"`
+	Index    string   `json:"index"` // what people call it: "5" a GPU, "5:1" a MIG device of it
+	Resource string   `json:"resource"`
+	GPU      string   `json:"gpu"`                // the UUID of the physical one
+	Replicas []string `json:"replicas,omitempty"` // what the kubelet calls one that is shared; else it is the ID
+	Fault    *Fault   `json:"fault,omitempty"`    // nil when it is healthy
+	HeldBy   []Holder `json:"heldBy,omitempty"`
 }
 
 // Fault is why a device cannot be given out.

@@ -22,9 +22,10 @@ var someNode = status.Node{
 			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-d", Profile: "1g.5gb", MemoryBytes: 5 << 30}}}},
 	},
 	Devices: []status.Device{
-		{ID: "GPU-a", GPU: "GPU-a", Index: "0", Resource: "nvidia.com/gpu", HeldBy: &status.Holder{Namespace: "default", Pod: "pod", Container: "main"}},
+		{ID: "GPU-a", GPU: "GPU-a", Index: "0", Resource: "nvidia.com/gpu", HeldBy: []status.Holder{{Namespace: "default", Pod: "pod", Container: "main"}}},
 		{ID: "GPU-b", GPU: "GPU-b", Index: "11", Resource: "nvidia.com/gpu", Fault: &status.Fault{Reason: "XID 79: off the bus", Heals: "a reboot", Since: time.Now()}},
-		{ID: "MIG-d", GPU: "GPU-c", Index: "12:0", Resource: "nvidia.com/mig-1g.5gb"},
+		{ID: "MIG-d", GPU: "GPU-c", Index: "12:0", Resource: "nvidia.com/mig-1g.5gb", Replicas: []string{"MIG-d::0", "MIG-d::1"},
+			HeldBy: []status.Holder{{Namespace: "default", Pod: "a", Container: "b"}, {Namespace: "default", Pod: "c", Container: "d"}}},
 	},
 	Unreadable: []gpu.Unreadable{{Index: 5, Fault: "no answer"}},
 }
@@ -48,7 +49,7 @@ func TestStatusTablesLineUp(t *testing.T) {
 			for row, cells := range map[int][]string{
 				1: {"NVIDIA H100", "80.0 GiB", "nvidia.com/gpu", "healthy", "default/pod/main"},
 				2: {"-", "0.0 GiB", "nvidia.com/gpu", "unhealthy", "-"},
-				3: {"NVIDIA A100 MIG 1g.5gb", "5.0 GiB", "nvidia.com/mig-1g.5gb", "healthy", "-"},
+				3: {"NVIDIA A100 MIG 1g.5gb", "5.0 GiB", "nvidia.com/mig-1g.5gb ×2", "healthy", "default/a/b, default/c/d"},
 			} {
 				for i, head := range []string{"PRODUCT", "MEMORY", "RESOURCE", "HEALTH", "POD"} {
 					at := utf8.RuneCountInString(rows[0][:strings.Index(rows[0], head)])

@@ -101,11 +101,11 @@ func columnsOf(wide bool, paint func(string, colour) string) []column {
 		{"MEMORY", func(n status.Node, d status.Device) string {
 			return fmt.Sprintf("%.1f GiB", float64(n.MemoryBytes(d))/(1<<30))
 		}},
-		{"RESOURCE", func(_ status.Node, d status.Device) string { return d.Resource }},
+		{"RESOURCE", func(_ status.Node, d status.Device) string { return offered(d) }},
 		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) string {
 			return state(reason(d), "healthy", "unhealthy", paint)
 		}},
-		{"POD", func(_ status.Node, d status.Device) string { return holder(d.HeldBy) }},
+		{"POD", func(_ status.Node, d status.Device) string { return holders(d) }},
 	}
 	if wide {
 		columns = append(columns, []column{
@@ -149,11 +149,20 @@ func heals(f *status.Fault) string {
 	return orDash(f.Heals)
 }
 
-func holder(h *status.Holder) string {
-	if h == nil {
-		return "-"
+// offered is the resource of a device, and how many times it is offered as that.
+func offered(d status.Device) string {
+	if n := len(d.Replicas); n > 0 {
+		return fmt.Sprintf("%s ×%d", d.Resource, n)
 	}
-	return h.Namespace + "/" + h.Pod + "/" + h.Container
+	return d.Resource
+}
+
+func holders(d status.Device) string {
+	var names []string
+	for _, h := range d.HeldBy {
+		names = append(names, h.Namespace+"/"+h.Pod+"/"+h.Container)
+	}
+	return orDash(strings.Join(names, ", "))
 }
 
 func measured(value *float64, times float64, unit string) string {

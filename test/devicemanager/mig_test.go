@@ -341,7 +341,7 @@ func TestStatusOfMIGDevices(t *testing.T) {
 		}
 	}
 	n.configure(t, "mig: {strategy: none}")
-	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="mig",resource="nvidia.com/gpu"} 5`)
+	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="config",resource="nvidia.com/gpu"} 5`)
 	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="left",resource="nvidia.com/mig-3g.20gb"} 3`)
 	k.awaits(t, offer{gpuResource: "3 of 8", small: "0 of 0", middle: "0 of 0", large: "0 of 0"})
 }

@@ -60,7 +60,8 @@ type deviceStatus struct {
 		Category, Reason, Heals string
 		Since                   time.Time
 	}
-	HeldBy *struct{ Namespace, Pod, Container string }
+	Replicas []string
+	HeldBy   []struct{ Namespace, Pod, Container string }
 }
 
 func (n *node) statusText(t *testing.T, args ...string) string {
@@ -165,7 +166,7 @@ func TestStatus(t *testing.T) {
 		if d.Fault != nil || d.Resource != string(gpuResource) || d.GPU != d.ID {
 			t.Errorf("device %+v", d)
 		}
-		if h := d.HeldBy; h != nil {
+		for _, h := range d.HeldBy {
 			holders++
 			if h.Namespace != "default" || h.Pod != "holder" || h.Container != "main" {
 				t.Errorf("%s is held by %+v", d.ID, h)
