@@ -55,7 +55,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 			Env:         []string{hideGPUs},
 			DeviceNodes: deviceNodes(parts.Control),
 			Mounts:      mounts(parts),
-			Hooks:       hooks(parts),
+			Hooks:       hooks(inv, parts),
 		},
 	}
 	var all []Node
@@ -168,13 +168,20 @@ func mounts(parts Parts) []*specs.Mount {
 const hookTimeout = 10
 
 // hooks are none, unless somebody wants the libraries in the image's ld.so.cache, too.
-func hooks(parts Parts) []*specs.Hook {
+func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 	if parts.Hook == "" {
 		return nil
 	}
 	args := []string{path.Base(parts.Hook)}
+	if takeNewerCUDA(inv, parts) {
+		args = append(args, "--driver-version="+inv.Driver.Version)
+	}
 	for _, l := range parts.Libraries {
-		args = append(args, path.Join(loaderDirs(l.Machine)[0], l.SONAME))
+		for _, name := range append([]string{l.SONAME}, l.Also...) {
+			if path.Base(name) == name { // the cache is asked for nothing else
+				args = append(args, path.Join(loaderDirs(l.Machine)[0], name))
+			}
+		}
 	}
 	return []*specs.Hook{{
 		HookName: "createContainer",
@@ -185,6 +192,15 @@ func hooks(parts Parts) []*specs.Hook {
 		Env:     []string{"LC_ALL=C"},
 		Timeout: new(hookTimeout),
 	}}
+}
+
+// takeNewerCUDA says whether the GPUs work with a libcuda that is newer than the driver. CUDA
+// refuses it on GeForce and TITAN (CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE).
+func takeNewerCUDA(inv *gpu.Inventory, parts Parts) bool {
+	return !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
+		_, given := parts.GPUs[g.UUID]
+		return given && (strings.Contains(g.Product, "GeForce") || strings.Contains(g.Product, "TITAN"))
+	})
 }
 
 // loaderDirs are the directories that dynamic loaders search without any

@@ -156,11 +156,43 @@ func TestBuildWithHook(t *testing.T) {
 	if hook.HookName != "createContainer" || hook.Path != p.Hook || hook.Timeout == nil {
 		t.Errorf("hook %+v", hook)
 	}
-	want := []string{"gpucdi-hook", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}
+	const dir = "/usr/lib/x86_64-linux-gnu/"
+	want := []string{
+		"gpucdi-hook", "--driver-version=" + driverVersion,
+		dir + "libnvidia-ml.so.1", dir + "libcuda.so.1", dir + "libcuda.so",
+	}
 	if !slices.Equal(hook.Args, want) {
 		t.Errorf("arguments %q, want %q", hook.Args, want)
 	}
 	if len(hook.Env) == 0 {
 		t.Error("a hook without an environment may get the image's")
+	}
+}
+
+// CUDA's forward-compatibility libraries refuse GPUs that are not meant for data centers.
+func TestTheHookLeavesNewerCUDAToGPUsThatTakeIt(t *testing.T) {
+	inv := *inventory
+	inv.GPUs = slices.Clone(inventory.GPUs)
+	for _, tc := range []struct {
+		a, b string // products
+		left string // a GPU that the spec is not of
+		want bool
+	}{
+		{"NVIDIA H100 80GB HBM3", "NVIDIA RTX A6000", "", true},
+		{"NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090", "", false},
+		{"NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090", "GPU-b", true},
+		{"NVIDIA TITAN V", "Tesla T4", "GPU-b", false},
+	} {
+		inv.GPUs[0].Product, inv.GPUs[1].Product = tc.a, tc.b
+		p := parts()
+		p.Hook = "/opt/gpucdi/gpucdi-hook"
+		delete(p.GPUs, tc.left)
+		spec, err := cdi.Build(cdi.AgentKind, &inv, p, []cdi.Name{cdi.ByUUID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.HasPrefix(spec.ContainerEdits.Hooks[0].Args[1], "--driver-version="); got != tc.want {
+			t.Errorf("%s and %s, without %q: %t", tc.a, tc.b, tc.left, got)
+		}
 	}
 }

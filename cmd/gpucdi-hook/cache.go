@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path"
@@ -49,24 +48,10 @@ func addToCache(root *os.File, libraries []string) error {
 
 // readCache reads the cache in dir; one that is not there is empty.
 func readCache(dir *os.File) (*ldcache.Cache, error) {
-	// The handle does not open the file: that of a device would do something.
-	handle, err := openBelow(dir, cacheName, unix.O_NOFOLLOW)
+	file, err := openFile(dir, cacheName, unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		return new(ldcache.Cache), nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	info, err := handle.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("it is no regular file: %s", info.Mode())
-	}
-	// What the handle stands for, whatever has its name by now.
-	file, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", handle.Fd()))
 	if err != nil {
 		return nil, err
 	}

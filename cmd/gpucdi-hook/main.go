@@ -1,16 +1,20 @@
 // Command gpucdi-hook is an OCI createContainer hook for images that ask the cache of dynamic
 // libraries: it adds the libraries in its arguments, which are paths in the container, to the
-// container's /etc/ld.so.cache. That is all that it does. It runs nothing, takes nothing from
-// its environment, and changes that one file; docs/decisions/0007 says what bounds it.
+// container's /etc/ld.so.cache, or those of the image's own CUDA that are newer and work on the
+// driver. That is all that it does. It runs nothing, takes nothing from its environment, and
+// changes that one file; docs/decisions/0007 says what bounds it.
 package main
 
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -26,8 +30,8 @@ const maxState = 16 << 20
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stderr)) }
 
-func run(libraries []string, state io.Reader, stderr io.Writer) int {
-	if err := hook(libraries, state); err != nil {
+func run(args []string, state io.Reader, stderr io.Writer) int {
+	if err := hook(args, state); err != nil {
 		fmt.Fprintf(stderr, "gpucdi-hook: adding the driver's libraries to the container's /%s/%s: %v "+
 			"(mend the image, or leave the hook out of the CDI spec)\n", cacheDir, cacheName, err)
 		return exitFailed
@@ -35,9 +39,10 @@ func run(libraries []string, state io.Reader, stderr io.Writer) int {
 	return exitDone
 }
 
-func hook(libraries []string, state io.Reader) error {
-	if len(libraries) == 0 {
-		return errors.New("no libraries are given")
+func hook(args []string, state io.Reader) error {
+	driver, libraries, err := parseArgs(args)
+	if err != nil {
+		return err
 	}
 	dir, err := rootDir(state)
 	if err != nil {
@@ -48,7 +53,38 @@ func hook(libraries []string, state io.Reader) error {
 		return err
 	}
 	defer root.Close()
+	if driver != nil {
+		libraries = prefer(compatLibraries(root, driver), libraries)
+	}
 	return addToCache(root, libraries)
+}
+
+// parseArgs returns the driver's version, which is nil where the image's own CUDA is not to be
+// looked at, and the driver's libraries.
+func parseArgs(args []string) (driver version, libraries []string, err error) {
+	flags := flag.NewFlagSet("gpucdi-hook", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Func("driver-version", "", func(text string) (err error) {
+		driver, err = parseVersion(text)
+		return err
+	})
+	if err := flags.Parse(args); err != nil {
+		return nil, nil, err
+	}
+	if flags.NArg() == 0 {
+		return nil, nil, errors.New("no libraries are given")
+	}
+	return driver, flags.Args(), nil
+}
+
+// prefer returns libraries, with those others that have no such name.
+func prefer(libraries, others []string) []string {
+	for _, other := range others {
+		if !slices.ContainsFunc(libraries, func(l string) bool { return path.Base(l) == path.Base(other) }) {
+			libraries = append(libraries, other)
+		}
+	}
+	return libraries
 }
 
 // rootDir returns the container's root file system as the host sees it. The OCI state does not

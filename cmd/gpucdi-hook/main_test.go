@@ -134,16 +134,20 @@ func TestHookKeepsToTheRoot(t *testing.T) {
 func TestHookExplainsItsInput(t *testing.T) {
 	_, state := bundle(t)
 	for _, tc := range []struct {
-		libraries   []string
+		args        []string
 		state, says string
 	}{
 		{nil, state, "no libraries"},
+		{[]string{"--driver-version=580", library}, "", "OCI state"},
+		{[]string{"--driver-version=580"}, state, "no libraries"},
+		{[]string{"--driver-version=new", library}, state, `"new"`},
+		{[]string{"--verbose", library}, state, "-verbose"},
 		{[]string{library}, "", "OCI state"},
 		{[]string{library}, `{"bundle":"here"}`, `"here"`},
 		{[]string{library}, `{"bundle":"/nowhere"}`, "/nowhere/config.json"},
 	} {
-		if err := hook(tc.libraries, strings.NewReader(tc.state)); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%q, %q: %v", tc.libraries, tc.state, err)
+		if err := hook(tc.args, strings.NewReader(tc.state)); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%q, %q: %v", tc.args, tc.state, err)
 		}
 	}
 }

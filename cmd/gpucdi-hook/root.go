@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -40,3 +42,44 @@ func openBelow(dir *os.File, name string, flags uint64) (*os.File, error) {
 	}
 	return nil, &os.PathError{Op: "open within the container", Path: name, Err: unix.EAGAIN}
 }
+
+// openFile opens a regular file below a directory for reading.
+func openFile(dir *os.File, name string, flags uint64) (*os.File, error) {
+	// The handle does not open the file: that of a device would do something.
+	handle, err := openBelow(dir, name, flags)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	info, err := handle.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("it is no regular file: %s", info.Mode())
+	}
+	return os.Open(procPath(handle))
+}
+
+// listBelow returns the names in a directory below another one, at most a number of them, in
+// any order.
+func listBelow(dir *os.File, name string, limit int) ([]string, error) {
+	handle, err := openBelow(dir, name, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	opened, err := os.Open(procPath(handle))
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	names, err := opened.Readdirnames(limit)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return names, nil
+}
+
+// procPath leads to what a handle stands for, whatever has its name by now.
+func procPath(handle *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", handle.Fd()) }
