@@ -25,6 +25,9 @@ import (
 // have a directory of that name themselves, so that a runtime that stays inside finds something.
 const victim = "/srv/host"
 
+// newerCUDA is a file of the host that the hook would take if an image had it.
+const newerCUDA = victim + "/libcuda.so.999.10.01"
+
 // hostCache is the host's own file of that name, which no image may reach.
 const hostCache = "/etc/ld.so.cache"
 
@@ -47,6 +50,11 @@ var attacks = []attack{
 		image: debian(linked("/usr/lib64", "/proc/1/root"+victim))},
 	{name: "`/usr/local/cuda/compat` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2025-23359",
 		image: debian(link("/usr/local/cuda/compat", victim))},
+	{name: "`/usr/local/cuda/compat` has links to files of the host", advisories: "CVE-2024-0132, CVE-2025-23359",
+		image: debian(shell(`mkdir -p usr/local/cuda/compat; cd usr/local/cuda/compat; ln -s "$1" libcuda.so.1; ln -s "/proc/1/root$1" libcuda.so`, newerCUDA))},
+	{name: "`/usr/local/cuda/compat` has hostile names, pipes and links beside a newer libcuda", advisories: "CVE-2024-0134, CVE-2025-23359",
+		image: debian(shell(`mkdir -p usr/local/cuda/compat; cd usr/local/cuda/compat; cp "$1" .; ln -s "$(basename "$1")" libcuda.so.1
+			ln -s "../../../../../../../../$1" libclimbs.so; ln -s "/proc/1/root$1" libleads.so; mkfifo libpipe.so; mkdir libdir.so; touch "$(printf 'lib\n%%n.so')"`, newerCUDA))},
 	{name: "`/etc` is a link to a directory of the host", advisories: "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267",
 		image: debian(linked("/etc", victim))},
 	{name: "`/etc` leads to the host by `/proc/1/root`", advisories: "CVE-2024-0133, CVE-2025-23267",
@@ -68,14 +76,19 @@ var attacks = []attack{
 	{name: "the image has an `ldconfig` of its own", advisories: "CVE-2024-0135, CVE-2024-0137", image: debian(ownLdconfig)},
 	{name: "`/usr/lib64` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2024-0133, CVE-2025-23359",
 		image: debian(swapped("/usr/lib64")), races: true},
+	{name: "`/usr/local/cuda/compat` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23359",
+		image: debian(func(t *testing.T, m *container.Machine, b *container.Bundle) {
+			compatCUDA("99.0", "999.10.01")(t, m, b)
+			swapped("/usr/local/cuda/compat")(t, m, b)
+		}), races: true},
 	{name: "`/etc` turns into a link meanwhile, and back", advisories: "CVE-2024-0133, CVE-2025-23267",
 		image: debian(swapped("/etc")), races: true},
 	{name: "`/etc/ld.so.cache` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: debian(swapped("/etc/ld.so.cache")), races: true},
 }
 
-// rounds is how often a race is run.
-const rounds = 5
+// rounds is how often a race is run, with each runtime, with and without the hook.
+const rounds = 50
 
 func TestContainment(t *testing.T) {
 	m := start(t, container.Config{})
@@ -114,13 +127,7 @@ func TestContainment(t *testing.T) {
 // run returns what comes of starting the image. One that starts has its GPUs.
 func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtime) string {
 	if a.races {
-		for i := range rounds {
-			t.Run(fmt.Sprint(i), func(t *testing.T) {
-				if _, err := a.image.run(t, m, runtime, 2, 5); err != nil {
-					t.Log(err)
-				}
-			})
-		}
+		a.race(t, m, runtime)
 		return "starts or is refused"
 	}
 	v, err := a.image.run(t, m, runtime, 2, 5)
@@ -132,6 +139,21 @@ func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtim
 		v.expect("cuda", []string{"libcuda.so.1"}, "2")
 	}
 	return "starts"
+}
+
+// race starts the image over and over while it changes. What runs in it ends at once.
+func (a attack) race(t *testing.T, m *container.Machine, runtime container.Runtime) {
+	a.image.spec = func(s *specs.Spec) { s.Process.Args = []string{"/bin/true"} }
+	bundle, _ := a.image.bundle(t, m, 2, 5)
+	ran := 0
+	for i := range rounds {
+		if _, err := m.Output(t.Context(), string(runtime), "run", "--bundle", bundle.Dir, fmt.Sprint("race-", i)); err == nil {
+			ran++
+		} else {
+			t.Log(err)
+		}
+	}
+	t.Logf("%d of %d times it ran", ran, rounds)
 }
 
 // The comparison would be worth nothing if it did not see what it is to see.
@@ -170,8 +192,12 @@ func makeVictim(t *testing.T, m *container.Machine) {
 		os.WriteFile(filepath.Join(dir, "file"), []byte("of the host\n"), 0o600),
 		os.WriteFile(filepath.Join(dir, "directory/file"), []byte("of the host, too\n"), 0o600),
 		os.Symlink("file", filepath.Join(dir, "link")),
+		os.Symlink(filepath.Base(newerCUDA), filepath.Join(dir, "libcuda.so.1")),
 	)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Output(t.Context(), "cp", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", newerCUDA); err != nil {
 		t.Fatal(err)
 	}
 	// Copies of the machine's, which others may replace meanwhile.

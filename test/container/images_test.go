@@ -3,13 +3,11 @@ package container_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +77,12 @@ var matrix = []image{
 	{name: "the same, root read-only", root: images.Debian12, finds: itsOwn, hook: theDrivers, both: refused,
 		alter: staleCUDA, spec: readOnly,
 		why: "crun makes the root read-only before the hook, which then refuses what would get another libcuda"},
+	{name: "Debian 12 with a CUDA that is newer than the driver, and its `compat` libraries", root: images.Debian12, finds: theDrivers, hook: itsOwn,
+		alter: compatCUDA("99.0", "999.10.01"),
+		why:   "no loader looks into `/usr/local/cuda/compat`; the hook does"},
+	{name: "the same with an older CUDA", root: images.Debian12, finds: theDrivers,
+		alter: compatCUDA("9.0", "384.81"),
+		why:   "CUDA works with any newer driver"},
 	{name: "musl", root: images.Musl, finds: nothing,
 		why: "the driver's libraries are linked against glibc; musl does not search their directories"},
 }
@@ -156,15 +160,20 @@ func (i image) check(t *testing.T, m *container.Machine, runtime container.Runti
 	}
 	v.checkNodes([]int{2, 5}, opens...)
 	v.expect("cuda", []string{"libcuda.so.1"}, cuda)
+	if hook && i.finds != nothing {
+		v.expect("cuda", []string{"libcuda.so"}, cuda)
+	}
 	v.expect("nvml", []string{"libnvidia-ml.so.1"}, nvml)
 	if i.root == images.Debian12 || i.root == images.Debian13 { // the others have no ldconfig
-		v.checkCache(hook && (runtime == container.Runc || !v.spec.Root.Readonly))
+		written := hook && (runtime == container.Runc || !v.spec.Root.Readonly)
+		cached := written && i.found(runtime, hook) != itsOwn
+		v.checkCache(map[string]bool{"libcuda.so.1": cached, "libcuda.so": cached, "libnvidia-ml.so.1": written})
 	}
 }
 
-// checkCache looks for the driver's libraries in what ldconfig -p prints; what the image had
-// there stays.
-func (v *view) checkCache(want bool) {
+// checkCache looks which of some libraries are the driver's in what ldconfig -p prints; what the
+// image had there stays.
+func (v *view) checkCache(want map[string]bool) {
 	v.t.Helper()
 	libraries := map[string]string{}
 	for _, line := range v.exec("ldconfig", "-p") {
@@ -173,7 +182,7 @@ func (v *view) checkCache(want bool) {
 		}
 	}
 	const dir = "/usr/lib/x86_64-linux-gnu/"
-	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+	for name, want := range want {
 		if is := libraries[name] == dir+name; is != want {
 			v.t.Errorf("ldconfig -p has %s at %q, want the driver's: %t", name, libraries[name], want)
 		}
@@ -193,6 +202,22 @@ func readOnly(s *specs.Spec) { s.Root.Readonly = true }
 // run starts a container of the image with some GPUs. The error is the runtime's.
 func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime, gpus ...int) (*view, error) {
 	t.Helper()
+	bundle, spec := i.bundle(t, m, gpus...)
+	c, err := bundle.Run(t.Context(), runtime)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := c.Remove(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return &view{t, c, m.Driver.State().GPUs, spec}, nil
+}
+
+// bundle makes a bundle of the image with some GPUs.
+func (i image) bundle(t *testing.T, m *container.Machine, gpus ...int) (*container.Bundle, *specs.Spec) {
+	t.Helper()
 	all := m.Driver.State().GPUs
 	var devices []string
 	for _, gpu := range gpus {
@@ -209,23 +234,15 @@ func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime
 	if err != nil {
 		t.Fatal(err)
 	}
-	remove := []func(context.Context) error{bundle.Remove}
 	t.Cleanup(func() {
-		for _, remove := range slices.Backward(remove) {
-			if err := remove(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
+		if err := bundle.Remove(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
 		}
 	})
 	if i.alter != nil {
 		i.alter(t, m, bundle)
 	}
-	c, err := bundle.Run(t.Context(), runtime)
-	if err != nil {
-		return nil, err
-	}
-	remove = append(remove, c.Remove)
-	return &view{t, c, all, spec}, nil
+	return bundle, spec
 }
 
 // The user namespace of a pod with hostUsers: false.
@@ -266,15 +283,32 @@ func showWholeKernel(t *testing.T, m *container.Machine) {
 // staleCUDA gives an image a libcuda of its own that its cache knows.
 func staleCUDA(t *testing.T, _ *container.Machine, b *container.Bundle) {
 	const dir = "/opt/cuda"
-	err := errors.Join(
-		os.MkdirAll(b.Path(dir), 0o755),
-		container.Compile(t.Context(), "cc", "stale.c", b.Path(path.Join(dir, "libcuda.so.1")), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"),
-		os.WriteFile(b.Path("/etc/ld.so.conf.d/000-cuda.conf"), []byte(dir+"\n"), 0o600),
-	)
-	if err != nil {
+	putCUDA(t, b, path.Join(dir, "libcuda.so.1"))
+	if err := os.WriteFile(b.Path("/etc/ld.so.conf.d/000-cuda.conf"), []byte(dir+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "ldconfig", "-r", filepath.Clean(b.Path("/"))).CombinedOutput(); err != nil {
 		t.Fatalf("making the image's cache: %v\n%s", err, out)
+	}
+}
+
+// compatCUDA gives an image the forward-compatibility libraries of a CUDA, as NVIDIA's packages
+// do.
+func compatCUDA(cuda, driver string) alter {
+	return func(t *testing.T, m *container.Machine, b *container.Bundle) {
+		dir := "/usr/local/cuda-" + cuda + "/compat"
+		putCUDA(t, b, path.Join(dir, "libcuda.so."+driver))
+		shell(`ln -s "cuda-$1" usr/local/cuda; ln -s "libcuda.so.$2" ".$3/libcuda.so.1"; ln -s libcuda.so.1 ".$3/libcuda.so"`, cuda, driver, dir)(t, m, b)
+	}
+}
+
+// putCUDA puts a libcuda into an image.
+func putCUDA(t *testing.T, b *container.Bundle, file string) {
+	t.Helper()
+	if err := os.MkdirAll(path.Dir(b.Path(file)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := container.Compile(t.Context(), "cc", "stale.c", b.Path(file), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"); err != nil {
+		t.Fatal(err)
 	}
 }
