@@ -23,6 +23,7 @@ var (
 	loaded    = describe("gpucdi_config_last_reload_success_timestamp_seconds", "When the config was last taken up.")
 	links     = describe("gpucdi_link_healthy", "1 while a link of the chain from the driver to the kubelet holds: driver, spec, runtime, kubelet.", "link")
 	devices   = describe("gpucdi_devices", "GPUs and MIG devices by health, however many share them; the reason is a category of docs/health.md, empty when healthy.", "resource", "health", "reason")
+	free      = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that no container holds.", "resource")
 	allocated = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that a container holds, by the kubelet's word.",
 		"resource", "device", "gpu", "namespace", "pod", "container")
 
@@ -42,7 +43,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, links, devices, allocated,
+	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, links, devices, free, allocated,
 		gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
 		descs <- d
 	}
@@ -96,20 +97,23 @@ func truth(holds bool) float64 {
 
 func (s sink) devices(n status.Node) {
 	type kind struct{ resource, health, reason string }
-	count := map[kind]int{}
+	count, unheld := map[kind]int{}, map[string]int{}
 	type share struct {
 		resource, device string
 		holder           status.Holder
 	}
 	told := map[share]bool{} // of a device's replicas, some may be listed apart
 	for _, r := range n.Kubelet.Resources {
-		count[kind{r.Name, "healthy", ""}] = 0 // to be seen when there is none
+		count[kind{r.Name, "healthy", ""}], unheld[r.Name] = 0, 0 // to be seen when there is none
 	}
 	for _, d := range n.Devices {
 		if d.Fault == nil {
 			count[kind{d.Resource, "healthy", ""}]++
 		} else {
 			count[kind{d.Resource, "unhealthy", d.Fault.Category}]++
+		}
+		if d.Fault == nil && len(d.HeldBy) == 0 {
+			unheld[d.Resource]++
 		}
 		for _, h := range d.HeldBy {
 			if one := (share{d.Resource, d.ID, h}); !told[one] {
@@ -120,6 +124,9 @@ func (s sink) devices(n status.Node) {
 	}
 	for k, n := range count {
 		s.gauge(devices, float64(n), k.resource, k.health, k.reason)
+	}
+	for resource, n := range unheld {
+		s.gauge(free, float64(n), resource)
 	}
 }
 

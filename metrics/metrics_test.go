@@ -47,6 +47,7 @@ func full(context.Context) status.Node {
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", Fault: &status.Fault{Category: "left"}, HeldBy: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}}},
 			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
+			{ID: "GPU-d", Resource: "nvidia.com/gpu", GPU: "GPU-d"},
 			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
 		},
 	}
@@ -80,7 +81,8 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_build_info{version="v1"} 1`,
 		`gpucdi_config_last_reload_successful 1`,
 		`gpucdi_config_last_reload_success_timestamp_seconds 1.7e+09`,
-		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 2`,
+		`gpucdi_devices_free{resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="other",resource="nvidia.com/gpu"} 1`,

@@ -4,6 +4,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpucdi/gpucdi/test/readers"
 )
 
 func TestThePlainManifestIsTheChart(t *testing.T) {
@@ -43,6 +48,7 @@ func TestValues(t *testing.T) {
 		{"port=9999", []string{"containerPort: 9999", "--listen=:9999", "127.0.0.1:9999"}, []string{"9435"}},
 		{"podMonitor.enabled=true", []string{"kind: PodMonitor"}, nil},
 		{"podMonitor.enabled=false", nil, []string{"PodMonitor", "kind: Namespace"}},
+		{"podMonitor.labels.release=prometheus", nil, []string{"PodMonitor", "PrometheusRule", "dashboard"}},
 		{"config.health.quietPeriod=5m", []string{"    health:\n      quietPeriod: 5m"}, nil},
 		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
 		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
@@ -69,6 +75,42 @@ func TestValues(t *testing.T) {
 				t.Errorf("%s: %q is in\n%s", tc.set, part, out)
 			}
 		}
+	}
+}
+
+// The Prometheus operator's own types have every field, and no other.
+func TestTheOperatorReadsItsObjects(t *testing.T) {
+	for name, file := range map[string]string{"podMonitor": "podmonitor", "prometheusRule": "prometheusrule"} {
+		object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/"+file+".yaml",
+			"--set", name+".enabled=true", "--set", name+".labels.release=prometheus")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := readers.Operator(t.Context(), object); err != nil {
+			t.Errorf("%v\n%s", err, object)
+		}
+		wrong := strings.Replace(object, "spec:", "spec:\n  misspelled: 1", 1)
+		if err := readers.Operator(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "misspelled") {
+			t.Errorf("%v with\n%s", err, wrong)
+		}
+	}
+}
+
+func TestTheDashboardIsTheFile(t *testing.T) {
+	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/dashboard.yaml", "--set", "dashboard.enabled=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var configMap v1.ConfigMap
+	if err := yaml.UnmarshalStrict([]byte(object), &configMap); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile("../../deploy/gpucdi/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if configMap.Data["gpucdi.json"] != string(file) || configMap.Labels["grafana_dashboard"] != "1" {
+		t.Errorf("not the file, or not labelled:\n%s", object)
 	}
 }
 

@@ -1,0 +1,96 @@
+// Package readers asks the programs of others that read what gpucdi writes for a
+// cluster, above all Prometheus. Their code is built into programs of a module of
+// its own, foreign: each would bring this module other versions than Kubernetes'.
+package readers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// build returns one of the programs, which it builds into dir.
+func build(ctx context.Context, dir, name string, flags ...string) (string, error) {
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, name)
+	args := append([]string{"build", "-C", filepath.Join(module, "readers/foreign"), "-o", program}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./"+name)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
+	}
+	return program, nil
+}
+
+// ask builds a program, runs it in the directory in, and returns what it answers.
+func ask(ctx context.Context, name, in string, question []byte, flags ...string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "readers")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	program, err := build(ctx, dir, name, flags...)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Dir, cmd.Stdin = in, bytes.NewReader(question)
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	answer, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", name, err, complaints.String())
+	}
+	return answer, nil
+}
+
+// Scrapes is what Prometheus knows of a target.
+type Scrapes struct {
+	Scrapes []string          // what it answered, the latest last; 30 s lie between two
+	Target  map[string]string // its labels, which a metric's own win over
+}
+
+// Sample is one of those that a query results in.
+type Sample struct {
+	Labels map[string]string
+	Value  string
+}
+
+// Answer is what a query results in.
+type Answer struct {
+	Samples []Sample
+	Unknown []string // selectors of the query that no metric fits
+	Error   string
+}
+
+// Query evaluates queries with Prometheus's engine at the time of the last scrape.
+func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, error) {
+	question, err := json.Marshal(struct {
+		Scrapes
+		Queries []string
+	}{known, queries})
+	if err != nil {
+		return nil, err
+	}
+	text, err := ask(ctx, "promql", "", question)
+	if err != nil {
+		return nil, err
+	}
+	var answers []Answer
+	return answers, json.Unmarshal(text, &answers)
+}
+
+// Operator has the Prometheus operator's own types read an object, strictly.
+func Operator(ctx context.Context, object string) error {
+	_, err := ask(ctx, "operator", "", []byte(object))
+	return err
+}
