@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
 // core is what has to hold on every runtime; TestNode has the rest.
@@ -46,9 +47,12 @@ func knownHolder(t *testing.T, c *cluster) {
 }
 
 // TestContainerd17 starts with containerd as it comes, which has CDI off, and
-// mends that as the agent says. Its kubelet is where k0s has it.
+// mends that as the agent says. It is an old node: its kubelet is two releases
+// older than the control plane. And the kubelet is where k0s has it.
 func TestContainerd17(t *testing.T) {
-	c := startCluster(t, node.Config{Runtime: node.Containerd17(), KubeletDir: "/var/lib/k0s/kubelet"})
+	c := startCluster(t, node.Config{
+		Runtime: node.Containerd17(), Kubelet: tools.Kubelet134, KubeletDir: "/var/lib/k0s/kubelet",
+	})
 	advice := regexp.MustCompile(`msg="containerd v1\.7\.\d+ has CDI off: pods start without their GPUs; ` +
 		`set (.*) under (\[.*\]) in (\S+) and restart containerd"`)
 	var fix []string

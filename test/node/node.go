@@ -31,6 +31,8 @@ type Config struct {
 	Prepare func(context.Context, *box.Box) error
 	// Runtime is the node's container runtime, Containerd when it is not given.
 	Runtime Runtime
+	// Kubelet has the kubelet's program, that of the control plane's version when empty.
+	Kubelet tools.Tool
 	// KubeletDir is the kubelet's root directory, the usual one when empty.
 	KubeletDir string
 	// Images are made, while the programs are built, and imported besides the sandbox's and
@@ -77,7 +79,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		return err
 	})
 	var stages []stage
-	for _, p := range programs(cfg.Runtime) {
+	for _, p := range programs(cfg) {
 		stages = append(stages, stage{p.name, func(ctx context.Context) error {
 			dir, err := tools.Build(ctx, p.tool)
 			dirs = append(dirs, dir)
@@ -112,9 +114,14 @@ type program struct {
 	tool tools.Tool
 }
 
-// programs are built in this order, each in a stage of its own.
-func programs(r Runtime) []program {
-	return []program{{"Kubernetes", tools.Kube}, {r.Name, r.tool}, {"runc", tools.Runc}}
+// programs are built in this order, each in a stage of its own; of two that have a name, the later
+// one is installed.
+func programs(cfg Config) []program {
+	all := []program{{"Kubernetes", tools.Kube}, {cfg.Runtime.Name, cfg.Runtime.tool}, {"runc", tools.Runc}}
+	if cfg.Kubelet != "" {
+		all = append(all, program{string(cfg.Kubelet), cfg.Kubelet})
+	}
+	return all
 }
 
 // A maker makes an image and returns its archive.

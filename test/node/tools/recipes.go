@@ -13,6 +13,8 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	switch t {
 	case Kube:
 		return kube(ctx)
+	case Kubelet134:
+		return pinned(ctx, t, kubelet134Version, "k8s.io/kubernetes/cmd/kubelet", kubernetesVersion(kubelet134Version))
 	case Containerd:
 		return containerd(t, "github.com/containerd/containerd/v2", containerdVersion), nil
 	case Containerd17:
@@ -37,7 +39,8 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 			flags: []string{"-ldflags", "-s -w"},
 		}, nil
 	case Nerdctl:
-		return nerdctl(ctx)
+		const m = "github.com/containerd/nerdctl/v2"
+		return pinned(ctx, t, nerdctlVersion, m+"/cmd/nerdctl", "-X "+m+"/pkg/version.Version="+nerdctlVersion)
 	case Pause:
 		return pause(ctx)
 	}
@@ -70,27 +73,30 @@ func kube(ctx context.Context) (*build, error) {
 	if err != nil {
 		return nil, err
 	}
-	const v = "k8s.io/component-base/version."
-	number := strings.Split(strings.TrimPrefix(versions[0], "v"), ".")
 	return &build{
 		tool: Kube, version: strings.Join(append(versions, source), "-"), in: in, packages: []string{"./node/kube"},
-		flags: []string{"-ldflags", fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s",
-			v, versions[0], number[0], number[1])},
+		flags: []string{"-ldflags", "-s -w " + kubernetesVersion(versions[0])},
 		links: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"},
 	}, nil
 }
 
-// nerdctl names a directory of its own repository in a replace, which its module lacks; a go.mod
-// of ours pins it instead.
-func nerdctl(ctx context.Context) (*build, error) {
+// kubernetesVersion is what tells a program of Kubernetes its version.
+func kubernetesVersion(version string) string {
+	const v = "k8s.io/component-base/version."
+	number := strings.Split(strings.TrimPrefix(version, "v"), ".")
+	return fmt.Sprintf("-X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s", v, version, number[0], number[1])
+}
+
+// pinned is for a program whose go.mod names directories of its own repository in replaces, which
+// its module lacks: one of ours, in the directory with the tool's name, pins it instead.
+func pinned(ctx context.Context, t Tool, version, pkg, settings string) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
 		return nil, err
 	}
-	const m = "github.com/containerd/nerdctl/v2"
 	return &build{
-		tool: Nerdctl, version: nerdctlVersion, in: filepath.Join(in, "node/tools/nerdctl"), packages: []string{m + "/cmd/nerdctl"},
-		flags: []string{"-ldflags", "-s -w -X " + m + "/pkg/version.Version=" + nerdctlVersion},
+		tool: t, version: version, in: filepath.Join(in, "node/tools", string(t)), packages: []string{pkg},
+		flags: []string{"-ldflags", "-s -w " + settings},
 	}, nil
 }
 

@@ -29,6 +29,8 @@ type Tool string
 const (
 	// Kube is the program kube and, as links to it, kubectl and the components of Kubernetes.
 	Kube Tool = "kube"
+	// Kubelet134 is the kubelet of an older Kubernetes.
+	Kubelet134 Tool = "kubelet-1.34"
 	// Containerd is containerd, its shim for runc, and ctr.
 	Containerd Tool = "containerd"
 	// Containerd17 is the same of the releases that have CDI as a choice.
@@ -47,6 +49,7 @@ const (
 
 const (
 	module              = "github.com/gpucdi/gpucdi/test"
+	kubelet134Version   = "v1.34.9"
 	containerdVersion   = "v2.4.2"
 	containerd17Version = "v1.7.35"
 	crioVersion         = "v1.34.0"
