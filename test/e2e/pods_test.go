@@ -29,6 +29,7 @@ func TestNode(t *testing.T) {
 		{"what goes wrong beside the agent is put right", recoveries},
 		{"what happens to a GPU is told where people look", told},
 		{"the node's labels tell its GPUs", labelled},
+		{"pods choose among GPUs of different models", models},
 		{"the agent may do no more than it does", leastRights},
 		{"nothing less than privileged opens the device nodes", whyPrivileged},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
