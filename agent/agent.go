@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -33,7 +33,7 @@ type Config struct {
 	NodeName string // Kubernetes' name of the node; may be empty
 	Listen   string // where status and metrics are served; empty: nowhere
 
-	// Worker is the program that talks to the driver; see nvml.Config.
+	// Worker is the program that talks to the driver; see driver.Config.
 	Worker string
 
 	// ConfigFile is the NodeConfig file; empty: all keys have their defaults.
@@ -101,7 +101,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 
 // wakers are what wakes the reconcile loop, and what it wakes in turn.
 type wakers struct {
-	reports     chan nvml.Report
+	reports     chan driver.Report
 	specChanged chan struct{}
 	fileChanged chan struct{}          // the config's
 	labels      chan map[string]string // the node's
@@ -109,20 +109,20 @@ type wakers struct {
 	reload      <-chan struct{}
 	alive       chan struct{} // somebody asks whether the loop goes round
 
-	reread  chan nvml.Config
+	reread  chan driver.Config
 	askHeld chan struct{}
 }
 
 func newWakers(reload <-chan struct{}) wakers {
 	return wakers{
-		reports:     make(chan nvml.Report),
+		reports:     make(chan driver.Report),
 		specChanged: make(chan struct{}, 1),
 		fileChanged: make(chan struct{}, 1),
 		labels:      make(chan map[string]string, 1),
 		held:        make(chan []kubelet.Holder),
 		reload:      reload,
 		alive:       make(chan struct{}),
-		reread:      make(chan nvml.Config, 1),
+		reread:      make(chan driver.Config, 1),
 		askHeld:     make(chan struct{}, 1),
 	}
 }
@@ -164,8 +164,8 @@ func (n *node) reread(w wakers) bool {
 }
 
 // followDriver passes on what the driver says.
-func (a *Agent) followDriver(ctx context.Context, source nvml.Config, w wakers) {
-	nvml.Run(ctx, source, w.reread, func(r nvml.Report) {
+func (a *Agent) followDriver(ctx context.Context, source driver.Config, w wakers) {
+	driver.Run(ctx, source, w.reread, func(r driver.Report) {
 		select {
 		case w.reports <- r:
 		case <-ctx.Done():
@@ -193,8 +193,8 @@ func (a *Agent) watchSpec(ctx context.Context, changed chan struct{}) {
 	}
 }
 
-func (a *Agent) source(settings config.Config) nvml.Config {
-	return nvml.Config{
+func (a *Agent) source(settings config.Config) driver.Config {
+	return driver.Config{
 		Node:       a.cfg.Node,
 		DriverRoot: a.cfg.DriverRoot,
 		Library:    a.cfg.Library,

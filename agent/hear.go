@@ -8,26 +8,26 @@ import (
 
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
-	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // hear takes in what the driver said, and returns whether anything has to be
 // done about it.
-func (n *node) hear(r nvml.Report, at time.Time) bool {
+func (n *node) hear(r driver.Report, at time.Time) bool {
 	switch r := r.(type) {
-	case nvml.Reading:
+	case driver.Reading:
 		n.read(r, at)
 		return true
-	case nvml.XID:
+	case driver.XID:
 		n.hearXID(r, at)
-	case nvml.Probes:
+	case driver.Probes:
 		n.probe(r, at)
-	case nvml.Telemetry:
+	case driver.Telemetry:
 		n.agent.view.telemetry.Store((*map[string]gpu.Telemetry)(&r))
 		return false
-	case nvml.Trouble:
+	case driver.Trouble:
 		n.health.Probe(r.GPU, health.Probe{Fault: r.Reason}, at)
 	}
 	// Not every change of the directory tells of itself: a file system may have
@@ -45,7 +45,7 @@ func (n *node) outdated(g gpu.GPU) bool {
 	})
 }
 
-func (n *node) hearXID(r nvml.XID, at time.Time) {
+func (n *node) hearXID(r driver.XID, at time.Time) {
 	n.agent.metrics.XID(r.GPU, r.Code)
 	about := r.MIG
 	if len(about) == 0 {
@@ -59,7 +59,7 @@ func (n *node) hearXID(r nvml.XID, at time.Time) {
 
 // probe takes in looks at GPUs. Each is one at the GPU's MIG devices too: what
 // heals the GPU heals them.
-func (n *node) probe(probes nvml.Probes, at time.Time) {
+func (n *node) probe(probes driver.Probes, at time.Time) {
 	for uuid, p := range probes {
 		n.health.Probe(uuid, p, at)
 		g, _ := n.known.Find(uuid)
@@ -72,7 +72,7 @@ func (n *node) probe(probes nvml.Probes, at time.Time) {
 }
 
 // read takes in a reading of the driver.
-func (n *node) read(r nvml.Reading, at time.Time) {
+func (n *node) read(r driver.Reading, at time.Time) {
 	defer func() { n.reading = &r }()
 	if r.Err != nil {
 		if n.reading == nil || n.reading.Err == nil || n.reading.Err.Error() != r.Err.Error() {

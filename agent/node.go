@@ -11,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
-	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -32,7 +32,7 @@ type node struct {
 
 	labelled labelling // as last left for keepLabels
 
-	reading *nvml.Reading   // the latest; nil until the first
+	reading *driver.Reading // the latest; nil until the first
 	known   *gpu.Inventory  // all that was read since the start
 	away    map[string]bool // known GPUs that the latest reading lacks, by UUID
 	offered *gpu.Inventory  // as the kubelet was last told

@@ -3,8 +3,8 @@ package doctor
 import (
 	"context"
 
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
-	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -17,7 +17,7 @@ type Node struct {
 	KubeletDir string
 	CDIDir     string
 	Address    string // where the agent listens
-	Worker     string // the program that talks to the driver; see nvml.Config
+	Worker     string // the program that talks to the driver; see driver.Config
 
 	// Load reads the node's config.
 	Load func() (config.Config, error)
@@ -47,7 +47,7 @@ type examination struct {
 	Node
 	settings config.Config
 	driver   *host.DriverRoot // nil: not found
-	reading  *nvml.Reading    // nil: the driver does not answer
+	reading  *driver.Reading  // nil: the driver does not answer
 	health   health.Tracker
 }
 

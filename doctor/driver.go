@@ -12,15 +12,8 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
-)
-
-// answerWithin is what a call into the driver may take, and lookWithin all of
-// them together.
-const (
-	answerWithin = 10 * time.Second
-	lookWithin   = time.Minute
 )
 
 // config reads the config that the agent is to have.
@@ -113,32 +106,16 @@ func (e *examination) answers(ctx context.Context) []Finding {
 	if e.driver == nil {
 		return skip(link, "there is no library to ask")
 	}
-	ctx, enough := context.WithTimeout(ctx, lookWithin)
-	defer enough()
-	nvml.Run(ctx, nvml.Config{
-		Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library,
-		Interval: time.Second, CallWithin: answerWithin, Worker: e.Worker,
-	}, nil, func(r nvml.Report) {
-		switch r := r.(type) {
-		case nvml.Reading:
-			e.reading = &r
-			for uuid, p := range r.Probes {
-				e.health.Probe(uuid, p, time.Now())
-			}
-			enough()
-		case nvml.Probes, nvml.Telemetry, nvml.XID, nvml.Trouble:
-		}
-	})
-	switch {
-	case e.reading == nil:
-		return fail(link, fmt.Sprintf("it has told nothing within %s", lookWithin), "look for Xid in the kernel log; reboot the node")
-	case e.reading.Err != nil:
-		says := e.reading.Err.Error()
-		e.reading = nil
-		return fail(link, says, "")
+	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker})
+	if reading.Err != nil {
+		return fail(link, reading.Err.Error(), "")
 	}
-	driver := e.reading.Inventory.Driver
-	return pass(link, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", driver.Version, driver.CUDA, len(e.reading.Inventory.GPUs)))
+	e.reading = &reading
+	for uuid, p := range reading.Probes {
+		e.health.Probe(uuid, p, time.Now())
+	}
+	is := reading.Inventory.Driver
+	return pass(link, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", is.Version, is.CUDA, len(reading.Inventory.GPUs)))
 }
 
 func (e *examination) gpus(context.Context) []Finding {

@@ -1,6 +1,6 @@
 // Package gpu is the model of a node's GPUs: what they are, how they are
 // linked, and why one cannot be given out. An Inventory is built once, by
-// gpu/nvml, and is never changed afterwards, so any number of goroutines may
+// gpu/driver, and is never changed afterwards, so any number of goroutines may
 // read it.
 //
 // It does no I/O and knows neither CDI nor Kubernetes.

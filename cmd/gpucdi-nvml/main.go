@@ -1,5 +1,5 @@
-// Command gpucdi-nvml talks to the driver on behalf of gpucdi serve, which
-// starts it from the directory that it stands in itself. People have no use
+// Command gpucdi-nvml talks to the driver on behalf of gpucdi, which starts
+// it from the directory that it stands in itself. People have no use
 // for it.
 //
 // It is a program of its own, and a small one, so that it is there in a moment
@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// parse reads what nvml.Run writes.
+// parse reads what driver.Run writes.
 func parse() nvml.Work {
 	var work nvml.Work
 	root := flag.String("host-root", "/", "where this process sees the node's root")

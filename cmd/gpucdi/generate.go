@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,7 @@ there as its MIG devices: =0:1 or =MIG-….`,
 			if err := g.validate(cmd); err != nil {
 				return usageError{err}
 			}
-			spec, err := g.spec(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			spec, err := g.spec(cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			if err != nil {
 				return err
 			}
@@ -117,13 +118,13 @@ func (g *generateFlags) chosen() config.Features {
 }
 
 // spec makes the spec of the GPUs that can be given out, and warns of others.
-func (g *generateFlags) spec(log *slog.Logger) (*specs.Spec, error) {
+func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, config.Class(g.class), g.node())
 	}
-	reading := g.read()
-	if reading.Err != nil {
-		return nil, reading.Err
+	reading, err := g.read(ctx)
+	if err != nil {
+		return nil, err
 	}
 	parts, err := cdi.Inspect(g.node(), reading.Driver, reading.Inventory, g.chosen())
 	if err != nil {

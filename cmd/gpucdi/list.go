@@ -26,9 +26,9 @@ func newListCommand() *cobra.Command {
 			if format != "table" && format != "json" {
 				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
 			}
-			reading := where.read()
-			if reading.Err != nil {
-				return reading.Err
+			reading, err := where.read(cmd.Context())
+			if err != nil {
+				return err
 			}
 			if format == "json" {
 				encoder := json.NewEncoder(cmd.OutOrStdout())

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/pflag"
 
-	"github.com/gpucdi/gpucdi/gpu/nvml"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -21,6 +23,11 @@ func (l *look) register(flags *pflag.FlagSet) {
 func (l *look) node() host.Root { return host.NewRoot(l.hostRoot) }
 
 // read finds the driver and reads its GPUs once.
-func (l *look) read() nvml.Reading {
-	return nvml.Read(nvml.Config{Node: l.node(), DriverRoot: l.driverRoot, Library: l.library})
+func (l *look) read(ctx context.Context) (driver.Reading, error) {
+	worker, err := findWorker()
+	if err != nil {
+		return driver.Reading{}, err
+	}
+	reading := driver.Read(ctx, driver.Config{Node: l.node(), DriverRoot: l.driverRoot, Library: l.library, Worker: worker})
+	return reading, reading.Err
 }

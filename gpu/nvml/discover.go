@@ -1,13 +1,13 @@
 package nvml
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -15,24 +15,6 @@ import (
 type session struct {
 	lib  nvml.Interface
 	node host.Root
-}
-
-// Discover loads the NVML library at the local path library, reads every GPU,
-// and unloads it again, so that a driver which nobody uses can be replaced.
-// A GPU that fails to answer is in the inventory with its fault; the error is
-// for what concerns the whole node. NUMA nodes come from node's sysfs.
-func Discover(node host.Root, library string) (inv *gpu.Inventory, err error) {
-	lib := nvml.New(nvml.WithLibraryPath(library))
-	if ret := lib.Init(); ret != nvml.SUCCESS {
-		return nil, initError(library, ret)
-	}
-	defer func() {
-		if ret := lib.Shutdown(); ret != nvml.SUCCESS {
-			err = errors.Join(err, fmt.Errorf("shutting NVML down: %w", ret))
-		}
-	}()
-	inv, _, err = session{lib: lib, node: node}.inventory(nil, func(int) error { return nil })
-	return inv, err
 }
 
 func initError(library string, ret nvml.Return) error {
@@ -48,31 +30,29 @@ func initError(library string, ret nvml.Return) error {
 	return fmt.Errorf("initialising NVML from %s: %w (%s)", library, ret, advice)
 }
 
-// inventory reads all GPUs but those with the skipped indexes, and returns
-// their handles by UUID. ask is called ahead of calls that may never come back,
-// with the index of the GPU that they are about, or nobody.
-func (s session) inventory(skip []int, ask func(index int) error) (*gpu.Inventory, map[string]nvml.Device, error) {
-	if err := ask(nobody); err != nil {
+// inventory reads all GPUs but the doubted, and returns their handles by UUID.
+func (w *worker) inventory() (*gpu.Inventory, map[string]nvml.Device, error) {
+	if err := w.asking(driver.Nobody); err != nil {
 		return nil, nil, err
 	}
-	driver, err := s.driver()
+	version, err := w.driver()
 	if err != nil {
 		return nil, nil, err
 	}
-	count, ret := s.lib.DeviceGetCount()
+	count, ret := w.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, nil, fmt.Errorf("counting the GPUs: %w", ret)
 	}
-	inv := &gpu.Inventory{Driver: driver}
+	inv := &gpu.Inventory{Driver: version}
 	devices := map[string]nvml.Device{}
 	for index := range count {
-		if slices.Contains(skip, index) {
+		if slices.Contains(w.work.Doubted, index) {
 			continue
 		}
-		if err := ask(index); err != nil {
+		if err := w.asking(index); err != nil {
 			return nil, nil, err
 		}
-		g, dev, err := s.read(index)
+		g, dev, err := w.read(index)
 		if err != nil {
 			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: index, Fault: err.Error()})
 			continue
@@ -80,10 +60,10 @@ func (s session) inventory(skip []int, ask func(index int) error) (*gpu.Inventor
 		inv.GPUs = append(inv.GPUs, g)
 		devices[g.UUID] = dev
 	}
-	if err := ask(nobody); err != nil {
+	if err := w.asking(driver.Nobody); err != nil {
 		return nil, nil, err
 	}
-	s.link(inv.GPUs, devices)
+	w.link(inv.GPUs, devices)
 	return inv, devices, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
 // events is an NVML event set and the GPUs that are in it. A set tells of what
@@ -75,8 +76,8 @@ func (w *worker) tellEvent(data nvml.EventData) error {
 	}
 	for _, g := range w.latest.GPUs {
 		if w.devices[g.UUID] == data.Device {
-			xid := &XID{GPU: g.UUID, MIG: concerned(g, data.GpuInstanceId, data.ComputeInstanceId), Code: int(data.EventData)}
-			return w.out.Encode(message{XID: xid, Waits: w.work.Interval})
+			xid := &driver.XID{GPU: g.UUID, MIG: concerned(g, data.GpuInstanceId, data.ComputeInstanceId), Code: int(data.EventData)}
+			return w.out.Encode(driver.Message{XID: xid, Waits: w.work.Interval})
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -33,7 +34,7 @@ type worker struct {
 	session
 	work   Work
 	out    *json.Encoder
-	marker marker
+	marker driver.Marker
 	calls  uint32 // as marked
 
 	latest  *gpu.Inventory
@@ -46,16 +47,16 @@ type worker struct {
 // fails, out is closed, or the process is killed, which is how it is meant to
 // end. An error is told on out too.
 func Serve(work Work, out io.Writer) error {
-	w := &worker{work: work, out: json.NewEncoder(out), marker: inheritedMarker()}
+	w := &worker{work: work, out: json.NewEncoder(out), marker: driver.InheritedMarker()}
 	err := w.serve()
 	if err != nil {
-		_ = w.out.Encode(message{Failed: err.Error()})
+		_ = w.out.Encode(driver.Message{Failed: err.Error()})
 	}
 	return err
 }
 
 func (w *worker) serve() error {
-	if err := w.asking(nobody); err != nil {
+	if err := w.asking(driver.Nobody); err != nil {
 		return err
 	}
 	lib := nvml.New(nvml.WithLibraryPath(w.work.Library))
@@ -76,7 +77,7 @@ func (w *worker) serve() error {
 // asking marks whom the next calls are about.
 func (w *worker) asking(index int) error {
 	w.calls++
-	return w.marker.set(mark{calls: w.calls, index: index})
+	return w.marker.Set(driver.Mark{Calls: w.calls, Index: index})
 }
 
 // whole says whether all GPUs and MIG devices were read without a fault.
@@ -96,7 +97,7 @@ func (w *worker) readInventory() error {
 			return err
 		}
 	}
-	inv, devices, err := w.inventory(w.work.Doubted, w.asking)
+	inv, devices, err := w.inventory()
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (w *worker) asBefore() (bool, error) {
 			return false, nil
 		}
 	}
-	return true, w.asking(nobody)
+	return true, w.asking(driver.Nobody)
 }
 
 // trust lets the next round ask the GPUs that were left out, if they answer a
@@ -150,7 +151,7 @@ func (w *worker) trust() error {
 // the first wish to hear of them, so that no event is missed. What they measure
 // can wait for the next round.
 func (w *worker) tellProbes() error {
-	probes, telemetry := Probes{}, Telemetry{}
+	probes, telemetry := driver.Probes{}, driver.Telemetry{}
 	var answering []gpu.GPU
 	for _, g := range w.latest.GPUs {
 		if err := w.asking(g.Index); err != nil {
@@ -166,10 +167,10 @@ func (w *worker) tellProbes() error {
 			telemetry[g.UUID] = w.measure(w.devices[g.UUID])
 		}
 	}
-	if err := errors.Join(w.listen(answering), w.asking(nobody)); err != nil {
+	if err := errors.Join(w.listen(answering), w.asking(driver.Nobody)); err != nil {
 		return err
 	}
-	m := message{Probes: probes, Telemetry: telemetry, Waits: w.work.Interval}
+	m := driver.Message{Probes: probes, Telemetry: telemetry, Waits: w.work.Interval}
 	if w.untold {
 		m.Inventory, w.untold = w.latest, false
 	}

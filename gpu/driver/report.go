@@ -1,4 +1,4 @@
-package nvml
+package driver
 
 import (
 	"github.com/gpucdi/gpucdi/gpu"

@@ -1,4 +1,4 @@
-package nvml
+package driver
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 // process is a running worker.
 type process struct {
 	kill     context.CancelFunc
-	marker   marker
-	messages chan message // closed when it says no more
+	marker   Marker
+	messages chan Message // closed when it says no more
 	ended    chan error   // gets why it ended, and holds it
 }
 
@@ -58,7 +58,7 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 		marker.file.Close()
 		return nil, fmt.Errorf("starting the process that holds the driver: %w", err)
 	}
-	p := &process{kill: kill, marker: marker, messages: make(chan message), ended: make(chan error, 1)}
+	p := &process{kill: kill, marker: marker, messages: make(chan Message), ended: make(chan error, 1)}
 	go func() {
 		misread := p.forward(ctx, json.NewDecoder(stdout))
 		kill()
@@ -73,7 +73,7 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 // is for something that is no message.
 func (p *process) forward(ctx context.Context, from *json.Decoder) error {
 	for {
-		var m message
+		var m Message
 		switch err := from.Decode(&m); {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
 			return nil

@@ -1,4 +1,4 @@
-package nvml
+package driver
 
 import (
 	"context"
@@ -29,19 +29,8 @@ type Config struct {
 	// CallWithin is how long a call into the driver may take.
 	CallWithin time.Duration
 
-	// Worker is a program that calls Serve with the Work of its flags:
-	// cmd/gpucdi-nvml.
+	// Worker is the program that calls into the driver: cmd/gpucdi-nvml.
 	Worker string
-}
-
-// Read finds the driver and reads its GPUs once, in this process.
-func Read(cfg Config) Reading {
-	root, err := host.FindDriver(cfg.Node, cfg.DriverRoot, cfg.Library)
-	if err != nil {
-		return Reading{Err: err}
-	}
-	inv, err := Discover(cfg.Node, root.LocalPath(root.NVML))
-	return Reading{Inventory: inv, Driver: root, Err: err}
 }
 
 // source keeps a worker at the driver.
@@ -125,12 +114,12 @@ func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) err
 				overdue.Reset(s.cfg.CallWithin)
 				continue
 			}
-			return s.trouble(marked.index, fmt.Errorf("unresponsive: a call into the driver has not come back within %s", s.cfg.CallWithin))
+			return s.trouble(marked.Index, fmt.Errorf("unresponsive: a call into the driver has not come back within %s", s.cfg.CallWithin))
 		case m, open := <-p.messages:
 			if !open {
 				err := <-p.ended
 				p.ended <- err
-				return s.trouble(p.marker.get().index, err)
+				return s.trouble(p.marker.get().Index, err)
 			}
 			marked = p.marker.get()
 			overdue.Reset(s.cfg.CallWithin + m.Waits)
@@ -149,7 +138,7 @@ func (s *source) hear(ctx context.Context, root host.DriverRoot, p *process) err
 }
 
 // pass yields the reports in a message.
-func (s *source) pass(m message, root host.DriverRoot) {
+func (s *source) pass(m Message, root host.DriverRoot) {
 	switch {
 	case m.Inventory != nil:
 		s.latest = s.complete(m.Inventory)
@@ -190,7 +179,7 @@ func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
 // trouble blames the GPU that was asked, if it was one, and doubts it from now
 // on; then the other GPUs are not concerned and there is no error.
 func (s *source) trouble(asking int, err error) error {
-	if asking == nobody {
+	if asking == Nobody {
 		return err
 	}
 	s.doubted[asking] = err.Error()

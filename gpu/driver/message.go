@@ -1,4 +1,4 @@
-package nvml
+package driver
 
 import (
 	"time"
@@ -6,9 +6,9 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// message is one line of JSON from the process that holds the driver to the
+// Message is one line of JSON from the process that holds the driver to the
 // agent.
-type message struct {
+type Message struct {
 	Inventory *gpu.Inventory `json:"inventory,omitempty"`
 	Probes    Probes         `json:"probes,omitempty"`
 	Telemetry Telemetry      `json:"telemetry,omitempty"`

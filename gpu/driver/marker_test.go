@@ -1,4 +1,4 @@
-package nvml
+package driver
 
 import "testing"
 
@@ -8,11 +8,11 @@ func TestMarker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.file.Close()
-	if got := m.get(); got.index != nobody {
-		t.Errorf("a new marker is about %d", got.index)
+	if got := m.get(); got.Index != Nobody {
+		t.Errorf("a new marker is about %d", got.Index)
 	}
-	for _, want := range []mark{{1, 0}, {2, 15}, {1 << 31, nobody}} {
-		if err := m.set(want); err != nil {
+	for _, want := range []Mark{{1, 0}, {2, 15}, {1 << 31, Nobody}} {
+		if err := m.Set(want); err != nil {
 			t.Fatal(err)
 		}
 		if got := m.get(); got != want {

@@ -1,4 +1,4 @@
-package nvml
+package driver
 
 import (
 	"reflect"
@@ -40,7 +40,7 @@ func TestTroubleBlamesOneGPUOrNobody(t *testing.T) {
 	if want := []Report{Trouble{GPU: "GPU-b", Reason: "hangs"}}; !reflect.DeepEqual(reports, want) {
 		t.Errorf("reports %v, want %v", reports, want)
 	}
-	if err := s.trouble(nobody, cause); err == nil || len(reports) > 1 {
+	if err := s.trouble(Nobody, cause); err == nil || len(reports) > 1 {
 		t.Errorf("trouble about nobody: error %v, reports %v", err, reports)
 	}
 }
