@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu/driver"
@@ -81,6 +82,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
 		beside(a.events.Run)
 	}
+	// There are always GPUs, if only none; to register takes time that the driver
+	// takes anyway.
+	node.plugin(allocator.GPUResource)
 	source := a.source(node.settings)
 	beside(func(ctx context.Context) { a.followDriver(ctx, source, w) })
 	beside(func(ctx context.Context) { a.watchSpec(ctx, w.specChanged) })

@@ -148,18 +148,23 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 // kubelet would go on counting those of a plugin that ends for minutes.
 func (n *node) offer(resources []*allocator.Resource) {
 	for _, resource := range resources {
-		plugin, running := n.plugins[resource.Name]
-		if !running {
-			plugin = kubelet.New(kubelet.Config{
-				Dir:      n.agent.devicePluginDir(),
-				Resource: resource.Name,
-				Observer: n.agent.metrics,
-			}, n.log)
-			n.plugins[resource.Name] = plugin
-			n.start(plugin.Run)
-		}
-		plugin.Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy, With: n.classes.given})
+		n.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy, With: n.classes.given})
 	}
+}
+
+// plugin is that of a resource; it runs.
+func (n *node) plugin(resource string) *kubelet.Plugin {
+	plugin, running := n.plugins[resource]
+	if !running {
+		plugin = kubelet.New(kubelet.Config{
+			Dir:      n.agent.devicePluginDir(),
+			Resource: resource,
+			Observer: n.agent.metrics,
+		}, n.log)
+		n.plugins[resource] = plugin
+		n.start(plugin.Run)
+	}
+	return plugin
 }
 
 // report logs what became of each device since the kubelet was last told, and

@@ -40,16 +40,19 @@ func works(t *testing.T, r registration) {
 	}
 }
 
-func TestRegistersAfterTheFirstUpdate(t *testing.T) {
+// A kubelet that is told of no devices withdraws those that pods wait for, and
+// one that hears nothing keeps what it knows.
+func TestListsNothingBeforeTheFirstUpdate(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()
 	p := New(Config{Dir: dir, Resource: allocator.GPUResource}, testLog(t))
 	runPlugin(t, p)
-	if sockets := socketsIn(t, dir); len(sockets) != 1 {
-		t.Errorf("before the first Update there are the sockets %v, want the kubelet's alone", sockets)
+	r := kubelet.next()
+	if _, err := r.client.Allocate(t.Context(), request(uuids(0))); status.Code(err) != codes.NotFound {
+		t.Errorf("Allocate before the first Update: %v", err)
 	}
 	p.Update(offer(bothWays))
-	works(t, kubelet.next())
+	works(t, r)
 }
 
 func TestEndBeforeTheFirstUpdate(t *testing.T) {

@@ -26,9 +26,9 @@ type Offer struct {
 // snapshot is one Offer as the server answers from it.
 type snapshot struct {
 	Offer
-	list       *api.ListAndWatchResponse
-	named      map[string]named // by ID of a device, which its replicas share
-	superseded chan struct{}    // closed when there is a later snapshot
+	list       *api.ListAndWatchResponse // nil before the first Offer
+	named      map[string]named          // by ID of a device, which its replicas share
+	superseded chan struct{}             // closed when there is a later snapshot
 }
 
 // named is what Allocate says of a device, made and checked ahead.

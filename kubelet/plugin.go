@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucdi/gpucdi/allocator"
 )
 
 // Config says which resource a Plugin offers, and where.
@@ -26,7 +28,6 @@ type Plugin struct {
 	log    *slog.Logger
 	latest atomic.Pointer[snapshot]
 	stands atomic.Pointer[Registration]
-	first  <-chan struct{} // closed by the first Update
 
 	// streamWithin is how long the kubelet may take from a registration until
 	// it asks for the devices.
@@ -40,10 +41,8 @@ func New(cfg Config, log *slog.Logger) *Plugin {
 		cfg.Observer = nobody{}
 	}
 	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamWithin: 10 * time.Second}
-	nothing := &snapshot{superseded: make(chan struct{})}
-	p.first = nothing.superseded
-	p.latest.Store(nothing)
-	p.stands.Store(&Registration{Trouble: "nothing to offer yet"})
+	p.latest.Store(&snapshot{Offer: Offer{Resource: &allocator.Resource{Name: cfg.Resource}}, superseded: make(chan struct{})})
+	p.stands.Store(&Registration{Trouble: "not tried yet"})
 	return p
 }
 
@@ -66,17 +65,13 @@ func (p *Plugin) Update(o Offer) {
 	close(p.latest.Swap(newSnapshot(o)).superseded)
 }
 
-// Run serves the resource and keeps it registered until ctx ends, from the
-// first Update on. It returns an error only when the Config cannot work.
+// Run serves the resource and keeps it registered until ctx ends. The kubelet is
+// told of no device, nor that there is none, before the first Update. Run
+// returns an error only when the Config cannot work.
 func (p *Plugin) Run(ctx context.Context) error {
 	if path := p.socketPath(); len(path) > maxSocketPath {
 		return fmt.Errorf("offering %s: the socket path %s has %d bytes, of which Linux takes %d: use a shorter kubelet directory",
 			p.cfg.Resource, path, len(path), maxSocketPath)
-	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-p.first:
 	}
 	changed := make(chan struct{}, 1)
 	g, ctx := errgroup.WithContext(ctx)

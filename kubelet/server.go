@@ -71,7 +71,7 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	for {
 		now := s.latest.Load()
 		// The kubelet writes a checkpoint for every list that it gets.
-		if sent == nil || !proto.Equal(sent, now.list) {
+		if now.list != nil && (sent == nil || !proto.Equal(sent, now.list)) {
 			if err := stream.Send(now.list); err != nil {
 				return err
 			}
