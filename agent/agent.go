@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,6 +93,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	beside(func(ctx context.Context) { a.watchHeld(ctx, w.askHeld, w.held) })
 	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
 	beside(a.watchRuntime)
+	beside(giveBack)
 	if a.cfg.Listen != "" {
 		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
 	}
@@ -211,6 +213,19 @@ func (a *Agent) source(settings config.Config) driver.Config {
 func (a *Agent) devicePluginDir() string { return filepath.Join(a.cfg.KubeletDir, "device-plugins") }
 
 func (a *Agent) podResources() string { return a.cfg.Node.PodResources(a.cfg.KubeletDir) }
+
+// settled is how long a start takes at most, where nothing is wrong.
+const settled = time.Second
+
+// giveBack returns what the start took and does not need any more to the node:
+// an agent that idles would keep it, as garbage, for minutes.
+func giveBack(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(settled):
+		debug.FreeOSMemory()
+	}
+}
 
 // replace makes value the one that the reader of a channel with room for one
 // finds next. Only one goroutine may send.
