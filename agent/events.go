@@ -55,13 +55,17 @@ func (n *node) event(reason string, devices []allocator.Device) apiserver.Event 
 
 // named names devices as the subject of a sentence.
 func (n *node) named(devices []allocator.Device) string {
+	of, are := "", "is"
+	if d := devices[0]; d.Left && d.Shared() {
+		of, are = "replicas of ", "are" // there may be others of it, which are well
+	}
 	if d := devices[0]; len(devices) == 1 {
 		g, _ := n.known.Find(d.GPU)
-		return fmt.Sprintf("GPU %s (%s, %s) is", d.Index, g.Product, d.ID)
+		return fmt.Sprintf("%sGPU %s (%s, %s) %s", of, d.Index, g.Product, d.ID, are)
 	}
 	var indexes []string
 	for _, d := range devices {
 		indexes = append(indexes, d.Index)
 	}
-	return "GPUs " + strings.Join(indexes, ", ") + " are"
+	return of + "GPUs " + strings.Join(indexes, ", ") + " are"
 }

@@ -38,6 +38,10 @@ func TestEvent(t *testing.T) {
 			"", several, nil,
 			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
 		},
+		{
+			"no longer offered as this resource", []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", Left: true, Replicas: []string{"GPU-a::3"}}}, nil,
+			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: no longer offered as this resource"},
+		},
 	} {
 		n := &node{health: &health.Tracker{}, known: known, driverErr: tc.driver}
 		n.health.Event("GPU-a", 48, time.Now())

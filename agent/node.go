@@ -175,6 +175,9 @@ func (n *node) report(now []*allocator.Resource) {
 	for _, c := range changes {
 		g, _ := n.known.Find(c.Device.GPU)
 		log := n.log.With("device", c.Device.ID, "resource", c.Resource, "index", c.Device.Index, "product", g.Product)
+		if c.Device.Shared() {
+			log = log.With("replicas", len(c.Device.Replicas))
+		}
 		switch {
 		case c.Device.Fault != "":
 			log.Error("device is unhealthy", "reason", c.Device.Fault, "heals", n.verdict(c.Device).Heals)

@@ -9,13 +9,15 @@ import (
 // there can be.
 func (r *Resource) spread(free, must []int, size int) []int {
 	h := hand{resource: r, taken: make([]int, len(r.Devices)), left: make([][]int, len(r.Devices))}
+	rest := make([]int, 0, len(free))
 	for _, p := range free {
 		d := r.slots[p].device
 		if _, required := slices.BinarySearch(must, p); required {
 			h.taken[d]++
-		} else {
-			h.left[d] = append(h.left[d], p)
+			continue
 		}
+		rest = append(rest, p) // a device's slots stand together
+		h.left[d] = rest[len(rest)-len(h.left[d])-1:]
 	}
 	chosen := slices.Clone(must)
 	for len(chosen) < size {
@@ -71,11 +73,12 @@ func (h *hand) round(missing int) []int {
 // open returns the devices with a free slot that the request has the least of, and
 // how many slots it has of each.
 func (h *hand) open() (open []int, least int) {
+	open = make([]int, 0, len(h.left))
 	for d, left := range h.left {
 		switch {
 		case len(left) == 0:
 		case len(open) == 0 || h.taken[d] < least:
-			open, least = []int{d}, h.taken[d]
+			open, least = append(open[:0], d), h.taken[d]
 		case h.taken[d] == least:
 			open = append(open, d)
 		}

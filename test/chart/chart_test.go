@@ -50,6 +50,7 @@ func TestValues(t *testing.T) {
 		{"podMonitor.enabled=false", nil, []string{"PodMonitor", "kind: Namespace"}},
 		{"podMonitor.labels.release=prometheus", nil, []string{"PodMonitor", "PrometheusRule", "dashboard"}},
 		{"config.health.quietPeriod=5m", []string{"    health:\n      quietPeriod: 5m"}, nil},
+		{`config={"resources":[{"name":"nvidia.com/gpu","replicas":4}]}`, []string{"name: nvidia.com/gpu\n", "replicas: 4\n"}, nil},
 		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
 		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
 

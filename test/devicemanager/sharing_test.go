@@ -224,3 +224,20 @@ func TestSharedMIGDevices(t *testing.T) {
 	}
 	k.awaits(t, a100s().but(offer{large: "6 of 6"}))
 }
+
+// The kubelet takes as many replicas as there can be. One more are none at all, and
+// it is said why.
+func TestAsManyReplicasAsThereCanBe(t *testing.T) {
+	n, k := bothWithSharing(t)
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10000}]")
+	t.Logf("20,000 replicas are known after %s", k.counts(t, 20_000, 20_000).Round(time.Millisecond))
+	start := time.Now()
+	n.admitted(t, k, "one-of-many", 2)
+	t.Logf("a pod has two of them after %s", time.Since(start).Round(time.Millisecond))
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10001}]")
+	k.counts(t, 20_002, 0)
+	n.awaitFault(t, n.uuids()[0], true)
+	if f := n.deviceStatus(t, n.uuids()[0]).Fault; f.Category != "config" || !strings.Contains(f.Reason, "more than the 20000") {
+		t.Errorf("the fault is %+v", f)
+	}
+}
