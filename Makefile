@@ -69,8 +69,8 @@ bench: packages ## Speed and memory, as a table (root, Debian)
 
 .PHONY: release
 release: packages ## Write what is released into dist/ (DIST=...), for amd64 and arm64
-	@command -v aarch64-linux-gnu-gcc >/dev/null || { apt-get update -q && \
-		apt-get install -qy --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross; }
+	@type aarch64-linux-gnu-gcc buildah jq mmdebstrap >/dev/null || { apt-get update -q && apt-get install -qy \
+		--no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross buildah jq mmdebstrap; }
 	release/release.sh $(DIST)
 
 # What is needed before any Go code of ours can run; the test programs install the rest.

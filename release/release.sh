@@ -3,7 +3,8 @@
 #
 #   release/release.sh DIRECTORY
 #
-# The same commit gives the same bytes, wherever it is checked out.
+# The same commit gives the same bytes, wherever it is checked out; the image of the programs as long as
+# Debian's packages are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dist=$(realpath -m "${1:?the directory to write to}")
@@ -23,6 +24,10 @@ for arch in amd64 arm64; do
       -output "$dist/$name/$(basename "$program").cdx.json" "$program" 2>/dev/null
   done
   cp LICENSE README.md CHANGELOG.md "$dist/$name/"
+done
+release/image.sh "$dist" "$version" "$made"
+for arch in amd64 arm64; do
+  name=gpucdi_${version}_linux_$arch
   tar --directory "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw,go-w \
     --mtime="@$made" --create "$name" | gzip --no-name >"$dist/$name.tar.gz"
   rm -r "${dist:?}/$name"

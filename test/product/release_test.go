@@ -6,10 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/test/docs"
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // The same commit gives the same bytes, wherever it is checked out; and they are
@@ -17,6 +21,9 @@ import (
 func TestRelease(t *testing.T) {
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tools.InstallPackages(t.Context(), "qemu-user-static", "skopeo"); err != nil {
 		t.Fatal(err)
 	}
 	sums := make([]string, 2)
@@ -28,21 +35,95 @@ func TestRelease(t *testing.T) {
 		in(t, checkout, "make", "release")
 		sums[i] = textOf(t, filepath.Join(dist, "SHA256SUMS"))
 	}
-	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 3 {
+	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 6 {
 		t.Errorf("released was\n%s\nand then\n%s", sums[0], sums[1])
 	}
 	in(t, dist, "sha256sum", "--check", "--quiet", "SHA256SUMS")
+	pushed := push(t, dist)
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		t.Run(arch, func(t *testing.T) {
 			dir := filepath.Join(dist, "gpucdi_v9.9.9_linux_"+arch)
 			in(t, dist, "tar", "--extract", "--file", dir+".tar.gz")
+			root := unpackImage(t, pushed, arch)
 			for _, program := range []string{"gpucdi", "gpucdi-nvml", "gpucdi-hook"} {
 				checkProgram(t, filepath.Join(dir, program), machine)
+				in(t, dist, "cmp", filepath.Join(dir, program), filepath.Join(root, "usr/bin", program))
 			}
+			checkList(t, filepath.Join(dist, "gpucdi_v9.9.9_image_"+arch+".cdx.json"), "libc6", "busybox-static", "google.golang.org/grpc")
+			runImage(t, root, arch)
 		})
 	}
-	if out := in(t, filepath.Join(dist, "gpucdi_v9.9.9_linux_amd64"), "./gpucdi", "version"); out != "gpucdi v9.9.9\n" {
+}
+
+// push does with the image what docs/deploy.md says, but for the registry.
+func push(t *testing.T, dist string) (layout string) {
+	t.Helper()
+	commands, err := docs.Blocks(t.Context(), "docs/deploy.md", "The image", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout = filepath.Join(t.TempDir(), "registry")
+	command := strings.NewReplacer("docker://YOUR-REGISTRY/gpucdi", "oci:"+layout, "VERSION", "v9.9.9").Replace(commands[0])
+	in(t, filepath.Dir(dist), "sh", "-ec", command)
+	return layout
+}
+
+// unpackImage unpacks what an OCI image layout has for an architecture.
+func unpackImage(t *testing.T, layout, arch string) (root string) {
+	t.Helper()
+	type descriptor struct {
+		Digest   string
+		Platform struct{ Architecture string }
+	}
+	var index, manifest struct{ Manifests, Layers []descriptor }
+	read := func(name string, into any) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(textOf(t, name)), into); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	blob := func(d descriptor) string {
+		return filepath.Join(layout, "blobs", strings.Replace(d.Digest, ":", "/", 1))
+	}
+	read(filepath.Join(layout, "index.json"), &index)
+	read(blob(index.Manifests[0]), &index)
+	root = t.TempDir()
+	for _, m := range index.Manifests {
+		if m.Platform.Architecture != arch {
+			continue
+		}
+		read(blob(m), &manifest)
+		for _, layer := range manifest.Layers {
+			in(t, root, "tar", "--extract", "--gzip", "--file", blob(layer))
+		}
+	}
+	return root
+}
+
+// runImage runs the programs in the image's root, those for arm64 in an emulator.
+func runImage(t *testing.T, root, arch string) {
+	t.Helper()
+	run := []string{root}
+	if arch == "arm64" {
+		in(t, root, "cp", "/usr/bin/qemu-aarch64-static", "emulator")
+		run = append(run, "/emulator")
+	}
+	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi", "version")...); out != "gpucdi v9.9.9\n" {
 		t.Errorf("the program says that it is %s", out)
+	}
+	if out := in(t, root, "chroot", append(run, "/bin/sh", "-c", "echo a shell")...); out != "a shell\n" {
+		t.Errorf("the shell says %s", out)
+	}
+	if arch != runtime.GOARCH {
+		return // the simulated driver is for this machine
+	}
+	host := filepath.Join(root, "host")
+	if _, err := simdriver.Install(host, simdriver.GTX1060x2()); err != nil {
+		t.Fatal(err)
+	}
+	out := in(t, root, "chroot", append(run, "/bin/sh", "-c", "NVSIM_DEV=/host/dev gpucdi list --host-root /host")...)
+	if strings.Count(out, "GTX 1060") != 2 {
+		t.Errorf("with a driver, gpucdi list prints %s", out)
 	}
 }
 
@@ -57,15 +138,26 @@ func checkProgram(t *testing.T, program string, machine elf.Machine) {
 	if image.Machine != machine {
 		t.Errorf("%s is for %s", program, image.Machine)
 	}
+	checkList(t, program+".cdx.json")
+}
+
+// checkList looks at a list of components, and for some of them.
+func checkList(t *testing.T, file string, names ...string) {
+	t.Helper()
 	var bom struct {
 		Metadata   struct{ Component struct{ Version string } }
 		Components []struct{ Name, Version string }
 	}
-	if err := json.Unmarshal([]byte(textOf(t, program+".cdx.json")), &bom); err != nil {
+	if err := json.Unmarshal([]byte(textOf(t, file)), &bom); err != nil {
 		t.Fatal(err)
 	}
 	if bom.Metadata.Component.Version != "v9.9.9" || len(bom.Components) == 0 {
-		t.Errorf("the list of components of %s has %+v", program, bom)
+		t.Errorf("%s has %+v", file, bom)
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version string }) bool { return c.Name == name && c.Version != "" }) {
+			t.Errorf("%s does not have %s", file, name)
+		}
 	}
 }
 
