@@ -45,7 +45,7 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 }
 
 // takesDevices runs containers with a tool that takes CDI devices as arguments.
-func takesDevices(t *testing.T, m *container.Machine, tool string) {
+func takesDevices(t *testing.T, m *container.Machine, tool ...string) {
 	gpus := m.Driver.State().GPUs
 	for _, tc := range []struct {
 		name string
@@ -88,9 +88,9 @@ func nodesAndNames(gpus []simdriver.GPU, indexes []int) string {
 	return strings.Join(append(nodes, names...), "")
 }
 
-func run(t *testing.T, m *container.Machine, tool string, args []string, command ...string) (string, error) {
-	all := slices.Concat([]string{"run", "--rm", "--network", "none"}, args, []string{images.DebianName}, command)
-	return m.Output(t.Context(), tool, all...)
+func run(t *testing.T, m *container.Machine, tool, args []string, command ...string) (string, error) {
+	all := slices.Concat(tool, []string{"run", "--rm", "--network", "none"}, args, []string{images.DebianName}, command)
+	return m.Output(t.Context(), all[0], all[1:]...)
 }
 
 func startContainerd(t *testing.T, m *container.Machine) {
@@ -126,7 +126,7 @@ func startContainerd(t *testing.T, m *container.Machine) {
 	}
 }
 
-func loadDebian(t *testing.T, m *container.Machine, tool string) {
+func loadDebian(t *testing.T, m *container.Machine, tool ...string) {
 	t.Helper()
 	archive, err := images.Debian(t.Context())
 	if err != nil {
@@ -137,7 +137,7 @@ func loadDebian(t *testing.T, m *container.Machine, tool string) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	load := m.Command(t.Context(), tool, "load")
+	load := m.Command(t.Context(), tool[0], append(tool[1:], "load")...)
 	load.Stdin = file
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("loading the image: %v\n%s", err, out)

@@ -1,6 +1,8 @@
 package container_test
 
 import (
+	"os"
+	"path"
 	"strings"
 	"testing"
 
@@ -30,4 +32,55 @@ func TestPodmanTakesTheGeneratedDevices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An ordinary user needs no root, neither to make a spec nor to use it.
+func TestRootlessPodmanTakesTheGeneratedDevices(t *testing.T) {
+	if err := tools.InstallPackages(t.Context(), "podman", "uidmap"); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, container.Config{})
+	showWholeKernel(t, m)
+	generate(t, m)
+	user := addUser(t, m)
+	podman := append(user, "podman", "--storage-driver", "overlay")
+	t.Run("who may generate, too", func(t *testing.T) {
+		file := path.Join(home, ".config/cdi/nvidia.yaml")
+		if _, err := m.Output(t.Context(), user[0], append(user[1:], "gpucdi", "generate", "--output", file)...); err != nil {
+			t.Fatal(err)
+		}
+		own, err := os.ReadFile(m.Path(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ofRoot, err := os.ReadFile(m.Path(container.SpecFile)); err != nil || string(own) != string(ofRoot) {
+			t.Errorf("the user's spec is\n%s\nand root's\n%s, %v", own, ofRoot, err)
+		}
+	})
+	loadDebian(t, m, podman...)
+	takesDevices(t, m, podman...)
+	t.Run("without a node", func(t *testing.T) {
+		const node = "/dev/nvidia-uvm-tools"
+		if err := os.Remove(m.Path(node)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run(t, m, podman, []string{"--device", "nvidia.com/gpu=0"}, "true"); err == nil || !strings.Contains(err.Error(), node) {
+			t.Errorf("without %s: %v", node, err)
+		}
+	})
+}
+
+// home is the directory of an ordinary user.
+const home = "/var/lib/someone"
+
+// addUser makes an ordinary user, and returns with what that user's commands begin.
+func addUser(t *testing.T, m *container.Machine) []string {
+	t.Helper()
+	const runtimeDir = "/run/someone"
+	// Everybody's /var/tmp is where podman unpacks images.
+	const commands = `useradd --create-home --home-dir "$1" someone; install --directory --mode 700 --owner someone "$2"; chmod 1777 /var/tmp`
+	if _, err := m.Output(t.Context(), "sh", "-ec", commands, "sh", home, runtimeDir); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"runuser", "--user", "someone", "--", "env", "--chdir=" + home, "HOME=" + home, "XDG_RUNTIME_DIR=" + runtimeDir}
 }
