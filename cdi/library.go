@@ -32,7 +32,7 @@ var libraryUses = []struct {
 	{"libnvidia-cfg.", config.Features{config.Utility, config.Display}, "the X driver configures GPUs through it"},
 	{"libnvidia-gpucomp.", config.Features{config.Compute, config.Graphics}, "the compiler that CUDA and the shaders share"},
 	{"libnvidia-allocator.", config.Features{config.Compute, config.Graphics}, "it is the GBM backend, too"},
-	{"libnvidia-sandboxutils.", config.Features{config.Utility}, "it tells tools what a container needs of the driver"},
+	{"libnvidia-sandboxutils.", nil, "it tells the host's tools what a container needs of the driver"},
 
 	{"libnvcuvid", config.Features{config.Video}, ""},
 	{"libnvidia-encode", config.Features{config.Video}, ""},

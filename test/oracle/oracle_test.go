@@ -40,6 +40,7 @@ var left = []difference{
 	{"/usr/bin/nvidia-persistenced", "a daemon of the host: how long the driver stays loaded is the host's business"},
 	{"/lib/firmware/nvidia/*/gsp*.bin", "the kernel loads the firmware, on the host"},
 	{"libnvidia-gtk3.so.*", "of nvidia-settings, which sets up the host's screens"},
+	{"libnvidia-sandboxutils.so.*", "it tells the host's tools what a container needs of the driver"},
 	{"libnvidia-wayland-client.so.*", "of nvidia-settings, which sets up the host's screens"},
 }
 
