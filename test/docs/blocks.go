@@ -18,22 +18,25 @@ func Blocks(ctx context.Context, document, section, language string) ([]string, 
 	var (
 		blocks  []string
 		here    bool
-		open    bool
+		open    bool // within a block
+		wanted  bool // that one
 		current strings.Builder
 	)
 	for line := range strings.Lines(text) {
 		fence, fenced := strings.CutPrefix(strings.TrimSpace(line), "```")
 		switch {
-		case !open && strings.HasPrefix(line, "#"):
-			here = strings.TrimSpace(strings.TrimLeft(line, "#")) == section
 		case fenced && open:
 			open = false
-			blocks = append(blocks, current.String())
-		case fenced && here && fence == language:
-			open = true
+			if wanted {
+				blocks = append(blocks, current.String())
+			}
+		case fenced:
+			open, wanted = true, here && fence == language
 			current.Reset()
 		case open:
 			current.WriteString(line)
+		case strings.HasPrefix(line, "#"):
+			here = strings.TrimSpace(strings.TrimLeft(line, "#")) == section
 		}
 	}
 	if len(blocks) == 0 {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -120,6 +121,8 @@ func TestCommands(t *testing.T) {
 		{"a MIG device that is not whole is left out", migNotWhole},
 		{"generate takes single MIG devices", migChosen},
 		{"a GPU that fails is reported and the others are served", oneFails},
+		{"a GPU that ends who asks it keeps no other from being listed", oneCrashes},
+		{"a GPU that never answers keeps no other from being listed", oneHangs},
 		{"the specs of every profile", everyProfile},
 		{"generate gives the same bytes each time", sameBytes},
 		{"features bring what they need", features},
@@ -260,6 +263,27 @@ func migNotWhole(t *testing.T, binary string) {
 	}
 	if !strings.Contains(warning, "gpu0/gi8/ci0/access") || !strings.Contains(warning, "not cut into MIG devices") {
 		t.Errorf("the warnings are %s", warning)
+	}
+}
+
+func oneCrashes(t *testing.T, binary string) {
+	oneDoubted(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Crash: true})
+}
+
+func oneHangs(t *testing.T, binary string) {
+	oneDoubted(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Hang: time.Hour})
+}
+
+// oneDoubted gives one GPU a fault that no process survives.
+func oneDoubted(t *testing.T, binary string, fault simdriver.Fault) {
+	h := newHost(t, binary, simdriver.H100x8())
+	fault.GPU = h.driver.State().GPUs[3].UUID
+	if err := h.driver.Break(fault); err != nil {
+		t.Fatal(err)
+	}
+	inv := h.list(t)
+	if len(inv.GPUs) != 7 || len(inv.Unreadable) != 1 || inv.Unreadable[0].Index != 3 || inv.Unreadable[0].Fault == "" {
+		t.Errorf("%d GPUs are listed, unreadable %+v", len(inv.GPUs), inv.Unreadable)
 	}
 }
 
