@@ -109,11 +109,16 @@ func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules
 			}
 		}
 	}
-	resources := make([]*Resource, len(d.names))
-	for i, name := range d.names {
-		share(d.devices[name], rules.Replicas(name))
-		resources[i] = newResource(name, d.devices[name], newAffinity(d.owners[name]))
-		resources[i].gone = d.gone
+	var resources []*Resource
+	for _, name := range d.names {
+		rule := rules.Of(name)
+		if name == GPUResource && rule.Rename != "" {
+			resources = append(resources, newResource(name, nil, nil))
+		}
+		share(d.devices[name], rule.Replicas)
+		r := newResource(cmp.Or(rule.Rename, name), d.devices[name], newAffinity(d.owners[name]))
+		r.gone = d.gone
+		resources = append(resources, r)
 	}
 	return resources
 }

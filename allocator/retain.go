@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // leftResource is the fault of a device that is still there but no longer one of
@@ -38,7 +39,7 @@ func Retain(earlier, now []*Resource, mayBeHeld func(resource, id string) bool) 
 // Adopt returns the resources with a device that a pod was given under a name of
 // ours and that none of them has: an earlier agent offered it. It is Left.
 func Adopt(resources []*Resource, name, id, cdiKind string) []*Resource {
-	if name != GPUResource && !strings.HasPrefix(name, migPrefix) {
+	if own := strings.TrimSuffix(name, config.SharedSuffix); own != GPUResource && !strings.HasPrefix(own, migPrefix) {
 		return resources
 	}
 	device, replica := replicaOf(id)

@@ -56,6 +56,27 @@ func TestPlanOfReplicas(t *testing.T) {
 	}
 }
 
+func TestPlanByAnotherName(t *testing.T) {
+	rules := config.Resources{{Name: GPUResource, Replicas: 2, Rename: GPUResource + config.SharedSuffix},
+		{Name: "nvidia.com/mig-1g.5gb", Replicas: 2, Rename: "nvidia.com/mig-1g.5gb.shared"}}
+	inv := cut(nil, times(1, "1g.5gb"))
+	before := Plan(inv, testKind, config.MIGMixed, nil)
+	renamed := Plan(inv, testKind, config.MIGMixed, rules)
+	want := []string{"gpu:", "gpu.shared: GPU-0::0 GPU-0::1", "mig-1g.5gb.shared: MIG-1.0::0 MIG-1.0::1"}
+	if got := slots(renamed); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	// Who has it alone does not share it, by whatever name.
+	want = []string{"gpu: GPU-0!", "gpu.shared: GPU-0::0! GPU-0::1!", "mig-1g.5gb.shared: MIG-1.0::0! MIG-1.0::1!", "mig-1g.5gb: MIG-1.0!"}
+	if got := slots(Retain(before, renamed, always)); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	adopted := Adopt(before, "nvidia.com/gpu.shared", "GPU-0::1", testKind)
+	if got := slots(adopted); got[0] != "gpu: GPU-0!" || got[2] != "gpu.shared: GPU-0::1!" {
+		t.Errorf("adopted are %q", got)
+	}
+}
+
 func TestTooManyReplicasAreNone(t *testing.T) {
 	most := config.MaxDevices / 8
 	for n, right := range map[int]bool{most: true, most + 1: false} {

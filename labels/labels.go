@@ -104,17 +104,17 @@ func driver(l map[string]string, d gpu.Driver) {
 
 // whole tells the product, and how many there are of it.
 func whole(l map[string]string, here []gpu.GPU, rules config.Resources) {
-	first, count, replicas := here[0], 0, 0
+	rule, first, count, replicas := rules.Of(allocator.GPUResource), here[0], 0, 0
 	for _, g := range here {
 		if g.Product != first.Product {
 			continue
 		}
 		count++
 		if g.MIG != gpu.MIGEnabled { // one that is cut cannot be had as a whole
-			replicas = max(1, rules.Replicas(allocator.GPUResource))
+			replicas = max(1, rule.Replicas)
 		}
 	}
-	resource(l, gpus, value(first.Product, "unknown"), count, replicas)
+	resource(l, rule, value(first.Product, "unknown"), count, replicas)
 	if first.MemoryBytes > 0 {
 		l[gpus+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
 	}
@@ -126,11 +126,14 @@ func whole(l map[string]string, here []gpu.GPU, rules config.Resources) {
 }
 
 // resource tells what there is of a resource, and how many pods at a time may
-// have one.
-func resource(l map[string]string, under, product string, count, replicas int) {
-	strategy := "none"
+// have one. A product that is shared is another, unless its resource is.
+func resource(l map[string]string, rule config.Resource, product string, count, replicas int) {
+	strategy, under := "none", rule.Name+"."
 	if replicas > 1 {
-		product, strategy = value(product+"-SHARED", ""), "time-slicing"
+		strategy = "time-slicing"
+	}
+	if replicas > 1 && rule.Rename == "" {
+		product = value(product+"-SHARED", "")
 	}
 	l[under+"product"] = product
 	l[under+"count"] = strconv.Itoa(count)

@@ -148,9 +148,11 @@ func with(labels map[string]string, others ...string) map[string]string {
 	return all
 }
 
-// A product that is shared is another, as far as selectors go.
+// A product that is shared is another, as far as selectors go, unless its resource
+// has another name.
 func TestShared(t *testing.T) {
-	rules := config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.10gb", Replicas: 2}}
+	rules := config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.10gb", Replicas: 2},
+		{Name: "nvidia.com/mig-3g.40gb", Replicas: 2, Rename: "nvidia.com/mig-3g.40gb.shared"}}
 	one := []string{"1g.10gb"}
 	for name, tc := range map[string]struct {
 		inv      *gpu.Inventory
@@ -163,8 +165,10 @@ func TestShared(t *testing.T) {
 			"mig-1g.10gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "mig-1g.10gb.replicas": "2", "mig-1g.10gb.sharing-strategy": "time-slicing"}},
 		"mixed, no GPU is whole": {mig(h100s(1), one), config.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.replicas": "0",
 			"gpu.sharing-strategy": "none", "mig-1g.10gb.replicas": "2"}},
-		"single":          {mig(h100s(1), one), config.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
-		"single, two":     {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
+		"single":      {mig(h100s(1), one), config.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
+		"single, two": {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
+		"by another name": {mig(h100s(1), []string{"3g.40gb"}), config.MIGMixed, map[string]string{"mig-3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb",
+			"mig-3g.40gb.replicas": "2", "mig-3g.40gb.sharing-strategy": "time-slicing"}},
 		"another profile": {mig(h100s(1), []string{"2g.20gb"}), config.MIGMixed, map[string]string{"mig-2g.20gb.replicas": "1", "mig-2g.20gb.sharing-strategy": "none"}},
 	} {
 		got := labels.Of(tc.inv, tc.strategy, rules, "")

@@ -30,7 +30,7 @@ func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rul
 		}
 	case cut == 0: // then it is as without a strategy
 	case cut < len(here) || empty || len(found) != 1:
-		resource(l, gpus, value(here[0].Product+" MIG INVALID", ""), 0, 0)
+		resource(l, config.Resource{Name: allocator.GPUResource}, value(here[0].Product+" MIG INVALID", ""), 0, 0)
 		l[gpus+"memory"] = "0"
 	default:
 		found[0].tell(l, allocator.GPUResource, rules)
@@ -65,8 +65,8 @@ func profiles(here []gpu.GPU) (found []*part, cut int, empty bool) {
 
 // tell tells them as what a resource has.
 func (p *part) tell(l map[string]string, of string, rules config.Resources) {
-	m, under := p.first, of+"."
-	resource(l, under, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rules.Replicas(of)))
+	m, under, rule := p.first, of+".", rules.Of(of)
+	resource(l, rule, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rule.Replicas))
 	l[under+"memory"] = strconv.FormatUint(m.MemoryBytes>>20, 10) // MiB
 	for name, n := range map[string]int{
 		"multiprocessors": m.Multiprocessors,

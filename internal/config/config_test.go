@@ -114,7 +114,7 @@ labels: {place: there}
 resources:
 - {name: nvidia.com/gpus, replicas: 1000000}
 - {name: nvidia.com/mig-1g.5gb, replicas: many}
-- {name: nvidia.com/mig-1g.5gb, replicas: 2, as: nvidia.com/part}
+- {name: nvidia.com/mig-1g.5gb, replicas: 2, as: x, rename: nvidia.com/part}
 health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
 nodes:
 - cdi: {passBy: []}
@@ -127,7 +127,7 @@ nodes:
 		t.Fatal("accepted")
 	}
 	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"nvswitch"`, `"hook"`, `"./hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
-		`resources[0]: name is "nvidia.com/gpus"`, "replicas is 1000000", "line 11", "resources[2]: nvidia.com/mig-1g.5gb is there twice", "field as not found",
+		`resources[0]: name is "nvidia.com/gpus"`, "replicas is 1000000", "line 11", "resources[2]: nvidia.com/mig-1g.5gb is there twice", `"nvidia.com/mig-1g.5gb.shared", or nothing`, "field as not found",
 		"nodes[0]: cdi.passBy is empty", "it holds on no node", "nodes[1]: resources[0]: replicas is 1", "nodes[2]", "selector", "line 18", "field quiet not found"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)

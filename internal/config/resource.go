@@ -11,6 +11,7 @@ import (
 type Resource struct {
 	Name     string `yaml:"name"`     // nvidia.com/gpu, or a MIG profile's, as nvidia.com/mig-1g.5gb
 	Replicas int    `yaml:"replicas"` // how many times each of its devices is offered, at least 2
+	Rename   string `yaml:"rename"`   // the name with .shared behind it, to be offered by that name; else by its own
 }
 
 // Resources are those that the file says something of.
@@ -21,15 +22,18 @@ type Resources []Resource
 // listed for a while beside what comes.
 const MaxDevices = 20_000
 
-// Replicas is how many times each device of a resource is offered; 0 when it is
-// not shared.
-func (r Resources) Replicas(name string) int {
-	for _, one := range r {
-		if one.Name == name {
-			return one.Replicas
+// SharedSuffix is what a resource's name has at its end when it is offered by
+// another than its own.
+const SharedSuffix = ".shared"
+
+// Of returns what holds for a resource. One that no rule names is not shared.
+func (r Resources) Of(name string) Resource {
+	for _, rule := range r {
+		if rule.Name == name {
+			return rule
 		}
 	}
-	return 0
+	return Resource{Name: name}
 }
 
 func (r Resources) validate() error {
@@ -40,6 +44,9 @@ func (r Resources) validate() error {
 		}
 		if slices.ContainsFunc(r[:i], func(earlier Resource) bool { return earlier.Name == one.Name }) {
 			errs = append(errs, fmt.Errorf("resources[%d]: %s is there twice, want it once", i, one.Name))
+		}
+		if one.Rename != "" && one.Rename != one.Name+SharedSuffix {
+			errs = append(errs, fmt.Errorf("resources[%d]: rename is %q, want %q, or nothing", i, one.Rename, one.Name+SharedSuffix))
 		}
 		if one.Replicas < 2 || one.Replicas > MaxDevices {
 			errs = append(errs, fmt.Errorf("resources[%d]: replicas is %d, want 2 to %d; leave the resource out for GPUs that are not shared", i, one.Replicas, MaxDevices))

@@ -13,14 +13,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// sharing is the config of docs/sharing.md, which shares each GPU by four.
-func sharing(t *testing.T) string {
+// sharing are the configs of docs/sharing.md, which share each GPU by four, the second
+// one by another name.
+func sharing(t *testing.T) (byOwnName, renamed string) {
 	t.Helper()
 	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Sharing", "yaml")
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(blocks) != 2 {
+		t.Fatalf("%d configs, %v", len(blocks), err)
 	}
-	return blocks[0]
+	return blocks[0], blocks[1]
 }
 
 // bothWithSharing starts an agent that shares the two GPUs of a node by four, and a
@@ -28,7 +29,8 @@ func sharing(t *testing.T) string {
 func bothWithSharing(t *testing.T) (*node, *kubelet) {
 	t.Helper()
 	n := newNode(t, simdriver.GTX1060x2())
-	n.configure(t, sharing(t))
+	byOwnName, _ := sharing(t)
+	n.configure(t, byOwnName)
 	k := startKubelet(t, n.kubeletDir, 1)
 	serveLister(t, n.kubeletDir, &holders{k: k})
 	n.startAgent(t)
@@ -193,11 +195,17 @@ func TestSharingChanges(t *testing.T) {
 	k.counts(t, 4, 1)
 	stillHave(second, pods[second][:2]...)
 
-	n.configure(t, sharing(t))
+	byOwnName, renamed := sharing(t)
+	n.configure(t, byOwnName)
 	k.counts(t, 9, 4)
 	stillHave(second, pods[second][:2]...)
 	end(alone)
 	k.counts(t, 8, 8)
+
+	n.configure(t, renamed)
+	end(pods[second][1])
+	k.awaits(t, offer{gpuResource: "0 of 1", "nvidia.com/gpu.shared": "4 of 8"})
+	stillHave(second, pods[second][0])
 }
 
 // MIG devices are shared as GPUs are, and fail with their GPU.
