@@ -50,7 +50,7 @@ func run(ctx context.Context) (err error) {
 		{fmt.Sprintf("%d rounds of calls, 8 GPUs", rounds), b.eight},
 		{fmt.Sprintf("%d rounds of calls, 16 GPUs", rounds), b.sixteen},
 		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes},
-		{fmt.Sprintf("idling for %s, then %d calls", idle, load), b.live},
+		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live},
 		{fmt.Sprintf("generating %d specs", 2*generateCount), b.generates},
 		{fmt.Sprintf("starting %d pairs of containers", 2*pairs), b.containers},
 	} {

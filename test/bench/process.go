@@ -84,6 +84,10 @@ type usage struct {
 	switches int
 }
 
+func (u usage) String() string {
+	return fmt.Sprintf("%s of CPU, %d context switches", millis(u.cpu), u.switches)
+}
+
 func used(pid int) (usage, error) {
 	pids, err := family(pid)
 	if err != nil {
@@ -119,19 +123,28 @@ func used(pid int) (usage, error) {
 }
 
 const (
-	// idle is how long the agent is watched while nobody wants anything of it.
+	// idle is how long the agent is watched while nobody wants anything of it, and then again
+	// while Prometheus scrapes it.
 	idle = 30 * time.Second
-	// load is how many calls come then.
+	// scrapeInterval is the time between two scrapes.
+	scrapeInterval = 15 * time.Second
+	// load is how many calls come in the end.
 	load = 3000
 )
 
-// live watches what the agent needs to live: its memory, and what it does unasked.
+// live watches what the agent needs to live: its memory, and what it does unasked and when it is
+// scraped.
 func (b *bench) live(ctx context.Context) (err error) {
 	a, err := b.serve(ctx, b.nodes.eight)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.stop()) }()
+	stop, err := listenPods(ctx, a.dir, a.devices)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if err := sleep(ctx, 2*time.Second); err != nil {
 		return err
 	}
@@ -140,14 +153,15 @@ func (b *bench) live(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	before, err := used(pid)
+	idling, err := spent(pid, func() error { return sleep(ctx, idle) })
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, idle); err != nil {
+	scraped, err := spent(pid, func() error { return a.scrapedWhileIdle(ctx) })
+	if err != nil {
 		return err
 	}
-	after, err := used(pid)
+	afterScrapes, err := held(pid)
 	if err != nil {
 		return err
 	}
@@ -159,9 +173,33 @@ func (b *bench) live(ctx context.Context) (err error) {
 		return err
 	}
 	b.table.add("resident after start", atStart.String(), "22.1 MB", "31.6 MB")
+	b.table.add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), afterScrapes.String(), "", "")
 	b.table.add(fmt.Sprintf("resident after %d calls", load), underLoad.String(), "26.8 MB", "38.3 MB")
-	value := fmt.Sprintf("%s of CPU, %d context switches", millis(after.cpu-before.cpu), after.switches-before.switches)
-	b.table.add(fmt.Sprintf("idle for %s", idle), value, "not measurable", "")
+	b.table.add(fmt.Sprintf("idle for %s", idle), idling.String(), "not measurable", "")
+	b.table.add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval), scraped.String(), "", "")
+	return nil
+}
+
+// spent is what the agent uses while something is done.
+func spent(pid int, do func() error) (usage, error) {
+	before, err := used(pid)
+	if err != nil {
+		return usage{}, err
+	}
+	if err := do(); err != nil {
+		return usage{}, err
+	}
+	after, err := used(pid)
+	return usage{after.cpu - before.cpu, after.switches - before.switches}, err
+}
+
+// scrapedWhileIdle scrapes the agent as Prometheus does.
+func (a *agent) scrapedWhileIdle(ctx context.Context) error {
+	for range idle / scrapeInterval {
+		if err := errors.Join(sleep(ctx, scrapeInterval), a.scrape(ctx)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
