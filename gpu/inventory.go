@@ -59,6 +59,9 @@ type GPU struct {
 	// others by NVLink: the cluster's UUID, a dot and a number. Empty outside.
 	Clique string `json:"clique,omitempty"`
 
+	// VGPU is set for a virtual GPU, which a hypervisor made.
+	VGPU *VGPU `json:"vgpu,omitempty"`
+
 	// MIGDevices are what the GPU is cut into, by ascending Index.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 
@@ -69,6 +72,12 @@ type GPU struct {
 	// Fault says why the GPU cannot be given out; empty when it can. It is a
 	// phrase for people: logs, events and tables show it as it is.
 	Fault string `json:"fault,omitempty"`
+}
+
+// VGPU is what a virtual GPU tells of its host's driver, empty where it does not.
+type VGPU struct {
+	HostDriver string `json:"hostDriver,omitempty"` // "550.127.06"
+	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
 // NUMAUnknown is the NUMANode of a GPU whose platform does not tell it, as in

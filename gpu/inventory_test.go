@@ -22,6 +22,7 @@ func TestInventorySurvivesJSON(t *testing.T) {
 				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: "gone",
 				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, Engines: gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5},
 			}},
+			VGPU:  &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"},
 			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}, {Peer: "GPU-c", PCIe: gpu.PCIeUnknown}},
 		}},
 		Unreadable: []gpu.Unreadable{{Index: 1, Fault: "gone"}},

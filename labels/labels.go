@@ -2,6 +2,7 @@ package labels
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,6 +38,7 @@ func Of(inv *gpu.Inventory, strategy config.MIGStrategy, rules config.Resources,
 	if clique := clique(here); clique != "" {
 		l[gpus+"clique"] = clique
 	}
+	virtual(l, here)
 	whole(l, here, rules)
 	parts(l, here, strategy, rules)
 	return l
@@ -74,6 +76,17 @@ func clique(here []gpu.GPU) (clique string) {
 		}
 	}
 	return clique
+}
+
+// virtual tells that there is a virtual GPU, and the host's driver.
+func virtual(l map[string]string, here []gpu.GPU) {
+	i := slices.IndexFunc(here, func(g gpu.GPU) bool { return g.VGPU != nil })
+	if i < 0 {
+		return
+	}
+	l[prefix+"vgpu.present"] = "true"
+	l[prefix+"vgpu.host-driver-version"] = value(here[i].VGPU.HostDriver, "")
+	l[prefix+"vgpu.host-driver-branch"] = value(here[i].VGPU.HostBranch, "")
 }
 
 // mode is by the PCI class, which tells whether displays can be plugged in.

@@ -58,7 +58,11 @@ func TestOf(t *testing.T) {
 		"Blackwell":      {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
 		"to come":        {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
 		"MIG by one GPU": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
-		"a fabric":       {func(inv *gpu.Inventory) { inv.GPUs[1].Clique = "c.1" }, map[string]string{"gpu.clique": "c.1"}},
+		"a virtual GPU": {func(inv *gpu.Inventory) {
+			inv.GPUs[1].VGPU = &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"}
+		}, map[string]string{
+			"vgpu.present": "true", "vgpu.host-driver-version": "550.127.06", "vgpu.host-driver-branch": "r550_00"}},
+		"a fabric": {func(inv *gpu.Inventory) { inv.GPUs[1].Clique = "c.1" }, map[string]string{"gpu.clique": "c.1"}},
 		"odd characters": {func(inv *gpu.Inventory) { inv.GPUs[0].Product = " (R) X/Y  Z_" + strings.Repeat("long", 20) }, map[string]string{
 			"gpu.product": "R-XY-Z_" + strings.Repeat("long", 14)}},
 	} {

@@ -50,6 +50,7 @@ func (s session) readPlace(g *gpu.GPU, dev nvml.Device) error {
 	}
 	class, errClass := s.pciFile(g.PCIBusID, "class")
 	g.PCIClass = class
+	s.readVGPU(g)
 	return errors.Join(errNUMA, errClass)
 }
 

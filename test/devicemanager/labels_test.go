@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/test/readers"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -24,6 +25,23 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	n.startAgent(t)
 	n.labelled(t, "nvidia.com/gpu.count=8\n", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n", "nvidia.com/mig.capable=true\n",
 		"nvidia.com/cuda.driver-version.full="+n.driver.State().Version+"\n")
+
+	text, err := os.ReadFile(n.labels())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := readers.Features(t.Context(), n.nfdDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range found {
+		if !strings.Contains(string(text), name+"="+value+"\n") {
+			t.Errorf("Node Feature Discovery reads %s=%s in\n%s", name, value, text)
+		}
+	}
+	if found["nvidia.com/gpu.count"] != "8" || len(found) != strings.Count(string(text), "\n") {
+		t.Errorf("Node Feature Discovery reads %v in\n%s", found, text)
+	}
 
 	// The GPUs join a fabric after the agent has read them.
 	if err := n.driver.Update(func(s *simdriver.State) error {
@@ -56,6 +74,23 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.unlabelled(t)
+}
+
+// In a virtual machine, PCI tells of a virtual GPU what the host's driver is.
+func TestLabelsOfAVirtualGPU(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	if err := n.driver.Update(func(s *simdriver.State) error {
+		s.GPUs[0].HostDriver = [2]string{"550.127.06", "r550_00"}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(n.nfdDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.configure(t, "labels: {place: nfd}")
+	n.startAgent(t)
+	n.labelled(t, "nvidia.com/vgpu.present=true\n", "nvidia.com/vgpu.host-driver-version=550.127.06\n", "nvidia.com/vgpu.host-driver-branch=r550_00\n")
 }
 
 func (n *node) labels() string { return filepath.Join(n.nfdDir, "gpucdi") }

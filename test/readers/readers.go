@@ -1,5 +1,5 @@
 // Package readers asks the programs of others that read what gpucdi writes for a
-// cluster, above all Prometheus. Their code is built into programs of a module of
+// cluster: Prometheus, its operator and Node Feature Discovery. Their code is built into programs of a module of
 // its own, foreign: each would bring this module other versions than Kubernetes'.
 package readers
 
@@ -93,4 +93,16 @@ func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, erro
 func Operator(ctx context.Context, object string) error {
 	_, err := ask(ctx, "operator", "", []byte(object))
 	return err
+}
+
+// Features returns the labels that Node Feature Discovery finds in a directory
+// with feature files.
+func Features(ctx context.Context, dir string) (map[string]string, error) {
+	const place = "sigs.k8s.io/node-feature-discovery/source/local.featureFilesDir"
+	text, err := ask(ctx, "nfd", dir, nil, "-ldflags", "-X "+place+"=.")
+	if err != nil {
+		return nil, err
+	}
+	var labels map[string]string
+	return labels, json.Unmarshal(text, &labels)
 }

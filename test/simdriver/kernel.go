@@ -121,6 +121,7 @@ func (k kernel) showSys(s *State, m majors) error {
 			for name, value := range pciFiles(g) {
 				files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), name)] = value + "\n"
 			}
+			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "config")] = pciConfig(g)
 		}
 	}
 	return k.write(files)
@@ -141,6 +142,22 @@ func pciFiles(g GPU) map[string]string {
 		"numa_node":     fmt.Sprint(g.NUMANode),
 		"local_cpulist": cpus,
 	}
+}
+
+// pciConfig is the configuration space: the vendor-specific capability of NVIDIA's
+// GPUs is in it, which those that are virtual fill with "VF" and a record of 22
+// bytes about the driver of their host.
+func pciConfig(g GPU) string {
+	config := make([]byte, 4096)
+	copy(config, []byte{0xde, 0x10, byte(g.DeviceID >> 16), byte(g.DeviceID >> 24)})
+	config[0x06], config[0x34] = 0x10, 0xc8 // there are capabilities, and where
+	copy(config[0xc8:], "\x09\x00\x14\x01")
+	if g.HostDriver != [2]string{} {
+		copy(config[0xc8:], "\x09\x00\x1bVF\x00\x16")
+		copy(config[0xcf:], g.HostDriver[0])
+		copy(config[0xd9:], g.HostDriver[1])
+	}
+	return string(config)
 }
 
 // write leaves files alone that are right already: most changes of a state

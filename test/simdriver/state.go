@@ -79,6 +79,10 @@ type GPU struct {
 	Cluster string `nvsim:"cluster"` // UUID of the fabric of several nodes, 32 digits; empty: not joined
 	Clique  int    `nvsim:"clique"`
 
+	// HostDriver is that of the hypervisor, by version and branch, of which the
+	// PCI configuration space of a virtual GPU tells; empty: it is not virtual.
+	HostDriver [2]string
+
 	Lost bool `nvsim:"lost"` // fallen off the bus
 
 	MIGMode    int `nvsim:"mig"` // 1 on, 0 off, NotSupported
