@@ -2,8 +2,11 @@ package container_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +25,7 @@ import (
 func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
 	generate(t, m)
-	startContainerd(t, m)
+	startContainerd(t, m, "containerd")
 	loadDebian(t, m, "nerdctl")
 	takesDevices(t, m, "nerdctl")
 	gpus := m.Driver.State().GPUs
@@ -42,6 +45,55 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A user's containerd, as nerdctl's own script starts it, and a spec of the user's.
+func TestRootlessNerdctlTakesTheGeneratedDevices(t *testing.T) {
+	if err := tools.InstallPackages(t.Context(), "rootlesskit", "slirp4netns", "uidmap"); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
+	showWholeKernel(t, m)
+	const script = "/usr/local/bin/containerd-rootless.sh"
+	if err := os.WriteFile(m.Path(script), nerdctlFile(t, "extras/rootless/containerd-rootless.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Output(t.Context(), "sh", "-ec", "mkdir -p /dev/net; mknod -m 666 /dev/net/tun c 10 200"); err != nil { // for slirp4netns
+		t.Fatal(err)
+	}
+	user := addUser(t, m)
+	startContainerd(t, m, append(user, script)...)
+	generate := append(user, "gpucdi", "generate", "--output", path.Join(home, ".config/cdi/nvidia.yaml"))
+	if _, err := m.Output(t.Context(), generate[0], generate[1:]...); err != nil {
+		t.Fatal(err)
+	}
+	nerdctl := append(user, "nerdctl")
+	loadDebian(t, m, nerdctl...)
+	takesDevices(t, m, nerdctl...)
+}
+
+// nerdctlFile reads a file of the module that nerdctl is built from.
+func nerdctlFile(t *testing.T, name string) []byte {
+	t.Helper()
+	dir, err := tools.ModuleDir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/containerd/nerdctl/v2")
+	download.Dir = filepath.Join(dir, "node/tools/nerdctl")
+	out, err := download.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(module.Dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // takesDevices runs containers with a tool that takes CDI devices as arguments.
@@ -93,14 +145,16 @@ func run(t *testing.T, m *container.Machine, tool, args []string, command ...str
 	return m.Output(t.Context(), all[0], all[1:]...)
 }
 
-func startContainerd(t *testing.T, m *container.Machine) {
+// startContainerd runs a command that becomes containerd, and waits until that answers nerdctl of
+// the same user.
+func startContainerd(t *testing.T, m *container.Machine, command ...string) {
 	t.Helper()
 	said, err := os.Create(filepath.Join(t.TempDir(), "containerd.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	daemon := m.Command(ctx, "containerd")
+	daemon := m.Command(ctx, command[0], command[1:]...)
 	daemon.Cancel = func() error { return daemon.Process.Signal(syscall.SIGTERM) }
 	daemon.Stdout, daemon.Stderr = said, said
 	if err := daemon.Start(); err != nil {
@@ -113,7 +167,8 @@ func startContainerd(t *testing.T, m *container.Machine) {
 		<-ended
 		said.Close()
 	})
-	for m.Command(t.Context(), "ctr", "version").Run() != nil {
+	ask := append(slices.Clone(command[:len(command)-1]), "nerdctl", "info")
+	for m.Command(t.Context(), ask[0], ask[1:]...).Run() != nil {
 		select {
 		case err := <-ended:
 			ended <- err
