@@ -15,8 +15,8 @@ func TestReadmeBuilds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := sh(t, commands[0]+"\nbin/gpucdi version"); !strings.Contains(out, "\ngpucdi ") {
-		t.Errorf("after %s, bin/gpucdi version prints %s", commands[0], out)
+	if out := sh(t, commands[0]+"\ngpucdi version"); !strings.Contains(out, "\ngpucdi ") {
+		t.Errorf("after %s, gpucdi version prints %s", commands[0], out)
 	}
 }
 
