@@ -62,10 +62,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 // holdersOf are the containers that hold a device, each once, however many of its
 // replicas it has.
 func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder) {
-	ids := d.Replicas
-	if ids == nil {
-		ids = []string{d.ID}
-	}
+	ids := d.IDs()
 	for _, h := range held {
 		holder := status.Holder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container}
 		if h.Resource == d.Resource && slices.Contains(ids, h.Device) && !slices.Contains(holders, holder) {

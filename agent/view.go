@@ -66,16 +66,16 @@ func (n *node) publish(parts cdi.Parts) {
 	for _, r := range n.listed {
 		plugins = append(plugins, n.plugins[r.Name])
 		for _, d := range r.Devices {
-			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Replicas: d.Replicas, Fault: n.fault(d, before)})
+			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Replicas: d.Replicas, Fault: n.fault(d, r.Name, before)})
 		}
 	}
 	n.agent.view.node.Store(now)
 	n.agent.view.plugins.Store(&plugins)
 }
 
-// fault is what people are told of a device's fault; before is what they were
-// told last.
-func (n *node) fault(d allocator.Device, before *status.Node) *status.Fault {
+// fault is what people are told of the fault of a device as one of a resource;
+// before is what they were told last.
+func (n *node) fault(d allocator.Device, resource string, before *status.Node) *status.Fault {
 	if d.Fault == "" {
 		return nil
 	}
@@ -84,7 +84,9 @@ func (n *node) fault(d allocator.Device, before *status.Node) *status.Fault {
 	if h.Reason == d.Fault {
 		f.Heals = h.Heals
 	}
-	i := slices.IndexFunc(before.Devices, func(b status.Device) bool { return b.ID == d.ID && b.Fault != nil })
+	i := slices.IndexFunc(before.Devices, func(b status.Device) bool {
+		return b.Fault != nil && b.Resource == resource && slices.Contains(b.IDs(), d.IDs()[0])
+	})
 	switch {
 	case i >= 0:
 		f.Since = before.Devices[i].Fault.Since

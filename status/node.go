@@ -77,6 +77,14 @@ type Device struct {
 	HeldBy   []Holder `json:"heldBy,omitempty"`
 }
 
+// IDs are what the kubelet calls the device.
+func (d Device) IDs() []string {
+	if d.Replicas != nil {
+		return d.Replicas
+	}
+	return []string{d.ID}
+}
+
 // Fault is why a device cannot be given out.
 type Fault struct {
 	Category string    `json:"category"` // one of few words: what metrics are labelled with
