@@ -160,8 +160,9 @@ func mounts(parts Parts) []*specs.Mount {
 			}
 		}
 	}
-	slices.SortFunc(made, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
-	return made
+	slices.SortStableFunc(made, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
+	// A library may be named by several files, and where loaders search anyway.
+	return slices.CompactFunc(made, func(a, b *specs.Mount) bool { return a.ContainerPath == b.ContainerPath })
 }
 
 // hookTimeout is in seconds. The hook takes milliseconds.

@@ -38,6 +38,7 @@ func FuzzNoHostPathLeavesTheDriverRoot(f *testing.F) {
 		n.link(dir, driverDir+"/usr/share")
 		n.link(program, driverDir+"/usr/bin/nvidia-smi")
 		n.link("loop", driverDir+"/usr/lib/x86_64-linux-gnu/loop")
+		n.write(t, driverDir+"/etc/OpenCL/vendors/nvidia.icd", file) // names a library
 		n.inspect(t)
 	})
 }

@@ -93,9 +93,15 @@ func findSought(root host.DriverRoot, features config.Features) ([]Bind, error) 
 			if err != nil {
 				return nil, fmt.Errorf("looking for %s: %w", s.name, err)
 			}
+			resolved = original(root, resolved)
 			for _, dir := range s.at {
 				found = append(found, Bind{NodePath: root.NodePath(resolved), ContainerPath: path.Join(dir, path.Base(file))})
 			}
+			named, err := namedLibraries(root, resolved)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, named...)
 		}
 	}
 	return found, nil
