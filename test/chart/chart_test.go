@@ -97,6 +97,22 @@ func TestTheOperatorReadsItsObjects(t *testing.T) {
 	}
 }
 
+func TestPrometheusReadsTheAlerts(t *testing.T) {
+	file, err := os.ReadFile("../../deploy/gpucdi/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := readers.Rules(t.Context(), string(file)); err != nil {
+		t.Error(err)
+	}
+	for from, to := range map[string]string{"expr:": "exp:", "{{ $labels": "{{ $label"} {
+		wrong := strings.Replace(string(file), from, to, 1)
+		if err := readers.Rules(t.Context(), wrong); err == nil {
+			t.Errorf("it reads %q for %q", to, from)
+		}
+	}
+}
+
 func TestTheDashboardIsTheFile(t *testing.T) {
 	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/dashboard.yaml", "--set", "dashboard.enabled=true")
 	if err != nil {

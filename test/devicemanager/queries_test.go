@@ -26,27 +26,14 @@ type query struct {
 // admin wants to see.
 func TestQueriesFindSomething(t *testing.T) {
 	n, held := eventful(t)
-	known := readers.Scrapes{
-		// honorLabels, and the labels that the operator gives a pod.
-		Target: map[string]string{"instance": "node", "job": "gpucdi/gpucdi", "namespace": "gpucdi", "pod": "gpucdi-abcde", "container": "gpucdi", "endpoint": "metrics"},
-	}
 	_, first := n.get(t, "/metrics")
 	n.admitted(t, n.kubelet, "another", 1)
 	n.awaitMetric(t, `gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`)
 	_, second := n.get(t, "/metrics")
-	known.Scrapes = []string{first, second}
 
 	queries := slices.Concat(dashboard(t), alerts(t), documented(t))
-	var texts []string
-	for _, q := range queries {
-		texts = append(texts, q.text)
-	}
-	answers, err := readers.Query(t.Context(), known, texts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, q := range queries {
-		a := answers[i]
+	for i, a := range ask(t, queries, first, second) {
+		q := queries[i]
 		if a.Error != "" || len(a.Unknown) > 0 || len(a.Samples) == 0 {
 			t.Errorf("%s: %s results in %+v", q.where, q.text, a)
 		}
@@ -69,6 +56,55 @@ func TestQueriesFindSomething(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Where nothing is wrong, or there is no GPU, nobody is woken up.
+func TestAlertsAreSilent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(*node) error
+		await   string
+	}{
+		"all is well": {func(*node) error { return nil }, `gpucdi_link_healthy{link="kubelet"} 1`},
+		"no driver":   {func(n *node) error { return n.driver.Uninstall() }, `gpucdi_link_healthy{link="driver"} 0`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, simdriver.H100x8())
+			if err := tc.prepare(n); err != nil {
+				t.Fatal(err)
+			}
+			n.serveRuntime(t, true)
+			startKubelet(t, n.kubeletDir, 2)
+			n.startAgent(t)
+			n.awaitMetric(t, tc.await)
+			n.awaitMetric(t, `gpucdi_link_healthy{link="runtime"} 1`)
+			_, metrics := n.get(t, "/metrics")
+			queries := alerts(t)
+			for i, a := range ask(t, queries, metrics) {
+				if len(a.Samples) > 0 || a.Error != "" {
+					t.Errorf("%s says %+v", queries[i].where, a)
+				}
+			}
+		})
+	}
+}
+
+// ask asks Prometheus, which has scraped these from an agent's pod. Its target
+// has the labels that the operator gives it.
+func ask(t *testing.T, queries []query, scrapes ...string) []readers.Answer {
+	t.Helper()
+	var texts []string
+	for _, q := range queries {
+		texts = append(texts, q.text)
+	}
+	answers, err := readers.Query(t.Context(), readers.Scrapes{
+		Scrapes: scrapes,
+		Target: map[string]string{"instance": "node", "job": "gpucdi/gpucdi", "namespace": "gpucdi",
+			"pod": "gpucdi-abcde", "container": "gpucdi", "endpoint": "metrics"},
+	}, texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answers
 }
 
 // eventful is a node without a runtime, of which one GPU is ill and one is held,

@@ -89,6 +89,12 @@ func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, erro
 	return answers, json.Unmarshal(text, &answers)
 }
 
+// Rules has Prometheus read a file of alerts.
+func Rules(ctx context.Context, file string) error {
+	_, err := ask(ctx, "rules", "", []byte(file))
+	return err
+}
+
 // Operator has the Prometheus operator's own types read an object, strictly.
 func Operator(ctx context.Context, object string) error {
 	_, err := ask(ctx, "operator", "", []byte(object))
