@@ -113,6 +113,7 @@ func TestPrometheusReadsTheAlerts(t *testing.T) {
 	}
 }
 
+// Grafana's own types have every field of the dashboard.
 func TestTheDashboardIsTheFile(t *testing.T) {
 	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/dashboard.yaml", "--set", "dashboard.enabled=true")
 	if err != nil {
@@ -128,6 +129,13 @@ func TestTheDashboardIsTheFile(t *testing.T) {
 	}
 	if configMap.Data["gpucdi.json"] != string(file) || configMap.Labels["grafana_dashboard"] != "1" {
 		t.Errorf("not the file, or not labelled:\n%s", object)
+	}
+	if err := readers.Dashboard(t.Context(), string(file)); err != nil {
+		t.Error(err)
+	}
+	wrong := strings.Replace(string(file), `"gridPos"`, `"gripPos"`, 1)
+	if err := readers.Dashboard(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "gripPos") {
+		t.Errorf("Grafana's word on a key that it does not know: %v", err)
 	}
 }
 

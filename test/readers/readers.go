@@ -1,6 +1,7 @@
 // Package readers asks the programs of others that read what gpucdi writes for a
-// cluster: Prometheus, its operator and Node Feature Discovery. Their code is built into programs of a module of
-// its own, foreign: each would bring this module other versions than Kubernetes'.
+// cluster: Prometheus, its operator, Grafana and Node Feature Discovery. Their
+// code is built into programs of a module of its own, foreign: each would bring
+// this module other versions than Kubernetes'.
 package readers
 
 import (
@@ -92,6 +93,12 @@ func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, erro
 // Rules has Prometheus read a file of alerts.
 func Rules(ctx context.Context, file string) error {
 	_, err := ask(ctx, "rules", "", []byte(file))
+	return err
+}
+
+// Dashboard has Grafana's own types read a dashboard, strictly as far as panels.
+func Dashboard(ctx context.Context, file string) error {
+	_, err := ask(ctx, "grafana", "", []byte(file))
 	return err
 }
 

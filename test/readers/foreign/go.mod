@@ -3,6 +3,7 @@ module github.com/gpucdi/gpucdi/test/readers/foreign
 go 1.26.0
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.18
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.94.1
 	github.com/prometheus/prometheus v0.315.0
 	sigs.k8s.io/node-feature-discovery v0.19.0
