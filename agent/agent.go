@@ -87,6 +87,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	// takes anyway.
 	node.plugin(allocator.GPUResource)
 	source := a.source(node.settings)
+	node.source = source
 	beside(func(ctx context.Context) { a.followDriver(ctx, source, w) })
 	beside(func(ctx context.Context) { a.watchSpec(ctx, w.specChanged) })
 	beside(func(ctx context.Context) { a.watchConfig(ctx, w.fileChanged) })
@@ -151,9 +152,9 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 			work = n.agent.spec.Touched() // and not by ourselves
 		case <-w.alive:
 		case <-w.fileChanged:
-			work = n.reload() && n.reread(w)
+			work = n.reload() && n.resume(w)
 		case labels := <-w.labels:
-			work = n.relabel(labels) && n.reread(w)
+			work = n.relabel(labels) && n.resume(w)
 		case <-w.reload:
 			n.reload()
 			n.log.Info("the driver is read again")
@@ -163,9 +164,16 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 	return true
 }
 
+// resume goes on with settings that have changed. The driver is read again only if
+// they concern it: XIDs that come meanwhile are lost.
+func (n *node) resume(w wakers) bool {
+	return n.source == n.agent.source(n.settings) || n.reread(w)
+}
+
 // reread lets the driver be read again, as the settings now say.
 func (n *node) reread(w wakers) bool {
-	replace(w.reread, n.agent.source(n.settings))
+	n.source = n.agent.source(n.settings)
+	replace(w.reread, n.source)
 	return true
 }
 

@@ -30,7 +30,8 @@ type node struct {
 	// followNode delivers later labels; nil when that runs already, or cannot.
 	followNode func(context.Context) error
 
-	labelled labelling // as last left for keepLabels
+	labelled labelling     // as last left for keepLabels
+	source   driver.Config // how the driver is read
 
 	reading *driver.Reading // the latest; nil until the first
 	known   *gpu.Inventory  // all that was read since the start

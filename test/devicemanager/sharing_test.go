@@ -171,7 +171,17 @@ func TestSharingChanges(t *testing.T) {
 		}
 	}
 
+	// The driver has no part in it, and is not left out of sight for it.
+	before := n.inits(t)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]")
+	k.counts(t, 12, 12)
+	if err := n.driver.RaiseXID(first, 9999); err != nil {
+		t.Fatal(err)
+	}
+	k.counts(t, 12, 6)
+	if after := n.inits(t); before == 0 || after != before {
+		t.Errorf("the driver was opened %d times, and %d times once its GPUs were shared otherwise", before, after)
+	}
 	k.counts(t, 12, 12)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
 	k.counts(t, 12, 4)
@@ -206,6 +216,16 @@ func TestSharingChanges(t *testing.T) {
 	end(pods[second][1])
 	k.awaits(t, offer{gpuResource: "0 of 1", "nvidia.com/gpu.shared": "4 of 8"})
 	stillHave(second, pods[second][0])
+}
+
+// inits is how often the driver was opened.
+func (n *node) inits(t *testing.T) uint64 {
+	t.Helper()
+	calls, err := simdriver.Calls(n.calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return calls["nvmlInit_v2"]
 }
 
 // MIG devices are shared as GPUs are, and fail with their GPU.
