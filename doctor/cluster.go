@@ -71,6 +71,9 @@ func (e *examination) agent(ctx context.Context) []Finding {
 		return fail(link, err.Error(), "start gpucdi serve; its log says why it ended")
 	}
 	var findings []Finding
+	if node.Config.Trouble != "" {
+		findings = warn(link, "its config is "+node.Config.Trouble, "gpucdi config check names all that is wrong with it")
+	}
 	for _, r := range node.Kubelet.Resources {
 		if r.Trouble != "" {
 			findings = append(findings, fail(link, fmt.Sprintf("%s is not registered with the kubelet: %s", r.Name, r.Trouble), "")...)

@@ -31,6 +31,9 @@ func TestARefusedConfigIsSeen(t *testing.T) {
 	if table := n.statusText(t); !regexp.MustCompile(`(?m)^config +trouble +kept as it was: .*"both"`).MatchString(table) {
 		t.Errorf("the table is\n%s", table)
 	}
+	if found, _ := n.doctor(t); !strings.HasPrefix(found["agent"], "warn") || !strings.Contains(found["agent"], "kept as it was") {
+		t.Errorf("the doctor says of the agent %q", found["agent"])
+	}
 	n.awaitGet(t, "/readyz", http.StatusOK)
 
 	n.configure(t)
