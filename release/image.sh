@@ -56,6 +56,6 @@ for arch in amd64 arm64; do
   buildah "${store[@]}" config --arch "$arch" --entrypoint '["/usr/bin/gpucdi"]' --env PATH=/usr/bin:/bin "$container"
   buildah "${store[@]}" commit --quiet --rm --timestamp "$made" --manifest gpucdi "$container" >/dev/null
 done
-buildah "${store[@]}" manifest push --quiet --all gpucdi "oci:$work/layout:gpucdi/gpucdi:$version" >/dev/null
+buildah "${store[@]}" manifest push --quiet --all gpucdi "oci:$work/layout:docker.io/gpucdi/gpucdi:$version" >/dev/null
 tar --directory "$work/layout" --sort=name --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw,go-w \
   --mtime="@$made" --create . >"$dist/gpucdi_${version}_image.tar"

@@ -111,6 +111,10 @@ func runImage(t *testing.T, root, arch string) {
 	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi", "version")...); out != "gpucdi v9.9.9\n" {
 		t.Errorf("the program says that it is %s", out)
 	}
+	// This one is linked against glibc.
+	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi-nvml", "--help")...); !strings.Contains(out, "-library") {
+		t.Errorf("the driver's process prints %s", out)
+	}
 	if out := in(t, root, "chroot", append(run, "/bin/sh", "-c", "echo a shell")...); out != "a shell\n" {
 		t.Errorf("the shell says %s", out)
 	}
@@ -121,7 +125,8 @@ func runImage(t *testing.T, root, arch string) {
 	if _, err := simdriver.Install(host, simdriver.GTX1060x2()); err != nil {
 		t.Fatal(err)
 	}
-	out := in(t, root, "chroot", append(run, "/bin/sh", "-c", "NVSIM_DEV=/host/dev gpucdi list --host-root /host")...)
+	out := in(t, root, "unshare", "--mount", "sh", "-ec", "mkdir proc && mount --bind /proc proc && "+
+		"NVSIM_DEV=/host/dev chroot . /usr/bin/gpucdi list --host-root /host")
 	if strings.Count(out, "GTX 1060") != 2 {
 		t.Errorf("with a driver, gpucdi list prints %s", out)
 	}
