@@ -137,16 +137,17 @@ nodes:
 
 func TestParseRefuses(t *testing.T) {
 	for name, text := range map[string]string{
-		"an unknown key":              "cdi: {pasBy: [field]}",
-		"a key given twice":           "kind: NodeConfig\nkind: NodeConfig",
-		"a second document":           "kind: NodeConfig\n---\ncdi: {passBy: [field]}",
-		"a resource without replicas": "resources: [{name: nvidia.com/gpu}]",
-		"no way to pass":              "cdi: {passBy: []}",
-		"no feature":                  "cdi: {features: []}",
-		"a bare number":               "health: {probeInterval: 5}",
-		"text for a duration":         "health: {probeInterval: often}",
-		"sections of sections":        "nodes: [{names: [a], nodes: []}]",
-		"no YAML":                     "cdi: {",
+		"an unknown key":               "cdi: {pasBy: [field]}",
+		"a key given twice":            "kind: NodeConfig\nkind: NodeConfig",
+		"a second document":            "kind: NodeConfig\n---\ncdi: {passBy: [field]}",
+		"a profile in NVML's spelling": "resources: [{name: nvidia.com/mig-1g.5gb+me, replicas: 2}]",
+		"a resource without replicas":  "resources: [{name: nvidia.com/gpu}]",
+		"no way to pass":               "cdi: {passBy: []}",
+		"no feature":                   "cdi: {features: []}",
+		"a bare number":                "health: {probeInterval: 5}",
+		"text for a duration":          "health: {probeInterval: often}",
+		"sections of sections":         "nodes: [{names: [a], nodes: []}]",
+		"no YAML":                      "cdi: {",
 	} {
 		if file, err := config.Parse([]byte(text)); err == nil {
 			t.Errorf("%s: accepted as %+v", name, file)

@@ -39,8 +39,8 @@ func (r Resources) Of(name string) Resource {
 func (r Resources) validate() error {
 	var errs []error
 	for i, one := range r {
-		if one.Name != "nvidia.com/gpu" && !strings.HasPrefix(one.Name, "nvidia.com/mig-") {
-			errs = append(errs, fmt.Errorf("resources[%d]: name is %q, want nvidia.com/gpu, or nvidia.com/mig- and a profile", i, one.Name))
+		if one.Name != "nvidia.com/gpu" && !strings.HasPrefix(one.Name, "nvidia.com/mig-") || strings.Contains(one.Name, "+") {
+			errs = append(errs, fmt.Errorf("resources[%d]: name is %q, want nvidia.com/gpu, or nvidia.com/mig- and a profile with . for +", i, one.Name))
 		}
 		if slices.ContainsFunc(r[:i], func(earlier Resource) bool { return earlier.Name == one.Name }) {
 			errs = append(errs, fmt.Errorf("resources[%d]: %s is there twice, want it once", i, one.Name))
