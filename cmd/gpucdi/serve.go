@@ -39,6 +39,12 @@ once; SIGHUP reads it and the driver again.`,
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			// Who may load a module may do anything: then there is nothing to give up.
+			if !loadModules {
+				if err := dropRights(); err != nil {
+					log.Warn("gpucdi keeps the capabilities that it was started with", "err", err)
+				}
+			}
 			if nodeName != "" {
 				log = log.With("node", nodeName)
 			}

@@ -46,3 +46,39 @@ spec:
 		}
 	}
 }
+
+// fewRights looks at all threads of the agent, and of the process that holds the
+// driver for it, once they are at work: a container that is privileged starts
+// with all capabilities.
+func fewRights(t *testing.T, c *cluster) {
+	const (
+		none     = "0000000000000000"
+		sysAdmin = "0000000000200000"
+	)
+	effective := map[string]string{"gpucdi": none, "gpucdi-nvml": sysAdmin}
+	out := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--",
+		"sh", "-c", "grep -h . $(grep -l '^Name:[[:space:]]gpucdi' /proc/[0-9]*/task/*/status)")
+	threads := map[string]int{}
+	process := ""
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		if name == "Name" {
+			process = value
+			threads[process]++
+		}
+		want, known := map[string]string{"CapInh": none, "CapAmb": none, "CapPrm": sysAdmin, "CapBnd": sysAdmin,
+			"CapEff": effective[process], "NoNewPrivs": "1"}[name]
+		if known && value != want {
+			t.Errorf("%s of %s is %s, want %s", name, process, value, want)
+		}
+	}
+	for process := range effective {
+		if threads[process] < 2 {
+			t.Errorf("%s has %d threads: are there no processes to look at?\n%s", process, threads[process], out)
+		}
+	}
+	status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "sh", "-c", "grep CapEff /proc/self/status")
+	if strings.Contains(status, sysAdmin) {
+		t.Errorf("the container has no other rights itself: %s", status)
+	}
+}
