@@ -26,6 +26,7 @@ func (e *examination) runtime(ctx context.Context) []Finding {
 	if err != nil {
 		return fail(link, oneLine(err), "start it, or mount its socket below --host-root")
 	}
+	e.container = info
 	if problem := info.Problem(e.CDIDir); problem != "" {
 		return fail(link, problem, "")
 	}

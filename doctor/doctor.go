@@ -7,6 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/runtime"
 )
 
 // Node says where the parts of a node are.
@@ -21,6 +22,8 @@ type Node struct {
 
 	// Load reads the node's config.
 	Load func() (config.Config, error)
+
+	Launch *Launch // nil: no container is launched
 }
 
 // Verdict is how a link is.
@@ -49,13 +52,15 @@ type examination struct {
 	driver   *host.DriverRoot // nil: not found
 	reading  *driver.Reading  // nil: the driver does not answer
 	health   health.Tracker
+
+	container runtime.Info // without a name: not found
 }
 
 // Examine looks at each link in turn and tells what it found, until ctx ends.
 func Examine(ctx context.Context, n Node, tell func(Finding)) {
 	e := &examination{Node: n, settings: config.Default()}
 	for _, look := range []func(context.Context) []Finding{
-		e.config, e.hardware, e.module, e.files, e.answers, e.gpus, e.parts, e.runtime, e.spec, e.kubelet, e.agent,
+		e.config, e.hardware, e.module, e.files, e.answers, e.gpus, e.parts, e.runtime, e.spec, e.kubelet, e.agent, e.launched,
 	} {
 		for _, f := range look(ctx) {
 			tell(f)

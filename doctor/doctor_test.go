@@ -53,11 +53,12 @@ func examine(t *testing.T, files map[string]string, load error) map[string]docto
 		Address:    "127.0.0.1:1",
 		Worker:     "false",
 		Load:       func() (config.Config, error) { return config.Default(), load },
+		Launch:     &doctor.Launch{},
 	}, func(f doctor.Finding) { found[f.Link] = f })
 	return found
 }
 
-var every = []string{"CDI parts", "CDI spec", "GPUs", "NVML", "agent", "config", "driver files", "hardware", "kernel module", "kubelet", "runtime"}
+var every = []string{"CDI parts", "CDI spec", "GPUs", "NVML", "agent", "config", "container", "driver files", "hardware", "kernel module", "kubelet", "runtime"}
 
 // Of a node that has nothing each link is told, and what to do about it.
 func TestNothing(t *testing.T) {
@@ -70,7 +71,7 @@ func TestNothing(t *testing.T) {
 		switch link {
 		case "hardware":
 			want = doctor.Warn
-		case "NVML", "GPUs", "CDI parts":
+		case "NVML", "GPUs", "CDI parts", "container":
 			want = doctor.Skip
 		}
 		if f.Verdict != want || f.Says == "" {

@@ -18,6 +18,12 @@ func containerd(info Info, config string) (Info, error) {
 	var said struct {
 		EnableCDI   *bool    `json:"enableCDI"`
 		CDISpecDirs []string `json:"cdiSpecDirs"`
+		Containerd  struct {
+			DefaultRuntimeName string `json:"defaultRuntimeName"`
+			Runtimes           map[string]struct {
+				Options struct{ SystemdCgroup bool } `json:"options"`
+			} `json:"runtimes"`
+		} `json:"containerd"`
 	}
 	if err := json.Unmarshal([]byte(config), &said); err != nil {
 		return Info{}, fmt.Errorf("reading the configuration that containerd %s gives: %w", info.Version, err)
@@ -29,6 +35,10 @@ func containerd(info Info, config string) (Info, error) {
 	info.SpecDirs = said.CDISpecDirs
 	if len(info.SpecDirs) == 0 {
 		info.SpecDirs = defaultSpecDirs
+	}
+	// runc then takes a slice alone for a parent, and containerd has none by itself.
+	if said.Containerd.Runtimes[said.Containerd.DefaultRuntimeName].Options.SystemdCgroup {
+		info.CgroupParent = "system.slice"
 	}
 	return info, nil
 }

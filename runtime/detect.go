@@ -53,6 +53,10 @@ type Info struct {
 	Socket   string // the node's path
 	CDI      bool   // whether it resolves CDI devices
 	SpecDirs []string
+
+	// CgroupParent is where a pod's cgroup can be that is not the kubelet's;
+	// empty: where the runtime has it by itself.
+	CgroupParent string
 }
 
 // Detect asks the node's runtime over CRI. The runtime is the one that the
@@ -102,13 +106,19 @@ func parseEndpoint(data []byte) string {
 	return strings.TrimPrefix(kubelet.Endpoint, "unix://")
 }
 
-func ask(ctx context.Context, node host.Root, socket string) (Info, error) {
+// dial connects to the socket, which local is this process's path of.
+func dial(node host.Root, socket string) (conn *grpc.ClientConn, local string, err error) {
 	resolved, err := node.Resolve(socket)
 	if err != nil {
-		return Info{}, err
+		return nil, "", err
 	}
-	local := node.LocalPath(resolved)
-	conn, err := grpc.NewClient("unix:"+local, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	local = node.LocalPath(resolved)
+	conn, err = grpc.NewClient("unix:"+local, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return conn, local, err
+}
+
+func ask(ctx context.Context, node host.Root, socket string) (Info, error) {
+	conn, local, err := dial(node, socket)
 	if err != nil {
 		return Info{}, err
 	}

@@ -3,5 +3,6 @@
 // whose CDI is off ignores the device plugin's answer without a word and
 // starts pods without their GPUs, so somebody has to say it.
 //
-// It only asks: it never changes a runtime or its configuration.
+// It changes no runtime and no configuration. Where a person wants to see a
+// container with a GPU it launches one, and removes it again.
 package runtime

@@ -11,23 +11,48 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 func main() {
-	work := parse()
+	work, inside := parse()
+	switch {
+	case inside.idle > 0:
+		// The kubelet asks the container to end, since it knows nothing of it.
+		signal.Ignore(syscall.SIGTERM)
+		time.Sleep(inside.idle)
+		return
+	case inside.look:
+		if err := nvml.Look(flag.Args(), os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	go endWith(os.Stdin)
 	if err := nvml.Serve(work, os.Stdout); err != nil {
 		os.Exit(1) // the agent was told
 	}
 }
 
-// parse reads what driver.Run writes.
-func parse() nvml.Work {
+// inside is what the container of gpucdi doctor --launch does.
+type inside struct {
+	idle time.Duration
+	look bool
+}
+
+// parse reads what driver.Run and the doctor write.
+func parse() (nvml.Work, inside) {
 	var work nvml.Work
+	var in inside
+	flag.DurationVar(&in.idle, "idle", 0, "do nothing for so long")
+	flag.BoolVar(&in.look, "look", false, "tell what there is of the nodes and libraries that follow")
 	root := flag.String("host-root", "/", "where this process sees the node's root")
 	flag.StringVar(&work.Library, "library", "", "this process's path of NVML")
 	flag.DurationVar(&work.Interval, "interval", 0, "the time between two probes")
@@ -38,7 +63,7 @@ func parse() nvml.Work {
 	})
 	flag.Parse()
 	work.Node = host.NewRoot(*root)
-	return work
+	return work, in
 }
 
 // endWith ends this process when the agent does, and with it its end of the

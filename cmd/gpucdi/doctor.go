@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +17,8 @@ func newDoctorCommand() *cobra.Command {
 		where                look
 		node                 doctor.Node
 		configFile, nodeName string
+		launch               bool
+		container            doctor.Launch
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -22,14 +27,24 @@ func newDoctorCommand() *cobra.Command {
 wrong with it and how to mend it. It changes nothing, and works without the
 agent. In a cluster:
 
-  kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor`,
+  kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor
+
+With --launch it also starts a container with a GPU, by the node's own runtime,
+looks from inside at what it has been given, and removes it. Pods that have that
+GPU keep it meanwhile.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !launch && (container.Image != "" || container.Device != "") {
+				return usageError{errors.New("--image and --device are for --launch")}
+			}
 			worker, err := findWorker()
 			if err != nil {
 				return err
 			}
 			node.Root, node.DriverRoot, node.Library, node.Worker = where.node(), where.driverRoot, where.library, worker
+			if launch {
+				node.Launch = &container
+			}
 			node.Load = func() (config.Config, error) {
 				file, err := config.Load(configFile)
 				if err != nil {
@@ -37,25 +52,7 @@ agent. In a cluster:
 				}
 				return file.For(config.Node{Name: nodeName})
 			}
-			out := cmd.OutOrStdout()
-			paint := painter(out)
-			failed := 0
-			doctor.Examine(cmd.Context(), node, func(f doctor.Finding) {
-				if f.Verdict == doctor.Fail {
-					failed++
-				}
-				fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, f.Says)
-				if f.Fix != "" {
-					fmt.Fprintf(out, "%21s%s\n", "", f.Fix)
-				}
-			})
-			switch {
-			case cmd.Context().Err() != nil:
-				return fmt.Errorf("looking at the node: %w", cmd.Context().Err())
-			case failed > 0:
-				return fmt.Errorf("%d things keep pods from GPUs: mend the first, and look again", failed)
-			}
-			return nil
+			return examine(cmd.Context(), node, cmd.OutOrStdout())
 		},
 	}
 	flags := cmd.Flags()
@@ -65,7 +62,32 @@ agent. In a cluster:
 	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
 	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "where serve writes CDI specs")
 	flags.StringVar(&node.Address, "address", defaultAddress, "where the agent listens")
+	flags.BoolVar(&launch, "launch", false, "start a container with a GPU for a moment, and look from inside")
+	flags.StringVar(&container.Image, "image", "", "the image that --launch starts: one that is on the node and has glibc (default: the agent's)")
+	flags.StringVar(&container.Device, "device", "", "the UUID of the GPU or MIG device that --launch gives it (default: the first that is healthy)")
 	return cmd
+}
+
+// examine shows what is found as it is found.
+func examine(ctx context.Context, node doctor.Node, out io.Writer) error {
+	paint := painter(out)
+	failed := 0
+	doctor.Examine(ctx, node, func(f doctor.Finding) {
+		if f.Verdict == doctor.Fail {
+			failed++
+		}
+		fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, f.Says)
+		if f.Fix != "" {
+			fmt.Fprintf(out, "%21s%s\n", "", f.Fix)
+		}
+	})
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("looking at the node: %w", ctx.Err())
+	case failed > 0:
+		return fmt.Errorf("%d things keep pods from GPUs: mend the first, and look again", failed)
+	}
+	return nil
 }
 
 var colours = map[doctor.Verdict]colour{

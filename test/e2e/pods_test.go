@@ -31,6 +31,8 @@ func TestNode(t *testing.T) {
 		{"the node's labels tell its GPUs", labelled},
 		{"pods choose among GPUs of different models", models},
 		{"the agent may do no more than it does", leastRights},
+		{"the agent gives up the rights that it does not need", fewRights},
+		{"the doctor looks at a GPU from inside a container", launch},
 		{"nothing less than privileged opens the device nodes", whyPrivileged},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
 		{"a pod sees its MIG device", migDevices},

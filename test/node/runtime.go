@@ -113,6 +113,9 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	return nil
 }
 
+// RuntimeSocket is where the container runtime listens, as this machine sees it.
+func (n *Node) RuntimeSocket() string { return n.Box.Path(n.runtime.socket) }
+
 // Spec returns what the runtime told runc to make of a running container, which has the ID that
 // its pod's status gives.
 func (n *Node) Spec(containerID string) (*specs.Spec, error) {

@@ -1,0 +1,183 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/runtime"
+)
+
+// Launch says which container to launch.
+type Launch struct {
+	Image  string // that the node has; empty: the agent's
+	Device string // the UUID of a GPU or of a MIG device; empty: the first that is healthy
+}
+
+// idleFor bounds the life of a container that nobody has removed.
+const idleFor = "5m"
+
+// launched starts a container as the kubelet would, and looks from inside at what
+// it has been given.
+func (e *examination) launched(ctx context.Context) []Finding {
+	const link = "container"
+	if e.Launch == nil {
+		return nil
+	}
+	if e.container.Name == "" {
+		return skip(link, "there is no runtime to launch it with")
+	}
+	given, err := cdi.AgentFile(e.CDIDir, e.Root).Given()
+	if err != nil {
+		return skip(link, "there is no CDI spec to launch it with")
+	}
+	device := e.Launch.Device
+	if device == "" {
+		device = e.healthy(given)
+	}
+	wanted, known := given[device]
+	switch {
+	case device == "":
+		return skip(link, "no GPU is known to be healthy; --device launches it with one all the same")
+	case !known:
+		return fail(link, "the CDI spec has no device "+device, "take one of "+strings.Join(slices.Sorted(maps.Keys(given)), ", "))
+	}
+	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != driver.CUDA && name != driver.NVML })
+
+	seen, image, err := e.see(ctx, device, wanted)
+	switch {
+	case errors.Is(err, runtime.ErrNoImage):
+		return fail(link, err.Error(), "name an image that is on the node, and has glibc, with --image")
+	case err != nil:
+		return fail(link, oneLine(err), "what fails above says why, or else the runtime's log")
+	}
+	return append(pass(link, fmt.Sprintf("it runs from %s with %s", image, device)), seen.findings(device)...)
+}
+
+// see launches the container and returns what it sees.
+func (e *examination) see(ctx context.Context, device string, wanted cdi.Given) (seen sight, image string, err error) {
+	l := runtime.Launch{
+		Image:  e.Launch.Image,
+		Device: cdi.AgentKind + "=" + device,
+		Idle:   []string{e.Worker, "--idle", idleFor},
+		Look:   slices.Concat([]string{e.Worker, "--look"}, wanted.Nodes, wanted.Files),
+	}
+	// In the agent's pod it is the image's own; on the node, a file of the node's.
+	if e.Root.LocalPath("/") == "/" {
+		l.Program = e.Worker
+	}
+	printed, image, err := e.container.Launch(ctx, e.Root, l)
+	if err != nil {
+		return sight{}, "", err
+	}
+	if err := json.Unmarshal(printed, &seen.Sight); err != nil {
+		return sight{}, "", fmt.Errorf("reading what the container of %s sees: %w: %s", image, err, printed)
+	}
+	return seen, image, nil
+}
+
+// healthy is the first GPU or MIG device that pods would be given.
+func (e *examination) healthy(given map[string]cdi.Given) string {
+	if e.reading == nil {
+		return ""
+	}
+	inventory := e.reading.Inventory
+	for _, uuid := range usable(inventory.GPUs) {
+		_, offered := given[uuid]
+		of, _ := inventory.Find(uuid)
+		if offered && of.Fault == "" && inventory.Fault(uuid) == "" && e.health.Health(of.UUID).Reason == "" {
+			return uuid
+		}
+	}
+	return ""
+}
+
+// usable are the GPUs and MIG devices that programs can use. A GPU in MIG mode is
+// there only through its MIG devices.
+func usable(gpus []gpu.GPU) (uuids []string) {
+	for _, g := range gpus {
+		if g.MIG != gpu.MIGEnabled {
+			uuids = append(uuids, g.UUID)
+		}
+		for _, m := range g.MIGDevices {
+			uuids = append(uuids, m.UUID)
+		}
+	}
+	return uuids
+}
+
+// sight is what a container sees.
+type sight struct{ driver.Sight }
+
+// findings judge what a container sees that was given a device alone.
+func (s sight) findings(device string) []Finding {
+	return slices.Concat(s.nodes(), s.libraries(), s.gpus(device))
+}
+
+func (s sight) nodes() []Finding {
+	const link = "its nodes"
+	closed := map[syscall.Errno][]string{}
+	for node, errno := range s.Nodes {
+		if errno != 0 {
+			closed[errno] = append(closed[errno], node)
+		}
+	}
+	var findings []Finding
+	for _, errno := range slices.Sorted(maps.Keys(closed)) {
+		slices.Sort(closed[errno])
+		fix := "no driver answers at their numbers: reload the kernel module, and gpucdi serve writes the new ones"
+		switch errno {
+		case syscall.ENOENT:
+			fix = "the runtime has left the CDI device out: turn its CDI on"
+		case syscall.EPERM, syscall.EACCES:
+			fix = "something beside CDI rules which devices containers may use"
+		}
+		findings = append(findings, fail(link, fmt.Sprintf("cannot open %s: %s", strings.Join(closed[errno], ", "), errno), fix)...)
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(link, fmt.Sprintf("all %d are there and open", len(s.Nodes)))
+}
+
+func (s sight) libraries() []Finding {
+	const link = "its libraries"
+	if len(s.Libraries) == 0 {
+		return skip(link, "by cdi.features containers get neither CUDA nor NVML")
+	}
+	var findings []Finding
+	for _, library := range slices.Sorted(maps.Keys(s.Libraries)) {
+		if says := s.Libraries[library]; says != "" {
+			findings = append(findings, fail(link, says, "the image's loader does not find it: docs/images.md tells which images can work")...)
+		}
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(link, strings.Join(slices.Sorted(maps.Keys(s.Libraries)), " and ")+" can be loaded")
+}
+
+func (s sight) gpus(device string) []Finding {
+	const link = "its GPU"
+	seen := usable(s.GPUs)
+	switch says, asked := s.Libraries[driver.NVML]; {
+	case !asked:
+		return skip(link, "by cdi.features containers get no NVML to ask")
+	case says != "":
+		return skip(link, "there is no NVML to ask")
+	case s.Trouble != "":
+		return fail(link, s.Trouble, "")
+	case !slices.Equal(seen, []string{device}):
+		return fail(link, fmt.Sprintf("NVML lists %q, not %s alone", seen, device),
+			"something beside CDI gives GPUs to containers, such as an NVIDIA runtime: turn it off")
+	}
+	return pass(link, "NVML lists "+device+" and no other")
+}

@@ -1,0 +1,52 @@
+package doctor
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+)
+
+func TestSight(t *testing.T) {
+	both := map[string]string{driver.CUDA: "", driver.NVML: ""}
+	for _, tc := range []struct {
+		name string
+		seen driver.Sight
+		want map[string]string // by link: the verdict, and what is said or advised
+	}{
+		{"all is well",
+			driver.Sight{Nodes: map[string]syscall.Errno{"/dev/nvidia0": 0}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}},
+			map[string]string{"its nodes": "pass all 1", "its libraries": "pass libcuda.so.1 and libnvidia-ml.so.1", "its GPU": "pass NVML lists GPU-1"}},
+		{"the runtime does no CDI",
+			driver.Sight{Nodes: map[string]syscall.Errno{"/dev/nvidiactl": syscall.ENOENT, "/dev/nvidia0": syscall.ENOENT},
+				Libraries: map[string]string{driver.CUDA: "libcuda.so.1: cannot open shared object file", driver.NVML: "libnvidia-ml.so.1: cannot open shared object file"}},
+			map[string]string{"its nodes": "fail cannot open /dev/nvidia0, /dev/nvidiactl: no such file or directory the runtime",
+				"its libraries": "fail libnvidia-ml.so.1: cannot open", "its GPU": "skip there is no NVML"}},
+		{"devices are kept away",
+			driver.Sight{Nodes: map[string]syscall.Errno{"/dev/nvidia0": syscall.EPERM}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}},
+			map[string]string{"its nodes": "fail cannot open /dev/nvidia0: operation not permitted something beside CDI", "its libraries": "pass", "its GPU": "pass"}},
+		{"the driver was reloaded",
+			driver.Sight{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO}, Libraries: both, Trouble: "initialising NVML: unknown error"},
+			map[string]string{"its nodes": "fail cannot open /dev/nvidia-uvm: no such device or address no driver answers", "its libraries": "pass", "its GPU": "fail initialising NVML"}},
+		{"another GPU is there, too",
+			driver.Sight{Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}, {UUID: "GPU-2"}}},
+			map[string]string{"its nodes": "pass", "its libraries": "pass", "its GPU": `fail NVML lists ["GPU-1" "GPU-2"], not GPU-1 alone something beside CDI`}},
+		{"graphics alone are given",
+			driver.Sight{},
+			map[string]string{"its nodes": "pass", "its libraries": "skip", "its GPU": "skip"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := map[string]string{}
+			for _, f := range (sight{tc.seen}).findings("GPU-1") {
+				got[f.Link] = strings.TrimSpace(string(f.Verdict) + " " + f.Says + " " + f.Fix)
+			}
+			for link, want := range tc.want {
+				if !strings.HasPrefix(got[link], want) {
+					t.Errorf("%s: %q, want %q", link, got[link], want)
+				}
+			}
+		})
+	}
+}

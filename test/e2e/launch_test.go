@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpucdi/gpucdi/test/docs"
+	"github.com/gpucdi/gpucdi/test/node/images"
+)
+
+// launch lets the doctor start a container, as docs/troubleshooting.md says, and
+// then again on the node itself.
+func launch(t *testing.T, c *cluster) {
+	commands, err := docs.Blocks(t.Context(), "docs/troubleshooting.md", "Troubleshooting", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of a GPU that a pod has, too.
+	c.run(t, "holder", 8)
+	c.awaitPhase(t, "holder", "Running")
+	first := c.driver.State().GPUs[0]
+	// No kernel driver stands behind the simulated nodes, so they are there and may
+	// be opened, but nobody answers.
+	want := []string{
+		"pass  container      it runs from ",
+		"pass  its libraries  libcuda.so.1 and libnvidia-ml.so.1 can be loaded\n",
+		"pass  its GPU        NVML lists " + first.UUID + " and no other\n",
+		fmt.Sprintf("fail  its nodes      cannot open /dev/nvidia-uvm, /dev/nvidia-uvm-tools, /dev/nvidia%d, /dev/nvidiactl: no such device or address\n", first.Minor),
+	}
+	inPod := c.sh(t, strings.TrimSpace(commands[0])+" || true")
+	// There the image has the program; here the node has it.
+	onNode := c.sh(t, `for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt; done
+agent=$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}')
+/opt/gpucdi doctor --launch --image `+images.DebianName+` --address "$agent:9435" || true`)
+	for by, out := range map[string]string{"in the agent's pod": inPod, "on the node": onNode} {
+		for _, line := range want {
+			if !strings.Contains(out, line) {
+				t.Errorf("%s: the doctor does not say %q, but\n%s", by, line, out)
+			}
+		}
+		if strings.Count(out, "fail  ") != 1 {
+			t.Errorf("%s: more than the nodes that are simulated fails:\n%s", by, out)
+		}
+	}
+	if left := c.launched(t); len(left) > 0 {
+		t.Errorf("the runtime still has %v", left)
+	}
+}
+
+// launched are the pods that the doctor has left to the runtime.
+func (c *cluster) launched(t *testing.T) []*cri.PodSandbox {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+c.RuntimeSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	pods, err := cri.NewRuntimeServiceClient(conn).ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{
+		Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"gpucdi.dev/launched": "true"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods.Items
+}
