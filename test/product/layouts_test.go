@@ -2,6 +2,7 @@ package product_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -138,6 +139,54 @@ func TestEveryDriverLayoutGivesContainersTheSame(t *testing.T) {
 				t.Errorf("containers get\n%s\nand on Debian\n%s", strings.Join(given, "\n"), strings.Join(want, "\n"))
 			}
 		})
+	}
+}
+
+// NixOS makes the driver's files name libraries by their places in its store, and puts a loader of
+// the store in front of programs, of which it keeps the unchanged ones.
+func TestNixOSsStoreIsNotMissedInContainers(t *testing.T) {
+	binary, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, binary, simdriver.GTX1060x2())
+	nixos := layouts()[slices.IndexFunc(layouts(), func(l layout) bool { return l.name == "NixOS" })]
+	nixos.make(t, h.root)
+	store, drivers := nixos.below[0], nixos.below[1]
+	if err := os.Rename(filepath.Join(h.root, store, "bin"), filepath.Join(h.root, store, "origBin")); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{
+		store + "/bin/nvidia-smi":                            "#!/nix/store/ccc-glibc/lib/ld-linux-x86-64.so.2\n",
+		drivers + "/etc/OpenCL/vendors/nvidia.icd":           store + "/lib/libnvidia-opencl.so.1\n",
+		drivers + "/share/vulkan/icd.d/nvidia_icd.json":      `{"ICD": {"library_path": "` + store + `/lib/libGLX_nvidia.so.0"}}`,
+		drivers + "/share/glvnd/egl_vendor.d/10_nvidia.json": `{"ICD": {"library_path": "` + store + `/lib/libEGL_nvidia.so.0"}}`,
+	} {
+		file = filepath.Join(h.root, file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal([]byte(h.must(t, "generate", "--format", "json", "--features", "compute,utility,graphics")), &spec); err != nil {
+		t.Fatal(err)
+	}
+	const version = ".so.580.95.05"
+	want := map[string]string{
+		"/usr/bin/nvidia-smi":                store + "/origBin/nvidia-smi",
+		store + "/lib/libnvidia-opencl.so.1": store + "/lib/libnvidia-opencl" + version,
+		store + "/lib/libGLX_nvidia.so.0":    store + "/lib/libGLX_nvidia" + version,
+		store + "/lib/libEGL_nvidia.so.0":    store + "/lib/libEGL_nvidia" + version,
+		"/usr/lib64/libGLX_nvidia.so.0":      store + "/lib/libGLX_nvidia" + version,
+	}
+	for _, m := range spec.ContainerEdits.Mounts {
+		if from, is := want[m.ContainerPath]; is && m.HostPath != from {
+			t.Errorf("%s is %s, want %s", m.ContainerPath, m.HostPath, from)
+		}
+		delete(want, m.ContainerPath)
+	}
+	for at := range want {
+		t.Errorf("nothing is mounted at %s", at)
 	}
 }
 
