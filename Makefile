@@ -68,7 +68,7 @@ bench: packages ## Speed and memory, as a table (root, Debian)
 	@cd test && go run ./bench
 
 .PHONY: release
-release: packages ## Write what is released into dist/ (DIST=...), for amd64 and arm64
+release: packages ## Write what is released into dist/ (DIST=...), for amd64 and arm64 (root, Debian)
 	@type aarch64-linux-gnu-gcc buildah jq mmdebstrap >/dev/null || { apt-get update -q && apt-get install -qy \
 		--no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross buildah jq mmdebstrap; }
 	release/release.sh $(DIST)
