@@ -59,9 +59,9 @@ fuzz: packages ## Each fuzz test for FUZZTIME (10s)
 
 # -count=1: go test does not see that the binary under test has changed.
 .PHONY: system
-system: packages ## The shipped binary against real kubelets, runtimes and containers (root, Debian)
-	cd test && go test -count=1 -p 1 -timeout 45m ./...
-	cd test && go test -count=1 -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager -race-agent
+system: packages ## The programs against real kubelets, runtimes and containers, under the race detector (root, Debian)
+	cd test && go test -race -count=1 -p 1 -timeout 45m ./...
+	cd test && go test -race -count=1 -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
 
 .PHONY: bench
 bench: packages ## Speed and memory, as a table (root, Debian)

@@ -2,7 +2,6 @@ package devicemanager
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -24,16 +23,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// binary is the program that ships, or the same with the race detector, which
-// ends it with an error when it has seen a race.
+// binary is the program that is tested.
 var binary string
 
-var raceAgent = flag.Bool("race-agent", false, "build the agent with the race detector")
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(run(m))
-}
+func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	if os.Geteuid() != 0 {
@@ -46,11 +39,7 @@ func run(m *testing.M) int {
 		err = tools.InstallPackages(context.Background(), "strace")
 	}
 	if err == nil {
-		var flags []string
-		if *raceAgent {
-			flags = []string{"-race"}
-		}
-		binary, err = product.Build(context.Background(), dir, flags...)
+		binary, err = product.Build(context.Background(), dir)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -62,6 +51,7 @@ func run(m *testing.M) int {
 // node is a machine as the agent sees it: a host tree with a driver in it, and
 // the directories that the agent shares with the kubelet and the runtime.
 type node struct {
+	dir                      string // of all that follows
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
 	config                   string // the agent's config file
@@ -78,8 +68,14 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := product.Races(dir); err != nil {
+			t.Error(err)
+		}
+		_ = os.RemoveAll(dir)
+	})
 	n := &node{
+		dir:        dir,
 		root:       filepath.Join(dir, "root"),
 		kubeletDir: filepath.Join(dir, "kubelet"),
 		cdiDir:     filepath.Join(dir, "cdi"),
@@ -131,7 +127,7 @@ func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
 		"--cdi-dir", n.cdiDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
-	n.process.Env = append(os.Environ(), n.driver.Env(n.calls)...)
+	n.process.Env = append(append(os.Environ(), n.driver.Env(n.calls)...), product.RaceLog(n.dir))
 	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
 	if err := n.process.Start(); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node"
 	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/product"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -71,6 +72,9 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if err := product.Races(c.Box.Path("/dev")); err != nil {
+			t.Error(err)
+		}
 		if t.Failed() {
 			c.tellMore(t)
 		}

@@ -1,4 +1,5 @@
-// Package product builds the binary that ships, for tests that run it.
+// Package product builds the programs that ship, for tests that run them. Where
+// the test has the race detector, they have it too.
 package product
 
 import (
@@ -7,21 +8,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
 // Build builds gpucdi and what stands beside it as make build does into dir,
-// and returns gpucdi's path. flags are the go command's own, "-race" above all.
-func Build(ctx context.Context, dir string, flags ...string) (string, error) {
+// and returns gpucdi's path.
+func Build(ctx context.Context, dir string) (string, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "build", "BIN="+dir)
 	cmd.Dir = filepath.Dir(module)
-	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.Join(append(flags, os.Getenv("GOFLAGS")), " "))
+	cmd.Env = append(os.Environ(), GoFlags())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building gpucdi: %w\n%s", err, out)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/product"
 )
 
 // suite is the Debian that images are made of.
@@ -101,9 +102,10 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 }
 
 // digest names the content of what can change the agent's image: the repository without its
-// tests and documents.
+// tests and documents, and the flags.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
+	fmt.Fprintln(sum, product.GoFlags())
 	err := filepath.WalkDir(repository, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err

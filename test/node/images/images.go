@@ -3,12 +3,12 @@ package images
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/product"
 )
 
 // Names of the images.
@@ -74,10 +74,10 @@ func (b *builder) debian(ctx context.Context) error {
 	return b.commit(ctx, DebianName, "scratch", root, "/", "--cmd", `["bash"]`, "--env", "PATH="+path)
 }
 
-// golang makes the image that the Dockerfile builds in: Debian, a C compiler, and the Go of
+// golang makes the image that the Dockerfile builds in: Debian, a C compiler, make, and the Go of
 // this machine.
 func (b *builder) golang(ctx context.Context) error {
-	root, err := b.debootstrap(ctx, "golang", suite, "gcc", "libc6-dev", "ca-certificates")
+	root, err := b.debootstrap(ctx, "golang", suite, "gcc", "libc6-dev", "make", "ca-certificates")
 	if err != nil {
 		return err
 	}
@@ -93,8 +93,8 @@ func (b *builder) golang(ctx context.Context) error {
 		"--env", "PATH=/usr/local/go/bin:"+path, "--env", "GOTOOLCHAIN=local", "--env", "GOPATH=/go")
 }
 
-// agent runs the Dockerfile. The modules come from this machine's cache and what the build
-// writes there is dropped, so it needs no network.
+// agent runs the Dockerfile. The modules come from this machine's cache, so it needs no network.
+// What it says of races goes where any pod of it has a directory, and the agent's has the node's.
 func (b *builder) agent(ctx context.Context, repository string) error {
 	for name, produce := range map[string]func(context.Context) error{DebianName: b.debian, golangName: b.golang} {
 		if b.run(ctx, "inspect", "--type", "image", name) == nil {
@@ -113,11 +113,12 @@ func (b *builder) agent(ctx context.Context, repository string) error {
 	if err != nil {
 		return err
 	}
-	built := filepath.Join(b.cache, "go-build")
-	if err := os.MkdirAll(built, 0o755); err != nil {
+	built, err := output(exec.CommandContext(ctx, "go", "env", "GOCACHE"))
+	if err != nil {
 		return err
 	}
 	err = b.run(ctx, "build", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", AgentName,
+		"--build-arg", product.GoFlags(), "--env", product.RaceLog("/dev"),
 		"--volume", modules+":/go/pkg/mod:ro", "--volume", built+":/root/.cache/go-build", repository)
 	if err != nil {
 		return err

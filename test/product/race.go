@@ -1,0 +1,39 @@
+package product
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+)
+
+// GoFlags is the variable that makes the go command build the product with the
+// race detector, if this process has it.
+func GoFlags() string {
+	flags := "GOFLAGS=" + os.Getenv("GOFLAGS")
+	info, _ := debug.ReadBuildInfo()
+	if info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		flags += " -race"
+	}
+	return flags
+}
+
+// RaceLog is the variable that lets programs say in files in dir that they have
+// seen a race. One that just ends has an exit code for it; the process that holds
+// the driver is killed, and what it has written to the agent goes with it.
+func RaceLog(dir string) string { return "GORACE=log_path=" + filepath.Join(dir, "race") }
+
+// Races is what RaceLog has led to in dir; nil when nobody has seen a race.
+func Races(dir string) (races error) {
+	logs, err := filepath.Glob(filepath.Join(dir, "race.*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range logs {
+		text, err := os.ReadFile(name)
+		races = errors.Join(races, err, fmt.Errorf("%s: %s", name, text))
+	}
+	return races
+}
