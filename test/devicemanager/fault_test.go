@@ -286,11 +286,7 @@ func TestNoHotLoop(t *testing.T) {
 // eventWaits is how often the driver was asked for events.
 func (n *node) eventWaits(t *testing.T) uint64 {
 	t.Helper()
-	calls, err := simdriver.Calls(n.calls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return calls["nvmlEventSetWait_v2"]
+	return n.counted(t)["nvmlEventSetWait_v2"]
 }
 
 // awaitVersion waits until the CDI spec is of the driver that is installed.

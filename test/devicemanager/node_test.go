@@ -1,8 +1,10 @@
 package devicemanager
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -59,6 +61,7 @@ type node struct {
 	address                  string // where the agent serves its status
 	calls                    string // the file that counts the agent's NVML calls
 	process                  *exec.Cmd
+	said                     *bytes.Buffer // what the process said, once it has ended
 }
 
 func newNode(t *testing.T, profile simdriver.Profile) *node {
@@ -128,7 +131,8 @@ func (n *node) startAgent(t *testing.T, flags ...string) {
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
 		"--cdi-dir", n.cdiDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
 	n.process.Env = append(append(os.Environ(), n.driver.Env(n.calls)...), product.RaceLog(n.dir))
-	n.process.Stdout, n.process.Stderr = t.Output(), t.Output()
+	n.said = new(bytes.Buffer)
+	n.process.Stdout, n.process.Stderr = t.Output(), io.MultiWriter(t.Output(), n.said)
 	if err := n.process.Start(); err != nil {
 		t.Fatal(err)
 	}

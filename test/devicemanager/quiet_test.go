@@ -162,14 +162,20 @@ func TestAllocateTouchesNothing(t *testing.T) {
 // nvmlCalls is how many NVML calls the agent has made.
 func (n *node) nvmlCalls(t *testing.T) (total uint64) {
 	t.Helper()
+	for _, c := range n.counted(t) {
+		total += c
+	}
+	return total
+}
+
+// counted is how often the agent has called each function of NVML.
+func (n *node) counted(t *testing.T) map[string]uint64 {
+	t.Helper()
 	calls, err := simdriver.Calls(n.calls)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range calls {
-		total += c
-	}
-	return total
+	return calls
 }
 
 // trace is strace at work on a process and all its threads.
