@@ -27,6 +27,7 @@ func labelled(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.awaitLabels(t, map[string]string{"nvidia.com/cuda.driver-version.full": "590.10.01", "nvidia.com/cuda.driver-version.major": "590"})
+	c.awaitEvent(t, "Normal", "GPUDriverChanged", "the NVIDIA driver is now 590.10.01, before "+version)
 	if err := c.driver.Upgrade(version); err != nil {
 		t.Fatal(err)
 	}

@@ -61,6 +61,7 @@ func TestContainerd17(t *testing.T) {
 		fix = advice.FindStringSubmatch(strings.ReplaceAll(log, `\"`, `"`))
 		return log, fix != nil
 	})
+	c.awaitEvent(t, "Warning", "RuntimeWithoutCDI", fix[1])
 	c.run(t, "without", 2)
 	c.awaitPhase(t, "without", "Running")
 	if out := c.in(t, "without", "ls /dev /usr/bin | grep nvidia || true"); out != "" {
