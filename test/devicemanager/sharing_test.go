@@ -205,17 +205,16 @@ func TestSharingChanges(t *testing.T) {
 	k.counts(t, 4, 1)
 	stillHave(second, pods[second][:2]...)
 
-	byOwnName, renamed := sharing(t)
-	n.configure(t, byOwnName)
-	k.counts(t, 9, 4)
-	stillHave(second, pods[second][:2]...)
-	end(alone)
-	k.counts(t, 8, 8)
-
+	// By another name they are shared with nobody who has them by the first.
+	_, renamed := sharing(t)
 	n.configure(t, renamed)
-	end(pods[second][1])
-	k.awaits(t, offer{gpuResource: "0 of 1", "nvidia.com/gpu.shared": "4 of 8"})
-	stillHave(second, pods[second][0])
+	const other = "nvidia.com/gpu.shared"
+	k.awaits(t, offer{gpuResource: "0 of 4", other: "0 of 8"})
+	stillHave(second, pods[second][:2]...)
+	end(pods[second][:2]...)
+	k.awaits(t, offer{gpuResource: "0 of 1", other: "4 of 8"})
+	end(alone)
+	k.awaits(t, offer{gpuResource: "0 of 0", other: "8 of 8"})
 }
 
 // inits is how often the driver was opened.
