@@ -59,6 +59,13 @@ func TestRootlessPodmanTakesTheGeneratedDevices(t *testing.T) {
 	})
 	loadDebian(t, m, podman...)
 	takesDevices(t, m, podman...)
+	t.Run("with the hook", func(t *testing.T) {
+		generateWithHook(t, m)
+		out, err := run(t, m, podman, []string{"--device", "nvidia.com/gpu=0"}, "ldconfig", "-p")
+		if err != nil || !strings.Contains(out, "libcuda.so.1") {
+			t.Errorf("ldconfig -p prints %s, %v", out, err)
+		}
+	})
 	t.Run("without a node", func(t *testing.T) {
 		const node = "/dev/nvidia-uvm-tools"
 		if err := os.Remove(m.Path(node)); err != nil {
