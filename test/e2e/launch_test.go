@@ -13,8 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// launch lets the doctor start a container, as docs/troubleshooting.md says, and
-// then again on the node itself.
+// launch lets the doctor start a container, as docs/troubleshooting.md says.
 func launch(t *testing.T, c *cluster) {
 	commands, err := docs.Blocks(t.Context(), "docs/troubleshooting.md", "Troubleshooting", "sh")
 	if err != nil {
@@ -23,29 +22,35 @@ func launch(t *testing.T, c *cluster) {
 	// Of a GPU that a pod has, too.
 	c.run(t, "holder", 8)
 	c.awaitPhase(t, "holder", "Running")
+	c.seenFromInside(t, strings.TrimSpace(commands[0]))
+}
+
+// launchOnNode does it without the agent's image: the program is the node's.
+func launchOnNode(t *testing.T, c *cluster) {
+	c.sh(t, `for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt; done`)
+	c.seenFromInside(t, "/opt/gpucdi doctor --launch --image "+images.DebianName+
+		` --address "$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}'):9435"`)
+}
+
+// seenFromInside says what a doctor has to say that launches a container here.
+func (c *cluster) seenFromInside(t *testing.T, doctor string) {
+	t.Helper()
+	out := c.sh(t, doctor+" || true")
 	first := c.driver.State().GPUs[0]
-	// No kernel driver stands behind the simulated nodes, so they are there and may
-	// be opened, but nobody answers.
-	want := []string{
+	for _, line := range []string{
 		"pass  container      it runs from ",
 		"pass  its libraries  libcuda.so.1 and libnvidia-ml.so.1 can be loaded\n",
 		"pass  its GPU        NVML lists " + first.UUID + " and no other\n",
+		// No kernel driver stands behind the simulated nodes, so they are there and
+		// may be opened, but nobody answers.
 		fmt.Sprintf("fail  its nodes      cannot open /dev/nvidia-uvm, /dev/nvidia-uvm-tools, /dev/nvidia%d, /dev/nvidiactl: no such device or address\n", first.Minor),
+	} {
+		if !strings.Contains(out, line) {
+			t.Errorf("the doctor does not say %q, but\n%s", line, out)
+		}
 	}
-	inPod := c.sh(t, strings.TrimSpace(commands[0])+" || true")
-	// There the image has the program; here the node has it.
-	onNode := c.sh(t, `for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt; done
-agent=$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}')
-/opt/gpucdi doctor --launch --image `+images.DebianName+` --address "$agent:9435" || true`)
-	for by, out := range map[string]string{"in the agent's pod": inPod, "on the node": onNode} {
-		for _, line := range want {
-			if !strings.Contains(out, line) {
-				t.Errorf("%s: the doctor does not say %q, but\n%s", by, line, out)
-			}
-		}
-		if strings.Count(out, "fail  ") != 1 {
-			t.Errorf("%s: more than the nodes that are simulated fails:\n%s", by, out)
-		}
+	if strings.Count(out, "fail  ") != 1 {
+		t.Errorf("more than the nodes that are simulated fails:\n%s", out)
 	}
 	if left := c.launched(t); len(left) > 0 {
 		t.Errorf("the runtime still has %v", left)

@@ -90,6 +90,8 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "8")
+	// The node's status may be ahead of the pod's, without which there is no log.
+	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
 	return c
 }
 

@@ -33,6 +33,7 @@ func TestNode(t *testing.T) {
 		{"the agent may do no more than it does", leastRights},
 		{"the agent gives up the rights that it does not need", fewRights},
 		{"the doctor looks at a GPU from inside a container", launch},
+		{"the doctor brings itself into a container", launchOnNode},
 		{"nothing less than privileged opens the device nodes", whyPrivileged},
 		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
 		{"a pod sees its MIG device", migDevices},

@@ -18,6 +18,7 @@ func core(t *testing.T, c *cluster) {
 	t.Run("a pod that asks for none sees none", func(t *testing.T) { noGPU(t, c) })
 	t.Run("the agent knows which pod holds a GPU", func(t *testing.T) { knownHolder(t, c) })
 	t.Run("GPUs stay with a container that restarts", func(t *testing.T) { containerRestart(t, c) })
+	t.Run("the doctor looks at a GPU from inside a container", func(t *testing.T) { launch(t, c) })
 }
 
 // documented looks for the row of docs/runtimes.md that says what runs here.
@@ -68,6 +69,12 @@ func TestContainerd17(t *testing.T) {
 		t.Errorf("with CDI off the pod sees %s", out)
 	}
 	c.remove(t, "without")
+	launched := c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor --launch || true")
+	for _, line := range []string{": no such file or directory\n", "turn its CDI on\n", "fail  its libraries  libcuda.so.1: cannot open"} {
+		if !strings.Contains(launched, line) {
+			t.Errorf("with CDI off the doctor does not say %q, but\n%s", line, launched)
+		}
+	}
 
 	setting, section, file := fix[1], fix[2], c.Box.Path(fix[3])
 	config, err := os.ReadFile(file)
