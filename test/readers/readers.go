@@ -9,7 +9,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,34 +16,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// build returns one of the programs, which it builds into dir.
-func build(ctx context.Context, dir, name string, flags ...string) (string, error) {
+// ask runs one of the programs and returns what it answers.
+func ask(ctx context.Context, name string, question []byte, flags ...string) ([]byte, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	program := filepath.Join(dir, name)
-	args := append([]string{"build", "-C", filepath.Join(module, "readers/foreign"), "-o", program}, flags...)
+	args := append([]string{"run", "-C", filepath.Join(module, "readers/foreign")}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+name)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return program, nil
-}
-
-// ask builds a program, runs it in the directory in, and returns what it answers.
-func ask(ctx context.Context, name, in string, question []byte, flags ...string) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "readers")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	program, err := build(ctx, dir, name, flags...)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, program)
-	cmd.Dir, cmd.Stdin = in, bytes.NewReader(question)
+	cmd.Stdin = bytes.NewReader(question)
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	answer, err := cmd.Output()
@@ -82,7 +62,7 @@ func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, erro
 	if err != nil {
 		return nil, err
 	}
-	text, err := ask(ctx, "promql", "", question)
+	text, err := ask(ctx, "promql", question)
 	if err != nil {
 		return nil, err
 	}
@@ -92,19 +72,19 @@ func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, erro
 
 // Rules has Prometheus read a file of alerts.
 func Rules(ctx context.Context, file string) error {
-	_, err := ask(ctx, "rules", "", []byte(file))
+	_, err := ask(ctx, "rules", []byte(file))
 	return err
 }
 
 // Dashboard has Grafana's own types read a dashboard, strictly as far as panels.
 func Dashboard(ctx context.Context, file string) error {
-	_, err := ask(ctx, "grafana", "", []byte(file))
+	_, err := ask(ctx, "grafana", []byte(file))
 	return err
 }
 
 // Operator has the Prometheus operator's own types read an object, strictly.
 func Operator(ctx context.Context, object string) error {
-	_, err := ask(ctx, "operator", "", []byte(object))
+	_, err := ask(ctx, "operator", []byte(object))
 	return err
 }
 
@@ -112,7 +92,7 @@ func Operator(ctx context.Context, object string) error {
 // with feature files.
 func Features(ctx context.Context, dir string) (map[string]string, error) {
 	const place = "sigs.k8s.io/node-feature-discovery/source/local.featureFilesDir"
-	text, err := ask(ctx, "nfd", dir, nil, "-ldflags", "-X "+place+"=.")
+	text, err := ask(ctx, "nfd", nil, "-ldflags", "-X "+place+"="+dir)
 	if err != nil {
 		return nil, err
 	}

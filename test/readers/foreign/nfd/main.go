@@ -1,5 +1,5 @@
-// Command nfd prints the labels that Node Feature Discovery finds in the feature
-// files of the working directory, where the linker points it to.
+// Command nfd prints the labels that Node Feature Discovery finds in feature
+// files. The linker tells it the directory.
 package main
 
 import (
