@@ -24,7 +24,8 @@ const few = 8
 func TestNothingLeaks(t *testing.T) {
 	const kubelets, eventSets, workers = 1000, 2 * few, 5 * few
 	n := newNode(t, simdriver.H100x8())
-	n.configure(t, "health: {probeInterval: 1s, callTimeout: 1m}") // no worker is too slow
+	// No worker is too slow. One that is killed may take a GPU with it for the quiet period.
+	n.configure(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 1m}")
 	k := startKubelet(t, n.kubeletDir, 2)
 	cycle := func() {
 		k = k.restart(t, 2)
