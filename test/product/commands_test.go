@@ -697,6 +697,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"list", "--format", "xml"}, []string{"xml"}},
 		{[]string{"config", "check"}, []string{"arg"}},
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
+		{[]string{"doctor", "--device", "GPU-1"}, []string{"--device", "--launch"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
 		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--hook", "./hook", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming", `"./hook"`}},
