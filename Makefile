@@ -9,6 +9,9 @@ DIST ?= dist
 # go-nvml binds functions that NVIDIA has deprecated, and the C compiler says so for each.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
+# A program with the race detector else waits a second at its end.
+export GORACE ?= atexit_sleep_ms=0
+
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12

@@ -23,7 +23,8 @@ func GoFlags() string {
 // RaceLog is the variable that lets programs say in files in dir that they have
 // seen a race. One that just ends has an exit code for it; the process that holds
 // the driver is killed, and what it has written to the agent goes with it.
-func RaceLog(dir string) string { return "GORACE=log_path=" + filepath.Join(dir, "race") }
+// They do not wait a second at their end for races that might still come.
+func RaceLog(dir string) string { return "GORACE=atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race") }
 
 // Races is what RaceLog has led to in dir; nil when nobody has seen a race.
 func Races(dir string) (races error) {
