@@ -24,7 +24,9 @@ func GoFlags() string {
 // seen a race. One that just ends has an exit code for it; the process that holds
 // the driver is killed, and what it has written to the agent goes with it.
 // They do not wait a second at their end for races that might still come.
-func RaceLog(dir string) string { return "GORACE=atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race") }
+func RaceLog(dir string) string {
+	return "GORACE=atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race")
+}
 
 // Races is what RaceLog has led to in dir; nil when nobody has seen a race.
 func Races(dir string) (races error) {
