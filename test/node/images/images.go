@@ -77,7 +77,13 @@ func (b *builder) debian(ctx context.Context) error {
 // golang makes the image that the Dockerfile builds in: Debian, a C compiler, make, and the Go of
 // this machine.
 func (b *builder) golang(ctx context.Context) error {
-	root, err := b.debootstrap(ctx, "golang", suite, "gcc", "libc6-dev", "make", "ca-certificates")
+	packages := []string{"gcc", "libc6-dev", "make", "ca-certificates"}
+	key := "golang-" + strings.Join(packages, "-") // one that was made with others is another
+	plain := "localhost/" + key
+	if b.has(ctx, plain) && b.has(ctx, golangName) {
+		return nil
+	}
+	root, err := b.debootstrap(ctx, key, suite, packages...)
 	if err != nil {
 		return err
 	}
@@ -85,7 +91,6 @@ func (b *builder) golang(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const plain = "localhost/golang:plain"
 	if err := b.commit(ctx, plain, "scratch", root, "/"); err != nil {
 		return err
 	}
@@ -93,16 +98,21 @@ func (b *builder) golang(ctx context.Context) error {
 		"--env", "PATH=/usr/local/go/bin:"+path, "--env", "GOTOOLCHAIN=local", "--env", "GOPATH=/go")
 }
 
+// has says whether the builder has an image.
+func (b *builder) has(ctx context.Context, name string) bool {
+	return b.run(ctx, "inspect", "--type", "image", name) == nil
+}
+
 // agent runs the Dockerfile. The modules come from this machine's cache, so it needs no network.
 // What it says of races goes where any pod of it has a directory, and the agent's has the node's.
 func (b *builder) agent(ctx context.Context, repository string) error {
-	for name, produce := range map[string]func(context.Context) error{DebianName: b.debian, golangName: b.golang} {
-		if b.run(ctx, "inspect", "--type", "image", name) == nil {
-			continue
-		}
-		if err := produce(ctx); err != nil {
+	if !b.has(ctx, DebianName) {
+		if err := b.debian(ctx); err != nil {
 			return err
 		}
+	}
+	if err := b.golang(ctx); err != nil {
+		return err
 	}
 	download := exec.CommandContext(ctx, "go", "mod", "download")
 	download.Dir = repository
