@@ -94,7 +94,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	beside(func(ctx context.Context) { a.watchHeld(ctx, w.askHeld, w.held) })
 	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
 	beside(a.watchRuntime)
-	beside(giveBack)
+	beside(beSmall)
 	if a.cfg.Listen != "" {
 		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
 	}
@@ -225,12 +225,15 @@ func (a *Agent) podResources() string { return a.cfg.Node.PodResources(a.cfg.Kub
 // settled is how long a start takes at most, where nothing is wrong.
 const settled = time.Second
 
-// giveBack returns what the start took and does not need any more to the node:
-// an agent that idles would keep it, as garbage, for minutes.
-func giveBack(ctx context.Context) {
+// beSmall holds the memory of an agent down that is at work, which is little work
+// for months: what the start took goes back to the node, where it would be garbage
+// for minutes, and from then on the heap grows by half, not to twice its size,
+// until the next collection.
+func beSmall(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(settled):
+		debug.SetGCPercent(50)
 		debug.FreeOSMemory()
 	}
 }
