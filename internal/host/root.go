@@ -82,7 +82,7 @@ func (r Root) Open(name string) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("opening %s within %s: it is no regular file", name, r.dir)
 	}
-	return reopen(handle, unix.O_RDONLY)
+	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
 }
 
 // ReadDir lists the directory that name resolves to, sorted by name.
@@ -92,7 +92,7 @@ func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	defer handle.Close()
-	dir, err := reopen(handle, unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
@@ -136,16 +136,6 @@ func (r Root) Glob(pattern string) ([]string, error) {
 		}
 	}
 	return paths, nil
-}
-
-// reopen opens what a handle stands for, whatever has its name by now. /proc is this process's
-// own: whoever could mount over it needs no other way.
-func reopen(handle *os.File, flags int) (*os.File, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle.Fd()), flags|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: handle.Name(), Err: err}
-	}
-	return os.NewFile(uintptr(fd), handle.Name()), nil
 }
 
 // handle stands for the file that name resolves to, without opening it. The
