@@ -83,8 +83,8 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
 		beside(a.events.Run)
 	}
-	// There are always GPUs, if only none; to register takes time that the driver
-	// takes anyway.
+	// allocator.Plan always has this resource. Registering takes time, and so does
+	// the driver's first answer: both at once.
 	node.plugin(allocator.GPUResource)
 	source := a.source(node.settings)
 	node.source = source

@@ -13,6 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
@@ -50,7 +51,7 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	case !known:
 		return fail(link, "the CDI spec has no device "+device, "take one of "+strings.Join(slices.Sorted(maps.Keys(given)), ", "))
 	}
-	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != driver.CUDA && name != driver.NVML })
+	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != driver.CUDA && name != host.NVMLName })
 
 	seen, image, err := e.see(ctx, device, wanted)
 	switch {
@@ -168,7 +169,7 @@ func (s sight) libraries() []Finding {
 func (s sight) gpus(device string) []Finding {
 	const link = "its GPU"
 	seen := usable(s.GPUs)
-	switch says, asked := s.Libraries[driver.NVML]; {
+	switch says, asked := s.Libraries[host.NVMLName]; {
 	case !asked:
 		return skip(link, "by cdi.features containers get no NVML to ask")
 	case says != "":

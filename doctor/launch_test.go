@@ -7,10 +7,11 @@ import (
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 func TestSight(t *testing.T) {
-	both := map[string]string{driver.CUDA: "", driver.NVML: ""}
+	both := map[string]string{driver.CUDA: "", host.NVMLName: ""}
 	for _, tc := range []struct {
 		name string
 		seen driver.Sight
@@ -21,7 +22,7 @@ func TestSight(t *testing.T) {
 			map[string]string{"its nodes": "pass all 1", "its libraries": "pass libcuda.so.1 and libnvidia-ml.so.1", "its GPU": "pass NVML lists GPU-1"}},
 		{"the runtime does no CDI",
 			driver.Sight{Nodes: map[string]syscall.Errno{"/dev/nvidiactl": syscall.ENOENT, "/dev/nvidia0": syscall.ENOENT},
-				Libraries: map[string]string{driver.CUDA: "libcuda.so.1: cannot open shared object file", driver.NVML: "libnvidia-ml.so.1: cannot open shared object file"}},
+				Libraries: map[string]string{driver.CUDA: "libcuda.so.1: cannot open shared object file", host.NVMLName: "libnvidia-ml.so.1: cannot open shared object file"}},
 			map[string]string{"its nodes": "fail cannot open /dev/nvidia0, /dev/nvidiactl: no such file or directory the runtime",
 				"its libraries": "fail libnvidia-ml.so.1: cannot open", "its GPU": "skip there is no NVML"}},
 		{"devices are kept away",

@@ -65,9 +65,9 @@ func (p *Plugin) Update(o Offer) {
 	close(p.latest.Swap(newSnapshot(o)).superseded)
 }
 
-// Run serves the resource and keeps it registered until ctx ends. The kubelet is
-// told of no device, nor that there is none, before the first Update. Run
-// returns an error only when the Config cannot work.
+// Run serves the resource and keeps it registered until ctx ends. Before the first
+// Update the kubelet hears nothing, not even that there is no device. Run returns
+// an error only when the Config cannot work.
 func (p *Plugin) Run(ctx context.Context) error {
 	if path := p.socketPath(); len(path) > maxSocketPath {
 		return fmt.Errorf("offering %s: the socket path %s has %d bytes, of which Linux takes %d: use a shorter kubelet directory",

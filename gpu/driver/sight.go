@@ -6,11 +6,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The libraries of the driver that programs ask for themselves.
-const (
-	CUDA = "libcuda.so.1"
-	NVML = "libnvidia-ml.so.1"
-)
+// CUDA is the SONAME of what programs load beside NVML.
+const CUDA = "libcuda.so.1"
 
 // Sight is what a process sees of the driver from inside a container.
 type Sight struct {

@@ -31,7 +31,7 @@ func Look(names []string, out io.Writer) error {
 			seen.Libraries[name] = err.Error()
 		}
 	}
-	if failed, asked := seen.Libraries[driver.NVML]; asked && failed == "" {
+	if failed, asked := seen.Libraries[host.NVMLName]; asked && failed == "" {
 		var err error
 		if seen.GPUs, err = list(); err != nil {
 			seen.Trouble = err.Error()
@@ -66,9 +66,9 @@ func load(library string) error {
 
 // list are the GPUs that NVML tells of here.
 func list() (gpus []gpu.GPU, err error) {
-	s := session{lib: nvml.New(nvml.WithLibraryPath(driver.NVML)), node: host.NewRoot("/")}
+	s := session{lib: nvml.New(nvml.WithLibraryPath(host.NVMLName)), node: host.NewRoot("/")}
 	if ret := s.lib.Init(); ret != nvml.SUCCESS {
-		return nil, initError(driver.NVML, ret)
+		return nil, initError(host.NVMLName, ret)
 	}
 	count, ret := s.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
