@@ -1,12 +1,18 @@
 package devicemanager
 
 import (
+	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
 // A kubeletFault is something that happens to the directory in which kubelet
@@ -25,6 +31,16 @@ func kubeletFaults() []kubeletFault {
 			if err := change(filepath.Join(n.kubeletDir, "device-plugins")); err != nil {
 				t.Fatal(err)
 			}
+			since := time.Now()
+			return startKubelet(t, k.dir, 2, k.activePods()...), since
+		}
+	}
+	// Until the agent has come back three times, one stands in for the kubelet that
+	// does not want it.
+	unwilling := func(answer func(plugin string) error) func(*testing.T, *node, *kubelet) (*kubelet, time.Time) {
+		return func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time) {
+			k.stop()
+			standIn(t, filepath.Join(n.kubeletDir, "device-plugins"), answer)
 			since := time.Now()
 			return startKubelet(t, k.dir, 2, k.activePods()...), since
 		}
@@ -66,6 +82,14 @@ func kubeletFaults() []kubeletFault {
 					os.Rename(dir+".old/kubelet_internal_checkpoint", dir+"/kubelet_internal_checkpoint"))
 			}),
 		},
+		{
+			name:   "a kubelet refuses the registration, and restarts",
+			happen: unwilling(func(string) error { return errors.New("not now") }),
+		},
+		{
+			name:   "a kubelet takes the list of devices and hangs up, and restarts",
+			happen: unwilling(hangUp),
+		},
 	}
 }
 
@@ -88,4 +112,66 @@ func TestKubeletFaults(t *testing.T) {
 			disjoint(t, before, others)
 		})
 	}
+}
+
+// standIn takes the kubelet's place until the agent has registered three times.
+func standIn(t *testing.T, dir string, answer func(plugin string) error) {
+	t.Helper()
+	socket := filepath.Join(dir, "kubelet.sock")
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &registry{dir: dir, answer: answer, registered: make(chan struct{})}
+	server := grpc.NewServer()
+	api.RegisterRegistrationServer(server, r)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	for range 3 {
+		select {
+		case <-r.registered:
+		case <-time.After(patience):
+			t.Error("the agent does not come back")
+		}
+	}
+	server.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// registry is as much of a kubelet as the agent registers with.
+type registry struct {
+	api.UnimplementedRegistrationServer
+	dir        string
+	answer     func(plugin string) error // given the plugin's socket
+	registered chan struct{}
+}
+
+func (r *registry) Register(ctx context.Context, request *api.RegisterRequest) (*api.Empty, error) {
+	select {
+	case r.registered <- struct{}{}:
+	case <-ctx.Done():
+	}
+	return &api.Empty{}, r.answer(filepath.Join(r.dir, request.GetEndpoint()))
+}
+
+// hangUp takes one list of devices and ends the stream.
+func hangUp(plugin string) error {
+	conn, err := grpc.NewClient("unix:"+plugin, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	go func() {
+		defer conn.Close()
+		stream, err := api.NewDevicePluginClient(conn).ListAndWatch(context.Background(), &api.Empty{})
+		if err == nil {
+			_, _ = stream.Recv()
+		}
+	}()
+	return nil
 }
