@@ -96,7 +96,7 @@ func newDriverContainer(t *testing.T) node {
 		"libcuda.so." + driverVersion:          "libcuda.so.1",
 		"libnvidia-ptxjit.so." + driverVersion: "libnvidia-ptxjit.so.1",
 		"libnvidia-nvvm.so." + driverVersion:   "libnvidia-nvvm.so.4",
-		"../../bin/nvidia-debugdump":           "nvidia-debugdump",
+		"../../bin/nvidia-cuda-mps-server":     "nvidia-cuda-mps-server",
 	} {
 		n.library(t, "../../.."+driverDir+"/usr/lib/x86_64-linux-gnu/"+file, soname)
 	}

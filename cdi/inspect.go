@@ -25,7 +25,7 @@ type Parts struct {
 // Parts; the error, which names all that is missing, is for what every GPU
 // needs.
 func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
-	libs, errLibs := libraries(driver, inv.Driver.Version, features)
+	libs, errLibs := libraries(driver, inv.Driver, features)
 	binds, errBinds := findSought(driver, features)
 	errKernel := checkKernel(node, inv.Driver.Version)
 	majors, err := readMajors(node)

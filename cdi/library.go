@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -29,9 +30,10 @@ var libraryUses = []struct {
 }{
 	{"libcuda.", config.Features{config.Compute, config.Video}, "decoders and encoders work in a CUDA context"},
 	{"libnvidia-ml.", config.Features{config.Compute, config.Utility}, "NCCL and the CUDA frameworks ask NVML for the GPUs' links"},
-	{"libnvidia-cfg.", config.Features{config.Utility, config.Display}, "the X driver configures GPUs through it"},
+	{"libnvidia-cfg.", config.Features{config.Display}, "the X driver configures GPUs through it"},
 	{"libnvidia-gpucomp.", config.Features{config.Compute, config.Graphics}, "the compiler that CUDA and the shaders share"},
 	{"libnvidia-allocator.", config.Features{config.Compute, config.Graphics}, "it is the GBM backend, too"},
+	{cryptography, config.Features{config.Compute}, "where confidential computing is on, CUDA encrypts by it what goes to a GPU"},
 	{"libnvidia-sandboxutils.", nil, "it tells the host's tools what a container needs of the driver"},
 
 	{"libnvcuvid", config.Features{config.Video}, ""},
@@ -63,6 +65,10 @@ var libraryUses = []struct {
 	{"", config.Features{config.Compute}, "the names of compute libraries change with each driver, and one that is missed breaks programs in ways that are hard to see"},
 }
 
+// cryptography is the beginning of the names of a library that there is for each
+// version of OpenSSL that an image may have.
+const cryptography = "libnvidia-pkcs11"
+
 // alsoNamed are the names besides its SONAME that programs open a library by.
 var alsoNamed = []struct {
 	feature      config.Feature
@@ -91,16 +97,19 @@ var needed = []struct {
 	{config.Video, "libnvcuvid.so.1"},
 }
 
-// libraries finds the driver's libraries for some features. version is the
-// driver's; the libraries carry it as their suffix.
-func libraries(root host.DriverRoot, version string, features config.Features) ([]Library, error) {
+// libraries finds the libraries of a driver for some features. They carry its
+// version as their suffix.
+func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features) ([]Library, error) {
 	names, err := libraryNames(root)
 	if err != nil {
 		return nil, err
 	}
 	var found []Library
 	for _, name := range names {
-		if !ofVersion(name, version) || !features.Any(usesOf(name)...) {
+		if !ofVersion(name, driver.Version) || !features.Any(usesOf(name)...) {
+			continue
+		}
+		if strings.HasPrefix(name, cryptography) && !driver.Confidential {
 			continue
 		}
 		library, err := readLibrary(root, path.Join(root.LibraryDir, name))
@@ -116,7 +125,7 @@ func libraries(root host.DriverRoot, version string, features config.Features) (
 	var errs []error
 	for _, n := range needed {
 		if features.Any(n.feature) && !has(found, n.soname) {
-			errs = append(errs, missing(root, names, n.soname, version, n.feature))
+			errs = append(errs, missing(root, names, n.soname, driver.Version, n.feature))
 		}
 	}
 	return found, errors.Join(errs...)

@@ -26,7 +26,6 @@ var sought = []struct {
 	at      []string // directories of the container, all of them
 }{
 	{config.Utility, "nvidia-smi", programs, "", bin},
-	{config.Utility, "nvidia-debugdump", programs, "", bin},
 	{config.Compute, "nvidia-cuda-mps-control", programs, "", bin},
 	{config.Compute, "nvidia-cuda-mps-server", programs, "", bin},
 

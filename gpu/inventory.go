@@ -23,6 +23,10 @@ type Inventory struct {
 type Driver struct {
 	Version string      `json:"version"` // as the driver writes it: "580.95.05"
 	CUDA    CUDAVersion `json:"cuda"`
+
+	// Confidential says that confidential computing is on: what goes to and from
+	// the GPUs is encrypted.
+	Confidential bool `json:"confidential,omitempty"`
 }
 
 // CUDAVersion is the newest CUDA that the driver serves.

@@ -80,5 +80,23 @@ func (s session) driver() (gpu.Driver, error) {
 	return gpu.Driver{
 		Version: version,
 		CUDA:    gpu.CUDAVersion{Major: cuda / 1000, Minor: cuda % 1000 / 10},
+
+		Confidential: s.confidential(),
 	}, nil
+}
+
+// confidential says whether confidential computing is on, be it between several
+// GPUs alone. It is taken to be where a driver that knows of it fails to tell:
+// then containers get a library too many, and none too few.
+func (s session) confidential() bool {
+	switch {
+	case s.has("nvmlSystemGetConfComputeSettings"):
+		settings, ret := s.lib.SystemGetConfComputeSettings()
+		return ret != nvml.ERROR_NOT_SUPPORTED && (ret != nvml.SUCCESS ||
+			settings.CcFeature != nvml.CC_SYSTEM_FEATURE_DISABLED || settings.MultiGpuMode != nvml.CC_SYSTEM_MULTIGPU_NONE)
+	case s.has("nvmlSystemGetConfComputeState"): // older drivers
+		state, ret := s.lib.SystemGetConfComputeState()
+		return ret != nvml.ERROR_NOT_SUPPORTED && (ret != nvml.SUCCESS || state.CcFeature != nvml.CC_SYSTEM_FEATURE_DISABLED)
+	}
+	return false
 }

@@ -37,9 +37,11 @@ var left = []difference{
 	{"libnvidia-fbc.so", linkTime},
 	{"libnvidia-nvvm.so", linkTime},
 	{"libnvidia-ptxjitcompiler.so", linkTime},
+	{"/usr/bin/nvidia-debugdump", "bug reports are made on the host"},
 	{"/usr/bin/nvidia-persistenced", "a daemon of the host: how long the driver stays loaded is the host's business"},
 	{"/lib/firmware/nvidia/*/gsp*.bin", "the kernel loads the firmware, on the host"},
 	{"libnvidia-gtk3.so.*", "of nvidia-settings, which sets up the host's screens"},
+	{"libnvidia-pkcs11*.so.*", "CUDA opens it where confidential computing is on; there ours has it"},
 	{"libnvidia-sandboxutils.so.*", "it tells the host's tools what a container needs of the driver"},
 	{"libnvidia-wayland-client.so.*", "of nvidia-settings, which sets up the host's screens"},
 }

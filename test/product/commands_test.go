@@ -75,8 +75,11 @@ func (h host) must(t *testing.T, args ...string) string {
 
 // inventory is what list --format json prints, as its users read it.
 type inventory struct {
-	Driver struct{ Version, CUDA string }
-	GPUs   []struct {
+	Driver struct {
+		Version, CUDA string
+		Confidential  bool
+	}
+	GPUs []struct {
 		UUID, PCIBusID, Product, Architecture, ComputeCapability, MIG, Fault string
 		Index, Minor, NUMANode                                               int
 		MemoryBytes                                                          uint64
@@ -126,6 +129,7 @@ func TestCommands(t *testing.T) {
 		{"the specs of every profile", everyProfile},
 		{"generate gives the same bytes each time", sameBytes},
 		{"features bring what they need", features},
+		{"confidential computing brings its library", confidential},
 		{"generate writes a file", writesFile},
 		{"generate chooses GPUs", choosesGPUs},
 		{"generate checks a file", checksFile},
@@ -433,12 +437,12 @@ func features(t *testing.T, binary string) {
 	const libs, libs64 = "/usr/lib/x86_64-linux-gnu/", "/usr/lib64/"
 	marks := map[string][]string{ // what tells each feature
 		"compute":  {libs + "libcuda.so", libs64 + "libnvidia-ptxjitcompiler.so.1", "/usr/bin/nvidia-cuda-mps-server", "/etc/OpenCL/vendors/nvidia.icd"},
-		"utility":  {libs + "libnvidia-cfg.so.1", "/usr/bin/nvidia-smi"},
+		"utility":  {"/usr/bin/nvidia-smi"},
 		"graphics": {libs + "libGLX_nvidia.so.0", libs64 + "libnvidia-glcore.so." + version, libs + "libnvidia-egl-gbm.so.1", libs + "gbm/nvidia-drm_gbm.so", "/usr/share/vulkan/icd.d/nvidia_icd.json", "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json"},
 		"video":    {libs + "libnvcuvid.so.1", libs64 + "vdpau/libvdpau_nvidia.so.1", libs + "libnvidia-opticalflow.so"},
-		"display":  {"/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so", "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf"},
+		"display":  {libs + "libnvidia-cfg.so.1", "/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so", "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf"},
 	}
-	shared := []string{libs + "libcuda.so", libs + "libnvidia-cfg.so.1"}
+	shared := []string{libs + "libcuda.so"}
 	for feature := range marks {
 		var spec specs.Spec
 		if err := json.Unmarshal([]byte(h.must(t, "generate", "--format", "json", "--features", feature)), &spec); err != nil {
@@ -473,6 +477,42 @@ func features(t *testing.T, binary string) {
 	}
 	if one, two := h.must(t, "generate"), h.must(t, "generate", "--features", "utility,compute"); one != two {
 		t.Error("compute and utility are not the default, or their order matters")
+	}
+}
+
+// confidential holds a library to the state in which CUDA opens it, and to a driver
+// that does not tell.
+func confidential(t *testing.T, binary string) {
+	const notSupported, unknown = 3, 999 // NVML_ERROR_…
+	for _, tc := range []struct {
+		name   string
+		on     bool
+		answer int // other than success, if it is one
+		want   bool
+	}{
+		{name: "off"},
+		{name: "on", on: true, want: true},
+		{name: "a GPU without it", answer: notSupported},
+		{name: "not told", answer: unknown, want: true},
+	} {
+		h := newHost(t, binary, simdriver.H100x8())
+		err := h.driver.Update(func(s *simdriver.State) error {
+			s.Confidential = tc.on
+			if tc.answer != 0 {
+				s.Faults = []simdriver.Fault{{Func: "nvmlSystemGetConfComputeSettings", Return: tc.answer}}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Contains(h.must(t, "generate"), "/usr/lib64/libnvidia-pkcs11-openssl3.so.")
+		if got != tc.want {
+			t.Errorf("%s: the library is mounted: %v", tc.name, got)
+		}
+		if h.list(t).Driver.Confidential != tc.want {
+			t.Errorf("%s: list does not tell", tc.name)
+		}
 	}
 }
 

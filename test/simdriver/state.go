@@ -17,6 +17,8 @@ type State struct {
 	Version string
 	// CUDA is as NVML writes it: 13000 for 13.0.
 	CUDA int
+	// Confidential says that confidential computing is on.
+	Confidential bool
 	// Unloaded says that the kernel module is not there.
 	Unloaded bool
 

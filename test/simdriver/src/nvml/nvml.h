@@ -99,6 +99,10 @@ typedef struct {
 } nvmlGpuFabricInfo_t;
 
 typedef struct {
+	unsigned version, environment, ccFeature, devToolsMode, multiGpuMode;
+} nvmlSystemConfComputeSettings_v1_t;
+
+typedef struct {
 	unsigned start, size;
 } nvmlPlacement_t;
 

@@ -19,7 +19,8 @@ struct field {
 #define NUM(s, f) {#f, offsetof(struct s, f), sizeof(long long)}
 
 static const struct field driver_fields[] = {
-	TEXT(driver, library), TEXT(driver, module), NUM(driver, cuda), {0}};
+	TEXT(driver, library), TEXT(driver, module), NUM(driver, cuda),
+	NUM(driver, confidential), {0}};
 
 static const struct field gpu_fields[] = {
 	TEXT(gpu, uuid), TEXT(gpu, bus), TEXT(gpu, name), TEXT(gpu, serial),

@@ -78,6 +78,17 @@ NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 }
 NVML_ALIAS(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2);
 
+NVML_API nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSettings_v1_t *settings)
+{
+	CALL(SESSION, NULL);
+	REQUIRE(settings);
+	if (settings->version != NVML_STRUCT(nvmlSystemConfComputeSettings_v1_t, 1))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	settings->environment = settings->devToolsMode = settings->multiGpuMode = 0;
+	settings->ccFeature = v.state->driver.confidential;
+	return NVML_SUCCESS;
+}
+
 NVML_API const char *nvmlErrorString(nvmlReturn_t result)
 {
 	static struct counter *counter;
