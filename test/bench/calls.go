@@ -9,20 +9,22 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// rounds is how often each call is made.
-const rounds = 3000
+const (
+	// turn is how often a call is made of one plugin before it is the other's turn. Longer than
+	// once, since the first call after a pause is slower.
+	turn = 10
+	// manyTurns is how many turns each has, and fewTurns where NVIDIA's plugin takes long.
+	manyTurns, fewTurns = 300, 30
+)
 
-// A request is made of the plugin.
+// A request is made of a plugin.
 type request func(context.Context, api.DevicePluginClient) error
 
-// A call is a request to measure, the times it took, and how much longer each was than the
-// call that does nothing which came right before it.
+// A call is a request to measure.
 type call struct {
-	what        string
-	do          request
-	aim, nvidia string
-
-	took, above []time.Duration
+	what string
+	do   request
+	aim  string
 }
 
 // nothing is answered with a constant: it takes what gRPC takes.
@@ -57,48 +59,70 @@ func prefer(size int, ids []string) request {
 
 // eight measures the calls on a node with 8 GPUs.
 func (b *bench) eight(ctx context.Context) error {
-	return b.calls(ctx, b.nodes.eight, func(ids []string) []*call {
-		return []*call{
-			{what: "a call that does nothing", do: nothing, nvidia: "127 µs"},
-			{what: "Allocate, 1 GPU", do: allocate(ids[:1]), aim: "+10 µs", nvidia: "+20 µs"},
-			{what: "Allocate, 8 GPUs", do: allocate(ids), aim: "+10 µs"},
-			{what: "GetPreferredAllocation, 4 of 8", do: prefer(4, ids), aim: "+100 µs", nvidia: "2.7 ms in all"},
+	return b.calls(ctx, b.nodes.eight, manyTurns, func(ids []string) []call {
+		return []call{
+			{"a call that does nothing", nothing, ""},
+			{"Allocate, 1 GPU", allocate(ids[:1]), "+10 µs"},
+			{"Allocate, 8 GPUs", allocate(ids), "+10 µs"},
+			{"GetPreferredAllocation, 4 of 8", prefer(4, ids), "+100 µs"},
 		}
 	})
 }
 
 // sixteen measures what grows with the number of GPUs.
 func (b *bench) sixteen(ctx context.Context) error {
-	return b.calls(ctx, b.nodes.sixteen, func(ids []string) []*call {
-		return []*call{{what: "GetPreferredAllocation, 8 of 16", do: prefer(8, ids), aim: "+100 µs"}}
+	return b.calls(ctx, b.nodes.sixteen, fewTurns, func(ids []string) []call {
+		return []call{{"GetPreferredAllocation, 8 of 16", prefer(8, ids), "+100 µs"}}
 	})
 }
 
-// calls makes the calls in turn, each after one that does nothing, and adds a row for each.
-func (b *bench) calls(ctx context.Context, n *node, of func(ids []string) []*call) (err error) {
-	a, err := b.serve(ctx, n)
+// times are those that a call took, and how much longer each was than the calls that do nothing
+// right before and after it.
+type times struct{ took, above []time.Duration }
+
+func (t *times) figure() figure {
+	return beyond(t.above, micros).with(", %s in all", micros(median(t.took)))
+}
+
+// calls makes each call of both plugins in turn, and adds a row for it.
+func (b *bench) calls(ctx context.Context, n *node, turns int, of func(ids []string) []call) (err error) {
+	p, err := b.serveBoth(ctx, n)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.stop()) }()
-	plugin, calls := api.NewDevicePluginClient(a.conn), of(a.devices)
-	for range rounds {
-		for _, c := range calls {
-			noop, err := timed(func() error { return nothing(ctx, plugin) })
-			if err != nil {
-				return err
-			}
-			took, err := timed(func() error { return c.do(ctx, plugin) })
+	defer func() { err = errors.Join(err, p.stop()) }()
+	for _, c := range of(p.ours.devices) {
+		var ours, nvidia times
+		for range turns {
+			err := errors.Join(p.ours.repeat(ctx, c.do, &ours), p.nvidia.repeat(ctx, c.do, &nvidia))
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.what, err)
 			}
-			c.took = append(c.took, took)
-			c.above = append(c.above, took-noop)
 		}
+		b.pluginTable.add(c.what, ours.figure(), nvidia.figure(), c.aim)
 	}
-	for _, c := range calls {
-		value := fmt.Sprintf("%s, %s in all", above(median(c.above), micros), micros(median(c.took)))
-		b.table.add(c.what, value, c.aim, c.nvidia)
+	return nil
+}
+
+// repeat makes a call for one turn, and one that does nothing before each and at the end.
+func (p *plugin) repeat(ctx context.Context, do request, t *times) error {
+	client := api.NewDevicePluginClient(p.conn)
+	before, err := timed(func() error { return nothing(ctx, client) })
+	if err != nil {
+		return err
+	}
+	for range turn {
+		took, err := timed(func() error { return do(ctx, client) })
+		if err != nil {
+			return err
+		}
+		after, err := timed(func() error { return nothing(ctx, client) })
+		if err != nil {
+			return err
+		}
+		t.took = append(t.took, took)
+		t.above = append(t.above, took-(before+after)/2)
+		before = after
 	}
 	return nil
 }

@@ -3,31 +3,35 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"time"
 )
 
-// generateCount is how often a spec is generated.
+// generateCount is how often each spec is generated.
 const generateCount = 30
 
 // generates measures how long a person waits for a CDI spec of eight GPUs.
 func (b *bench) generates(ctx context.Context) error {
-	for _, g := range []struct{ what, features, aim, nvidia string }{
-		{"generate, 8 GPUs", "compute,utility", "14 ms", ""},
-		{"generate, 8 GPUs, all features", everything, "14 ms", "28 ms"},
-	} {
-		var took []time.Duration
-		for range generateCount {
-			cmd := exec.CommandContext(ctx, b.product, "generate", "--host-root", b.nodes.eight.root, "--features", g.features)
-			cmd.Env = append(os.Environ(), b.nodes.eight.driver.Env("")...)
-			t, err := timed(cmd.Run)
-			if err != nil {
-				return fmt.Errorf("generating a spec: %w", err)
-			}
-			took = append(took, t)
-		}
-		b.table.add(g.what, millis(median(took)), g.aim, g.nvidia)
+	n := b.nodes.eight
+	ns, err := n.namespace(nil)
+	if err != nil {
+		return err
 	}
+	defer ns.close()
+	var ours, oursOfAll, nvidia []time.Duration
+	for range generateCount {
+		for _, g := range []struct {
+			command []string
+			took    *[]time.Duration
+		}{{b.generate(n, standard), &ours}, {b.nvidiaGenerate(n), &nvidia}, {b.generate(n, everything), &oursOfAll}} {
+			cmd := n.command(ctx, g.command...)
+			took, err := timed(func() error { return ns.run(cmd) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", cmd, err)
+			}
+			*g.took = append(*g.took, took)
+		}
+	}
+	b.toolkitTable.add("generate, 8 GPUs", typical(ours), typical(nvidia), "0.5x")
+	b.toolkitTable.add("generate, 8 GPUs, all features", typical(oursOfAll), typical(nvidia), "0.5x")
 	return nil
 }

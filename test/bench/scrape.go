@@ -44,9 +44,9 @@ func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	return list, nil
 }
 
-// listenPods tells of the pods in a kubelet's directory until stop is called.
-func listenPods(ctx context.Context, kubeletDir string, devices []string) (stop func(), err error) {
-	socket := filepath.Join(kubeletDir, "pod-resources", "kubelet.sock")
+// listenPods tells a plugin of the pods that have its devices, until stop is called.
+func listenPods(ctx context.Context, p *plugin) (stop func(), err error) {
+	socket := filepath.Join(p.kubeletDir(), "pod-resources", "kubelet.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, fmt.Errorf("making the kubelet's directory: %w", err)
 	}
@@ -55,19 +55,19 @@ func listenPods(ctx context.Context, kubeletDir string, devices []string) (stop 
 		return nil, fmt.Errorf("listening as the kubelet: %w", err)
 	}
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, &pods{devices: devices})
+	podresources.RegisterPodResourcesListerServer(server, &pods{devices: p.devices})
 	go func() { _ = server.Serve(listener) }() // until stop
 	return server.Stop, nil
 }
 
 // scrapes measures what Prometheus costs the agent.
 func (b *bench) scrapes(ctx context.Context) (err error) {
-	a, err := b.serve(ctx, b.nodes.eight)
+	a, err := b.nodes.eight.serve(ctx, b.agent)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.stop()) }()
-	stop, err := listenPods(ctx, a.dir, a.devices)
+	stop, err := listenPods(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -83,12 +83,12 @@ func (b *bench) scrapes(ctx context.Context) (err error) {
 		}
 		took = append(took, t)
 	}
-	b.table.add(fmt.Sprintf("a scrape, 8 GPUs and %d pods", podCount), millis(median(took)), "20 ms", "")
+	b.pluginTable.add(fmt.Sprintf("a scrape, 8 GPUs and %d pods", podCount), typical(took), figure{}, "20 ms")
 	return nil
 }
 
-func (a *agent) scrape(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+"/metrics", nil)
+func (p *plugin) scrape(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/metrics", nil)
 	if err != nil {
 		return err
 	}

@@ -8,39 +8,73 @@ import (
 	"time"
 )
 
-// A row is one figure, with the aim for it and what NVIDIA's plugin took.
-type row struct{ what, value, aim, nvidia string }
+// A figure is what was measured of one program, for people and, to compare it, as a number.
+type figure struct {
+	text  string
+	value float64
+}
 
-type table []row
+// A row is what was measured of both, with the aim: a ratio, or a figure that is gpucdi's own.
+type row struct {
+	what         string
+	ours, nvidia figure
+	aim          string
+}
 
-func (t *table) add(what, value, aim, nvidia string) { *t = append(*t, row{what, value, aim, nvidia}) }
+// ratio is empty where there is nothing to compare, as where a difference drowned in noise.
+func (r row) ratio() string {
+	if r.ours.value <= 0 || r.nvidia.value <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2gx", r.ours.value/r.nvidia.value)
+}
 
-func (t table) write(w io.Writer) error {
+// A table compares gpucdi with one of NVIDIA's programs.
+type table struct {
+	nvidia string
+	rows   []row
+}
+
+func (t *table) add(what string, ours, nvidia figure, aim string) {
+	t.rows = append(t.rows, row{what, ours, nvidia, aim})
+}
+
+func (t *table) write(w io.Writer) error {
 	out := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprint(out, "\n\tgpucdi\taim\tNVIDIA 0.20 *\n")
-	for _, r := range t {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", r.what, r.value, r.aim, r.nvidia)
+	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\taim\n", t.nvidia)
+	for _, r := range t.rows {
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.what, r.ours.text, r.nvidia.text, r.ratio(), r.aim)
 	}
-	if err := out.Flush(); err != nil {
-		return err
+	return out.Flush()
+}
+
+// typical is the median of what something took.
+func typical(times []time.Duration) figure {
+	m := median(times)
+	return figure{millis(m), float64(m)}
+}
+
+// beyond is by how much something took longer than what it is compared with.
+func beyond(differences []time.Duration, write func(time.Duration) string) figure {
+	m := median(differences)
+	f := figure{write(m), float64(m)}
+	if m >= 0 {
+		f.text = "+" + f.text
 	}
-	_, err := fmt.Fprint(w, "\nTimes are medians. * k8s-device-plugin 0.20, measured once on another machine of this kind.\n")
-	return err
+	return f
+}
+
+// with adds what else people want to know.
+func (f figure) with(format string, args ...any) figure {
+	f.text += fmt.Sprintf(format, args...)
+	return f
 }
 
 func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[len(sorted)/2]
 }
 
 func micros(d time.Duration) string { return fmt.Sprintf("%d µs", d.Microseconds()) }
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
-
-// above writes a median difference.
-func above(d time.Duration, write func(time.Duration) string) string {
-	if d < 0 {
-		return write(d)
-	}
-	return "+" + write(d)
-}

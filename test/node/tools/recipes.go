@@ -43,6 +43,10 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 		return pinned(ctx, t, nerdctlVersion, m+"/cmd/nerdctl", "-X "+m+"/pkg/version.Version="+nerdctlVersion)
 	case Pause:
 		return pause(ctx)
+	case NVIDIAPlugin:
+		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin"), nil
+	case NVIDIAToolkit:
+		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
 	}
 	return nil, fmt.Errorf("no tool is called %q", t)
 }
@@ -53,6 +57,13 @@ func containerd(t Tool, module, version string) *build {
 		packages: []string{"./cmd/containerd", "./cmd/containerd-shim-runc-v2", "./cmd/ctr"},
 		flags: []string{"-tags", "no_btrfs no_zfs no_devmapper",
 			"-ldflags", "-s -w -X " + module + "/version.Version=" + version},
+	}
+}
+
+func nvidia(t Tool, version, module string, packages ...string) *build {
+	return &build{
+		tool: t, version: version, module: "github.com/NVIDIA/" + module, packages: packages,
+		flags: []string{"-trimpath", "-ldflags", "-s -w"}, env: []string{"CGO_ENABLED=1"},
 	}
 }
 

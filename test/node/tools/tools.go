@@ -1,5 +1,6 @@
-// Package tools builds the programs that a node is made of, from their Go modules at exact
-// versions, into a cache: a second time it only looks whether they are there.
+// Package tools builds the programs that a node is made of, and those that ours is measured
+// beside, from their Go modules at exact versions, into a cache: a second time it only looks
+// whether they are there.
 //
 // It needs the go command, the module proxy for what the module cache lacks, a C compiler and
 // libseccomp's headers, and to be called from within this module.
@@ -45,6 +46,10 @@ const (
 	Helm Tool = "helm"
 	// Pause is the program of sandbox containers.
 	Pause Tool = "pause"
+	// NVIDIAPlugin is NVIDIA's device plugin.
+	NVIDIAPlugin Tool = "nvidia-device-plugin"
+	// NVIDIAToolkit is nvidia-ctk, and the hook that its CDI specs name.
+	NVIDIAToolkit Tool = "nvidia-container-toolkit"
 )
 
 const (
@@ -57,6 +62,12 @@ const (
 	helmVersion         = "v4.2.0"
 	// Later versions need a module that the proxy does not have.
 	nerdctlVersion = "v2.1.2"
+)
+
+// The versions of what ours is measured beside, the newest that the module proxy has.
+const (
+	NVIDIAPluginVersion  = "v0.19.3"
+	NVIDIAToolkitVersion = "v1.20.1"
 )
 
 // CacheDir is where everything is kept that is slow to make, across runs: gpucdi below

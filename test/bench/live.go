@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const (
+	// settle is how long the plugins have after their start.
+	settle = 2 * time.Second
+	// idle is how long they are watched while nobody wants anything of them, and then again while
+	// Prometheus scrapes gpucdi.
+	idle = 30 * time.Second
+	// scrapeInterval is the time between two scrapes.
+	scrapeInterval = 15 * time.Second
+	// load is how many calls come in the end.
+	load = 3000
+)
+
+// live watches what the plugins need to live, both at once: their memory, and what they do unasked.
+func (b *bench) live(ctx context.Context) (err error) {
+	p, err := b.serveBoth(ctx, b.nodes.eight)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	stop, err := listenPods(ctx, p.ours)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var moments []moment
+	for _, do := range []func() error{
+		func() error { return sleep(ctx, settle) },
+		func() error { return sleep(ctx, idle) },
+		func() error { return p.ours.scrapedWhileIdle(ctx) },
+		func() error { return errors.Join(p.ours.burden(ctx), p.nvidia.burden(ctx)) },
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+		m, err := p.look()
+		if err != nil {
+			return err
+		}
+		moments = append(moments, m)
+	}
+	started, idled, scraped, loaded := moments[0], moments[1], moments[2], moments[3]
+	add := b.pluginTable.add
+	add("resident after start", started.ours.memory.figure(), started.nvidia.memory.figure(), "0.7x")
+	add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), scraped.ours.memory.figure(), figure{}, "")
+	add(fmt.Sprintf("resident after %d calls", load), loaded.ours.memory.figure(), loaded.nvidia.memory.figure(), "0.7x")
+	add(fmt.Sprintf("idle for %s", idle), idled.ours.since(started.ours).figure(), idled.nvidia.since(started.nvidia).figure(), "not measurable")
+	add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval), scraped.ours.since(idled.ours).figure(), figure{}, "")
+	return nil
+}
+
+// state is what a plugin holds, and what it has used so far.
+type state struct {
+	memory
+	usage
+}
+
+// moment is the states of a pair.
+type moment struct{ ours, nvidia state }
+
+func (p pair) look() (moment, error) {
+	ours, errOurs := p.ours.look()
+	nvidia, errNvidia := p.nvidia.look()
+	return moment{ours, nvidia}, errors.Join(errOurs, errNvidia)
+}
+
+func (p *plugin) look() (state, error) {
+	pids, err := family(p.cmd.Process.Pid)
+	if err != nil {
+		return state{}, err
+	}
+	m, errHeld := held(pids)
+	u, errUsed := used(pids)
+	return state{m, u}, errors.Join(errHeld, errUsed)
+}
+
+// scrapedWhileIdle scrapes the agent as Prometheus does.
+func (p *plugin) scrapedWhileIdle(ctx context.Context) error {
+	for range idle / scrapeInterval {
+		if err := errors.Join(sleep(ctx, scrapeInterval), p.scrape(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// burden makes the calls of a kubelet that places pods.
+func (p *plugin) burden(ctx context.Context) error {
+	client := api.NewDevicePluginClient(p.conn)
+	for range load / 2 {
+		for _, do := range []request{prefer(4, p.devices), allocate(p.devices[4:])} {
+			if err := do(ctx, client); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

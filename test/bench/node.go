@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// node is a host's root with a simulated driver and a container runtime.
+type node struct {
+	root   string
+	driver *simdriver.Driver
+	stop   func()
+}
+
+func (b *bench) install(ctx context.Context) error {
+	for _, p := range []struct {
+		at      **node
+		profile simdriver.Profile
+	}{{&b.nodes.eight, simdriver.H100x8()}, {&b.nodes.sixteen, simdriver.GPUs16()}} {
+		root := filepath.Join(b.dir, p.profile.Name)
+		driver, err := simdriver.Install(root, p.profile)
+		if err != nil {
+			return err
+		}
+		// Every host has a cache of its libraries, in which NVIDIA's programs look first.
+		if out, err := exec.CommandContext(ctx, "ldconfig", "-r", root).CombinedOutput(); err != nil {
+			return fmt.Errorf("running ldconfig: %w\n%s", err, out)
+		}
+		stop, err := serveRuntime(ctx, root)
+		if err != nil {
+			return err
+		}
+		*p.at = &node{root: root, driver: driver, stop: stop}
+	}
+	return nil
+}
+
+// close ends what install started.
+func (b *bench) close() {
+	for _, n := range []*node{b.nodes.eight, b.nodes.sixteen} {
+		if n != nil {
+			n.stop()
+		}
+	}
+}
+
+// namespace is one that has the node's kernel, besides what is bound from there to here: NVIDIA's
+// programs know no root of it.
+func (n *node) namespace(binds map[string]string) (*namespace, error) {
+	all := map[string]string{}
+	maps.Copy(all, binds)
+	for _, file := range []string{"/proc/devices", "/proc/driver", "/sys/bus/pci/devices"} {
+		all[filepath.Join(n.root, file)] = file
+	}
+	return newNamespace(all)
+}
+
+// command is a program that finds the node's driver.
+func (n *node) command(ctx context.Context, words ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Env = append(os.Environ(), n.driver.Env("")...)
+	return cmd
+}

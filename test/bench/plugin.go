@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// patience is what a plugin may take before something is wrong.
+const patience = 30 * time.Second
+
+// plugin is a device plugin as it runs, known to a kubelet.
+type plugin struct {
+	cmd       *exec.Cmd
+	dir       string // with its log, its sockets and its specs
+	address   string // of its status and metrics, if it has any
+	namespace *namespace
+	kubelet   *kubelet
+	conn      *grpc.ClientConn
+	hangUp    context.CancelFunc // ends the ListAndWatch stream
+
+	devices []string
+	took    time.Duration // from the start to the first list of devices
+}
+
+// serve starts a plugin on a node that was never served, and waits for its devices.
+func (n *node) serve(ctx context.Context, command server) (p *plugin, err error) {
+	// In memory, as /var/run/cdi is.
+	dir, err := os.MkdirTemp("/dev/shm", "gpucdi-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("making a directory in memory: %w", err)
+	}
+	streamCtx, hangUp := context.WithCancel(ctx)
+	p = &plugin{dir: dir, hangUp: hangUp}
+	defer func() {
+		if err != nil {
+			log, _ := os.ReadFile(filepath.Join(dir, "log"))
+			err = errors.Join(fmt.Errorf("%w\n%s", err, log), p.stop())
+		}
+	}()
+	if err := p.prepare(ctx, n); err != nil {
+		return p, err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return p, err
+	}
+	defer log.Close()
+	cmd := n.command(context.WithoutCancel(ctx), command(n, p.address)...) // stop ends it
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+
+	began := time.Now()
+	if err := p.namespace.start(cmd); err != nil {
+		return p, err
+	}
+	p.cmd = cmd
+	select {
+	case p.conn = <-p.kubelet.plugins:
+	case <-time.After(patience):
+		return p, fmt.Errorf("%s did not register", cmd)
+	case <-ctx.Done():
+		return p, ctx.Err()
+	}
+	p.devices, err = awaitDevices(streamCtx, p.conn, len(n.driver.State().GPUs))
+	p.took = time.Since(began)
+	return p, err
+}
+
+func (p *plugin) kubeletDir() string { return filepath.Join(p.dir, "kubelet") }
+
+// prepare makes what there is on a node before its device plugin: a kubelet.
+func (p *plugin) prepare(ctx context.Context, n *node) (err error) {
+	cdiDir, plugins := filepath.Join(p.dir, "cdi"), filepath.Join(p.kubeletDir(), "device-plugins")
+	if err := errors.Join(os.MkdirAll(plugins, 0o755), os.Mkdir(cdiDir, 0o755)); err != nil {
+		return err
+	}
+	p.namespace, err = n.namespace(map[string]string{p.kubeletDir(): "/var/lib/kubelet", cdiDir: "/var/run/cdi"})
+	if err != nil {
+		return err
+	}
+	if p.kubelet, err = listen(ctx, plugins); err != nil {
+		return err
+	}
+	p.address, err = freeAddress(ctx)
+	return err
+}
+
+// stop ends the plugin and removes what it had.
+func (p *plugin) stop() error {
+	var err error
+	p.hangUp()
+	if p.cmd != nil {
+		err = errors.Join(p.cmd.Process.Signal(syscall.SIGTERM), p.cmd.Wait())
+	}
+	if p.conn != nil {
+		err = errors.Join(err, p.conn.Close())
+	}
+	if p.kubelet != nil {
+		p.kubelet.close()
+	}
+	if p.namespace != nil {
+		p.namespace.close()
+	}
+	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// pair is both plugins on the same node.
+type pair struct{ ours, nvidia *plugin }
+
+func (b *bench) serveBoth(ctx context.Context, n *node) (pair, error) {
+	ours, err := n.serve(ctx, b.agent)
+	if err != nil {
+		return pair{}, err
+	}
+	nvidia, err := n.serve(ctx, b.nvidia)
+	if err != nil {
+		return pair{}, errors.Join(err, ours.stop())
+	}
+	return pair{ours, nvidia}, nil
+}
+
+func (p pair) stop() error { return errors.Join(p.ours.stop(), p.nvidia.stop()) }

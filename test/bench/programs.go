@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/product"
+)
+
+// The features that containers get by default, and all.
+const (
+	standard   = "compute,utility"
+	everything = "compute,utility,graphics,video,display"
+)
+
+// programs are the files of what is measured, and a config for gpucdi that asks for everything.
+type programs struct{ gpucdi, config, nvidiaPlugin, nvidiaCTK string }
+
+func (b *bench) build(ctx context.Context) (err error) {
+	if b.gpucdi, err = product.Build(ctx, b.dir); err != nil {
+		return err
+	}
+	b.config = filepath.Join(b.dir, "config.yaml")
+	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\ncdi: {features: [" + everything + "]}\n"
+	if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
+		return err
+	}
+	plugin, err := tools.Build(ctx, tools.NVIDIAPlugin)
+	if err != nil {
+		return err
+	}
+	toolkit, err := tools.Build(ctx, tools.NVIDIAToolkit)
+	b.nvidiaPlugin = filepath.Join(plugin, "nvidia-device-plugin")
+	b.nvidiaCTK = filepath.Join(toolkit, "nvidia-ctk")
+	return err
+}
+
+// A server is the command line of a device plugin on a node. It may tell about itself at the address.
+type server func(n *node, address string) []string
+
+func (p *programs) agent(n *node, address string) []string {
+	return []string{p.gpucdi, "serve", "--host-root", n.root, "--listen", address}
+}
+
+func (p *programs) agentOfAll(n *node, address string) []string {
+	return append(p.agent(n, address), "--config", p.config)
+}
+
+// noSandboxUtils: the simulated driver's libnvidia-sandboxutils has no functions. Without them
+// NVIDIA's programs look at NVML and the files, as they do with most drivers.
+const noSandboxUtils = "disable-nvsandboxutils"
+
+// nvidia is told to do what gpucdi does: to pass GPUs by CDI alone, both ways, and no devices of
+// other classes. It always gives all features.
+func (p *programs) nvidia(n *node, _ string) []string {
+	return []string{
+		p.nvidiaPlugin, "--device-list-strategy=cdi-cri,cdi-annotations", "--driver-root-ctr-path=" + n.root,
+		"--gds-enabled=false", "--mofed-enabled=false", "--gdrcopy-enabled=false",
+		"--cdi-feature-flags=" + noSandboxUtils,
+	}
+}
+
+// generate and nvidiaGenerate print a CDI spec.
+func (p *programs) generate(n *node, features string) []string {
+	return []string{p.gpucdi, "generate", "--host-root", n.root, "--features", features}
+}
+
+func (p *programs) nvidiaGenerate(n *node) []string {
+	return []string{p.nvidiaCTK, "cdi", "generate", "--driver-root=" + n.root, "--feature-flag=" + noSandboxUtils}
+}
