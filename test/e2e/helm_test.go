@@ -66,7 +66,7 @@ func helmLife(t *testing.T, c *cluster) {
 	if cache := c.in(t, "hooked", "ldconfig -p"); !strings.Contains(cache, "libcuda.so.1") {
 		t.Errorf("with the hook, ldconfig -p prints\n%s", cache)
 	}
-	c.kubectl(t, "delete", "pod", "hooked", "--wait")
+	c.remove(t, "hooked")
 	same("after the hook")
 
 	c.helm(t, "Uninstall", 0)

@@ -13,9 +13,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// launch lets the doctor start a container, as docs/troubleshooting.md says.
+const troubleshooting = "docs/troubleshooting.md"
+
+// launch lets the doctor start a container, as that document says.
 func launch(t *testing.T, c *cluster) {
-	commands, err := docs.Blocks(t.Context(), "docs/troubleshooting.md", "Troubleshooting", "sh")
+	commands, err := docs.Blocks(t.Context(), troubleshooting, "Troubleshooting", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func (c *cluster) run(t *testing.T, name string, gpus int, extra ...string) {
 	if gpus > 0 {
 		limits = fmt.Sprintf("\n    resources: {limits: {nvidia.com/gpu: %d}}", gpus)
 	}
-	// The loop ends, and with it the container, when /tmp/end appears.
+	// The loop ends, and with it the container, when /tmp/end appears or it is told to.
 	manifest := fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s}
@@ -172,7 +172,7 @@ spec:
   - name: main
     image: %s
     imagePullPolicy: Never
-    command: [sh, -c, "while [ ! -e /tmp/end ]; do sleep 0.1; done"]%s%s
+    command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]%s%s
 `, name, images.DebianName, limits, strings.Join(append([]string{""}, extra...), "\n    "))
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)

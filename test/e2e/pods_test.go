@@ -7,42 +7,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/gpucdi/gpucdi/test/node"
 )
-
-// TestNode shares one node among its cases; each leaves it with all GPUs free.
-func TestNode(t *testing.T) {
-	c := startCluster(t, node.Config{})
-	documented(t, c)
-	for _, tc := range []struct {
-		name string
-		run  func(*testing.T, *cluster)
-	}{
-		{"what README says works", readme},
-		{"a pod sees its two GPUs", twoGPUs},
-		{"a pod cannot reach a GPU it was not given", deniedGPU},
-		{"a pod that asks for none sees none", noGPU},
-		{"pods get disjoint GPUs and wait their turn", disjoint},
-		{"GPUs stay with a container that restarts", containerRestart},
-		{"GPUs stay across restarts of kubelet and agent", daemonRestarts},
-		{"what goes wrong beside the agent is put right", recoveries},
-		{"what happens to a GPU is told where people look", told},
-		{"the node's labels tell its GPUs", labelled},
-		{"pods choose among GPUs of different models", models},
-		{"the agent may do no more than it does", leastRights},
-		{"the agent gives up the rights that it does not need", fewRights},
-		{"the doctor looks at a GPU from inside a container", launch},
-		{"the doctor brings itself into a container", launchOnNode},
-		{"nothing less than privileged opens the device nodes", whyPrivileged},
-		{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
-		{"a pod sees its MIG device", migDevices},
-		{"a pod in a user namespace sees its GPU", userNamespace},
-		{"a chart comes, changes and goes", helmLife},
-	} {
-		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
-	}
-}
 
 func twoGPUs(t *testing.T, c *cluster) {
 	c.run(t, "two", 2)

@@ -18,7 +18,8 @@ func readme(t *testing.T, c *cluster) {
 	for _, block := range commands {
 		printed.WriteString(c.sh(t, block))
 	}
-	for _, want := range []string{"NODE   GPUS\nbox    8\n", "pass  runtime        containerd", "pass  agent ", "nvidia.com/gpu registered for", "registered with the kubelet"} {
+	runtime, _ := c.runtime(t)
+	for _, want := range []string{"NODE   GPUS\nbox    8\n", "pass  runtime        " + runtime, "pass  agent ", "nvidia.com/gpu registered for", "registered with the kubelet"} {
 		if !strings.Contains(printed.String(), want) {
 			t.Errorf("%q is not in\n%s", want, printed.String())
 		}

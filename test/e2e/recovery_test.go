@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 const (
@@ -174,20 +175,37 @@ func pulledOut(t *testing.T, c *cluster) {
 		})
 	}
 
-	removed, err := c.driver.Remove(gpus[0])
-	if err != nil {
-		t.Fatal(err)
+	held, free := gpus[0], c.driver.State().GPUs[0].UUID
+	if free == held {
+		free = c.driver.State().GPUs[1].UUID
 	}
-	c.awaitGPUs(t, "7")
-	time.Sleep(25 * time.Second) // in which the agent would forget it if nobody held it
-	capacity("8")
+	var removed []simdriver.GPU
+	for _, uuid := range []string{held, free} {
+		gone, err := c.driver.Remove(uuid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed = append(removed, gone)
+	}
+	c.awaitGPUs(t, "6")
+	// One that nobody holds is forgotten, which shows that the other could be by now.
+	await(t, "the agent to forget "+free, func() (string, bool) {
+		status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "wide")
+		if !strings.Contains(status, held) {
+			t.Fatalf("the agent has forgotten %s, which a pod holds:\n%s", held, status)
+		}
+		return status, !strings.Contains(status, free)
+	})
+	capacity("7")
 	if now := c.containerID(t, "holder"); now != container {
 		t.Error("the pod's container was replaced")
 	}
 	c.remove(t, "holder")
-	capacity("7")
-	if err := c.driver.Add(removed); err != nil {
-		t.Fatal(err)
+	capacity("6")
+	for _, g := range removed {
+		if err := c.driver.Add(g); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.awaitGPUs(t, "8")
 	c.run(t, "all", 8)

@@ -10,23 +10,51 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// core is what has to hold on every runtime; TestNode has the rest.
-func core(t *testing.T, c *cluster) {
-	documented(t, c)
-	t.Run("a pod sees its two GPUs", func(t *testing.T) { twoGPUs(t, c) })
-	t.Run("a pod cannot reach a GPU it was not given", func(t *testing.T) { deniedGPU(t, c) })
-	t.Run("a pod that asks for none sees none", func(t *testing.T) { noGPU(t, c) })
-	t.Run("the agent knows which pod holds a GPU", func(t *testing.T) { knownHolder(t, c) })
-	t.Run("GPUs stay with a container that restarts", func(t *testing.T) { containerRestart(t, c) })
-	t.Run("the doctor looks at a GPU from inside a container", func(t *testing.T) { launch(t, c) })
+// cases run one after the other on a node of each runtime; each leaves it with all GPUs free.
+var cases = []struct {
+	name string
+	run  func(*testing.T, *cluster)
+}{
+	{"docs/runtimes.md has this node", documented},
+	{"what README says works", readme},
+	{"a pod sees its two GPUs", twoGPUs},
+	{"a pod cannot reach a GPU it was not given", deniedGPU},
+	{"a pod that asks for none sees none", noGPU},
+	{"pods get disjoint GPUs and wait their turn", disjoint},
+	{"GPUs stay with a container that restarts", containerRestart},
+	{"GPUs stay across restarts of kubelet and agent", daemonRestarts},
+	{"what goes wrong beside the agent is put right", recoveries},
+	{"what happens to a GPU is told where people look", told},
+	{"the node's labels tell its GPUs", labelled},
+	{"pods choose among GPUs of different models", models},
+	{"the agent may do no more than it does", leastRights},
+	{"the agent gives up the rights that it does not need", fewRights},
+	{"the doctor looks at a GPU from inside a container", launch},
+	{"the doctor brings itself into a container", launchOnNode},
+	{"nothing less than privileged opens the device nodes", whyPrivileged},
+	{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
+	{"a pod sees its MIG device", migDevices},
+	{"a pod in a user namespace sees its GPU, or is refused", userNamespace},
+	{"a chart comes, changes and goes", helmLife},
+}
+
+func (c *cluster) runCases(t *testing.T) {
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
+	}
+}
+
+func TestNode(t *testing.T) {
+	t.Parallel()
+	startCluster(t, node.Config{}).runCases(t)
 }
 
 // documented looks for the row of docs/runtimes.md that says what runs here.
 func documented(t *testing.T, c *cluster) {
 	t.Helper()
-	info := c.kubectl(t, "get", "node", node.Name, "-o",
-		"jsonpath={.status.nodeInfo.containerRuntimeVersion}://{.status.nodeInfo.kubeletVersion}")
-	row := "\n| " + strings.Join(strings.Split(info, "://"), " | ") + " |"
+	name, version := c.runtime(t)
+	kubelet := c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.status.nodeInfo.kubeletVersion}")
+	row := "\n| " + strings.Join([]string{name, version, kubelet}, " | ") + " |"
 	text, err := os.ReadFile("../../docs/runtimes.md")
 	if err != nil {
 		t.Fatal(err)
@@ -36,21 +64,18 @@ func documented(t *testing.T, c *cluster) {
 	}
 }
 
-// knownHolder looks for a pod in the agent's own status: the agent has found
-// where the kubelet tells of its pods.
-func knownHolder(t *testing.T, c *cluster) {
-	c.run(t, "known", 1)
-	c.awaitPhase(t, "known", "Running")
-	await(t, "the agent to know who holds a GPU", func() (string, bool) {
-		out := c.kubectl(t, "exec", "-n", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status")
-		return out, strings.Contains(out, "default/known")
-	})
+// runtime is what the node says that its container runtime is.
+func (c *cluster) runtime(t *testing.T) (name, version string) {
+	t.Helper()
+	name, version, _ = strings.Cut(c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"), "://")
+	return name, version
 }
 
 // TestContainerd17 starts with containerd as it comes, which has CDI off, and
 // mends that as the agent says. It is an old node: its kubelet is two releases
 // older than the control plane. And the kubelet is where k0s has it.
 func TestContainerd17(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, node.Config{
 		Runtime: node.Containerd17(), Kubelet: tools.Kubelet134, KubeletDir: "/var/lib/k0s/kubelet",
 	})
@@ -92,14 +117,15 @@ func TestContainerd17(t *testing.T) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, "does CDI")
 	})
-	core(t, c)
+	c.runCases(t)
 }
 
 func TestCRIO(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, node.Config{Runtime: node.CRIO()})
 	await(t, "the agent to know CRI-O", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, `msg="cri-o 1.34.0 does CDI"`)
 	})
-	core(t, c)
+	c.runCases(t)
 }

@@ -18,16 +18,16 @@ func models(t *testing.T, c *cluster) {
 	}
 	h100 := blocks(t, "One model", "yaml")[0]
 	c.succeeds(t, "on-h100", h100)
-	c.waits(t, "on-h100", strings.Replace(h100, "H100-80GB-HBM3", "A100-SXM4-80GB", 1), "didn't match Pod's node affinity/selector")
-	c.waits(t, "on-h100", strings.Replace(h100, "nvidia.com/gpu: 1", "nvidia.com/gpu: 9", 1), "Insufficient nvidia.com/gpu")
+	c.waits(t, "on-h100", strings.Replace(h100, "H100-80GB-HBM3", "A100-SXM4-80GB", 1), scheduling, "didn't match Pod's node affinity/selector")
+	c.waits(t, "on-h100", strings.Replace(h100, "nvidia.com/gpu: 1", "nvidia.com/gpu: 9", 1), scheduling, "Insufficient nvidia.com/gpu")
 
 	needs := blocks(t, "What a program needs", "yaml")[0]
 	c.succeeds(t, "needs-memory", needs)
-	c.waits(t, "needs-memory", strings.Replace(needs, "40000", "90000", 1), "didn't match Pod's node affinity/selector")
+	c.waits(t, "needs-memory", strings.Replace(needs, "40000", "90000", 1), scheduling, "didn't match Pod's node affinity/selector")
 
 	taint := blocks(t, "Nodes for pods with GPUs alone", "sh")
 	c.sh(t, taint[0])
-	c.waits(t, "on-h100", h100, "had untolerated taint")
+	c.waits(t, "on-h100", h100, scheduling, "had untolerated taint")
 	c.succeeds(t, "tolerant", blocks(t, "Nodes for pods with GPUs alone", "yaml")[0])
 	c.sh(t, taint[1])
 	c.succeeds(t, "on-h100", h100)
@@ -58,8 +58,8 @@ func (c *cluster) succeeds(t *testing.T, pod, manifest string) {
 	}
 }
 
-// waits applies a pod that no node is right for, for a reason that the document tells.
-func (c *cluster) waits(t *testing.T, pod, manifest, reason string) {
+// waits applies a pod that does not start, for a reason that a document tells.
+func (c *cluster) waits(t *testing.T, pod, manifest, document, reason string) {
 	t.Helper()
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
@@ -69,11 +69,11 @@ func (c *cluster) waits(t *testing.T, pod, manifest, reason string) {
 	if phase := c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.phase}"); phase != "Pending" {
 		t.Errorf("%s is %s", pod, phase)
 	}
-	text, err := os.ReadFile("../../" + scheduling)
+	text, err := os.ReadFile("../../" + document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "| `"+reason+"` |") {
-		t.Errorf("%s does not tell %q", scheduling, reason)
+	if !strings.Contains(string(text), "`"+reason+"` |") {
+		t.Errorf("%s does not tell %q", document, reason)
 	}
 }

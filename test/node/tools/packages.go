@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -20,8 +21,17 @@ func packages() []string {
 }
 
 // InstallPackages installs the Debian packages that are missing, besides others that the
-// caller needs.
+// caller needs. As with Build, one process does it at a time.
 func InstallPackages(ctx context.Context, others ...string) error {
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, filepath.Join(cache, "packages.lock"))
+	if err != nil {
+		return fmt.Errorf("installing Debian packages: %w", err)
+	}
+	defer unlock()
 	missing, err := notInstalled(ctx, append(packages(), others...))
 	if err != nil || len(missing) == 0 {
 		return err
