@@ -73,7 +73,7 @@ system: packages ## The programs against real kubelets, runtimes and containers,
 	cd test && go test -race -count=1 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
 
 .PHONY: bench
-bench: packages ## Speed and memory, as a table (root, Debian)
+bench: packages ## Speed and memory beside NVIDIA's programs, as tables (root, Debian)
 	@cd test && go run ./bench
 
 .PHONY: release

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -31,23 +32,23 @@ func (b *bench) containers(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
+	if err := forbidDeviceFiles(m); err != nil {
+		return err
+	}
 	plain, err := bundle(ctx, m)
 	if err != nil {
 		return err
 	}
-	ours, err := withGPU(ctx, m, m.Generate(ctx, "--features", standard))
+	ours, err := withGPU(ctx, m, gpucdiSpec(standard))
 	if err != nil {
 		return err
 	}
-	oursOfAll, err := withGPU(ctx, m, m.Generate(ctx, "--features", everything))
+	oursOfAll, err := withGPU(ctx, m, gpucdiSpec(everything))
 	if err != nil {
 		return err
 	}
-	nvidia, err := withGPU(ctx, m, nvidiaGenerate(ctx, m))
+	nvidia, err := withGPU(ctx, m, nvidiaSpec)
 	if err != nil {
-		return err
-	}
-	if err := forbidDeviceFiles(m); err != nil {
 		return err
 	}
 	if err := runInTurn(ctx, m, []*sample{plain, ours, nvidia, oursOfAll}); err != nil {
@@ -92,9 +93,18 @@ func runInTurn(ctx context.Context, m *container.Machine, samples []*sample) err
 	return nil
 }
 
-// nvidiaGenerate lets NVIDIA's program write the CDI spec of the machine. It has no numbers of the
-// device nodes: who applies it is to look at them, which here is not done in the box.
-func nvidiaGenerate(ctx context.Context, m *container.Machine) error {
+// A generator writes the CDI spec of the machine.
+type generator func(context.Context, *container.Machine) error
+
+func gpucdiSpec(features string) generator {
+	return func(ctx context.Context, m *container.Machine) error {
+		return m.Generate(ctx, "--features", features)
+	}
+}
+
+// nvidiaSpec is NVIDIA's. It has no numbers of the device nodes: who applies it is to look at them,
+// which here is not done in the box.
+func nvidiaSpec(ctx context.Context, m *container.Machine) error {
 	said, err := m.Output(ctx, "nvidia-ctk", "cdi", "generate", "--format=json", "--feature-flag="+noSandboxUtils)
 	if err != nil {
 		return err
@@ -125,10 +135,10 @@ func forbidDeviceFiles(m *container.Machine) error {
 	return os.WriteFile(m.Path("/proc/driver/nvidia/params"), []byte("ModifyDeviceFiles: 0\n"), 0o444)
 }
 
-// withGPU makes a container with a GPU, by the spec that has been generated.
-func withGPU(ctx context.Context, m *container.Machine, generated error) (*sample, error) {
-	if generated != nil {
-		return nil, generated
+// withGPU makes a container with a GPU, by the spec of a generator.
+func withGPU(ctx context.Context, m *container.Machine, generate generator) (*sample, error) {
+	if err := generate(ctx, m); err != nil {
+		return nil, err
 	}
 	return bundle(ctx, m, "nvidia.com/gpu=0")
 }
@@ -153,5 +163,7 @@ func hookCount(h *specs.Hooks) int {
 	if h == nil {
 		return 0
 	}
-	return len(h.Prestart) + len(h.CreateRuntime) + len(h.CreateContainer) + len(h.StartContainer) + len(h.Poststart) + len(h.Poststop) //nolint:staticcheck // deprecated, not gone
+	//nolint:staticcheck // Prestart is deprecated, not gone.
+	all := slices.Concat(h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop)
+	return len(all)
 }

@@ -54,8 +54,10 @@ func (b *bench) live(ctx context.Context) (err error) {
 	add("resident after start", started.ours.memory.figure(), started.nvidia.memory.figure(), "0.7x")
 	add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), scraped.ours.memory.figure(), figure{}, "")
 	add(fmt.Sprintf("resident after %d calls", load), loaded.ours.memory.figure(), loaded.nvidia.memory.figure(), "0.7x")
-	add(fmt.Sprintf("idle for %s", idle), idled.ours.since(started.ours).figure(), idled.nvidia.since(started.nvidia).figure(), "not measurable")
-	add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval), scraped.ours.since(idled.ours).figure(), figure{}, "")
+	add(fmt.Sprintf("idle for %s", idle),
+		idled.ours.since(started.ours.usage).figure(), idled.nvidia.since(started.nvidia.usage).figure(), "not measurable")
+	add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval),
+		scraped.ours.since(idled.ours.usage).figure(), figure{}, "")
 	return nil
 }
 

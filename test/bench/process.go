@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// memory is what a plugin's processes hold, in the kB (1024 bytes) of
-// /proc/PID/smaps_rollup.
+// memory is what a plugin's processes hold, in the kB (1024 bytes) of /proc/PID/smaps_rollup.
 type memory struct{ resident, anonymous int }
 
 func (m memory) figure() figure {
@@ -32,7 +31,7 @@ func held(pids []int) (memory, error) {
 	return sum, err
 }
 
-// family is a process and its children: that of gpucdi has one, which holds the driver.
+// family is a process and its children: gpucdi has one that holds the driver.
 func family(pid int) ([]int, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
@@ -84,7 +83,7 @@ func (u usage) figure() figure {
 }
 
 // since is what has been used after a moment before.
-func (u usage) since(before state) usage {
+func (u usage) since(before usage) usage {
 	return usage{u.cpu - before.cpu, u.switches - before.switches}
 }
 

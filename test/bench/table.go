@@ -26,7 +26,10 @@ func (r row) ratio() string {
 	if r.ours.value <= 0 || r.nvidia.value <= 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2gx", r.ours.value/r.nvidia.value)
+	if ratio := r.ours.value / r.nvidia.value; ratio >= 0.01 {
+		return fmt.Sprintf("%.2fx", ratio)
+	}
+	return "<0.01x"
 }
 
 // A table compares gpucdi with one of NVIDIA's programs.
