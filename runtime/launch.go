@@ -28,6 +28,9 @@ const (
 	// without a container at once, a container two seconds after it was asked to
 	// end. So the first try may come at a bad moment, and the next comes at a good one.
 	launchTries = 3
+	// startWithin is what starting a container may take. One whose pod the kubelet
+	// is ending in CRI-O starts when that is over, after two minutes.
+	startWithin = 10 * time.Second
 	// settling is the time between the end of a pod and its removal: the kubelet
 	// may be ending it as well, and containerd 2.4 panics when a container that
 	// is being stopped has lost its pod.
@@ -38,8 +41,10 @@ const (
 	removeWithin = time.Minute
 )
 
-// launchLabels tell what is launched here from all else that the runtime has.
-var launchLabels = map[string]string{"gpucdi.dev/launched": "true"}
+// launchedLabel tells what is launched here from all else that the runtime has.
+const launchedLabel = "gpucdi.dev/launched"
+
+var launchLabels = map[string]string{launchedLabel: "true"}
 
 // podUID is the label by which the kubelet finds a container's pod: without it,
 // it would end the pod and not care for the container.
@@ -112,7 +117,7 @@ func look(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, 
 		Image:      &cri.ImageSpec{Image: l.Image},
 		Command:    l.Idle,
 		CDIDevices: []*cri.CDIDevice{{Name: l.Device}},
-		Labels:     map[string]string{podUID: pod.Metadata.Uid},
+		Labels:     map[string]string{podUID: pod.Metadata.Uid, launchedLabel: "true"},
 		Linux: &cri.LinuxContainerConfig{
 			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: pod.Linux.SecurityContext.NamespaceOptions},
 		},
@@ -124,7 +129,7 @@ func look(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, 
 	if err != nil {
 		return nil, fmt.Errorf("making a container of the image %s with %s: %w", l.Image, l.Device, err)
 	}
-	if _, err := client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container.ContainerId}); err != nil {
+	if err := start(ctx, client, container.ContainerId); err != nil {
 		return nil, fmt.Errorf("starting a container of the image %s with %s: %w", l.Image, l.Device, err)
 	}
 	run, err := client.ExecSync(ctx, &cri.ExecSyncRequest{
@@ -137,6 +142,13 @@ func look(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, 
 		return nil, fmt.Errorf("%s ends in a container of the image %s with %d: %s", l.Look[0], l.Image, run.ExitCode, run.Stderr)
 	}
 	return run.Stdout, nil
+}
+
+func start(ctx context.Context, client cri.RuntimeServiceClient, container string) error {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	_, err := client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container})
+	return err
 }
 
 // agentImage returns the image that the agent's container runs from.
@@ -154,6 +166,22 @@ func agentImage(ctx context.Context, client cri.RuntimeServiceClient) (string, e
 	return found.Containers[0].Image.Image, nil
 }
 
+// killLaunched ends the containers of these pods. They do not heed being asked to,
+// and CRI-O, when it ends a pod, waits for that as long as the caller does.
+func killLaunched(ctx context.Context, client cri.RuntimeServiceClient) error {
+	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: launchLabels}})
+	if err != nil {
+		return fmt.Errorf("looking for containers that were launched: %w", err)
+	}
+	var errs []error
+	for _, container := range found.Containers {
+		if _, err := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container.Id}); err != nil {
+			errs = append(errs, fmt.Errorf("ending the container %s that was launched: %w", container.Id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // removeLaunched ends and removes all pods that were launched here.
 func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient) error {
 	found, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: launchLabels}})
@@ -163,7 +191,7 @@ func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient) error 
 	if len(found.Items) == 0 {
 		return nil
 	}
-	var errs []error
+	errs := []error{killLaunched(ctx, client)}
 	each := func(doing string, do func(id string) error) {
 		for _, sandbox := range found.Items {
 			if err := do(sandbox.Id); err != nil {

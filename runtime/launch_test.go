@@ -115,6 +115,16 @@ func TestLaunchTriesAgain(t *testing.T) {
 	})
 }
 
+// CRI-O starts no container while its pod is being ended, which lasts two minutes.
+func TestLaunchDoesNotWaitForTheKubelet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := &fakePods{agent: "a", ending: true}
+		if printed, _, err := launched(t.Context(), t, pods, wanted); printed != "seen" || err != nil || len(pods.created) != 2 {
+			t.Errorf("got %q, %v after %d tries", printed, err, len(pods.created))
+		}
+	})
+}
+
 // With systemd as its manager of cgroups, containerd leaves it to the kubelet to name a slice.
 func TestCgroupParent(t *testing.T) {
 	for config, want := range map[string]string{
@@ -137,8 +147,10 @@ type fakePods struct {
 	times   int              // so many containers fail; 0: all do
 	exit    int32            // how the look ends
 	looking func()           // called when somebody looks; then the look never ends
+	ending  bool             // the kubelet is ending the first pod, and its container starts when that is over
 
 	sandboxes map[string]*cri.PodSandbox
+	running   []string              // the containers, called as their pods are; none heeds being asked to end
 	config    *cri.PodSandboxConfig // of the latest
 	created   []*cri.ContainerConfig
 }
@@ -170,8 +182,16 @@ func (p *fakePods) ListPodSandbox(_ context.Context, r *cri.ListPodSandboxReques
 	return found, nil
 }
 
-func (p *fakePods) StopPodSandbox(context.Context, *cri.StopPodSandboxRequest, ...grpc.CallOption) (*cri.StopPodSandboxResponse, error) {
-	return &cri.StopPodSandboxResponse{}, nil
+func (p *fakePods) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequest, _ ...grpc.CallOption) (*cri.StopPodSandboxResponse, error) {
+	if slices.Contains(p.running, r.PodSandboxId) {
+		<-ctx.Done()
+	}
+	return &cri.StopPodSandboxResponse{}, ctx.Err()
+}
+
+func (p *fakePods) StopContainer(_ context.Context, r *cri.StopContainerRequest, _ ...grpc.CallOption) (*cri.StopContainerResponse, error) {
+	p.running = slices.DeleteFunc(p.running, func(id string) bool { return id == r.ContainerId && r.Timeout == 0 })
+	return &cri.StopContainerResponse{}, nil
 }
 
 func (p *fakePods) RemovePodSandbox(_ context.Context, r *cri.RemovePodSandboxRequest, _ ...grpc.CallOption) (*cri.RemovePodSandboxResponse, error) {
@@ -184,15 +204,25 @@ func (p *fakePods) ListContainers(_ context.Context, r *cri.ListContainersReques
 	if p.agent != "" && r.Filter.LabelSelector["io.kubernetes.container.name"] == "gpucdi" {
 		found.Containers = []*cri.Container{{Image: &cri.ImageSpec{Image: p.agent}}}
 	}
+	if maps.Equal(r.Filter.LabelSelector, launchLabels) {
+		for _, id := range p.running {
+			found.Containers = append(found.Containers, &cri.Container{Id: id})
+		}
+	}
 	return found, nil
 }
 
 func (p *fakePods) CreateContainer(_ context.Context, r *cri.CreateContainerRequest, _ ...grpc.CallOption) (*cri.CreateContainerResponse, error) {
 	p.created = append(p.created, r.Config)
-	return &cri.CreateContainerResponse{ContainerId: "doctor"}, p.fail("create")
+	return &cri.CreateContainerResponse{ContainerId: r.PodSandboxId}, p.fail("create")
 }
 
-func (p *fakePods) StartContainer(context.Context, *cri.StartContainerRequest, ...grpc.CallOption) (*cri.StartContainerResponse, error) {
+func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequest, _ ...grpc.CallOption) (*cri.StartContainerResponse, error) {
+	p.running = append(p.running, r.ContainerId)
+	if p.ending && len(p.created) == 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return &cri.StartContainerResponse{}, p.fail("start")
 }
 
