@@ -21,19 +21,21 @@ func daemonRestarts(t *testing.T, c *cluster) {
 	c.run(t, "stays", 3)
 	c.awaitPhase(t, "stays", "Running")
 	container, gpus := c.containerID(t, "stays"), c.gpusOf(t, "stays")
-	for name, restart := range map[string]func(){
-		"kubelet": func() { c.restartKubelet(t) },
-		"agent":   func() { c.restartAgent(t) },
-	} {
-		restart()
+	// The kubelet comes second: it then has forgotten that it would have to put the
+	// container's second restart off.
+	for _, tc := range []struct {
+		name    string
+		restart func(*testing.T)
+	}{{"agent", c.restartAgent}, {"kubelet", c.restartKubelet}} {
+		tc.restart(t)
 		c.awaitGPUs(t, "8")
 		if now := c.containerID(t, "stays"); now != container {
-			t.Errorf("%s: the pod's container was replaced", name)
+			t.Errorf("%s: the pod's container was replaced", tc.name)
 		}
 		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
-			t.Errorf("%s: the pod has %v, before %v", name, now, gpus)
+			t.Errorf("%s: the pod has %v, before %v", tc.name, now, gpus)
 		}
-		c.offersTheRest(t, name, gpus, 5)
+		c.offersTheRest(t, tc.name, gpus, 5)
 		// A container that restarts gets what the kubelet remembers.
 		c.in(t, "stays", "touch /tmp/end")
 		await(t, "a new container", func() (string, bool) {
@@ -42,7 +44,7 @@ func daemonRestarts(t *testing.T, c *cluster) {
 		})
 		c.awaitPhase(t, "stays", "Running")
 		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
-			t.Errorf("%s: the restarted container has %v, before %v", name, now, gpus)
+			t.Errorf("%s: the restarted container has %v, before %v", tc.name, now, gpus)
 		}
 		container = c.containerID(t, "stays")
 	}
