@@ -1,5 +1,5 @@
-// Package tools builds the programs that a node is made of, and those that ours is measured
-// beside, from their Go modules at exact versions, into a cache: a second time it only looks
+// Package tools builds the programs that a node is made of, and those that ours is held
+// against, from their Go modules at exact versions, into a cache: a second time it only looks
 // whether they are there.
 //
 // It needs the go command, the module proxy for what the module cache lacks, a C compiler and
@@ -64,7 +64,7 @@ const (
 	nerdctlVersion = "v2.1.2"
 )
 
-// The versions of what ours is measured beside, the newest that the module proxy has.
+// The versions of what ours is held against, the newest that the module proxy has.
 const (
 	NVIDIAPluginVersion  = "v0.19.3"
 	NVIDIAToolkitVersion = "v1.20.1"
