@@ -62,7 +62,9 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
 		return err
 	}
-	cfg.Images = []func(context.Context) (string, error){images.Agent}
+	if cfg.Images == nil {
+		cfg.Images = []func(context.Context) (string, error){images.Agent}
+	}
 	cfg.Stage = func(name string) func() {
 		start := time.Now()
 		return func() { t.Logf("%-20s %5.1f s", name, time.Since(start).Seconds()) }

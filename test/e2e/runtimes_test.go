@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
@@ -120,9 +122,12 @@ func TestContainerd17(t *testing.T) {
 	c.runCases(t)
 }
 
+// TestCRIO runs the image of the release, where the others run the Dockerfile's.
 func TestCRIO(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, node.Config{Runtime: node.CRIO()})
+	c := startCluster(t, node.Config{
+		Runtime: node.CRIO(), Images: []func(context.Context) (string, error){images.Release},
+	})
 	await(t, "the agent to know CRI-O", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, `msg="cri-o 1.34.0 does CDI"`)

@@ -1,0 +1,59 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// makeRelease releases a copy of the working tree, in a repository of its own: make release wants
+// a commit. Of the image it takes what is for this machine.
+const makeRelease = `set -e
+tar --exclude=./.git --exclude=./bin --exclude=./dist --create . | tar --extract --directory "$1"
+cd "$1"
+git init --quiet
+git add --all
+git -c user.name=release -c user.email=release@example.com commit --quiet --message release
+make --no-print-directory release
+skopeo copy --quiet oci-archive:$(ls dist/*_image.tar) "docker-archive:$2:$3"`
+
+// Release returns an archive of the agent's image as make release puts it together, of the
+// repository as it lies in the working tree.
+func Release(ctx context.Context) (string, error) {
+	if err := tools.InstallPackages(ctx, "skopeo"); err != nil {
+		return "", err
+	}
+	b, err := newBuilder()
+	if err != nil {
+		return "", err
+	}
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	repository := filepath.Dir(module)
+	key, err := digest(repository)
+	if err != nil {
+		return "", fmt.Errorf("looking for changes in %s: %w", repository, err)
+	}
+	archive := filepath.Join(b.cache, "release-"+key+".tar")
+	err = tools.Once(ctx, archive, func(temporary string) error {
+		checkout, err := os.MkdirTemp("/var/tmp", "gpucdi-release-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(checkout)
+		cmd := exec.CommandContext(ctx, "sh", "-c", makeRelease, "sh", checkout, temporary, AgentName)
+		cmd.Dir = repository
+		_, err = output(cmd)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("making the release's image: %w", err)
+	}
+	return archive, b.forget("release-*.tar", archive)
+}
