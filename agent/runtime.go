@@ -13,6 +13,9 @@ const (
 	// runtimeInterval is how often the runtime is asked; it may be upgraded
 	// or configured anew at any time.
 	runtimeInterval = time.Minute
+	// mendingInterval is the same for one that needs mending: somebody may be at
+	// that, and waits to see whether it helped.
+	mendingInterval = 5 * time.Second
 	// runtimeRetry is how soon one that does not answer is asked again, for
 	// the first time; then ever later.
 	runtimeRetry = time.Second
@@ -35,6 +38,7 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 		wait := runtimeInterval
 		info, err := a.detectRuntime(ctx)
 		if err == nil {
+			retry = runtimeRetry
 			a.view.runtime.Store(&status.Runtime{Name: info.Name, Version: info.Version, CDI: info.CDI,
 				SpecDirs: info.SpecDirs, Trouble: info.Problem(a.cfg.CDIDir)})
 		}
@@ -46,6 +50,7 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 			wait, retry = retry, min(2*retry, runtimeInterval)
 			say("no container runtime answers yet: is its socket below --host-root?", a.log.Warn, "err", oneLine(err))
 		case info.Problem(a.cfg.CDIDir) != "":
+			wait = mendingInterval
 			if said != info.Problem(a.cfg.CDIDir) {
 				a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: info.Problem(a.cfg.CDIDir)})
 			}
