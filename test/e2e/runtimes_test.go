@@ -42,7 +42,10 @@ var cases = []struct {
 
 func (c *cluster) runCases(t *testing.T) {
 	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) { tc.run(t, c) })
+		// What a case that fails leaves behind would fail the others, each after minutes.
+		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
+			return
+		}
 	}
 }
 
