@@ -50,20 +50,28 @@ func Agent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	module, err := tools.ModuleDir(ctx)
+	repository, key, err := workingTree(ctx)
 	if err != nil {
 		return "", err
-	}
-	repository := filepath.Dir(module)
-	key, err := digest(repository)
-	if err != nil {
-		return "", fmt.Errorf("looking for changes in %s: %w", repository, err)
 	}
 	archive, err := b.archive(ctx, "agent-"+key, AgentName, func(ctx context.Context) error { return b.agent(ctx, repository) })
 	if err != nil {
 		return "", err
 	}
 	return archive, b.forget("agent-*.tar", archive)
+}
+
+// workingTree is the directory of the repository, and what tells its state from any other.
+func workingTree(ctx context.Context) (repository, key string, err error) {
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	repository = filepath.Dir(module)
+	if key, err = digest(repository); err != nil {
+		return "", "", fmt.Errorf("looking for changes in %s: %w", repository, err)
+	}
+	return repository, key, nil
 }
 
 func (b *builder) debian(ctx context.Context) error {

@@ -31,14 +31,9 @@ func Release(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	module, err := tools.ModuleDir(ctx)
+	repository, key, err := workingTree(ctx)
 	if err != nil {
 		return "", err
-	}
-	repository := filepath.Dir(module)
-	key, err := digest(repository)
-	if err != nil {
-		return "", fmt.Errorf("looking for changes in %s: %w", repository, err)
 	}
 	archive := filepath.Join(b.cache, "release-"+key+".tar")
 	err = tools.Once(ctx, archive, func(temporary string) error {
