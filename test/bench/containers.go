@@ -16,6 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/container"
 	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/nvidia"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -105,7 +106,7 @@ func gpucdiSpec(features string) generator {
 // nvidiaSpec is NVIDIA's. It has no numbers of the device nodes: who applies it is to look at them,
 // which here is not done in the box.
 func nvidiaSpec(ctx context.Context, m *container.Machine) error {
-	said, err := m.Output(ctx, "nvidia-ctk", "cdi", "generate", "--format=json", "--feature-flag="+noSandboxUtils)
+	said, err := m.Output(ctx, "nvidia-ctk", "cdi", "generate", "--format=json", "--feature-flag="+nvidia.NoSandboxUtils)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/gpucdi/gpucdi/test/nvidia"
 )
 
 // generateCount is how often each spec is generated.
@@ -12,11 +14,11 @@ const generateCount = 30
 // generates measures how long a person waits for a CDI spec of eight GPUs.
 func (b *bench) generates(ctx context.Context) error {
 	n := b.nodes.eight
-	ns, err := n.namespace(nil)
+	ns, err := nvidia.NewNamespace(n.root, nil)
 	if err != nil {
 		return err
 	}
-	defer ns.close()
+	defer ns.Close()
 	var ours, oursOfAll, nvidia []time.Duration
 	for range generateCount {
 		for _, g := range []struct {
@@ -24,7 +26,7 @@ func (b *bench) generates(ctx context.Context) error {
 			took    *[]time.Duration
 		}{{b.generate(n, standard), &ours}, {b.nvidiaGenerate(n), &nvidia}, {b.generate(n, everything), &oursOfAll}} {
 			cmd := n.command(ctx, g.command...)
-			took, err := timed(func() error { return ns.run(cmd) })
+			took, err := timed(func() error { return ns.Run(cmd) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", cmd, err)
 			}

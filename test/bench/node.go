@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,18 +47,6 @@ func (b *bench) close() {
 			n.stop()
 		}
 	}
-}
-
-// namespace is one that has the node's kernel, besides what is bound from there to here: NVIDIA's
-// programs know no root of it. They take most of their time for one file of it, mig-minors, which
-// the driver fills with 4322 lines whatever GPUs there are.
-func (n *node) namespace(binds map[string]string) (*namespace, error) {
-	all := map[string]string{}
-	maps.Copy(all, binds)
-	for _, file := range []string{"/proc/devices", "/proc/driver", "/sys/bus/pci/devices"} {
-		all[filepath.Join(n.root, file)] = file
-	}
-	return newNamespace(all)
 }
 
 // command is a program that finds the node's driver.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/gpucdi/gpucdi/test/nvidia"
 )
 
 // patience is what a plugin may take before something is wrong.
@@ -21,7 +23,7 @@ type plugin struct {
 	cmd       *exec.Cmd
 	dir       string // with its log, its sockets and its specs
 	address   string // of its status and metrics, if it has any
-	namespace *namespace
+	namespace *nvidia.Namespace
 	kubelet   *kubelet
 	conn      *grpc.ClientConn
 	hangUp    context.CancelFunc // ends the ListAndWatch stream
@@ -58,7 +60,7 @@ func (n *node) serve(ctx context.Context, command server) (p *plugin, err error)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 
 	began := time.Now()
-	if err := p.namespace.start(cmd); err != nil {
+	if err := p.namespace.Start(cmd); err != nil {
 		return p, err
 	}
 	p.cmd = cmd
@@ -82,7 +84,7 @@ func (p *plugin) prepare(ctx context.Context, n *node) (err error) {
 	if err := errors.Join(os.MkdirAll(plugins, 0o755), os.Mkdir(cdiDir, 0o755)); err != nil {
 		return err
 	}
-	p.namespace, err = n.namespace(map[string]string{p.kubeletDir(): "/var/lib/kubelet", cdiDir: "/var/run/cdi"})
+	p.namespace, err = nvidia.NewNamespace(n.root, map[string]string{p.kubeletDir(): "/var/lib/kubelet", cdiDir: "/var/run/cdi"})
 	if err != nil {
 		return err
 	}
@@ -107,7 +109,7 @@ func (p *plugin) stop() error {
 		p.kubelet.close()
 	}
 	if p.namespace != nil {
-		p.namespace.close()
+		p.namespace.Close()
 	}
 	return errors.Join(err, os.RemoveAll(p.dir))
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/nvidia"
 	"github.com/gpucdi/gpucdi/test/product"
 )
 
@@ -15,7 +16,8 @@ const (
 	everything = "compute,utility,graphics,video,display"
 )
 
-// programs are the files of what is measured, and a config for gpucdi that asks for everything.
+// programs are the files of what is measured, with the directory that has NVIDIA's plugin, and a
+// config for gpucdi that asks for everything.
 type programs struct{ gpucdi, config, nvidiaPlugin, nvidiaCTK string }
 
 func (b *bench) build(ctx context.Context) (err error) {
@@ -27,12 +29,10 @@ func (b *bench) build(ctx context.Context) (err error) {
 	if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
 		return err
 	}
-	plugin, err := tools.Build(ctx, tools.NVIDIAPlugin)
-	if err != nil {
+	if b.nvidiaPlugin, err = tools.Build(ctx, tools.NVIDIAPlugin); err != nil {
 		return err
 	}
 	toolkit, err := tools.Build(ctx, tools.NVIDIAToolkit)
-	b.nvidiaPlugin = filepath.Join(plugin, "nvidia-device-plugin")
 	b.nvidiaCTK = filepath.Join(toolkit, "nvidia-ctk")
 	return err
 }
@@ -48,19 +48,7 @@ func (p *programs) agentOfAll(n *node, address string) []string {
 	return append(p.agent(n, address), "--config", p.config)
 }
 
-// noSandboxUtils: the simulated driver's libnvidia-sandboxutils has no functions. Without them
-// NVIDIA's programs look at NVML and the files, as they do with most drivers.
-const noSandboxUtils = "disable-nvsandboxutils"
-
-// nvidia is told to do what gpucdi does: to pass GPUs by CDI alone, both ways, and no devices of
-// other classes. It always gives all features.
-func (p *programs) nvidia(n *node, _ string) []string {
-	return []string{
-		p.nvidiaPlugin, "--device-list-strategy=cdi-cri,cdi-annotations", "--driver-root-ctr-path=" + n.root,
-		"--gds-enabled=false", "--mofed-enabled=false", "--gdrcopy-enabled=false",
-		"--cdi-feature-flags=" + noSandboxUtils,
-	}
-}
+func (p *programs) nvidia(n *node, _ string) []string { return nvidia.Plugin(p.nvidiaPlugin, n.root) }
 
 // generate and nvidiaGenerate print a CDI spec.
 func (p *programs) generate(n *node, features string) []string {
@@ -68,5 +56,5 @@ func (p *programs) generate(n *node, features string) []string {
 }
 
 func (p *programs) nvidiaGenerate(n *node) []string {
-	return []string{p.nvidiaCTK, "cdi", "generate", "--driver-root=" + n.root, "--feature-flag=" + noSandboxUtils}
+	return []string{p.nvidiaCTK, "cdi", "generate", "--driver-root=" + n.root, "--feature-flag=" + nvidia.NoSandboxUtils}
 }

@@ -3,15 +3,16 @@ package devicemanager
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/nvidia"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -35,6 +36,9 @@ func TestMoving(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := k.named(t, old)
+	if len(before) != 3 {
+		t.Fatalf("by NVIDIA's plugin a pod has %v, want 3 GPUs", before)
+	}
 	stopNVIDIA()
 	k.counts(t, 8, 0)
 
@@ -43,7 +47,7 @@ func TestMoving(t *testing.T) {
 	if now := k.named(t, old); !slices.Equal(now, before) {
 		t.Errorf("the old pod's container restarts with %v, before %v", now, before)
 	}
-	_, given := n.admitted(t, k, "new", 5)
+	stays, given := n.admitted(t, k, "new", 5)
 	disjoint(t, before, given)
 	if err := k.admit(newPod("one too many", 1)); err == nil {
 		t.Error("a ninth GPU was given out")
@@ -53,6 +57,9 @@ func TestMoving(t *testing.T) {
 
 	n.startNVIDIA(t)
 	k.counts(t, 8, 8)
+	if now := k.named(t, stays); !slices.Equal(now, slices.Sorted(slices.Values(given))) {
+		t.Errorf("back at NVIDIA's plugin, the newer pod's container restarts with %v, before %v", now, given)
+	}
 	k.forget(old)
 	back := newPod("back", 3)
 	if err := k.admit(back); err != nil {
@@ -78,18 +85,7 @@ func (k *kubelet) named(t *testing.T, pod *v1.Pod) (uuids []string) {
 	return uuids
 }
 
-// asOnANode runs a command with places of the node where NVIDIA's plugin has them, which cannot be
-// chosen.
-const asOnANode = `set -e
-mount -t tmpfs tmpfs /var/lib
-mount -t tmpfs tmpfs /var/run
-mkdir -p /var/lib/kubelet/device-plugins /var/run/cdi
-mount --bind "$PLUGINS" /var/lib/kubelet/device-plugins
-mount --bind "$SPECS" /var/run/cdi
-for place in /proc/devices /proc/driver /sys/bus/pci/devices; do mount --bind "$ROOT$place" "$place"; done
-exec "$@"`
-
-// startNVIDIA starts NVIDIA's device plugin as one that uses CDI. It ends with the test, or before.
+// startNVIDIA starts NVIDIA's device plugin. It ends with the test, or before.
 func (n *node) startNVIDIA(t *testing.T) (stop func()) {
 	t.Helper()
 	dir, err := tools.Build(t.Context(), tools.NVIDIAPlugin)
@@ -99,24 +95,22 @@ func (n *node) startNVIDIA(t *testing.T) (stop func()) {
 	if err := os.MkdirAll(n.cdiDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("unshare", "--mount", "sh", "-c", asOnANode, "sh", filepath.Join(dir, "nvidia-device-plugin"),
-		"--device-list-strategy=cdi-cri", "--driver-root-ctr-path="+n.root,
-		"--gds-enabled=false", "--mofed-enabled=false", "--gdrcopy-enabled=false",
-		"--cdi-feature-flags=disable-nvsandboxutils") // of which the simulated driver has none
-	cmd.Env = append(os.Environ(), n.driver.Env("")...)
-	cmd.Env = append(cmd.Env, "ROOT="+n.root, "SPECS="+n.cdiDir, "PLUGINS="+filepath.Join(n.kubeletDir, "device-plugins"))
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	if err := cmd.Start(); err != nil {
+	namespace, err := nvidia.NewNamespace(n.root, map[string]string{n.kubeletDir: "/var/lib/kubelet", n.cdiDir: "/var/run/cdi"})
+	if err != nil {
 		t.Fatal(err)
 	}
-	running := true
-	stop = func() {
-		if running {
-			running = false
-			_ = cmd.Process.Signal(syscall.SIGTERM)
-			_ = cmd.Wait() // how it ends is its own business
-		}
+	words := nvidia.Plugin(dir, n.root)
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Env = append(os.Environ(), n.driver.Env("")...)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := namespace.Start(cmd); err != nil {
+		t.Fatal(err)
 	}
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait() // how it ends is its own business
+		namespace.Close()
+	})
 	t.Cleanup(stop)
 	return stop
 }

@@ -1,36 +1,46 @@
-package main
+package nvidia
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
 // hidden are the machine's directories in which NVIDIA's plugin has places that cannot be chosen.
-// What is measured sees empty ones instead.
+// What runs in a namespace sees empty ones instead.
 var hidden = []string{"/var/lib", "/var/run"}
 
-// namespace is a mount namespace to start programs in, held by a thread.
-type namespace struct{ do chan func() }
+// Namespace is a mount namespace to start programs in, held by a thread.
+type Namespace struct{ do chan func() }
 
-// newNamespace shows files and directories of the machine at other places: from there to here.
-func newNamespace(binds map[string]string) (*namespace, error) {
-	n := &namespace{do: make(chan func())}
+// NewNamespace has the kernel of the node whose root is at root, and shows other files and
+// directories of the machine at other places: from there to here. NVIDIA's programs know no root
+// of a node. They take most of their time for one file of its kernel, mig-minors, which the driver
+// fills with 4322 lines whatever GPUs there are.
+func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
+	all := map[string]string{}
+	maps.Copy(all, binds)
+	for _, file := range []string{"/proc/devices", "/proc/driver", "/sys/bus/pci/devices"} {
+		all[filepath.Join(root, file)] = file
+	}
+	n := &Namespace{do: make(chan func())}
 	made := make(chan error)
-	go func() { // until close
+	go func() { // until Close
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		made <- enter(binds)
+		made <- enter(all)
 		for do := range n.do {
 			do()
 		}
 	}()
 	if err := <-made; err != nil {
-		n.close()
+		n.Close()
 		return nil, fmt.Errorf("making a mount namespace: %w", err)
 	}
 	return n, nil
@@ -62,18 +72,20 @@ func enter(binds map[string]string) error {
 	return nil
 }
 
-// start starts a command in the namespace, which has to outlive it.
-func (n *namespace) start(cmd *exec.Cmd) error {
+// Start starts a command in the namespace, which has to outlive it.
+func (n *Namespace) Start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	n.do <- func() { started <- cmd.Start() }
 	return <-started
 }
 
-func (n *namespace) run(cmd *exec.Cmd) error {
-	if err := n.start(cmd); err != nil {
+// Run starts a command in the namespace and waits for its end.
+func (n *Namespace) Run(cmd *exec.Cmd) error {
+	if err := n.Start(cmd); err != nil {
 		return err
 	}
 	return cmd.Wait()
 }
 
-func (n *namespace) close() { close(n.do) }
+// Close lets go of the namespace, which ends with the last program in it.
+func (n *Namespace) Close() { close(n.do) }
