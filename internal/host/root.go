@@ -70,7 +70,7 @@ func (r Root) ReadFile(name string) ([]byte, error) {
 // Open opens the regular file that name resolves to, for reading. Anything else
 // is an error: to open a pipe can take for ever, and a device does something.
 func (r Root) Open(name string) (*os.File, error) {
-	handle, err := r.handle(name)
+	handle, err := r.open(name, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
@@ -82,17 +82,18 @@ func (r Root) Open(name string) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("opening %s within %s: it is no regular file", name, r.dir)
 	}
-	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
+	// Nothing is mounted over this process's own /proc. The library looks whether that
+	// is so each time, which is most of what reading dozens of small files would take.
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: handle.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), handle.Name()), nil
 }
 
 // ReadDir lists the directory that name resolves to, sorted by name.
 func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
-	handle, err := r.handle(name)
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	dir, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	dir, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
 
 // Stat describes the file that name resolves to.
 func (r Root) Stat(name string) (fs.FileInfo, error) {
-	handle, err := r.handle(name)
+	handle, err := r.open(name, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
@@ -138,33 +139,43 @@ func (r Root) Glob(pattern string) ([]string, error) {
 	return paths, nil
 }
 
-// handle stands for the file that name resolves to, without opening it. The
-// kernel resolves it, so that nobody can put a link in its way meanwhile. Where
-// it is too old for that, or names change under it, the library takes the many
-// more steps that this takes without it; an offer of GPUs waits for dozens of files.
-func (r Root) handle(name string) (*os.File, error) {
-	handle, err := r.kernelHandle(name)
+// open opens the file that name resolves to. With O_PATH it only stands for it, and
+// does nothing to it. The kernel resolves the name, so that nobody can put a link
+// in its way meanwhile. Where it is too old for that, or names change under it, the
+// library takes the many more steps that this takes without it; an offer of GPUs
+// waits for dozens of files.
+func (r Root) open(name string, flags int) (*os.File, error) {
+	file, err := r.kernelOpen(name, flags)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAGAIN) {
-		handle, err = pathrs.OpenInRoot(r.dir, name)
+		file, err = r.slowOpen(name, flags)
 	}
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return nil, &fs.PathError{Op: "open", Path: filepath.Join(r.dir, name), Err: errno}
 	}
-	return handle, err
+	return file, err
 }
 
-func (r Root) kernelHandle(name string) (*os.File, error) {
+func (r Root) kernelOpen(name string, flags int) (*os.File, error) {
 	root, err := unix.Open(r.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Flags:   uint64(flags) | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), filepath.Join(r.dir, name)), nil
+}
+
+func (r Root) slowOpen(name string, flags int) (*os.File, error) {
+	handle, err := pathrs.OpenInRoot(r.dir, name)
+	if err != nil || flags == unix.O_PATH {
+		return handle, err
+	}
+	defer handle.Close()
+	return pathrs.Reopen(handle, flags|unix.O_CLOEXEC)
 }

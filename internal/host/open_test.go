@@ -1,0 +1,44 @@
+package host
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What kernels before 5.6 need finds the same as what the others do.
+func TestBothWaysToOpenStayWithinTheRoot(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("inside"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{"absolute": "/file", "climbing": "../../file", "outside": "/etc/passwd", "root": "/.."} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := NewRoot(dir)
+	for way, open := range map[string]func(string, int) (*os.File, error){"the kernel": r.kernelOpen, "the library": r.slowOpen} {
+		for _, name := range []string{"/file", "/absolute", "/climbing"} {
+			for _, flags := range []int{unix.O_PATH, unix.O_RDONLY} {
+				if file, err := open(name, flags); err != nil {
+					t.Errorf("%s: %s: %v", way, name, err)
+				} else if info, err := file.Stat(); err != nil || info.Size() != int64(len("inside")) {
+					t.Errorf("%s: %s is %v, %v", way, name, info, err)
+				}
+			}
+		}
+		if _, err := open("/outside", unix.O_PATH); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: a link that leads out: %v", way, err)
+		}
+		if root, err := open("/root", unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+			t.Errorf("%s: %v", way, err)
+		} else if entries, err := root.ReadDir(-1); err != nil || len(entries) != 5 {
+			t.Errorf("%s: the root has %v, %v", way, entries, err)
+		}
+	}
+}
