@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// settle is how long the plugins have after their start.
-	settle = 2 * time.Second
+	// settle is how long the plugins have after their start, the first probes included.
+	settle = 10 * time.Second
 	// idle is how long they are watched while nobody wants anything of them, and then again while
 	// Prometheus scrapes gpucdi.
 	idle = 30 * time.Second

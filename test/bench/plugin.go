@@ -55,7 +55,7 @@ func (n *node) serve(ctx context.Context, command server) (p *plugin, err error)
 		return p, err
 	}
 	defer log.Close()
-	cmd := n.command(context.WithoutCancel(ctx), command(n, p.address)...) // stop ends it
+	cmd := command(context.WithoutCancel(ctx), n, p.address) // stop ends it
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 

@@ -72,14 +72,15 @@ func numbers(file string) (map[string]int, error) {
 	return found, nil
 }
 
-// usage is what the threads of a plugin's processes have used.
+// usage is what the threads of a plugin's processes have used while it was idle.
 type usage struct {
 	cpu      time.Duration
 	switches int
 }
 
 func (u usage) figure() figure {
-	return figure{fmt.Sprintf("%s of CPU, %d context switches", millis(u.cpu), u.switches), float64(u.cpu)}
+	share := 100 * u.cpu.Seconds() / idle.Seconds()
+	return figure{fmt.Sprintf("%s of CPU, %.2f %%, %d context switches", millis(u.cpu), share, u.switches), float64(u.cpu)}
 }
 
 // since is what has been used after a moment before.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
@@ -37,18 +38,25 @@ func (b *bench) build(ctx context.Context) (err error) {
 	return err
 }
 
-// A server is the command line of a device plugin on a node. It may tell about itself at the address.
-type server func(n *node, address string) []string
+// A server is a device plugin on a node. It may tell about itself at the address.
+type server func(ctx context.Context, n *node, address string) *exec.Cmd
 
-func (p *programs) agent(n *node, address string) []string {
-	return []string{p.gpucdi, "serve", "--host-root", n.root, "--listen", address}
+// agent is as deploy/ has it.
+func (p *programs) agent(ctx context.Context, n *node, address string) *exec.Cmd {
+	cmd := n.command(ctx, p.gpucdi, "serve", "--host-root", n.root, "--listen", address)
+	cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	return cmd
 }
 
-func (p *programs) agentOfAll(n *node, address string) []string {
-	return append(p.agent(n, address), "--config", p.config)
+func (p *programs) agentOfAll(ctx context.Context, n *node, address string) *exec.Cmd {
+	cmd := p.agent(ctx, n, address)
+	cmd.Args = append(cmd.Args, "--config", p.config)
+	return cmd
 }
 
-func (p *programs) nvidia(n *node, _ string) []string { return nvidia.Plugin(p.nvidiaPlugin, n.root) }
+func (p *programs) nvidia(ctx context.Context, n *node, _ string) *exec.Cmd {
+	return n.command(ctx, nvidia.Plugin(p.nvidiaPlugin, n.root)...)
+}
 
 // generate and nvidiaGenerate print a CDI spec.
 func (p *programs) generate(n *node, features string) []string {
