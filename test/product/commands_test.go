@@ -480,29 +480,39 @@ func features(t *testing.T, binary string) {
 	}
 }
 
-// confidential holds a library to the state in which CUDA opens it, and to a driver
-// that does not tell.
+// confidential holds a library to the state in which CUDA opens it, with what drivers of
+// different age tell of that, and one that does not tell.
 func confidential(t *testing.T, binary string) {
+	const settings, state = "nvmlSystemGetConfComputeSettings", "nvmlSystemGetConfComputeState"
 	const notSupported, unknown = 3, 999 // NVML_ERROR_…
+	on := func(s *simdriver.State) { s.Confidential = true }
+	answer := func(function string, code int) func(*simdriver.State) {
+		return func(s *simdriver.State) { s.Faults = []simdriver.Fault{{Func: function, Return: code}} }
+	}
 	for _, tc := range []struct {
 		name   string
-		on     bool
-		answer int // other than success, if it is one
+		lacks  []string // functions that the driver does not have yet
+		change func(*simdriver.State)
 		want   bool
 	}{
 		{name: "off"},
-		{name: "on", on: true, want: true},
-		{name: "a GPU without it", answer: notSupported},
-		{name: "not told", answer: unknown, want: true},
+		{name: "on", change: on, want: true},
+		{name: "on between GPUs", change: func(s *simdriver.State) { s.ProtectedPCIe = true }, want: true},
+		{name: "a GPU without it", change: answer(settings, notSupported)},
+		{name: "not told", change: answer(settings, unknown), want: true},
+		{name: "older driver, off", lacks: []string{settings}},
+		{name: "older driver, on", lacks: []string{settings}, change: on, want: true},
+		{name: "older driver, a GPU without it", lacks: []string{settings}, change: answer(state, notSupported)},
+		{name: "older driver, not told", lacks: []string{settings}, change: answer(state, unknown), want: true},
+		{name: "before there was any", lacks: []string{settings, state}, change: on},
 	} {
 		h := newHost(t, binary, simdriver.H100x8())
-		err := h.driver.Update(func(s *simdriver.State) error {
-			s.Confidential = tc.on
-			if tc.answer != 0 {
-				s.Faults = []simdriver.Fault{{Func: "nvmlSystemGetConfComputeSettings", Return: tc.answer}}
+		err := errors.Join(h.driver.Unlearn(tc.lacks...), h.driver.Update(func(s *simdriver.State) error {
+			if tc.change != nil {
+				tc.change(s)
 			}
 			return nil
-		})
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}

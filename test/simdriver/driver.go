@@ -1,7 +1,9 @@
 package simdriver
 
 import (
+	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -126,6 +128,33 @@ func (d *Driver) LibraryPath() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.files.library(d.state.Version)
+}
+
+// Unlearn makes the library that of a driver which does not have some functions yet. No
+// process may have loaded it.
+func (d *Driver) Unlearn(functions ...string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	path := d.files.library(d.state.Version)
+	library, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading the simulated library: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("changing the simulated library: %w", err)
+	}
+	for _, function := range functions {
+		// Its name among the dynamic symbols, which are found by their hashes.
+		at := bytes.Index(library, []byte("\x00"+function+"\x00"))
+		if at < 0 {
+			return errors.Join(fmt.Errorf("unlearning %s: the simulated library has no such function", function), file.Close())
+		}
+		if _, err := file.WriteAt([]byte("-"), int64(at)+1); err != nil {
+			return errors.Join(fmt.Errorf("unlearning %s: %w", function, err), file.Close())
+		}
+	}
+	return file.Close()
 }
 
 // Env is what a process outside of the root needs in its environment to see

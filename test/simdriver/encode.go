@@ -16,8 +16,8 @@ func encode(s *State, library string) string {
 	if s.Unloaded {
 		module = ""
 	}
-	fmt.Fprintf(&b, "driver\tlibrary=%s\tmodule=%s\tcuda=%d\tconfidential=%v\n",
-		library, module, s.CUDA, plain(reflect.ValueOf(s.Confidential)))
+	fmt.Fprintf(&b, "driver\tlibrary=%s\tmodule=%s\tcuda=%d\tconfidential=%v\tprotected_pcie=%v\n",
+		library, module, s.CUDA, plain(reflect.ValueOf(s.Confidential)), plain(reflect.ValueOf(s.ProtectedPCIe)))
 	products := map[string]bool{}
 	for _, g := range s.GPUs {
 		record(&b, "gpu", g)

@@ -17,8 +17,9 @@ type State struct {
 	Version string
 	// CUDA is as NVML writes it: 13000 for 13.0.
 	CUDA int
-	// Confidential says that confidential computing is on.
-	Confidential bool
+	// Confidential says that confidential computing is on, ProtectedPCIe that it is on
+	// between several GPUs.
+	Confidential, ProtectedPCIe bool
 	// Unloaded says that the kernel module is not there.
 	Unloaded bool
 

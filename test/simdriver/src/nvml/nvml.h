@@ -103,6 +103,10 @@ typedef struct {
 } nvmlSystemConfComputeSettings_v1_t;
 
 typedef struct {
+	unsigned environment, ccFeature, devToolsMode;
+} nvmlConfComputeSystemState_t;
+
+typedef struct {
 	unsigned start, size;
 } nvmlPlacement_t;
 

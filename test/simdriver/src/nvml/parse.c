@@ -20,7 +20,7 @@ struct field {
 
 static const struct field driver_fields[] = {
 	TEXT(driver, library), TEXT(driver, module), NUM(driver, cuda),
-	NUM(driver, confidential), {0}};
+	NUM(driver, confidential), NUM(driver, protected_pcie), {0}};
 
 static const struct field gpu_fields[] = {
 	TEXT(gpu, uuid), TEXT(gpu, bus), TEXT(gpu, name), TEXT(gpu, serial),

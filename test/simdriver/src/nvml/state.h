@@ -14,7 +14,7 @@ struct driver {
 	char library[TEXT_LEN]; /* version of this library */
 	char module[TEXT_LEN];  /* version of the kernel module; empty: not loaded */
 	long long cuda;         /* 13000 for CUDA 13.0 */
-	long long confidential; /* 0 off, 1 on */
+	long long confidential, protected_pcie; /* 0 off, 1 on */
 };
 
 struct gpu {

@@ -84,8 +84,19 @@ NVML_API nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSett
 	REQUIRE(settings);
 	if (settings->version != NVML_STRUCT(nvmlSystemConfComputeSettings_v1_t, 1))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	settings->environment = settings->devToolsMode = settings->multiGpuMode = 0;
+	settings->environment = settings->devToolsMode = 0;
 	settings->ccFeature = v.state->driver.confidential;
+	settings->multiGpuMode = v.state->driver.protected_pcie;
+	return NVML_SUCCESS;
+}
+
+/* What older drivers have of it. */
+NVML_API nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *state)
+{
+	CALL(SESSION, NULL);
+	REQUIRE(state);
+	state->environment = state->devToolsMode = 0;
+	state->ccFeature = v.state->driver.confidential;
 	return NVML_SUCCESS;
 }
 
