@@ -14,20 +14,19 @@ var (
 	ErrUnhealthy = errors.New("unhealthy device")
 )
 
-// Lookup returns the devices with these IDs, in the resource's order whatever
-// the order of ids, so that the same set always gives the same answer; a device
-// with several of its replicas once. Every problem with ids is in the one error.
-func (r *Resource) Lookup(ids []string) ([]Device, error) {
+// Lookup returns where in Devices those with these IDs are, ascending whatever the
+// order of ids, so that the same set always gives the same answer; a device with
+// several of its replicas once. Every problem with ids is in the one error.
+func (r *Resource) Lookup(ids []string) ([]int, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("%w: no device of %s is named; name at least one", ErrMalformed, r.Name)
 	}
 	positions, problem := r.positions(ids)
 	problems := []error{problem}
-	devices := make([]Device, 0, len(positions))
+	devices := make([]int, 0, len(positions))
 	last := none // of Devices
 	for i, p := range positions {
-		slot := r.slots[p]
-		d := r.Devices[slot.device]
+		slot := &r.slots[p]
 		if i > 0 && p == positions[i-1] {
 			if i == 1 || p != positions[i-2] {
 				problems = append(problems, fmt.Errorf("%w: %s of %s is named more than once; name each device once",
@@ -39,10 +38,10 @@ func (r *Resource) Lookup(ids []string) ([]Device, error) {
 			continue
 		}
 		last = slot.device
-		if d.Fault != "" {
+		if d := &r.Devices[slot.device]; d.Fault != "" {
 			problems = append(problems, r.unhealthy(d))
 		}
-		devices = append(devices, d)
+		devices = append(devices, slot.device)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
@@ -76,7 +75,7 @@ func (r *Resource) positions(ids []string) ([]int, error) {
 	return positions, errors.Join(problems...)
 }
 
-func (r *Resource) unhealthy(d Device) error {
+func (r *Resource) unhealthy(d *Device) error {
 	return fmt.Errorf("%w: %s of %s: %s; delete the pod to get another device, or repair this one",
 		ErrUnhealthy, d.ID, r.Name, d.Fault)
 }

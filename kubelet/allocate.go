@@ -39,8 +39,9 @@ func (s *snapshot) grant(ids []string) (*api.ContainerAllocateResponse, error) {
 	}
 	granted := &api.ContainerAllocateResponse{}
 	if slices.Contains(s.PassBy, config.ByField) {
+		granted.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.With))
 		for _, d := range devices {
-			granted.CdiDevices = append(granted.CdiDevices, s.named[d.ID].field)
+			granted.CdiDevices = append(granted.CdiDevices, s.named[d].field)
 		}
 		for _, name := range s.With {
 			granted.CdiDevices = append(granted.CdiDevices, &api.CDIDevice{Name: name})
@@ -53,15 +54,16 @@ func (s *snapshot) grant(ids []string) (*api.ContainerAllocateResponse, error) {
 }
 
 // annotate writes the devices' names as CDI's annotation has them.
-func (s *snapshot) annotate(devices []allocator.Device) (map[string]string, error) {
-	names := make([]string, len(devices))
-	for i, d := range devices {
-		if err := s.named[d.ID].err; err != nil {
-			return nil, fmt.Errorf("annotating with %s: %w", d.CDIName, err)
+func (s *snapshot) annotate(devices []int) (map[string]string, error) {
+	names := make([]string, 0, len(devices)+len(s.With))
+	for _, d := range devices {
+		name := s.named[d].field.Name
+		if err := s.named[d].err; err != nil {
+			return nil, fmt.Errorf("annotating with %s: %w", name, err)
 		}
-		names[i] = d.CDIName
+		names = append(names, name)
 	}
 	// The kubelet merges the annotations of all resources of a container: the
 	// first device makes the key unique among them.
-	return map[string]string{s.named[devices[0].ID].key: strings.Join(append(names, s.With...), ",")}, nil
+	return map[string]string{s.named[devices[0]].key: strings.Join(append(names, s.With...), ",")}, nil
 }

@@ -27,29 +27,29 @@ type Offer struct {
 type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse // nil before the first Offer
-	named      map[string]named          // by ID of a device, which its replicas share
+	named      []named                   // as the resource's Devices
 	superseded chan struct{}             // closed when there is a later snapshot
 }
 
 // named is what Allocate says of a device, made and checked ahead.
 type named struct {
-	field *api.CDIDevice
-	key   string // of an annotation whose first device this is
-	err   error  // why the device cannot be passed by an annotation
+	field *api.CDIDevice // with the device's CDI name
+	key   string         // of an annotation whose first device this is
+	err   error          // why the device cannot be passed by an annotation
 }
 
 func newSnapshot(o Offer) *snapshot {
 	s := &snapshot{
 		Offer:      o,
 		list:       &api.ListAndWatchResponse{},
-		named:      make(map[string]named, len(o.Resource.Devices)),
+		named:      make([]named, 0, len(o.Resource.Devices)),
 		superseded: make(chan struct{}),
 	}
 	for _, d := range o.Resource.Devices {
 		for _, id := range d.IDs() {
 			s.list.Devices = append(s.list.Devices, describe(id, d))
 		}
-		s.named[d.ID] = name(d)
+		s.named = append(s.named, name(d))
 	}
 	return s
 }
