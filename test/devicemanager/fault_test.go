@@ -210,12 +210,12 @@ func (d healthDocument) must(t *testing.T, row string) {
 func TestSickBeforeTheAgentStarts(t *testing.T) {
 	n, k := both(t)
 	sick := n.uuids()[5]
-	recover := func(action int) {
+	ask := func(action int) {
 		if err := n.driver.Update(func(s *simdriver.State) error { s.GPU(sick).RecoveryAction = action; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	recover(1)
+	ask(1)
 	k.counts(t, 8, 7)
 	n.killAgent(t)
 	k.counts(t, 8, 0)
@@ -228,7 +228,7 @@ func TestSickBeforeTheAgentStarts(t *testing.T) {
 			t.Fatalf("%d GPUs are offered after the agent's restart, want 7", now)
 		}
 	}
-	recover(0)
+	ask(0)
 	k.counts(t, 8, 8)
 }
 

@@ -26,10 +26,10 @@ type query struct {
 // admin wants to see.
 func TestQueriesFindSomething(t *testing.T) {
 	n, held := eventful(t)
-	_, first := n.get(t, "/metrics")
+	first := n.get(t, "/metrics")
 	n.admitted(t, n.kubelet, "another", 1)
 	n.awaitMetric(t, `gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`)
-	_, second := n.get(t, "/metrics")
+	second := n.get(t, "/metrics")
 
 	queries := slices.Concat(dashboard(t), alerts(t), documented(t))
 	for i, a := range ask(t, queries, first, second) {
@@ -77,7 +77,7 @@ func TestAlertsAreSilent(t *testing.T) {
 			n.startAgent(t)
 			n.awaitMetric(t, tc.await)
 			n.awaitMetric(t, `gpucdi_link_healthy{link="runtime"} 1`)
-			_, metrics := n.get(t, "/metrics")
+			metrics := n.get(t, "/metrics")
 			queries := alerts(t)
 			for i, a := range ask(t, queries, metrics) {
 				if len(a.Samples) > 0 || a.Error != "" {

@@ -108,7 +108,7 @@ func (n *node) deviceStatus(t *testing.T, id string) deviceStatus {
 }
 
 // get asks the agent over HTTP.
-func (n *node) get(t *testing.T, path string) (int, string) {
+func (n *node) get(t *testing.T, path string) string {
 	t.Helper()
 	response, err := http.Get("http://" + n.address + path)
 	if err != nil {
@@ -119,7 +119,7 @@ func (n *node) get(t *testing.T, path string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response.StatusCode, string(body)
+	return string(body)
 }
 
 // awaitGet waits until a path answers with a code.
@@ -294,7 +294,7 @@ func (n *node) awaitMetric(t *testing.T, line string) {
 	t.Helper()
 	n.awaitGet(t, "/healthz", http.StatusOK)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		_, metrics := n.get(t, "/metrics")
+		metrics := n.get(t, "/metrics")
 		if strings.Contains(metrics, "\n"+line) {
 			return
 		}

@@ -136,9 +136,9 @@ func await(t *testing.T, what string, check func() (string, bool)) time.Duration
 }
 
 // awaitGPUs waits until the node's status offers that many GPUs.
-func (c *cluster) awaitGPUs(t *testing.T, want string) time.Duration {
+func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	t.Helper()
-	return await(t, want+" allocatable GPUs", func() (string, bool) {
+	await(t, want+" allocatable GPUs", func() (string, bool) {
 		got, err := c.Kubectl(t.Context(), "get", "node", node.Name, "-o", `jsonpath={.status.allocatable.nvidia\.com/gpu}`)
 		return string(got), err == nil && string(got) == want
 	})

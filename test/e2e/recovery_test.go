@@ -64,7 +64,7 @@ func recoveries(t *testing.T, c *cluster) {
 			if err := c.RestartKubelet(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			return c.newSocket(t, before)
+			return c.newSocket(before)
 		}},
 		{"own socket deleted", func() func() (string, bool) {
 			before := c.sockets(t)
@@ -73,7 +73,7 @@ func recoveries(t *testing.T, c *cluster) {
 					t.Fatal(err)
 				}
 			}
-			return c.newSocket(t, before)
+			return c.newSocket(before)
 		}},
 		{"/var/run/cdi emptied", func() func() (string, bool) {
 			spec := c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json"))
@@ -157,7 +157,7 @@ func (c *cluster) sockets(t *testing.T) []string {
 }
 
 // newSocket waits for the agent to serve on a socket that was not there before.
-func (c *cluster) newSocket(t *testing.T, before []string) func() (string, bool) {
+func (c *cluster) newSocket(before []string) func() (string, bool) {
 	return func() (string, bool) {
 		now, _ := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))
 		return filepath.Join(now...), len(now) > 0 && !slices.ContainsFunc(now, func(s string) bool { return slices.Contains(before, s) })
