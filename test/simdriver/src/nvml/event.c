@@ -4,6 +4,7 @@
  */
 #include "nvsim.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +33,10 @@ NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 	char path[32];
 	snprintf(path, sizeof path, "/proc/self/fd/%d", state_fd());
 	s->changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	if (s->changes >= 0)
-		inotify_add_watch(s->changes, path, IN_MODIFY);
+	if (s->changes >= 0 && inotify_add_watch(s->changes, path, IN_MODIFY) < 0) {
+		close(s->changes);
+		s->changes = -1;
+	}
 	*set = s;
 	return NVML_SUCCESS;
 }
@@ -111,13 +114,14 @@ static long long now_ms(void)
 	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
 }
 
-/* Sleeps until the state changes, ms have passed, or half a second is over. */
+/* Sleeps until the state changes or ms have passed. As with a real driver, who waits is not
+   woken for nothing. */
 static void wait_for_change(const struct event_set *set, long long ms)
 {
 	char buffer[4096];
 	struct pollfd p = {.fd = set->changes, .events = POLLIN};
-	int longest = set->changes >= 0 ? 500 : 20;
-	poll(&p, 1, ms < longest ? (int)ms : longest);
+	long long longest = set->changes >= 0 ? INT_MAX : 20;
+	poll(&p, 1, (int)(ms < longest ? ms : longest));
 	while (set->changes >= 0 && read(set->changes, buffer, sizeof buffer) > 0)
 		;
 }
