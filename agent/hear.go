@@ -24,6 +24,9 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 		n.hearXID(r, at)
 	case driver.Probes:
 		n.probe(r, at)
+		if slices.ContainsFunc(n.offered.GPUs, n.reworded) {
+			return true
+		}
 	case driver.Telemetry:
 		n.agent.view.telemetry.Store((*map[string]gpu.Telemetry)(&r))
 		return false
@@ -42,6 +45,22 @@ func (n *node) outdated(g gpu.GPU) bool {
 	sick := n.health.Health(g.UUID).Reason != ""
 	return sick != (g.Fault != "") || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
 		return m.Fault != gpu.FaultGone && (sick || n.health.Health(m.UUID).Reason != "") != (m.Fault != "")
+	})
+}
+
+// reworded says whether the health of the GPU or of a MIG device in it is told with
+// another reason than now holds. It is asked with the probes only: XIDs can come by
+// the hundred.
+func (n *node) reworded(g gpu.GPU) bool {
+	otherwise := func(uuid, told string) bool {
+		now := n.health.Health(uuid).Reason
+		return told != "" && now != "" && told != now && n.known.Fault(uuid) == ""
+	}
+	if n.driverErr != nil || n.specErr != nil {
+		return false // that is told instead
+	}
+	return otherwise(g.UUID, g.Fault) || g.Fault == "" && slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
+		return otherwise(m.UUID, m.Fault)
 	})
 }
 

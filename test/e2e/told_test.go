@@ -28,11 +28,11 @@ func told(t *testing.T, c *cluster) {
 	}
 	const reset, none = 1, 0
 
+	recovery(reset)
 	if err := c.driver.RaiseXID(sick, 48); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "7")
-	recovery(reset) // not before: a probe would see it first, and the reason would be another
 	c.awaitEvent(t, "Warning", "GPUUnhealthy", sick+") is unhealthy: XID 48")
 	if described := c.kubectl(t, "describe", "node", node.Name); !strings.Contains(described, "GPUUnhealthy") {
 		t.Errorf("kubectl describe node does not show the event:\n%s", described)
