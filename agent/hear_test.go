@@ -2,47 +2,52 @@ package agent
 
 import (
 	"log/slog"
-	"slices"
 	"testing"
 	"time"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// What is learned of a fault later is told too, and only once.
+// What is learned of a fault later is told too, with the next probe, and only once.
 func TestAReasonThatBecomesClear(t *testing.T) {
-	node := host.NewRoot(t.TempDir())
-	n := newNode(New(Config{Node: node, CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler)), nil)
+	cfg := Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}
+	n := newNode(New(cfg, slog.New(slog.DiscardHandler)), nil)
 	n.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}, {UUID: "MIG-b"}}}, {UUID: "GPU-b"}}}
-	tell := func() {
-		n.offered = n.known.WithFaults(func(uuid string) string { return n.health.Health(uuid).Reason })
+	n.offered = n.known
+	// A spec that nobody touches, so that nothing else is to be done.
+	device := specs.Device{Name: "GPU-a", ContainerEdits: specs.ContainerEdits{Env: []string{"A=b"}}}
+	if _, err := n.agent.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
+		t.Fatal(err)
 	}
 	reset := health.RecoveryReset
-	probe := func() { n.probe(driver.Probes{"GPU-a": {}, "GPU-b": {Recovery: &reset}}, time.Now()) }
-	xid := func(code int, gpu string, mig ...string) func() {
-		return func() { n.hearXID(driver.XID{GPU: gpu, MIG: mig, Code: code}, time.Now()) }
-	}
-	probe()
-	tell()
+	probes := driver.Probes{"GPU-a": {}, "GPU-b": {Recovery: &reset}}
 	for _, tc := range []struct {
-		name     string
-		happens  func()
-		reworded bool
+		name   string
+		report driver.Report
+		work   bool
 	}{
-		{"nothing new", probe, false},
-		{"an XID says why the driver asks for a reset", xid(48, "GPU-b"), true},
-		{"nothing new", probe, false},
-		{"a MIG device becomes unhealthy", xid(48, "GPU-a", "MIG-b"), false}, // which is told at once
-		{"for another reason", xid(64, "GPU-a", "MIG-b"), true},
-		{"nothing new", probe, false},
+		{"the driver asks for a reset", probes, true},
+		{"nothing new", probes, false},
+		{"an XID says why", driver.XID{GPU: "GPU-b", Code: 48}, false},
+		{"the next probe", probes, true},
+		{"nothing new", probes, false},
+		{"a MIG device becomes unhealthy", driver.XID{GPU: "GPU-a", MIG: []string{"MIG-b"}, Code: 48}, true},
+		{"for another reason", driver.XID{GPU: "GPU-a", MIG: []string{"MIG-b"}, Code: 64}, false},
+		{"the next probe", driver.Probes{}, true},
+		{"nothing new", driver.Probes{}, false},
 	} {
-		tc.happens()
-		if got := slices.ContainsFunc(n.offered.GPUs, n.reworded); got != tc.reworded {
-			t.Errorf("%s: the reason is another: %v", tc.name, got)
+		work := n.hear(tc.report, time.Now())
+		if work != tc.work {
+			t.Errorf("%s: something is to be done: %v", tc.name, work)
 		}
-		tell()
+		if work {
+			n.offered = n.known.WithFaults(func(uuid string) string { return n.health.Health(uuid).Reason })
+		}
 	}
 }
