@@ -48,16 +48,16 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	nvidia, err := withGPU(ctx, m, nvidiaSpec)
+	theirs, err := withGPU(ctx, m, nvidiaSpec)
 	if err != nil {
 		return err
 	}
-	if err := runInTurn(ctx, m, []*sample{plain, ours, nvidia, oursOfAll}); err != nil {
+	if err := runInTurn(ctx, m, []*sample{plain, ours, theirs, oursOfAll}); err != nil {
 		return err
 	}
 	name := fmt.Sprintf("container with 1 GPU, runc (%s without)", typical(plain.took).text)
-	b.toolkitTable.add(name, ours.figure(plain), nvidia.figure(plain), "0.14x")
-	b.toolkitTable.add("container with 1 GPU, all features", oursOfAll.figure(plain), nvidia.figure(plain), "")
+	b.toolkitTable.add(name, ours.figure(plain), theirs.figure(plain), "0.14x")
+	b.toolkitTable.add("container with 1 GPU, all features", oursOfAll.figure(plain), theirs.figure(plain), "")
 	return nil
 }
 

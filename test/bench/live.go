@@ -55,9 +55,9 @@ func (b *bench) live(ctx context.Context) (err error) {
 	add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), scraped.ours.memory.figure(), figure{}, "")
 	add(fmt.Sprintf("resident after %d calls", load), loaded.ours.memory.figure(), loaded.nvidia.memory.figure(), "0.7x")
 	add(fmt.Sprintf("idle for %s", idle),
-		idled.ours.since(started.ours.usage).figure(), idled.nvidia.since(started.nvidia.usage).figure(), "not measurable")
+		idled.ours.since(started.ours.usage).figure(idle), idled.nvidia.since(started.nvidia.usage).figure(idle), "not measurable")
 	add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval),
-		scraped.ours.since(idled.ours.usage).figure(), figure{}, "")
+		scraped.ours.since(idled.ours.usage).figure(idle), figure{}, "")
 	return nil
 }
 

@@ -72,14 +72,15 @@ func numbers(file string) (map[string]int, error) {
 	return found, nil
 }
 
-// usage is what the threads of a plugin's processes have used while it was idle.
+// usage is what the threads of a plugin's processes have used.
 type usage struct {
 	cpu      time.Duration
 	switches int
 }
 
-func (u usage) figure() figure {
-	share := 100 * u.cpu.Seconds() / idle.Seconds()
+// figure is what was used in so much time.
+func (u usage) figure(in time.Duration) figure {
+	share := 100 * u.cpu.Seconds() / in.Seconds()
 	return figure{fmt.Sprintf("%s of CPU, %.2f %%, %d context switches", millis(u.cpu), share, u.switches), float64(u.cpu)}
 }
 

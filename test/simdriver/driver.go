@@ -145,7 +145,7 @@ func (d *Driver) Unlearn(functions ...string) error {
 		return fmt.Errorf("changing the simulated library: %w", err)
 	}
 	for _, function := range functions {
-		// Its name among the dynamic symbols, which are found by their hashes.
+		// Where the name comes first it is that of the dynamic symbol, which is found by its hash.
 		at := bytes.Index(library, []byte("\x00"+function+"\x00"))
 		if at < 0 {
 			return errors.Join(fmt.Errorf("unlearning %s: the simulated library has no such function", function), file.Close())

@@ -211,7 +211,7 @@ func (b *build) build(ctx context.Context, dir string) error {
 		}
 	}
 	// The name of a directory, and not of a file, is what the slash says. GOFLAGS may ask for the race
-	// detector, for what is tested: in a tool, which others find in the cache, it would find their races.
+	// detector, for the product. A tool stays in the cache, for others who do not, and has its own races.
 	args := append([]string{"build", "-C", in, "-mod=readonly", "-race=false", "-o", dir + "/"}, append(b.flags, b.packages...)...)
 	if err := b.run(ctx, "go", args...); err != nil {
 		return err

@@ -114,8 +114,10 @@ static long long now_ms(void)
 	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
 }
 
-/* Sleeps until the state changes or ms have passed. As with a real driver, who waits is not
-   woken for nothing. */
+/*
+ * Sleeps until the state changes or ms have passed. As with a real driver, who
+ * waits is not woken for nothing.
+ */
 static void wait_for_change(const struct event_set *set, long long ms)
 {
 	char buffer[4096];
