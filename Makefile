@@ -12,6 +12,9 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 # A program with the race detector else waits a second at its end.
 export GORACE ?= atexit_sleep_ms=0
 
+# go test, which at the end says once more what failed, and how.
+gotest := go tool -modfile=$(CURDIR)/tools.mod gotestsum --format standard-quiet --
+
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,7 +51,7 @@ lint: packages ## Static checks
 
 .PHONY: unit
 unit: packages ## The product's own tests, under the race detector
-	go test -race ./...
+	$(gotest) -race ./...
 
 FUZZTIME ?= 10s
 
@@ -68,10 +71,10 @@ fuzz: packages ## Each fuzz test for FUZZTIME (10s)
 # -parallel is for the three nodes of test/e2e, whatever cores there are: they mostly wait.
 .PHONY: system
 system: packages ## The programs against real kubelets, runtimes and containers, under the race detector (root, Debian)
-	cd test && go test -race -count=1 -p 1 -parallel 3 -timeout 45m \
+	cd test && $(gotest) -race -count=1 -p 1 -parallel 3 -timeout 45m \
 		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v /devicemanager$$)
-	cd test && go test -exec "env 'GOFLAGS=$(GOFLAGS) -race'" -count=1 -timeout 45m ./devicemanager
-	cd test && go test -race -count=1 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
+	cd test && $(gotest) -exec "env 'GOFLAGS=$(GOFLAGS) -race'" -count=1 -timeout 45m ./devicemanager
+	cd test && $(gotest) -race -count=1 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
 
 .PHONY: bench
 bench: packages ## Speed and memory beside NVIDIA's programs, as tables (root, Debian)
