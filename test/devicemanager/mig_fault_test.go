@@ -127,9 +127,7 @@ func TestXIDOfOneMIGDevice(t *testing.T) {
 		t.Errorf("after an XID of %s, the healthy ones are %v", hit.UUID, healthy)
 	}
 	// People see it where they look.
-	n.awaitFault(t, hit.UUID, true)
-	s := n.deviceStatus(t, hit.UUID)
-	if s.GPU != g.UUID || s.Resource != string(small) || s.Fault == nil || s.Fault.Category != "xid_9999" {
+	if s := n.awaitDevice(t, hit.UUID, "xid_9999"); s.GPU != g.UUID || s.Resource != string(small) {
 		t.Errorf("its status is %+v", s)
 	}
 	n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason="xid_9999",resource=%q} 1`, small))

@@ -132,8 +132,8 @@ func TestSharingFaults(t *testing.T) {
 			t.Errorf("%s is healthy while %s is lost", id, sick)
 		}
 	}
-	n.awaitFault(t, sick, true)
-	n.awaitFault(t, well, false)
+	n.awaitDevice(t, sick, "xid_79")
+	n.awaitDevice(t, well, "")
 	if _, uuids := n.admitted(t, k, "meanwhile", 1); uuids[0] != well {
 		t.Errorf("a pod is given %v", uuids)
 	}
@@ -263,8 +263,7 @@ func TestAsManyReplicasAsThereCanBe(t *testing.T) {
 	t.Logf("a pod has two of them after %s", time.Since(start).Round(time.Millisecond))
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10001}]")
 	k.counts(t, 20_002, 0)
-	n.awaitFault(t, n.uuids()[0], true)
-	if f := n.deviceStatus(t, n.uuids()[0]).Fault; f.Category != "config" || !strings.Contains(f.Reason, "more than the 20000") {
+	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Reason, "more than the 20000") {
 		t.Errorf("the fault is %+v", f)
 	}
 }

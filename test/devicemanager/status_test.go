@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,15 +97,19 @@ func (n *node) awaitStatus(t *testing.T, as func(nodeStatus) bool) nodeStatus {
 	}
 }
 
-func (n *node) deviceStatus(t *testing.T, id string) deviceStatus {
+// awaitDevice waits until the fault of a device is of this category, "" when there is
+// none, and returns its status. Of what goes wrong, a part may be seen before the whole.
+func (n *node) awaitDevice(t *testing.T, id, category string) (d deviceStatus) {
 	t.Helper()
-	for _, d := range n.status(t).Devices {
-		if d.ID == id {
-			return d
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		at := slices.IndexFunc(s.Devices, func(d deviceStatus) bool { return d.ID == id })
+		if at < 0 {
+			return false
 		}
-	}
-	t.Fatalf("the status has no device %s", id)
-	return deviceStatus{}
+		d = s.Devices[at]
+		return d.Fault == nil && category == "" || d.Fault != nil && d.Fault.Category == category
+	})
+	return d
 }
 
 // get asks the agent over HTTP.
@@ -269,9 +274,8 @@ func TestStatusOfFaults(t *testing.T) {
 			if err := tc.happen(n, sick); err != nil {
 				t.Fatal(err)
 			}
-			n.awaitFault(t, sick, true)
-			f := n.deviceStatus(t, sick).Fault
-			if f.Category != tc.category || !strings.Contains(f.Reason, tc.reason) || !strings.Contains(f.Heals, tc.heals) {
+			f := n.awaitDevice(t, sick, tc.category).Fault
+			if !strings.Contains(f.Reason, tc.reason) || !strings.Contains(f.Heals, tc.heals) {
 				t.Errorf("the fault is %+v", f)
 			}
 			if f.Since.Before(before) || f.Since.After(time.Now()) {
@@ -284,7 +288,7 @@ func TestStatusOfFaults(t *testing.T) {
 			if err := tc.end(n, sick); err != nil {
 				t.Fatal(err)
 			}
-			n.awaitFault(t, sick, false)
+			n.awaitDevice(t, sick, "")
 		})
 	}
 }
@@ -351,18 +355,6 @@ func TestScrapesDoNotCallTheDriver(t *testing.T) {
 	if now := n.nvmlCalls(t); now != before || before == 0 {
 		t.Errorf("%d NVML calls before the scrapes, %d after", before, now)
 	}
-}
-
-func (n *node) awaitFault(t *testing.T, id string, want bool) {
-	t.Helper()
-	n.awaitStatus(t, func(s nodeStatus) bool {
-		for _, d := range s.Devices {
-			if d.ID == id {
-				return (d.Fault != nil) == want
-			}
-		}
-		return false
-	})
 }
 
 // A kubelet that does not answer about its pods, a driver that hangs and the
