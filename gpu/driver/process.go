@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -64,9 +66,26 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 		kill()
 		close(p.messages)
 		err := errors.Join(cmd.Wait(), misread)
-		p.ended <- fmt.Errorf("the process that holds the driver ended: %w %s", err, bytes.TrimSpace(complaints.Bytes()))
+		p.ended <- fmt.Errorf("the process that holds the driver ended: %w%s", err, lastWords(complaints.String()))
 	}()
 	return p, nil
+}
+
+// nvmlCall is a call into NVML in the trace that a Go program leaves when it crashes.
+var nvmlCall = regexp.MustCompile(`\._Cfunc_(nvml\w+)\(`)
+
+// lastWords makes a line of what a worker wrote before it ended: what happened, and in which call of
+// NVML. The rest is addresses, which are others each time: people would be told again and again of a
+// GPU whose every look ends like this.
+func lastWords(written string) string {
+	what, trace, _ := strings.Cut(strings.TrimSpace(written), "\n")
+	if what != "" {
+		what = ": " + what
+	}
+	if call := nvmlCall.FindStringSubmatch(trace); call != nil {
+		what += " in " + call[1]
+	}
+	return what
 }
 
 // forward passes on what the worker says, until it ends or ctx does. The error

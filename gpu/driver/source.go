@@ -173,6 +173,7 @@ func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
 		whole.GPUs = append(whole.GPUs, g)
 	}
 	slices.SortFunc(whole.GPUs, func(a, b gpu.GPU) int { return a.Index - b.Index })
+	slices.SortFunc(whole.Unreadable, func(a, b gpu.Unreadable) int { return a.Index - b.Index })
 	return &whole
 }
 
