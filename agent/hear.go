@@ -120,8 +120,21 @@ func (n *node) read(r driver.Reading, at time.Time) {
 		}
 	}
 	n.probe(r.Probes, at)
-	n.log.Info("driver read", "driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(),
-		"root", r.Driver.String(), "gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable))
+	n.logReading(r)
+}
+
+// logReading logs a reading, unless it says what the one before it said: where a GPU
+// ends the process that looks at it, there is one every few seconds.
+func (n *node) logReading(r driver.Reading) {
+	says := func(r driver.Reading) []any {
+		return []any{"driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(), "root", r.Driver.String(),
+			"gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable)}
+	}
+	if before := n.reading; before != nil && before.Err == nil && slices.Equal(says(*before), says(r)) &&
+		slices.Equal(before.Inventory.Unreadable, r.Inventory.Unreadable) {
+		return
+	}
+	n.log.Info("driver read", says(r)...)
 	for _, u := range r.Inventory.Unreadable {
 		n.log.Error("GPU does not answer and cannot be offered: look for its Xid in the kernel log", "index", u.Index, "fault", u.Fault)
 	}

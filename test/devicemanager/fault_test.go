@@ -247,6 +247,25 @@ func TestHangsBeforeTheAgentStarts(t *testing.T) {
 	k.counts(t, 8, 8)
 }
 
+// A GPU that ends whatever looks at it is told of once, in a line, however often it does.
+func TestACrashIsToldOnce(t *testing.T) {
+	n, k := both(t)
+	if err := n.driver.Break(simdriver.Fault{GPU: n.uuids()[5], Func: "nvmlDeviceGetTotalEccErrors", Crash: true}); err != nil {
+		t.Fatal(err)
+	}
+	k.counts(t, 8, 7)
+	n.awaitCalls(t, "nvmlInit_v2", n.counted(t)["nvmlInit_v2"]+3)
+	n.stopAgent(t)
+	said := n.said.String()
+	for _, line := range []string{
+		"ended: exit status 2: SIGABRT: abort in nvmlDeviceGetTotalEccErrors\"", `msg="device is unhealthy"`, `msg="driver read"`,
+	} {
+		if times := strings.Count(said, line); times != 1 {
+			t.Errorf("%s was said %d times, want once, in\n%s", line, times, said)
+		}
+	}
+}
+
 // TestNoHotLoop counts what a wait for events leads to, in calls and in what the
 // kubelet is told: one for nothing, and one that fails at once.
 func TestNoHotLoop(t *testing.T) {
