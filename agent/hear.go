@@ -31,7 +31,7 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 		n.agent.view.telemetry.Store((*map[string]gpu.Telemetry)(&r))
 		return false
 	case driver.Trouble:
-		n.health.Probe(r.GPU, health.Probe{Fault: r.Reason}, at)
+		n.doubt(r, at)
 	}
 	// Not every change of the directory tells of itself: a file system may have
 	// been mounted over it.
@@ -86,6 +86,16 @@ func (n *node) probe(probes driver.Probes, at time.Time) {
 			if m.Fault != gpu.FaultGone {
 				n.health.Probe(m.UUID, p, at)
 			}
+		}
+	}
+}
+
+// doubt takes in trouble with a GPU, or with all that are there: a driver that ends
+// who asks it would else be believed for as long as it takes until it does so again.
+func (n *node) doubt(r driver.Trouble, at time.Time) {
+	for _, g := range n.known.GPUs {
+		if r.GPU == g.UUID || r.GPU == "" && !n.away[g.UUID] {
+			n.health.Probe(g.UUID, health.Probe{Fault: r.Reason}, at)
 		}
 	}
 }

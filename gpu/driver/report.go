@@ -37,7 +37,7 @@ type XID struct {
 // Trouble is a call into the driver that did not come back, or ended the
 // process that made it.
 type Trouble struct {
-	GPU    string // the UUID of the one that it was about
+	GPU    string // the UUID of the one that it was about; empty: it was about none, and any can be why
 	Reason string
 }
 

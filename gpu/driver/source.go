@@ -181,6 +181,7 @@ func (s *source) complete(told *gpu.Inventory) *gpu.Inventory {
 // on; then the other GPUs are not concerned and there is no error.
 func (s *source) trouble(asking int, err error) error {
 	if asking == Nobody {
+		s.yield(Trouble{Reason: err.Error()})
 		return err
 	}
 	s.doubted[asking] = err.Error()

@@ -40,8 +40,10 @@ func TestTroubleBlamesOneGPUOrNobody(t *testing.T) {
 	if want := []Report{Trouble{GPU: "GPU-b", Reason: "hangs"}}; !reflect.DeepEqual(reports, want) {
 		t.Errorf("reports %v, want %v", reports, want)
 	}
-	if err := s.trouble(Nobody, cause); err == nil || len(reports) > 1 {
-		t.Errorf("trouble about nobody: error %v, reports %v", err, reports)
+	reports = nil
+	err := s.trouble(Nobody, cause)
+	if want := []Report{Trouble{Reason: "hangs"}}; err == nil || !reflect.DeepEqual(reports, want) {
+		t.Errorf("trouble about nobody: error %v, reports %v, want %v", err, reports, want)
 	}
 }
 

@@ -92,6 +92,14 @@ func faults() []fault {
 			healthy: 7, capacity: 8,
 		},
 		{
+			name: "a call about no GPU ends its process",
+			happen: func(n *node, _ string) error {
+				return n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Crash: true})
+			},
+			end:     mend,
+			healthy: 0, capacity: 8,
+		},
+		{
 			name:    "the driver is unloaded and loaded",
 			happen:  func(n *node, _ string) error { return n.driver.Unload() },
 			end:     func(n *node, _ string) error { return n.driver.Load() },
@@ -247,22 +255,42 @@ func TestHangsBeforeTheAgentStarts(t *testing.T) {
 	k.counts(t, 8, 8)
 }
 
-// A GPU that ends whatever looks at it is told of once, in a line, however often it does.
+// What looks at the driver can end again and again, because of one GPU or nobody knows
+// which. The kubelet and people are told of it once, in a line.
 func TestACrashIsToldOnce(t *testing.T) {
-	n, k := both(t)
-	if err := n.driver.Break(simdriver.Fault{GPU: n.uuids()[5], Func: "nvmlDeviceGetTotalEccErrors", Crash: true}); err != nil {
-		t.Fatal(err)
-	}
-	k.counts(t, 8, 7)
-	n.awaitCalls(t, "nvmlInit_v2", n.counted(t)["nvmlInit_v2"]+3)
-	n.stopAgent(t)
-	said := n.said.String()
-	for _, line := range []string{
-		"ended: exit status 2: SIGABRT: abort in nvmlDeviceGetTotalEccErrors\"", `msg="device is unhealthy"`, `msg="driver read"`,
-	} {
-		if times := strings.Count(said, line); times != 1 {
-			t.Errorf("%s was said %d times, want once, in\n%s", line, times, said)
-		}
+	for _, tc := range []struct {
+		function string
+		ofOne    bool
+		sick     int
+	}{{"nvmlDeviceGetTotalEccErrors", true, 1}, {"nvmlEventSetWait_v2", false, 8}} {
+		t.Run(tc.function, func(t *testing.T) {
+			n, k := both(t)
+			crash := simdriver.Fault{Func: tc.function, Crash: true}
+			if tc.ofOne {
+				crash.GPU = n.uuids()[5]
+			}
+			if err := n.driver.Break(crash); err != nil {
+				t.Fatal(err)
+			}
+			k.counts(t, 8, int64(8-tc.sick))
+			n.awaitCalls(t, "nvmlInit_v2", n.counted(t)["nvmlInit_v2"]+3)
+			if err := n.driver.Mend(); err != nil {
+				t.Fatal(err)
+			}
+			k.counts(t, 8, 8)
+			n.stopAgent(t)
+			said := n.said.String()
+			reason := fmt.Sprintf(`reason="the process that holds the driver ended: exit status 2: SIGABRT: abort in %s"`, tc.function)
+			lines := []string{reason, `msg="device is unhealthy"`, `msg="device is healthy again"`}
+			if tc.ofOne {
+				lines = append(lines, `msg="driver read"`) // the driver was there all the time
+			}
+			for _, line := range lines {
+				if times := strings.Count(said, line); times != tc.sick {
+					t.Errorf("%s was said %d times, want %d, in\n%s", line, times, tc.sick, said)
+				}
+			}
+		})
 	}
 }
 
