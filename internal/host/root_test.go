@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -93,9 +94,14 @@ func TestWriteFileReplacesWholeAndLeavesNothingBehind(t *testing.T) {
 	if err := host.WriteFile(blocked, []byte("x"), 0o644, fine); err == nil {
 		t.Error("writing over a directory did not fail")
 	}
-	refuse := func(string) error { return errors.New("refused") }
-	if err := host.WriteFile(path, []byte("three"), 0o644, refuse); err == nil {
-		t.Error("a refused file was written")
+	refuse := func(temporary string) error { return fmt.Errorf("%s is refused", temporary) }
+	err = host.WriteFile(path, []byte("three"), 0o644, refuse)
+	if want := "writing " + path + ": " + path + " is refused"; err == nil || err.Error() != want {
+		t.Errorf("a refused file leads to %v, want %s", err, want)
+	}
+	missing := filepath.Join(path, "file")
+	if err := host.WriteFile(missing, nil, 0o644, fine); !errors.Is(err, unix.ENOTDIR) || strings.Count(err.Error(), missing) != 2 {
+		t.Errorf("a file in what is no directory leads to %v", err)
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != "two" {
 		t.Errorf("after a refusal: %q, %v", data, err)

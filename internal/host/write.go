@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // WriteFile replaces path with data so that a reader, or the node after a
@@ -26,8 +27,8 @@ func replace(path string, data []byte, mode fs.FileMode, check func(path string)
 	dir := filepath.Dir(path)
 	// The leading dot and the missing .yaml keep the runtimes from reading it.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		return renamed{err, failed.Path, path}
 	}
 	err = fill(tmp, data, mode)
 	if err == nil {
@@ -37,10 +38,21 @@ func replace(path string, data []byte, mode fs.FileMode, check func(path string)
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
+		return renamed{errors.Join(err, os.Remove(tmp.Name())), tmp.Name(), path}
 	}
 	return syncDir(dir)
 }
+
+// renamed is an error about the temporary file that tells of the file which it was to
+// become. The temporary file has another name each time, and the same trouble would be news
+// whenever it is tried again.
+type renamed struct {
+	error
+	from, to string
+}
+
+func (r renamed) Error() string { return strings.ReplaceAll(r.error.Error(), r.from, r.to) }
+func (r renamed) Unwrap() error { return r.error }
 
 func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	_, err := f.Write(data)
