@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,7 +116,37 @@ func (e *examination) answers(ctx context.Context) []Finding {
 		e.health.Probe(uuid, p, time.Now())
 	}
 	is := reading.Inventory.Driver
-	return pass(link, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", is.Version, is.CUDA, len(reading.Inventory.GPUs)))
+	findings := pass(link, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", is.Version, is.CUDA, len(reading.Inventory.GPUs)))
+	if missing := e.unlisted(reading.Inventory); len(missing) > 0 {
+		findings = append(findings, warn(link, fmt.Sprintf("it does not list %s, which the kernel's driver has", strings.Join(missing, ", ")),
+			"look for RmInitAdapter in the kernel log; where its node below /dev is missing, run nvidia-modprobe on the node")...)
+	}
+	return findings
+}
+
+// unlisted are the PCI addresses of the GPUs that the kernel's driver has and NVML keeps silent
+// about, as it does of one that could not be initialised or whose node it cannot open.
+func (e *examination) unlisted(told *gpu.Inventory) (addresses []string) {
+	entries, err := e.Root.ReadDir("/proc/driver/nvidia/gpus")
+	if err != nil {
+		return nil // in a sandbox
+	}
+	for _, entry := range entries {
+		if !slices.ContainsFunc(told.GPUs, func(g gpu.GPU) bool { return g.PCIBusID == entry.Name() }) {
+			addresses = append(addresses, entry.Name())
+		}
+	}
+	// Those that NVML counts, and that do not tell where they are, have findings of their own.
+	nowhere := len(told.Unreadable)
+	for _, g := range told.GPUs {
+		if g.PCIBusID == "" {
+			nowhere++
+		}
+	}
+	if len(addresses) <= nowhere {
+		return nil
+	}
+	return addresses
 }
 
 func (e *examination) gpus(context.Context) []Finding {

@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -88,5 +89,22 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("%s: %s, want %q", tc.link, said, tc.says)
 			}
 		})
+	}
+}
+
+// NVML keeps silent about a GPU whose node it cannot open; the doctor does not.
+func TestDoctorMissesAGPU(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	if found, _ := n.doctor(t); !strings.HasPrefix(found["NVML"], "pass") || strings.Contains(found["NVML"], "warn") {
+		t.Errorf("of a whole node it says: %s", found["NVML"])
+	}
+	g := n.driver.State().GPUs[5]
+	if err := os.Remove(filepath.Join(n.root, fmt.Sprintf("dev/nvidia%d", g.Minor))); err != nil {
+		t.Fatal(err)
+	}
+	found, _ := n.doctor(t)
+	address := strings.ToLower(strings.TrimPrefix(g.BusID, "0000")) // NVML writes it with eight digits before the colon
+	if want := "it does not list " + address + ", which the kernel's driver has"; !strings.Contains(found["NVML"], want) {
+		t.Errorf("%s\ndoes not have %q", found["NVML"], want)
 	}
 }
