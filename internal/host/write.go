@@ -28,7 +28,10 @@ func replace(path string, data []byte, mode fs.FileMode, check func(path string)
 	// The leading dot and the missing .yaml keep the runtimes from reading it.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		return renamed{err, failed.Path, path}
+		err = renamed{err, failed.Path, path}
+	}
+	if err != nil {
+		return err
 	}
 	err = fill(tmp, data, mode)
 	if err == nil {
