@@ -92,6 +92,14 @@ func faults() []fault {
 			healthy: 7, capacity: 8,
 		},
 		{
+			name: "a call about no GPU hangs",
+			happen: func(n *node, _ string) error {
+				return n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Hang: time.Hour})
+			},
+			end:     mend,
+			healthy: 0, capacity: 8,
+		},
+		{
 			name: "a call about no GPU ends its process",
 			happen: func(n *node, _ string) error {
 				return n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Crash: true})
