@@ -80,6 +80,11 @@ func (m *Machine) furnish(ctx context.Context, cfg Config) error {
 	if _, err := m.Output(ctx, "sh", "-c", "ln -sf "+programs+"/*/* /usr/local/bin/"); err != nil {
 		return err
 	}
+	for _, image := range append(cfg.Images, images.Debian12) {
+		if err := m.unpack(ctx, image); err != nil {
+			return fmt.Errorf("unpacking the image %s: %w", image, err)
+		}
+	}
 	root := path.Join("/", cfg.DriverRoot)
 	if err := m.prepareDriverRoot(ctx, root); err != nil {
 		return err
@@ -89,16 +94,13 @@ func (m *Machine) furnish(ctx context.Context, cfg Config) error {
 		return err
 	}
 	m.Driver = driver
-	if _, err := product.Build(ctx, m.Path("/usr/local/bin")); err != nil {
-		return err
-	}
-	for _, image := range append(cfg.Images, images.Debian12) {
-		if err := m.unpack(ctx, image); err != nil {
-			return fmt.Errorf("unpacking the image %s: %w", image, err)
-		}
-	}
-	return nil
+	_, err = product.Build(ctx, m.Path("/usr/local/bin"))
+	return err
 }
+
+// ImageDir is where an image of Config.Images is in the box. It can be Config.DriverRoot: then
+// it is a host of its own.
+func ImageDir(image images.Root) string { return path.Join(unpacked, string(image)) }
 
 // unpack puts an image into the box, with the probe as one of its programs.
 func (m *Machine) unpack(ctx context.Context, image images.Root) error {
@@ -106,7 +108,7 @@ func (m *Machine) unpack(ctx context.Context, image images.Root) error {
 	if err != nil {
 		return err
 	}
-	dir := m.Path(path.Join(unpacked, string(image)))
+	dir := m.Path(ImageDir(image))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -149,7 +149,13 @@ func run(t *testing.T, m *container.Machine, tool, args []string, command ...str
 // the same user.
 func startContainerd(t *testing.T, m *container.Machine, command ...string) {
 	t.Helper()
-	said, err := os.Create(filepath.Join(t.TempDir(), "containerd.log"))
+	startDaemon(t, m, append(slices.Clone(command[:len(command)-1]), "nerdctl", "info"), command...)
+}
+
+// startDaemon runs a command that becomes a daemon, and waits until that answers who asks.
+func startDaemon(t *testing.T, m *container.Machine, ask []string, command ...string) {
+	t.Helper()
+	said, err := os.Create(filepath.Join(t.TempDir(), "daemon.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,15 +173,14 @@ func startContainerd(t *testing.T, m *container.Machine, command ...string) {
 		<-ended
 		said.Close()
 	})
-	ask := append(slices.Clone(command[:len(command)-1]), "nerdctl", "info")
 	for m.Command(t.Context(), ask[0], ask[1:]...).Run() != nil {
 		select {
 		case err := <-ended:
 			ended <- err
 			text, _ := os.ReadFile(said.Name())
-			t.Fatalf("containerd ended: %v\n%s", err, text)
+			t.Fatalf("%s ended: %v\n%s", command, err, text)
 		case <-t.Context().Done():
-			t.Fatal("containerd does not answer")
+			t.Fatalf("%s does not answer", command)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -18,6 +18,8 @@ type Root string
 const (
 	Debian12 Root = "debian"   // that of the image DebianName
 	Debian13 Root = "debian13" // a newer glibc
+	// Docker is Debian 13 with its docker.
+	Docker Root = "docker"
 	// Lib64 has a glibc that searches /lib64 and /usr/lib64, as RHEL's and SUSE's do.
 	Lib64 Root = "lib64"
 	// Distroless has Debian's glibc: no shell, no ldconfig.
@@ -35,6 +37,8 @@ func (r Root) Tar(ctx context.Context) (string, error) {
 	switch r {
 	case Debian13:
 		return b.debootstrap(ctx, string(r), "trixie")
+	case Docker:
+		return b.debootstrap(ctx, string(r), "trixie", "docker.io", "docker-cli")
 	case Lib64:
 		return b.bare(ctx, string(r), "i386", "libc6-amd64")
 	case Distroless:
