@@ -89,7 +89,7 @@ var matrix = []image{
 
 func TestImages(t *testing.T) {
 	m := start(t, container.Config{Images: []images.Root{images.Debian13, images.Lib64, images.Distroless, images.Musl}})
-	showWholeKernel(t, m)
+	showWholeKernel(t, m, "/")
 	for _, hook := range []bool{false, true} {
 		if hook {
 			generateWithHook(t, m)
@@ -265,12 +265,12 @@ func ownedByMapped(t *testing.T, m *container.Machine, b *container.Bundle) {
 	}
 }
 
-// showWholeKernel mounts /proc and /sys once more: in a user namespace the kernel mounts only
+// showWholeKernel mounts /proc and /sys once more, below root: in a user namespace the kernel mounts only
 // what it sees in full already, and those of a simulated driver have mounts of their own.
-func showWholeKernel(t *testing.T, m *container.Machine) {
+func showWholeKernel(t *testing.T, m *container.Machine, root string) {
 	t.Helper()
 	for _, kind := range []string{"proc", "sysfs"} {
-		at := "/mnt/" + kind
+		at := path.Join(root, "mnt", kind)
 		if err := os.MkdirAll(m.Path(at), 0o755); err != nil {
 			t.Fatal(err)
 		}

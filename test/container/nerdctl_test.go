@@ -53,14 +53,12 @@ func TestRootlessNerdctlTakesTheGeneratedDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
-	showWholeKernel(t, m)
+	showWholeKernel(t, m, "/")
 	const script = "/usr/local/bin/containerd-rootless.sh"
 	if err := os.WriteFile(m.Path(script), nerdctlFile(t, "extras/rootless/containerd-rootless.sh"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Output(t.Context(), "sh", "-ec", "mkdir -p /dev/net; mknod -m 666 /dev/net/tun c 10 200"); err != nil { // for slirp4netns
-		t.Fatal(err)
-	}
+	makeTun(t, m)
 	user := addUser(t, m)
 	startContainerd(t, m, append(user, script)...)
 	generate := append(user, "gpucdi", "generate", "--output", path.Join(home, ".config/cdi/nvidia.yaml"))
@@ -70,6 +68,14 @@ func TestRootlessNerdctlTakesTheGeneratedDevices(t *testing.T) {
 	nerdctl := append(user, "nerdctl")
 	loadDebian(t, m, nerdctl...)
 	takesDevices(t, m, nerdctl...)
+}
+
+// makeTun makes the node that slirp4netns needs.
+func makeTun(t *testing.T, m *container.Machine) {
+	t.Helper()
+	if _, err := m.Output(t.Context(), "sh", "-ec", "mkdir -p /dev/net; mknod -m 666 /dev/net/tun c 10 200"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // nerdctlFile reads a file of the module that nerdctl is built from.

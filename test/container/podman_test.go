@@ -3,6 +3,7 @@ package container_test
 import (
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestRootlessPodmanTakesTheGeneratedDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := start(t, container.Config{})
-	showWholeKernel(t, m)
+	showWholeKernel(t, m, "/")
 	generate(t, m)
 	user := addUser(t, m)
 	podman := append(user, "podman", "--storage-driver", "overlay")
@@ -77,17 +78,21 @@ func TestRootlessPodmanTakesTheGeneratedDevices(t *testing.T) {
 	})
 }
 
-// home is the directory of an ordinary user.
-const home = "/var/lib/someone"
+// Where an ordinary user's files are, and what lives as long as that user's programs.
+const (
+	home       = "/var/lib/someone"
+	runtimeDir = "/run/someone"
+)
 
-// addUser makes an ordinary user, and returns with what that user's commands begin.
-func addUser(t *testing.T, m *container.Machine) []string {
+// addUser makes an ordinary user, of the box or of what commands that begin with host see, and
+// returns with what that user's commands begin.
+func addUser(t *testing.T, m *container.Machine, host ...string) []string {
 	t.Helper()
-	const runtimeDir = "/run/someone"
 	// Everybody's /var/tmp is where podman unpacks images.
 	const commands = `useradd --create-home --home-dir "$1" someone; install --directory --mode 700 --owner someone "$2"; chmod 1777 /var/tmp`
-	if _, err := m.Output(t.Context(), "sh", "-ec", commands, "sh", home, runtimeDir); err != nil {
+	add := append(slices.Clone(host), "sh", "-ec", commands, "sh", home, runtimeDir)
+	if _, err := m.Output(t.Context(), add[0], add[1:]...); err != nil {
 		t.Fatal(err)
 	}
-	return []string{"runuser", "--user", "someone", "--", "env", "--chdir=" + home, "HOME=" + home, "XDG_RUNTIME_DIR=" + runtimeDir}
+	return append(slices.Clone(host), "runuser", "--user", "someone", "--", "env", "--chdir="+home, "HOME="+home, "XDG_RUNTIME_DIR="+runtimeDir)
 }

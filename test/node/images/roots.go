@@ -18,7 +18,7 @@ type Root string
 const (
 	Debian12 Root = "debian"   // that of the image DebianName
 	Debian13 Root = "debian13" // a newer glibc
-	// Docker is Debian 13 with its docker.
+	// Docker is Debian 13 with its docker, rootless too.
 	Docker Root = "docker"
 	// Lib64 has a glibc that searches /lib64 and /usr/lib64, as RHEL's and SUSE's do.
 	Lib64 Root = "lib64"
@@ -38,7 +38,7 @@ func (r Root) Tar(ctx context.Context) (string, error) {
 	case Debian13:
 		return b.debootstrap(ctx, string(r), "trixie")
 	case Docker:
-		return b.debootstrap(ctx, string(r), "trixie", "docker.io", "docker-cli")
+		return b.debootstrap(ctx, string(r), "trixie", "docker.io", "docker-cli", "rootlesskit", "slirp4netns", "uidmap", "iproute2")
 	case Lib64:
 		return b.bare(ctx, string(r), "i386", "libc6-amd64")
 	case Distroless:
