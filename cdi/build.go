@@ -168,7 +168,7 @@ func mounts(parts Parts) []*specs.Mount {
 // hookTimeout is in seconds. The hook takes milliseconds.
 const hookTimeout = 10
 
-// hooks are none, unless somebody wants the libraries in the image's ld.so.cache, too.
+// hooks are none, unless somebody wants the image's loader to be led to the libraries.
 func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 	if parts.Hook == "" {
 		return nil

@@ -12,24 +12,11 @@ import (
 	"github.com/gpucdi/gpucdi/internal/ldcache"
 )
 
-// Where the cache is in a root file system.
-const (
-	cacheDir  = "etc"
-	cacheName = "ld.so.cache"
-)
+const cacheName = "ld.so.cache"
 
-// addToCache puts libraries into the cache of the image in root. An image without an /etc is
-// left as it is: its loader, if it has one, searches its directories.
-func addToCache(root *os.File, libraries []string) error {
-	dir, err := openBelow(root, cacheDir, unix.O_DIRECTORY)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	cache, err := readCache(dir)
+// addToCache puts libraries into the image's cache, in its /etc, where glibc's loader looks first.
+func addToCache(etc *os.File, libraries []string) error {
+	cache, err := readCache(etc)
 	if err != nil {
 		return err
 	}
@@ -37,7 +24,7 @@ func addToCache(root *os.File, libraries []string) error {
 	for _, library := range libraries {
 		misleading = cache.Put(library) || misleading
 	}
-	err = replace(dir, cacheName, cache.Bytes())
+	err = replace(etc, cacheName, cache.Bytes())
 	// crun has made a root read-only by now that is to be so. The loader finds in its directories
 	// what the cache does not lead elsewhere.
 	if errors.Is(err, unix.EROFS) && !misleading {
@@ -46,21 +33,26 @@ func addToCache(root *os.File, libraries []string) error {
 	return err
 }
 
-// readCache reads the cache in dir; one that is not there is empty.
-func readCache(dir *os.File) (*ldcache.Cache, error) {
-	file, err := openFile(dir, cacheName, unix.O_NOFOLLOW)
+// readCache reads the cache in etc; one that is not there is empty.
+func readCache(etc *os.File) (*ldcache.Cache, error) {
+	data, err := read(etc, cacheName, ldcache.MaxSize+1)
 	if errors.Is(err, unix.ENOENT) {
 		return new(ldcache.Cache), nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, ldcache.MaxSize+1))
+	return ldcache.Parse(data)
+}
+
+// read returns what is in a file in dir, at most limit bytes of it. A link is an error.
+func read(dir *os.File, name string, limit int64) ([]byte, error) {
+	file, err := openFile(dir, name, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}
-	return ldcache.Parse(data)
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, limit))
 }
 
 // replace gives name in dir another content. Whatever had the name is not written to: it may
@@ -69,7 +61,7 @@ func replace(dir *os.File, name string, data []byte) error {
 	temporary := "." + name + "." + rand.Text()
 	fd, err := unix.Openat(int(dir.Fd()), temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
-		return &os.PathError{Op: "create", Path: path.Join("/", cacheDir, temporary), Err: err}
+		return &os.PathError{Op: "create", Path: path.Join("/", etcDir, temporary), Err: err}
 	}
 	file := os.NewFile(uintptr(fd), temporary)
 	_, err = file.Write(data)

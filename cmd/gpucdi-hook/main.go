@@ -1,8 +1,9 @@
-// Command gpucdi-hook is an OCI createContainer hook for images that ask the cache of dynamic
-// libraries: it adds the libraries in its arguments, which are paths in the container, to the
+// Command gpucdi-hook is an OCI createContainer hook for images whose loader does not come upon the
+// driver by itself: it adds the libraries in its arguments, which are paths in the container, to the
 // container's /etc/ld.so.cache, or those of the image's own CUDA that are newer and work on the
-// driver. That is all that it does. It runs nothing, takes nothing from its environment, and
-// changes that one file; docs/decisions/0007 says what bounds it.
+// driver, and their directories to those that musl searches. That is all that it does. It runs
+// nothing, takes nothing from its environment, and changes those two files; docs/decisions/0007 says
+// what bounds it.
 package main
 
 import (
@@ -17,6 +18,7 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // The exit codes: a runtime does not start a container whose hook fails.
@@ -25,6 +27,9 @@ const (
 	exitFailed = 1
 )
 
+// etcDir is the directory of the files that loaders read, in a root file system.
+const etcDir = "etc"
+
 // maxState bounds what is read of a runtime, in bytes.
 const maxState = 16 << 20
 
@@ -32,8 +37,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stderr)) }
 
 func run(args []string, state io.Reader, stderr io.Writer) int {
 	if err := hook(args, state); err != nil {
-		fmt.Fprintf(stderr, "gpucdi-hook: adding the driver's libraries to the container's /%s/%s: %v "+
-			"(mend the image, or leave the hook out of the CDI spec)\n", cacheDir, cacheName, err)
+		fmt.Fprintf(stderr, "gpucdi-hook: leading the container's loader to the driver's libraries, by files in its /%s: %v "+
+			"(mend the image, or leave the hook out of the CDI spec)\n", etcDir, err)
 		return exitFailed
 	}
 	return exitDone
@@ -56,7 +61,18 @@ func hook(args []string, state io.Reader) error {
 	if driver != nil {
 		libraries = prefer(compatLibraries(root, driver), libraries)
 	}
-	return addToCache(root, libraries)
+	etc, err := openBelow(root, etcDir, unix.O_DIRECTORY)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // the image's loader, if it has one, searches its directories
+	}
+	if err != nil {
+		return err
+	}
+	defer etc.Close()
+	if err := addToCache(etc, libraries); err != nil {
+		return err
+	}
+	return addToMuslList(root, etc, libraries)
 }
 
 // parseArgs returns the driver's version, which is nil where the image's own CUDA is not to be

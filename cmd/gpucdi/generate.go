@@ -58,7 +58,7 @@ there as its MIG devices: =0:1 or =MIG-….`,
 	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
 	flags.StringSliceVar(&g.features, "features", []string{string(config.Compute), string(config.Utility)},
 		"what containers get of the driver: compute, utility, graphics, video, display")
-	flags.StringVar(&g.hook, "hook", "", "the node's path of gpucdi-hook, for images that need the driver in their ld.so.cache (default: none)")
+	flags.StringVar(&g.hook, "hook", "", "the node's path of gpucdi-hook, for images whose loader does not find the driver by itself (default: none)")
 	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "how each GPU is named: index, uuid or both")
 	return cmd
 }

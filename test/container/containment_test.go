@@ -67,6 +67,8 @@ var attacks = []attack{
 		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/ld.so.cache")}},
 	{name: "`/etc/ld.so.conf.d` has links to files of the host", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: debian(link("/etc/ld.so.conf.d/000-host.conf", victim+"/file"))},
+	{name: "`/etc/ld-musl-x86_64.path` is a link to a file of the host, beside musl", advisories: "CVE-2024-0134, CVE-2025-23267",
+		image: debian(shell(`touch lib/ld-musl-x86_64.so.1; ln -s "$1" etc/ld-musl-x86_64.path`, victim+"/file"))},
 	{name: "`/etc/ld.so.cache` is a pipe", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
 	{name: "`/etc/ld.so.cache` is a device", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
 	{name: "`/etc/ld.so.cache` has a terabyte", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
