@@ -24,7 +24,10 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 		n.hearXID(r, at)
 	case driver.Probes:
 		n.probe(r, at)
-		if slices.ContainsFunc(n.offered.GPUs, n.reworded) {
+		// Not every change of the directory tells of itself: a file system may have
+		// been mounted over it. XIDs, which can come by the hundred, do not wait for that look.
+		if n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
+			slices.ContainsFunc(n.offered.GPUs, n.reworded) {
 			return true
 		}
 	case driver.Telemetry:
@@ -33,10 +36,7 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 	case driver.Trouble:
 		n.doubt(r, at)
 	}
-	// Not every change of the directory tells of itself: a file system may have
-	// been mounted over it.
-	return n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
-		slices.ContainsFunc(n.offered.GPUs, n.outdated)
+	return slices.ContainsFunc(n.offered.GPUs, n.outdated)
 }
 
 // outdated says whether the health of the GPU or of a MIG device in it is no
@@ -49,8 +49,7 @@ func (n *node) outdated(g gpu.GPU) bool {
 }
 
 // reworded says whether the health of the GPU or of a MIG device in it is told with
-// another reason than now holds. It is asked with the probes only: XIDs can come by
-// the hundred.
+// another reason than now holds. It is asked with the probes only, too.
 func (n *node) reworded(g gpu.GPU) bool {
 	otherwise := func(uuid, told string) bool {
 		now := n.health.Health(uuid).Reason
