@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -71,8 +70,9 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 	return p, nil
 }
 
-// nvmlCall is a call into NVML in the trace that a Go program leaves when it crashes.
-var nvmlCall = regexp.MustCompile(`\._Cfunc_(nvml\w+)\(`)
+// nvmlCall is what stands before the name of a call into NVML in the trace that a Go program leaves
+// when it crashes; after it the arguments follow in parentheses.
+const nvmlCall = "._Cfunc_"
 
 // lastWords makes a line of what a worker wrote before it ended: what happened, and in which call of
 // NVML. The rest is addresses, which are others each time: people would be told again and again of a
@@ -82,8 +82,9 @@ func lastWords(written string) string {
 	if what != "" {
 		what = ": " + what
 	}
-	if call := nvmlCall.FindStringSubmatch(trace); call != nil {
-		what += " in " + call[1]
+	if _, call, known := strings.Cut(trace, nvmlCall); known {
+		name, _, _ := strings.Cut(call, "(")
+		what += " in " + name
 	}
 	return what
 }
