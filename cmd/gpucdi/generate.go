@@ -89,6 +89,9 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	if g.output != "" && g.check != "" {
 		errs = append(errs, errors.New("--output and --check: name one of them"))
 	}
+	if g.output != "" && !slices.Contains([]string{".yaml", ".json"}, filepath.Ext(g.output)) {
+		errs = append(errs, fmt.Errorf("--output %q: runtimes read specs from files that end in .yaml or .json alone", g.output))
+	}
 	if ending := strings.TrimPrefix(filepath.Ext(g.output+g.check), "."); !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
 		g.format = ending
 	}

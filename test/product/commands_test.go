@@ -745,11 +745,14 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"nonsense"}, []string{"nonsense"}},
 		{[]string{"list", "extra"}, []string{"extra"}},
 		{[]string{"list", "--format", "xml"}, []string{"xml"}},
+		{[]string{"list", "--host-root", "/dev/null"}, []string{"--host-root", "/dev/null is no directory"}},
+		{[]string{"serve", "--host-root", "/nowhere"}, []string{"--host-root", "/nowhere"}},
 		{[]string{"config", "check"}, []string{"arg"}},
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"doctor", "--device", "GPU-1"}, []string{"--device", "--launch"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
 		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
+		{[]string{"generate", "--output", "/etc/cdi/nvidia.yml"}, []string{"/etc/cdi/nvidia.yml", ".yaml"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--hook", "./hook", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming", `"./hook"`}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)
