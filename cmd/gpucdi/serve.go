@@ -31,7 +31,7 @@ at the end, since running pods need them. A config that changes is taken up at
 once; SIGHUP reads it and the driver again.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, _, err := net.SplitHostPort(listen); listen != "" && err != nil {
+			if err := checkListen(cmd.Context(), listen); err != nil {
 				return usageError{fmt.Errorf("--listen %q is not host:port: %w", listen, err)}
 			}
 			worker, err := findWorker()
@@ -77,6 +77,18 @@ once; SIGHUP reads it and the driver again.`,
 	flags.StringVar(&nfdDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "where Node Feature Discovery reads labels, if the config says that it shall")
 	flags.StringVar(&listen, "listen", ":9435", "where status, metrics and health are served, without a password; empty: nowhere")
 	return cmd
+}
+
+func checkListen(ctx context.Context, address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	return err
 }
 
 // findWorker returns the program that talks to the driver, which is installed

@@ -751,6 +751,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},
 		{[]string{"doctor", "--device", "GPU-1"}, []string{"--device", "--launch"}},
 		{[]string{"serve", "--listen", "everywhere"}, []string{"everywhere", "host:port"}},
+		{[]string{"serve", "--listen", ":65536"}, []string{":65536", "host:port"}},
 		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
 		{[]string{"generate", "--output", "/etc/cdi/nvidia.yml"}, []string{"/etc/cdi/nvidia.yml", ".yaml"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--hook", "./hook", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming", `"./hook"`}},
