@@ -25,7 +25,7 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 	case driver.Probes:
 		n.probe(r, at)
 		// Not every change of the directory tells of itself: a file system may have
-		// been mounted over it. XIDs, which can come by the hundred, do not wait for that look.
+		// been mounted over it. With the probes alone: XIDs can come by the hundred.
 		if n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
 			slices.ContainsFunc(n.offered.GPUs, n.reworded) {
 			return true
@@ -49,7 +49,7 @@ func (n *node) outdated(g gpu.GPU) bool {
 }
 
 // reworded says whether the health of the GPU or of a MIG device in it is told with
-// another reason than now holds. It is asked with the probes only, too.
+// another reason than now holds. It is asked with the probes only.
 func (n *node) reworded(g gpu.GPU) bool {
 	otherwise := func(uuid, told string) bool {
 		now := n.health.Health(uuid).Reason

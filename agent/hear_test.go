@@ -2,6 +2,7 @@ package agent
 
 import (
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -49,5 +50,15 @@ func TestAReasonThatBecomesClear(t *testing.T) {
 		if work {
 			n.offered = n.known.WithFaults(func(uuid string) string { return n.health.Health(uuid).Reason })
 		}
+	}
+	// What becomes of the spec is looked at with the probes alone: XIDs can come by the hundred.
+	if err := os.Remove(n.agent.spec.Path); err != nil {
+		t.Fatal(err)
+	}
+	if n.hear(driver.XID{GPU: "GPU-b", Code: 48}, time.Now()) {
+		t.Error("an XID leads to a look at the spec")
+	}
+	if !n.hear(driver.Probes{}, time.Now()) {
+		t.Error("probes lead to no look at the spec")
 	}
 }

@@ -37,8 +37,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stderr)) }
 
 func run(args []string, state io.Reader, stderr io.Writer) int {
 	if err := hook(args, state); err != nil {
-		fmt.Fprintf(stderr, "gpucdi-hook: leading the container's loader to the driver's libraries, by files in its /%s: %v "+
-			"(mend the image, or leave the hook out of the CDI spec)\n", etcDir, err)
+		fmt.Fprintf(stderr, "gpucdi-hook: leading the container's loader to the driver's libraries: %v "+
+			"(mend the image, or leave the hook out of the CDI spec)\n", err)
 		return exitFailed
 	}
 	return exitDone
@@ -70,9 +70,12 @@ func hook(args []string, state io.Reader) error {
 	}
 	defer etc.Close()
 	if err := addToCache(etc, libraries); err != nil {
-		return err
+		return fmt.Errorf("adding to its /%s/%s: %w", etcDir, cacheName, err)
 	}
-	return addToMuslList(root, etc, libraries)
+	if err := addToMuslList(root, etc, libraries); err != nil {
+		return fmt.Errorf("adding to its /%s/%s: %w", etcDir, muslList, err)
+	}
+	return nil
 }
 
 // parseArgs returns the driver's version, which is nil where the image's own CUDA is not to be

@@ -14,6 +14,12 @@ import (
 
 // musl's loader has no cache. It searches the directories that a file in /etc lists, or those
 // that follow if there is none (musl, ldso/dynlink.c), and none that the driver is mounted in.
+var (
+	muslArch   = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	muslLoader = "lib/ld-musl-" + muslArch + ".so.1"
+	muslList   = "ld-musl-" + muslArch + ".path"
+)
+
 const muslDirs = "/lib:/usr/local/lib:/usr/lib"
 
 // maxMuslList bounds that file, in bytes. It has a few lines, if it is there at all.
@@ -22,15 +28,13 @@ const maxMuslList = 64 << 10
 // addToMuslList lets the musl of an image, if it has one, search the directories of libraries after
 // its own.
 func addToMuslList(root, etc *os.File, libraries []string) error {
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-	loader, err := openBelow(root, "lib/ld-musl-"+arch+".so.1", 0)
+	loader, err := openBelow(root, muslLoader, 0)
 	if err != nil {
 		return nil // nothing in the image can be loaded by it
 	}
 	loader.Close()
 
-	name := "ld-musl-" + arch + ".path"
-	listed, err := readMuslList(etc, name)
+	listed, err := readMuslList(etc)
 	if err != nil {
 		return err
 	}
@@ -43,15 +47,15 @@ func addToMuslList(root, etc *os.File, libraries []string) error {
 	if len(all) == len(listed) {
 		return nil
 	}
-	err = replace(etc, name, []byte(strings.Join(all, "\n")+"\n"))
+	err = replace(etc, muslList, []byte(strings.Join(all, "\n")+"\n"))
 	if errors.Is(err, unix.EROFS) { // see addToCache: the driver is not found, as without the hook
 		return nil
 	}
 	return err
 }
 
-func readMuslList(etc *os.File, name string) ([]string, error) {
-	data, err := read(etc, name, maxMuslList+1)
+func readMuslList(etc *os.File) ([]string, error) {
+	data, err := read(etc, muslList, maxMuslList+1)
 	if errors.Is(err, unix.ENOENT) {
 		data, err = []byte(muslDirs), nil
 	}
@@ -59,7 +63,7 @@ func readMuslList(etc *os.File, name string) ([]string, error) {
 		return nil, err
 	}
 	if len(data) > maxMuslList {
-		return nil, fmt.Errorf("/%s/%s is larger than %d bytes", etcDir, name, maxMuslList)
+		return nil, fmt.Errorf("it is larger than %d bytes", maxMuslList)
 	}
 	return strings.FieldsFunc(string(data), func(r rune) bool { return r == ':' || r == '\n' }), nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -14,14 +13,13 @@ import (
 func muslBundle(t *testing.T) (list, state string) {
 	t.Helper()
 	root, state := bundle(t)
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	if err := os.Mkdir(filepath.Join(root, "lib"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(root, "lib/ld-musl-"+arch+".so.1"), nil, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(root, muslLoader), nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(root, "etc/ld-musl-"+arch+".path"), state
+	return filepath.Join(root, etcDir, muslList), state
 }
 
 func TestHookLetsMuslSearchTheDriver(t *testing.T) {
@@ -79,7 +77,7 @@ func TestHookRefusesAMuslList(t *testing.T) {
 			if err := tc.make(list); err != nil {
 				t.Fatal(err)
 			}
-			if err := hook([]string{library}, strings.NewReader(state)); err == nil || !strings.Contains(err.Error(), tc.says) {
+			if err := hook([]string{library}, strings.NewReader(state)); err == nil || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "/etc/"+muslList) {
 				t.Errorf("it says %v", err)
 			}
 		})

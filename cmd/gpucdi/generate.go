@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,13 +90,15 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	if g.output != "" && g.check != "" {
 		errs = append(errs, errors.New("--output and --check: name one of them"))
 	}
-	if g.output != "" && !slices.Contains([]string{".yaml", ".json"}, filepath.Ext(g.output)) {
+	formats := []string{string(cdi.YAML), string(cdi.JSON)}
+	ending := strings.TrimPrefix(filepath.Ext(cmp.Or(g.output, g.check)), ".")
+	if g.output != "" && !slices.Contains(formats, ending) {
 		errs = append(errs, fmt.Errorf("--output %q: runtimes read specs from files that end in .yaml or .json alone", g.output))
 	}
-	if ending := strings.TrimPrefix(filepath.Ext(g.output+g.check), "."); !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
+	if !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
 		g.format = ending
 	}
-	if !slices.Contains([]string{string(cdi.YAML), string(cdi.JSON)}, g.format) {
+	if !slices.Contains(formats, g.format) {
 		errs = append(errs, fmt.Errorf("--format %q is neither yaml nor json", g.format))
 	}
 	for _, name := range g.names {

@@ -70,19 +70,19 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 	return p, nil
 }
 
-// nvmlCall is what stands before the name of a call into NVML in the trace that a Go program leaves
-// when it crashes; after it the arguments follow in parentheses.
-const nvmlCall = "._Cfunc_"
+// cCall is what stands before the name of a call into C, as those of NVML, in the trace that a Go
+// program leaves when it crashes; after it the arguments follow in parentheses.
+const cCall = "._Cfunc_"
 
-// lastWords makes a line of what a worker wrote before it ended: what happened, and in which call of
-// NVML. The rest is addresses, which are others each time: people would be told again and again of a
+// lastWords makes a line of what a worker wrote before it ended: what happened, and in which call,
+// of NVML most often. The rest is addresses, which are others each time: people would be told again and again of a
 // GPU whose every look ends like this.
 func lastWords(written string) string {
 	what, trace, _ := strings.Cut(strings.TrimSpace(written), "\n")
 	if what != "" {
 		what = ": " + what
 	}
-	if _, call, known := strings.Cut(trace, nvmlCall); known {
+	if _, call, known := strings.Cut(trace, cCall); known {
 		name, _, _ := strings.Cut(call, "(")
 		what += " in " + name
 	}

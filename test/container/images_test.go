@@ -85,7 +85,7 @@ var matrix = []image{
 		why:   "CUDA works with any newer driver"},
 	// Debian's has a list of directories, Alpine's has none.
 	{name: "musl", root: images.Musl, finds: nothing, hook: theDrivers, alter: shell("rm etc/ld-musl-x86_64.path"),
-		why: "musl does not search their directories, unless the hook adds them; a real driver needs Alpine's `gcompat` besides"},
+		why: "musl does not search their directories, unless the hook adds them; a real driver asks for glibc besides"},
 	{name: "musl, root read-only", root: images.Musl, finds: nothing, hook: theDrivers, both: nothing,
 		alter: shell("rm etc/ld-musl-x86_64.path"), spec: readOnly,
 		why: "crun makes the root read-only before the hook, which leaves it so where nothing misleads"},

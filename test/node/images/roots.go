@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Root names a root file system, by what its dynamic loader looks like.
+// Root names a root file system, by what its dynamic loader looks like, or by what it is for.
 type Root string
 
 // The root file systems.
