@@ -25,20 +25,26 @@ type Parts struct {
 // Parts; the error, which names all that is missing, is for what every GPU
 // needs.
 func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
-	libs, errLibs := libraries(driver, inv.Driver, features)
-	binds, errBinds := findSought(driver, features)
+	return findFiles(driver, inv.Driver, features).Inspect(node, driver, inv, features)
+}
+
+// Inspect is as the function, for files that were looked at ahead for the same features.
+func (f Files) Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
+	if !f.of(driver, inv.Driver) {
+		f = findFiles(driver, inv.Driver, features)
+	}
 	errKernel := checkKernel(node, inv.Driver.Version)
 	majors, err := readMajors(node)
 	if err != nil {
-		return Parts{}, errors.Join(errLibs, errBinds, errKernel, err)
+		return Parts{}, errors.Join(f.err, errKernel, err)
 	}
 	control, errControl := controlNodes(node, majors, features)
-	if err := errors.Join(errLibs, errBinds, errKernel, errControl); err != nil {
+	if err := errors.Join(f.err, errKernel, errControl); err != nil {
 		return Parts{}, err
 	}
 	parts := Parts{
-		Libraries: libs,
-		Binds:     binds,
+		Libraries: f.libraries,
+		Binds:     f.binds,
 		Control:   control,
 		GPUs:      map[string][]Node{},
 		Faults:    map[string]string{},

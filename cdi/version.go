@@ -13,17 +13,23 @@ import (
 // that containers would get: their calls fail one by one, in ways that say
 // nothing of it. A package that was upgraded under a running kernel does that.
 func checkKernel(node host.Root, version string) error {
-	data, err := node.ReadFile("/proc/driver/nvidia/version")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a sandbox, whose driver is the host's
-	}
-	if err != nil {
-		return fmt.Errorf("reading the version of the kernel module: %w", err)
-	}
-	if loaded := parseKernelVersion(string(data)); loaded != "" && loaded != version {
+	loaded, err := kernelVersion(node)
+	if err == nil && loaded != "" && loaded != version {
 		return fmt.Errorf("the kernel module is of driver %s, NVML says %s: load the module of that version, or reboot the node", loaded, version)
 	}
-	return nil
+	return err
+}
+
+// kernelVersion is the version of the kernel module that is loaded, as far as it tells.
+func kernelVersion(node host.Root) (string, error) {
+	data, err := node.ReadFile("/proc/driver/nvidia/version")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // a sandbox, whose driver is the host's
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the version of the kernel module: %w", err)
+	}
+	return parseKernelVersion(string(data)), nil
 }
 
 // parseKernelVersion finds the version in a line such as
