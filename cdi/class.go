@@ -84,8 +84,9 @@ var classes = []class{
 	{
 		name: "tegra", what: "the integrated GPU of a Jetson",
 		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, hides: true,
-		csv:  "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
-		load: "this is not a Jetson, or JetPack is not installed",
+		binds: []from{{"/etc/nv_tegra_release", nil}}, // by it programs tell which Jetson this is
+		csv:   "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
+		load:  "this is not a Jetson, or JetPack is not installed",
 	},
 }
 
@@ -121,22 +122,24 @@ func BuildClass(kind string, name config.Class, node host.Root) (*specs.Spec, er
 	if len(nodes) == 0 {
 		return nil, &AbsentError{name, fmt.Sprintf("looking for %s: there is no %s (%s)", c.what, strings.Join(c.nodes, " and no "), c.load)}
 	}
+	var parts Parts
+	if c.csv != "" {
+		var more []Node
+		if more, parts, err = readCSVs(node, c.csv); err != nil {
+			return nil, fmt.Errorf("looking for %s: %w", c.what, err)
+		}
+		nodes = distinct(append(nodes, more...))
+	}
 	binds, err := c.findBinds(node)
 	if err != nil {
 		return nil, fmt.Errorf("looking for what goes with %s: %w", c.what, err)
 	}
-	if c.csv != "" {
-		more, files, err := readCSVs(node, c.csv)
-		if err != nil {
-			return nil, fmt.Errorf("looking for %s: %w", c.what, err)
-		}
-		nodes, binds = distinct(append(nodes, more...)), append(binds, files...)
-	}
-	return finish(c.spec(kind, nodes, binds))
+	parts.Binds = append(parts.Binds, binds...)
+	return finish(c.spec(kind, nodes, parts))
 }
 
-func (c class) spec(kind string, nodes []Node, binds []Bind) *specs.Spec {
-	spec := &specs.Spec{Kind: kind, ContainerEdits: specs.ContainerEdits{Mounts: mounts(Parts{Binds: binds})}}
+func (c class) spec(kind string, nodes []Node, parts Parts) *specs.Spec {
+	spec := &specs.Spec{Kind: kind, ContainerEdits: specs.ContainerEdits{Mounts: mounts(parts)}}
 	if c.hides {
 		spec.ContainerEdits.Env = []string{hideGPUs}
 	}

@@ -48,6 +48,7 @@ func mountsOf(spec *specs.Spec) string {
 }
 
 func TestClasses(t *testing.T) {
+	const cuda = "/" + libDir + "tegra/libcuda.so.1.1"
 	for class, tc := range map[config.Class]struct {
 		fill            func(t *testing.T, n node)
 		devices, mounts string
@@ -106,19 +107,25 @@ func TestClasses(t *testing.T) {
 			fill: func(t *testing.T, n node) {
 				n.device(t, "dev/nvhost-ctrl-gpu", 240, 1)
 				n.device(t, "dev/nvmap", 10, 100)
-				n.write(t, "opt/tegra/libcuda.so.1.1", "")
-				n.write(t, "opt/tegra/gadget/x", "")
-				if err := os.Symlink("libcuda.so.1.1", n.path("opt/tegra/libcuda.so")); err != nil {
+				n.library(t, "tegra/libcuda.so.1.1", "libcuda.so.1")
+				n.write(t, libDir+"tegra/libscript.so", "INPUT(libcuda.so.1)\n")
+				n.write(t, "opt/gadget/x", "")
+				n.write(t, "etc/nv_tegra_release", "# R36\n")
+				if err := os.Symlink("libcuda.so.1.1", n.path(libDir+"tegra/libcuda.so")); err != nil {
 					t.Fatal(err)
 				}
 				n.write(t, "etc/nvidia-container-runtime/host-files-for-container.d/devices.csv", "dev, /dev/nvmap\ndev, /dev/nvhost-*\ndev, /dev/absent\n")
 				n.write(t, "etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv",
-					"# libraries\n\nlib, /opt/tegra/libcuda.so.*\nsym, /opt/tegra/libcuda.so\ndir, /opt/tegra/gadget\nlib, /opt/tegra/absent.so\n")
+					"# libraries\n\nlib, /"+libDir+"tegra/libcuda.so.*\nsym, /"+libDir+"tegra/libcuda.so\nlib, /"+libDir+"tegra/libscript.so\ndir, /opt/gadget\nlib, /opt/absent.so\n")
 			},
 			devices: "all /dev/nvhost-ctrl-gpu /dev/nvmap",
-			mounts: "/opt/tegra/gadget /opt/tegra/gadget; /opt/tegra/libcuda.so.1.1 /opt/tegra/libcuda.so; /opt/tegra/libcuda.so.1.1 /opt/tegra/libcuda.so.1.1; " +
-				"/opt/tegra/libcuda.so.1.1 /usr/lib/x86_64-linux-gnu/libcuda.so; /opt/tegra/libcuda.so.1.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1.1; " +
-				"/opt/tegra/libcuda.so.1.1 /usr/lib64/libcuda.so; /opt/tegra/libcuda.so.1.1 /usr/lib64/libcuda.so.1.1",
+			mounts: "/etc/nv_tegra_release /etc/nv_tegra_release; /opt/gadget /opt/gadget; " +
+				strings.Join([]string{
+					cuda + " /" + libDir + "libcuda.so", cuda + " /" + libDir + "libcuda.so.1", cuda + " /" + libDir + "libcuda.so.1.1",
+					cuda + " /" + libDir + "tegra/libcuda.so", cuda + " /" + libDir + "tegra/libcuda.so.1.1",
+					"/" + libDir + "tegra/libscript.so /" + libDir + "tegra/libscript.so",
+					cuda + " /usr/lib64/libcuda.so", cuda + " /usr/lib64/libcuda.so.1", cuda + " /usr/lib64/libcuda.so.1.1",
+				}, "; "),
 			env: true,
 		},
 	} {

@@ -112,7 +112,7 @@ func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features
 		if strings.HasPrefix(name, cryptography) && !driver.Confidential {
 			continue
 		}
-		library, err := readLibrary(root, path.Join(root.LibraryDir, name))
+		library, err := readLibrary(root.Root, path.Join(root.LibraryDir, name))
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,7 @@ func has(libraries []Library, soname string) bool {
 	return slices.ContainsFunc(libraries, func(l Library) bool { return l.SONAME == soname })
 }
 
-func readLibrary(root host.DriverRoot, name string) (Library, error) {
+func readLibrary(root host.Root, name string) (Library, error) {
 	resolved, err := root.Resolve(name)
 	if err != nil {
 		return Library{}, err

@@ -3,6 +3,7 @@ package cdi
 import (
 	"bufio"
 	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"path"
@@ -15,54 +16,67 @@ import (
 // readCSVs reads the files in which JetPack lists what a container needs of the
 // integrated GPU's driver. What they list and the host has not is left out:
 // they are of all Jetsons at once.
-func readCSVs(node host.Root, pattern string) ([]Node, []Bind, error) {
+func readCSVs(node host.Root, pattern string) ([]Node, Parts, error) {
 	files, err := node.Glob(pattern)
 	if err != nil {
-		return nil, nil, err
+		return nil, Parts{}, err
 	}
 	if len(files) == 0 {
-		return nil, nil, fmt.Errorf("there is no %s: install nvidia-l4t-core and nvidia-l4t-cuda", pattern)
+		return nil, Parts{}, fmt.Errorf("there is no %s: install nvidia-l4t-core and nvidia-l4t-cuda", pattern)
 	}
 	var nodes []Node
-	var binds []Bind
+	var parts Parts
 	for _, file := range files {
 		data, err := node.ReadFile(file)
 		if err != nil {
-			return nil, nil, err
+			return nil, Parts{}, err
 		}
 		listed, err := parseCSV(data)
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading %s: %w", file, err)
+			return nil, Parts{}, fmt.Errorf("reading %s: %w", file, err)
 		}
 		for _, l := range listed {
 			if l.node {
 				found, err := findNodes(node, []string{l.path})
 				if err != nil {
-					return nil, nil, err
+					return nil, Parts{}, err
 				}
 				nodes = append(nodes, found...)
 				continue
 			}
-			found, err := listedBinds(node, l.path)
-			if err != nil {
-				return nil, nil, err
+			if err := parts.addListed(node, l.path); err != nil {
+				return nil, Parts{}, err
 			}
-			binds = append(binds, found...)
 		}
 	}
-	slices.SortFunc(binds, func(a, b Bind) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
-	return nodes, slices.CompactFunc(binds, func(a, b Bind) bool { return a.ContainerPath == b.ContainerPath }), nil
+	return nodes, parts, nil
 }
 
-// listedBinds mounts what is listed where it is, and libraries where loaders
-// look for them, too: theirs is a directory of their own.
-func listedBinds(node host.Root, name string) ([]Bind, error) {
+// addListed adds what is listed where it is, and libraries where loaders look for them, too:
+// theirs is a directory of their own, and of the links to libcuda.so.1.1 that programs are
+// linked against JetPack lists none.
+func (p *Parts) addListed(node host.Root, name string) error {
 	binds, err := bindsOf(node, from{path: name})
-	if err != nil || !strings.Contains(path.Base(name), ".so") {
-		return binds, err
+	if err != nil {
+		return err
 	}
-	libraries, err := bindsOf(node, from{path: name, at: loaderDirs(hostMachine)})
-	return append(binds, libraries...), err
+	p.Binds = append(p.Binds, binds...)
+	for _, b := range binds {
+		base := path.Base(b.ContainerPath)
+		if !strings.Contains(base, ".so") {
+			continue
+		}
+		library, err := readLibrary(node, b.ContainerPath)
+		if format := new(elf.FormatError); errors.As(err, &format) {
+			continue // a linker's script, or a file that tells of a library
+		}
+		if err != nil {
+			return err
+		}
+		library.Also = []string{base}
+		p.Libraries = append(p.Libraries, library)
+	}
+	return nil
 }
 
 // listedFile is a line of such a file.
