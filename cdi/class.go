@@ -26,6 +26,10 @@ type class struct {
 	// name; empty when the devices are of use only together.
 	each string
 
+	// only is the index of the one device that there can be; empty when they are not GPUs,
+	// or several.
+	only string
+
 	// with is the device that the agent gives along with GPUs if it is told to;
 	// empty for a class that no program of a pod with GPUs needs.
 	with string
@@ -83,7 +87,7 @@ var classes = []class{
 	},
 	{
 		name: "tegra", what: "the integrated GPU of a Jetson",
-		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, hides: true,
+		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, only: "0", hides: true,
 		binds: []from{{"/etc/nv_tegra_release", nil}}, // by it programs tell which Jetson this is
 		csv:   "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
 		load:  "this is not a Jetson, or JetPack is not installed",
@@ -147,6 +151,9 @@ func (c class) spec(kind string, nodes []Node, parts Parts) *specs.Spec {
 		if name, single := strings.CutPrefix(path.Base(n.Path), c.each); single && c.each != "" {
 			spec.Devices = append(spec.Devices, device(name, []Node{n}))
 		}
+	}
+	if c.only != "" {
+		spec.Devices = append(spec.Devices, device(c.only, nodes))
 	}
 	spec.Devices = append(spec.Devices, device(AllDevices, nodes))
 	return spec

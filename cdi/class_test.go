@@ -118,7 +118,7 @@ func TestClasses(t *testing.T) {
 				n.write(t, "etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv",
 					"# libraries\n\nlib, /"+libDir+"tegra/libcuda.so.*\nsym, /"+libDir+"tegra/libcuda.so\nlib, /"+libDir+"tegra/libscript.so\ndir, /opt/gadget\nlib, /opt/absent.so\n")
 			},
-			devices: "all /dev/nvhost-ctrl-gpu /dev/nvmap",
+			devices: "0 /dev/nvhost-ctrl-gpu /dev/nvmap; all /dev/nvhost-ctrl-gpu /dev/nvmap",
 			mounts: "/etc/nv_tegra_release /etc/nv_tegra_release; /opt/gadget /opt/gadget; " +
 				strings.Join([]string{
 					cuda + " /" + libDir + "libcuda.so", cuda + " /" + libDir + "libcuda.so.1", cuda + " /" + libDir + "libcuda.so.1.1",

@@ -59,6 +59,9 @@ func TestTheDocumentedClassesAreTheTable(t *testing.T) {
 		if c.each != "" {
 			each = "by the number after `" + c.each + "`"
 		}
+		if c.only != "" {
+			each = code(c.only)
+		}
 		if c.with != "" {
 			given = code(WithGPUs(c.name))
 		}
