@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/test/box"
@@ -75,25 +74,10 @@ func TestNothingIsMissing(t *testing.T) {
 // The classes besides GPUs, by the name that NVIDIA's library has for them.
 func TestNothingIsMissingOfOtherClasses(t *testing.T) {
 	m := startMachine(t, buildPrograms(t), simdriver.GTX1060x2())
-	for _, name := range []string{
-		"nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv", "nvidia-nvswitchctl", "nvidia-nvswitch0",
-		"nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels/channel1",
-	} {
-		if err := os.MkdirAll(filepath.Dir(m.Path("/dev/"+name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Mknod(m.Path("/dev/"+name), unix.S_IFCHR|0o666, int(unix.Mkdev(238, uint32(len(name))))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"/run/udev/data/x", "/etc/cufile.json"} {
-		if err := os.MkdirAll(filepath.Dir(m.Path(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(m.Path(name), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	m.nodes(t, "nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv", "nvidia-nvswitchctl", "nvidia-nvswitch0",
+		"nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels/channel1")
+	m.write(t, "/run/udev/data/x", "")
+	m.write(t, "/etc/cufile.json", "")
 	for theirs, ours := range map[string]string{
 		"gds": "gds", "mofed": "rdma", "gdrcopy": "gdrcopy", "nvswitch": "nvswitch", "imex": "imex-channel",
 	} {
@@ -240,6 +224,16 @@ type machine struct {
 
 func startMachine(t *testing.T, programs string, profile simdriver.Profile) machine {
 	t.Helper()
+	m := startBare(t, programs)
+	if _, err := simdriver.Install(m.Path("/"), profile); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// startBare is a machine without any driver.
+func startBare(t *testing.T, programs string) machine {
+	t.Helper()
 	b, err := box.Start(t.Context(), box.Config{
 		Dir: filepath.Join(t.TempDir(), "box"), Simulated: true, Binds: map[string]string{programs: "/opt/programs"},
 	})
@@ -251,9 +245,6 @@ func startMachine(t *testing.T, programs string, profile simdriver.Profile) mach
 			t.Error(err)
 		}
 	})
-	if _, err := simdriver.Install(b.Path("/"), profile); err != nil {
-		t.Fatal(err)
-	}
 	return machine{b, "/opt/programs"}
 }
 

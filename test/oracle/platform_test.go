@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpucdi/gpucdi/test/box"
 )
 
 // A Jetson tells of its GPU by files in which JetPack lists what containers need of the driver.
@@ -63,21 +61,6 @@ func TestNothingIsMissingOnWSL2(t *testing.T) {
 	}
 
 	m.compare(t, "wsl", "wsl")
-}
-
-// startBare is a machine without any driver.
-func startBare(t *testing.T, programs string) machine {
-	t.Helper()
-	b, err := box.Start(t.Context(), box.Config{Dir: filepath.Join(t.TempDir(), "box"), Binds: map[string]string{programs: "/opt/programs"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return machine{b, "/opt/programs"}
 }
 
 // compare wants all that theirs finds in a mode in our class. Ours may have more: it does not
