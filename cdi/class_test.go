@@ -121,10 +121,10 @@ func TestClasses(t *testing.T) {
 			devices: "0 /dev/nvhost-ctrl-gpu /dev/nvmap; all /dev/nvhost-ctrl-gpu /dev/nvmap",
 			mounts: "/etc/nv_tegra_release /etc/nv_tegra_release; /opt/gadget /opt/gadget; " +
 				strings.Join([]string{
-					cuda + " /" + libDir + "libcuda.so", cuda + " /" + libDir + "libcuda.so.1", cuda + " /" + libDir + "libcuda.so.1.1",
+					cuda + " /" + libDir + "libcuda.so", cuda + " /" + libDir + "libcuda.so.1",
 					cuda + " /" + libDir + "tegra/libcuda.so", cuda + " /" + libDir + "tegra/libcuda.so.1.1",
 					"/" + libDir + "tegra/libscript.so /" + libDir + "tegra/libscript.so",
-					cuda + " /usr/lib64/libcuda.so", cuda + " /usr/lib64/libcuda.so.1", cuda + " /usr/lib64/libcuda.so.1.1",
+					cuda + " /usr/lib64/libcuda.so", cuda + " /usr/lib64/libcuda.so.1",
 				}, "; "),
 			env: true,
 		},

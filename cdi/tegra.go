@@ -73,7 +73,9 @@ func (p *Parts) addListed(node host.Root, name string) error {
 		if err != nil {
 			return err
 		}
-		library.Also = []string{base}
+		if strings.HasSuffix(base, ".so") { // programs open it by hand
+			library.Also = []string{base}
+		}
 		p.Libraries = append(p.Libraries, library)
 	}
 	return nil
