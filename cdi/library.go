@@ -72,7 +72,7 @@ const cryptography = "libnvidia-pkcs11"
 // alsoNamed are the names besides its SONAME that programs open a library by.
 var alsoNamed = []struct {
 	feature      config.Feature
-	soname, name string
+	soname, name string // the SONAME may be a pattern
 	why          string
 }{
 	{config.Compute, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
@@ -83,6 +83,7 @@ var alsoNamed = []struct {
 	{config.Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "where libvdpau looks for its backends"},
 	{config.Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "where libgbm looks for its backends"},
 	{config.Graphics, "libGLX_nvidia.so.0", "libGLX_indirect.so.0", "what GLVND opens for a server whose vendor it does not know"},
+	{config.Graphics, "libnvidia-vulkan-producer.so.*", "libnvidia-vulkan-producer.so", "Vulkan on Wayland opens it so, before version 550"},
 }
 
 // needed are the libraries without which a feature is not there at all.
@@ -182,7 +183,7 @@ func usesOf(name string) config.Features {
 
 func otherNames(soname string, features config.Features) (names []string) {
 	for _, also := range alsoNamed {
-		if also.soname == soname && features.Any(also.feature) && !slices.Contains(names, also.name) {
+		if fits, _ := path.Match(also.soname, soname); fits && features.Any(also.feature) && !slices.Contains(names, also.name) {
 			names = append(names, also.name)
 		}
 	}

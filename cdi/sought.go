@@ -38,6 +38,7 @@ var sought = []struct {
 	{config.Graphics, "nvidia_layers*.json", data, "vulkan/implicit_layer.d", []string{"/usr/share/vulkan/implicit_layer.d"}},
 	{config.Graphics, "nvoptix.bin", data, "nvidia", []string{"/usr/share/nvidia"}},
 
+	{config.Display, "nvidia-xconfig", programs, "", bin},
 	{config.Display, "nvidia_drv.so", modules, "drivers", below(xorgModules, "drivers")},
 	{config.Display, "libglxserver_nvidia.so", modules, "extensions", below(xorgModules, "extensions")},
 	{config.Display, "*nvidia*.conf", data, "X11/xorg.conf.d", []string{"/usr/share/X11/xorg.conf.d"}},

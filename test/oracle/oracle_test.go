@@ -37,7 +37,13 @@ var left = []difference{
 	{"libnvidia-nvvm.so", linkTime},
 	{"libnvidia-ptxjitcompiler.so", linkTime},
 	{"/usr/bin/nvidia-debugdump", "bug reports are made on the host"},
+	{"/usr/bin/nvidia-imex", "a daemon that runs once on a node"},
+	{"/usr/bin/nvidia-imex-ctl", "it controls the daemon"},
 	{"/usr/bin/nvidia-persistenced", "a daemon of the host: how long the driver stays loaded is the host's business"},
+	{"/run/nvidia-persistenced/socket", "it takes commands for how long the driver stays loaded"},
+	{"/run/nvidia-fabricmanager/socket", "it takes commands for the whole machine's fabric"},
+	{"/tmp/nvidia-mps", "of an MPS daemon: pods mount it from where theirs is"},
+	{"/etc/vulkan/icd.d/nvidia_layers.json", "no loader of Vulkan looks for layers there"},
 	{"/lib/firmware/nvidia/*/gsp*.bin", "the kernel loads the firmware, on the host"},
 	{"libnvidia-gtk3.so.*", "of nvidia-settings, which sets up the host's screens"},
 	{"libnvidia-pkcs11*.so.*", "CUDA opens it where confidential computing is on; there ours has it"},
@@ -58,6 +64,7 @@ func TestNothingIsMissing(t *testing.T) {
 	} {
 		t.Run(profile.Name, func(t *testing.T) {
 			m := startMachine(t, programs, profile)
+			m.furnish(t)
 			theirs := m.spec(t, "nvcdi", "nvml")
 			ours := m.spec(t, "gpucdi", "generate", "--format", "json", "--features", everything)
 			compareFiles(t, theirs, ours, used)
@@ -68,6 +75,24 @@ func TestNothingIsMissing(t *testing.T) {
 		if !used[d.pattern] {
 			t.Errorf("%s is listed, and is no difference", d.pattern)
 		}
+	}
+}
+
+// furnish adds what theirs looks for and the simulated driver has not: what comes with other
+// versions and packages, and with NVIDIA's daemons.
+func (m machine) furnish(t *testing.T) {
+	t.Helper()
+	libs := "/" + simdriver.LibraryDir
+	version := m.Driver.State().Version
+	m.library(t, libs+"/libnvidia-vulkan-producer.so."+version, "libnvidia-vulkan-producer.so."+version)
+	m.library(t, libs+"/libnvidia-nscq.so."+version, "libnvidia-nscq.so.2")
+	for _, name := range []string{
+		"/usr/bin/nvidia-imex", "/usr/bin/nvidia-imex-ctl",
+		"/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", "/usr/share/vulkan/icd.d/nvidia_layers.json",
+		"/usr/share/X11/xorg.conf.d/10-nvidia.conf",
+		"/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps",
+	} {
+		m.write(t, name, "{}")
 	}
 }
 
@@ -220,14 +245,17 @@ func isListed(differences []difference, containerPath string, used map[string]bo
 type machine struct {
 	*box.Box
 	programs string
+	Driver   *simdriver.Driver // nil: none
 }
 
 func startMachine(t *testing.T, programs string, profile simdriver.Profile) machine {
 	t.Helper()
 	m := startBare(t, programs)
-	if _, err := simdriver.Install(m.Path("/"), profile); err != nil {
+	driver, err := simdriver.Install(m.Path("/"), profile)
+	if err != nil {
 		t.Fatal(err)
 	}
+	m.Driver = driver
 	return m
 }
 
@@ -245,7 +273,7 @@ func startBare(t *testing.T, programs string) machine {
 			t.Error(err)
 		}
 	})
-	return machine{b, "/opt/programs"}
+	return machine{Box: b, programs: "/opt/programs"}
 }
 
 // spec is what a program prints.

@@ -102,7 +102,7 @@ func icd(library string) string {
 const xorgModules = "usr/lib/xorg/modules"
 
 var (
-	programs  = []string{"nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
+	programs  = []string{"nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-xconfig"}
 	firmwares = []string{"gsp_ga10x.bin", "gsp_tu10x.bin"}
 )
 
