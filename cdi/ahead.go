@@ -10,7 +10,6 @@ import (
 
 // Files are what a driver has for containers, whichever GPUs they get.
 type Files struct {
-	nvml      string // the node's path
 	driver    gpu.Driver
 	libraries []Library
 	binds     []Bind
@@ -20,7 +19,7 @@ type Files struct {
 func findFiles(root host.DriverRoot, driver gpu.Driver, features config.Features) Files {
 	libs, errLibs := libraries(root, driver, features)
 	binds, errBinds := findSought(root, features)
-	return Files{root.NodePath(root.NVML), driver, libs, binds, errors.Join(errLibs, errBinds)}
+	return Files{driver, libs, binds, errors.Join(errLibs, errBinds)}
 }
 
 // LookAhead finds the files of the driver that the node's kernel has loaded, which takes
@@ -35,7 +34,6 @@ func LookAhead(node host.Root, root host.DriverRoot, features config.Features) F
 }
 
 // of says whether they are the files of that driver.
-func (f Files) of(root host.DriverRoot, driver gpu.Driver) bool {
-	return f.nvml == root.NodePath(root.NVML) &&
-		f.driver.Version == driver.Version && f.driver.Confidential == driver.Confidential
+func (f Files) of(driver gpu.Driver) bool {
+	return f.driver.Version == driver.Version && f.driver.Confidential == driver.Confidential
 }

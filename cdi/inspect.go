@@ -28,9 +28,10 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	return findFiles(driver, inv.Driver, features).Inspect(node, driver, inv, features)
 }
 
-// Inspect is as the function, for files that were looked at ahead for the same features.
+// Inspect is as the function, for files that were looked at ahead in the same root for the
+// same features.
 func (f Files) Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
-	if !f.of(driver, inv.Driver) {
+	if !f.of(inv.Driver) {
 		f = findFiles(driver, inv.Driver, features)
 	}
 	errKernel := checkKernel(node, inv.Driver.Version)

@@ -107,7 +107,7 @@ func (e *examination) answers(ctx context.Context) []Finding {
 	if e.driver == nil {
 		return skip(link, "there is no library to ask")
 	}
-	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker})
+	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker}, nil)
 	if reading.Err != nil {
 		return fail(link, reading.Err.Error(), "")
 	}

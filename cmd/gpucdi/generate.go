@@ -129,13 +129,12 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, config.Class(g.class), g.node())
 	}
-	ahead := make(chan cdi.Files, 1)
-	go func() { ahead <- g.lookAhead() }()
-	reading, err := g.read(ctx)
+	var ahead cdi.Files
+	reading, err := g.read(ctx, func(root host.DriverRoot) { ahead = cdi.LookAhead(g.node(), root, g.chosen()) })
 	if err != nil {
 		return nil, err
 	}
-	parts, err := (<-ahead).Inspect(g.node(), reading.Driver, reading.Inventory, g.chosen())
+	parts, err := ahead.Inspect(g.node(), reading.Driver, reading.Inventory, g.chosen())
 	if err != nil {
 		return nil, err
 	}
@@ -170,16 +169,6 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 		names[i] = cdi.Name(name)
 	}
 	return cdi.Build(g.kind, healthy, parts, names)
-}
-
-// lookAhead finds the driver's files while the driver is asked for its GPUs. Whatever keeps
-// it from that keeps Inspect, too, which says so.
-func (g *generateFlags) lookAhead() cdi.Files {
-	root, err := host.FindDriver(g.node(), g.driverRoot, g.library)
-	if err != nil {
-		return cdi.Files{}
-	}
-	return cdi.LookAhead(g.node(), root, g.chosen())
 }
 
 func (g *generateFlags) write(stdout io.Writer, spec *specs.Spec) error {

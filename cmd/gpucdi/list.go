@@ -26,7 +26,7 @@ func newListCommand() *cobra.Command {
 			if format != "table" && format != "json" {
 				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
 			}
-			reading, err := where.read(cmd.Context())
+			reading, err := where.read(cmd.Context(), nil)
 			if err != nil {
 				return err
 			}

@@ -26,13 +26,13 @@ func (l *look) register(flags *pflag.FlagSet) {
 
 func (l *look) node() host.Root { return host.NewRoot(string(l.hostRoot)) }
 
-// read finds the driver and reads its GPUs once.
-func (l *look) read(ctx context.Context) (driver.Reading, error) {
+// read finds the driver and reads its GPUs once; see driver.Read.
+func (l *look) read(ctx context.Context, meanwhile func(host.DriverRoot)) (driver.Reading, error) {
 	worker, err := findWorker()
 	if err != nil {
 		return driver.Reading{}, err
 	}
-	reading := driver.Read(ctx, driver.Config{Node: l.node(), DriverRoot: l.driverRoot, Library: l.library, Worker: worker})
+	reading := driver.Read(ctx, driver.Config{Node: l.node(), DriverRoot: l.driverRoot, Library: l.library, Worker: worker}, meanwhile)
 	return reading, reading.Err
 }
 

@@ -39,6 +39,8 @@ type source struct {
 	reload <-chan Config
 	yield  func(Report)
 
+	meanwhile func(host.DriverRoot) // nil: nothing; see Read
+
 	latest  *gpu.Inventory // as last told, the doubted GPUs included
 	doubted map[int]string // why, by the index of a GPU that held a call up
 }
@@ -49,14 +51,19 @@ type source struct {
 // reload delivers a config, which it uses from then on. It never waits for a
 // call into the driver.
 func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
-	s := &source{cfg: cfg, reload: reload, yield: yield, doubted: map[int]string{}}
+	s := source{cfg: cfg, reload: reload, yield: yield}
+	s.run(ctx)
+}
+
+func (s *source) run(ctx context.Context) {
+	s.doubted = map[int]string{}
 	for ctx.Err() == nil {
 		if err := s.follow(ctx); err == nil {
 			continue
 		}
 		select {
 		case <-ctx.Done():
-		case s.cfg = <-reload:
+		case s.cfg = <-s.reload:
 			s.doubted = map[int]string{}
 		case <-time.After(jitter(s.cfg.Interval)):
 		}
@@ -79,6 +86,9 @@ func (s *source) follow(ctx context.Context) error {
 	if err != nil {
 		s.yield(Reading{Err: err})
 		return err
+	}
+	if s.meanwhile != nil {
+		s.meanwhile(root)
 	}
 	if err = s.hear(ctx, root, p); err != nil && ctx.Err() == nil {
 		s.yield(Reading{Err: err})

@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"bytes"
+	"io"
 	"path"
 
 	"github.com/gpucdi/gpucdi/gpu"
@@ -24,9 +25,15 @@ const (
 )
 
 // readVGPU finds out whether the GPU is a virtual one. Who has too few rights is
-// shown only the beginning of the configuration space, and finds none.
+// shown only the beginning of the configuration space, and finds none. What comes after
+// it in the file is left alone: the kernel asks the device for each four bytes.
 func (s session) readVGPU(g *gpu.GPU) {
-	config, err := s.node.ReadFile(path.Join("/sys/bus/pci/devices", g.PCIBusID, "config"))
+	file, err := s.node.Open(path.Join("/sys/bus/pci/devices", g.PCIBusID, "config"))
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	config, err := io.ReadAll(io.LimitReader(file, pciConfigSize))
 	if err == nil {
 		g.VGPU = vgpu(config)
 	}
