@@ -57,7 +57,7 @@ func run(ctx context.Context) (err error) {
 		{fmt.Sprintf("%d of each call, 16 GPUs", fewTurns*turn), b.sixteen},
 		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes},
 		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live},
-		{fmt.Sprintf("generating %d specs", 3*generateCount), b.generates},
+		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generates},
 		{fmt.Sprintf("starting %d containers", 4*containerCount), b.containers},
 	} {
 		if err := stage(s.name, func() error { return s.do(ctx) }); err != nil {
