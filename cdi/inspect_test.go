@@ -149,6 +149,31 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
+// Distributions keep the X server's modules in different places; in containers they are in the
+// server's own.
+func TestModulesOfTheXServer(t *testing.T) {
+	for dir, module := range map[string]string{
+		"usr/lib/xorg/modules/drivers/":   "nvidia_drv.so",
+		"usr/lib64/xorg/modules/drivers/": "nvidia_drv.so",
+		libDir + "nvidia/xorg/":           "nvidia_drv.so",          // Ubuntu
+		"usr/lib/nvidia/":                 "libglxserver_nvidia.so", // Debian
+	} {
+		n := newNode(t)
+		n.remove(t, "usr/lib/xorg/modules/drivers/nvidia_drv.so")
+		n.write(t, dir+module, "")
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{config.Display})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := map[string]string{"nvidia_drv.so": "drivers/", "libglxserver_nvidia.so": "extensions/"}[module]
+		for _, modules := range []string{"/usr/lib/xorg/modules/", "/usr/lib64/xorg/modules/"} {
+			if want := (cdi.Bind{NodePath: "/" + dir + module, ContainerPath: modules + kind + module}); !slices.Contains(parts.Binds, want) {
+				t.Errorf("%v, want %v among them", parts.Binds, want)
+			}
+		}
+	}
+}
+
 // The names besides SONAMEs come with the features whose programs open them.
 func TestNamesBesidesTheSONAME(t *testing.T) {
 	n := newNode(t)
