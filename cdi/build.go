@@ -177,6 +177,9 @@ func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 	if takeNewerCUDA(inv, parts) {
 		args = append(args, "--driver-version="+inv.Driver.Version)
 	}
+	if has(parts.Libraries, "libEGL_nvidia.so.0") {
+		args = append(args, "--graphics")
+	}
 	for _, l := range parts.Libraries {
 		for _, name := range append([]string{l.SONAME}, l.Also...) {
 			if path.Base(name) == name { // the cache is asked for nothing else

@@ -169,6 +169,21 @@ func TestBuildWithHook(t *testing.T) {
 	}
 }
 
+func TestTheHookIsToldOfGraphics(t *testing.T) {
+	for soname, want := range map[string]bool{"libEGL_nvidia.so.0": true, "libnvcuvid.so.1": false} {
+		p := parts()
+		p.Hook = "/opt/gpucdi/gpucdi-hook"
+		p.Libraries = append(p.Libraries, cdi.Library{NodePath: "/" + libDir + soname, SONAME: soname})
+		spec, err := cdi.Build(cdi.AgentKind, inventory, p, []cdi.Name{cdi.ByUUID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(spec.ContainerEdits.Hooks[0].Args, "--graphics"); got != want {
+			t.Errorf("with %s: %t, want %t", soname, got, want)
+		}
+	}
+}
+
 // CUDA's forward-compatibility libraries refuse GPUs that are not meant for data centers.
 func TestTheHookLeavesNewerCUDAToGPUsThatTakeIt(t *testing.T) {
 	inv := *inventory

@@ -61,7 +61,7 @@ func replace(dir *os.File, name string, data []byte) error {
 	temporary := "." + name + "." + rand.Text()
 	fd, err := unix.Openat(int(dir.Fd()), temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
-		return &os.PathError{Op: "create", Path: path.Join("/", etcDir, temporary), Err: err}
+		return &os.PathError{Op: "create", Path: path.Join("/", dir.Name(), temporary), Err: err}
 	}
 	file := os.NewFile(uintptr(fd), temporary)
 	_, err = file.Write(data)

@@ -1,9 +1,9 @@
 // Command gpucdi-hook is an OCI createContainer hook for images whose loader does not come upon the
 // driver by itself: it adds the libraries in its arguments, which are paths in the container, to the
 // container's /etc/ld.so.cache, or those of the image's own CUDA that are newer and work on the
-// driver, and their directories to those that musl searches. That is all that it does. It runs
-// nothing, takes nothing from its environment, and changes those two files; docs/decisions/0007 says
-// what bounds it.
+// driver, and their directories to those that musl searches. To the driver's libraries for graphics
+// it tells which GPUs are the container's. That is all that it does. It runs nothing, takes nothing
+// from its environment, and changes those three files; docs/decisions/0007 says what bounds it.
 package main
 
 import (
@@ -45,21 +45,23 @@ func run(args []string, state io.Reader, stderr io.Writer) int {
 }
 
 func hook(args []string, state io.Reader) error {
-	driver, libraries, err := parseArgs(args)
+	asked, err := parseArgs(args)
 	if err != nil {
 		return err
 	}
-	dir, err := rootDir(state)
+	dir, devices, err := readContainer(state)
 	if err != nil {
 		return fmt.Errorf("reading where the container's root file system is: %w", err)
 	}
+	unix.Umask(0o022) // the runtime's may keep others than root from what is made here
 	root, err := openRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	if driver != nil {
-		libraries = prefer(compatLibraries(root, driver), libraries)
+	libraries := asked.libraries
+	if asked.driver != nil {
+		libraries = prefer(compatLibraries(root, asked.driver), libraries)
 	}
 	etc, err := openBelow(root, etcDir, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) {
@@ -75,25 +77,38 @@ func hook(args []string, state io.Reader) error {
 	if err := addToMuslList(root, etc, libraries); err != nil {
 		return fmt.Errorf("adding to its /%s/%s: %w", etcDir, muslList, err)
 	}
+	if !asked.graphics {
+		return nil
+	}
+	if err := addProfile(etc, devices); err != nil {
+		return fmt.Errorf("making its /%s/nvidia/%s/%s: %w", etcDir, profileDir, profileName, err)
+	}
 	return nil
 }
 
-// parseArgs returns the driver's version, which is nil where the image's own CUDA is not to be
-// looked at, and the driver's libraries.
-func parseArgs(args []string) (driver version, libraries []string, err error) {
+// asks is what the spec asks of the hook.
+type asks struct {
+	libraries []string // the driver's
+	driver    version  // nil: the image's own CUDA is not to be looked at
+	graphics  bool     // libraries has those for graphics
+}
+
+func parseArgs(args []string) (asks, error) {
+	var asked asks
 	flags := flag.NewFlagSet("gpucdi-hook", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	flags.BoolVar(&asked.graphics, "graphics", false, "")
 	flags.Func("driver-version", "", func(text string) (err error) {
-		driver, err = parseVersion(text)
+		asked.driver, err = parseVersion(text)
 		return err
 	})
 	if err := flags.Parse(args); err != nil {
-		return nil, nil, err
+		return asks{}, err
 	}
-	if flags.NArg() == 0 {
-		return nil, nil, errors.New("no libraries are given")
+	if asked.libraries = flags.Args(); len(asked.libraries) == 0 {
+		return asks{}, errors.New("no libraries are given")
 	}
-	return driver, flags.Args(), nil
+	return asked, nil
 }
 
 // prefer returns libraries, with those others that have no such name.
@@ -106,30 +121,34 @@ func prefer(libraries, others []string) []string {
 	return libraries
 }
 
-// rootDir returns the container's root file system as the host sees it. The OCI state does not
-// say it, but where the container's config is (runtime-spec, runtime.md, State).
-func rootDir(state io.Reader) (string, error) {
+// readContainer returns the container's root file system as the host sees it, and its devices. The
+// OCI state does not say them, but where the container's config is (runtime-spec, runtime.md, State).
+func readContainer(state io.Reader) (root string, devices []specs.LinuxDevice, err error) {
 	var s specs.State
 	if err := json.NewDecoder(io.LimitReader(state, maxState)).Decode(&s); err != nil {
-		return "", fmt.Errorf("reading the OCI state: %w", err)
+		return "", nil, fmt.Errorf("reading the OCI state: %w", err)
 	}
 	if !filepath.IsAbs(s.Bundle) {
-		return "", fmt.Errorf("the OCI state has the bundle %q, want an absolute path", s.Bundle)
+		return "", nil, fmt.Errorf("the OCI state has the bundle %q, want an absolute path", s.Bundle)
 	}
 	file, err := os.Open(filepath.Join(s.Bundle, "config.json"))
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer file.Close()
 	var config specs.Spec
 	if err := json.NewDecoder(io.LimitReader(file, maxState)).Decode(&config); err != nil {
-		return "", fmt.Errorf("reading %s: %w", file.Name(), err)
+		return "", nil, fmt.Errorf("reading %s: %w", file.Name(), err)
 	}
 	if config.Root == nil || config.Root.Path == "" {
-		return "", fmt.Errorf("%s names no root file system", file.Name())
+		return "", nil, fmt.Errorf("%s names no root file system", file.Name())
 	}
-	if filepath.IsAbs(config.Root.Path) {
-		return config.Root.Path, nil
+	if config.Linux != nil {
+		devices = config.Linux.Devices
 	}
-	return filepath.Join(s.Bundle, config.Root.Path), nil
+	root = config.Root.Path
+	if !filepath.IsAbs(root) {
+		root = filepath.Join(s.Bundle, root)
+	}
+	return root, devices, nil
 }

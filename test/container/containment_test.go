@@ -69,6 +69,8 @@ var attacks = []attack{
 		image: debian(link("/etc/ld.so.conf.d/000-host.conf", victim+"/file"))},
 	{name: "`/etc/ld-musl-x86_64.path` is a link to a file of the host, beside musl", advisories: "CVE-2024-0134, CVE-2025-23267",
 		image: debian(shell(`touch lib/ld-musl-x86_64.so.1; ln -s "$1" etc/ld-musl-x86_64.path`, victim+"/file"))},
+	{name: "`/etc/nvidia` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2024-0134",
+		image: debian(link("/etc/nvidia", victim))},
 	{name: "`/etc/ld.so.cache` is a pipe", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
 	{name: "`/etc/ld.so.cache` is a device", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
 	{name: "`/etc/ld.so.cache` has a terabyte", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
@@ -87,6 +89,11 @@ var attacks = []attack{
 		image: debian(swapped("/etc")), races: true},
 	{name: "`/etc/ld.so.cache` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: debian(swapped("/etc/ld.so.cache")), races: true},
+	{name: "`/etc/nvidia` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
+		image: debian(func(t *testing.T, m *container.Machine, b *container.Bundle) {
+			shell("mkdir etc/nvidia")(t, m, b)
+			swapped("/etc/nvidia")(t, m, b)
+		}), races: true},
 }
 
 // rounds is how often a race is run, with each runtime, with and without the hook.
@@ -99,6 +106,7 @@ func TestContainment(t *testing.T) {
 	for _, hook := range []bool{false, true} {
 		if hook {
 			generateWithHook(t, m)
+			generate(t, m, "--hook", hookFile, "--features", "compute,utility,graphics") // all that the hook does
 		} else {
 			generate(t, m)
 		}

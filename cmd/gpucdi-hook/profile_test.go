@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+const profileFile = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
+
+// withDevices gives a bundle's container devices: two GPUs whose minors are not their names'
+// numbers, and others.
+func withDevices(t *testing.T, root string) {
+	t.Helper()
+	config, err := json.Marshal(specs.Spec{Root: &specs.Root{Path: root}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{
+		{Path: "/dev/nvidia0", Major: 195, Minor: 2}, {Path: "/dev/nvidia11", Major: 195, Minor: 5}, {Path: "/dev/nvidia99", Major: 195, Minor: 99},
+		{Path: "/dev/nvidiactl", Major: 195, Minor: 7}, {Path: "/dev/nvidia-uvm", Major: 511, Minor: 0}, {Path: "/dev/null", Major: 1, Minor: 3},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(root), "config.json"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHookTellsGraphicsTheContainersGPUs(t *testing.T) {
+	root, state := bundle(t)
+	withDevices(t, root)
+	for range 2 { // the second time there is one
+		if err := hook([]string{"--graphics", library}, strings.NewReader(state)); err != nil {
+			t.Fatal(err)
+		}
+		const want = `{"profiles":[{"name":"container","settings":["EGLVisibleDGPUDevices",36]}],"rules":[{"pattern":[],"profile":"container"}]}` + "\n"
+		if data, err := os.ReadFile(filepath.Join(root, profileFile)); err != nil || string(data) != want {
+			t.Errorf("%s, %v, want %s", data, err, want)
+		}
+	}
+	for name := profileFile; name != "etc"; name = filepath.Dir(name) {
+		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode().Perm()&0o044 != 0o044 {
+			t.Errorf("not everybody may read %s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
+func TestHookMakesNoProfile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args    []string
+		devices bool
+	}{
+		"without libraries for graphics": {[]string{library}, true},
+		"without GPUs":                   {[]string{"--graphics", library}, false},
+	} {
+		root, state := bundle(t)
+		if tc.devices {
+			withDevices(t, root)
+		}
+		if err := hook(tc.args, strings.NewReader(state)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(root, "etc/nvidia")); !os.IsNotExist(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever the image has in the way, nothing is made elsewhere.
+func TestHookKeepsTheProfileInPlace(t *testing.T) {
+	for _, link := range []string{"etc/nvidia", "etc/nvidia/nvidia-application-profiles-rc.d", profileFile} {
+		for _, target := range []string{"/outside", "../../../outside", "/proc/self/cwd"} {
+			root, state := bundle(t)
+			withDevices(t, root)
+			outside := filepath.Join(filepath.Dir(root), "outside")
+			if err := os.Mkdir(outside, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir(outside)
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
+				t.Fatal(err)
+			}
+			err := hook([]string{"--graphics", library}, strings.NewReader(state))
+			if replaced := link == profileFile; replaced != (err == nil) {
+				t.Errorf("%s is a link to %s: %v", link, target, err)
+			}
+			if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
+				t.Errorf("%s is a link to %s, and the hook leaves %v, %v", link, target, entries, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package container_test
+
+import (
+	"encoding/json"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/container"
+)
+
+// With the hook, the driver's libraries for graphics find out which GPUs are the container's.
+func TestHookTellsGraphicsTheContainersGPUs(t *testing.T) {
+	m := start(t, container.Config{})
+	generateWithHook(t, m)
+	generate(t, m, "--hook", hookFile, "--features", "graphics")
+	gpus := m.Driver.State().GPUs
+	for _, runtime := range runtimes {
+		t.Run(path.Base(string(runtime)), func(t *testing.T) {
+			spec, err := m.Spec(t.Context(), "nvidia.com/gpu="+gpus[2].UUID, "nvidia.com/gpu="+gpus[5].UUID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unprivileged(spec)
+			v := launch(t, m, runtime, spec)
+			said := strings.Join(v.exec("cat", "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"), "\n")
+			var profile struct {
+				Profiles []struct{ Settings []any }
+			}
+			if err := json.Unmarshal([]byte(said), &profile); err != nil || len(profile.Profiles) != 1 {
+				t.Fatalf("%s: %v", said, err)
+			}
+			want := float64(uint64(1)<<gpus[2].Minor | uint64(1)<<gpus[5].Minor)
+			if settings := profile.Profiles[0].Settings; len(settings) != 2 || settings[0] != "EGLVisibleDGPUDevices" || settings[1] != want {
+				t.Errorf("%v, want %v for the GPUs", settings, want)
+			}
+		})
+	}
+}
