@@ -71,6 +71,8 @@ var attacks = []attack{
 		image: debian(shell(`touch lib/ld-musl-x86_64.so.1; ln -s "$1" etc/ld-musl-x86_64.path`, victim+"/file"))},
 	{name: "`/etc/nvidia` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(link("/etc/nvidia", victim))},
+	{name: "`/etc/nvidia` is a volume of the host", advisories: "CVE-2025-23267",
+		image: image{root: images.Debian12, spec: volume(victim, "/etc/nvidia")}},
 	{name: "`/etc/ld.so.cache` is a pipe", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
 	{name: "`/etc/ld.so.cache` is a device", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
 	{name: "`/etc/ld.so.cache` has a terabyte", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
