@@ -52,9 +52,9 @@ func readCSVs(node host.Root, pattern string) ([]Node, Parts, error) {
 	return nodes, parts, nil
 }
 
-// addListed adds what is listed where it is, and libraries where loaders look for them, too:
-// theirs is a directory of their own, and of the links to libcuda.so.1.1 that programs are
-// linked against JetPack lists none.
+// addListed adds what is listed where it is, and libraries where loaders look for them, too: the
+// directory that they are in is theirs alone. JetPack lists libcuda.so.1.1, and not libcuda.so.1,
+// which programs are linked against.
 func (p *Parts) addListed(node host.Root, name string) error {
 	binds, err := bindsOf(node, from{path: name})
 	if err != nil {
