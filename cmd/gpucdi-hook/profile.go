@@ -35,8 +35,9 @@ func addProfile(etc *os.File, devices []specs.LinuxDevice) error {
 		return err
 	}
 	err = writeProfile(etc, append(profile, '\n'))
-	// See addToCache for the first; what somebody has mounted there is theirs.
-	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EXDEV) {
+	// See addToCache for the first. What somebody has mounted is theirs: a directory on the way, or
+	// the file.
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
 		return nil
 	}
 	return err

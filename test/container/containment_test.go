@@ -73,6 +73,8 @@ var attacks = []attack{
 		image: debian(link("/etc/nvidia", victim))},
 	{name: "`/etc/nvidia` is a volume of the host", advisories: "CVE-2025-23267",
 		image: image{root: images.Debian12, spec: volume(victim, "/etc/nvidia")}},
+	{name: "`/etc/nvidia` has a file of the host in the place of the hook's", advisories: "CVE-2025-23267",
+		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf")}},
 	{name: "`/etc/ld.so.cache` is a pipe", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
 	{name: "`/etc/ld.so.cache` is a device", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
 	{name: "`/etc/ld.so.cache` has a terabyte", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
