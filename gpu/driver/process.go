@@ -75,8 +75,8 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 const cCall = "._Cfunc_"
 
 // lastWords makes a line of what a worker wrote before it ended: what happened, and in which call,
-// of NVML most often. The rest is addresses, which are others each time: people would be told again and again of a
-// GPU whose every look ends like this.
+// of NVML most often. The rest is addresses, which are others each time: people would be told again
+// and again of a GPU whose every look ends like this.
 func lastWords(written string) string {
 	what, trace, _ := strings.Cut(strings.TrimSpace(written), "\n")
 	if what != "" {

@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // A Jetson tells of its GPU by files in which JetPack lists what containers need of the driver.
 func TestNothingIsMissingOnAJetson(t *testing.T) {
-	const (
-		lists = "/etc/nvidia-container-runtime/host-files-for-container.d/"
-		libs  = "/usr/lib/x86_64-linux-gnu/"
-	)
+	const lists = "/etc/nvidia-container-runtime/host-files-for-container.d/"
+	libs := "/" + simdriver.LibraryDir + "/"
 	m := startBare(t, buildPrograms(t))
 	m.nodes(t, "nvhost-ctrl", "nvhost-ctrl-gpu", "nvhost-prof-gpu", "nvmap", "nvgpu/igpu0/ctrl", "fb0")
 	m.library(t, libs+"tegra/libcuda.so.1.1", "libcuda.so.1")
