@@ -25,7 +25,7 @@ help: ## Show this list
 # sooner, and no loader and no library of anybody's has a part in the hook. The race detector needs it.
 .PHONY: build
 build: packages ## Build the programs into bin/
-	CGO_ENABLED=$(if $(filter -race,$(GOFLAGS)),1,0) go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi
+	CGO_ENABLED=$(if $(filter -race,$(GOFLAGS)),1,0) go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags "-s -w -X github.com/gpucdi/gpucdi/cmd/internal/cli.Version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi ./cmd/gpucdi-agent
 	go build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/gpucdi-nvml
 	CGO_ENABLED=0 GOFLAGS="$(filter-out -race,$(GOFLAGS))" go build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/gpucdi-hook
 

@@ -16,13 +16,14 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 type generateFlags struct {
-	look
+	cli.Look
 	kind, class, output, check, format, hook string
 	names, features, devices                 []string
 }
@@ -38,10 +39,10 @@ there as its MIG devices: =0:1 or =MIG-….`,
 		Example: `  gpucdi generate
   gpucdi generate --output /etc/cdi/nvidia.yaml
   gpucdi generate --check /etc/cdi/nvidia.yaml`,
-		Args: usage(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := g.validate(cmd); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			spec, err := g.spec(cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			if err != nil {
@@ -51,7 +52,7 @@ there as its MIG devices: =0:1 or =MIG-….`,
 		},
 	}
 	flags := cmd.Flags()
-	g.register(flags)
+	g.Register(flags)
 	flags.StringVar(&g.class, "class", gpuClass, "what the spec is of: gpu, or devices that go with GPUs: "+otherClasses())
 	flags.StringVar(&g.kind, "kind", "", "the CDI kind, vendor/class, of the devices (default: nvidia.com/ and the class)")
 	flags.StringVar(&g.output, "output", "", "the file to write (default: standard output)")
@@ -127,14 +128,14 @@ func (g *generateFlags) chosen() config.Features {
 // spec makes the spec of the GPUs that can be given out, and warns of others.
 func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
-		return cdi.BuildClass(g.kind, config.Class(g.class), g.node())
+		return cdi.BuildClass(g.kind, config.Class(g.class), g.Node())
 	}
 	var ahead cdi.Files
-	reading, err := g.read(ctx, func(root host.DriverRoot) { ahead = cdi.LookAhead(g.node(), root, g.chosen()) })
+	reading, err := read(ctx, g.Look, func(root host.DriverRoot) { ahead = cdi.LookAhead(g.Node(), root, g.chosen()) })
 	if err != nil {
 		return nil, err
 	}
-	parts, err := ahead.Inspect(g.node(), reading.Driver, reading.Inventory, g.chosen())
+	parts, err := ahead.Inspect(g.Node(), reading.Driver, reading.Inventory, g.chosen())
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +174,7 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 
 func (g *generateFlags) write(stdout io.Writer, spec *specs.Spec) error {
 	if g.output != "" {
-		store := cdi.NewFile(g.output, cdi.Format(g.format), g.node())
+		store := cdi.NewFile(g.output, cdi.Format(g.format), g.Node())
 		_, err := store.Put(spec)
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,23 +11,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
 func newListCommand() *cobra.Command {
 	var (
-		where  look
+		where  cli.Look
 		format string
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the node's GPUs, their MIG devices and how they are linked",
-		Args:  usage(cobra.NoArgs),
+		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "table" && format != "json" {
-				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
+				return cli.Usage(fmt.Errorf("--format %q is neither table nor json", format))
 			}
-			reading, err := where.read(cmd.Context(), nil)
+			reading, err := read(cmd.Context(), where, nil)
 			if err != nil {
 				return err
 			}
@@ -38,7 +40,7 @@ func newListCommand() *cobra.Command {
 			return writeTables(cmd.OutOrStdout(), reading.Inventory)
 		},
 	}
-	where.register(cmd.Flags())
+	where.Register(cmd.Flags())
 	cmd.Flags().StringVar(&format, "format", "table", "table or json")
 	return cmd
 }
@@ -49,8 +51,8 @@ func writeTables(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(table, "INDEX\tUUID\tPRODUCT\tMEMORY\tNODE\tPCI\tNUMA\tARCHITECTURE\tMIG\tFAULT")
 	for _, g := range inv.GPUs {
 		fmt.Fprintf(table, "%d\t%s\t%s\t%.1f GiB\t/dev/nvidia%d\t%s\t%s\t%s %s\t%s\t%s\n",
-			g.Index, g.UUID, orDash(g.Product), float64(g.MemoryBytes)/(1<<30), g.Minor, g.PCIBusID,
-			numa(g.NUMANode), g.Architecture, g.ComputeCapability, g.MIG, orDash(g.Fault))
+			g.Index, g.UUID, cmp.Or(g.Product, "-"), float64(g.MemoryBytes)/(1<<30), g.Minor, g.PCIBusID,
+			cli.NUMA(g.NUMANode), g.Architecture, g.ComputeCapability, g.MIG, cmp.Or(g.Fault, "-"))
 	}
 	for _, u := range inv.Unreadable {
 		fmt.Fprintf(table, "%d\t-\t-\t-\t-\t-\t-\t-\t-\t%s\n", u.Index, u.Fault)
@@ -78,8 +80,8 @@ func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	for _, g := range inv.GPUs {
 		for _, m := range g.MIGDevices {
 			fmt.Fprintf(table, "%d:%d\t%s\t%s\t%.1f GiB\t%d\t%d\t%s\t%s\n",
-				g.Index, m.Index, m.UUID, orDash(m.Profile), float64(m.MemoryBytes)/(1<<30),
-				m.GPUInstance, m.ComputeInstance, span(m.Placement), orDash(m.Fault))
+				g.Index, m.Index, m.UUID, cmp.Or(m.Profile, "-"), float64(m.MemoryBytes)/(1<<30),
+				m.GPUInstance, m.ComputeInstance, span(m.Placement), cmp.Or(m.Fault, "-"))
 		}
 	}
 	return table.Flush()
@@ -125,18 +127,4 @@ func linkName(l gpu.Link, itself bool) string {
 	default:
 		return l.PCIe.String()
 	}
-}
-
-func numa(node int) string {
-	if node == gpu.NUMAUnknown {
-		return "-"
-	}
-	return strconv.Itoa(node)
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

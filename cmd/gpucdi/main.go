@@ -1,43 +1,43 @@
 // Command gpucdi gives containers NVIDIA GPUs through CDI alone.
+//
+// It is what people type. What has to do with Kubernetes it leaves to
+// gpucdi-agent: docs/decisions/0014 says why.
 package main
 
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
-)
 
-// The exit codes that scripts may rely on.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
+	"github.com/spf13/cobra"
 
-// version is stamped by the build.
-var version = "dev"
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
+)
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	root := &cobra.Command{
+		Short: "Give containers NVIDIA GPUs through CDI alone",
+		Long: `gpucdi finds a node's NVIDIA GPUs, writes a CDI spec for them, and offers them
+to the kubelet. Stock containerd or CRI-O does the rest: no NVIDIA runtime, no
+hook, no container toolkit on the host.
+
+Each flag can also be set by a variable: --host-root by GPUCDI_HOST_ROOT.`,
+	}
+	root.AddCommand(newGenerateCommand(), newListCommand(), newConfigCommand(), newVersionCommand(),
+		ofAgent("serve", "Offer the node's GPUs to its kubelet"),
+		ofAgent("status", "Show what this node's agent knows"),
+		ofAgent("doctor", "Look for what keeps pods of this node from GPUs"),
+		ofAgent("unlabel", "Remove the labels that agents have given to nodes"))
+	cli.Main(context.Background(), root)
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRootCommand()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitDone
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of gpucdi",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "gpucdi", cli.Version)
+			return err
+		},
 	}
-	fmt.Fprintf(stderr, "gpucdi: %v\n", err)
-	if isUsage(err) {
-		return exitUsage
-	}
-	return exitFailed
 }

@@ -75,7 +75,7 @@ func fewRights(t *testing.T, c *cluster) {
 			t.Errorf("%s of %s is %s, want %s", name, process, value, want)
 		}
 	}
-	for _, process := range []string{"gpucdi", "gpucdi-nvml"} {
+	for _, process := range []string{"gpucdi-agent", "gpucdi-nvml"} {
 		if threads[process] < 2 {
 			t.Errorf("%s has %d threads: are there no processes to look at?\n%s", process, threads[process], out)
 		}

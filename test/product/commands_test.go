@@ -140,6 +140,8 @@ func TestCommands(t *testing.T) {
 		{"status explains that no agent answers", noAgent},
 		{"unlabel explains that it needs a cluster", noCluster},
 		{"a config is checked", configCheck},
+		{"commands of the agent are helped with and completed", agentHelps},
+		{"without the agent beside it, gpucdi asks for it", agentMissing},
 		{"wrong use is told at once and as a whole", wrongUse},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
@@ -732,6 +734,40 @@ func noCluster(t *testing.T, binary string) {
 	code, _, stderr := host{binary: binary}.run(t, "unlabel")
 	if code != 1 || !strings.Contains(stderr, "service account") {
 		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+func agentHelps(t *testing.T, binary string) {
+	h := host{binary: binary}
+	for _, name := range []string{"serve", "status", "doctor", "unlabel"} {
+		if list := h.must(t, "--help"); !strings.Contains(list, "\n  "+name+" ") {
+			t.Errorf("%s is not in %s", name, list)
+		}
+		help := h.must(t, name, "--help")
+		if !strings.Contains(help, "\n  gpucdi "+name+" [flags]\n") {
+			t.Errorf("of %s, --help says\n%s", name, help)
+		}
+		if other := h.must(t, "help", name); other != help {
+			t.Errorf("of %s, help says\n%s\nand --help\n%s", name, other, help)
+		}
+	}
+	if flags := h.must(t, "__complete", "serve", "--kubelet"); !strings.HasPrefix(flags, "--kubelet-dir\t") {
+		t.Errorf("after serve --kubelet, a shell is offered\n%s", flags)
+	}
+}
+
+// agentMissing is what happens to who has taken only what generate needs.
+func agentMissing(t *testing.T, binary string) {
+	h := newHost(t, filepath.Join(t.TempDir(), "gpucdi"), simdriver.GTX1060x2())
+	for _, program := range []string{"gpucdi", "gpucdi-nvml"} {
+		if err := os.Link(filepath.Join(filepath.Dir(binary), program), filepath.Join(filepath.Dir(h.binary), program)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.must(t, "generate")
+	code, _, stderr := h.run(t, "serve")
+	if code != 1 || !strings.Contains(stderr, "gpucdi-agent: no such file or directory (install it beside gpucdi)") {
+		t.Errorf("serve: exit code %d, %s", code, stderr)
 	}
 }
 

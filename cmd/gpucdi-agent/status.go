@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -31,16 +32,15 @@ func newStatusCommand() *cobra.Command {
 		watch           bool
 	)
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show what this node's agent knows",
+		Use: "status",
 		Long: `Show what this node's agent knows: each device with its health and who holds it,
 and the links from the driver to the kubelet. In a cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi status`,
-		Args: usage(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains([]string{"table", "wide", "json", "yaml"}, output) {
-				return usageError{fmt.Errorf("--output %q is none of table, wide, json and yaml", output)}
+				return cli.Usage(fmt.Errorf("--output %q is none of table, wide, json and yaml", output))
 			}
 			show := func() error {
 				node, err := status.Fetch(cmd.Context(), address)

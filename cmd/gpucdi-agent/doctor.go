@@ -8,21 +8,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/doctor"
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 func newDoctorCommand() *cobra.Command {
 	var (
-		where                look
+		where                cli.Look
 		node                 doctor.Node
 		configFile, nodeName string
 		launch               bool
 		container            doctor.Launch
 	)
 	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Look for what keeps pods of this node from GPUs",
+		Use: "doctor",
 		Long: `Look at every link from the kernel module to the agent, and say of each what is
 wrong with it and how to mend it. It changes nothing, and works without the
 agent. In a cluster:
@@ -32,16 +32,16 @@ agent. In a cluster:
 With --launch it also starts a container with a GPU, by the node's own runtime,
 looks from inside at what it has been given, and removes it. Pods that have that
 GPU keep it meanwhile.`,
-		Args: usage(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !launch && (container.Image != "" || container.Device != "") {
-				return usageError{errors.New("--image and --device are for --launch")}
+				return cli.Usage(errors.New("--image and --device are for --launch"))
 			}
-			worker, err := findWorker()
+			worker, err := cli.Beside(cli.NVML)
 			if err != nil {
 				return err
 			}
-			node.Root, node.DriverRoot, node.Library, node.Worker = where.node(), where.driverRoot, where.library, worker
+			node.Root, node.DriverRoot, node.Library, node.Worker = where.Node(), where.DriverRoot, where.Library, worker
 			if launch {
 				node.Launch = &container
 			}
@@ -56,7 +56,7 @@ GPU keep it meanwhile.`,
 		},
 	}
 	flags := cmd.Flags()
-	where.register(flags)
+	where.Register(flags)
 	flags.StringVar(&configFile, "config", "", "the NodeConfig file that serve is given")
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
 	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")

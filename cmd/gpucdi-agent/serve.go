@@ -6,35 +6,33 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/agent"
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 )
 
 func newServeCommand() *cobra.Command {
 	var (
-		where                                    look
+		where                                    cli.Look
 		configFile, nodeName, kubeletDir, cdiDir string
 		nfdDir, listen                           string
 		loadModules                              bool
 	)
 	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Offer the node's GPUs to its kubelet",
+		Use: "serve",
 		Long: `Offer the node's GPUs to its kubelet until SIGTERM. The CDI specs stay in place
 at the end, since running pods need them. A config that changes is taken up at
 once; SIGHUP reads it and the driver again.`,
-		Args: usage(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkListen(cmd.Context(), listen); err != nil {
-				return usageError{fmt.Errorf("--listen %q is not host:port: %w", listen, err)}
+				return cli.Usage(fmt.Errorf("--listen %q is not host:port: %w", listen, err))
 			}
-			worker, err := findWorker()
+			worker, err := cli.Beside(cli.NVML)
 			if err != nil {
 				return err
 			}
@@ -48,18 +46,18 @@ once; SIGHUP reads it and the driver again.`,
 			if nodeName != "" {
 				log = log.With("node", nodeName)
 			}
-			log.Info("gpucdi starts", "version", version)
+			log.Info("gpucdi starts", "version", cli.Version)
 			defer log.Info("gpucdi ends; its CDI specs stay for the pods that run")
 			return agent.New(agent.Config{
-				Node:       where.node(),
-				DriverRoot: where.driverRoot,
-				Library:    where.library,
+				Node:       where.Node(),
+				DriverRoot: where.DriverRoot,
+				Library:    where.Library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
 				NFDDir:     nfdDir,
 
 				LoadModules: loadModules,
-				Version:     version,
+				Version:     cli.Version,
 				NodeName:    nodeName,
 				Listen:      listen,
 				Worker:      worker,
@@ -68,7 +66,7 @@ once; SIGHUP reads it and the driver again.`,
 		},
 	}
 	flags := cmd.Flags()
-	where.register(flags)
+	where.Register(flags)
 	flags.StringVar(&configFile, "config", "", "the NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
 	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
@@ -89,20 +87,6 @@ func checkListen(ctx context.Context, address string) error {
 	}
 	_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
 	return err
-}
-
-// findWorker returns the program that talks to the driver, which is installed
-// beside this one.
-func findWorker() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("finding this program, since gpucdi-nvml stands beside it: %w", err)
-	}
-	worker, err := exec.LookPath(filepath.Join(filepath.Dir(self), "gpucdi-nvml"))
-	if err != nil {
-		return "", fmt.Errorf("finding the program that talks to the driver: %w (install it beside gpucdi)", err)
-	}
-	return worker, nil
 }
 
 // hangups delivers each SIGHUP until ctx ends; several at once are one.

@@ -7,17 +7,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/labels"
 )
 
 func newUnlabelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "unlabel",
-		Short: "Remove the labels that agents have given to nodes",
+		Use: "unlabel",
 		Long: `Remove the labels that agents have given to nodes, in a pod that may list and
 patch nodes, when the agents are gone: they leave them, since an agent that ends
 cannot know whether another one follows. helm uninstall does this.`,
-		Args: usage(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := apiserver.InCluster()
 			if err != nil {

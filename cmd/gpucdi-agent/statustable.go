@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -30,7 +31,7 @@ func coloured(text string, c colour) string { return string(c) + text + string(n
 // writeStatusTables writes the chain from the driver to the kubelet, and the
 // devices.
 func writeStatusTables(w io.Writer, n status.Node, wide bool, paint func(string, colour) string) error {
-	fmt.Fprintf(w, "Node %s, gpucdi %s\n\n", orDash(n.Name), n.Version)
+	fmt.Fprintf(w, "Node %s, gpucdi %s\n\n", cmp.Or(n.Name, "-"), n.Version)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "LINK\t%s\tDETAIL\n", paint("STATE", neutral))
 	for _, l := range chain(n) {
@@ -97,7 +98,7 @@ func columnsOf(wide bool, paint func(string, colour) string) []column {
 	columns := []column{
 		{"GPU", func(_ status.Node, d status.Device) string { return d.Index }},
 		{"DEVICE", func(_ status.Node, d status.Device) string { return d.ID }},
-		{"PRODUCT", func(n status.Node, d status.Device) string { return orDash(n.Product(d)) }},
+		{"PRODUCT", func(n status.Node, d status.Device) string { return cmp.Or(n.Product(d), "-") }},
 		{"MEMORY", func(n status.Node, d status.Device) string {
 			return fmt.Sprintf("%.1f GiB", float64(n.MemoryBytes(d))/(1<<30))
 		}},
@@ -109,8 +110,8 @@ func columnsOf(wide bool, paint func(string, colour) string) []column {
 	}
 	if wide {
 		columns = append(columns, []column{
-			{"PCI", gpu(func(g status.GPU) string { return orDash(g.PCIBusID) })},
-			{"NUMA", gpu(func(g status.GPU) string { return numa(g.NUMANode) })},
+			{"PCI", gpu(func(g status.GPU) string { return cmp.Or(g.PCIBusID, "-") })},
+			{"NUMA", gpu(func(g status.GPU) string { return cli.NUMA(g.NUMANode) })},
 			{"LOAD", gpu(func(g status.GPU) string { return measured(g.Telemetry.Utilization, 100, "%") })},
 			{"TEMPERATURE", gpu(func(g status.GPU) string { return measured(g.Telemetry.Temperature, 1, " °C") })},
 			{"POWER", gpu(func(g status.GPU) string { return measured(g.Telemetry.Power, 1, " W") })},
@@ -118,7 +119,7 @@ func columnsOf(wide bool, paint func(string, colour) string) []column {
 			{"HEALS", func(_ status.Node, d status.Device) string { return heals(d.Fault) }},
 		}...)
 	}
-	return append(columns, column{"REASON", func(_ status.Node, d status.Device) string { return orDash(reason(d)) }})
+	return append(columns, column{"REASON", func(_ status.Node, d status.Device) string { return cmp.Or(reason(d), "-") }})
 }
 
 func state(trouble, well, ill string, paint func(string, colour) string) string {
@@ -146,7 +147,7 @@ func heals(f *status.Fault) string {
 	if f == nil {
 		return "-"
 	}
-	return orDash(f.Heals)
+	return cmp.Or(f.Heals, "-")
 }
 
 // offered is the resource of a device, and how many times it is offered as that.
@@ -162,7 +163,7 @@ func holders(d status.Device) string {
 	for _, h := range d.HeldBy {
 		names = append(names, h.Namespace+"/"+h.Pod+"/"+h.Container)
 	}
-	return orDash(strings.Join(names, ", "))
+	return cmp.Or(strings.Join(names, ", "), "-")
 }
 
 func measured(value *float64, times float64, unit string) string {

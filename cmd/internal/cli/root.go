@@ -1,0 +1,100 @@
+// Package cli is what the commands of gpucdi have in common, whichever of its
+// programs they are in.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Version is stamped by the build.
+var Version = "dev"
+
+// The exit codes that scripts may rely on.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main runs the command that the arguments name, until it ends or a signal
+// says so, and ends the process. Either program calls itself gpucdi, which is
+// what people type.
+func Main(ctx context.Context, root *cobra.Command) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	complete(root)
+	os.Exit(run(ctx, root, os.Stderr))
+}
+
+func run(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintf(stderr, "gpucdi: %v\n", err)
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// complete gives the root of the commands what is the same in each program.
+func complete(root *cobra.Command) {
+	root.Use = "gpucdi"
+	root.SilenceUsage = true
+	root.SilenceErrors = true
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
+	root.Args = Args(cobra.NoArgs)
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+	})
+}
+
+// usageError is an error of the caller's, not of the node.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// Usage makes err the caller's: the exit code says so.
+func Usage(err error) error { return usageError{err} }
+
+// Args makes the errors of args the caller's.
+func Args(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if err := args(cmd, given); err != nil {
+			return Usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+		}
+		return nil
+	}
+}
+
+// fromEnvironment sets each flag that was not given from its variable.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var errs []error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		name := "GPUCDI_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value, set := os.LookupEnv(name)
+		if !set || flag.Changed || flag.Name == "help" {
+			return
+		}
+		if err := flags.Set(flag.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("reading %s=%q: %w", name, value, err))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return Usage(err)
+	}
+	return nil
+}
