@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +15,9 @@ import (
 )
 
 func main() {
+	// It ends in a moment, and collects nothing as long as it needs little till then.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(64 << 20)
 	root := &cobra.Command{
 		Short: "Give containers NVIDIA GPUs through CDI alone",
 		Long: `gpucdi finds a node's NVIDIA GPUs, writes a CDI spec for them, and offers them
