@@ -17,7 +17,9 @@ func ofAgent(name, short string) *cobra.Command {
 		Use:                name,
 		Short:              short,
 		DisableFlagParsing: true,
-		RunE:               func(*cobra.Command, []string) error { return becomeAgent() },
+		// In place of the root's: a signal that was caught here would be lost to the agent.
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
+		RunE:              func(*cobra.Command, []string) error { return becomeAgent() },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			cobra.CheckErr(becomeAgent())
 			return nil, cobra.ShellCompDirectiveError

@@ -1,6 +1,7 @@
 package product_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -142,6 +143,7 @@ func TestCommands(t *testing.T) {
 		{"a config is checked", configCheck},
 		{"commands of the agent are helped with and completed", agentHelps},
 		{"without the agent beside it, gpucdi asks for it", agentMissing},
+		{"serve ends however early it is told to", endsEarly},
 		{"wrong use is told at once and as a whole", wrongUse},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
@@ -768,6 +770,37 @@ func agentMissing(t *testing.T, binary string) {
 	code, _, stderr := h.run(t, "serve")
 	if code != 1 || !strings.Contains(stderr, "gpucdi-agent: no such file or directory (install it beside gpucdi)") {
 		t.Errorf("serve: exit code %d, %s", code, stderr)
+	}
+}
+
+// endsEarly tells gpucdi to end before, while and after it becomes the agent, which
+// is about when gpucdi version ends.
+func endsEarly(t *testing.T, binary string) {
+	const tries = 200
+	dir := t.TempDir()
+	start := time.Minute
+	for i := range tries {
+		began := time.Now()
+		host{binary: binary}.must(t, "version")
+		start = min(start, time.Since(began))
+
+		ctx, enough := context.WithTimeout(t.Context(), time.Minute)
+		defer enough()
+		cmd := exec.CommandContext(ctx, binary, "serve", "--host-root", dir, "--kubelet-dir", "/nowhere", "--cdi-dir", dir, "--listen", "")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * start * time.Duration(i) / tries)
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		err := cmd.Wait()
+		if ctx.Err() != nil {
+			t.Fatalf("it goes on when it is told to end after %d/%d of a start", 3*i, tries)
+		}
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGTERM {
+			t.Fatalf("it does not end because it is told to: %v", err)
+		}
 	}
 }
 

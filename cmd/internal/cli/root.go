@@ -26,12 +26,10 @@ const (
 	exitUsage  = 2
 )
 
-// Main runs the command that the arguments name, until it ends or a signal
-// says so, and ends the process. Either program calls itself gpucdi, which is
-// what people type.
+// Main runs the command that the arguments name and ends the process. The
+// command's context ends when ctx does, or with the signal to end. Either program
+// calls itself gpucdi, which is what people type.
 func Main(ctx context.Context, root *cobra.Command) {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
-	defer stop()
 	complete(root)
 	os.Exit(run(ctx, root, os.Stderr))
 }
@@ -53,7 +51,11 @@ func complete(root *cobra.Command) {
 	root.Use = "gpucdi"
 	root.SilenceUsage = true
 	root.SilenceErrors = true
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		ctx, _ := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, os.Interrupt) // till the process ends
+		cmd.SetContext(ctx)
+		return fromEnvironment(cmd.Flags())
+	}
 	root.Args = Args(cobra.NoArgs)
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.CompletionOptions.HiddenDefaultCmd = true
