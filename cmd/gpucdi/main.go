@@ -1,6 +1,6 @@
 // Command gpucdi gives containers NVIDIA GPUs through CDI alone.
 //
-// It is what people type. What has to do with Kubernetes it leaves to
+// It is what people type. What talks to others than the driver it leaves to
 // gpucdi-agent: docs/decisions/0014 says why.
 package main
 

@@ -785,7 +785,6 @@ func endsEarly(t *testing.T, binary string) {
 		start = min(start, time.Since(began))
 
 		ctx, enough := context.WithTimeout(t.Context(), time.Minute)
-		defer enough()
 		cmd := exec.CommandContext(ctx, binary, "serve", "--host-root", dir, "--kubelet-dir", "/nowhere", "--cdi-dir", dir, "--listen", "")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -795,7 +794,9 @@ func endsEarly(t *testing.T, binary string) {
 			t.Fatal(err)
 		}
 		err := cmd.Wait()
-		if ctx.Err() != nil {
+		late := ctx.Err() != nil
+		enough()
+		if late {
 			t.Fatalf("it goes on when it is told to end after %d/%d of a start", 3*i, tries)
 		}
 		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGTERM {

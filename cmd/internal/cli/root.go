@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -31,19 +30,15 @@ const (
 // calls itself gpucdi, which is what people type.
 func Main(ctx context.Context, root *cobra.Command) {
 	complete(root)
-	os.Exit(run(ctx, root, os.Stderr))
-}
-
-func run(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitDone
+		os.Exit(exitDone)
 	}
-	fmt.Fprintf(stderr, "gpucdi: %v\n", err)
+	fmt.Fprintf(os.Stderr, "gpucdi: %v\n", err)
 	if errors.As(err, new(usageError)) {
-		return exitUsage
+		os.Exit(exitUsage)
 	}
-	return exitFailed
+	os.Exit(exitFailed)
 }
 
 // complete gives the root of the commands what is the same in each program.
