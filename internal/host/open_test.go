@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -45,5 +46,22 @@ func TestBothWaysToOpenStayWithinTheRoot(t *testing.T) {
 		} else if entries, err := root.ReadDir(-1); err != nil || len(entries) != 5 {
 			t.Errorf("%s: the root has %v, %v", way, entries, err)
 		}
+	}
+}
+
+func TestReadDirIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	for i := range maxEntries + 1 {
+		if i == maxEntries {
+			if entries, err := NewRoot(dir).ReadDir("/"); err != nil || len(entries) != maxEntries {
+				t.Errorf("%d entries, %v", len(entries), err)
+			}
+		}
+		if err := os.Symlink("x", filepath.Join(dir, strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err := NewRoot(dir).ReadDir("/"); err == nil {
+		t.Errorf("%d entries are listed", len(entries))
 	}
 }

@@ -57,50 +57,43 @@ func (r Root) LocalPath(name string) string { return filepath.Join(r.dir, name) 
 
 func (r Root) String() string { return r.path }
 
-// ReadFile reads the file that name resolves to.
+// ReadFile reads the regular file that name resolves to, if it has a sane size.
 func (r Root) ReadFile(name string) ([]byte, error) {
 	file, err := r.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	return io.ReadAll(file)
+	return readAll(file, maxFile)
 }
 
-// Open opens the regular file that name resolves to, for reading. Anything else
-// is an error: to open a pipe can take for ever, and a device does something.
+// Open opens the regular file that name resolves to, for reading. Anything else is an error.
 func (r Root) Open(name string) (*os.File, error) {
 	handle, err := r.open(name, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
 	defer handle.Close()
-	info, err := handle.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("opening %s within %s: it is no regular file", name, r.dir)
-	}
-	// Nothing is mounted over this process's own /proc. The library looks whether that
-	// is so each time, which is most of what reading dozens of small files would take.
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: handle.Name(), Err: err}
-	}
-	return os.NewFile(uintptr(fd), handle.Name()), nil
+	return openRegular(handle)
 }
 
-// ReadDir lists the directory that name resolves to, sorted by name.
+// ReadDir lists the directory that name resolves to, sorted by name. A directory with an absurd
+// number of entries is an error.
 func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
 	dir, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	entries, err := dir.ReadDir(-1)
+	entries, err := dir.ReadDir(maxEntries + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(entries) > maxEntries {
+		return nil, fmt.Errorf("listing %s: more than %d entries", dir.Name(), maxEntries)
+	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries, err
+	return entries, nil
 }
 
 // Stat describes the file that name resolves to.

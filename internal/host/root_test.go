@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -166,7 +167,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"/pipe", "/"} {
-		if _, err := host.NewRoot(dir).ReadFile(name); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if _, err := host.NewRoot(dir).ReadFile(name); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("ReadFile(%s) = %v", name, err)
 		}
 	}
@@ -193,5 +194,55 @@ func TestGlob(t *testing.T) {
 	}
 	if _, err := root.Glob("/d/["); err == nil {
 		t.Error("a pattern that is none was taken")
+	}
+}
+
+// A process that is killed while it writes leaves its temporary file behind.
+func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	kept := map[string]bool{ // by name
+		".spec.json.1111": false,
+		".spec.json.2222": true, // fresh: another process may be writing it
+		".spec.json.bak":  true,
+		".spec.json.":     true,
+		".spec.json.3.3":  true,
+		".spec.jsonx.444": true,
+		".other.json.555": true,
+		"spec.json.6666":  true,
+		".spec.json.7777": true, // a directory
+		".spec.json.8888": true, // a link
+	}
+	long := time.Now().Add(-2 * time.Hour)
+	for name := range kept {
+		switch name {
+		case ".spec.json.7777":
+			if err := os.Mkdir(at(name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		case ".spec.json.8888":
+			if err := os.Symlink("spec.json.6666", at(name)); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			write(t, at(name), "x")
+		}
+		if name != ".spec.json.2222" {
+			if err := os.Chtimes(at(name), long, long); err != nil && name != ".spec.json.8888" {
+				t.Fatal(err)
+			}
+		}
+	}
+	link := []unix.Timeval{unix.NsecToTimeval(long.UnixNano()), unix.NsecToTimeval(long.UnixNano())}
+	if err := unix.Lutimes(at(".spec.json.8888"), link); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.WriteFile(at("spec.json"), []byte("{}"), 0o644, func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range kept {
+		if _, err := os.Lstat(at(name)); (err == nil) != want {
+			t.Errorf("%s: kept %t, want %t", name, err == nil, want)
+		}
 	}
 }

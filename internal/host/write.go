@@ -7,15 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
-// WriteFile replaces path with data so that a reader, or the node after a
-// crash, sees either all of the old file or all of the new one. Before the
-// new one takes the old one's place, check looks at it where it lies; an error
-// of its leaves the old file as it was.
+// staleAfter is the age at which no process writes a temporary file any more. Writing one takes
+// seconds.
+const staleAfter = time.Hour
+
+// WriteFile replaces the file at path with data. A reader, or the node after a crash, sees either
+// all of the old file or all of the new one. check inspects the new file before it takes the
+// place of the old one; its error leaves the old file unchanged.
 //
-// The temporary file is in path's own directory: the container runtimes watch
-// their CDI directories, and see a rename only when it happens inside them.
+// The temporary file is in path's own directory: container runtimes watch their CDI directories
+// and see a rename only when it happens inside them. What earlier processes left there when they
+// were killed is removed.
 func WriteFile(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	if err := replace(path, data, mode, check); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
@@ -25,7 +30,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode, check func(path strin
 
 func replace(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	dir := filepath.Dir(path)
-	// The leading dot and the missing .yaml keep the runtimes from reading it.
+	removeStale(dir, filepath.Base(path))
+	// Runtimes read only what ends in .yaml or .json.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
 		err = renamed{err, failed.Path, path}
@@ -46,9 +52,27 @@ func replace(path string, data []byte, mode fs.FileMode, check func(path string)
 	return syncDir(dir)
 }
 
-// renamed is an error about the temporary file that tells of the file which it was to
-// become. The temporary file has another name each time, and the same trouble would be news
-// whenever it is tried again.
+// removeStale removes old temporary files of a file. It has no error: what cannot be removed does
+// not keep the file from being written.
+func removeStale(dir, name string) {
+	names, err := Names(dir, maxEntries)
+	if err != nil {
+		return
+	}
+	for _, entry := range names {
+		random, temporary := strings.CutPrefix(entry, "."+name+".")
+		if !temporary || random == "" || strings.Trim(random, "0123456789") != "" {
+			continue
+		}
+		path := filepath.Join(dir, entry)
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > staleAfter {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// renamed is an error about a temporary file that names the file it was to become instead. A
+// temporary file has another name each time, which would make each retry look like a new error.
 type renamed struct {
 	error
 	from, to string
@@ -59,15 +83,14 @@ func (r renamed) Unwrap() error { return r.error }
 
 func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	_, err := f.Write(data)
-	// CreateTemp gives 0600 less the umask; runtimes and unprivileged tools
-	// read specs too.
+	// CreateTemp makes the mode 0600, and Chmod, unlike open, ignores the umask.
 	err = errors.Join(err, f.Chmod(mode), f.Sync())
 	return errors.Join(err, f.Close())
 }
 
 // syncDir makes the rename itself survive a crash.
 func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := openDir(dir)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package ldcache
 
 import (
+	"maps"
 	"path"
 	"runtime"
 	"slices"
@@ -28,22 +29,37 @@ type entry struct {
 	hwcap     uint64 // which processors it is for; may be an index into the hwcaps
 }
 
-// Put makes the library at file the only one of its name for 64-bit programs. Others of that
-// name have to go: one that is for certain processors would win, wherever it stands. It says
-// whether there were any elsewhere.
-func (c *Cache) Put(file string) (replaced bool) {
-	added := entry{flags: ownFlags, key: path.Base(file), value: file}
+// Put makes the libraries at files the only ones of their names for 64-bit programs. Others of
+// those names have to go: one that is for certain processors would win, wherever it stands. It
+// returns whether there were any elsewhere. All files in one call take one pass over the cache.
+func (c *Cache) Put(files ...string) (replaced bool) {
+	added := map[string]entry{}
+	for _, file := range files {
+		key := path.Base(file)
+		added[key] = entry{flags: ownFlags, key: key, value: file}
+	}
 	c.entries = slices.DeleteFunc(c.entries, func(e entry) bool {
-		same := e.flags == added.flags && e.key == added.key
-		replaced = replaced || same && e.value != added.value
+		if e.flags != ownFlags {
+			return false
+		}
+		own, same := added[e.key]
+		replaced = replaced || same && e.value != own.value
 		return same
 	})
-	at := slices.IndexFunc(c.entries, func(e entry) bool { return compare(e.key, added.key) <= 0 })
-	if at < 0 {
-		at = len(c.entries)
-	}
-	c.entries = slices.Insert(c.entries, at, added)
+	c.entries = merge(c.entries, slices.SortedFunc(maps.Values(added), func(a, b entry) int { return compare(b.key, a.key) }))
 	return replaced
+}
+
+// merge adds entries to others. Both are in the loader's order.
+func merge(entries, added []entry) []entry {
+	all := make([]entry, 0, len(entries)+len(added))
+	for _, e := range entries {
+		for len(added) > 0 && compare(e.key, added[0].key) <= 0 {
+			all, added = append(all, added[0]), added[1:]
+		}
+		all = append(all, e)
+	}
+	return append(all, added...)
 }
 
 // compare is the order of the loader's binary search, whose greatest name is first: numbers

@@ -159,7 +159,7 @@ func TestCompare(t *testing.T) {
 
 // Each of many strings begins within the one before it, so that few bytes are many strings.
 func TestStringsAreBounded(t *testing.T) {
-	const length, count = 60_000, 1000
+	const length, count = maxString, 4000
 	c := Cache{entries: []entry{{key: strings.Repeat("a", length)}}}
 	for range count {
 		c.entries = append(c.entries, entry{})
@@ -174,6 +174,12 @@ func TestStringsAreBounded(t *testing.T) {
 	}
 	if _, err := Parse(data); !errors.Is(err, errMalformed) {
 		t.Errorf("error %v", err)
+	}
+	for length, fits := range map[int]bool{maxString: true, maxString + 1: false} {
+		_, err := Parse((&Cache{entries: []entry{{key: strings.Repeat("a", length)}}}).Bytes())
+		if (err == nil) != fits {
+			t.Errorf("a string of %d bytes: %v", length, err)
+		}
 	}
 }
 
@@ -196,6 +202,8 @@ func FuzzParse(f *testing.F) {
 	f.Add((&Cache{}).Bytes())
 	f.Add(append(old, (&Cache{entries: sample().entries}).Bytes()...))
 	f.Add([]byte(nil))
+	f.Add(unterminatedEntries(1 << 10))
+	f.Add(unterminatedNames(1 << 10))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse(data)
 		if err != nil {

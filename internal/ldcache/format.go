@@ -98,21 +98,24 @@ func (p *parser) skipOld() error {
 	return nil
 }
 
+// maxString bounds a string, in bytes: they are paths and parts of paths.
+const maxString = 4096
+
 // string returns the string at an offset. Strings may overlap, so that a small file could have
 // an endless amount of them: together they are no larger than a file may be.
 func (p *parser) string(offset uint32) string {
-	if uint64(offset) >= uint64(len(p.text)) {
+	if p.failed || uint64(offset) >= uint64(len(p.text)) {
 		p.failed = true
 		return ""
 	}
-	end := strings.IndexByte(p.text[offset:], 0)
-	if end >= 0 {
-		p.size += end + 1
-	}
-	if p.failed = p.failed || end < 0 || p.size > MaxSize; p.failed {
+	text := p.text[offset:]
+	text = text[:min(len(text), maxString+1)]
+	end := strings.IndexByte(text, 0)
+	p.size += end + 1
+	if p.failed = end < 0 || p.size > MaxSize; p.failed {
 		return ""
 	}
-	return p.text[offset : int(offset)+end]
+	return text[:end]
 }
 
 // hwcaps returns the offsets of the names in the extension at an offset, if there is one. It
