@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/labels"
@@ -27,7 +28,11 @@ const SectionLabel = "nvidia.com/device-plugin.config"
 type File struct {
 	base     Config
 	sections []section
+	text     []byte
 }
+
+// Text returns the file as it is written, for Parse; nil if there is none.
+func (f *File) Text() []byte { return f.text }
 
 // Node is what sections tell a node by.
 type Node struct {
@@ -58,13 +63,17 @@ type section struct {
 	written yaml.Node       // tells keys that are left out from those that are the default
 }
 
+// maxSize bounds a file, in bytes. The YAML decoder compares each key of a mapping with all others,
+// so that the time for a file of nothing but keys grows with the square of its size.
+const maxSize = 128 << 10
+
 // Load reads the file at path; an empty path means that there is none. The
 // error names everything that is wrong with the file.
 func Load(path string) (*File, error) {
 	if path == "" {
 		return &File{base: Default()}, nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
@@ -73,6 +82,27 @@ func Load(path string) (*File, error) {
 		return nil, fmt.Errorf("reading the config %s: %w", path, err)
 	}
 	return file, nil
+}
+
+// read reads a regular file. Opening a named pipe would block until it has a writer.
+func read(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxSize+1))
+	if err == nil && len(data) > maxSize {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxSize)
+	}
+	return data, err
 }
 
 // Parse reads a file on top of the default. A key that is not known is an
@@ -90,7 +120,7 @@ func Parse(data []byte) (*File, error) {
 	if err := doc.validate(); err != nil {
 		return nil, err
 	}
-	return &File{base: doc.Config, sections: doc.Nodes}, nil
+	return &File{base: doc.Config, sections: doc.Nodes, text: data}, nil
 }
 
 // decode reads the only document of data.
