@@ -14,8 +14,9 @@ type Inventory struct {
 	// there but cannot be given out has its Fault set.
 	GPUs []GPU `json:"gpus"`
 
-	// Unreadable are the GPUs that would not even tell their UUID. They have
-	// no name that the kubelet could use, so they can only be reported.
+	// Unreadable are the GPUs and MIG devices without a UUID that is valid and
+	// unique. They have no name that the kubelet could use, so they can only be
+	// reported.
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
@@ -47,7 +48,7 @@ func (v CUDAVersion) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Mi
 type GPU struct {
 	UUID  string `json:"uuid"`  // "GPU-…", NVML's own spelling
 	Index int    `json:"index"` // NVML's enumeration order; changes when a GPU leaves the bus
-	Minor int    `json:"minor"` // the N of /dev/nvidiaN; not the Index
+	Minor int    `json:"minor"` // the N of /dev/nvidiaN, not the Index; or MinorUnknown
 
 	PCIBusID string `json:"pciBusID"` // as sysfs spells it: "0000:18:00.0"
 	NUMANode int    `json:"numaNode"` // NUMAUnknown when the platform does not tell
@@ -84,6 +85,10 @@ type VGPU struct {
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
+// MinorUnknown is the Minor of a GPU that has a fault, since its device node is
+// not known.
+const MinorUnknown = -1
+
 // NUMAUnknown is the NUMANode of a GPU whose platform does not tell it, as in
 // sysfs.
 const NUMAUnknown = -1
@@ -102,9 +107,10 @@ func (c *ComputeCapability) UnmarshalText(text []byte) error {
 
 func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 
-// Unreadable is a GPU that is counted by the driver but tells nothing.
+// Unreadable is a GPU that the driver counts, or a MIG device of one, and that
+// has no name.
 type Unreadable struct {
-	Index int    `json:"index"`
+	Index int    `json:"index"` // of the GPU
 	Fault string `json:"fault"`
 }
 

@@ -36,8 +36,8 @@ func main() {
 		return
 	}
 	go endWith(os.Stdin)
-	if err := nvml.Serve(work, os.Stdout); err != nil {
-		os.Exit(1) // the agent was told
+	if err := nvml.Serve(work); err != nil {
+		os.Exit(1) // the agent has the error
 	}
 }
 
@@ -56,7 +56,8 @@ func parse() (nvml.Work, inside) {
 	root := flag.String("host-root", "/", "where this process sees the node's root")
 	flag.StringVar(&work.Library, "library", "", "this process's path of NVML")
 	flag.DurationVar(&work.Interval, "interval", 0, "the time between two probes")
-	flag.Func("doubted", "the index of a GPU to ask last; can be repeated", func(value string) error {
+	flag.DurationVar(&work.TrialAfter, "trial-after", 0, "the time until the doubted GPUs are tried; 0: never")
+	flag.Func("doubted", "the index of a GPU to leave out until it answers a trial; can be repeated", func(value string) error {
 		index, err := strconv.Atoi(value)
 		work.Doubted = append(work.Doubted, index)
 		return err

@@ -1,6 +1,9 @@
 package driver
 
-import "testing"
+import (
+	"reflect"
+	"testing"
+)
 
 func TestMarker(t *testing.T) {
 	m, err := newMarker()
@@ -8,15 +11,36 @@ func TestMarker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.file.Close()
-	if got := m.get(); got.Index != Nobody {
-		t.Errorf("a new marker is about %d", got.Index)
+	if got := m.steps(); got != nil {
+		t.Errorf("a new marker holds %+v", got)
 	}
-	for _, want := range []Mark{{1, 0}, {2, 15}, {1 << 31, Nobody}} {
-		if err := m.Set(want); err != nil {
+	want := []Step{
+		{Index: Nobody, Begin: 1 << 62},
+		{Index: 0, Begin: 1, Back: true},
+		{Index: MaxGPUs - 1, Begin: 2},
+		{Index: 0, Begin: 3, Trial: true},
+		{Index: MaxGPUs - 1, Begin: 4, Trial: true, Back: true},
+	}
+	for _, s := range want {
+		if err := m.Set(s); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.get(); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+	}
+	if got := m.steps(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	want[0] = Step{Index: Nobody, Begin: 5, Back: true}
+	if err := m.Set(want[0]); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.steps(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestClockGoesOn(t *testing.T) {
+	earlier := Clock()
+	if now := Clock(); earlier <= 0 || now < earlier {
+		t.Errorf("the clock shows %s, then %s", earlier, now)
 	}
 }

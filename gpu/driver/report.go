@@ -6,22 +6,22 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Report is something that the driver said, or did not: a Reading, Probes,
-// Telemetry, an XID, or Trouble.
+// Report is about the driver and its GPUs: a Reading, Probes, Telemetry, an XID,
+// or Trouble.
 type Report interface{ report() }
 
-// Reading is what one look at the node's driver gave.
+// Reading is the state of the node's driver.
 type Reading struct {
 	Inventory *gpu.Inventory  // nil when Err is set
 	Driver    host.DriverRoot // where the driver was found
-	Probes    Probes          // of its GPUs; nil when nobody looked
+	Probes    Probes          // of its GPUs; nil when there are none
 
 	// Err says why there is no inventory. A *host.NoDriverError means that the
 	// node has no driver, which is a state, not a failure.
 	Err error
 }
 
-// Probes are looks at GPUs, by UUID.
+// Probes are the results of probing GPUs, by UUID.
 type Probes map[string]health.Probe
 
 // Telemetry is what GPUs measured of themselves, by UUID.
@@ -32,6 +32,9 @@ type XID struct {
 	GPU  string   // its UUID
 	MIG  []string `json:",omitempty"` // the MIG devices that it is about, by UUID; none: the whole GPU
 	Code int
+
+	// Times is how often it was repeated since the last report; 0 is once.
+	Times int `json:",omitempty"`
 }
 
 // Trouble is a call into the driver that did not come back, or ended the

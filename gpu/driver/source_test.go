@@ -1,64 +1,61 @@
 package driver
 
 import (
-	"reflect"
+	"context"
+	"errors"
+	"os"
+	"slices"
 	"testing"
 
-	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-func TestDoubtedGPUsStayInTheInventory(t *testing.T) {
-	s := &source{
-		doubted: map[int]string{1: "unresponsive"},
-		latest:  &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1, Minor: 7}}},
-	}
-	got := s.complete(&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}}})
-	want := []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1, Minor: 7, Fault: "unresponsive"}}
-	if !reflect.DeepEqual(got.GPUs, want) {
-		t.Errorf("got %+v, want %+v", got.GPUs, want)
-	}
-
-	// It answers: no more doubt.
-	s.latest = got
-	told := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1, Minor: 7}}}
-	if got := s.complete(told); !reflect.DeepEqual(got.GPUs, told.GPUs) || len(s.doubted) != 0 {
-		t.Errorf("got %+v, in doubt %v", got.GPUs, s.doubted)
-	}
-}
-
-func TestTroubleBlamesOneGPUOrNobody(t *testing.T) {
-	var reports []Report
-	s := &source{
-		doubted: map[int]string{},
-		latest:  &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}},
-		yield:   func(r Report) { reports = append(reports, r) },
-	}
-	cause := errTest("hangs")
-	if err := s.trouble(1, cause); err != nil || s.doubted[1] != "hangs" {
-		t.Errorf("error %v, in doubt %v", err, s.doubted)
-	}
-	if want := []Report{Trouble{GPU: "GPU-b", Reason: "hangs"}}; !reflect.DeepEqual(reports, want) {
-		t.Errorf("reports %v, want %v", reports, want)
-	}
-	reports = nil
-	err := s.trouble(Nobody, cause)
-	if want := []Report{Trouble{Reason: "hangs"}}; err == nil || !reflect.DeepEqual(reports, want) {
-		t.Errorf("trouble about nobody: error %v, reports %v, want %v", err, reports, want)
+// A driver that is replaced right after a worker was started for the one before is read by another.
+func TestDriverIsReplacedWhileAWorkerStarts(t *testing.T) {
+	cfg := scripted(t, `sleep 0.1; echo '{"probes":{},"round":true}' >&4; sleep 600`)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	starts := 0
+	s := source{cfg: cfg, yield: func(Report) {}, meanwhile: func(driver host.DriverRoot) {
+		if starts++; starts == 2 {
+			cancel()
+			return
+		}
+		library := driver.LocalPath(driver.NVML)
+		if err := errors.Join(os.WriteFile(library+".new", nil, 0o644), os.Rename(library+".new", library)); err != nil {
+			t.Error(err)
+		}
+	}}
+	s.run(ctx)
+	if starts != 2 {
+		t.Errorf("%d workers were started, want 2", starts)
 	}
 }
 
-// A GPU that holds up the very first look at it keeps no other from being known.
-func TestAGPUCanBeDoubtedBeforeItIsKnown(t *testing.T) {
-	s := &source{doubted: map[int]string{}, yield: func(r Report) { t.Errorf("yielded %v", r) }}
-	if err := s.trouble(1, errTest("hangs")); err != nil {
-		t.Error(err)
-	}
-	got := s.complete(&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}}})
-	if want := []gpu.Unreadable{{Index: 1, Fault: "hangs"}}; len(got.GPUs) != 1 || !reflect.DeepEqual(got.Unreadable, want) {
-		t.Errorf("got %+v", got)
+// A worker that somebody kills says nothing against the driver, unless none gets as far as a round.
+func TestKilledWorker(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script string
+		blamed bool
+	}{
+		"after a round":     {`echo '{"probes":{"GPU-a":{}},"round":true}' >&4; sleep 0.1; kill -KILL $$`, false},
+		"before a round":    {`kill -KILL $$`, true},
+		"it ends by itself": {`echo '{"probes":{"GPU-a":{}},"round":true}' >&4; exit 2`, true},
+		"it is told to end": {`echo '{"probes":{"GPU-a":{}},"round":true}' >&4; sleep 0.1; kill -TERM $$`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			var reports []Report
+			Run(ctx, scripted(t, tc.script), nil, func(r Report) {
+				if reports = append(reports, r); len(reports) == 3 {
+					cancel()
+				}
+			})
+			blamed := slices.ContainsFunc(reports, func(r Report) bool { _, is := r.(Trouble); return is })
+			if len(reports) < 3 || blamed != tc.blamed {
+				t.Errorf("reported is %+v, trouble among it: %t, want %t", reports, blamed, tc.blamed)
+			}
+		})
 	}
 }
-
-type errTest string
-
-func (e errTest) Error() string { return string(e) }

@@ -23,22 +23,31 @@ type Probe struct {
 	RepairPending bool `json:"repairPending,omitempty"`
 }
 
-// Recovery is NVML's GPU recovery action.
+// Recovery is NVML's GPU recovery action: what the driver requires to be done. None means
+// that the GPU can be used at once (NVIDIA GPU Memory Error Management, "Error Recovery and
+// Response Flags").
 type Recovery int
 
-// The recovery actions that have names here; others are shown by number.
+// The recovery actions, by NVML's numbers.
 const (
 	RecoveryNone Recovery = iota
 	RecoveryReset
 	RecoveryReboot
 	RecoveryDrainP2P
 	RecoveryDrainAndReset
+	RecoveryIMEXDomain
+	RecoveryBusReset
+	RecoverySystemReboot
 )
+
+// required reports whether the GPU must not be given out until the action was taken.
+// RecoveryIMEXDomain concerns the memory of other nodes, not this GPU.
+func (r Recovery) required() bool { return r != RecoveryNone && r != RecoveryIMEXDomain }
 
 func (r Recovery) String() string {
 	switch r {
 	case RecoveryNone:
-		return "nothing"
+		return "no recovery action"
 	case RecoveryReset:
 		return "a GPU reset"
 	case RecoveryReboot:
@@ -47,6 +56,12 @@ func (r Recovery) String() string {
 		return "an end of all peer-to-peer traffic"
 	case RecoveryDrainAndReset:
 		return "a drain and a GPU reset"
+	case RecoveryIMEXDomain:
+		return "a recovery of the IMEX domain"
+	case RecoveryBusReset:
+		return "a reset of the GPU's PCIe bus"
+	case RecoverySystemReboot:
+		return "a reboot of the system"
 	}
 	return fmt.Sprintf("recovery action %d", int(r))
 }

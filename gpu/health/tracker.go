@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,15 +34,17 @@ type Tracker struct {
 // state is what is known against one GPU.
 type state struct {
 	since     time.Time // of being unhealthy; zero when healthy
-	transient cause     // heals by quiet
-	reset     cause     // heals by a reset
-	fatal     cause     // heals by leaving and coming back
+	transient cause     // cleared by a quiet period
+	reset     cause     // cleared by a reset, or by the recovery action
+	fatal     cause     // cleared by the return of the GPU
 	broken    cause     // as long as the probes say so
 
 	lastBad     time.Time // when something transient was last seen
 	unreachable bool      // it was away since the fatal cause
 	uncorrected uint64    // as last probed
-	asked       bool      // the driver has asked for a recovery since the reset cause
+	asked       bool      // the driver has required a recovery action since the reset cause
+	action      *Recovery // the latest one; nil where the driver does not report it
+	restored    bool      // the reset cause is by Restore: the GPU may have been reset while no agent ran
 }
 
 // cause is why a GPU is unhealthy; the zero cause is none.
@@ -59,7 +62,7 @@ const (
 )
 
 const (
-	healsByReset  = "a reset: nvidia-smi --gpu-reset, or a reboot of the node"
+	healsByReset  = "a GPU reset (nvidia-smi --gpu-reset) or a reboot of the node"
 	healsByRepair = "an exchange of the GPU"
 	healsByReturn = "the GPU's return: a reboot of the node, or a look at its power and its slot"
 )
@@ -77,7 +80,7 @@ func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 	case Transient:
 		g.transient, g.lastBad = cause{category, reason, t.healsByQuiet()}, at
 	case Reset:
-		g.reset, g.asked = cause{category, reason, healsByReset}, false
+		g.reset, g.asked, g.restored = cause{category, reason, healsByReset}, false, false
 		g.lastBad = at
 	case Fatal:
 		g.fatal, g.unreachable = cause{category, reason, healsByReturn}, xid == fellOffTheBus
@@ -87,7 +90,16 @@ func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 	return class
 }
 
-// Probe takes in a look at the GPU.
+// Unresponsive records that a call about the GPU did not return, or ended the process that
+// made it. That says nothing about whether the GPU was away: a fault that only its return
+// clears stays.
+func (t *Tracker) Unresponsive(uuid, reason string, at time.Time) {
+	g := t.of(uuid)
+	g.transient, g.lastBad = cause{unresponsive, reason, t.healsByQuiet()}, at
+	g.settle(at)
+}
+
+// Probe records a probe of the GPU.
 func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g := t.of(uuid)
 	if p.Fault != "" {
@@ -114,21 +126,27 @@ func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g.settle(at)
 }
 
-// judgeRecovery believes the driver about what a GPU needs, where it tells.
+// judgeRecovery trusts the recovery action of drivers that report it. An XID comes before
+// the action that it leads to: only one that stays none for the quiet period clears a fault
+// for which none was required.
 func (g *state) judgeRecovery(p Probe, at time.Time, quiet time.Duration) {
+	g.action = p.Recovery
+	quietly := at.Sub(g.lastBad) >= quiet
 	switch {
 	case p.Recovery == nil:
 		if p.RepairPending && g.reset == (cause{}) {
 			g.reset = cause{repairPending, "a page or row of memory waits to be replaced", healsByReset}
+		} else if g.restored && g.uncorrected == 0 && !p.RepairPending && quietly {
+			// GPUs are reset while no agent holds them, and nothing shows here that this one was.
+			// A GPU that never recovers would be worse than one that reports the fault again.
+			g.reset, g.restored = cause{}, false
 		}
-	case *p.Recovery != RecoveryNone:
+	case p.Recovery.required():
 		if g.reset == (cause{}) {
-			g.reset = cause{recoveryNeeded, "the driver asks for " + p.Recovery.String(), p.Recovery.String()}
+			g.reset = cause{recoveryNeeded, "the driver requires " + p.Recovery.String(), ""}
 		}
 		g.asked = true
-	case g.asked, at.Sub(g.lastBad) >= quiet:
-		// What was asked for has been done, or the driver had ample time to
-		// ask and did not.
+	case g.asked, quietly:
 		g.reset, g.asked = cause{}, false
 	}
 }
@@ -153,7 +171,7 @@ func (g *state) judgeErrors(p Probe) {
 // The GPU's return is as good as a reset.
 func (t *Tracker) Gone(uuid, reason string, at time.Time) {
 	g := t.of(uuid)
-	*g = state{since: g.since, fatal: cause{gone, reason, healsByReturn}}
+	*g = state{since: g.since, fatal: cause{gone, reason, healsByReturn}, unreachable: true}
 	g.settle(at)
 }
 
@@ -174,7 +192,7 @@ func (t *Tracker) Health(uuid string) Health {
 		return Health{}
 	}
 	var reasons []string
-	causes := g.causes()
+	causes := t.causes(g)
 	for _, c := range causes {
 		reasons = append(reasons, c.reason)
 	}
@@ -183,19 +201,21 @@ func (t *Tracker) Health(uuid string) Health {
 }
 
 // causes are those that hold, the worst first.
-func (g *state) causes() []cause {
-	var hold []cause
-	for _, c := range []cause{g.fatal, g.broken, g.reset, g.transient} {
-		if c != (cause{}) {
-			hold = append(hold, c)
-		}
+func (t *Tracker) causes(g *state) []cause {
+	reset := g.reset
+	switch {
+	case reset == (cause{}) || g.action == nil:
+	case g.action.required():
+		reset.heals = g.action.String()
+	default:
+		reset.heals = fmt.Sprintf("%s in which the driver requires no recovery action", t.Quiet)
 	}
-	return hold
+	return slices.DeleteFunc([]cause{g.fatal, g.broken, reset, g.transient}, func(c cause) bool { return c == cause{} })
 }
 
 // settle keeps since in step with the causes.
 func (g *state) settle(at time.Time) {
-	switch healthy := len(g.causes()) == 0; {
+	switch healthy := g.fatal == (cause{}) && g.broken == (cause{}) && g.reset == (cause{}) && g.transient == (cause{}); {
 	case healthy:
 		g.since = time.Time{}
 	case g.since.IsZero():

@@ -29,6 +29,10 @@ func recovery(r health.Recovery) health.Probe { return health.Probe{Recovery: &r
 
 func uncorrected(n uint64) health.Probe { return health.Probe{Uncorrected: &n} }
 
+func unresponsive(t *health.Tracker, at time.Time) {
+	t.Unresponsive(uuid, "the driver worker hangs", at)
+}
+
 func gone(t *health.Tracker, at time.Time)     { t.Gone(uuid, "gone", at) }
 func returned(t *health.Tracker, at time.Time) { t.Returned(uuid, at) }
 
@@ -110,6 +114,20 @@ func TestTracker(t *testing.T) {
 			{time.Hour, pass, "fallen off the bus"},
 			{time.Minute, pass, ""},
 		}},
+		{"a worker that hangs or crashes is no sign that the GPU was away", health.Policy{}, []step{
+			{0, xid(54), "auxiliary power"},
+			{time.Second, unresponsive, "auxiliary power"},
+			{time.Hour, pass, "auxiliary power"},
+			{time.Hour, pass, "auxiliary power"},
+		}},
+		{"a worker that hangs makes a healthy GPU unhealthy for the quiet period", health.Policy{}, []step{
+			{0, unresponsive, "the driver worker hangs"},
+			{time.Second, pass, "the driver worker hangs"},
+			{time.Minute, pass, ""},
+		}},
+		{"a domain of several nodes that has to be recovered is no fault of the GPU", health.Policy{}, []step{
+			{0, probe(recovery(health.RecoveryIMEXDomain)), ""},
+		}},
 		{"rows that cannot be replaced never heal", health.Policy{}, []step{
 			{0, probe(health.Probe{RowsFailed: true}), "no spare"},
 			{time.Hour, probe(health.Probe{RowsFailed: true}), "no spare"},
@@ -150,6 +168,40 @@ func TestTracker(t *testing.T) {
 				t.Errorf("another GPU is %+v", other)
 			}
 		})
+	}
+}
+
+// What a fault names as its remedy is what clears it: where the driver reports which recovery
+// action a GPU requires, that decides; elsewhere only a reset does.
+func TestTheRemedyIsWhatClears(t *testing.T) {
+	for name, tc := range map[string]struct {
+		probe  *health.Probe // after XID 48; nil: none yet
+		remedy string        // part of it
+		clears bool          // without a reset, after a quiet period with the same probe
+	}{
+		"no probe yet":                             {nil, "reset", false},
+		"the driver reports no action":             {&health.Probe{}, "reset", false},
+		"the driver reports that none is required": {new(recovery(health.RecoveryNone)), "1m0s in which the driver requires no recovery action", true},
+		"the driver requires a reset":              {new(recovery(health.RecoveryReset)), "reset", false},
+		"the driver requires a reboot":             {new(recovery(health.RecoveryReboot)), "reboot", false},
+		"the driver requires a bus reset":          {new(recovery(health.RecoveryBusReset)), "bus", false},
+	} {
+		tracker := &health.Tracker{Quiet: time.Minute}
+		now := time.Unix(1e9, 0)
+		tracker.Event(uuid, 48, now)
+		if tc.probe != nil {
+			tracker.Probe(uuid, *tc.probe, now.Add(time.Second))
+		}
+		if got := tracker.Health(uuid).Heals; !strings.Contains(got, tc.remedy) {
+			t.Errorf("%s: the remedy is %q, want %q", name, got, tc.remedy)
+		}
+		if tc.probe == nil {
+			continue
+		}
+		tracker.Probe(uuid, *tc.probe, now.Add(2*time.Minute))
+		if cleared := tracker.Health(uuid).Reason == ""; cleared != tc.clears {
+			t.Errorf("%s: the fault has cleared: %t, want %t", name, cleared, tc.clears)
+		}
 	}
 }
 

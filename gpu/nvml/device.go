@@ -24,10 +24,10 @@ func (s session) read(index int) (gpu.GPU, nvml.Device, error) {
 	if ret != nvml.SUCCESS {
 		return gpu.GPU{}, nil, fmt.Errorf("reading the UUID of GPU %d: %w", index, ret)
 	}
-	g := gpu.GPU{UUID: uuid, Index: index, NUMANode: gpu.NUMAUnknown}
+	g := gpu.GPU{UUID: uuid, Index: index, Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown}
 	err := errors.Join(s.readPlace(&g, dev), s.readTraits(&g, dev))
 	if err != nil {
-		g.Fault = oneLine(err)
+		g.Fault = phrase(err)
 	}
 	return g, dev, nil
 }
@@ -130,6 +130,3 @@ func architecture(a nvml.DeviceArchitecture) gpu.Architecture {
 		return gpu.ArchitectureUnknown
 	}
 }
-
-// oneLine writes an error, which may be several, as one line.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -32,57 +33,66 @@ func initError(library string, ret nvml.Return) error {
 
 // inventory reads all GPUs but the doubted, and returns their handles by UUID.
 func (w *worker) inventory() (*gpu.Inventory, map[string]nvml.Device, error) {
-	if err := w.asking(driver.Nobody); err != nil {
-		return nil, nil, err
+	inv := &gpu.Inventory{}
+	var count int
+	var failed error
+	if err := w.step(driver.Step{Index: driver.Nobody}, func() { inv.Driver, count, failed = w.driver() }); err != nil || failed != nil {
+		return nil, nil, errors.Join(err, failed)
 	}
-	version, err := w.driver()
-	if err != nil {
-		return nil, nil, err
-	}
-	count, ret := w.lib.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return nil, nil, fmt.Errorf("counting the GPUs: %w", ret)
-	}
-	inv := &gpu.Inventory{Driver: version}
-	devices := map[string]nvml.Device{}
+	var asked []int
 	for index := range count {
-		if slices.Contains(w.work.Doubted, index) {
-			continue
+		if !slices.Contains(w.work.Doubted, index) {
+			asked = append(asked, index)
 		}
-		if err := w.asking(index); err != nil {
-			return nil, nil, err
-		}
-		g, dev, err := w.read(index)
-		if err != nil {
-			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: index, Fault: err.Error()})
-			continue
-		}
-		inv.GPUs = append(inv.GPUs, g)
-		devices[g.UUID] = dev
 	}
-	if err := w.asking(driver.Nobody); err != nil {
+	read := make([]struct {
+		gpu gpu.GPU
+		dev nvml.Device
+		err error
+	}, len(asked))
+	if err := w.each(asked, func(i int) { read[i].gpu, read[i].dev, read[i].err = w.read(asked[i]) }); err != nil {
 		return nil, nil, err
 	}
-	w.link(inv.GPUs, devices)
-	return inv, devices, nil
+	devices := map[string]nvml.Device{}
+	for i, r := range read {
+		if r.err != nil {
+			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: asked[i], Fault: phrase(r.err)})
+			continue
+		}
+		inv.GPUs = append(inv.GPUs, r.gpu)
+		devices[r.gpu.UUID] = r.dev
+	}
+	isolate(inv)
+	for _, g := range inv.GPUs {
+		w.uuids[devices[g.UUID]] = g.UUID
+	}
+	return inv, devices, w.link(inv.GPUs, devices)
 }
 
-func (s session) driver() (gpu.Driver, error) {
+// driver reads the driver's version and how many GPUs it has.
+func (s session) driver() (d gpu.Driver, count int, err error) {
 	version, ret := s.lib.SystemGetDriverVersion()
 	if ret != nvml.SUCCESS {
-		return gpu.Driver{}, fmt.Errorf("reading the driver version: %w", ret)
+		return d, 0, fmt.Errorf("reading the driver version: %w", ret)
 	}
 	// CUDA's number is 1000 × major + 10 × minor.
 	cuda, ret := s.lib.SystemGetCudaDriverVersion()
 	if ret != nvml.SUCCESS {
-		return gpu.Driver{}, fmt.Errorf("reading the CUDA version of driver %s: %w", version, ret)
+		return d, 0, fmt.Errorf("reading the CUDA version of driver %s: %w", version, ret)
+	}
+	count, ret = s.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return d, 0, fmt.Errorf("counting the GPUs: %w", ret)
+	}
+	if count < 0 || count > driver.MaxGPUs {
+		return d, 0, fmt.Errorf("counting the GPUs: driver %s has %d, and a node at most %d; reload the driver", version, count, driver.MaxGPUs)
 	}
 	return gpu.Driver{
 		Version: version,
 		CUDA:    gpu.CUDAVersion{Major: cuda / 1000, Minor: cuda % 1000 / 10},
 
 		Confidential: s.confidential(),
-	}, nil
+	}, count, nil
 }
 
 // confidential says whether confidential computing is on, be it between several

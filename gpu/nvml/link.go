@@ -8,26 +8,35 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// link fills in the Links of each two GPUs. devices are their handles, by
-// UUID. A link that cannot be read is left unknown: it only makes the
-// choice among healthy GPUs worse, and must not make one unhealthy.
-func (s session) link(gpus []gpu.GPU, devices map[string]nvml.Device) {
+// link fills in the Links of each two GPUs. devices are their handles, by UUID. A link that cannot be
+// read is left unknown: it only makes the choice among healthy GPUs worse, and must not make one
+// unhealthy.
+func (w *worker) link(gpus []gpu.GPU, devices map[string]nvml.Device) error {
+	device := func(i int) nvml.Device { return devices[gpus[i].UUID] }
 	lanes := make([]nvlinks, len(gpus))
-	for i, g := range gpus {
-		lanes[i] = s.nvlinks(devices[g.UUID])
+	paths := make([][]gpu.PCIePath, len(gpus)) // of each to those after it
+	err := w.each(indexes(gpus), func(i int) { lanes[i] = w.nvlinks(device(i)) })
+	if err != nil {
+		return err
+	}
+	err = w.each(indexes(gpus), func(i int) {
+		for j := i + 1; j < len(gpus); j++ {
+			paths[i] = append(paths[i], pciePath(device(i), device(j)))
+		}
+	})
+	if err != nil {
+		return err
 	}
 	for i := range gpus {
 		for j := i + 1; j < len(gpus); j++ {
-			l := gpu.Link{
-				NVLinks: lanes[i].to(lanes[j], gpus[j].PCIBusID),
-				PCIe:    pciePath(devices[gpus[i].UUID], devices[gpus[j].UUID]),
-			}
+			l := gpu.Link{NVLinks: lanes[i].to(lanes[j], gpus[j].PCIBusID), PCIe: paths[i][j-i-1]}
 			l.Peer = gpus[j].UUID
 			gpus[i].Links = append(gpus[i].Links, l)
 			l.Peer = gpus[i].UUID
 			gpus[j].Links = append(gpus[j].Links, l)
 		}
 	}
+	return nil
 }
 
 // nvlinks counts the active NVLinks of one GPU by where they lead.

@@ -3,7 +3,6 @@ package nvml
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -64,22 +63,24 @@ func load(library string) error {
 	return loaded.Close()
 }
 
-// list are the GPUs that NVML tells of here.
-func list() (gpus []gpu.GPU, err error) {
+// list are the GPUs that NVML reports here.
+func list() ([]gpu.GPU, error) {
 	s := session{lib: nvml.New(nvml.WithLibraryPath(host.NVMLName)), node: host.NewRoot("/")}
 	if ret := s.lib.Init(); ret != nvml.SUCCESS {
 		return nil, initError(host.NVMLName, ret)
 	}
-	count, ret := s.lib.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("counting the GPUs: %w", ret)
+	_, count, err := s.driver()
+	if err != nil {
+		return nil, err
 	}
+	var inv gpu.Inventory
 	for index := range count {
 		g, _, err := s.read(index)
 		if err != nil {
 			return nil, err
 		}
-		gpus = append(gpus, g)
+		inv.GPUs = append(inv.GPUs, g)
 	}
-	return gpus, nil
+	isolate(&inv)
+	return inv.GPUs, nil
 }

@@ -8,9 +8,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// readMIG reads the GPU's MIG mode and what it is cut into.
+// maxMIGDevices is more than any GPU can be partitioned into, which are 7 up to now.
+const maxMIGDevices = 64
+
+// readMIG reads the GPU's MIG mode and its MIG devices.
 func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 	g.MIG, g.MIGDevices = gpu.MIGUnsupported, nil
 	if !s.has("nvmlDeviceGetMigMode") {
@@ -30,6 +34,9 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("counting the MIG devices: %w", ret)
 	}
+	if count > maxMIGDevices {
+		return fmt.Errorf("counting the MIG devices: there is room for %d, and a GPU has at most %d; update the driver", count, maxMIGDevices)
+	}
 	for index := range count {
 		part, ret := dev.GetMigDeviceHandleByIndex(index)
 		var uuid string
@@ -42,11 +49,11 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 		case ret != nvml.SUCCESS:
 			return fmt.Errorf("opening MIG device %d: %w", index, ret)
 		case strings.Contains(uuid, "/"):
-			return fmt.Errorf("MIG device %d is called %s, which no CDI spec can hold: install driver 470 or newer", index, uuid)
+			return fmt.Errorf("MIG device %d is called %s, which no CDI spec can hold: install driver 470 or newer", index, host.Printable(uuid, textLimit))
 		}
 		m := gpu.MIGDevice{UUID: uuid, Index: index}
 		if err := readMIGDevice(&m, part, dev, g.MemoryBytes); err != nil {
-			m.Fault = oneLine(err)
+			m.Fault = phrase(err)
 		}
 		g.MIGDevices = append(g.MIGDevices, m)
 	}

@@ -1,0 +1,102 @@
+package health_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu/health"
+)
+
+// XIDs, and what only a reset or the GPU's return clears, outlive the agent; what the next
+// probe shows does not, and nothing keeps a GPU unhealthy that was reset while no agent ran.
+func TestSavedFaults(t *testing.T) {
+	none, reset := health.Probe{Recovery: new(health.RecoveryNone)}, health.Probe{Recovery: new(health.RecoveryReset)}
+	for _, tc := range []struct {
+		name   string
+		before []func(*health.Tracker, time.Time)
+		after  []step
+	}{
+		{"an XID that may pass", observed(xid(9999)), []step{
+			{0, probe(none), "XID 9999"},
+			{time.Minute, probe(none), ""},
+		}},
+		{"a probe that failed", observed(probe(health.Probe{Fault: "unknown error"})), []step{{0, probe(none), ""}}},
+		{"XID 79, and the GPU answers", observed(xid(79), probe(none)), []step{
+			{0, probe(none), "fallen off the bus"},
+			{time.Minute, probe(none), ""},
+		}},
+		{"XID 79", observed(xid(79)), []step{
+			{0, probe(health.Probe{Fault: "lost"}), "fallen off the bus"},
+			{time.Second, probe(none), "fallen off the bus"},
+			{time.Minute, probe(none), ""},
+		}},
+		{"XID 54", observed(xid(54)), []step{
+			{0, probe(none), "auxiliary power"},
+			{time.Hour, probe(none), "auxiliary power"},
+			{0, gone, "gone"},
+			{0, returned, ""},
+		}},
+		{"a GPU that was gone, and answers", observed(gone), []step{
+			{0, probe(none), "gone"},
+			{time.Minute, probe(none), ""},
+		}},
+		{"XID 48, and the driver requires a reset", observed(xid(48), probe(reset)), []step{
+			{0, probe(reset), "XID 48"},
+			{time.Hour, probe(reset), "XID 48"},
+			{time.Second, probe(none), ""},
+		}},
+		{"XID 48, reset while no agent ran", observed(xid(48), probe(reset)), []step{{time.Second, probe(none), ""}}},
+		{"XID 48 by the error counter", observed(xid(48), probe(uncorrected(2))), []step{
+			{0, probe(uncorrected(2)), "XID 48"},
+			{time.Hour, probe(uncorrected(2)), "XID 48"},
+			{0, probe(uncorrected(0)), ""},
+		}},
+		{"XID 48, of which nothing shows a reset", observed(xid(48), probe(health.Probe{})), []step{
+			{0, probe(health.Probe{}), "XID 48"},
+			{time.Minute, probe(health.Probe{}), ""},
+		}},
+		{"XID 48 once more", observed(xid(48), probe(health.Probe{})), []step{
+			{0, xid(48), "XID 48"},
+			{time.Hour, probe(health.Probe{}), "XID 48"},
+		}},
+		{"XID 48 after the saved one has cleared", observed(xid(48), probe(health.Probe{})), []step{
+			{time.Minute, probe(health.Probe{}), ""},
+			{0, xid(48), "XID 48"},
+			{time.Hour, probe(health.Probe{}), "XID 48"},
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			now := time.Unix(1e9, 0)
+			earlier := &health.Tracker{Quiet: time.Minute}
+			for _, observe := range tc.before {
+				observe(earlier, now)
+			}
+			since := earlier.Health(uuid).Since
+			text, err := json.Marshal(earlier.Save())
+			if err != nil {
+				t.Fatal(err)
+			}
+			saved := map[string]health.Saved{}
+			if err := json.Unmarshal(text, &saved); err != nil {
+				t.Fatal(err)
+			}
+			now = now.Add(10 * time.Second)
+			later := &health.Tracker{Quiet: time.Minute}
+			later.Restore(saved, now)
+			if got := later.Health(uuid); got.Reason != "" && !got.Since.Equal(since) {
+				t.Errorf("the fault is since %s, want %s", got.Since, since)
+			}
+			for i, s := range tc.after {
+				now = now.Add(s.after)
+				s.observe(later, now)
+				if got := later.Health(uuid).Reason; (s.reason == "") != (got == "") || !strings.Contains(got, s.reason) {
+					t.Fatalf("step %d: %q, want %q", i, got, s.reason)
+				}
+			}
+		})
+	}
+}
+
+func observed(by ...func(*health.Tracker, time.Time)) []func(*health.Tracker, time.Time) { return by }
