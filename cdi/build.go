@@ -43,18 +43,18 @@ const (
 	ByUUID  Name = "uuid"
 )
 
-// Build makes the spec of kind for those GPUs and MIG devices of inv that are in
-// parts, each under all the given names, and for all the healthy ones together.
-// One with a fault keeps its device: a pod may hold it. Build is pure: equal
-// arguments give equal specs. A spec without any device is not valid CDI, so no
-// GPU at all is an error.
+// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one
+// device for each of the given names, and AllDevices for the healthy ones together. A GPU with a
+// fault keeps its device, because a pod may hold it. Build is pure: equal arguments give equal
+// specs. Without any GPU it returns an error, because CDI does not allow a spec without devices.
 func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.Spec, error) {
+	mounts := mounts(parts)
 	spec := &specs.Spec{
 		Kind: kind,
 		ContainerEdits: specs.ContainerEdits{
-			Env:         []string{hideGPUs},
+			Env:         environment(mounts),
 			DeviceNodes: deviceNodes(parts.Control),
-			Mounts:      mounts(parts),
+			Mounts:      mounts,
 			Hooks:       hooks(inv, parts),
 		},
 	}
@@ -92,9 +92,28 @@ func finish(spec *specs.Spec) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// hideGPUs is for an NVIDIA runtime that is installed beside us: it must add
-// nothing, whatever the image asks for.
+// hideGPUs keeps an NVIDIA runtime that is also installed on the node from adding GPUs, whatever
+// the image requests.
 const hideGPUs = "NVIDIA_VISIBLE_DEVICES=void"
+
+// libcudaDir is the loader directory whose path is the same on every machine and which on Debian
+// and Ubuntu holds no library of the image: a compiler with a sysroot of its own that searches it
+// finds the driver there, and not the image's libc.
+const libcudaDir = "/usr/lib64"
+
+// environment returns the variables for containers with GPUs that get these mounts. Triton, and
+// with it torch.compile, vLLM and SGLang, reads the directory of libcuda from TRITON_LIBCUDA_PATH,
+// and else from the image's ld.so.cache, which does not list the mounts. The value is one
+// directory, which Triton passes to the linker. Variables that other programs read, such as
+// LD_LIBRARY_PATH, stay the image's: a value here would replace it.
+func environment(mounts []*specs.Mount) []string {
+	env := []string{hideGPUs}
+	isLibcuda := func(m *specs.Mount) bool { return m.ContainerPath == path.Join(libcudaDir, "libcuda.so.1") }
+	if slices.ContainsFunc(mounts, isLibcuda) {
+		env = append(env, "TRITON_LIBCUDA_PATH="+libcudaDir)
+	}
+	return env
+}
 
 // hostMachine is what libraries of this machine are for.
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
@@ -207,14 +226,14 @@ func takeNewerCUDA(inv *gpu.Inventory, parts Parts) bool {
 	})
 }
 
-// loaderDirs are the directories that dynamic loaders search without any
-// cache or configuration: Debian's and Ubuntu's, and RHEL's and SUSE's. With
-// a library in both, no hook has to run ldconfig inside the container.
+// loaderDirs returns the directories that glibc's dynamic loader searches without a cache or
+// configuration: on Debian and Ubuntu, and on RHEL and SUSE. With a library in both, no hook has
+// to run ldconfig inside the container.
 func loaderDirs(machine elf.Machine) []string {
 	if machine == elf.EM_AARCH64 {
-		return []string{"/usr/lib/aarch64-linux-gnu", "/usr/lib64"}
+		return []string{"/usr/lib/aarch64-linux-gnu", libcudaDir}
 	}
-	return []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib64"}
+	return []string{"/usr/lib/x86_64-linux-gnu", libcudaDir}
 }
 
 // bind mounts one file. rprivate keeps later mounts of the container from

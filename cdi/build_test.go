@@ -142,6 +142,77 @@ func TestBuildForArm(t *testing.T) {
 	}
 }
 
+// Triton reads the directory of libcuda from the environment; without it, it reads the image's
+// ld.so.cache, which does not list the spec's mounts.
+func TestBuildNamesTheDirectoryOfLibcuda(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		libraries []string // the SONAMEs left in the spec
+		machine   elf.Machine
+		want      []string
+	}{
+		{"x86-64", []string{"libcuda.so.1", "libnvidia-ml.so.1"}, elf.EM_X86_64, []string{"/usr/lib64"}},
+		{"arm64", []string{"libcuda.so.1", "libnvidia-ml.so.1"}, elf.EM_AARCH64, []string{"/usr/lib64"}},
+		{"no libcuda", []string{"libnvidia-ml.so.1"}, elf.EM_X86_64, nil},
+		{"no library", nil, elf.EM_X86_64, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := parts()
+			p.Libraries = slices.DeleteFunc(p.Libraries, func(l cdi.Library) bool { return !slices.Contains(tc.libraries, l.SONAME) })
+			for i := range p.Libraries {
+				p.Libraries[i].Machine = tc.machine
+			}
+			spec, err := cdi.Build(cdi.AgentKind, inventory, p, []cdi.Name{cdi.ByUUID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkEnvironment(t, spec)
+			got := valuesOf(spec, "TRITON_LIBCUDA_PATH")
+			if !slices.Equal(got, tc.want) {
+				t.Fatalf("TRITON_LIBCUDA_PATH is %q, want %q", got, tc.want)
+			}
+			for _, dir := range got {
+				for _, name := range []string{"libcuda.so.1", "libcuda.so"} {
+					if !strings.Contains(mountsOf(spec)+";", " "+dir+"/"+name+";") {
+						t.Errorf("the spec does not mount %s/%s", dir, name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// checkEnvironment holds what the environment of every spec with GPUs has, and what it must never
+// have: these variables replace values of the image and of the user that programs depend on.
+func checkEnvironment(t *testing.T, spec *specs.Spec) {
+	t.Helper()
+	if got := valuesOf(spec, "NVIDIA_VISIBLE_DEVICES"); !slices.Equal(got, []string{"void"}) {
+		t.Errorf("NVIDIA_VISIBLE_DEVICES is %q, want void once", got)
+	}
+	for _, name := range []string{
+		"LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_PRELOAD", "PATH", "CUDA_PATH", "CUDA_HOME", "CUDA_ROOT",
+		"NUMBA_CUDA_DRIVER", "NVSHMEM_CUDA_PATH", "CONDA_OVERRIDE_CUDA", "UV_CUDA_DRIVER_VERSION",
+	} {
+		if got := valuesOf(spec, name); got != nil {
+			t.Errorf("%s is set, to %q", name, got)
+		}
+	}
+}
+
+// valuesOf are the values that a spec gives to a variable, in its own edits and its devices'.
+func valuesOf(spec *specs.Spec, name string) (values []string) {
+	env := slices.Clone(spec.ContainerEdits.Env)
+	for _, d := range spec.Devices {
+		env = append(env, d.ContainerEdits.Env...)
+	}
+	for _, variable := range env {
+		if value, is := strings.CutPrefix(variable, name+"="); is {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
 func TestBuildWithHook(t *testing.T) {
 	p := parts()
 	p.Hook = "/opt/gpucdi/gpucdi-hook"

@@ -1,11 +1,14 @@
 package cdi
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
+	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/internal/config"
@@ -34,8 +37,7 @@ type class struct {
 	// empty for a class that no program of a pod with GPUs needs.
 	with string
 
-	// hides keeps an NVIDIA runtime from adding GPUs, because these are GPUs.
-	hides bool
+	gpus bool // whether the devices are GPUs: containers then get the environment that Build gives
 
 	load string // what to do when it is not there
 }
@@ -78,7 +80,7 @@ var classes = []class{
 	},
 	{
 		name: "wsl", what: "the GPUs of a Windows host, in WSL2",
-		nodes: []string{"/dev/dxg"}, hides: true,
+		nodes: []string{"/dev/dxg"}, gpus: true,
 		binds: []from{
 			{"/usr/lib/wsl/drivers", nil}, {"/usr/lib/wsl/lib", nil},
 			{"/usr/lib/wsl/lib/*.so*", loaderDirs(hostMachine)}, {"/usr/lib/wsl/lib/nvidia-smi", bin},
@@ -87,7 +89,7 @@ var classes = []class{
 	},
 	{
 		name: "tegra", what: "the integrated GPU of a Jetson",
-		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, only: "0", hides: true,
+		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, only: "0", gpus: true,
 		binds: []from{{"/etc/nv_tegra_release", nil}}, // by it programs tell which Jetson this is
 		csv:   "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
 		load:  "this is not a Jetson, or JetPack is not installed",
@@ -143,12 +145,14 @@ func BuildClass(kind string, name config.Class, node host.Root) (*specs.Spec, er
 }
 
 func (c class) spec(kind string, nodes []Node, parts Parts) *specs.Spec {
-	spec := &specs.Spec{Kind: kind, ContainerEdits: specs.ContainerEdits{Mounts: mounts(parts)}}
-	if c.hides {
-		spec.ContainerEdits.Env = []string{hideGPUs}
+	mounts := mounts(parts)
+	spec := &specs.Spec{Kind: kind, ContainerEdits: specs.ContainerEdits{Mounts: mounts}}
+	if c.gpus {
+		spec.ContainerEdits.Env = environment(mounts)
 	}
 	for _, n := range nodes {
-		if name, single := strings.CutPrefix(path.Base(n.Path), c.each); single && c.each != "" {
+		name, single := strings.CutPrefix(path.Base(n.Path), c.each)
+		if single && c.each != "" && parser.ValidateDeviceName(name) == nil {
 			spec.Devices = append(spec.Devices, device(name, []Node{n}))
 		}
 	}
@@ -171,7 +175,8 @@ func WithGPUs(name config.Class) string {
 	return AgentKindOf(name) + "=" + classes[i].with
 }
 
-// findNodes reads the numbers of the host's nodes: no other place has them all.
+// findNodes reads the numbers of the host's nodes: no other place has them all. A node that is gone
+// since it was listed, or that cannot be named in a spec, is left out.
 func findNodes(node host.Root, patterns []string) ([]Node, error) {
 	var nodes []Node
 	for _, pattern := range patterns {
@@ -181,6 +186,9 @@ func findNodes(node host.Root, patterns []string) ([]Node, error) {
 		}
 		for _, p := range paths {
 			n, err := statNode(node, p)
+			if errors.Is(err, fs.ErrNotExist) || !isPath(p) {
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -216,9 +224,14 @@ func bindsOf(node host.Root, f from) ([]Bind, error) {
 		if err != nil {
 			return nil, err
 		}
+		if !isPath(p) || !isPath(node.NodePath(resolved)) {
+			continue
+		}
 		at := []string{p}
 		if f.at != nil {
 			at = below(f.at, path.Base(p))
+		} else if hidesImage(p) {
+			return nil, fmt.Errorf("mounting %s: it would hide the files that images have there", p)
 		}
 		for _, containerPath := range at {
 			binds = append(binds, Bind{NodePath: node.NodePath(resolved), ContainerPath: containerPath})

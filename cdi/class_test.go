@@ -2,9 +2,12 @@ package cdi_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +55,7 @@ func TestClasses(t *testing.T) {
 	for class, tc := range map[config.Class]struct {
 		fill            func(t *testing.T, n node)
 		devices, mounts string
-		env             bool
+		libcuda         bool // GPUs, with CUDA
 	}{
 		config.GDS: {
 			fill: func(t *testing.T, n node) {
@@ -101,7 +104,7 @@ func TestClasses(t *testing.T) {
 			devices: "all /dev/dxg",
 			mounts: "/usr/lib/wsl/lib/nvidia-smi /usr/bin/nvidia-smi; /usr/lib/wsl/drivers /usr/lib/wsl/drivers; /usr/lib/wsl/lib /usr/lib/wsl/lib; " +
 				"/usr/lib/wsl/lib/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1; /usr/lib/wsl/lib/libcuda.so.1 /usr/lib64/libcuda.so.1",
-			env: true,
+			libcuda: true,
 		},
 		"tegra": {
 			fill: func(t *testing.T, n node) {
@@ -126,7 +129,7 @@ func TestClasses(t *testing.T) {
 					"/" + libDir + "tegra/libscript.so /" + libDir + "tegra/libscript.so",
 					cuda + " /usr/lib64/libcuda.so", cuda + " /usr/lib64/libcuda.so.1",
 				}, "; "),
-			env: true,
+			libcuda: true,
 		},
 	} {
 		t.Run(string(class), func(t *testing.T) {
@@ -145,7 +148,12 @@ func TestClasses(t *testing.T) {
 			if devicesOf(spec) != tc.devices || mountsOf(spec) != mounts {
 				t.Errorf("devices\n%s\nwant\n%s\nmounts\n%s\nwant\n%s", devicesOf(spec), tc.devices, mountsOf(spec), mounts)
 			}
-			if (len(spec.ContainerEdits.Env) == 1) != tc.env {
+			if tc.libcuda {
+				checkEnvironment(t, spec)
+				if got := valuesOf(spec, "TRITON_LIBCUDA_PATH"); !slices.Equal(got, []string{"/usr/lib64"}) {
+					t.Errorf("TRITON_LIBCUDA_PATH is %q", got)
+				}
+			} else if len(spec.ContainerEdits.Env) > 0 {
 				t.Errorf("environment %v", spec.ContainerEdits.Env)
 			}
 			if _, err := cdi.ClassFile(class, t.TempDir(), n.root()).Put(spec); err != nil {
@@ -156,6 +164,42 @@ func TestClasses(t *testing.T) {
 	if _, err := cdi.BuildClass("nvidia.com/x", "x", host.NewRoot(t.TempDir())); err == nil {
 		t.Error("a class that is none was built")
 	}
+}
+
+// udev makes and removes nodes at any moment.
+func TestBuildClassWhileNodesComeAndGo(t *testing.T) {
+	n := node{t.TempDir()}
+	n.device(t, "dev/nvidia-fs0", 237, 0)
+	stop := make(chan struct{})
+	var udev sync.WaitGroup
+	udev.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for minor := range 4 {
+				path := n.path(fmt.Sprintf("dev/nvidia-fs%d", minor+1))
+				if err := errors.Join(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(237, uint32(minor)))), os.Remove(path)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	for range 2000 {
+		spec, err := cdi.BuildClass("nvidia.com/gds", config.GDS, n.root())
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if !strings.Contains(devicesOf(spec), "/dev/nvidia-fs0") {
+			t.Errorf("devices %s", devicesOf(spec))
+		}
+	}
+	close(stop)
+	udev.Wait()
 }
 
 func TestEveryClassThatGoesWithGPUsHasAName(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"tags.cncf.io/container-device-interface/specs-go"
 )
 
 func TestTheDocumentedFeaturesAreTheTables(t *testing.T) {
@@ -27,6 +29,20 @@ func TestTheDocumentedFeaturesAreTheTables(t *testing.T) {
 		fmt.Fprintf(&files, "| `%s` | %s | `%s` |\n", strings.ReplaceAll(s.name, gnuMachine, "MACHINE"), s.feature, strings.Join(s.at, "`, `"))
 	}
 	documented(t, "../docs/features.md", libraries.String(), others.String(), files.String())
+}
+
+func TestTheDocumentedEnvironmentIsTheSpecs(t *testing.T) {
+	text, err := os.ReadFile("../docs/features.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment([]*specs.Mount{{ContainerPath: libcudaDir + "/libcuda.so.1"}})
+	for _, variable := range env {
+		name, value, _ := strings.Cut(variable, "=")
+		if row := fmt.Sprintf("| `%s` | `%s` |", name, value); !strings.Contains(string(text), row) {
+			t.Errorf("docs/features.md has no row that begins %s", row)
+		}
+	}
 }
 
 // documented fails unless the document has a table of exactly those rows for

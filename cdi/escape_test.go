@@ -19,24 +19,29 @@ import (
 // driverDir is where the driver of the tests below has its root.
 const driverDir = "/run/nvidia/driver"
 
-// FuzzNoHostPathLeavesTheDriverRoot puts any links into a driver root. What a
-// spec mounts is bound by the runtime on the node, as root: a link that leads
-// out of the driver's root file system would hand containers any file of the
-// node (CVE-2024-0132 was that, in the other direction).
+// FuzzNoHostPathLeavesTheDriverRoot puts any links and names into a driver root.
+// What a spec mounts is bound by the runtime on the node, as root: a link that
+// leads out of the driver's root file system would hand containers any file of
+// the node (CVE-2024-0132 was that, in the other direction). A name must not lead
+// out of the directories of the container that are meant for the driver's files.
 func FuzzNoHostPathLeavesTheDriverRoot(f *testing.F) {
 	for _, target := range []string{
 		"/etc/secret", "../../../../../../etc/secret", "../../../../../../../../etc/secret.d/..//secret",
 		"libcuda.so." + driverVersion, ".", "/", "..", "/proc/self/root/etc/secret", "/run/nvidia/driver/../../../etc/secret",
 		"loop", "/usr/lib/loop/..", "libcuda.so.\xff", "libnvidia-nvvm.so." + driverVersion, "/usr//lib/./x86_64-linux-gnu/../../../../etc/secret",
 	} {
-		f.Add(target, "libnvidia-ptxjitcompiler.so."+driverVersion, target)
-		f.Add("/etc", "../../../../etc", target)
+		f.Add(target, "libnvidia-ptxjitcompiler.so."+driverVersion, target, "..")
+		f.Add("/etc", "../../../../etc", target, target)
 	}
-	f.Fuzz(func(t *testing.T, file, dir, program string) {
+	f.Fuzz(func(t *testing.T, file, dir, program, name string) {
 		n := newDriverContainer(t)
 		n.link(file, driverDir+"/usr/lib/x86_64-linux-gnu/libescaped.so."+driverVersion)
 		n.link(dir, driverDir+"/usr/share")
 		n.link(program, driverDir+"/usr/bin/nvidia-smi")
+		n.link(program, driverDir+"/usr/origBin/nvidia-smi")
+		if len(name) < 64 {
+			n.library(t, "../../.."+driverDir+"/usr/lib/x86_64-linux-gnu/libnamed.so."+driverVersion, name)
+		}
 		n.link("loop", driverDir+"/usr/lib/x86_64-linux-gnu/loop")
 		n.write(t, driverDir+"/etc/OpenCL/vendors/nvidia.icd", file) // names a library
 		n.inspect(t)
@@ -97,6 +102,7 @@ func newDriverContainer(t *testing.T) node {
 		"libnvidia-ptxjit.so." + driverVersion: "libnvidia-ptxjit.so.1",
 		"libnvidia-nvvm.so." + driverVersion:   "libnvidia-nvvm.so.4",
 		"../../bin/nvidia-cuda-mps-server":     "nvidia-cuda-mps-server",
+		"../../origBin/x":                      "x",
 	} {
 		n.library(t, "../../.."+driverDir+"/usr/lib/x86_64-linux-gnu/"+file, soname)
 	}
@@ -122,6 +128,9 @@ func (n node) inspect(t *testing.T) (looks int) {
 			continue
 		}
 		looks++
+		if stray := strayMounts(t, parts); len(stray) > 0 {
+			t.Errorf("%q are mounted", stray)
+		}
 		paths := map[string]bool{}
 		for _, l := range parts.Libraries {
 			paths[l.NodePath] = true

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -27,13 +29,15 @@ const (
 // removed: the kubelet asks for the same device names again when a container
 // restarts, whether the agent runs or not. Not for concurrent use.
 type File struct {
-	Path   string
-	format Format
-	node   host.Root
+	Path    string
+	format  Format
+	node    host.Root
+	foreign foreignSpecs
 
-	// Of the latest good Put: what was looked at, and how it was left.
-	needed []string
-	put    string
+	// Of the latest good Put: what is in the spec, and the state it was left in.
+	kind            string
+	devices, needed []string
+	put             string
 }
 
 // NewFile returns the spec file at path. node is where the spec's sources are
@@ -58,42 +62,55 @@ func fileOf(kind, dir string, node host.Root) *File {
 
 // Put makes the file hold spec, and proves that it can be used. It writes only
 // what is not there already, and says whether it did. A spec that cannot be
-// used leaves the file as it was before; beside a foreign file that defines the
-// same devices it is written all the same, for the day that file is removed.
+// used leaves the file as it was before. Beside a conflicting spec of others it is
+// written all the same, for the day that file is removed; the error names the file.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	f.put = ""
 	written, err = f.replace(spec)
 	if err != nil {
 		return false, err
 	}
-	f.needed = needs(spec)
+	f.kind, f.devices, f.needed = spec.Kind, deviceNames(spec), needs(spec)
 	f.put, err = f.state()
-	return written, errors.Join(err, f.rivals(spec))
+	return written, errors.Join(err, f.foreign.conflicts(f.devices))
 }
 
 // Verify proves that the file, as it is, can be used.
 func (f *File) Verify() error {
-	spec, err := cdi.ReadSpec(f.Path, 0)
+	spec, err := readSpec(f.Path)
 	if err != nil {
 		return fmt.Errorf("reading the CDI spec: %w", err)
 	}
-	return errors.Join(prove(f.Path, f.node), f.rivals(spec.Spec))
+	return errors.Join(
+		prove(spec, f.node),
+		f.foreign.refresh(f.Path, spec.Kind),
+		f.foreign.conflicts(deviceNames(spec.Spec)))
 }
 
-// Touched says whether since the latest good Put anybody has changed a spec in
-// the directory, or something of the node that the spec needs.
+// Unchecked returns an error that names the specs of others in the directory that the latest Put
+// or Verify did not check for conflicts, and why: runtimes may read more than is safe here.
+func (f *File) Unchecked() error { return f.foreign.unchecked() }
+
+// Touched returns whether anything has changed since the latest good Put that makes another one
+// necessary: the file, conflicting specs, or what the spec needs of the node.
 func (f *File) Touched() bool {
+	if f.put == "" {
+		return true
+	}
 	now, err := f.state()
-	return err != nil || f.put == "" || now != f.put
+	return err != nil || now != f.put
 }
 
-// state tells one state of the directory's specs, and of the node, from another.
+// state distinguishes states of the file and of what its use depends on.
 func (f *File) state() (string, error) {
-	listed, err := f.listing()
+	info, err := os.Stat(f.Path)
 	if err != nil {
+		return "", fmt.Errorf("inspecting the CDI spec: %w", err)
+	}
+	if err := f.foreign.refresh(f.Path, f.kind); err != nil {
 		return "", err
 	}
-	return listed + f.fingerprint(), nil
+	return fmt.Sprintln(identity(info), f.foreign.conflicts(f.devices), f.foreign.unchecked()) + f.fingerprint(), nil
 }
 
 func (f *File) replace(spec *specs.Spec) (written bool, err error) {
@@ -101,27 +118,51 @@ func (f *File) replace(spec *specs.Spec) (written bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	check := func(path string) error { return prove(path, f.node) }
-
-	if have, err := os.ReadFile(f.Path); err == nil && bytes.Equal(have, data) {
-		return false, check(f.Path)
+	if f.holds(data) {
+		return false, proveFile(f.Path, f.node)
 	}
 	if err := os.MkdirAll(filepath.Dir(f.Path), dirMode); err != nil {
 		return false, fmt.Errorf("making the CDI directory: %w", err)
 	}
+	check := func(path string) error { return proveFile(path, f.node) }
 	if err := host.WriteFile(f.Path, data, specMode, check); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// prove reads the spec at path as a runtime would, applies each of its devices
-// to an empty OCI spec, and looks for everything that it mounts.
-func prove(path string, node host.Root) error {
-	spec, err := cdi.ReadSpec(path, 0)
+// holds returns whether the file has that content, is readable by everybody, and can be changed by
+// no other user: the spec decides what containers get of the node.
+func (f *File) holds(data []byte) bool {
+	info, err := os.Stat(f.Path)
+	if err != nil || info.Mode()&0o444 != 0o444 || info.Mode()&0o022 != 0 || !ownedByUs(info) {
+		return false
+	}
+	have, err := host.ReadFile(f.Path, maxSpec)
+	return err == nil && bytes.Equal(have, data)
+}
+
+func ownedByUs(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
+}
+
+// proveFile is as prove, for a file that this process has written.
+func proveFile(path string, node host.Root) error {
+	data, err := host.ReadFile(path, maxSpec)
 	if err != nil {
 		return fmt.Errorf("reading the CDI spec back: %w", err)
 	}
+	spec, err := parseSpec(path, data)
+	if err != nil {
+		return fmt.Errorf("reading the CDI spec back: %w", err)
+	}
+	return prove(spec, node)
+}
+
+// prove applies each device of a spec to an empty OCI spec, as a runtime would,
+// and looks for everything that it mounts.
+func prove(spec *cdi.Spec, node host.Root) error {
 	var errs []error
 	for _, d := range spec.Devices {
 		if err := spec.GetDevice(d.Name).ApplyEdits(&oci.Spec{}); err != nil {
@@ -136,7 +177,20 @@ func prove(path string, node host.Root) error {
 			errs = append(errs, fmt.Errorf("looking for what the CDI spec mounts and runs: %w", err))
 		}
 	}
-	return errors.Join(errs...)
+	for _, h := range spec.ContainerEdits.Hooks {
+		if info, err := node.Stat(h.Path); err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {
+			errs = append(errs, fmt.Errorf("inspecting the hook of the CDI spec: %s is not an executable file", h.Path))
+		}
+	}
+	return joinFew(errs)
+}
+
+func deviceNames(spec *specs.Spec) []string {
+	names := make([]string, len(spec.Devices))
+	for i, d := range spec.Devices {
+		names[i] = d.Name
+	}
+	return names
 }
 
 // sources are the files of the node that a spec mounts or runs, sorted. Each

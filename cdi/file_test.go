@@ -3,12 +3,15 @@ package cdi_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
@@ -100,12 +103,85 @@ func TestTouched(t *testing.T) {
 	}
 }
 
+// What takes the place of the file is replaced by it.
+func TestPutReplacesWhateverHasItsName(t *testing.T) {
+	n, spec := provableSpec(t)
+	other := func(path string) string { return path + ".other" } // a copy
+	for name, tc := range map[string]struct {
+		make func(path string) error
+		same bool // nothing is written
+	}{
+		"a named pipe":              {func(path string) error { return unix.Mkfifo(path, 0o644) }, false},
+		"a device":                  {func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5))) }, false},
+		"a dangling link":           {func(path string) error { return os.Symlink("nowhere", path) }, false},
+		"a link to itself":          {func(path string) error { return os.Symlink(filepath.Base(path), path) }, false},
+		"a link to a copy":          {func(path string) error { return os.Symlink(other(path), path) }, true},
+		"a file of somebody else":   {func(path string) error { return errors.Join(os.Rename(other(path), path), os.Chown(path, 65534, 0)) }, false},
+		"a file for all to write":   {func(path string) error { return errors.Join(os.Rename(other(path), path), os.Chmod(path, 0o666)) }, false},
+		"a file that few may read":  {func(path string) error { return errors.Join(os.Rename(other(path), path), os.Chmod(path, 0o600)) }, false},
+		"a file that nobody writes": {func(path string) error { return errors.Join(os.Rename(other(path), path), os.Chmod(path, 0o444)) }, true},
+		"5 GB": {func(path string) error {
+			return errors.Join(os.Rename(other(path), path), os.Truncate(path, 5<<30))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := cdi.AgentFile(t.TempDir(), n.root())
+			if _, err := file.Put(spec); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Rename(file.Path, other(file.Path)), tc.make(file.Path)); err != nil {
+				t.Fatal(err)
+			}
+			if !tc.same && !file.Touched() {
+				t.Error("untouched")
+			}
+			within(t, func() {
+				if written, err := file.Put(spec); err != nil || written == tc.same {
+					t.Errorf("Put: written %t, %v", written, err)
+				}
+			})
+			if err := file.Verify(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPutCannotReplaceADirectory(t *testing.T) {
+	n, spec := provableSpec(t)
+	file := cdi.AgentFile(t.TempDir(), n.root())
+	if err := os.Mkdir(file.Path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), file.Path) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A spec that cannot be inspected is an error, however the path leads to it.
+func TestVerifyAndGivenDoNotBlock(t *testing.T) {
+	n := newNode(t)
+	file := cdi.AgentFile(t.TempDir(), n.root())
+	if err := unix.Mkfifo(file.Path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	within(t, func() {
+		if err := file.Verify(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("Verify: %v", err)
+		}
+		if _, err := file.Given(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("Given: %v", err)
+		}
+	})
+}
+
 // What a spec needs of the node can go without a word.
 func TestTouchedSeesWhatTheSpecNeeds(t *testing.T) {
 	for name, touch := range map[string]func(n node){
 		"a library is removed": func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },
 		"a node is made":       func(n node) { n.write(t, "dev/nvidia1", "") },
 		"a module is unloaded": func(n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") },
+		"modeset is loaded":    func(n node) { n.write(t, "sys/module/nvidia_modeset/initstate", "live\n") },
 		"a module is replaced": func(n node) { n.write(t, "proc/driver/nvidia/version", "NVRM version: X 1.2.3") },
 	} {
 		n, spec := provableSpec(t)
@@ -118,39 +194,6 @@ func TestTouchedSeesWhatTheSpecNeeds(t *testing.T) {
 		}
 		if touch(n); !file.Touched() {
 			t.Errorf("%s: untouched", name)
-		}
-	}
-}
-
-func TestPutNamesAForeignFileThatDefinesTheSameDevice(t *testing.T) {
-	n, spec := provableSpec(t)
-	dir := t.TempDir()
-	file := cdi.AgentFile(dir, n.root())
-	if _, err := file.Put(spec); err != nil {
-		t.Fatal(err)
-	}
-	ours, err := os.ReadFile(file.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreign := filepath.Join(dir, "foreign.yaml")
-	for content, fits := range map[string]bool{
-		string(ours): false,
-		strings.ReplaceAll(string(ours), "gpucdi.dev/gpu", "other.dev/gpu"): true,
-		"not: [a spec": true,
-	} {
-		if err := os.WriteFile(foreign, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if !file.Touched() {
-			t.Error("a foreign file came and the directory is untouched")
-		}
-		_, err := file.Put(spec)
-		if (err == nil) != fits || err != nil && !strings.Contains(err.Error(), foreign) {
-			t.Errorf("beside %.20q…: %v", content, err)
-		}
-		if data, err := os.ReadFile(foreign); err != nil || string(data) != content {
-			t.Errorf("the foreign file is now %q, %v", data, err)
 		}
 	}
 }
@@ -219,6 +262,47 @@ func TestWatchSeesWhateverHappensToTheSpec(t *testing.T) {
 	}
 }
 
+// Other software writes specs by the hundred.
+func TestWatchCollectsForeignChanges(t *testing.T) {
+	dir := t.TempDir()
+	file := cdi.AgentFile(dir, newNode(t).root())
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls atomic.Int64
+	called := make(chan struct{}, 1)
+	done := make(chan error)
+	go func() {
+		done <- file.Watch(ctx, func() {
+			calls.Add(1)
+			select {
+			case called <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	wait := func() {
+		select {
+		case <-called:
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing is noticed")
+		}
+	}
+	wait()
+	const count = 1000
+	for i := range count {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("claim-%d.json", i)), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait()
+	if got := calls.Load(); got > count/10 {
+		t.Errorf("%d calls for %d files", got, count)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func provableSpec(t *testing.T) (node, *specs.Spec) {
 	t.Helper()
 	return provableSpecOf(t, newNode(t))
@@ -252,7 +336,23 @@ func TestPutRefusesAHookThatIsNotThere(t *testing.T) {
 	if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), parts.Hook) {
 		t.Errorf("error %v", err)
 	}
+	n.write(t, parts.Hook+"/directory", "")
+	if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), "executable") {
+		t.Errorf("a directory: error %v", err)
+	}
+	if err := os.RemoveAll(n.path(parts.Hook)); err != nil {
+		t.Fatal(err)
+	}
 	n.write(t, parts.Hook, "")
+	if err := os.Chmod(n.path(parts.Hook), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), "executable") {
+		t.Errorf("a file that nobody may execute: error %v", err)
+	}
+	if err := os.Chmod(n.path(parts.Hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := file.Put(spec); err != nil {
 		t.Error(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"path"
 	"slices"
 
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -17,7 +16,7 @@ type Given struct {
 
 // Given tells what containers get with each device of the spec on disk.
 func (f *File) Given() (map[string]Given, error) {
-	spec, err := cdi.ReadSpec(f.Path, 0)
+	spec, err := readSpec(f.Path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the CDI spec: %w", err)
 	}

@@ -3,7 +3,10 @@ package cdi
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
+
+	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
@@ -51,8 +54,8 @@ func (f Files) Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventor
 		Faults:    map[string]string{},
 	}
 	for _, g := range inv.GPUs {
-		if g.PCIBusID == "" {
-			continue // its place was not read: the inventory holds the fault
+		if !placed(g) {
+			continue
 		}
 		if replaced(g, inv) {
 			continue // a container that starts again must not get the other one
@@ -61,11 +64,7 @@ func (f Files) Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventor
 			continue // its MIG devices have its node
 		}
 		nodes, err := gpuNodes(node, majors, g, features)
-		if err != nil {
-			parts.Faults[g.UUID] = err.Error()
-			continue
-		}
-		parts.GPUs[g.UUID] = nodes
+		parts.add(g.UUID, nodes, err)
 	}
 	parts.inspectMIG(node, majors, inv)
 	return parts, nil
@@ -94,17 +93,36 @@ func (p *Parts) inspectMIG(node host.Root, majors majors, inv *gpu.Inventory) {
 	}
 	caps, errCaps := readCapabilities(node)
 	for _, g := range inv.GPUs {
-		if replaced(g, inv) {
+		if !placed(g) || replaced(g, inv) {
 			continue
 		}
 		for _, m := range g.MIGDevices {
 			nodes, err := migNodes(node, majors, caps, g, m)
-			if err := cmp.Or(errCaps, err); err != nil {
-				p.Faults[m.UUID] = err.Error()
-				continue
-			}
-			p.GPUs[m.UUID] = nodes
+			p.add(m.UUID, nodes, cmp.Or(errCaps, err))
 		}
+	}
+}
+
+// placed says whether the driver says where the GPU is. If not, the inventory
+// holds the fault.
+func placed(g gpu.GPU) bool { return g.PCIBusID != "" && g.Minor != gpu.MinorUnknown }
+
+// add adds the nodes of a GPU or MIG device, or its fault. One name that no spec can have would make
+// the spec of all GPUs invalid.
+func (p *Parts) add(uuid string, nodes []Node, err error) {
+	_, twice := p.GPUs[uuid]
+	if invalid := parser.ValidateDeviceName(uuid); invalid != nil {
+		err = fmt.Errorf("its UUID is no CDI device name: %w; reload the driver, or use another version", invalid)
+	} else if twice {
+		err = errors.New("another GPU has the same UUID; reload the driver, or use another version")
+	}
+	if err != nil {
+		delete(p.GPUs, uuid)
+		p.Faults[uuid] = err.Error()
+		return
+	}
+	if p.Faults[uuid] == "" {
+		p.GPUs[uuid] = nodes
 	}
 }
 

@@ -208,6 +208,43 @@ func TestAFeatureThatIsNotThereIsAnError(t *testing.T) {
 	}
 }
 
+// Drivers up to 535 register one character device for all nodes of major 195. The node of modeset
+// opens only while its module is loaded.
+func TestNodesOfDriversThatRegisterOneDevice(t *testing.T) {
+	const devices = "Character devices:\n195 nvidia-frontend\n511 nvidia-uvm\n"
+	modeset := cdi.Node{Path: "/dev/nvidia-modeset", Major: 195, Minor: 254}
+	for _, tc := range []struct {
+		feature config.Feature
+		loaded  bool
+		want    string // part of the error
+		has     bool
+	}{
+		{config.Graphics, true, "", true},
+		{config.Graphics, false, "", false},
+		{config.Display, true, "", true},
+		{config.Display, false, "modprobe nvidia-modeset", false},
+		{config.Compute, true, "", false},
+	} {
+		n := newNode(t)
+		n.write(t, "proc/devices", devices)
+		n.device(t, "dev/nvidia-modeset", 195, 254) // stays when the module is unloaded
+		if tc.loaded {
+			n.write(t, "sys/module/nvidia_modeset/initstate", "live\n")
+		}
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{tc.feature})
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s, loaded %t: error %v, want %q", tc.feature, tc.loaded, err, tc.want)
+			continue
+		}
+		if got := slices.Contains(parts.Control, modeset); got != tc.has {
+			t.Errorf("%s, loaded %t: %v", tc.feature, tc.loaded, parts.Control)
+		}
+		if control := (cdi.Node{Path: "/dev/nvidiactl", Major: 195, Minor: 255}); err == nil && (parts.Control[0] != control || parts.GPUs["GPU-b"][0].Major != 195) {
+			t.Errorf("%s, loaded %t: %v, GPUs %v", tc.feature, tc.loaded, parts.Control, parts.GPUs)
+		}
+	}
+}
+
 func TestInspectRefusesWhatIsNotWhole(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -251,6 +288,32 @@ func TestInspectLeavesOneBadGPUOut(t *testing.T) {
 	}
 	if _, ok := parts.GPUs["GPU-b"]; !ok {
 		t.Errorf("GPU-b is left out too: %q", parts.Faults["GPU-b"])
+	}
+}
+
+// One GPU that reports an odd UUID, or that of another one, keeps no other from being given.
+func TestInspectLeavesOutGPUsWithoutAUsableUUID(t *testing.T) {
+	n := newNode(t)
+	for _, odd := range []string{"", "GPU-\x01", "GPU-a/b", "GPU-\xff", "GPU-ä", "-", "GPU-b"} {
+		inv := *inventory
+		inv.GPUs = append(slices.Clone(inv.GPUs), gpu.GPU{UUID: odd, Index: 2, Minor: 2, PCIBusID: "0000:3c:00.0"})
+		parts, err := cdi.Inspect(n.root(), n.driver(t), &inv, config.DefaultFeatures())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, given := parts.GPUs[odd]; given || parts.Faults[odd] == "" {
+			t.Errorf("%q: nodes %v, fault %q", odd, parts.GPUs[odd], parts.Faults[odd])
+		}
+		spec, err := cdi.Build(cdi.AgentKind, &inv, parts, []cdi.Name{cdi.ByUUID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cdi.AgentFile(t.TempDir(), n.root()).Put(spec); err != nil {
+			t.Errorf("%q: %v", odd, err)
+		}
+		if !strings.HasPrefix(devicesOf(spec), "GPU-a ") {
+			t.Errorf("%q: devices %s", odd, devicesOf(spec))
+		}
 	}
 }
 
@@ -380,16 +443,7 @@ func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(n.dir), 0o755); err != nil { // which tests' directories are not
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// This thread becomes another user's, and ends with the goroutine.
-		runtime.LockOSThread()
-		const nobody, same = 65534, ^uintptr(0)
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, nobody, same); errno != 0 {
-			t.Error(errno)
-			return
-		}
+	asNobody(t, func() {
 		parts, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
 		if err != nil {
 			t.Error(err)
@@ -401,6 +455,23 @@ func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
 		if _, ok := parts.GPUs["GPU-b"]; !ok {
 			t.Errorf("GPU-b is left out too: %q", parts.Faults["GPU-b"])
 		}
+	})
+}
+
+// asNobody runs do as a user who may do nothing.
+func asNobody(t *testing.T, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// This thread becomes another user's, and ends with the goroutine.
+		runtime.LockOSThread()
+		const nobody, same = 65534, ^uintptr(0)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, nobody, same); errno != 0 {
+			t.Error(errno)
+			return
+		}
+		do()
 	}()
 	<-done
 }

@@ -98,6 +98,9 @@ var needed = []struct {
 	{config.Video, "libnvcuvid.so.1"},
 }
 
+// maxLibraries bounds the libraries of a driver, which has some hundred.
+const maxLibraries = 500
+
 // libraries finds the libraries of a driver for some features. They carry its
 // version as their suffix.
 func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features) ([]Library, error) {
@@ -107,13 +110,13 @@ func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features
 	}
 	var found []Library
 	for _, name := range names {
-		if !ofVersion(name, driver.Version) || !features.Any(usesOf(name)...) {
-			continue
-		}
-		if strings.HasPrefix(name, cryptography) && !driver.Confidential {
+		if !wanted(name, driver, features) {
 			continue
 		}
 		library, err := readLibrary(root.Root, path.Join(root.LibraryDir, name))
+		if errors.Is(err, errUnusableName) || errors.Is(err, errOtherMachine) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -122,14 +125,29 @@ func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features
 			library.Also = otherNames(library.SONAME, features)
 			found = append(found, library)
 		}
+		if len(found) > maxLibraries {
+			return nil, fmt.Errorf("listing the driver's libraries: more than %d of driver %s are in %s; reinstall the driver",
+				maxLibraries, driver.Version, root.NodePath(root.LibraryDir))
+		}
 	}
+	return found, checkNeeded(root, driver, features, names, found)
+}
+
+// wanted returns whether features use a library of that name.
+func wanted(name string, driver gpu.Driver, features config.Features) bool {
+	return ofVersion(name, driver.Version) && features.Any(usesOf(name)...) &&
+		(driver.Confidential || !strings.HasPrefix(name, cryptography))
+}
+
+// checkNeeded returns an error that names each library that a feature cannot do without.
+func checkNeeded(root host.DriverRoot, driver gpu.Driver, features config.Features, names []string, found []Library) error {
 	var errs []error
 	for _, n := range needed {
 		if features.Any(n.feature) && !has(found, n.soname) {
 			errs = append(errs, missing(root, names, n.soname, driver.Version, n.feature))
 		}
 	}
-	return found, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // libraryNames lists the library directory, and that of libvdpau's backends in it.
@@ -194,10 +212,14 @@ func has(libraries []Library, soname string) bool {
 	return slices.ContainsFunc(libraries, func(l Library) bool { return l.SONAME == soname })
 }
 
+// readLibrary reads what a library says of itself. A SONAME that is no file name is not used.
 func readLibrary(root host.Root, name string) (Library, error) {
 	resolved, err := root.Resolve(name)
 	if err != nil {
 		return Library{}, err
+	}
+	if !isPath(root.NodePath(resolved)) {
+		return Library{}, errUnusableName
 	}
 	damaged := func(err error) error {
 		return fmt.Errorf("reading %s: %w (the driver is damaged; reinstall it)", root.NodePath(resolved), err)
@@ -207,17 +229,19 @@ func readLibrary(root host.Root, name string) (Library, error) {
 		return Library{}, damaged(err)
 	}
 	defer file.Close()
-	image, err := elf.NewFile(file)
+	info, err := file.Stat()
 	if err != nil {
 		return Library{}, damaged(err)
 	}
-	sonames, err := image.DynString(elf.DT_SONAME)
+	soname, machine, err := readELF(file, info.Size())
+	if err == nil && machine != hostMachine {
+		err = errOtherMachine
+	}
 	if err != nil {
 		return Library{}, damaged(err)
 	}
-	soname := path.Base(resolved)
-	if len(sonames) > 0 {
-		soname = path.Base(sonames[0])
+	if !isFileName(soname) {
+		soname = path.Base(resolved)
 	}
-	return Library{NodePath: root.NodePath(resolved), SONAME: soname, Machine: image.Machine}, nil
+	return Library{NodePath: root.NodePath(resolved), SONAME: soname, Machine: machine}, nil
 }

@@ -36,6 +36,9 @@ func (f *File) fingerprint() string {
 		}
 		fmt.Fprintln(&seen, path, identity(info))
 	}
+	if _, err := f.node.Stat(modesetModule); err == nil {
+		fmt.Fprintln(&seen, modesetModule)
+	}
 	// They have no size, and their time is that of the look at them.
 	for _, path := range kernelFiles {
 		text, err := f.node.ReadFile(path)
@@ -44,16 +47,22 @@ func (f *File) fingerprint() string {
 	return seen.String()
 }
 
-// identity tells a file from another that has taken its name, and from what it
-// was before.
-func identity(info fs.FileInfo) string {
+// fileIdentity distinguishes a file from another one that has taken its name, and from what it was
+// before.
+type fileIdentity struct {
+	dev, ino, rdev uint64
+	mode, uid      uint32
+	size, mtime    int64 // in bytes; in nanoseconds
+}
+
+func identity(info fs.FileInfo) fileIdentity {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return ""
+		return fileIdentity{}
 	}
-	// To use a device changes its times, and means nothing.
+	// Using a device changes its times, which means nothing.
 	if info.Mode()&fs.ModeDevice != 0 {
-		return fmt.Sprint(stat.Ino, stat.Rdev, stat.Mode)
+		return fileIdentity{ino: stat.Ino, rdev: stat.Rdev, mode: stat.Mode}
 	}
-	return fmt.Sprint(stat.Ino, stat.Size, stat.Mtim.Nano())
+	return fileIdentity{dev: stat.Dev, ino: stat.Ino, mode: stat.Mode, uid: stat.Uid, size: stat.Size, mtime: stat.Mtim.Nano()}
 }

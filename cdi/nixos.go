@@ -12,19 +12,23 @@ import (
 // NixOS changes the driver's files so that they find each other in its store, which containers
 // do not have (nixpkgs, pkgs/os-specific/linux/nvidia-x11/builder.sh).
 
-// original is the program as NVIDIA made it. In front of NixOS's own stands a dynamic loader of
-// the store; the unchanged one is kept beside it, for containers.
-func original(root host.DriverRoot, program string) string {
+// store is the directory of NixOS's packages. No image of another distribution has files there.
+const store = "/nix/store/"
+
+// original returns the program as NVIDIA made it, links resolved. NixOS's own starts with a dynamic
+// loader of the store; the unchanged one is kept beside it, for containers.
+func original(root host.DriverRoot, program string) (string, error) {
 	dir, name := path.Split(program)
 	unchanged := path.Join(dir, "../origBin", name)
 	if path.Base(dir) != "bin" || !isFile(root, unchanged) {
-		return program
+		return program, nil
 	}
-	return unchanged
+	return root.Resolve(unchanged)
 }
 
 // namedLibraries are those that a file tells a loader of OpenCL, GLVND, EGL or Vulkan to load by
-// an absolute path: containers get them at that path, too.
+// an absolute path in the store: containers get them at that path, too. Elsewhere a library would
+// hide what the image has at its path.
 func namedLibraries(root host.DriverRoot, file string) ([]Bind, error) {
 	var read func(text []byte) []string
 	switch path.Ext(file) {
@@ -41,14 +45,17 @@ func namedLibraries(root host.DriverRoot, file string) ([]Bind, error) {
 	}
 	var named []Bind
 	for _, name := range read(text) {
-		if !path.IsAbs(name) || !isFile(root, name) {
+		name = path.Clean(name)
+		if !strings.HasPrefix(name, store) || !isPath(name) || !isFile(root, name) {
 			continue
 		}
 		resolved, err := root.Resolve(name)
 		if err != nil {
 			return nil, fmt.Errorf("looking for %s, which %s names: %w", name, root.NodePath(file), err)
 		}
-		named = append(named, Bind{NodePath: root.NodePath(resolved), ContainerPath: path.Clean(name)})
+		if isPath(root.NodePath(resolved)) {
+			named = append(named, Bind{NodePath: root.NodePath(resolved), ContainerPath: name})
+		}
 	}
 	return named, nil
 }

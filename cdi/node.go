@@ -39,11 +39,11 @@ const (
 var control = []struct {
 	path       string
 	minor      int64
-	registered []string        // the names that the kernel's driver may have registered
+	registered []string        // one of these names is in /proc/devices, see readMajors
 	features   config.Features // that use it; nil: all
 	required   config.Features // that cannot do without it
 }{
-	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidia-frontend", "nvidiactl"}, nil, nil},
+	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidiactl"}, nil, nil},
 	{"/dev/nvidia-uvm", minorUVM, []string{"nvidia-uvm"}, onUVM, onUVM},
 	{"/dev/nvidia-uvm-tools", minorUVMTools, []string{"nvidia-uvm"}, onUVM, nil},
 	// Rendering can do without; only machines with a screen load the module.
@@ -80,7 +80,7 @@ func controlNodes(node host.Root, majors majors, features config.Features) ([]No
 // to use it, as the containers are to be.
 func gpuNode(node host.Root, majors majors, minor int) (Node, error) {
 	name := path.Join("/dev", "nvidia"+strconv.Itoa(minor))
-	major, err := majors.of(node, name, "nvidia", "nvidia-frontend")
+	major, err := majors.of(node, name, "nvidia")
 	if err != nil {
 		return Node{}, err
 	}
@@ -115,12 +115,27 @@ func usable(node host.Root, path string) error {
 // by name, as in /proc/devices.
 type majors map[string]int64
 
+// modesetModule exists while the kernel module nvidia-modeset is loaded.
+const modesetModule = "/sys/module/nvidia_modeset"
+
+// readMajors reads /proc/devices. Since version 545 the driver registers the names of its nodes
+// there: nvidia, nvidiactl, nvidia-modeset. Before that, the nvidia module registered
+// nvidia-frontend for all of them, and passed on what is opened to the module that has the minor
+// number: the node of modeset opens only while its own module is loaded, which /proc/devices does
+// not show. The node itself shows nothing either: it stays when the module is unloaded.
 func readMajors(node host.Root) (majors, error) {
 	data, err := node.ReadFile("/proc/devices")
 	if err != nil {
 		return nil, fmt.Errorf("reading the registered devices: %w", err)
 	}
-	return parseMajors(data), nil
+	found := parseMajors(data)
+	if frontend, ok := found["nvidia-frontend"]; ok {
+		found["nvidia"] = frontend
+		if _, err := node.Stat(modesetModule); err == nil {
+			found["nvidia-modeset"] = frontend
+		}
+	}
+	return found, nil
 }
 
 func parseMajors(data []byte) majors {
@@ -142,7 +157,7 @@ func parseMajors(data []byte) majors {
 type NotLoadedError struct{ Module string }
 
 func (e *NotLoadedError) Error() string {
-	return fmt.Sprintf("/proc/devices has no %[1]s: the kernel module is not loaded; run modprobe %[1]s", e.Module)
+	return fmt.Sprintf("kernel module %[1]s is not loaded; run modprobe %[1]s", e.Module)
 }
 
 // of returns the major number of the driver that registered one of names, or,

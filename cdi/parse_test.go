@@ -93,13 +93,13 @@ func FuzzForeignSpec(f *testing.F) {
 		if _, err := file.Put(spec); err != nil && !strings.Contains(err.Error(), foreign) {
 			t.Errorf("beside %q: %v", data, err)
 		}
-		if err := prove(file.Path, host.NewRoot(dir)); err != nil {
+		if err := proveFile(file.Path, host.NewRoot(dir)); err != nil {
 			t.Errorf("beside %q: %v", data, err)
 		}
 		if left, err := os.ReadFile(foreign); err != nil || string(left) != string(data) {
 			t.Errorf("the foreign file is now %q, %v", left, err)
 		}
-		_ = prove(foreign, host.NewRoot(dir)) // it may be anything, but a crash
+		_ = proveFile(foreign, host.NewRoot(dir)) // it may be anything, but a crash
 	})
 }
 

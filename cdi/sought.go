@@ -16,7 +16,8 @@ type Bind struct {
 }
 
 // sought are the files besides libraries that features come with. None is
-// needed by every container, so one that is not installed is left out.
+// needed by every container, so one that is not installed, or that cannot be named in a spec, is
+// left out.
 // docs/features.md is held to it.
 var sought = []struct {
 	feature config.Feature
@@ -89,30 +90,45 @@ func findSought(root host.DriverRoot, features config.Features) ([]Bind, error) 
 			return nil, fmt.Errorf("looking for %s: %w", s.name, err)
 		}
 		for _, file := range paths {
-			resolved, err := root.Resolve(file)
+			binds, err := bindsOfSought(root, file, s.at)
 			if err != nil {
 				return nil, fmt.Errorf("looking for %s: %w", s.name, err)
 			}
-			resolved = original(root, resolved)
-			for _, dir := range s.at {
-				found = append(found, Bind{NodePath: root.NodePath(resolved), ContainerPath: path.Join(dir, path.Base(file))})
-			}
-			named, err := namedLibraries(root, resolved)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, named...)
+			found = append(found, binds...)
 		}
 	}
 	return found, nil
 }
+
+// bindsOfSought are those of a file into directories, and of the libraries that it names.
+func bindsOfSought(root host.DriverRoot, file string, at []string) ([]Bind, error) {
+	resolved, err := root.Resolve(file)
+	if err != nil {
+		return nil, err
+	}
+	if resolved, err = original(root, resolved); err != nil {
+		return nil, err
+	}
+	if !isPath(root.NodePath(resolved)) || !isFileName(path.Base(file)) {
+		return nil, nil
+	}
+	var binds []Bind
+	for _, dir := range at {
+		binds = append(binds, Bind{NodePath: root.NodePath(resolved), ContainerPath: path.Join(dir, path.Base(file))})
+	}
+	named, err := namedLibraries(root, resolved)
+	return append(binds, named...), err
+}
+
+// maxMatches bounds the files that fit one pattern. Drivers have one or two.
+const maxMatches = 32
 
 // firstMatches are the files of that name in the first directory that has one.
 func firstMatches(root host.DriverRoot, dirs []string, name string) ([]string, error) {
 	for _, dir := range dirs {
 		paths, err := root.Glob(path.Join(dir, name))
 		if err != nil || len(paths) > 0 {
-			return paths, err
+			return paths[:min(len(paths), maxMatches)], err
 		}
 	}
 	return nil, nil

@@ -3,7 +3,6 @@ package cdi
 import (
 	"bufio"
 	"bytes"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"path"
@@ -67,8 +66,8 @@ func (p *Parts) addListed(node host.Root, name string) error {
 			continue
 		}
 		library, err := readLibrary(node, b.ContainerPath)
-		if format := new(elf.FormatError); errors.As(err, &format) {
-			continue // a linker's script, or a file that tells of a library
+		if errors.Is(err, errUnusableName) || errors.Is(err, errOtherMachine) || errors.Is(err, errNotELF) {
+			continue // errNotELF: a linker's script, or a file that describes a library
 		}
 		if err != nil {
 			return err
@@ -87,6 +86,12 @@ type listedFile struct {
 	path string // absolute, may be a pattern
 }
 
+// The limits of a file. JetPack lists some hundred files, and each is looked for.
+const (
+	maxListed   = 5000
+	maxProblems = 20
+)
+
 // parseCSV reads lines such as "lib, /usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1".
 func parseCSV(data []byte) ([]listedFile, error) {
 	var listed []listedFile
@@ -100,8 +105,15 @@ func parseCSV(data []byte) ([]listedFile, error) {
 		kind, name, _ := strings.Cut(line, ",")
 		kind, name = strings.TrimSpace(kind), strings.TrimSpace(name)
 		if !slices.Contains([]string{"dev", "lib", "dir", "sym"}, kind) || !path.IsAbs(name) {
+			if len(errs) == maxProblems {
+				break
+			}
 			errs = append(errs, fmt.Errorf("line %d is not dev, lib, dir or sym and an absolute path: %q", number, line))
 			continue
+		}
+		if len(listed) == maxListed {
+			errs = append(errs, fmt.Errorf("more than %d files are listed", maxListed))
+			break
 		}
 		listed = append(listed, listedFile{node: kind == "dev", path: path.Clean(name)})
 	}

@@ -20,10 +20,7 @@ func addToCache(etc *os.File, libraries []string) error {
 	if err != nil {
 		return err
 	}
-	misleading := false
-	for _, library := range libraries {
-		misleading = cache.Put(library) || misleading
-	}
+	misleading := cache.Put(libraries...)
 	err = replace(etc, cacheName, cache.Bytes())
 	// crun has made a root read-only by now that is to be so. The loader finds in its directories
 	// what the cache does not lead elsewhere.

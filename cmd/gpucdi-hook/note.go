@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -33,6 +34,9 @@ func worksOn(libcuda io.ReaderAt, its, driver version) bool {
 
 // readNote returns the branches of the driver that a libcuda works on, if it tells them.
 func readNote(libcuda io.ReaderAt) (branches []uint64, told bool, err error) {
+	if err := checkNames(libcuda); err != nil {
+		return nil, false, err
+	}
 	image, err := elf.NewFile(libcuda)
 	if err != nil {
 		return nil, false, err
@@ -54,6 +58,36 @@ func readNote(libcuda io.ReaderAt) (branches []uint64, told bool, err error) {
 	var note struct{ Driver []uint64 }
 	err = json.NewDecoder(bytes.NewReader(data)).Decode(&note)
 	return note.Driver, true, err
+}
+
+// checkNames returns an error for a file whose names of sections are compressed, as in no libcuda: the
+// ELF package expands them, to any size, when it opens the file.
+func checkNames(libcuda io.ReaderAt) error {
+	var header elf.Header64
+	if err := readStruct(libcuda, 0, &header); err != nil {
+		return err
+	}
+	if elf.Class(header.Ident[elf.EI_CLASS]) != elf.ELFCLASS64 || elf.Data(header.Ident[elf.EI_DATA]) != elf.ELFDATA2LSB ||
+		header.Shstrndx >= uint16(elf.SHN_LORESERVE) {
+		return errors.New("it is no libcuda of a 64-bit machine")
+	}
+	var names elf.Section64
+	if err := readStruct(libcuda, header.Shoff+uint64(header.Shstrndx)*uint64(header.Shentsize), &names); err != nil {
+		return err
+	}
+	if elf.SectionFlag(names.Flags)&elf.SHF_COMPRESSED != 0 {
+		return errTooMuch
+	}
+	return nil
+}
+
+func readStruct(libcuda io.ReaderAt, offset uint64, data any) error {
+	raw := make([]byte, binary.Size(data))
+	if _, err := libcuda.ReadAt(raw, int64(offset)); err != nil {
+		return err
+	}
+	_, err := binary.Decode(raw, binary.LittleEndian, data)
+	return err
 }
 
 var errTooMuch = errors.New("it is larger than any libcuda needs")
