@@ -2,8 +2,10 @@ package allocator
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,5 +88,42 @@ func TestLookupNamesEachDuplicateOnce(t *testing.T) {
 	_, err := sickNode().Lookup([]string{"GPU-1", "GPU-1", "GPU-1", "GPU-3", "GPU-3"})
 	if n := strings.Count(err.Error(), "more than once"); n != 2 {
 		t.Errorf("two devices repeated, %d complaints: %v", n, err)
+	}
+}
+
+// The kubelet stores the error in the pod's status, so its size must not follow the request's.
+func TestErrorsAreBounded(t *testing.T) {
+	unknown := make([]string, 90_000)
+	for i := range unknown {
+		unknown[i] = "GPU-unknown-" + strconv.Itoa(i)
+	}
+	unhealthy := &gpu.Inventory{}
+	for i := range 1000 {
+		unhealthy.GPUs = append(unhealthy.GPUs, gpu.GPU{UUID: "GPU-" + strconv.Itoa(i), Fault: "XID 79"})
+	}
+	all := make([]string, len(unhealthy.GPUs))
+	for i, g := range unhealthy.GPUs {
+		all[i] = g.UUID
+	}
+	for name, tc := range map[string]struct {
+		call func() error
+		is   []error
+		says string
+	}{
+		"many unknown":          {func() error { _, err := sickNode().Lookup(unknown); return err }, []error{ErrUnknown}, "89990 more"},
+		"an endless one":        {func() error { _, err := sickNode().Lookup([]string{strings.Repeat("G", 4<<20)}); return err }, []error{ErrUnknown}, "4194304 bytes"},
+		"one unhealthy at last": {func() error { _, err := sickNode().Lookup(append(unknown, "GPU-2")); return err }, []error{ErrUnknown, ErrUnhealthy}, "more"},
+		"many required":         {func() error { _, err := sickNode().Prefer(nil, unknown, len(unknown)); return err }, []error{ErrUnknown}, "89990 more"},
+		"many unhealthy":        {func() error { _, err := plan(unhealthy).Prefer(all, nil, 1); return err }, []error{ErrUnhealthy}, "990 more"},
+	} {
+		err := tc.call()
+		if err == nil || len(err.Error()) > 8<<10 || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: the error has %d bytes, want a few thousand with %q", name, len(fmt.Sprint(err)), tc.says)
+		}
+		for _, sentinel := range tc.is {
+			if !errors.Is(err, sentinel) {
+				t.Errorf("%s: the error is no %q", name, sentinel)
+			}
+		}
 	}
 }

@@ -62,7 +62,7 @@ func TestPlanByStrategy(t *testing.T) {
 		{"single, no MIG", cut(nil, nil), config.MIGSingle, []string{"gpu: GPU-0 GPU-1"}, ""},
 		{"single", alike, config.MIGSingle, []string{"gpu: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
 		{"single, one GPU not cut yet", cut(times(1, "7g.40gb"), []string{""}), config.MIGSingle, []string{"gpu: MIG-0.0"}, ""},
-		{"single, not all in MIG mode", cut(times(1, "7g.40gb"), nil), config.MIGSingle, []string{"gpu: MIG-0.0! GPU-1!"}, "some of the GPUs"},
+		{"single, not all in MIG mode", cut(times(1, "7g.40gb"), nil), config.MIGSingle, []string{"gpu: MIG-0.0! GPU-1!"}, "only some GPUs"},
 		{"single, two profiles", cut(times(1, "7g.40gb"), times(1, "1g.5gb")), config.MIGSingle, []string{"gpu: MIG-0.0! MIG-1.0!"}, "7g.40gb, 1g.5gb"},
 		{"mixed", mixed, config.MIGMixed, []string{"gpu: GPU-1", "mig-1g.5gb.me: MIG-0.0", "mig-1c.3g.20gb: MIG-0.1", "mig-1g.5gb: MIG-2.0"}, ""},
 		{"mixed, no GPU is whole", alike, config.MIGMixed, []string{"gpu:", "mig-3g.20gb: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
@@ -84,10 +84,11 @@ func TestPlanByStrategy(t *testing.T) {
 }
 
 func TestSingleIsNotSpoiledByWhatFailsOrIsGone(t *testing.T) {
-	inv := cut(times(1, "7g.40gb"), nil, []string{"7g.40gb", "1g.5gb"})
+	inv := cut(times(1, "7g.40gb"), nil, []string{"7g.40gb", "1g.5gb", "7g.40gb"})
 	inv.GPUs[1].Fault = "lost"
 	inv.GPUs[2].MIGDevices[1].Fault = gpu.FaultGone
-	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0"}
+	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = "reading the size: Unknown Error", ""
+	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.2!"}
 	if got := listed(Plan(inv, testKind, config.MIGSingle, nil)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -1,0 +1,121 @@
+package allocator
+
+import (
+	"hash/maphash"
+	"testing"
+	"time"
+)
+
+// breadthDepth is how many steps TestModelBreadth looks ahead.
+const breadthDepth = 5
+
+// breadth are the actions of TestModelBreadth: one pod, and two outlets of one GPU.
+var breadth = `attend; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0; insert 0; write 0; land 0; land 1;
+	start 0; appear 0; end 0; force 0; stop 0; process 0; process 1; ask 1; ask 2; deliver 2; pass; rounds 1;
+	restart agent; restart agent, no state; restart kubelet`
+
+// TestModelBreadth tries all orders of some actions, up to a depth, from a node at rest.
+func TestModelBreadth(t *testing.T) {
+	actions, err := parseScript(breadth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, err := parseScript("rounds 3; create 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld()
+	for _, a := range begin {
+		w.do(a)
+	}
+	type node struct {
+		*world
+		path []action
+	}
+	seed := maphash.MakeSeed()
+	seen := map[uint64]bool{}
+	level := []node{{w, begin}}
+	for range breadthDepth {
+		var below []node
+		for _, n := range level {
+			for _, a := range actions {
+				next := n.clone()
+				if !next.do(a) {
+					continue
+				}
+				path := append(n.path[:len(n.path):len(n.path)], a)
+				if next.broken != "" {
+					t.Fatalf("%s: %s\n%s", next.broken, script(path), trace(path))
+				}
+				if key := next.hash(seed); !seen[key] {
+					seen[key] = true
+					below = append(below, node{next, path})
+				}
+			}
+		}
+		level = below
+	}
+	t.Logf("%d states", len(seen))
+}
+
+// hash is equal for equal worlds.
+func (w *world) hash(seed maphash.Seed) uint64 {
+	h := maphash.Comparable(seed, w.state)
+	mix := func(x uint64) { h = h*0x9E3779B97F4A7C15 + x }
+	mix(maphash.Comparable(seed, w.ledger.begin))
+	mix(maphash.Comparable(seed, w.ledger.books))
+	mix(maphash.Comparable(seed, w.ledger.start))
+	for _, e := range w.ledger.entries {
+		for _, p := range e.pods {
+			mix(maphash.String(seed, p))
+		}
+		mix(maphash.Comparable(seed, struct {
+			SavedEntry
+			accepts, dirty, takenIn             bool
+			seq                                 uint64
+			last, withdrawn, unbooked, released time.Time
+		}{
+			SavedEntry{e.Key, e.Part, e.State, e.Drain}, e.accepts, e.dirty, e.takenIn, e.seq, e.last, e.withdrawn, e.unbooked, e.released,
+		}))
+	}
+	for _, k := range keys {
+		if d := w.gate.doors[k.Key]; d != nil {
+			mix(maphash.Comparable(seed, d.grant))
+			mix(maphash.Comparable(seed, d.open))
+		}
+	}
+	for _, s := range w.saved.Entries {
+		mix(maphash.Comparable(seed, s))
+	}
+	for _, c := range w.todo.Close {
+		mix(maphash.Comparable(seed, c))
+	}
+	mix(maphash.String(seed, w.todo.Resend))
+	mix(maphash.Comparable(seed, w.saved.Complete))
+	return h
+}
+
+// FuzzModel lets bytes choose the actions.
+func FuzzModel(f *testing.F) {
+	for _, text := range scripts {
+		actions, err := parseScript(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		var data []byte
+		for _, a := range actions {
+			data = append(data, a.kind, a.arg)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var actions []action
+		for ; len(data) >= 2 && len(actions) < 4*modelSteps; data = data[2:] {
+			kind := data[0] % uint8(len(kinds))
+			actions = append(actions, action{kind, data[1] % kinds[kind].args})
+		}
+		if broken := run(actions, restAlone); broken != "" {
+			t.Fatalf("%s\n%s", broken, script(actions))
+		}
+	})
+}

@@ -1,0 +1,113 @@
+package allocator
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// offering returns a ledger of entries of one outlet in these states, by ID.
+func offering(states map[string]State) Ledger {
+	var n next
+	for id, state := range states {
+		n.add([]Entry{{Key: Key{"gpu", id}, State: state, Part: Part{GPU: id, Extent: ExtentWhole}, accepts: state == StateAvailable}})
+	}
+	return n.Ledger
+}
+
+func TestGateGrantsAllOrNothing(t *testing.T) {
+	g := NewGate(time.Now)
+	l := offering(map[string]State{"0": StateAvailable, "1": StateAvailable, "2": StateWaiting})
+	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a new gate: %v", err)
+	}
+	g.Withdraw(l)
+	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("Withdraw grants: %v", err)
+	}
+	g.Advertise(l)
+	err := g.Allocate("gpu", []string{"0", "2", "3"})
+	if !errors.Is(err, ErrUnknown) || !errors.Is(err, ErrUnhealthy) {
+		t.Errorf("got %v", err)
+	}
+	if err := g.Allocate("other", []string{"0"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("another outlet: %v", err)
+	}
+	if grants := g.Grants(); len(grants) > 0 {
+		t.Errorf("refusals count as grants: %v", grants)
+	}
+	if err := g.Allocate("gpu", []string{"0", "1"}); err != nil {
+		t.Error(err)
+	}
+	if grants := g.Grants(); grants[Key{"gpu", "0"}].Seq == 0 || grants[Key{"gpu", "1"}].Seq == 0 || len(grants) != 2 {
+		t.Errorf("got %v", grants)
+	}
+}
+
+func TestGateWithdraws(t *testing.T) {
+	g := NewGate(time.Now)
+	g.Advertise(offering(map[string]State{"0": StateAvailable}))
+	g.Withdraw(offering(map[string]State{"0": StateUnavailable}))
+	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
+		t.Errorf("got %v", err)
+	}
+	// A ledger that could not be saved grants nothing.
+	g.Withdraw(offering(map[string]State{"0": StateAvailable}))
+	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGateClosesWhatWasNotGranted(t *testing.T) {
+	g := NewGate(time.Now)
+	l := offering(map[string]State{"0": StateAvailable, "1": StateAvailable})
+	g.Advertise(l)
+	if err := g.Allocate("gpu", []string{"0"}); err != nil {
+		t.Fatal(err)
+	}
+	zero, one := Key{"gpu", "0"}, Key{"gpu", "1"}
+	if g.Close([]Closing{{zero, 0}, {one, 0}}) {
+		t.Error("it closed what was granted")
+	}
+	if grants := g.Grants(); grants[zero].Closed || !grants[one].Closed {
+		t.Errorf("got %v", grants)
+	}
+	// What comes back is another entry, even if it was forgotten meanwhile.
+	g.Advertise(Ledger{})
+	g.Advertise(l)
+	if err := g.Allocate("gpu", []string{"0"}); err != nil {
+		t.Fatal(err)
+	}
+	if g.Close([]Closing{{zero, 1}}) {
+		t.Error("it closed what was granted since")
+	}
+}
+
+func TestGateCountsEachGrant(t *testing.T) {
+	g := NewGate(time.Now)
+	g.Advertise(offering(map[string]State{"0": StateAvailable}))
+	var granted sync.WaitGroup
+	results := make(chan error, 100)
+	for range cap(results) {
+		granted.Go(func() { results <- g.Allocate("gpu", []string{"0"}) })
+	}
+	key := Key{"gpu", "0"}
+	var closed uint64
+	for closed == 0 {
+		if seq := g.Grants()[key].Seq; g.Close([]Closing{{key, seq}}) {
+			closed = seq + 1
+		}
+	}
+	granted.Wait()
+	close(results)
+	var grants uint64
+	for err := range results {
+		if err == nil {
+			grants++
+		}
+	}
+	if last := g.Grants()[key].Seq; last != grants || closed != last+1 {
+		t.Errorf("%d grants, %d counted, closed at %d", grants, last, closed-1)
+	}
+}

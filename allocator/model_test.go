@@ -1,0 +1,174 @@
+package allocator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	// modelSequences is for TestModel, which also runs under the race detector;
+	// TestRules runs more.
+	modelSequences = 5_000
+	modelSteps     = 60
+	restEvery      = 8 // of how many sequences each way to rest ends one
+)
+
+// The ways in which a sequence ends: at once, after all pods have ended, or after
+// those have that hold what is not wanted.
+const (
+	restNever = iota
+	restAlone
+	restAlongside
+)
+
+// run does a sequence, and returns the property that breaks; empty for none.
+func run(actions []action, rest int64) string {
+	w := newWorld()
+	for _, a := range actions {
+		if w.do(a); w.broken != "" {
+			return w.broken
+		}
+	}
+	if rest != restNever {
+		w.rest(rest == restAlone)
+	}
+	return w.broken
+}
+
+// shrink deletes runs of actions as long as the sequence still breaks a property.
+func shrink(actions []action, rest int64) []action {
+	for size := len(actions) / 2; size > 0; {
+		removed := false
+		for i := 0; i+size <= len(actions); {
+			without := append(append([]action(nil), actions[:i]...), actions[i+size:]...)
+			if run(without, rest) != "" {
+				actions, removed = without, true
+			} else {
+				i++
+			}
+		}
+		if !removed || size > len(actions) {
+			size /= 2
+		}
+	}
+	return actions
+}
+
+// search runs random sequences, and returns a shrunk one that breaks a property.
+func findFailure(seed uint64, sequences int) (actions []action, rest int64) {
+	var next atomic.Int64
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for i := next.Add(1); i <= int64(sequences); i = next.Add(1) {
+				draws := newSwarm(rand.New(rand.NewPCG(seed, uint64(i))))
+				w := newWorld()
+				var done []action
+				for range modelSteps {
+					if a := draws.draw(); w.do(a) {
+						done = append(done, a)
+					}
+					if w.broken != "" {
+						break
+					}
+				}
+				resting := max(restNever, restAlongside-i%restEvery)
+				if w.broken == "" && resting != restNever {
+					w.rest(resting == restAlone)
+				}
+				if w.broken != "" {
+					next.Store(int64(sequences))
+					mu.Lock()
+					if actions == nil {
+						actions, rest = done, resting
+					}
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return actions, rest
+}
+
+func TestScripts(t *testing.T) {
+	for name, text := range scripts {
+		t.Run(name, func(t *testing.T) {
+			actions, err := parseScript(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if broken := run(actions, restAlongside); broken != "" {
+				t.Errorf("%s\n%s", broken, trace(actions))
+			}
+		})
+	}
+}
+
+// TestModel runs random sequences. MODEL_SEED repeats those of a failure, and
+// MODEL_SEQUENCES runs more.
+func TestModel(t *testing.T) {
+	seed := setting(t, "MODEL_SEED", uint64(time.Now().UnixNano()))
+	t.Logf("MODEL_SEED=%d", seed)
+	actions, rest := findFailure(seed, int(setting(t, "MODEL_SEQUENCES", modelSequences)))
+	if actions == nil {
+		return
+	}
+	actions = shrink(actions, rest)
+	t.Errorf("%s\nrest %d: %s\n%s", run(actions, rest), rest, script(actions), trace(actions))
+}
+
+func setting(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What is not observed changes nothing, nor does observing the same again.
+func TestNextNeedsEvidence(t *testing.T) {
+	states := func(l Ledger) (states []string) {
+		for e := range l.Entries() {
+			states = append(states, fmt.Sprintf("%v %v %v %v", e.Key, e.Part, e.State, e.Drain))
+		}
+		return states
+	}
+	for i := range uint64(2_000) {
+		draws := newSwarm(rand.New(rand.NewPCG(1, i)))
+		w := newWorld()
+		for range modelSteps {
+			w.do(draws.draw())
+		}
+		o := w.observation()
+		before, _ := Next(w.ledger, o, w.now())
+		again, _ := Next(before, o, w.now())
+		if !slices.Equal(states(again), states(before)) {
+			t.Fatalf("the same observation again makes\n%q of\n%q", states(again), states(before))
+		}
+		without, todo := Next(before, Observation{Wanted: o.Wanted, Present: o.Present, Grants: o.Grants}, w.now())
+		if !slices.Equal(states(without), states(before)) {
+			t.Fatalf("without evidence %v becomes %v", states(before), states(without))
+		}
+		for _, c := range todo.Close {
+			if e, _ := before.Entry(c.Key); e.dirty {
+				t.Fatalf("%v is closed without evidence", c.Key)
+			}
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package allocator
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// at is a time after the start of the agent.
+func at(d time.Duration) time.Time { return epoch.Add(d) }
+
+// bench is an agent's ledger and what it observes, after a start with state.
+type bench struct {
+	ledger Ledger
+	o      Observation
+	todo   Todo
+}
+
+func whole(id string) Part { return Part{GPU: id, Extent: ExtentWhole} }
+
+func offer(outlet string, ids ...string) (wants []Want) {
+	for _, id := range ids {
+		wants = append(wants, Want{Key: Key{outlet, id}, Part: whole(id), Durable: true})
+	}
+	return wants
+}
+
+// newBench is one that offers some GPUs.
+func newBench(ids ...string) *bench {
+	n := &bench{ledger: Start(&Saved{Complete: true}, false, at(0))}
+	n.o = Observation{Wanted: offer("gpu", ids...), Lists: map[string]List{}, Grants: map[Key]Grant{}, Runtime: &Runtime{Asked: at(0), Answered: at(0)}}
+	for _, id := range ids {
+		n.o.Present = append(n.o.Present, Present{Device: whole(id)})
+	}
+	return n
+}
+
+// next reconciles, and returns the entries as "gpu 0 available".
+func (n *bench) next(d time.Duration) string {
+	n.ledger, n.todo = Next(n.ledger, n.o, at(d))
+	var lines []string
+	for e := range n.ledger.Entries() {
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%v %s %s%s", e.Key, e.State, e.Fault, e.Drain.Reason)))
+	}
+	return strings.Join(lines, ", ")
+}
+
+func (n *bench) expect(t *testing.T, d time.Duration, want string) {
+	t.Helper()
+	if got := n.next(d); got != want {
+		t.Errorf("after %v: %s, want %s", d, got, want)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	n := newBench("0")
+	n.o.Wanted[0].Durable = false
+	n.expect(t, 0, "gpu 0 waiting")
+	n.o.Wanted[0].Fault = "lost" // a device with a fault may have no spec
+	n.expect(t, 0, "gpu 0 unavailable lost")
+	n.o.Wanted[0].Fault = ""
+	n.expect(t, 0, "gpu 0 unavailable lost")
+	n.o.Wanted[0].Durable = true
+	n.expect(t, 0, "gpu 0 available")
+	n.o.Wanted[0].Fault = "hot"
+	n.expect(t, 0, "gpu 0 unavailable hot")
+	n.o.Wanted[0].Fault = "hotter"
+	n.expect(t, 0, "gpu 0 unavailable hotter")
+	n.o.Wanted = nil
+	n.expect(t, 0, "gpu 0 draining config")
+}
+
+func TestReasonsToDrain(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		change     func(*bench)
+		granted    bool
+	}{
+		{"the config", "gpu 0 draining config", func(*bench) {}, true},
+		{"the config, with a fault", "gpu 0 draining config", func(n *bench) { n.o.Present[0].Fault = "lost" }, false},
+		{"partitioned", "gpu 0 draining repartitioned", func(n *bench) { n.o.Present[0].Device = mig("0", 1, 0, 0, 4) }, false},
+		{"gone", "gpu 0 draining gone", func(n *bench) { n.o.Present = nil }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newBench("0")
+			n.expect(t, 0, "gpu 0 available")
+			g := NewGate(time.Now)
+			g.Advertise(n.ledger)
+			n.o.Wanted = nil
+			tc.change(n)
+			n.expect(t, 0, tc.want)
+			g.Withdraw(n.ledger)
+			if err := g.Allocate("gpu", []string{"0"}); (err == nil) != tc.granted {
+				t.Errorf("Allocate: %v", err)
+			}
+			n.o.Wanted = offer("gpu", "0")
+			n.expect(t, time.Hour, "gpu 0 available")
+		})
+	}
+}
+
+// An entry that was never granted is free once the kubelet does not select it any
+// more, or has had the time to learn of it.
+func TestIdleEntriesMoveAtOnce(t *testing.T) {
+	n := newBench("0")
+	n.expect(t, 0, "gpu 0 available")
+	n.o.Wanted = offer("renamed", "0")
+	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(0)}
+	n.expect(t, time.Second, "gpu 0 draining config, renamed 0 waiting")
+	if n.todo.Allocatable || len(n.todo.Close) > 0 {
+		t.Errorf("before the list was sent: %+v", n.todo)
+	}
+	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(2 * time.Second)}
+	n.o.Allocatable = &Allocatable{Asked: at(settle - 1), Answered: at(settle)} // the stream has just begun
+	if n.next(settle); !n.todo.Allocatable || len(n.todo.Close) > 0 {
+		t.Errorf("an early answer counts: %+v", n.todo)
+	}
+	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle), IDs: map[Key]bool{{"gpu", "0"}: true}}
+	if n.next(settle); len(n.todo.Close) > 0 {
+		t.Errorf("it is still healthy: %+v", n.todo)
+	}
+	if n.todo.Again != at(2*settle) {
+		t.Errorf("again at %v", n.todo.Again)
+	}
+	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle)}
+	closing := []Closing{{Key: Key{"gpu", "0"}}}
+	if n.next(settle); !reflect.DeepEqual(n.todo.Close, closing) {
+		t.Errorf("got %+v", n.todo)
+	}
+	n.o.Allocatable = nil
+	n.o.Grants[closing[0].Key] = Grant{Closed: true}
+	n.expect(t, settle, "gpu 0 released, renamed 0 available")
+	n.expect(t, 2*settle+listLag-1, "gpu 0 released, renamed 0 available")
+	n.expect(t, 2*settle+listLag, "renamed 0 available")
+
+	n = newBench("0")
+	n.expect(t, 0, "gpu 0 available")
+	n.o.Wanted = nil
+	if n.next(0); n.todo.Again != at(3*settle) {
+		t.Errorf("got %+v", n.todo)
+	}
+	if n.next(3 * settle); !reflect.DeepEqual(n.todo.Close, closing) {
+		t.Errorf("got %+v", n.todo)
+	}
+}
+
+// Without the state of the agent before, what that advertised is available as soon as
+// the kubelet's records are complete, and the rest only after a proof.
+func TestAdvertisedWithoutState(t *testing.T) {
+	n := newBench("0", "1")
+	n.ledger = Start(nil, false, at(0))
+	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Registered: map[Key]bool{{"gpu", "0"}: true, {"gpu", "old"}: true}}
+	n.expect(t, 1, "gpu 0 draining unknown, gpu 1 waiting, gpu old draining unknown")
+	if n.ledger.MayList() {
+		t.Error("lists are sent too early")
+	}
+	if n.next(settle); !n.todo.Checkpoint {
+		t.Errorf("got %+v", n.todo)
+	}
+	n.o.Checkpoint.Asked = at(settle)
+	n.o.Checkpoint.Held = []Holding{{Key: Key{"gpu", "old"}, Part: whole("old"), Pod: "p"}}
+	n.o.Checkpoint.Registered = map[Key]bool{{"gpu", "0"}: true}
+	n.ledger = Start(nil, false, at(0))
+	n.expect(t, settle, "gpu 0 available, gpu 1 waiting, gpu old draining unknown")
+	if !n.ledger.MayList() || n.ledger.Complete() || n.ledger.Save().Complete {
+		t.Errorf("MayList %v, Complete %v", n.ledger.MayList(), n.ledger.Complete())
+	}
+	n.o.Checkpoint = &Checkpoint{Asked: at(2 * settle), Answered: at(2 * settle), Version: "1", Held: n.o.Checkpoint.Held}
+	n.next(2 * settle)
+	n.o.Checkpoint = &Checkpoint{Asked: at(3 * settle), Answered: at(3 * settle), Version: "2", Held: n.o.Checkpoint.Held}
+	n.next(3 * settle)
+	n.o.Runtime = &Runtime{Asked: at(4 * settle), Answered: at(4 * settle)}
+	n.expect(t, 4*settle, "gpu 0 available, gpu 1 available, gpu old draining unknown")
+	if !n.ledger.Complete() {
+		t.Error("not complete")
+	}
+}
+
+func TestTransitions(t *testing.T) {
+	n := newBench("0", "1")
+	n.next(0)
+	first := n.ledger
+	var got []string
+	note := func(before Ledger) {
+		for _, tr := range Transitions(before, n.ledger) {
+			got = append(got, fmt.Sprintf("%v %s to %s, gone %v", tr.Key, tr.From, tr.State, tr.Gone))
+		}
+	}
+	note(Ledger{})
+	n.o.Wanted = append(offer("gpu", "1"), offer("gpu", "2")...)
+	n.o.Wanted[0].Fault = "lost"
+	n.next(0)
+	note(first)
+	note(n.ledger)
+	before := n.ledger
+	n.ledger = Ledger{}
+	n.o.Wanted = nil
+	n.next(0)
+	note(before)
+	want := []string{
+		"gpu 0  to available, gone false", "gpu 1  to available, gone false",
+		"gpu 0 available to draining, gone false", "gpu 1 available to unavailable, gone false", "gpu 2  to available, gone false",
+		"gpu 0 draining to draining, gone true", "gpu 1 unavailable to unavailable, gone true", "gpu 2 available to available, gone true",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestSave(t *testing.T) {
+	n := newBench("0", "1", "2", "3")
+	n.next(0)
+	n.o.Wanted = append(offer("gpu", "0", "1"), offer("renamed", "2")...)
+	n.o.Wanted[1].Fault = "lost"
+	n.o.Grants[Key{"gpu", "3"}] = Grant{Closed: true}
+	n.next(0)
+	n.expect(t, 0, "gpu 0 available, gpu 1 unavailable lost, gpu 2 draining config, gpu 3 released, renamed 2 waiting")
+	text, err := json.Marshal(n.ledger.Save())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved Saved
+	if err := json.Unmarshal(text, &saved); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(saved, n.ledger.Save()) {
+		t.Errorf("%s is not %+v", text, n.ledger.Save())
+	}
+	saved.Entries = append(saved.Entries, SavedEntry{Key: Key{"gpu", "9"}, State: "of a later version"})
+	n.ledger, n.o.Grants = Start(&saved, false, at(0)), nil
+	n.expect(t, 0, "gpu 0 available, gpu 1 unavailable lost, gpu 2 draining config, gpu 3 released, gpu 9 draining unknown, renamed 2 waiting")
+}
+
+func BenchmarkNext(b *testing.B) {
+	n := newBench()
+	for g := range 8 {
+		for i := range 2_500 {
+			p := shareOf(whole(fmt.Sprintf("GPU-%d", g)), TimeSliced, 2_500)
+			n.o.Wanted = append(n.o.Wanted, Want{Key: Key{"gpu", fmt.Sprintf("%s::%d", p.GPU, i)}, Part: p, Durable: true})
+		}
+	}
+	n.next(0)
+	for b.Loop() {
+		Next(n.ledger, n.o, at(time.Second))
+	}
+}

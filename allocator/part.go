@@ -1,0 +1,81 @@
+package allocator
+
+import "github.com/gpucdi/gpucdi/gpu"
+
+// Extent is the kind of a Part.
+type Extent string
+
+// The extents. The zero value is unknown: a MIG UUID in old evidence, whose instances
+// are not recorded anywhere.
+const (
+	ExtentUnknown Extent = ""
+	ExtentWhole   Extent = "whole"
+	ExtentMIG     Extent = "mig"
+)
+
+// Part is what a device ID stands for physically: a GPU, a MIG device, or a
+// share of one of them. The zero Part may be any part of any GPU.
+type Part struct {
+	GPU    string `json:"gpu,omitempty"` // UUID; empty: unknown
+	Extent Extent `json:"extent,omitempty"`
+
+	// Of a MIG device. The driver gives the same numbers, and the UUID that it
+	// derives from them, to another device after a repartition.
+	GPUInstance     int           `json:"gpuInstance,omitempty"`
+	ComputeInstance int           `json:"computeInstance,omitempty"`
+	Placement       gpu.Placement `json:"placement,omitzero"`
+
+	Share Share `json:"share,omitzero"` // zero: the GPU or MIG device is not shared
+}
+
+// Class is how the holders of the shares of one device are kept apart. Shares
+// of different classes cannot coexist on a device.
+type Class string
+
+// TimeSliced is the class of replicas: processes take turns.
+const TimeSliced Class = "time-sliced"
+
+// Share is one of Count equal shares of a GPU or MIG device.
+type Share struct {
+	Class Class `json:"class,omitempty"`
+	Count int   `json:"count,omitempty"`
+}
+
+// Device is the GPU or MIG device that p is, or is a share of.
+func (p Part) Device() Part {
+	p.Share = Share{}
+	return p
+}
+
+// Touches reports whether the devices of two parts have hardware in common,
+// whatever their shares.
+//
+// A container uses a MIG device by the numbers of its instances, so equal numbers
+// touch even if a repartition lies between them. Different GPU
+// instances touch if their placements intersect; the placement of an instance
+// has size 0 if the driver does not report it, and then the driver is trusted
+// to place no two instances on the same slices.
+func (p Part) Touches(q Part) bool {
+	if p.Extent == ExtentUnknown || q.Extent == ExtentUnknown {
+		return p.GPU == q.GPU || p.GPU == "" || q.GPU == ""
+	}
+	switch {
+	case p.GPU != q.GPU:
+		return false
+	case p.Extent == ExtentWhole || q.Extent == ExtentWhole:
+		return true
+	case p.GPUInstance == q.GPUInstance:
+		return p.ComputeInstance == q.ComputeInstance
+	}
+	a, b := p.Placement, q.Placement
+	return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size
+}
+
+// Overlaps reports whether two parts exclude each other in any amount. Shares of
+// one device and class do not; they may add up to the whole device.
+func (p Part) Overlaps(q Part) bool {
+	if p.Share.Count > 0 && p.Share.Class == q.Share.Class && p.Extent != ExtentUnknown && p.Device() == q.Device() {
+		return false
+	}
+	return p.Touches(q)
+}

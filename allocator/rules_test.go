@@ -1,0 +1,209 @@
+package allocator
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mutants are the rules of the ledger: where the code has each one, «marked», and
+// what it would be without it. The model must find what goes wrong then. That keeps
+// the model honest, and the rules few.
+var mutants = []struct {
+	name, file, code, without string
+}{
+	// Overlap.
+	{"entries wait for overlapping ones", "next.go", "return «n.used.fits(e.Part)»\n\t}\n", "true"},
+	{"MIG devices overlap by placement", "part.go", "«a.Start < b.Start+b.Size && b.Start < a.Start+a.Size»", "false"},
+	{"MIG devices overlap by instance", "part.go", "«p.ComputeInstance == q.ComputeInstance»", "p.Placement == q.Placement"},
+	{"shares add up", "usage.go", "«c.units+p.Share.units() > wholeDevice»", "false"},
+	{"an unknown part overlaps all", "part.go", `«p.GPU == q.GPU || p.GPU == "" || q.GPU == ""»`, "false"},
+	{"another size is another part", "next.go", "same := «wanted && w.Part == e.Part»", "wanted"},
+
+	// The gate.
+	{"the gate refuses what is not available", "gate.go", "«!d.open»", "false"},
+	{"closing compares", "gate.go", "«d.grant.Seq != c.Seq»", "false"},
+	{"an entry waits for its spec", "next.go", "«!w.Durable»", "false"},
+
+	// The release.
+	{"a granted entry needs proof", "release.go", "return «!e.dirty» ||", "true"},
+	{"a grant voids the proof", "next.go", "e.unbooked = g.Seq, g.Last, true, «time.Time{}»", "e.unbooked"},
+	{"the checkpoint is later than the record of a grant", "release.go", "last.Add(«2 * settle»)", "settle"},
+	{"a checkpoint counts from before it landed", "release.go", "c.Version, «n.books.asked»", "c.Asked"},
+	{"the checkpoint does not name the entry", "release.go", "&& «!n.held[e.Key]»", "true"},
+	{"the runtime is asked", "release.go", "«!n.running(e)»", "true"},
+	{"the runtime is asked for containers", "release.go", "|| «n.stray(e.Part)» || slices", "false"},
+	{"the runtime is asked for sandboxes", "release.go", "«r.Sandboxes[pod]»", "false"},
+	{"the runtime is asked after the checkpoint", "release.go", "r.Asked.Before(«e.unbooked.Add(settle)»)", "e.unbooked"},
+	{"containers with other shares do not count", "release.go", "«!n.explained(c)»", "true"},
+
+	// The list.
+	{"a released ID stays listed", "next.go", "«e.released.Add(listLag + settle)»", "e.released"},
+	{"a released ID stays listed for listLag", "next.go", "«e.released.Add(listLag + settle)»", "e.released.Add(settle)"},
+	{"an ID that was offered is not dropped as it waits", "next.go", "e.State = «StateReleased»\n\t\t}\n\t}", `State("")`},
+
+	// The start.
+	{"an agent takes over grants", "saved.go", "dirty: «true»", "false"},
+	{"an agent takes over grants up to its start", "saved.go", "last: «now»", "time.Time{}"},
+	{"an agent without state waits for evidence", "saved.go", "pending: «saved == nil || !saved.Complete»", "false"},
+	{"evidence is not complete after two starts", "saved.go", "pending: «saved == nil || !saved.Complete»", "saved == nil"},
+	{"an ID is saved as long as the kubelet may remember it", "saved.go", "«e.released.IsZero()»", "true"},
+	{"only advertised IDs are available without state", "next.go", "n.begin.pending && «!n.advertised(e.Key)»", "false"},
+	{"evidence names grants", "release.go", "«e.State != StateWaiting || !e.released.IsZero()»", "true"},
+	{"grants of an unknown agent end up in the checkpoint", "release.go", "«b.fresh || n.written(n.start)»", "true"},
+	{"a start asks the runtime", "release.go", "b.unbooked.IsZero() || «n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unbooked.Add(n.margin()))»", "false"},
+	{"a start waits for containers", "next.go", "«n.stray(e.Part)»", "false"},
+	{"an agent with state asks the runtime too", "release.go", "«n.o.Runtime == nil» || slices", "false"},
+	{"a list waits for the kubelet's records", "ledger.go", "return «start.Add(settle)»", "start"},
+	{"a list waits for the checkpoint", "ledger.go", "«l.books.readSince(l.begin.from(l.start))»", "true"},
+
+	{"advertised IDs are tracked without state", "release.go", "if «n.begin.pending» {\n\t\tfor k", "false"},
+	{"an unknown ID was granted up to the start", "release.go", "dirty: true, last: «n.start»", "time.Time{}"},
+	{"advertised IDs are available once lists may be sent", "release.go", "return «n.MayList()» &&", "true"},
+
+	// What the agent is told to do.
+	{"the kubelet is made to prune", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},
+	{"the kubelet is made to write", "todo.go", "t.Resend = «t.stream()»", `""`},
+	{"the checkpoint is read again", "todo.go", "if «t.stray(part)» {", "false"},
+	{"the runtime is asked again", "todo.go", "«r == nil || r.Asked.Before(after) || t.poll(r.Asked)»", "r == nil"},
+}
+
+const (
+	ruleSequences   = 50_000 // with all rules, each time others
+	mutantSequences = 40_000 // until a missing rule is found, always the same
+	mutantSeed      = 1
+)
+
+// TestRules builds this package's tests once more, with a switch at each rule and
+// without the race detector. The model must hold with all rules, and fail with each
+// one switched off.
+func TestRules(t *testing.T) {
+	binary := buildMutants(t)
+	t.Run("all", func(t *testing.T) {
+		t.Parallel()
+		cmd := exec.Command(binary, "-test.v", "-test.run=^TestModel$")
+		cmd.Env = append(os.Environ(), "LEDGER_MUTANT=0", fmt.Sprintf("MODEL_SEQUENCES=%d", ruleSequences))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	for i, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			test, script := "^TestModel$", scripts[m.name]
+			if script != "" {
+				test = "^TestScripts$/^" + strings.ReplaceAll(m.name, " ", "_") + "$"
+			}
+			cmd := exec.Command(binary, "-test.v", "-test.run="+test)
+			cmd.Env = append(os.Environ(), fmt.Sprintf("LEDGER_MUTANT=%d", i+1), fmt.Sprintf("MODEL_SEED=%d", mutantSeed),
+				fmt.Sprintf("MODEL_SEQUENCES=%d", mutantSequences), "GOMAXPROCS=1")
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Errorf("the model does not need the rule %q in %s:\n%s", m.code, m.file, out)
+			}
+			if !strings.Contains(string(out), "--- FAIL: Test") || strings.Contains(string(out), "panic:") {
+				t.Errorf("the mutant did not run: %s", out)
+			}
+			t.Logf("%s", firstLines(string(out), 3))
+		})
+	}
+}
+
+func firstLines(s string, n int) string {
+	lines := strings.SplitAfterN(s, "\n", n+1)
+	return strings.Join(lines[:min(n, len(lines))], "")
+}
+
+// withSwitches returns the source with a switch at each rule of a file.
+func withSwitches(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := string(text)
+	type edit struct{ at, mutant int }
+	var edits []edit
+	for i, m := range mutants {
+		if m.file != file {
+			continue
+		}
+		context := strings.NewReplacer("«", "", "»", "").Replace(m.code)
+		if found := strings.Count(source, context); found != 1 {
+			t.Fatalf("%s has %q %d times, want once: write down what the rule is now", file, context, found)
+		}
+		edits = append(edits, edit{strings.Index(source, context) + strings.Index(m.code, "«"), i})
+	}
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Or(cmp.Compare(b.at, a.at), cmp.Compare(a.mutant, b.mutant)) })
+	for i, e := range edits {
+		m := mutants[e.mutant]
+		_, rest, _ := strings.Cut(m.code, "«")
+		rule, _, _ := strings.Cut(rest, "»")
+		if i > 0 && edits[i-1].at == e.at { // two mutants of one rule
+			rule = source[e.at : e.at+strings.Index(source[e.at:], switchEnd)+len(switchEnd)]
+		}
+		source = source[:e.at] + fmt.Sprintf("mutate(%d, %s, %s%s", e.mutant+1, m.without, rule, switchEnd) + source[e.at+len(rule):]
+	}
+	return source
+}
+
+// switchEnd ends a switch; the comment is found nowhere else.
+const switchEnd = " /* rule */)"
+
+// buildMutants compiles this package's tests with all mutants in them.
+func buildMutants(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	sources := map[string]string{"mutate.go": `package allocator
+
+import "os"
+
+func mutate[T any](mutant int, without, with T) T {
+	if active == mutant {
+		return without
+	}
+	return with
+}
+
+var active = func() (n int) {
+	for _, digit := range os.Getenv("LEDGER_MUTANT") {
+		n = 10*n + int(digit-'0')
+	}
+	return n
+}()
+`}
+	for _, m := range mutants {
+		if sources[m.file] == "" {
+			sources[m.file] = withSwitches(t, m.file)
+		}
+	}
+	overlay := map[string]string{}
+	for name, source := range sources {
+		original, err := filepath.Abs(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		overlay[original] = filepath.Join(dir, name)
+		if err := os.WriteFile(overlay[original], []byte(source), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replaced, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "model.test")
+	if err := os.WriteFile(file, replaced, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "test", "-c", "-race=false", "-vet=off", "-overlay", file, "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("building the mutants: %v\n%s", err, out)
+	}
+	return binary
+}

@@ -1,0 +1,55 @@
+package allocator
+
+import "github.com/gpucdi/gpucdi/gpu"
+
+// Wants returns what a plan offers, as the ledger takes it. durable is whether the
+// CDI device of an ID is on disk and proved.
+func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName string) bool) []Want {
+	var wants []Want
+	for _, r := range resources {
+		for _, d := range r.Devices {
+			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Fault: Fault(d.Fault), Durable: durable(d.CDIName)}
+			for _, want.ID = range d.IDs() {
+				wants = append(wants, want)
+			}
+		}
+	}
+	return wants
+}
+
+func partOf(d Device, inv *gpu.Inventory) Part {
+	part := Part{GPU: d.GPU, Extent: ExtentWhole}
+	if d.part != wholeGPU {
+		g, _ := inv.Find(d.ID)
+		m, _ := g.MIGDevice(d.ID)
+		part = migPart(d.GPU, m)
+	}
+	if d.Shared() {
+		part.Share = Share{TimeSliced, len(d.Replicas)}
+	}
+	return part
+}
+
+func migPart(uuid string, m gpu.MIGDevice) Part {
+	return Part{
+		GPU: uuid, Extent: ExtentMIG,
+		GPUInstance: m.GPUInstance, ComputeInstance: m.ComputeInstance, Placement: m.Placement,
+	}
+}
+
+// PresentIn returns the devices of an inventory that containers can use: a GPU in MIG
+// mode only as its MIG devices, and none that is gone.
+func PresentIn(inv *gpu.Inventory) []Present {
+	var present []Present
+	for _, g := range inv.GPUs {
+		if g.Fault != gpu.FaultGone && g.MIG != gpu.MIGEnabled {
+			present = append(present, Present{Part{GPU: g.UUID, Extent: ExtentWhole}, Fault(g.Fault)})
+		}
+		for _, m := range g.MIGDevices {
+			if m.Fault != gpu.FaultGone {
+				present = append(present, Present{migPart(g.UUID, m), Fault(m.Fault)})
+			}
+		}
+	}
+	return present
+}

@@ -1,0 +1,345 @@
+package allocator
+
+import "slices"
+
+// The actions of the agent and of what it observes.
+
+var uidNames [256]string
+
+func init() {
+	for i := range uidNames {
+		uidNames[i] = string([]byte{'p', byte('0' + i/100), byte('0' + i/10%10), byte('0' + i%10)})
+	}
+}
+
+// ask takes evidence. It is delivered later, or never.
+func (w *world) ask(source uint8) bool {
+	if source == checkpoint && w.disk == (bookFile{}) && w.version == 0 {
+		w.asked[source] = answer{valid: true, asked: w.tick}
+		return true
+	}
+	a := answer{valid: true, asked: w.tick}
+	switch source {
+	case allocatable:
+		a.keys = w.healthy
+	case podResources:
+		w.prune()
+		for _, r := range w.books {
+			if p := w.pod(r.uid); w.ready && r.uid != 0 && p != nil && p.active && !p.isInit {
+				a.keys |= bit(r.key)
+			}
+		}
+	case checkpoint:
+		a.version, a.file = w.version, w.disk
+	case containers:
+		for i := range w.pods {
+			p := &w.pods[i]
+			if p.uid != 0 && p.container == running {
+				a.containers[i] = record{p.uid, p.part}
+			}
+			if p.uid != 0 && (p.stage == admitted || p.container != absent) {
+				a.sandboxes[i] = p.uid
+			}
+		}
+	}
+	w.asked[source] = a
+	return true
+}
+
+func (w *world) deliver(source uint8) bool {
+	if !w.asked[source].valid {
+		return false
+	}
+	w.answers[source] = w.asked[source]
+	w.answers[source].answered = w.tick
+	w.asked[source] = answer{}
+	return true
+}
+
+func (w *world) observation() Observation {
+	o := Observation{Wanted: plans[w.config][w.layout], Present: present[w.layout], Grants: w.gate.Grants(), Lists: map[string]List{}}
+	if !w.durable {
+		o.Wanted = append([]Want(nil), o.Wanted...)
+		for i := range o.Wanted {
+			o.Wanted[i].Durable = false
+		}
+	}
+	for i := range w.streams {
+		if s := &w.streams[i]; s.open {
+			l := List{Stream: stamp(s.since)}
+			if s.told {
+				l.Sent = stamp(s.sent)
+			}
+			o.Lists[outletNames[i]] = l
+		}
+	}
+	if a := &w.answers[allocatable]; a.valid {
+		o.Allocatable = &Allocatable{Asked: stamp(a.asked), Answered: stamp(a.answered), IDs: a.keys.set()}
+	}
+	if a := &w.answers[podResources]; a.valid {
+		o.Pods = &PodResources{Asked: stamp(a.asked), Answered: stamp(a.answered), Held: a.keys.set()}
+	}
+	if a := &w.answers[checkpoint]; a.valid {
+		o.Checkpoint = a.checkpoint()
+	}
+	if a := &w.answers[containers]; a.valid {
+		o.Runtime = a.runtime()
+	}
+	return o
+}
+
+func (m mask) set() map[Key]bool {
+	set := map[Key]bool{}
+	for i := range keys {
+		if m&bit(uint8(i)) != 0 {
+			set[keys[i].Key] = true
+		}
+	}
+	return set
+}
+
+func (a *answer) checkpoint() *Checkpoint {
+	c := &Checkpoint{Asked: stamp(a.asked), Answered: stamp(a.answered), Registered: a.file.registered.set()}
+	if a.version > 0 {
+		c.Version = string([]byte{byte(a.version >> 8), byte(a.version)})
+	}
+	for _, r := range a.file.books {
+		if r.uid == 0 {
+			continue
+		}
+		h := Holding{Key: keys[r.key].Key, Pod: uidNames[r.uid]}
+		if o := keys[r.key].outlet; o != 2 && o != 3 { // the part that a MIG UUID named then is unknown
+			h.Part = parts[0]
+		}
+		c.Held = append(c.Held, h)
+	}
+	return c
+}
+
+func (a *answer) runtime() *Runtime {
+	r := &Runtime{Asked: stamp(a.asked), Answered: stamp(a.answered), Sandboxes: map[string]bool{}}
+	for i := range podSlots {
+		if c := a.containers[i]; c.uid != 0 {
+			r.Containers = append(r.Containers, Container{Pod: uidNames[c.uid], Part: parts[c.key].Device()})
+		}
+		if uid := a.sandboxes[i]; uid != 0 {
+			r.Sandboxes[uidNames[uid]] = true
+		}
+	}
+	return r
+}
+
+// reconcile is one pass of the agent's loop, less what it asks for. If the state
+// cannot be saved, it only withdraws.
+func (w *world) reconcile(saves bool) bool {
+	earlier := w.ledger
+	w.ledger, w.todo = Next(w.ledger, w.observation(), w.now())
+	w.gate.Withdraw(w.ledger)
+	if saves {
+		w.saved = w.ledger.Save()
+		w.gate.Advertise(w.ledger)
+	}
+	before, listed, were := w.offers, mask(0), w.recordParts(earlier)
+	w.offers = 0
+	for i := range w.ledger.entries {
+		e := &w.ledger.entries[i]
+		k := keyIndex[e.Key]
+		listed |= bit(k)
+		was, _ := earlier.Entry(e.Key)
+		if was.State == StateDraining && e.released != was.released {
+			w.checkReleased(k)
+		}
+		offers := e.State == StateAvailable
+		if offers && was.State != StateAvailable && !w.durable {
+			w.fail("%v becomes available before its spec is on disk", e.Key)
+		}
+		switch {
+		case offers && before&bit(k) != 0:
+			w.offers |= bit(k)
+		case offers && saves:
+			w.offers |= bit(k)
+			w.checkFree(k)
+		case !offers && before&bit(k) != 0 && planOf(w.config, w.layout).has(k, were[k]):
+			w.fail("%v is not available any more, without a reason", e.Key)
+		}
+	}
+	if w.listed |= listed; saves {
+		w.listed = listed
+	}
+	return true
+}
+
+// recordParts updates which part each key stands for, and returns which it was.
+func (w *world) recordParts(earlier Ledger) [len(keys)]uint8 {
+	were := w.parts
+	for i := range w.ledger.entries {
+		e := &w.ledger.entries[i]
+		k := keyIndex[e.Key]
+		w.parts[k] = partIndex(e.Part, w.parts[k])
+		was, _ := earlier.Entry(e.Key)
+		if e.dirty && e.seq == was.seq && (!was.dirty || was.Part != e.Part) {
+			w.forgetShare(k)
+		}
+	}
+	return were
+}
+
+// checkReleased fails if a pod has what is released.
+func (w *world) checkReleased(key uint8) {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.has && p.key == key {
+			w.fail("%v is released while pod %d has it", keys[key].Key, p.uid)
+		}
+	}
+}
+
+// partIndex returns which of parts one is, or another index if it is none.
+func partIndex(part Part, otherwise uint8) uint8 {
+	for i := range parts {
+		if parts[i] == part {
+			return uint8(i)
+		}
+	}
+	return otherwise
+}
+
+func (o offered) has(key, part uint8) bool {
+	for _, one := range o {
+		if one.key == key && one.part == part {
+			return true
+		}
+	}
+	return false
+}
+
+// closeEntries closes what the last reconcile proved free.
+func (w *world) closeEntries() bool {
+	if len(w.todo.Close) == 0 {
+		return false
+	}
+	w.gate.Close(w.todo.Close)
+	w.todo.Close = nil
+	return true
+}
+
+// send sends an outlet's list if it has changed.
+func (w *world) send(outlet uint8, again bool) bool {
+	s := &w.streams[outlet]
+	m := message{true, w.listed & ofOutlet[outlet], w.offers & ofOutlet[outlet], w.tick}
+	same := s.told && s.last.listed == m.listed && s.last.healthy == m.healthy
+	if !s.open || s.queue[1].valid || same && !again {
+		return false
+	}
+	w.checkListed(outlet, m.listed)
+	if s.queue[0].valid {
+		s.queue[1] = m
+	} else {
+		s.queue[0] = m
+	}
+	s.told, s.sent, s.last = true, w.tick, m
+	return true
+}
+
+// checkListed fails if a list lacks an ID that a pod holds. An agent without state
+// cannot know one of which the kubelet has not written yet; the kubelet does
+// when it gets the list, and has recorded it by then, so it does not panic.
+func (w *world) checkListed(outlet uint8, listed mask) {
+	for _, r := range w.books {
+		if r.uid == 0 || keys[r.key].outlet != outlet || listed&bit(r.key) != 0 {
+			continue
+		}
+		p := w.pod(r.uid)
+		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.answers[checkpoint].file.books[:], r)) {
+			w.fail("%v is held by pod %d and not listed", keys[r.key].Key, r.uid)
+		}
+	}
+}
+
+// restartAgent starts another agent.
+func (w *world) restartAgent(withState bool) bool {
+	for i := range uint8(outlets) {
+		w.disconnect(i)
+	}
+	var saved *Saved
+	if withState {
+		saved = &w.saved
+	}
+	w.ledger = Start(saved, !w.socket, w.now())
+	w.todo = Todo{}
+	w.newGate()
+	if w.listed = 0; !withState {
+		w.offers = 0
+	}
+	w.answers, w.asked = [sources]answer{}, [sources]answer{}
+	return w.reconcile(true)
+}
+
+// forgetShare makes what pods have of a shared device what an agent without state
+// takes it for: the size of a time-sliced share is only what it is counted as.
+func (w *world) forgetShare(key uint8) {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.has && p.key == key && parts[p.part].Share.Count > 0 && parts[w.parts[key]].Share.Count > 0 {
+			p.part = w.parts[key]
+		}
+	}
+}
+
+func (w *world) configure(config uint8) bool {
+	if w.config == config {
+		return false
+	}
+	w.config = config
+	return true
+}
+
+// partition changes the GPU's layout. The driver refuses while a container
+// runs; a GPU can get lost at any time.
+func (w *world) partition(layout uint8) bool {
+	if w.layout == layout {
+		return false
+	}
+	for i := range w.pods {
+		if w.pods[i].container != absent && layout != layoutLost {
+			return false
+		}
+	}
+	w.layout, w.durable = layout, false
+	return true
+}
+
+func (w *world) writeSpec() bool {
+	if w.durable {
+		return false
+	}
+	w.durable = true
+	return true
+}
+
+// attend is a diligent agent: it reconciles, sends what changed and does what is
+// to do. If grants are late, Allocate comes between deciding and closing.
+func (w *world) attend(late bool) bool {
+	w.durable = true
+	for i := range uint8(outlets) {
+		w.connect(i)
+	}
+	w.reconcile(true)
+	for range keys {
+		for i := range uint8(podSlots) {
+			_ = late && w.allocate(i)
+		}
+		if !w.closeEntries() {
+			break
+		}
+		w.reconcile(true)
+	}
+	for i := range uint8(outlets) {
+		w.send(i, w.todo.Resend == outletNames[i])
+	}
+	for source, due := range [sources]bool{w.todo.Allocatable, w.todo.Pods, w.todo.Checkpoint, w.todo.Runtime} {
+		if due {
+			w.ask(uint8(source))
+			w.deliver(uint8(source))
+		}
+	}
+	return true
+}

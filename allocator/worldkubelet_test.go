@@ -1,0 +1,316 @@
+package allocator
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The actions of the kubelet, the runtime and the users of pods.
+
+func (w *world) pod(uid uint8) *pod {
+	for i := range w.pods {
+		if w.pods[i].uid == uid {
+			return &w.pods[i]
+		}
+	}
+	return nil
+}
+
+func (w *world) booked(uid uint8) bool {
+	for _, r := range w.books {
+		if r.uid == uid {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) recompute() {
+	w.allocated = 0
+	for _, r := range w.books {
+		if r.uid != 0 {
+			w.allocated |= bit(r.key)
+		}
+	}
+}
+
+// prune is UpdateAllocatedDevices. It forgets selections in flight.
+func (w *world) prune() {
+	if !w.ready {
+		return
+	}
+	removed := false
+	for i, r := range w.books {
+		if r.uid == 0 {
+			continue
+		}
+		if p := w.pod(r.uid); p == nil || !p.active {
+			w.books[i], removed = record{}, true
+		}
+	}
+	if removed {
+		w.recompute()
+	}
+}
+
+// create admits a pod with a key, or one again that has lost its device.
+func (w *world) create(key uint8, isInit bool) bool {
+	if w.healthy&bit(key) == 0 || w.uids == 255 {
+		return false
+	}
+	slot := w.slotFor(key)
+	if slot < 0 {
+		return false
+	}
+	before, allocated := w.books, w.allocated
+	w.prune()
+	if w.allocated&bit(key) != 0 {
+		w.books, w.allocated = before, allocated
+		return false
+	}
+	p := &w.pods[slot]
+	if p.uid == 0 {
+		w.uids++
+		*p = pod{uid: w.uids, active: true, isInit: isInit}
+	}
+	w.allocated |= bit(key)
+	p.key, p.stage, p.since = key, selected, w.tick
+	return true
+}
+
+// slotFor is where there is no pod, or one that has lost a device of the same
+// resource; -1 if there is neither.
+func (w *world) slotFor(key uint8) int {
+	return slices.IndexFunc(w.pods[:], func(p pod) bool {
+		return p.uid == 0 || p.active && p.stage == idle && p.container == absent && keys[p.key].outlet == keys[key].outlet
+	})
+}
+
+// allocate is the call, as the agent handles it.
+func (w *world) allocate(slot uint8) bool {
+	p := &w.pods[slot]
+	if p.uid == 0 || p.stage != selected {
+		return false
+	}
+	k := keys[p.key]
+	if !w.streams[k.outlet].open || w.gate.Allocate(k.Outlet, []string{k.ID}) != nil {
+		p.stage, p.active = idle, false
+		w.recompute()
+		w.free(slot)
+		return true
+	}
+	p.stage, p.since, p.part = answered, w.tick, w.parts[p.key]
+	p.has = p.active
+	w.checkTruth("allocate")
+	return true
+}
+
+func (w *world) insert(slot uint8) bool {
+	p := &w.pods[slot]
+	if p.uid == 0 || p.stage != answered {
+		return false
+	}
+	for i := range w.books {
+		if w.books[i].uid == 0 {
+			if w.known&bit(p.key) == 0 {
+				w.fail("the kubelet panics: %v is not listed when pod %d gets it", keys[p.key].Key, p.uid)
+			}
+			w.books[i] = record{p.uid, p.key}
+			w.allocated |= bit(p.key)
+			p.stage = inserted
+			return true
+		}
+	}
+	return false
+}
+
+// snapshot begins to write a checkpoint.
+func (w *world) snapshot(uid uint8) bool {
+	for i := range w.writes {
+		if !w.writes[i].valid {
+			w.writes[i] = write{true, uid, w.tick, bookFile{w.books, w.healthy}}
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) write(slot uint8) bool {
+	p := &w.pods[slot]
+	if p.uid == 0 || p.stage != inserted || !w.snapshot(p.uid) {
+		return false
+	}
+	p.stage = writing
+	return true
+}
+
+func (w *world) land(i uint8) bool {
+	if !w.writes[i].valid {
+		return false
+	}
+	w.disk = w.writes[i].file
+	w.version++
+	if p := w.pod(w.writes[i].pod); p != nil && p.uid != 0 && p.stage == writing {
+		p.stage = admitted
+		if !p.active {
+			p.stage = idle
+			w.free(uint8(w.slot(p)))
+		}
+	}
+	w.writes[i] = write{}
+	return true
+}
+
+func (w *world) slot(p *pod) int {
+	for i := range w.pods {
+		if &w.pods[i] == p {
+			return i
+		}
+	}
+	panic("no pod of this world")
+}
+
+// process takes in a list, and begins to write a checkpoint.
+func (w *world) process(outlet uint8, ghost bool) bool {
+	s := &w.streams[outlet]
+	m := &s.queue[0]
+	if ghost {
+		m = &s.ghost
+	}
+	if !m.valid || !w.writable() {
+		return false
+	}
+	of := ofOutlet[outlet]
+	w.known = w.known&^of | m.listed
+	w.healthy = w.healthy&^of | m.healthy
+	w.snapshot(0)
+	if ghost {
+		s.ghost = message{}
+	} else {
+		s.queue[0], s.queue[1] = s.queue[1], message{}
+		s.ghost = message{} // streams are processed one after the other
+	}
+	return true
+}
+
+func (w *world) writable() bool {
+	for i := range w.writes {
+		if !w.writes[i].valid {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) dropGhost(outlet uint8) bool {
+	s := &w.streams[outlet]
+	if !s.ghost.valid {
+		return false
+	}
+	s.ghost = message{}
+	return true
+}
+
+func (w *world) connect(outlet uint8) bool {
+	s := &w.streams[outlet]
+	if s.open || !w.ledger.MayList() {
+		return false
+	}
+	s.open, s.since, s.told, w.socket = true, w.tick, false, true
+	return true
+}
+
+func (w *world) disconnect(outlet uint8) bool {
+	s := &w.streams[outlet]
+	if !s.open {
+		return false
+	}
+	*s = stream{ghost: s.queue[0]}
+	s.ghost.at = w.tick
+	w.healthy &^= ofOutlet[outlet]
+	return true
+}
+
+func (w *world) getReady() bool {
+	if w.ready {
+		return false
+	}
+	w.ready = true
+	return true
+}
+
+// restartKubelet starts a kubelet with what is on disk.
+func (w *world) restartKubelet() bool {
+	w.ready, w.socket = false, false
+	w.books = w.disk.books
+	w.recompute()
+	w.healthy, w.known = 0, 0
+	w.writes = [3]write{}
+	w.streams = [outlets]stream{}
+	for i := range w.pods {
+		p := &w.pods[i]
+		if p.uid == 0 {
+			continue
+		}
+		booked := w.booked(p.uid)
+		if booked && p.stage >= inserted {
+			p.stage = admitted
+		} else {
+			p.stage = idle
+		}
+		if p.container == absent && p.stage == idle {
+			p.has = false
+		}
+		w.free(uint8(i))
+	}
+	return true
+}
+
+// knows reports whether the agent knows that a pod may hold its device. Then the
+// runtime may take its time to create the container: the sandbox shows.
+func (w *world) knows(p *pod) bool {
+	e, _ := w.ledger.Entry(keys[p.key].Key)
+	return slices.Contains(e.pods, uidNames[p.uid])
+}
+
+// overdue reports whether the kubelet has to call Allocate now.
+func (w *world) overdue(p *pod) bool { return p.stage == selected && p.since+lag <= w.tick+1 }
+
+// pass lets a tick pass, unless something is due.
+func (w *world) pass() bool {
+	for i := range w.pods {
+		p := &w.pods[i]
+		due := p.stage == answered || p.container == creating && !w.knows(p)
+		if p.uid != 0 && (due && p.since < w.tick || w.overdue(p)) {
+			return false
+		}
+	}
+	for i := range w.writes {
+		if w.writes[i].valid && w.writes[i].at < w.tick {
+			return false
+		}
+	}
+	for i := range w.streams {
+		s := &w.streams[i]
+		if s.queue[0].valid && s.queue[0].at+lag <= w.tick+1 || s.ghost.valid && s.ghost.at < w.tick {
+			return false
+		}
+	}
+	w.tick++
+	return true
+}
+
+func (w *world) String() string {
+	s := fmt.Sprintf("tick %d config %d layout %d ready %v healthy %08b known %08b allocated %08b disk v%d %v\n",
+		w.tick, w.config, w.layout, w.ready, w.healthy, w.known, w.allocated, w.version, w.disk)
+	s += fmt.Sprintf("  books %v complete %v begin %+v\n", w.books, w.ledger.Complete(), w.ledger.begin)
+	for _, p := range w.pods {
+		if p.uid != 0 {
+			s += fmt.Sprintf("  pod %+v\n", p)
+		}
+	}
+	for _, e := range w.ledger.entries {
+		s += fmt.Sprintf("  %v %s %s accepts %v dirty %v seq %d pods %v\n", e.Key, e.State, e.Drain.Reason, e.accepts, e.dirty, e.seq, e.pods)
+	}
+	return s
+}
