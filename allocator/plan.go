@@ -77,6 +77,10 @@ func (d Device) IDs() []string {
 // Shared says whether several pods can have the device at a time.
 func (d Device) Shared() bool { return d.Replicas != nil }
 
+// Draining reports whether the device is not allocated because of a planned change: it left its
+// resource, or waits for what did. That is no fault of it.
+func (d Device) Draining() bool { return d.Waits || d.Left && d.Fault == leftResource }
+
 // instances are what a MIG device is made of.
 type instances struct{ gpu, compute int }
 
@@ -89,22 +93,22 @@ var wholeGPU = instances{-1, -1}
 // node. What is gone is not offered; Retain keeps it. rules say what is shared.
 func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules config.Resources) []*Resource {
 	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}, gone: map[string]bool{}}
-	uneven := ""
+	notUniform := ""
 	if strategy == config.MIGSingle {
-		uneven = whyUneven(inv)
+		notUniform = NotUniform(inv)
 	}
 	for _, g := range inv.GPUs {
 		if fault, whole := offeredWhole(g, strategy); whole {
 			d.add(GPUResource, g, Device{
 				ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU,
-				Fault: cmp.Or(g.Fault, fault, uneven),
+				Fault: cmp.Or(g.Fault, fault, notUniform),
 			})
 		}
 		for _, m := range g.MIGDevices {
 			if name := resourceOf(m, strategy); name != "" {
 				d.add(name, g, Device{
 					ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index), part: instances{m.GPUInstance, m.ComputeInstance},
-					Fault: cmp.Or(m.Fault, uneven),
+					Fault: cmp.Or(m.Fault, notUniform),
 				})
 			}
 		}
@@ -170,29 +174,29 @@ func resourceOf(m gpu.MIGDevice, strategy config.MIGStrategy) string {
 	return ""
 }
 
-// whyUneven says why the node's GPUs cannot be offered as a single kind of
-// device; empty when they can. What is gone, or a GPU that fails, does not
-// count: it would take the others with it.
-func whyUneven(inv *gpu.Inventory) string {
-	var whole, parts bool
+// NotUniform returns why the node's GPUs cannot be offered as one kind of device, which
+// the strategy single requires; empty if they can. GPUs with a fault, MIG devices that are
+// gone and those that report no profile do not count: they would take the healthy ones with them.
+func NotUniform(inv *gpu.Inventory) string {
+	var whole, partitioned bool
 	var profiles []string
 	for _, g := range inv.GPUs {
 		if g.Fault != "" {
 			continue
 		}
 		whole = whole || g.MIG != gpu.MIGEnabled
-		parts = parts || g.MIG == gpu.MIGEnabled
+		partitioned = partitioned || g.MIG == gpu.MIGEnabled
 		for _, m := range g.MIGDevices {
-			if m.Fault != gpu.FaultGone && !slices.Contains(profiles, m.Profile) {
+			if m.Fault != gpu.FaultGone && m.Profile != "" && !slices.Contains(profiles, m.Profile) {
 				profiles = append(profiles, m.Profile)
 			}
 		}
 	}
 	switch {
-	case whole && parts:
-		return "mig.strategy is single, but only some of the GPUs are in MIG mode: make them all alike, or set it to mixed"
+	case whole && partitioned:
+		return "mig.strategy is single, but only some GPUs are in MIG mode; partition all of them, or set it to mixed"
 	case len(profiles) > 1:
-		return "mig.strategy is single, but there are MIG devices of " + strings.Join(profiles, ", ") + ": cut all GPUs alike, or set it to mixed"
+		return "mig.strategy is single, but there are MIG devices of " + strings.Join(profiles, ", ") + "; partition all GPUs alike, or set it to mixed"
 	}
 	return ""
 }

@@ -20,16 +20,16 @@ import (
 // admission. It is an error when that leaves fewer than size. Repeated IDs
 // count once, and a required device is available by being required.
 func (r *Resource) Prefer(available, required []string, size int) ([]string, error) {
-	must, err := r.positions(required)
-	if err != nil {
+	var wrong, unknown problems
+	must := slices.Compact(r.positions(required, &wrong))
+	if err := wrong.err(); err != nil {
 		return nil, fmt.Errorf("required devices: %w", err)
 	}
-	must = slices.Compact(must)
 	if size < len(must) {
 		return nil, fmt.Errorf("%w: %d devices of %s are required, but only %d asked for; ask for at least as many",
 			ErrMalformed, len(must), r.Name, size)
 	}
-	offered, _ := r.positions(available)
+	offered := r.positions(available, &unknown) // passed over
 	free, err := r.usable(slices.Compact(offered), must, size)
 	if err != nil {
 		return nil, err
@@ -42,17 +42,17 @@ func (r *Resource) Prefer(available, required []string, size int) ([]string, err
 	return ids, nil
 }
 
-// usable returns what there is to choose from: must and the healthy ones of
-// offered, ascending.
+// usable returns the devices to choose from: must and the healthy ones of offered,
+// ascending.
 func (r *Resource) usable(offered, must []int, size int) ([]int, error) {
 	free := slices.Clone(must)
-	var passedOver []error
+	var passedOver problems
 	for _, p := range offered {
 		if _, required := slices.BinarySearch(must, p); required {
 			continue
 		}
 		if d := &r.Devices[r.slots[p].device]; d.Fault != "" {
-			passedOver = append(passedOver, r.unhealthy(d))
+			r.unhealthy(d, &passedOver)
 			continue
 		}
 		free = append(free, p)
@@ -61,10 +61,9 @@ func (r *Resource) usable(offered, must []int, size int) ([]int, error) {
 		slices.Sort(free)
 		return free, nil
 	}
-	kind := ErrMalformed
-	if len(passedOver) > 0 {
+	kind, sick := ErrMalformed, passedOver.err()
+	if sick != nil {
 		kind = ErrUnhealthy
 	}
-	return nil, errors.Join(append([]error{fmt.Errorf("%w: %d devices of %s are asked for, but %d can be used; ask for fewer",
-		kind, size, r.Name, len(free))}, passedOver...)...)
+	return nil, errors.Join(fmt.Errorf("%w: %d devices of %s are requested, but %d can be used; request fewer", kind, size, r.Name, len(free)), sick)
 }

@@ -60,6 +60,20 @@ func Adopt(resources []*Resource, name, id, cdiKind string) []*Resource {
 	return Retain([]*Resource{newResource(name, []Device{adopted}, nil)}, resources, func(string, string) bool { return true })
 }
 
+// WithFault returns the resources with all their devices marked with a fault.
+func WithFault(resources []*Resource, fault string) []*Resource {
+	marked := make([]*Resource, len(resources))
+	for i, r := range resources {
+		one := *r
+		one.Devices = slices.Clone(r.Devices)
+		for j := range one.Devices {
+			one.Devices[j].Fault = fault
+		}
+		marked[i] = &one
+	}
+	return marked
+}
+
 // with returns the resource with those of devices that it lacks, as Left.
 func (r *Resource) with(devices []Device, mayBeHeld func(resource, id string) bool) *Resource {
 	all := slices.Clone(r.Devices)
@@ -154,11 +168,17 @@ func (r *Resource) faulty(fault func(Device) string) *Resource {
 }
 
 func (r *Resource) fault(id string) string {
+	d, _ := r.device(id)
+	return d.Fault
+}
+
+// device returns the device that an ID stands for, if the resource lists it.
+func (r *Resource) device(id string) (Device, bool) {
 	p, known := r.position[id]
 	if !known {
-		return ""
+		return Device{}, false
 	}
-	return r.Devices[r.slots[p].device].Fault
+	return r.Devices[r.slots[p].device], true
 }
 
 // Change is a device that came, or whose fault changed.
@@ -166,11 +186,11 @@ type Change struct {
 	Resource string
 	Device   Device // as it is now
 	New      bool
+	Drained  bool // it was Draining before
 }
 
-// Changes says what changed from before to after. A device does not leave
-// resources that are kept with Retain, but for being forgotten; of its replicas,
-// one tells for all.
+// Changes returns what changed from before to after. A device does not leave resources that
+// are kept with Retain, other than by being pruned; of its replicas, one stands for all.
 func Changes(before, after []*Resource) []Change {
 	known := map[string]*Resource{}
 	for _, r := range before {
@@ -180,9 +200,9 @@ func Changes(before, after []*Resource) []Change {
 	for _, r := range after {
 		was := cmp.Or(known[r.Name], &Resource{})
 		for _, d := range r.Devices {
-			id := d.IDs()[0]
-			if here := was.Lists(id); !here || was.fault(id) != d.Fault {
-				changes = append(changes, Change{Resource: r.Name, Device: d, New: !here})
+			earlier, here := was.device(d.IDs()[0])
+			if !here || earlier.Fault != d.Fault {
+				changes = append(changes, Change{Resource: r.Name, Device: d, New: !here, Drained: earlier.Draining()})
 			}
 		}
 	}

@@ -7,14 +7,15 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Holder is a container of an active pod that holds a device.
+// Holder is a container that holds a device: of the pod with that name, by the pod
+// resources, or with that UID, by the checkpoint.
 type Holder struct {
-	Namespace, Pod, Container string
-	Resource, Device          string // the device's resource and ID
+	Namespace, Pod, PodUID, Container string
+	Resource, Device                  string // the device's resource and ID
 }
 
-// Held asks the kubelet at its socket for pod resources which containers hold
-// devices.
+// Held asks the kubelet at its socket for pod resources which containers hold devices. The
+// answer omits init containers. It makes the kubelet drop what pods held that have ended.
 func Held(ctx context.Context, socket string) ([]Holder, error) {
 	conn, err := kubeletConn(socket)
 	if err != nil {

@@ -28,6 +28,7 @@ type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse // nil before the first Offer
 	named      []named                   // as the resource's Devices
+	resends    int                       // how often a list was sent although the kubelet knows it
 	superseded chan struct{}             // closed when there is a later snapshot
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,7 @@ type Config struct {
 type Plugin struct {
 	cfg    Config
 	log    *slog.Logger
+	update sync.Mutex // of those who replace latest
 	latest atomic.Pointer[snapshot]
 	stands atomic.Pointer[Registration]
 
@@ -62,7 +64,22 @@ func (p *Plugin) Resource() string { return p.cfg.Resource }
 // Update makes o what is offered from now on. It never waits: a kubelet that
 // is slow to take one Offer misses those before the latest.
 func (p *Plugin) Update(o Offer) {
-	close(p.latest.Swap(newSnapshot(o)).superseded)
+	p.update.Lock()
+	defer p.update.Unlock()
+	next := newSnapshot(o)
+	next.resends = p.latest.Load().resends
+	close(p.latest.Swap(next).superseded)
+}
+
+// Resend sends the latest list to the kubelet once more, although it knows it: the kubelet
+// writes its checkpoint for each list.
+func (p *Plugin) Resend() {
+	p.update.Lock()
+	defer p.update.Unlock()
+	next := *p.latest.Load()
+	next.resends++
+	next.superseded = make(chan struct{})
+	close(p.latest.Swap(&next).superseded)
 }
 
 // Run serves the resource and keeps it registered until ctx ends. Before the first
@@ -80,4 +97,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (p *Plugin) kubeletSocket() string { return filepath.Join(p.cfg.Dir, "kubelet.sock") }
+// kubeletSocketName is the kubelet's socket in the device-plugins directory.
+const kubeletSocketName = "kubelet.sock"
+
+func (p *Plugin) kubeletSocket() string { return filepath.Join(p.cfg.Dir, kubeletSocketName) }

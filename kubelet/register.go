@@ -22,9 +22,7 @@ const stableAfter = time.Minute
 // keepRegistered registers whenever there is a kubelet that does not hold a
 // registration of ours, until ctx ends.
 func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) error {
-	if err := p.removeStale(); err != nil {
-		p.log.Warn("sockets of an earlier process stay behind: they do no harm and can be removed by hand", "reason", err)
-	}
+	p.awaitOthers(ctx)
 	var (
 		retry    backoff
 		tried    identity

@@ -16,6 +16,9 @@ import (
 // stopWithin bounds how long the end of a server waits for its peer.
 const stopWithin = time.Second
 
+// maxCalls bounds the calls in progress on one connection; the kubelet makes a few.
+const maxCalls = 64
+
 // lostError says why a registration that the kubelet had accepted holds no
 // longer.
 type lostError struct {
@@ -43,7 +46,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 		return errors.Join(fmt.Errorf("looking at the new socket: %w", err), listener.Close())
 	}
 	s := newServer(&p.latest)
-	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(p.observe))
+	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(p.observe), grpc.MaxConcurrentStreams(maxCalls))
 	api.RegisterDevicePluginServer(g, s)
 
 	run, ctx := errgroup.WithContext(ctx)

@@ -28,6 +28,10 @@ func newServer(latest *atomic.Pointer[snapshot]) *server {
 	return &server{latest: latest, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)}}
 }
 
+// maxStreams bounds the ListAndWatch streams of a server, each of which can hold an encoded
+// list of a megabyte. The kubelet has one, and opens it before anybody else knows the socket.
+const maxStreams = 8
+
 // streams counts the ListAndWatch streams of a server. The kubelet holds one
 // as long as it knows the plugin.
 type streams struct {
@@ -35,10 +39,15 @@ type streams struct {
 	changed      chan struct{} // gets a value after a change; holds one at most
 }
 
-func (s *streams) add() {
-	s.open.Add(1)
+// add counts a stream, unless there are too many.
+func (s *streams) add() error {
+	if s.open.Add(1) > maxStreams {
+		s.open.Add(-1)
+		return status.Errorf(codes.ResourceExhausted, "opening a ListAndWatch stream: %d are open already; close one", maxStreams)
+	}
 	s.opened.Add(1)
 	notify(s.changed)
+	return nil
 }
 
 func (s *streams) remove() {
@@ -62,20 +71,22 @@ func options() *api.DevicePluginOptions {
 	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
 
-// ListAndWatch sends the devices, and again after each change. Who reads
-// slowly gets the latest list only.
+// ListAndWatch sends the devices, and again after each change. A slow reader gets the
+// latest list only.
 func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
-	s.streams.add()
+	if err := s.streams.add(); err != nil {
+		return err
+	}
 	defer s.streams.remove()
-	var sent *api.ListAndWatchResponse
+	var sent *snapshot
 	for {
 		now := s.latest.Load()
-		// The kubelet writes a checkpoint for every list that it gets.
-		if now.list != nil && (sent == nil || !proto.Equal(sent, now.list)) {
+		// The kubelet writes a checkpoint for every list that it receives.
+		if now.list != nil && (sent == nil || sent.resends != now.resends || !proto.Equal(sent.list, now.list)) {
 			if err := stream.Send(now.list); err != nil {
 				return err
 			}
-			sent = now.list
+			sent = now
 		}
 		select {
 		case <-stream.Context().Done():

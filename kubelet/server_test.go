@@ -1,10 +1,12 @@
 package kubelet
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -171,6 +173,47 @@ func TestGetPreferredAllocation(t *testing.T) {
 			ContainerRequests: []*api.ContainerPreferredAllocationRequest{tc.ask}})
 		if status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %s with %s", tc.name, err, tc.code, tc.says)
+		}
+	}
+}
+
+// Each stream can hold an encoded list, so their number is bounded; one that ends makes room.
+func TestStreamsAreLimited(t *testing.T) {
+	r, _ := connect(t, offer(bothWays))
+	receive(t, r.lists, "the kubelet's list")
+	open := func() (context.CancelFunc, error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := r.client.ListAndWatch(ctx, &api.Empty{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return cancel, err
+	}
+	var ends []context.CancelFunc
+	for len(ends) < maxStreams-1 { // the kubelet has one
+		end, err := open()
+		defer end()
+		if err != nil {
+			t.Fatalf("stream %d: %v", len(ends)+2, err)
+		}
+		ends = append(ends, end)
+	}
+	for range 100 {
+		end, err := open()
+		defer end()
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("one stream too many: %v, want ResourceExhausted", err)
+		}
+	}
+	ends[0]()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		end, err := open()
+		defer end()
+		if err == nil {
+			break
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("after the end of a stream: %v", err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const maxSocketPath = 107 // bytes; sockaddr_un has 108 with the final zero
@@ -33,20 +35,53 @@ func (p *Plugin) ours(name string) bool {
 
 var uniquePart = regexp.MustCompile(`^[0-9a-f]{8}\.sock$`)
 
-// removeStale removes the sockets that an earlier process left behind when it
-// was killed.
-func (p *Plugin) removeStale() error {
+// removeStale removes the sockets that an earlier process left behind when it was killed, and
+// returns those that another agent of the node serves on.
+func (p *Plugin) removeStale(ctx context.Context) (served []string, err error) {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	problems := []error{err}
 	for _, e := range entries {
-		if e.Type() == fs.ModeSocket && p.ours(e.Name()) {
-			problems = append(problems, os.Remove(filepath.Join(p.cfg.Dir, e.Name())))
+		if e.Type() != fs.ModeSocket || !p.ours(e.Name()) {
+			continue
+		}
+		path := filepath.Join(p.cfg.Dir, e.Name())
+		if serves(ctx, path) {
+			served = append(served, path)
+			continue
+		}
+		problems = append(problems, os.Remove(path))
+	}
+	return served, errors.Join(problems...)
+}
+
+// awaitOthers waits until no other agent of the node serves the resource. Of two, the kubelet
+// takes the one that registered last, and marks the devices unhealthy for good when that one
+// ends, although the other is still there.
+func (p *Plugin) awaitOthers(ctx context.Context) {
+	for reported := ""; ; {
+		served, err := p.removeStale(ctx)
+		if err != nil && err.Error() != reported {
+			reported = err.Error()
+			p.log.Warn("stale sockets not removed, they are harmless", "err", err)
+		}
+		if len(served) == 0 {
+			return
+		}
+		const message = "another gpucdi agent serves this resource, waiting for its end"
+		if reported != message {
+			reported = message
+			p.log.Error(message, "socket", served[0])
+		}
+		p.stands.Store(&Registration{Trouble: message + "; remove one of the two: " + served[0]})
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pollInterval):
 		}
 	}
-	return errors.Join(problems...)
 }
 
 // identity tells a file from another that takes its name later, even when
