@@ -3,9 +3,11 @@ package labels_test
 import (
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/labels"
@@ -124,7 +126,7 @@ func TestMIG(t *testing.T) {
 		"single":        {mig(h100s(2), one, one), config.MIGSingle, map[string]string{"mig.strategy": "single", "gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "4", "gpu.replicas": "1", "gpu.memory": "9728", "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1", "gpu.engines.decoder": "2", "gpu.engines.encoder": "3", "gpu.engines.jpeg": "4", "gpu.engines.ofa": "5", "gpu.family": "hopper"}, "mig-"},
 		"single, uncut": {h100s(2), config.MIGSingle, with(whole, "mig.strategy", "single"), "gpu.slices"},
 		"single, one":   {mig(h100s(2), one), config.MIGSingle, invalid, "gpu.slices"},
-		"single, empty": {mig(h100s(2), one, nil), config.MIGSingle, invalid, "gpu.slices"},
+		"single, empty": {mig(h100s(2), nil, nil), config.MIGSingle, invalid, "gpu.slices"},
 		"single, two":   {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, invalid, "gpu.slices"},
 	} {
 		got := labels.Of(tc.inv, tc.strategy, nil, "")
@@ -137,6 +139,49 @@ func TestMIG(t *testing.T) {
 			if strings.HasPrefix(label, "nvidia.com/"+tc.none) {
 				t.Errorf("%s: there is %s", name, label)
 			}
+		}
+	}
+}
+
+// Under single the labels agree with what is advertised: a GPU that fails makes neither the
+// product invalid nor its MIG devices fewer, whatever else it was partitioned into.
+func TestSingleAgreesWithTheAllocator(t *testing.T) {
+	one := []string{"1g.10gb", "1g.10gb"}
+	for name, tc := range map[string]struct {
+		inv   *gpu.Inventory
+		sick  []int
+		count string // of MIG devices; empty: whole GPUs
+	}{
+		"a GPU fails":                               {mig(h100s(2), one, one), []int{1}, "4"},
+		"a GPU fails and does not report MIG":       {mig(h100s(2), one), []int{1}, "2"},
+		"a GPU fails that is partitioned otherwise": {mig(h100s(2), one, []string{"2g.20gb"}), []int{1}, "2"},
+		"the first GPU fails":                       {mig(h100s(2), []string{"2g.20gb"}, one), []int{0}, "2"},
+		"a GPU is not partitioned yet":              {mig(h100s(2), one, nil), nil, "2"},
+		"all GPUs fail":                             {mig(h100s(2), one, one), []int{0, 1}, "4"},
+		"the only GPU in MIG mode fails":            {mig(h100s(2), one), []int{0}, ""},
+	} {
+		for i := range tc.inv.GPUs {
+			tc.inv.GPUs[i].UUID = strconv.Itoa(i)
+		}
+		for _, i := range tc.sick {
+			tc.inv.GPUs[i].Fault = "XID 79"
+		}
+		got := labels.Of(tc.inv, config.MIGSingle, nil, "")
+		product, count := "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", tc.count
+		if tc.count == "" {
+			product, count = "NVIDIA-H100-80GB-HBM3", "2"
+		}
+		if got["nvidia.com/gpu.product"] != product || got["nvidia.com/gpu.count"] != count {
+			t.Errorf("%s: %s × %s, want %s × %s", name, got["nvidia.com/gpu.count"], got["nvidia.com/gpu.product"], count, product)
+		}
+		healthy := 0
+		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", config.MIGSingle, nil)[0].Devices {
+			if d.Fault == "" {
+				healthy++
+			}
+		}
+		if len(tc.sick) < 2 && healthy == 0 {
+			t.Errorf("%s: the allocator advertises no healthy device", name)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package labels
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -15,52 +16,66 @@ type part struct {
 	count   int
 }
 
-// parts tells the MIG devices, each profile under the resource that it is
-// offered under.
+// parts adds the labels of the MIG devices, each profile under the resource that it is
+// advertised as.
 func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rules config.Resources) {
 	if strategy == config.MIGNone {
 		return
 	}
 	l[prefix+"mig.strategy"] = string(strategy)
-	found, cut, empty := profiles(here)
-	switch {
-	case strategy == config.MIGMixed:
-		for _, p := range found {
+	all := profiles(here)
+	if strategy == config.MIGMixed {
+		for _, p := range all {
 			p.tell(l, allocator.MIGResource(p.first.Profile), rules)
 		}
-	case cut == 0: // then it is as without a strategy
-	case cut < len(here) || empty || len(found) != 1:
+		return
+	}
+	deciding := deciding(here)
+	if !slices.ContainsFunc(deciding, func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled }) {
+		return // single advertises whole GPUs then
+	}
+	found := profiles(deciding)
+	if len(found) == 0 || allocator.NotUniform(&gpu.Inventory{GPUs: deciding}) != "" {
 		resource(l, config.Resource{Name: allocator.GPUResource}, value(here[0].Product+" MIG INVALID", ""), 0, 0)
 		l[gpus+"memory"] = "0"
-	default:
-		found[0].tell(l, allocator.GPUResource, rules)
+		return
 	}
+	// Its devices on GPUs with a fault are listed, too.
+	i := slices.IndexFunc(all, func(p *part) bool { return p.first.Profile == found[0].first.Profile })
+	all[i].tell(l, allocator.GPUResource, rules)
 }
 
-// profiles returns the MIG devices by profile, how many GPUs are in MIG mode,
-// and whether one of these has no MIG device.
-func profiles(here []gpu.GPU) (found []*part, cut int, empty bool) {
+// deciding returns the GPUs that decide what the strategy single advertises: the healthy
+// ones, as in allocator.NotUniform. Where none is healthy it returns all of them, as if they
+// were, so that an outage changes no label.
+func deciding(here []gpu.GPU) []gpu.GPU {
+	healthy := slices.DeleteFunc(slices.Clone(here), func(g gpu.GPU) bool { return g.Fault != "" })
+	if len(healthy) > 0 {
+		return healthy
+	}
+	all := slices.Clone(here)
+	for i := range all {
+		all[i].Fault = ""
+	}
+	return all
+}
+
+// profiles returns the MIG devices by profile, in the order of their first devices.
+func profiles(here []gpu.GPU) (found []*part) {
 	known := map[string]*part{}
 	for _, g := range here {
-		if g.MIG != gpu.MIGEnabled {
-			continue
-		}
-		cut++
-		count := 0
 		for _, m := range g.MIGDevices {
-			if m.Fault == gpu.FaultGone {
+			if m.Fault == gpu.FaultGone || m.Profile == "" { // no resource advertises the latter
 				continue
 			}
-			count++
 			if known[m.Profile] == nil {
 				known[m.Profile] = &part{product: g.Product, first: m}
 				found = append(found, known[m.Profile])
 			}
 			known[m.Profile].count++
 		}
-		empty = empty || count == 0
 	}
-	return found, cut, empty
+	return found
 }
 
 // tell tells them as what a resource has.
