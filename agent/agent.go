@@ -26,6 +26,7 @@ type Config struct {
 	Library    string // the node's path of NVML; empty: found in the driver root
 	KubeletDir string
 	CDIDir     string
+	StateDir   string // where faults are kept over restarts; empty: nowhere
 	NFDDir     string // where Node Feature Discovery looks for files with labels
 
 	// LoadModules lets the agent run the node's modprobe.
@@ -61,14 +62,14 @@ type Agent struct {
 func New(cfg Config, log *slog.Logger) *Agent {
 	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), labels: make(chan labelling, 1)}
 	a.view.init(cfg)
-	a.metrics = metrics.New(a.status)
+	a.metrics = metrics.New(a.status, knownXIDs())
 	return a
 }
 
 // Run serves until ctx ends. The specs stay on disk, since pods outlive the
 // agent. Each delivery on reload reads the config and the driver again; a
-// change of the config's file needs none. The error is for what no waiting will
-// mend, above all a config that is wrong at the start.
+// change of the config file needs none. The error is for what only a restart with other
+// flags can fix.
 func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context) error) { group.Go(func() error { return run(ctx) }) }
@@ -76,13 +77,11 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	client := a.findCluster()
 	w := newWakers(reload)
 	node := newNode(a, start)
-	if err := node.settle(ctx, client, w.labels); err != nil {
-		return err
-	}
 	if client != nil {
 		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
 		beside(a.events.Run)
 	}
+	node.settle(ctx, client, w.labels)
 	// allocator.Plan always has this resource. Registering takes time, and so does
 	// the driver's first answer: both at once.
 	node.plugin(allocator.GPUResource)
@@ -117,7 +116,7 @@ type wakers struct {
 	alive       chan struct{} // somebody asks whether the loop goes round
 
 	reread  chan driver.Config
-	askHeld chan struct{}
+	askHeld chan []waiting
 }
 
 func newWakers(reload <-chan struct{}) wakers {
@@ -130,7 +129,7 @@ func newWakers(reload <-chan struct{}) wakers {
 		reload:      reload,
 		alive:       make(chan struct{}),
 		reread:      make(chan driver.Config, 1),
-		askHeld:     make(chan struct{}, 1),
+		askHeld:     make(chan []waiting, 1),
 	}
 }
 
@@ -142,8 +141,8 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 		case <-ctx.Done():
 			return false
 		case r := <-w.reports:
-			if len(n.overdue(time.Now())) > 0 || !n.heldKnown {
-				replace(w.askHeld, struct{}{})
+			if waiting := n.waiting(time.Now()); len(waiting) > 0 || !n.heldKnown {
+				replace(w.askHeld, waiting)
 			}
 			work = n.hear(r, time.Now())
 		case held := <-w.held:

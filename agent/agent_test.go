@@ -41,11 +41,22 @@ func TestWaitsOnAnEmptyNode(t *testing.T) {
 	}
 }
 
-func TestAWrongConfigAtTheStartIsAnError(t *testing.T) {
+// An agent whose config is invalid from the start goes on, and takes up the config when it is
+// fixed.
+func TestAnInvalidConfigAtTheStart(t *testing.T) {
+	var log record
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error)
 	cfg := node(t)
 	cfg.ConfigFile = filepath.Join(filepath.Dir(cfg.CDIDir), "config.yaml")
 	write(t, cfg.ConfigFile, "misspelled: true")
-	if err := agent.New(cfg, slog.New(slog.DiscardHandler)).Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "misspelled") {
+	go func() { done <- agent.New(cfg, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx, nil) }()
+	log.await(t, "invalid config and no last known good, advertising nothing")
+	log.await(t, "misspelled")
+	write(t, cfg.ConfigFile, "health: {probeInterval: 2s}")
+	log.await(t, "config changed")
+	end()
+	if err := <-done; err != nil {
 		t.Errorf("Run ended with %v", err)
 	}
 }
@@ -81,15 +92,15 @@ func TestFollowsAConfigMap(t *testing.T) {
 
 	log.await(t, "no GPU to offer until a driver comes")
 	swap("..2", "health: {probeInterval: often}\ncdi: {features: [gaming]}")
-	log.await(t, "keeping the config as it was")
+	log.await(t, "invalid config, keeping last known good")
 	for _, problem := range []string{"often", "gaming"} {
 		log.await(t, problem)
 	}
-	if strings.Contains(log.String(), "has changed") {
+	if strings.Contains(log.String(), "config changed") {
 		t.Errorf("a wrong config was taken up: %s", log.String())
 	}
 	swap("..3", "health: {probeInterval: 2s}")
-	log.await(t, "the config of this node has changed")
+	log.await(t, "config changed")
 	end()
 	if err := <-done; err != nil {
 		t.Errorf("Run ended with %v", err)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"log/slog"
 	"slices"
 
@@ -10,37 +9,29 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// classes are the devices besides GPUs that go with each GPU.
+// classes are the devices besides GPUs that go with each GPU. GPUs do not depend on them: a class
+// that cannot be given is reported, and containers get their GPUs without it.
 type classes struct {
 	node  host.Root
 	dir   string // of the CDI specs
 	log   *slog.Logger
 	files map[config.Class]*cdi.File
-	said  map[config.Class]string // why one does not go with GPUs now
+	said  map[config.Class]string // why one is not given with GPUs now
 
-	given []string // the CDI names of those that do
+	built []config.Class // those that the node has
+	given []string       // the CDI names of those that containers get
 }
 
-// write puts the specs of the wanted classes on disk. A class that the node does
-// not have is no error: its pods get GPUs without.
-func (c *classes) write(wanted []config.Class) error {
-	c.given = nil
-	var errs []error
+// write puts the specs of the wanted classes on disk.
+func (c *classes) write(wanted []config.Class) {
+	c.built, c.given = nil, nil
 	for _, class := range wanted {
 		err := c.writeOne(class)
-		missing := (*cdi.AbsentError)(nil)
-		switch {
-		case err == nil:
-			delete(c.said, class)
+		if err == nil {
 			c.given = append(c.given, cdi.WithGPUs(class))
-		case !errors.As(err, &missing):
-			errs = append(errs, err)
-		case c.said[class] != err.Error():
-			c.said[class] = err.Error()
-			c.log.Warn("pods get GPUs without devices of a class", "class", class, "reason", err)
 		}
+		c.report(class, err)
 	}
-	return errors.Join(errs...)
 }
 
 func (c *classes) writeOne(class config.Class) error {
@@ -48,6 +39,7 @@ func (c *classes) writeOne(class config.Class) error {
 	if err != nil {
 		return err
 	}
+	c.built = append(c.built, class)
 	if c.files[class] == nil {
 		c.files[class] = cdi.ClassFile(class, c.dir, c.node)
 	}
@@ -58,17 +50,26 @@ func (c *classes) writeOne(class config.Class) error {
 	return err
 }
 
-// touched says whether there is something to write: a class came or went, or
-// one of its nodes is another now.
+// report logs once why a class is not given.
+func (c *classes) report(class config.Class, err error) {
+	now := trouble(err)
+	if now != "" && now != c.said[class] {
+		c.log.Warn("class not given with GPUs", "class", class, "reason", now)
+	}
+	c.said[class] = now
+}
+
+// touched returns whether there is something to write: a class came or went, or its spec or one of
+// its nodes changed.
 func (c *classes) touched(wanted []config.Class) bool {
-	var present []string
+	var present []config.Class
 	for _, class := range wanted {
 		if _, err := cdi.BuildClass(cdi.AgentKindOf(class), class, c.node); err == nil {
-			present = append(present, cdi.WithGPUs(class))
+			present = append(present, class)
 			if file := c.files[class]; file == nil || file.Touched() {
 				return true
 			}
 		}
 	}
-	return !slices.Equal(present, c.given)
+	return !slices.Equal(present, c.built)
 }

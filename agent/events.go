@@ -18,15 +18,15 @@ const (
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
 )
 
-// tell makes Events of what became of devices, one for all that share a reason:
-// a driver that goes takes all of them with it.
+// tell records Events about devices that changed, one for all that share a reason: a driver
+// that goes takes all of them with it. Planned changes are none.
 func (n *node) tell(changes []allocator.Change) {
 	var reasons []string
 	devices := map[string][]allocator.Device{}
 	for _, c := range changes {
 		reason := c.Device.Fault
-		if reason == "" && c.New {
-			continue // as it should be
+		if reason == "" && (c.New || c.Drained) || c.Device.Draining() {
+			continue
 		}
 		if devices[reason] == nil {
 			reasons = append(reasons, reason)
@@ -48,7 +48,7 @@ func (n *node) event(reason string, devices []allocator.Device) apiserver.Event 
 		e.Reason = gpuDriverFailed
 	}
 	if h := n.verdict(devices[0]); h.Reason == reason {
-		e.Message += "; it heals by " + h.Heals
+		e.Message += "; recovers after " + h.Heals
 	}
 	return e
 }
@@ -57,7 +57,7 @@ func (n *node) event(reason string, devices []allocator.Device) apiserver.Event 
 func (n *node) named(devices []allocator.Device) string {
 	of, are := "", "is"
 	if d := devices[0]; d.Left && d.Shared() {
-		of, are = "replicas of ", "are" // there may be others of it, which are well
+		of, are = "replicas of ", "are" // others of it may be healthy
 	}
 	if d := devices[0]; len(devices) == 1 {
 		g, _ := n.known.Find(d.GPU)

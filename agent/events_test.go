@@ -28,7 +28,7 @@ func TestEvent(t *testing.T) {
 		{
 			"XID 48: memory had an error that cannot be corrected", one, nil,
 			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy",
-				Message: "GPU 5 (NVIDIA H100, GPU-a) is unhealthy: XID 48: memory had an error that cannot be corrected; it heals by a reset: nvidia-smi --gpu-reset, or a reboot of the node"},
+				Message: "GPU 5 (NVIDIA H100, GPU-a) is unhealthy: XID 48: memory had an error that cannot be corrected; recovers after a GPU reset (nvidia-smi --gpu-reset) or a reboot of the node"},
 		},
 		{
 			"the driver is gone", several[1:], errors.New("gone"),
@@ -39,8 +39,8 @@ func TestEvent(t *testing.T) {
 			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
 		},
 		{
-			"no longer offered as this resource", []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", Left: true, Replicas: []string{"GPU-a::3"}}}, nil,
-			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: no longer offered as this resource"},
+			gpu.FaultGone, []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", Left: true, Replicas: []string{"GPU-a::3"}}}, nil,
+			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.FaultGone},
 		},
 	} {
 		n := &node{health: &health.Tracker{}, known: known, driverErr: tc.driver}

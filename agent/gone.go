@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// heldTimeout is what the kubelet may take to say who holds what.
+// heldTimeout bounds the kubelet's answer to who holds devices, and its write of a checkpoint.
 const heldTimeout = 5 * time.Second
 
 // releaseAfter is how long ago a device must have left its resource until it
@@ -21,23 +21,32 @@ const releaseAfter = 10 * time.Second
 // listing is a device, or a replica of one, under one of its resources.
 type listing struct{ resource, device string }
 
-// watchHeld tells which devices pods hold whenever it is asked to, until ctx ends.
-func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- []kubelet.Holder) {
+// waiting is a device that left its resource and waits until nobody holds it.
+type waiting struct {
+	listing
+	plugin *kubelet.Plugin
+}
+
+// watchHeld reports which devices containers hold whenever it is asked to, until ctx ends.
+// ask delivers the devices that wait to be released.
+func (a *Agent) watchHeld(ctx context.Context, ask <-chan []waiting, held chan<- []kubelet.Holder) {
 	said := ""
 	for {
+		var devices []waiting
 		select {
 		case <-ctx.Done():
 			return
-		case <-ask:
+		case devices = <-ask:
 		}
-		now, err := a.held(ctx)
+		now, err := a.held(ctx, devices)
 		if err != nil {
 			if ctx.Err() == nil && err.Error() != said {
 				said = err.Error()
-				a.log.Warn("devices that are gone stay listed until the kubelet says which ones pods hold", "err", err)
+				a.log.Warn("device holders unknown, devices that left their resource stay listed", "err", err)
 			}
 			continue
 		}
+		said = ""
 		select {
 		case held <- now:
 		case <-ctx.Done():
@@ -46,10 +55,43 @@ func (a *Agent) watchHeld(ctx context.Context, ask <-chan struct{}, held chan<- 
 	}
 }
 
-func (a *Agent) held(ctx context.Context) ([]kubelet.Holder, error) {
+// held returns who holds devices, by the pod resources and by the kubelet's checkpoint. The
+// pod resources omit init containers; the checkpoint has them, but names the devices of ended
+// pods until it is written again. So the order matters: the question for the pod resources
+// makes the kubelet drop ended pods, and a list sent again makes it write the checkpoint
+// without them. That write costs the kubelet an fsync, so it is caused only for devices that
+// may be free.
+func (a *Agent) held(ctx context.Context, devices []waiting) ([]kubelet.Holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	return kubelet.Held(ctx, a.podResources())
+	listed, err := kubelet.Held(ctx, a.podResources())
+	if err != nil {
+		return nil, err
+	}
+	checkpoint, err := kubelet.ReadCheckpoint(a.devicePluginDir())
+	if err != nil {
+		return nil, err
+	}
+	if plugins := mayBeFree(devices, listed); len(plugins) > 0 {
+		for _, plugin := range plugins {
+			plugin.Resend()
+		}
+		if checkpoint, err = checkpoint.After(ctx, a.devicePluginDir()); err != nil {
+			return nil, err
+		}
+	}
+	return append(listed, checkpoint.Holders...), nil
+}
+
+// mayBeFree returns the plugins of those devices that no holder has.
+func mayBeFree(devices []waiting, holders []kubelet.Holder) (plugins []*kubelet.Plugin) {
+	for _, d := range devices {
+		held := slices.ContainsFunc(holders, func(h kubelet.Holder) bool { return d.listing == listing{h.Resource, h.Device} })
+		if !held && !slices.Contains(plugins, d.plugin) {
+			plugins = append(plugins, d.plugin)
+		}
+	}
+	return plugins
 }
 
 // noteLeft keeps since when each listed device that has left its resource has.
@@ -82,6 +124,14 @@ func (n *node) overdue(at time.Time) []listing {
 		}
 	}
 	return overdue
+}
+
+// waiting returns the devices that left their resource a while ago.
+func (n *node) waiting(at time.Time) (devices []waiting) {
+	for _, l := range n.overdue(at) {
+		devices = append(devices, waiting{l, n.plugin(l.resource)})
+	}
+	return devices
 }
 
 // hearHeld takes in which devices pods hold, and returns whether that changes

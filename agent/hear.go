@@ -9,7 +9,6 @@ import (
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
-	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -21,11 +20,11 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 		n.read(r, at)
 		return true
 	case driver.XID:
-		n.hearXID(r, at)
+		return n.receiveXID(r, at)
 	case driver.Probes:
 		n.probe(r, at)
-		// Not every change of the directory tells of itself: a file system may have
-		// been mounted over it. With the probes alone: XIDs can come by the hundred.
+		// Not every change of the directory raises an event: a file system may have
+		// been mounted over it.
 		if n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
 			slices.ContainsFunc(n.offered.GPUs, n.reworded) {
 			return true
@@ -63,18 +62,6 @@ func (n *node) reworded(g gpu.GPU) bool {
 	})
 }
 
-func (n *node) hearXID(r driver.XID, at time.Time) {
-	n.agent.metrics.XID(r.GPU, r.Code)
-	about := r.MIG
-	if len(about) == 0 {
-		about = []string{r.GPU}
-	}
-	for _, uuid := range about {
-		class := n.health.Event(uuid, r.Code, at)
-		n.log.Warn("GPU reports an XID", "gpu", r.GPU, "device", uuid, "xid", r.Code, "class", class)
-	}
-}
-
 // probe takes in looks at GPUs. Each is one at the GPU's MIG devices too: what
 // heals the GPU heals them.
 func (n *node) probe(probes driver.Probes, at time.Time) {
@@ -94,7 +81,7 @@ func (n *node) probe(probes driver.Probes, at time.Time) {
 func (n *node) doubt(r driver.Trouble, at time.Time) {
 	for _, g := range n.known.GPUs {
 		if r.GPU == g.UUID || r.GPU == "" && !n.away[g.UUID] {
-			n.health.Probe(g.UUID, health.Probe{Fault: r.Reason}, at)
+			n.health.Unresponsive(g.UUID, r.Reason, at)
 		}
 	}
 }

@@ -27,6 +27,10 @@ type node struct {
 	labels   map[string]string                     // the node's; nil until they are known, and where nobody asks for them
 	settings config.Config                         // what the file says for a node with these labels
 
+	// unconfigured is why no settings are in effect: the config was invalid at the start,
+	// and there was no last known good one. Only what pods may hold is listed then.
+	unconfigured error
+
 	// followNode delivers later labels; nil when that runs already, or cannot.
 	followNode func(context.Context) error
 
@@ -41,8 +45,11 @@ type node struct {
 	plugins map[string]*kubelet.Plugin
 	modules modules
 	classes classes
+	xids    xidLog
+	state   stateFile
 
-	driverErr, specErr error // of the latest reconcile; both concern every GPU
+	driverErr, specErr error  // of the latest reconcile; both concern every GPU
+	unchecked          string // as last logged, see logUnchecked
 
 	listed []*allocator.Resource // as the kubelet was last told
 	left   map[listing]time.Time // since when listed devices have left their resource
@@ -52,7 +59,7 @@ type node struct {
 }
 
 func newNode(a *Agent, start func(func(context.Context) error)) *node {
-	return &node{
+	n := &node{
 		agent:   a,
 		log:     a.log,
 		start:   start,
@@ -67,7 +74,11 @@ func newNode(a *Agent, start func(func(context.Context) error)) *node {
 		},
 		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
 		free:    map[listing]bool{},
+		xids:    newXIDLog(a.log),
+		state:   stateFile{dir: a.cfg.StateDir, log: a.log},
 	}
+	n.health.Restore(n.state.load(), time.Now())
+	return n
 }
 
 // reconcile makes the spec on disk and the kubelet's view what the latest
@@ -78,10 +89,12 @@ func (n *node) reconcile(ctx context.Context) {
 		return
 	}
 	n.forgetGone()
+	n.state.save(n.health.Save())
 	now, parts := n.inspect(ctx)
 	after := n.plan(now)
 	n.offer(allocator.Withdraw(n.listed, after))
-	if n.specErr = errors.Join(n.writeSpec(now, parts), n.classes.write(n.settings.CDI.Classes)); n.specErr != nil {
+	n.classes.write(n.settings.CDI.Classes)
+	if n.specErr = n.writeSpec(now, parts); n.specErr != nil {
 		now = now.WithFaults(func(string) string { return oneLine(n.specErr) })
 		after = n.plan(now)
 	}
@@ -91,12 +104,16 @@ func (n *node) reconcile(ctx context.Context) {
 	n.free = map[listing]bool{}
 	n.noteLeft(time.Now())
 	n.publish(parts)
-	n.label()
+	n.label(parts)
 	n.agent.metrics.Reconciled(n.driverErr, n.specErr)
 }
 
 // plan says what is to be listed.
 func (n *node) plan(now *gpu.Inventory) []*allocator.Resource {
+	if n.unconfigured != nil {
+		nothing := allocator.Plan(&gpu.Inventory{}, cdi.AgentKind, config.MIGNone, nil)
+		return allocator.WithFault(allocator.Retain(n.listed, nothing, n.mayBeHeld), oneLine(n.unconfigured))
+	}
 	planned := allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy, n.settings.Resources)
 	return allocator.Retain(n.listed, planned, n.mayBeHeld)
 }
@@ -115,18 +132,24 @@ func (n *node) inspect(ctx context.Context) (*gpu.Inventory, cdi.Parts) {
 	} else if n.reading.Err != nil && !cdi.DriverLoaded(n.agent.cfg.Node) {
 		n.modules.load(ctx, "nvidia")
 	}
+	if err != nil {
+		return n.known.WithFaults(func(string) string { return oneLine(err) }), parts
+	}
+	return n.withOwnFaults(parts), parts
+}
+
+// withOwnFaults returns all that is known with the faults that concern one GPU or MIG
+// device each, and none that concerns the whole node.
+func (n *node) withOwnFaults(parts cdi.Parts) *gpu.Inventory {
 	return n.known.WithFaults(func(uuid string) string {
-		if err != nil {
-			return oneLine(err)
-		}
 		return cmp.Or(n.health.Health(uuid).Reason, parts.Faults[uuid])
-	}), parts
+	})
 }
 
 // writeSpec puts the spec on disk. When no GPU can be given out there is
 // nothing to write, and the spec that is there stays for the pods that run.
 func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
-	if len(parts.GPUs) == 0 {
+	if len(parts.GPUs) == 0 || n.unconfigured != nil {
 		return nil
 	}
 	spec, err := cdi.Build(cdi.AgentKind, now, parts, []cdi.Name{cdi.ByUUID})
@@ -134,6 +157,7 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 		return err
 	}
 	written, err := n.agent.spec.Put(spec)
+	n.logUnchecked(n.agent.spec.Unchecked())
 	if err != nil {
 		return err
 	}
@@ -142,6 +166,15 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 		n.log.Info("CDI spec written", "path", n.agent.spec.Path, "devices", len(parts.GPUs))
 	}
 	return nil
+}
+
+// logUnchecked logs once which other CDI specs may conflict with ours.
+func (n *node) logUnchecked(err error) {
+	now := trouble(err)
+	if now != "" && now != n.unchecked {
+		n.log.Warn("other CDI specs are not checked for conflicts", "reason", now)
+	}
+	n.unchecked = now
 }
 
 // offer tells the kubelet, resource by resource. A resource that has no device
@@ -180,6 +213,10 @@ func (n *node) report(now []*allocator.Resource) {
 			log = log.With("replicas", len(c.Device.Replicas))
 		}
 		switch {
+		case c.Device.Draining():
+			log.Info("device draining", "reason", c.Device.Fault)
+		case c.Drained && c.Device.Fault == "":
+			log.Info("device available")
 		case c.Device.Fault != "":
 			log.Error("device is unhealthy", "reason", c.Device.Fault, "heals", n.verdict(c.Device).Heals)
 		case c.New:

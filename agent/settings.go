@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"reflect"
 	"time"
@@ -19,16 +20,36 @@ const (
 	// nodeRetry is the time between the end of one watch of the node and the
 	// next.
 	nodeRetry = 10 * time.Second
+	// configRetry is the time between two tries to watch the config.
+	configRetry = time.Second
 )
 
-// watchConfig leaves word in changed when the config's file may have changed.
+// watchConfig triggers a reload when the config file may have changed. A watch that
+// fails is retried until ctx ends. At its second failure the config is read all the
+// same, so that a missing file is reported; the first may come from a directory that is
+// just being replaced.
 func (a *Agent) watchConfig(ctx context.Context, changed chan struct{}) {
 	if a.cfg.ConfigFile == "" {
 		return
 	}
-	err := config.Watch(ctx, a.cfg.ConfigFile, func() { replace(changed, struct{}{}) })
-	if err != nil {
-		a.log.Error("a change of the config is not seen any more: send SIGHUP after one", "err", err)
+	for failures := 0; ctx.Err() == nil; {
+		err := config.Watch(ctx, a.cfg.ConfigFile, func() {
+			failures = 0
+			replace(changed, struct{}{})
+		})
+		if err == nil {
+			return
+		}
+		switch failures++; failures {
+		case 1:
+			a.log.Warn("config is not watched, will retry", "err", err)
+		case 2:
+			replace(changed, struct{}{})
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(configRetry):
+		}
 	}
 }
 
@@ -50,14 +71,23 @@ func (a *Agent) firstLabels(ctx context.Context, client *apiserver.Client, file 
 // watchNode delivers the node's labels, at first and whenever they have
 // changed, until ctx ends.
 func (a *Agent) watchNode(ctx context.Context, client *apiserver.Client, labels chan map[string]string) {
+	received := false
 	for said := ""; ctx.Err() == nil; {
 		err := client.WatchLabels(ctx, a.cfg.NodeName, func(now map[string]string) {
-			said = ""
+			said, received = "", true
+			a.view.labelsKnown()
 			replace(labels, now)
 		})
-		if err != nil && ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
-			a.log.Warn("sections of the config that hold by a label are as they were: may the service account watch nodes, as in deploy/?", "err", err)
+		if err != nil && ctx.Err() == nil {
+			if received {
+				a.view.labelsStale(err)
+			} else {
+				a.view.labelsUnknown(err)
+			}
+			if err.Error() != said {
+				said = err.Error()
+				a.log.Warn("node labels not received, sections that select by label stay unchanged; check the role in deploy/", "err", err)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -66,21 +96,35 @@ func (a *Agent) watchNode(ctx context.Context, client *apiserver.Client, labels 
 	}
 }
 
-// settle reads the config for the first time. later gets the node's labels when
-// they change.
-func (n *node) settle(ctx context.Context, client *apiserver.Client, later chan map[string]string) error {
-	file, err := config.Load(n.agent.cfg.ConfigFile)
-	if err != nil {
-		return err
-	}
+// settle reads the config for the first time. An invalid one does not end the agent: the
+// last known good one that an earlier agent saved takes its place, or none at all. later gets
+// the node's labels when they change.
+func (n *node) settle(ctx context.Context, client *apiserver.Client, later chan map[string]string) {
 	if client != nil {
 		n.followNode = func(ctx context.Context) error {
 			n.agent.watchNode(ctx, client, later)
 			return nil
 		}
 	}
-	n.labels = n.agent.firstLabels(ctx, client, file)
-	return n.adopt(file)
+	use := func(load func() (*config.File, error)) (*config.File, error) {
+		file, err := load()
+		if err != nil {
+			return nil, err
+		}
+		n.labels = n.agent.firstLabels(ctx, client, file)
+		return file, n.adopt(file)
+	}
+	file, invalid := use(func() (*config.File, error) { return config.Load(n.agent.cfg.ConfigFile) })
+	if invalid == nil {
+		n.state.saveConfig(file)
+		return
+	}
+	if _, err := use(n.state.lastGoodConfig); err != nil {
+		n.unconfigured = fmt.Errorf("no valid config, and no last known good one: %w", invalid)
+		n.settings = config.Default() // for the intervals
+		n.health.Quiet = n.settings.Health.QuietPeriod
+	}
+	n.refuse(invalid)
 }
 
 // relabel takes in the labels that the node has now.
@@ -92,25 +136,36 @@ func (n *node) relabel(labels map[string]string) bool {
 	return n.reload()
 }
 
-// reload makes what the file says for this node what holds, and returns whether
-// that is something else than before. A file that is wrong changes nothing.
+// reload applies what the file says for this node, and reports whether that differs from
+// before. An invalid file changes nothing.
 func (n *node) reload() bool {
-	before := n.settings
+	before, unconfigured := n.settings, n.unconfigured != nil
 	file, err := config.Load(n.agent.cfg.ConfigFile)
 	if err == nil {
 		err = n.adopt(file)
 	}
 	if err != nil {
-		n.agent.view.refuse(err)
-		n.log.Error("keeping the config as it was: mend the file", "err", err)
-		n.agent.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: "the config of gpucdi is kept as it was: " + oneLine(err)})
+		n.refuse(err)
 		return false
 	}
-	if reflect.DeepEqual(before, n.settings) {
+	n.state.saveConfig(file)
+	if n.unconfigured = nil; !unconfigured && reflect.DeepEqual(before, n.settings) {
 		return false
 	}
-	n.log.Info("the config of this node has changed")
+	n.log.Info("config changed")
 	return true
+}
+
+// refuse reports everywhere that the config file is not in effect.
+func (n *node) refuse(invalid error) {
+	const kept, none = "invalid config, keeping last known good", "invalid config and no last known good, advertising nothing"
+	message := kept
+	if n.unconfigured != nil {
+		message = none
+	}
+	n.agent.view.refuse(message + ": " + oneLine(invalid))
+	n.log.Error(message, "path", n.agent.cfg.ConfigFile, "err", invalid)
+	n.agent.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: message + ": " + oneLine(invalid)})
 }
 
 func (n *node) adopt(file *config.File) error {
@@ -127,6 +182,7 @@ func (n *node) adopt(file *config.File) error {
 		n.followNode = nil
 	}
 	n.settings = settings
+	n.agent.view.byLabels.Store(file.ByLabels())
 	n.agent.view.config.Store(&status.Config{Path: n.agent.cfg.ConfigFile, Loaded: time.Now()})
 	n.health.Quiet = settings.Health.QuietPeriod
 	n.health.Policy = health.Policy{Ignore: settings.Health.XIDs.Ignore, Fatal: settings.Health.XIDs.Fatal}

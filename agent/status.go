@@ -1,11 +1,17 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -28,12 +34,22 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 	}
 }
 
-// ready says whether the driver was looked at and everything is registered.
-func (a *Agent) ready() bool {
+// ready returns why the agent does not advertise what it should: no config is in effect, the
+// driver was not read yet, or a resource is not registered.
+func (a *Agent) ready() error {
+	if cfg := a.view.config.Load(); cfg.Loaded.IsZero() {
+		return errors.New(cmp.Or(cfg.Trouble, "the config is not read yet"))
+	}
 	plugins := *a.view.plugins.Load()
-	return len(plugins) > 0 && !slices.ContainsFunc(plugins, func(p *kubelet.Plugin) bool {
-		return p.Registration().Since.IsZero()
-	})
+	if len(plugins) == 0 {
+		return errors.New("the driver is not read yet")
+	}
+	for _, p := range plugins {
+		if r := p.Registration(); r.Since.IsZero() {
+			return fmt.Errorf("%s is not registered with the kubelet: %s", p.Resource(), r.Trouble)
+		}
+	}
+	return nil
 }
 
 // status joins the parts of the view.
@@ -41,6 +57,9 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	now := *a.view.node.Load()
 	now.Runtime = *a.view.runtime.Load()
 	now.Config = *a.view.config.Load()
+	if a.view.byLabels.Load() {
+		now.Config.LabelsTrouble = *a.view.labels.Load()
+	}
 	for _, p := range *a.view.plugins.Load() {
 		r := p.Registration()
 		now.Kubelet.Resources = append(now.Kubelet.Resources, status.Resource{Name: p.Resource(), Registered: r.Since, Trouble: r.Trouble})
@@ -59,6 +78,31 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	return now
 }
 
+// gpuStatus is a GPU with the category of its fault, or else of that of a device of it.
+// One that only waits for a pod to end is no fault of the GPU.
+func (n *node) gpuStatus(g gpu.GPU) status.GPU {
+	faulty := allocator.Device{ID: g.UUID, GPU: g.UUID, Fault: g.Fault}
+	for _, r := range n.listed {
+		for _, d := range r.Devices {
+			if faulty.Fault == "" && d.GPU == g.UUID && !d.Left && !d.Waits {
+				faulty = d
+			}
+		}
+	}
+	if faulty.Fault == "" {
+		return status.GPU{GPU: g}
+	}
+	return status.GPU{GPU: g, Category: n.category(faulty)}
+}
+
+// knownXIDs are the codes that metrics count each for itself.
+func knownXIDs() (codes []int) {
+	for _, x := range health.Known() {
+		codes = append(codes, x.Code)
+	}
+	return codes
+}
+
 // holdersOf are the containers that hold a device, each once, however many of its
 // replicas it has.
 func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder) {
@@ -73,15 +117,14 @@ func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder)
 }
 
 const (
-	// holdersWithin is what the kubelet may take to say who holds what. Who
-	// asks for the status waits for it.
+	// holdersWithin bounds the kubelet's answer, which a request for the status waits for.
 	holdersWithin = 500 * time.Millisecond
-	// holdersFor is how long its answer is good.
+	// holdersFor is how long an answer or an error is reused.
 	holdersFor = time.Second
 )
 
-// holders is who holds which device, by the kubelet's latest word. It is asked
-// only when somebody wants to know.
+// holders caches which containers hold which devices. The kubelet is asked only for a
+// request.
 type holders struct {
 	mu    sync.Mutex
 	asked time.Time
@@ -89,14 +132,15 @@ type holders struct {
 	err   error
 }
 
-// ask returns what is known, at most holdersFor old where the kubelet answers.
+// ask returns the holders, at most holdersFor old while the kubelet answers. All callers
+// share the answer, so none of them can end the question: ctx has only its values.
 func (h *holders) ask(ctx context.Context, socket string) ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(h.asked) < holdersFor {
 		return h.held, h.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, holdersWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdersWithin)
 	defer cancel()
 	held, err := kubelet.Held(ctx, socket)
 	if err == nil {

@@ -22,6 +22,8 @@ type view struct {
 	telemetry atomic.Pointer[map[string]gpu.Telemetry] // by UUID
 	runtime   atomic.Pointer[status.Runtime]
 	config    atomic.Pointer[status.Config] // by the loop, when it has read the file
+	byLabels  atomic.Bool                   // by the loop: sections of the file select by label
+	labels    atomic.Pointer[string]        // why they are not applied or out of date; empty: they are applied
 	holders   holders
 }
 
@@ -36,12 +38,13 @@ func (v *view) init(cfg Config) {
 	v.telemetry.Store(&map[string]gpu.Telemetry{})
 	v.runtime.Store(&status.Runtime{Trouble: "not asked yet"})
 	v.config.Store(&status.Config{Path: cfg.ConfigFile})
+	v.labels.Store(new(string))
 }
 
-// refuse leaves word that the config's file was not taken up, and why.
-func (v *view) refuse(why error) {
+// refuse records why the config file is not in effect.
+func (v *view) refuse(why string) {
 	now := *v.config.Load()
-	now.Trouble = "kept as it was: " + oneLine(why)
+	now.Trouble = why
 	v.config.Store(&now)
 }
 
@@ -60,7 +63,7 @@ func (n *node) publish(parts cdi.Parts) {
 	}
 	for _, g := range n.offered.GPUs {
 		g.Links = nil // gpucdi list shows them
-		now.GPUs = append(now.GPUs, status.GPU{GPU: g})
+		now.GPUs = append(now.GPUs, n.gpuStatus(g))
 	}
 	var plugins []*kubelet.Plugin
 	for _, r := range n.listed {
@@ -110,6 +113,8 @@ const (
 // category says in one word, of few, where a fault comes from.
 func (n *node) category(d allocator.Device) string {
 	switch h := n.verdict(d); {
+	case n.unconfigured != nil:
+		return faultConfig
 	case d.Fault == h.Reason:
 		return h.Category
 	case d.Left:

@@ -71,6 +71,39 @@ func TestWatchLabels(t *testing.T) {
 	}
 }
 
+// Labels needs one event, and ends without one.
+func TestLabels(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code    int
+		answers string
+		want    map[string]string
+		says    string
+	}{
+		"there":     {200, `{"type":"ADDED","object":{"metadata":{"labels":{"a":"1"}}}}`, map[string]string{"a": "1"}, ""},
+		"no labels": {200, `{"type":"ADDED","object":{"metadata":{}}}`, nil, ""},
+		"no node":   {200, "", nil, "no node of that name"},
+		"forbidden": {403, "nodes is forbidden", nil, "nodes is forbidden"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(tc.code)
+				fmt.Fprint(w, tc.answers)
+				w.(http.Flusher).Flush()
+				if tc.want != nil {
+					<-r.Context().Done() // a watch stays open
+				}
+			}))
+			defer api.Close()
+			s.client.host = api.URL
+			labels, err := s.client.Labels(t.Context(), "node")
+			if !maps.Equal(labels, tc.want) || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%v, %v; want %v, %q", labels, err, tc.want, tc.says)
+			}
+		})
+	}
+}
+
 func TestWatchLabelsEndsWithItsContext(t *testing.T) {
 	s := newServer(t)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

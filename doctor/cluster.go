@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/runtime"
-	"github.com/gpucdi/gpucdi/status"
 )
 
 // askWithin is what a runtime or a kubelet may take to answer.
@@ -59,22 +59,39 @@ func (e *examination) kubelet(ctx context.Context) []Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
+	var findings []Finding
 	if _, err := kubelet.Held(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
-		return warn(link, oneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
+		findings = warn(link, oneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
 	}
-	return pass(link, "it listens for device plugins and tells of its pods")
+	findings = append(findings, nvidiaPlugin(ctx, filepath.Dir(socket))...)
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(link, "it listens for device plugins and reports its pods")
 }
 
-func (e *examination) agent(ctx context.Context) []Finding {
-	const link = "agent"
-	node, err := status.Fetch(ctx, e.Address)
+// nvidiaPlugin reports NVIDIA's device plugin, by its sockets, nvidia-<resource>.sock.
+func nvidiaPlugin(ctx context.Context, dir string) []Finding {
+	names, err := kubelet.Serving(ctx, dir)
 	if err != nil {
-		return fail(link, err.Error(), "start gpucdi serve; its log says why it ended")
+		return nil // the kubelet's socket is there, and all else is for the agent to report
 	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "nvidia-") {
+			return warn("kubelet", "NVIDIA's device plugin runs on this node too: "+filepath.Join(dir, name),
+				"the kubelet takes each resource from the plugin that registered last; remove one of the two: docs/moving.md")
+		}
+	}
+	return nil
+}
+
+func (e *examination) agent(context.Context) []Finding {
+	const link = "agent"
+	if e.statusErr != nil {
+		return fail(link, e.statusErr.Error(), "start gpucdi serve; its log says why it ended")
+	}
+	node := e.status
 	var findings []Finding
-	if node.Config.Trouble != "" {
-		findings = warn(link, "its config is "+node.Config.Trouble, "gpucdi config check names all that is wrong with it")
-	}
 	for _, r := range node.Kubelet.Resources {
 		if r.Trouble != "" {
 			findings = append(findings, fail(link, fmt.Sprintf("%s is not registered with the kubelet: %s", r.Name, r.Trouble), "")...)

@@ -8,6 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
+	"github.com/gpucdi/gpucdi/status"
 )
 
 // Node says where the parts of a node are.
@@ -20,8 +21,10 @@ type Node struct {
 	Address    string // where the agent listens
 	Worker     string // the program that talks to the driver; see driver.Config
 
-	// Load reads the node's config.
-	Load func() (config.Config, error)
+	Name       string // of the node in Kubernetes; may be empty
+	ConfigFile string // NodeConfig; empty: all keys have their defaults
+	// Labels reads the node's labels, which sections of the config may select by.
+	Labels func(context.Context) (map[string]string, error)
 
 	Launch *Launch // nil: no container is launched
 }
@@ -54,11 +57,15 @@ type examination struct {
 	health   health.Tracker
 
 	container runtime.Info // without a name: not found
+
+	status    status.Node // the agent's
+	statusErr error       // why there is none
 }
 
-// Examine looks at each link in turn and tells what it found, until ctx ends.
+// Examine inspects each link in turn and reports what it finds, until ctx ends.
 func Examine(ctx context.Context, n Node, tell func(Finding)) {
 	e := &examination{Node: n, settings: config.Default()}
+	e.status, e.statusErr = status.Fetch(ctx, n.Address)
 	for _, look := range []func(context.Context) []Finding{
 		e.config, e.hardware, e.module, e.files, e.answers, e.gpus, e.parts, e.runtime, e.spec, e.kubelet, e.agent, e.launched,
 	} {

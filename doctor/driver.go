@@ -17,16 +17,6 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// config reads the config that the agent is to have.
-func (e *examination) config(context.Context) []Finding {
-	settings, err := e.Load()
-	if err != nil {
-		return fail("config", err.Error(), "mend the file; docs/configuration.md has every key")
-	}
-	e.settings = settings
-	return pass("config", "it can be read")
-}
-
 // The numbers of PCI: NVIDIA's, and the class of what drives displays or
 // computes like one.
 const (

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -60,7 +61,32 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	case err != nil:
 		return fail(link, oneLine(err), "what fails above says why, or else the runtime's log")
 	}
+	seen.onNode = e.unanswered(seen.Nodes)
 	return append(pass(link, fmt.Sprintf("it runs from %s with %s", image, device)), seen.findings(device)...)
+}
+
+// unanswered opens on the node itself what no driver answers for in the container, and
+// returns what that led to.
+func (e *examination) unanswered(inside map[string]syscall.Errno) map[string]syscall.Errno {
+	onNode := map[string]syscall.Errno{}
+	for name, errno := range inside {
+		if errno != syscall.ENXIO && errno != syscall.ENODEV {
+			continue
+		}
+		resolved, err := e.Root.Resolve(name)
+		if err != nil {
+			continue
+		}
+		file, err := os.OpenFile(e.Root.LocalPath(resolved), os.O_RDWR|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			_ = file.Close()
+		}
+		onNode[name] = 0
+		if found := syscall.Errno(0); errors.As(err, &found) {
+			onNode[name] = found
+		}
+	}
+	return onNode
 }
 
 // see launches the container and returns what it sees.
@@ -116,7 +142,10 @@ func usable(gpus []gpu.GPU) (uuids []string) {
 }
 
 // sight is what a container sees.
-type sight struct{ driver.Sight }
+type sight struct {
+	driver.Sight
+	onNode map[string]syscall.Errno // what opening some of the nodes led to on the node itself
+}
 
 // findings judge what a container sees that was given a device alone.
 func (s sight) findings(device string) []Finding {
@@ -125,28 +154,46 @@ func (s sight) findings(device string) []Finding {
 
 func (s sight) nodes() []Finding {
 	const link = "its nodes"
-	closed := map[syscall.Errno][]string{}
+	type reason struct {
+		errno  syscall.Errno
+		shared bool // by the node itself
+	}
+	closed := map[reason][]string{}
 	for node, errno := range s.Nodes {
 		if errno != 0 {
-			closed[errno] = append(closed[errno], node)
+			onNode, tried := s.onNode[node]
+			why := reason{errno, tried && onNode == errno}
+			closed[why] = append(closed[why], node)
 		}
 	}
 	var findings []Finding
-	for _, errno := range slices.Sorted(maps.Keys(closed)) {
-		slices.Sort(closed[errno])
-		fix := "no driver answers at their numbers: reload the kernel module, and gpucdi serve writes the new ones"
-		switch errno {
-		case syscall.ENOENT:
-			fix = "the runtime has left the CDI device out: turn its CDI on"
-		case syscall.EPERM, syscall.EACCES:
-			fix = "something beside CDI rules which devices containers may use"
+	for why, nodes := range closed {
+		slices.Sort(nodes)
+		says := fmt.Sprintf("cannot open %s: %s", strings.Join(nodes, ", "), why.errno)
+		if why.shared {
+			// The container has what the node has. That the numbers are the driver's is
+			// checked with the CDI parts.
+			findings = append(findings, warn(link, says+"; nor can the node itself", "no driver answers at their numbers: reload the kernel module; a simulated driver has none")...)
+			continue
 		}
-		findings = append(findings, fail(link, fmt.Sprintf("cannot open %s: %s", strings.Join(closed[errno], ", "), errno), fix)...)
+		findings = append(findings, fail(link, says, fixNodes(why.errno))...)
 	}
 	if len(findings) > 0 {
+		slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Says, b.Says) })
 		return findings
 	}
 	return pass(link, fmt.Sprintf("all %d are there and open", len(s.Nodes)))
+}
+
+// fixNodes is what to do about nodes whose opening led to an error.
+func fixNodes(errno syscall.Errno) string {
+	switch errno {
+	case syscall.ENOENT:
+		return "the runtime has left the CDI device out: turn its CDI on"
+	case syscall.EPERM, syscall.EACCES:
+		return "something beside CDI rules which devices containers may use"
+	}
+	return "no driver answers at their numbers: reload the kernel module, and gpucdi serve writes the new ones"
 }
 
 func (s sight) libraries() []Finding {

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,11 +12,14 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// statusWithin bounds the question for the status.
+// statusWithin bounds the request for the status.
 const statusWithin = 5 * time.Second
 
-// knowledge shows what a node's status says.
-type knowledge func(context.Context) status.Node
+// knowledge collects the metrics of a node's status, and the counters of its GPUs.
+type knowledge struct {
+	node func(context.Context) status.Node
+	xids *xids
+}
 
 var (
 	buildInfo = describe("gpucdi_build_info", "The version of the agent; always 1.", "version")
@@ -26,6 +30,8 @@ var (
 	free      = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that no container holds.", "resource")
 	allocated = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that a container holds, by the kubelet's word.",
 		"resource", "device", "gpu", "namespace", "pod", "container")
+
+	gpuHealthy = describe("gpucdi_gpu_healthy", "1 while a GPU and its MIG devices are healthy, else 0 with the code of the fault: a category of docs/health.md.", "gpu", "code")
 
 	gpuInfo     = describe("gpucdi_gpu_info", "What a GPU is; always 1.", "gpu", "index", "product", "pci_bus_id", "driver")
 	memoryBytes = describe("gpucdi_gpu_memory_bytes", "Memory of a GPU.", "gpu")
@@ -44,7 +50,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, links, devices, free, allocated,
-		gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
+		gpuHealthy, xidsTotal, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
 		descs <- d
 	}
 }
@@ -52,25 +58,38 @@ func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
 // sink takes the metrics of one scrape.
 type sink chan<- prometheus.Metric
 
+// metric yields a value. Labels come from hardware too: what is no UTF-8 in them is
+// dropped, since Prometheus refuses it.
+func (s sink) metric(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+	for i := range labels {
+		labels[i] = strings.ToValidUTF8(labels[i], "")
+	}
+	s <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+}
+
 func (s sink) gauge(d *prometheus.Desc, value float64, labels ...string) {
-	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	s.metric(d, prometheus.GaugeValue, value, labels...)
 }
 
 // Collect implements prometheus.Collector.
 func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), statusWithin) //nolint:forbidigo // the interface hands none on
 	defer cancel()
-	n, s := k(ctx), sink(metrics)
+	n, s := k.node(ctx), sink(metrics)
 	s.gauge(buildInfo, 1, n.Version)
 	s.gauge(reloaded, truth(n.Config.Trouble == ""))
-	s.gauge(loaded, float64(n.Config.Loaded.UnixMilli())/1000)
+	if !n.Config.Loaded.IsZero() { // a config is in effect
+		s.gauge(loaded, float64(n.Config.Loaded.UnixMilli())/1000)
+	}
 	s.chain(n)
 	s.devices(n)
 	for _, g := range n.GPUs {
+		s.gauge(gpuHealthy, truth(g.Category == ""), g.UUID, g.Category)
 		s.gauge(gpuInfo, 1, g.UUID, strconv.Itoa(g.Index), g.Product, g.PCIBusID, n.Driver.Version)
 		s.gauge(memoryBytes, float64(g.MemoryBytes), g.UUID)
 		s.telemetry(g.UUID, g.Telemetry)
 	}
+	k.xids.collect(s, n.GPUs)
 }
 
 func (s sink) chain(n status.Node) {
@@ -151,7 +170,7 @@ func (s sink) telemetry(uuid string, t gpu.Telemetry) {
 	}
 	for kind, count := range map[string]*uint64{"corrected": t.ECCCorrected, "uncorrected": t.ECCUncorrected} {
 		if count != nil {
-			s <- prometheus.MustNewConstMetric(eccErrors, prometheus.CounterValue, float64(*count), uuid, kind)
+			s.metric(eccErrors, prometheus.CounterValue, float64(*count), uuid, kind)
 		}
 	}
 }

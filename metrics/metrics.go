@@ -3,7 +3,6 @@ package metrics
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,14 +18,15 @@ type Metrics struct {
 
 	calls         *prometheus.HistogramVec
 	registrations *prometheus.CounterVec
-	xids          *prometheus.CounterVec
+	xids          *xids
 	reconciles    prometheus.Counter
 	failures      *prometheus.CounterVec
 	specWrites    prometheus.Counter
 }
 
-// New returns the metrics of an agent that knows what node says.
-func New(node func(context.Context) status.Node) *Metrics {
+// New returns the metrics of an agent whose status is that of node. xids are the codes
+// that are counted each for itself.
+func New(node func(context.Context) status.Node, xids []int) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -38,10 +38,7 @@ func New(node func(context.Context) status.Node) *Metrics {
 			Name: "gpucdi_registrations_total",
 			Help: "Registrations with the kubelet; each after the first means that it or our socket was gone.",
 		}, []string{"resource"}),
-		xids: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpucdi_xids_total",
-			Help: "XID errors that the driver reported, by GPU and code.",
-		}, []string{"gpu", "xid"}),
+		xids: newXIDs(xids),
 		reconciles: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "gpucdi_reconciles_total",
 			Help: "Rounds of the agent's loop that compared what should be with what is.",
@@ -58,16 +55,17 @@ func New(node func(context.Context) status.Node) *Metrics {
 	for _, stage := range []string{"driver", "spec"} {
 		m.failures.WithLabelValues(stage) // an increase from nothing to one is none to Prometheus
 	}
-	m.registry.MustRegister(m.calls, m.registrations, m.xids, m.reconciles, m.failures, m.specWrites, knowledge(node))
+	m.registry.MustRegister(m.calls, m.registrations, m.reconciles, m.failures, m.specWrites, knowledge{node, m.xids})
 	return m
 }
 
-// ServeHTTP answers a scrape, in Prometheus's text format, which every version
-// of it reads.
+// ServeHTTP answers a scrape, in Prometheus's text format, which every version of it
+// reads. Series that contradict each other, as of two GPUs with the same UUID, are left
+// out: they are no reason to withhold those of the others.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	families, err := m.registry.Gather()
-	if err != nil {
-		http.Error(w, "gathering the metrics: "+err.Error(), http.StatusInternalServerError)
+	if err != nil && len(families) == 0 {
+		http.Error(w, "gathering the metrics failed", http.StatusInternalServerError)
 		return
 	}
 	format := expfmt.NewFormat(expfmt.TypeTextPlain)
@@ -75,7 +73,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	encoder := expfmt.NewEncoder(w, format)
 	for _, family := range families {
 		if err := encoder.Encode(family); err != nil {
-			return // who asked has gone
+			return // the client has gone
 		}
 	}
 }
@@ -88,10 +86,8 @@ func (m *Metrics) Called(resource, method, code string, took time.Duration) {
 // Registered counts a registration with the kubelet.
 func (m *Metrics) Registered(resource string) { m.registrations.WithLabelValues(resource).Inc() }
 
-// XID counts an error that the driver reported of a GPU.
-func (m *Metrics) XID(gpu string, code int) {
-	m.xids.WithLabelValues(gpu, strconv.Itoa(code)).Inc()
-}
+// XID counts an error that the driver reported of a GPU so many times.
+func (m *Metrics) XID(gpu string, code, times int) { m.xids.count(gpu, code, times) }
 
 // Reconciled counts a round of the loop. The errors are those that concern
 // every GPU.

@@ -38,7 +38,7 @@ func full(context.Context) status.Node {
 					Utilization: value(0.25), MemoryUsed: value(uint64(5 << 30)), Temperature: value(71.0), Power: value(345.6),
 					SMClock: value(1755e6), MemoryClock: value(2619e6), ECCCorrected: value(uint64(7)), ECCUncorrected: value(uint64(1)),
 				}},
-			{GPU: gpu.GPU{UUID: "GPU-b"}},
+			{GPU: gpu.GPU{UUID: "GPU-b", Fault: "XID 79: off the bus"}, Category: "xid_79"},
 		},
 		Devices: []status.Device{
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", HeldBy: []status.Holder{
@@ -55,10 +55,10 @@ func full(context.Context) status.Node {
 
 // busy are the metrics of an agent to which everything has happened.
 func busy() *metrics.Metrics {
-	m := metrics.New(full)
+	m := metrics.New(full, []int{48, 79})
 	m.Called("nvidia.com/gpu", "Allocate", "OK", 20*time.Microsecond)
 	m.Registered("nvidia.com/gpu")
-	m.XID("GPU-b", 79)
+	m.XID("GPU-b", 79, 1)
 	m.Reconciled(nil, nil)
 	m.Reconciled(errors.New("unloaded"), errors.New("full"))
 	m.SpecWritten()
@@ -100,7 +100,12 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_kubelet_call_duration_seconds_bucket{code="OK",method="Allocate",resource="nvidia.com/gpu",le="1e-05"} 0`,
 		`gpucdi_kubelet_call_duration_seconds_bucket{code="OK",method="Allocate",resource="nvidia.com/gpu",le="4e-05"} 1`,
 		`gpucdi_registrations_total{resource="nvidia.com/gpu"} 1`,
+		`gpucdi_gpu_healthy{code="",gpu="GPU-a"} 1`,
+		`gpucdi_gpu_healthy{code="xid_79",gpu="GPU-b"} 0`,
+		`gpucdi_xids_total{gpu="GPU-a",xid="79"} 0`,
+		`gpucdi_xids_total{gpu="GPU-b",xid="48"} 0`,
 		`gpucdi_xids_total{gpu="GPU-b",xid="79"} 1`,
+		`gpucdi_xids_total{gpu="GPU-b",xid="other"} 0`,
 		`gpucdi_reconciles_total 2`,
 		`gpucdi_reconcile_errors_total{stage="driver"} 1`,
 		`gpucdi_reconcile_errors_total{stage="spec"} 1`,
@@ -109,6 +114,9 @@ func TestMetrics(t *testing.T) {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("%s is not in\n%s", want, got)
 		}
+	}
+	if healthy := strings.Count(got, "\ngpucdi_gpu_healthy{"); healthy != 2 {
+		t.Errorf("2 GPUs have %d series of their health", healthy)
 	}
 	if strings.Contains(got, `gpucdi_gpu_power_watts{gpu="GPU-b"}`) {
 		t.Error("a GPU that does not tell its power has one")
@@ -119,7 +127,7 @@ func TestMetrics(t *testing.T) {
 func TestMetricsOfAnEmptyNode(t *testing.T) {
 	got := scrape(t, metrics.New(func(context.Context) status.Node {
 		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Trouble: "waiting"}}}}
-	}))
+	}, nil))
 	for _, want := range []string{
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 0`,
 		`gpucdi_link_healthy{link="kubelet"} 0`,
@@ -127,6 +135,45 @@ func TestMetricsOfAnEmptyNode(t *testing.T) {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("%s is not in\n%s", want, got)
 		}
+	}
+}
+
+// Hardware that reports ever new codes, or GPUs that come and go, do not add series.
+func TestAFloodOfXIDs(t *testing.T) {
+	m := metrics.New(full, []int{48, 79})
+	for code := range 10_000 {
+		m.XID("GPU-b", code, 1)
+		m.XID(fmt.Sprint("GPU-gone-", code), code, 1)
+	}
+	got := scrape(t, m)
+	if series := strings.Count(got, "\ngpucdi_xids_total{"); series != 2*3 {
+		t.Errorf("2 GPUs have %d series", series)
+	}
+	for _, want := range []string{`gpucdi_xids_total{gpu="GPU-b",xid="79"} 1`, `gpucdi_xids_total{gpu="GPU-b",xid="other"} 9998`} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+}
+
+// Whatever a driver reports, the metrics of the other GPUs are there.
+func TestMetricsOfAHostileDriver(t *testing.T) {
+	const hostile = "\xff\n\"} 1\ngpucdi_forged 1\n\x1b"
+	got := scrape(t, metrics.New(func(ctx context.Context) status.Node {
+		n := full(ctx)
+		n.Driver.Version = hostile
+		twice := n.GPUs[0]
+		n.GPUs = append(n.GPUs, twice, status.GPU{GPU: gpu.GPU{UUID: hostile, Product: hostile, PCIBusID: hostile}, Category: hostile})
+		n.Devices = append(n.Devices, n.Devices[0], status.Device{ID: hostile, Resource: hostile, GPU: hostile, Fault: &status.Fault{Category: hostile}})
+		return n
+	}, []int{79}))
+	if !strings.Contains(got, `gpucdi_gpu_healthy{code="xid_79",gpu="GPU-b"} 0`+"\n") {
+		t.Errorf("the healthy GPUs are not in\n%s", got)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(got))
+	if err != nil || families["gpucdi_forged"] != nil {
+		t.Errorf("%v:\n%s", err, got)
 	}
 }
 

@@ -22,11 +22,15 @@ type Node struct {
 	Unreadable []gpu.Unreadable `json:"unreadable,omitempty"`
 }
 
-// Config is the config as it was last taken up.
+// Config is the config that was last applied.
 type Config struct {
 	Path    string    `json:"path,omitempty"` // empty: every key has its default
 	Loaded  time.Time `json:"loaded"`
-	Trouble string    `json:"trouble,omitempty"` // why the file of now was not taken up
+	Trouble string    `json:"trouble,omitempty"` // why the current file was refused
+
+	// LabelsTrouble is why sections that select by label are not applied, or may be out
+	// of date; empty where the file has none.
+	LabelsTrouble string `json:"labelsTrouble,omitempty"`
 }
 
 // Driver is the driver as it was last read.
@@ -100,10 +104,10 @@ type Holder struct {
 	Container string `json:"container"`
 }
 
-// GPU is a physical GPU and what it measured of itself when it was last
-// looked at.
+// GPU is a physical GPU with its latest measurements.
 type GPU struct {
 	gpu.GPU
+	Category  string        `json:"category,omitempty"` // of its fault, or that of a MIG device of it; empty when healthy
 	Telemetry gpu.Telemetry `json:"telemetry"`
 }
 

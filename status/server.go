@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
@@ -14,11 +13,13 @@ import (
 )
 
 const (
-	// aliveWithin is how long the agent's loop may take to answer until it
-	// counts as stuck. The liveness probe in deploy/ waits longer.
+	// aliveWithin bounds the answer of the agent's reconcile loop. The liveness probe in
+	// deploy/ waits longer.
 	aliveWithin = 5 * time.Second
-	// requestWithin bounds a request, so that nobody can pile them up.
+	// requestWithin bounds a request with its response, and headerWithin the first part:
+	// a client sends its header at once.
 	requestWithin = 10 * time.Second
+	headerWithin  = 5 * time.Second
 	// listenRetry is the time between two tries to listen.
 	listenRetry = 5 * time.Second
 )
@@ -31,8 +32,8 @@ type Server struct {
 	// nor for the driver.
 	Node func(context.Context) Node
 
-	// Ready says whether what there is to offer is offered.
-	Ready func() bool
+	// Ready returns why the agent does not advertise what it should; nil if it does.
+	Ready func() error
 
 	// Alive asks the agent's loop for a sign of life, until ctx ends.
 	Alive func(context.Context) error
@@ -62,18 +63,18 @@ func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 }
 
 func (s *Server) serve(ctx context.Context, log *slog.Logger) error {
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", s.Address)
+	listener, err := listen(ctx, s.Address)
 	if err != nil {
 		return fmt.Errorf("listening for requests, see --listen: %w", err)
 	}
 	log.Info("serving status and metrics", "address", listener.Addr().String())
 	server := &http.Server{
-		Handler:      s.handler(),
-		ReadTimeout:  requestWithin,
+		Handler:      withoutBody(s.handler()),
+		ReadTimeout:  headerWithin,
 		WriteTimeout: requestWithin,
 		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	server.SetKeepAlivesEnabled(false) // a connection has one request
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		<-ctx.Done()
@@ -90,18 +91,29 @@ func (s *Server) serve(ctx context.Context, log *slog.Logger) error {
 
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", s.status)
+	mux.Handle("GET /status", newPage(http.HandlerFunc(s.status)))
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	if s.Metrics != nil {
-		mux.Handle("GET /metrics", s.Metrics)
+		mux.Handle("GET /metrics", newPage(s.Metrics))
 	}
 	return mux
 }
 
+// withoutBody hangs up on requests with a body. net/http would answer them, and then keep
+// a goroutine for half a second without the connection, however many come.
+func withoutBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.Node(r.Context())) // who asked has gone
+	_ = json.NewEncoder(w).Encode(s.Node(r.Context())) // a page's response takes everything
 }
 
 // healthz is for a liveness probe: a loop that is stuck is started anew.
@@ -115,11 +127,11 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// readyz is for a readiness probe: a roll-out goes on to the next node when
-// this one can give out GPUs.
+// readyz is for a readiness probe: a roll-out continues with the next node when this one can
+// allocate GPUs.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	if !s.Ready() {
-		http.Error(w, "not registered with the kubelet yet; gpucdi status says why", http.StatusServiceUnavailable)
+	if err := s.Ready(); err != nil {
+		http.Error(w, err.Error()+"; see gpucdi status", http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")

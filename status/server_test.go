@@ -80,8 +80,13 @@ func TestServer(t *testing.T) {
 			HeldBy: []status.Holder{{Namespace: "default", Pod: "pod", Container: "main"}}}},
 	}
 	address := serve(t, &status.Server{
-		Node:  func(context.Context) status.Node { return told },
-		Ready: func() bool { return ready },
+		Node: func(context.Context) status.Node { return told },
+		Ready: func() error {
+			if !ready {
+				return errors.New("not registered")
+			}
+			return nil
+		},
 		Alive: func(context.Context) error {
 			if stuck {
 				return errors.New("stuck")
@@ -119,7 +124,7 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := make(lines, 16)
-	s := &status.Server{Address: taken.Addr().String(), Ready: func() bool { return true }}
+	s := &status.Server{Address: taken.Addr().String(), Ready: func() error { return nil }}
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx, slog.New(slog.NewTextHandler(log, nil))) }()
@@ -141,11 +146,4 @@ type lines chan string
 func (l lines) Write(line []byte) (int, error) {
 	l <- string(line)
 	return len(line), nil
-}
-
-func TestFetchFromNobody(t *testing.T) {
-	address := freeAddress(t)
-	if _, err := status.Fetch(t.Context(), address); err == nil || !strings.Contains(err.Error(), "gpucdi serve") {
-		t.Errorf("Fetch from nobody: %v", err)
-	}
 }

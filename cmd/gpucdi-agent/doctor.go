@@ -8,18 +8,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/doctor"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 func newDoctorCommand() *cobra.Command {
 	var (
-		where                cli.Look
-		node                 doctor.Node
-		configFile, nodeName string
-		launch               bool
-		container            doctor.Launch
+		where     cli.Look
+		node      doctor.Node
+		launch    bool
+		container doctor.Launch
 	)
 	cmd := &cobra.Command{
 		Use: "doctor",
@@ -45,20 +44,14 @@ GPU keep it meanwhile.`,
 			if launch {
 				node.Launch = &container
 			}
-			node.Load = func() (config.Config, error) {
-				file, err := config.Load(configFile)
-				if err != nil {
-					return config.Config{}, err
-				}
-				return file.For(config.Node{Name: nodeName})
-			}
+			node.Labels = func(ctx context.Context) (map[string]string, error) { return labelsOf(ctx, node.Name) }
 			return examine(cmd.Context(), node, cmd.OutOrStdout())
 		},
 	}
 	flags := cmd.Flags()
 	where.Register(flags)
-	flags.StringVar(&configFile, "config", "", "the NodeConfig file that serve is given")
-	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
+	flags.StringVar(&node.ConfigFile, "config", "", "NodeConfig file of the agent (default: none, all keys have defaults)")
+	flags.StringVar(&node.Name, "node-name", "", "name of this node in Kubernetes")
 	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
 	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "where serve writes CDI specs")
 	flags.StringVar(&node.Address, "address", defaultAddress, "where the agent listens")
@@ -68,18 +61,27 @@ GPU keep it meanwhile.`,
 	return cmd
 }
 
+// labelsOf reads the labels of a node, which takes a pod with the agent's service account.
+func labelsOf(ctx context.Context, node string) (map[string]string, error) {
+	if node == "" {
+		return nil, errors.New("reading the labels of this node: its name is unknown; set --node-name")
+	}
+	client, err := apiserver.InCluster()
+	if err != nil {
+		return nil, fmt.Errorf("reading the labels of node %s: %w", node, err)
+	}
+	return client.Labels(ctx, node)
+}
+
 // examine shows what is found as it is found.
 func examine(ctx context.Context, node doctor.Node, out io.Writer) error {
-	paint := painter(out)
+	paint := painterOf(out)
 	failed := 0
 	doctor.Examine(ctx, node, func(f doctor.Finding) {
 		if f.Verdict == doctor.Fail {
 			failed++
 		}
-		fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, f.Says)
-		if f.Fix != "" {
-			fmt.Fprintf(out, "%21s%s\n", "", f.Fix)
-		}
+		report(out, paint, f)
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -88,6 +90,15 @@ func examine(ctx context.Context, node doctor.Node, out io.Writer) error {
 		return fmt.Errorf("%d things keep pods from GPUs: mend the first, and look again", failed)
 	}
 	return nil
+}
+
+// report writes a finding: its text and, below it, the fix.
+func report(out io.Writer, paint painter, f doctor.Finding) {
+	const indent = 4 + 2 + 13 + 2 // the verdict and the link, with what is between them
+	fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, cli.Indented(f.Says, indent))
+	if f.Fix != "" {
+		fmt.Fprintf(out, "%*s%s\n", indent, "", cli.Indented(f.Fix, indent))
+	}
 }
 
 var colours = map[doctor.Verdict]colour{

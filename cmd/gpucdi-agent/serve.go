@@ -19,7 +19,7 @@ func newServeCommand() *cobra.Command {
 	var (
 		where                                    cli.Look
 		configFile, nodeName, kubeletDir, cdiDir string
-		nfdDir, listen                           string
+		stateDir, nfdDir, listen                 string
 		loadModules                              bool
 	)
 	cmd := &cobra.Command{
@@ -37,10 +37,10 @@ once; SIGHUP reads it and the driver again.`,
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			// Who may load a module may do anything: then there is nothing to give up.
+			// A process that may load modules may do anything, so dropping would protect nothing.
 			if !loadModules {
-				if err := dropRights(); err != nil {
-					log.Warn("gpucdi keeps the capabilities that it was started with", "err", err)
+				if err := dropCapabilities(); err != nil {
+					log.Warn("capabilities not dropped", "err", err)
 				}
 			}
 			if nodeName != "" {
@@ -54,6 +54,7 @@ once; SIGHUP reads it and the driver again.`,
 				Library:    where.Library,
 				KubeletDir: kubeletDir,
 				CDIDir:     cdiDir,
+				StateDir:   stateDir,
 				NFDDir:     nfdDir,
 
 				LoadModules: loadModules,
@@ -71,6 +72,7 @@ once; SIGHUP reads it and the driver again.`,
 	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
 	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
 	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
+	flags.StringVar(&stateDir, "state-dir", "/run/gpucdi", "directory for what has to outlive an agent restart, lost at reboot; empty disables it")
 	flags.BoolVar(&loadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
 	flags.StringVar(&nfdDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "where Node Feature Discovery reads labels, if the config says that it shall")
 	flags.StringVar(&listen, "listen", ":9435", "where status, metrics and health are served, without a password; empty: nowhere")

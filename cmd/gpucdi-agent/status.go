@@ -99,11 +99,11 @@ func writeStatus(w io.Writer, node status.Node, output string) error {
 		_, err = fmt.Fprintf(w, "---\n%s", data)
 		return err
 	}
-	return writeStatusTables(w, node, output == "wide", painter(w))
+	return writeStatusTables(w, node, output == "wide", painterOf(w))
 }
 
-// painter paints where a person sees it.
-func painter(w io.Writer) func(string, colour) string {
+// painterOf returns a painter that has colours on a terminal only.
+func painterOf(w io.Writer) painter {
 	if onTerminal(w) && os.Getenv("NO_COLOR") == "" {
 		return coloured
 	}

@@ -5,8 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
+	"github.com/gpucdi/gpucdi/doctor"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -34,7 +36,7 @@ var escape = regexp.MustCompile("\x1b\\[[0-9]+m")
 
 // Every column begins at the same place in every row, coloured or not.
 func TestStatusTablesLineUp(t *testing.T) {
-	for name, paint := range map[string]func(string, colour) string{"plain": plain, "coloured": coloured} {
+	for name, paint := range map[string]painter{"plain": plain, "coloured": coloured} {
 		for _, wide := range []bool{false, true} {
 			var out strings.Builder
 			if err := writeStatusTables(&out, someNode, wide, paint); err != nil {
@@ -63,9 +65,71 @@ func TestStatusTablesLineUp(t *testing.T) {
 					t.Errorf("%q is not in\n%s", says, text)
 				}
 			}
-			if strings.Contains(text, "a reboot") != wide {
+			if strings.Count(text, "a reboot") != 1 || strings.Contains(text, "recovers after") == wide {
 				t.Errorf("wide %v:\n%s", wide, text)
 			}
+		}
+	}
+}
+
+// hostile is what a terminal may be sent by hardware, by a runtime or by whoever
+// listens at the agent's address.
+const hostile = "\x1b[2J\x1b]0;title\x07forged\n0  GPU-forged\t\u202ehealthy\u009b31m\xff"
+
+// printable fails the test when text has something other than lines of graphic
+// characters.
+func printable(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if strings.ContainsFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar }) {
+			t.Errorf("a control character is in %q", line)
+		}
+	}
+}
+
+// Whatever a status says, a table has a line for each link and device.
+func TestStatusTablesOfAHostileAgent(t *testing.T) {
+	since := time.Now()
+	h := status.Node{
+		Name: hostile, Version: hostile,
+		Config:  status.Config{Path: hostile, Trouble: hostile},
+		Driver:  status.Driver{Driver: gpu.Driver{Version: hostile}, Root: hostile},
+		Spec:    status.Spec{Path: hostile},
+		Runtime: status.Runtime{Name: hostile, Version: hostile, SpecDirs: []string{hostile}},
+		Kubelet: status.Kubelet{Resources: []status.Resource{{Name: hostile, Trouble: hostile}}, PodsTrouble: hostile},
+		GPUs:    []status.GPU{{GPU: gpu.GPU{UUID: "GPU-a", Product: hostile, PCIBusID: hostile}}},
+		Devices: []status.Device{
+			{ID: hostile, GPU: "GPU-a", Index: hostile, Resource: hostile, Fault: &status.Fault{Reason: hostile, Heals: hostile, Since: since}},
+			{ID: "GPU-b", HeldBy: []status.Holder{{Namespace: hostile, Pod: hostile, Container: hostile}}},
+		},
+		Unreadable: []gpu.Unreadable{{Index: 5, Fault: hostile}},
+	}
+	for _, wide := range []bool{false, true} {
+		var out strings.Builder
+		if err := writeStatusTables(&out, h, wide, plain); err != nil {
+			t.Fatal(err)
+		}
+		printable(t, out.String())
+		const lines = 1 + 1 + 6 + 1 + 3 + 2 // the node, the links, the devices, and what is unknown
+		if got := strings.Count(out.String(), "\n"); got != lines {
+			t.Errorf("there are %d lines, want %d:\n%s", got, lines, out.String())
+		}
+	}
+}
+
+// A finding takes one line and one for the fix; further lines of a text are indented,
+// so that none of them looks like a finding.
+func TestFindingsOfAHostileNode(t *testing.T) {
+	var out strings.Builder
+	report(&out, plain, doctor.Finding{Link: "runtime", Verdict: doctor.Fail, Says: hostile, Fix: hostile})
+	printable(t, out.String())
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "fail  runtime        ") {
+		t.Errorf("it is shown as\n%s", out.String())
+	}
+	for _, line := range lines[1:] {
+		if !strings.HasPrefix(line, strings.Repeat(" ", 21)) {
+			t.Errorf("%q looks like a finding", line)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gpucdi/gpucdi/cmd/internal/cli"
@@ -24,43 +23,47 @@ const (
 	bad      colour = "\x1b[31m"
 )
 
-func plain(text string, _ colour) string { return text }
+// painter gives a word of this program's own its colour.
+type painter func(word string, c colour) cli.Raw
 
-func coloured(text string, c colour) string { return string(c) + text + string(neutral) }
+func plain(word string, _ colour) cli.Raw { return cli.Raw(word) }
+
+func coloured(word string, c colour) cli.Raw { return cli.Raw(string(c) + word + string(neutral)) }
 
 // writeStatusTables writes the chain from the driver to the kubelet, and the
 // devices.
-func writeStatusTables(w io.Writer, n status.Node, wide bool, paint func(string, colour) string) error {
-	fmt.Fprintf(w, "Node %s, gpucdi %s\n\n", cmp.Or(n.Name, "-"), n.Version)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "LINK\t%s\tDETAIL\n", paint("STATE", neutral))
+func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) error {
+	cli.Line(w, "Node %s, gpucdi %s", cmp.Or(n.Name, "-"), n.Version)
+	fmt.Fprintln(w)
+	table := cli.NewTable(w)
+	table.Row("LINK", paint("STATE", neutral), "DETAIL")
 	for _, l := range chain(n) {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", l.name, state(l.trouble, "ok", "trouble", paint), cmp.Or(l.trouble, l.detail))
+		table.Row(l.name, state(l.trouble, "ok", "trouble", paint), cmp.Or(l.trouble, l.detail))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
 	columns := columnsOf(wide, paint)
-	row := func(cell func(column) string) {
-		cells := make([]string, len(columns))
+	row := func(cell func(column) any) {
+		cells := make([]any, len(columns))
 		for i, c := range columns {
 			cells[i] = cell(c)
 		}
-		fmt.Fprintln(table, strings.Join(cells, "\t"))
+		table.Row(cells...)
 	}
-	row(func(c column) string { return c.head })
+	row(func(c column) any { return c.head })
 	for _, d := range n.Devices {
-		row(func(c column) string { return c.cell(n, d) })
+		row(func(c column) any { return c.cell(n, d) })
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, u := range n.Unreadable {
-		fmt.Fprintf(w, "GPU %d does not tell what it is: %s\n", u.Index, u.Fault)
+		cli.Line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault)
 	}
 	if n.Kubelet.PodsTrouble != "" {
-		fmt.Fprintf(w, "Which pods hold devices may be out of date: %s\n", n.Kubelet.PodsTrouble)
+		cli.Line(w, "Which pods hold devices may be out of date: %s", n.Kubelet.PodsTrouble)
 	}
 	return nil
 }
@@ -70,7 +73,7 @@ type link struct{ name, detail, trouble string }
 
 func chain(n status.Node) []link {
 	links := []link{
-		{"config", fmt.Sprintf("%s, read %s ago", cmp.Or(n.Config.Path, "no file, all defaults"), age(n.Config.Loaded)), n.Config.Trouble},
+		{"config", fmt.Sprintf("%s, read %s ago", cmp.Or(n.Config.Path, "no file, all defaults"), age(n.Config.Loaded)), joined(n.Config.Trouble, n.Config.LabelsTrouble)},
 		{"driver", fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), n.Driver.Trouble},
 		{"spec", fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), n.Spec.Trouble},
 		{"runtime", fmt.Sprintf("%s %s, CDI on, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), n.Runtime.Trouble},
@@ -85,28 +88,36 @@ func chain(n status.Node) []link {
 	return links
 }
 
-// column is one of the table of devices.
-type column struct {
-	head string
-	cell func(status.Node, status.Device) string
+// joined is what there is of two texts.
+func joined(one, two string) string {
+	if one == "" || two == "" {
+		return one + two
+	}
+	return one + "; " + two
 }
 
-func columnsOf(wide bool, paint func(string, colour) string) []column {
-	gpu := func(cell func(status.GPU) string) func(status.Node, status.Device) string {
-		return func(n status.Node, d status.Device) string { return cell(n.GPU(d.GPU)) }
+// column is one of the table of devices.
+type column struct {
+	head any
+	cell func(status.Node, status.Device) any
+}
+
+func columnsOf(wide bool, paint painter) []column {
+	gpu := func(cell func(status.GPU) string) func(status.Node, status.Device) any {
+		return func(n status.Node, d status.Device) any { return cell(n.GPU(d.GPU)) }
 	}
 	columns := []column{
-		{"GPU", func(_ status.Node, d status.Device) string { return d.Index }},
-		{"DEVICE", func(_ status.Node, d status.Device) string { return d.ID }},
-		{"PRODUCT", func(n status.Node, d status.Device) string { return cmp.Or(n.Product(d), "-") }},
-		{"MEMORY", func(n status.Node, d status.Device) string {
+		{"GPU", func(_ status.Node, d status.Device) any { return d.Index }},
+		{"DEVICE", func(_ status.Node, d status.Device) any { return d.ID }},
+		{"PRODUCT", func(n status.Node, d status.Device) any { return cmp.Or(n.Product(d), "-") }},
+		{"MEMORY", func(n status.Node, d status.Device) any {
 			return fmt.Sprintf("%.1f GiB", float64(n.MemoryBytes(d))/(1<<30))
 		}},
-		{"RESOURCE", func(_ status.Node, d status.Device) string { return offered(d) }},
-		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) string {
+		{"RESOURCE", func(_ status.Node, d status.Device) any { return offered(d) }},
+		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) any {
 			return state(reason(d), "healthy", "unhealthy", paint)
 		}},
-		{"POD", func(_ status.Node, d status.Device) string { return holders(d) }},
+		{"POD", func(_ status.Node, d status.Device) any { return holders(d) }},
 	}
 	if wide {
 		columns = append(columns, []column{
@@ -115,14 +126,14 @@ func columnsOf(wide bool, paint func(string, colour) string) []column {
 			{"LOAD", gpu(func(g status.GPU) string { return measured(g.Telemetry.Utilization, 100, "%") })},
 			{"TEMPERATURE", gpu(func(g status.GPU) string { return measured(g.Telemetry.Temperature, 1, " °C") })},
 			{"POWER", gpu(func(g status.GPU) string { return measured(g.Telemetry.Power, 1, " W") })},
-			{"SINCE", func(_ status.Node, d status.Device) string { return since(d.Fault) }},
-			{"HEALS", func(_ status.Node, d status.Device) string { return heals(d.Fault) }},
+			{"SINCE", func(_ status.Node, d status.Device) any { return since(d.Fault) }},
+			{"HEALS", func(_ status.Node, d status.Device) any { return heals(d.Fault) }},
 		}...)
 	}
-	return append(columns, column{"REASON", func(_ status.Node, d status.Device) string { return cmp.Or(reason(d), "-") }})
+	return append(columns, column{"REASON", func(_ status.Node, d status.Device) any { return explain(d, wide) }})
 }
 
-func state(trouble, well, ill string, paint func(string, colour) string) string {
+func state(trouble, well, ill string, paint painter) cli.Raw {
 	if trouble != "" {
 		return paint(ill, bad)
 	}
@@ -134,6 +145,18 @@ func reason(d status.Device) string {
 		return ""
 	}
 	return d.Fault.Reason
+}
+
+// explain is the reason of a fault with what it recovers after, unless that has a column of
+// its own.
+func explain(d status.Device, wide bool) string {
+	if d.Fault == nil {
+		return "-"
+	}
+	if d.Fault.Heals == "" || wide {
+		return d.Fault.Reason
+	}
+	return d.Fault.Reason + "; recovers after " + d.Fault.Heals
 }
 
 func since(f *status.Fault) string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -14,24 +13,16 @@ import (
 func newUnlabelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "unlabel",
-		Long: `Remove the labels that agents have given to nodes, in a pod that may list and
-patch nodes, when the agents are gone: they leave them, since an agent that ends
-cannot know whether another one follows. helm uninstall does this.`,
+		Long: `Remove the labels that agents have applied to nodes. Run it when the agents are
+gone: an agent that ends leaves its labels, since another one may follow. It
+requires a pod that may list and patch nodes; helm uninstall runs it.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := apiserver.InCluster()
 			if err != nil {
 				return fmt.Errorf("removing labels: %w", err)
 			}
-			nodes, err := client.Labelled(cmd.Context(), labels.Always)
-			if err != nil {
-				return err
-			}
-			var errs []error
-			for _, node := range nodes {
-				errs = append(errs, client.ApplyLabels(cmd.Context(), node, nil))
-			}
-			return errors.Join(errs...)
+			return client.RemoveLabels(cmd.Context(), labels.Always)
 		},
 	}
 }

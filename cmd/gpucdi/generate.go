@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -79,6 +80,9 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	if g.class != gpuClass && !slices.Contains(cdi.Classes(), config.Class(g.class)) {
 		errs = append(errs, fmt.Errorf("--class %q is none: choose of %s, %s", g.class, gpuClass, otherClasses()))
 	}
+	if slices.Contains(cdi.Classes(), config.Class(g.class)) {
+		errs = append(errs, onlyForGPUs(cmd.Flags()))
+	}
 	if g.kind == "" {
 		g.kind = cdi.UserVendor + "/" + g.class
 	}
@@ -113,6 +117,17 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	}
 	if err := g.chosen().Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("--features: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// onlyForGPUs returns an error that names the flags that are set and mean nothing for other classes.
+func onlyForGPUs(flags *pflag.FlagSet) error {
+	var errs []error
+	for _, name := range []string{"device", "features", "hook", "names"} {
+		if flags.Changed(name) {
+			errs = append(errs, fmt.Errorf("--%s applies to --class %s only", name, gpuClass))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -175,7 +190,10 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 func (g *generateFlags) write(stdout io.Writer, spec *specs.Spec) error {
 	if g.output != "" {
 		store := cdi.NewFile(g.output, cdi.Format(g.format), g.Node())
-		_, err := store.Put(spec)
+		written, err := store.Put(spec)
+		if written && err != nil {
+			return fmt.Errorf("%s is written, but runtimes cannot use it yet: %w", g.output, err)
+		}
 		return err
 	}
 	data, err := cdi.Format(g.format).Marshal(spec)

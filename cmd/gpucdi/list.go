@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -46,16 +45,16 @@ func newListCommand() *cobra.Command {
 }
 
 func writeTables(w io.Writer, inv *gpu.Inventory) error {
-	fmt.Fprintf(w, "Driver %s, CUDA %s\n\n", inv.Driver.Version, inv.Driver.CUDA)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "INDEX\tUUID\tPRODUCT\tMEMORY\tNODE\tPCI\tNUMA\tARCHITECTURE\tMIG\tFAULT")
+	cli.Line(w, "Driver %s, CUDA %s", inv.Driver.Version, inv.Driver.CUDA)
+	fmt.Fprintln(w)
+	table := cli.NewTable(w)
+	table.Row("INDEX", "UUID", "PRODUCT", "MEMORY", "NODE", "PCI", "NUMA", "ARCHITECTURE", "MIG", "FAULT")
 	for _, g := range inv.GPUs {
-		fmt.Fprintf(table, "%d\t%s\t%s\t%.1f GiB\t/dev/nvidia%d\t%s\t%s\t%s %s\t%s\t%s\n",
-			g.Index, g.UUID, cmp.Or(g.Product, "-"), float64(g.MemoryBytes)/(1<<30), g.Minor, g.PCIBusID,
-			cli.NUMA(g.NUMANode), g.Architecture, g.ComputeCapability, g.MIG, cmp.Or(g.Fault, "-"))
+		table.Row(g.Index, g.UUID, cmp.Or(g.Product, "-"), gibibytes(g.MemoryBytes), nodeOf(g), g.PCIBusID,
+			cli.NUMA(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability), g.MIG, cmp.Or(g.Fault, "-"))
 	}
 	for _, u := range inv.Unreadable {
-		fmt.Fprintf(table, "%d\t-\t-\t-\t-\t-\t-\t-\t-\t%s\n", u.Index, u.Fault)
+		table.Row(u.Index, "-", "-", "-", "-", "-", "-", "-", "-", u.Fault)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -71,16 +70,25 @@ func writeTables(w io.Writer, inv *gpu.Inventory) error {
 	return writeLinks(w, inv)
 }
 
-// writeMIG shows what the GPUs are cut into. GI and CI are the GPU instance and
-// the compute instance, as nvidia-smi mig calls them.
+// nodeOf returns the path of a GPU's device node, or "-" if the driver does not report which it is.
+func nodeOf(g gpu.GPU) string {
+	if g.Minor == gpu.MinorUnknown {
+		return "-"
+	}
+	return fmt.Sprint("/dev/nvidia", g.Minor)
+}
+
+func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }
+
+// writeMIG shows the MIG devices. GI and CI are the GPU instance and the compute
+// instance, as in nvidia-smi mig.
 func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "MIG\tUUID\tPROFILE\tMEMORY\tGI\tCI\tSLICES\tFAULT")
+	table := cli.NewTable(w)
+	table.Row("MIG", "UUID", "PROFILE", "MEMORY", "GI", "CI", "SLICES", "FAULT")
 	for _, g := range inv.GPUs {
 		for _, m := range g.MIGDevices {
-			fmt.Fprintf(table, "%d:%d\t%s\t%s\t%.1f GiB\t%d\t%d\t%s\t%s\n",
-				g.Index, m.Index, m.UUID, cmp.Or(m.Profile, "-"), float64(m.MemoryBytes)/(1<<30),
+			table.Row(fmt.Sprintf("%d:%d", g.Index, m.Index), m.UUID, cmp.Or(m.Profile, "-"), gibibytes(m.MemoryBytes),
 				m.GPUInstance, m.ComputeInstance, span(m.Placement), cmp.Or(m.Fault, "-"))
 		}
 	}
@@ -95,25 +103,25 @@ func span(p gpu.Placement) string {
 	return fmt.Sprintf("%d-%d", p.Start, p.Start+p.Size-1)
 }
 
-// writeLinks shows how each GPU reaches each other, as nvidia-smi topo -m does.
+// writeLinks shows the link between each two GPUs, as nvidia-smi topo -m does.
 func writeLinks(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "LINKS")
+	table := cli.NewTable(w)
+	head := []any{"LINKS"}
 	for _, g := range inv.GPUs {
-		fmt.Fprintf(table, "\t%d", g.Index)
+		head = append(head, g.Index)
 	}
-	fmt.Fprintln(table)
+	table.Row(head...)
 	for _, from := range inv.GPUs {
 		to := map[string]gpu.Link{}
 		for _, l := range from.Links {
 			to[l.Peer] = l
 		}
-		fmt.Fprint(table, from.Index)
+		row := []any{from.Index}
 		for _, peer := range inv.GPUs {
-			fmt.Fprintf(table, "\t%s", linkName(to[peer.UUID], from.UUID == peer.UUID))
+			row = append(row, linkName(to[peer.UUID], from.UUID == peer.UUID))
 		}
-		fmt.Fprintln(table)
+		table.Row(row...)
 	}
 	return table.Flush()
 }

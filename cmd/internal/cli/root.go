@@ -34,7 +34,7 @@ func Main(ctx context.Context, root *cobra.Command) {
 	if err == nil {
 		os.Exit(exitDone)
 	}
-	fmt.Fprintf(os.Stderr, "gpucdi: %v\n", err)
+	fmt.Fprintf(os.Stderr, "gpucdi: %s\n", Indented(err.Error(), 2))
 	if errors.As(err, new(usageError)) {
 		os.Exit(exitUsage)
 	}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// await fails the test unless something arrives.
+func await(t *testing.T, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("no change of the config is seen after %s", what)
+	}
+}
+
+// A directory of the config that goes is watched again when it is back, whichever way
+// it went.
+func TestTheConfigIsWatchedAgain(t *testing.T) {
+	write := func(t *testing.T, path string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("apiVersion: gpucdi.dev/v1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, replaceDir := range map[string]func(t *testing.T, dir string){
+		"removed": func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) },
+		"moved":   func(t *testing.T, dir string) { must(t, os.Rename(dir, dir+".old")) },
+		"a link to another": func(t *testing.T, dir string) {
+			other := dir + ".new"
+			write(t, filepath.Join(other, "config.yaml"))
+			must(t, os.Rename(dir, dir+".old"))
+			must(t, os.Symlink(other, dir))
+		},
+		"the link leads elsewhere": func(t *testing.T, dir string) {
+			// dir is a link already; see below.
+			must(t, os.Mkdir(dir+".elsewhere", 0o755))
+			must(t, os.Symlink(dir+".elsewhere", dir+".link"))
+			must(t, os.Rename(dir+".link", dir))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "config")
+			file := filepath.Join(dir, "config.yaml")
+			if name == "the link leads elsewhere" {
+				must(t, os.Mkdir(dir+".first", 0o755))
+				must(t, os.Symlink(dir+".first", dir))
+			}
+			write(t, file)
+			a := New(Config{ConfigFile: file}, slog.New(slog.DiscardHandler))
+			changed, ended := make(chan struct{}, 1), make(chan struct{})
+			go func() { a.watchConfig(t.Context(), changed); close(ended) }()
+			t.Cleanup(func() { <-ended })
+			await(t, changed, "the start")
+
+			replaceDir(t, dir)
+			write(t, file)
+			await(t, changed, "the directory was replaced")
+			// That may come from the watch of the old directory, so once more.
+			for start := time.Now(); len(changed) == 0; time.Sleep(500 * time.Millisecond) {
+				write(t, file)
+				if time.Since(start) > 30*time.Second {
+					t.Fatal("no change of the config is seen in the new directory")
+				}
+			}
+		})
+	}
+}

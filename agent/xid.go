@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/gpu/health"
+)
+
+// receiveXID records an XID and reports whether it changes the health of a device.
+// Only then is a reconcile due: a program can raise thousands of XIDs a second, and
+// faults from other sources are rechecked with each probe.
+func (n *node) receiveXID(x driver.XID, at time.Time) (changed bool) {
+	x.Times = max(1, x.Times)
+	n.agent.metrics.XID(x.GPU, x.Code, x.Times)
+	devices := x.MIG
+	if len(devices) == 0 {
+		devices = []string{x.GPU}
+	}
+	for _, uuid := range devices {
+		healthy := n.health.Health(uuid).Reason == ""
+		class := n.health.Event(uuid, x.Code, at)
+		changed = changed || healthy != (n.health.Health(uuid).Reason == "")
+		n.xids.record(x, uuid, class, at)
+	}
+	return changed
+}
+
+const (
+	// xidLogInterval is the minimum time between two log lines for one XID of one device.
+	xidLogInterval = time.Minute
+	// xidLogKeys bounds the memory of the log: codes come from the hardware.
+	xidLogKeys = 1024
+)
+
+// xidLog logs XIDs, limited per device and code. The metric gpucdi_xids_total counts
+// every one.
+type xidLog struct {
+	log    *slog.Logger
+	recent map[xidKey]*xidLine
+}
+
+type xidKey struct {
+	device string
+	code   int
+}
+
+// xidLine is the latest log line for a key.
+type xidLine struct {
+	at         time.Time
+	suppressed int // XIDs since then
+}
+
+func newXIDLog(log *slog.Logger) xidLog { return xidLog{log: log, recent: map[xidKey]*xidLine{}} }
+
+func (l *xidLog) record(x driver.XID, device string, class health.Class, at time.Time) {
+	key := xidKey{device, x.Code}
+	latest, known := l.recent[key]
+	if known && at.Sub(latest.at) < xidLogInterval {
+		latest.suppressed += x.Times
+		return
+	}
+	suppressed := 0
+	if known {
+		suppressed = latest.suppressed
+	} else if len(l.recent) >= xidLogKeys {
+		clear(l.recent)
+	}
+	l.recent[key] = &xidLine{at: at}
+	l.log.Warn("XID reported", "gpu", x.GPU, "device", device, "xid", x.Code, "class", class, "suppressed", suppressed+x.Times-1)
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+)
+
+// dropping makes this test's program drop its capabilities and report what it can raise.
+const dropping = "GPUCDI_TEST_DROP_CAPABILITIES"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(dropping) == "" {
+		os.Exit(m.Run())
+	}
+	if err := dropCapabilities(); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	noNewPrivs, err := cap.Prctl(unix.PR_GET_NO_NEW_PRIVS)
+	fmt.Println("no_new_privs", noNewPrivs, err)
+	fmt.Println("effective", effective())
+	for _, c := range []cap.Value{cap.SYS_ADMIN, cap.SYS_PTRACE, cap.MKNOD, cap.DAC_OVERRIDE} {
+		raised := cap.GetProc()
+		_ = raised.SetFlag(cap.Effective, true, c)
+		fmt.Println("raise", c, raised.SetProc() == nil)
+	}
+	os.Exit(0)
+}
+
+// effective reports whether any capability is in effect.
+func effective() bool {
+	for c := range cap.MaxBits() {
+		if on, err := cap.GetProc().GetFlag(cap.Effective, c); err != nil || on {
+			return true
+		}
+	}
+	return false
+}
+
+// What docs/security.md says of the agent's capabilities holds: none is effective, one could
+// be raised again, and the others are gone for good.
+func TestDropCapabilities(t *testing.T) {
+	permitted, err := cap.GetProc().GetFlag(cap.Permitted, keptCapability)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), dropping+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want := fmt.Sprintf("no_new_privs 1 <nil>\neffective false\nraise cap_sys_admin %t\nraise cap_sys_ptrace false\nraise cap_mknod false\nraise cap_dac_override false", permitted)
+	if got := strings.TrimSpace(string(out)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,85 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// requests sends so many at once, and returns how each was answered.
+func requests(ctx context.Context, p *page, count int) (answers []*httptest.ResponseRecorder, wait func()) {
+	var all sync.WaitGroup
+	for range count {
+		recorder := httptest.NewRecorder()
+		answers = append(answers, recorder)
+		all.Go(func() {
+			p.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+		})
+	}
+	return answers, all.Wait
+}
+
+// Requests that wait while a response is made share the next one, which is newer than
+// they are.
+func TestWaitingRequestsShareAResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		p := newPage(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			made++
+			fmt.Fprint(w, made)
+			time.Sleep(time.Second)
+		}))
+		first, waitFirst := requests(t.Context(), p, 1)
+		time.Sleep(time.Millisecond)
+		others, waitOthers := requests(t.Context(), p, 100)
+		waitFirst()
+		waitOthers()
+		if made != 2 || first[0].Body.String() != "1" {
+			t.Errorf("%d responses were made, the first request received %s", made, first[0].Body)
+		}
+		for _, other := range others {
+			if other.Body.String() != "2" {
+				t.Errorf("a request that came later received %s", other.Body)
+			}
+		}
+	})
+}
+
+// A client that goes does not wait for its turn.
+func TestClientsThatGoDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		p := newPage(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			made++
+			time.Sleep(time.Hour)
+		}))
+		_, waitFirst := requests(t.Context(), p, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		synctest.Wait()
+		_, waitOthers := requests(ctx, p, 100)
+		synctest.Wait()
+		start := time.Now()
+		cancel()
+		waitOthers()
+		if waited := time.Since(start); waited > 0 || made != 1 {
+			t.Errorf("they waited for %s, and %d responses were made", waited, made)
+		}
+		waitFirst()
+	})
+}
+
+// Responses that do not differ have one body in memory.
+func TestEqualResponsesShareTheirBody(t *testing.T) {
+	p := newPage(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the same") }))
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	one, _ := p.respond(request)
+	other, _ := p.respond(request)
+	if one == other || &one.body[0] != &other.body[0] {
+		t.Error("equal responses have bodies of their own")
+	}
+}
