@@ -2,10 +2,16 @@ package main
 
 import (
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpucdi/gpucdi/test/readers"
@@ -22,6 +28,46 @@ func TestThePlainManifestIsTheChart(t *testing.T) {
 	}
 	if string(got) != want {
 		t.Error("deploy/gpucdi.yaml is not what the chart makes: run make manifests")
+	}
+}
+
+// Whoever edits the plain manifest's ConfigMap can select by the nodes' labels: nothing
+// else would grant the agents what that requires.
+func TestThePlainManifestGrantsTheWatchOfNodes(t *testing.T) {
+	manifest, err := render(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(manifest, "resources: [nodes], verbs: [patch, watch]") {
+		t.Errorf("the agents may not watch nodes:\n%s", manifest)
+	}
+}
+
+// What kubectl exec runs in the agent's container inspects the same node, with the same
+// config: what several commands need is in variables, and not in the arguments of one.
+func TestCommandsInTheContainerHaveTheAgentsSettings(t *testing.T) {
+	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/daemonset.yaml",
+		"--set", "loadModules=true", "--set", "driverRoot=/opt/driver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var agents appsv1.DaemonSet
+	if err := yaml.UnmarshalStrict([]byte(object), &agents); err != nil {
+		t.Fatal(err)
+	}
+	agent := agents.Spec.Template.Spec.Containers[0]
+	if want := []string{"serve", "--listen=:9435", "--load-modules"}; !slices.Equal(agent.Args, want) {
+		t.Errorf("the arguments are %q, want %q, which no other command takes", agent.Args, want)
+	}
+	variables := map[string]string{}
+	for _, v := range agent.Env {
+		variables[v.Name] = v.Value
+	}
+	for name, want := range map[string]string{"GPUCDI_CONFIG": "/etc/gpucdi/config.yaml", "GPUCDI_HOST_ROOT": "/host",
+		"GPUCDI_DRIVER_ROOT": "/opt/driver", "GPUCDI_ADDRESS": "127.0.0.1:9435", "GPUCDI_NODE_NAME": ""} {
+		if got, set := variables[name]; !set || got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
 	}
 }
 
@@ -46,6 +92,7 @@ func TestValues(t *testing.T) {
 		{"kubeletDir=/var/lib/k0s/kubelet", []string{"path: /var/lib/k0s/kubelet/pod-resources", "path: /var/lib/kubelet/device-plugins"}, nil},
 		{"loadModules=true", []string{"- --load-modules"}, nil},
 		{"port=9999", []string{"containerPort: 9999", "--listen=:9999", "127.0.0.1:9999"}, []string{"9435"}},
+		{"networkPolicy.enabled=false", nil, []string{"NetworkPolicy"}},
 		{"podMonitor.enabled=true", []string{"kind: PodMonitor"}, nil},
 		{"podMonitor.enabled=false", nil, []string{"PodMonitor", "kind: Namespace"}},
 		{"podMonitor.labels.release=prometheus", nil, []string{"PodMonitor", "PrometheusRule", "dashboard"}},
@@ -60,6 +107,7 @@ func TestValues(t *testing.T) {
 		{"config.labels.place=nfd", []string{"mountPath: /etc/kubernetes/node-feature-discovery/features.d"}, []string{"kind: ClusterRole"}},
 		{`config={"labels":{"place":"none"},"nodes":[{"section":"a","labels":{"place":"node"}}]}`, []string{"verbs: [patch, watch]"}, nil},
 		{`config={"labels":{"place":"none"},"nodes":[{"selector":"a"}]}`, []string{"verbs: [watch]"}, nil},
+		{"watchNodes=true", []string{"verbs: [patch, watch]"}, nil},
 		{`config={"nodes":[{"names":["a"],"labels":{"place":"nfd"}}]}`, []string{"verbs: [patch]", "features.d"}, nil},
 	} {
 		out, err := helm(t.Context(), "template", "gpucdi", setting(tc.set), tc.set)
@@ -76,6 +124,49 @@ func TestValues(t *testing.T) {
 				t.Errorf("%s: %q is in\n%s", tc.set, part, out)
 			}
 		}
+	}
+}
+
+// The policy selects the agents, and lets the given peers reach their port and nobody
+// else; without peers it lets no pod in.
+func TestNetworkPolicy(t *testing.T) {
+	daemonSet, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var agents appsv1.DaemonSet
+	if err := yaml.UnmarshalStrict([]byte(daemonSet), &agents); err != nil {
+		t.Fatal(err)
+	}
+	port := intstr.FromString("metrics")
+	for from, want := range map[string][]networking.NetworkPolicyIngressRule{
+		`[]`: {},
+		`[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}},{"ipBlock":{"cidr":"10.0.0.0/8"}}]`: {{
+			From: []networking.NetworkPolicyPeer{
+				{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "monitoring"}}},
+				{IPBlock: &networking.IPBlock{CIDR: "10.0.0.0/8"}},
+			},
+			Ports: []networking.NetworkPolicyPort{{Port: &port}},
+		}},
+	} {
+		object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/networkpolicy.yaml",
+			"--set", "networkPolicy.enabled=true", "--set-json", "networkPolicy.from="+from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var policy networking.NetworkPolicy
+		if err := yaml.UnmarshalStrict([]byte(object), &policy); err != nil {
+			t.Fatalf("%v\n%s", err, object)
+		}
+		if !reflect.DeepEqual(policy.Spec.Ingress, want) || !slices.Equal(policy.Spec.PolicyTypes, []networking.PolicyType{networking.PolicyTypeIngress}) {
+			t.Errorf("from %s:\n%s", from, object)
+		}
+		if !reflect.DeepEqual(policy.Spec.PodSelector, *agents.Spec.Selector) {
+			t.Errorf("the policy selects %v, the agents are %v", policy.Spec.PodSelector, agents.Spec.Selector)
+		}
+	}
+	if ports := agents.Spec.Template.Spec.Containers[0].Ports; len(ports) != 1 || ports[0].Name != "metrics" {
+		t.Errorf("the agents' ports are %v", ports)
 	}
 }
 
@@ -150,6 +241,8 @@ func setting(value string) string {
 	return "--set"
 }
 
+// A wrong value is refused by the schema, which names it, and not by a template that
+// fails somewhere, or by the cluster.
 func TestValuesThatAreWrongAreRefused(t *testing.T) {
 	for value, says := range map[string]string{
 		"imge.tag=x":             "imge",
@@ -158,10 +251,35 @@ func TestValuesThatAreWrongAreRefused(t *testing.T) {
 		"config.halth.x=1":       "halth",
 		"kubeletDir=var/lib":     "kubeletDir",
 		"image.pullPolicy=Often": "pullPolicy",
+		"image.repository=a b":   "repository",
 		"port=0":                 "port",
+		"watchNodes=1":           "watchNodes",
+
+		"networkPolicy.from=monitoring":   "networkPolicy",
+		"networkPolicy.from[0].pods=all":  "pods",
+		"networkPolicy.form[0].ipBlock=x": "form",
+
+		// What templates put into YAML and into a command.
+		"cdiDir=/opt/a\\,b":             "cdiDir",
+		"cdiDir=/opt/a}":                "cdiDir",
+		"driverRoot=/a: b":              "driverRoot",
+		"config.cdi.hook=hook":          "hook",
+		"config.cdi.hook=5":             "hook",
+		"config.cdi.hook=/opt/h; rm":    "hook",
+		"config.labels.place=5":         "place",
+		"config.nodes[0].labels=none":   "labels",
+		"config.nodes[0].section=5":     "section",
+		"config.nodes[0].selector[0]=a": "selector",
+
+		// A key that is there without a value removes the default.
+		"config=null": "config", "image=null": "image", "nodes=null": "nodes", "port=null": "port", "resources=null": "resources",
+		"maxUnavailable=null": "maxUnavailable", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
+		"podMonitor=null": "podMonitor", "prometheusRule=null": "prometheusRule", "dashboard=null": "dashboard",
+		"dashboard.labels=null": "labels", "networkPolicy=null": "networkPolicy", "image.pullPolicy=null": "pullPolicy",
 	} {
-		if out, err := helm(t.Context(), "template", "gpucdi", "--set", value); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v\n%s", value, err, out)
+		out, err := helm(t.Context(), "template", "gpucdi", "--set", value)
+		if err == nil || !strings.Contains(err.Error(), "schema") || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v\n%.200s", value, err, out)
 		}
 	}
 }

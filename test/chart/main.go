@@ -19,7 +19,8 @@ const head = `# gpucdi on every node of a cluster: kubectl apply -f deploy/gpucd
 # for one. The node's runtime must do CDI: containerd 2, containerd 1.7 with
 # enable_cdi = true, or CRI-O.
 #
-# Made by make manifests of the Helm chart in deploy/gpucdi, with its defaults.
+# Made by make manifests from the Helm chart in deploy/gpucdi, with its defaults and the
+# permissions that any config may require.
 `
 
 func main() {
@@ -31,9 +32,10 @@ func main() {
 	fmt.Print(manifest)
 }
 
-// render returns what deploy/gpucdi.yaml holds.
+// render returns what deploy/gpucdi.yaml holds. Its users edit the ConfigMap, so the agents
+// are granted what any config may require.
 func render(ctx context.Context) (string, error) {
-	out, err := helm(ctx, "template", "gpucdi", "--namespace", "gpucdi", "--set", "createNamespace=true", "--no-hooks")
+	out, err := helm(ctx, "template", "gpucdi", "--namespace", "gpucdi", "--set", "createNamespace=true,watchNodes=true", "--no-hooks")
 	return head + out, err
 }
 

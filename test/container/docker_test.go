@@ -25,6 +25,9 @@ func TestDockerTakesTheGeneratedDevices(t *testing.T) {
 	startDaemon(t, m, append(docker, "info"), slices.Concat(host, []string{"dockerd"}, noNetwork)...)
 	loadDebian(t, m, docker...)
 	takesDevices(t, m, docker...)
+	t.Run("a user's own variable", func(t *testing.T) {
+		wantLibcudaPath(t, m, docker, "/usr/lib64", "--env", "TRITON_LIBCUDA_PATH=/other")
+	})
 	t.Run("as the document says", func(t *testing.T) {
 		blocks, err := docs.Blocks(t.Context(), "docs/without-kubernetes.md", "Without Kubernetes", "sh")
 		if err != nil {

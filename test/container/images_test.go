@@ -18,7 +18,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// What programs of an image get of libcuda.so.1.
+// The libcuda.so.1 that programs of an image load.
 const (
 	theDrivers = "the driver's"
 	noRights   = "the driver's, without a GPU"
@@ -27,7 +27,7 @@ const (
 	refused    = "does not start"
 )
 
-// An image is one line of the table in docs/images.md.
+// An image is a row of the table of loaders and runtimes in docs/images.md.
 type image struct {
 	name  string
 	root  images.Root
@@ -63,32 +63,32 @@ var matrix = []image{
 	{name: "RHEL, SUSE and their like", root: images.Lib64, finds: theDrivers,
 		why: "glibc's built-in directory `/usr/lib64`"},
 	{name: "distroless: no shell, no `ldconfig`", root: images.Distroless, finds: theDrivers,
-		why: "nothing of the image has to run"},
+		why: "no program of the image runs"},
 	{name: "Debian 12, root read-only", root: images.Debian12, finds: theDrivers,
 		spec: readOnly,
-		why:  "mounts need nothing to be written"},
+		why:  "the runtime creates the mount points before the root becomes read-only"},
 	{name: "Debian 12, not root", root: images.Debian12, finds: theDrivers, spec: unprivileged,
-		why: "the driver's nodes and files are for everybody"},
+		why: "the driver's device nodes and files are accessible to all users"},
 	{name: "Debian 12, user namespace", root: images.Debian12, finds: theDrivers,
 		spec: mapUsers, alter: ownedByMapped, crun: noRights,
-		why: "the runtime makes the mounts, with the host's rights; Debian 12's crun 1.8 makes the nodes with mode 0"},
+		why: "the runtime mounts with the host's permissions; crun 1.8 of Debian 12 creates the nodes with mode 0"},
 	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: itsOwn, hook: theDrivers, alter: staleCUDA,
-		why: "glibc asks the cache before its built-in directories"},
+		why: "glibc searches the cache before its built-in directories"},
 	{name: "the same, root read-only", root: images.Debian12, finds: itsOwn, hook: theDrivers, both: refused,
 		alter: staleCUDA, spec: readOnly,
-		why: "crun makes the root read-only before the hook, which then refuses what would get another libcuda"},
+		why: "crun makes the root read-only before the hook runs, which then fails because the container would load another libcuda"},
 	{name: "Debian 12 with a CUDA that is newer than the driver, and its `compat` libraries", root: images.Debian12, finds: theDrivers, hook: itsOwn,
 		alter: compatCUDA("99.0", "999.10.01"),
-		why:   "no loader looks into `/usr/local/cuda/compat`; the hook does"},
+		why:   "no loader searches `/usr/local/cuda/compat`; the hook does"},
 	{name: "the same with an older CUDA", root: images.Debian12, finds: theDrivers,
 		alter: compatCUDA("9.0", "384.81"),
 		why:   "CUDA works with any newer driver"},
 	// Debian's has a list of directories, Alpine's has none.
 	{name: "musl", root: images.Musl, finds: nothing, hook: theDrivers, alter: shell("rm etc/ld-musl-x86_64.path"),
-		why: "musl does not search their directories, unless the hook adds them; a real driver asks for glibc besides"},
+		why: "musl searches the directories only if the hook adds them; a real driver also needs glibc"},
 	{name: "musl, root read-only", root: images.Musl, finds: nothing, hook: theDrivers, both: nothing,
 		alter: shell("rm etc/ld-musl-x86_64.path"), spec: readOnly,
-		why: "crun makes the root read-only before the hook, which leaves it so where nothing misleads"},
+		why: "crun makes the root read-only before the hook runs, which leaves it unchanged because no other libcuda would be loaded"},
 }
 
 func TestImages(t *testing.T) {
@@ -164,7 +164,7 @@ func (i image) check(t *testing.T, m *container.Machine, runtime container.Runti
 	}
 	v.checkNodes([]int{2, 5}, opens...)
 	v.expect("cuda", []string{"libcuda.so.1"}, cuda)
-	if hook && i.found(runtime, hook) != nothing {
+	if found := i.found(runtime, hook); found != nothing && (hook || found != itsOwn) {
 		v.expect("cuda", []string{"libcuda.so"}, cuda)
 	}
 	v.expect("nvml", []string{"libnvidia-ml.so.1"}, nvml)

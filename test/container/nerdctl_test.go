@@ -28,6 +28,9 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 	startContainerd(t, m, "containerd")
 	loadDebian(t, m, "nerdctl")
 	takesDevices(t, m, "nerdctl")
+	t.Run("a user's own variable", func(t *testing.T) {
+		wantLibcudaPath(t, m, []string{"nerdctl"}, "/other", "--env", "TRITON_LIBCUDA_PATH=/other")
+	})
 	gpus := m.Driver.State().GPUs
 	t.Run("as README says", func(t *testing.T) {
 		blocks, err := docs.Blocks(t.Context(), "README.md", "Without Kubernetes", "sh")
@@ -125,6 +128,9 @@ func takesDevices(t *testing.T, m *container.Machine, tool ...string) {
 			}
 		})
 	}
+	t.Run("environment", func(t *testing.T) {
+		wantLibcudaPath(t, m, tool, "/usr/lib64")
+	})
 	t.Run("none", func(t *testing.T) {
 		out, err := run(t, m, tool, []string{"--env", "NVIDIA_VISIBLE_DEVICES=all"}, "ls", "/dev")
 		if err != nil {
@@ -134,6 +140,20 @@ func takesDevices(t *testing.T, m *container.Machine, tool ...string) {
 			t.Errorf("the container has the nodes %s", out)
 		}
 	})
+}
+
+// wantLibcudaPath wants TRITON_LIBCUDA_PATH to be set once in a container, to a directory.
+func wantLibcudaPath(t *testing.T, m *container.Machine, tool []string, dir string, args ...string) {
+	t.Helper()
+	out, err := run(t, m, tool, append([]string{"--device", "nvidia.com/gpu=0"}, args...), "cat", "/proc/self/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "TRITON_LIBCUDA_PATH="
+	got := slices.DeleteFunc(strings.Split(out, "\x00"), func(variable string) bool { return !strings.HasPrefix(variable, name) })
+	if want := []string{name + dir}; !slices.Equal(got, want) {
+		t.Errorf("the container has %q, want %q", got, want)
+	}
 }
 
 // nodesAndNames is what ls and nvidia-smi -L are to print in a container with those GPUs.

@@ -21,6 +21,9 @@ func TestPodmanTakesTheGeneratedDevices(t *testing.T) {
 	generate(t, m)
 	loadDebian(t, m, "podman")
 	takesDevices(t, m, "podman")
+	t.Run("a user's own variable", func(t *testing.T) {
+		wantLibcudaPath(t, m, []string{"podman"}, "/usr/lib64", "--env", "TRITON_LIBCUDA_PATH=/other")
+	})
 	t.Run("as the document says", func(t *testing.T) {
 		blocks, err := docs.Blocks(t.Context(), "docs/without-kubernetes.md", "Without Kubernetes", "sh")
 		if err != nil || len(blocks) != 2 {

@@ -50,6 +50,61 @@ func TestClassesGoWithGPUs(t *testing.T) {
 	n.givenBesides(t, k)
 }
 
+// Whatever is wrong with devices of another class, GPUs stay healthy and go without them.
+func TestAClassThatCannotBeGivenAffectsNoGPU(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	n.configure(t, "cdi: {classes: [gdrcopy, gds]}")
+	node := filepath.Join(n.root, "dev/gdrdrv")
+	storage := filepath.Join(n.root, "dev/nvidia-fs0")
+	device := func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))) }
+	if err := errors.Join(device(node), device(storage)); err != nil {
+		t.Fatal(err)
+	}
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 8, 8)
+	n.givenBesides(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/gds=all")
+
+	// A node that is none, a spec that cannot be written, and a conflicting one.
+	spec := filepath.Join(n.cdiDir, "gpucdi.dev-gdrcopy.json")
+	for name, fault := range map[string]struct{ happen, end func() error }{
+		"no device": {
+			func() error { return errors.Join(os.Remove(node), os.WriteFile(node, nil, 0o666)) },
+			func() error { return errors.Join(os.Remove(node), device(node)) },
+		},
+		"a directory": {
+			func() error { return errors.Join(os.Remove(spec), os.MkdirAll(filepath.Join(spec, "x"), 0o755)) },
+			func() error { return os.RemoveAll(spec) },
+		},
+		"a conflict": {
+			func() error {
+				content, err := os.ReadFile(spec)
+				return errors.Join(err, os.WriteFile(filepath.Join(n.cdiDir, ".foreign.json"), content, 0o644))
+			},
+			func() error { return os.Remove(filepath.Join(n.cdiDir, ".foreign.json")) },
+		},
+	} {
+		t.Log(name)
+		if err := fault.happen(); err != nil {
+			t.Fatal(err)
+		}
+		n.givenBesides(t, k, "gpucdi.dev/gds=all")
+		k.counts(t, 8, 8)
+		if err := fault.end(); err != nil {
+			t.Fatal(err)
+		}
+		n.givenBesides(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/gds=all")
+	}
+	n.stopAgent(t)
+	said := n.said.String()
+	if strings.Contains(said, "unhealthy") {
+		t.Errorf("GPUs were unhealthy:\n%s", said)
+	}
+	if times := strings.Count(said, "class=gdrcopy"); times != 3 {
+		t.Errorf("the reasons were reported %d times, want once each:\n%s", times, said)
+	}
+}
+
 // givenBesides waits until a pod with two GPUs gets these CDI names besides
 // theirs, in both ways, and returns the nodes that they lead to.
 func (n *node) givenBesides(t *testing.T, k *kubelet, want ...string) []string {

@@ -2,6 +2,7 @@ package devicemanager
 
 import (
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -30,11 +31,15 @@ func TestARefusedConfigIsSeen(t *testing.T) {
 		t.Errorf("the config is %+v", refused)
 	}
 	n.awaitMetric(t, "gpucdi_config_last_reload_successful 0\n")
-	if table := n.statusText(t); !regexp.MustCompile(`(?m)^config +trouble +kept as it was: .*"both"`).MatchString(table) {
+	if table := n.statusText(t); !regexp.MustCompile(`(?m)^config +trouble +invalid config, keeping last known good: .*"both"`).MatchString(table) {
 		t.Errorf("the table is\n%s", table)
 	}
-	if found, _ := n.doctor(t); !strings.HasPrefix(found["agent"], "warn") || !strings.Contains(found["agent"], "kept as it was") {
-		t.Errorf("the doctor says of the agent %q", found["agent"])
+	if found, fails := n.doctor(t); !fails || !strings.HasPrefix(found["config"], "fail") || !strings.Contains(found["config"], `"both"`) {
+		t.Errorf("the doctor reports of the config %q", found["config"])
+	}
+	// One that reads another file, or none, reports it too.
+	if found, fails := n.doctor(t, "--config="); !fails || !strings.Contains(found["config"], "fail") || !strings.Contains(found["config"], "keeping last known good") {
+		t.Errorf("the doctor without the config reports %q", found["config"])
 	}
 	n.awaitGet(t, "/readyz", http.StatusOK)
 
@@ -44,4 +49,72 @@ func TestARefusedConfigIsSeen(t *testing.T) {
 		t.Errorf("the config is %+v, and was wrong at %s", mended, wrong)
 	}
 	n.awaitMetric(t, "gpucdi_config_last_reload_successful 1\n")
+}
+
+// An agent that starts with an invalid config uses the last known good one, and without one it
+// lists only what pods may hold, as unhealthy; it does not end, and takes the config up when it
+// is fixed.
+func TestAnInvalidConfigAtTheStart(t *testing.T) {
+	const shared = "resources: [{name: nvidia.com/gpu, replicas: 2}]"
+	n := newNode(t, simdriver.H100x8())
+	n.configure(t, shared)
+	k := startKubelet(t, n.kubeletDir, 2)
+	serveLister(t, n.kubeletDir, &holders{k: k})
+	n.startAgent(t)
+	k.counts(t, 16, 16)
+	pod, _ := n.admitted(t, k, "stays", 1)
+
+	n.stopAgent(t)
+	n.configure(t, "misspelled: true")
+	n.startAgent(t)
+	k.counts(t, 16, 16)
+	if trouble := n.status(t).Config.Trouble; !strings.Contains(trouble, "last known good") || !strings.Contains(trouble, "misspelled") {
+		t.Errorf("the status of the config is %q", trouble)
+	}
+	n.awaitMetric(t, "gpucdi_config_last_reload_successful 0\n")
+	n.awaitGet(t, "/readyz", http.StatusOK)
+
+	n.stopAgent(t)
+	if err := os.RemoveAll(n.stateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.startAgent(t)
+	k.counts(t, 1, 0)
+	if trouble := n.status(t).Config.Trouble; !strings.Contains(trouble, "misspelled") {
+		t.Errorf("the status of the config is %q", trouble)
+	}
+	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
+	if why := n.get(t, "/readyz"); !strings.Contains(why, "misspelled") {
+		t.Errorf("/readyz explains itself with %q", why)
+	}
+
+	n.configure(t, shared)
+	k.counts(t, 16, 16)
+	n.awaitGet(t, "/readyz", http.StatusOK)
+	if r, err := k.start(t.Context(), pod); err != nil || len(r.cdiDevices) != 1 {
+		t.Errorf("the pod's container restarts with %v, %v", r.cdiDevices, err)
+	}
+}
+
+// Without an API server no section applies by the node's labels. People who look see that,
+// and why; a config that has no such section does not need one.
+func TestSectionsByLabelWithoutLabels(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	n.configure(t, "nodes: [{selector: a, mig: {strategy: mixed}}]")
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.counts(t, 8, 8)
+	const says = "sections that select by label are not applied: not in a pod with a service account"
+	n.awaitStatus(t, func(s nodeStatus) bool { return strings.Contains(s.Config.LabelsTrouble, says) })
+	if table := n.statusText(t); !regexp.MustCompile(`(?m)^config +trouble +` + says).MatchString(table) {
+		t.Errorf("the table is\n%s", table)
+	}
+	if found, fails := n.doctor(t); !fails || !strings.Contains(found["config"], "fail  config         in the agent, "+says) {
+		t.Errorf("the doctor reports of the config %q", found["config"])
+	}
+	n.configure(t, "nodes: [{names: [a], mig: {strategy: mixed}}]")
+	n.awaitStatus(t, func(s nodeStatus) bool { return s.Config.LabelsTrouble == "" })
+	if found, _ := n.doctor(t); !strings.HasPrefix(found["config"], "pass") {
+		t.Errorf("the doctor reports of the config %q", found["config"])
+	}
 }

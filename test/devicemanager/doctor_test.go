@@ -12,11 +12,12 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// doctor runs gpucdi doctor on the node and returns what it says of each link.
-func (n *node) doctor(t *testing.T) (findings map[string]string, fails bool) {
+// doctor runs gpucdi doctor on the node, with further flags, and returns what it reports of
+// each link.
+func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string, fails bool) {
 	t.Helper()
-	cmd := exec.Command(binary, "doctor", "--host-root", n.root, "--kubelet-dir", n.kubeletDir, "--cdi-dir", n.cdiDir,
-		"--address", n.address, "--config", n.config, "--node-name", "node")
+	cmd := exec.Command(binary, append([]string{"doctor", "--host-root", n.root, "--kubelet-dir", n.kubeletDir, "--cdi-dir", n.cdiDir,
+		"--address", n.address, "--config", n.config, "--node-name", "node"}, flags...)...)
 	cmd.Env = append(os.Environ(), n.driver.Env("")...)
 	out, err := cmd.Output()
 	t.Logf("gpucdi doctor: %v\n%s", err, out)

@@ -288,7 +288,7 @@ func TestACrashIsToldOnce(t *testing.T) {
 			k.counts(t, 8, 8)
 			n.stopAgent(t)
 			said := n.said.String()
-			reason := fmt.Sprintf(`reason="the process that holds the driver ended: exit status 2: SIGABRT: abort in %s"`, tc.function)
+			reason := fmt.Sprintf(`reason="driver worker ended: exit status 2: SIGABRT: abort in %s"`, tc.function)
 			lines := []string{reason, `msg="device is unhealthy"`, `msg="device is healthy again"`}
 			if tc.ofOne {
 				lines = append(lines, `msg="driver read"`) // the driver was there all the time
@@ -325,9 +325,10 @@ func TestNoHotLoop(t *testing.T) {
 		}
 		before := n.eventWaits(t)
 		time.Sleep(5 * time.Second)
-		// One for each probe interval of a second, and room for a late start.
-		if made := n.eventWaits(t) - before; made == 0 || made > 10 {
-			t.Errorf("%d waits for events that return %d in 5 s, want about 5", made, returns)
+		// One for each probe interval of a second, and another to empty a set that failed; and room
+		// for the first ones.
+		if made := n.eventWaits(t) - before; made == 0 || made > 15 {
+			t.Errorf("%d waits for events that return %d in 5 s, want 5 or 10", made, returns)
 		}
 		if err := n.driver.Mend(); err != nil {
 			t.Fatal(err)

@@ -135,6 +135,21 @@ func (k *kubelet) admit(pod *v1.Pod) error {
 	return err
 }
 
+// allocate allocates the devices of a pod's containers, init containers first.
+func (k *kubelet) allocate(pod *v1.Pod) error {
+	for i := range pod.Spec.InitContainers {
+		if err := k.allocateFor(pod, &pod.Spec.InitContainers[i]); err != nil {
+			return err
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if err := k.allocateFor(pod, &pod.Spec.Containers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // forget does what the kubelet does when a pod is gone.
 func (k *kubelet) forget(pod *v1.Pod) {
 	k.mutex.Lock()

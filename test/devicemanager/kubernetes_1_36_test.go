@@ -22,7 +22,10 @@ func (k *kubelet) allocatable() devicemanager.ResourceDeviceInstances {
 	return k.GetAllocatableDevices()
 }
 
-func (k *kubelet) allocate(pod *v1.Pod) error { return k.Allocate(pod, &pod.Spec.Containers[0]) }
+func (k *kubelet) allocateFor(pod *v1.Pod, c *v1.Container) error { return k.Allocate(pod, c) }
+
+// prune drops what pods were allocated that have ended.
+func (k *kubelet) prune() { k.UpdateAllocatedDevices() }
 
 func (k *kubelet) hints(pod *v1.Pod) map[string][]topologymanager.TopologyHint {
 	return k.GetTopologyHints(pod, &pod.Spec.Containers[0])

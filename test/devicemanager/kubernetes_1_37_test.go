@@ -23,9 +23,12 @@ func (k *kubelet) allocatable() devicemanager.ResourceDeviceInstances {
 	return k.GetAllocatableDevices(klog.Background())
 }
 
-func (k *kubelet) allocate(pod *v1.Pod) error {
-	return k.Allocate(context.Background(), pod, &pod.Spec.Containers[0], lifecycle.AddOperation)
+func (k *kubelet) allocateFor(pod *v1.Pod, c *v1.Container) error {
+	return k.Allocate(context.Background(), pod, c, lifecycle.AddOperation)
 }
+
+// prune drops what pods were allocated that have ended.
+func (k *kubelet) prune() { k.UpdateAllocatedDevices(klog.Background()) }
 
 func (k *kubelet) hints(pod *v1.Pod) map[string][]topologymanager.TopologyHint {
 	return k.GetTopologyHints(klog.Background(), pod, &pod.Spec.Containers[0], lifecycle.AddOperation)

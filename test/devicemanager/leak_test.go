@@ -19,12 +19,12 @@ import (
 const few = 8
 
 // TestNothingLeaks lets a thousand kubelets come and go under one agent, then
-// event sets of the process that holds the driver, and then that process: it is
+// event sets of the driver worker, and then the worker: it is
 // killed with all that it has of the driver, so there must be one of it.
 func TestNothingLeaks(t *testing.T) {
 	const kubelets, eventSets, workers = 1000, 2 * few, 5 * few
 	n := newNode(t, simdriver.H100x8())
-	// No worker is too slow. One that is killed may take a GPU with it for the quiet period.
+	// No worker is too slow. One that is killed too early may take a GPU with it for the quiet period.
 	n.configure(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 1m}")
 	k := startKubelet(t, n.kubeletDir, 2)
 	cycle := func() {
@@ -51,7 +51,7 @@ func TestNothingLeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := openFiles(t, worker); now > ofWorker+few {
-		t.Errorf("the process that holds the driver has %d open files, before %d", now, ofWorker)
+		t.Errorf("the driver worker has %d open files, before %d", now, ofWorker)
 	}
 	for i := range workers {
 		n.replaceWorker(t, i%8 == 0)
@@ -77,26 +77,34 @@ func TestNothingLeaks(t *testing.T) {
 
 func (n *node) pid() int { return n.process.Process.Pid }
 
-// worker is the agent's child, of which there must be one.
+// worker is the agent's driver worker, of which there must be one.
 func (n *node) worker(t *testing.T) int {
+	t.Helper()
+	workers := n.workers(t)
+	if len(workers) != 1 {
+		t.Fatalf("the agent has the children %v, want one", workers)
+	}
+	return workers[0]
+}
+
+// workers are the agent's children.
+func (n *node) workers(t *testing.T) (pids []int) {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.pid()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var children []string
 	for _, task := range tasks {
 		text, _ := os.ReadFile(task) // a thread may just have ended
-		children = append(children, strings.Fields(string(text))...)
+		for child := range strings.FieldsSeq(string(text)) {
+			pid, err := strconv.Atoi(child)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
 	}
-	if len(children) != 1 {
-		t.Fatalf("the agent has the children %v, want one", children)
-	}
-	pid, err := strconv.Atoi(children[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
+	return pids
 }
 
 // replaceWorker has another process hold the driver, and waits until it listens

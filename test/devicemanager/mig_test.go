@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,13 +90,17 @@ func bothWithMIG(t *testing.T, strategy string, change ...func(d *simdriver.Driv
 	return n, k
 }
 
-// holders answers as the kubelet does about its pods.
+// holders answers as the kubelet does about its pods: init containers are left out, and
+// devices of pods that have ended are dropped first.
 type holders struct {
 	podresources.UnimplementedPodResourcesListerServer
-	k *kubelet
+	k     *kubelet
+	calls atomic.Int64
 }
 
 func (h *holders) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	h.calls.Add(1)
+	h.k.prune()
 	response := &podresources.ListPodResourcesResponse{}
 	for _, pod := range h.k.activePods() {
 		container := &podresources.ContainerResources{Name: pod.Spec.Containers[0].Name}
@@ -320,6 +325,38 @@ func TestGPUWaitsForItsMIGDevices(t *testing.T) {
 	_, whole := n.admitted(t, k, "whole", 3)
 	if slices.Contains(whole, n.uuids()[3]) {
 		t.Errorf("%v were given out, while a pod holds MIG devices of %s", whole, n.uuids()[3])
+	}
+	k.forget(pod)
+	k.awaits(t, a100s().but(offer{gpuResource: "4 of 4", large: "1 of 1"}))
+}
+
+// A device that an init container holds is held, although the kubelet does not list init
+// containers among the pod resources: what overlaps it waits for the pod's end.
+func TestAnInitContainerHoldsItsDevice(t *testing.T) {
+	n := newNode(t, simdriver.A100MIG())
+	n.configure(t, "mig: {strategy: mixed}")
+	k := startKubelet(t, n.kubeletDir, 2)
+	lister := &holders{k: k}
+	serveLister(t, n.kubeletDir, lister)
+	n.startAgent(t)
+	k.awaits(t, a100s())
+	pod := podWith("stays", large, 2) // GPU 3
+	pod.Spec.InitContainers = pod.Spec.Containers
+	pod.Spec.InitContainers[0].Name = "init"
+	pod.Spec.Containers = []v1.Container{{Name: "main"}}
+	if err := k.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.driver.Unpartition(n.uuids()[3]); err != nil {
+		t.Fatal(err)
+	}
+	waits := a100s().but(offer{gpuResource: "3 of 4", large: "1 of 3"})
+	k.awaits(t, waits)
+	// The agent asks who holds devices when it may release some, and then with each probe.
+	for asked := lister.calls.Load(); lister.calls.Load() < asked+5; time.Sleep(10 * time.Millisecond) {
+		if now := k.offer(); !maps.Equal(now, waits) {
+			t.Fatalf("while an init container holds GPU 3 the kubelet knows %v, want %v", now, waits)
+		}
 	}
 	k.forget(pod)
 	k.awaits(t, a100s().but(offer{gpuResource: "4 of 4", large: "1 of 1"}))

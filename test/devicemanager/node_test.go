@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -56,6 +57,7 @@ type node struct {
 	dir                      string // of all that follows
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
+	stateDir                 string // what outlives the agent
 	config                   string // the agent's config file
 	nfdDir                   string // where the agent leaves labels for Node Feature Discovery
 	address                  string // where the agent serves its status
@@ -82,6 +84,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		root:       filepath.Join(dir, "root"),
 		kubeletDir: filepath.Join(dir, "kubelet"),
 		cdiDir:     filepath.Join(dir, "cdi"),
+		stateDir:   filepath.Join(dir, "state"),
 		config:     filepath.Join(dir, "config.yaml"),
 		nfdDir:     filepath.Join(dir, "nfd"),
 		calls:      filepath.Join(dir, "calls"),
@@ -129,7 +132,7 @@ func (n *node) configure(t *testing.T, lines ...string) {
 func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
-		"--cdi-dir", n.cdiDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
+		"--cdi-dir", n.cdiDir, "--state-dir", n.stateDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
 	n.process.Env = append(append(os.Environ(), n.driver.Env(n.calls)...), product.RaceLog(n.dir))
 	n.said = new(bytes.Buffer)
 	n.process.Stdout, n.process.Stderr = t.Output(), io.MultiWriter(t.Output(), n.said)
@@ -154,6 +157,9 @@ func (n *node) stopAgent(t *testing.T) {
 	if err := process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
+	// One that does not end shows its goroutines.
+	stuck := time.AfterFunc(patience, func() { _ = process.Process.Signal(syscall.SIGQUIT) })
+	defer stuck.Stop()
 	if err := process.Wait(); err != nil {
 		t.Errorf("the agent's end: %v", err)
 	}

@@ -27,6 +27,11 @@ type query struct {
 func TestQueriesFindSomething(t *testing.T) {
 	n, held := eventful(t)
 	first := n.get(t, "/metrics")
+	const application = 13
+	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first one of its kind
+		t.Fatal(err)
+	}
+	n.awaitMetric(t, fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[7]))
 	n.admitted(t, n.kubelet, "another", 1)
 	n.awaitMetric(t, `gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`)
 	second := n.get(t, "/metrics")
@@ -45,13 +50,20 @@ func TestQueriesFindSomething(t *testing.T) {
 		if slices.ContainsFunc(a.Samples, func(s readers.Sample) bool { return s.Value == "NaN" }) {
 			t.Errorf("%s: %s results in %+v", q.where, q.text, a.Samples)
 		}
+		if strings.HasPrefix(q.text, "increase(gpucdi_xids_total") && (len(a.Samples) != 1 || a.Samples[0].Labels["xid"] != "13") {
+			t.Errorf("%s: %+v", q.text, a.Samples)
+		}
 		switch q.where {
 		case "Who holds what":
 			if len(a.Samples) != 1 || a.Samples[0].Labels["device"] != held || a.Samples[0].Labels["pod"] != "holder" {
 				t.Errorf("%s: %+v", q.where, a.Samples)
 			}
 		case "Unhealthy":
-			if len(a.Samples) != 1 || a.Samples[0].Labels["reason"] != "xid_48" {
+			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["gpu"] == held {
+				t.Errorf("%s: %+v", q.where, a.Samples)
+			}
+		case "GPUUnhealthy":
+			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["index"] == "" {
 				t.Errorf("%s: %+v", q.where, a.Samples)
 			}
 		}

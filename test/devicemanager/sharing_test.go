@@ -267,3 +267,24 @@ func TestAsManyReplicasAsThereCanBe(t *testing.T) {
 		t.Errorf("the fault is %+v", f)
 	}
 }
+
+// A planned change, here sharing what was not shared, is no fault: nothing is logged as an
+// error, and the devices that leave are reported as draining.
+func TestSharingIsNoOutage(t *testing.T) {
+	n, k := both(t)
+	serveLister(t, n.kubeletDir, &holders{k: k})
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
+	k.counts(t, 16, 16)
+	n.configure(t)
+	k.counts(t, 8, 8)
+	n.stopAgent(t)
+	log := n.said.String()
+	if strings.Contains(log, "level=ERROR") || strings.Contains(log, "unhealthy") {
+		t.Errorf("a planned change is logged as a fault:\n%s", log)
+	}
+	for _, line := range []string{"device draining", "device available"} {
+		if !strings.Contains(log, line) {
+			t.Errorf("%q is not logged:\n%s", line, log)
+		}
+	}
+}

@@ -27,8 +27,8 @@ import (
 type nodeStatus struct {
 	Name, Version string
 	Config        struct {
-		Path, Trouble string
-		Loaded        time.Time
+		Path, Trouble, LabelsTrouble string
+		Loaded                       time.Time
 	}
 	Driver struct{ Version, CUDA, Root, Trouble string }
 	Spec   struct {
@@ -250,7 +250,7 @@ func TestStatusOfFaults(t *testing.T) {
 			name:     "an XID",
 			happen:   func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
 			end:      func(*node, string) error { return nil },
-			category: "xid_48", reason: "XID 48: memory had an error", heals: "a reset",
+			category: "xid_48", reason: "XID 48: memory had an error", heals: "no recovery action",
 		},
 		{
 			name: "calls fail",
@@ -282,6 +282,7 @@ func TestStatusOfFaults(t *testing.T) {
 				t.Errorf("the fault is since %s", f.Since)
 			}
 			n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason=%q,resource="nvidia.com/gpu"} `, tc.category))
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code=%q,gpu=%q} 0`, tc.category, sick))
 			if table := n.statusText(t, "-o", "wide"); !strings.Contains(table, "unhealthy") || !strings.Contains(table, tc.reason) {
 				t.Errorf("the table is\n%s", table)
 			}
@@ -289,6 +290,7 @@ func TestStatusOfFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.awaitDevice(t, sick, "")
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code="",gpu=%q} 1`, sick))
 		})
 	}
 }
@@ -323,6 +325,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`,
 		fmt.Sprintf(`gpucdi_device_allocated{container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held[0], held[0]),
 		fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[5]),
+		fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="48"} 0`, n.uuids()[5]),
 		fmt.Sprintf(`gpucdi_gpu_power_watts{gpu=%q} `, n.uuids()[5]),
 		`gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_registrations_total{resource="nvidia.com/gpu"} 1`,

@@ -33,7 +33,7 @@ func helmLife(t *testing.T, c *cluster) {
 
 	c.helm(t, "Change the config", 0)
 	c.bringConfig(t)
-	c.awaitOutput(t, "the config of this node has changed", c.agentLog)
+	c.awaitOutput(t, "config changed", c.agentLog)
 	if now := c.agent(t); now != agent {
 		t.Errorf("a changed config replaced the agent %s by %s", agent, now)
 	}

@@ -77,3 +77,54 @@ func (c *cluster) awaitLabels(t *testing.T, want map[string]string) {
 		return "", true
 	})
 }
+
+// sectionsByLabel edits the config of the plain manifest, whose users have nothing but
+// kubectl: a section applies by the node's label. Where the agent may not watch its node,
+// or has refused the config, those who look see that, through kubectl exec too.
+func sectionsByLabel(t *testing.T, c *cluster) {
+	const head = "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n"
+	configure := func(text string) {
+		t.Helper()
+		patch, err := json.Marshal(map[string]any{"data": map[string]string{"config.yaml": head + text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.kubectl(t, "patch", "configmap", "--namespace", "gpucdi", "gpucdi", "--type", "merge", "--patch", string(patch))
+		c.bringConfig(t)
+	}
+	grant := func(verbs string) {
+		t.Helper()
+		c.kubectl(t, "patch", "clusterrole", "gpucdi", "--type", "json", "--patch", `[{"op":"replace","path":"/rules/0/verbs","value":`+verbs+`}]`)
+		c.restartAgent(t)
+	}
+	in := func(command string) func(*testing.T) string {
+		return func(t *testing.T) string {
+			return c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi "+command+" || true")
+		}
+	}
+	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config=display")
+	configure("nodes: [{section: display, cdi: {features: [compute, utility, display]}}]\n")
+	c.awaitSpec(t, "nvidia_drv.so", true)
+	if out := in("doctor")(t); !strings.Contains(out, "pass  config         /etc/gpucdi/config.yaml is valid") {
+		t.Errorf("the doctor reports\n%s", out)
+	}
+
+	grant(`["patch"]`)
+	const says = "sections that select by label are not applied: watching node box: the API server answers 403: nodes"
+	c.awaitOutput(t, says, in("status"))
+	if out := in("doctor")(t); !strings.Contains(out, "fail  config         in the agent, "+says) {
+		t.Errorf("the doctor reports\n%s", out)
+	}
+	grant(`["patch","watch"]`)
+	c.awaitSpec(t, "nvidia_drv.so", true)
+
+	configure("mig: {strategy: both}\n")
+	c.awaitOutput(t, "keeping last known good", in("status"))
+	if out := in("doctor")(t); !strings.Contains(out, "fail  config         ") || !strings.Contains(out, `mig.strategy is "both"`) {
+		t.Errorf("the doctor reports\n%s", out)
+	}
+	configure("")
+	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-")
+	c.awaitSpec(t, "nvidia_drv.so", false)
+	c.awaitGPUs(t, "8")
+}

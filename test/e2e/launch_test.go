@@ -34,25 +34,24 @@ func launchOnNode(t *testing.T, c *cluster) {
 		` --address "$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}'):9435"`)
 }
 
-// seenFromInside says what a doctor has to say that launches a container here.
+// seenFromInside checks the report of a doctor that launches a container here: nothing
+// fails, so that it ends with 0.
 func (c *cluster) seenFromInside(t *testing.T, doctor string) {
 	t.Helper()
-	out := c.sh(t, doctor+" || true")
+	out := c.sh(t, doctor)
 	first := c.driver.State().GPUs[0]
 	for _, line := range []string{
 		"pass  container      it runs from ",
 		"pass  its libraries  libcuda.so.1 and libnvidia-ml.so.1 can be loaded\n",
 		"pass  its GPU        NVML lists " + first.UUID + " and no other\n",
-		// No kernel driver stands behind the simulated nodes, so they are there and
-		// may be opened, but nobody answers.
-		fmt.Sprintf("fail  its nodes      cannot open /dev/nvidia-uvm, /dev/nvidia-uvm-tools, /dev/nvidia%d, /dev/nvidiactl: no such device or address\n", first.Minor),
+		// No kernel driver stands behind the simulated nodes: they may be opened, but nobody
+		// answers, in the container as on the node.
+		fmt.Sprintf("warn  its nodes      cannot open /dev/nvidia-uvm, /dev/nvidia-uvm-tools, /dev/nvidia%d, /dev/nvidiactl: "+
+			"no such device or address; nor can the node itself\n", first.Minor),
 	} {
 		if !strings.Contains(out, line) {
-			t.Errorf("the doctor does not say %q, but\n%s", line, out)
+			t.Errorf("the doctor does not report %q, but\n%s", line, out)
 		}
-	}
-	if strings.Count(out, "fail  ") != 1 {
-		t.Errorf("more than the nodes that are simulated fails:\n%s", out)
 	}
 	if left := c.launched(t); len(left) > 0 {
 		t.Errorf("the runtime still has %v", left)

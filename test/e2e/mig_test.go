@@ -13,7 +13,7 @@ import (
 func migDevices(t *testing.T, c *cluster) {
 	c.kubectl(t, "patch", "configmap", "gpucdi", "--namespace", "gpucdi", "--patch", `{"data": {"config.yaml": "mig: {strategy: mixed}"}}`)
 	c.bringConfig(t)
-	c.awaitOutput(t, "the config of this node has changed", c.agentLog)
+	c.awaitOutput(t, "config changed", c.agentLog)
 
 	cut := c.driver.State().GPUs[7].UUID
 	if err := c.driver.Partition(cut, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 func twoGPUs(t *testing.T, c *cluster) {
-	c.run(t, "two", 2)
+	c.run(t, "two", 2, "env: [{name: TRITON_LIBCUDA_PATH, value: /other}]")
 	c.awaitPhase(t, "two", "Running")
 
 	uuids := c.gpusOf(t, "two")
@@ -41,6 +41,19 @@ func twoGPUs(t *testing.T, c *cluster) {
 
 	if spec := c.spec(t, "two"); spec.Hooks != nil {
 		t.Errorf("the container has hooks: %+v", spec.Hooks)
+	}
+	libcudaPath(t, c)
+}
+
+// libcudaPath checks whose value the pod two has of a variable that both it and the CDI spec set.
+func libcudaPath(t *testing.T, c *cluster) {
+	t.Helper()
+	want := "TRITON_LIBCUDA_PATH=/usr/lib64"
+	if name, _ := c.runtime(t); name == "cri-o" {
+		want = "TRITON_LIBCUDA_PATH=/other" // before https://github.com/cri-o/cri-o/pull/9292
+	}
+	if got := c.in(t, "two", "tr '\\0' '\\n' < /proc/1/environ | grep ^TRITON_"); got != want {
+		t.Errorf("the pod has %q, want %q", got, want)
 	}
 }
 

@@ -28,6 +28,7 @@ var cases = []struct {
 	{"what goes wrong beside the agent is put right", recoveries},
 	{"what happens to a GPU is told where people look", told},
 	{"the node's labels tell its GPUs", labelled},
+	{"sections of the config apply by the node's labels", sectionsByLabel},
 	{"pods choose among GPUs of different models", models},
 	{"the agent may do no more than it does", leastRights},
 	{"the agent gives up the rights that it does not need", fewRights},

@@ -76,7 +76,9 @@ func leastRights(t *testing.T, c *cluster) {
 		{[]string{"get", "pods", "--namespace", "gpucdi"}, false},
 		{[]string{"get", "secrets", "--namespace", "gpucdi"}, false},
 		{[]string{"patch", "nodes"}, true},
-		{[]string{"watch", "nodes"}, false}, // but where the config asks for it
+		{[]string{"watch", "nodes"}, true},
+		{[]string{"get", "nodes"}, false},
+		{[]string{"list", "nodes"}, false},
 		{[]string{"update", "nodes"}, false},
 		{[]string{"patch", "nodes", "--subresource", "status"}, false},
 	} {

@@ -22,7 +22,7 @@ import (
 const everything = "compute,utility,graphics,video,display"
 
 // difference is what one side has and the other has not, and why: a pattern of
-// the container's path, or of its last element alone.
+// the container's path, or of its last element alone, or the name of a variable.
 type difference struct{ pattern, why string }
 
 const linkTime = "a name for building programs against the driver; what they open is the SONAME"
@@ -49,11 +49,13 @@ var left = []difference{
 	{"libnvidia-pkcs11*.so.*", "CUDA opens it where confidential computing is on; there ours has it"},
 	{"libnvidia-sandboxutils.so.*", "it tells the host's tools what a container needs of the driver"},
 	{"libnvidia-wayland-client.so.*", "of nvidia-settings, which sets up the host's screens"},
+	{"NVIDIA_CTK_LIBCUDA_DIR", "for scripts that know NVIDIA's toolkit; no program is known that reads it"},
 }
 
 // added is what ours has and theirs has not.
 var added = []difference{
 	{"/dev/dri/by-path/*", "nodes, where theirs makes links, by a hook and as far as the host has them"},
+	{"TRITON_LIBCUDA_PATH", "Triton finds libcuda by it, where theirs adds the library to the image's ld.so.cache, by a hook"},
 }
 
 func TestNothingIsMissing(t *testing.T) {
@@ -69,6 +71,7 @@ func TestNothingIsMissing(t *testing.T) {
 			ours := m.spec(t, "gpucdi", "generate", "--format", "json", "--features", everything)
 			compareFiles(t, theirs, ours, used)
 			compareDevices(t, theirs, ours, used)
+			compareEnvironment(t, theirs, ours, used)
 		})
 	}
 	for _, d := range slices.Concat(left, added) {
@@ -182,6 +185,21 @@ func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool
 			}
 		}
 	}
+}
+
+// compareEnvironment wants the variables of both sides to be the same.
+func compareEnvironment(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
+	t.Helper()
+	compare := func(has, other *specs.Spec, listed []difference, whose string) {
+		for _, variable := range has.ContainerEdits.Env {
+			name, _, _ := strings.Cut(variable, "=")
+			if !slices.Contains(other.ContainerEdits.Env, variable) && !isListed(listed, name, used) {
+				t.Errorf("only %s sets %s", whose, variable)
+			}
+		}
+	}
+	compare(theirs, ours, left, "theirs")
+	compare(ours, theirs, added, "ours")
 }
 
 func mounts(spec *specs.Spec) []*specs.Mount {

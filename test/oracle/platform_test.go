@@ -70,6 +70,7 @@ func (m machine) compare(t *testing.T, mode, class string) {
 	theirs, ours := m.spec(t, "nvcdi", mode), m.spec(t, "gpucdi", "generate", "--format", "json", "--class", class)
 	wantFiles(t, theirs, ours, map[string]bool{})
 	compareDevices(t, theirs, ours, map[string]bool{})
+	compareEnvironment(t, theirs, ours, map[string]bool{})
 }
 
 func (m machine) nodes(t *testing.T, names ...string) {

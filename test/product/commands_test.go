@@ -134,6 +134,7 @@ func TestCommands(t *testing.T) {
 		{"generate writes a file", writesFile},
 		{"generate chooses GPUs", choosesGPUs},
 		{"generate checks a file", checksFile},
+		{"no file of a user blocks", pipesDoNotBlock},
 		{"generate needs no root", needsNoRoot},
 		{"generate writes other classes", otherClasses},
 		{"without a driver the paths tried are named", noDriver},
@@ -605,6 +606,34 @@ func checksFile(t *testing.T, binary string) {
 	}
 }
 
+// Opening a named pipe blocks until somebody opens its other end.
+func pipesDoNotBlock(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.GTX1060x2())
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+	}{
+		"output.yaml": {[]string{"generate", "--host-root", h.root, "--output"}, 0},
+		"check.yaml":  {[]string{"generate", "--host-root", h.root, "--check"}, 1},
+		"config.yaml": {[]string{"config", "check"}, 1},
+	} {
+		pipe := filepath.Join(dir, name)
+		if err := unix.Mkfifo(pipe, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		cmd := exec.CommandContext(ctx, h.binary, append(tc.args, pipe)...)
+		cmd.Env = append(os.Environ(), h.driver.Env("")...)
+		out, _ := cmd.CombinedOutput()
+		cancel()
+		if code := cmd.ProcessState.ExitCode(); code != tc.code || code == 1 && !strings.Contains(string(out), "not a regular file") {
+			t.Fatalf("%s: exit code %d, %s", name, code, out)
+		}
+	}
+	h.must(t, "generate", "--check", filepath.Join(dir, "output.yaml"))
+}
+
 // As rootless nerdctl, podman and docker have it: anybody may use the nodes, and
 // the spec is in a directory of the user's.
 func needsNoRoot(t *testing.T, binary string) {
@@ -824,6 +853,8 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"serve", "--listen", ":65536"}, []string{":65536", "host:port"}},
 		{[]string{"generate", "--output", "a", "--check", "b"}, []string{"--output", "--check"}},
 		{[]string{"generate", "--output", "/etc/cdi/nvidia.yml"}, []string{"/etc/cdi/nvidia.yml", ".yaml"}},
+		{[]string{"generate", "--class", "gds", "--device", "7", "--hook", "/nowhere", "--features", "video", "--names", "uuid", "--format", "toml"},
+			[]string{"--device", "--hook", "--features", "--names", "--class gpu", "toml"}},
 		{[]string{"generate", "--kind", "nvidia", "--format", "toml", "--names", "colour", "--features", "gaming", "--hook", "./hook", "--class", "tpu"}, []string{"tpu", `"nvidia"`, "toml", "colour", "gaming", `"./hook"`}},
 	} {
 		code, _, stderr := h.run(t, tc.args...)

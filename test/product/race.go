@@ -7,17 +7,29 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 )
 
 // GoFlags is the variable that makes the go command build the product with the
 // race detector, if this process has it.
 func GoFlags() string {
 	flags := "GOFLAGS=" + os.Getenv("GOFLAGS")
-	info, _ := debug.ReadBuildInfo()
-	if info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if hasRaceDetector() {
 		flags += " -race"
 	}
 	return flags
+}
+
+// Raced reports whether Build builds the product with the race detector, which takes
+// several times the memory.
+func Raced() bool {
+	return hasRaceDetector() || slices.Contains(strings.Fields(os.Getenv("GOFLAGS")), "-race")
+}
+
+// hasRaceDetector reports whether this process has it.
+func hasRaceDetector() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // RaceLog is the variable that lets programs say in files in dir that they have

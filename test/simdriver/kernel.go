@@ -3,9 +3,11 @@ package simdriver
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,9 +124,24 @@ func (k kernel) showSys(s *State, m majors) error {
 				files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), name)] = value + "\n"
 			}
 			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "config")] = pciConfig(g)
+			if err := k.bind(g); err != nil {
+				return err
+			}
 		}
 	}
 	return k.write(files)
+}
+
+// bind makes the link of a PCI device to its driver.
+func (k kernel) bind(g GPU) error {
+	device := k.path(filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID)))
+	if err := os.MkdirAll(device, 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink("../../drivers/nvidia", filepath.Join(device, "driver")); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 func pciFiles(g GPU) map[string]string {
@@ -192,17 +209,36 @@ func (k kernel) hidePCI(s *State) error {
 			continue
 		}
 		// A PCI device outlives its driver's module; only a removed GPU goes.
-		goes := filepath.Dir(path)
+		device := filepath.Dir(path)
+		if ours[filepath.Base(device)] {
+			continue
+		}
+		if err := k.unbind(device); err != nil {
+			return err
+		}
+		goes := device
 		if s.Unloaded {
 			goes = filepath.Join(goes, "drm")
-		} else if ours[filepath.Base(goes)] {
-			continue
 		}
 		if err := os.RemoveAll(goes); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unbind takes away the link of a PCI device to its driver. It is kept aside, where that is on the same
+// file system: sysfs gives no inode number twice, as tmpfs does not, while others may at once.
+func (k kernel) unbind(device string) error {
+	link := filepath.Join(device, "driver")
+	err := os.Rename(link, k.path(fmt.Sprintf("sys/bus/pci/unbound-%d", time.Now().UnixNano())))
+	if errors.Is(err, unix.EXDEV) {
+		err = os.Remove(link)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (k kernel) hideInstances(s *State) error {

@@ -116,6 +116,10 @@ func TestFaults(t *testing.T) {
 			[][2]string{{"count", "999"}, {"uuid 0", "0 " + g[0].UUID}}},
 		{"waiting", simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: 15},
 			[][2]string{{"set", "0"}, {"wait 60000", "15"}}},
+		{"another UUID", simdriver.Fault{GPU: g[1].UUID, Func: "nvmlDeviceGetUUID", Answers: true, Answer: "../x"},
+			[][2]string{{"uuid 1", "0 ../x"}, {"uuid 0", "0 " + g[0].UUID}, {"minor 1", "0 1"}}},
+		{"another minor number", simdriver.Fault{GPU: g[1].UUID, Func: "nvmlDeviceGetMinorNumber", Answers: true, Answer: "4294967295"},
+			[][2]string{{"minor 1", "0 4294967295"}, {"minor 0", "0 0"}}},
 		{"a crash", simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Crash: true},
 			[][2]string{{"uuid 0", "0 " + g[0].UUID}, {"minor 0", "dead"}}},
 	} {

@@ -154,6 +154,11 @@ type Fault struct {
 	Return int           `nvsim:"ret"`  // the NVML error; 0: none
 	Hang   time.Duration `nvsim:"hang_ms"`
 	Crash  bool          `nvsim:"crash"` // the process aborts
+
+	// Answer is what nvmlDeviceGetUUID or nvmlDeviceGetMinorNumber answers, if
+	// Answers is set.
+	Answer  string `nvsim:"answer"`
+	Answers bool   `nvsim:"answers"`
 }
 
 // GPU returns the GPU of that UUID, to be changed in place; nil if there is none.

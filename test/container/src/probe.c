@@ -4,6 +4,7 @@
 //	probe cuda LIBRARY...          count the devices of CUDA: a number for "ok"
 //	probe nvml LIBRARY...          the same for NVML
 //	probe dlopen NAME...           load libraries
+//	probe same NAME...             load them, and compare each with the first
 //	probe open PATH...             open device nodes for reading and writing
 //	probe write PATH...            open files for writing
 //	probe node MAJOR:MINOR...      make a device node and open it
@@ -107,10 +108,13 @@ int main(int argc, char **argv)
 			pause();
 	if (strcmp(verb, "list") == 0 && argc == 3)
 		return list(argv[2]);
+	void *first = strcmp(verb, "same") == 0 && argc > 2 ? dlopen(argv[2], RTLD_NOW) : NULL;
 	for (int i = 2; i < argc; i++) {
 		printf("%s ", argv[i]);
 		if (strcmp(verb, "dlopen") == 0)
 			puts(dlopen(argv[i], RTLD_NOW) ? "ok" : dlerror());
+		else if (strcmp(verb, "same") == 0)
+			puts(first && dlopen(argv[i], RTLD_NOW) == first ? "ok" : "another library");
 		else if (strcmp(verb, "cuda") == 0)
 			count(argv[i], "cuInit", "cuDeviceGetCount");
 		else if (strcmp(verb, "nvml") == 0)

@@ -82,16 +82,14 @@ func (b *builder) debian(ctx context.Context) error {
 	return b.commit(ctx, DebianName, "scratch", root, "/", "--cmd", `["bash"]`, "--env", "PATH="+path)
 }
 
-// golang makes the image that the Dockerfile builds in: Debian, a C compiler, make, and the Go of
-// this machine.
+// golang makes the image that the Dockerfile builds in: the root Compiler and the Go of this
+// machine.
 func (b *builder) golang(ctx context.Context) error {
-	packages := []string{"gcc", "libc6-dev", "make", "ca-certificates"}
-	key := "golang-" + strings.Join(packages, "-") // one that was made with others is another
-	plain := "localhost/" + key
+	plain := "localhost/" + compilerKey
 	if b.has(ctx, plain) && b.has(ctx, golangName) {
 		return nil
 	}
-	root, err := b.debootstrap(ctx, key, suite, packages...)
+	root, err := Compiler.Tar(ctx)
 	if err != nil {
 		return err
 	}

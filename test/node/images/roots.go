@@ -18,6 +18,8 @@ type Root string
 const (
 	Debian12 Root = "debian"   // that of the image DebianName
 	Debian13 Root = "debian13" // a newer glibc
+	// Compiler is Debian 12 with a C compiler and Python, as images have that compile kernels.
+	Compiler Root = "compiler"
 	// Docker is Debian 13 with its docker, rootless too.
 	Docker Root = "docker"
 	// Lib64 has a glibc that searches /lib64 and /usr/lib64, as RHEL's and SUSE's do.
@@ -28,6 +30,12 @@ const (
 	Musl Root = "musl"
 )
 
+// compilerPackages are those of Compiler, and of the image that the Dockerfile builds in.
+var compilerPackages = []string{"gcc", "libc6-dev", "make", "ca-certificates", "python3"}
+
+// compilerKey changes with the packages, so that an archive of others is not used.
+var compilerKey = string(Compiler) + "-" + strings.Join(compilerPackages, "-")
+
 // Tar returns the root file system as a tar archive.
 func (r Root) Tar(ctx context.Context) (string, error) {
 	b, err := newBuilder()
@@ -37,6 +45,8 @@ func (r Root) Tar(ctx context.Context) (string, error) {
 	switch r {
 	case Debian13:
 		return b.debootstrap(ctx, string(r), "trixie")
+	case Compiler:
+		return b.debootstrap(ctx, compilerKey, suite, compilerPackages...)
 	case Docker:
 		return b.debootstrap(ctx, string(r), "trixie", "docker.io", "docker-cli", "rootlesskit", "slirp4netns", "uidmap", "iproute2")
 	case Lib64:

@@ -122,6 +122,12 @@ nvmlReturn_t call_fault(struct view *v, const char *func, int scope)
 	return f ? (nvmlReturn_t)f->ret : NVML_SUCCESS;
 }
 
+const char *call_answer(const struct view *v, const char *func, const char *truth)
+{
+	const struct fault *f = find_fault(v, func, OF_THE_GPU);
+	return f && f->answers ? f->answer : truth;
+}
+
 static nvmlReturn_t driver_answers(const struct state *s)
 {
 	if (!session_open())

@@ -2,6 +2,7 @@
 #include "nvsim.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -86,7 +87,7 @@ NVML_ALIAS(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2);
 NVML_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 {
 	CALL(GPU | MIG, device);
-	return put_text(uuid, length, v.handle->uuid);
+	return put_text(uuid, length, v.mig ? v.handle->uuid : call_answer(&v, __func__, v.handle->uuid));
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index)
@@ -171,7 +172,16 @@ NVML_API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, in
 	return NVML_SUCCESS;
 }
 
-GETTER(nvmlDeviceGetMinorNumber, unsigned, minor)
+NVML_API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
+{
+	CALL(GPU, device);
+	REQUIRE(minor);
+	char number[24];
+	snprintf(number, sizeof number, "%lld", v.gpu->minor);
+	*minor = strtoul(call_answer(&v, __func__, number), NULL, 10);
+	return NVML_SUCCESS;
+}
+
 GETTER(nvmlDeviceGetBrand, unsigned, brand)
 GETTER(nvmlDeviceGetArchitecture, unsigned, arch)
 GETTER(nvmlDeviceGetNumGpuCores, unsigned, cores)

@@ -47,6 +47,9 @@ nvmlReturn_t call_resolve(struct view *v, int kinds, const void *handle);
 enum scope { OF_ALL_GPUS = 1, OF_THE_GPU = 2 };
 nvmlReturn_t call_fault(struct view *v, const char *func, int scope);
 
+/* What a call of func answers about v's GPU: the truth, unless the state wants something else. */
+const char *call_answer(const struct view *v, const char *func, const char *truth);
+
 /* First line of every exported function: counts it, obeys the faults, and
  * leaves in v what it is about; returns at once when that fails. */
 #define CALL(kinds, handle_arg) \

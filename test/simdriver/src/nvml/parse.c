@@ -57,7 +57,7 @@ static const struct field event_fields[] = {
 
 static const struct field fault_fields[] = {
 	TEXT(fault, gpu), TEXT(fault, func), NUM(fault, ret), NUM(fault, hang_ms),
-	NUM(fault, crash), {0}};
+	NUM(fault, crash), TEXT(fault, answer), NUM(fault, answers), {0}};
 
 #define RECORD(kind, array, count) \
 	{#kind, kind##_fields, offsetof(struct state, array), sizeof(struct kind), \

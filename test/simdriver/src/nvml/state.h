@@ -69,6 +69,8 @@ struct fault {
 	char gpu[TEXT_LEN], func[TEXT_LEN];
 	long long ret;                           /* 0: goes on with its work */
 	long long hang_ms, crash;
+	char answer[TEXT_LEN];                   /* what it answers, if answers is 1 */
+	long long answers;
 };
 
 struct state {
