@@ -24,7 +24,7 @@ var rooms = map[string]struct {
 	"gpu/nvml":         {[]string{"gpu", "gpu/driver", "gpu/health", "internal/host"}, "it runs in a process of its own, which knows the driver and nothing else"},
 	"cdi":              {[]string{"gpu", "internal/config", "internal/host"}, "a spec is a pure function of an inventory, the driver's files and what is asked for"},
 	"allocator":        {[]string{"gpu", "internal/config"}, "the plan is pure: no I/O and no RPC can slip into Allocate"},
-	"kubelet":          {[]string{"gpu", "allocator", "internal/config"}, "it serves a plan; it must not be able to reach the driver or the disk's specs"},
+	"kubelet":          {[]string{"gpu", "allocator", "internal/config", "internal/host"}, "it serves a plan and reads the kubelet's own files; it must not be able to reach the driver or the specs"},
 	"runtime":          {[]string{"internal/host"}, "it only asks the runtime, and is asked by the agent"},
 	"status":           {[]string{"gpu"}, "it says what it is told, and could not find out by itself"},
 	"labels":           {[]string{"gpu", "allocator", "internal/config"}, "a pure function: who puts them where is the agent's business"},
