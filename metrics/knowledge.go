@@ -50,9 +50,10 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, links, devices, free, allocated,
-		gpuHealthy, xidsTotal, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
+		gpuHealthy, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
 		descs <- d
 	}
+	k.xids.total.Describe(descs)
 }
 
 // sink takes the metrics of one scrape.

@@ -1,18 +1,15 @@
 package metrics
 
 import (
-	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpucdi/gpucdi/status"
 )
-
-var xidsTotal = describe("gpucdi_xids_total",
-	"XID errors that the driver reported, by GPU and code: one that docs/health.md lists, or other.", "gpu", "xid")
 
 // otherXID is the label of all codes that are not known: hardware chooses them, and each
 // value of a label is a series.
@@ -22,13 +19,20 @@ const otherXID = "other"
 // Prometheus takes the first value that it sees for no increase.
 type xids struct {
 	labels []string // of the codes
+	total  *prometheus.CounterVec
 
-	mu     sync.Mutex
-	counts map[string]map[string]float64 // by GPU and label
+	mu   sync.Mutex
+	gpus map[string]bool // that have series
 }
 
 func newXIDs(codes []int) *xids {
-	x := &xids{counts: map[string]map[string]float64{}}
+	x := &xids{
+		gpus: map[string]bool{},
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpucdi_xids_total",
+			Help: "XID errors that the driver reported, by GPU and code: one that docs/health.md lists, or other.",
+		}, []string{"gpu", "xid"}),
+	}
 	for _, code := range codes {
 		x.labels = append(x.labels, strconv.Itoa(code))
 	}
@@ -41,24 +45,39 @@ func (x *xids) count(gpu string, code, times int) {
 	if !slices.Contains(x.labels, label) {
 		label = otherXID
 	}
+	gpu = strings.ToValidUTF8(gpu, "")
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.counts[gpu] == nil {
-		x.counts[gpu] = map[string]float64{}
+	x.add(gpu)
+	x.total.WithLabelValues(gpu, label).Add(float64(times))
+}
+
+// add makes the series of a GPU.
+func (x *xids) add(gpu string) {
+	if x.gpus[gpu] {
+		return
 	}
-	x.counts[gpu][label] += float64(times)
+	x.gpus[gpu] = true
+	for _, label := range x.labels {
+		x.total.WithLabelValues(gpu, label)
+	}
 }
 
 // collect yields the counters of these GPUs, and drops those of all others.
 func (x *xids) collect(s sink, gpus []status.GPU) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	maps.DeleteFunc(x.counts, func(uuid string, _ map[string]float64) bool {
-		return !slices.ContainsFunc(gpus, func(g status.GPU) bool { return g.UUID == uuid })
-	})
+	present := map[string]bool{}
 	for _, g := range gpus {
-		for _, label := range x.labels {
-			s.metric(xidsTotal, prometheus.CounterValue, x.counts[g.UUID][label], g.UUID, label)
+		uuid := strings.ToValidUTF8(g.UUID, "")
+		present[uuid] = true
+		x.add(uuid)
+	}
+	for uuid := range x.gpus {
+		if !present[uuid] {
+			x.total.DeletePartialMatch(prometheus.Labels{"gpu": uuid})
+			delete(x.gpus, uuid)
 		}
 	}
+	x.total.Collect(s)
 }

@@ -24,68 +24,105 @@ func (w *worker) step(s driver.Step, calls func()) error {
 	return w.marker.Set(s)
 }
 
+// steps are a step about each of several GPUs.
+type steps struct {
+	w       *worker
+	indexes []int
+	trial   bool
+	calls   func(i int)            // gets the position in indexes
+	over    func(i int, err error) // is told of each step that is over, by any goroutine; err is of marking it
+
+	begun, back atomic.Int64
+	done        chan struct{} // closed when all are over
+}
+
+func (w *worker) steps(indexes []int, calls func(i int)) *steps {
+	s := &steps{w: w, indexes: indexes, calls: calls, done: make(chan struct{})}
+	if len(indexes) == 0 {
+		close(s.done)
+	}
+	return s
+}
+
+// make makes those steps that have not begun, one after the other.
+func (s *steps) make() {
+	for i := int(s.begun.Add(1)) - 1; i < len(s.indexes); i = int(s.begun.Add(1)) - 1 {
+		err := s.w.step(driver.Step{Index: s.indexes[i], Trial: s.trial}, func() { s.calls(i) })
+		s.over(i, err)
+		if int(s.back.Add(1)) == len(s.indexes) {
+			close(s.done)
+		}
+	}
+}
+
+// relieve makes the steps that have not begun whenever one has held up the others for longer than
+// patience, and calls meanwhile in between, until all are over.
+func (s *steps) relieve(meanwhile func()) {
+	check := time.NewTicker(patience)
+	defer check.Stop()
+	for before := s.begun.Load(); ; {
+		select {
+		case <-s.done:
+			return
+		case <-check.C:
+		}
+		now := s.begun.Load()
+		if now == before && now < int64(len(s.indexes)) {
+			go s.make()
+		}
+		before = now
+		meanwhile()
+	}
+}
+
+// each makes a step about each of several GPUs and waits for all. While one holds it up, other goroutines
+// go on, and XIDs are reported: by one of them, since the goroutine that owns the worker is held up.
+// Nothing is handed to another goroutine while the driver answers: that would cost more than the calls.
+func (w *worker) each(indexes []int, calls func(i int)) error {
+	s := w.steps(indexes, calls)
+	var failed failure
+	s.over = func(_ int, err error) { failed.set(err) }
+	relieved := make(chan struct{})
+	relief := time.AfterFunc(patience, func() {
+		defer close(relieved)
+		s.relieve(func() { failed.set(w.pollEvents()) })
+	})
+	s.make()
+	if !relief.Stop() {
+		<-relieved
+	}
+	return failed.first()
+}
+
 // outcome is the end of a step about a GPU.
 type outcome struct {
 	index int
 	err   error // of marking it
 }
 
-// launch makes a step about each of several GPUs, in goroutines of its own, and returns where the
-// outcomes arrive. calls gets the position in indexes. One goroutine makes the steps one after the
-// other; when a step holds it up for longer than patience, another one goes on with those that have
-// not begun.
-func (w *worker) launch(indexes []int, trial bool, calls func(i int)) <-chan outcome {
+// try makes a step about each of several GPUs, in goroutines of its own, and returns where the outcomes
+// arrive.
+func (w *worker) try(indexes []int, calls func(i int)) <-chan outcome {
 	outcomes := make(chan outcome, len(indexes))
-	var begun atomic.Int64
-	makeSteps := func(done chan<- struct{}) {
-		defer close(done)
-		for i := int(begun.Add(1)) - 1; i < len(indexes); i = int(begun.Add(1)) - 1 {
-			err := w.step(driver.Step{Index: indexes[i], Trial: trial}, func() { calls(i) })
-			outcomes <- outcome{indexes[i], err}
-		}
-	}
-	for begun.Load() < int64(len(indexes)) {
-		done := make(chan struct{})
-		go makeSteps(done)
-		heldUp(done, &begun)
-	}
+	s := w.steps(indexes, calls)
+	s.trial, s.over = true, func(i int, err error) { outcomes <- outcome{indexes[i], err} }
+	go s.make()
+	go s.relieve(func() {})
 	return outcomes
 }
 
-// heldUp returns when steps are done, or no more have begun for patience.
-func heldUp(done <-chan struct{}, begun *atomic.Int64) {
-	check := time.NewTicker(patience)
-	defer check.Stop()
-	for before := int64(-1); ; {
-		select {
-		case <-done:
-			return
-		case <-check.C:
-			now := begun.Load()
-			if now == before {
-				return
-			}
-			before = now
-		}
+// failure keeps the first error of several goroutines.
+type failure struct{ err atomic.Pointer[error] }
+
+func (f *failure) set(err error) {
+	if err != nil {
+		f.err.CompareAndSwap(nil, &err)
 	}
 }
 
-// each makes a step about each of several GPUs and waits for all. While they take long, XIDs are
-// reported.
-func (w *worker) each(indexes []int, calls func(i int)) error {
-	outcomes := w.launch(indexes, false, calls)
-	for back := 0; back < len(indexes); {
-		select {
-		case o := <-outcomes:
-			if o.err != nil {
-				return o.err
-			}
-			back++
-		case <-time.After(patience):
-			if err := w.pollEvents(); err != nil {
-				return err
-			}
-		}
+func (f *failure) first() error {
+	if err := f.err.Load(); err != nil {
+		return *err
 	}
 	return nil
 }

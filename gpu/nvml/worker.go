@@ -193,7 +193,7 @@ func (w *worker) returned(probes []health.Probe) (returned bool) {
 func (w *worker) tryDoubted() error {
 	if len(w.work.Doubted) > 0 && w.trials == nil && w.work.TrialAfter > 0 && time.Since(w.started) >= w.work.TrialAfter {
 		doubted := w.work.Doubted
-		w.trials = w.launch(doubted, true, func(i int) {
+		w.trials = w.try(doubted, func(i int) {
 			if _, dev, err := w.read(doubted[i]); err == nil {
 				w.tryDevice(dev)
 			}
