@@ -15,6 +15,9 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
+// messageLimit bounds an answer of the runtime, in bytes. It is the kubelet's own.
+const messageLimit = 16 << 20
+
 // place is where a distribution has its runtime, by the node's paths.
 type place struct {
 	socket  string // on which it listens for the kubelet
@@ -63,6 +66,11 @@ type Info struct {
 // kubelet's own configuration below kubeletDir names, or else the first that
 // answers at a known socket. The error lists what was tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
+	return firstAnswer(node, kubeletDir, func(socket string) (Info, error) { return ask(ctx, node, socket) })
+}
+
+// firstAnswer returns the answer of the node's runtime, see Detect.
+func firstAnswer[T any](node host.Root, kubeletDir string, ask func(socket string) (T, error)) (T, error) {
 	var candidates []string
 	for _, p := range places {
 		candidates = append(candidates, p.socket)
@@ -76,13 +84,14 @@ func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error
 			errs = append(errs, fmt.Errorf("%s: not there", socket))
 			continue
 		}
-		info, err := ask(ctx, node, socket)
+		answer, err := ask(socket)
 		if err == nil {
-			return info, nil
+			return answer, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", socket, err))
 	}
-	return Info{}, fmt.Errorf("finding the container runtime: %w", errors.Join(errs...))
+	var none T
+	return none, fmt.Errorf("finding the container runtime: %w", errors.Join(errs...))
 }
 
 // kubeletSocket reads the endpoint from the kubelet's configuration file where
@@ -113,8 +122,17 @@ func dial(node host.Root, socket string) (conn *grpc.ClientConn, local string, e
 		return nil, "", err
 	}
 	local = node.LocalPath(resolved)
-	conn, err = grpc.NewClient("unix:"+local, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err = grpc.NewClient("unix:"+local, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageLimit)))
 	return conn, local, err
+}
+
+func askVersion(ctx context.Context, client cri.RuntimeServiceClient) (*cri.VersionResponse, error) {
+	version, err := client.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("asking for its version: %w", err)
+	}
+	return version, nil
 }
 
 func ask(ctx context.Context, node host.Root, socket string) (Info, error) {
@@ -125,9 +143,9 @@ func ask(ctx context.Context, node host.Root, socket string) (Info, error) {
 	defer conn.Close()
 
 	client := cri.NewRuntimeServiceClient(conn)
-	version, err := client.Version(ctx, &cri.VersionRequest{})
+	version, err := askVersion(ctx, client)
 	if err != nil {
-		return Info{}, fmt.Errorf("asking for its version: %w", err)
+		return Info{}, err
 	}
 	info := Info{Name: version.RuntimeName, Version: version.RuntimeVersion, Socket: socket}
 	switch info.Name {

@@ -126,6 +126,10 @@ func TestNoRuntimeNamesTheSocketsTried(t *testing.T) {
 type fakeCRI struct {
 	cri.UnimplementedRuntimeServiceServer
 	name, version, config string
+
+	containers []*cri.Container
+	info       map[string]string // verbose, by container; it has no container that is missing here
+	sandboxes  []*cri.PodSandbox
 }
 
 func (f fakeCRI) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {

@@ -31,6 +31,19 @@ func FuzzCRIO(f *testing.F) {
 	})
 }
 
+func FuzzFieldNames(f *testing.F) {
+	f.Add(`{"config":{"CDI_devices":[{"name":"gpucdi.dev/gpu=GPU-1"}]}}`)
+	f.Add(`{"config":{"CDI_devices":[null,{}]}}`)
+	f.Add(`{"config":null}`)
+	f.Add(`[]`)
+	f.Fuzz(func(t *testing.T, info string) {
+		names, err := fieldNames(info)
+		if err != nil && names != nil {
+			t.Errorf("%q: %q and %v", info, names, err)
+		}
+	})
+}
+
 // Whatever the kubelet's file says, the socket that it leads to is looked for
 // below the node's root.
 func FuzzKubeletEndpoint(f *testing.F) {
