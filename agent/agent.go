@@ -76,7 +76,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	beside := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
 	client := a.findCluster()
 	w := newWakers(reload)
-	node := newNode(a, start)
+	node := newNode(a, start, w)
+	// Asked while the driver starts: without it an agent that finds no saved state offers nothing.
+	replace(w.ask, allocator.Todo{Checkpoint: true, Runtime: true})
 	if client != nil {
 		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
 		beside(a.events.Run)
@@ -90,7 +92,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	beside(func(ctx context.Context) { a.followDriver(ctx, source, w) })
 	beside(func(ctx context.Context) { a.watchSpec(ctx, w.specChanged) })
 	beside(func(ctx context.Context) { a.watchConfig(ctx, w.fileChanged) })
-	beside(func(ctx context.Context) { a.watchHeld(ctx, w.askHeld, w.held) })
+	beside(func(ctx context.Context) { a.watchEvidence(ctx, w.ask, w.answers) })
 	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
 	beside(a.watchRuntime)
 	beside(beSmall)
@@ -98,8 +100,8 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
 	}
 	beside(func(ctx context.Context) {
-		for node.await(ctx, w) {
-			node.reconcile(ctx)
+		for next := node.await(ctx, w); next != nil; next = node.await(ctx, w) {
+			next(ctx)
 		}
 	})
 	return group.Wait()
@@ -111,12 +113,13 @@ type wakers struct {
 	specChanged chan struct{}
 	fileChanged chan struct{}          // the config's
 	labels      chan map[string]string // the node's
-	held        chan []kubelet.Holder
+	answers     chan evidence
+	sent        chan struct{} // a list, to the kubelet
 	reload      <-chan struct{}
 	alive       chan struct{} // somebody asks whether the loop goes round
 
-	reread  chan driver.Config
-	askHeld chan []waiting
+	reread chan driver.Config
+	ask    chan allocator.Todo
 }
 
 func newWakers(reload <-chan struct{}) wakers {
@@ -125,28 +128,31 @@ func newWakers(reload <-chan struct{}) wakers {
 		specChanged: make(chan struct{}, 1),
 		fileChanged: make(chan struct{}, 1),
 		labels:      make(chan map[string]string, 1),
-		held:        make(chan []kubelet.Holder),
+		answers:     make(chan evidence),
+		sent:        make(chan struct{}, 1),
 		reload:      reload,
 		alive:       make(chan struct{}),
 		reread:      make(chan driver.Config, 1),
-		askHeld:     make(chan []waiting, 1),
+		ask:         make(chan allocator.Todo, 1),
 	}
 }
 
-// await waits until there is something to reconcile; it returns false when ctx
-// has ended.
-func (n *node) await(ctx context.Context, w wakers) bool {
-	for work := false; !work; {
+// await waits until there is something to do, and returns what; nil when ctx has ended.
+func (n *node) await(ctx context.Context, w wakers) func(context.Context) {
+	for {
+		work := false
 		select {
 		case <-ctx.Done():
-			return false
+			return nil
 		case r := <-w.reports:
-			if waiting := n.waiting(time.Now()); len(waiting) > 0 || !n.heldKnown {
-				replace(w.askHeld, waiting)
-			}
 			work = n.hear(r, time.Now())
-		case held := <-w.held:
-			work = n.hearHeld(held, time.Now())
+		case answer := <-w.answers:
+			n.evidence.merge(answer)
+			return n.advance
+		case <-w.sent:
+			return n.advance
+		case <-n.again():
+			return n.advance
 		case <-w.specChanged:
 			work = n.agent.spec.Touched() // and not by ourselves
 		case <-w.alive:
@@ -159,8 +165,18 @@ func (n *node) await(ctx context.Context, w wakers) bool {
 			n.log.Info("the driver is read again")
 			work = n.reread(w)
 		}
+		if work {
+			return n.reconcile
+		}
 	}
-	return true
+}
+
+// again tells when the ledger has to be brought up to date even if nothing happens; nil for never.
+func (n *node) again() <-chan time.Time {
+	if n.todo.Again.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(n.todo.Again))
 }
 
 // resume goes on with settings that have changed. The driver is read again only if
@@ -219,6 +235,15 @@ func (a *Agent) source(settings config.Config) driver.Config {
 
 func (a *Agent) devicePluginDir() string { return filepath.Join(a.cfg.KubeletDir, "device-plugins") }
 
+// freshKubelet reports whether the kubelet has started since the last agent ended.
+func (a *Agent) freshKubelet() bool {
+	left, err := kubelet.Leftover(a.devicePluginDir())
+	if err != nil {
+		a.log.Warn("leftover sockets not looked for, caution at the start takes some seconds", "err", err)
+	}
+	return !left && err == nil
+}
+
 func (a *Agent) podResources() string { return a.cfg.Node.PodResources(a.cfg.KubeletDir) }
 
 // settled is how long a start takes at most, where nothing is wrong.
@@ -234,6 +259,14 @@ func beSmall(ctx context.Context) {
 	case <-time.After(settled):
 		debug.SetGCPercent(50)
 		debug.FreeOSMemory()
+	}
+}
+
+// notify leaves word in a channel with room for one.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 

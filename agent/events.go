@@ -25,7 +25,7 @@ func (n *node) tell(changes []allocator.Change) {
 	devices := map[string][]allocator.Device{}
 	for _, c := range changes {
 		reason := c.Device.Fault
-		if reason == "" && (c.New || c.Drained) || c.Device.Draining() {
+		if reason == "" && c.From != allocator.StateUnavailable || c.Device.Draining() || c.Device.State == allocator.StateReleased {
 			continue
 		}
 		if devices[reason] == nil {
@@ -56,7 +56,7 @@ func (n *node) event(reason string, devices []allocator.Device) apiserver.Event 
 // named names devices as the subject of a sentence.
 func (n *node) named(devices []allocator.Device) string {
 	of, are := "", "is"
-	if d := devices[0]; d.Left && d.Shared() {
+	if d := devices[0]; d.Left() && d.Shared() {
 		of, are = "replicas of ", "are" // others of it may be healthy
 	}
 	if d := devices[0]; len(devices) == 1 {

@@ -39,7 +39,7 @@ func TestEvent(t *testing.T) {
 			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
 		},
 		{
-			gpu.FaultGone, []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", Left: true, Replicas: []string{"GPU-a::3"}}}, nil,
+			gpu.FaultGone, []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", State: allocator.StateDraining, Replicas: []string{"GPU-a::3"}}}, nil,
 			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.FaultGone},
 		},
 	} {

@@ -26,7 +26,7 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 		// Not every change of the directory raises an event: a file system may have
 		// been mounted over it.
 		if n.agent.spec.Touched() || n.classes.touched(n.settings.CDI.Classes) ||
-			slices.ContainsFunc(n.offered.GPUs, n.reworded) {
+			slices.ContainsFunc(n.inspected.GPUs, n.reworded) {
 			return true
 		}
 	case driver.Telemetry:
@@ -35,7 +35,7 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 	case driver.Trouble:
 		n.doubt(r, at)
 	}
-	return slices.ContainsFunc(n.offered.GPUs, n.outdated)
+	return slices.ContainsFunc(n.inspected.GPUs, n.outdated)
 }
 
 // outdated says whether the health of the GPU or of a MIG device in it is no

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/apiserver"
-	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/labels"
@@ -44,7 +43,7 @@ func (l labelling) at(place config.LabelPlace) map[string]string {
 
 // label passes the labels that the node should have to keepLabels, if they have
 // changed. A driver that fails leaves them: the GPUs are the same.
-func (n *node) label(parts cdi.Parts) {
+func (n *node) label() {
 	var missing *host.NoDriverError
 	if n.unconfigured != nil || n.reading.Err != nil && !errors.As(n.reading.Err, &missing) {
 		return
@@ -52,7 +51,7 @@ func (n *node) label(parts cdi.Parts) {
 	now := labelling{place: n.settings.Labels.Place}
 	if n.reading.Err == nil {
 		machine, _ := n.agent.cfg.Node.ReadFile(machineFile) // not every platform has it
-		now.labels = labels.Of(n.withOwnFaults(parts), n.settings.MIG.Strategy, n.settings.Resources, string(machine))
+		now.labels = labels.Of(n.withOwnFaults(n.parts), n.settings.MIG.Strategy, n.settings.Resources, string(machine))
 	}
 	if !reflect.DeepEqual(now, n.labelled) {
 		n.labelled = now

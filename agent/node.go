@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,6 @@ type node struct {
 	reading *driver.Reading // the latest; nil until the first
 	known   *gpu.Inventory  // all that was read since the start
 	away    map[string]bool // known GPUs that the latest reading lacks, by UUID
-	offered *gpu.Inventory  // as the kubelet was last told
 	health  *health.Tracker
 	plugins map[string]*kubelet.Plugin
 	modules modules
@@ -51,33 +51,46 @@ type node struct {
 	driverErr, specErr error  // of the latest reconcile; both concern every GPU
 	unchecked          string // as last logged, see logUnchecked
 
-	listed []*allocator.Resource // as the kubelet was last told
-	left   map[listing]time.Time // since when listed devices have left their resource
-	free   map[listing]bool      // those that no pod holds, until the next reconcile
+	inspected *gpu.Inventory        // known, with the faults of the latest reconcile
+	parts     cdi.Parts             // of inspected
+	planned   []*allocator.Resource // for inspected
+	proved    map[string]bool       // CDI devices that are on disk and can be used, by name
 
-	heldKnown bool // the kubelet has told what pods hold since the start
+	evidence evidence
+	ledger   allocator.Ledger
+	gate     *allocator.Gate
+	todo     allocator.Todo
+	ask      chan allocator.Todo // of watchEvidence
+	sent     chan<- struct{}     // gets a value when a list was sent
+
+	listed []*allocator.Resource // as the kubelet was last told; nil before that
 }
 
-func newNode(a *Agent, start func(func(context.Context) error)) *node {
+func newNode(a *Agent, start func(func(context.Context) error), w wakers) *node {
 	n := &node{
-		agent:   a,
-		log:     a.log,
-		start:   start,
-		known:   &gpu.Inventory{},
-		away:    map[string]bool{},
-		offered: &gpu.Inventory{},
-		health:  &health.Tracker{},
-		plugins: map[string]*kubelet.Plugin{},
+		agent:     a,
+		log:       a.log,
+		start:     start,
+		known:     &gpu.Inventory{},
+		away:      map[string]bool{},
+		inspected: &gpu.Inventory{},
+		gate:      allocator.NewGate(time.Now),
+		ask:       w.ask,
+		sent:      w.sent,
+		health:    &health.Tracker{},
+		plugins:   map[string]*kubelet.Plugin{},
 		classes: classes{
 			node: a.cfg.Node, dir: a.cfg.CDIDir, log: a.log,
 			files: map[config.Class]*cdi.File{}, said: map[config.Class]string{},
 		},
 		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
-		free:    map[listing]bool{},
 		xids:    newXIDLog(a.log),
 		state:   stateFile{dir: a.cfg.StateDir, log: a.log},
 	}
-	n.health.Restore(n.state.load(), time.Now())
+	faults, ledger := n.state.load()
+	now := time.Now()
+	n.health.Restore(faults, now)
+	n.ledger = allocator.Start(ledger, a.freshKubelet(), now)
 	return n
 }
 
@@ -89,33 +102,28 @@ func (n *node) reconcile(ctx context.Context) {
 		return
 	}
 	n.forgetGone()
-	n.state.save(n.health.Save())
-	now, parts := n.inspect(ctx)
-	after := n.plan(now)
-	n.offer(allocator.Withdraw(n.listed, after))
-	n.classes.write(n.settings.CDI.Classes)
-	if n.specErr = n.writeSpec(now, parts); n.specErr != nil {
-		now = now.WithFaults(func(string) string { return oneLine(n.specErr) })
-		after = n.plan(now)
+	n.plan(n.inspect(ctx))
+	n.proved = nil // for what was inspected before
+	if n.listed != nil {
+		n.settleLedger()
 	}
-	n.offer(after)
-	n.report(after)
-	n.offered, n.listed = now, after
-	n.free = map[listing]bool{}
-	n.noteLeft(time.Now())
-	n.publish(parts)
-	n.label(parts)
+	n.classes.write(n.settings.CDI.Classes)
+	if n.specErr = n.writeSpec(); n.specErr != nil {
+		n.plan(n.inspected.WithFaults(func(string) string { return oneLine(n.specErr) }), n.parts)
+	}
+	n.settleLedger()
+	n.publish()
+	n.label()
 	n.agent.metrics.Reconciled(n.driverErr, n.specErr)
 }
 
-// plan says what is to be listed.
-func (n *node) plan(now *gpu.Inventory) []*allocator.Resource {
+// plan says what is to be offered.
+func (n *node) plan(now *gpu.Inventory, parts cdi.Parts) {
+	n.inspected, n.parts = now, parts
 	if n.unconfigured != nil {
-		nothing := allocator.Plan(&gpu.Inventory{}, cdi.AgentKind, config.MIGNone, nil)
-		return allocator.WithFault(allocator.Retain(n.listed, nothing, n.mayBeHeld), oneLine(n.unconfigured))
+		now = &gpu.Inventory{} // only what pods may hold is listed
 	}
-	planned := allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy, n.settings.Resources)
-	return allocator.Retain(n.listed, planned, n.mayBeHeld)
+	n.planned = allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy, n.settings.Resources)
 }
 
 // inspect returns all that is known with the faults that the driver and the host
@@ -148,11 +156,11 @@ func (n *node) withOwnFaults(parts cdi.Parts) *gpu.Inventory {
 
 // writeSpec puts the spec on disk. When no GPU can be given out there is
 // nothing to write, and the spec that is there stays for the pods that run.
-func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
-	if len(parts.GPUs) == 0 || n.unconfigured != nil {
+func (n *node) writeSpec() error {
+	if len(n.parts.GPUs) == 0 || n.unconfigured != nil {
 		return nil
 	}
-	spec, err := cdi.Build(cdi.AgentKind, now, parts, []cdi.Name{cdi.ByUUID})
+	spec, err := cdi.Build(cdi.AgentKind, n.inspected, n.parts, []cdi.Name{cdi.ByUUID})
 	if err != nil {
 		return err
 	}
@@ -161,9 +169,13 @@ func (n *node) writeSpec(now *gpu.Inventory, parts cdi.Parts) error {
 	if err != nil {
 		return err
 	}
+	n.proved = map[string]bool{}
+	for _, d := range spec.Devices {
+		n.proved[spec.Kind+"="+d.Name] = true
+	}
 	if written {
 		n.agent.metrics.SpecWritten()
-		n.log.Info("CDI spec written", "path", n.agent.spec.Path, "devices", len(parts.GPUs))
+		n.log.Info("CDI spec written", "path", n.agent.spec.Path, "devices", len(n.parts.GPUs))
 	}
 	return nil
 }
@@ -177,15 +189,6 @@ func (n *node) logUnchecked(err error) {
 	n.unchecked = now
 }
 
-// offer tells the kubelet, resource by resource. A resource that has no device
-// any more stays registered: then the node has none of it at once, where the
-// kubelet would go on counting those of a plugin that ends for minutes.
-func (n *node) offer(resources []*allocator.Resource) {
-	for _, resource := range resources {
-		n.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: n.settings.CDI.PassBy, With: n.classes.given})
-	}
-}
-
 // plugin is that of a resource; it runs.
 func (n *node) plugin(resource string) *kubelet.Plugin {
 	plugin, running := n.plugins[resource]
@@ -194,6 +197,8 @@ func (n *node) plugin(resource string) *kubelet.Plugin {
 			Dir:      n.agent.devicePluginDir(),
 			Resource: resource,
 			Observer: n.agent.metrics,
+			Gate:     n.gate,
+			Sent:     func() { notify(n.sent) },
 		}, n.log)
 		n.plugins[resource] = plugin
 		n.start(plugin.Run)
@@ -204,7 +209,9 @@ func (n *node) plugin(resource string) *kubelet.Plugin {
 // report logs what became of each device since the kubelet was last told, and
 // makes Events of it.
 func (n *node) report(now []*allocator.Resource) {
-	changes := allocator.Changes(n.listed, now)
+	changes := slices.DeleteFunc(allocator.Changes(n.listed, now), func(c allocator.Change) bool {
+		return c.From == "" && c.Device.State == allocator.StateWaiting // what was never there is not missed
+	})
 	n.tell(changes)
 	for _, c := range changes {
 		g, _ := n.known.Find(c.Device.GPU)
@@ -213,14 +220,16 @@ func (n *node) report(now []*allocator.Resource) {
 			log = log.With("replicas", len(c.Device.Replicas))
 		}
 		switch {
+		case c.Device.State == allocator.StateReleased:
+			log.Info("device released")
 		case c.Device.Draining():
 			log.Info("device draining", "reason", c.Device.Fault)
-		case c.Drained && c.Device.Fault == "":
-			log.Info("device available")
 		case c.Device.Fault != "":
 			log.Error("device is unhealthy", "reason", c.Device.Fault, "heals", n.verdict(c.Device).Heals)
-		case c.New:
+		case c.From == "":
 			log.Info("device is offered")
+		case c.From != allocator.StateUnavailable:
+			log.Info("device available")
 		default:
 			log.Info("device is healthy again")
 		}

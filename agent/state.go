@@ -10,6 +10,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -34,57 +37,80 @@ type stateFile struct {
 	failed  string // the latest error, which is logged once
 }
 
-// faultsField is the field of the faults that only a reset or the GPU's return clears.
-const faultsField = "faults"
+// The fields of the file that this version knows.
+const (
+	faultsField = "faults" // that only a reset or the GPU's return clears
+	ledgerField = "ledger" // what may be held
+)
 
-// load returns the faults that an earlier agent saved.
-func (s *stateFile) load() map[string]health.Saved {
+// load returns what an earlier agent saved; nil for what is missing or damaged.
+func (s *stateFile) load() (map[string]health.Saved, *allocator.Saved) {
 	s.fields = map[string]json.RawMessage{}
 	if s.dir == "" {
-		return nil
+		return nil, nil
 	}
 	data, err := host.NewRoot(s.dir).ReadFile(stateName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	var faults map[string]health.Saved
 	if err == nil {
 		err = json.Unmarshal(data, &s.fields)
 	}
-	if text, saved := s.fields[faultsField]; err == nil && saved {
-		err = json.Unmarshal(text, &faults)
-	}
-	if err != nil {
-		s.log.Warn("saved state not read, continuing without it", "path", filepath.Join(s.dir, stateName), "err", err)
-		faults = nil
-	}
-	if err != nil || s.fields == nil { // nil: the file has null
+	if s.fields == nil { // the file has null
 		s.fields = map[string]json.RawMessage{}
 	}
-	return faults
+	faults, errFaults := field[map[string]health.Saved](s, faultsField)
+	ledger, errLedger := field[*allocator.Saved](s, ledgerField)
+	if err := errors.Join(err, errFaults, errLedger); err != nil {
+		s.log.Warn("saved state not read whole, continuing without what is damaged", "path", s.path(), "err", err)
+	}
+	return faults, ledger
 }
 
-// save writes the faults for the next agent, if they are not what the file has already.
-func (s *stateFile) save(faults map[string]health.Saved) {
-	if _, saved := s.fields[faultsField]; s.dir == "" || !saved && len(faults) == 0 {
-		return
+// field returns a field of the file; the zero value for one that is missing or damaged.
+func field[T any](s *stateFile, name string) (value T, err error) {
+	text, saved := s.fields[name]
+	if !saved {
+		return value, nil
 	}
-	err := s.write(faults)
-	switch {
-	case err == nil:
+	if err := json.Unmarshal(text, &value); err != nil {
+		var none T
+		return none, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return value, nil
+}
+
+// save writes the state for the next agent, if it is not what the file has already, and reports whether
+// the next agent will not be misled: it finds this state or, where that cannot be written, none.
+func (s *stateFile) save(faults map[string]health.Saved, ledger allocator.Saved) bool {
+	if s.dir == "" {
+		return true
+	}
+	err := s.write(faults, ledger)
+	if err == nil {
 		s.failed = ""
-	case err.Error() != s.failed:
-		s.failed = err.Error()
-		s.log.Error("state not saved, an agent restart forgets faults", "err", err)
+		return true
 	}
+	s.written = nil
+	_ = os.Remove(s.path()) // what it says is not so any more
+	_, missing := os.Lstat(s.path())
+	if err.Error() != s.failed {
+		s.failed = err.Error()
+		s.log.Error("state not saved, an agent restart forgets faults and what may be held", "err", err)
+	}
+	return errors.Is(missing, fs.ErrNotExist) || errors.Is(missing, unix.ENOTDIR)
 }
 
-func (s *stateFile) write(faults map[string]health.Saved) error {
-	text, err := json.Marshal(faults)
-	if err != nil {
-		return fmt.Errorf("encoding the state: %w", err)
+func (s *stateFile) path() string { return filepath.Join(s.dir, stateName) }
+
+func (s *stateFile) write(faults map[string]health.Saved, ledger allocator.Saved) error {
+	for name, value := range map[string]any{faultsField: faults, ledgerField: ledger} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return fmt.Errorf("encoding %s: %w", name, err)
+		}
+		s.fields[name] = text
 	}
-	s.fields[faultsField] = text
 	data, err := json.Marshal(s.fields)
 	if err != nil {
 		return fmt.Errorf("encoding the state: %w", err)
@@ -95,7 +121,7 @@ func (s *stateFile) write(faults map[string]health.Saved) error {
 	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("creating the state directory: %w", err)
 	}
-	if err := host.WriteFile(filepath.Join(s.dir, stateName), data, stateMode, func(string) error { return nil }); err != nil {
+	if err := host.WriteFile(s.path(), data, stateMode, func(string) error { return nil }); err != nil {
 		return err
 	}
 	s.written = data

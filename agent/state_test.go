@@ -8,16 +8,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// Whatever the state file contains, faults are saved in it again, and fields of a later version
+// Whatever the state file contains, the state is saved in it again, and fields of a later version
 // are kept.
 func TestSavedStateIsWrittenAgain(t *testing.T) {
 	want := map[string]health.Saved{"GPU-a": {Since: time.Unix(1e9, 0).UTC(), Reset: &health.Fault{Category: "xid_48"}}}
 	for name, text := range map[string]string{
 		"missing": "", "null": "null", "no faults": `{"faults": null}`, "cut off": `{"faults": {`,
-		"another type": `[]`, "a later version": `{"later": 1}`,
+		"another type": `[]`, "another type of the ledger": `{"ledger": [1]}`, "a later version": `{"later": 1}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -28,13 +29,16 @@ func TestSavedStateIsWrittenAgain(t *testing.T) {
 				}
 			}
 			s := stateFile{dir: dir, log: slog.New(slog.DiscardHandler)}
-			if got := s.load(); len(got) != 0 {
-				t.Fatalf("%v is loaded", got)
+			if faults, ledger := s.load(); len(faults) != 0 || ledger != nil {
+				t.Fatalf("%v and %v are loaded", faults, ledger)
 			}
-			s.save(want)
+			held := allocator.Saved{Complete: true, Entries: []allocator.SavedEntry{{Key: allocator.Key{Outlet: "nvidia.com/gpu", ID: "GPU-a"}, State: allocator.StateDraining}}}
+			if !s.save(want, held) {
+				t.Fatal("not saved")
+			}
 			later := stateFile{dir: dir, log: slog.New(slog.DiscardHandler)}
-			if got := later.load(); !reflect.DeepEqual(got, want) {
-				t.Errorf("%v is loaded then, want %v", got, want)
+			if faults, ledger := later.load(); !reflect.DeepEqual(faults, want) || !reflect.DeepEqual(ledger, &held) {
+				t.Errorf("%v and %v are loaded then, want %v and %v", faults, ledger, want, held)
 			}
 			if _, kept := later.fields["later"]; kept != (name == "a later version") {
 				t.Errorf("the fields are %v", later.fields)

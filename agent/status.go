@@ -84,7 +84,7 @@ func (n *node) gpuStatus(g gpu.GPU) status.GPU {
 	faulty := allocator.Device{ID: g.UUID, GPU: g.UUID, Fault: g.Fault}
 	for _, r := range n.listed {
 		for _, d := range r.Devices {
-			if faulty.Fault == "" && d.GPU == g.UUID && !d.Left && !d.Waits {
+			if faulty.Fault == "" && d.GPU == g.UUID && !d.Left() && d.State != allocator.StateWaiting {
 				faulty = d
 			}
 		}

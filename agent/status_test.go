@@ -68,7 +68,7 @@ func TestTheCategoryOfAGPU(t *testing.T) {
 	}
 	reason := tracker.Health("GPU-sick").Reason
 	n := &node{health: tracker, known: &gpu.Inventory{}}
-	n.offered = &gpu.Inventory{GPUs: []gpu.GPU{
+	n.inspected = &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-well"},
 		{UUID: "GPU-sick", Fault: reason},
 		{UUID: "GPU-node", Fault: "/dev/nvidia3 is missing"},
@@ -78,15 +78,15 @@ func TestTheCategoryOfAGPU(t *testing.T) {
 	}}
 	n.listed = []*allocator.Resource{{Devices: []allocator.Device{
 		{ID: "GPU-well", GPU: "GPU-well"},
-		{ID: "GPU-well", GPU: "GPU-well", Fault: "left", Left: true},
+		{ID: "GPU-well", GPU: "GPU-well", Fault: "left", State: allocator.StateDraining},
 		{ID: "GPU-node", GPU: "GPU-node", Fault: "/dev/nvidia3 is missing"},
 		{ID: "MIG-well", GPU: "GPU-part"},
 		{ID: "MIG-sick", GPU: "GPU-part", Fault: reason},
 		{ID: "GPU-whole", GPU: "GPU-whole", Fault: "in MIG mode"},
-		{ID: "GPU-waits", GPU: "GPU-waits", Fault: "waits", Waits: true},
+		{ID: "GPU-waits", GPU: "GPU-waits", Fault: "waits", State: allocator.StateWaiting},
 	}}}
 	for i, want := range []string{"", "xid_48", faultDeviceNode, "xid_48", faultConfig, ""} {
-		g := n.offered.GPUs[i]
+		g := n.inspected.GPUs[i]
 		if got := n.gpuStatus(g).Category; got != want {
 			t.Errorf("%s has the category %q, want %q", g.UUID, got, want)
 		}

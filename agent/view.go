@@ -2,9 +2,7 @@ package agent
 
 import (
 	"cmp"
-	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
@@ -49,19 +47,19 @@ func (v *view) refuse(why string) {
 }
 
 // publish leaves the state of the loop in the view.
-func (n *node) publish(parts cdi.Parts) {
-	before := n.agent.view.node.Load()
+func (n *node) publish() {
+	cfg := n.agent.cfg
 	now := &status.Node{
-		Name:    before.Name,
-		Version: before.Version,
+		Name:    cfg.NodeName,
+		Version: cfg.Version,
 		Driver:  status.Driver{Driver: n.known.Driver, Trouble: trouble(n.driverErr)},
-		Spec:    status.Spec{Path: before.Spec.Path, Devices: len(parts.GPUs), Trouble: trouble(n.specErr)},
+		Spec:    status.Spec{Path: n.agent.spec.Path, Devices: len(n.parts.GPUs), Trouble: trouble(n.specErr)},
 	}
 	if n.reading.Err == nil {
 		now.Driver.Root = n.reading.Driver.String()
 		now.Unreadable = n.reading.Inventory.Unreadable
 	}
-	for _, g := range n.offered.GPUs {
+	for _, g := range n.inspected.GPUs {
 		g.Links = nil // gpucdi list shows them
 		now.GPUs = append(now.GPUs, n.gpuStatus(g))
 	}
@@ -69,32 +67,25 @@ func (n *node) publish(parts cdi.Parts) {
 	for _, r := range n.listed {
 		plugins = append(plugins, n.plugins[r.Name])
 		for _, d := range r.Devices {
-			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Replicas: d.Replicas, Fault: n.fault(d, r.Name, before)})
+			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Replicas: d.Replicas, Fault: n.fault(d)})
 		}
 	}
 	n.agent.view.node.Store(now)
 	n.agent.view.plugins.Store(&plugins)
 }
 
-// fault is what people are told of the fault of a device as one of a resource;
-// before is what they were told last.
-func (n *node) fault(d allocator.Device, resource string, before *status.Node) *status.Fault {
+// fault is what people are told of the fault of a device.
+func (n *node) fault(d allocator.Device) *status.Fault {
 	if d.Fault == "" {
 		return nil
 	}
 	h := n.verdict(d)
-	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Since: h.Since}
-	if h.Reason == d.Fault {
-		f.Heals = h.Heals
+	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Since: d.Since}
+	if d.Awaits != "" {
+		f.Reason += "; waits for " + d.Awaits
 	}
-	i := slices.IndexFunc(before.Devices, func(b status.Device) bool {
-		return b.Fault != nil && b.Resource == resource && slices.Contains(b.IDs(), d.IDs()[0])
-	})
-	switch {
-	case i >= 0:
-		f.Since = before.Devices[i].Fault.Since
-	case f.Since.IsZero():
-		f.Since = time.Now()
+	if h.Reason == d.Fault {
+		f.Heals, f.Since = h.Heals, h.Since
 	}
 	return f
 }
@@ -117,11 +108,11 @@ func (n *node) category(d allocator.Device) string {
 		return faultConfig
 	case d.Fault == h.Reason:
 		return h.Category
-	case d.Left:
+	case d.Left():
 		return faultLeft
-	case d.Waits:
+	case d.State == allocator.StateWaiting:
 		return faultWaits
-	case n.offered.Fault(d.ID) == "":
+	case n.inspected.Fault(d.ID) == "":
 		return faultConfig
 	case d.Fault == cmp.Or(n.known.Fault(d.ID), n.known.Fault(d.GPU)):
 		return faultUnreadable

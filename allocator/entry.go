@@ -74,7 +74,8 @@ type Entry struct {
 	Fault Fault // set if unavailable
 	Drain Drain // set if draining
 
-	accepts bool // the gate grants it
+	since   time.Time // see Since
+	accepts bool      // the gate grants it
 
 	// Grants: seq and last are those of the gate. An entry is dirty from its
 	// first grant, or from the start if an earlier agent may have granted it,
@@ -92,16 +93,8 @@ type Entry struct {
 	released time.Time // the last time; zero if never advertised before
 }
 
-// Since is when the entry was withdrawn or released; zero in other states.
-func (e Entry) Since() time.Time {
-	switch e.State {
-	case StateDraining:
-		return e.Drain.Since
-	case StateReleased:
-		return e.released
-	}
-	return time.Time{}
-}
+// Since is since when the entry is in its state, with its fault if it has one.
+func (e Entry) Since() time.Time { return e.since }
 
 // Why describes why the gate does not grant the entry.
 func (e Entry) Why() string {

@@ -16,7 +16,8 @@ var (
 
 // Lookup returns the positions in Devices of those with these IDs, ascending whatever the
 // order of ids, so that equal sets get equal answers; a device with several of its
-// replicas once. The error describes every problem with ids, up to a limit.
+// replicas once. Whether they may be allocated is for the Gate to say. The error describes every
+// problem with ids, up to a limit.
 func (r *Resource) Lookup(ids []string) ([]int, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("%w: no device of %s is named; name at least one", ErrMalformed, r.Name)
@@ -37,9 +38,6 @@ func (r *Resource) Lookup(ids []string) ([]int, error) {
 			continue
 		}
 		last = slot.device
-		if d := &r.Devices[slot.device]; d.Fault != "" {
-			r.unhealthy(d, &wrong)
-		}
 		devices = append(devices, slot.device)
 	}
 	if err := wrong.err(); err != nil {

@@ -23,7 +23,11 @@ func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	n.reconcile()
 	n.entries = slices.DeleteFunc(n.entries, func(e Entry) bool { return e.State == "" })
 	for i := range n.entries {
-		n.entries[i].accepts = n.accepts(&n.entries[i])
+		e := &n.entries[i]
+		e.accepts = n.accepts(e)
+		if was, found := prev.Entry(e.Key); !found || was.State != e.State || was.Fault != e.Fault {
+			e.since = now
+		}
 	}
 	return n.Ledger, n.todo()
 }

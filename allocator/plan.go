@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
@@ -24,6 +25,11 @@ func MIGResource(profile string) string {
 	return migPrefix + strings.ReplaceAll(profile, "+", ".")
 }
 
+// Offered reports whether Plan gives devices under a name of a resource, whatever the rules.
+func Offered(resource string) bool {
+	return resource == GPUResource || strings.HasPrefix(resource, migPrefix)
+}
+
 // Resource is one resource of the node with all its devices, the unhealthy
 // ones included: the kubelet must never lose sight of a device that a pod may
 // hold.
@@ -32,9 +38,8 @@ type Resource struct {
 	Devices []Device // in the inventory's order; those that left come last
 
 	affinity affinity
-	slots    []slot          // in the order of Devices
-	position map[string]int  // ID of the kubelet's → index in slots
-	gone     map[string]bool // devices that would be its own, were they there
+	slots    []slot         // in the order of Devices
+	position map[string]int // ID of the kubelet's → index in slots
 }
 
 // slot is what the kubelet takes for a device: one of Devices, or a replica of it.
@@ -52,12 +57,11 @@ type Device struct {
 	NUMANode int    // gpu.NUMAUnknown when the platform does not tell
 	Fault    string // why it is unhealthy; empty when it is healthy
 
-	// Left: it is no longer one of the resource's, and listed only as long as
-	// a pod may hold it. It has a fault then.
-	Left bool
-
-	// Waits: its fault is that a pod may still hold it as something else.
-	Waits bool
+	// State is that of its entries in the ledger; empty in a plan. A device that is not available has
+	// a fault.
+	State  State
+	Since  time.Time // since when it drains; zero in other states
+	Awaits string    // what the end of that waits for
 
 	// Replicas are what the kubelet calls a device that is shared, a name for each
 	// pod that can have it at a time; nil for one that is not.
@@ -77,9 +81,15 @@ func (d Device) IDs() []string {
 // Shared says whether several pods can have the device at a time.
 func (d Device) Shared() bool { return d.Replicas != nil }
 
+// Left reports whether the device is listed only as long as a pod may hold it, or the kubelet may be
+// about to record it.
+func (d Device) Left() bool { return d.State == StateDraining || d.State == StateReleased }
+
 // Draining reports whether the device is not allocated because of a planned change: it left its
 // resource, or waits for what did. That is no fault of it.
-func (d Device) Draining() bool { return d.Waits || d.Left && d.Fault == leftResource }
+func (d Device) Draining() bool {
+	return d.State == StateWaiting || d.Left() && d.Fault == leftResource
+}
 
 // instances are what a MIG device is made of.
 type instances struct{ gpu, compute int }
@@ -90,9 +100,9 @@ var wholeGPU = instances{-1, -1}
 // Plan says what a node with these GPUs offers. cdiKind is the CDI kind that
 // the node's specs are written under. There is always a GPUResource, with no
 // device when the node has none: a node whose driver comes later is the same
-// node. What is gone is not offered; Retain keeps it. rules say what is shared.
+// node. What is gone is not offered. rules say what is shared.
 func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules config.Resources) []*Resource {
-	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}, gone: map[string]bool{}}
+	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}}
 	notUniform := ""
 	if strategy == config.MIGSingle {
 		notUniform = NotUniform(inv)
@@ -120,9 +130,7 @@ func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules
 			resources = append(resources, newResource(name, nil, nil))
 		}
 		share(d.devices[name], rule.Replicas)
-		r := newResource(cmp.Or(rule.Rename, name), d.devices[name], newAffinity(d.owners[name]))
-		r.gone = d.gone
-		resources = append(resources, r)
+		resources = append(resources, newResource(cmp.Or(rule.Rename, name), d.devices[name], newAffinity(d.owners[name])))
 	}
 	return resources
 }
@@ -131,7 +139,6 @@ func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules
 type draft struct {
 	kind    string
 	names   []string // of the resources, in the order of their first devices
-	gone    map[string]bool
 	devices map[string][]Device
 	owners  map[string][]gpu.GPU // of the devices
 }
@@ -141,7 +148,6 @@ func (d *draft) add(resource string, g gpu.GPU, one Device) {
 		d.names = append(d.names, resource)
 	}
 	if one.Fault == gpu.FaultGone {
-		d.gone[one.ID] = true
 		return
 	}
 	one.CDIName, one.GPU, one.NUMANode = d.kind+"="+one.ID, g.UUID, g.NUMANode

@@ -1,6 +1,9 @@
 package allocator
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Saved is what the next agent needs of a ledger.
 type Saved struct {
@@ -58,6 +61,7 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 		default: // of a later version
 			e.State, e.Drain = StateDraining, Drain{ReasonUnknown, now}
 		}
+		e.since = cmp.Or(e.Drain.Since, now)
 		entries = append(entries, e)
 	}
 	n.add(entries)

@@ -33,6 +33,12 @@ func share(devices []Device, replicas int) {
 	}
 }
 
+// DeviceOf returns the ID of the device that an ID of the kubelet's is, or is a replica of.
+func DeviceOf(id string) string {
+	device, _ := replicaOf(id)
+	return device
+}
+
 // replicaOf returns the ID of the device that an ID of the kubelet's is, or is a
 // replica of.
 func replicaOf(id string) (device string, replica bool) {

@@ -60,20 +60,10 @@ func TestPlanByAnotherName(t *testing.T) {
 	rules := config.Resources{{Name: GPUResource, Replicas: 2, Rename: GPUResource + config.SharedSuffix},
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 2, Rename: "nvidia.com/mig-1g.5gb.shared"}}
 	inv := cut(nil, times(1, "1g.5gb"))
-	before := Plan(inv, testKind, config.MIGMixed, nil)
 	renamed := Plan(inv, testKind, config.MIGMixed, rules)
 	want := []string{"gpu:", "gpu.shared: GPU-0::0 GPU-0::1", "mig-1g.5gb.shared: MIG-1.0::0 MIG-1.0::1"}
 	if got := slots(renamed); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
-	}
-	// Who has it alone does not share it, by whatever name.
-	want = []string{"gpu: GPU-0!", "gpu.shared: GPU-0::0! GPU-0::1!", "mig-1g.5gb.shared: MIG-1.0::0! MIG-1.0::1!", "mig-1g.5gb: MIG-1.0!"}
-	if got := slots(Retain(before, renamed, always)); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	adopted := Adopt(before, "nvidia.com/gpu.shared", "GPU-0::1", testKind)
-	if got := slots(adopted); got[0] != "gpu: GPU-0!" || got[2] != "gpu.shared: GPU-0::1!" {
-		t.Errorf("adopted are %q", got)
 	}
 }
 
@@ -92,7 +82,6 @@ func TestTooManyReplicasAreNone(t *testing.T) {
 
 func TestLookupOfReplicas(t *testing.T) {
 	r := shared("4 on PCIe, 2 NUMA nodes", 4)
-	r.Devices[3].Fault = "XID 79"
 	devices, err := r.Lookup(ids("2.3 0.1 2.0"))
 	if err != nil || !slices.Equal(devices, []int{0, 2}) {
 		t.Errorf("Lookup = %v, %v; want GPU-0, and GPU-2 once", devices, err)
@@ -103,7 +92,6 @@ func TestLookupOfReplicas(t *testing.T) {
 		says string
 	}{
 		{ids("1.1 1.0 1.1"), ErrMalformed, "GPU-1::1"},
-		{ids("3.0 3.1"), ErrUnhealthy, "XID 79"},
 		{ids("1.4"), ErrUnknown, `"GPU-1::4" is not one of the 16`},
 		{[]string{"GPU-1"}, ErrUnknown, `"GPU-1"`},
 	} {
@@ -160,110 +148,6 @@ func TestPreferPassesBySickReplicas(t *testing.T) {
 	}
 	if _, err := r.Prefer(ids("0.0 1.0 1.1"), nil, 2); !errors.Is(err, ErrUnhealthy) {
 		t.Errorf("two of one healthy replica: %v", err)
-	}
-}
-
-func TestRetainOfReplicas(t *testing.T) {
-	plan := func(n int) []*Resource {
-		rules := replicas(n)
-		if n == 0 {
-			rules = nil
-		}
-		return Plan(cut(nil), testKind, config.MIGNone, rules)
-	}
-	for _, tc := range []struct {
-		name        string
-		before, now []*Resource
-		held        string
-		want        string
-	}{
-		{"as it was", plan(2), plan(2), "0.0 0.1", "gpu: GPU-0::0 GPU-0::1"},
-		{"more", plan(2), plan(3), "0.0 0.1", "gpu: GPU-0::0 GPU-0::1 GPU-0::2"},
-		{"fewer", plan(4), plan(2), "0.1 0.3", "gpu: GPU-0::0 GPU-0::1 GPU-0::3!"},
-		{"shared no more", plan(2), plan(0), "0.1", "gpu: GPU-0! GPU-0::1!"},
-		{"shared no more, and nobody holds it", plan(2), plan(0), "", "gpu: GPU-0"},
-		{"shared now", plan(0), plan(2), "0", "gpu: GPU-0::0! GPU-0::1! GPU-0!"},
-		{"shared now, and nobody holds it", plan(0), plan(2), "", "gpu: GPU-0::0 GPU-0::1"},
-		{"gone", plan(2), Plan(cut(), testKind, config.MIGNone, replicas(2)), "0.1", "gpu: GPU-0::1!"},
-		{"gone, and shared by fewer", plan(4), Plan(cut(), testKind, config.MIGNone, replicas(2)), "0.3", "gpu: GPU-0::3!"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			held := func(_, id string) bool { return slices.Contains(ids(tc.held), id) }
-			kept := Retain(tc.before, tc.now, held)
-			for range 2 { // it stays so
-				if got := slots(kept); got[0] != tc.want {
-					t.Errorf("got %q, want %q", got[0], tc.want)
-				}
-				kept = Retain(kept, tc.now, held)
-			}
-			for _, d := range kept[0].Devices {
-				if d.Waits != strings.Contains(d.Fault, "waits until no pod holds") {
-					t.Errorf("%+v", d)
-				}
-			}
-		})
-	}
-}
-
-// What left earlier and what leaves now is told of as one device.
-func TestRetainJoinsReplicas(t *testing.T) {
-	kept := Plan(cut(nil), testKind, config.MIGNone, replicas(6))
-	for _, n := range []int{4, 2} {
-		kept = Retain(kept, Plan(cut(nil), testKind, config.MIGNone, replicas(n)), always)
-	}
-	if d := kept[0].Devices; len(d) != 2 || !slices.Equal(d[1].Replicas, ids("0.2 0.3 0.4 0.5")) || !d[1].Left {
-		t.Errorf("devices are %+v", d)
-	}
-}
-
-func TestWithdrawOfReplicas(t *testing.T) {
-	inv := cut(nil, nil)
-	before := Plan(inv, testKind, config.MIGNone, replicas(2))
-	inv.GPUs[1].Fault = "lost"
-	after := Retain(before, Plan(inv, testKind, config.MIGNone, nil), always)
-	if got, want := slots(Withdraw(before, after)), "gpu: GPU-0::0! GPU-0::1! GPU-1::0! GPU-1::1!"; got[0] != want {
-		t.Errorf("got %q, want %q", got[0], want)
-	}
-}
-
-func TestChangesTellOfADeviceOnce(t *testing.T) {
-	inv := cut(nil, nil)
-	before := Plan(inv, testKind, config.MIGNone, replicas(9))
-	inv.GPUs[1].Fault = "lost"
-	changes := Changes(before, Plan(inv, testKind, config.MIGNone, replicas(9)))
-	if len(changes) != 1 || changes[0].New || changes[0].Device.ID != "GPU-1" {
-		t.Errorf("changes are %+v", changes)
-	}
-}
-
-func TestAdoptReplicas(t *testing.T) {
-	for _, tc := range []struct {
-		what  string
-		rules config.Resources
-		held  string
-		want  string
-	}{
-		{"listed", replicas(2), "0.1", "gpu: GPU-0::0 GPU-0::1"},
-		{"of more replicas than there are now", replicas(2), "0.3", "gpu: GPU-0::0 GPU-0::1 GPU-0::3!"},
-		{"of a GPU that is not shared now", nil, "0.3", "gpu: GPU-0! GPU-0::3!"},
-		{"of a GPU that was not shared", replicas(2), "0", "gpu: GPU-0::0! GPU-0::1! GPU-0!"},
-		{"gone", replicas(2), "7.1", "gpu: GPU-0::0 GPU-0::1 GPU-7::1!"},
-	} {
-		t.Run(tc.what, func(t *testing.T) {
-			now := Plan(cut(nil), testKind, config.MIGNone, tc.rules)
-			adopted := Adopt(now, GPUResource, ids(tc.held)[0], testKind)
-			for range 2 {
-				if got := slots(adopted); got[0] != tc.want {
-					t.Errorf("got %q, want %q", got[0], tc.want)
-				}
-				adopted = Retain(adopted, now, always)
-			}
-			for _, d := range adopted[0].Devices {
-				if d.CDIName != testKind+"="+d.ID || strings.Contains(d.ID, replicaMark) {
-					t.Errorf("%+v cannot be resolved", d)
-				}
-			}
-		})
 	}
 }
 

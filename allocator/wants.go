@@ -37,6 +37,16 @@ func migPart(uuid string, m gpu.MIGDevice) Part {
 	}
 }
 
+// MIGPart returns the part that is the MIG device of a UUID; the zero Part if the inventory lacks it.
+func MIGPart(inv *gpu.Inventory, uuid string) Part {
+	g, _ := inv.Find(uuid)
+	m, found := g.MIGDevice(uuid)
+	if !found {
+		return Part{}
+	}
+	return migPart(g.UUID, m)
+}
+
 // PresentIn returns the devices of an inventory that containers can use: a GPU in MIG
 // mode only as its MIG devices, and none that is gone.
 func PresentIn(inv *gpu.Inventory) []Present {

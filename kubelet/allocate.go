@@ -13,44 +13,49 @@ import (
 )
 
 // Allocate answers each container of the request with the CDI names of its
-// devices, or refuses all of them.
+// devices, or refuses all of them. The gate is called last: what it grants is answered.
 func (s *server) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
-	now := s.latest.Load()
+	now := s.plugin.latest.Load()
 	if len(request.GetContainerRequests()) == 0 {
 		return nil, refusal(fmt.Errorf("%w: it names no container", allocator.ErrMalformed))
 	}
 	response := &api.AllocateResponse{}
+	var ids []string
 	for i, c := range request.GetContainerRequests() {
-		granted, err := now.grant(c.GetDevicesIds())
+		answer, err := now.answer(c.GetDevicesIds())
 		if err != nil {
 			return nil, refusal(fmt.Errorf("allocating for container %d of %d: %w", i+1, len(request.GetContainerRequests()), err))
 		}
-		response.ContainerResponses = append(response.ContainerResponses, granted)
+		response.ContainerResponses = append(response.ContainerResponses, answer)
+		ids = append(ids, c.GetDevicesIds()...)
+	}
+	if err := s.plugin.cfg.Gate.Allocate(s.plugin.cfg.Resource, ids); err != nil {
+		return nil, refusal(fmt.Errorf("allocating: %w", err))
 	}
 	return response, nil
 }
 
-// grant is the answer for one container. The kubelet keeps it and uses it
+// answer is the answer for one container. The kubelet keeps it and uses it
 // again when the container restarts, even after a reboot.
-func (s *snapshot) grant(ids []string) (*api.ContainerAllocateResponse, error) {
+func (s *snapshot) answer(ids []string) (*api.ContainerAllocateResponse, error) {
 	devices, err := s.Resource.Lookup(ids)
 	if err != nil {
 		return nil, err
 	}
-	granted := &api.ContainerAllocateResponse{}
+	answer := &api.ContainerAllocateResponse{}
 	if slices.Contains(s.PassBy, config.ByField) {
-		granted.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.With))
+		answer.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.With))
 		for _, d := range devices {
-			granted.CdiDevices = append(granted.CdiDevices, s.named[d].field)
+			answer.CdiDevices = append(answer.CdiDevices, s.named[d].field)
 		}
 		for _, name := range s.With {
-			granted.CdiDevices = append(granted.CdiDevices, &api.CDIDevice{Name: name})
+			answer.CdiDevices = append(answer.CdiDevices, &api.CDIDevice{Name: name})
 		}
 	}
 	if slices.Contains(s.PassBy, config.ByAnnotation) {
-		granted.Annotations, err = s.annotate(devices)
+		answer.Annotations, err = s.annotate(devices)
 	}
-	return granted, err
+	return answer, err
 }
 
 // annotate writes the devices' names as CDI's annotation has them.

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -124,7 +125,7 @@ func TestAllocatePassesAsOffered(t *testing.T) {
 }
 
 func TestAllocateRefuses(t *testing.T) {
-	r, p := connect(t, offer(bothWays, fault(4, "XID 79: fell off the bus")))
+	r, p := connect(t, offer(bothWays, fault(4, "XID 79")))
 	for _, tc := range []struct {
 		name    string
 		request *api.AllocateRequest
@@ -136,8 +137,7 @@ func TestAllocateRefuses(t *testing.T) {
 		{"no device for the second", request(uuids(0), nil), codes.InvalidArgument, []string{"container 2 of 2"}},
 		{"unknown", request([]string{uuid(0), "GPU-x"}), codes.NotFound, []string{`"GPU-x"`, "container 1 of 1"}},
 		{"twice", request(uuids(3, 3)), codes.InvalidArgument, []string{uuid(3)}},
-		{"unhealthy", request(uuids(0, 4)), codes.FailedPrecondition, []string{uuid(4), "XID 79: fell off the bus"}},
-		{"unknown and unhealthy", request([]string{uuid(4), "GPU-x"}), codes.NotFound, []string{uuid(4), `"GPU-x"`}},
+		{"unhealthy and unknown", request([]string{uuid(4), "GPU-x"}), codes.NotFound, []string{`"GPU-x"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			response, err := r.client.Allocate(t.Context(), tc.request)
@@ -154,24 +154,43 @@ func TestAllocateRefuses(t *testing.T) {
 			}
 		})
 	}
+	if asked := gateOf(p).requests(); len(asked) > 0 {
+		t.Errorf("the gate is called with %v for requests that cannot be answered", asked)
+	}
+}
 
-	// What was refused is given out as soon as its cause is gone.
-	p.Update(offer(bothWays))
-	if _, err := r.client.Allocate(t.Context(), request(uuids(4))); err != nil {
+// The gate alone judges the health of devices, once for all containers of a request.
+func TestAllocatePassesTheGate(t *testing.T) {
+	r, p := connect(t, offer(bothWays, fault(4, "XID 79: fell off the bus")))
+	g := gateOf(p)
+	g.refuse(fmt.Errorf("%w: not this one", allocator.ErrUnhealthy))
+	response, err := r.client.Allocate(t.Context(), request(uuids(0), uuids(5, 4)))
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "not this one") {
+		t.Errorf("Allocate = %v, %v; want the gate's refusal", response, err)
+	}
+	g.refuse(nil)
+	if _, err := r.client.Allocate(t.Context(), request(uuids(4), uuids(4))); err != nil {
 		t.Error(err)
+	}
+	want := []string{
+		fmt.Sprint(allocator.GPUResource, uuids(0, 5, 4)),
+		fmt.Sprint(allocator.GPUResource, uuids(4, 4)), // one ID for two containers
+	}
+	if asked := g.requests(); !slices.Equal(asked, want) {
+		t.Errorf("the gate is called with %v, want %v", asked, want)
 	}
 }
 
 // BenchmarkCalls shows what the answers cost beside a call that does nothing.
 func BenchmarkCalls(b *testing.B) {
-	p := New(Config{}, slog.New(slog.DiscardHandler))
+	p := New(Config{Gate: &gate{}}, slog.New(slog.DiscardHandler))
 	p.Update(offer(bothWays))
 	socket := filepath.Join(b.TempDir(), "socket")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, g := newServer(&p.latest), grpc.NewServer()
+	s, g := newServer(p), grpc.NewServer()
 	api.RegisterDevicePluginServer(g, s)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = g.Serve(listener) })

@@ -179,6 +179,17 @@ func socketsIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
+// ownSockets are the sockets for the plugin's resource.
+func ownSockets(p *Plugin) (names []string, err error) {
+	entries, err := os.ReadDir(p.cfg.Dir)
+	for _, e := range entries {
+		if p.ours(e.Name()) && e.Type() == os.ModeSocket {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
 // runPlugin runs a plugin for the test's length and checks that it ends clean.
 // The function it returns ends it early.
 func runPlugin(t *testing.T, p *Plugin) (stop func()) {
@@ -191,13 +202,16 @@ func runPlugin(t *testing.T, p *Plugin) (stop func()) {
 		if err := receive(t, ended, "the end of Run"); err != nil {
 			t.Errorf("Run = %v, want nil", err)
 		}
-		entries, err := os.ReadDir(p.cfg.Dir)
+		left, err := ownSockets(p)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Error(err)
 		}
-		for _, e := range entries {
-			if p.ours(e.Name()) && e.Type() == os.ModeSocket {
-				t.Errorf("%s was left behind", e.Name())
+		if len(left) > 1 {
+			t.Errorf("%v are left behind, want one at most", left)
+		}
+		for _, name := range left {
+			if serves(context.Background(), filepath.Join(p.cfg.Dir, name)) {
+				t.Errorf("%s is still served", name)
 			}
 		}
 	})

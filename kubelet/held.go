@@ -12,6 +12,10 @@ import (
 type Holder struct {
 	Namespace, Pod, PodUID, Container string
 	Resource, Device                  string // the device's resource and ID
+
+	// CDI are the names that the container's devices of the resource have together, by the
+	// checkpoint. They can include names of no device.
+	CDI []string
 }
 
 // Held asks the kubelet at its socket for pod resources which containers hold devices. The

@@ -14,14 +14,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/gpucdi/gpucdi/allocator"
 )
 
 // start runs a plugin with 8 GPUs on this directory.
 func start(t *testing.T, dir string, change ...func(*Plugin)) (p *Plugin, stop func()) {
 	t.Helper()
-	p = New(Config{Dir: dir, Resource: allocator.GPUResource}, testLog(t))
+	p = New(testConfig(dir), testLog(t))
 	for _, c := range change {
 		c(p)
 	}
@@ -45,7 +43,7 @@ func works(t *testing.T, r registration) {
 func TestListsNothingBeforeTheFirstUpdate(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()
-	p := New(Config{Dir: dir, Resource: allocator.GPUResource}, testLog(t))
+	p := New(testConfig(dir), testLog(t))
 	runPlugin(t, p)
 	r := kubelet.next()
 	if _, err := r.client.Allocate(t.Context(), request(uuids(0))); status.Code(err) != codes.NotFound {
@@ -56,7 +54,7 @@ func TestListsNothingBeforeTheFirstUpdate(t *testing.T) {
 }
 
 func TestEndBeforeTheFirstUpdate(t *testing.T) {
-	runPlugin(t, New(Config{Dir: t.TempDir(), Resource: allocator.GPUResource}, testLog(t)))()
+	runPlugin(t, New(testConfig(t.TempDir()), testLog(t)))()
 }
 
 func TestEnds(t *testing.T) {
@@ -67,8 +65,69 @@ func TestEnds(t *testing.T) {
 	works(t, r)
 	stop()
 	r.ended(t)
-	if sockets := socketsIn(t, dir); len(sockets) != 1 || sockets[0] != "kubelet.sock" {
-		t.Errorf("there are the sockets %v, want the kubelet's alone", sockets)
+	if sockets := socketsIn(t, dir); !slices.Equal(sockets, []string{r.request.Endpoint, "kubelet.sock"}) {
+		t.Errorf("there are the sockets %v, want the kubelet's and the last of the plugin", sockets)
+	}
+}
+
+// The socket of an agent that ends is there until the kubelet or the next agent starts, also if
+// no registration held at that moment.
+func TestLeavesItsSocket(t *testing.T) {
+	for name, hangUp := range map[string]bool{"registered": false, "the registration lost": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			left := func(want bool) {
+				t.Helper()
+				if got, err := Leftover(dir); err != nil || got != want {
+					t.Errorf("Leftover = %t, %v; want %t; sockets are %v", got, err, want, socketsIn(t, dir))
+				}
+			}
+			kubelet := newFakeKubelet(t, dir).start()
+			left(false)
+			p, stop := start(t, dir)
+			r := kubelet.next()
+			works(t, r)
+			if hangUp {
+				r.hangUp()
+				eventually(t, "loss of the registration", func() bool { return p.Registration().Since.IsZero() })
+			}
+			stop()
+			left(true)
+
+			start(t, dir)
+			next := kubelet.next()
+			works(t, next)
+			if sockets, err := ownSockets(p); err != nil || !slices.Equal(sockets, []string{next.request.Endpoint}) {
+				t.Errorf("the next agent's sockets are %v, %v; want %s alone", sockets, err, next.request.Endpoint)
+			}
+
+		})
+	}
+}
+
+func TestLeftover(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "plugins")
+	if got, err := Leftover(dir); err != nil || got {
+		t.Errorf("without a directory: %t, %v", got, err)
+	}
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kubelet.sock", "nvidia-gpu.sock", "gpucdi-0123abcd.sock", "gpucdi-example.com_gpu-0123abcd.socket", "other-gpucdi-gpu-0123abcd.sock"} {
+		leaveSocket(t, filepath.Join(dir, name))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "gpucdi-nvidia.com_gpu-00000000.sock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Leftover(dir); err != nil || got {
+		t.Errorf("without a socket of ours: %t, %v", got, err)
+	}
+	leaveSocket(t, filepath.Join(dir, "gpucdi-example.com_gpu-shared-0123abcd.sock"))
+	if got, err := Leftover(dir); err != nil || !got {
+		t.Errorf("with a socket of another resource: %t, %v", got, err)
+	}
+	if got, err := Leftover(filepath.Join(dir, "kubelet.sock")); err == nil {
+		t.Errorf("of what is no directory: %t, no error", got)
 	}
 }
 
@@ -338,7 +397,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 func TestDirectoryPathTooLong(t *testing.T) {
-	p := New(Config{Dir: "/" + strings.Repeat("d", 80), Resource: allocator.GPUResource}, testLog(t))
+	p := New(testConfig("/"+strings.Repeat("d", 80)), testLog(t))
 	if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "107") {
 		t.Errorf("Run = %v, want an error that tells the limit", err)
 	}

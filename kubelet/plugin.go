@@ -18,8 +18,16 @@ import (
 type Config struct {
 	Dir      string // the kubelet's device-plugins directory; it may come and go
 	Resource string // "nvidia.com/gpu"
+	Gate     Gate
 
 	Observer Observer // may be nil
+	Sent     func()   // called after each list that was sent; may be nil, must not block
+}
+
+// Gate grants devices of a resource, all of them or none. It decides alone whether they
+// may be allocated. It must not block: the kubelet waits meanwhile.
+type Gate interface {
+	Allocate(resource string, ids []string) error
 }
 
 // Plugin offers one resource to the kubelet. Update and Run may be called
@@ -30,6 +38,8 @@ type Plugin struct {
 	update sync.Mutex // of those who replace latest
 	latest atomic.Pointer[snapshot]
 	stands atomic.Pointer[Registration]
+	lists  lists
+	socket string // the path of the latest; only Run uses it
 
 	// streamWithin is how long the kubelet may take from a registration until
 	// it asks for the devices.
@@ -41,6 +51,9 @@ func New(cfg Config, log *slog.Logger) *Plugin {
 	cfg.Dir = filepath.Clean(cfg.Dir) // as watches spell it
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
+	}
+	if cfg.Sent == nil {
+		cfg.Sent = func() {}
 	}
 	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamWithin: 10 * time.Second}
 	p.latest.Store(&snapshot{Offer: Offer{Resource: &allocator.Resource{Name: cfg.Resource}}, superseded: make(chan struct{})})
@@ -60,6 +73,10 @@ func (p *Plugin) Registration() Registration { return *p.stands.Load() }
 
 // Resource is what the plugin offers.
 func (p *Plugin) Resource() string { return p.cfg.Resource }
+
+// List returns what was sent on the ListAndWatch stream; the zero List if there is none. Of
+// several streams the newest counts.
+func (p *Plugin) List() allocator.List { return p.lists.newest() }
 
 // Update makes o what is offered from now on. It never waits: a kubelet that
 // is slow to take one Offer misses those before the latest.
@@ -83,8 +100,8 @@ func (p *Plugin) Resend() {
 }
 
 // Run serves the resource and keeps it registered until ctx ends. Before the first
-// Update the kubelet hears nothing, not even that there is no device. Run returns
-// an error only when the Config cannot work.
+// Update the kubelet hears nothing, not even that there is no device. Its socket stays in
+// the directory, see Leftover. Run returns an error only when the Config cannot work.
 func (p *Plugin) Run(ctx context.Context) error {
 	if path := p.socketPath(); len(path) > maxSocketPath {
 		return fmt.Errorf("offering %s: the socket path %s has %d bytes, of which Linux takes %d: use a shorter kubelet directory",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -35,17 +36,16 @@ func (e *lostError) Error() string { return e.reason }
 // and keeps it until the registration is lost or ctx ends; the reason is the
 // error. The server is gone when it returns.
 func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan struct{}) error {
-	path := p.socketPath()
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "unix", path)
+	listener, err := p.listen(ctx)
 	if err != nil {
-		return fmt.Errorf("listening: %w", err)
+		return err
 	}
+	path := p.socket
 	own, err := identify(path)
 	if err != nil {
 		return errors.Join(fmt.Errorf("looking at the new socket: %w", err), listener.Close())
 	}
-	s := newServer(&p.latest)
+	s := newServer(p)
 	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(p.observe), grpc.MaxConcurrentStreams(maxCalls))
 	api.RegisterDevicePluginServer(g, s)
 
@@ -69,8 +69,25 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 	return run.Wait()
 }
 
-// stop ends the streams, lets calls that are under way finish, and closes the
-// socket. A peer that does not play along is cut off.
+// listen listens on a new socket, and only then removes the one before: an agent that
+// ends at any time leaves one behind.
+func (p *Plugin) listen(ctx context.Context) (net.Listener, error) {
+	path := p.socketPath()
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	if p.socket != "" {
+		_ = os.Remove(p.socket) // the kubelet may have; otherwise it is harmless
+	}
+	p.socket = path
+	return listener, nil
+}
+
+// stop ends the streams, lets calls that are under way finish, and stops
+// listening. A peer that does not play along is cut off.
 func (s *server) stop(g *grpc.Server) {
 	close(s.stopping)
 	cut := time.AfterFunc(stopWithin, g.Stop)

@@ -19,13 +19,13 @@ import (
 type server struct {
 	api.UnimplementedDevicePluginServer
 
-	latest   *atomic.Pointer[snapshot]
+	plugin   *Plugin
 	stopping chan struct{} // closed to end the streams
 	streams  streams
 }
 
-func newServer(latest *atomic.Pointer[snapshot]) *server {
-	return &server{latest: latest, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)}}
+func newServer(p *Plugin) *server {
+	return &server{plugin: p, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)}}
 }
 
 // maxStreams bounds the ListAndWatch streams of a server, each of which can hold an encoded
@@ -78,15 +78,19 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 		return err
 	}
 	defer s.streams.remove()
+	list := s.plugin.lists.begin()
+	defer s.plugin.lists.end(list)
 	var sent *snapshot
 	for {
-		now := s.latest.Load()
+		now := s.plugin.latest.Load()
 		// The kubelet writes a checkpoint for every list that it receives.
 		if now.list != nil && (sent == nil || sent.resends != now.resends || !proto.Equal(sent.list, now.list)) {
 			if err := stream.Send(now.list); err != nil {
 				return err
 			}
 			sent = now
+			s.plugin.lists.sent(list)
+			s.plugin.cfg.Sent()
 		}
 		select {
 		case <-stream.Context().Done():
@@ -99,7 +103,7 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 }
 
 func (s *server) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
-	now := s.latest.Load()
+	now := s.plugin.latest.Load()
 	response := &api.PreferredAllocationResponse{}
 	for _, c := range request.GetContainerRequests() {
 		ids, err := now.Resource.Prefer(c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))

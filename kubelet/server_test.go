@@ -50,12 +50,16 @@ func fault(n int, reason string) func([]gpu.GPU) {
 	return func(gpus []gpu.GPU) { gpus[n].Fault = reason }
 }
 
+func testConfig(dir string) Config {
+	return Config{Dir: dir, Resource: allocator.GPUResource, Gate: &gate{}}
+}
+
 // connect runs a plugin with this offer and returns the kubelet's end of it.
 func connect(t *testing.T, o Offer) (registration, *Plugin) {
 	t.Helper()
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()
-	p := New(Config{Dir: dir, Resource: allocator.GPUResource}, testLog(t))
+	p := New(testConfig(dir), testLog(t))
 	p.Update(o)
 	runPlugin(t, p)
 	return kubelet.next(), p
@@ -123,7 +127,7 @@ func TestListAndWatchOfNoDevice(t *testing.T) {
 func TestSlowReaderGetsTheLatest(t *testing.T) {
 	p := New(Config{}, testLog(t))
 	p.Update(offer(bothWays))
-	s := newServer(&p.latest)
+	s := newServer(p)
 	stream := &slowStream{ctx: t.Context(), sends: make(chan *api.ListAndWatchResponse), taken: make(chan struct{})}
 	ended := make(chan error, 1)
 	go func() { ended <- s.ListAndWatch(nil, stream) }()

@@ -9,10 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
+
+// socketStart begins the names of our sockets, whatever the resource.
+const socketStart = "gpucdi-"
 
 const maxSocketPath = 107 // bytes; sockaddr_un has 108 with the final zero
 
@@ -23,7 +27,7 @@ func (p *Plugin) socketPath() string {
 }
 
 func (p *Plugin) socketPrefix() string {
-	return "gpucdi-" + strings.ReplaceAll(p.cfg.Resource, "/", "_") + "-"
+	return socketStart + strings.ReplaceAll(p.cfg.Resource, "/", "_") + "-"
 }
 
 // ours says whether a file of this name is a socket of a plugin for this
@@ -35,7 +39,22 @@ func (p *Plugin) ours(name string) bool {
 
 var uniquePart = regexp.MustCompile(`^[0-9a-f]{8}\.sock$`)
 
-// removeStale removes the sockets that an earlier process left behind when it was killed, and
+// Leftover reports whether a device-plugins directory has a socket of an agent of ours. The
+// kubelet deletes all sockets when it starts, and an agent that ends leaves its own: one that is
+// there when an agent starts shows that the kubelet has not started since the last agent ended.
+func Leftover(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("looking for sockets of an earlier agent: %w", err)
+	}
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		rest, ours := strings.CutPrefix(e.Name(), socketStart)
+		at := strings.LastIndex(rest, "-")
+		return ours && at > 0 && e.Type() == fs.ModeSocket && uniquePart.MatchString(rest[at+1:])
+	}), nil
+}
+
+// removeStale removes the sockets that an earlier process left behind, and
 // returns those that another agent of the node serves on.
 func (p *Plugin) removeStale(ctx context.Context) (served []string, err error) {
 	entries, err := os.ReadDir(p.cfg.Dir)

@@ -25,6 +25,14 @@ func (containerd) Status(context.Context, *cri.StatusRequest) (*cri.StatusRespon
 	return &cri.StatusResponse{Info: map[string]string{"config": "{}"}}, nil
 }
 
+func (containerd) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+	return &cri.ListContainersResponse{}, nil
+}
+
+func (containerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+	return &cri.ListPodSandboxResponse{}, nil
+}
+
 // serveRuntime makes a containerd of the node at root; the function ends it.
 func serveRuntime(ctx context.Context, root string) (stop func(), err error) {
 	socket := filepath.Join(root, "run/containerd/containerd.sock")

@@ -59,7 +59,6 @@ func TestAnInvalidConfigAtTheStart(t *testing.T) {
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, shared)
 	k := startKubelet(t, n.kubeletDir, 2)
-	serveLister(t, n.kubeletDir, &holders{k: k})
 	n.startAgent(t)
 	k.counts(t, 16, 16)
 	pod, _ := n.admitted(t, k, "stays", 1)

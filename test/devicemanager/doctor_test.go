@@ -36,7 +36,6 @@ func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string
 // shows at its link, whether the agent runs or not.
 func TestDoctor(t *testing.T) {
 	n := newNode(t, simdriver.H100x8())
-	n.serveRuntime(t, true)
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
 	k.counts(t, 8, 8)

@@ -3,6 +3,7 @@ package devicemanager
 import (
 	"slices"
 	"testing"
+	"time"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -12,7 +13,6 @@ import (
 // the pod is gone.
 func TestGoneWhileNoAgentRuns(t *testing.T) {
 	n, k := both(t)
-	serveLister(t, n.kubeletDir, &holders{k: k})
 	pod, held := n.admitted(t, k, "stays", 3)
 	n.killAgent(t)
 	if _, err := n.driver.Remove(held[0]); err != nil {
@@ -53,5 +53,44 @@ func TestNodeOfAGoneGPU(t *testing.T) {
 	}
 	if unresolved, err := runtime.InjectDevices(&oci.Spec{}, r.cdiDevices...); err == nil || len(unresolved) != 1 {
 		t.Errorf("%v lead to the GPU that another pod has; error %v", r.cdiDevices, err)
+	}
+}
+
+// A pod that was deleted by force leaves the kubelet's records while its container runs on: what it has is
+// not given out as something else before the container runtime has lost it.
+func TestAForceDeletedPodHoldsItsDevice(t *testing.T) {
+	n, k := both(t)
+	pod, held := n.admitted(t, k, "forced", 1)
+	n.runtime.run(pod, "gpucdi.dev/gpu="+held[0])
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
+	k.counts(t, 14, 14)
+	k.forget(pod)
+	for asked := k.lister.calls.Load(); k.lister.calls.Load() < asked+3; time.Sleep(10 * time.Millisecond) {
+		if _, gives := k.capacity(); quantity(gives) != 14 {
+			t.Fatalf("while the container runs the kubelet can allocate %d, want 14", quantity(gives))
+		}
+	}
+	n.runtime.end(pod)
+	k.counts(t, 16, 16)
+}
+
+// What nobody can hold any more stays listed for a minute: the kubelet may be about to record it, and
+// panics if it is not listed.
+func TestReleasedDevicesAreUnlisted(t *testing.T) {
+	t.Parallel() // it mostly waits
+	n, k := both(t)
+	gone := n.uuids()[7]
+	if _, err := n.driver.Remove(gone); err != nil {
+		t.Fatal(err)
+	}
+	k.counts(t, 8, 7)
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		has, _ := k.capacity()
+		switch took := time.Since(start); {
+		case quantity(has) == 7:
+			return
+		case quantity(has) != 8 || took > 3*patience:
+			t.Fatalf("the kubelet has %d GPUs after %s", quantity(has), took)
+		}
 	}
 }

@@ -57,6 +57,7 @@ type node struct {
 	dir                      string // of all that follows
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
+	runtime                  *containerd
 	stateDir                 string // what outlives the agent
 	config                   string // the agent's config file
 	nfdDir                   string // where the agent leaves labels for Node Feature Discovery
@@ -97,6 +98,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		t.Fatal(err)
 	}
 	n.configure(t)
+	n.serveRuntime(t, true)
 	return n
 }
 
@@ -147,8 +149,8 @@ func (n *node) startAgent(t *testing.T, flags ...string) {
 	})
 }
 
-// stopAgent ends the program as the kubelet does. Its sockets must be gone
-// then, and its specs still there.
+// stopAgent ends the program as the kubelet does. Nobody listens on its sockets
+// then, and its specs are still there.
 func (n *node) stopAgent(t *testing.T) {
 	t.Helper()
 	specs := n.specs(t)
@@ -163,8 +165,11 @@ func (n *node) stopAgent(t *testing.T) {
 	if err := process.Wait(); err != nil {
 		t.Errorf("the agent's end: %v", err)
 	}
-	if left := n.sockets(t); len(left) > 0 {
-		t.Errorf("the agent has left %v behind", left)
+	for _, socket := range n.sockets(t) {
+		if conn, err := net.Dial("unix", socket); err == nil {
+			_ = conn.Close()
+			t.Errorf("the agent's socket %s is served after its end", socket)
+		}
 	}
 	if after := n.specs(t); !maps.Equal(specs, after) {
 		t.Errorf("the CDI specs changed with the agent's end, from %v to %v", specs, after)

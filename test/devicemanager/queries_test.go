@@ -84,7 +84,6 @@ func TestAlertsAreSilent(t *testing.T) {
 			if err := tc.prepare(n); err != nil {
 				t.Fatal(err)
 			}
-			n.serveRuntime(t, true)
 			startKubelet(t, n.kubeletDir, 2)
 			n.startAgent(t)
 			n.awaitMetric(t, tc.await)
@@ -123,6 +122,7 @@ func ask(t *testing.T, queries []query, scrapes ...string) []readers.Answer {
 // and whose config was refused.
 func eventful(t *testing.T) (n *busyNode, held string) {
 	n = &busyNode{node: newNode(t, simdriver.H100x8())}
+	n.runtime.stop()
 	n.kubelet = startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
 	n.kubelet.counts(t, 8, 8)

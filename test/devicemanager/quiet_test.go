@@ -109,7 +109,6 @@ func TestAllocateOfEight(t *testing.T) {
 func TestAllocateTouchesNothing(t *testing.T) {
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, "health: {probeInterval: 1h}") // the probes call NVML too
-	n.serveRuntime(t, true)                       // the agent would keep looking for one
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
 	k.counts(t, 8, 8)

@@ -32,7 +32,6 @@ func bothWithSharing(t *testing.T) (*node, *kubelet) {
 	byOwnName, _ := sharing(t)
 	n.configure(t, byOwnName)
 	k := startKubelet(t, n.kubeletDir, 1)
-	serveLister(t, n.kubeletDir, &holders{k: k})
 	n.startAgent(t)
 	k.counts(t, 8, 8)
 	return n, k
@@ -151,8 +150,8 @@ func TestSharingFaults(t *testing.T) {
 }
 
 // How many share a GPU changes while pods do. A replica that is held stays listed
-// and leads to its GPU; a GPU that is to be had alone, or to be shared, waits for
-// those who have it otherwise.
+// and leads to its GPU; of the new ones there are as many as fit beside it. A GPU that is to be had alone,
+// or to be shared, waits for those who have it otherwise.
 func TestSharingChanges(t *testing.T) {
 	n, k := bothWithSharing(t)
 	pods := n.sharers(t, k, 3)
@@ -174,21 +173,21 @@ func TestSharingChanges(t *testing.T) {
 	// The driver has no part in it, and is not left out of sight for it.
 	before := n.inits(t)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]")
-	k.counts(t, 12, 12)
+	k.counts(t, 12, 2) // three quarters of each GPU are held, and a sixth fits
 	if err := n.driver.RaiseXID(first, 9999); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 12, 6)
+	k.counts(t, 12, 1)
 	if after := n.inits(t); before == 0 || after != before {
 		t.Errorf("the driver was opened %d times, and %d times once its GPUs were shared otherwise", before, after)
 	}
-	k.counts(t, 12, 12)
+	k.counts(t, 12, 2)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
-	k.counts(t, 12, 4)
+	k.counts(t, 6, 0)
 	stillHave(first, pods[first]...)
 
 	n.configure(t, "resources: []")
-	k.counts(t, 14, 0)
+	k.counts(t, 8, 0)
 	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="waits",resource="nvidia.com/gpu"} 2`)
 	end(pods[first]...)
 	end(pods[second][2])
@@ -205,11 +204,11 @@ func TestSharingChanges(t *testing.T) {
 	k.counts(t, 4, 1)
 	stillHave(second, pods[second][:2]...)
 
-	// By another name they are shared with nobody who has them by the first.
+	// By another name there are as many as fit beside those who have them by the first.
 	_, renamed := sharing(t)
 	n.configure(t, renamed)
 	const other = "nvidia.com/gpu.shared"
-	k.awaits(t, offer{gpuResource: "0 of 4", other: "0 of 8"})
+	k.awaits(t, offer{gpuResource: "0 of 3", other: "2 of 8"})
 	stillHave(second, pods[second][:2]...)
 	end(pods[second][:2]...)
 	k.awaits(t, offer{gpuResource: "0 of 1", other: "4 of 8"})
@@ -272,7 +271,6 @@ func TestAsManyReplicasAsThereCanBe(t *testing.T) {
 // error, and the devices that leave are reported as draining.
 func TestSharingIsNoOutage(t *testing.T) {
 	n, k := both(t)
-	serveLister(t, n.kubeletDir, &holders{k: k})
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
 	k.counts(t, 16, 16)
 	n.configure(t)

@@ -82,16 +82,7 @@ func (c *cluster) awaitLabels(t *testing.T, want map[string]string) {
 // kubectl: a section applies by the node's label. Where the agent may not watch its node,
 // or has refused the config, those who look see that, through kubectl exec too.
 func sectionsByLabel(t *testing.T, c *cluster) {
-	const head = "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n"
-	configure := func(text string) {
-		t.Helper()
-		patch, err := json.Marshal(map[string]any{"data": map[string]string{"config.yaml": head + text}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.kubectl(t, "patch", "configmap", "--namespace", "gpucdi", "gpucdi", "--type", "merge", "--patch", string(patch))
-		c.bringConfig(t)
-	}
+	configure := func(text string) { t.Helper(); c.configure(t, text) }
 	grant := func(verbs string) {
 		t.Helper()
 		c.kubectl(t, "patch", "clusterrole", "gpucdi", "--type", "json", "--patch", `[{"op":"replace","path":"/rules/0/verbs","value":`+verbs+`}]`)
@@ -127,4 +118,16 @@ func sectionsByLabel(t *testing.T, c *cluster) {
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-")
 	c.awaitSpec(t, "nvidia_drv.so", false)
 	c.awaitGPUs(t, "8")
+}
+
+// configure replaces the agent's config in the ConfigMap, and has the kubelet bring it.
+func (c *cluster) configure(t *testing.T, keys string) {
+	t.Helper()
+	text := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n" + keys
+	patch, err := json.Marshal(map[string]any{"data": map[string]string{"config.yaml": text}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "patch", "configmap", "--namespace", "gpucdi", "gpucdi", "--type", "merge", "--patch", string(patch))
+	c.bringConfig(t)
 }

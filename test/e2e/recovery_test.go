@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -169,14 +171,6 @@ func pulledOut(t *testing.T, c *cluster) {
 	c.run(t, "holder", 1)
 	c.awaitPhase(t, "holder", "Running")
 	container, gpus := c.containerID(t, "holder"), c.gpusOf(t, "holder")
-	capacity := func(want string) {
-		t.Helper()
-		await(t, "a capacity of "+want+" GPUs", func() (string, bool) {
-			got := c.kubectl(t, "get", "node", node.Name, "-o", `jsonpath={.status.capacity.nvidia\.com/gpu}`)
-			return got, got == want
-		})
-	}
-
 	held, free := gpus[0], c.driver.State().GPUs[0].UUID
 	if free == held {
 		free = c.driver.State().GPUs[1].UUID
@@ -190,20 +184,16 @@ func pulledOut(t *testing.T, c *cluster) {
 		removed = append(removed, gone)
 	}
 	c.awaitGPUs(t, "6")
-	// One that nobody holds is forgotten, which shows that the other could be by now.
-	await(t, "the agent to forget "+free, func() (string, bool) {
-		status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "wide")
-		if !strings.Contains(status, held) {
-			t.Fatalf("the agent has forgotten %s, which a pod holds:\n%s", held, status)
-		}
-		return status, !strings.Contains(status, free)
-	})
-	capacity("7")
+	// One that nobody holds is released, which shows that the other could be by now.
+	c.awaitReleased(t, free)
+	if c.released(t, held) {
+		t.Error("the GPU that a pod holds is released")
+	}
 	if now := c.containerID(t, "holder"); now != container {
 		t.Error("the pod's container was replaced")
 	}
 	c.remove(t, "holder")
-	capacity("6")
+	c.awaitReleased(t, held)
 	for _, g := range removed {
 		if err := c.driver.Add(g); err != nil {
 			t.Fatal(err)
@@ -215,4 +205,68 @@ func pulledOut(t *testing.T, c *cluster) {
 	if got := c.gpusOf(t, "all"); len(got) != 8 {
 		t.Errorf("the pod has %v", got)
 	}
+}
+
+// released reports whether the agent has logged that no pod holds a device.
+func (c *cluster) released(t *testing.T, uuid string) bool {
+	t.Helper()
+	for line := range strings.Lines(c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")) {
+		if strings.Contains(line, "device released") && strings.Contains(line, uuid) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) awaitReleased(t *testing.T, uuid string) {
+	t.Helper()
+	await(t, uuid+" to be released", func() (string, bool) { return "", c.released(t, uuid) })
+}
+
+// moves shares GPUs that were not shared while pods hold some of them, one by an init container alone: no
+// GPU is given out twice, those that nobody holds move at once, and the others when their pods have ended.
+func moves(t *testing.T, c *cluster) {
+	c.run(t, "app", 1)
+	c.awaitPhase(t, "app", "Running")
+	if err := c.Apply(t.Context(), fmt.Appendf(nil, `apiVersion: v1
+kind: Pod
+metadata: {name: init}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - {name: init, image: %[1]s, imagePullPolicy: Never, command: ["true"], resources: {limits: {nvidia.com/gpu: 1}}}
+  containers:
+  - {name: main, image: %[1]s, imagePullPolicy: Never, command: [sh, -c, "trap exit TERM; while :; do sleep 0.1; done"]}
+`, images.DebianName)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.remove(t, "init") })
+	c.awaitPhase(t, "init", "Running")
+
+	c.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/gpu.shared}]\n")
+	moved := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "12")
+	c.awaitAllocatable(t, "nvidia.com/gpu", "0")
+	held := c.gpusOf(t, "app")
+	if len(held) != 1 || c.released(t, held[0]) {
+		t.Errorf("the pod has %v, which is released", held)
+	}
+	c.remove(t, "app")
+	app := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "14")
+	c.remove(t, "init")
+	init := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "16")
+	t.Logf("GPUs that nobody held moved %s after the change, the others %s and %s after the end of their pods",
+		moved.Round(time.Millisecond), app.Round(time.Millisecond), init.Round(time.Millisecond))
+	c.configure(t, "")
+	c.awaitGPUs(t, "8")
+}
+
+// awaitAllocatable waits until the node's status offers that many of a resource, and returns how long that
+// took.
+func (c *cluster) awaitAllocatable(t *testing.T, resource, want string) time.Duration {
+	t.Helper()
+	path := "jsonpath={.status.allocatable." + strings.ReplaceAll(resource, ".", `\.`) + "}"
+	return await(t, want+" allocatable "+resource, func() (string, bool) {
+		got, err := c.Kubectl(t.Context(), "get", "node", node.Name, "-o", path)
+		return string(got), err == nil && string(got) == want
+	})
 }

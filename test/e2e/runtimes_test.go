@@ -36,6 +36,7 @@ var cases = []struct {
 	{"the doctor brings itself into a container", launchOnNode},
 	{"nothing less than privileged opens the device nodes", whyPrivileged},
 	{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
+	{"GPUs that are shared from now on move when no pod holds them", moves},
 	{"a pod sees its MIG device", migDevices},
 	{"a pod in a user namespace sees its GPU, or is refused", userNamespace},
 	{"a chart comes, changes and goes", helmLife},

@@ -1,0 +1,173 @@
+package allocator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/config"
+)
+
+// stage is an inventory and what is planned for it.
+type stage struct {
+	inv  *gpu.Inventory
+	plan []*Resource
+}
+
+// after returns what is offered after stages that follow each other, while pods hold some IDs of the first:
+// "gpu GPU-0". What nobody holds is released as soon as can be.
+func after(t *testing.T, held []string, stages ...stage) []*Resource {
+	t.Helper()
+	now := time.Unix(1e9, 0)
+	ledger := Start(&Saved{Complete: true}, true, now)
+	gate := NewGate(func() time.Time { return now })
+	var last stage
+	for i, s := range stages {
+		last = s
+		for range 3 { // withdraw, close, offer
+			var todo Todo
+			seen := Observation{Wanted: Wants(s.plan, s.inv, func(string) bool { return true }), Present: PresentIn(s.inv), Grants: gate.Grants()}
+			seen.Runtime = &Runtime{Asked: now, Answered: now}
+			ledger, todo = Next(ledger, seen, now)
+			gate.Advertise(ledger)
+			gate.Close(todo.Close)
+			now = now.Add(3 * settle)
+		}
+		for _, one := range held {
+			outlet, id, _ := strings.Cut(one, " ")
+			if err := gate.Allocate("nvidia.com/"+outlet, []string{id}); i == 0 && err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return Offers(last.plan, ledger, last.inv, testKind)
+}
+
+func TestOffers(t *testing.T) {
+	mixed := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	single := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGSingle, nil)} }
+	sharedBy := func(n int) stage {
+		return stage{cut(nil), Plan(cut(nil), testKind, config.MIGNone, replicas(n))}
+	}
+	anew, gone := cut(times(2, "3g.20gb"), nil), cut(nil, nil)
+	anew.GPUs[0].MIGDevices[1].GPUInstance = 1
+	gone.GPUs[1].Fault = gpu.FaultGone
+	for _, tc := range []struct {
+		name          string
+		before, now   stage
+		held          string
+		want          string
+		wantIfNotHeld string
+	}{
+		{"nothing changes", mixed(cut(nil, nil)), mixed(cut(nil, nil)), "gpu GPU-0", "gpu: GPU-0 GPU-1", "gpu: GPU-0 GPU-1"},
+		{"a GPU goes", mixed(cut(nil, nil)), mixed(gone), "gpu GPU-1", "gpu: GPU-0 GPU-1!", "gpu: GPU-0 GPU-1!"},
+		{
+			"MIG mode is turned off", mixed(cut(times(1, "1g.5gb"), nil)), mixed(cut(nil, nil)), "mig-1g.5gb MIG-0.0",
+			"gpu: GPU-0! GPU-1, mig-1g.5gb: MIG-0.0!", "gpu: GPU-0 GPU-1, mig-1g.5gb: MIG-0.0!",
+		},
+		{
+			"MIG mode is turned on", mixed(cut(nil, nil)), mixed(cut(times(2, "3g.20gb"), nil)), "gpu GPU-0",
+			"gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0! MIG-0.1!", "gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0 MIG-0.1",
+		},
+		{ // The same instances are the same nodes, and so is the name that the driver makes of them.
+			"a GPU is cut anew", mixed(cut(times(2, "1g.5gb"), nil)), mixed(anew), "mig-1g.5gb MIG-0.0",
+			"gpu: GPU-1, mig-3g.20gb: MIG-0.0! MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
+			"gpu: GPU-1, mig-3g.20gb: MIG-0.0 MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
+		},
+		{
+			"the strategy changes", single(cut(times(1, "1g.5gb"))), mixed(cut(times(1, "1g.5gb"))), "gpu MIG-0.0",
+			"gpu: MIG-0.0!, mig-1g.5gb: MIG-0.0!", "gpu: MIG-0.0!, mig-1g.5gb: MIG-0.0",
+		},
+		{"more replicas", sharedBy(2), sharedBy(3), "gpu GPU-0::1", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2"},
+		{"fewer replicas", sharedBy(3), sharedBy(2), "gpu GPU-0::2", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2!"},
+		{"shared no more", sharedBy(2), mixed(cut(nil)), "gpu GPU-0::1", "gpu: GPU-0! GPU-0::0! GPU-0::1!", "gpu: GPU-0 GPU-0::0! GPU-0::1!"},
+		{"shared now", mixed(cut(nil)), sharedBy(2), "gpu GPU-0", "gpu: GPU-0::0! GPU-0::1! GPU-0!", "gpu: GPU-0::0 GPU-0::1 GPU-0!"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := strings.Join(slots(after(t, []string{tc.held}, tc.before, tc.now)), ", "); got != tc.want {
+				t.Errorf("while %s is held: %s, want %s", tc.held, got, tc.want)
+			}
+			if got := strings.Join(slots(after(t, nil, tc.before, tc.now)), ", "); got != tc.wantIfNotHeld {
+				t.Errorf("while nobody holds any: %s, want %s", got, tc.wantIfNotHeld)
+			}
+		})
+	}
+}
+
+// A device is unhealthy for the reason that people can act on.
+func TestOffersSayWhy(t *testing.T) {
+	before, now := cut(nil, times(1, "1g.5gb"), nil), cut(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
+	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.FaultGone, "lost"
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	reasons := map[string]string{}
+	for _, r := range after(t, []string{"gpu GPU-0", "gpu GPU-2"}, plan(before), plan(now)) {
+		for _, d := range r.Devices {
+			reasons[d.ID] = d.Fault
+			if d.CDIName != testKind+"="+d.ID || d.Index == "" {
+				t.Errorf("%+v cannot be resolved", d)
+			}
+		}
+	}
+	for id, want := range map[string]string{
+		"GPU-0": leftResource, "MIG-0.0": "waits until no pod holds GPU-0 of nvidia.com/gpu", "GPU-2": gpu.FaultGone, "MIG-1.0": "lost",
+	} {
+		if reasons[id] != want {
+			t.Errorf("%s: %q, want %q", id, reasons[id], want)
+		}
+	}
+}
+
+func TestOffersKeepPreferring(t *testing.T) {
+	inv, more := topologies["8 in bridged pairs"](), topologies["8 in bridged pairs"]()
+	more.GPUs = append(more.GPUs, gpu.GPU{UUID: "GPU-8"})
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGNone, nil)} }
+	r := after(t, []string{"gpu GPU-8"}, plan(more), plan(inv))[0]
+	if got, err := r.Prefer(append(all(8), "GPU-8"), nil, 2); err != nil || !slices.Equal(got, gpus(0, 4)) {
+		t.Errorf("Prefer = %v, %v; want the first pair, 0 and 4", got, err)
+	}
+}
+
+// What only evidence names is listed by its ID, even if nothing else is known of it.
+func TestOffersOfUnknownEntries(t *testing.T) {
+	inv, now := cut(nil), time.Unix(1e9, 0)
+	plan := Plan(inv, testKind, config.MIGNone, nil)
+	held := func(outlet, id string) Holding { return Holding{Key: Key{outlet, id}, Pod: "uid"} }
+	ledger, _ := Next(Start(nil, true, now), Observation{
+		Wanted: Wants(plan, inv, func(string) bool { return true }), Present: PresentIn(inv),
+		Checkpoint: &Checkpoint{Asked: now, Answered: now, Held: []Holding{
+			held("nvidia.com/mig-7g.40gb", "MIG-gone"), held("nvidia.com/gpu.shared", "GPU-0::1"), held(GPUResource, "GPU-7::1"),
+		}},
+	}, now)
+	got := Offers(plan, ledger, inv, testKind)
+	if got, want := strings.Join(slots(got), ", "), "gpu: GPU-0! GPU-7::1!, gpu.shared: GPU-0::1!, mig-7g.40gb: MIG-gone!"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if d := got[0].Devices[1]; d.ID != "GPU-7" || d.NUMANode != gpu.NUMAUnknown || d.Fault != gpu.FaultGone {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestChanges(t *testing.T) {
+	before, now := cut(times(2, "1g.5gb"), nil), cut(times(3, "1g.5gb"), nil)
+	now.GPUs[0].MIGDevices[1].Fault = "lost"
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	var got []string
+	for _, c := range Changes(after(t, nil, plan(before)), after(t, nil, plan(before), plan(now))) {
+		got = append(got, strings.Join([]string{c.Device.ID, string(c.From), c.Device.Fault}, " "))
+	}
+	if want := []string{"MIG-0.1 available lost", "MIG-0.2  "}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestChangesTellOfADeviceOnce(t *testing.T) {
+	inv, sick := cut(nil, nil), cut(nil, nil)
+	sick.GPUs[1].Fault = "lost"
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGNone, replicas(9))} }
+	changes := Changes(after(t, nil, plan(inv)), after(t, nil, plan(inv), plan(sick)))
+	if len(changes) != 1 || changes[0].From != StateAvailable || changes[0].Device.ID != "GPU-1" {
+		t.Errorf("changes are %+v", changes)
+	}
+}
