@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -37,8 +39,8 @@ type attack struct {
 	name       string
 	advisories string // that were published of NVIDIA's toolkit, and that it is like
 	image      image
-	races      bool // it may start or not, as it happens to go
-	hangs      bool // its programs hang in their loader, wherever they are started
+	races      string // what of it turns into a link and back while it starts, or is refused
+	hangs      bool   // its programs hang in their loader, wherever they are started
 }
 
 var attacks = []attack{
@@ -83,21 +85,15 @@ var attacks = []attack{
 		image: image{root: images.Debian12, alter: preload, spec: loaderVariables}},
 	{name: "the image has an `ldconfig` of its own", advisories: "CVE-2024-0135, CVE-2024-0137", image: debian(ownLdconfig)},
 	{name: "`/usr/lib64` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2024-0133, CVE-2025-23359",
-		image: debian(swapped("/usr/lib64")), races: true},
+		image: image{root: images.Debian12}, races: "/usr/lib64"},
 	{name: "`/usr/local/cuda/compat` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23359",
-		image: debian(func(t *testing.T, m *container.Machine, b *container.Bundle) {
-			compatCUDA("99.0", "999.10.01")(t, m, b)
-			swapped("/usr/local/cuda/compat")(t, m, b)
-		}), races: true},
+		image: debian(compatCUDA("99.0", "999.10.01")), races: "/usr/local/cuda/compat"},
 	{name: "`/etc` turns into a link meanwhile, and back", advisories: "CVE-2024-0133, CVE-2025-23267",
-		image: debian(swapped("/etc")), races: true},
+		image: image{root: images.Debian12}, races: "/etc"},
 	{name: "`/etc/ld.so.cache` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
-		image: debian(swapped("/etc/ld.so.cache")), races: true},
+		image: image{root: images.Debian12}, races: "/etc/ld.so.cache"},
 	{name: "`/etc/nvidia` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
-		image: debian(func(t *testing.T, m *container.Machine, b *container.Bundle) {
-			shell("mkdir etc/nvidia")(t, m, b)
-			swapped("/etc/nvidia")(t, m, b)
-		}), races: true},
+		image: debian(shell("mkdir etc/nvidia")), races: "/etc/nvidia"},
 }
 
 // rounds is how often a race is run, with each runtime, with and without the hook.
@@ -140,7 +136,7 @@ func TestContainment(t *testing.T) {
 
 // run returns what comes of starting the image. One that starts has its GPUs.
 func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtime) string {
-	if a.races {
+	if a.races != "" {
 		a.race(t, m, runtime)
 		return "starts or is refused"
 	}
@@ -155,19 +151,29 @@ func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtim
 	return "starts"
 }
 
-// race starts the image over and over while it changes. What runs in it ends at once.
+// race starts the image over and over while it changes: as fast as can be, and then ever more
+// slowly, as no start with many mounts survives fast changes. What runs in it ends at once. Both
+// sides of the race must run: the image changes during the starts, and containers do start.
 func (a attack) race(t *testing.T, m *container.Machine, runtime container.Runtime) {
 	a.image.spec = func(s *specs.Spec) { s.Process.Args = []string{"/bin/true"} }
 	bundle, _ := a.image.bundle(t, m, 2, 5)
-	ran := 0
+	var pause, exchanges atomic.Int64
+	exchange(t, m, bundle, a.races, &pause, &exchanges)
+	ran, changes := 0, int64(0)
 	for i := range rounds {
+		pause.Store(int64(time.Duration(max(0, i-rounds/2)) * 2 * time.Millisecond))
+		before := exchanges.Load()
 		if _, err := m.Output(t.Context(), string(runtime), "run", "--bundle", bundle.Dir, fmt.Sprint("race-", i)); err == nil {
 			ran++
 		} else {
 			t.Log(err)
 		}
+		changes += exchanges.Load() - before
 	}
-	t.Logf("%d of %d times it ran", ran, rounds)
+	t.Logf("%d of %d times it ran, while %s changed %d times", ran, rounds, a.races, changes)
+	if ran == 0 || changes < rounds {
+		t.Errorf("%d of %d times it ran, while %s changed %d times: no race took place", ran, rounds, a.races, changes)
+	}
 }
 
 // The comparison would be worth nothing if it did not see what it is to see.
@@ -350,34 +356,36 @@ func ownLdconfig(t *testing.T, m *container.Machine, b *container.Bundle) {
 	shell(`rm usr/sbin/ldconfig; printf '#!/bin/sh\ntouch `+victim+`/executed\n' > usr/sbin/ldconfig; chmod 755 usr/sbin/ldconfig`)(t, m, b)
 }
 
-// swapped exchanges a file or directory of the image with a link to the victim, over and over
-// until the container is up and gone.
-func swapped(name string) alter {
-	return func(t *testing.T, m *container.Machine, b *container.Bundle) {
-		t.Helper()
-		// All of it has to be of the container's own layer: an overlay exchanges nothing else.
-		shell(`mkdir -p ./srv; cp -a ".$1" ".$2"; cp -a ".$1" ".$1.new"; rm -r ".$1"; mv ".$1.new" ".$1"; ln -s "$2" ".$1.link"`, name, victim)(t, m, b)
-		file, link := b.Path(name), b.Path(name+".link")
-		stop, done := make(chan struct{}), make(chan error)
-		go func() {
-			for {
-				select {
-				case <-stop:
-					done <- nil
-					return
-				default:
-				}
-				if err := unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil && !errors.Is(err, unix.EBUSY) {
-					done <- fmt.Errorf("exchanging %s for a link: %w", name, err)
-					return
-				}
+// exchange exchanges a file or directory of the image with a link to the victim, over and over
+// until the test ends, with a pause of nanoseconds, and counts how often.
+func exchange(t *testing.T, m *container.Machine, b *container.Bundle, name string, pause, count *atomic.Int64) {
+	t.Helper()
+	// All of it has to be of the container's own layer: an overlay exchanges nothing else.
+	shell(`mkdir -p ./srv; cp -a ".$1" ".$2"; cp -a ".$1" ".$1.new"; rm -r ".$1"; mv ".$1.new" ".$1"; ln -s "$2" ".$1.link"`, name, victim)(t, m, b)
+	file, link := b.Path(name), b.Path(name+".link")
+	stop, done := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
 			}
-		}()
-		t.Cleanup(func() {
-			close(stop)
-			if err := <-done; err != nil {
-				t.Error(err)
+			switch err := unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); {
+			case err == nil:
+				count.Add(1)
+			case !errors.Is(err, unix.EBUSY):
+				done <- fmt.Errorf("exchanging %s for a link: %w", name, err)
+				return
 			}
-		})
-	}
+			time.Sleep(time.Duration(pause.Load()))
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
