@@ -302,40 +302,69 @@ func TestACrashIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestNoHotLoop counts what a wait for events leads to, in calls and in what the
-// kubelet is told: one for nothing, and one that fails at once.
+// TestNoHotLoop counts what the agent does in 5 probe intervals while there are no events, and
+// while each wait for them fails at once. Each probe leads to a wait, and to another to empty a
+// set that failed. A hot loop makes thousands.
 func TestNoHotLoop(t *testing.T) {
-	n, _ := both(t)
+	const intervals, limit = 5, 50
+	n, k := both(t)
 	stream, err := n.client(t).ListAndWatch(t.Context(), &v1beta1.Empty{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told atomic.Int64
+	var lists atomic.Int64
 	go func() {
 		for {
 			if _, err := stream.Recv(); err != nil {
 				return // by the end of the test
 			}
-			told.Add(1)
+			lists.Add(1)
 		}
 	}()
-	for _, returns := range []int{0, gpuIsLost} {
-		if err := n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: returns}); err != nil {
-			t.Fatal(err)
+	for _, fails := range []bool{false, true} {
+		if fails {
+			if err := n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: gpuIsLost}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		before := n.eventWaits(t)
-		time.Sleep(5 * time.Second)
-		// One for each probe interval of a second, and another to empty a set that failed; and room
-		// for the first ones.
-		if made := n.eventWaits(t) - before; made == 0 || made > 15 {
-			t.Errorf("%d waits for events that return %d in 5 s, want 5 or 10", made, returns)
+		before := n.work(t)
+		time.Sleep(intervals * time.Second)
+		for what, made := range n.work(t) {
+			if made -= before[what]; made > limit {
+				t.Errorf("%d %s in %d probe intervals (waits fail: %t), want at most %d", made, what, intervals, fails, limit)
+			}
 		}
-		if err := n.driver.Mend(); err != nil {
-			t.Fatal(err)
+		n.awaitCalls(t, "nvmlEventSetWait_v2", uint64(before["event waits"]+intervals))
+	}
+	if err := n.driver.Mend(); err != nil {
+		t.Fatal(err)
+	}
+	if n := lists.Load(); n != 1 {
+		t.Errorf("the kubelet was sent %d lists of GPUs that did not change, want one", n)
+	}
+
+	// The counts are not blind: a fault that is detected leads to more of everything.
+	before := n.work(t)
+	if err := n.driver.RaiseXID(n.uuids()[5], 9999); err != nil {
+		t.Fatal(err)
+	}
+	k.counts(t, 8, 7)
+	for what := range before {
+		for start := time.Now(); n.work(t)[what] == before[what] || lists.Load() == 1; time.Sleep(10 * time.Millisecond) {
+			if time.Since(start) > patience {
+				t.Fatalf("a fault leads to no more %s: %v before and %v after it, %d lists", what, before, n.work(t), lists.Load())
+			}
 		}
 	}
-	if n := told.Load(); n != 1 {
-		t.Errorf("the kubelet was told %d times of GPUs that did not change, want once", n)
+}
+
+// work counts what a hot loop would do.
+func (n *node) work(t *testing.T) map[string]int {
+	t.Helper()
+	return map[string]int{
+		"event waits": int(n.eventWaits(t)),
+		"probes":      int(n.counted(t)["nvmlDeviceGetTemperature"]) / len(n.uuids()),
+		"reconciles":  n.counter(t, "gpucdi_reconciles_total"),
 	}
 }
 
