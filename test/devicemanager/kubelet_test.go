@@ -170,7 +170,11 @@ type request struct {
 // start does what the kubelet does when it starts the pod's container, be it
 // for the first time.
 func (k *kubelet) start(ctx context.Context, pod *v1.Pod) (request, error) {
-	opts, err := k.GetDeviceRunContainerOptions(ctx, pod, &pod.Spec.Containers[0])
+	return k.startContainer(ctx, pod, &pod.Spec.Containers[0])
+}
+
+func (k *kubelet) startContainer(ctx context.Context, pod *v1.Pod, c *v1.Container) (request, error) {
+	opts, err := k.GetDeviceRunContainerOptions(ctx, pod, c)
 	if err != nil {
 		return request{}, err
 	}
