@@ -121,7 +121,7 @@ func TestSharingFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.counts(t, 8, 4)
-	t.Logf("%s %s | until well again: %s |", row, time.Since(happened).Round(time.Millisecond), k.counts(t, 8, 8).Round(time.Millisecond))
+	t.Logf("%s %s | %s |", row, time.Since(happened).Round(time.Millisecond), k.counts(t, 8, 8).Round(time.Millisecond))
 	if err := n.driver.Lose(sick); err != nil {
 		t.Fatal(err)
 	}
