@@ -43,8 +43,11 @@ func TestDoctor(t *testing.T) {
 	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
 	n.awaitGet(t, "/readyz", http.StatusOK)
 	found, fails := n.doctor(t)
+	if fails || len(found) != 11 {
+		t.Errorf("the doctor fails: %t, over %d links, want 11", fails, len(found))
+	}
 	for link, said := range found {
-		if fails || len(found) != 11 || !strings.HasPrefix(said, "pass") {
+		if !strings.HasPrefix(said, "pass") {
 			t.Errorf("%s: %s", link, said)
 		}
 	}

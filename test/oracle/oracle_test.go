@@ -168,8 +168,11 @@ func isInside(file *specs.Mount, ours *specs.Spec) bool {
 // nodes.
 func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
-	has := nodesOf(ours)
-	for name, nodes := range nodesOf(theirs) {
+	has, wanted := nodesOf(ours), nodesOf(theirs)
+	if len(wanted) == 0 {
+		t.Error("theirs has no device with nodes, so nothing is compared")
+	}
+	for name, nodes := range wanted {
 		for _, node := range has[name] {
 			if !slices.Contains(nodes, node) && !isListed(added, node, used) {
 				t.Errorf("%s: ours gives %s, theirs gives %v", name, node, nodes)

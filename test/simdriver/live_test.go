@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,17 +315,29 @@ func TestStateIsReadWhole(t *testing.T) {
 	d := install(t, simdriver.GPUs16())
 	g := d.State().GPUs
 	var readers sync.WaitGroup
+	var reads atomic.Int64
+	written := make(chan struct{})
 	for range 2 {
 		p := startProbe(t, d)
 		p.open(16)
 		readers.Go(func() {
-			for range 300 {
-				p.want("uuid 15", "0 "+g[15].UUID)
+			for {
+				select {
+				case <-written:
+					return
+				default:
+					p.want("uuid 15", "0 "+g[15].UUID)
+					reads.Add(1)
+				}
 			}
 		})
 	}
 	for i := range 100 {
 		must(t, d.RaiseXID(g[i%16].UUID, i))
 	}
+	close(written)
 	readers.Wait()
+	if n := reads.Load(); n < 100 {
+		t.Errorf("%d reads during 100 changes, want one for each", n)
+	}
 }
