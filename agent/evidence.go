@@ -23,9 +23,9 @@ const (
 	evidenceRetry = time.Second
 	// writeTimeout bounds the kubelet's write of a checkpoint, after which the old one is evidence, too.
 	writeTimeout = time.Second
-	// runtimePatience is how long after its start the agent waits for a container runtime. Where none
-	// ever answers, the kubelet's records alone say who holds what.
-	runtimePatience = 15 * time.Second
+	// firstAnswer is how long after its start the agent waits for a source that may never answer. A node
+	// without it has to do with the others.
+	firstAnswer = 15 * time.Second
 )
 
 // evidence is what the kubelet and the container runtime last said about who holds devices; nil for a
@@ -152,9 +152,29 @@ func (h holdings) runtime(c *containers) *allocator.Runtime {
 type witness struct {
 	agent   *Agent
 	started time.Time
-	latest  kubelet.Checkpoint // as last read
-	listens bool   // a container runtime has answered
 	said    string // the latest error, which is logged once
+
+	latest                kubelet.Checkpoint // as last read
+	checkpoints, runtimes dispensable
+}
+
+// dispensable is a source that the agent does without if it has not answered within firstAnswer.
+type dispensable struct{ answered, given bool }
+
+// excuse returns err, unless the source is done without.
+func (w *witness) excuse(d *dispensable, consequence string, err error) error {
+	if err == nil {
+		d.answered = true
+		return nil
+	}
+	if d.answered || time.Since(w.started) < firstAnswer {
+		return err
+	}
+	if !d.given {
+		d.given = true
+		w.agent.log.Warn(consequence, "err", oneLine(err))
+	}
+	return nil
 }
 
 // watchEvidence delivers what is asked for, until ctx ends. A source that does not answer is missing in
@@ -246,9 +266,13 @@ func (w *witness) checkpoint(ctx context.Context, writes bool) (*kubelet.Checkpo
 			return &next, nil
 		}
 	}
+	asked := time.Now()
 	now, err := kubelet.ReadCheckpoint(w.agent.devicePluginDir())
-	if err != nil {
+	if err := w.excuse(&w.checkpoints, "the kubelet's checkpoint is not readable, taken for empty until the kubelet writes it again", err); err != nil {
 		return nil, err
+	}
+	if err != nil {
+		now = kubelet.Checkpoint{Asked: asked, Answered: time.Now()}
 	}
 	w.latest = now
 	return &now, nil
@@ -258,12 +282,7 @@ func (w *witness) containers(ctx context.Context) (*containers, error) {
 	answer := &containers{asked: time.Now()}
 	var err error
 	answer.Containers, err = runtime.ListContainers(ctx, w.agent.cfg.Node, w.agent.cfg.KubeletDir, cdi.AgentKind)
-	w.listens = w.listens || err == nil
-	if err != nil && !w.listens && time.Since(w.started) >= runtimePatience {
-		w.complain(fmt.Errorf("no container runtime answers, the kubelet's records alone say who holds devices: %w", err))
-		err = nil
-	}
-	if err != nil {
+	if err := w.excuse(&w.runtimes, "no container runtime answers, the kubelet's records alone say who holds devices", err); err != nil {
 		return nil, fmt.Errorf("asking which containers have devices: %w", err)
 	}
 	answer.answered = time.Now()

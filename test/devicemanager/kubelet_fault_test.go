@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // A kubeletFault is something that happens to the directory in which kubelet
@@ -174,4 +176,17 @@ func hangUp(plugin string) error {
 		}
 	}()
 	return nil
+}
+
+// A checkpoint that cannot be read costs caution, never availability: the kubelet writes it again for the
+// first list that it gets.
+func TestACheckpointThatCannotBeRead(t *testing.T) {
+	n := newNode(t, simdriver.H100x8())
+	k := startKubelet(t, n.kubeletDir, 2)
+	if err := os.WriteFile(filepath.Join(n.kubeletDir, "device-plugins", "kubelet_internal_checkpoint"), []byte(`{"Data":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.startAgent(t)
+	k.counts(t, 8, 8)
+	n.admitted(t, k, "pod", 8)
 }
