@@ -20,7 +20,7 @@ func TestAReasonThatBecomesClear(t *testing.T) {
 	cfg := Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}
 	n := newNode(New(cfg, slog.New(slog.DiscardHandler)), nil, newWakers(nil))
 	n.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}, {UUID: "MIG-b"}}}, {UUID: "GPU-b"}}}
-	n.inspected = n.known
+	n.plan(n.withOwnFaults(cdi.Parts{}), cdi.Parts{})
 	// A spec that nobody touches, so that nothing else is to be done.
 	device := specs.Device{Name: "GPU-a", ContainerEdits: specs.ContainerEdits{Env: []string{"A=b"}}}
 	if _, err := n.agent.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
@@ -48,7 +48,7 @@ func TestAReasonThatBecomesClear(t *testing.T) {
 			t.Errorf("%s: something is to be done: %v", tc.name, work)
 		}
 		if work {
-			n.inspected = n.known.WithFaults(func(uuid string) string { return n.health.Health(uuid).Reason })
+			n.plan(n.withOwnFaults(cdi.Parts{}), cdi.Parts{}) // as the kubelet is told
 		}
 	}
 	// What becomes of the spec is looked at with the probes alone: XIDs can come by the hundred.
