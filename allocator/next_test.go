@@ -179,37 +179,6 @@ func TestAdvertisedWithoutState(t *testing.T) {
 	}
 }
 
-func TestTransitions(t *testing.T) {
-	n := newBench("0", "1")
-	n.next(0)
-	first := n.ledger
-	var got []string
-	note := func(before Ledger) {
-		for _, tr := range Transitions(before, n.ledger) {
-			got = append(got, fmt.Sprintf("%v %s to %s, gone %v", tr.Key, tr.From, tr.State, tr.Gone))
-		}
-	}
-	note(Ledger{})
-	n.o.Wanted = append(offer("gpu", "1"), offer("gpu", "2")...)
-	n.o.Wanted[0].Fault = "lost"
-	n.next(0)
-	note(first)
-	note(n.ledger)
-	before := n.ledger
-	n.ledger = Ledger{}
-	n.o.Wanted = nil
-	n.next(0)
-	note(before)
-	want := []string{
-		"gpu 0  to available, gone false", "gpu 1  to available, gone false",
-		"gpu 0 available to draining, gone false", "gpu 1 available to unavailable, gone false", "gpu 2  to available, gone false",
-		"gpu 0 draining to draining, gone true", "gpu 1 unavailable to unavailable, gone true", "gpu 2 available to available, gone true",
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestSave(t *testing.T) {
 	n := newBench("0", "1", "2", "3")
 	n.next(0)
