@@ -74,8 +74,12 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context) error) { group.Go(func() error { return run(ctx) }) }
 	beside := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
-	client := a.findCluster()
 	w := newWakers(reload)
+	if a.cfg.Listen != "" {
+		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
+	}
+	a.awaitPredecessor(ctx, w.alive)
+	client := a.findCluster()
 	node := newNode(a, start, w)
 	// Asked while the driver starts: without it an agent that finds no saved state offers nothing.
 	replace(w.ask, allocator.Todo{Checkpoint: true, Runtime: true})
@@ -96,15 +100,42 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
 	beside(a.watchRuntime)
 	beside(beSmall)
-	if a.cfg.Listen != "" {
-		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
-	}
 	beside(func(ctx context.Context) {
 		for next := node.await(ctx, w); next != nil; next = node.await(ctx, w) {
 			next(ctx)
 		}
 	})
 	return group.Wait()
+}
+
+// awaitPredecessor waits for the end of another agent of the node, as in a rollout. Until then this one is
+// ready, so that the rollout goes on, and touches nothing.
+func (a *Agent) awaitPredecessor(ctx context.Context, alive <-chan struct{}) {
+	over := make(chan error, 1)
+	go func() { over <- kubelet.AwaitPredecessor(ctx, a.devicePluginDir(), a.waitFor()) }()
+	for {
+		select {
+		case <-alive:
+		case err := <-over:
+			if err != nil && ctx.Err() == nil {
+				a.log.Warn("not known whether another agent serves this node", "err", err)
+			}
+			a.view.predecessor.Store(nil)
+			return
+		}
+	}
+}
+
+// waitFor returns what reports the socket of the agent that is waited for.
+func (a *Agent) waitFor() func(socket string) {
+	const message = "another gpucdi agent serves this node, waiting for its end"
+	return func(socket string) {
+		if why := message + ": " + socket; a.view.predecessor.Swap(&why) == nil {
+			a.log.Info(message, "socket", socket)
+			return
+		}
+		a.log.Warn(message+"; remove one of the two", "socket", socket)
+	}
 }
 
 // wakers are what wakes the reconcile loop, and what it wakes in turn.

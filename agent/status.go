@@ -35,8 +35,12 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 }
 
 // ready returns why the agent does not advertise what it should: no config is in effect, the
-// driver was not read yet, or a resource is not registered.
+// driver was not read yet, or a resource is not registered. One that waits for another agent's end is as
+// ready as it can be.
 func (a *Agent) ready() error {
+	if a.view.predecessor.Load() != nil {
+		return nil
+	}
 	if cfg := a.view.config.Load(); cfg.Loaded.IsZero() {
 		return errors.New(cmp.Or(cfg.Trouble, "the config is not read yet"))
 	}
@@ -55,6 +59,9 @@ func (a *Agent) ready() error {
 // status joins the parts of the view.
 func (a *Agent) status(ctx context.Context) status.Node {
 	now := *a.view.node.Load()
+	if why := a.view.predecessor.Load(); why != nil {
+		now.Driver.Trouble = *why
+	}
 	now.Runtime = *a.view.runtime.Load()
 	now.Config = *a.view.config.Load()
 	if a.view.byLabels.Load() {

@@ -23,6 +23,8 @@ type view struct {
 	byLabels  atomic.Bool                   // by the loop: sections of the file select by label
 	labels    atomic.Pointer[string]        // why they are not applied or out of date; empty: they are applied
 	holders   holders
+
+	predecessor atomic.Pointer[string] // which agent this one waits for; nil: none
 }
 
 func (v *view) init(cfg Config) {

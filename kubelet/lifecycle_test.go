@@ -346,34 +346,6 @@ func TestStaleSocketsAreRemoved(t *testing.T) {
 	}
 }
 
-// A second agent leaves the socket of the first alone, and registers only when that has ended.
-func TestASecondAgentWaits(t *testing.T) {
-	dir := t.TempDir()
-	kubelet := newFakeKubelet(t, dir).start() // which removes all sockets
-	leaveSocket(t, filepath.Join(dir, "gpucdi-nvidia.com_gpu-0123abcd.sock"))
-	live := filepath.Join(dir, "gpucdi-nvidia.com_gpu-89abcdef.sock")
-	listener, err := net.Listen("unix", live)
-	if err != nil {
-		t.Fatal(err)
-	}
-	record := &logRecorder{}
-	p, _ := start(t, dir, func(p *Plugin) { p.log = slog.New(slog.NewTextHandler(record, nil)) })
-	eventually(t, "removal of the stale socket", func() bool {
-		names, err := Serving(t.Context(), dir)
-		return err == nil && slices.Equal(names, []string{filepath.Base(live)})
-	})
-	eventually(t, "report of the other agent", func() bool {
-		return record.count("another gpucdi agent serves this resource") == 1 && strings.Contains(p.Registration().Trouble, live)
-	})
-	if n := record.count("registered with the kubelet"); n != 0 {
-		t.Error("it registers beside the other agent")
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	works(t, kubelet.next())
-}
-
 // leaveSocket makes a socket that nobody listens on.
 func leaveSocket(t *testing.T, path string) {
 	t.Helper()

@@ -22,7 +22,9 @@ const stableAfter = time.Minute
 // keepRegistered registers whenever there is a kubelet that does not hold a
 // registration of ours, until ctx ends.
 func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) error {
-	p.awaitOthers(ctx)
+	if err := p.removeStale(ctx); err != nil {
+		p.log.Warn("stale sockets not removed, they are harmless", "err", err)
+	}
 	var (
 		retry    backoff
 		tried    identity

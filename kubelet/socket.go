@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // socketStart begins the names of our sockets, whatever the resource.
@@ -47,60 +46,30 @@ func Leftover(dir string) (bool, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("looking for sockets of an earlier agent: %w", err)
 	}
-	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		rest, ours := strings.CutPrefix(e.Name(), socketStart)
-		at := strings.LastIndex(rest, "-")
-		return ours && at > 0 && e.Type() == fs.ModeSocket && uniquePart.MatchString(rest[at+1:])
-	}), nil
+	return slices.ContainsFunc(entries, anyOfOurs), nil
 }
 
-// removeStale removes the sockets that an earlier process left behind, and
-// returns those that another agent of the node serves on.
-func (p *Plugin) removeStale(ctx context.Context) (served []string, err error) {
+// anyOfOurs reports whether a file is a socket of an agent of ours, for any resource.
+func anyOfOurs(e fs.DirEntry) bool {
+	rest, ours := strings.CutPrefix(e.Name(), socketStart)
+	at := strings.LastIndex(rest, "-")
+	return ours && at > 0 && e.Type() == fs.ModeSocket && uniquePart.MatchString(rest[at+1:])
+}
+
+// removeStale removes the sockets for the resource that an earlier process left behind.
+func (p *Plugin) removeStale(ctx context.Context) error {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	problems := []error{err}
 	for _, e := range entries {
-		if e.Type() != fs.ModeSocket || !p.ours(e.Name()) {
-			continue
-		}
 		path := filepath.Join(p.cfg.Dir, e.Name())
-		if serves(ctx, path) {
-			served = append(served, path)
-			continue
-		}
-		problems = append(problems, os.Remove(path))
-	}
-	return served, errors.Join(problems...)
-}
-
-// awaitOthers waits until no other agent of the node serves the resource. Of two, the kubelet
-// takes the one that registered last, and marks the devices unhealthy for good when that one
-// ends, although the other is still there.
-func (p *Plugin) awaitOthers(ctx context.Context) {
-	for reported := ""; ; {
-		served, err := p.removeStale(ctx)
-		if err != nil && err.Error() != reported {
-			reported = err.Error()
-			p.log.Warn("stale sockets not removed, they are harmless", "err", err)
-		}
-		if len(served) == 0 {
-			return
-		}
-		const message = "another gpucdi agent serves this resource, waiting for its end"
-		if reported != message {
-			reported = message
-			p.log.Error(message, "socket", served[0])
-		}
-		p.stands.Store(&Registration{Trouble: message + "; remove one of the two: " + served[0]})
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pollInterval):
+		if e.Type() == fs.ModeSocket && p.ours(e.Name()) && !serves(ctx, path) {
+			problems = append(problems, os.Remove(path))
 		}
 	}
+	return errors.Join(problems...)
 }
 
 // identity tells a file from another that takes its name later, even when

@@ -84,7 +84,7 @@ func TestValues(t *testing.T) {
 	}{
 		{"image.repository=r/i", []string{"image: r/i:dev"}, nil},
 		{"image.tag=v1", []string{"image: gpucdi/gpucdi:v1"}, nil},
-		{"maxUnavailable=10%", []string{"maxUnavailable: 10%", "maxSurge: 0"}, nil},
+		{"maxSurge=10%", []string{"maxSurge: 10%", "maxUnavailable: 0"}, nil},
 		{"nodes.withPCILabel=true", []string{"feature.node.kubernetes.io/pci-10de.present", "nodeAffinity"}, nil},
 		{"nodes.withPCILabel=false", nil, []string{"affinity"}},
 		{"nodes.selector.gpu=yes", []string{"gpu: \"yes\""}, nil},
@@ -246,8 +246,8 @@ func setting(value string) string {
 func TestValuesThatAreWrongAreRefused(t *testing.T) {
 	for value, says := range map[string]string{
 		"imge.tag=x":             "imge",
-		"maxUnavailable=0":       "maxUnavailable",
-		"maxUnavailable=lots":    "maxUnavailable",
+		"maxSurge=0":       "maxSurge",
+		"maxSurge=lots":    "maxSurge",
 		"config.halth.x=1":       "halth",
 		"kubeletDir=var/lib":     "kubeletDir",
 		"image.pullPolicy=Often": "pullPolicy",
@@ -273,7 +273,7 @@ func TestValuesThatAreWrongAreRefused(t *testing.T) {
 
 		// A key that is there without a value removes the default.
 		"config=null": "config", "image=null": "image", "nodes=null": "nodes", "port=null": "port", "resources=null": "resources",
-		"maxUnavailable=null": "maxUnavailable", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
+		"maxSurge=null": "maxSurge", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
 		"podMonitor=null": "podMonitor", "prometheusRule=null": "prometheusRule", "dashboard=null": "dashboard",
 		"dashboard.labels=null": "labels", "networkPolicy=null": "networkPolicy", "image.pullPolicy=null": "pullPolicy",
 	} {

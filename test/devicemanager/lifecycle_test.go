@@ -1,8 +1,11 @@
 package devicemanager
 
 import (
+	"net/http"
 	"os"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,4 +138,48 @@ func keys(specs map[string]string) (paths []string) {
 	}
 	slices.Sort(paths)
 	return paths
+}
+
+// In a rollout the new agent is ready beside the old one, touches nothing, and takes over when that ends.
+func TestRollout(t *testing.T) {
+	n, k := both(t)
+	pod, held := n.admitted(t, k, "stays", 3)
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
+	k.counts(t, 13, 10) // as the next agent has to know
+	old := n.process
+	n.address = freeAddress(t)
+	n.startAgent(t)
+	n.awaitGet(t, "/readyz", http.StatusOK)
+	if s := n.status(t); !strings.Contains(s.Driver.Trouble, "another gpucdi agent") {
+		t.Errorf("the new agent's status is %+v", s.Driver)
+	}
+	if sockets := n.sockets(t); len(sockets) != 1 {
+		t.Errorf("beside each other the agents have the sockets %v", sockets)
+	}
+	k.counts(t, 13, 10)
+
+	if err := old.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var away, back time.Time
+	for start := time.Now(); back.IsZero(); time.Sleep(100 * time.Microsecond) {
+		_, gives := k.capacity()
+		switch {
+		case time.Since(start) > patience:
+			t.Fatal("the new agent does not take over")
+		case quantity(gives) == 0 && away.IsZero():
+			away = time.Now()
+		case quantity(gives) == 10 && !away.IsZero():
+			back = time.Now()
+		}
+	}
+	t.Logf("the kubelet had no healthy GPU for %s", back.Sub(away).Round(time.Millisecond))
+	if err := old.Wait(); err != nil {
+		t.Errorf("the old agent's end: %v", err)
+	}
+	if now := n.started(t, k, pod); !slices.Equal(now, held) {
+		t.Errorf("the pod has %v, before %v", now, held)
+	}
+	k.forget(pod)
+	k.counts(t, 16, 16)
 }

@@ -146,7 +146,48 @@ func (c *cluster) awaitKubelet(t *testing.T) {
 func (c *cluster) restartAgent(t *testing.T) {
 	t.Helper()
 	c.kubectl(t, "rollout", "restart", "-n", "gpucdi", "daemonset/gpucdi")
+	c.awaitRollout(t)
+}
+
+// awaitRollout waits until the new agent has taken over.
+func (c *cluster) awaitRollout(t *testing.T) {
+	t.Helper()
 	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+	await(t, "the old agent to be gone", func() (string, bool) {
+		pods := c.kubectl(t, "get", "pods", "-n", "gpucdi", "-o", "name")
+		return pods, strings.Count(pods, "pod/gpucdi-") == 1
+	})
+}
+
+// rollout starts pods while the agent is replaced. A pod that the kubelet admits in the moment without an
+// agent is rejected.
+func rollout(t *testing.T, c *cluster) {
+	const rollouts, pods = 5, 6
+	rejected := 0
+	for range rollouts {
+		c.kubectl(t, "rollout", "restart", "-n", "gpucdi", "daemonset/gpucdi")
+		for i := range pods {
+			c.run(t, fmt.Sprint("during-", i), 1)
+			time.Sleep(500 * time.Millisecond)
+		}
+		c.awaitRollout(t)
+		for i := range pods {
+			name := fmt.Sprint("during-", i)
+			await(t, name+" to be admitted or rejected", func() (string, bool) {
+				phase := c.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.phase} {.status.reason}")
+				if strings.HasPrefix(phase, "Failed") {
+					rejected++
+				}
+				return phase, strings.HasPrefix(phase, "Running") || strings.HasPrefix(phase, "Failed")
+			})
+			c.remove(t, name)
+		}
+	}
+	t.Logf("%d of %d pods were rejected in %d rollouts", rejected, rollouts*pods, rollouts)
+	if rejected > rollouts*pods/10 {
+		t.Errorf("%d pods of %d were rejected while the agent was replaced", rejected, rollouts*pods)
+	}
+	c.awaitGPUs(t, "8")
 }
 
 func (c *cluster) sockets(t *testing.T) []string {

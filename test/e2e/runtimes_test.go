@@ -25,6 +25,7 @@ var cases = []struct {
 	{"pods get disjoint GPUs and wait their turn", disjoint},
 	{"GPUs stay with a container that restarts", containerRestart},
 	{"GPUs stay across restarts of kubelet and agent", daemonRestarts},
+	{"pods start while the agent is replaced", rollout},
 	{"what goes wrong beside the agent is put right", recoveries},
 	{"what happens to a GPU is told where people look", told},
 	{"the node's labels tell its GPUs", labelled},
