@@ -1,6 +1,8 @@
 package devicemanager
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -93,4 +95,27 @@ func TestReleasedDevicesAreUnlisted(t *testing.T) {
 			t.Fatalf("the kubelet has %d GPUs after %s", quantity(has), took)
 		}
 	}
+}
+
+// An agent that finds no saved state learns from the kubelet what pods hold, and offers none of it as
+// something else.
+func TestNoSavedState(t *testing.T) {
+	n, k := both(t)
+	pod, held := n.admitted(t, k, "stays", 3)
+	n.killAgent(t)
+	if err := os.RemoveAll(n.stateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
+	n.startAgent(t)
+	k.counts(t, 13, 10)
+	if now := n.started(t, k, pod); !slices.Equal(now, held) {
+		t.Errorf("the restarted container has %v, before %v", now, held)
+	}
+	for i := range 10 {
+		_, given := n.admitted(t, k, fmt.Sprint("new-", i), 1)
+		disjoint(t, held, given)
+	}
+	k.forget(pod)
+	k.counts(t, 16, 16)
 }
