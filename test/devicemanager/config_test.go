@@ -67,9 +67,9 @@ func TestAnInvalidConfigAtTheStart(t *testing.T) {
 	n.configure(t, "misspelled: true")
 	n.startAgent(t)
 	k.counts(t, 16, 16)
-	if trouble := n.status(t).Config.Trouble; !strings.Contains(trouble, "last known good") || !strings.Contains(trouble, "misspelled") {
-		t.Errorf("the status of the config is %q", trouble)
-	}
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		return strings.Contains(s.Config.Trouble, "last known good") && strings.Contains(s.Config.Trouble, "misspelled")
+	})
 	n.awaitMetric(t, "gpucdi_config_last_reload_successful 0\n")
 	n.awaitGet(t, "/readyz", http.StatusOK)
 
@@ -79,9 +79,8 @@ func TestAnInvalidConfigAtTheStart(t *testing.T) {
 	}
 	n.startAgent(t)
 	k.counts(t, 1, 0)
-	if trouble := n.status(t).Config.Trouble; !strings.Contains(trouble, "misspelled") {
-		t.Errorf("the status of the config is %q", trouble)
-	}
+	n.awaitStatus(t, func(s nodeStatus) bool { return strings.Contains(s.Config.Trouble, "misspelled") })
+	k.counts(t, 1, 0)
 	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
 	if why := n.get(t, "/readyz"); !strings.Contains(why, "misspelled") {
 		t.Errorf("/readyz explains itself with %q", why)
