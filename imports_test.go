@@ -19,7 +19,7 @@ var rooms = map[string]struct {
 	why string
 }{
 	"gpu":              {nil, "the model is what all the others share, so it knows none of them"},
-	"gpu/health":       {nil, "a state machine that is fed: no clock, no driver"},
+	"gpu/health":       {[]string{"gpu"}, "a state machine that is fed: no clock, no driver"},
 	"gpu/driver":       {[]string{"gpu", "gpu/health", "internal/host"}, "it yields inventories; what becomes of them is not its business"},
 	"gpu/nvml":         {[]string{"gpu", "gpu/driver", "gpu/health", "internal/host"}, "it runs in a process of its own, which knows the driver and nothing else"},
 	"cdi":              {[]string{"gpu", "internal/config", "internal/host"}, "a spec is a pure function of an inventory, the driver's files and what is asked for"},

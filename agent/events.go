@@ -2,10 +2,12 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // The reasons of the node's Events.
@@ -18,45 +20,45 @@ const (
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
 )
 
-// tell records Events about devices that changed, one for all that share a reason: a driver
-// that goes takes all of them with it. Planned changes are none.
+// tell records Events about devices that changed.
 func (n *node) tell(changes []allocator.Change) {
-	var reasons []string
-	devices := map[string][]allocator.Device{}
-	for _, c := range changes {
-		reason := c.Device.Fault
-		if reason == "" && c.From != allocator.StateUnavailable || c.Device.Draining() || c.Device.State == allocator.StateReleased {
-			continue
-		}
-		if devices[reason] == nil {
-			reasons = append(reasons, reason)
-		}
-		devices[reason] = append(devices[reason], c.Device)
-	}
-	for _, reason := range reasons {
-		n.agent.events.Record(n.event(reason, devices[reason]))
+	for _, devices := range byFault(changes) {
+		n.agent.events.Record(n.event(devices))
 	}
 }
 
-func (n *node) event(reason string, devices []allocator.Device) apiserver.Event {
-	who := n.named(devices)
-	if reason == "" {
+// byFault returns the devices that got or lost a fault, in groups of those that share it: a driver that
+// goes takes all of them with it. Planned changes are none.
+func byFault(changes []allocator.Change) (groups [][]allocator.Device) {
+	for _, c := range changes {
+		if c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
+			continue
+		}
+		i := slices.IndexFunc(groups, func(g []allocator.Device) bool { return g[0].Fault.Same(c.Now.Fault) })
+		if i < 0 {
+			i, groups = len(groups), append(groups, nil)
+		}
+		groups[i] = append(groups[i], c.Now)
+	}
+	return groups
+}
+
+// event is about devices that have the same fault, or none any more.
+func (n *node) event(devices []allocator.Device) apiserver.Event {
+	who, fault := n.named(devices), devices[0].Fault
+	switch fault.Code {
+	case "":
 		return apiserver.Event{Type: apiserver.Normal, Reason: gpuHealthy, Message: who + " healthy again"}
+	case gpu.FaultDriver:
+		return apiserver.Event{Type: apiserver.Warning, Reason: gpuDriverFailed, Message: who + " unhealthy: " + fault.String()}
 	}
-	e := apiserver.Event{Type: apiserver.Warning, Reason: gpuUnhealthy, Message: who + " unhealthy: " + reason}
-	if n.driverErr != nil {
-		e.Reason = gpuDriverFailed
-	}
-	if h := n.verdict(devices[0]); h.Reason == reason {
-		e.Message += "; recovers after " + h.Heals
-	}
-	return e
+	return apiserver.Event{Type: apiserver.Warning, Reason: gpuUnhealthy, Message: who + " unhealthy: " + fault.String()}
 }
 
 // named names devices as the subject of a sentence.
 func (n *node) named(devices []allocator.Device) string {
 	of, are := "", "is"
-	if d := devices[0]; d.Left() && d.Shared() {
+	if d := devices[0]; d.State == allocator.StateDraining && d.Shared() {
 		of, are = "replicas of ", "are" // others of it may be healthy
 	}
 	if d := devices[0]; len(devices) == 1 {

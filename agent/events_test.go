@@ -2,51 +2,97 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/gpu/health"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 func TestEvent(t *testing.T) {
 	known := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Product: "NVIDIA H100"}, {UUID: "GPU-b", Product: "NVIDIA A100"}}}
 	one := []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5"}}
 	several := append(one, allocator.Device{ID: "MIG-c", GPU: "GPU-b", Index: "6:1"})
+	xid := gpu.Fault{Code: "xid_48", Message: "XID 48: memory had an error that cannot be corrected", Remedy: "reset the GPU"}
 	for _, tc := range []struct {
-		reason  string
+		fault   gpu.Fault
 		devices []allocator.Device
-		driver  error
 		want    apiserver.Event
 	}{
 		{
-			"", one, nil,
+			gpu.Fault{}, one,
 			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPU 5 (NVIDIA H100, GPU-a) is healthy again"},
 		},
 		{
-			"XID 48: memory had an error that cannot be corrected", one, nil,
+			xid, one,
 			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy",
-				Message: "GPU 5 (NVIDIA H100, GPU-a) is unhealthy: XID 48: memory had an error that cannot be corrected; recovers after a GPU reset (nvidia-smi --gpu-reset) or a reboot of the node"},
+				Message: "GPU 5 (NVIDIA H100, GPU-a) is unhealthy: XID 48: memory had an error that cannot be corrected; reset the GPU"},
 		},
 		{
-			"the driver is gone", several[1:], errors.New("gone"),
+			gpu.Fault{Code: gpu.FaultDriver, Message: "the driver is gone"}, several[1:],
 			apiserver.Event{Type: apiserver.Warning, Reason: "GPUDriverFailed", Message: "GPU 6:1 (NVIDIA A100, MIG-c) is unhealthy: the driver is gone"},
 		},
 		{
-			"", several, nil,
+			gpu.Fault{}, several,
 			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
 		},
 		{
-			gpu.FaultGone, []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", State: allocator.StateDraining, Replicas: []string{"GPU-a::3"}}}, nil,
-			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.FaultGone},
+			gpu.Gone(), []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", State: allocator.StateDraining, Replicas: []string{"GPU-a::3"}}},
+			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.Gone().String()},
 		},
 	} {
-		n := &node{health: &health.Tracker{}, known: known, driverErr: tc.driver}
-		n.health.Event("GPU-a", 48, time.Now())
-		if got := n.event(tc.reason, tc.devices); got != tc.want {
+		n := &node{known: known}
+		devices := slices.Clone(tc.devices)
+		for i := range devices {
+			devices[i].Fault = tc.fault
+		}
+		if got := n.event(devices); got != tc.want {
 			t.Errorf("got  %+v\nwant %+v", got, tc.want)
+		}
+	}
+}
+
+// Devices are reported when they get or lose a fault, and not for a planned change.
+func TestEventsAreAboutFaults(t *testing.T) {
+	lost, spec := gpu.Gone(), gpu.Fault{Code: gpu.FaultSpec, Message: "disk full"}
+	later := spec
+	later.Since = time.Unix(1, 0)
+	device := func(id string, state allocator.State, fault gpu.Fault) allocator.Device {
+		return allocator.Device{ID: id, State: state, Fault: fault}
+	}
+	available := device("", allocator.StateAvailable, gpu.Fault{})
+	var got []string
+	for _, group := range byFault([]allocator.Change{
+		{Before: available, Now: device("a", allocator.StateUnavailable, spec)},
+		{Before: available, Now: device("b", allocator.StateDraining, gpu.Fault{})},
+		{Before: available, Now: device("c", allocator.StateDraining, lost)},
+		{Before: available, Now: device("d", allocator.StateUnavailable, later)},
+		{Now: device("e", allocator.StateAvailable, gpu.Fault{})},
+		{Before: device("", allocator.StateWaiting, gpu.Fault{}), Now: device("f", allocator.StateAvailable, gpu.Fault{})},
+		{Before: device("", allocator.StateDraining, lost), Now: device("g", allocator.StateAvailable, gpu.Fault{})},
+		{Before: device("", allocator.StateUnavailable, spec), Now: device("h", allocator.StateDraining, gpu.Fault{})},
+		{Before: device("", allocator.StateUnavailable, spec), Now: device("i", allocator.StateAvailable, gpu.Fault{})},
+	}) {
+		ids := string(group[0].Fault.Code) + ":"
+		for _, d := range group {
+			ids += d.ID
+		}
+		got = append(got, ids)
+	}
+	if want := []string{"spec:ad", "gone:c", ":gi"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestTheFaultOfADriver(t *testing.T) {
+	for name, err := range map[string]error{"missing": &host.NoDriverError{}, "broken": errors.New("no libcuda")} {
+		f := driverFault(fmt.Errorf("reading the driver: %w", err))
+		if f.Code != gpu.FaultDriver || (f.Remedy != "") != (name == "missing") || f.Message == "" {
+			t.Errorf("%s: %+v", name, f)
 		}
 	}
 }

@@ -41,35 +41,35 @@ func (n *node) hear(r driver.Report, at time.Time) bool {
 // outdated says whether the health of the GPU or of a MIG device in it is no
 // longer what the kubelet was told.
 func (n *node) outdated(g gpu.GPU) bool {
-	sick := n.health.Health(g.UUID).Reason != ""
-	return sick != (g.Fault != "") || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
-		return m.Fault != gpu.FaultGone && (sick || n.health.Health(m.UUID).Reason != "") != (m.Fault != "")
+	healthy := n.health.Fault(g.UUID).None()
+	return healthy != g.Fault.None() || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
+		return m.Fault.Code != gpu.FaultGone && (healthy && n.health.Fault(m.UUID).None()) != m.Fault.None()
 	})
 }
 
-// reworded says whether the health of the GPU or of a MIG device in it is told with
-// another reason than now holds. It is asked with the probes only.
+// reworded reports whether the GPU or a MIG device in it is listed with another fault than it
+// has now. It is called for probes only.
 func (n *node) reworded(g gpu.GPU) bool {
-	otherwise := func(uuid, told string) bool {
-		now := n.health.Health(uuid).Reason
-		return told != "" && now != "" && told != now && n.known.Fault(uuid) == ""
+	otherwise := func(uuid string, told gpu.Fault) bool {
+		now := n.health.Fault(uuid)
+		return !told.None() && !now.None() && told != now && n.known.Fault(uuid).None()
 	}
 	if n.driverErr != nil || n.specErr != nil {
 		return false // that is told instead
 	}
-	return otherwise(g.UUID, g.Fault) || g.Fault == "" && slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
+	return otherwise(g.UUID, g.Fault) || g.Fault.None() && slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
 		return otherwise(m.UUID, m.Fault)
 	})
 }
 
 // probe takes in looks at GPUs. Each is one at the GPU's MIG devices too: what
-// heals the GPU heals them.
+// clears a fault of the GPU clears theirs.
 func (n *node) probe(probes driver.Probes, at time.Time) {
 	for uuid, p := range probes {
 		n.health.Probe(uuid, p, at)
 		g, _ := n.known.Find(uuid)
 		for _, m := range g.MIGDevices {
-			if m.Fault != gpu.FaultGone {
+			if m.Fault.Code != gpu.FaultGone {
 				n.health.Probe(m.UUID, p, at)
 			}
 		}
@@ -81,7 +81,7 @@ func (n *node) probe(probes driver.Probes, at time.Time) {
 func (n *node) doubt(r driver.Trouble, at time.Time) {
 	for _, g := range n.known.GPUs {
 		if r.GPU == g.UUID || r.GPU == "" && !n.away[g.UUID] {
-			n.health.Unresponsive(g.UUID, r.Reason, at)
+			n.health.Unresponsive(g.UUID, r.Fault, at)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (n *node) read(r driver.Reading, at time.Time) {
 			n.health.Returned(g.UUID, at)
 		}
 		for _, m := range g.MIGDevices {
-			if m.Fault == gpu.FaultGone { // made again, it is a new one
+			if m.Fault.Code == gpu.FaultGone { // made again, it is a new one
 				n.health.Forget(m.UUID)
 			}
 		}
@@ -132,7 +132,7 @@ func (n *node) logReading(r driver.Reading) {
 	}
 	n.log.Info("driver read", says(r)...)
 	for _, u := range r.Inventory.Unreadable {
-		n.log.Error("GPU does not answer and cannot be offered: look for its Xid in the kernel log", "index", u.Index, "fault", u.Fault)
+		n.log.Error("GPU does not answer and cannot be offered", "index", u.Index, "code", u.Fault.Code, "reason", u.Fault.Message, "remedy", u.Fault.Remedy)
 	}
 }
 

@@ -45,7 +45,7 @@ func (l labelling) at(place config.LabelPlace) map[string]string {
 // changed. A driver that fails leaves them: the GPUs are the same.
 func (n *node) label() {
 	var missing *host.NoDriverError
-	if n.unconfigured != nil || n.reading.Err != nil && !errors.As(n.reading.Err, &missing) {
+	if !n.unconfigured.None() || n.reading.Err != nil && !errors.As(n.reading.Err, &missing) {
 		return
 	}
 	now := labelling{place: n.settings.Labels.Place}

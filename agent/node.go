@@ -30,7 +30,7 @@ type node struct {
 
 	// unconfigured is why no settings are in effect: the config was invalid at the start,
 	// and there was no last known good one. Only what pods may hold is listed then.
-	unconfigured error
+	unconfigured gpu.Fault
 
 	// followNode delivers later labels; nil when that runs already, or cannot.
 	followNode func(context.Context) error
@@ -109,7 +109,7 @@ func (n *node) reconcile(ctx context.Context) {
 	}
 	n.classes.write(n.settings.CDI.Classes)
 	if n.specErr = n.writeSpec(); n.specErr != nil {
-		n.plan(n.inspected.WithFaults(func(string) string { return oneLine(n.specErr) }), n.parts)
+		n.plan(n.inspected.WithFaults(everywhere(gpu.Fault{Code: gpu.FaultSpec, Message: oneLine(n.specErr)})), n.parts)
 	}
 	n.settleLedger()
 	n.publish()
@@ -120,7 +120,7 @@ func (n *node) reconcile(ctx context.Context) {
 // plan says what is to be offered.
 func (n *node) plan(now *gpu.Inventory, parts cdi.Parts) {
 	n.inspected, n.parts = now, parts
-	if n.unconfigured != nil {
+	if !n.unconfigured.None() {
 		now = &gpu.Inventory{} // only what pods may hold is listed
 	}
 	n.planned = allocator.Plan(now, cdi.AgentKind, n.settings.MIG.Strategy, n.settings.Resources)
@@ -135,29 +135,41 @@ func (n *node) inspect(ctx context.Context) (*gpu.Inventory, cdi.Parts) {
 		parts, err = n.look(ctx)
 	}
 	n.driverErr = err
-	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {
-		err = errors.New(noDriver)
-	} else if n.reading.Err != nil && !cdi.DriverLoaded(n.agent.cfg.Node) {
+	if err == nil {
+		return n.withOwnFaults(parts), parts
+	}
+	if missing := (*host.NoDriverError)(nil); !errors.As(err, &missing) && n.reading.Err != nil && !cdi.DriverLoaded(n.agent.cfg.Node) {
 		n.modules.load(ctx, "nvidia")
 	}
-	if err != nil {
-		return n.known.WithFaults(func(string) string { return oneLine(err) }), parts
+	return n.known.WithFaults(everywhere(driverFault(err))), parts
+}
+
+// driverFault returns the fault of all GPUs for a driver that cannot be used. Where one that is
+// not there any more was searched for is logged once.
+func driverFault(err error) gpu.Fault {
+	if missing := (*host.NoDriverError)(nil); errors.As(err, &missing) {
+		return gpu.Fault{Code: gpu.FaultDriver, Message: "the driver is gone", Remedy: "install it again"}
 	}
-	return n.withOwnFaults(parts), parts
+	return gpu.Fault{Code: gpu.FaultDriver, Message: oneLine(err)}
+}
+
+// everywhere gives every GPU and MIG device the same fault.
+func everywhere(fault gpu.Fault) func(uuid string) gpu.Fault {
+	return func(string) gpu.Fault { return fault }
 }
 
 // withOwnFaults returns all that is known with the faults that concern one GPU or MIG
 // device each, and none that concerns the whole node.
 func (n *node) withOwnFaults(parts cdi.Parts) *gpu.Inventory {
-	return n.known.WithFaults(func(uuid string) string {
-		return cmp.Or(n.health.Health(uuid).Reason, parts.Faults[uuid])
+	return n.known.WithFaults(func(uuid string) gpu.Fault {
+		return cmp.Or(n.health.Fault(uuid), parts.Faults[uuid])
 	})
 }
 
 // writeSpec puts the spec on disk. When no GPU can be given out there is
 // nothing to write, and the spec that is there stays for the pods that run.
 func (n *node) writeSpec() error {
-	if len(n.parts.GPUs) == 0 || n.unconfigured != nil {
+	if len(n.parts.GPUs) == 0 || !n.unconfigured.None() {
 		return nil
 	}
 	spec, err := cdi.Build(cdi.AgentKind, n.inspected, n.parts, []cdi.Name{cdi.ByUUID})
@@ -210,43 +222,38 @@ func (n *node) plugin(resource string) *kubelet.Plugin {
 // makes Events of it.
 func (n *node) report(now []*allocator.Resource) {
 	changes := slices.DeleteFunc(allocator.Changes(n.listed, now), func(c allocator.Change) bool {
-		return c.From == "" && c.Device.State == allocator.StateWaiting // what was never there is not missed
+		return c.Before.State == "" && c.Now.State == allocator.StateWaiting && c.Now.Fault.None() // what was never there is not missed
 	})
 	n.tell(changes)
 	for _, c := range changes {
-		g, _ := n.known.Find(c.Device.GPU)
-		log := n.log.With("device", c.Device.ID, "resource", c.Resource, "index", c.Device.Index, "product", g.Product)
-		if c.Device.Shared() {
-			log = log.With("replicas", len(c.Device.Replicas))
-		}
-		switch {
-		case c.Device.State == allocator.StateReleased:
-			log.Info("device released")
-		case c.Device.Draining():
-			log.Info("device draining", "reason", c.Device.Fault)
-		case c.Device.Fault != "":
-			log.Error("device is unhealthy", "reason", c.Device.Fault, "heals", n.verdict(c.Device).Heals)
-		case c.From == "":
-			log.Info("device is offered")
-		case c.From != allocator.StateUnavailable:
-			log.Info("device available")
-		default:
-			log.Info("device is healthy again")
-		}
+		n.logChange(c)
 	}
 }
 
-// verdict is the health of a device, or of its GPU where that is what is wrong.
-func (n *node) verdict(d allocator.Device) health.Health {
-	if own := n.health.Health(d.ID); own.Reason != "" {
-		return own
+func (n *node) logChange(c allocator.Change) {
+	d := c.Now
+	g, _ := n.known.Find(d.GPU)
+	log := n.log.With("device", d.ID, "resource", c.Resource, "index", d.Index, "product", g.Product)
+	if d.Shared() {
+		log = log.With("replicas", len(d.Replicas))
 	}
-	return n.health.Health(d.GPU)
+	switch {
+	case !d.Fault.None():
+		log.Error("device is unhealthy", "code", d.Fault.Code, "reason", d.Fault.Message, "remedy", d.Fault.Remedy)
+	case d.State == allocator.StateDraining:
+		log.Info("device draining", "reason", d.Why)
+	case d.State == allocator.StateReleased:
+		log.Info("device released")
+	case !d.Healthy():
+		log.Info("device waiting", "reason", d.Why)
+	case c.Before.State == "":
+		log.Info("device is offered")
+	case c.Before.Fault.None():
+		log.Info("device available")
+	default:
+		log.Info("device is healthy again")
+	}
 }
-
-// noDriver is the fault of a GPU whose driver is not there any more; where one
-// was looked for stands in the log once.
-const noDriver = "the driver is gone; install it again"
 
 // oneLine writes an error, which may be several, as the one line that tables
 // and events have room for.

@@ -2,12 +2,12 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"reflect"
 	"time"
 
 	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/status"
@@ -120,7 +120,7 @@ func (n *node) settle(ctx context.Context, client *apiserver.Client, later chan 
 		return
 	}
 	if _, err := use(n.state.lastGoodConfig); err != nil {
-		n.unconfigured = fmt.Errorf("no valid config, and no last known good one: %w", invalid)
+		n.unconfigured = gpu.Fault{Code: gpu.FaultConfig, Message: "no valid config, and no last known good one: " + oneLine(invalid), Since: time.Now()}
 		n.settings = config.Default() // for the intervals
 		n.health.Quiet = n.settings.Health.QuietPeriod
 	}
@@ -139,7 +139,7 @@ func (n *node) relabel(labels map[string]string) bool {
 // reload applies what the file says for this node, and reports whether that differs from
 // before. An invalid file changes nothing.
 func (n *node) reload() bool {
-	before, unconfigured := n.settings, n.unconfigured != nil
+	before, unconfigured := n.settings, !n.unconfigured.None()
 	file, err := config.Load(n.agent.cfg.ConfigFile)
 	if err == nil {
 		err = n.adopt(file)
@@ -149,7 +149,8 @@ func (n *node) reload() bool {
 		return false
 	}
 	n.state.saveConfig(file)
-	if n.unconfigured = nil; !unconfigured && reflect.DeepEqual(before, n.settings) {
+	n.unconfigured = gpu.Fault{}
+	if !unconfigured && reflect.DeepEqual(before, n.settings) {
 		return false
 	}
 	n.log.Info("config changed")
@@ -160,7 +161,7 @@ func (n *node) reload() bool {
 func (n *node) refuse(invalid error) {
 	const kept, none = "invalid config, keeping last known good", "invalid config and no last known good, advertising nothing"
 	message := kept
-	if n.unconfigured != nil {
+	if !n.unconfigured.None() {
 		message = none
 	}
 	n.agent.view.refuse(message + ": " + oneLine(invalid))

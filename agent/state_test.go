@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
 // Whatever the state file contains, the state is saved in it again, and fields of a later version
 // are kept.
 func TestSavedStateIsWrittenAgain(t *testing.T) {
-	want := map[string]health.Saved{"GPU-a": {Since: time.Unix(1e9, 0).UTC(), Reset: &health.Fault{Category: "xid_48"}}}
+	want := map[string]health.Saved{"GPU-a": {Since: time.Unix(1e9, 0).UTC(), Reset: gpu.Fault{Code: "xid_48", Message: "XID 48"}}}
 	for name, text := range map[string]string{
 		"missing": "", "null": "null", "no faults": `{"faults": null}`, "cut off": `{"faults": {`,
 		"another type": `[]`, "another type of the ledger": `{"ledger": [1]}`, "a later version": `{"later": 1}`,

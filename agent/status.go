@@ -85,21 +85,27 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	return now
 }
 
-// gpuStatus is a GPU with the category of its fault, or else of that of a device of it.
-// One that only waits for a pod to end is no fault of the GPU.
+// gpuStatus is a GPU with its fault, or else that of a device of it, or of all.
 func (n *node) gpuStatus(g gpu.GPU) status.GPU {
-	faulty := allocator.Device{ID: g.UUID, GPU: g.UUID, Fault: g.Fault}
 	for _, r := range n.listed {
 		for _, d := range r.Devices {
-			if faulty.Fault == "" && d.GPU == g.UUID && !d.Left() && d.State != allocator.StateWaiting {
-				faulty = d
+			if d.GPU == g.UUID && (g.Fault.None() || g.Fault.Same(d.Fault)) {
+				g.Fault = d.Fault // with its beginning
 			}
 		}
 	}
-	if faulty.Fault == "" {
-		return status.GPU{GPU: g}
+	g.Fault = cmp.Or(g.Fault, n.unconfigured)
+	return status.GPU{GPU: g}
+}
+
+// deviceStatus is a device of a resource. One that is unavailable because of a planned change has no
+// fault but its state.
+func deviceStatus(resource string, d allocator.Device) status.Device {
+	s := status.Device{ID: d.ID, Index: d.Index, Resource: resource, GPU: d.GPU, Replicas: d.Replicas, Fault: d.Fault}
+	if d.Fault.None() && !d.Healthy() {
+		s.State, s.Since, s.Reason, s.Awaits = string(d.State), d.Since, d.Why, d.Awaits
 	}
-	return status.GPU{GPU: g, Category: n.category(faulty)}
+	return s
 }
 
 // knownXIDs are the codes that metrics count each for itself.

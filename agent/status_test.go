@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/gpu/health"
+	"github.com/gpucdi/gpucdi/status"
 )
 
 // lister is the part of the kubelet that reports which pods hold devices.
@@ -59,36 +60,66 @@ func TestACancelledCallerSpoilsNothing(t *testing.T) {
 	}
 }
 
-// The health of a GPU is its own and that of its devices, but not of those that wait for
-// a pod to end.
-func TestTheCategoryOfAGPU(t *testing.T) {
-	tracker := &health.Tracker{}
-	for _, uuid := range []string{"GPU-sick", "MIG-sick"} {
-		tracker.Event(uuid, 48, time.Now())
-	}
-	reason := tracker.Health("GPU-sick").Reason
-	n := &node{health: tracker, known: &gpu.Inventory{}}
-	n.inspected = &gpu.Inventory{GPUs: []gpu.GPU{
+// The fault of a GPU is its own, or that of a device of it. What waits for a pod to end is none.
+func TestTheFaultOfAGPU(t *testing.T) {
+	sick := gpu.Fault{Code: "xid_48", Message: "XID 48", Since: time.Unix(1, 0)}
+	missing := gpu.Fault{Code: gpu.FaultDeviceNode, Message: "/dev/nvidia3 is missing"}
+	config := gpu.Fault{Code: gpu.FaultConfig, Message: "in MIG mode"}
+	n := &node{}
+	gpus := []gpu.GPU{
 		{UUID: "GPU-well"},
-		{UUID: "GPU-sick", Fault: reason},
-		{UUID: "GPU-node", Fault: "/dev/nvidia3 is missing"},
-		{UUID: "GPU-part", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-well"}, {UUID: "MIG-sick", Fault: reason}}},
+		{UUID: "GPU-sick", Fault: sick},
+		{UUID: "GPU-node", Fault: missing},
+		{UUID: "GPU-part", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-well"}, {UUID: "MIG-sick", Fault: sick}}},
 		{UUID: "GPU-whole"},
 		{UUID: "GPU-waits"},
-	}}
+	}
+	listed := missing
+	listed.Since = time.Unix(2, 0)
 	n.listed = []*allocator.Resource{{Devices: []allocator.Device{
-		{ID: "GPU-well", GPU: "GPU-well"},
-		{ID: "GPU-well", GPU: "GPU-well", Fault: "left", State: allocator.StateDraining},
-		{ID: "GPU-node", GPU: "GPU-node", Fault: "/dev/nvidia3 is missing"},
-		{ID: "MIG-well", GPU: "GPU-part"},
-		{ID: "MIG-sick", GPU: "GPU-part", Fault: reason},
-		{ID: "GPU-whole", GPU: "GPU-whole", Fault: "in MIG mode"},
-		{ID: "GPU-waits", GPU: "GPU-waits", Fault: "waits", State: allocator.StateWaiting},
+		{ID: "GPU-well", GPU: "GPU-well", State: allocator.StateAvailable},
+		{ID: "GPU-well", GPU: "GPU-well", State: allocator.StateDraining},
+		{ID: "GPU-node", GPU: "GPU-node", State: allocator.StateUnavailable, Fault: listed},
+		{ID: "MIG-well", GPU: "GPU-part", State: allocator.StateAvailable},
+		{ID: "MIG-sick", GPU: "GPU-part", State: allocator.StateUnavailable, Fault: sick},
+		{ID: "GPU-whole", GPU: "GPU-whole", State: allocator.StateUnavailable, Fault: config},
+		{ID: "GPU-waits", GPU: "GPU-waits", State: allocator.StateWaiting},
 	}}}
-	for i, want := range []string{"", "xid_48", faultDeviceNode, "xid_48", faultConfig, ""} {
-		g := n.inspected.GPUs[i]
-		if got := n.gpuStatus(g).Category; got != want {
-			t.Errorf("%s has the category %q, want %q", g.UUID, got, want)
+	for i, want := range []gpu.Fault{{}, sick, listed, sick, config, {}} {
+		if got := n.gpuStatus(gpus[i]).Fault; got != want {
+			t.Errorf("%s has the fault %+v, want %+v", gpus[i].UUID, got, want)
+		}
+	}
+	n.unconfigured = config
+	if got := n.gpuStatus(gpus[0]).Fault; got != config {
+		t.Errorf("without a config the fault is %+v", got)
+	}
+}
+
+// A device has either a fault, or the state that a planned change has put it into.
+func TestTheStatusOfADevice(t *testing.T) {
+	since := time.Unix(1, 0)
+	for name, tc := range map[string]struct {
+		device allocator.Device
+		want   status.Device
+	}{
+		"available": {allocator.Device{ID: "GPU-a", State: allocator.StateAvailable, Since: since}, status.Device{ID: "GPU-a"}},
+		"unavailable": {
+			allocator.Device{ID: "GPU-a", State: allocator.StateUnavailable, Since: since, Fault: gpu.Gone()},
+			status.Device{ID: "GPU-a", Fault: gpu.Gone()},
+		},
+		"draining, since its GPU is lost": {
+			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Fault: gpu.Gone(), Awaits: "its pods"},
+			status.Device{ID: "GPU-a", Fault: gpu.Gone()},
+		},
+		"draining": {
+			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Why: "no longer offered", Awaits: "its pods"},
+			status.Device{ID: "GPU-a", State: "draining", Since: since, Reason: "no longer offered", Awaits: "its pods"},
+		},
+	} {
+		tc.want.Resource = "nvidia.com/gpu"
+		if got := deviceStatus("nvidia.com/gpu", tc.device); !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
 	}
 }

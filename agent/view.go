@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"sync/atomic"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -69,61 +68,13 @@ func (n *node) publish() {
 	for _, r := range n.listed {
 		plugins = append(plugins, n.plugins[r.Name])
 		for _, d := range r.Devices {
-			now.Devices = append(now.Devices, status.Device{ID: d.ID, Index: d.Index, Resource: r.Name, GPU: d.GPU, Replicas: d.Replicas, Fault: n.fault(d)})
+			if d.State != allocator.StateReleased { // only the kubelet needs it
+				now.Devices = append(now.Devices, deviceStatus(r.Name, d))
+			}
 		}
 	}
 	n.agent.view.node.Store(now)
 	n.agent.view.plugins.Store(&plugins)
-}
-
-// fault is what people are told of the fault of a device.
-func (n *node) fault(d allocator.Device) *status.Fault {
-	if d.Fault == "" {
-		return nil
-	}
-	h := n.verdict(d)
-	f := &status.Fault{Category: n.category(d), Reason: d.Fault, Since: d.Since}
-	if d.Awaits != "" {
-		f.Reason += "; waits for " + d.Awaits
-	}
-	if h.Reason == d.Fault {
-		f.Heals, f.Since = h.Heals, h.Since
-	}
-	return f
-}
-
-// The categories of faults besides those of health; docs/health.md tells them.
-const (
-	faultUnreadable = "unreadable"  // the driver does not tell what it is
-	faultDriver     = "driver"      // the driver is not there, or not whole
-	faultSpec       = "spec"        // the CDI spec cannot be written, or cannot be used
-	faultDeviceNode = "device_node" // its device node is missing, or another's
-	faultConfig     = "config"      // the GPUs are not as mig.strategy or resources would have them
-	faultWaits      = "waits"       // a pod may hold what it was before: it is cut or shared anew
-	faultLeft       = "left"        // it is no longer offered, but a pod may hold it
-)
-
-// category says in one word, of few, where a fault comes from.
-func (n *node) category(d allocator.Device) string {
-	switch h := n.verdict(d); {
-	case n.unconfigured != nil:
-		return faultConfig
-	case d.Fault == h.Reason:
-		return h.Category
-	case d.Left():
-		return faultLeft
-	case d.State == allocator.StateWaiting:
-		return faultWaits
-	case n.inspected.Fault(d.ID) == "":
-		return faultConfig
-	case d.Fault == cmp.Or(n.known.Fault(d.ID), n.known.Fault(d.GPU)):
-		return faultUnreadable
-	case n.driverErr != nil:
-		return faultDriver
-	case d.Fault == trouble(n.specErr):
-		return faultSpec
-	}
-	return faultDeviceNode
 }
 
 // trouble is an error as people read it; empty when there is none.

@@ -19,9 +19,9 @@ func (n *node) receiveXID(x driver.XID, at time.Time) (changed bool) {
 		devices = []string{x.GPU}
 	}
 	for _, uuid := range devices {
-		healthy := n.health.Health(uuid).Reason == ""
+		healthy := n.health.Fault(uuid).None()
 		class := n.health.Event(uuid, x.Code, at)
-		changed = changed || healthy != (n.health.Health(uuid).Reason == "")
+		changed = changed || healthy != (n.health.Fault(uuid).None())
 		n.xids.record(x, uuid, class, at)
 	}
 	return changed

@@ -3,6 +3,8 @@ package allocator
 import (
 	"fmt"
 	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // Key names an entry of the ledger: the outlet that gives it out and the ID that
@@ -44,10 +46,6 @@ const (
 	StateReleased    State = "released"    // proved free; only listed
 )
 
-// Fault is why an entry is unavailable; empty if it has no fault. The ledger
-// only compares it.
-type Fault string
-
 // Reason is why an entry drains.
 type Reason string
 
@@ -58,6 +56,18 @@ const (
 	ReasonGone          Reason = "gone"          // its GPU is gone
 	ReasonUnknown       Reason = "unknown"       // only evidence names it: an earlier agent offered it
 )
+
+func (r Reason) describe() string {
+	switch r {
+	case ReasonConfig:
+		return "no longer offered as this resource"
+	case ReasonRepartitioned:
+		return "its GPU is partitioned differently now"
+	case ReasonGone:
+		return "the driver no longer lists it"
+	}
+	return "allocated by an earlier agent, and not offered any more"
+}
 
 // Drain says why and since when an entry drains.
 type Drain struct {
@@ -71,8 +81,8 @@ type Entry struct {
 	Key
 	Part  Part
 	State State
-	Fault Fault // set if unavailable
-	Drain Drain // set if draining
+	Fault gpu.Fault // set if unavailable
+	Drain Drain     // set if draining
 
 	since   time.Time // see Since
 	accepts bool      // the gate grants it
@@ -102,9 +112,9 @@ func (e Entry) Why() string {
 	case StateWaiting:
 		return "waits until overlapping devices are released"
 	case StateUnavailable:
-		return string(e.Fault)
+		return e.Fault.String()
 	case StateDraining:
-		return fmt.Sprintf("draining since %s (%s)", e.Drain.Since.UTC().Format(time.RFC3339), e.Drain.Reason)
+		return fmt.Sprintf("draining since %s: %s", e.Drain.Since.UTC().Format(time.RFC3339), e.Drain.Reason.describe())
 	case StateReleased:
 		return "not offered any more"
 	}

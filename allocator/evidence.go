@@ -1,6 +1,10 @@
 package allocator
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
 
 // Observation is what the agent has observed, the latest of each source. A source
 // that never answered is nil; one that stops answering keeps its last answer,
@@ -25,14 +29,14 @@ type Observation struct {
 type Want struct {
 	Key
 	Part    Part
-	Fault   Fault
+	Fault   gpu.Fault
 	Durable bool // its CDI device is on disk and proved
 }
 
 // Present is a device of the inventory.
 type Present struct {
 	Device Part
-	Fault  Fault
+	Fault  gpu.Fault
 }
 
 // List is what was sent on the ListAndWatch stream of an outlet.

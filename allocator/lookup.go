@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,5 +71,5 @@ func (r *Resource) positions(ids []string, wrong *problems) []int {
 }
 
 func (r *Resource) unhealthy(d *Device, wrong *problems) {
-	wrong.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device, or repair this one", d.ID, r.Name, d.Fault)
+	wrong.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device, or repair this one", d.ID, r.Name, cmp.Or(d.Why, d.Fault.String()))
 }

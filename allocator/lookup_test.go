@@ -15,19 +15,19 @@ import (
 
 func sickNode() *Resource {
 	inv := topologies["4 on PCIe, 2 NUMA nodes"]()
-	inv.GPUs[2].Fault = "XID 79: fell off the bus"
+	inv.GPUs[2].Fault = fault("XID 79: fell off the bus")
 	return plan(inv)
 }
 
 func TestPlan(t *testing.T) {
 	inv := topologies["4 on PCIe, 2 NUMA nodes"]()
-	inv.GPUs[3].Fault = "broken"
+	inv.GPUs[3].Fault = fault("broken")
 	r := plan(inv)
 	want := []Device{
-		{ID: "GPU-0", CDIName: "example.com/gpu=GPU-0", GPU: "GPU-0", Index: "0", NUMANode: 0, Fault: "", part: wholeGPU},
-		{ID: "GPU-1", CDIName: "example.com/gpu=GPU-1", GPU: "GPU-1", Index: "1", NUMANode: 0, Fault: "", part: wholeGPU},
-		{ID: "GPU-2", CDIName: "example.com/gpu=GPU-2", GPU: "GPU-2", Index: "2", NUMANode: 1, Fault: "", part: wholeGPU},
-		{ID: "GPU-3", CDIName: "example.com/gpu=GPU-3", GPU: "GPU-3", Index: "3", NUMANode: 1, Fault: "broken", part: wholeGPU},
+		{ID: "GPU-0", CDIName: "example.com/gpu=GPU-0", GPU: "GPU-0", Index: "0", NUMANode: 0, part: wholeGPU},
+		{ID: "GPU-1", CDIName: "example.com/gpu=GPU-1", GPU: "GPU-1", Index: "1", NUMANode: 0, part: wholeGPU},
+		{ID: "GPU-2", CDIName: "example.com/gpu=GPU-2", GPU: "GPU-2", Index: "2", NUMANode: 1, part: wholeGPU},
+		{ID: "GPU-3", CDIName: "example.com/gpu=GPU-3", GPU: "GPU-3", Index: "3", NUMANode: 1, Fault: fault("broken"), part: wholeGPU},
 	}
 	if r.Name != "nvidia.com/gpu" || !reflect.DeepEqual(r.Devices, want) {
 		t.Errorf("Plan = %s %v, want nvidia.com/gpu %v", r.Name, r.Devices, want)
@@ -97,7 +97,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 	unhealthy := &gpu.Inventory{}
 	for i := range 1000 {
-		unhealthy.GPUs = append(unhealthy.GPUs, gpu.GPU{UUID: "GPU-" + strconv.Itoa(i), Fault: "XID 79"})
+		unhealthy.GPUs = append(unhealthy.GPUs, gpu.GPU{UUID: "GPU-" + strconv.Itoa(i), Fault: fault("XID 79")})
 	}
 	all := make([]string, len(unhealthy.GPUs))
 	for i, g := range unhealthy.GPUs {
@@ -124,3 +124,5 @@ func TestErrorsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+func fault(message string) gpu.Fault { return gpu.Fault{Code: gpu.FaultUnresponsive, Message: message} }

@@ -38,7 +38,7 @@ func listed(resources []*Resource) []string {
 		line := strings.TrimPrefix(r.Name, "nvidia.com/") + ":"
 		for _, d := range r.Devices {
 			line += " " + d.ID
-			if d.Fault != "" {
+			if !d.Healthy() {
 				line += "!"
 			}
 		}
@@ -74,7 +74,7 @@ func TestPlanByStrategy(t *testing.T) {
 			}
 			for _, r := range resources {
 				for _, d := range r.Devices {
-					if d.Fault != "" && (tc.says == "" || !strings.Contains(d.Fault, tc.says)) {
+					if !d.Fault.None() && (tc.says == "" || !strings.Contains(d.Fault.Message+d.Fault.Remedy, tc.says) || d.Fault.Code != gpu.FaultConfig) {
 						t.Errorf("%s: %q, want %q", d.ID, d.Fault, tc.says)
 					}
 				}
@@ -85,9 +85,9 @@ func TestPlanByStrategy(t *testing.T) {
 
 func TestSingleIsNotSpoiledByWhatFailsOrIsGone(t *testing.T) {
 	inv := cut(times(1, "7g.40gb"), nil, []string{"7g.40gb", "1g.5gb", "7g.40gb"})
-	inv.GPUs[1].Fault = "lost"
-	inv.GPUs[2].MIGDevices[1].Fault = gpu.FaultGone
-	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = "reading the size: Unknown Error", ""
+	inv.GPUs[1].Fault = fault("lost")
+	inv.GPUs[2].MIGDevices[1].Fault = gpu.Gone()
+	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = fault("reading the size: Unknown Error"), ""
 	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.2!"}
 	if got := listed(Plan(inv, testKind, config.MIGSingle, nil)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

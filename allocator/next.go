@@ -3,6 +3,8 @@ package allocator
 import (
 	"slices"
 	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // Next returns the ledger that follows prev after an observation, and what the
@@ -25,7 +27,7 @@ func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	for i := range n.entries {
 		e := &n.entries[i]
 		e.accepts = n.accepts(e)
-		if was, found := prev.Entry(e.Key); !found || was.State != e.State || was.Fault != e.Fault {
+		if was, found := prev.Entry(e.Key); !found || was.State != e.State || !was.Fault.Same(e.Fault) {
 			e.since = now
 		}
 	}
@@ -120,7 +122,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 			if e.withdrawn.IsZero() {
 				e.withdrawn = n.now
 			}
-			e.State, e.Fault, e.Drain = StateDraining, "", Drain{Reason: n.reason(e), Since: n.now}
+			e.State, e.Fault, e.Drain = StateDraining, gpu.Fault{}, Drain{Reason: n.reason(e), Since: n.now}
 		}
 	case StateDraining:
 		switch {
@@ -148,7 +150,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 // offer makes a wanted entry available, or unavailable if it has a fault, as soon as
 // nothing overlaps it.
 func (n *next) offer(e *Entry, w Want) {
-	if w.Fault == "" && !w.Durable && e.State != StateAvailable {
+	if w.Fault.None() && !w.Durable && e.State != StateAvailable {
 		return
 	}
 	switch e.State {
@@ -164,7 +166,7 @@ func (n *next) offer(e *Entry, w Want) {
 		}
 	}
 	e.Fault, e.Drain = w.Fault, Drain{}
-	if w.Fault != "" {
+	if !w.Fault.None() {
 		if e.State == StateAvailable {
 			e.withdrawn = n.now
 		}
@@ -211,6 +213,6 @@ func (n *next) reason(e *Entry) Reason {
 
 func (n *next) present(part Part, healthy bool) bool {
 	return slices.ContainsFunc(n.o.Present, func(p Present) bool {
-		return p.Device == part.Device() && (p.Fault == "" || !healthy)
+		return p.Device == part.Device() && (p.Fault.None() || !healthy)
 	})
 }

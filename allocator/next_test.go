@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // at is a time after the start of the agent.
@@ -43,7 +45,7 @@ func (n *bench) next(d time.Duration) string {
 	n.ledger, n.todo = Next(n.ledger, n.o, at(d))
 	var lines []string
 	for e := range n.ledger.Entries() {
-		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%v %s %s%s", e.Key, e.State, e.Fault, e.Drain.Reason)))
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%v %s %s%s", e.Key, e.State, e.Fault.Message, e.Drain.Reason)))
 	}
 	return strings.Join(lines, ", ")
 }
@@ -59,15 +61,15 @@ func TestFaults(t *testing.T) {
 	n := newBench("0")
 	n.o.Wanted[0].Durable = false
 	n.expect(t, 0, "gpu 0 waiting")
-	n.o.Wanted[0].Fault = "lost" // a device with a fault may have no spec
+	n.o.Wanted[0].Fault = fault("lost") // a device with a fault may have no spec
 	n.expect(t, 0, "gpu 0 unavailable lost")
-	n.o.Wanted[0].Fault = ""
+	n.o.Wanted[0].Fault = gpu.Fault{}
 	n.expect(t, 0, "gpu 0 unavailable lost")
 	n.o.Wanted[0].Durable = true
 	n.expect(t, 0, "gpu 0 available")
-	n.o.Wanted[0].Fault = "hot"
+	n.o.Wanted[0].Fault = fault("hot")
 	n.expect(t, 0, "gpu 0 unavailable hot")
-	n.o.Wanted[0].Fault = "hotter"
+	n.o.Wanted[0].Fault = fault("hotter")
 	n.expect(t, 0, "gpu 0 unavailable hotter")
 	n.o.Wanted = nil
 	n.expect(t, 0, "gpu 0 draining config")
@@ -80,7 +82,7 @@ func TestReasonsToDrain(t *testing.T) {
 		granted    bool
 	}{
 		{"the config", "gpu 0 draining config", func(*bench) {}, true},
-		{"the config, with a fault", "gpu 0 draining config", func(n *bench) { n.o.Present[0].Fault = "lost" }, false},
+		{"the config, with a fault", "gpu 0 draining config", func(n *bench) { n.o.Present[0].Fault = fault("lost") }, false},
 		{"partitioned", "gpu 0 draining repartitioned", func(n *bench) { n.o.Present[0].Device = mig("0", 1, 0, 0, 4) }, false},
 		{"gone", "gpu 0 draining gone", func(n *bench) { n.o.Present = nil }, false},
 	} {
@@ -183,7 +185,7 @@ func TestSave(t *testing.T) {
 	n := newBench("0", "1", "2", "3")
 	n.next(0)
 	n.o.Wanted = append(offer("gpu", "0", "1"), offer("renamed", "2")...)
-	n.o.Wanted[1].Fault = "lost"
+	n.o.Wanted[1].Fault = fault("lost")
 	n.o.Grants[Key{"gpu", "3"}] = Grant{Closed: true}
 	n.next(0)
 	n.expect(t, 0, "gpu 0 available, gpu 1 unavailable lost, gpu 2 draining config, gpu 3 released, renamed 2 waiting")

@@ -1,17 +1,12 @@
 package allocator
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
-
-// leftResource is the fault of a device that is still there but no longer one of
-// the resource's: its GPU is cut anew, or the config has changed.
-const leftResource = "no longer offered as this resource"
 
 // notProved is why a device without a fault is not available yet.
 const notProved = "waits until its CDI device is on disk"
@@ -92,32 +87,43 @@ func (d Device) withReplica(of Device, id string) Device {
 
 // told returns a device as the kubelet is told of it in the state of an entry.
 func (o offers) told(d Device, e Entry) Device {
-	d.State, d.Since, d.Replicas = e.State, e.Since(), nil
+	planned := d.Fault
+	d.State, d.Since, d.Fault, d.Replicas = e.State, e.Since(), e.Fault, nil
 	switch e.State {
 	case StateAvailable:
-		d.Fault = ""
-	case StateUnavailable: // until its CDI device is proved, although the plan has no fault any more
-		d.Fault = cmp.Or(d.Fault, string(e.Fault), notProved)
-	case StateDraining, StateReleased:
-		d.Fault, d.Awaits = leftResource, e.awaits()
-		if e.Drain.Reason == ReasonGone || d.Index == "" {
-			d.Fault = gpu.FaultGone
+	case StateUnavailable: // until its CDI device is proved, although it has no fault any more
+		if d.Fault.None() {
+			d.Why = notProved
 		}
+	case StateDraining:
+		d.Awaits = e.awaits()
+		if o.gone(d.GPU) {
+			d.Fault = gpu.Gone()
+			break
+		}
+		d.Why = e.Drain.Reason.describe()
+	case StateReleased:
+		d.Why = e.Why()
 	default:
-		if d.Fault != "" {
-			d.State = StateUnavailable // whatever else it waits for
-			return d
-		}
-		d.Fault = o.ledger.blocked(e)
+		d.State, d.Why, d.Fault = StateWaiting, o.ledger.blocked(e), planned
+	}
+	if !d.Fault.None() && d.Fault.Since.IsZero() {
+		d.Fault.Since = e.Since()
 	}
 	return d
+}
+
+// gone reports whether a GPU is lost. That is a fault of what drains for it, and no planned change.
+func (o offers) gone(uuid string) bool {
+	g, known := o.inv.Find(uuid)
+	return !known || g.Fault.Code == gpu.FaultGone
 }
 
 // join adds an entry that the plan lacks, to the device that it is a replica of if that is there.
 func (o offers) join(devices []Device, e Entry) []Device {
 	d := o.left(e)
 	i := slices.IndexFunc(devices, func(o Device) bool {
-		return d.Shared() && o.Shared() && o.ID == d.ID && o.State == d.State && o.Fault == d.Fault
+		return d.Shared() && o.Shared() && o.ID == d.ID && o.State == d.State && o.Fault.Same(d.Fault)
 	})
 	if i < 0 {
 		return append(devices, d)
@@ -169,8 +175,6 @@ func (e *Entry) described() string {
 // awaits describes what the release of an entry that drains is waiting for.
 func (e Entry) awaits() string {
 	switch {
-	case e.State != StateDraining:
-		return ""
 	case e.dirty && e.unbooked.IsZero():
 		return "its pods to end, and the kubelet to record that"
 	case e.dirty:
@@ -179,11 +183,10 @@ func (e Entry) awaits() string {
 	return "the kubelet to take in that it is withdrawn"
 }
 
-// Change is a device that came, or whose state or fault changed.
+// Change is a device that came, or whose fault changed; of one without a fault, also the state.
 type Change struct {
-	Resource string
-	Device   Device // as it is now
-	From     State  // its state before; empty if it is new
+	Resource    string
+	Before, Now Device // Before is the zero Device if it is new
 }
 
 // Changes returns what changed from before to after; of the replicas of a device in one state, one
@@ -201,8 +204,8 @@ func Changes(before, after []*Resource) []Change {
 			if was != nil {
 				earlier, here = was.device(d.IDs()[0])
 			}
-			if !here || earlier.Fault != d.Fault || earlier.State != d.State {
-				changes = append(changes, Change{Resource: r.Name, Device: d, From: earlier.State})
+			if !here || !earlier.Fault.Same(d.Fault) || d.Fault.None() && earlier.State != d.State {
+				changes = append(changes, Change{Resource: r.Name, Before: earlier, Now: d})
 			}
 		}
 	}

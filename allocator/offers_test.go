@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func TestOffers(t *testing.T) {
 	}
 	anew, gone := cut(times(2, "3g.20gb"), nil), cut(nil, nil)
 	anew.GPUs[0].MIGDevices[1].GPUInstance = 1
-	gone.GPUs[1].Fault = gpu.FaultGone
+	gone.GPUs[1].Fault = gpu.Gone()
 	for _, tc := range []struct {
 		name          string
 		before, now   stage
@@ -99,22 +100,44 @@ func TestOffers(t *testing.T) {
 // A device is unhealthy for the reason that people can act on.
 func TestOffersSayWhy(t *testing.T) {
 	before, now := cut(nil, times(1, "1g.5gb"), nil), cut(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
-	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.FaultGone, "lost"
+	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.Gone(), fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
-	reasons := map[string]string{}
+	reasons := map[string]string{} // of what has no fault
+	faults := map[string]gpu.FaultCode{}
 	for _, r := range after(t, []string{"gpu GPU-0", "gpu GPU-2"}, plan(before), plan(now)) {
 		for _, d := range r.Devices {
-			reasons[d.ID] = d.Fault
+			reasons[d.ID], faults[d.ID] = d.Why, d.Fault.Code
+			if d.Healthy() == (d.Why != "" || !d.Fault.None()) || d.Since.IsZero() || !d.Fault.None() && d.Fault.Since.IsZero() {
+				t.Errorf("%+v is healthy, or not, without a reason or its time", d)
+			}
 			if d.CDIName != testKind+"="+d.ID || d.Index == "" {
 				t.Errorf("%+v cannot be resolved", d)
 			}
 		}
 	}
 	for id, want := range map[string]string{
-		"GPU-0": leftResource, "MIG-0.0": "waits until no pod holds GPU-0 of nvidia.com/gpu", "GPU-2": gpu.FaultGone, "MIG-1.0": "lost",
+		"GPU-0": "its GPU is partitioned differently now", "MIG-0.0": "waits until no pod holds GPU-0 of nvidia.com/gpu", "GPU-2": "", "MIG-1.0": "",
 	} {
 		if reasons[id] != want {
 			t.Errorf("%s: %q, want %q", id, reasons[id], want)
+		}
+	}
+	if want := map[string]gpu.FaultCode{"GPU-0": "", "MIG-0.0": "", "GPU-2": gpu.FaultGone, "MIG-1.0": gpu.FaultUnresponsive}; !maps.Equal(faults, want) {
+		t.Errorf("the codes are %q, want %q", faults, want)
+	}
+}
+
+// A device that waits reports the fault that it is planned with: nothing else would explain why it does
+// not become available.
+func TestOffersOfAFaultyDeviceThatWaits(t *testing.T) {
+	before, now := cut(nil), cut(times(1, "1g.5gb"))
+	now.GPUs[0].MIGDevices[0].Fault = fault("lost")
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	for _, r := range after(t, []string{"gpu GPU-0"}, plan(before), plan(now)) {
+		for _, d := range r.Devices {
+			if d.ID == "MIG-0.0" && (d.State != StateWaiting || !d.Fault.Same(fault("lost")) || d.Fault.Since.IsZero() || d.Healthy()) {
+				t.Errorf("%+v", d)
+			}
 		}
 	}
 }
@@ -144,18 +167,18 @@ func TestOffersOfUnknownEntries(t *testing.T) {
 	if got, want := strings.Join(slots(got), ", "), "gpu: GPU-0! GPU-7::1!, gpu.shared: GPU-0::1!, mig-7g.40gb: MIG-gone!"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if d := got[0].Devices[1]; d.ID != "GPU-7" || d.NUMANode != gpu.NUMAUnknown || d.Fault != gpu.FaultGone {
+	if d := got[0].Devices[1]; d.ID != "GPU-7" || d.NUMANode != gpu.NUMAUnknown || d.Fault.Code != gpu.FaultGone {
 		t.Errorf("%+v", d)
 	}
 }
 
 func TestChanges(t *testing.T) {
 	before, now := cut(times(2, "1g.5gb"), nil), cut(times(3, "1g.5gb"), nil)
-	now.GPUs[0].MIGDevices[1].Fault = "lost"
+	now.GPUs[0].MIGDevices[1].Fault = fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
 	var got []string
 	for _, c := range Changes(after(t, nil, plan(before)), after(t, nil, plan(before), plan(now))) {
-		got = append(got, strings.Join([]string{c.Device.ID, string(c.From), c.Device.Fault}, " "))
+		got = append(got, strings.Join([]string{c.Now.ID, string(c.Before.State), c.Now.Fault.Message}, " "))
 	}
 	if want := []string{"MIG-0.1 available lost", "MIG-0.2  "}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -164,10 +187,10 @@ func TestChanges(t *testing.T) {
 
 func TestChangesTellOfADeviceOnce(t *testing.T) {
 	inv, sick := cut(nil, nil), cut(nil, nil)
-	sick.GPUs[1].Fault = "lost"
+	sick.GPUs[1].Fault = fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGNone, replicas(9))} }
 	changes := Changes(after(t, nil, plan(inv)), after(t, nil, plan(inv), plan(sick)))
-	if len(changes) != 1 || changes[0].From != StateAvailable || changes[0].Device.ID != "GPU-1" {
+	if len(changes) != 1 || changes[0].Before.State != StateAvailable || changes[0].Now.ID != "GPU-1" {
 		t.Errorf("changes are %+v", changes)
 	}
 }

@@ -55,13 +55,13 @@ type Device struct {
 	GPU      string // the UUID of the GPU that it is, or is a part of
 	Index    string // what people call it: "5" a GPU, "5:1" a MIG device of it
 	NUMANode int    // gpu.NUMAUnknown when the platform does not tell
-	Fault    string // why it is unhealthy; empty when it is healthy
+	Fault    gpu.Fault
 
-	// State is that of its entries in the ledger; empty in a plan. A device that is not available has
-	// a fault.
+	// State is that of its entries in the ledger; empty in a plan.
 	State  State
-	Since  time.Time // since when it drains; zero in other states
-	Awaits string    // what the end of that waits for
+	Since  time.Time // since when it is in its state, with its fault
+	Why    string    // why it is not available although it has no fault
+	Awaits string    // what the release of a draining device waits for
 
 	// Replicas are what the kubelet calls a device that is shared, a name for each
 	// pod that can have it at a time; nil for one that is not.
@@ -81,14 +81,9 @@ func (d Device) IDs() []string {
 // Shared says whether several pods can have the device at a time.
 func (d Device) Shared() bool { return d.Replicas != nil }
 
-// Left reports whether the device is listed only as long as a pod may hold it, or the kubelet may be
-// about to record it.
-func (d Device) Left() bool { return d.State == StateDraining || d.State == StateReleased }
-
-// Draining reports whether the device is not allocated because of a planned change: it left its
-// resource, or waits for what did. That is no fault of it.
-func (d Device) Draining() bool {
-	return d.State == StateWaiting || d.Left() && d.Fault == leftResource
+// Healthy reports whether the device can be allocated.
+func (d Device) Healthy() bool {
+	return d.Fault.None() && (d.State == "" || d.State == StateAvailable)
 }
 
 // instances are what a MIG device is made of.
@@ -103,7 +98,7 @@ var wholeGPU = instances{-1, -1}
 // node. What is gone is not offered. rules say what is shared.
 func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules config.Resources) []*Resource {
 	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}}
-	notUniform := ""
+	var notUniform gpu.Fault
 	if strategy == config.MIGSingle {
 		notUniform = NotUniform(inv)
 	}
@@ -147,7 +142,7 @@ func (d *draft) add(resource string, g gpu.GPU, one Device) {
 	if !slices.Contains(d.names, resource) {
 		d.names = append(d.names, resource)
 	}
-	if one.Fault == gpu.FaultGone {
+	if one.Fault.Code == gpu.FaultGone {
 		return
 	}
 	one.CDIName, one.GPU, one.NUMANode = d.kind+"="+one.ID, g.UUID, g.NUMANode
@@ -159,14 +154,14 @@ func (d *draft) add(resource string, g gpu.GPU, one Device) {
 // MIG mode a program that has the GPU and none of its MIG devices finds nothing
 // to use; so the GPU is either its MIG devices or, where the strategy has none,
 // there but of no use.
-func offeredWhole(g gpu.GPU, strategy config.MIGStrategy) (fault string, whole bool) {
+func offeredWhole(g gpu.GPU, strategy config.MIGStrategy) (fault gpu.Fault, whole bool) {
 	switch {
 	case g.MIG != gpu.MIGEnabled:
-		return "", true
+		return gpu.Fault{}, true
 	case strategy == config.MIGNone:
-		return "in MIG mode, in which it can only be given out in parts: set mig.strategy to single or mixed, or turn MIG mode off", true
+		return configFault("set mig.strategy to single or mixed, or turn MIG mode off", "in MIG mode, in which it can only be given out in parts"), true
 	}
-	return "", false
+	return gpu.Fault{}, false
 }
 
 // resourceOf is the resource that a MIG device is offered under; empty for none.
@@ -181,30 +176,35 @@ func resourceOf(m gpu.MIGDevice, strategy config.MIGStrategy) string {
 }
 
 // NotUniform returns why the node's GPUs cannot be offered as one kind of device, which
-// the strategy single requires; empty if they can. GPUs with a fault, MIG devices that are
+// the strategy single requires; none if they can. GPUs with a fault, MIG devices that are
 // gone and those that report no profile do not count: they would take the healthy ones with them.
-func NotUniform(inv *gpu.Inventory) string {
+func NotUniform(inv *gpu.Inventory) gpu.Fault {
 	var whole, partitioned bool
 	var profiles []string
 	for _, g := range inv.GPUs {
-		if g.Fault != "" {
+		if !g.Fault.None() {
 			continue
 		}
 		whole = whole || g.MIG != gpu.MIGEnabled
 		partitioned = partitioned || g.MIG == gpu.MIGEnabled
 		for _, m := range g.MIGDevices {
-			if m.Fault != gpu.FaultGone && m.Profile != "" && !slices.Contains(profiles, m.Profile) {
+			if m.Fault.Code != gpu.FaultGone && m.Profile != "" && !slices.Contains(profiles, m.Profile) {
 				profiles = append(profiles, m.Profile)
 			}
 		}
 	}
 	switch {
 	case whole && partitioned:
-		return "mig.strategy is single, but only some GPUs are in MIG mode; partition all of them, or set it to mixed"
+		return configFault("partition all of them, or set it to mixed", "mig.strategy is single, but only some GPUs are in MIG mode")
 	case len(profiles) > 1:
-		return "mig.strategy is single, but there are MIG devices of " + strings.Join(profiles, ", ") + "; partition all GPUs alike, or set it to mixed"
+		return configFault("partition all GPUs alike, or set it to mixed", "mig.strategy is single, but there are MIG devices of %s", strings.Join(profiles, ", "))
 	}
-	return ""
+	return gpu.Fault{}
+}
+
+// configFault is the fault of a device that the config does not fit.
+func configFault(remedy, format string, args ...any) gpu.Fault {
+	return gpu.Fault{Code: gpu.FaultConfig, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 func newResource(name string, devices []Device, aff affinity) *Resource {

@@ -51,7 +51,7 @@ func (r *Resource) usable(offered, must []int, size int) ([]int, error) {
 		if _, required := slices.BinarySearch(must, p); required {
 			continue
 		}
-		if d := &r.Devices[r.slots[p].device]; d.Fault != "" {
+		if d := &r.Devices[r.slots[p].device]; !d.Healthy() {
 			r.unhealthy(d, &passedOver)
 			continue
 		}

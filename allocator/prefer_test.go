@@ -73,7 +73,7 @@ func TestPrefer(t *testing.T) {
 
 func TestPreferAvoidsUnhealthy(t *testing.T) {
 	inv := topologies["8 in bridged pairs"]()
-	inv.GPUs[4].Fault = "ECC"
+	inv.GPUs[4].Fault = fault("ECC")
 	r := plan(inv)
 	if got, err := r.Prefer(all(8), nil, 2); err != nil || !slices.Equal(got, gpus(1, 5)) {
 		t.Errorf("Prefer = %v, %v; want the first healthy pair, 1 and 5", got, err)
@@ -85,7 +85,7 @@ func TestPreferAvoidsUnhealthy(t *testing.T) {
 
 func TestPreferErrors(t *testing.T) {
 	inv := topologies["8 in bridged pairs"]()
-	inv.GPUs[4].Fault = "ECC"
+	inv.GPUs[4].Fault = fault("ECC")
 	for _, tc := range []struct {
 		name      string
 		available []string

@@ -20,8 +20,8 @@ func share(devices []Device, replicas int) {
 	}
 	if replicas > config.MaxDevices/max(1, len(devices)) {
 		for i, d := range devices {
-			devices[i].Fault = cmp.Or(d.Fault, fmt.Sprintf("%d replicas of each of %d devices are more than the %d that a resource can have: lower them in resources",
-				replicas, len(devices), config.MaxDevices))
+			devices[i].Fault = cmp.Or(d.Fault, configFault("lower them in resources",
+				"%d replicas of each of %d devices are more than the %d that a resource can have", replicas, len(devices), config.MaxDevices))
 		}
 		return
 	}

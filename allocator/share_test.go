@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
@@ -24,7 +25,7 @@ func slots(resources []*Resource) []string {
 		line := strings.TrimPrefix(r.Name, "nvidia.com/") + ":"
 		for _, s := range r.slots {
 			line += " " + s.id
-			if r.Devices[s.device].Fault != "" {
+			if !r.Devices[s.device].Healthy() {
 				line += "!"
 			}
 		}
@@ -43,7 +44,7 @@ func ids(of string) (ids []string) {
 
 func TestPlanOfReplicas(t *testing.T) {
 	inv := cut(nil, nil, times(1, "1g.5gb"))
-	inv.GPUs[1].Fault = "lost"
+	inv.GPUs[1].Fault = fault("lost")
 	rules := config.Resources{
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 3}, {Name: GPUResource, Replicas: 2}, {Name: "nvidia.com/mig-7g.40gb", Replicas: 9}}
 	resources := Plan(inv, testKind, config.MIGMixed, rules)
@@ -71,10 +72,10 @@ func TestTooManyReplicasAreNone(t *testing.T) {
 	most := config.MaxDevices / 8
 	for n, right := range map[int]bool{most: true, most + 1: false} {
 		r := shared("8 on an NVSwitch", n)
-		if got := len(r.slots); right != (got == 8*n) || right != (r.Devices[0].Fault == "") {
+		if got := len(r.slots); right != (got == 8*n) || right != r.Devices[0].Fault.None() {
 			t.Errorf("%d replicas: %d are listed, and the fault is %q", n, got, r.Devices[0].Fault)
 		}
-		if fault := r.Devices[7].Fault; !right && !strings.Contains(fault, fmt.Sprint(n)) {
+		if fault := r.Devices[7].Fault; !right && (fault.Code != gpu.FaultConfig || !strings.Contains(fault.Message, fmt.Sprint(n))) {
 			t.Errorf("the fault is %q", fault)
 		}
 	}
@@ -142,7 +143,7 @@ func TestPreferSpreadsReplicas(t *testing.T) {
 
 func TestPreferPassesBySickReplicas(t *testing.T) {
 	r := shared("4 on PCIe, 2 NUMA nodes", 2)
-	r.Devices[1].Fault = "ECC"
+	r.Devices[1].Fault = fault("ECC")
 	if got, err := r.Prefer(ids("0.0 0.1 1.0 1.1 2.1 3.1"), nil, 3); err != nil || !slices.Equal(got, ids("0.0 2.1 3.1")) {
 		t.Errorf("Prefer = %v, %v", got, err)
 	}

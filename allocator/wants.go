@@ -8,7 +8,7 @@ func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName strin
 	var wants []Want
 	for _, r := range resources {
 		for _, d := range r.Devices {
-			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Fault: Fault(d.Fault), Durable: durable(d.CDIName)}
+			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Fault: d.Fault, Durable: durable(d.CDIName)}
 			for _, want.ID = range d.IDs() {
 				wants = append(wants, want)
 			}
@@ -52,12 +52,12 @@ func MIGPart(inv *gpu.Inventory, uuid string) Part {
 func PresentIn(inv *gpu.Inventory) []Present {
 	var present []Present
 	for _, g := range inv.GPUs {
-		if g.Fault != gpu.FaultGone && g.MIG != gpu.MIGEnabled {
-			present = append(present, Present{Part{GPU: g.UUID, Extent: ExtentWhole}, Fault(g.Fault)})
+		if g.Fault.Code != gpu.FaultGone && g.MIG != gpu.MIGEnabled {
+			present = append(present, Present{Part{GPU: g.UUID, Extent: ExtentWhole}, g.Fault})
 		}
 		for _, m := range g.MIGDevices {
-			if m.Fault != gpu.FaultGone {
-				present = append(present, Present{migPart(g.UUID, m), Fault(m.Fault)})
+			if m.Fault.Code != gpu.FaultGone {
+				present = append(present, Present{migPart(g.UUID, m), m.Fault})
 			}
 		}
 	}

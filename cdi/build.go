@@ -67,7 +67,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 		for _, name := range names {
 			spec.Devices = append(spec.Devices, device(e.name(name), nodes))
 		}
-		if e.fault == "" {
+		if e.fault.None() {
 			all = append(all, nodes...)
 		}
 	}
@@ -119,7 +119,10 @@ func environment(mounts []*specs.Mount) []string {
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
 // entry is a GPU or a MIG device.
-type entry struct{ index, uuid, fault string }
+type entry struct {
+	index, uuid string
+	fault       gpu.Fault
+}
 
 // entries are what can be given out. A GPU in MIG mode cannot: with its node
 // alone a program finds nothing to use.

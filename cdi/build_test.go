@@ -13,6 +13,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -104,7 +105,7 @@ func TestBuildGivesTheSameBytesEachTime(t *testing.T) {
 }
 
 func TestBuildKeepsAFaultyGPUButNotInAll(t *testing.T) {
-	faulty := inventory.WithFaults(func(uuid string) string { return map[string]string{"GPU-a": "lost"}[uuid] })
+	faulty := inventory.WithFaults(func(uuid string) gpu.Fault { return map[string]gpu.Fault{"GPU-a": gpu.Gone()}[uuid] })
 	spec, err := cdi.Build(cdi.AgentKind, faulty, parts(), []cdi.Name{cdi.ByUUID})
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package cdi
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
@@ -17,10 +16,10 @@ import (
 type Parts struct {
 	Libraries []Library
 	Binds     []Bind
-	Control   []Node            // needed with any GPU
-	GPUs      map[string][]Node // by UUID, those of GPUs and of MIG devices; only what can be given out whole
-	Faults    map[string]string // by UUID, why one is not among GPUs
-	Hook      string            // the node's path of gpucdi-hook; empty for none
+	Control   []Node               // needed with any GPU
+	GPUs      map[string][]Node    // by UUID, those of GPUs and of MIG devices; only what can be given out whole
+	Faults    map[string]gpu.Fault // by UUID, why one is not among GPUs
+	Hook      string               // the node's path of gpucdi-hook; empty for none
 }
 
 // Inspect collects the parts for the GPUs of inv from the node and its driver,
@@ -51,7 +50,7 @@ func (f Files) Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventor
 		Binds:     f.binds,
 		Control:   control,
 		GPUs:      map[string][]Node{},
-		Faults:    map[string]string{},
+		Faults:    map[string]gpu.Fault{},
 	}
 	for _, g := range inv.GPUs {
 		if !placed(g) {
@@ -110,25 +109,29 @@ func placed(g gpu.GPU) bool { return g.PCIBusID != "" && g.Minor != gpu.MinorUnk
 // add adds the nodes of a GPU or MIG device, or its fault. One name that no spec can have would make
 // the spec of all GPUs invalid.
 func (p *Parts) add(uuid string, nodes []Node, err error) {
+	const reload = "reload the driver, or use another version"
+	var fault gpu.Fault
 	_, twice := p.GPUs[uuid]
 	if invalid := parser.ValidateDeviceName(uuid); invalid != nil {
-		err = fmt.Errorf("its UUID is no CDI device name: %w; reload the driver, or use another version", invalid)
+		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "its UUID is no CDI device name: " + invalid.Error(), Remedy: reload}
 	} else if twice {
-		err = errors.New("another GPU has the same UUID; reload the driver, or use another version")
+		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "another GPU has the same UUID", Remedy: reload}
+	} else if err != nil {
+		fault = gpu.Fault{Code: gpu.FaultDeviceNode, Message: err.Error()}
 	}
-	if err != nil {
+	if !fault.None() {
 		delete(p.GPUs, uuid)
-		p.Faults[uuid] = err.Error()
+		p.Faults[uuid] = fault
 		return
 	}
-	if p.Faults[uuid] == "" {
+	if p.Faults[uuid].None() {
 		p.GPUs[uuid] = nodes
 	}
 }
 
 // replaced says whether a GPU is gone and another one has its node now.
 func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
-	return g.Fault == gpu.FaultGone && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {
-		return other.Fault != gpu.FaultGone && other.Minor == g.Minor
+	return g.Fault.Code == gpu.FaultGone && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {
+		return other.Fault.Code != gpu.FaultGone && other.Minor == g.Minor
 	})
 }

@@ -283,7 +283,7 @@ func TestInspectLeavesOneBadGPUOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := parts.GPUs["GPU-a"]; ok || !strings.Contains(parts.Faults["GPU-a"], "195:7") {
+	if _, ok := parts.GPUs["GPU-a"]; ok || !isNode(parts.Faults["GPU-a"], "195:7") {
 		t.Errorf("GPU-a: %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
 	}
 	if _, ok := parts.GPUs["GPU-b"]; !ok {
@@ -301,7 +301,7 @@ func TestInspectLeavesOutGPUsWithoutAUsableUUID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, given := parts.GPUs[odd]; given || parts.Faults[odd] == "" {
+		if _, given := parts.GPUs[odd]; given || parts.Faults[odd].Code != gpu.FaultUnreadable {
 			t.Errorf("%q: nodes %v, fault %q", odd, parts.GPUs[odd], parts.Faults[odd])
 		}
 		spec, err := cdi.Build(cdi.AgentKind, &inv, parts, []cdi.Name{cdi.ByUUID})
@@ -419,10 +419,10 @@ func TestInspectRefusesAMIGDeviceThatIsNotWhole(t *testing.T) {
 			}
 			for _, uuid := range []string{"GPU-b", "MIG-a", "MIG-b", "MIG-c"} {
 				fault, want := parts.Faults[uuid], tc.want[uuid]
-				if (fault == "") != (want == "") || !strings.Contains(fault, want) {
+				if want == "" && !fault.None() || want != "" && !isNode(fault, want) {
 					t.Errorf("%s: fault %q, want %q", uuid, fault, want)
 				}
-				if _, given := parts.GPUs[uuid]; given == (fault != "") {
+				if _, given := parts.GPUs[uuid]; given != fault.None() {
 					t.Errorf("%s: nodes %v with the fault %q", uuid, parts.GPUs[uuid], fault)
 				}
 			}
@@ -449,7 +449,7 @@ func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if _, ok := parts.GPUs["GPU-a"]; ok || !strings.Contains(parts.Faults["GPU-a"], "/dev/nvidia1 may not be used by user") {
+		if _, ok := parts.GPUs["GPU-a"]; ok || !isNode(parts.Faults["GPU-a"], "/dev/nvidia1 may not be used by user") {
 			t.Errorf("GPU-a: %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
 		}
 		if _, ok := parts.GPUs["GPU-b"]; !ok {
@@ -608,9 +608,9 @@ func TestInspectLeavesOutAGPUWhoseNodeIsAnothers(t *testing.T) {
 	node := newNode(t)
 	inv := *inventory
 	inv.GPUs = append(slices.Clone(inv.GPUs),
-		gpu.GPU{UUID: "GPU-c", Minor: 1, PCIBusID: "0000:18:00.0", Fault: gpu.FaultGone,
-			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-c", Fault: gpu.FaultGone}}},
-		gpu.GPU{UUID: "GPU-d", Minor: 2, PCIBusID: "0000:3c:00.0", Fault: gpu.FaultGone})
+		gpu.GPU{UUID: "GPU-c", Minor: 1, PCIBusID: "0000:18:00.0", Fault: gpu.Gone(),
+			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-c", Fault: gpu.Gone()}}},
+		gpu.GPU{UUID: "GPU-d", Minor: 2, PCIBusID: "0000:3c:00.0", Fault: gpu.Gone()})
 	parts, err := cdi.Inspect(node.root(), node.driver(t), &inv, config.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
@@ -618,4 +618,9 @@ func TestInspectLeavesOutAGPUWhoseNodeIsAnothers(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(parts.GPUs)); !slices.Equal(got, []string{"GPU-a", "GPU-b", "GPU-d"}) {
 		t.Errorf("the spec is to have %v", got)
 	}
+}
+
+// isNode reports whether a fault is about device nodes and its message contains a text.
+func isNode(fault gpu.Fault, says string) bool {
+	return fault.Code == gpu.FaultDeviceNode && strings.Contains(fault.Message, says)
 }

@@ -99,7 +99,7 @@ func (e *examination) agent(context.Context) []Finding {
 	}
 	sick := 0
 	for _, d := range node.Devices {
-		if d.Fault != nil {
+		if !d.Fault.None() {
 			sick++
 		}
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,13 +147,11 @@ func (e *examination) gpus(context.Context) []Finding {
 	}
 	var findings []Finding
 	for _, u := range e.reading.Inventory.Unreadable {
-		findings = append(findings, fail(link, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault), "look for its Xid in the kernel log")...)
+		findings = append(findings, fail(link, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault.Message), u.Fault.Remedy)...)
 	}
 	for _, g := range e.reading.Inventory.GPUs {
-		if g.Fault != "" {
-			findings = append(findings, fail(link, named(g)+g.Fault, "look for its Xid in the kernel log")...)
-		} else if h := e.health.Health(g.UUID); h.Reason != "" {
-			findings = append(findings, fail(link, named(g)+h.Reason, "it heals by "+h.Heals)...)
+		if fault := cmp.Or(g.Fault, e.health.Fault(g.UUID)); !fault.None() {
+			findings = append(findings, fail(link, named(g)+fault.Message, fault.Remedy)...)
 		}
 	}
 	switch {
@@ -176,8 +175,8 @@ func (e *examination) parts(context.Context) []Finding {
 	}
 	var findings []Finding
 	for _, g := range e.reading.Inventory.GPUs {
-		if fault := parts.Faults[g.UUID]; fault != "" {
-			findings = append(findings, fail(link, named(g)+fault, "")...)
+		if fault := parts.Faults[g.UUID]; !fault.None() {
+			findings = append(findings, fail(link, named(g)+fault.Message, fault.Remedy)...)
 		}
 	}
 	if len(findings) > 0 {

@@ -120,7 +120,7 @@ func (e *examination) healthy(given map[string]cdi.Given) string {
 	for _, uuid := range usable(inventory.GPUs) {
 		_, offered := given[uuid]
 		of, _ := inventory.Find(uuid)
-		if offered && of.Fault == "" && inventory.Fault(uuid) == "" && e.health.Health(of.UUID).Reason == "" {
+		if offered && of.Fault.None() && inventory.Fault(uuid).None() && e.health.Fault(of.UUID).None() {
 			return uuid
 		}
 	}

@@ -1,5 +1,5 @@
 // Package gpu is the model of a node's GPUs: what they are, how they are
-// linked, and why one cannot be given out. An Inventory is built once, by
+// linked, and the faults for which one cannot be allocated. An Inventory is built once, by
 // gpu/driver, and is never changed afterwards, so any number of goroutines may
 // read it.
 //

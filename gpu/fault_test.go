@@ -1,8 +1,12 @@
 package gpu_test
 
 import (
+	"os"
 	"reflect"
+	"regexp"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
@@ -21,7 +25,7 @@ func TestRetainKeepsWhatWasThere(t *testing.T) {
 		Driver: gpu.Driver{Version: "2"},
 		GPUs: []gpu.GPU{
 			{UUID: "GPU-b", Minor: 5},
-			{UUID: "GPU-a", Minor: 0, Fault: gpu.FaultGone},
+			{UUID: "GPU-a", Minor: 0, Fault: gpu.Gone()},
 		},
 	}
 	if !reflect.DeepEqual(kept, want) {
@@ -38,11 +42,11 @@ func TestRetainKeepsWhatWasThere(t *testing.T) {
 
 func TestRetainTellsAnUnreadableGPUFromOneThatIsGone(t *testing.T) {
 	earlier := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
-	now := &gpu.Inventory{Unreadable: []gpu.Unreadable{{Index: 1, Fault: "opening GPU 1: GPU is lost"}}}
+	now := &gpu.Inventory{Unreadable: []gpu.Unreadable{{Index: 1, Fault: fault("opening GPU 1: GPU is lost")}}}
 	kept := gpu.Retain(earlier, now)
-	for uuid, want := range map[string]string{"GPU-a": gpu.FaultGone, "GPU-b": "opening GPU 1: GPU is lost"} {
+	for uuid, want := range map[string]gpu.Fault{"GPU-a": gpu.Gone(), "GPU-b": fault("opening GPU 1: GPU is lost")} {
 		if g, _ := kept.Find(uuid); g.Fault != want {
-			t.Errorf("%s: fault %q, want %q", uuid, g.Fault, want)
+			t.Errorf("%s: fault %+v, want %+v", uuid, g.Fault, want)
 		}
 	}
 }
@@ -55,13 +59,13 @@ func TestRetainKeepsMIGDevices(t *testing.T) {
 	}}
 	now := &gpu.Inventory{
 		GPUs:       []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Index: 0}}}},
-		Unreadable: []gpu.Unreadable{{Index: 2, Fault: "no answer"}},
+		Unreadable: []gpu.Unreadable{{Index: 2, Fault: fault("no answer")}},
 	}
 	kept := gpu.Retain(earlier, now)
 	want := []gpu.GPU{
-		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Index: 0}, {UUID: "MIG-1", Index: 0, Fault: gpu.FaultGone}}},
-		{UUID: "GPU-b", Index: 1, Fault: gpu.FaultGone, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-3", Fault: gpu.FaultGone}}},
-		{UUID: "GPU-c", Index: 2, Fault: "no answer", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-4"}}},
+		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Index: 0}, {UUID: "MIG-1", Index: 0, Fault: gpu.Gone()}}},
+		{UUID: "GPU-b", Index: 1, Fault: gpu.Gone(), MIGDevices: []gpu.MIGDevice{{UUID: "MIG-3", Fault: gpu.Gone()}}},
+		{UUID: "GPU-c", Index: 2, Fault: fault("no answer"), MIGDevices: []gpu.MIGDevice{{UUID: "MIG-4"}}},
 	}
 	if !reflect.DeepEqual(kept.GPUs, want) {
 		t.Errorf("got %+v, want %+v", kept.GPUs, want)
@@ -72,19 +76,19 @@ func TestRetainKeepsMIGDevices(t *testing.T) {
 }
 
 func TestForgetDropsOnlyWhatIsGoneAndNotKept(t *testing.T) {
-	gone := gpu.FaultGone
+	gone := gpu.Gone()
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
-		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: gone}, {UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: "sick"}}},
+		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: gone}, {UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: fault("sick")}}},
 		{UUID: "GPU-b", Fault: gone, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-4", Fault: gone}, {UUID: "MIG-5", Fault: gone}}},
 		{UUID: "GPU-c", Fault: gone},
-		{UUID: "GPU-d", Fault: "sick"},
+		{UUID: "GPU-d", Fault: fault("sick")},
 		{UUID: "GPU-e", Fault: gone},
 	}}
 	got := inv.Forget(func(uuid string) bool { return uuid == "MIG-2" || uuid == "MIG-5" || uuid == "GPU-e" })
 	want := []gpu.GPU{
-		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: "sick"}}},
+		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: fault("sick")}}},
 		{UUID: "GPU-b", Fault: gone, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-5", Fault: gone}}},
-		{UUID: "GPU-d", Fault: "sick"},
+		{UUID: "GPU-d", Fault: fault("sick")},
 		{UUID: "GPU-e", Fault: gone},
 	}
 	if !reflect.DeepEqual(got.GPUs, want) {
@@ -97,22 +101,66 @@ func TestForgetDropsOnlyWhatIsGoneAndNotKept(t *testing.T) {
 
 func TestWithFaultsKeepsTheNearerCause(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
-		{UUID: "GPU-a", Fault: "lost", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1"}, {UUID: "MIG-2", Fault: "gone"}}},
+		{UUID: "GPU-a", Fault: fault("lost"), MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1"}, {UUID: "MIG-2", Fault: fault("gone")}}},
 		{UUID: "GPU-b"},
 		{UUID: "GPU-c", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-3"}, {UUID: "MIG-4"}}},
 	}}
-	got := inv.WithFaults(func(uuid string) string {
-		return map[string]string{"GPU-a": "later", "GPU-b": "no node", "MIG-1": "of its own", "MIG-3": "no capability"}[uuid]
+	got := inv.WithFaults(func(uuid string) gpu.Fault {
+		return map[string]gpu.Fault{"GPU-a": fault("later"), "GPU-b": fault("no node"), "MIG-1": fault("of its own"), "MIG-3": fault("no capability")}[uuid]
 	})
 	want := []gpu.GPU{
-		{UUID: "GPU-a", Fault: "lost", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: "lost"}, {UUID: "MIG-2", Fault: "gone"}}},
-		{UUID: "GPU-b", Fault: "no node"},
-		{UUID: "GPU-c", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-3", Fault: "no capability"}, {UUID: "MIG-4"}}},
+		{UUID: "GPU-a", Fault: fault("lost"), MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: fault("lost")}, {UUID: "MIG-2", Fault: fault("gone")}}},
+		{UUID: "GPU-b", Fault: fault("no node")},
+		{UUID: "GPU-c", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-3", Fault: fault("no capability")}, {UUID: "MIG-4"}}},
 	}
 	if !reflect.DeepEqual(got.GPUs, want) {
 		t.Errorf("got %+v, want %+v", got.GPUs, want)
 	}
-	if inv.GPUs[1].Fault != "" || inv.GPUs[2].MIGDevices[0].Fault != "" {
+	if !inv.GPUs[1].Fault.None() || !inv.GPUs[2].MIGDevices[0].Fault.None() {
 		t.Error("the inventory itself was changed")
+	}
+}
+
+func fault(message string) gpu.Fault { return gpu.Fault{Code: "code", Message: message} }
+
+// A fault is the same one as long as its code and message are, however much is known of it.
+func TestTheSameFault(t *testing.T) {
+	f := gpu.Fault{Code: gpu.FaultECC, Message: "2 errors", Remedy: "reset", Since: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		change func(*gpu.Fault)
+		same   bool
+	}{
+		"the remedy":    {func(f *gpu.Fault) { f.Remedy = "" }, true},
+		"the beginning": {func(f *gpu.Fault) { f.Since = time.Time{} }, true},
+		"the code":      {func(f *gpu.Fault) { f.Code = gpu.FaultRowsFailed }, false},
+		"the message":   {func(f *gpu.Fault) { f.Message = "3 errors" }, false},
+	} {
+		g := f
+		tc.change(&g)
+		if got := f.Same(g); got != tc.same {
+			t.Errorf("%s differs: the same fault is %v", name, got)
+		}
+	}
+	if f.None() || !(gpu.Fault{}).None() {
+		t.Error("only the zero Fault is none")
+	}
+}
+
+// The document lists the codes of all faults.
+func TestDocumentedCodes(t *testing.T) {
+	text, err := os.ReadFile("../docs/health.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []gpu.FaultCode
+	for _, row := range regexp.MustCompile("(?m)^\\| [^|]+ \\| `([a-z_]+)` \\|").FindAllSubmatch(text, -1) {
+		documented = append(documented, gpu.FaultCode(row[1]))
+	}
+	codes := []gpu.FaultCode{gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
+		gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec, gpu.FaultConfig}
+	slices.Sort(codes)
+	slices.Sort(documented)
+	if !slices.Equal(codes, documented) {
+		t.Errorf("docs/health.md has the codes %q, want %q", documented, codes)
 	}
 }

@@ -74,9 +74,8 @@ type GPU struct {
 	// about, by the peer's Index.
 	Links []Link `json:"links,omitempty"`
 
-	// Fault says why the GPU cannot be given out; empty when it can. It is a
-	// phrase for people: logs, events and tables show it as it is.
-	Fault string `json:"fault,omitempty"`
+	// Fault is why the GPU cannot be allocated.
+	Fault Fault `json:"fault,omitzero"`
 }
 
 // VGPU is what a virtual GPU tells of its host's driver, empty where it does not.
@@ -110,8 +109,8 @@ func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major
 // Unreadable is a GPU that the driver counts, or a MIG device of one, and that
 // has no name.
 type Unreadable struct {
-	Index int    `json:"index"` // of the GPU
-	Fault string `json:"fault"`
+	Index int   `json:"index"` // of the GPU
+	Fault Fault `json:"fault"`
 }
 
 // Find returns the GPU with that UUID, or the one that the MIG device with that
@@ -128,7 +127,7 @@ func (inv *Inventory) Find(uuid string) (GPU, bool) {
 }
 
 // Fault returns the fault of the GPU or MIG device with that UUID.
-func (inv *Inventory) Fault(uuid string) string {
+func (inv *Inventory) Fault(uuid string) Fault {
 	g, _ := inv.Find(uuid)
 	if m, part := find(g.MIGDevices, uuid); part {
 		return m.Fault

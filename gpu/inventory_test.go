@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
@@ -16,18 +17,18 @@ func TestInventorySurvivesJSON(t *testing.T) {
 		GPUs: []gpu.GPU{{
 			UUID: "GPU-a", Index: 2, Minor: 3, PCIBusID: "0000:18:00.0", NUMANode: gpu.NUMAUnknown, PCIClass: "0x030200", Clique: "6f8f3c8e-0000-4000-8000-000000000001.3",
 			Product: "NVIDIA H100", Architecture: "Hopper", ComputeCapability: gpu.ComputeCapability{Major: 9, Minor: 0},
-			MemoryBytes: 85 << 30, MIG: gpu.MIGEnabled, Fault: "lost",
+			MemoryBytes: 85 << 30, MIG: gpu.MIGEnabled, Fault: gpu.Fault{Code: gpu.FaultUnreadable, Message: "lost", Remedy: "reset", Since: time.Unix(1e9, 0).UTC()},
 			MIGDevices: []gpu.MIGDevice{{
 				UUID: "MIG-a", Index: 1, Profile: "1g.10gb+me", GPUInstance: 7, ComputeInstance: 2,
-				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: "gone",
+				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: fault("gone"),
 				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, Engines: gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5},
 			}},
 			VGPU:  &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"},
 			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}, {Peer: "GPU-c", PCIe: gpu.PCIeUnknown}},
 		}},
-		Unreadable: []gpu.Unreadable{{Index: 1, Fault: "gone"}},
+		Unreadable: []gpu.Unreadable{{Index: 1, Fault: fault("gone")}},
 	}
-	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.GPUs[0]), reflect.ValueOf(want.GPUs[0].MIGDevices[0])} {
+	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.GPUs[0]), reflect.ValueOf(want.GPUs[0].MIGDevices[0]), reflect.ValueOf(want.GPUs[0].Fault)} {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
 				t.Fatalf("%s is not set: this test would not see it get lost", v.Type().Field(i).Name)

@@ -35,7 +35,7 @@ type MIGDevice struct {
 	Engines         Engines `json:"engines"`
 
 	// Fault says why this MIG device cannot be given out, as GPU.Fault does.
-	Fault string `json:"fault,omitempty"`
+	Fault Fault `json:"fault,omitzero"`
 }
 
 // Engines counts what a GPU instance has beside its multiprocessors. Its compute
@@ -56,12 +56,12 @@ type Placement struct {
 }
 
 // retain returns now with those of earlier that it lacks added at the end, with
-// FaultGone.
+// the fault Gone.
 func retain(earlier, now []MIGDevice) []MIGDevice {
 	kept := slices.Clone(now)
 	for _, m := range earlier {
 		if _, here := find(now, m.UUID); !here {
-			m.Fault = FaultGone
+			m.Fault = Gone()
 			kept = append(kept, m)
 		}
 	}

@@ -66,7 +66,7 @@ func name(d allocator.Device) named {
 
 func describe(id string, d allocator.Device) *api.Device {
 	described := &api.Device{ID: id, Health: api.Healthy}
-	if d.Fault != "" {
+	if !d.Healthy() {
 		described.Health = api.Unhealthy
 	}
 	// An unknown node must stay nil: any node given here, -1 too, would become

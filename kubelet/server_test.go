@@ -47,7 +47,7 @@ func offer(passBy []config.PassBy, change ...func(gpus []gpu.GPU)) Offer {
 }
 
 func fault(n int, reason string) func([]gpu.GPU) {
-	return func(gpus []gpu.GPU) { gpus[n].Fault = reason }
+	return func(gpus []gpu.GPU) { gpus[n].Fault = gpu.Fault{Code: gpu.FaultUnresponsive, Message: reason} }
 }
 
 func testConfig(dir string) Config {

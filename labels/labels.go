@@ -48,7 +48,7 @@ func Of(inv *gpu.Inventory, strategy config.MIGStrategy, rules config.Resources,
 // node by now.
 func present(inv *gpu.Inventory) (here []gpu.GPU) {
 	for _, g := range inv.GPUs {
-		if g.Fault != gpu.FaultGone {
+		if g.Fault.Code != gpu.FaultGone {
 			here = append(here, g)
 		}
 	}

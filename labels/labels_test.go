@@ -48,9 +48,9 @@ func TestOf(t *testing.T) {
 		want   map[string]string
 	}{
 		"no GPU":         {func(inv *gpu.Inventory) { inv.GPUs = nil }, nil},
-		"all are gone":   {func(inv *gpu.Inventory) { inv.GPUs[0].Fault, inv.GPUs[1].Fault = gpu.FaultGone, gpu.FaultGone }, nil},
-		"one is gone":    {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = gpu.FaultGone }, map[string]string{"gpu.count": "1"}},
-		"one is ill":     {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = "XID 79" }, map[string]string{"gpu.count": "2"}},
+		"all are gone":   {func(inv *gpu.Inventory) { inv.GPUs[0].Fault, inv.GPUs[1].Fault = gpu.Gone(), gpu.Gone() }, nil},
+		"one is gone":    {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = gpu.Gone() }, map[string]string{"gpu.count": "1"}},
+		"one is ill":     {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = fault("XID 79") }, map[string]string{"gpu.count": "2"}},
 		"two products":   {func(inv *gpu.Inventory) { inv.GPUs[1].Product = "Tesla T4" }, map[string]string{"gpu.count": "1", "gpu.product": "NVIDIA-H100-80GB-HBM3"}},
 		"a display":      {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "0x030000" }, map[string]string{"gpu.mode": "graphics"}},
 		"no sysfs":       {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "" }, map[string]string{"gpu.mode": "unknown"}},
@@ -164,7 +164,7 @@ func TestSingleAgreesWithTheAllocator(t *testing.T) {
 			tc.inv.GPUs[i].UUID = strconv.Itoa(i)
 		}
 		for _, i := range tc.sick {
-			tc.inv.GPUs[i].Fault = "XID 79"
+			tc.inv.GPUs[i].Fault = fault("XID 79")
 		}
 		got := labels.Of(tc.inv, config.MIGSingle, nil, "")
 		product, count := "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", tc.count
@@ -176,7 +176,7 @@ func TestSingleAgreesWithTheAllocator(t *testing.T) {
 		}
 		healthy := 0
 		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", config.MIGSingle, nil)[0].Devices {
-			if d.Fault == "" {
+			if d.Fault.None() {
 				healthy++
 			}
 		}
@@ -228,3 +228,5 @@ func TestShared(t *testing.T) {
 		}
 	}
 }
+
+func fault(message string) gpu.Fault { return gpu.Fault{Code: gpu.FaultRowsFailed, Message: message} }

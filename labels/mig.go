@@ -35,7 +35,7 @@ func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rul
 		return // single advertises whole GPUs then
 	}
 	found := profiles(deciding)
-	if len(found) == 0 || allocator.NotUniform(&gpu.Inventory{GPUs: deciding}) != "" {
+	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}).None() {
 		resource(l, config.Resource{Name: allocator.GPUResource}, value(here[0].Product+" MIG INVALID", ""), 0, 0)
 		l[gpus+"memory"] = "0"
 		return
@@ -49,13 +49,13 @@ func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rul
 // ones, as in allocator.NotUniform. Where none is healthy it returns all of them, as if they
 // were, so that an outage changes no label.
 func deciding(here []gpu.GPU) []gpu.GPU {
-	healthy := slices.DeleteFunc(slices.Clone(here), func(g gpu.GPU) bool { return g.Fault != "" })
+	healthy := slices.DeleteFunc(slices.Clone(here), func(g gpu.GPU) bool { return !g.Fault.None() })
 	if len(healthy) > 0 {
 		return healthy
 	}
 	all := slices.Clone(here)
 	for i := range all {
-		all[i].Fault = ""
+		all[i].Fault = gpu.Fault{}
 	}
 	return all
 }
@@ -65,7 +65,7 @@ func profiles(here []gpu.GPU) (found []*part) {
 	known := map[string]*part{}
 	for _, g := range here {
 		for _, m := range g.MIGDevices {
-			if m.Fault == gpu.FaultGone || m.Profile == "" { // no resource advertises the latter
+			if m.Fault.Code == gpu.FaultGone || m.Profile == "" { // no resource advertises the latter
 				continue
 			}
 			if known[m.Profile] == nil {

@@ -26,12 +26,12 @@ var (
 	reloaded  = describe("gpucdi_config_last_reload_successful", "1 while the config's file is what holds; 0 when it was refused.")
 	loaded    = describe("gpucdi_config_last_reload_success_timestamp_seconds", "When the config was last taken up.")
 	links     = describe("gpucdi_link_healthy", "1 while a link of the chain from the driver to the kubelet holds: driver, spec, runtime, kubelet.", "link")
-	devices   = describe("gpucdi_devices", "GPUs and MIG devices by health, however many share them; the reason is a category of docs/health.md, empty when healthy.", "resource", "health", "reason")
+	devices   = describe("gpucdi_devices", "GPUs and MIG devices by health, however many share them: healthy, unhealthy with the code of the fault as the reason, or draining, which is unavailable because of a planned change.", "resource", "health", "reason")
 	free      = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that no container holds.", "resource")
 	allocated = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that a container holds, by the kubelet's word.",
 		"resource", "device", "gpu", "namespace", "pod", "container")
 
-	gpuHealthy = describe("gpucdi_gpu_healthy", "1 while a GPU and its MIG devices are healthy, else 0 with the code of the fault: a category of docs/health.md.", "gpu", "code")
+	gpuHealthy = describe("gpucdi_gpu_healthy", "1 while a GPU and its MIG devices are healthy, else 0 with the code of the fault, as in docs/health.md.", "gpu", "code")
 
 	gpuInfo     = describe("gpucdi_gpu_info", "What a GPU is; always 1.", "gpu", "index", "product", "pci_bus_id", "driver")
 	memoryBytes = describe("gpucdi_gpu_memory_bytes", "Memory of a GPU.", "gpu")
@@ -85,7 +85,7 @@ func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
 	s.chain(n)
 	s.devices(n)
 	for _, g := range n.GPUs {
-		s.gauge(gpuHealthy, truth(g.Category == ""), g.UUID, g.Category)
+		s.gauge(gpuHealthy, truth(g.Fault.None()), g.UUID, string(g.Fault.Code))
 		s.gauge(gpuInfo, 1, g.UUID, strconv.Itoa(g.Index), g.Product, g.PCIBusID, n.Driver.Version)
 		s.gauge(memoryBytes, float64(g.MemoryBytes), g.UUID)
 		s.telemetry(g.UUID, g.Telemetry)
@@ -127,12 +127,8 @@ func (s sink) devices(n status.Node) {
 		count[kind{r.Name, "healthy", ""}], unheld[r.Name] = 0, 0 // to be seen when there is none
 	}
 	for _, d := range n.Devices {
-		if d.Fault == nil {
-			count[kind{d.Resource, "healthy", ""}]++
-		} else {
-			count[kind{d.Resource, "unhealthy", d.Fault.Category}]++
-		}
-		if d.Fault == nil && len(d.HeldBy) == 0 {
+		count[kind{d.Resource, health(d), string(d.Fault.Code)}]++
+		if d.Healthy() && len(d.HeldBy) == 0 {
 			unheld[d.Resource]++
 		}
 		for _, h := range d.HeldBy {
@@ -148,6 +144,16 @@ func (s sink) devices(n status.Node) {
 	for resource, n := range unheld {
 		s.gauge(free, float64(n), resource)
 	}
+}
+
+func health(d status.Device) string {
+	switch {
+	case d.Healthy():
+		return "healthy"
+	case d.Fault.None():
+		return "draining"
+	}
+	return "unhealthy"
 }
 
 func (s sink) telemetry(uuid string, t gpu.Telemetry) {

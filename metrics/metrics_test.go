@@ -22,6 +22,8 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
+var xid79 = gpu.Fault{Code: "xid_79", Message: "XID 79: off the bus"}
+
 func value[T any](v T) *T { return &v }
 
 // full is a node of which everything is known.
@@ -38,17 +40,17 @@ func full(context.Context) status.Node {
 					Utilization: value(0.25), MemoryUsed: value(uint64(5 << 30)), Temperature: value(71.0), Power: value(345.6),
 					SMClock: value(1755e6), MemoryClock: value(2619e6), ECCCorrected: value(uint64(7)), ECCUncorrected: value(uint64(1)),
 				}},
-			{GPU: gpu.GPU{UUID: "GPU-b", Fault: "XID 79: off the bus"}, Category: "xid_79"},
+			{GPU: gpu.GPU{UUID: "GPU-b", Fault: xid79}},
 		},
 		Devices: []status.Device{
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", HeldBy: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}, {Namespace: "default", Pod: "other", Container: "main"}}},
 			// One that holds a replica of each row holds one GPU.
-			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", Fault: &status.Fault{Category: "left"}, HeldBy: []status.Holder{
+			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", State: "draining", HeldBy: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}}},
-			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
+			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: xid79},
 			{ID: "GPU-d", Resource: "nvidia.com/gpu", GPU: "GPU-d"},
-			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: &status.Fault{Category: "xid_79", Reason: "XID 79: off the bus"}},
+			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: xid79},
 		},
 	}
 }
@@ -82,6 +84,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_config_last_reload_successful 1`,
 		`gpucdi_config_last_reload_success_timestamp_seconds 1.7e+09`,
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 2`,
+		`gpucdi_devices{health="draining",reason="",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices_free{resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,
@@ -163,8 +166,8 @@ func TestMetricsOfAHostileDriver(t *testing.T) {
 		n := full(ctx)
 		n.Driver.Version = hostile
 		twice := n.GPUs[0]
-		n.GPUs = append(n.GPUs, twice, status.GPU{GPU: gpu.GPU{UUID: hostile, Product: hostile, PCIBusID: hostile}, Category: hostile})
-		n.Devices = append(n.Devices, n.Devices[0], status.Device{ID: hostile, Resource: hostile, GPU: hostile, Fault: &status.Fault{Category: hostile}})
+		n.GPUs = append(n.GPUs, twice, status.GPU{GPU: gpu.GPU{UUID: hostile, Product: hostile, PCIBusID: hostile, Fault: gpu.Fault{Code: hostile}}})
+		n.Devices = append(n.Devices, n.Devices[0], status.Device{ID: hostile, Resource: hostile, GPU: hostile, Fault: gpu.Fault{Code: hostile}})
 		return n
 	}, []int{79}))
 	if !strings.Contains(got, `gpucdi_gpu_healthy{code="xid_79",gpu="GPU-b"} 0`+"\n") {

@@ -77,9 +77,19 @@ type Device struct {
 	Resource string   `json:"resource"`
 	GPU      string   `json:"gpu"`                // the UUID of the physical one
 	Replicas []string `json:"replicas,omitempty"` // what the kubelet calls one that is shared; else it is the ID
-	Fault    *Fault   `json:"fault,omitempty"`    // nil when it is healthy
 	HeldBy   []Holder `json:"heldBy,omitempty"`
+
+	Fault gpu.Fault `json:"fault,omitzero"`
+
+	// Set if it has no fault, but is not available because of a planned change.
+	State  string    `json:"state,omitempty"` // waiting or draining
+	Since  time.Time `json:"since,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	Awaits string    `json:"awaits,omitempty"` // what ends the draining
 }
+
+// Healthy reports whether the device is available.
+func (d Device) Healthy() bool { return d.Fault.None() && d.State == "" }
 
 // IDs are what the kubelet calls the device.
 func (d Device) IDs() []string {
@@ -89,14 +99,6 @@ func (d Device) IDs() []string {
 	return []string{d.ID}
 }
 
-// Fault is why a device cannot be given out.
-type Fault struct {
-	Category string    `json:"category"` // one of few words: what metrics are labelled with
-	Reason   string    `json:"reason"`
-	Heals    string    `json:"heals,omitempty"` // what would make it healthy, where the reason does not say
-	Since    time.Time `json:"since"`
-}
-
 // Holder is the container that holds a device.
 type Holder struct {
 	Namespace string `json:"namespace"`
@@ -104,10 +106,10 @@ type Holder struct {
 	Container string `json:"container"`
 }
 
-// GPU is a physical GPU with its latest measurements.
+// GPU is a physical GPU with its latest measurements. If it has no fault of its own, its Fault is
+// that of a device of it.
 type GPU struct {
 	gpu.GPU
-	Category  string        `json:"category,omitempty"` // of its fault, or that of a MIG device of it; empty when healthy
 	Telemetry gpu.Telemetry `json:"telemetry"`
 }
 

@@ -76,7 +76,7 @@ func TestServer(t *testing.T) {
 		Version: "v1",
 		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13}}, Root: "/"},
 		Devices: []status.Device{{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a",
-			Fault:  &status.Fault{Category: "xid_79", Reason: "XID 79", Since: time.Unix(1, 0).UTC()},
+			Fault:  gpu.Fault{Code: "xid_79", Message: "XID 79", Since: time.Unix(1, 0).UTC()},
 			HeldBy: []status.Holder{{Namespace: "default", Pod: "pod", Container: "main"}}}},
 	}
 	address := serve(t, &status.Server{

@@ -25,11 +25,13 @@ var someNode = status.Node{
 	},
 	Devices: []status.Device{
 		{ID: "GPU-a", GPU: "GPU-a", Index: "0", Resource: "nvidia.com/gpu", HeldBy: []status.Holder{{Namespace: "default", Pod: "pod", Container: "main"}}},
-		{ID: "GPU-b", GPU: "GPU-b", Index: "11", Resource: "nvidia.com/gpu", Fault: &status.Fault{Reason: "XID 79: off the bus", Heals: "a reboot", Since: time.Now()}},
+		{ID: "GPU-b", GPU: "GPU-b", Index: "11", Resource: "nvidia.com/gpu", Fault: gpu.Fault{Code: "xid_79", Message: "XID 79: off the bus", Remedy: "reboot the node", Since: time.Now()}},
 		{ID: "MIG-d", GPU: "GPU-c", Index: "12:0", Resource: "nvidia.com/mig-1g.5gb", Replicas: []string{"MIG-d::0", "MIG-d::1"},
 			HeldBy: []status.Holder{{Namespace: "default", Pod: "a", Container: "b"}, {Namespace: "default", Pod: "c", Container: "d"}}},
+		{ID: "MIG-e", GPU: "GPU-c", Index: "12:1", Resource: "nvidia.com/mig-1g.5gb", State: "draining", Since: time.Now(), Reason: "no longer offered", Awaits: "its pods to end"},
+		{ID: "MIG-f", GPU: "GPU-c", Index: "12:2", Resource: "nvidia.com/mig-1g.5gb", State: "waiting", Since: time.Now(), Reason: "waits until no pod holds MIG-e"},
 	},
-	Unreadable: []gpu.Unreadable{{Index: 5, Fault: "no answer"}},
+	Unreadable: []gpu.Unreadable{{Index: 5, Fault: gpu.Fault{Code: gpu.FaultUnreadable, Message: "no answer"}}},
 }
 
 var escape = regexp.MustCompile("\x1b\\[[0-9]+m")
@@ -52,6 +54,8 @@ func TestStatusTablesLineUp(t *testing.T) {
 				1: {"NVIDIA H100", "80.0 GiB", "nvidia.com/gpu", "healthy", "default/pod/main"},
 				2: {"-", "0.0 GiB", "nvidia.com/gpu", "unhealthy", "-"},
 				3: {"NVIDIA A100 MIG 1g.5gb", "5.0 GiB", "nvidia.com/mig-1g.5gb ×2", "healthy", "default/a/b, default/c/d"},
+				4: {"NVIDIA A100", "40.0 GiB", "nvidia.com/mig-1g.5gb", "draining", "-"},
+				5: {"NVIDIA A100", "40.0 GiB", "nvidia.com/mig-1g.5gb", "waiting", "-"},
 			} {
 				for i, head := range []string{"PRODUCT", "MEMORY", "RESOURCE", "HEALTH", "POD"} {
 					at := utf8.RuneCountInString(rows[0][:strings.Index(rows[0], head)])
@@ -60,12 +64,12 @@ func TestStatusTablesLineUp(t *testing.T) {
 					}
 				}
 			}
-			for _, says := range []string{"CDI is off", "nvidia.com/gpu: waiting", "XID 79: off the bus", "GPU 5", "no answer"} {
+			for _, says := range []string{"CDI is off", "nvidia.com/gpu: waiting", "XID 79: off the bus", "GPU 5", "no answer", "no longer offered; waits for its pods to end", "waits until no pod holds MIG-e"} {
 				if !strings.Contains(text, says) {
 					t.Errorf("%q is not in\n%s", says, text)
 				}
 			}
-			if strings.Count(text, "a reboot") != 1 || strings.Contains(text, "recovers after") == wide {
+			if strings.Count(text, "reboot the node") != 1 || strings.Contains(text, "off the bus; reboot the node") == wide {
 				t.Errorf("wide %v:\n%s", wide, text)
 			}
 		}
@@ -99,10 +103,11 @@ func TestStatusTablesOfAHostileAgent(t *testing.T) {
 		Kubelet: status.Kubelet{Resources: []status.Resource{{Name: hostile, Trouble: hostile}}, PodsTrouble: hostile},
 		GPUs:    []status.GPU{{GPU: gpu.GPU{UUID: "GPU-a", Product: hostile, PCIBusID: hostile}}},
 		Devices: []status.Device{
-			{ID: hostile, GPU: "GPU-a", Index: hostile, Resource: hostile, Fault: &status.Fault{Reason: hostile, Heals: hostile, Since: since}},
+			{ID: hostile, GPU: "GPU-a", Index: hostile, Resource: hostile, Fault: gpu.Fault{Code: hostile, Message: hostile, Remedy: hostile, Since: since}},
+			{ID: hostile, GPU: "GPU-a", State: hostile, Reason: hostile, Awaits: hostile, Since: since},
 			{ID: "GPU-b", HeldBy: []status.Holder{{Namespace: hostile, Pod: hostile, Container: hostile}}},
 		},
-		Unreadable: []gpu.Unreadable{{Index: 5, Fault: hostile}},
+		Unreadable: []gpu.Unreadable{{Index: 5, Fault: gpu.Fault{Code: hostile, Message: hostile, Remedy: hostile}}},
 	}
 	for _, wide := range []bool{false, true} {
 		var out strings.Builder
@@ -110,7 +115,7 @@ func TestStatusTablesOfAHostileAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		printable(t, out.String())
-		const lines = 1 + 1 + 6 + 1 + 3 + 2 // the node, the links, the devices, and what is unknown
+		const lines = 1 + 1 + 6 + 1 + 4 + 2 // the node, the links, the devices, and what is unknown
 		if got := strings.Count(out.String(), "\n"); got != lines {
 			t.Errorf("there are %d lines, want %d:\n%s", got, lines, out.String())
 		}

@@ -60,7 +60,7 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 		return err
 	}
 	for _, u := range n.Unreadable {
-		cli.Line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault)
+		cli.Line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
 	}
 	if n.Kubelet.PodsTrouble != "" {
 		cli.Line(w, "Which pods hold devices may be out of date: %s", n.Kubelet.PodsTrouble)
@@ -115,7 +115,7 @@ func columnsOf(wide bool, paint painter) []column {
 		}},
 		{"RESOURCE", func(_ status.Node, d status.Device) any { return offered(d) }},
 		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) any {
-			return state(reason(d), "healthy", "unhealthy", paint)
+			return health(d, paint)
 		}},
 		{"POD", func(_ status.Node, d status.Device) any { return holders(d) }},
 	}
@@ -126,8 +126,8 @@ func columnsOf(wide bool, paint painter) []column {
 			{"LOAD", gpu(func(g status.GPU) string { return measured(g.Telemetry.Utilization, 100, "%") })},
 			{"TEMPERATURE", gpu(func(g status.GPU) string { return measured(g.Telemetry.Temperature, 1, " °C") })},
 			{"POWER", gpu(func(g status.GPU) string { return measured(g.Telemetry.Power, 1, " W") })},
-			{"SINCE", func(_ status.Node, d status.Device) any { return since(d.Fault) }},
-			{"HEALS", func(_ status.Node, d status.Device) any { return heals(d.Fault) }},
+			{"SINCE", func(_ status.Node, d status.Device) any { return since(d) }},
+			{"REMEDY", func(_ status.Node, d status.Device) any { return cmp.Or(d.Fault.Remedy, "-") }},
 		}...)
 	}
 	return append(columns, column{"REASON", func(_ status.Node, d status.Device) any { return explain(d, wide) }})
@@ -140,37 +140,34 @@ func state(trouble, well, ill string, paint painter) cli.Raw {
 	return paint(well, good)
 }
 
-func reason(d status.Device) string {
-	if d.Fault == nil {
-		return ""
+func health(d status.Device, paint painter) cli.Raw {
+	switch {
+	case d.Healthy():
+		return paint("healthy", good)
+	case d.State == "waiting":
+		return paint("waiting", doubtful)
+	case d.Fault.None():
+		return paint("draining", doubtful)
 	}
-	return d.Fault.Reason
+	return paint("unhealthy", bad)
 }
 
-// explain is the reason of a fault with what it recovers after, unless that has a column of
-// its own.
+// explain is why a device is not available, with the remedy unless that has a column of its own.
 func explain(d status.Device, wide bool) string {
-	if d.Fault == nil {
-		return "-"
+	switch {
+	case d.Awaits != "":
+		return d.Reason + "; waits for " + d.Awaits
+	case wide:
+		return cmp.Or(d.Fault.Message, d.Reason, "-")
 	}
-	if d.Fault.Heals == "" || wide {
-		return d.Fault.Reason
-	}
-	return d.Fault.Reason + "; recovers after " + d.Fault.Heals
+	return cmp.Or(d.Fault.String(), d.Reason, "-")
 }
 
-func since(f *status.Fault) string {
-	if f == nil {
+func since(d status.Device) string {
+	if d.Healthy() {
 		return "-"
 	}
-	return age(f.Since)
-}
-
-func heals(f *status.Fault) string {
-	if f == nil {
-		return "-"
-	}
-	return cmp.Or(f.Heals, "-")
+	return age(cmp.Or(d.Fault.Since, d.Since))
 }
 
 // offered is the resource of a device, and how many times it is offered as that.

@@ -161,24 +161,24 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 		}
 	}
 	healthy := &gpu.Inventory{Driver: reading.Inventory.Driver}
-	for _, found := range reading.Inventory.WithFaults(func(uuid string) string { return parts.Faults[uuid] }).GPUs {
-		if found.Fault != "" {
-			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", found.Fault)
+	for _, found := range reading.Inventory.WithFaults(func(uuid string) gpu.Fault { return parts.Faults[uuid] }).GPUs {
+		if !found.Fault.None() {
+			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", found.Fault.String())
 			continue
 		}
 		if found.MIG == gpu.MIGEnabled && len(found.MIGDevices) == 0 {
 			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", "in MIG mode, but not cut into MIG devices")
 		}
 		found.MIGDevices = slices.DeleteFunc(found.MIGDevices, func(m gpu.MIGDevice) bool {
-			if m.Fault != "" {
-				log.Warn("MIG device left out", "mig", m.UUID, "index", fmt.Sprintf("%d:%d", found.Index, m.Index), "reason", m.Fault)
+			if !m.Fault.None() {
+				log.Warn("MIG device left out", "mig", m.UUID, "index", fmt.Sprintf("%d:%d", found.Index, m.Index), "reason", m.Fault.String())
 			}
-			return m.Fault != ""
+			return !m.Fault.None()
 		})
 		healthy.GPUs = append(healthy.GPUs, found)
 	}
 	for _, u := range reading.Inventory.Unreadable {
-		log.Warn("GPU left out", "index", u.Index, "reason", u.Fault)
+		log.Warn("GPU left out", "index", u.Index, "reason", u.Fault.String())
 	}
 	names := make([]cdi.Name, len(g.names))
 	for i, name := range g.names {

@@ -51,10 +51,10 @@ func writeTables(w io.Writer, inv *gpu.Inventory) error {
 	table.Row("INDEX", "UUID", "PRODUCT", "MEMORY", "NODE", "PCI", "NUMA", "ARCHITECTURE", "MIG", "FAULT")
 	for _, g := range inv.GPUs {
 		table.Row(g.Index, g.UUID, cmp.Or(g.Product, "-"), gibibytes(g.MemoryBytes), nodeOf(g), g.PCIBusID,
-			cli.NUMA(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability), g.MIG, cmp.Or(g.Fault, "-"))
+			cli.NUMA(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability), g.MIG, cmp.Or(g.Fault.String(), "-"))
 	}
 	for _, u := range inv.Unreadable {
-		table.Row(u.Index, "-", "-", "-", "-", "-", "-", "-", "-", u.Fault)
+		table.Row(u.Index, "-", "-", "-", "-", "-", "-", "-", "-", u.Fault.String())
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	for _, g := range inv.GPUs {
 		for _, m := range g.MIGDevices {
 			table.Row(fmt.Sprintf("%d:%d", g.Index, m.Index), m.UUID, cmp.Or(m.Profile, "-"), gibibytes(m.MemoryBytes),
-				m.GPUInstance, m.ComputeInstance, span(m.Placement), cmp.Or(m.Fault, "-"))
+				m.GPUInstance, m.ComputeInstance, span(m.Placement), cmp.Or(m.Fault.String(), "-"))
 		}
 	}
 	return table.Flush()

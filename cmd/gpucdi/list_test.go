@@ -15,11 +15,11 @@ func TestTablesOfAHostileDriver(t *testing.T) {
 	inv := &gpu.Inventory{
 		Driver: gpu.Driver{Version: hostile},
 		GPUs: []gpu.GPU{
-			{UUID: "GPU-a" + hostile, Product: hostile, PCIBusID: hostile, Fault: hostile,
-				MIGDevices: []gpu.MIGDevice{{UUID: hostile, Profile: hostile, Fault: hostile}}},
+			{UUID: "GPU-a" + hostile, Product: hostile, PCIBusID: hostile, Fault: fault(hostile),
+				MIGDevices: []gpu.MIGDevice{{UUID: hostile, Profile: hostile, Fault: fault(hostile)}}},
 			{UUID: "GPU-b", Product: "NVIDIA × 2 °C"},
 		},
-		Unreadable: []gpu.Unreadable{{Index: 7, Fault: hostile}},
+		Unreadable: []gpu.Unreadable{{Index: 7, Fault: fault(hostile)}},
 	}
 	var out strings.Builder
 	if err := writeTables(&out, inv); err != nil {
@@ -47,3 +47,5 @@ func TestDeviceNodeOfAGPU(t *testing.T) {
 		}
 	}
 }
+
+func fault(message string) gpu.Fault { return gpu.Fault{Code: gpu.FaultUnreadable, Message: message} }

@@ -15,21 +15,23 @@ const trialPause = time.Minute
 
 // doubt is about a GPU that held up a call or ended a worker. A worker asks it only after all others.
 type doubt struct {
-	reason string
-	times  int // that it was to blame in a row
+	fault gpu.Fault
+	times int // that it was to blame in a row
 }
 
 // blame doubts GPUs and reports them. Where Nobody is to blame, every GPU is concerned, and why is
 // returned.
 func (s *source) blame(indexes []int, why error) error {
+	fault := gpu.Fault{Code: gpu.FaultUnresponsive, Message: why.Error(), Remedy: gpu.RemedyKernelLog}
 	if slices.Contains(indexes, Nobody) {
-		s.yield(Trouble{Reason: why.Error()})
+		fault.Code = gpu.FaultDriver // as that of the Reading that follows
+		s.yield(Trouble{Fault: fault})
 		return why
 	}
 	for _, index := range indexes {
-		s.doubted[index] = doubt{why.Error(), s.doubted[index].times + 1}
+		s.doubted[index] = doubt{fault, s.doubted[index].times + 1}
 		if g := s.known(index); g != nil {
-			s.yield(Trouble{GPU: g.UUID, Reason: why.Error()})
+			s.yield(Trouble{GPU: g.UUID, Fault: fault})
 		}
 	}
 	return nil
@@ -91,11 +93,11 @@ func (s *source) complete(read *gpu.Inventory) *gpu.Inventory {
 			continue
 		}
 		if known == nil {
-			whole.Unreadable = append(whole.Unreadable, gpu.Unreadable{Index: index, Fault: d.reason})
+			whole.Unreadable = append(whole.Unreadable, gpu.Unreadable{Index: index, Fault: d.fault})
 			continue
 		}
 		g := *known
-		g.Fault = d.reason
+		g.Fault = d.fault
 		whole.GPUs = append(whole.GPUs, g)
 	}
 	slices.SortFunc(whole.GPUs, func(a, b gpu.GPU) int { return a.Index - b.Index })

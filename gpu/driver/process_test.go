@@ -115,9 +115,9 @@ func TestLargestInventoryFits(t *testing.T) {
 	const longest = 100 // of a text, and of a fault
 	text := strings.Repeat("x", longest)
 	g := gpu.GPU{UUID: text, Index: 99, Minor: 255, PCIBusID: text, Product: text, Architecture: "Blackwell", MemoryBytes: 1 << 40,
-		MIG: gpu.MIGEnabled, Clique: text, VGPU: &gpu.VGPU{HostDriver: text, HostBranch: text}, Fault: text}
+		MIG: gpu.MIGEnabled, Clique: text, VGPU: &gpu.VGPU{HostDriver: text, HostBranch: text}, Fault: fault(text)}
 	for range 8 {
-		g.MIGDevices = append(g.MIGDevices, gpu.MIGDevice{UUID: text, Profile: text, MemoryBytes: 1 << 40, Fault: text})
+		g.MIGDevices = append(g.MIGDevices, gpu.MIGDevice{UUID: text, Profile: text, MemoryBytes: 1 << 40, Fault: fault(text)})
 	}
 	for range MaxGPUs - 1 {
 		g.Links = append(g.Links, gpu.Link{Peer: text[:40], NVLinks: 18, PCIe: gpu.SameNUMANode})

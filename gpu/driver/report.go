@@ -40,8 +40,8 @@ type XID struct {
 // Trouble is a call into the driver that did not come back, or ended the
 // process that made it.
 type Trouble struct {
-	GPU    string // the UUID of the one that it was about; empty: it was about none, and any can be why
-	Reason string
+	GPU   string // the UUID of the one that it was about; empty: it was about none, and any can be why
+	Fault gpu.Fault
 }
 
 func (Reading) report()   {}

@@ -5,8 +5,8 @@ import "fmt"
 // Probe is what one look at a GPU found. A nil field is one that the GPU or
 // its driver does not have.
 type Probe struct {
-	// Fault says why the GPU could not be looked at; empty when it answers.
-	Fault string `json:"fault,omitempty"`
+	// Failed is why the GPU could not be probed; empty when it answers.
+	Failed string `json:"failed,omitempty"`
 
 	// Recovery is what the driver says has to be done to the GPU.
 	Recovery *Recovery `json:"recovery,omitempty"`

@@ -1,15 +1,19 @@
 package health
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
 
 // Saved is what has to outlive the agent of one GPU or MIG device: faults that were an event,
 // which nothing repeats, and those that only a reset or the GPU's return clears. Others show
 // again with the next probe.
 type Saved struct {
 	Since     time.Time `json:"since"`
-	Transient *Fault    `json:"transient,omitempty"` // its quiet period begins anew
-	Reset     *Fault    `json:"reset,omitempty"`
-	Fatal     *Fault    `json:"fatal,omitempty"`
+	Transient gpu.Fault `json:"transient,omitzero"` // its quiet period begins anew
+	Reset     gpu.Fault `json:"reset,omitzero"`
+	Fatal     gpu.Fault `json:"fatal,omitzero"`
 
 	// Unreachable: the GPU was away since the fatal fault, so an answer is its return.
 	Unreachable bool `json:"unreachable,omitempty"`
@@ -19,26 +23,19 @@ type Saved struct {
 	Uncorrected uint64 `json:"uncorrected,omitempty"`
 }
 
-// Fault is a fault in a Saved.
-type Fault struct {
-	Category string `json:"category"`
-	Reason   string `json:"reason"`
-	Recovery string `json:"recovery"` // what it recovers after
-}
-
 // Save returns what has to outlive the agent, by UUID.
 func (t *Tracker) Save() map[string]Saved {
 	saved := map[string]Saved{}
 	for uuid, g := range t.gpus {
 		transient := g.transient
-		if transient.category == unresponsive {
-			transient = cause{}
+		if transient.Code == gpu.FaultUnresponsive || transient.Code == gpu.FaultDriver {
+			transient = gpu.Fault{}
 		}
-		if transient == (cause{}) && g.reset == (cause{}) && g.fatal == (cause{}) {
+		if transient.None() && g.reset.None() && g.fatal.None() {
 			continue
 		}
 		saved[uuid] = Saved{
-			Since: g.since.UTC().Truncate(time.Second), Transient: faultOf(transient), Reset: faultOf(g.reset), Fatal: faultOf(g.fatal),
+			Since: g.since.UTC().Truncate(time.Second), Transient: transient, Reset: g.reset, Fatal: g.fatal,
 			Unreachable: g.unreachable, Asked: g.asked, Uncorrected: g.uncorrected,
 		}
 	}
@@ -50,25 +47,11 @@ func (t *Tracker) Restore(saved map[string]Saved, at time.Time) {
 	for uuid, s := range saved {
 		g := t.of(uuid)
 		*g = state{
-			transient: causeOf(s.Transient), reset: causeOf(s.Reset), fatal: causeOf(s.Fatal), lastBad: at,
-			unreachable: s.Unreachable, asked: s.Asked, uncorrected: s.Uncorrected, restored: s.Reset != nil,
+			transient: s.Transient, reset: s.Reset, fatal: s.Fatal, lastBad: at,
+			unreachable: s.Unreachable, asked: s.Asked, uncorrected: s.Uncorrected, restored: !s.Reset.None(),
 		}
 		if g.settle(at); !g.since.IsZero() && s.Since.Before(at) {
 			g.since = s.Since
 		}
 	}
-}
-
-func faultOf(c cause) *Fault {
-	if c == (cause{}) {
-		return nil
-	}
-	return &Fault{c.category, c.reason, c.heals}
-}
-
-func causeOf(f *Fault) cause {
-	if f == nil {
-		return cause{}
-	}
-	return cause{f.Category, f.Reason, f.Recovery}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
@@ -22,13 +23,16 @@ func TestSavedFaults(t *testing.T) {
 			{0, probe(none), "XID 9999"},
 			{time.Minute, probe(none), ""},
 		}},
-		{"a probe that failed", observed(probe(health.Probe{Fault: "unknown error"})), []step{{0, probe(none), ""}}},
+		{"a probe that failed", observed(probe(health.Probe{Failed: "unknown error"})), []step{{0, probe(none), ""}}},
+		{"a worker that failed for all GPUs", observed(func(h *health.Tracker, at time.Time) {
+			h.Unresponsive(uuid, gpu.Fault{Code: gpu.FaultDriver, Message: "crashed"}, at)
+		}), []step{{0, probe(none), ""}}},
 		{"XID 79, and the GPU answers", observed(xid(79), probe(none)), []step{
 			{0, probe(none), "fallen off the bus"},
 			{time.Minute, probe(none), ""},
 		}},
 		{"XID 79", observed(xid(79)), []step{
-			{0, probe(health.Probe{Fault: "lost"}), "fallen off the bus"},
+			{0, probe(health.Probe{Failed: "lost"}), "fallen off the bus"},
 			{time.Second, probe(none), "fallen off the bus"},
 			{time.Minute, probe(none), ""},
 		}},
@@ -73,7 +77,7 @@ func TestSavedFaults(t *testing.T) {
 			for _, observe := range tc.before {
 				observe(earlier, now)
 			}
-			since := earlier.Health(uuid).Since
+			since := earlier.Fault(uuid).Since
 			text, err := json.Marshal(earlier.Save())
 			if err != nil {
 				t.Fatal(err)
@@ -85,13 +89,13 @@ func TestSavedFaults(t *testing.T) {
 			now = now.Add(10 * time.Second)
 			later := &health.Tracker{Quiet: time.Minute}
 			later.Restore(saved, now)
-			if got := later.Health(uuid); got.Reason != "" && !got.Since.Equal(since) {
+			if got := later.Fault(uuid); !got.None() && !got.Since.Equal(since) {
 				t.Errorf("the fault is since %s, want %s", got.Since, since)
 			}
 			for i, s := range tc.after {
 				now = now.Add(s.after)
 				s.observe(later, now)
-				if got := later.Health(uuid).Reason; (s.reason == "") != (got == "") || !strings.Contains(got, s.reason) {
+				if got := later.Fault(uuid).Message; (s.reason == "") != (got == "") || !strings.Contains(got, s.reason) {
 					t.Fatalf("step %d: %q, want %q", i, got, s.reason)
 				}
 			}

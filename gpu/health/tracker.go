@@ -5,19 +5,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-)
 
-// Health is the verdict on one GPU.
-type Health struct {
-	// Reason is why the GPU cannot be given out, empty when it can.
-	Reason string
-	// Category is the worst cause in one word, of few: what metrics count by.
-	Category string
-	// Heals is what would make it healthy again.
-	Heals string
-	// Since is when it became unhealthy.
-	Since time.Time
-}
+	"github.com/gpucdi/gpucdi/gpu"
+)
 
 // Tracker follows the health of a node's GPUs, by UUID. A GPU that it has not
 // heard of is healthy. Not for concurrent use.
@@ -34,56 +24,42 @@ type Tracker struct {
 // state is what is known against one GPU.
 type state struct {
 	since     time.Time // of being unhealthy; zero when healthy
-	transient cause     // cleared by a quiet period
-	reset     cause     // cleared by a reset, or by the recovery action
-	fatal     cause     // cleared by the return of the GPU
-	broken    cause     // as long as the probes say so
+	transient gpu.Fault // cleared by a quiet period
+	reset     gpu.Fault // cleared by a reset, or by the recovery action
+	fatal     gpu.Fault // cleared by the return of the GPU
+	broken    gpu.Fault // as long as the probes say so
 
 	lastBad     time.Time // when something transient was last seen
-	unreachable bool      // it was away since the fatal cause
+	unreachable bool      // it was away since the fatal fault
 	uncorrected uint64    // as last probed
-	asked       bool      // the driver has required a recovery action since the reset cause
+	asked       bool      // the driver has required a recovery action since the reset fault
 	action      *Recovery // the latest one; nil where the driver does not report it
-	restored    bool      // the reset cause is by Restore: the GPU may have been reset while no agent ran
+	restored    bool      // the reset fault is by Restore: the GPU may have been reset while no agent ran
 }
 
-// cause is why a GPU is unhealthy; the zero cause is none.
-type cause struct{ category, reason, heals string }
-
-// The categories of causes besides the XIDs, which are "xid_79" and so on.
-// docs/health.md tells them.
 const (
-	unresponsive   = "unresponsive"
-	gone           = "gone"
-	eccErrors      = "ecc"
-	repairPending  = "repair_pending"
-	rowsFailed     = "rows_failed"
-	recoveryNeeded = "recovery_needed"
-)
-
-const (
-	healsByReset  = "a GPU reset (nvidia-smi --gpu-reset) or a reboot of the node"
-	healsByRepair = "an exchange of the GPU"
-	healsByReturn = "the GPU's return: a reboot of the node, or a look at its power and its slot"
+	remedyReset  = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
+	remedyRepair = "replace the GPU"
 )
 
 // Event takes in an XID, and returns its class.
 func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 	g := t.of(uuid)
 	class := t.Policy.Class(xid)
-	category := fmt.Sprintf("xid_%d", xid)
-	reason := fmt.Sprintf("XID %d", xid)
+	fault := gpu.Fault{Code: gpu.XIDFault(xid), Message: fmt.Sprintf("XID %d", xid)}
 	if x, known := find(xid); known {
-		reason += ": " + x.Text
+		fault.Message += ": " + x.Text
 	}
 	switch class {
 	case Transient:
-		g.transient, g.lastBad = cause{category, reason, t.healsByQuiet()}, at
+		g.transient, g.lastBad = t.untilQuiet(fault), at
 	case Reset:
-		g.reset, g.asked, g.restored = cause{category, reason, healsByReset}, false, false
+		fault.Remedy = remedyReset
+		g.reset, g.asked, g.restored = fault, false, false
 		g.lastBad = at
 	case Fatal:
-		g.fatal, g.unreachable = cause{category, reason, healsByReturn}, xid == fellOffTheBus
+		fault.Remedy = gpu.RemedyReturn
+		g.fatal, g.unreachable = fault, xid == fellOffTheBus
 	case Ignore, Application:
 	}
 	g.settle(at)
@@ -93,35 +69,35 @@ func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 // Unresponsive records that a call about the GPU did not return, or ended the process that
 // made it. That says nothing about whether the GPU was away: a fault that only its return
 // clears stays.
-func (t *Tracker) Unresponsive(uuid, reason string, at time.Time) {
+func (t *Tracker) Unresponsive(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
-	g.transient, g.lastBad = cause{unresponsive, reason, t.healsByQuiet()}, at
+	g.transient, g.lastBad = t.untilQuiet(fault), at
 	g.settle(at)
 }
 
 // Probe records a probe of the GPU.
 func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g := t.of(uuid)
-	if p.Fault != "" {
-		g.transient, g.lastBad = cause{unresponsive, p.Fault, t.healsByQuiet()}, at
+	if p.Failed != "" {
+		g.transient, g.lastBad = t.untilQuiet(gpu.Fault{Code: gpu.FaultUnresponsive, Message: p.Failed}), at
 		g.unreachable = true
 		g.settle(at)
 		return
 	}
-	if g.unreachable && g.fatal != (cause{}) {
+	if g.unreachable && !g.fatal.None() {
 		// It has been away, and is back.
-		g.transient, g.lastBad = cause{g.fatal.category, g.fatal.reason, t.healsByQuiet()}, at
-		g.fatal = cause{}
+		g.transient, g.lastBad = t.untilQuiet(g.fatal), at
+		g.fatal = gpu.Fault{}
 	}
 	g.unreachable = false
-	g.broken = cause{}
+	g.broken = gpu.Fault{}
 	if p.RowsFailed {
-		g.broken = cause{rowsFailed, "a bad row of memory could not be replaced: no spare is left", healsByRepair}
+		g.broken = gpu.Fault{Code: gpu.FaultRowsFailed, Message: "a bad row of memory could not be replaced: no spare is left", Remedy: remedyRepair}
 	}
 	g.judgeRecovery(p, at, t.Quiet)
 	g.judgeErrors(p)
 	if at.Sub(g.lastBad) >= t.Quiet {
-		g.transient = cause{}
+		g.transient = gpu.Fault{}
 	}
 	g.settle(at)
 }
@@ -134,20 +110,20 @@ func (g *state) judgeRecovery(p Probe, at time.Time, quiet time.Duration) {
 	quietly := at.Sub(g.lastBad) >= quiet
 	switch {
 	case p.Recovery == nil:
-		if p.RepairPending && g.reset == (cause{}) {
-			g.reset = cause{repairPending, "a page or row of memory waits to be replaced", healsByReset}
+		if p.RepairPending && g.reset.None() {
+			g.reset = gpu.Fault{Code: gpu.FaultRepairPending, Message: "a page or row of memory waits to be replaced", Remedy: remedyReset}
 		} else if g.restored && g.uncorrected == 0 && !p.RepairPending && quietly {
 			// GPUs are reset while no agent holds them, and nothing shows here that this one was.
 			// A GPU that never recovers would be worse than one that reports the fault again.
-			g.reset, g.restored = cause{}, false
+			g.reset, g.restored = gpu.Fault{}, false
 		}
 	case p.Recovery.required():
-		if g.reset == (cause{}) {
-			g.reset = cause{recoveryNeeded, "the driver requires " + p.Recovery.String(), ""}
+		if g.reset.None() {
+			g.reset = gpu.Fault{Code: gpu.FaultRecoveryNeeded, Message: "the driver requires " + p.Recovery.String()}
 		}
 		g.asked = true
 	case g.asked, quietly:
-		g.reset, g.asked = cause{}, false
+		g.reset, g.asked = gpu.Fault{}, false
 	}
 }
 
@@ -160,18 +136,18 @@ func (g *state) judgeErrors(p Probe) {
 	}
 	switch now := *p.Uncorrected; {
 	case now < g.uncorrected:
-		g.reset, g.asked = cause{}, false
-	case now > g.uncorrected && p.Recovery == nil && g.reset == (cause{}):
-		g.reset = cause{eccErrors, fmt.Sprintf("memory has had %d errors that cannot be corrected", now), healsByReset}
+		g.reset, g.asked = gpu.Fault{}, false
+	case now > g.uncorrected && p.Recovery == nil && g.reset.None():
+		g.reset = gpu.Fault{Code: gpu.FaultECC, Message: fmt.Sprintf("memory has had %d errors that cannot be corrected", now), Remedy: remedyReset}
 	}
 	g.uncorrected = *p.Uncorrected
 }
 
 // Gone takes in that the driver no longer lists the GPU, or that it is lost.
 // The GPU's return is as good as a reset.
-func (t *Tracker) Gone(uuid, reason string, at time.Time) {
+func (t *Tracker) Gone(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
-	*g = state{since: g.since, fatal: cause{gone, reason, healsByReturn}, unreachable: true}
+	*g = state{since: g.since, fatal: fault, unreachable: true}
 	g.settle(at)
 }
 
@@ -185,37 +161,39 @@ func (t *Tracker) Returned(uuid string, at time.Time) {
 // Forget drops all that is known of the GPU.
 func (t *Tracker) Forget(uuid string) { delete(t.gpus, uuid) }
 
-// Health returns the verdict on the GPU.
-func (t *Tracker) Health(uuid string) Health {
+// Fault returns what is wrong with the GPU: the code and the remedy of the worst fault, and the
+// messages of all.
+func (t *Tracker) Fault(uuid string) gpu.Fault {
 	g, known := t.gpus[uuid]
 	if !known || g.since.IsZero() {
-		return Health{}
+		return gpu.Fault{}
 	}
-	var reasons []string
-	causes := t.causes(g)
-	for _, c := range causes {
-		reasons = append(reasons, c.reason)
+	faults := t.faults(g)
+	var messages []string
+	for _, f := range faults {
+		messages = append(messages, f.Message)
 	}
-	worst := causes[0]
-	return Health{Reason: strings.Join(reasons, "; "), Category: worst.category, Heals: worst.heals, Since: g.since}
+	worst := faults[0]
+	worst.Message, worst.Since = strings.Join(messages, "; "), g.since
+	return worst
 }
 
-// causes are those that hold, the worst first.
-func (t *Tracker) causes(g *state) []cause {
+// faults are those that hold, the worst first.
+func (t *Tracker) faults(g *state) []gpu.Fault {
 	reset := g.reset
 	switch {
-	case reset == (cause{}) || g.action == nil:
+	case reset.None() || g.action == nil:
 	case g.action.required():
-		reset.heals = g.action.String()
+		reset.Remedy = "recovers after " + g.action.String()
 	default:
-		reset.heals = fmt.Sprintf("%s in which the driver requires no recovery action", t.Quiet)
+		reset.Remedy = fmt.Sprintf("recovers after %s in which the driver requires no recovery action", t.Quiet)
 	}
-	return slices.DeleteFunc([]cause{g.fatal, g.broken, reset, g.transient}, func(c cause) bool { return c == cause{} })
+	return slices.DeleteFunc([]gpu.Fault{g.fatal, g.broken, reset, g.transient}, gpu.Fault.None)
 }
 
-// settle keeps since in step with the causes.
+// settle keeps since in step with the faults.
 func (g *state) settle(at time.Time) {
-	switch healthy := g.fatal == (cause{}) && g.broken == (cause{}) && g.reset == (cause{}) && g.transient == (cause{}); {
+	switch healthy := g.fatal.None() && g.broken.None() && g.reset.None() && g.transient.None(); {
 	case healthy:
 		g.since = time.Time{}
 	case g.since.IsZero():
@@ -233,4 +211,8 @@ func (t *Tracker) of(uuid string) *state {
 	return t.gpus[uuid]
 }
 
-func (t *Tracker) healsByQuiet() string { return fmt.Sprintf("%s without a further fault", t.Quiet) }
+// untilQuiet returns a fault as one that a quiet period clears.
+func (t *Tracker) untilQuiet(fault gpu.Fault) gpu.Fault {
+	fault.Remedy = fmt.Sprintf("recovers after %s without a further fault", t.Quiet)
+	return fault
+}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
@@ -30,10 +31,10 @@ func recovery(r health.Recovery) health.Probe { return health.Probe{Recovery: &r
 func uncorrected(n uint64) health.Probe { return health.Probe{Uncorrected: &n} }
 
 func unresponsive(t *health.Tracker, at time.Time) {
-	t.Unresponsive(uuid, "the driver worker hangs", at)
+	t.Unresponsive(uuid, gpu.Fault{Code: gpu.FaultUnresponsive, Message: "the driver worker hangs"}, at)
 }
 
-func gone(t *health.Tracker, at time.Time)     { t.Gone(uuid, "gone", at) }
+func gone(t *health.Tracker, at time.Time)     { t.Gone(uuid, gpu.Gone(), at) }
 func returned(t *health.Tracker, at time.Time) { t.Returned(uuid, at) }
 
 func TestTracker(t *testing.T) {
@@ -60,7 +61,7 @@ func TestTracker(t *testing.T) {
 		}},
 		{"quiet alone heals nothing while probes fail", health.Policy{}, []step{
 			{0, xid(9999), "XID 9999"},
-			{time.Minute, probe(health.Probe{Fault: "no answer"}), "no answer"},
+			{time.Minute, probe(health.Probe{Failed: "no answer"}), "no answer"},
 			{59 * time.Second, pass, "no answer"},
 			{time.Second, pass, ""},
 		}},
@@ -110,7 +111,7 @@ func TestTracker(t *testing.T) {
 		}},
 		{"a lost GPU heals when it answers again", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},
-			{0, probe(health.Probe{Fault: "lost"}), "fallen off the bus"},
+			{0, probe(health.Probe{Failed: "lost"}), "fallen off the bus"},
 			{time.Hour, pass, "fallen off the bus"},
 			{time.Minute, pass, ""},
 		}},
@@ -149,22 +150,22 @@ func TestTracker(t *testing.T) {
 			for i, s := range tc.steps {
 				now = now.Add(s.after)
 				s.observe(tracker, now)
-				got := tracker.Health(uuid)
-				if (s.reason == "") != (got.Reason == "") || !strings.Contains(got.Reason, s.reason) {
-					t.Fatalf("step %d: reason %q, want %q", i, got.Reason, s.reason)
+				got := tracker.Fault(uuid)
+				if (s.reason == "") != got.None() || !strings.Contains(got.Message, s.reason) {
+					t.Fatalf("step %d: reason %q, want %q", i, got.Message, s.reason)
 				}
-				if got.Reason == "" {
+				if got.None() {
 					since = time.Time{}
 					continue
 				}
 				if since.IsZero() {
 					since = now
 				}
-				if got.Heals == "" || !got.Since.Equal(since) {
+				if got.Remedy == "" || !got.Since.Equal(since) {
 					t.Fatalf("step %d: %+v, want since %s", i, got, since)
 				}
 			}
-			if other := tracker.Health("GPU-b"); other != (health.Health{}) {
+			if other := tracker.Fault("GPU-b"); !other.None() {
 				t.Errorf("another GPU is %+v", other)
 			}
 		})
@@ -192,14 +193,14 @@ func TestTheRemedyIsWhatClears(t *testing.T) {
 		if tc.probe != nil {
 			tracker.Probe(uuid, *tc.probe, now.Add(time.Second))
 		}
-		if got := tracker.Health(uuid).Heals; !strings.Contains(got, tc.remedy) {
+		if got := tracker.Fault(uuid).Remedy; !strings.Contains(got, tc.remedy) {
 			t.Errorf("%s: the remedy is %q, want %q", name, got, tc.remedy)
 		}
 		if tc.probe == nil {
 			continue
 		}
 		tracker.Probe(uuid, *tc.probe, now.Add(2*time.Minute))
-		if cleared := tracker.Health(uuid).Reason == ""; cleared != tc.clears {
+		if cleared := tracker.Fault(uuid).None(); cleared != tc.clears {
 			t.Errorf("%s: the fault has cleared: %t, want %t", name, cleared, tc.clears)
 		}
 	}

@@ -27,7 +27,7 @@ func (s session) read(index int) (gpu.GPU, nvml.Device, error) {
 	g := gpu.GPU{UUID: uuid, Index: index, Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown}
 	err := errors.Join(s.readPlace(&g, dev), s.readTraits(&g, dev))
 	if err != nil {
-		g.Fault = phrase(err)
+		g.Fault = unread(err)
 	}
 	return g, dev, nil
 }

@@ -56,7 +56,7 @@ func (w *worker) inventory() (*gpu.Inventory, map[string]nvml.Device, error) {
 	devices := map[string]nvml.Device{}
 	for i, r := range read {
 		if r.err != nil {
-			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: asked[i], Fault: phrase(r.err)})
+			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: asked[i], Fault: unread(r.err)})
 			continue
 		}
 		inv.GPUs = append(inv.GPUs, r.gpu)

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -70,13 +71,13 @@ func TestIsolate(t *testing.T) {
 		{"a negative minor", minor(-2), nil, []int{5}, nil, "minor number -2"},
 		{"a huge minor", minor(4294967295), nil, []int{5}, nil, "minor number 4294967295"},
 		{"another GPU's minor", minor(eight().GPUs[2].Minor), nil, []int{2, 5}, nil, "/dev/nvidia5 may be either's"},
-		{"a minor that was not read", set(func(g *gpu.GPU) { g.Minor, g.Fault = gpu.MinorUnknown, "not read" }), nil, []int{5}, nil, "not read"},
+		{"a minor that was not read", set(func(g *gpu.GPU) { g.Minor, g.Fault = gpu.MinorUnknown, unread(errors.New("not read")) }), nil, []int{5}, nil, "not read"},
 		{"minors that were not read", func(inv *gpu.Inventory) {
 			for _, i := range []int{2, 5} {
-				inv.GPUs[i].Minor, inv.GPUs[i].Fault = gpu.MinorUnknown, "not read"
+				inv.GPUs[i].Minor, inv.GPUs[i].Fault = gpu.MinorUnknown, unread(errors.New("not read"))
 			}
 		}, nil, []int{2, 5}, nil, "not read"},
-		{"an earlier fault", set(func(g *gpu.GPU) { g.Minor, g.Fault = -2, "lost" }), nil, []int{5}, nil, "lost"},
+		{"an earlier fault", set(func(g *gpu.GPU) { g.Minor, g.Fault = -2, unread(errors.New("lost")) }), nil, []int{5}, nil, "lost"},
 		{"a MIG device's empty UUID", part(func(m *gpu.MIGDevice) { m.UUID = "" }), []int{5}, nil, nil, `MIG device 1: UUID ""`},
 		{"a MIG device with a GPU's UUID", part(func(m *gpu.MIGDevice) { m.UUID = "GPU-a" }), []int{5}, nil, nil, "MIG device 1"},
 		{"a MIG device's path", part(func(m *gpu.MIGDevice) { m.UUID = "MIG-GPU-a/1/0" }), []int{5}, nil, nil, "MIG device 1"},
@@ -91,14 +92,14 @@ func TestIsolate(t *testing.T) {
 			inv := eight()
 			tc.change(inv)
 			isolate(inv)
-			var faults []string
+			var faults []gpu.Fault
 			var unreadable, faulty, parts []int
 			for _, u := range inv.Unreadable {
 				unreadable, faults = append(unreadable, u.Index), append(faults, u.Fault)
 			}
 			well := eight().GPUs
 			for _, g := range inv.GPUs {
-				if g.Fault != "" {
+				if !g.Fault.None() {
 					faulty, faults = append(faulty, g.Index), append(faults, g.Fault)
 					if g.Minor != gpu.MinorUnknown {
 						t.Errorf("GPU %d has a fault and the minor number %d", g.Index, g.Minor)
@@ -107,7 +108,7 @@ func TestIsolate(t *testing.T) {
 					t.Errorf("GPU %d is %+v, want %+v", g.Index, g, well[g.Index])
 				}
 				for _, m := range g.MIGDevices {
-					if m.Fault != "" {
+					if !m.Fault.None() {
 						parts, faults = append(parts, m.Index), append(faults, m.Fault)
 					}
 				}
@@ -116,8 +117,9 @@ func TestIsolate(t *testing.T) {
 				t.Errorf("unreadable are %v, faulty %v, faulty MIG devices %v; want %v, %v, %v", unreadable, faulty, parts, tc.unreadable, tc.faulty, tc.parts)
 			}
 			for _, fault := range faults {
-				if !strings.Contains(fault, tc.fault) || len(fault) > faultLimit || strings.ContainsFunc(fault, unprintable) {
-					t.Errorf("fault %.200q, want %q", fault, tc.fault)
+				says := fault.Message
+				if fault.Code != gpu.FaultUnreadable || fault.Remedy == "" || !strings.Contains(says, tc.fault) || len(says) > faultLimit || strings.ContainsFunc(says, unprintable) {
+					t.Errorf("fault %.200q with the code %q, want %q", fault, fault.Code, tc.fault)
 				}
 			}
 		})

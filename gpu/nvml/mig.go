@@ -53,7 +53,7 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 		}
 		m := gpu.MIGDevice{UUID: uuid, Index: index}
 		if err := readMIGDevice(&m, part, dev, g.MemoryBytes); err != nil {
-			m.Fault = phrase(err)
+			m.Fault = unread(err)
 		}
 		g.MIGDevices = append(g.MIGDevices, m)
 	}

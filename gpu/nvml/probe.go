@@ -20,7 +20,7 @@ func (s session) probe(dev nvml.Device) health.Probe {
 		s.probeRepairs(dev, &p),
 	)
 	if err != nil {
-		p.Fault = phrase(err)
+		p.Failed = phrase(err)
 	}
 	return p
 }

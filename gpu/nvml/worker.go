@@ -87,7 +87,7 @@ func (w *worker) serve() error {
 // whole says whether all GPUs and MIG devices were read without a fault.
 func whole(inv *gpu.Inventory) bool {
 	return inv != nil && len(inv.Unreadable) == 0 && !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
-		return g.Fault != "" || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool { return m.Fault != "" })
+		return !g.Fault.None() || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool { return !m.Fault.None() })
 	})
 }
 
@@ -151,7 +151,7 @@ func (w *worker) probeAll() error {
 	var answering []gpu.GPU
 	for i, g := range w.latest.GPUs {
 		m.Probes[g.UUID] = probes[i]
-		if probes[i].Fault == "" {
+		if probes[i].Failed == "" {
 			answering = append(answering, g)
 		}
 	}
@@ -178,7 +178,7 @@ func (w *worker) probeAll() error {
 func (w *worker) returned(probes []health.Probe) (returned bool) {
 	silent := map[string]bool{}
 	for i, g := range w.latest.GPUs {
-		if probes[i].Fault != "" {
+		if probes[i].Failed != "" {
 			silent[g.UUID] = true
 		} else if w.silent[g.UUID] {
 			returned = true

@@ -410,6 +410,8 @@ func TestStatusOfMIGDevices(t *testing.T) {
 	}
 	n.configure(t, "mig: {strategy: none}")
 	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="config",resource="nvidia.com/gpu"} 5`)
-	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="left",resource="nvidia.com/mig-3g.20gb"} 3`)
+	n.awaitStatus(t, func(s nodeStatus) bool { // what is released is listed to the kubelet alone
+		return !slices.ContainsFunc(s.Devices, func(d deviceStatus) bool { return d.Resource == string(large) })
+	})
 	k.awaits(t, offer{gpuResource: "3 of 8", small: "0 of 0", middle: "0 of 0", large: "0 of 0"})
 }

@@ -188,7 +188,7 @@ func TestSharingChanges(t *testing.T) {
 
 	n.configure(t, "resources: []")
 	k.counts(t, 8, 0)
-	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="waits",resource="nvidia.com/gpu"} 2`)
+	n.awaitMetric(t, `gpucdi_devices{health="draining",reason="",resource="nvidia.com/gpu"} 4`)
 	end(pods[first]...)
 	end(pods[second][2])
 	k.counts(t, 4, 1)
@@ -262,7 +262,7 @@ func TestAsManyReplicasAsThereCanBe(t *testing.T) {
 	t.Logf("a pod has two of them after %s", time.Since(start).Round(time.Millisecond))
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10001}]")
 	k.counts(t, 20_002, 0)
-	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Reason, "more than the 20000") {
+	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Message, "more than the 20000") {
 		t.Errorf("the fault is %+v", f)
 	}
 }

@@ -58,11 +58,12 @@ type nodeStatus struct {
 type deviceStatus struct {
 	ID, Resource, GPU string
 	Fault             *struct {
-		Category, Reason, Heals string
-		Since                   time.Time
+		Code, Message, Remedy string
+		Since                 time.Time
 	}
-	Replicas []string
-	HeldBy   []struct{ Namespace, Pod, Container string }
+	State, Reason, Awaits string // if it has no fault
+	Replicas              []string
+	HeldBy                []struct{ Namespace, Pod, Container string }
 }
 
 func (n *node) statusText(t *testing.T, args ...string) string {
@@ -97,9 +98,9 @@ func (n *node) awaitStatus(t *testing.T, as func(nodeStatus) bool) nodeStatus {
 	}
 }
 
-// awaitDevice waits until the fault of a device is of this category, "" when there is
+// awaitDevice waits until the fault of a device has this code, "" when there is
 // none, and returns its status. Of what goes wrong, a part may be seen before the whole.
-func (n *node) awaitDevice(t *testing.T, id, category string) (d deviceStatus) {
+func (n *node) awaitDevice(t *testing.T, id, code string) (d deviceStatus) {
 	t.Helper()
 	n.awaitStatus(t, func(s nodeStatus) bool {
 		at := slices.IndexFunc(s.Devices, func(d deviceStatus) bool { return d.ID == id })
@@ -107,7 +108,7 @@ func (n *node) awaitDevice(t *testing.T, id, category string) (d deviceStatus) {
 			return false
 		}
 		d = s.Devices[at]
-		return d.Fault == nil && category == "" || d.Fault != nil && d.Fault.Category == category
+		return d.Fault == nil && code == "" && d.State == "" || d.Fault != nil && d.Fault.Code == code
 	})
 	return d
 }
@@ -238,33 +239,33 @@ func TestWatchingTheStatus(t *testing.T) {
 	}
 }
 
-// Each fault has its category, its reason and what heals it, and is gone from
+// Each fault has its code, its message and its remedy, and is gone from
 // the status when it is over.
 func TestStatusOfFaults(t *testing.T) {
 	for _, tc := range []struct {
-		name                    string
-		happen, end             func(n *node, gpu string) error
-		category, reason, heals string
+		name                  string
+		happen, end           func(n *node, gpu string) error
+		code, message, remedy string
 	}{
 		{
-			name:     "an XID",
-			happen:   func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
-			end:      func(*node, string) error { return nil },
-			category: "xid_48", reason: "XID 48: memory had an error", heals: "no recovery action",
+			name:   "an XID",
+			happen: func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
+			end:    func(*node, string) error { return nil },
+			code:   "xid_48", message: "XID 48: memory had an error", remedy: "no recovery action",
 		},
 		{
 			name: "calls fail",
 			happen: func(n *node, gpu string) error {
 				return n.driver.Break(simdriver.Fault{GPU: gpu, Return: unknownError})
 			},
-			end:      func(n *node, _ string) error { return n.driver.Mend() },
-			category: "unresponsive", reason: "reaching the GPU", heals: "without a further fault",
+			end:  func(n *node, _ string) error { return n.driver.Mend() },
+			code: "unresponsive", message: "reaching the GPU", remedy: "without a further fault",
 		},
 		{
-			name:     "no driver",
-			happen:   func(n *node, _ string) error { return n.driver.Unload() },
-			end:      func(n *node, _ string) error { return n.driver.Load() },
-			category: "driver", reason: "modprobe nvidia",
+			name:   "no driver",
+			happen: func(n *node, _ string) error { return n.driver.Unload() },
+			end:    func(n *node, _ string) error { return n.driver.Load() },
+			code:   "driver", message: "modprobe nvidia",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -274,16 +275,16 @@ func TestStatusOfFaults(t *testing.T) {
 			if err := tc.happen(n, sick); err != nil {
 				t.Fatal(err)
 			}
-			f := n.awaitDevice(t, sick, tc.category).Fault
-			if !strings.Contains(f.Reason, tc.reason) || !strings.Contains(f.Heals, tc.heals) {
+			f := n.awaitDevice(t, sick, tc.code).Fault
+			if !strings.Contains(f.Message, tc.message) || !strings.Contains(f.Remedy, tc.remedy) {
 				t.Errorf("the fault is %+v", f)
 			}
 			if f.Since.Before(before) || f.Since.After(time.Now()) {
 				t.Errorf("the fault is since %s", f.Since)
 			}
-			n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason=%q,resource="nvidia.com/gpu"} `, tc.category))
-			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code=%q,gpu=%q} 0`, tc.category, sick))
-			if table := n.statusText(t, "-o", "wide"); !strings.Contains(table, "unhealthy") || !strings.Contains(table, tc.reason) {
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason=%q,resource="nvidia.com/gpu"} `, tc.code))
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code=%q,gpu=%q} 0`, tc.code, sick))
+			if table := n.statusText(t, "-o", "wide"); !strings.Contains(table, "unhealthy") || !strings.Contains(table, tc.message) {
 				t.Errorf("the table is\n%s", table)
 			}
 			if err := tc.end(n, sick); err != nil {

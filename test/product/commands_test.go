@@ -81,15 +81,17 @@ type inventory struct {
 		Confidential  bool
 	}
 	GPUs []struct {
-		UUID, PCIBusID, Product, Architecture, ComputeCapability, MIG, Fault string
-		Index, Minor, NUMANode                                               int
-		MemoryBytes                                                          uint64
-		Links                                                                []struct {
+		UUID, PCIBusID, Product, Architecture, ComputeCapability, MIG string
+		Fault                                                         fault
+		Index, Minor, NUMANode                                        int
+		MemoryBytes                                                   uint64
+		Links                                                         []struct {
 			Peer, PCIe string
 			NVLinks    int
 		}
 		MIGDevices []struct {
-			UUID, Profile, Fault                string
+			UUID, Profile                       string
+			Fault                               fault
 			Index, GPUInstance, ComputeInstance int
 			MemoryBytes                         uint64
 			Placement                           struct{ Start, Size int }
@@ -97,9 +99,11 @@ type inventory struct {
 	}
 	Unreadable []struct {
 		Index int
-		Fault string
+		Fault fault
 	}
 }
+
+type fault struct{ Code, Message, Remedy string }
 
 func (h host) list(t *testing.T) inventory {
 	t.Helper()
@@ -163,7 +167,7 @@ func listTells(t *testing.T, binary string) {
 	}
 	for i, g := range inv.GPUs {
 		w := want[i]
-		got := fmt.Sprint(g.UUID, g.Index, g.Minor, g.Product, g.MemoryBytes, g.NUMANode, g.Architecture, g.ComputeCapability, g.MIG, g.Fault)
+		got := fmt.Sprint(g.UUID, g.Index, g.Minor, g.Product, g.MemoryBytes, g.NUMANode, g.Architecture, g.ComputeCapability, g.MIG, g.Fault.Code)
 		expect := fmt.Sprint(w.UUID, i, w.Minor, w.Name, w.Memory, w.NUMANode, "Hopper", "9.0", "disabled", "")
 		if got != expect {
 			t.Errorf("got  %s\nwant %s", got, expect)
@@ -218,7 +222,7 @@ func listShowsMIG(t *testing.T, binary string) {
 		}
 		for j, m := range g.MIGDevices {
 			w := state.GPUs[i].MIG[j]
-			got := fmt.Sprint(m.UUID, m.Index, m.GPUInstance, m.ComputeInstance, m.Placement.Start, m.Fault)
+			got := fmt.Sprint(m.UUID, m.Index, m.GPUInstance, m.ComputeInstance, m.Placement.Start, m.Fault.Code)
 			if want := fmt.Sprint(w.UUID, j, w.GPUInstance, w.CI, w.Start, ""); got != want {
 				t.Errorf("MIG device %d:%d is %s, want %s", i, j, got, want)
 			}
@@ -291,7 +295,7 @@ func oneDoubted(t *testing.T, binary string, fault simdriver.Fault) {
 		t.Fatal(err)
 	}
 	inv := h.list(t)
-	if len(inv.GPUs) != 7 || len(inv.Unreadable) != 1 || inv.Unreadable[0].Index != 3 || inv.Unreadable[0].Fault == "" {
+	if len(inv.GPUs) != 7 || len(inv.Unreadable) != 1 || inv.Unreadable[0].Index != 3 || inv.Unreadable[0].Fault.Code != "unresponsive" {
 		t.Errorf("%d GPUs are listed, unreadable %+v", len(inv.GPUs), inv.Unreadable)
 	}
 }
@@ -317,12 +321,12 @@ func oneFails(t *testing.T, binary string) {
 			var healthy, faulty int
 			for _, g := range inv.GPUs {
 				switch {
-				case g.Fault == "":
+				case g.Fault == (fault{}):
 					healthy++
-				case g.UUID == bad:
+				case g.UUID == bad && g.Fault.Code == "unreadable":
 					faulty++
 				default:
-					t.Errorf("%s: fault %q", g.UUID, g.Fault)
+					t.Errorf("%s: fault %+v", g.UUID, g.Fault)
 				}
 			}
 			if healthy != 7 || (faulty == 1) != named || (len(inv.Unreadable) == 1) == named {

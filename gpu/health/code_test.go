@@ -1,0 +1,31 @@
+package health_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/health"
+)
+
+// The code is that of the worst fault, whatever came last.
+func TestCode(t *testing.T) {
+	now := time.Now()
+	for want, happen := range map[gpu.FaultCode]func(*health.Tracker){
+		"xid_79":                func(h *health.Tracker) { h.Event(uuid, 79, now); h.Event(uuid, 9999, now) },
+		"xid_9999":              func(h *health.Tracker) { h.Event(uuid, 9999, now) },
+		gpu.FaultUnresponsive:   func(h *health.Tracker) { h.Probe(uuid, health.Probe{Failed: "no answer"}, now) },
+		gpu.FaultGone:           func(h *health.Tracker) { h.Gone(uuid, gpu.Gone(), now) },
+		gpu.FaultECC:            func(h *health.Tracker) { h.Probe(uuid, uncorrected(2), now) },
+		gpu.FaultRepairPending:  func(h *health.Tracker) { h.Probe(uuid, health.Probe{RepairPending: true}, now) },
+		gpu.FaultRowsFailed:     func(h *health.Tracker) { h.Probe(uuid, health.Probe{RowsFailed: true, RepairPending: true}, now) },
+		gpu.FaultRecoveryNeeded: func(h *health.Tracker) { h.Probe(uuid, recovery(health.RecoveryReset), now) },
+		"":                      func(h *health.Tracker) { h.Event(uuid, 13, now) },
+	} {
+		h := health.Tracker{Quiet: time.Minute}
+		happen(&h)
+		if got := h.Fault(uuid).Code; got != want {
+			t.Errorf("the code is %q, want %q", got, want)
+		}
+	}
+}
