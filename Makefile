@@ -68,13 +68,13 @@ fuzz: packages ## Each fuzz test for FUZZTIME (10s)
 # race detector when the test has, or when the test is told so. Kubernetes 1.36 is compiled without
 # it, for the nodes: its device manager would take 7 minutes of a core to compile once more, and the
 # tests of it have the detector with 1.37. go test compiles what has no tests too, such as the nodes.
-# -parallel is for the three nodes of test/e2e, whatever cores there are: they mostly wait.
+# -parallel is for tests that mostly wait, whatever cores there are, as on the three nodes of test/e2e.
 .PHONY: system
 system: packages ## The programs against real kubelets, runtimes and containers, under the race detector (root, Debian)
 	cd test && $(gotest) -race -count=1 -p 1 -parallel 3 -timeout 45m \
 		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v /devicemanager$$)
-	cd test && $(gotest) -exec "env 'GOFLAGS=$(GOFLAGS) -race'" -count=1 -timeout 45m ./devicemanager
-	cd test && $(gotest) -race -count=1 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
+	cd test && $(gotest) -exec "env 'GOFLAGS=$(GOFLAGS) -race'" -count=1 -parallel 4 -timeout 45m ./devicemanager
+	cd test && $(gotest) -race -count=1 -parallel 4 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
 
 .PHONY: bench
 bench: packages ## Speed and memory beside NVIDIA's programs, as tables (root, Debian)

@@ -14,6 +14,7 @@ import (
 // A device that a pod holds stays listed even if it went while no agent ran, until
 // the pod is gone.
 func TestGoneWhileNoAgentRuns(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := both(t)
 	pod, held := n.admitted(t, k, "stays", 3)
 	n.killAgent(t)
@@ -61,6 +62,7 @@ func TestNodeOfAGoneGPU(t *testing.T) {
 // A pod that was deleted by force leaves the kubelet's records while its container runs on: what it has is
 // not given out as something else before the container runtime has lost it.
 func TestAForceDeletedPodHoldsItsDevice(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := both(t)
 	pod, held := n.admitted(t, k, "forced", 1)
 	n.runtime.run(pod, "gpucdi.dev/gpu="+held[0])
@@ -100,6 +102,7 @@ func TestReleasedDevicesAreUnlisted(t *testing.T) {
 // An agent that finds no saved state learns from the kubelet what pods hold, and offers none of it as
 // something else.
 func TestNoSavedState(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := both(t)
 	pod, held := n.admitted(t, k, "stays", 3)
 	n.killAgent(t)

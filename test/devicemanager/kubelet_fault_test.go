@@ -181,6 +181,7 @@ func hangUp(plugin string) error {
 // A checkpoint that cannot be read costs caution, never availability: the kubelet writes it again for the
 // first list that it gets.
 func TestACheckpointThatCannotBeRead(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
 	if err := os.WriteFile(filepath.Join(n.kubeletDir, "device-plugins", "kubelet_internal_checkpoint"), []byte(`{"Data":`), 0o600); err != nil {

@@ -142,6 +142,7 @@ func keys(specs map[string]string) (paths []string) {
 
 // In a rollout the new agent is ready beside the old one, touches nothing, and takes over when that ends.
 func TestRollout(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := both(t)
 	pod, held := n.admitted(t, k, "stays", 3)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")

@@ -308,6 +308,7 @@ func TestMIGDevicesArePacked(t *testing.T) {
 // The strategy changes with the config file; what pods hold stays listed where it was, and
 // is not given out a second time by its new name.
 func TestStrategyChangesLive(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := bothWithMIG(t, "mixed", cutAll)
 	k.awaits(t, offer{gpuResource: "0 of 0", large: "16 of 16"})
 	pod, held := n.partsOf(t, k, "stays", large, 2)
@@ -325,6 +326,7 @@ func TestStrategyChangesLive(t *testing.T) {
 // A MIG device that a pod holds stays listed while its GPU is cut anew, and as
 // long as the pod is there; without one it goes.
 func TestHeldMIGDeviceStaysListed(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := bothWithMIG(t, "mixed")
 	k.awaits(t, a100s())
 	pod, held := n.partsOf(t, k, "stays", middle, 1) // of GPU 2
@@ -365,6 +367,7 @@ func TestGPUWaitsForItsMIGDevices(t *testing.T) {
 // A device that an init container holds is held, although the kubelet does not list init
 // containers among the pod resources: what overlaps it waits for the pod's end.
 func TestAnInitContainerHoldsItsDevice(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n := newNode(t, simdriver.A100MIG())
 	n.configure(t, "mig: {strategy: mixed}")
 	k := startKubelet(t, n.kubeletDir, 2)

@@ -119,6 +119,7 @@ func (n *node) serveRuntime(t *testing.T, cdi bool) {
 }
 
 func TestWithoutRuntime(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n := newNode(t, simdriver.H100x8())
 	n.runtime.stop()
 	k := startKubelet(t, n.kubeletDir, 2)

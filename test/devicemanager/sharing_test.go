@@ -153,6 +153,7 @@ func TestSharingFaults(t *testing.T) {
 // and leads to its GPU; of the new ones there are as many as fit beside it. A GPU that is to be had alone,
 // or to be shared, waits for those who have it otherwise.
 func TestSharingChanges(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n, k := bothWithSharing(t)
 	pods := n.sharers(t, k, 3)
 	first, second := n.uuids()[0], n.uuids()[1]

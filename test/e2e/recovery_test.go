@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -226,15 +228,15 @@ func pulledOut(t *testing.T, c *cluster) {
 	}
 	c.awaitGPUs(t, "6")
 	// One that nobody holds is released, which shows that the other could be by now.
-	c.awaitReleased(t, free)
-	if c.released(t, held) {
-		t.Error("the GPU that a pod holds is released")
+	c.awaitState(t, free, "")
+	if state := c.stateOf(t, held); state != "unhealthy" {
+		t.Errorf("the GPU that a pod holds is %q", state)
 	}
 	if now := c.containerID(t, "holder"); now != container {
 		t.Error("the pod's container was replaced")
 	}
 	c.remove(t, "holder")
-	c.awaitReleased(t, held)
+	c.awaitState(t, held, "")
 	for _, g := range removed {
 		if err := c.driver.Add(g); err != nil {
 			t.Fatal(err)
@@ -248,20 +250,41 @@ func pulledOut(t *testing.T, c *cluster) {
 	}
 }
 
-// released reports whether the agent has logged that no pod holds a device.
-func (c *cluster) released(t *testing.T, uuid string) bool {
+// stateOf returns how the agent tells of a device of nvidia.com/gpu: "available", "unhealthy", "draining",
+// "waiting", or "" if it does not.
+func (c *cluster) stateOf(t *testing.T, id string) string {
 	t.Helper()
-	for line := range strings.Lines(c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")) {
-		if strings.Contains(line, "device released") && strings.Contains(line, uuid) {
-			return true
+	out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "json")
+	if err != nil {
+		return err.Error()
+	}
+	var status struct {
+		Devices []struct {
+			ID, Resource, State string
+			Fault               *struct{ Code string }
 		}
 	}
-	return false
+	if err := json.Unmarshal(out, &status); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, d := range status.Devices {
+		switch {
+		case d.ID != id || d.Resource != "nvidia.com/gpu":
+		case d.Fault != nil:
+			return "unhealthy"
+		default:
+			return cmp.Or(d.State, "available")
+		}
+	}
+	return ""
 }
 
-func (c *cluster) awaitReleased(t *testing.T, uuid string) {
+func (c *cluster) awaitState(t *testing.T, id, want string) {
 	t.Helper()
-	await(t, uuid+" to be released", func() (string, bool) { return "", c.released(t, uuid) })
+	await(t, fmt.Sprintf("the state %q of %s", want, id), func() (string, bool) {
+		state := c.stateOf(t, id)
+		return state, state == want
+	})
 }
 
 // moves shares GPUs that were not shared while pods hold some of them, one by an init container alone: no
@@ -288,9 +311,10 @@ spec:
 	moved := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "12")
 	c.awaitAllocatable(t, "nvidia.com/gpu", "0")
 	held := c.gpusOf(t, "app")
-	if len(held) != 1 || c.released(t, held[0]) {
-		t.Errorf("the pod has %v, which is released", held)
+	if len(held) != 1 {
+		t.Fatalf("the pod has %v", held)
 	}
+	c.awaitState(t, held[0], "draining")
 	c.remove(t, "app")
 	app := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "14")
 	c.remove(t, "init")

@@ -58,12 +58,15 @@ func fewRights(t *testing.T, c *cluster) {
 	out := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--",
 		"sh", "-c", "grep -h . $(grep -l '^Name:[[:space:]]gpucdi' /proc/[0-9]*/task/*/status)")
 	threads := map[string]int{}
-	process := ""
+	process, zombie := "", false
 	for line := range strings.Lines(out) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
 		if name == "Name" {
 			process = value
 			threads[process]++
+		}
+		if name == "State" { // what the doctor leaves when its end is sudden can use nothing
+			zombie = strings.HasPrefix(value, "Z")
 		}
 		inEffect := none
 		if process == "gpucdi-nvml" {
@@ -71,8 +74,8 @@ func fewRights(t *testing.T, c *cluster) {
 		}
 		want, known := map[string]string{"CapInh": none, "CapAmb": none, "CapPrm": sysAdmin, "CapEff": inEffect,
 			"NoNewPrivs": "1"}[name]
-		if known && value != want {
-			t.Errorf("%s of %s is %s, want %s", name, process, value, want)
+		if known && value != want && !zombie {
+			t.Errorf("%s of %s is %s, want %s, in\n%s", name, process, value, want, out)
 		}
 	}
 	for _, process := range []string{"gpucdi-agent", "gpucdi-nvml"} {
