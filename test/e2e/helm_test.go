@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -145,9 +146,13 @@ func (c *cluster) leftNothing(t *testing.T) {
 			t.Errorf("the node still has the label %s", name)
 		}
 	}
-	for pattern, want := range map[string]int{cdiDir + "/*": 1, devicePlugins + "/*gpucdi*": 0} {
-		if left, err := filepath.Glob(c.Box.Path(pattern)); err != nil || len(left) != want {
-			t.Errorf("the node has %v", left)
+	if left, err := filepath.Glob(c.Box.Path(cdiDir + "/*")); err != nil || len(left) != 1 {
+		t.Errorf("the node has %v", left)
+	}
+	for _, socket := range c.sockets(t) {
+		if conn, err := net.Dial("unix", socket); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s is served", socket)
 		}
 	}
 }
