@@ -186,7 +186,7 @@ func rollout(t *testing.T, c *cluster) {
 		}
 	}
 	t.Logf("%d of %d pods were rejected in %d rollouts", rejected, rollouts*pods, rollouts)
-	if rejected > rollouts*pods/10 {
+	if rejected > rollouts {
 		t.Errorf("%d pods of %d were rejected while the agent was replaced", rejected, rollouts*pods)
 	}
 	c.awaitGPUs(t, "8")
