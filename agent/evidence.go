@@ -97,7 +97,7 @@ func isOurs(cdiName string) bool { return strings.HasPrefix(cdiName, cdi.AgentKi
 
 // ours reports whether agents of this node offer a resource, or may have under another config.
 func (h holdings) ours(resource string) bool {
-	if named(h.plan, resource) || allocator.Offered(strings.TrimSuffix(resource, config.SharedSuffix)) {
+	if hasResource(h.plan, resource) || allocator.Offered(strings.TrimSuffix(resource, config.SharedSuffix)) {
 		return true
 	}
 	for range h.ledger.Outlet(resource) {
@@ -282,6 +282,9 @@ func (w *witness) containers(ctx context.Context) (*containers, error) {
 	answer := &containers{asked: time.Now()}
 	var err error
 	answer.Containers, err = runtime.ListContainers(ctx, w.agent.cfg.Node, w.agent.cfg.KubeletDir, cdi.AgentKind)
+	if err != nil && ctx.Err() != nil { // slow is not absent: its containers may have devices
+		return nil, fmt.Errorf("asking which containers have devices: %w", err)
+	}
 	if err := w.excuse(&w.runtimes, "no container runtime answers, the kubelet's records alone say who holds devices", err); err != nil {
 		return nil, fmt.Errorf("asking which containers have devices: %w", err)
 	}

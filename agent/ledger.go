@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -80,7 +81,7 @@ func (n *node) offer() {
 	}
 	offers := allocator.Offers(n.planned, n.ledger, n.known, cdi.AgentKind)
 	for _, resource := range n.listed { // one without an entry stays
-		if !named(offers, resource.Name) {
+		if !hasResource(offers, resource.Name) {
 			offers = append(offers, &allocator.Resource{Name: resource.Name})
 		}
 	}
@@ -91,13 +92,8 @@ func (n *node) offer() {
 	n.listed = offers
 }
 
-func named(resources []*allocator.Resource, name string) bool {
-	for _, r := range resources {
-		if r.Name == name {
-			return true
-		}
-	}
-	return false
+func hasResource(resources []*allocator.Resource, name string) bool {
+	return slices.ContainsFunc(resources, func(r *allocator.Resource) bool { return r.Name == name })
 }
 
 // forgetGone drops GPUs and MIG devices that are gone and that nothing in the ledger is a part of.
