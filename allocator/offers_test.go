@@ -73,7 +73,7 @@ func TestOffers(t *testing.T) {
 			"gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0! MIG-0.1!", "gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0 MIG-0.1",
 		},
 		{ // The same instances are the same nodes, and so is the name that the driver makes of them.
-			"a GPU is cut anew", mixed(cut(times(2, "1g.5gb"), nil)), mixed(anew), "mig-1g.5gb MIG-0.0",
+			"a GPU is repartitioned", mixed(cut(times(2, "1g.5gb"), nil)), mixed(anew), "mig-1g.5gb MIG-0.0",
 			"gpu: GPU-1, mig-3g.20gb: MIG-0.0! MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
 			"gpu: GPU-1, mig-3g.20gb: MIG-0.0 MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
 		},

@@ -100,7 +100,7 @@ func (p *Plugin) Resend() {
 }
 
 // Run serves the resource and keeps it registered until ctx ends. Before the first
-// Update the kubelet hears nothing, not even that there is no device. Its socket stays in
+// Update the kubelet receives no list, not even an empty one. Its socket stays in
 // the directory, see Leftover. Run returns an error only when the Config cannot work.
 func (p *Plugin) Run(ctx context.Context) error {
 	if path := p.socketPath(); len(path) > maxSocketPath {

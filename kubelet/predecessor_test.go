@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -53,6 +52,9 @@ func TestAwaitPredecessor(t *testing.T) {
 	if err := receive(t, serving, "the end of the other agent"); err != nil {
 		t.Error(err)
 	}
+	if len(told) > 0 {
+		t.Errorf("it was told of it %d times more", len(told))
+	}
 }
 
 // What only looks like an agent, since it does not answer, is waited for as long as it is there.
@@ -82,6 +84,6 @@ func TestAwaitPredecessorThatIsMute(t *testing.T) {
 		t.Error(err)
 	}
 	if served, err := served(t.Context(), dir); served != "" || err != nil {
-		t.Errorf("%q is served, %v", slices.Clone([]string{served}), err)
+		t.Errorf("%q is served, %v", served, err)
 	}
 }

@@ -54,7 +54,7 @@ type soak struct {
 	lister *currentHolders
 	random *rand.Rand
 
-	broken map[string]bool // GPUs that the driver has broken, until all is mended
+	broken map[string]bool // GPUs that the driver has broken, until the driver is restored
 	ill    map[string]bool // GPUs that may be unhealthy: these, and those that had an XID
 	pods   map[string]*soakPod
 	alone  bool // the config shares no GPU

@@ -288,7 +288,7 @@ func (c *cluster) awaitState(t *testing.T, id, want string) {
 }
 
 // moves shares GPUs that were not shared while pods hold some of them, one by an init container alone: no
-// GPU is given out twice, those that nobody holds move at once, and the others when their pods have ended.
+// GPU is given out twice, those that nobody holds move, and the others when their pods have ended.
 func moves(t *testing.T, c *cluster) {
 	c.run(t, "app", 1)
 	c.awaitPhase(t, "app", "Running")
