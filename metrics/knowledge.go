@@ -1,10 +1,8 @@
 package metrics
 
 import (
-	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,13 +10,9 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// statusWithin bounds the request for the status.
-const statusWithin = 5 * time.Second
-
-// knowledge collects the metrics of a node's status, and the counters of its GPUs.
+// knowledge collects the metrics of a node's status.
 type knowledge struct {
-	node func(context.Context) status.Node
-	xids *xids
+	node status.Node
 }
 
 var (
@@ -53,7 +47,6 @@ func (k knowledge) Describe(descs chan<- *prometheus.Desc) {
 		gpuHealthy, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
 		descs <- d
 	}
-	k.xids.total.Describe(descs)
 }
 
 // sink takes the metrics of one scrape.
@@ -74,9 +67,7 @@ func (s sink) gauge(d *prometheus.Desc, value float64, labels ...string) {
 
 // Collect implements prometheus.Collector.
 func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), statusWithin) //nolint:forbidigo // the interface hands none on
-	defer cancel()
-	n, s := k.node(ctx), sink(metrics)
+	n, s := k.node, sink(metrics)
 	s.gauge(buildInfo, 1, n.Version)
 	s.gauge(reloaded, truth(n.Config.Trouble == ""))
 	if !n.Config.Loaded.IsZero() { // a config is in effect
@@ -90,7 +81,6 @@ func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
 		s.gauge(memoryBytes, float64(g.MemoryBytes), g.UUID)
 		s.telemetry(g.UUID, g.Telemetry)
 	}
-	k.xids.collect(s, n.GPUs)
 }
 
 func (s sink) chain(n status.Node) {

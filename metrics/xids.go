@@ -1,12 +1,15 @@
 package metrics
 
 import (
+	"bytes"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -16,68 +19,67 @@ import (
 const otherXID = "other"
 
 // xids counts XIDs by GPU and code. A GPU has a series for each code from the start, since
-// Prometheus takes the first value that it sees for no increase.
+// Prometheus takes the first value that it sees for no increase. They are kept as they are
+// encoded: a node has hundreds, and they hardly ever change between two scrapes.
 type xids struct {
-	labels []string // of the codes
-	total  *prometheus.CounterVec
+	labels []string // of the codes, sorted
 
 	mu   sync.Mutex
-	gpus map[string]bool // that have series
+	gpus map[string][]*dto.Metric // by UUID, in the order of labels
 }
 
 func newXIDs(codes []int) *xids {
-	x := &xids{
-		gpus: map[string]bool{},
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpucdi_xids_total",
-			Help: "XID errors that the driver reported, by GPU and code: one that docs/health.md lists, or other.",
-		}, []string{"gpu", "xid"}),
-	}
+	x := &xids{gpus: map[string][]*dto.Metric{}, labels: []string{otherXID}}
 	for _, code := range codes {
 		x.labels = append(x.labels, strconv.Itoa(code))
 	}
-	x.labels = append(x.labels, otherXID)
+	slices.Sort(x.labels)
 	return x
 }
 
 func (x *xids) count(gpu string, code, times int) {
-	label := strconv.Itoa(code)
-	if !slices.Contains(x.labels, label) {
-		label = otherXID
+	i, known := slices.BinarySearch(x.labels, strconv.Itoa(code))
+	if !known {
+		i, _ = slices.BinarySearch(x.labels, otherXID)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	*x.series(gpu)[i].Counter.Value += float64(times)
+}
+
+// series returns those of a GPU. mu is held.
+func (x *xids) series(gpu string) []*dto.Metric {
 	gpu = strings.ToValidUTF8(gpu, "")
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.add(gpu)
-	x.total.WithLabelValues(gpu, label).Add(float64(times))
-}
-
-// add makes the series of a GPU.
-func (x *xids) add(gpu string) {
-	if x.gpus[gpu] {
-		return
-	}
-	x.gpus[gpu] = true
-	for _, label := range x.labels {
-		x.total.WithLabelValues(gpu, label)
-	}
-}
-
-// collect yields the counters of these GPUs, and drops those of all others.
-func (x *xids) collect(s sink, gpus []status.GPU) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	present := map[string]bool{}
-	for _, g := range gpus {
-		uuid := strings.ToValidUTF8(g.UUID, "")
-		present[uuid] = true
-		x.add(uuid)
-	}
-	for uuid := range x.gpus {
-		if !present[uuid] {
-			x.total.DeletePartialMatch(prometheus.Labels{"gpu": uuid})
-			delete(x.gpus, uuid)
+	if x.gpus[gpu] == nil {
+		for _, label := range x.labels {
+			x.gpus[gpu] = append(x.gpus[gpu], &dto.Metric{
+				Label:   []*dto.LabelPair{{Name: new("gpu"), Value: &gpu}, {Name: new("xid"), Value: &label}},
+				Counter: &dto.Counter{Value: new(float64)},
+			})
 		}
 	}
-	x.total.Collect(s)
+	return x.gpus[gpu]
+}
+
+// write encodes the counters of these GPUs, and drops those of all others.
+func (x *xids) write(w *bytes.Buffer, gpus []status.GPU) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	present := map[string][]*dto.Metric{}
+	for _, g := range gpus {
+		present[strings.ToValidUTF8(g.UUID, "")] = x.series(g.UUID)
+	}
+	x.gpus = present
+	if len(present) == 0 {
+		return
+	}
+	family := &dto.MetricFamily{
+		Name: new("gpucdi_xids_total"),
+		Help: new("XID errors that the driver reported, by GPU and code: one that docs/health.md lists, or other."),
+		Type: dto.MetricType_COUNTER.Enum(),
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(present)) {
+		family.Metric = append(family.Metric, present[uuid]...)
+	}
+	_, _ = expfmt.MetricFamilyToText(w, family) // a buffer takes everything
 }
