@@ -1,8 +1,10 @@
 package metrics
 
 import (
+	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -10,9 +12,13 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// knowledge collects the metrics of a node's status.
+// statusWithin bounds the request for the status.
+const statusWithin = 5 * time.Second
+
+// knowledge collects the metrics of a node's status. Which GPUs it has bounds what is counted of them.
 type knowledge struct {
-	node status.Node
+	node func(context.Context) status.Node
+	xids *xids
 }
 
 var (
@@ -67,7 +73,9 @@ func (s sink) gauge(d *prometheus.Desc, value float64, labels ...string) {
 
 // Collect implements prometheus.Collector.
 func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
-	n, s := k.node, sink(metrics)
+	ctx, cancel := context.WithTimeout(context.Background(), statusWithin) //nolint:forbidigo // the interface hands none on
+	defer cancel()
+	n, s := k.node(ctx), sink(metrics)
 	s.gauge(buildInfo, 1, n.Version)
 	s.gauge(reloaded, truth(n.Config.Trouble == ""))
 	if !n.Config.Loaded.IsZero() { // a config is in effect
@@ -81,6 +89,7 @@ func (k knowledge) Collect(metrics chan<- prometheus.Metric) {
 		s.gauge(memoryBytes, float64(g.MemoryBytes), g.UUID)
 		s.telemetry(g.UUID, g.Telemetry)
 	}
+	k.xids.keep(n.GPUs)
 }
 
 func (s sink) chain(n status.Node) {

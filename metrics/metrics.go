@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 	"time"
@@ -12,14 +11,10 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// statusWithin bounds the request for the status.
-const statusWithin = 5 * time.Second
-
 // Metrics counts what happens in the agent. Its methods never wait, and any
 // goroutine may call them.
 type Metrics struct {
-	node     func(context.Context) status.Node
-	registry *prometheus.Registry // of what is counted
+	registry *prometheus.Registry
 
 	calls         *prometheus.HistogramVec
 	registrations *prometheus.CounterVec
@@ -33,7 +28,6 @@ type Metrics struct {
 // that are counted each for itself.
 func New(node func(context.Context) status.Node, xids []int) *Metrics {
 	m := &Metrics{
-		node:     node,
 		registry: prometheus.NewRegistry(),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "gpucdi_kubelet_call_duration_seconds",
@@ -61,28 +55,26 @@ func New(node func(context.Context) status.Node, xids []int) *Metrics {
 	for _, stage := range []string{"driver", "spec"} {
 		m.failures.WithLabelValues(stage) // an increase from nothing to one is none to Prometheus
 	}
-	m.registry.MustRegister(m.calls, m.registrations, m.reconciles, m.failures, m.specWrites)
+	m.registry.MustRegister(m.calls, m.registrations, m.reconciles, m.failures, m.specWrites, knowledge{node, m.xids})
 	return m
 }
 
 // ServeHTTP answers a scrape, in Prometheus's text format, which every version of it
 // reads. Series that contradict each other, as of two GPUs with the same UUID, are left
 // out: they are no reason to withhold those of the others.
-func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), statusWithin)
-	defer cancel()
-	node, view := m.node(ctx), prometheus.NewRegistry()
-	view.MustRegister(knowledge{node})
-	var text bytes.Buffer
-	for _, registry := range []*prometheus.Registry{view, m.registry} {
-		families, _ := registry.Gather()
-		for _, family := range families {
-			_, _ = expfmt.MetricFamilyToText(&text, family) // a buffer takes everything
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	families, err := m.registry.Gather()
+	if err != nil && len(families) == 0 {
+		http.Error(w, "gathering the metrics failed", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	for _, family := range families {
+		if _, err := expfmt.MetricFamilyToText(w, family); err != nil {
+			return // the client has gone
 		}
 	}
-	m.xids.write(&text, node.GPUs)
-	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(text.Bytes()) // the client may have gone
+	_, _ = w.Write(m.xids.encode()) // the client may have gone
 }
 
 // Called counts a call of the kubelet's.

@@ -26,6 +26,7 @@ type xids struct {
 
 	mu   sync.Mutex
 	gpus map[string][]*dto.Metric // by UUID, in the order of labels
+	text []byte                   // all series as last encoded; nil: they have changed since
 }
 
 func newXIDs(codes []int) *xids {
@@ -45,12 +46,14 @@ func (x *xids) count(gpu string, code, times int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	*x.series(gpu)[i].Counter.Value += float64(times)
+	x.text = nil
 }
 
 // series returns those of a GPU. mu is held.
 func (x *xids) series(gpu string) []*dto.Metric {
 	gpu = strings.ToValidUTF8(gpu, "")
 	if x.gpus[gpu] == nil {
+		x.text = nil
 		for _, label := range x.labels {
 			x.gpus[gpu] = append(x.gpus[gpu], &dto.Metric{
 				Label:   []*dto.LabelPair{{Name: new("gpu"), Value: &gpu}, {Name: new("xid"), Value: &label}},
@@ -61,25 +64,40 @@ func (x *xids) series(gpu string) []*dto.Metric {
 	return x.gpus[gpu]
 }
 
-// write encodes the counters of these GPUs, and drops those of all others.
-func (x *xids) write(w *bytes.Buffer, gpus []status.GPU) {
+// keep makes the series those of these GPUs.
+func (x *xids) keep(gpus []status.GPU) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	present := map[string][]*dto.Metric{}
+	present := map[string]bool{}
 	for _, g := range gpus {
-		present[strings.ToValidUTF8(g.UUID, "")] = x.series(g.UUID)
+		present[strings.ToValidUTF8(g.UUID, "")] = true
+		x.series(g.UUID)
 	}
-	x.gpus = present
-	if len(present) == 0 {
-		return
+	for uuid := range x.gpus {
+		if !present[uuid] {
+			delete(x.gpus, uuid)
+			x.text = nil
+		}
+	}
+}
+
+// encode returns all series as text.
+func (x *xids) encode() []byte {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.text != nil || len(x.gpus) == 0 {
+		return x.text
 	}
 	family := &dto.MetricFamily{
 		Name: new("gpucdi_xids_total"),
 		Help: new("XID errors that the driver reported, by GPU and code: one that docs/health.md lists, or other."),
 		Type: dto.MetricType_COUNTER.Enum(),
 	}
-	for _, uuid := range slices.Sorted(maps.Keys(present)) {
-		family.Metric = append(family.Metric, present[uuid]...)
+	for _, uuid := range slices.Sorted(maps.Keys(x.gpus)) {
+		family.Metric = append(family.Metric, x.gpus[uuid]...)
 	}
-	_, _ = expfmt.MetricFamilyToText(w, family) // a buffer takes everything
+	var text bytes.Buffer
+	_, _ = expfmt.MetricFamilyToText(&text, family) // a buffer takes everything
+	x.text = text.Bytes()
+	return x.text
 }

@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"maps"
 	"net/http"
+	"strconv"
 	"time"
 )
+
+// bodyGrowth is by how much the next response may be longer without moving.
+const bodyGrowth = 512
 
 // page serves a handler's response to any number of requests: one is made at a time, and
 // all requests that wait for it share it. Responses that do not differ share one body, so
@@ -27,6 +31,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	maps.Copy(w.Header(), response.header)
+	w.Header().Set("Content-Length", strconv.Itoa(len(response.body)))
 	w.WriteHeader(response.code)
 	_, _ = w.Write(response.body) // the client may have gone
 }
@@ -44,7 +49,7 @@ func (p *page) respond(r *http.Request) (*response, bool) {
 	if !p.latest.started.Before(arrived) {
 		return p.latest, true
 	}
-	made := &response{header: http.Header{}, code: http.StatusOK, started: time.Now()}
+	made := &response{header: http.Header{}, code: http.StatusOK, started: time.Now(), body: make([]byte, 0, len(p.latest.body)+bodyGrowth)}
 	p.handler.ServeHTTP(made, r)
 	if bytes.Equal(made.body, p.latest.body) {
 		made.body = p.latest.body
