@@ -13,6 +13,14 @@ const (
 	// container to the container in the runtime.
 	settle = 5 * time.Second
 
+	// drainInterval is the time between two questions to a source whose last answer proved nothing, while
+	// an entry drains. No rule depends on it, nor on idleInterval.
+	drainInterval = 2 * time.Second
+
+	// idleInterval is the same for entries that are offered. Those that nobody holds any more are found by
+	// it, so that a planned change moves them at once.
+	idleInterval = time.Minute
+
 	// listLag is the upper bound of the time from sending a list until the kubelet has
 	// processed it: it syncs a file for each list. It also bounds the time from the
 	// kubelet's choice of a device until it calls Allocate, where other plugins can take

@@ -78,6 +78,9 @@ func (n *next) observe(e *Entry) {
 	if g, known := n.o.Grants[e.Key]; known {
 		if g.Seq != e.seq {
 			e.seq, e.last, e.dirty, e.unbooked = g.Seq, g.Last, true, time.Time{}
+			if e.State != StateDraining {
+				e.pods = nil // bounded: those of earlier grants matter only while it drains
+			}
 		}
 		if g.Closed && e.State == StateDraining {
 			e.release(n.now)
@@ -107,9 +110,11 @@ func (n *next) reconcile() {
 	}
 	n.strays = n.findStrays()
 	for i := range n.entries {
-		if w, wanted := n.want(n.entries[i].Key); wanted {
-			n.offer(&n.entries[i], w)
+		e := &n.entries[i]
+		if w, wanted := n.want(e.Key); wanted {
+			n.offer(e, w)
 		}
+		n.clean(e)
 	}
 }
 

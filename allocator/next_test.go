@@ -104,6 +104,53 @@ func TestReasonsToDrain(t *testing.T) {
 	}
 }
 
+// That nobody holds an entry any more is found while it is offered: then it moves as if it had never been
+// granted.
+func TestAnIdleEntryIsCleaned(t *testing.T) {
+	n := newBench("0")
+	n.expect(t, 0, "gpu 0 available")
+	key, held := Key{"gpu", "0"}, []Holding{{Key: Key{"gpu", "0"}, Part: whole("0"), Pod: "pod"}}
+	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(0)}
+	n.o.Grants[key] = Grant{Seq: 1, Last: at(0)}
+	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Held: held}
+	n.o.Pods = &PodResources{Asked: at(1), Answered: at(1), Held: map[Key]bool{key: true}}
+	if n.next(1); n.todo.Pods || n.todo.Resend != "" || n.todo.Again != at(2*settle) {
+		t.Errorf("while its pod starts: %+v", n.todo)
+	}
+	d := time.Minute
+	n.o.Checkpoint = &Checkpoint{Asked: at(d), Answered: at(d), Version: "1", Held: held}
+	if n.next(d + 1); !n.todo.Pods || n.todo.Resend != "" {
+		t.Errorf("while its pod may run: %+v", n.todo)
+	}
+	n.o.Pods = &PodResources{Asked: at(d + 1), Answered: at(d + 1)}
+	if n.next(d + 1); n.todo.Resend != "gpu" {
+		t.Errorf("once its pod has ended: %+v", n.todo)
+	}
+	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(d + 2)}
+	if n.next(d + 2); !n.todo.Checkpoint || n.todo.Resend != "" {
+		t.Errorf("once the list was sent: %+v", n.todo)
+	}
+	n.o.Checkpoint = &Checkpoint{Asked: at(d + 3), Answered: at(d + 3), Version: "2"}
+	if n.next(d + 3); n.todo.Again != at(d+3+settle) {
+		t.Errorf("once the kubelet has no record of it: %+v", n.todo)
+	}
+	if n.next(d + 3 + settle); !n.todo.Runtime {
+		t.Errorf("a settle later: %+v", n.todo)
+	}
+	n.o.Runtime = &Runtime{Asked: at(d + 3 + settle), Answered: at(d + 3 + settle)}
+	n.expect(t, d+4+settle, "gpu 0 available")
+	if !n.todo.Again.IsZero() {
+		t.Errorf("it is clean: %+v", n.todo)
+	}
+	n.o.Wanted = nil
+	n.next(2 * d)
+	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(2 * d)}
+	n.o.Allocatable = &Allocatable{Asked: at(2 * d), Answered: at(2 * d)}
+	if n.next(2 * d); !reflect.DeepEqual(n.todo.Close, []Closing{{Key: key, Seq: 1}}) {
+		t.Errorf("got %+v", n.todo)
+	}
+}
+
 // An entry that was never granted is free once the kubelet does not select it any
 // more, or has had the time to learn of it.
 func TestIdleEntriesMoveAtOnce(t *testing.T) {
@@ -124,7 +171,7 @@ func TestIdleEntriesMoveAtOnce(t *testing.T) {
 	if n.next(settle); len(n.todo.Close) > 0 {
 		t.Errorf("it is still healthy: %+v", n.todo)
 	}
-	if n.todo.Again != at(2*settle) {
+	if n.todo.Again != at(settle+drainInterval) {
 		t.Errorf("again at %v", n.todo.Again)
 	}
 	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle)}

@@ -78,11 +78,6 @@ func (n *next) prove() {
 	if n.o.Checkpoint == nil {
 		return
 	}
-	for i := range n.entries {
-		if e := &n.entries[i]; e.State != StateDraining {
-			e.pods = nil // bounded: those of earlier grants matter only while it drains
-		}
-	}
 	for _, h := range n.o.Checkpoint.Held {
 		i, _ := n.find(h.Key)
 		e := &n.entries[i]
@@ -141,12 +136,19 @@ func (n *next) told(e *Entry) bool {
 }
 
 // free reports whether all steps before the last are over.
-func (n *next) free(e *Entry) bool {
-	if !n.told(e) {
-		return false
-	}
+func (n *next) free(e *Entry) bool { return n.told(e) && (!e.dirty || n.unheld(e)) }
+
+// unheld reports whether steps 3 and 4 are over.
+func (n *next) unheld(e *Entry) bool {
 	r := n.o.Runtime
-	return !e.dirty || !e.unbooked.IsZero() && r != nil && !r.Asked.Before(e.unbooked.Add(settle)) && !n.running(e)
+	return !e.unbooked.IsZero() && r != nil && !r.Asked.Before(e.unbooked.Add(settle)) && !n.running(e)
+}
+
+// clean records that nobody holds an entry that is offered. Later it can then be released at once.
+func (n *next) clean(e *Entry) {
+	if e.dirty && e.State != StateDraining && n.unheld(e) {
+		e.dirty, e.unbooked, e.pods = false, time.Time{}, nil
+	}
 }
 
 // running reports whether a container may have the part: one that the runtime lists, or

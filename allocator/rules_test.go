@@ -32,7 +32,8 @@ var mutants = []struct {
 	{"an entry waits for its spec", "next.go", "«!w.Durable»", "false"},
 
 	// The release.
-	{"a granted entry needs proof", "release.go", "return «!e.dirty» ||", "true"},
+	{"a granted entry needs proof", "release.go", "(«!e.dirty» ||", "true"},
+	{"an offered entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "true"},
 	{"a grant voids the proof", "next.go", "e.unbooked = g.Seq, g.Last, true, «time.Time{}»", "e.unbooked"},
 	{"the checkpoint is later than the record of a grant", "release.go", "last.Add(«2 * settle»)", "settle"},
 	{"a checkpoint counts from before it landed", "release.go", "c.Version, «n.books.asked»", "c.Asked"},
@@ -70,7 +71,6 @@ var mutants = []struct {
 	// What the agent is told to do.
 	{"the kubelet is made to prune", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},
 	{"the kubelet is made to write", "todo.go", "t.Resend = «t.stream()»", `""`},
-	{"the checkpoint is read again", "todo.go", "if «t.stray(part)» {", "false"},
 	{"the runtime is asked again", "todo.go", "«r == nil || r.Asked.Before(after) || t.poll(r.Asked)»", "r == nil"},
 }
 

@@ -40,8 +40,7 @@ var scripts = map[string]string{
 		configure 0; attend; pass; attend; pass; attend; pass; attend; pass; attend; pass; attend; pass; attend;
 		pass; attend; allocate 0; process 0; insert 0`,
 	"grants of an unknown agent end up in the checkpoint": `
-		rounds 5; restart agent; rounds 1; configure 3; create init 7; hang 0; pass; pass; rounds 4;
-		attend, grant late; restart agent, no state; rounds 3`,
+		rounds 6; create 6; attend, grant late; partition 2; hang 2; rounds 2; restart agent, no state; rounds 6`,
 	"advertised IDs are available once lists may be sent": `
 		rounds 3; configure 1; attend; process 0; ask 0; deliver 0; reconcile; close; reconcile;
 		send 1; process 1; process 1; create 1; allocate 0; configure 0; restart agent, no state;
@@ -53,6 +52,6 @@ var scripts = map[string]string{
 		rounds 3; configure 1; attend; pass; attend; pass; attend; pass; attend; pass; attend; pass; attend; pass; attend;
 		process 1; land 0; process 1; land 0; create 1; allocate 0; insert 0; hang 0; configure 0; restart agent, no state;
 		drop old 0; drop old 1; pass; pass; attend; attend`,
-	"the checkpoint is read again": `
-		configure 3; rounds 4; create init 1; create 0; configure 2; hang 1; create 7; hang 2; rounds 4; end 1; create 0; rounds 1`,
+	"a start waits for containers": `
+		rounds 4; create 3; rounds 0; force 0; rounds 6; configure 2; rounds 6; restart agent, no state; rounds 6; rounds 5`,
 }

@@ -36,9 +36,12 @@ func (n *next) todo() Todo {
 			t.Close = append(t.Close, Closing{e.Key, e.seq})
 		case e.State == StateDraining:
 			t.drain(e)
+		case e.dirty:
+			t.every = idleInterval
+			t.prove(e)
 		case e.State == StateWaiting && n.stray(e.Part):
+			t.every = drainInterval
 			t.askRuntime(n.start)
-			t.explain(e.Part)
 		}
 	}
 	t.complete()
@@ -49,7 +52,8 @@ func (n *next) todo() Todo {
 type planner struct {
 	*next
 	Todo
-	sent time.Time // when the last list of any outlet was sent
+	sent  time.Time     // when the last list of any outlet was sent
+	every time.Duration // how often the entry at hand is worth a question
 }
 
 func (n *next) lastSent() (last time.Time) {
@@ -77,30 +81,27 @@ func (t *planner) reached(at time.Time) bool {
 	return true
 }
 
-// poll reports whether a source that was last asked then is due: once a settle.
-func (t *planner) poll(asked time.Time) bool { return asked.IsZero() || t.reached(asked.Add(settle)) }
+// poll reports whether a source that was last asked then is due.
+func (t *planner) poll(asked time.Time) bool { return asked.IsZero() || t.reached(asked.Add(t.every)) }
 
 // drain asks for what an entry needs for its release.
 func (t *planner) drain(e *Entry) {
+	t.every = drainInterval
 	if !t.told(e) {
 		t.again(e.withdrawn.Add(3 * settle))
 		t.askAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
 	}
+	t.prove(e)
+}
+
+// prove asks for what proves that nobody holds an entry.
+func (t *planner) prove(e *Entry) {
 	switch {
 	case !e.dirty:
 	case e.unbooked.IsZero():
 		t.write(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
 	case t.reached(e.unbooked.Add(settle)):
 		t.askRuntime(e.unbooked.Add(settle))
-		t.explain(e.Part)
-	}
-}
-
-// explain asks which pods hold what if a container seems to have a part: its pod may
-// have got another share of the device since.
-func (t *planner) explain(part Part) {
-	if t.stray(part) {
-		t.Checkpoint = t.poll(t.books.asked) || t.Checkpoint
 	}
 }
 
@@ -121,6 +122,7 @@ func (t *planner) askAllocatable(list List, withdrawn time.Time) {
 
 // complete asks for what ends the begin.
 func (t *planner) complete() {
+	t.every = drainInterval
 	if !t.begin.pending {
 		return
 	}
@@ -136,8 +138,7 @@ func (t *planner) complete() {
 	}
 }
 
-// askRuntime asks the runtime unless it was asked after a time, and then again once
-// a settle.
+// askRuntime asks the runtime unless it was asked after a time, and then polls it.
 func (t *planner) askRuntime(after time.Time) {
 	if r := t.o.Runtime; r == nil || r.Asked.Before(after) || t.poll(r.Asked) {
 		t.Runtime = true
