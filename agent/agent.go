@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,7 +15,6 @@ import (
 	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu/driver"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/metrics"
@@ -43,25 +44,32 @@ type Config struct {
 	ConfigFile string
 }
 
-// specRetry is the time between two tries to watch the CDI directory.
-const specRetry = time.Second
+func (c Config) devicePluginDir() string { return filepath.Join(c.KubeletDir, "device-plugins") }
+
+func (c Config) podResources() string { return c.Node.PodResources(c.KubeletDir) }
 
 // Agent serves a node's GPUs to its kubelet.
 type Agent struct {
 	cfg  Config
 	log  *slog.Logger
 	spec *cdi.File
-	view view
 
 	metrics *metrics.Metrics
-	events  *apiserver.Events // nil: nobody is told
-	labels  chan labelling    // how the loop wants the node to be labelled
+	events  *apiserver.Events // nil: no API server receives them
+	relabel chan *snapshot    // for keepLabels
+
+	// What status and probes are answered from. Nobody changes a value that is stored.
+	latest      atomic.Pointer[snapshot]         // by the loop, after each step
+	telemetry   atomic.Pointer[driver.Telemetry] // by followDriver
+	predecessor atomic.Pointer[string]           // which agent this one waits for; nil: none
+	holders     holders
 }
 
 // New returns an agent that does nothing until it runs.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), labels: make(chan labelling, 1)}
-	a.view.init(cfg)
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1)}
+	a.latest.Store(newSnapshot())
+	a.telemetry.Store(&driver.Telemetry{})
 	a.metrics = metrics.New(a.status, knownXIDs())
 	return a
 }
@@ -74,45 +82,95 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context) error) { group.Go(func() error { return run(ctx) }) }
 	beside := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
-	w := newWakers(reload)
+	t := newTriggers(reload)
 	if a.cfg.Listen != "" {
-		start(func(ctx context.Context) error { return a.server(w.alive).Run(ctx, a.log) })
+		start(func(ctx context.Context) error { return a.server(t.alive).Run(ctx, a.log) })
 	}
-	a.awaitPredecessor(ctx, w.alive)
-	client := a.findCluster()
-	node := newNode(a, start, w)
-	// Asked while the driver starts: without it an agent that finds no saved state offers nothing.
-	replace(w.ask, allocator.Todo{Checkpoint: true, Runtime: true})
+	a.awaitPredecessor(ctx, t.alive)
+	client, noClient := a.findCluster()
+	c := a.collaborators(start, t)
 	if client != nil {
+		c.followLabels = sync.OnceFunc(func() {
+			beside(follow(a.watchLabels(client), t.labels, a.log, "node labels not received, sections that select by label stay unchanged; check the role in deploy/"))
+		})
 		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
 		beside(a.events.Run)
 	}
-	node.settle(ctx, client, w.labels)
+	l := newLoop(c, a.latest.Load())
+	// Asked while the driver starts: without it an agent that finds no saved state offers nothing.
+	replace(l.ask, allocator.Todo{Checkpoint: true, Runtime: true})
+	if noClient != nil {
+		l.labels.err = noClient
+	}
+	l.configure(ctx, t.labels)
+	l.publish()
 	// allocator.Plan always has this resource. Registering takes time, and so does
 	// the driver's first answer: both at once.
-	node.plugin(allocator.GPUResource)
-	source := a.source(node.settings)
-	node.source = source
-	beside(func(ctx context.Context) { a.followDriver(ctx, source, w) })
-	beside(func(ctx context.Context) { a.watchSpec(ctx, w.specChanged) })
-	beside(func(ctx context.Context) { a.watchConfig(ctx, w.fileChanged) })
-	beside(func(ctx context.Context) { a.watchEvidence(ctx, w.ask, w.answers) })
+	l.plugin(allocator.GPUResource)
+	source := l.driverConfig()
+	beside(func(ctx context.Context) { a.followDriver(ctx, source, l.reread, t.reports) })
+	beside(follow(a.watchSpec, t.spec, a.log, "CDI directory is not watched, will retry"))
+	if a.cfg.ConfigFile != "" {
+		beside(follow(a.watchConfig, t.config, a.log, "config is not watched, will retry"))
+	}
+	beside(follow(a.watchRuntime, t.runtime, a.log, "no container runtime answers yet: is its socket below --host-root?"))
+	beside(func(ctx context.Context) { a.watchEvidence(ctx, l.ask, t.answers) })
 	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
-	beside(a.watchRuntime)
-	beside(beSmall)
-	beside(func(ctx context.Context) {
-		for next := node.await(ctx, w); next != nil; next = node.await(ctx, w) {
-			next(ctx)
-		}
-	})
+	beside(reduceMemory)
+	beside(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
+}
+
+// collaborators are those of the loop. start runs something beside it.
+func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
+	gate := allocator.NewGate(time.Now)
+	return collaborators{
+		cfg:     a.cfg,
+		log:     a.log,
+		xids:    newXIDLog(a.log),
+		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
+		state:   stateFile{dir: a.cfg.StateDir, log: a.log},
+		spec:    a.spec,
+		classes: newClasses(a.cfg, a.log),
+		gate:    gate,
+		serve: func(resource string) *kubelet.Plugin {
+			plugin := kubelet.New(kubelet.Config{
+				Dir:      a.cfg.devicePluginDir(),
+				Resource: resource,
+				Observer: a.metrics,
+				Gate:     gate,
+				Sent:     func() { notify(t.sent) },
+			}, a.log)
+			start(plugin.Run)
+			return plugin
+		},
+		reread:  make(chan driver.Config, 1),
+		ask:     make(chan allocator.Todo, 1),
+		observe: a.observe,
+	}
+}
+
+// observe passes a snapshot to the views.
+func (a *Agent) observe(before, now *snapshot) {
+	a.latest.Store(now)
+	a.logChanges(before, now)
+	a.recordEvents(before, now)
+	a.reportRuntime(before.runtime, now.runtime)
+	if now.plan == before.plan {
+		return // no reconcile
+	}
+	replace(a.relabel, now)
+	a.metrics.Reconciled(now.plan.driverErr, now.plan.specErr)
+	if now.plan.written {
+		a.metrics.SpecWritten()
+	}
 }
 
 // awaitPredecessor waits for the end of another agent of the node, as in a rollout. Until then this one is
 // ready, so that the rollout goes on, and touches nothing.
 func (a *Agent) awaitPredecessor(ctx context.Context, alive <-chan struct{}) {
 	over := make(chan error, 1)
-	go func() { over <- kubelet.AwaitPredecessor(ctx, a.devicePluginDir(), a.waitFor()) }()
+	go func() { over <- kubelet.AwaitPredecessor(ctx, a.cfg.devicePluginDir(), a.waitFor()) }()
 	for {
 		select {
 		case <-alive:
@@ -120,7 +178,7 @@ func (a *Agent) awaitPredecessor(ctx context.Context, alive <-chan struct{}) {
 			if err != nil && ctx.Err() == nil {
 				a.log.Warn("not known whether another agent serves this node", "err", err)
 			}
-			a.view.predecessor.Store(nil)
+			a.predecessor.Store(nil)
 			return
 		}
 	}
@@ -130,7 +188,7 @@ func (a *Agent) awaitPredecessor(ctx context.Context, alive <-chan struct{}) {
 func (a *Agent) waitFor() func(socket string) {
 	const message = "another gpucdi agent serves this node, waiting for its end"
 	return func(socket string) {
-		if why := message + ": " + socket; a.view.predecessor.Swap(&why) == nil {
+		if why := message + ": " + socket; a.predecessor.Swap(&why) == nil {
 			a.log.Info(message, "socket", socket)
 			return
 		}
@@ -138,175 +196,35 @@ func (a *Agent) waitFor() func(socket string) {
 	}
 }
 
-// wakers are what wakes the reconcile loop, and what it wakes in turn.
-type wakers struct {
-	reports     chan driver.Report
-	specChanged chan struct{}
-	fileChanged chan struct{}          // the config's
-	labels      chan map[string]string // the node's
-	answers     chan evidence
-	sent        chan struct{} // a list, to the kubelet
-	reload      <-chan struct{}
-	alive       chan struct{} // somebody asks whether the loop goes round
-
-	reread chan driver.Config
-	ask    chan allocator.Todo
-}
-
-func newWakers(reload <-chan struct{}) wakers {
-	return wakers{
-		reports:     make(chan driver.Report),
-		specChanged: make(chan struct{}, 1),
-		fileChanged: make(chan struct{}, 1),
-		labels:      make(chan map[string]string, 1),
-		answers:     make(chan evidence),
-		sent:        make(chan struct{}, 1),
-		reload:      reload,
-		alive:       make(chan struct{}),
-		reread:      make(chan driver.Config, 1),
-		ask:         make(chan allocator.Todo, 1),
-	}
-}
-
-// await waits until there is something to do, and returns what; nil when ctx has ended.
-func (n *node) await(ctx context.Context, w wakers) func(context.Context) {
-	for {
-		work := false
-		select {
-		case <-ctx.Done():
-			return nil
-		case r := <-w.reports:
-			work = n.hear(r, time.Now())
-		case answer := <-w.answers:
-			n.evidence.merge(answer)
-			return n.advance
-		case <-w.sent:
-			return n.advance
-		case <-n.again():
-			return n.advance
-		case <-w.specChanged:
-			work = n.agent.spec.Touched() // and not by ourselves
-		case <-w.alive:
-		case <-w.fileChanged:
-			work = n.reload() && n.resume(w)
-		case labels := <-w.labels:
-			work = n.relabel(labels) && n.resume(w)
-		case <-w.reload:
-			n.reload()
-			n.log.Info("the driver is read again")
-			work = n.reread(w)
+// followDriver delivers the reports of the driver worker. What only the views need is theirs at once.
+func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-chan driver.Config, reports chan<- driver.Report) {
+	driver.Run(ctx, first, later, func(r driver.Report) {
+		switch r := r.(type) {
+		case driver.Telemetry:
+			a.telemetry.Store(&r)
+			return
+		case driver.XID:
+			a.metrics.XID(r.GPU, r.Code, max(1, r.Times))
 		}
-		if work {
-			return n.reconcile
-		}
-	}
-}
-
-// again tells when the ledger has to be brought up to date even if nothing happens; nil for never.
-func (n *node) again() <-chan time.Time {
-	if n.todo.Again.IsZero() {
-		return nil
-	}
-	return time.After(time.Until(n.todo.Again))
-}
-
-// resume goes on with settings that have changed. The driver is read again only if
-// they concern it: XIDs that come meanwhile are lost.
-func (n *node) resume(w wakers) bool {
-	return n.source == n.agent.source(n.settings) || n.reread(w)
-}
-
-// reread lets the driver be read again, as the settings now say.
-func (n *node) reread(w wakers) bool {
-	n.source = n.agent.source(n.settings)
-	replace(w.reread, n.source)
-	return true
-}
-
-// followDriver passes on what the driver says.
-func (a *Agent) followDriver(ctx context.Context, source driver.Config, w wakers) {
-	driver.Run(ctx, source, w.reread, func(r driver.Report) {
 		select {
-		case w.reports <- r:
+		case reports <- r:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// watchSpec leaves word in changed when somebody may have changed the spec. A
-// directory that cannot be watched, since it cannot be made, is tried again:
-// until then every probe of the GPUs leads to a look at the spec.
-func (a *Agent) watchSpec(ctx context.Context, changed chan struct{}) {
-	for said := ""; ctx.Err() == nil; {
-		err := a.spec.Watch(ctx, func() { replace(changed, struct{}{}) })
-		if err == nil {
-			return
-		}
-		if err.Error() != said {
-			said = err.Error()
-			a.log.Error("trying again to watch the CDI directory", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(specRetry):
-		}
-	}
-}
+// startTime is how long a start takes at most, where nothing is wrong.
+const startTime = time.Second
 
-func (a *Agent) source(settings config.Config) driver.Config {
-	return driver.Config{
-		Node:       a.cfg.Node,
-		DriverRoot: a.cfg.DriverRoot,
-		Library:    a.cfg.Library,
-		Interval:   settings.Health.ProbeInterval,
-		CallWithin: settings.Health.CallTimeout,
-		Worker:     a.cfg.Worker,
-	}
-}
-
-func (a *Agent) devicePluginDir() string { return filepath.Join(a.cfg.KubeletDir, "device-plugins") }
-
-// freshKubelet reports whether the kubelet has started since the last agent ended.
-func (a *Agent) freshKubelet() bool {
-	left, err := kubelet.Leftover(a.devicePluginDir())
-	if err != nil {
-		a.log.Warn("leftover sockets not looked for, caution at the start takes some seconds", "err", err)
-	}
-	return !left && err == nil
-}
-
-func (a *Agent) podResources() string { return a.cfg.Node.PodResources(a.cfg.KubeletDir) }
-
-// settled is how long a start takes at most, where nothing is wrong.
-const settled = time.Second
-
-// beSmall holds the memory of an agent down that is at work, which is little work
+// reduceMemory limits the memory of an agent that has started, which has little work
 // for months: what the start took goes back to the node, where it would be garbage
 // for minutes, and from then on the heap grows by half, not to twice its size,
 // until the next collection.
-func beSmall(ctx context.Context) {
+func reduceMemory(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(settled):
+	case <-time.After(startTime):
 		debug.SetGCPercent(50)
 		debug.FreeOSMemory()
 	}
-}
-
-// notify leaves word in a channel with room for one.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// replace makes value the one that the reader of a channel with room for one
-// finds next. Only one goroutine may send.
-func replace[T any](c chan T, value T) {
-	select {
-	case <-c:
-	default:
-	}
-	c <- value
 }

@@ -12,14 +12,18 @@ import (
 // classes are the devices besides GPUs that go with each GPU. GPUs do not depend on them: a class
 // that cannot be given is reported, and containers get their GPUs without it.
 type classes struct {
-	node  host.Root
-	dir   string // of the CDI specs
-	log   *slog.Logger
-	files map[config.Class]*cdi.File
-	said  map[config.Class]string // why one is not given with GPUs now
+	node   host.Root
+	dir    string // of the CDI specs
+	log    *slog.Logger
+	files  map[config.Class]*cdi.File
+	logged map[config.Class]string // why one is not given with GPUs now
 
 	built []config.Class // those that the node has
 	given []string       // the CDI names of those that containers get
+}
+
+func newClasses(cfg Config, log *slog.Logger) classes {
+	return classes{node: cfg.Node, dir: cfg.CDIDir, log: log, files: map[config.Class]*cdi.File{}, logged: map[config.Class]string{}}
 }
 
 // write puts the specs of the wanted classes on disk.
@@ -53,10 +57,10 @@ func (c *classes) writeOne(class config.Class) error {
 // report logs once why a class is not given.
 func (c *classes) report(class config.Class, err error) {
 	now := trouble(err)
-	if now != "" && now != c.said[class] {
+	if now != "" && now != c.logged[class] {
 		c.log.Warn("class not given with GPUs", "class", class, "reason", now)
 	}
-	c.said[class] = now
+	c.logged[class] = now
 }
 
 // touched returns whether there is something to write: a class came or went, or its spec or one of

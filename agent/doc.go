@@ -1,7 +1,8 @@
 // Package agent is the reconcile loop: it owns the state of a node's GPUs and
-// is the only place where the rooms meet. One goroutine compares what should
-// be, from the driver's latest reading and the config, with what is, the spec
-// on disk and what the kubelet was told, and puts the difference right.
+// is the only place where the other packages meet. It is a pipeline:
 //
-// Everything else that runs only wakes it.
+//	sources → observation → ledger → apply (withdraw, write the spec, advertise) → views
+//
+// One goroutine runs all stages but the ends. Sources (source.go) run beside it and wake it.
+// After each step it publishes a snapshot, from which the views follow; nothing reads a view back.
 package agent

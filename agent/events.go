@@ -20,10 +20,17 @@ const (
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
 )
 
-// tell records Events about devices that changed.
-func (n *node) tell(changes []allocator.Change) {
-	for _, devices := range byFault(changes) {
-		n.agent.events.Record(n.event(devices))
+// recordEvents records the difference between two snapshots.
+func (a *Agent) recordEvents(before, now *snapshot) {
+	if why := now.config.trouble(); why != "" && why != before.config.trouble() {
+		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: why})
+	}
+	if was, is := before.known.Driver.Version, now.known.Driver.Version; was != "" && was != is {
+		a.events.Record(apiserver.Event{Type: apiserver.Normal, Reason: gpuDriverChanged,
+			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", is, was)})
+	}
+	for _, devices := range byFault(deviceChanges(before, now)) {
+		a.events.Record(now.event(devices))
 	}
 }
 
@@ -44,8 +51,8 @@ func byFault(changes []allocator.Change) (groups [][]allocator.Device) {
 }
 
 // event is about devices that have the same fault, or none any more.
-func (n *node) event(devices []allocator.Device) apiserver.Event {
-	who, fault := n.named(devices), devices[0].Fault
+func (s *snapshot) event(devices []allocator.Device) apiserver.Event {
+	who, fault := s.named(devices), devices[0].Fault
 	switch fault.Code {
 	case "":
 		return apiserver.Event{Type: apiserver.Normal, Reason: gpuHealthy, Message: who + " healthy again"}
@@ -56,13 +63,13 @@ func (n *node) event(devices []allocator.Device) apiserver.Event {
 }
 
 // named names devices as the subject of a sentence.
-func (n *node) named(devices []allocator.Device) string {
+func (s *snapshot) named(devices []allocator.Device) string {
 	of, are := "", "is"
 	if d := devices[0]; d.State == allocator.StateDraining && d.Shared() {
 		of, are = "replicas of ", "are" // others of it may be healthy
 	}
 	if d := devices[0]; len(devices) == 1 {
-		g, _ := n.known.Find(d.GPU)
+		g, _ := s.known.Find(d.GPU)
 		return fmt.Sprintf("%sGPU %s (%s, %s) %s", of, d.Index, g.Product, d.ID, are)
 	}
 	var indexes []string

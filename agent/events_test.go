@@ -45,12 +45,12 @@ func TestEvent(t *testing.T) {
 			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.Gone().String()},
 		},
 	} {
-		n := &node{known: known}
+		s := &snapshot{known: known}
 		devices := slices.Clone(tc.devices)
 		for i := range devices {
 			devices[i].Fault = tc.fault
 		}
-		if got := n.event(devices); got != tc.want {
+		if got := s.event(devices); got != tc.want {
 			t.Errorf("got  %+v\nwant %+v", got, tc.want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -150,9 +151,10 @@ func (h holdings) runtime(c *containers) *allocator.Runtime {
 
 // witness asks the kubelet and the container runtime who holds devices.
 type witness struct {
-	agent   *Agent
+	cfg     Config
+	log     *slog.Logger
 	started time.Time
-	said    string // the latest error, which is logged once
+	logged  string // the latest error, which is logged once
 
 	latest                kubelet.Checkpoint // as last read
 	checkpoints, runtimes dispensable
@@ -172,7 +174,7 @@ func (w *witness) excuse(d *dispensable, consequence string, err error) error {
 	}
 	if !d.given {
 		d.given = true
-		w.agent.log.Warn(consequence, "err", oneLine(err))
+		w.log.Warn(consequence, "err", oneLine(err))
 	}
 	return nil
 }
@@ -180,7 +182,7 @@ func (w *witness) excuse(d *dispensable, consequence string, err error) error {
 // watchEvidence delivers what is asked for, until ctx ends. A source that does not answer is missing in
 // the answer, which then comes late.
 func (a *Agent) watchEvidence(ctx context.Context, ask <-chan allocator.Todo, answers chan<- evidence) {
-	w := witness{agent: a, started: time.Now()}
+	w := witness{cfg: a.cfg, log: a.log, started: time.Now()}
 	for {
 		var todo allocator.Todo
 		select {
@@ -192,7 +194,7 @@ func (a *Agent) watchEvidence(ctx context.Context, ask <-chan allocator.Todo, an
 		if ctx.Err() != nil {
 			return
 		}
-		w.complain(err)
+		w.logFailure(err)
 		if err != nil {
 			select {
 			case <-ctx.Done():
@@ -207,12 +209,12 @@ func (a *Agent) watchEvidence(ctx context.Context, ask <-chan allocator.Todo, an
 	}
 }
 
-func (w *witness) complain(err error) {
+func (w *witness) logFailure(err error) {
 	now := trouble(err)
-	if now != "" && now != w.said {
-		w.agent.log.Warn("device holders unknown, devices that may be held are kept for them", "err", now)
+	if now != "" && now != w.logged {
+		w.log.Warn("device holders unknown, devices that may be held are kept for them", "err", now)
 	}
-	w.said = now
+	w.logged = now
 }
 
 // answer asks the sources in the order in which the release needs them.
@@ -235,7 +237,7 @@ func (w *witness) answer(ctx context.Context, todo allocator.Todo) (e evidence, 
 
 func (w *witness) allocatable(ctx context.Context) (*allocator.Allocatable, error) {
 	asked := time.Now()
-	ids, err := kubelet.Allocatable(ctx, w.agent.podResources())
+	ids, err := kubelet.Allocatable(ctx, w.cfg.podResources())
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +246,7 @@ func (w *witness) allocatable(ctx context.Context) (*allocator.Allocatable, erro
 
 func (w *witness) pods(ctx context.Context) (*allocator.PodResources, error) {
 	answer := &allocator.PodResources{Asked: time.Now(), Held: map[allocator.Key]bool{}}
-	held, err := kubelet.Held(ctx, w.agent.podResources())
+	held, err := kubelet.Held(ctx, w.cfg.podResources())
 	if err != nil {
 		return nil, err
 	}
@@ -261,13 +263,13 @@ func (w *witness) checkpoint(ctx context.Context, writes bool) (*kubelet.Checkpo
 	if writes {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		if next, err := w.latest.After(ctx, w.agent.devicePluginDir()); err == nil {
+		if next, err := w.latest.After(ctx, w.cfg.devicePluginDir()); err == nil {
 			w.latest = next
 			return &next, nil
 		}
 	}
 	asked := time.Now()
-	now, err := kubelet.ReadCheckpoint(w.agent.devicePluginDir())
+	now, err := kubelet.ReadCheckpoint(w.cfg.devicePluginDir())
 	if err := w.excuse(&w.checkpoints, "the kubelet's checkpoint is not readable, taken for empty until the kubelet writes it again", err); err != nil {
 		return nil, err
 	}
@@ -281,7 +283,7 @@ func (w *witness) checkpoint(ctx context.Context, writes bool) (*kubelet.Checkpo
 func (w *witness) containers(ctx context.Context) (*containers, error) {
 	answer := &containers{asked: time.Now()}
 	var err error
-	answer.Containers, err = runtime.ListContainers(ctx, w.agent.cfg.Node, w.agent.cfg.KubeletDir, cdi.AgentKind)
+	answer.Containers, err = runtime.ListContainers(ctx, w.cfg.Node, w.cfg.KubeletDir, cdi.AgentKind)
 	if err != nil && ctx.Err() != nil { // slow is not absent: its containers may have devices
 		return nil, fmt.Errorf("asking which containers have devices: %w", err)
 	}

@@ -12,8 +12,7 @@ import (
 // A container runtime that is not there is done without after a while; one that is slow never is, since
 // its containers may have devices.
 func TestASlowRuntimeIsNotAbsent(t *testing.T) {
-	a := New(Config{Node: host.NewRoot(t.TempDir())}, slog.New(slog.DiscardHandler))
-	w := witness{agent: a, started: time.Now()}
+	w := witness{cfg: Config{Node: host.NewRoot(t.TempDir())}, log: slog.New(slog.DiscardHandler), started: time.Now()}
 	if _, err := w.containers(t.Context()); err == nil {
 		t.Error("the runtime is done without at once")
 	}

@@ -41,44 +41,45 @@ func (l labelling) at(place config.LabelPlace) map[string]string {
 	return l.labels
 }
 
-// label passes the labels that the node should have to keepLabels, if they have
-// changed. A driver that fails leaves them: the GPUs are the same.
-func (n *node) label() {
-	var missing *host.NoDriverError
-	if !n.unconfigured.None() || n.reading.Err != nil && !errors.As(n.reading.Err, &missing) {
-		return
+// labelling returns how the node is to be labelled; false: as it is. A driver that fails leaves
+// the labels: the GPUs are the same.
+func (s *snapshot) labelling(node host.Root) (labelling, bool) {
+	if s.reading == nil || !s.config.fault.None() || s.reading.Err != nil && !noDriver(s.reading.Err) {
+		return labelling{}, false
 	}
-	now := labelling{place: n.settings.Labels.Place}
-	if n.reading.Err == nil {
-		machine, _ := n.agent.cfg.Node.ReadFile(machineFile) // not every platform has it
-		now.labels = labels.Of(n.withOwnFaults(n.parts), n.settings.MIG.Strategy, n.settings.Resources, string(machine))
+	l := labelling{place: s.config.Labels.Place}
+	if s.reading.Err == nil {
+		machine, _ := node.ReadFile(machineFile) // not every platform has it
+		l.labels = labels.Of(s.plan.own, s.config.MIG.Strategy, s.config.Resources, string(machine))
 	}
-	if !reflect.DeepEqual(now, n.labelled) {
-		n.labelled = now
-		replace(n.agent.labels, now)
-	}
+	return l, true
 }
 
-// keepLabels keeps the node's labels as the loop wants them, until ctx ends.
+// keepLabels keeps the node's labels as the latest snapshot requires, until ctx ends.
 // They stay then: the next agent finds the same GPUs.
 func (a *Agent) keepLabels(ctx context.Context, client *apiserver.Client) {
 	var want labelling
 	var again <-chan time.Time // nil until there is something to keep
-	retry, said := labelsRetry, ""
+	retry, logged := labelsRetry, ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case want = <-a.labels:
+		case s := <-a.relabel:
+			now, known := s.labelling(a.cfg.Node)
+			if !known || reflect.DeepEqual(now, want) {
+				continue
+			}
+			want = now
 		case <-again:
 		}
 		err := a.setLabels(ctx, client, want)
 		if err == nil {
-			again, retry, said = time.After(labelsInterval), labelsRetry, ""
+			again, retry, logged = time.After(labelsInterval), labelsRetry, ""
 			continue
 		}
-		if ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
+		if ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			a.log.Warn("the node's labels are not as they should be: may the service account patch nodes, as in deploy/?", "err", oneLine(err))
 		}
 		again, retry = time.After(retry), min(2*retry, labelsInterval)

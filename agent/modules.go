@@ -2,12 +2,10 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
-	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -68,18 +66,5 @@ func (m *modules) run(ctx context.Context, name string) error {
 	case <-time.After(moduleKill):
 		m.stuck = result
 		return hangs
-	}
-}
-
-// look finds what the node has for its spec, and loads the modules that are
-// missing.
-func (n *node) look(ctx context.Context) (parts cdi.Parts, err error) {
-	for {
-		parts, err = cdi.Inspect(n.agent.cfg.Node, n.reading.Driver, n.known, n.settings.CDI.Features)
-		var missing *cdi.NotLoadedError
-		if !errors.As(err, &missing) || !n.modules.load(ctx, missing.Module) {
-			parts.Hook = n.settings.CDI.Hook
-			return parts, err
-		}
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"github.com/gpucdi/gpucdi/apiserver"
@@ -10,57 +11,31 @@ import (
 )
 
 const (
-	// runtimeInterval is how often the runtime is asked; it may be upgraded
+	// runtimeInterval is how often the runtime is inspected; it may be upgraded
 	// or configured anew at any time.
 	runtimeInterval = time.Minute
-	// mendingInterval is the same for one that needs mending: somebody may be at
-	// that, and waits to see whether it helped.
-	mendingInterval = 5 * time.Second
-	// runtimeRetry is how soon one that does not answer is asked again, for
-	// the first time; then ever later.
-	runtimeRetry = time.Second
-	// runtimeTimeout is what one asking may take.
+	// problemInterval is the same for one with a problem: somebody may be fixing
+	// it, and waits for the result.
+	problemInterval = 5 * time.Second
+	// runtimeTimeout bounds one inspection.
 	runtimeTimeout = 10 * time.Second
 )
 
-// watchRuntime says in the log what the node's runtime would do with CDI
-// devices, each time that the answer changes, until ctx ends.
-func (a *Agent) watchRuntime(ctx context.Context) {
-	said := ""
-	say := func(message string, log func(string, ...any), args ...any) {
-		if message != said {
-			log(message, args...)
-			said = message
-		}
-	}
-	retry := runtimeRetry
+// watchRuntime yields what the container runtime of the node does with CDI devices.
+func (a *Agent) watchRuntime(ctx context.Context, yield func(runtime.Info)) error {
 	for {
-		wait := runtimeInterval
 		info, err := a.detectRuntime(ctx)
-		if err == nil {
-			retry = runtimeRetry
-			a.view.runtime.Store(&status.Runtime{Name: info.Name, Version: info.Version, CDI: info.CDI,
-				SpecDirs: info.SpecDirs, Trouble: info.Problem(a.cfg.CDIDir)})
+		if err != nil {
+			return err
 		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			a.view.runtime.Store(&status.Runtime{Trouble: oneLine(err)})
-			wait, retry = retry, min(2*retry, runtimeInterval)
-			say("no container runtime answers yet: is its socket below --host-root?", a.log.Warn, "err", oneLine(err))
-		case info.Problem(a.cfg.CDIDir) != "":
-			wait = mendingInterval
-			if said != info.Problem(a.cfg.CDIDir) {
-				a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: info.Problem(a.cfg.CDIDir)})
-			}
-			say(info.Problem(a.cfg.CDIDir), a.log.Error, "socket", info.Socket)
-		default:
-			say(info.Name+" "+info.Version+" does CDI", a.log.Info, "socket", info.Socket, "specDirs", info.SpecDirs)
+		yield(info)
+		wait := runtimeInterval
+		if info.Problem(a.cfg.CDIDir) != "" {
+			wait = problemInterval
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-time.After(wait):
 		}
 	}
@@ -70,4 +45,26 @@ func (a *Agent) detectRuntime(ctx context.Context) (runtime.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	return runtime.Detect(ctx, a.cfg.Node, a.cfg.KubeletDir)
+}
+
+// reportRuntime logs a runtime that has changed, with an Event if it has a problem.
+func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
+	if now.err != nil || reflect.DeepEqual(before, now) {
+		return
+	}
+	info := now.value
+	if problem := info.Problem(a.cfg.CDIDir); problem != "" {
+		a.log.Error(problem, "socket", info.Socket)
+		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: problem})
+		return
+	}
+	a.log.Info(info.Name+" "+info.Version+" does CDI", "socket", info.Socket, "specDirs", info.SpecDirs)
+}
+
+func (a *Agent) runtimeStatus(u update[runtime.Info]) status.Runtime {
+	if u.err != nil {
+		return status.Runtime{Trouble: oneLine(u.err)}
+	}
+	return status.Runtime{Name: u.value.Name, Version: u.value.Version, CDI: u.value.CDI,
+		SpecDirs: u.value.SpecDirs, Trouble: u.value.Problem(a.cfg.CDIDir)}
 }

@@ -6,186 +6,159 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/internal/config"
-	"github.com/gpucdi/gpucdi/status"
 )
 
-const (
-	// nodeWithin is how long the agent waits at its start for the labels of its
-	// node: resources that come and go right after disturb pods.
-	nodeWithin = 5 * time.Second
-	// nodeRetry is the time between the end of one watch of the node and the
-	// next.
-	nodeRetry = 10 * time.Second
-	// configRetry is the time between two tries to watch the config.
-	configRetry = time.Second
-)
+// labelsTimeout is how long the agent waits at its start for the labels of its
+// node: resources that come and go right after disturb pods.
+const labelsTimeout = 5 * time.Second
 
-// watchConfig triggers a reload when the config file may have changed. A watch that
-// fails is retried until ctx ends. At its second failure the config is read all the
-// same, so that a missing file is reported; the first may come from a directory that is
-// just being replaced.
-func (a *Agent) watchConfig(ctx context.Context, changed chan struct{}) {
-	if a.cfg.ConfigFile == "" {
-		return
-	}
-	for failures := 0; ctx.Err() == nil; {
-		err := config.Watch(ctx, a.cfg.ConfigFile, func() {
-			failures = 0
-			replace(changed, struct{}{})
-		})
-		if err == nil {
-			return
-		}
-		switch failures++; failures {
-		case 1:
-			a.log.Warn("config is not watched, will retry", "err", err)
-		case 2:
-			replace(changed, struct{}{})
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(configRetry):
-		}
-	}
+// settings is the config that is in effect, and how that relates to the file.
+type settings struct {
+	config.Config           // what the file says for a node with these labels
+	loaded        time.Time // zero: none is in effect
+	byLabels      bool      // sections of the file select by label
+	refused       error     // why the file is not in effect; nil: it is
+
+	// fault is that of all devices if no config is in effect: it was invalid at the start, and
+	// there was no last known good one. Only what pods may hold is listed then.
+	fault gpu.Fault
 }
 
-// firstLabels returns the node's labels if the config asks for some, as far as
-// they can be had in time; watchNode brings them later.
-func (a *Agent) firstLabels(ctx context.Context, client *apiserver.Client, file *config.File) (labels map[string]string) {
-	if client == nil || !file.ByLabels() {
-		return nil
+// refusal is what happens to the agent by an invalid config.
+func (s *settings) refusal() string {
+	if s.fault.None() {
+		return "invalid config, keeping last known good"
 	}
-	ctx, enough := context.WithTimeout(ctx, nodeWithin)
-	defer enough()
-	_ = client.WatchLabels(ctx, a.cfg.NodeName, func(now map[string]string) { // watchNode says why it fails
-		labels = now
-		enough()
-	})
-	return labels
+	return "invalid config and no last known good, advertising nothing"
 }
 
-// watchNode delivers the node's labels, at first and whenever they have
-// changed, until ctx ends.
-func (a *Agent) watchNode(ctx context.Context, client *apiserver.Client, labels chan map[string]string) {
-	received := false
-	for said := ""; ctx.Err() == nil; {
-		err := client.WatchLabels(ctx, a.cfg.NodeName, func(now map[string]string) {
-			said, received = "", true
-			a.view.labelsKnown()
-			replace(labels, now)
-		})
-		if err != nil && ctx.Err() == nil {
-			if received {
-				a.view.labelsStale(err)
-			} else {
-				a.view.labelsUnknown(err)
-			}
-			if err.Error() != said {
-				said = err.Error()
-				a.log.Warn("node labels not received, sections that select by label stay unchanged; check the role in deploy/", "err", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(nodeRetry):
-		}
+// trouble describes why the file is not in effect; empty if it is.
+func (s *settings) trouble() string {
+	if s.refused == nil {
+		return ""
 	}
+	return s.refusal() + ": " + oneLine(s.refused)
 }
 
-// settle reads the config for the first time. An invalid one does not end the agent: the
-// last known good one that an earlier agent saved takes its place, or none at all. later gets
-// the node's labels when they change.
-func (n *node) settle(ctx context.Context, client *apiserver.Client, later chan map[string]string) {
-	if client != nil {
-		n.followNode = func(ctx context.Context) error {
-			n.agent.watchNode(ctx, client, later)
-			return nil
-		}
-	}
-	use := func(load func() (*config.File, error)) (*config.File, error) {
-		file, err := load()
+// configure reads the config for the first time. An invalid one does not end the agent: the
+// last known good one that an earlier agent saved takes its place, or none at all. labels
+// delivers those of the Node.
+func (l *loop) configure(ctx context.Context, labels <-chan update[map[string]string]) {
+	use := func(file *config.File, err error) (*config.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.labels = n.agent.firstLabels(ctx, client, file)
-		return file, n.adopt(file)
+		l.awaitLabels(ctx, file, labels)
+		return file, l.adopt(file)
 	}
-	file, invalid := use(func() (*config.File, error) { return config.Load(n.agent.cfg.ConfigFile) })
+	file, invalid := use(config.Load(l.cfg.ConfigFile))
 	if invalid == nil {
-		n.state.saveConfig(file)
+		l.state.saveConfig(file)
 		return
 	}
-	if _, err := use(n.state.lastGoodConfig); err != nil {
-		n.unconfigured = gpu.Fault{Code: gpu.FaultConfig, Message: "no valid config, and no last known good one: " + oneLine(invalid), Since: time.Now()}
-		n.settings = config.Default() // for the intervals
-		n.health.Quiet = n.settings.Health.QuietPeriod
+	if _, err := use(l.state.lastGoodConfig()); err != nil {
+		l.config.fault = gpu.Fault{Code: gpu.FaultConfig, Message: "no valid config, and no last known good one: " + oneLine(invalid), Since: time.Now()}
+		l.config.Config = config.Default() // for the intervals
+		l.health.Quiet = l.config.Health.QuietPeriod
 	}
-	n.refuse(invalid)
+	l.config.refused = invalid
 }
 
-// relabel takes in the labels that the node has now.
-func (n *node) relabel(labels map[string]string) bool {
-	if maps.Equal(labels, n.labels) {
-		return false
+// awaitLabels waits for the first of the node's labels if the config selects by them. Later ones are a
+// trigger.
+func (l *loop) awaitLabels(ctx context.Context, file *config.File, labels <-chan update[map[string]string]) {
+	if l.followLabels == nil || !file.ByLabels() || l.labels.err == nil {
+		return
 	}
-	n.labels = labels
-	return n.reload()
+	l.followLabels()
+	select {
+	case l.labels = <-labels:
+	case <-time.After(labelsTimeout):
+	case <-ctx.Done():
+	}
 }
 
-// reload applies what the file says for this node, and reports whether that differs from
+// relabel applies the labels that the node has now.
+func (l *loop) relabel(ctx context.Context, u update[map[string]string]) {
+	l.labels.err = u.err
+	if u.err != nil || maps.Equal(u.value, l.labels.value) {
+		return
+	}
+	l.labels.value = u.value
+	l.reload(ctx)
+}
+
+// reload reads the config again, and reconciles if that changes it. The driver is read again
+// only if the change concerns it: XIDs that come meanwhile are lost.
+func (l *loop) reload(ctx context.Context) {
+	before := l.driverConfig()
+	if !l.loadConfig() {
+		return
+	}
+	if now := l.driverConfig(); now != before {
+		replace(l.reread, now)
+	}
+	l.reconcile(ctx)
+}
+
+// reloadAll reads the config and the driver again.
+func (l *loop) reloadAll(ctx context.Context) {
+	l.loadConfig()
+	l.log.Info("the driver is read again")
+	replace(l.reread, l.driverConfig())
+	l.reconcile(ctx)
+}
+
+// driverConfig is how the driver is read with the config in effect.
+func (l *loop) driverConfig() driver.Config {
+	return driver.Config{
+		Node:       l.cfg.Node,
+		DriverRoot: l.cfg.DriverRoot,
+		Library:    l.cfg.Library,
+		Interval:   l.config.Health.ProbeInterval,
+		CallWithin: l.config.Health.CallTimeout,
+		Worker:     l.cfg.Worker,
+	}
+}
+
+// loadConfig applies what the file says for this node, and reports whether that differs from
 // before. An invalid file changes nothing.
-func (n *node) reload() bool {
-	before, unconfigured := n.settings, !n.unconfigured.None()
-	file, err := config.Load(n.agent.cfg.ConfigFile)
+func (l *loop) loadConfig() bool {
+	before := l.config
+	file, err := config.Load(l.cfg.ConfigFile)
 	if err == nil {
-		err = n.adopt(file)
+		err = l.adopt(file)
 	}
 	if err != nil {
-		n.refuse(err)
+		l.config.refused = err
 		return false
 	}
-	n.state.saveConfig(file)
-	n.unconfigured = gpu.Fault{}
-	if !unconfigured && reflect.DeepEqual(before, n.settings) {
+	l.state.saveConfig(file)
+	if before.fault.None() && reflect.DeepEqual(before.Config, l.config.Config) {
 		return false
 	}
-	n.log.Info("config changed")
+	l.log.Info("config changed")
 	return true
 }
 
-// refuse reports everywhere that the config file is not in effect.
-func (n *node) refuse(invalid error) {
-	const kept, none = "invalid config, keeping last known good", "invalid config and no last known good, advertising nothing"
-	message := kept
-	if !n.unconfigured.None() {
-		message = none
-	}
-	n.agent.view.refuse(message + ": " + oneLine(invalid))
-	n.log.Error(message, "path", n.agent.cfg.ConfigFile, "err", invalid)
-	n.agent.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: message + ": " + oneLine(invalid)})
-}
-
-func (n *node) adopt(file *config.File) error {
-	self := config.Node{Name: n.agent.cfg.NodeName, Labels: n.labels}
-	settings, err := file.For(self)
+func (l *loop) adopt(file *config.File) error {
+	self := config.Node{Name: l.cfg.NodeName, Labels: l.labels.value}
+	effective, err := file.For(self)
 	if err != nil {
 		return err
 	}
 	if name := file.Lacks(self); name != "" && file.ByLabels() {
-		n.log.Warn("the config has no section of the name that the node's label says", "label", config.SectionLabel, "section", name)
+		l.log.Warn("the config has no section of the name that the node's label says", "label", config.SectionLabel, "section", name)
 	}
-	if n.followNode != nil && file.ByLabels() {
-		n.start(n.followNode)
-		n.followNode = nil
+	if l.followLabels != nil && file.ByLabels() {
+		l.followLabels()
 	}
-	n.settings = settings
-	n.agent.view.byLabels.Store(file.ByLabels())
-	n.agent.view.config.Store(&status.Config{Path: n.agent.cfg.ConfigFile, Loaded: time.Now()})
-	n.health.Quiet = settings.Health.QuietPeriod
-	n.health.Policy = health.Policy{Ignore: settings.Health.XIDs.Ignore, Fatal: settings.Health.XIDs.Fatal}
+	l.config = settings{Config: effective, loaded: time.Now(), byLabels: file.ByLabels()}
+	l.health.Quiet = effective.Health.QuietPeriod
+	l.health.Policy = health.Policy{Ignore: effective.Health.XIDs.Ignore, Fatal: effective.Health.XIDs.Fatal}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,17 +39,17 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 // driver was not read yet, or a resource is not registered. One that waits for another agent's end is as
 // ready as it can be.
 func (a *Agent) ready() error {
-	if a.view.predecessor.Load() != nil {
+	if a.predecessor.Load() != nil {
 		return nil
 	}
-	if cfg := a.view.config.Load(); cfg.Loaded.IsZero() {
-		return errors.New(cmp.Or(cfg.Trouble, "the config is not read yet"))
+	s := a.latest.Load()
+	if s.config.loaded.IsZero() {
+		return errors.New(cmp.Or(s.config.trouble(), "the config is not read yet"))
 	}
-	plugins := *a.view.plugins.Load()
-	if len(plugins) == 0 {
+	if s.offers == nil {
 		return errors.New("the driver is not read yet")
 	}
-	for _, p := range plugins {
+	for _, p := range s.plugins {
 		if r := p.Registration(); r.Since.IsZero() {
 			return fmt.Errorf("%s is not registered with the kubelet: %s", p.Resource(), r.Trouble)
 		}
@@ -56,45 +57,86 @@ func (a *Agent) ready() error {
 	return nil
 }
 
-// status joins the parts of the view.
+// status is the latest snapshot, with what others than the loop found out.
 func (a *Agent) status(ctx context.Context) status.Node {
-	now := *a.view.node.Load()
-	if why := a.view.predecessor.Load(); why != nil {
+	s := a.latest.Load()
+	now := s.status()
+	now.Name, now.Version = a.cfg.NodeName, a.cfg.Version
+	now.Config.Path, now.Spec.Path = a.cfg.ConfigFile, a.spec.Path
+	now.Runtime = a.runtimeStatus(s.runtime)
+	if why := a.predecessor.Load(); why != nil {
 		now.Driver.Trouble = *why
 	}
-	now.Runtime = *a.view.runtime.Load()
-	now.Config = *a.view.config.Load()
-	if a.view.byLabels.Load() {
-		now.Config.LabelsTrouble = *a.view.labels.Load()
-	}
-	for _, p := range *a.view.plugins.Load() {
-		r := p.Registration()
-		now.Kubelet.Resources = append(now.Kubelet.Resources, status.Resource{Name: p.Resource(), Registered: r.Since, Trouble: r.Trouble})
-	}
-	telemetry := *a.view.telemetry.Load()
-	now.GPUs = slices.Clone(now.GPUs)
+	telemetry := *a.telemetry.Load()
 	for i, g := range now.GPUs {
 		now.GPUs[i].Telemetry = telemetry[g.UUID]
 	}
-	held, err := a.view.holders.ask(ctx, a.podResources())
+	held, err := a.holders.ask(ctx, a.cfg.podResources())
 	now.Kubelet.PodsTrouble = trouble(err)
-	now.Devices = slices.Clone(now.Devices)
 	for i, d := range now.Devices {
 		now.Devices[i].HeldBy = holdersOf(d, held)
 	}
 	return now
 }
 
+// status is the snapshot as it is served.
+func (s *snapshot) status() status.Node {
+	now := status.Node{
+		Config: status.Config{Loaded: s.config.loaded, Trouble: s.config.trouble(), LabelsTrouble: s.labelsTrouble()},
+		Driver: status.Driver{Driver: s.known.Driver, Trouble: trouble(s.plan.driverErr)},
+		Spec:   status.Spec{Devices: len(s.plan.parts.GPUs), Trouble: trouble(s.plan.specErr)},
+	}
+	switch {
+	case s.reading == nil:
+		now.Driver.Trouble = "not read yet"
+	case s.reading.Err == nil:
+		now.Driver.Root = s.reading.Driver.String()
+		now.Unreadable = s.reading.Inventory.Unreadable
+	}
+	for _, g := range s.plan.inventory.GPUs {
+		g.Links = nil // gpucdi list shows them
+		now.GPUs = append(now.GPUs, s.gpuStatus(g))
+	}
+	for _, r := range s.offers {
+		now.Kubelet.Resources = append(now.Kubelet.Resources, s.resourceStatus(r.Name))
+		for _, d := range r.Devices {
+			if d.State != allocator.StateReleased { // only the kubelet needs it
+				now.Devices = append(now.Devices, deviceStatus(r.Name, d))
+			}
+		}
+	}
+	return now
+}
+
+// labelsTrouble is why sections of the config that select by label are not applied, or may be out of
+// date; empty where the file has none.
+func (s *snapshot) labelsTrouble() string {
+	switch {
+	case !s.config.byLabels || s.labels.err == nil:
+		return ""
+	case s.labels.value == nil:
+		return "sections that select by label are not applied: " + oneLine(s.labels.err)
+	}
+	return "sections that select by label may be out of date: " + oneLine(s.labels.err)
+}
+
+// resourceStatus is the registration of a resource, which its plugin knows.
+func (s *snapshot) resourceStatus(name string) status.Resource {
+	i := slices.IndexFunc(s.plugins, func(p *kubelet.Plugin) bool { return p.Resource() == name })
+	r := s.plugins[i].Registration()
+	return status.Resource{Name: name, Registered: r.Since, Trouble: r.Trouble}
+}
+
 // gpuStatus is a GPU with its fault, or else that of a device of it, or of all.
-func (n *node) gpuStatus(g gpu.GPU) status.GPU {
-	for _, r := range n.listed {
+func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
+	for _, r := range s.offers {
 		for _, d := range r.Devices {
 			if d.GPU == g.UUID && (g.Fault.None() || g.Fault.Same(d.Fault)) {
 				g.Fault = d.Fault // with its beginning
 			}
 		}
 	}
-	g.Fault = cmp.Or(g.Fault, n.unconfigured)
+	g.Fault = cmp.Or(g.Fault, s.config.fault)
 	return status.GPU{GPU: g}
 }
 
@@ -162,3 +204,15 @@ func (h *holders) ask(ctx context.Context, socket string) ([]kubelet.Holder, err
 	h.asked, h.err = time.Now(), err
 	return h.held, h.err
 }
+
+// trouble is an error as people read it; empty when there is none.
+func trouble(err error) string {
+	if err == nil {
+		return ""
+	}
+	return oneLine(err)
+}
+
+// oneLine writes an error, which may be several, as the one line that tables
+// and events have room for.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

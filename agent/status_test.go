@@ -65,7 +65,7 @@ func TestTheFaultOfAGPU(t *testing.T) {
 	sick := gpu.Fault{Code: "xid_48", Message: "XID 48", Since: time.Unix(1, 0)}
 	missing := gpu.Fault{Code: gpu.FaultDeviceNode, Message: "/dev/nvidia3 is missing"}
 	config := gpu.Fault{Code: gpu.FaultConfig, Message: "in MIG mode"}
-	n := &node{}
+	s := newSnapshot()
 	gpus := []gpu.GPU{
 		{UUID: "GPU-well"},
 		{UUID: "GPU-sick", Fault: sick},
@@ -76,7 +76,7 @@ func TestTheFaultOfAGPU(t *testing.T) {
 	}
 	listed := missing
 	listed.Since = time.Unix(2, 0)
-	n.listed = []*allocator.Resource{{Devices: []allocator.Device{
+	s.offers = []*allocator.Resource{{Devices: []allocator.Device{
 		{ID: "GPU-well", GPU: "GPU-well", State: allocator.StateAvailable},
 		{ID: "GPU-well", GPU: "GPU-well", State: allocator.StateDraining},
 		{ID: "GPU-node", GPU: "GPU-node", State: allocator.StateUnavailable, Fault: listed},
@@ -86,12 +86,12 @@ func TestTheFaultOfAGPU(t *testing.T) {
 		{ID: "GPU-waits", GPU: "GPU-waits", State: allocator.StateWaiting},
 	}}}
 	for i, want := range []gpu.Fault{{}, sick, listed, sick, config, {}} {
-		if got := n.gpuStatus(gpus[i]).Fault; got != want {
+		if got := s.gpuStatus(gpus[i]).Fault; got != want {
 			t.Errorf("%s has the fault %+v, want %+v", gpus[i].UUID, got, want)
 		}
 	}
-	n.unconfigured = config
-	if got := n.gpuStatus(gpus[0]).Fault; got != config {
+	s.config.fault = config
+	if got := s.gpuStatus(gpus[0]).Fault; got != config {
 		t.Errorf("without a config the fault is %+v", got)
 	}
 }
@@ -139,33 +139,53 @@ func TestRefusedLabelsAreReported(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer api.Close()
-	a := New(Config{NodeName: "node"}, slog.New(slog.DiscardHandler))
-	a.view.byLabels.Store(true)
-	a.view.labelsUnknown(errors.New("not received yet"))
+	cfg := Config{NodeName: "node", ConfigFile: filepath.Join(t.TempDir(), "config.yaml")}
+	configure := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(cfg.ConfigFile, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("nodes: [{selector: a}]")
+	a := New(cfg, slog.New(slog.DiscardHandler))
+	l := newLoop(a.collaborators(nil, newTriggers(nil)), newSnapshot())
+	l.reload(t.Context())
 	client := apiserver.New(api.URL, credentials(t))
 
-	follow := func(until string) {
+	awaitTrouble := func(until string) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { a.watchNode(ctx, client, make(chan map[string]string, 1)); close(ended) }()
+		updates := make(chan update[map[string]string], 1)
+		watch := follow(a.watchLabels(client), updates, a.log, "not watched")
+		go func() { watch(ctx); close(ended) }()
 		defer func() { cancel(); <-ended }()
-		for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		for late := time.After(30 * time.Second); ; {
+			select {
+			case u := <-updates:
+				l.relabel(ctx, u)
+				l.publish()
+			case <-late:
+				t.Fatalf("the status says %q, want %q", a.status(t.Context()).Config.LabelsTrouble, until)
+			}
 			trouble := a.status(t.Context()).Config.LabelsTrouble
 			if trouble == until || until != "" && strings.Contains(trouble, until) {
 				return
 			}
-			if time.Since(start) > 30*time.Second {
-				t.Fatalf("the status says %q, want %q", trouble, until)
-			}
 		}
 	}
-	follow("not applied: watching node node: the API server answers 403: nodes is forbidden")
+	awaitTrouble("not applied: watching node node: the API server answers 403: nodes is forbidden")
 	refuse = false
-	follow("")
+	awaitTrouble("")
 
-	a.view.labelsStale(errors.New("gone"))
-	a.view.byLabels.Store(false)
+	l.relabel(t.Context(), update[map[string]string]{err: errors.New("gone")})
+	l.publish()
+	if trouble := a.status(t.Context()).Config.LabelsTrouble; !strings.Contains(trouble, "out of date: gone") {
+		t.Errorf("after the watch has failed the status says %q", trouble)
+	}
+	configure("{}")
+	l.reload(t.Context())
+	l.publish()
 	if trouble := a.status(t.Context()).Config.LabelsTrouble; trouble != "" {
 		t.Errorf("without such sections the status says %q", trouble)
 	}

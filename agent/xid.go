@@ -11,18 +11,17 @@ import (
 // receiveXID records an XID and reports whether it changes the health of a device.
 // Only then is a reconcile due: a program can raise thousands of XIDs a second, and
 // faults from other sources are rechecked with each probe.
-func (n *node) receiveXID(x driver.XID, at time.Time) (changed bool) {
+func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 	x.Times = max(1, x.Times)
-	n.agent.metrics.XID(x.GPU, x.Code, x.Times)
 	devices := x.MIG
 	if len(devices) == 0 {
 		devices = []string{x.GPU}
 	}
 	for _, uuid := range devices {
-		healthy := n.health.Fault(uuid).None()
-		class := n.health.Event(uuid, x.Code, at)
-		changed = changed || healthy != (n.health.Fault(uuid).None())
-		n.xids.record(x, uuid, class, at)
+		healthy := l.health.Fault(uuid).None()
+		class := l.health.Event(uuid, x.Code, at)
+		changed = changed || healthy != (l.health.Fault(uuid).None())
+		l.xids.record(x, uuid, class, at)
 	}
 	return changed
 }

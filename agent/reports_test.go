@@ -18,12 +18,13 @@ import (
 // What is learned of a fault later is told too, with the next probe, and only once.
 func TestAReasonThatBecomesClear(t *testing.T) {
 	cfg := Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}
-	n := newNode(New(cfg, slog.New(slog.DiscardHandler)), nil, newWakers(nil))
-	n.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}, {UUID: "MIG-b"}}}, {UUID: "GPU-b"}}}
-	n.plan(n.withOwnFaults(cdi.Parts{}), cdi.Parts{})
+	a := New(cfg, slog.New(slog.DiscardHandler))
+	l := newLoop(a.collaborators(nil, newTriggers(nil)), newSnapshot())
+	l.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}, {UUID: "MIG-b"}}}, {UUID: "GPU-b"}}}
+	l.plan = &plan{inventory: l.withOwnFaults(cdi.Parts{})}
 	// A spec that nobody touches, so that nothing else is to be done.
 	device := specs.Device{Name: "GPU-a", ContainerEdits: specs.ContainerEdits{Env: []string{"A=b"}}}
-	if _, err := n.agent.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
+	if _, err := l.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
 		t.Fatal(err)
 	}
 	reset := health.RecoveryReset
@@ -43,22 +44,22 @@ func TestAReasonThatBecomesClear(t *testing.T) {
 		{"the next probe", driver.Probes{}, true},
 		{"nothing new", driver.Probes{}, false},
 	} {
-		work := n.hear(tc.report, time.Now())
+		work := l.receive(tc.report, time.Now())
 		if work != tc.work {
 			t.Errorf("%s: something is to be done: %v", tc.name, work)
 		}
 		if work {
-			n.plan(n.withOwnFaults(cdi.Parts{}), cdi.Parts{}) // as the kubelet is told
+			l.plan = &plan{inventory: l.withOwnFaults(cdi.Parts{})} // as the kubelet is told
 		}
 	}
 	// What becomes of the spec is looked at with the probes alone: XIDs can come by the hundred.
-	if err := os.Remove(n.agent.spec.Path); err != nil {
+	if err := os.Remove(l.spec.Path); err != nil {
 		t.Fatal(err)
 	}
-	if n.hear(driver.XID{GPU: "GPU-b", Code: 48}, time.Now()) {
+	if l.receive(driver.XID{GPU: "GPU-b", Code: 48}, time.Now()) {
 		t.Error("an XID leads to a look at the spec")
 	}
-	if !n.hear(driver.Probes{}, time.Now()) {
+	if !l.receive(driver.Probes{}, time.Now()) {
 		t.Error("probes lead to no look at the spec")
 	}
 }

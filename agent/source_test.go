@@ -9,7 +9,7 @@ import (
 )
 
 // await fails the test unless something arrives.
-func await(t *testing.T, c <-chan struct{}, what string) {
+func await(t *testing.T, c <-chan update[changed], what string) {
 	t.Helper()
 	select {
 	case <-c:
@@ -62,16 +62,16 @@ func TestTheConfigIsWatchedAgain(t *testing.T) {
 			}
 			write(t, file)
 			a := New(Config{ConfigFile: file}, slog.New(slog.DiscardHandler))
-			changed, ended := make(chan struct{}, 1), make(chan struct{})
-			go func() { a.watchConfig(t.Context(), changed); close(ended) }()
+			updates, ended := make(chan update[changed], 1), make(chan struct{})
+			go func() { follow(a.watchConfig, updates, a.log, "not watched")(t.Context()); close(ended) }()
 			t.Cleanup(func() { <-ended })
-			await(t, changed, "the start")
+			await(t, updates, "the start")
 
 			replaceDir(t, dir)
 			write(t, file)
-			await(t, changed, "the directory was replaced")
+			await(t, updates, "the directory was replaced")
 			// That may come from the watch of the old directory, so once more.
-			for start := time.Now(); len(changed) == 0; time.Sleep(500 * time.Millisecond) {
+			for start := time.Now(); len(updates) == 0; time.Sleep(500 * time.Millisecond) {
 				write(t, file)
 				if time.Since(start) > 30*time.Second {
 					t.Fatal("no change of the config is seen in the new directory")
