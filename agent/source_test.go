@@ -1,10 +1,16 @@
 package agent
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -79,4 +85,68 @@ func TestTheConfigIsWatchedAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A source that fails is watched again, ever later. The same failure is delivered and logged once.
+func TestFollowASourceThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		begin, works := time.Now(), 40*time.Second
+		var watched []time.Duration
+		source := func(ctx context.Context, yield func(string)) error {
+			watched = append(watched, time.Since(begin)/time.Second)
+			if time.Since(begin) < works {
+				return errors.New("missing")
+			}
+			yield("content")
+			<-ctx.Done()
+			return nil
+		}
+		var log bytes.Buffer
+		updates, ended := make(chan update[string], 1), make(chan struct{})
+		go func() {
+			follow(source, updates, slog.New(slog.NewTextHandler(&log, nil)), "not watched")(ctx)
+			close(ended)
+		}()
+		if u := <-updates; u.err == nil {
+			t.Errorf("the first that is delivered is %v", u)
+		}
+		if u := <-updates; u.err != nil || u.value != "content" || time.Since(begin) < works {
+			t.Errorf("%v after the start, %v is delivered", time.Since(begin), u)
+		}
+		end()
+		<-ended
+		if want := []time.Duration{0, 1, 3, 7, 15, 25, 35, 45}; !slices.Equal(watched, want) {
+			t.Errorf("the source is watched %d seconds after the start, want %d", watched, want)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 {
+			t.Errorf("%d lines are logged:\n%s", lines, log.String())
+		}
+	})
+}
+
+// The first failure after a value is tolerated: what failed may be in the middle of being replaced.
+func TestFollowASourceThatIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		begin := time.Now()
+		source := func(_ context.Context, yield func(string)) error {
+			if time.Since(begin) < 2*time.Second {
+				yield("content")
+			}
+			return errors.New("replaced")
+		}
+		updates, ended := make(chan update[string], 1), make(chan struct{})
+		go func() { follow(source, updates, slog.New(slog.DiscardHandler), "not watched")(ctx); close(ended) }()
+		for _, after := range []time.Duration{0, time.Second} {
+			if u := <-updates; u.err != nil || time.Since(begin) != after {
+				t.Errorf("%v after the start, %v is delivered", time.Since(begin), u)
+			}
+		}
+		if u := <-updates; u.err == nil || time.Since(begin) != 3*time.Second {
+			t.Errorf("%v after the start, %v is delivered", time.Since(begin), u)
+		}
+		end()
+		<-ended
+	})
 }
