@@ -153,9 +153,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 // observe passes a snapshot to the views.
 func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
-	a.logChanges(before, now)
-	a.recordEvents(before, now)
-	a.reportRuntime(before.runtime, now.runtime)
+	a.reportChanges(before, now)
 	if now.plan == before.plan {
 		return // no reconcile
 	}

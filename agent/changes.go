@@ -1,24 +1,65 @@
 package agent
 
 import (
+	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// logChanges logs the difference between two snapshots.
-func (a *Agent) logChanges(before, now *snapshot) {
-	if why := now.config.trouble(); why != "" && why != before.config.trouble() {
-		a.log.Error(now.config.refusal(), "path", a.cfg.ConfigFile, "err", now.config.refused)
-	}
+// reportChanges logs the difference between two snapshots, and records Events about it.
+func (a *Agent) reportChanges(before, now *snapshot) {
+	a.reportConfig(&before.config, &now.config)
+	a.reportRuntime(before.runtime, now.runtime)
 	logDriver(a.log, before.reading, now.reading)
+	if was, is := before.known.Driver.Version, now.known.Driver.Version; was != "" && was != is {
+		a.events.Record(apiserver.Event{Type: apiserver.Normal, Reason: gpuDriverChanged,
+			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", is, was)})
+	}
 	if reason := trouble(now.plan.unchecked); reason != "" && reason != trouble(before.plan.unchecked) {
 		a.log.Warn("other CDI specs are not checked for conflicts", "reason", reason)
 	}
-	for _, c := range deviceChanges(before, now) {
-		logDevice(a.log, now, c)
+	a.reportDevices(before, now)
+}
+
+func (a *Agent) reportConfig(before, now *settings) {
+	why := now.trouble()
+	if why == "" || why == before.trouble() {
+		return
+	}
+	a.log.Error(now.refusal(), "path", a.cfg.ConfigFile, "err", now.refused)
+	a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: why})
+}
+
+// reportRuntime logs a runtime that has changed, with an Event if it has a problem.
+func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
+	if now.err != nil || reflect.DeepEqual(before, now) {
+		return
+	}
+	info := now.value
+	if problem := info.Problem(a.cfg.CDIDir); problem != "" {
+		a.log.Error(problem, "socket", info.Socket)
+		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: problem})
+		return
+	}
+	a.log.Info(info.Name+" "+info.Version+" does CDI", "socket", info.Socket, "specDirs", info.SpecDirs)
+}
+
+func (a *Agent) reportDevices(before, now *snapshot) {
+	changes := slices.DeleteFunc(allocator.Changes(before.offers, now.offers), func(c allocator.Change) bool {
+		return c.Before.State == "" && c.Now.State == allocator.StateWaiting && c.Now.Fault.None() // what was never there is not missed
+	})
+	for _, devices := range byFault(changes) {
+		a.events.Record(now.event(devices))
+	}
+	for _, c := range changes {
+		g, _ := now.known.Find(c.Now.GPU)
+		logDevice(a.log.With("device", c.Now.ID, "resource", c.Resource, "index", c.Now.Index, "product", g.Product), c)
 	}
 }
 
@@ -54,17 +95,8 @@ func summary(r *driver.Reading) []any {
 	}
 }
 
-// deviceChanges returns what became of each device.
-func deviceChanges(before, now *snapshot) []allocator.Change {
-	return slices.DeleteFunc(allocator.Changes(before.offers, now.offers), func(c allocator.Change) bool {
-		return c.Before.State == "" && c.Now.State == allocator.StateWaiting && c.Now.Fault.None() // what was never there is not missed
-	})
-}
-
-func logDevice(log *slog.Logger, now *snapshot, c allocator.Change) {
+func logDevice(log *slog.Logger, c allocator.Change) {
 	d := c.Now
-	g, _ := now.known.Find(d.GPU)
-	log = log.With("device", d.ID, "resource", c.Resource, "index", d.Index, "product", g.Product)
 	if d.Shared() {
 		log = log.With("replicas", len(d.Replicas))
 	}

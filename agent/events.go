@@ -20,20 +20,6 @@ const (
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
 )
 
-// recordEvents records the difference between two snapshots.
-func (a *Agent) recordEvents(before, now *snapshot) {
-	if why := now.config.trouble(); why != "" && why != before.config.trouble() {
-		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: why})
-	}
-	if was, is := before.known.Driver.Version, now.known.Driver.Version; was != "" && was != is {
-		a.events.Record(apiserver.Event{Type: apiserver.Normal, Reason: gpuDriverChanged,
-			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", is, was)})
-	}
-	for _, devices := range byFault(deviceChanges(before, now)) {
-		a.events.Record(now.event(devices))
-	}
-}
-
 // byFault returns the devices that got or lost a fault, in groups of those that share it: a driver that
 // goes takes all of them with it. Planned changes are none.
 func byFault(changes []allocator.Change) (groups [][]allocator.Device) {

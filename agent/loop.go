@@ -57,19 +57,15 @@ func newLoop(c collaborators, initial *snapshot) *loop {
 		health:        &health.Tracker{},
 	}
 	faults, ledger := l.state.load()
-	now := time.Now()
-	l.health.Restore(faults, now)
-	l.ledger = allocator.Start(ledger, l.freshKubelet(), now)
-	return l
-}
-
-// freshKubelet reports whether the kubelet has started since the last agent ended.
-func (l *loop) freshKubelet() bool {
 	left, err := kubelet.Leftover(l.cfg.devicePluginDir())
 	if err != nil {
 		l.log.Warn("leftover sockets not looked for, caution at the start takes some seconds", "err", err)
 	}
-	return !left && err == nil
+	freshKubelet := !left && err == nil // it has started since the last agent ended
+	now := time.Now()
+	l.health.Restore(faults, now)
+	l.ledger = allocator.Start(ledger, freshKubelet, now)
+	return l
 }
 
 // triggers wake the loop.

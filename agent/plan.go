@@ -69,7 +69,7 @@ func (l *loop) resources(inv *gpu.Inventory) []*allocator.Resource {
 func (l *loop) writeSpec(inspected *plan) *plan {
 	p := *inspected
 	if len(p.parts.GPUs) > 0 && l.config.fault.None() {
-		p.proved, p.written, p.specErr = l.putSpec(&p)
+		p.specErr = l.putSpec(&p)
 	}
 	p.unchecked = l.spec.Unchecked()
 	if p.specErr != nil {
@@ -79,23 +79,23 @@ func (l *loop) writeSpec(inspected *plan) *plan {
 	return &p
 }
 
-func (l *loop) putSpec(p *plan) (proved map[string]bool, written bool, err error) {
+func (l *loop) putSpec(p *plan) error {
 	spec, err := cdi.Build(cdi.AgentKind, p.inventory, p.parts, []cdi.Name{cdi.ByUUID})
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	written, err = l.spec.Put(spec)
+	written, err := l.spec.Put(spec)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	if written {
+	if p.written = written; written {
 		l.log.Info("CDI spec written", "path", l.spec.Path, "devices", len(p.parts.GPUs))
 	}
-	proved = map[string]bool{}
+	p.proved = map[string]bool{}
 	for _, d := range spec.Devices {
-		proved[spec.Kind+"="+d.Name] = true
+		p.proved[spec.Kind+"="+d.Name] = true
 	}
-	return proved, written, nil
+	return nil
 }
 
 // withOwnFaults returns all that is known with the faults that concern one GPU or MIG

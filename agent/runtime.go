@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"reflect"
 	"time"
 
-	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -45,20 +43,6 @@ func (a *Agent) detectRuntime(ctx context.Context) (runtime.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	return runtime.Detect(ctx, a.cfg.Node, a.cfg.KubeletDir)
-}
-
-// reportRuntime logs a runtime that has changed, with an Event if it has a problem.
-func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
-	if now.err != nil || reflect.DeepEqual(before, now) {
-		return
-	}
-	info := now.value
-	if problem := info.Problem(a.cfg.CDIDir); problem != "" {
-		a.log.Error(problem, "socket", info.Socket)
-		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: problem})
-		return
-	}
-	a.log.Info(info.Name+" "+info.Version+" does CDI", "socket", info.Socket, "specDirs", info.SpecDirs)
 }
 
 func (a *Agent) runtimeStatus(u update[runtime.Info]) status.Runtime {
