@@ -20,8 +20,6 @@ import (
 const (
 	// evidenceTimeout bounds one answer of the kubelet or the container runtime.
 	evidenceTimeout = 5 * time.Second
-	// evidenceRetry is the time between two questions to a source that does not answer.
-	evidenceRetry = time.Second
 	// writeTimeout bounds the kubelet's write of a checkpoint, after which the old one is evidence, too.
 	writeTimeout = time.Second
 	// firstAnswer is how long after its start the agent waits for a source that may never answer. A node
@@ -41,6 +39,7 @@ type evidence struct {
 // containers is an answer of the container runtime.
 type containers struct {
 	asked, answered time.Time
+	absent          bool // no runtime answers
 	runtime.Containers
 }
 
@@ -141,7 +140,7 @@ func (h holdings) runtime(c *containers) *allocator.Runtime {
 	if c == nil {
 		return nil
 	}
-	r := &allocator.Runtime{Asked: c.asked, Answered: c.answered, Sandboxes: c.Sandboxes}
+	r := &allocator.Runtime{Asked: c.asked, Answered: c.answered, Absent: c.absent, Sandboxes: c.Sandboxes}
 	for _, d := range c.Devices {
 		_, uuid, _ := strings.Cut(d.Device, "=")
 		r.Containers = append(r.Containers, allocator.Container{Pod: d.Pod, Part: h.device(uuid)})
@@ -182,7 +181,7 @@ func (w *witness) excuse(d *dispensable, consequence string, err error) error {
 // watchEvidence delivers what is asked for, until ctx ends. A source that does not answer is missing in
 // the answer, which then comes late.
 func (a *Agent) watchEvidence(ctx context.Context, ask <-chan allocator.Todo, answers chan<- evidence) {
-	w := witness{cfg: a.cfg, log: a.log, started: time.Now()}
+	w, wait := witness{cfg: a.cfg, log: a.log, started: time.Now()}, retryFirst
 	for {
 		var todo allocator.Todo
 		select {
@@ -195,11 +194,14 @@ func (a *Agent) watchEvidence(ctx context.Context, ask <-chan allocator.Todo, an
 			return
 		}
 		w.logFailure(err)
-		if err != nil {
+		if err == nil {
+			wait = retryFirst
+		} else {
 			select {
 			case <-ctx.Done():
-			case <-time.After(evidenceRetry):
+			case <-time.After(wait):
 			}
+			wait = min(2*wait, retryLimit)
 		}
 		select {
 		case answers <- answer:
@@ -290,6 +292,6 @@ func (w *witness) containers(ctx context.Context) (*containers, error) {
 	if err := w.excuse(&w.runtimes, "no container runtime answers, the kubelet's records alone say who holds devices", err); err != nil {
 		return nil, fmt.Errorf("asking which containers have devices: %w", err)
 	}
-	answer.answered = time.Now()
+	answer.absent, answer.answered = err != nil, time.Now()
 	return answer, nil
 }

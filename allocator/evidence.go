@@ -88,6 +88,10 @@ type Runtime struct {
 	Asked, Answered time.Time
 	Containers      []Container
 	Sandboxes       map[string]bool // UIDs of pods with a ready sandbox
+
+	// Absent is set if no runtime answers. An entry that drains has to do without then; for one that is
+	// offered nothing is proved, since the runtime may come back with its containers.
+	Absent bool
 }
 
 // Container is a device that a container has, by CDI name or device number. One

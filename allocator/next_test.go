@@ -137,6 +137,10 @@ func TestAnIdleEntryIsCleaned(t *testing.T) {
 	if n.next(d + 3 + settle); !n.todo.Runtime {
 		t.Errorf("a settle later: %+v", n.todo)
 	}
+	n.o.Runtime = &Runtime{Asked: at(d + 3 + settle), Answered: at(d + 3 + settle), Absent: true}
+	if n.next(d + 4 + settle); n.todo.Again != at(d+3+settle+idleInterval) {
+		t.Errorf("without a runtime: %+v", n.todo)
+	}
 	n.o.Runtime = &Runtime{Asked: at(d + 3 + settle), Answered: at(d + 3 + settle)}
 	n.expect(t, d+4+settle, "gpu 0 available")
 	if !n.todo.Again.IsZero() {

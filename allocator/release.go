@@ -146,7 +146,7 @@ func (n *next) unheld(e *Entry) bool {
 
 // clean records that nobody holds an entry that is offered. Later it can then be released at once.
 func (n *next) clean(e *Entry) {
-	if e.dirty && e.State != StateDraining && n.unheld(e) {
+	if e.dirty && e.State != StateDraining && n.unheld(e) && !n.o.Runtime.Absent {
 		e.dirty, e.unbooked, e.pods = false, time.Time{}, nil
 	}
 }

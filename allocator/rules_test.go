@@ -33,7 +33,7 @@ var mutants = []struct {
 
 	// The release.
 	{"a granted entry needs proof", "release.go", "(«!e.dirty» ||", "true"},
-	{"an offered entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "true"},
+	{"an offered entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "n.o.Runtime != nil"},
 	{"a grant voids the proof", "next.go", "e.unbooked = g.Seq, g.Last, true, «time.Time{}»", "e.unbooked"},
 	{"the checkpoint is later than the record of a grant", "release.go", "last.Add(«2 * settle»)", "settle"},
 	{"a checkpoint counts from before it landed", "release.go", "c.Version, «n.books.asked»", "c.Asked"},
