@@ -197,16 +197,17 @@ func (a *Agent) waitFor() func(socket string) {
 // followDriver delivers the reports of the driver worker. What only the views need is theirs at once.
 func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-chan driver.Config, reports chan<- driver.Report) {
 	driver.Run(ctx, first, later, func(r driver.Report) {
-		switch r := r.(type) {
-		case driver.Telemetry:
-			a.telemetry.Store(&r)
+		if t, is := r.(driver.Telemetry); is {
+			a.telemetry.Store(&t)
 			return
-		case driver.XID:
-			a.metrics.XID(r.GPU, r.Code, max(1, r.Times))
 		}
 		select {
 		case reports <- r:
 		case <-ctx.Done():
+			return
+		}
+		if x, is := r.(driver.XID); is { // its GPU is published: metrics drop those that are not
+			a.metrics.XID(x.GPU, x.Code, max(1, x.Times))
 		}
 	})
 }

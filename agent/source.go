@@ -36,9 +36,9 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, fa
 	return func(ctx context.Context) {
 		logged, tolerated, wait := "", false, retryFirst
 		for ctx.Err() == nil {
-			begin := time.Now()
+			begin, held := time.Now(), false
 			err := watch(ctx, func(value T) {
-				logged, tolerated = "", true
+				logged, tolerated, held = "", true, true
 				replace(updates, update[T]{value: value})
 			})
 			switch {
@@ -52,7 +52,7 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, fa
 				log.Warn(failed, "err", oneLine(err))
 				replace(updates, update[T]{err: err})
 			}
-			if time.Since(begin) >= retryLimit {
+			if held && time.Since(begin) >= retryLimit {
 				wait = retryFirst
 			}
 			select {
