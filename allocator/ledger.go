@@ -19,7 +19,7 @@ const (
 
 	// idleInterval is the same for entries that are offered. Those that nobody holds any more are found by
 	// it, so that a planned change moves them at once.
-	idleInterval = time.Minute
+	idleInterval = 15 * time.Second
 
 	// listLag is the upper bound of the time from sending a list until the kubelet has
 	// processed it: it syncs a file for each list. It also bounds the time from the
