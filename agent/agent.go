@@ -138,7 +138,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Dir:      a.cfg.devicePluginDir(),
 				Resource: resource,
 				Observer: a.metrics,
-				Gate:     gate,
+				Gate:     reportedGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
 			}, a.log)
 			start(plugin.Run)

@@ -77,6 +77,7 @@ type triggers struct {
 	runtime chan update[runtime.Info]
 	answers chan evidence
 	sent    chan struct{} // a list, to the kubelet
+	granted chan struct{} // a device, by the gate
 	reload  <-chan struct{}
 	alive   chan struct{} // a probe of the loop
 }
@@ -90,6 +91,7 @@ func newTriggers(reload <-chan struct{}) triggers {
 		runtime: make(chan update[runtime.Info], 1),
 		answers: make(chan evidence),
 		sent:    make(chan struct{}, 1),
+		granted: make(chan struct{}, 1),
 		reload:  reload,
 		alive:   make(chan struct{}),
 	}
@@ -127,6 +129,8 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 			return l.advance
 		case <-l.due():
 			return l.advance
+		case <-l.unlessDue(t.granted):
+			l.again = time.Now().Add(grantDelay)
 		case u := <-t.spec:
 			if u.err == nil && l.spec.Touched() { // and not by ourselves
 				return l.reconcile
@@ -142,6 +146,32 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 		case <-t.alive:
 		}
 	}
+}
+
+// grantDelay is the time from a grant to the step that takes it into account: many grants share one.
+const grantDelay = time.Second
+
+// unlessDue returns granted, or nil if there will be a step soon anyway.
+func (l *loop) unlessDue(granted <-chan struct{}) <-chan struct{} {
+	if !l.again.IsZero() && time.Until(l.again) <= grantDelay {
+		return nil
+	}
+	return granted
+}
+
+// reportedGate is the gate with a report of each grant. Neither waits.
+type reportedGate struct {
+	*allocator.Gate
+	granted chan<- struct{}
+}
+
+// Allocate implements kubelet.Gate.
+func (g reportedGate) Allocate(resource string, ids []string) error {
+	err := g.Gate.Allocate(resource, ids)
+	if err == nil {
+		notify(g.granted)
+	}
+	return err
 }
 
 // due delivers when the ledger has to be advanced even if nothing happens; nil for never.

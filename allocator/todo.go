@@ -160,6 +160,9 @@ func (t *planner) write(last time.Time, listed, running bool) {
 	}
 	pods := t.o.Pods
 	t.Pods = pods == nil || t.poll(pods.Asked) || t.Pods
+	if t.now.Before(t.sent.Add(settle)) { // the kubelet is about to write
+		t.every = drainInterval
+	}
 	t.Checkpoint = t.books.asked.Before(t.sent) || t.poll(t.books.asked) || t.Checkpoint
 	if listed {
 		return
