@@ -76,7 +76,7 @@ func helmLife(t *testing.T, c *cluster) {
 	c.leftNothing(t)
 
 	// The spec that stays serves a container that restarts.
-	c.in(t, "stays", "touch /tmp/end")
+	c.end(t, "stays")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "stays")
 		return id, id != container

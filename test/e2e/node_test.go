@@ -193,7 +193,14 @@ func (c *cluster) remove(t *testing.T, pod string) {
 // in runs a shell command in a pod and returns all that it printed.
 func (c *cluster) in(t *testing.T, pod, command string) string {
 	t.Helper()
-	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"; } 2>&1")
+	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"\n} 2>&1")
+}
+
+// end ends the container of a pod that run started, after the command that does it: one that still runs is
+// killed with the container.
+func (c *cluster) end(t *testing.T, pod string) {
+	t.Helper()
+	c.in(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")
 }
 
 // gpusOf returns the UUIDs that nvidia-smi sees inside a pod.

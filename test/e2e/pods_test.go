@@ -128,7 +128,7 @@ func containerRestart(t *testing.T, c *cluster) {
 	c.run(t, "again", 2)
 	c.awaitPhase(t, "again", "Running")
 	before, was := c.containerID(t, "again"), c.gpusOf(t, "again")
-	c.in(t, "again", "touch /tmp/end")
+	c.end(t, "again")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "again")
 		return id, id != before

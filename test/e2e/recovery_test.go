@@ -41,7 +41,7 @@ func daemonRestarts(t *testing.T, c *cluster) {
 		}
 		c.offersTheRest(t, tc.name, gpus, 5)
 		// A container that restarts gets what the kubelet remembers.
-		c.in(t, "stays", "touch /tmp/end")
+		c.end(t, "stays")
 		await(t, "a new container", func() (string, bool) {
 			id := c.containerID(t, "stays")
 			return id, id != container
