@@ -70,6 +70,7 @@ func New(cfg Config, log *slog.Logger) *Agent {
 	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1)}
 	a.latest.Store(newSnapshot())
 	a.telemetry.Store(&driver.Telemetry{})
+	a.holders.kubelet.Socket = cfg.podResources()
 	a.metrics = metrics.New(a.status, knownXIDs())
 	return a
 }
@@ -79,6 +80,7 @@ func New(cfg Config, log *slog.Logger) *Agent {
 // change of the config file needs none. The error is for what only a restart with other
 // flags can fix.
 func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
+	defer a.holders.close()
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context) error) { group.Go(func() error { return run(ctx) }) }
 	beside := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }

@@ -71,7 +71,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	for i, g := range now.GPUs {
 		now.GPUs[i].Telemetry = telemetry[g.UUID]
 	}
-	held, err := a.holders.ask(ctx, a.cfg.podResources())
+	held, err := a.holders.ask(ctx)
 	now.Kubelet.PodsTrouble = trouble(err)
 	for i, d := range now.Devices {
 		now.Devices[i].HeldBy = holdersOf(d, held)
@@ -181,15 +181,16 @@ const (
 // holders caches which containers hold which devices. The kubelet is asked only for a
 // request.
 type holders struct {
-	mu    sync.Mutex
-	asked time.Time
-	held  []kubelet.Holder
-	err   error
+	mu      sync.Mutex
+	kubelet kubelet.PodResources
+	asked   time.Time
+	held    []kubelet.Holder
+	err     error
 }
 
 // ask returns the holders, at most holdersFor old while the kubelet answers. All callers
 // share the answer, so none of them can end the question: ctx has only its values.
-func (h *holders) ask(ctx context.Context, socket string) ([]kubelet.Holder, error) {
+func (h *holders) ask(ctx context.Context) ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(h.asked) < holdersFor {
@@ -197,12 +198,19 @@ func (h *holders) ask(ctx context.Context, socket string) ([]kubelet.Holder, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdersWithin)
 	defer cancel()
-	held, err := kubelet.Held(ctx, socket)
+	held, err := h.kubelet.Held(ctx)
 	if err == nil {
 		h.held = held
 	}
 	h.asked, h.err = time.Now(), err
 	return h.held, h.err
+}
+
+// close ends the connection to the kubelet, once nothing is asked any more.
+func (h *holders) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kubelet.Close()
 }
 
 // trouble is an error as people read it; empty when there is none.

@@ -53,8 +53,10 @@ func TestACancelledCallerSpoilsNothing(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	var h holders
-	_, _ = h.ask(gone, socket)
-	held, err := h.ask(t.Context(), socket)
+	h.kubelet.Socket = socket
+	t.Cleanup(h.close)
+	_, _ = h.ask(gone)
+	held, err := h.ask(t.Context())
 	if err != nil || len(held) != 1 || held[0].Pod != "pod" {
 		t.Errorf("the next caller is told %v, %v", held, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
@@ -18,14 +19,51 @@ type Holder struct {
 	CDI []string
 }
 
-// Held asks the kubelet at its socket for pod resources which containers hold devices. The
-// answer omits init containers. It makes the kubelet drop what pods held that have ended.
-func Held(ctx context.Context, socket string) ([]Holder, error) {
-	conn, err := kubeletConn(socket)
+// PodResources requests from the kubelet which containers hold devices, over a connection that it keeps
+// between requests. It is for one goroutine at a time.
+type PodResources struct {
+	Socket string // for pod resources
+
+	conn *grpc.ClientConn // of the latest request; nil if that failed
+}
+
+// Held is the function Held, over the connection of the request before if the kubelet still has it.
+func (p *PodResources) Held(ctx context.Context) ([]Holder, error) {
+	if p.conn != nil {
+		if held, err := listHeld(ctx, p.conn, p.Socket); err == nil {
+			return held, nil
+		}
+		p.Close() // the kubelet may have restarted
+	}
+	conn, err := kubeletConn(p.Socket)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	p.conn = conn
+	held, err := listHeld(ctx, conn, p.Socket)
+	if err != nil {
+		p.Close()
+	}
+	return held, err
+}
+
+// Close closes the connection. The next request makes another.
+func (p *PodResources) Close() {
+	if p.conn != nil {
+		_ = p.conn.Close() // nothing is lost
+		p.conn = nil
+	}
+}
+
+// Held asks the kubelet at its socket for pod resources which containers hold devices. The
+// answer omits init containers. It makes the kubelet drop what pods held that have ended.
+func Held(ctx context.Context, socket string) ([]Holder, error) {
+	p := PodResources{Socket: socket}
+	defer p.Close()
+	return p.Held(ctx)
+}
+
+func listHeld(ctx context.Context, conn *grpc.ClientConn, socket string) ([]Holder, error) {
 	list, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("asking the kubelet at %s who holds devices: %w", socket, err)
