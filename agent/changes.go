@@ -47,7 +47,7 @@ func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
 		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: problem})
 		return
 	}
-	a.log.Info(info.Name+" "+info.Version+" does CDI", "socket", info.Socket, "specDirs", info.SpecDirs)
+	a.log.Info("container runtime supports CDI", "name", info.Name, "version", info.Version, "socket", info.Socket, "specDirs", info.SpecDirs)
 }
 
 func (a *Agent) reportDevices(before, now *snapshot) {

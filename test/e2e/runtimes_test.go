@@ -123,7 +123,7 @@ func TestContainerd17(t *testing.T) {
 	}
 	await(t, "the agent to say that CDI is on", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
-		return log, strings.Contains(log, "does CDI")
+		return log, strings.Contains(log, "container runtime supports CDI")
 	})
 	c.runCases(t)
 }
@@ -136,7 +136,7 @@ func TestCRIO(t *testing.T) {
 	})
 	await(t, "the agent to know CRI-O", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
-		return log, strings.Contains(log, `msg="cri-o 1.34.0 does CDI"`)
+		return log, strings.Contains(log, `msg="container runtime supports CDI"`) && strings.Contains(log, "name=cri-o version=1.34.0")
 	})
 	c.runCases(t)
 }
