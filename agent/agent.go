@@ -106,19 +106,19 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	}
 	l.configure(ctx, t.labels)
 	l.publish()
+	source := l.driverConfig()
+	beside(func(ctx context.Context) { a.followDriver(ctx, source, l.reread, t.reports) })
+	beside(func(ctx context.Context) { a.watchEvidence(ctx, l.ask, t.answers) })
 	// allocator.Plan always has this resource. Registering takes time, and so does
 	// the driver's first answer: both at once.
 	l.plugin(allocator.GPUResource)
-	source := l.driverConfig()
-	beside(func(ctx context.Context) { a.followDriver(ctx, source, l.reread, t.reports) })
 	beside(follow(a.watchSpec, t.spec, a.log, "CDI directory is not watched, will retry"))
 	if a.cfg.ConfigFile != "" {
 		beside(follow(a.watchConfig, t.config, a.log, "config is not watched, will retry"))
 	}
-	beside(follow(a.watchRuntime, t.runtime, a.log, "no container runtime answers yet: is its socket below --host-root?"))
-	beside(func(ctx context.Context) { a.watchEvidence(ctx, l.ask, t.answers) })
+	beside(afterStart(follow(a.watchRuntime, t.runtime, a.log, "no container runtime answers yet: is its socket below --host-root?")))
 	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
-	beside(reduceMemory)
+	beside(afterStart(reduceMemory))
 	beside(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
 }
@@ -217,15 +217,22 @@ func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-c
 // startTime is how long a start takes at most, where nothing is wrong.
 const startTime = time.Second
 
+// afterStart postpones what would delay the first list and can wait for it.
+func afterStart(run func(context.Context)) func(context.Context) {
+	return func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(startTime):
+			run(ctx)
+		}
+	}
+}
+
 // reduceMemory limits the memory of an agent that has started, which has little work
 // for months: what the start took goes back to the node, where it would be garbage
 // for minutes, and from then on the heap grows by half, not to twice its size,
 // until the next collection.
-func reduceMemory(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(startTime):
-		debug.SetGCPercent(50)
-		debug.FreeOSMemory()
-	}
+func reduceMemory(context.Context) {
+	debug.SetGCPercent(50)
+	debug.FreeOSMemory()
 }
