@@ -19,13 +19,12 @@ gotest := go tool -modfile=$(CURDIR)/tools.mod gotestsum --format standard-quiet
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# grpcnotrace: the tracing that grpc pulls in else keeps the linker from leaving out what is not
-# called, 3 MB of it. nethttpomithttp2: half a MB, of which nobody has a use who asks for little; grpc
-# has HTTP/2 of its own. Only the program that loads the driver is linked to libc: the others start
-# sooner, and no loader and no library of anybody's has a part in the hook. The race detector needs it.
+# grpcnotrace: with grpc's tracing the linker keeps 3 MB that are never called. nethttpomithttp2: half a
+# MB; grpc has its own HTTP/2. Only gpucdi-nvml, which loads NVML, is linked to libc: the others start
+# sooner, and gpucdi-hook is independent of the node's loader. The race detector requires cgo.
 .PHONY: build
 build: packages ## Build the programs into bin/
-	CGO_ENABLED=$(if $(filter -race,$(GOFLAGS)),1,0) go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags "-s -w -X github.com/gpucdi/gpucdi/cmd/internal/cli.Version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi ./cmd/gpucdi-agent
+	CGO_ENABLED=$(if $(filter -race,$(GOFLAGS)),1,0) go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi
 	go build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/gpucdi-nvml
 	CGO_ENABLED=0 GOFLAGS="$(filter-out -race,$(GOFLAGS))" go build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/gpucdi-hook
 

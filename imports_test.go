@@ -32,9 +32,7 @@ var rooms = map[string]struct {
 	"metrics":          {[]string{"gpu", "status"}, "it shows what the status says, and counts what it is told"},
 	"doctor":           {[]string{"gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/config", "internal/host"}, "it looks at every link by itself, and must not need the agent for it"},
 	"agent":            {[]string{"gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "runtime", "labels", "apiserver", "status", "metrics", "internal/config", "internal/host"}, "the only place where the rooms meet"},
-	"cmd/gpucdi":       {[]string{"cmd/internal/cli", "cdi", "gpu", "gpu/driver", "internal/config", "internal/host"}, "it starts in a moment: what takes a server is for gpucdi-agent"},
-	"cmd/gpucdi-agent": {[]string{"cmd/internal/cli", "agent", "apiserver", "labels", "doctor", "gpu", "status", "internal/config"}, "flags become a Config; no logic"},
-	"cmd/internal/cli": {[]string{"gpu", "internal/host"}, "what commands have in common, of which either program pays for all"},
+	"cmd/gpucdi":       {[]string{"agent", "allocator", "apiserver", "cdi", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/config", "internal/host"}, "flags become a Config; no logic"},
 	"cmd/gpucdi-nvml":  {[]string{"gpu/nvml", "internal/host"}, "it starts in a moment: nothing but the driver"},
 	"cmd/gpucdi-hook":  {[]string{"internal/ldcache"}, "it runs on behalf of the runtime, beside an image that nobody knows: as little as can be"},
 	"internal/config":  {nil, "small things that every room may use know nothing of each other"},
@@ -84,10 +82,10 @@ func TestRoomsImportOnlyWhatTheyMay(t *testing.T) {
 	}
 }
 
-// What people run by hand, or a runtime for each container, is to start in a moment: a program pays
-// at each start for all that it links.
+// A program pays at each start for all that it links. A runtime runs gpucdi-hook for each container, and
+// gpucdi-nvml is isolated: neither links a server.
 func TestSmallProgramsLinkNoServer(t *testing.T) {
-	for _, program := range []string{"gpucdi", "gpucdi-nvml", "gpucdi-hook"} {
+	for _, program := range []string{"gpucdi-nvml", "gpucdi-hook"} {
 		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()
 		if err != nil {
 			t.Fatalf("go list: %v", err)
@@ -95,7 +93,7 @@ func TestSmallProgramsLinkNoServer(t *testing.T) {
 		for linked := range strings.FieldsSeq(string(out)) {
 			for _, server := range []string{"net/http/", "google.golang.org/", "github.com/prometheus/"} {
 				if strings.HasPrefix(linked+"/", server) {
-					t.Errorf("%s links %s: that is for gpucdi-agent", program, linked)
+					t.Errorf("%s links %s", program, linked)
 				}
 			}
 		}

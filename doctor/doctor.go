@@ -19,7 +19,8 @@ type Node struct {
 	KubeletDir string
 	CDIDir     string
 	Address    string // where the agent listens
-	Worker     string // the program that talks to the driver; see driver.Config
+	Program    string // path of gpucdi, which probes a launched container
+	Worker     string // the driver worker; see driver.Config
 
 	Name       string // of the node in Kubernetes; may be empty
 	ConfigFile string // NodeConfig; empty: all keys have their defaults

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -23,6 +22,9 @@ type Launch struct {
 	Image  string // that the node has; empty: the agent's
 	Device string // the UUID of a GPU or of a MIG device; empty: the first that is healthy
 }
+
+// ProbeCommand is the command of gpucdi that runs Probe, or with --idle does nothing for a time.
+const ProbeCommand = "probe"
 
 // idleFor bounds the life of a container that nobody has removed.
 const idleFor = "5m"
@@ -52,7 +54,7 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	case !known:
 		return fail(link, "the CDI spec has no device "+device, "take one of "+strings.Join(slices.Sorted(maps.Keys(given)), ", "))
 	}
-	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != driver.CUDA && name != host.NVMLName })
+	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != cudaName && name != host.NVMLName })
 
 	seen, image, err := e.see(ctx, device, wanted)
 	switch {
@@ -94,18 +96,18 @@ func (e *examination) see(ctx context.Context, device string, wanted cdi.Given) 
 	l := runtime.Launch{
 		Image:  e.Launch.Image,
 		Device: cdi.AgentKind + "=" + device,
-		Idle:   []string{e.Worker, "--idle", idleFor},
-		Look:   slices.Concat([]string{e.Worker, "--look"}, wanted.Nodes, wanted.Files),
+		Idle:   []string{e.Program, ProbeCommand, "--idle", idleFor},
+		Probe:  slices.Concat([]string{e.Program, ProbeCommand}, wanted.Nodes, wanted.Files),
 	}
-	// In the agent's pod it is the image's own; on the node, a file of the node's.
+	// In the agent's pod they are files of the image; on the node, files of the node.
 	if e.Root.LocalPath("/") == "/" {
-		l.Program = e.Worker
+		l.Programs = []string{e.Program, e.Worker}
 	}
 	printed, image, err := e.container.Launch(ctx, e.Root, l)
 	if err != nil {
 		return sight{}, "", err
 	}
-	if err := json.Unmarshal(printed, &seen.Sight); err != nil {
+	if err := json.Unmarshal(printed, &seen.contents); err != nil {
 		return sight{}, "", fmt.Errorf("reading what the container of %s sees: %w: %s", image, err, printed)
 	}
 	return seen, image, nil
@@ -143,7 +145,7 @@ func usable(gpus []gpu.GPU) (uuids []string) {
 
 // sight is what a container sees.
 type sight struct {
-	driver.Sight
+	contents
 	onNode map[string]syscall.Errno // what opening some of the nodes led to on the node itself
 }
 
@@ -221,8 +223,8 @@ func (s sight) gpus(device string) []Finding {
 		return skip(link, "by cdi.features containers get no NVML to ask")
 	case says != "":
 		return skip(link, "there is no NVML to ask")
-	case s.Trouble != "":
-		return fail(link, s.Trouble, "")
+	case s.NVMLError != "":
+		return fail(link, s.NVMLError, "")
 	case !slices.Equal(seen, []string{device}):
 		return fail(link, fmt.Sprintf("NVML lists %q, not %s alone", seen, device),
 			"something beside CDI gives GPUs to containers, such as an NVIDIA runtime: turn it off")

@@ -15,11 +15,11 @@ import (
 
 // Launch is a container that somebody wants for a moment.
 type Launch struct {
-	Image   string   // that is on the node; empty: the one that the agent's pod runs from
-	Device  string   // the CDI device that the container gets
-	Program string   // of the node, mounted where the node has it; empty: the image has it
-	Idle    []string // what keeps the container running, whatever signal it gets
-	Look    []string // what is run in it then
+	Image    string   // that is on the node; empty: the one that the agent's pod runs from
+	Device   string   // the CDI device that the container gets
+	Programs []string // files of the node, mounted at their paths; empty: the image has them
+	Idle     []string // command that keeps the container running, whatever signal it gets
+	Probe    []string // command that is run in it then
 }
 
 const (
@@ -57,7 +57,7 @@ var agentContainer = map[string]string{"io.kubernetes.container.name": "gpucdi"}
 // ErrNoImage says that no image was named, and that there is no agent's to take.
 var ErrNoImage = errors.New("no container called gpucdi runs here whose image could be taken")
 
-// Launch starts the container in a pod of its own, and returns what Look printed
+// Launch starts the container in a pod of its own, and returns what Probe printed
 // and the image. Nothing is left of it afterwards, nor of one that was launched
 // before by somebody who could not remove it.
 func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (printed []byte, image string, err error) {
@@ -122,8 +122,8 @@ func look(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, 
 			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: pod.Linux.SecurityContext.NamespaceOptions},
 		},
 	}
-	if l.Program != "" {
-		config.Mounts = []*cri.Mount{{HostPath: l.Program, ContainerPath: path.Clean(l.Program), Readonly: true}}
+	for _, program := range l.Programs {
+		config.Mounts = append(config.Mounts, &cri.Mount{HostPath: program, ContainerPath: path.Clean(program), Readonly: true})
 	}
 	container, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: pod})
 	if err != nil {
@@ -133,13 +133,13 @@ func look(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, 
 		return nil, fmt.Errorf("starting a container of the image %s with %s: %w", l.Image, l.Device, err)
 	}
 	run, err := client.ExecSync(ctx, &cri.ExecSyncRequest{
-		ContainerId: container.ContainerId, Cmd: l.Look, Timeout: int64(lookWithin.Seconds()),
+		ContainerId: container.ContainerId, Cmd: l.Probe, Timeout: int64(lookWithin.Seconds()),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("running %s in a container of the image %s: %w", l.Look[0], l.Image, err)
+		return nil, fmt.Errorf("running %s in a container of the image %s: %w", l.Probe[0], l.Image, err)
 	}
 	if run.ExitCode != 0 {
-		return nil, fmt.Errorf("%s ends in a container of the image %s with %d: %s", l.Look[0], l.Image, run.ExitCode, run.Stderr)
+		return nil, fmt.Errorf("%s ends in a container of the image %s with %d: %s", l.Probe[0], l.Image, run.ExitCode, run.Stderr)
 	}
 	return run.Stdout, nil
 }

@@ -16,7 +16,7 @@ import (
 var wanted = Launch{
 	Device: "gpucdi.dev/gpu=GPU-1",
 	Idle:   []string{"/usr/bin/gpucdi", "inside", "idle"},
-	Look:   []string{"/usr/bin/gpucdi", "inside", "look"},
+	Probe:  []string{"/usr/bin/gpucdi", "inside", "look"},
 }
 
 // launched launches a container by that runtime, which has another pod, and says
@@ -54,7 +54,7 @@ func TestLaunch(t *testing.T) {
 func TestLaunchMountsTheNodesProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := wanted
-		l.Image, l.Program = "debian", "/opt/gpucdi"
+		l.Image, l.Programs = "debian", []string{"/opt/gpucdi"}
 		pods := &fakePods{}
 		if _, image, err := launched(t.Context(), t, pods, l); image != "debian" || err != nil {
 			t.Errorf("got %s, %v", image, err)

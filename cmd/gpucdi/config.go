@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
@@ -13,7 +12,7 @@ func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Look at a NodeConfig file",
-		Args:  cli.Args(cobra.NoArgs),
+		Args:  checkArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
@@ -21,7 +20,7 @@ func newConfigCommand() *cobra.Command {
 		Short: "Tell all that is wrong with a NodeConfig file",
 		Long: `Tell all that is wrong with a NodeConfig file, so that it can be told before
 gpucdi serve is given it, as in a pipeline. The exit code is 1 when something is.`,
-		Args: cli.Args(cobra.ExactArgs(1)),
+		Args: checkArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := config.Load(args[0]); err != nil {
 				return err

@@ -17,14 +17,13 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 type generateFlags struct {
-	cli.Look
+	hostFlags
 	kind, class, output, check, format, hook string
 	names, features, devices                 []string
 }
@@ -40,10 +39,10 @@ there as its MIG devices: =0:1 or =MIG-….`,
 		Example: `  gpucdi generate
   gpucdi generate --output /etc/cdi/nvidia.yaml
   gpucdi generate --check /etc/cdi/nvidia.yaml`,
-		Args: cli.Args(cobra.NoArgs),
+		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := g.validate(cmd); err != nil {
-				return cli.Usage(err)
+				return usage(err)
 			}
 			spec, err := g.spec(cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			if err != nil {
@@ -146,7 +145,7 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 		return cdi.BuildClass(g.kind, config.Class(g.class), g.Node())
 	}
 	var ahead cdi.Files
-	reading, err := read(ctx, g.Look, func(root host.DriverRoot) { ahead = cdi.LookAhead(g.Node(), root, g.chosen()) })
+	reading, err := read(ctx, g.hostFlags, func(root host.DriverRoot) { ahead = cdi.LookAhead(g.Node(), root, g.chosen()) })
 	if err != nil {
 		return nil, err
 	}

@@ -10,22 +10,21 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
 func newListCommand() *cobra.Command {
 	var (
-		where  cli.Look
+		where  hostFlags
 		format string
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the node's GPUs, their MIG devices and how they are linked",
-		Args:  cli.Args(cobra.NoArgs),
+		Args:  checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "table" && format != "json" {
-				return cli.Usage(fmt.Errorf("--format %q is neither table nor json", format))
+				return usage(fmt.Errorf("--format %q is neither table nor json", format))
 			}
 			reading, err := read(cmd.Context(), where, nil)
 			if err != nil {
@@ -45,13 +44,13 @@ func newListCommand() *cobra.Command {
 }
 
 func writeTables(w io.Writer, inv *gpu.Inventory) error {
-	cli.Line(w, "Driver %s, CUDA %s", inv.Driver.Version, inv.Driver.CUDA)
+	line(w, "Driver %s, CUDA %s", inv.Driver.Version, inv.Driver.CUDA)
 	fmt.Fprintln(w)
-	table := cli.NewTable(w)
+	table := newTable(w)
 	table.Row("INDEX", "UUID", "PRODUCT", "MEMORY", "NODE", "PCI", "NUMA", "ARCHITECTURE", "MIG", "FAULT")
 	for _, g := range inv.GPUs {
 		table.Row(g.Index, g.UUID, cmp.Or(g.Product, "-"), gibibytes(g.MemoryBytes), nodeOf(g), g.PCIBusID,
-			cli.NUMA(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability), g.MIG, cmp.Or(g.Fault.String(), "-"))
+			numa(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability), g.MIG, cmp.Or(g.Fault.String(), "-"))
 	}
 	for _, u := range inv.Unreadable {
 		table.Row(u.Index, "-", "-", "-", "-", "-", "-", "-", "-", u.Fault.String())
@@ -84,7 +83,7 @@ func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(byt
 // instance, as in nvidia-smi mig.
 func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
-	table := cli.NewTable(w)
+	table := newTable(w)
 	table.Row("MIG", "UUID", "PROFILE", "MEMORY", "GI", "CI", "SLICES", "FAULT")
 	for _, g := range inv.GPUs {
 		for _, m := range g.MIGDevices {
@@ -106,7 +105,7 @@ func span(p gpu.Placement) string {
 // writeLinks shows the link between each two GPUs, as nvidia-smi topo -m does.
 func writeLinks(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
-	table := cli.NewTable(w)
+	table := newTable(w)
 	head := []any{"LINKS"}
 	for _, g := range inv.GPUs {
 		head = append(head, g.Index)

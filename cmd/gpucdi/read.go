@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // read finds the driver and reads its GPUs once; see driver.Read.
-func read(ctx context.Context, where cli.Look, meanwhile func(host.DriverRoot)) (driver.Reading, error) {
-	worker, err := cli.Beside(cli.NVML)
+func read(ctx context.Context, where hostFlags, meanwhile func(host.DriverRoot)) (driver.Reading, error) {
+	worker, err := workerPath()
 	if err != nil {
 		return driver.Reading{}, err
 	}

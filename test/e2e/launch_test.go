@@ -29,7 +29,7 @@ func launch(t *testing.T, c *cluster) {
 
 // launchOnNode does it without the agent's image: the program is the node's.
 func launchOnNode(t *testing.T, c *cluster) {
-	c.sh(t, `mkdir -p /opt/doctor; for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi-agent ] || cp $p/root/usr/bin/gpucdi* /opt/doctor; done`)
+	c.sh(t, `mkdir -p /opt/doctor; for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt/doctor; done`)
 	c.seenFromInside(t, "/opt/doctor/gpucdi doctor --launch --image "+images.DebianName+
 		` --address "$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}'):9435"`)
 }

@@ -78,7 +78,7 @@ func fewRights(t *testing.T, c *cluster) {
 			t.Errorf("%s of %s is %s, want %s, in\n%s", name, process, value, want, out)
 		}
 	}
-	for _, process := range []string{"gpucdi-agent", "gpucdi-nvml"} {
+	for _, process := range []string{"gpucdi", "gpucdi-nvml"} {
 		if threads[process] < 2 {
 			t.Errorf("%s has %d threads: are there no processes to look at?\n%s", process, threads[process], out)
 		}

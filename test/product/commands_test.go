@@ -147,7 +147,7 @@ func TestCommands(t *testing.T) {
 		{"unlabel explains that it needs a cluster", noCluster},
 		{"a config is checked", configCheck},
 		{"commands of the agent are helped with and completed", agentHelps},
-		{"without the agent beside it, gpucdi asks for it", agentMissing},
+		{"without the driver worker in its directory, gpucdi asks for it", workerMissing},
 		{"serve ends however early it is told to", endsEarly},
 		{"wrong use is told at once and as a whole", wrongUse},
 	} {
@@ -791,23 +791,25 @@ func agentHelps(t *testing.T, binary string) {
 	}
 }
 
-// agentMissing is what happens to who has taken only what generate needs.
-func agentMissing(t *testing.T, binary string) {
+// workerMissing runs gpucdi without gpucdi-nvml in its directory.
+func workerMissing(t *testing.T, binary string) {
 	h := newHost(t, filepath.Join(t.TempDir(), "gpucdi"), simdriver.GTX1060x2())
-	for _, program := range []string{"gpucdi", "gpucdi-nvml"} {
-		if err := os.Link(filepath.Join(filepath.Dir(binary), program), filepath.Join(filepath.Dir(h.binary), program)); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Link(binary, h.binary); err != nil {
+		t.Fatal(err)
 	}
-	h.must(t, "generate")
-	code, _, stderr := h.run(t, "serve")
-	if code != 1 || !strings.Contains(stderr, "gpucdi-agent: no such file or directory (install it beside gpucdi)") {
-		t.Errorf("serve: exit code %d, %s", code, stderr)
+	host{binary: h.binary}.must(t, "version")
+	if code, stdout, _ := h.run(t, "doctor", "--kubelet-dir", "/nowhere", "--cdi-dir", t.TempDir()); code != 1 || !strings.Contains(stdout, "gpucdi-nvml: no such file or directory") {
+		t.Errorf("doctor: exit code %d, %s", code, stdout)
+	}
+	for _, command := range []string{"generate", "list", "serve"} {
+		code, _, stderr := h.run(t, command)
+		if code != 1 || !strings.Contains(stderr, "gpucdi-nvml: no such file or directory; install it in the directory of gpucdi") {
+			t.Errorf("%s: exit code %d, %s", command, code, stderr)
+		}
 	}
 }
 
-// endsEarly tells gpucdi to end before, while and after it becomes the agent, which
-// is about when gpucdi version ends.
+// endsEarly sends SIGTERM at any time of a start, the end of which is about when gpucdi version ends.
 func endsEarly(t *testing.T, binary string) {
 	const tries = 200
 	dir := t.TempDir()
@@ -848,7 +850,7 @@ func wrongUse(t *testing.T, binary string) {
 		{[]string{"nonsense"}, []string{"nonsense"}},
 		{[]string{"list", "extra"}, []string{"extra"}},
 		{[]string{"list", "--format", "xml"}, []string{"xml"}},
-		{[]string{"list", "--host-root", "/dev/null"}, []string{"--host-root", "/dev/null is no directory"}},
+		{[]string{"list", "--host-root", "/dev/null"}, []string{"--host-root", "/dev/null is not a directory"}},
 		{[]string{"serve", "--host-root", "/nowhere"}, []string{"--host-root", "/nowhere"}},
 		{[]string{"config", "check"}, []string{"arg"}},
 		{[]string{"status", "-o", "xml"}, []string{"xml", "yaml"}},

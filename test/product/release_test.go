@@ -45,7 +45,7 @@ func TestRelease(t *testing.T) {
 			dir := filepath.Join(dist, "gpucdi_v9.9.9_linux_"+arch)
 			in(t, dist, "tar", "--extract", "--file", dir+".tar.gz")
 			root := unpackImage(t, pushed, arch)
-			for _, program := range []string{"gpucdi", "gpucdi-agent", "gpucdi-nvml", "gpucdi-hook"} {
+			for _, program := range []string{"gpucdi", "gpucdi-nvml", "gpucdi-hook"} {
 				checkProgram(t, filepath.Join(dir, program), machine)
 				in(t, dist, "cmp", filepath.Join(dir, program), filepath.Join(root, "usr/bin", program))
 			}

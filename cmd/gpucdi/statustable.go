@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -24,18 +23,18 @@ const (
 )
 
 // painter gives a word of this program's own its colour.
-type painter func(word string, c colour) cli.Raw
+type painter func(word string, c colour) raw
 
-func plain(word string, _ colour) cli.Raw { return cli.Raw(word) }
+func plain(word string, _ colour) raw { return raw(word) }
 
-func coloured(word string, c colour) cli.Raw { return cli.Raw(string(c) + word + string(neutral)) }
+func coloured(word string, c colour) raw { return raw(string(c) + word + string(neutral)) }
 
 // writeStatusTables writes the chain from the driver to the kubelet, and the
 // devices.
 func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) error {
-	cli.Line(w, "Node %s, gpucdi %s", cmp.Or(n.Name, "-"), n.Version)
+	line(w, "Node %s, gpucdi %s", cmp.Or(n.Name, "-"), n.Version)
 	fmt.Fprintln(w)
-	table := cli.NewTable(w)
+	table := newTable(w)
 	table.Row("LINK", paint("STATE", neutral), "DETAIL")
 	for _, l := range chain(n) {
 		table.Row(l.name, state(l.trouble, "ok", "trouble", paint), cmp.Or(l.trouble, l.detail))
@@ -60,10 +59,10 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 		return err
 	}
 	for _, u := range n.Unreadable {
-		cli.Line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
+		line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
 	}
 	if n.Kubelet.PodsTrouble != "" {
-		cli.Line(w, "Which pods hold devices may be out of date: %s", n.Kubelet.PodsTrouble)
+		line(w, "Which pods hold devices may be out of date: %s", n.Kubelet.PodsTrouble)
 	}
 	return nil
 }
@@ -122,7 +121,7 @@ func columnsOf(wide bool, paint painter) []column {
 	if wide {
 		columns = append(columns, []column{
 			{"PCI", gpu(func(g status.GPU) string { return cmp.Or(g.PCIBusID, "-") })},
-			{"NUMA", gpu(func(g status.GPU) string { return cli.NUMA(g.NUMANode) })},
+			{"NUMA", gpu(func(g status.GPU) string { return numa(g.NUMANode) })},
 			{"LOAD", gpu(func(g status.GPU) string { return measured(g.Telemetry.Utilization, 100, "%") })},
 			{"TEMPERATURE", gpu(func(g status.GPU) string { return measured(g.Telemetry.Temperature, 1, " °C") })},
 			{"POWER", gpu(func(g status.GPU) string { return measured(g.Telemetry.Power, 1, " W") })},
@@ -133,14 +132,14 @@ func columnsOf(wide bool, paint painter) []column {
 	return append(columns, column{"REASON", func(_ status.Node, d status.Device) any { return explain(d, wide) }})
 }
 
-func state(trouble, well, ill string, paint painter) cli.Raw {
+func state(trouble, well, ill string, paint painter) raw {
 	if trouble != "" {
 		return paint(ill, bad)
 	}
 	return paint(well, good)
 }
 
-func health(d status.Device, paint painter) cli.Raw {
+func health(d status.Device, paint painter) raw {
 	switch {
 	case d.Healthy():
 		return paint("healthy", good)

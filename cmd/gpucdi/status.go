@@ -13,7 +13,6 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -32,15 +31,16 @@ func newStatusCommand() *cobra.Command {
 		watch           bool
 	)
 	cmd := &cobra.Command{
-		Use: "status",
-		Long: `Show what this node's agent knows: each device with its health and who holds it,
-and the links from the driver to the kubelet. In a cluster:
+		Use:   "status",
+		Short: "Show agent status",
+		Long: `Show agent status: each device with its health and the pod that holds it, and the
+links from the driver to the kubelet. In a cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi status`,
-		Args: cli.Args(cobra.NoArgs),
+		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains([]string{"table", "wide", "json", "yaml"}, output) {
-				return cli.Usage(fmt.Errorf("--output %q is none of table, wide, json and yaml", output))
+				return usage(fmt.Errorf("--output %q is none of table, wide, json and yaml", output))
 			}
 			show := func() error {
 				node, err := status.Fetch(cmd.Context(), address)

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"strings"
@@ -20,7 +20,7 @@ func TestPrintable(t *testing.T) {
 		"\x7f\x00":                      `\x7f\x00`,
 		strings.Repeat("x", 100) + "\a": strings.Repeat("x", 100) + `\a`,
 	} {
-		if got := Printable(text); got != want {
+		if got := printable(text); got != want {
 			t.Errorf("%q is printed as %q, want %q", text, got, want)
 		}
 	}
@@ -29,15 +29,15 @@ func TestPrintable(t *testing.T) {
 func FuzzPrintable(f *testing.F) {
 	f.Add("\x1b[2J\n\xff\u202e\\\"")
 	f.Fuzz(func(t *testing.T, text string) {
-		once := Printable(text)
-		if again := Printable(once); again != once {
+		once := printable(text)
+		if again := printable(once); again != once {
 			t.Errorf("%q is printed as %q, which is printed as %q", text, once, again)
 		}
 	})
 }
 
 func TestIndented(t *testing.T) {
-	if got, want := Indented("one\ntwo\x1b\n\nthree", 2), "one\n  two\\x1b\n  \n  three"; got != want {
+	if got, want := indented("one\ntwo\x1b\n\nthree", 2), "one\n  two\\x1b\n  \n  three"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

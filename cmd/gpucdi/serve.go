@@ -12,27 +12,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/agent"
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 )
 
 func newServeCommand() *cobra.Command {
 	var (
-		where                                    cli.Look
+		where                                    hostFlags
 		configFile, nodeName, kubeletDir, cdiDir string
 		stateDir, nfdDir, listen                 string
 		loadModules                              bool
 	)
 	cmd := &cobra.Command{
-		Use: "serve",
-		Long: `Offer the node's GPUs to its kubelet until SIGTERM. The CDI specs stay in place
-at the end, since running pods need them. A config that changes is taken up at
-once; SIGHUP reads it and the driver again.`,
-		Args: cli.Args(cobra.NoArgs),
+		Use:   "serve",
+		Short: "Run the device plugin",
+		Long: `Run the device plugin until SIGTERM. The CDI specs stay in place, since running
+pods require them. A changed config takes effect at once; SIGHUP rereads it and
+the driver.`,
+		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkListen(cmd.Context(), listen); err != nil {
-				return cli.Usage(fmt.Errorf("--listen %q is not host:port: %w", listen, err))
+				return usage(fmt.Errorf("--listen %q is not host:port: %w", listen, err))
 			}
-			worker, err := cli.Beside(cli.NVML)
+			worker, err := workerPath()
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ once; SIGHUP reads it and the driver again.`,
 			if nodeName != "" {
 				log = log.With("node", nodeName)
 			}
-			log.Info("gpucdi starts", "version", cli.Version)
+			log.Info("gpucdi starts", "version", version)
 			defer log.Info("gpucdi ends; its CDI specs stay for the pods that run")
 			return agent.New(agent.Config{
 				Node:       where.Node(),
@@ -58,7 +58,7 @@ once; SIGHUP reads it and the driver again.`,
 				NFDDir:     nfdDir,
 
 				LoadModules: loadModules,
-				Version:     cli.Version,
+				Version:     version,
 				NodeName:    nodeName,
 				Listen:      listen,
 				Worker:      worker,

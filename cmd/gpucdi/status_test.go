@@ -80,9 +80,8 @@ func TestStatusTablesLineUp(t *testing.T) {
 // listens at the agent's address.
 const hostile = "\x1b[2J\x1b]0;title\x07forged\n0  GPU-forged\t\u202ehealthy\u009b31m\xff"
 
-// printable fails the test when text has something other than lines of graphic
-// characters.
-func printable(t *testing.T, text string) {
+// checkGraphic fails the test if text has anything but lines of graphic characters.
+func checkGraphic(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		if strings.ContainsFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar }) {
@@ -114,7 +113,7 @@ func TestStatusTablesOfAHostileAgent(t *testing.T) {
 		if err := writeStatusTables(&out, h, wide, plain); err != nil {
 			t.Fatal(err)
 		}
-		printable(t, out.String())
+		checkGraphic(t, out.String())
 		const lines = 1 + 1 + 6 + 1 + 4 + 2 // the node, the links, the devices, and what is unknown
 		if got := strings.Count(out.String(), "\n"); got != lines {
 			t.Errorf("there are %d lines, want %d:\n%s", got, lines, out.String())
@@ -127,7 +126,7 @@ func TestStatusTablesOfAHostileAgent(t *testing.T) {
 func TestFindingsOfAHostileNode(t *testing.T) {
 	var out strings.Builder
 	report(&out, plain, doctor.Finding{Link: "runtime", Verdict: doctor.Fail, Says: hostile, Fix: hostile})
-	printable(t, out.String())
+	checkGraphic(t, out.String())
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 4 || !strings.HasPrefix(lines[0], "fail  runtime        ") {
 		t.Errorf("it is shown as\n%s", out.String())

@@ -5,42 +5,44 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/apiserver"
-	"github.com/gpucdi/gpucdi/cmd/internal/cli"
 	"github.com/gpucdi/gpucdi/doctor"
 )
 
 func newDoctorCommand() *cobra.Command {
 	var (
-		where     cli.Look
+		where     hostFlags
 		node      doctor.Node
 		launch    bool
 		container doctor.Launch
 	)
 	cmd := &cobra.Command{
-		Use: "doctor",
-		Long: `Look at every link from the kernel module to the agent, and say of each what is
-wrong with it and how to mend it. It changes nothing, and works without the
-agent. In a cluster:
+		Use:   "doctor",
+		Short: "Diagnose why pods on this node cannot use GPUs",
+		Long: `Check every link from the kernel module to the agent, and report what is wrong
+with it and how to fix it. It changes nothing, and works without the agent. In a
+cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor
 
-With --launch it also starts a container with a GPU, by the node's own runtime,
-looks from inside at what it has been given, and removes it. Pods that have that
-GPU keep it meanwhile.`,
-		Args: cli.Args(cobra.NoArgs),
+With --launch it also starts a container with a GPU on the node's own runtime,
+inspects from inside what the container got, and removes it. Pods that have that
+GPU keep it.`,
+		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !launch && (container.Image != "" || container.Device != "") {
-				return cli.Usage(errors.New("--image and --device are for --launch"))
+				return usage(errors.New("--image and --device are for --launch"))
 			}
-			worker, err := cli.Beside(cli.NVML)
-			if err != nil {
-				return err
+			var err error
+			if node.Program, err = os.Executable(); err != nil {
+				return fmt.Errorf("finding this program: %w", err)
 			}
-			node.Root, node.DriverRoot, node.Library, node.Worker = where.Node(), where.DriverRoot, where.Library, worker
+			node.Worker, _ = workerPath() // a missing one is reported with the driver
+			node.Root, node.DriverRoot, node.Library = where.Node(), where.DriverRoot, where.Library
 			if launch {
 				node.Launch = &container
 			}
@@ -95,9 +97,9 @@ func examine(ctx context.Context, node doctor.Node, out io.Writer) error {
 // report writes a finding: its text and, below it, the fix.
 func report(out io.Writer, paint painter, f doctor.Finding) {
 	const indent = 4 + 2 + 13 + 2 // the verdict and the link, with what is between them
-	fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, cli.Indented(f.Says, indent))
+	fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, indented(f.Says, indent))
 	if f.Fix != "" {
-		fmt.Fprintf(out, "%*s%s\n", indent, "", cli.Indented(f.Fix, indent))
+		fmt.Fprintf(out, "%*s%s\n", indent, "", indented(f.Fix, indent))
 	}
 }
 

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// newRootCommand returns the command line. The context of a command ends with SIGTERM or SIGINT.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gpucdi",
+		Short: "Give containers NVIDIA GPUs using only CDI",
+		Long: `gpucdi discovers the NVIDIA GPUs of a node, writes a CDI spec for them, and
+advertises them to the kubelet. Stock containerd or CRI-O injects them: no NVIDIA
+runtime, no hook and no container toolkit on the host.
+
+Each flag can also be set by a variable: --host-root by GPUCDI_HOST_ROOT.`,
+		Args:          checkArgs(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, _ := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, os.Interrupt) // until the process ends
+			cmd.SetContext(ctx)
+			return fromEnvironment(cmd.Flags())
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+	})
+	root.AddCommand(newServeCommand(), newStatusCommand(), newDoctorCommand(), newListCommand(),
+		newGenerateCommand(), newConfigCommand(), newUnlabelCommand(), newVersionCommand(), newProbeCommand())
+	return root
+}
+
+// usageError is an error in the arguments, as opposed to one of the node.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// usage marks err as an error in the arguments, which has an exit code of its own.
+func usage(err error) error { return usageError{err} }
+
+// checkArgs marks the errors of check as errors in the arguments.
+func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+		}
+		return nil
+	}
+}
+
+// fromEnvironment sets each flag that was not given from its variable.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var errs []error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		name := "GPUCDI_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value, set := os.LookupEnv(name)
+		if !set || flag.Changed || flag.Name == "help" {
+			return
+		}
+		if err := flags.Set(flag.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("reading %s=%q: %w", name, value, err))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return usage(err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// cudaName is the SONAME of what programs load beside NVML.
+const cudaName = "libcuda.so.1"
+
+// contents is what a container has of the driver, as a process in it finds.
+type contents struct {
+	Nodes     map[string]syscall.Errno `json:"nodes"`     // result of opening each; 0: it opens
+	Libraries map[string]string        `json:"libraries"` // why each cannot be loaded; empty: it can
+	GPUs      []gpu.GPU                `json:"gpus"`      // reported by NVML, if that is one of Libraries
+	NVMLError string                   `json:"nvmlError,omitempty"`
+}
+
+// Probe inspects the container that it runs in, and writes its contents to out as JSON. Names are device
+// nodes by their paths, and libraries by their SONAMEs. worker is the driver worker in the container.
+func Probe(ctx context.Context, worker string, names []string, out io.Writer) error {
+	found := contents{Nodes: map[string]syscall.Errno{}, Libraries: map[string]string{}}
+	for _, name := range names {
+		if strings.HasPrefix(name, "/") {
+			found.Nodes[name] = openNode(name)
+			continue
+		}
+		found.Libraries[name] = ""
+		path, err := findLibrary(ctx, worker, name)
+		if err != nil {
+			found.Libraries[name] = err.Error()
+			continue
+		}
+		if name != host.NVMLName {
+			continue
+		}
+		reading := driver.Read(ctx, driver.Config{Node: host.NewRoot("/"), Library: path, Worker: worker}, nil)
+		if reading.Err != nil {
+			found.NVMLError = reading.Err.Error()
+			continue
+		}
+		found.GPUs = reading.Inventory.GPUs
+	}
+	return json.NewEncoder(out).Encode(found)
+}
+
+// openNode opens a node as programs do: those of MIG's capabilities can only be read.
+func openNode(node string) syscall.Errno {
+	access := os.O_RDWR
+	if strings.HasPrefix(node, "/dev/nvidia-caps/") {
+		access = os.O_RDONLY
+	}
+	file, err := os.OpenFile(node, access, 0)
+	if err == nil {
+		_ = file.Close()
+		return 0
+	}
+	errno := syscall.EIO
+	_ = errors.As(err, &errno)
+	return errno
+}
+
+// findLibrary returns the file that the container's loader loads for a SONAME. It has the loader preload
+// the library into program, which must be linked to glibc, and report what it loaded (ld.so(8)) in place
+// of running it.
+func findLibrary(ctx context.Context, program, soname string) (string, error) {
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+soname, "LD_TRACE_LOADED_OBJECTS=1", "LD_WARN=1", "LD_BIND_NOW=1")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	loaded, err := cmd.Output()
+	if err != nil || errs.Len() > 0 {
+		return "", loaderError(soname, errs.String(), err)
+	}
+	path := ""
+	for line := range strings.Lines(string(loaded)) {
+		name, target, _ := strings.Cut(strings.TrimSpace(line), " => ")
+		if strings.HasPrefix(target, "not found") {
+			return "", fmt.Errorf("loading %s: %s: not found", soname, name)
+		}
+		if name == soname {
+			path, _, _ = strings.Cut(target, " ")
+		}
+	}
+	if path == "" {
+		return "", fmt.Errorf("loading %s: the loader of this image does not report it", soname)
+	}
+	return path, nil
+}
+
+// loaderError returns what the loader printed or, if it printed nothing, why it did not run.
+func loaderError(soname, printed string, err error) error {
+	if printed = strings.TrimSpace(printed); printed != "" {
+		return fmt.Errorf("loading %s: %s", soname, printed)
+	}
+	return fmt.Errorf("loading %s: %w", soname, err)
+}
