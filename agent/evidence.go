@@ -173,7 +173,7 @@ func (w *witness) excuse(d *dispensable, consequence string, err error) error {
 	}
 	if !d.given {
 		d.given = true
-		w.log.Warn(consequence, "err", oneLine(err))
+		w.log.Warn(consequence, "err", gpu.OneLine(err))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/labels"
@@ -80,7 +81,7 @@ func (a *Agent) keepLabels(ctx context.Context, client *apiserver.Client) {
 		}
 		if ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
-			a.log.Warn("the node's labels are not as they should be: may the service account patch nodes, as in deploy/?", "err", oneLine(err))
+			a.log.Warn("the node's labels are not as they should be: may the service account patch nodes, as in deploy/?", "err", gpu.OneLine(err))
 		}
 		again, retry = time.After(retry), min(2*retry, labelsInterval)
 	}

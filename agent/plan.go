@@ -73,7 +73,7 @@ func (l *loop) writeSpec(inspected *plan) *plan {
 	}
 	p.unchecked = l.spec.Unchecked()
 	if p.specErr != nil {
-		p.inventory = p.inventory.WithFaults(everywhere(gpu.Fault{Code: gpu.FaultSpec, Message: oneLine(p.specErr)}))
+		p.inventory = p.inventory.WithFaults(everywhere(gpu.Fault{Code: gpu.FaultSpec, Message: gpu.OneLine(p.specErr)}))
 		p.resources = l.resources(p.inventory)
 	}
 	return &p
@@ -112,7 +112,7 @@ func driverFault(err error) gpu.Fault {
 	if noDriver(err) {
 		return gpu.Fault{Code: gpu.FaultDriver, Message: "the driver is gone", Remedy: "install it again"}
 	}
-	return gpu.Fault{Code: gpu.FaultDriver, Message: oneLine(err)}
+	return gpu.Fault{Code: gpu.FaultDriver, Message: gpu.OneLine(err)}
 }
 
 // noDriver reports whether the node has no driver, which is a state, not a failure.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -47,7 +48,7 @@ func (a *Agent) detectRuntime(ctx context.Context) (runtime.Info, error) {
 
 func (a *Agent) runtimeStatus(u update[runtime.Info]) status.Runtime {
 	if u.err != nil {
-		return status.Runtime{Trouble: oneLine(u.err)}
+		return status.Runtime{Trouble: gpu.OneLine(u.err)}
 	}
 	return status.Runtime{Name: u.value.Name, Version: u.value.Version, CDI: u.value.CDI,
 		SpecDirs: u.value.SpecDirs, Trouble: u.value.Problem(a.cfg.CDIDir)}

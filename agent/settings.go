@@ -41,7 +41,7 @@ func (s *settings) trouble() string {
 	if s.refused == nil {
 		return ""
 	}
-	return s.refusal() + ": " + oneLine(s.refused)
+	return s.refusal() + ": " + gpu.OneLine(s.refused)
 }
 
 // configure reads the config for the first time. An invalid one does not end the agent: the
@@ -61,7 +61,7 @@ func (l *loop) configure(ctx context.Context, labels <-chan update[map[string]st
 		return
 	}
 	if _, err := use(l.state.lastGoodConfig()); err != nil {
-		l.config.fault = gpu.Fault{Code: gpu.FaultConfig, Message: "no valid config, and no last known good one: " + oneLine(invalid), Since: time.Now()}
+		l.config.fault = gpu.Fault{Code: gpu.FaultConfig, Message: "no valid config, and no last known good one: " + gpu.OneLine(invalid), Since: time.Now()}
 		l.config.Config = config.Default() // for the intervals
 		l.health.Quiet = l.config.Health.QuietPeriod
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
 )
 
@@ -49,7 +50,7 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, fa
 				tolerated = false
 			case err.Error() != logged:
 				logged = err.Error()
-				log.Warn(failed, "err", oneLine(err))
+				log.Warn(failed, "err", gpu.OneLine(err))
 				replace(updates, update[T]{err: err})
 			}
 			if held && time.Since(begin) >= retryLimit {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -115,9 +114,9 @@ func (s *snapshot) labelsTrouble() string {
 	case !s.config.byLabels || s.labels.err == nil:
 		return ""
 	case s.labels.value == nil:
-		return "sections that select by label are not applied: " + oneLine(s.labels.err)
+		return "sections that select by label are not applied: " + gpu.OneLine(s.labels.err)
 	}
-	return "sections that select by label may be out of date: " + oneLine(s.labels.err)
+	return "sections that select by label may be out of date: " + gpu.OneLine(s.labels.err)
 }
 
 // resourceStatus is the registration of a resource, which its plugin knows.
@@ -218,9 +217,5 @@ func trouble(err error) string {
 	if err == nil {
 		return ""
 	}
-	return oneLine(err)
+	return gpu.OneLine(err)
 }
-
-// oneLine writes an error, which may be several, as the one line that tables
-// and events have room for.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

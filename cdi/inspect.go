@@ -27,27 +27,21 @@ type Parts struct {
 // Parts; the error, which names all that is missing, is for what every GPU
 // needs.
 func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
-	return findFiles(driver, inv.Driver, features).Inspect(node, driver, inv, features)
-}
-
-// Inspect is as the function, for files that were looked at ahead in the same root for the
-// same features.
-func (f Files) Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
-	if !f.of(inv.Driver) {
-		f = findFiles(driver, inv.Driver, features)
-	}
+	libraries, errLibraries := libraries(driver, inv.Driver, features)
+	binds, errBinds := findSought(driver, features)
+	errFiles := errors.Join(errLibraries, errBinds)
 	errKernel := checkKernel(node, inv.Driver.Version)
 	majors, err := readMajors(node)
 	if err != nil {
-		return Parts{}, errors.Join(f.err, errKernel, err)
+		return Parts{}, errors.Join(errFiles, errKernel, err)
 	}
 	control, errControl := controlNodes(node, majors, features)
-	if err := errors.Join(f.err, errKernel, errControl); err != nil {
+	if err := errors.Join(errFiles, errKernel, errControl); err != nil {
 		return Parts{}, err
 	}
 	parts := Parts{
-		Libraries: f.libraries,
-		Binds:     f.binds,
+		Libraries: libraries,
+		Binds:     binds,
 		Control:   control,
 		GPUs:      map[string][]Node{},
 		Faults:    map[string]gpu.Fault{},

@@ -9,27 +9,34 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// checkKernel refuses a kernel module of another version than the libraries
-// that containers would get: their calls fail one by one, in ways that say
-// nothing of it. A package that was upgraded under a running kernel does that.
+// checkKernel rejects a kernel module of another version than the libraries, as after an upgrade of the
+// package under a running kernel: calls in containers would fail one by one, without naming the cause.
 func checkKernel(node host.Root, version string) error {
-	loaded, err := kernelVersion(node)
-	if err == nil && loaded != "" && loaded != version {
+	loaded, err := KernelModuleVersion(node)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoVersion) {
+		return nil // a sandbox, whose driver is the host's
+	}
+	if err == nil && loaded != version {
 		return fmt.Errorf("the kernel module is of driver %s, NVML says %s: load the module of that version, or reboot the node", loaded, version)
 	}
 	return err
 }
 
-// kernelVersion is the version of the kernel module that is loaded, as far as it tells.
-func kernelVersion(node host.Root) (string, error) {
-	data, err := node.ReadFile("/proc/driver/nvidia/version")
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil // a sandbox, whose driver is the host's
-	}
+var errNoVersion = errors.New("no version found in it")
+
+// KernelModuleVersion returns the driver version of the loaded kernel module. The error is fs.ErrNotExist if
+// none is loaded.
+func KernelModuleVersion(node host.Root) (string, error) {
+	const path = "/proc/driver/nvidia/version"
+	data, err := node.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("reading the version of the kernel module: %w", err)
 	}
-	return parseKernelVersion(string(data)), nil
+	version := parseKernelVersion(string(data))
+	if version == "" {
+		return "", fmt.Errorf("reading the version of the kernel module: %s: %w", path, errNoVersion)
+	}
+	return version, nil
 }
 
 // parseKernelVersion finds the version in a line such as

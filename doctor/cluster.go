@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -24,7 +25,7 @@ func (e *examination) runtime(ctx context.Context) []Finding {
 	defer cancel()
 	info, err := runtime.Detect(ctx, e.Root, e.KubeletDir)
 	if err != nil {
-		return fail(link, oneLine(err), "start it, or mount its socket below --host-root")
+		return fail(link, gpu.OneLine(err), "start it, or mount its socket below --host-root")
 	}
 	e.container = info
 	if problem := info.Problem(e.CDIDir); problem != "" {
@@ -41,7 +42,7 @@ func (e *examination) spec(context.Context) []Finding {
 	case errors.Is(err, fs.ErrNotExist) && !exists(file.Path):
 		return fail(link, "there is no "+file.Path, "gpucdi serve writes it when all above is well")
 	case err != nil:
-		return fail(link, oneLine(err), "gpucdi serve puts its own spec right; its log says what keeps it from that")
+		return fail(link, gpu.OneLine(err), "gpucdi serve puts its own spec right; its log says what keeps it from that")
 	}
 	return pass(link, file.Path+" can be used")
 }
@@ -61,7 +62,7 @@ func (e *examination) kubelet(ctx context.Context) []Finding {
 	defer cancel()
 	var findings []Finding
 	if _, err := kubelet.Held(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
-		findings = warn(link, oneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
+		findings = warn(link, gpu.OneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
 	}
 	findings = append(findings, nvidiaPlugin(ctx, filepath.Dir(socket))...)
 	if len(findings) > 0 {

@@ -113,7 +113,7 @@ func TestLinks(t *testing.T) {
 			"hardware", doctor.Warn, "no NVIDIA GPU"},
 		{"the module", map[string]string{moduleFile: module}, "kernel module", doctor.Pass, "580.95.05"},
 		{"the open module", map[string]string{moduleFile: openModule}, "kernel module", doctor.Pass, "580.95.05"},
-		{"something else for a module", map[string]string{moduleFile: "?"}, "kernel module", doctor.Fail, "no version"},
+		{"something else for a module", map[string]string{moduleFile: "?"}, "kernel module", doctor.Fail, "no version found"},
 		{"files of the module's version", map[string]string{moduleFile: module, library: "→libnvidia-ml.so.580.95.05", "usr/lib64/libnvidia-ml.so.580.95.05": ""},
 			"driver files", doctor.Pass, "libnvidia-ml.so.580.95.05"},
 		{"files of another version", map[string]string{moduleFile: module, library: "→libnvidia-ml.so.590.12.34", "usr/lib64/libnvidia-ml.so.590.12.34": ""},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -45,34 +44,16 @@ func (e *examination) hardware(context.Context) []Finding {
 	return pass(link, fmt.Sprintf("%d NVIDIA GPUs are on the PCI bus", found))
 }
 
-const moduleVersionFile = "/proc/driver/nvidia/version"
-
 func (e *examination) module(context.Context) []Finding {
 	const link = "kernel module"
-	version, err := e.moduleVersion()
+	version, err := cdi.KernelModuleVersion(e.Root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(link, "it is not loaded: there is no "+moduleVersionFile, "run modprobe nvidia; dmesg says why it fails")
+		return fail(link, "it is not loaded: "+err.Error(), "run modprobe nvidia; dmesg says why it fails")
 	}
 	if err != nil {
 		return fail(link, err.Error(), "")
 	}
 	return pass(link, version+" is loaded")
-}
-
-// moduleLine is the first line of /proc/driver/nvidia/version: that of the
-// proprietary and of the open module.
-var moduleLine = regexp.MustCompile(`^NVRM version: .*?(\d+\.\d+(?:\.\d+)?)\s`)
-
-func (e *examination) moduleVersion() (string, error) {
-	text, err := e.Root.ReadFile(moduleVersionFile)
-	if err != nil {
-		return "", err
-	}
-	found := moduleLine.FindSubmatch(text)
-	if found == nil {
-		return "", fmt.Errorf("no version is in %s: %q", moduleVersionFile, text)
-	}
-	return string(found[1]), nil
 }
 
 func (e *examination) files(context.Context) []Finding {
@@ -84,7 +65,7 @@ func (e *examination) files(context.Context) []Finding {
 	e.driver = &driver
 	_, version, _ := strings.Cut(path.Base(driver.NVML), ".so.")
 	// Some sandboxes have a library without a version.
-	if module, err := e.moduleVersion(); err == nil && strings.Contains(version, ".") && module != version {
+	if module, err := cdi.KernelModuleVersion(e.Root); err == nil && strings.Contains(version, ".") && module != version {
 		return fail(link, fmt.Sprintf("%s is of another version than the kernel module %s", driver.NodePath(driver.NVML), module),
 			"reload the kernel module, or reboot the node: it is older than the files where they were upgraded")
 	}
@@ -98,7 +79,7 @@ func (e *examination) answers(ctx context.Context) []Finding {
 	if e.driver == nil {
 		return skip(link, "there is no library to ask")
 	}
-	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker}, nil)
+	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker})
 	if reading.Err != nil {
 		return fail(link, reading.Err.Error(), "")
 	}
@@ -171,7 +152,7 @@ func (e *examination) parts(context.Context) []Finding {
 	}
 	parts, err := cdi.Inspect(e.Root, *e.driver, e.reading.Inventory, e.settings.CDI.Features)
 	if err != nil {
-		return fail(link, oneLine(err), "")
+		return fail(link, gpu.OneLine(err), "")
 	}
 	var findings []Finding
 	for _, g := range e.reading.Inventory.GPUs {
@@ -186,5 +167,3 @@ func (e *examination) parts(context.Context) []Finding {
 }
 
 func named(g gpu.GPU) string { return fmt.Sprintf("GPU %d (%s): ", g.Index, g.UUID) }
-
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

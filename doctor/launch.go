@@ -61,7 +61,7 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	case errors.Is(err, runtime.ErrNoImage):
 		return fail(link, err.Error(), "name an image that is on the node, and has glibc, with --image")
 	case err != nil:
-		return fail(link, oneLine(err), "what fails above says why, or else the runtime's log")
+		return fail(link, gpu.OneLine(err), "what fails above says why, or else the runtime's log")
 	}
 	seen.onNode = e.unanswered(seen.Nodes)
 	return append(pass(link, fmt.Sprintf("it runs from %s with %s", image, device)), seen.findings(device)...)

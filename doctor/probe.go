@@ -45,7 +45,7 @@ func Probe(ctx context.Context, worker string, names []string, out io.Writer) er
 		if name != host.NVMLName {
 			continue
 		}
-		reading := driver.Read(ctx, driver.Config{Node: host.NewRoot("/"), Library: path, Worker: worker}, nil)
+		reading := driver.Read(ctx, driver.Config{Node: host.NewRoot("/"), Library: path, Worker: worker})
 		if reading.Err != nil {
 			found.NVMLError = reading.Err.Error()
 			continue

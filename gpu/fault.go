@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -131,3 +132,7 @@ func (inv *Inventory) Forget(keep func(uuid string) bool) *Inventory {
 	}
 	return &rest
 }
+
+// OneLine returns an error, which may be several, as the message of a Fault: tables, Events and RPC
+// statuses have room for one line.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -7,13 +7,14 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
 // Allocatable returns the devices that the kubelet at a socket for pod resources considers
 // healthy, of all plugins. It has none of a plugin whose first list it has not processed.
 // The answer is bounded by gRPC's limit of 4 MiB, as lists are.
 func Allocatable(ctx context.Context, socket string) (map[allocator.Key]bool, error) {
-	conn, err := kubeletConn(socket)
+	conn, err := unixgrpc.NewClient(socket)
 	if err != nil {
 		return nil, err
 	}

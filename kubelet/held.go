@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
 // Holder is a container that holds a device: of the pod with that name, by the pod
@@ -35,7 +37,7 @@ func (p *PodResources) Held(ctx context.Context) ([]Holder, error) {
 		}
 		p.Close() // the kubelet may have restarted
 	}
-	conn, err := kubeletConn(p.Socket)
+	conn, err := unixgrpc.NewClient(p.Socket)
 	if err != nil {
 		return nil, err
 	}

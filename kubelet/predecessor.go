@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
 // reminder is how often AwaitPredecessor tells that it still waits.
@@ -59,7 +61,7 @@ func served(ctx context.Context, dir string) (string, error) {
 func awaitEnd(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, reminder)
 	defer cancel()
-	conn, err := kubeletConn(socket)
+	conn, err := unixgrpc.NewClient(socket)
 	if err != nil {
 		return false
 	}

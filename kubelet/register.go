@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
 // registerWithin bounds Register, in which the kubelet dials back for up to
@@ -93,7 +95,7 @@ func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Du
 func (p *Plugin) register(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, registerWithin)
 	defer cancel()
-	conn, err := kubeletConn(p.kubeletSocket())
+	conn, err := unixgrpc.NewClient(p.kubeletSocket())
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package kubelet
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -13,6 +12,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // server answers the kubelet's calls for one registration.
@@ -134,5 +134,5 @@ func refusal(err error) error {
 	case errors.Is(err, allocator.ErrUnhealthy):
 		code = codes.FailedPrecondition
 	}
-	return status.Error(code, strings.ReplaceAll(err.Error(), "\n", "; "))
+	return status.Error(code, gpu.OneLine(err))
 }

@@ -45,8 +45,10 @@ type ContainerDevice struct {
 //
 // Containers are inspected one after the other; ctx limits the time for all of them.
 func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string) (Containers, error) {
-	conn, err := firstAnswer(node, kubeletDir, func(socket string) (*grpc.ClientConn, error) {
-		return connect(ctx, node, socket)
+	var socket string
+	conn, err := firstAnswer(node, kubeletDir, func(candidate string) (*grpc.ClientConn, error) {
+		socket = candidate
+		return connect(ctx, node, candidate)
 	})
 	if err != nil {
 		return Containers{}, fmt.Errorf("listing containers: %w", err)
@@ -54,7 +56,7 @@ func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string
 	defer conn.Close()
 	listed, err := listContainers(ctx, cri.NewRuntimeServiceClient(conn), kind)
 	if err != nil {
-		return Containers{}, fmt.Errorf("listing containers of the runtime at %s: %w", conn.Target(), err)
+		return Containers{}, fmt.Errorf("listing containers of the runtime at %s: %w", socket, err)
 	}
 	return listed, nil
 }

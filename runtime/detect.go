@@ -7,12 +7,12 @@ import (
 	"path"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
 // messageLimit bounds an answer of the runtime, in bytes. It is the kubelet's own.
@@ -107,7 +107,7 @@ func kubeletSocket(node host.Root, kubeletDir string) string {
 
 func parseEndpoint(data []byte) string {
 	var kubelet struct {
-		Endpoint string `json:"containerRuntimeEndpoint"`
+		Endpoint string `yaml:"containerRuntimeEndpoint"`
 	}
 	if err := yaml.Unmarshal(data, &kubelet); err != nil {
 		return ""
@@ -122,8 +122,7 @@ func dial(node host.Root, socket string) (conn *grpc.ClientConn, local string, e
 		return nil, "", err
 	}
 	local = node.LocalPath(resolved)
-	conn, err = grpc.NewClient("unix:"+local, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageLimit)))
+	conn, err = unixgrpc.NewClient(local, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageLimit)))
 	return conn, local, err
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/config"
-	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 type generateFlags struct {
@@ -144,12 +143,11 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, config.Class(g.class), g.Node())
 	}
-	var ahead cdi.Files
-	reading, err := read(ctx, g.hostFlags, func(root host.DriverRoot) { ahead = cdi.LookAhead(g.Node(), root, g.chosen()) })
+	reading, err := read(ctx, g.hostFlags)
 	if err != nil {
 		return nil, err
 	}
-	parts, err := ahead.Inspect(g.Node(), reading.Driver, reading.Inventory, g.chosen())
+	parts, err := cdi.Inspect(g.Node(), reading.Driver, reading.Inventory, g.chosen())
 	if err != nil {
 		return nil, err
 	}

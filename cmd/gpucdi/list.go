@@ -26,7 +26,7 @@ func newListCommand() *cobra.Command {
 			if format != "table" && format != "json" {
 				return usage(fmt.Errorf("--format %q is neither table nor json", format))
 			}
-			reading, err := read(cmd.Context(), where, nil)
+			reading, err := read(cmd.Context(), where)
 			if err != nil {
 				return err
 			}

@@ -16,10 +16,8 @@ import (
 
 func newServeCommand() *cobra.Command {
 	var (
-		where                                    hostFlags
-		configFile, nodeName, kubeletDir, cdiDir string
-		stateDir, nfdDir, listen                 string
-		loadModules                              bool
+		where  hostFlags
+		config agent.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -29,54 +27,44 @@ pods require them. A changed config takes effect at once; SIGHUP rereads it and
 the driver.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkListen(cmd.Context(), listen); err != nil {
-				return usage(fmt.Errorf("--listen %q is not host:port: %w", listen, err))
+			if err := checkListen(cmd.Context(), config.Listen); err != nil {
+				return usage(fmt.Errorf("--listen %q is not host:port: %w", config.Listen, err))
 			}
-			worker, err := workerPath()
-			if err != nil {
+			config.Node, config.DriverRoot, config.Library, config.Version = where.Node(), where.DriverRoot, where.Library, version
+			var err error
+			if config.Worker, err = workerPath(); err != nil {
 				return err
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			// A process that may load modules may do anything, so dropping would protect nothing.
-			if !loadModules {
-				if err := dropCapabilities(); err != nil {
-					log.Warn("capabilities not dropped", "err", err)
-				}
-			}
-			if nodeName != "" {
-				log = log.With("node", nodeName)
-			}
-			log.Info("gpucdi starts", "version", version)
-			defer log.Info("gpucdi ends; its CDI specs stay for the pods that run")
-			return agent.New(agent.Config{
-				Node:       where.Node(),
-				DriverRoot: where.DriverRoot,
-				Library:    where.Library,
-				KubeletDir: kubeletDir,
-				CDIDir:     cdiDir,
-				StateDir:   stateDir,
-				NFDDir:     nfdDir,
-
-				LoadModules: loadModules,
-				Version:     version,
-				NodeName:    nodeName,
-				Listen:      listen,
-				Worker:      worker,
-				ConfigFile:  configFile,
-			}, log).Run(cmd.Context(), hangups(cmd.Context()))
+			return serve(cmd.Context(), config, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 		},
 	}
 	flags := cmd.Flags()
 	where.Register(flags)
-	flags.StringVar(&configFile, "config", "", "the NodeConfig file (default: none, all keys have defaults)")
-	flags.StringVar(&nodeName, "node-name", "", "the Kubernetes name of this node")
-	flags.StringVar(&kubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
-	flags.StringVar(&cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs are written; the runtime must read it")
-	flags.StringVar(&stateDir, "state-dir", "/run/gpucdi", "directory for what has to outlive an agent restart, lost at reboot; empty disables it")
-	flags.BoolVar(&loadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
-	flags.StringVar(&nfdDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "where Node Feature Discovery reads labels, if the config says that it shall")
-	flags.StringVar(&listen, "listen", ":9435", "where status, metrics and health are served, without a password; empty: nowhere")
+	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
+	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
+	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "directory of the kubelet, which contains device-plugins; the same with every distribution")
+	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
+	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for what has to outlive an agent restart, lost at reboot; empty disables it")
+	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
+	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory from which Node Feature Discovery reads labels, if the config places them there")
+	flags.StringVar(&config.Listen, "listen", ":9435", "address for metrics, status and health, unauthenticated; empty disables it")
 	return cmd
+}
+
+// serve runs the agent until ctx ends.
+func serve(ctx context.Context, config agent.Config, log *slog.Logger) error {
+	// A process that may load modules may do anything, so dropping capabilities would protect nothing.
+	if !config.LoadModules {
+		if err := dropCapabilities(); err != nil {
+			log.Warn("capabilities not dropped", "err", err)
+		}
+	}
+	if config.NodeName != "" {
+		log = log.With("node", config.NodeName)
+	}
+	log.Info("gpucdi starts", "version", version)
+	defer log.Info("gpucdi ends; its CDI specs stay for the pods that run")
+	return agent.New(config, log).Run(ctx, hangups(ctx))
 }
 
 func checkListen(ctx context.Context, address string) error {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -92,7 +92,7 @@ func writeStatus(w io.Writer, node status.Node, output string) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(node)
 	case "yaml":
-		data, err := yaml.Marshal(node)
+		data, err := asYAML(node)
 		if err != nil {
 			return fmt.Errorf("writing the status as YAML: %w", err)
 		}
@@ -100,6 +100,19 @@ func writeStatus(w io.Writer, node status.Node, output string) error {
 		return err
 	}
 	return writeStatusTables(w, node, output == "wide", painterOf(w))
+}
+
+// asYAML renders a value with the names and the omissions of its JSON.
+func asYAML(value any) ([]byte, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	if err := yaml.Unmarshal(data, &plain); err != nil { // JSON is YAML
+		return nil, err
+	}
+	return yaml.Marshal(plain)
 }
 
 // painterOf returns a painter that has colours on a terminal only.

@@ -124,8 +124,6 @@ func (p pipe) Read(b []byte) (int, error) {
 // forward passes on the worker's messages until it ends or ctx does. The error is for something
 // that is not a message.
 func (p *process) forward(ctx context.Context, from io.Reader) error {
-	// encoding/json takes half a millisecond to learn the types: while there is nothing to read.
-	_ = json.Unmarshal([]byte("{}"), new(Message))
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, messageLimit)
 	for lines.Scan() && ctx.Err() == nil {

@@ -44,8 +44,6 @@ type source struct {
 	reload <-chan Config
 	yield  func(Report)
 
-	meanwhile func(host.DriverRoot) // nil: nothing; see Read
-
 	latest  *gpu.Inventory // as last reported, the doubted GPUs included
 	doubted map[int]doubt  // by index
 	held    []int          // see hung
@@ -99,9 +97,6 @@ func (s *source) follow(ctx context.Context) error {
 		return err
 	}
 	defer p.marker.file.Close()
-	if s.meanwhile != nil {
-		s.meanwhile(root)
-	}
 	if err = s.supervise(ctx, root, identity, p); err != nil && ctx.Err() == nil {
 		s.yield(Reading{Err: err})
 	}

@@ -3,7 +3,6 @@ package nvml
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"time"
@@ -63,8 +62,6 @@ func Serve(work Work) error {
 }
 
 func (w *worker) serve() error {
-	// encoding/json takes half a millisecond to learn the types: while the driver starts.
-	go func() { _ = json.NewEncoder(io.Discard).Encode(driver.Message{}) }()
 	lib := nvml.New(nvml.WithLibraryPath(w.work.Library))
 	var ret nvml.Return
 	if err := w.step(driver.Step{Index: driver.Nobody}, func() { ret = lib.Init() }); err != nil {
