@@ -33,8 +33,8 @@ manifests: ## Write deploy/gpucdi.yaml, the chart with its defaults
 	cd test && go run ./chart > ../deploy/gpucdi.yaml.new && mv ../deploy/gpucdi.yaml.new ../deploy/gpucdi.yaml
 
 .PHONY: reference
-reference: ## Write the keys of docs/configuration.md from the types of internal/config
-	go test ./internal/config -run TestReference -update
+reference: ## Write the keys of docs/configuration.md from the types of package config
+	go test ./config -run TestReference -update
 
 .PHONY: demo
 demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)

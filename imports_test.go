@@ -12,73 +12,73 @@ import (
 
 const module = "github.com/gpucdi/gpucdi/"
 
-// rooms says which rooms each room may import. Data flows one way, from the
-// driver to the kubelet; docs/architecture.md shows it.
-var rooms = map[string]struct {
-	may []string
-	why string
+// allowed are the packages that each package may import. Data flows in one direction, from the driver to
+// the kubelet; docs/architecture.md has the picture.
+var allowed = map[string]struct {
+	imports []string
+	reason  string
 }{
-	"gpu":               {nil, "the model is what all the others share, so it knows none of them"},
-	"gpu/health":        {[]string{"gpu"}, "a state machine that is fed: no clock, no driver"},
-	"gpu/driver":        {[]string{"gpu", "gpu/health", "internal/host"}, "it yields inventories; what becomes of them is not its business"},
-	"gpu/nvml":          {[]string{"gpu", "gpu/driver", "gpu/health", "internal/host"}, "it runs in a process of its own, which knows the driver and nothing else"},
-	"cdi":               {[]string{"gpu", "internal/config", "internal/host"}, "a spec is a pure function of an inventory, the driver's files and what is asked for"},
-	"allocator":         {[]string{"gpu", "internal/config"}, "the plan is pure: no I/O and no RPC can slip into Allocate"},
-	"kubelet":           {[]string{"gpu", "allocator", "internal/config", "internal/host", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's own files; it must not be able to reach the driver or the specs"},
-	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it only asks the runtime, and is asked by the agent"},
-	"status":            {[]string{"gpu"}, "it says what it is told, and could not find out by itself"},
-	"labels":            {[]string{"gpu", "allocator", "internal/config"}, "a pure function: who puts them where is the agent's business"},
-	"apiserver":         {nil, "it tells the cluster what it is told"},
-	"metrics":           {[]string{"gpu", "status"}, "it shows what the status says, and counts what it is told"},
-	"doctor":            {[]string{"gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/config", "internal/host"}, "it looks at every link by itself, and must not need the agent for it"},
-	"agent":             {[]string{"gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "runtime", "labels", "apiserver", "status", "metrics", "internal/config", "internal/host"}, "the only place where the rooms meet"},
-	"cmd/gpucdi":        {[]string{"agent", "allocator", "apiserver", "cdi", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/config", "internal/host"}, "flags become a Config; no logic"},
-	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "it starts in a moment: nothing but the driver"},
-	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it runs on behalf of the runtime, beside an image that nobody knows: as little as can be"},
-	"internal/config":   {nil, "small things that every room may use know nothing of each other"},
-	"internal/host":     {nil, "small things that every room may use know nothing of each other"},
-	"internal/unixgrpc": {nil, "small things that every room may use know nothing of each other"},
-	"internal/ldcache":  {nil, "bytes in, bytes out"},
+	"gpu":               {nil, "the model is shared by all other packages"},
+	"gpu/health":        {[]string{"gpu"}, "a state machine without a clock and without I/O"},
+	"gpu/driver":        {[]string{"gpu", "gpu/health", "internal/host"}, "it reports inventories, and does not depend on their use"},
+	"gpu/nvml":          {[]string{"gpu", "gpu/driver", "gpu/health", "internal/host"}, "it runs in the driver worker, which depends on the driver only"},
+	"cdi":               {[]string{"gpu", "internal/host"}, "a spec is a pure function of the inventory, the driver files and the features"},
+	"allocator":         {[]string{"gpu"}, "plan and ledger are pure: neither I/O nor RPCs can get into Allocate"},
+	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files; it must reach neither the driver nor the specs"},
+	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects the container runtime, and nothing else"},
+	"status":            {[]string{"gpu"}, "a view: it has no state"},
+	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},
+	"cluster":           {nil, "it sends and watches, and decides nothing"},
+	"metrics":           {[]string{"gpu", "status"}, "a view of the status, with counters"},
+	"config":            {[]string{"allocator", "cdi", "kubelet"}, "a file of values that their packages own"},
+	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every link without the agent"},
+	"agent":             {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "the only wiring"},
+	"cmd/gpucdi":        {[]string{"agent", "cdi", "cluster", "config", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/host"}, "flags become a Config; no logic"},
+	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "the driver worker contains nothing but the driver"},
+	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it runs beside unknown images, with as little as possible"},
+	"internal/host":     {nil, "internal packages are independent of each other"},
+	"internal/unixgrpc": {nil, "internal packages are independent of each other"},
+	"internal/ldcache":  {nil, "internal packages are independent of each other"},
 }
 
-// owners says which rooms alone may import a module.
+// owners are the only packages that may import a module.
 var owners = []struct {
-	prefix string
-	rooms  []string
-	why    string
+	prefix   string
+	packages []string
+	reason   string
 }{
-	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one goroutine talks to the driver"},
-	{"google.golang.org/grpc", []string{"kubelet", "runtime", "internal/unixgrpc"}, "the rooms left of the kubelet answer from memory"},
-	{"k8s.io/", []string{"apiserver", "kubelet", "runtime", "internal/config"}, "the model must not depend on Kubernetes' releases"},
-	{"github.com/prometheus", []string{"metrics"}, "the rooms tell what happens; only one knows how it is counted"},
-	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "CDI is the cdi room's; the others use its names and annotations"},
-	{"github.com/gpucdi/gpucdi/test", nil, "the tests drive the product, never the other way"},
+	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "only the driver worker loads NVML"},
+	{"google.golang.org/grpc", []string{"kubelet", "runtime", "internal/unixgrpc"}, "packages before the kubelet answer from memory"},
+	{"k8s.io/", []string{"cluster", "kubelet", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
+	{"github.com/prometheus", []string{"metrics"}, "only one package depends on how things are counted"},
+	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "other packages use the names and annotations of package cdi"},
+	{"github.com/gpucdi/gpucdi/test", nil, "the tests drive the product, never the reverse"},
 }
 
-func TestRoomsImportOnlyWhatTheyMay(t *testing.T) {
+func TestImports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, pkg := range packages(t) {
-		room := strings.TrimPrefix(pkg.ImportPath, module)
-		rule, known := rooms[room]
+		name := strings.TrimPrefix(pkg.ImportPath, module)
+		rule, known := allowed[name]
 		if !known {
-			t.Errorf("%s is a new room: give it a rule here and a place in docs/architecture.md", room)
+			t.Errorf("%s is a new package: add a rule here and a row in docs/architecture.md", name)
 			continue
 		}
-		seen[room] = true
+		seen[name] = true
 		for _, imported := range pkg.Imports {
-			if target, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(rule.may, target) {
-				t.Errorf("%s imports %s: %s", room, target, rule.why)
+			if target, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(rule.imports, target) {
+				t.Errorf("%s imports %s: %s", name, target, rule.reason)
 			}
 			for _, owner := range owners {
-				if strings.HasPrefix(imported, owner.prefix) && !slices.Contains(owner.rooms, room) {
-					t.Errorf("%s imports %s: %s", room, imported, owner.why)
+				if strings.HasPrefix(imported, owner.prefix) && !slices.Contains(owner.packages, name) {
+					t.Errorf("%s imports %s: %s", name, imported, owner.reason)
 				}
 			}
 		}
 	}
-	for room := range rooms {
-		if !seen[room] {
-			t.Errorf("%s has a rule but does not exist", room)
+	for name := range allowed {
+		if !seen[name] {
+			t.Errorf("%s has a rule but does not exist", name)
 		}
 	}
 }

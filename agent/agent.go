@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/apiserver"
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -55,8 +55,8 @@ type Agent struct {
 	spec *cdi.File
 
 	metrics *metrics.Metrics
-	events  *apiserver.Events // nil: no API server receives them
-	relabel chan *snapshot    // for keepLabels
+	events  *cluster.Events // nil: no API server receives them
+	relabel chan *snapshot  // for keepLabels
 
 	// What status and probes are answered from. Nobody changes a value that is stored.
 	latest      atomic.Pointer[snapshot]         // by the loop, after each step
@@ -95,7 +95,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		c.followLabels = sync.OnceFunc(func() {
 			beside(follow(a.watchLabels(client), t.labels, a.log, "node labels not received, sections that select by label stay unchanged; check the role in deploy/"))
 		})
-		a.events = apiserver.NewEvents(a.cfg.NodeName, client, a.log)
+		a.events = cluster.NewEvents(a.cfg.NodeName, client, a.log)
 		beside(a.events.Run)
 	}
 	l := newLoop(c, a.latest.Load())

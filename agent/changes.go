@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -18,7 +18,7 @@ func (a *Agent) reportChanges(before, now *snapshot) {
 	a.reportRuntime(before.runtime, now.runtime)
 	logDriver(a.log, before.reading, now.reading)
 	if was, is := before.known.Driver.Version, now.known.Driver.Version; was != "" && was != is {
-		a.events.Record(apiserver.Event{Type: apiserver.Normal, Reason: gpuDriverChanged,
+		a.events.Record(cluster.Event{Type: cluster.Normal, Reason: gpuDriverChanged,
 			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", is, was)})
 	}
 	if reason := trouble(now.plan.unchecked); reason != "" && reason != trouble(before.plan.unchecked) {
@@ -33,7 +33,7 @@ func (a *Agent) reportConfig(before, now *settings) {
 		return
 	}
 	a.log.Error(now.refusal(), "path", a.cfg.ConfigFile, "err", now.refused)
-	a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: gpuConfigRefused, Message: why})
+	a.events.Record(cluster.Event{Type: cluster.Warning, Reason: gpuConfigRefused, Message: why})
 }
 
 // reportRuntime logs a runtime that has changed, with an Event if it has a problem.
@@ -44,7 +44,7 @@ func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
 	info := now.value
 	if problem := info.Problem(a.cfg.CDIDir); problem != "" {
 		a.log.Error(problem, "socket", info.Socket)
-		a.events.Record(apiserver.Event{Type: apiserver.Warning, Reason: runtimeWithoutCDI, Message: problem})
+		a.events.Record(cluster.Event{Type: cluster.Warning, Reason: runtimeWithoutCDI, Message: problem})
 		return
 	}
 	a.log.Info("container runtime supports CDI", "name", info.Name, "version", info.Version, "socket", info.Socket, "specDirs", info.SpecDirs)

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -15,19 +14,19 @@ type classes struct {
 	node   host.Root
 	dir    string // of the CDI specs
 	log    *slog.Logger
-	files  map[config.Class]*cdi.File
-	logged map[config.Class]string // why one is not given with GPUs now
+	files  map[cdi.Class]*cdi.File
+	logged map[cdi.Class]string // why one is not given with GPUs now
 
-	built []config.Class // those that the node has
-	given []string       // the CDI names of those that containers get
+	built []cdi.Class // those that the node has
+	given []string    // the CDI names of those that containers get
 }
 
 func newClasses(cfg Config, log *slog.Logger) classes {
-	return classes{node: cfg.Node, dir: cfg.CDIDir, log: log, files: map[config.Class]*cdi.File{}, logged: map[config.Class]string{}}
+	return classes{node: cfg.Node, dir: cfg.CDIDir, log: log, files: map[cdi.Class]*cdi.File{}, logged: map[cdi.Class]string{}}
 }
 
 // write puts the specs of the wanted classes on disk.
-func (c *classes) write(wanted []config.Class) {
+func (c *classes) write(wanted []cdi.Class) {
 	c.built, c.given = nil, nil
 	for _, class := range wanted {
 		err := c.writeOne(class)
@@ -38,7 +37,7 @@ func (c *classes) write(wanted []config.Class) {
 	}
 }
 
-func (c *classes) writeOne(class config.Class) error {
+func (c *classes) writeOne(class cdi.Class) error {
 	spec, err := cdi.BuildClass(cdi.AgentKindOf(class), class, c.node)
 	if err != nil {
 		return err
@@ -55,7 +54,7 @@ func (c *classes) writeOne(class config.Class) error {
 }
 
 // report logs once why a class is not given.
-func (c *classes) report(class config.Class, err error) {
+func (c *classes) report(class cdi.Class, err error) {
 	now := trouble(err)
 	if now != "" && now != c.logged[class] {
 		c.log.Warn("class not given with GPUs", "class", class, "reason", now)
@@ -65,8 +64,8 @@ func (c *classes) report(class config.Class, err error) {
 
 // touched returns whether there is something to write: a class came or went, or its spec or one of
 // its nodes changed.
-func (c *classes) touched(wanted []config.Class) bool {
-	var present []config.Class
+func (c *classes) touched(wanted []cdi.Class) bool {
+	var present []cdi.Class
 	for _, class := range wanted {
 		if _, err := cdi.BuildClass(cdi.AgentKindOf(class), class, c.node); err == nil {
 			present = append(present, class)

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
@@ -37,15 +37,15 @@ func byFault(changes []allocator.Change) (groups [][]allocator.Device) {
 }
 
 // event is about devices that have the same fault, or none any more.
-func (s *snapshot) event(devices []allocator.Device) apiserver.Event {
+func (s *snapshot) event(devices []allocator.Device) cluster.Event {
 	who, fault := s.named(devices), devices[0].Fault
 	switch fault.Code {
 	case "":
-		return apiserver.Event{Type: apiserver.Normal, Reason: gpuHealthy, Message: who + " healthy again"}
+		return cluster.Event{Type: cluster.Normal, Reason: gpuHealthy, Message: who + " healthy again"}
 	case gpu.FaultDriver:
-		return apiserver.Event{Type: apiserver.Warning, Reason: gpuDriverFailed, Message: who + " unhealthy: " + fault.String()}
+		return cluster.Event{Type: cluster.Warning, Reason: gpuDriverFailed, Message: who + " unhealthy: " + fault.String()}
 	}
-	return apiserver.Event{Type: apiserver.Warning, Reason: gpuUnhealthy, Message: who + " unhealthy: " + fault.String()}
+	return cluster.Event{Type: cluster.Warning, Reason: gpuUnhealthy, Message: who + " unhealthy: " + fault.String()}
 }
 
 // named names devices as the subject of a sentence.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -21,28 +21,28 @@ func TestEvent(t *testing.T) {
 	for _, tc := range []struct {
 		fault   gpu.Fault
 		devices []allocator.Device
-		want    apiserver.Event
+		want    cluster.Event
 	}{
 		{
 			gpu.Fault{}, one,
-			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPU 5 (NVIDIA H100, GPU-a) is healthy again"},
+			cluster.Event{Type: cluster.Normal, Reason: "GPUHealthy", Message: "GPU 5 (NVIDIA H100, GPU-a) is healthy again"},
 		},
 		{
 			xid, one,
-			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy",
+			cluster.Event{Type: cluster.Warning, Reason: "GPUUnhealthy",
 				Message: "GPU 5 (NVIDIA H100, GPU-a) is unhealthy: XID 48: memory had an error that cannot be corrected; reset the GPU"},
 		},
 		{
 			gpu.Fault{Code: gpu.FaultDriver, Message: "the driver is gone"}, several[1:],
-			apiserver.Event{Type: apiserver.Warning, Reason: "GPUDriverFailed", Message: "GPU 6:1 (NVIDIA A100, MIG-c) is unhealthy: the driver is gone"},
+			cluster.Event{Type: cluster.Warning, Reason: "GPUDriverFailed", Message: "GPU 6:1 (NVIDIA A100, MIG-c) is unhealthy: the driver is gone"},
 		},
 		{
 			gpu.Fault{}, several,
-			apiserver.Event{Type: apiserver.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
+			cluster.Event{Type: cluster.Normal, Reason: "GPUHealthy", Message: "GPUs 5, 6:1 are healthy again"},
 		},
 		{
 			gpu.Gone(), []allocator.Device{{ID: "GPU-a", GPU: "GPU-a", Index: "5", State: allocator.StateDraining, Replicas: []string{"GPU-a::3"}}},
-			apiserver.Event{Type: apiserver.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.Gone().String()},
+			cluster.Event{Type: cluster.Warning, Reason: "GPUUnhealthy", Message: "replicas of GPU 5 (NVIDIA H100, GPU-a) are unhealthy: " + gpu.Gone().String()},
 		},
 	} {
 		s := &snapshot{known: known}

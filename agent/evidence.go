@@ -12,7 +12,6 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -97,7 +96,7 @@ func isOurs(cdiName string) bool { return strings.HasPrefix(cdiName, cdi.AgentKi
 
 // ours reports whether agents of this node offer a resource, or may have under another config.
 func (h holdings) ours(resource string) bool {
-	if hasResource(h.plan, resource) || allocator.Offered(strings.TrimSuffix(resource, config.SharedSuffix)) {
+	if hasResource(h.plan, resource) || allocator.Offered(strings.TrimSuffix(resource, allocator.SharedSuffix)) {
 		return true
 	}
 	for range h.ledger.Outlet(resource) {

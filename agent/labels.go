@@ -9,9 +9,9 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/labels"
 )
@@ -58,7 +58,7 @@ func (s *snapshot) labelling(node host.Root) (labelling, bool) {
 
 // keepLabels keeps the node's labels as the latest snapshot requires, until ctx ends.
 // They stay then: the next agent finds the same GPUs.
-func (a *Agent) keepLabels(ctx context.Context, client *apiserver.Client) {
+func (a *Agent) keepLabels(ctx context.Context, client *cluster.Client) {
 	var want labelling
 	var again <-chan time.Time // nil until there is something to keep
 	retry, logged := labelsRetry, ""
@@ -88,11 +88,11 @@ func (a *Agent) keepLabels(ctx context.Context, client *apiserver.Client) {
 }
 
 // setLabels puts the labels where they belong, and removes them elsewhere.
-func (a *Agent) setLabels(ctx context.Context, client *apiserver.Client, want labelling) error {
+func (a *Agent) setLabels(ctx context.Context, client *cluster.Client, want labelling) error {
 	var err error
 	if client != nil {
 		err = client.ApplyLabels(ctx, a.cfg.NodeName, want.at(config.LabelNode))
-		if want.place != config.LabelNode && apiserver.Refused(err) {
+		if want.place != config.LabelNode && cluster.Refused(err) {
 			err = nil // who may not label a node has not done so
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // labelsTimeout is how long the agent waits at its start for the labels of its

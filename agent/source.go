@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 const (
@@ -76,7 +76,7 @@ func (a *Agent) watchConfig(ctx context.Context, yield func(changed)) error {
 }
 
 // watchLabels yields the labels of the agent's Node.
-func (a *Agent) watchLabels(client *apiserver.Client) source[map[string]string] {
+func (a *Agent) watchLabels(client *cluster.Client) source[map[string]string] {
 	return func(ctx context.Context, yield func(map[string]string)) error {
 		return client.WatchLabels(ctx, a.cfg.NodeName, yield)
 	}

@@ -20,7 +20,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -152,7 +152,7 @@ func TestRefusedLabelsAreReported(t *testing.T) {
 	a := New(cfg, slog.New(slog.DiscardHandler))
 	l := newLoop(a.collaborators(nil, newTriggers(nil)), newSnapshot())
 	l.reload(t.Context())
-	client := apiserver.New(api.URL, credentials(t))
+	client := cluster.New(api.URL, credentials(t))
 
 	awaitTrouble := func(until string) {
 		t.Helper()

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 func sickNode() *Resource {
@@ -32,7 +31,7 @@ func TestPlan(t *testing.T) {
 	if r.Name != "nvidia.com/gpu" || !reflect.DeepEqual(r.Devices, want) {
 		t.Errorf("Plan = %s %v, want nvidia.com/gpu %v", r.Name, r.Devices, want)
 	}
-	if none := Plan(&gpu.Inventory{}, testKind, config.MIGNone, nil); len(none) != 1 || len(none[0].Devices) != 0 {
+	if none := Plan(&gpu.Inventory{}, testKind, MIGNone, nil); len(none) != 1 || len(none[0].Devices) != 0 {
 		t.Errorf("a node without GPUs offers %v, want the resource without devices", none)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // cut is a node of GPUs, four a NUMA node, where each is in MIG mode that has
@@ -53,19 +52,19 @@ func TestPlanByStrategy(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		inv      *gpu.Inventory
-		strategy config.MIGStrategy
+		strategy MIGStrategy
 		want     []string
 		says     string // the fault of the unhealthy
 	}{
-		{"none, no MIG", cut(nil, nil), config.MIGNone, []string{"gpu: GPU-0 GPU-1"}, ""},
-		{"none", mixed, config.MIGNone, []string{"gpu: GPU-0! GPU-1 GPU-2! GPU-3!"}, "mig.strategy"},
-		{"single, no MIG", cut(nil, nil), config.MIGSingle, []string{"gpu: GPU-0 GPU-1"}, ""},
-		{"single", alike, config.MIGSingle, []string{"gpu: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
-		{"single, one GPU not cut yet", cut(times(1, "7g.40gb"), []string{""}), config.MIGSingle, []string{"gpu: MIG-0.0"}, ""},
-		{"single, not all in MIG mode", cut(times(1, "7g.40gb"), nil), config.MIGSingle, []string{"gpu: MIG-0.0! GPU-1!"}, "only some GPUs"},
-		{"single, two profiles", cut(times(1, "7g.40gb"), times(1, "1g.5gb")), config.MIGSingle, []string{"gpu: MIG-0.0! MIG-1.0!"}, "7g.40gb, 1g.5gb"},
-		{"mixed", mixed, config.MIGMixed, []string{"gpu: GPU-1", "mig-1g.5gb.me: MIG-0.0", "mig-1c.3g.20gb: MIG-0.1", "mig-1g.5gb: MIG-2.0"}, ""},
-		{"mixed, no GPU is whole", alike, config.MIGMixed, []string{"gpu:", "mig-3g.20gb: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
+		{"none, no MIG", cut(nil, nil), MIGNone, []string{"gpu: GPU-0 GPU-1"}, ""},
+		{"none", mixed, MIGNone, []string{"gpu: GPU-0! GPU-1 GPU-2! GPU-3!"}, "mig.strategy"},
+		{"single, no MIG", cut(nil, nil), MIGSingle, []string{"gpu: GPU-0 GPU-1"}, ""},
+		{"single", alike, MIGSingle, []string{"gpu: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
+		{"single, one GPU not cut yet", cut(times(1, "7g.40gb"), []string{""}), MIGSingle, []string{"gpu: MIG-0.0"}, ""},
+		{"single, not all in MIG mode", cut(times(1, "7g.40gb"), nil), MIGSingle, []string{"gpu: MIG-0.0! GPU-1!"}, "only some GPUs"},
+		{"single, two profiles", cut(times(1, "7g.40gb"), times(1, "1g.5gb")), MIGSingle, []string{"gpu: MIG-0.0! MIG-1.0!"}, "7g.40gb, 1g.5gb"},
+		{"mixed", mixed, MIGMixed, []string{"gpu: GPU-1", "mig-1g.5gb.me: MIG-0.0", "mig-1c.3g.20gb: MIG-0.1", "mig-1g.5gb: MIG-2.0"}, ""},
+		{"mixed, no GPU is whole", alike, MIGMixed, []string{"gpu:", "mig-3g.20gb: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			resources := Plan(tc.inv, testKind, tc.strategy, nil)
@@ -89,14 +88,14 @@ func TestSingleIsNotSpoiledByWhatFailsOrIsGone(t *testing.T) {
 	inv.GPUs[2].MIGDevices[1].Fault = gpu.Gone()
 	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = fault("reading the size: Unknown Error"), ""
 	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.2!"}
-	if got := listed(Plan(inv, testKind, config.MIGSingle, nil)); !slices.Equal(got, want) {
+	if got := listed(Plan(inv, testKind, MIGSingle, nil)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestPlanOfAMIGDevice(t *testing.T) {
 	inv := cut(nil, nil, nil, nil, times(1, "1g.5gb"))
-	got := Plan(inv, testKind, config.MIGMixed, nil)[1].Devices
+	got := Plan(inv, testKind, MIGMixed, nil)[1].Devices
 	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Index: "4:0", NUMANode: 1, part: instances{7, 0}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -113,7 +112,7 @@ func TestPreferPacksMIGDevices(t *testing.T) {
 			}
 		}
 	}
-	r := Plan(inv, testKind, config.MIGMixed, nil)[1]
+	r := Plan(inv, testKind, MIGMixed, nil)[1]
 	var all []string
 	for _, d := range r.Devices {
 		all = append(all, d.ID)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // stage is an inventory and what is planned for it.
@@ -47,10 +46,10 @@ func after(t *testing.T, held []string, stages ...stage) []*Resource {
 }
 
 func TestOffers(t *testing.T) {
-	mixed := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
-	single := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGSingle, nil)} }
+	mixed := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
+	single := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGSingle, nil)} }
 	sharedBy := func(n int) stage {
-		return stage{cut(nil), Plan(cut(nil), testKind, config.MIGNone, replicas(n))}
+		return stage{cut(nil), Plan(cut(nil), testKind, MIGNone, replicas(n))}
 	}
 	anew, gone := cut(times(2, "3g.20gb"), nil), cut(nil, nil)
 	anew.GPUs[0].MIGDevices[1].GPUInstance = 1
@@ -101,7 +100,7 @@ func TestOffers(t *testing.T) {
 func TestOffersSayWhy(t *testing.T) {
 	before, now := cut(nil, times(1, "1g.5gb"), nil), cut(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
 	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.Gone(), fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
 	reasons := map[string]string{} // of what has no fault
 	faults := map[string]gpu.FaultCode{}
 	for _, r := range after(t, []string{"gpu GPU-0", "gpu GPU-2"}, plan(before), plan(now)) {
@@ -132,7 +131,7 @@ func TestOffersSayWhy(t *testing.T) {
 func TestOffersOfAFaultyDeviceThatWaits(t *testing.T) {
 	before, now := cut(nil), cut(times(1, "1g.5gb"))
 	now.GPUs[0].MIGDevices[0].Fault = fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
 	for _, r := range after(t, []string{"gpu GPU-0"}, plan(before), plan(now)) {
 		for _, d := range r.Devices {
 			if d.ID == "MIG-0.0" && (d.State != StateWaiting || !d.Fault.Same(fault("lost")) || d.Fault.Since.IsZero() || d.Healthy()) {
@@ -145,7 +144,7 @@ func TestOffersOfAFaultyDeviceThatWaits(t *testing.T) {
 func TestOffersKeepPreferring(t *testing.T) {
 	inv, more := topologies["8 in bridged pairs"](), topologies["8 in bridged pairs"]()
 	more.GPUs = append(more.GPUs, gpu.GPU{UUID: "GPU-8"})
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGNone, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGNone, nil)} }
 	r := after(t, []string{"gpu GPU-8"}, plan(more), plan(inv))[0]
 	if got, err := r.Prefer(append(all(8), "GPU-8"), nil, 2); err != nil || !slices.Equal(got, gpus(0, 4)) {
 		t.Errorf("Prefer = %v, %v; want the first pair, 0 and 4", got, err)
@@ -155,7 +154,7 @@ func TestOffersKeepPreferring(t *testing.T) {
 // What only evidence names is listed by its ID, even if nothing else is known of it.
 func TestOffersOfUnknownEntries(t *testing.T) {
 	inv, now := cut(nil), time.Unix(1e9, 0)
-	plan := Plan(inv, testKind, config.MIGNone, nil)
+	plan := Plan(inv, testKind, MIGNone, nil)
 	held := func(outlet, id string) Holding { return Holding{Key: Key{outlet, id}, Pod: "uid"} }
 	ledger, _ := Next(Start(nil, true, now), Observation{
 		Wanted: Wants(plan, inv, func(string) bool { return true }), Present: PresentIn(inv),
@@ -175,7 +174,7 @@ func TestOffersOfUnknownEntries(t *testing.T) {
 func TestChanges(t *testing.T) {
 	before, now := cut(times(2, "1g.5gb"), nil), cut(times(3, "1g.5gb"), nil)
 	now.GPUs[0].MIGDevices[1].Fault = fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGMixed, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
 	var got []string
 	for _, c := range Changes(after(t, nil, plan(before)), after(t, nil, plan(before), plan(now))) {
 		got = append(got, strings.Join([]string{c.Now.ID, string(c.Before.State), c.Now.Fault.Message}, " "))
@@ -188,7 +187,7 @@ func TestChanges(t *testing.T) {
 func TestChangesTellOfADeviceOnce(t *testing.T) {
 	inv, sick := cut(nil, nil), cut(nil, nil)
 	sick.GPUs[1].Fault = fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, config.MIGNone, replicas(9))} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGNone, replicas(9))} }
 	changes := Changes(after(t, nil, plan(inv)), after(t, nil, plan(inv), plan(sick)))
 	if len(changes) != 1 || changes[0].Before.State != StateAvailable || changes[0].Now.ID != "GPU-1" {
 		t.Errorf("changes are %+v", changes)

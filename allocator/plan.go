@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // GPUResource is the resource that whole GPUs are offered under; it is the
@@ -96,10 +95,10 @@ var wholeGPU = instances{-1, -1}
 // the node's specs are written under. There is always a GPUResource, with no
 // device when the node has none: a node whose driver comes later is the same
 // node. What is gone is not offered. rules say what is shared.
-func Plan(inv *gpu.Inventory, cdiKind string, strategy config.MIGStrategy, rules config.Resources) []*Resource {
+func Plan(inv *gpu.Inventory, cdiKind string, strategy MIGStrategy, rules Rules) []*Resource {
 	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}}
 	var notUniform gpu.Fault
-	if strategy == config.MIGSingle {
+	if strategy == MIGSingle {
 		notUniform = NotUniform(inv)
 	}
 	for _, g := range inv.GPUs {
@@ -154,22 +153,22 @@ func (d *draft) add(resource string, g gpu.GPU, one Device) {
 // MIG mode a program that has the GPU and none of its MIG devices finds nothing
 // to use; so the GPU is either its MIG devices or, where the strategy has none,
 // there but of no use.
-func offeredWhole(g gpu.GPU, strategy config.MIGStrategy) (fault gpu.Fault, whole bool) {
+func offeredWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {
 	switch {
 	case g.MIG != gpu.MIGEnabled:
 		return gpu.Fault{}, true
-	case strategy == config.MIGNone:
+	case strategy == MIGNone:
 		return configFault("set mig.strategy to single or mixed, or turn MIG mode off", "in MIG mode, in which it can only be given out in parts"), true
 	}
 	return gpu.Fault{}, false
 }
 
 // resourceOf is the resource that a MIG device is offered under; empty for none.
-func resourceOf(m gpu.MIGDevice, strategy config.MIGStrategy) string {
+func resourceOf(m gpu.MIGDevice, strategy MIGStrategy) string {
 	switch {
-	case strategy == config.MIGSingle:
+	case strategy == MIGSingle:
 		return GPUResource
-	case strategy == config.MIGMixed && m.Profile != "": // one that tells no profile is nobody's
+	case strategy == MIGMixed && m.Profile != "": // one that tells no profile is nobody's
 		return MIGResource(m.Profile)
 	}
 	return ""

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // replicaMark stands between a device's ID and a replica's number, as it does with
@@ -18,10 +16,10 @@ func share(devices []Device, replicas int) {
 	if replicas == 0 {
 		return
 	}
-	if replicas > config.MaxDevices/max(1, len(devices)) {
+	if replicas > MaxDevices/max(1, len(devices)) {
 		for i, d := range devices {
 			devices[i].Fault = cmp.Or(d.Fault, configFault("lower them in resources",
-				"%d replicas of each of %d devices are more than the %d that a resource can have", replicas, len(devices), config.MaxDevices))
+				"%d replicas of each of %d devices are more than the %d that a resource can have", replicas, len(devices), MaxDevices))
 		}
 		return
 	}

@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
-func replicas(n int) config.Resources { return config.Resources{{Name: GPUResource, Replicas: n}} }
+func replicas(n int) Rules { return Rules{{Name: GPUResource, Replicas: n}} }
 
 // shared plans a topology with n replicas of each GPU.
 func shared(topology string, n int) *Resource {
-	return Plan(topologies[topology](), testKind, config.MIGNone, replicas(n))[0]
+	return Plan(topologies[topology](), testKind, MIGNone, replicas(n))[0]
 }
 
 // slots writes resources replica by replica, as listed does device by device.
@@ -45,9 +44,9 @@ func ids(of string) (ids []string) {
 func TestPlanOfReplicas(t *testing.T) {
 	inv := cut(nil, nil, times(1, "1g.5gb"))
 	inv.GPUs[1].Fault = fault("lost")
-	rules := config.Resources{
+	rules := Rules{
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 3}, {Name: GPUResource, Replicas: 2}, {Name: "nvidia.com/mig-7g.40gb", Replicas: 9}}
-	resources := Plan(inv, testKind, config.MIGMixed, rules)
+	resources := Plan(inv, testKind, MIGMixed, rules)
 	want := []string{"gpu: GPU-0::0 GPU-0::1 GPU-1::0! GPU-1::1!", "mig-1g.5gb: MIG-2.0::0 MIG-2.0::1 MIG-2.0::2"}
 	if got := slots(resources); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -58,10 +57,10 @@ func TestPlanOfReplicas(t *testing.T) {
 }
 
 func TestPlanByAnotherName(t *testing.T) {
-	rules := config.Resources{{Name: GPUResource, Replicas: 2, Rename: GPUResource + config.SharedSuffix},
+	rules := Rules{{Name: GPUResource, Replicas: 2, Rename: GPUResource + SharedSuffix},
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 2, Rename: "nvidia.com/mig-1g.5gb.shared"}}
 	inv := cut(nil, times(1, "1g.5gb"))
-	renamed := Plan(inv, testKind, config.MIGMixed, rules)
+	renamed := Plan(inv, testKind, MIGMixed, rules)
 	want := []string{"gpu:", "gpu.shared: GPU-0::0 GPU-0::1", "mig-1g.5gb.shared: MIG-1.0::0 MIG-1.0::1"}
 	if got := slots(renamed); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -69,7 +68,7 @@ func TestPlanByAnotherName(t *testing.T) {
 }
 
 func TestTooManyReplicasAreNone(t *testing.T) {
-	most := config.MaxDevices / 8
+	most := MaxDevices / 8
 	for n, right := range map[int]bool{most: true, most + 1: false} {
 		r := shared("8 on an NVSwitch", n)
 		if got := len(r.slots); right != (got == 8*n) || right != r.Devices[0].Fault.None() {

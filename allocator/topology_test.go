@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // node builds a node of n GPUs named GPU-0 to GPU-(n-1), where between says
@@ -95,4 +94,4 @@ var topologies = map[string]func() *gpu.Inventory{
 
 const testKind = "example.com/gpu"
 
-func plan(inv *gpu.Inventory) *Resource { return Plan(inv, testKind, config.MIGNone, nil)[0] }
+func plan(inv *gpu.Inventory) *Resource { return Plan(inv, testKind, MIGNone, nil)[0] }

@@ -11,15 +11,25 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// Class is a kind of devices besides GPUs, named by its CDI class.
+type Class string
+
+// The classes that can be injected along with GPUs.
+const (
+	GDS         Class = "gds"          // GPUDirect Storage
+	RDMA        Class = "rdma"         // InfiniBand and RoCE adapters
+	GDRCopy     Class = "gdrcopy"      // copies to and from GPU memory by the CPU
+	IMEXChannel Class = "imex-channel" // memory shared between nodes over NVLink
 )
 
 // class is a kind of devices besides GPUs: a CDI class of its own, since who
 // asks for a GPU does not ask for these. All of it is told by files and nodes
 // of the host. docs/other-devices.md is held to the table.
 type class struct {
-	name  config.Class
+	name  Class
 	what  string
 	nodes []string // the host's nodes, which may be patterns; with none of them, the class is not there
 	binds []from   // what else containers get, as far as it is there
@@ -51,25 +61,25 @@ type from struct {
 
 var classes = []class{
 	{
-		name: config.GDS, what: "GPUDirect Storage",
+		name: GDS, what: "GPUDirect Storage",
 		nodes: []string{"/dev/nvidia-fs*"}, with: AllDevices,
 		binds: []from{{"/run/udev", nil}, {"/etc/cufile.json", nil}},
 		load:  "run modprobe nvidia-fs",
 	},
 	{
-		name: config.RDMA, what: "InfiniBand and RoCE adapters",
+		name: RDMA, what: "InfiniBand and RoCE adapters",
 		nodes: []string{"/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"}, with: AllDevices,
 		load: "run modprobe ib_uverbs rdma_ucm",
 	},
 	{
-		name: config.GDRCopy, what: "GDRCopy",
+		name: GDRCopy, what: "GDRCopy",
 		nodes: []string{"/dev/gdrdrv"}, with: AllDevices,
 		load: "run modprobe gdrdrv",
 	},
 	{
 		// A channel is what keeps one tenant's memory from another's: a pod gets
 		// one, and all are only for who asks for them by name.
-		name: config.IMEXChannel, what: "channels to the memory of other nodes' GPUs",
+		name: IMEXChannel, what: "channels to the memory of other nodes' GPUs",
 		nodes: []string{"/dev/nvidia-caps-imex-channels/channel*"}, each: "channel", with: "0",
 		load: "make one with nvidia-modprobe -i 0",
 	},
@@ -97,17 +107,34 @@ var classes = []class{
 }
 
 // Classes are the names of all classes besides that of GPUs.
-func Classes() []config.Class {
-	names := make([]config.Class, len(classes))
+func Classes() []Class {
+	names := make([]Class, len(classes))
 	for i, c := range classes {
 		names[i] = c.name
 	}
 	return names
 }
 
+// ValidateClasses returns everything that is wrong with classes that are to be injected along with GPUs.
+func ValidateClasses(chosen []Class) error {
+	var with []Class
+	for _, c := range classes {
+		if c.with != "" {
+			with = append(with, c.name)
+		}
+	}
+	var errs []error
+	for _, c := range chosen {
+		if !slices.Contains(with, c) {
+			errs = append(errs, fmt.Errorf("%q is not a class that goes with GPUs: choose of %v", c, with))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // AbsentError says that the node has no devices of a class.
 type AbsentError struct {
-	Class  config.Class
+	Class  Class
 	reason string
 }
 
@@ -115,7 +142,7 @@ func (e *AbsentError) Error() string { return e.reason }
 
 // BuildClass makes the spec of a class of devices besides GPUs. The error is an
 // *AbsentError when the node has none.
-func BuildClass(kind string, name config.Class, node host.Root) (*specs.Spec, error) {
+func BuildClass(kind string, name Class, node host.Root) (*specs.Spec, error) {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("building the CDI spec of %s: %q is not a class, choose of %v", kind, name, Classes())
@@ -164,13 +191,13 @@ func (c class) spec(kind string, nodes []Node, parts Parts) *specs.Spec {
 }
 
 // AgentKindOf is the CDI kind that the agent writes a class under.
-func AgentKindOf(name config.Class) string {
+func AgentKindOf(name Class) string {
 	return AgentVendor + "/" + string(name)
 }
 
 // WithGPUs is the CDI name that containers get with their GPUs, of a class that
 // goes with them.
-func WithGPUs(name config.Class) string {
+func WithGPUs(name Class) string {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
 	return AgentKindOf(name) + "=" + classes[i].with
 }

@@ -14,7 +14,6 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -52,12 +51,12 @@ func mountsOf(spec *specs.Spec) string {
 
 func TestClasses(t *testing.T) {
 	const cuda = "/" + libDir + "tegra/libcuda.so.1.1"
-	for class, tc := range map[config.Class]struct {
+	for class, tc := range map[cdi.Class]struct {
 		fill            func(t *testing.T, n node)
 		devices, mounts string
 		libcuda         bool // GPUs, with CUDA
 	}{
-		config.GDS: {
+		cdi.GDS: {
 			fill: func(t *testing.T, n node) {
 				n.device(t, "dev/nvidia-fs0", 237, 0)
 				n.device(t, "dev/nvidia-fs1", 237, 1)
@@ -67,7 +66,7 @@ func TestClasses(t *testing.T) {
 			devices: "all /dev/nvidia-fs0 /dev/nvidia-fs1",
 			mounts:  "/etc/cufile.json /etc/cufile.json; /run/udev /run/udev",
 		},
-		config.RDMA: {
+		cdi.RDMA: {
 			fill: func(t *testing.T, n node) {
 				n.device(t, "dev/infiniband/uverbs0", 231, 192)
 				n.device(t, "dev/infiniband/rdma_cm", 10, 58)
@@ -75,11 +74,11 @@ func TestClasses(t *testing.T) {
 			},
 			devices: "all /dev/infiniband/uverbs0 /dev/infiniband/rdma_cm",
 		},
-		config.GDRCopy: {
+		cdi.GDRCopy: {
 			fill:    func(t *testing.T, n node) { n.device(t, "dev/gdrdrv", 238, 0) },
 			devices: "all /dev/gdrdrv",
 		},
-		config.IMEXChannel: {
+		cdi.IMEXChannel: {
 			fill: func(t *testing.T, n node) {
 				n.device(t, "dev/nvidia-caps-imex-channels/channel0", 234, 0)
 				n.device(t, "dev/nvidia-caps-imex-channels/channel7", 234, 7)
@@ -189,7 +188,7 @@ func TestBuildClassWhileNodesComeAndGo(t *testing.T) {
 		}
 	})
 	for range 2000 {
-		spec, err := cdi.BuildClass("nvidia.com/gds", config.GDS, n.root())
+		spec, err := cdi.BuildClass("nvidia.com/gds", cdi.GDS, n.root())
 		if err != nil {
 			t.Error(err)
 			break
@@ -203,9 +202,9 @@ func TestBuildClassWhileNodesComeAndGo(t *testing.T) {
 }
 
 func TestEveryClassThatGoesWithGPUsHasAName(t *testing.T) {
-	for class, want := range map[config.Class]string{
-		config.GDS: "gpucdi.dev/gds=all", config.RDMA: "gpucdi.dev/rdma=all",
-		config.GDRCopy: "gpucdi.dev/gdrcopy=all", config.IMEXChannel: "gpucdi.dev/imex-channel=0",
+	for class, want := range map[cdi.Class]string{
+		cdi.GDS: "gpucdi.dev/gds=all", cdi.RDMA: "gpucdi.dev/rdma=all",
+		cdi.GDRCopy: "gpucdi.dev/gdrcopy=all", cdi.IMEXChannel: "gpucdi.dev/imex-channel=0",
 	} {
 		if got := cdi.WithGPUs(class); got != want {
 			t.Errorf("%s: %s, want %s", class, got, want)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -122,7 +121,7 @@ func (n node) inspect(t *testing.T) (looks int) {
 	if err != nil {
 		return 0
 	}
-	for _, features := range []config.Features{{config.Compute, config.Utility}, {config.Utility}} {
+	for _, features := range []cdi.Features{{cdi.Compute, cdi.Utility}, {cdi.Utility}} {
 		parts, err := cdi.Inspect(n.root(), driver, inventory, features)
 		if err != nil {
 			continue
@@ -159,7 +158,7 @@ func TestHostPathsAreWithoutLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}

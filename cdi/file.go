@@ -15,7 +15,6 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -51,7 +50,7 @@ func NewFile(path string, format Format, node host.Root) *File {
 func AgentFile(dir string, node host.Root) *File { return fileOf(AgentKind, dir, node) }
 
 // ClassFile returns the file of the agent's spec of another class in dir.
-func ClassFile(class config.Class, dir string, node host.Root) *File {
+func ClassFile(class Class, dir string, node host.Root) *File {
 	return fileOf(AgentKindOf(class), dir, node)
 }
 

@@ -15,7 +15,6 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 func TestPutWritesOnceAndReadsBack(t *testing.T) {
@@ -310,7 +309,7 @@ func provableSpec(t *testing.T) (node, *specs.Spec) {
 
 func provableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 	t.Helper()
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +322,7 @@ func provableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 
 func TestPutRefusesAHookThatIsNotThere(t *testing.T) {
 	n := newNode(t)
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}

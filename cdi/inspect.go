@@ -8,7 +8,6 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -26,7 +25,7 @@ type Parts struct {
 // as far as features need them. What concerns one GPU alone is its fault in the
 // Parts; the error, which names all that is missing, is for what every GPU
 // needs.
-func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features config.Features) (Parts, error) {
+func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
 	libraries, errLibraries := libraries(driver, inv.Driver, features)
 	binds, errBinds := findSought(driver, features)
 	errFiles := errors.Join(errLibraries, errBinds)
@@ -63,13 +62,13 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	return parts, nil
 }
 
-func gpuNodes(node host.Root, majors majors, g gpu.GPU, features config.Features) ([]Node, error) {
+func gpuNodes(node host.Root, majors majors, g gpu.GPU, features Features) ([]Node, error) {
 	own, err := gpuNode(node, majors, g.Minor)
 	if err != nil {
 		return nil, err
 	}
 	nodes := []Node{own}
-	if features.Any(config.Graphics, config.Display) {
+	if features.Any(Graphics, Display) {
 		drm, err := drmNodes(node, g.PCIBusID)
 		if err != nil {
 			return nil, err

@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -37,7 +36,7 @@ var inventory = &gpu.Inventory{
 
 func TestInspectFindsWhatContainersNeed(t *testing.T) {
 	node := newNode(t)
-	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,39 +80,39 @@ func TestFeatures(t *testing.T) {
 	n := newNode(t)
 	driver := n.driver(t)
 	const versioned = ".so." + driverVersion
-	for feature, want := range map[config.Feature]struct {
+	for feature, want := range map[cdi.Feature]struct {
 		libraries, binds, control string
 		card                      bool
 	}{
-		config.Compute: {
+		cdi.Compute: {
 			libraries: "libcuda.so.1 libnvidia-gpucomp" + versioned + " libnvidia-ml.so.1 libnvidia-newcomer.so.1 libnvidia-nvvm70.so.4",
 			binds:     "/etc/OpenCL/vendors/nvidia.icd",
 			control:   "/dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools",
 		},
-		config.Utility: {
+		cdi.Utility: {
 			libraries: "libnvidia-ml.so.1",
 			binds:     "/usr/bin/nvidia-smi",
 			control:   "/dev/nvidiactl",
 		},
-		config.Graphics: {
+		cdi.Graphics: {
 			libraries: "libEGL_nvidia.so.0 libGLX_nvidia.so.0 libnvidia-egl-gbm.so.1 libnvidia-glcore" + versioned + " libnvidia-gpucomp" + versioned,
 			binds: "/usr/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json " +
 				"/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json /usr/share/vulkan/icd.d/nvidia_icd.json",
 			control: "/dev/nvidiactl /dev/nvidia-modeset",
 			card:    true,
 		},
-		config.Video: {
+		cdi.Video: {
 			libraries: "libcuda.so.1 libnvcuvid.so.1 libvdpau_nvidia.so.1",
 			control:   "/dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools",
 		},
-		config.Display: {
+		cdi.Display: {
 			binds:   "/usr/lib/xorg/modules/drivers/nvidia_drv.so /usr/lib64/xorg/modules/drivers/nvidia_drv.so",
 			control: "/dev/nvidiactl /dev/nvidia-modeset",
 			card:    true,
 		},
 	} {
 		t.Run(string(feature), func(t *testing.T) {
-			parts, err := cdi.Inspect(n.root(), driver, inventory, config.Features{feature})
+			parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.Features{feature})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +160,7 @@ func TestModulesOfTheXServer(t *testing.T) {
 		n := newNode(t)
 		n.remove(t, "usr/lib/xorg/modules/drivers/nvidia_drv.so")
 		n.write(t, dir+module, "")
-		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{config.Display})
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{cdi.Display})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,10 +176,10 @@ func TestModulesOfTheXServer(t *testing.T) {
 // The names besides SONAMEs come with the features whose programs open them.
 func TestNamesBesidesTheSONAME(t *testing.T) {
 	n := newNode(t)
-	for features, want := range map[config.Feature]string{
-		config.Compute: "libcuda.so libnvidia-ml.so", config.Utility: "libnvidia-ml.so", config.Graphics: "libGLX_indirect.so.0", config.Video: "libcuda.so vdpau/libvdpau_nvidia.so.1",
+	for features, want := range map[cdi.Feature]string{
+		cdi.Compute: "libcuda.so libnvidia-ml.so", cdi.Utility: "libnvidia-ml.so", cdi.Graphics: "libGLX_indirect.so.0", cdi.Video: "libcuda.so vdpau/libvdpau_nvidia.so.1",
 	} {
-		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{features})
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{features})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +199,7 @@ func TestAFeatureThatIsNotThereIsAnError(t *testing.T) {
 	n.remove(t, libDir+"libEGL_nvidia.so."+driverVersion)
 	n.remove(t, libDir+"libnvcuvid.so."+driverVersion)
 	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n")
-	_, err := cdi.Inspect(n.root(), driver, inventory, config.Features{config.Graphics, config.Video, config.Display})
+	_, err := cdi.Inspect(n.root(), driver, inventory, cdi.Features{cdi.Graphics, cdi.Video, cdi.Display})
 	for _, part := range []string{"libEGL_nvidia.so.0", "graphics", "libnvcuvid.so.1", "video", "modprobe nvidia-modeset"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %s: %v", part, err)
@@ -214,16 +213,16 @@ func TestNodesOfDriversThatRegisterOneDevice(t *testing.T) {
 	const devices = "Character devices:\n195 nvidia-frontend\n511 nvidia-uvm\n"
 	modeset := cdi.Node{Path: "/dev/nvidia-modeset", Major: 195, Minor: 254}
 	for _, tc := range []struct {
-		feature config.Feature
+		feature cdi.Feature
 		loaded  bool
 		want    string // part of the error
 		has     bool
 	}{
-		{config.Graphics, true, "", true},
-		{config.Graphics, false, "", false},
-		{config.Display, true, "", true},
-		{config.Display, false, "modprobe nvidia-modeset", false},
-		{config.Compute, true, "", false},
+		{cdi.Graphics, true, "", true},
+		{cdi.Graphics, false, "", false},
+		{cdi.Display, true, "", true},
+		{cdi.Display, false, "modprobe nvidia-modeset", false},
+		{cdi.Compute, true, "", false},
 	} {
 		n := newNode(t)
 		n.write(t, "proc/devices", devices)
@@ -231,7 +230,7 @@ func TestNodesOfDriversThatRegisterOneDevice(t *testing.T) {
 		if tc.loaded {
 			n.write(t, "sys/module/nvidia_modeset/initstate", "live\n")
 		}
-		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{tc.feature})
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{tc.feature})
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s, loaded %t: error %v, want %q", tc.feature, tc.loaded, err, tc.want)
 			continue
@@ -266,7 +265,7 @@ func TestInspectRefusesWhatIsNotWhole(t *testing.T) {
 			n := newNode(t)
 			driver := n.driver(t)
 			tc.spoil(t, n)
-			_, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+			_, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want one that says %q", err, tc.want)
 			}
@@ -279,7 +278,7 @@ func TestInspectLeavesOneBadGPUOut(t *testing.T) {
 	if err := unix.Mknod(n.path("dev/nvidia1"), unix.S_IFCHR|0o600, int(unix.Mkdev(195, 7))); err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +296,7 @@ func TestInspectLeavesOutGPUsWithoutAUsableUUID(t *testing.T) {
 	for _, odd := range []string{"", "GPU-\x01", "GPU-a/b", "GPU-\xff", "GPU-ä", "-", "GPU-b"} {
 		inv := *inventory
 		inv.GPUs = append(slices.Clone(inv.GPUs), gpu.GPU{UUID: odd, Index: 2, Minor: 2, PCIBusID: "0000:3c:00.0"})
-		parts, err := cdi.Inspect(n.root(), n.driver(t), &inv, config.DefaultFeatures())
+		parts, err := cdi.Inspect(n.root(), n.driver(t), &inv, cdi.DefaultFeatures())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +324,7 @@ func TestInspectNamesTheModulesThatAreNotLoaded(t *testing.T) {
 	if err := unix.Mknod(n.path("dev/nvidia-uvm"), unix.S_IFCHR|0o600, int(unix.Mkdev(511, 0))); err != nil {
 		t.Fatal(err)
 	}
-	_, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+	_, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 	var missing *cdi.NotLoadedError
 	if !errors.As(err, &missing) || missing.Module != "nvidia-uvm" {
 		t.Errorf("error %v", err)
@@ -362,7 +361,7 @@ func migNode(t *testing.T) node {
 
 func TestInspectFindsTheCapabilitiesOfMIGDevices(t *testing.T) {
 	n := migNode(t)
-	parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -413,7 +412,7 @@ func TestInspectRefusesAMIGDeviceThatIsNotWhole(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n := migNode(t)
 			tc.spoil(t, n)
-			parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), config.DefaultFeatures())
+			parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), cdi.DefaultFeatures())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -444,7 +443,7 @@ func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	asNobody(t, func() {
-		parts, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+		parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 		if err != nil {
 			t.Error(err)
 			return
@@ -487,7 +486,7 @@ func TestInspectFallsBackToTheHostsNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -611,7 +610,7 @@ func TestInspectLeavesOutAGPUWhoseNodeIsAnothers(t *testing.T) {
 		gpu.GPU{UUID: "GPU-c", Minor: 1, PCIBusID: "0000:18:00.0", Fault: gpu.Gone(),
 			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-c", Fault: gpu.Gone()}}},
 		gpu.GPU{UUID: "GPU-d", Minor: 2, PCIBusID: "0000:3c:00.0", Fault: gpu.Gone()})
-	parts, err := cdi.Inspect(node.root(), node.driver(t), &inv, config.DefaultFeatures())
+	parts, err := cdi.Inspect(node.root(), node.driver(t), &inv, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}

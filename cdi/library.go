@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -25,44 +24,44 @@ type Library struct {
 // file's name; the first line that fits counts. docs/features.md is held to it.
 var libraryUses = []struct {
 	prefix   string
-	features config.Features
+	features Features
 	why      string // where it is not plain
 }{
-	{"libcuda.", config.Features{config.Compute, config.Video}, "decoders and encoders work in a CUDA context"},
-	{"libnvidia-ml.", config.Features{config.Compute, config.Utility}, "NCCL and the CUDA frameworks ask NVML for the GPUs' links"},
-	{"libnvidia-cfg.", config.Features{config.Display}, "the X driver configures GPUs through it"},
-	{"libnvidia-gpucomp.", config.Features{config.Compute, config.Graphics}, "the compiler that CUDA and the shaders share"},
-	{"libnvidia-allocator.", config.Features{config.Compute, config.Graphics}, "it is the GBM backend, too"},
-	{cryptography, config.Features{config.Compute}, "where confidential computing is on, CUDA encrypts by it what goes to a GPU"},
+	{"libcuda.", Features{Compute, Video}, "decoders and encoders work in a CUDA context"},
+	{"libnvidia-ml.", Features{Compute, Utility}, "NCCL and the CUDA frameworks ask NVML for the GPUs' links"},
+	{"libnvidia-cfg.", Features{Display}, "the X driver configures GPUs through it"},
+	{"libnvidia-gpucomp.", Features{Compute, Graphics}, "the compiler that CUDA and the shaders share"},
+	{"libnvidia-allocator.", Features{Compute, Graphics}, "it is the GBM backend, too"},
+	{cryptography, Features{Compute}, "where confidential computing is on, CUDA encrypts by it what goes to a GPU"},
 	{"libnvidia-sandboxutils.", nil, "it tells the host's tools what a container needs of the driver"},
 
-	{"libnvcuvid", config.Features{config.Video}, ""},
-	{"libnvidia-encode", config.Features{config.Video}, ""},
-	{"libnvidia-opticalflow", config.Features{config.Video}, ""},
-	{"libvdpau", config.Features{config.Video}, ""},
+	{"libnvcuvid", Features{Video}, ""},
+	{"libnvidia-encode", Features{Video}, ""},
+	{"libnvidia-opticalflow", Features{Video}, ""},
+	{"libvdpau", Features{Video}, ""},
 
-	{"libEGL", config.Features{config.Graphics}, ""},
-	{"libGL", config.Features{config.Graphics}, ""},
-	{"libnvidia-api", config.Features{config.Graphics}, "NVAPI, for games that run under Proton"},
-	{"libnvidia-cbl", config.Features{config.Graphics}, "a part of Vulkan's ray tracing"},
-	{"libnvidia-egl", config.Features{config.Graphics}, ""},
-	{"libnvidia-gl", config.Features{config.Graphics}, ""},
-	{"libnvidia-ngx", config.Features{config.Graphics}, "DLSS"},
-	{"libnvidia-present", config.Features{config.Graphics}, ""},
-	{"libnvidia-rtcore", config.Features{config.Graphics}, "ray tracing, for Vulkan and OptiX"},
-	{"libnvidia-tls", config.Features{config.Graphics}, "the thread-local storage of OpenGL"},
-	{"libnvidia-vksc", config.Features{config.Graphics}, "Vulkan SC"},
-	{"libnvidia-vulkan", config.Features{config.Graphics}, ""},
-	{"libnvoptix", config.Features{config.Graphics}, ""},
+	{"libEGL", Features{Graphics}, ""},
+	{"libGL", Features{Graphics}, ""},
+	{"libnvidia-api", Features{Graphics}, "NVAPI, for games that run under Proton"},
+	{"libnvidia-cbl", Features{Graphics}, "a part of Vulkan's ray tracing"},
+	{"libnvidia-egl", Features{Graphics}, ""},
+	{"libnvidia-gl", Features{Graphics}, ""},
+	{"libnvidia-ngx", Features{Graphics}, "DLSS"},
+	{"libnvidia-present", Features{Graphics}, ""},
+	{"libnvidia-rtcore", Features{Graphics}, "ray tracing, for Vulkan and OptiX"},
+	{"libnvidia-tls", Features{Graphics}, "the thread-local storage of OpenGL"},
+	{"libnvidia-vksc", Features{Graphics}, "Vulkan SC"},
+	{"libnvidia-vulkan", Features{Graphics}, ""},
+	{"libnvoptix", Features{Graphics}, ""},
 
-	{"libnvidia-fbc", config.Features{config.Display}, "it captures what is on a screen"},
-	{"libnvidia-ifr", config.Features{config.Display}, "it captures what is on a screen"},
+	{"libnvidia-fbc", Features{Display}, "it captures what is on a screen"},
+	{"libnvidia-ifr", Features{Display}, "it captures what is on a screen"},
 	{"libglx", nil, "a module of the X server, not for programs: see sought"},
 	{"libnvidia-gtk", nil, "of nvidia-settings, which sets up the host's screens"},
 	{"libnvidia-wayland", nil, "of nvidia-settings, which sets up the host's screens"},
 	{"libnvidia-xcfg", nil, "of nvidia-settings, which sets up the host's screens"},
 
-	{"", config.Features{config.Compute}, "the names of compute libraries change with each driver, and one that is missed breaks programs in ways that are hard to see"},
+	{"", Features{Compute}, "the names of compute libraries change with each driver, and one that is missed breaks programs in ways that are hard to see"},
 }
 
 // cryptography is the beginning of the names of a library that there is for each
@@ -71,31 +70,31 @@ const cryptography = "libnvidia-pkcs11"
 
 // alsoNamed are the names besides its SONAME that programs open a library by.
 var alsoNamed = []struct {
-	feature      config.Feature
+	feature      Feature
 	soname, name string // the SONAME may be a pattern
 	why          string
 }{
-	{config.Compute, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
-	{config.Compute, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
-	{config.Utility, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
-	{config.Video, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
-	{config.Video, "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so", "the Optical Flow SDK opens it so"},
-	{config.Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "where libvdpau looks for its backends"},
-	{config.Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "where libgbm looks for its backends"},
-	{config.Graphics, "libGLX_nvidia.so.0", "libGLX_indirect.so.0", "what GLVND opens for a server whose vendor it does not know"},
-	{config.Graphics, "libnvidia-vulkan-producer.so.*", "libnvidia-vulkan-producer.so", "Vulkan on Wayland opens it so, before version 550"},
+	{Compute, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
+	{Compute, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
+	{Utility, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
+	{Video, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
+	{Video, "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so", "the Optical Flow SDK opens it so"},
+	{Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "where libvdpau looks for its backends"},
+	{Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "where libgbm looks for its backends"},
+	{Graphics, "libGLX_nvidia.so.0", "libGLX_indirect.so.0", "what GLVND opens for a server whose vendor it does not know"},
+	{Graphics, "libnvidia-vulkan-producer.so.*", "libnvidia-vulkan-producer.so", "Vulkan on Wayland opens it so, before version 550"},
 }
 
 // needed are the libraries without which a feature is not there at all.
 var needed = []struct {
-	feature config.Feature
+	feature Feature
 	soname  string
 }{
-	{config.Compute, "libcuda.so.1"},
-	{config.Utility, host.NVMLName},
-	{config.Graphics, "libEGL_nvidia.so.0"},
-	{config.Video, "libcuda.so.1"},
-	{config.Video, "libnvcuvid.so.1"},
+	{Compute, "libcuda.so.1"},
+	{Utility, host.NVMLName},
+	{Graphics, "libEGL_nvidia.so.0"},
+	{Video, "libcuda.so.1"},
+	{Video, "libnvcuvid.so.1"},
 }
 
 // maxLibraries bounds the libraries of a driver, which has some hundred.
@@ -103,7 +102,7 @@ const maxLibraries = 500
 
 // libraries finds the libraries of a driver for some features. They carry its
 // version as their suffix.
-func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features) ([]Library, error) {
+func libraries(root host.DriverRoot, driver gpu.Driver, features Features) ([]Library, error) {
 	names, err := libraryNames(root)
 	if err != nil {
 		return nil, err
@@ -134,13 +133,13 @@ func libraries(root host.DriverRoot, driver gpu.Driver, features config.Features
 }
 
 // wanted returns whether features use a library of that name.
-func wanted(name string, driver gpu.Driver, features config.Features) bool {
+func wanted(name string, driver gpu.Driver, features Features) bool {
 	return ofVersion(name, driver.Version) && features.Any(usesOf(name)...) &&
 		(driver.Confidential || !strings.HasPrefix(name, cryptography))
 }
 
 // checkNeeded returns an error that names each library that a feature cannot do without.
-func checkNeeded(root host.DriverRoot, driver gpu.Driver, features config.Features, names []string, found []Library) error {
+func checkNeeded(root host.DriverRoot, driver gpu.Driver, features Features, names []string, found []Library) error {
 	var errs []error
 	for _, n := range needed {
 		if features.Any(n.feature) && !has(found, n.soname) {
@@ -169,7 +168,7 @@ func libraryNames(root host.DriverRoot) ([]string, error) {
 
 // missing tells a driver that is not installed whole from one that was replaced
 // under a kernel module that still runs.
-func missing(root host.DriverRoot, names []string, soname, version string, feature config.Feature) error {
+func missing(root host.DriverRoot, names []string, soname, version string, feature Feature) error {
 	stem, _, _ := strings.Cut(soname, ".so.")
 	for _, name := range names {
 		// A version has a dot; a SONAME's number has none.
@@ -190,7 +189,7 @@ func ofVersion(name, version string) bool {
 		strings.HasPrefix(name, "libnvidia-egl-") && strings.Count(name, ".") >= 3
 }
 
-func usesOf(name string) config.Features {
+func usesOf(name string) Features {
 	for _, use := range libraryUses {
 		if strings.HasPrefix(path.Base(name), use.prefix) {
 			return use.features
@@ -199,7 +198,7 @@ func usesOf(name string) config.Features {
 	return nil
 }
 
-func otherNames(soname string, features config.Features) (names []string) {
+func otherNames(soname string, features Features) (names []string) {
 	for _, also := range alsoNamed {
 		if fits, _ := path.Match(also.soname, soname); fits && features.Any(also.feature) && !slices.Contains(names, also.name) {
 			names = append(names, also.name)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // What NixOS has changed so that it works from its store works in containers, which have none.
@@ -32,7 +31,7 @@ func TestInspectGivesWhatNixOSKeepsInItsStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.Features{config.Compute, config.Utility, config.Graphics})
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{cdi.Compute, cdi.Utility, cdi.Graphics})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -39,24 +38,24 @@ const (
 var control = []struct {
 	path       string
 	minor      int64
-	registered []string        // one of these names is in /proc/devices, see readMajors
-	features   config.Features // that use it; nil: all
-	required   config.Features // that cannot do without it
+	registered []string // one of these names is in /proc/devices, see readMajors
+	features   Features // that use it; nil: all
+	required   Features // that cannot do without it
 }{
 	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidiactl"}, nil, nil},
 	{"/dev/nvidia-uvm", minorUVM, []string{"nvidia-uvm"}, onUVM, onUVM},
 	{"/dev/nvidia-uvm-tools", minorUVMTools, []string{"nvidia-uvm"}, onUVM, nil},
 	// Rendering can do without; only machines with a screen load the module.
 	{"/dev/nvidia-modeset", minorModeset, []string{"nvidia-modeset"},
-		config.Features{config.Graphics, config.Display}, config.Features{config.Display}},
+		Features{Graphics, Display}, Features{Display}},
 }
 
 // onUVM are the features that work in a CUDA context.
-var onUVM = config.Features{config.Compute, config.Video}
+var onUVM = Features{Compute, Video}
 
 // controlNodes are the nodes that every container with a GPU needs for some
 // features. The error names each kernel module that is not loaded.
-func controlNodes(node host.Root, majors majors, features config.Features) ([]Node, error) {
+func controlNodes(node host.Root, majors majors, features Features) ([]Node, error) {
 	var nodes []Node
 	var errs []error
 	for _, c := range control {

@@ -12,12 +12,11 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // allFeatures are what makes a spec mount most.
-var allFeatures = config.Features{config.Compute, config.Utility, config.Graphics, config.Video, config.Display}
+var allFeatures = cdi.Features{cdi.Compute, cdi.Utility, cdi.Graphics, cdi.Video, cdi.Display}
 
 // mountDirs are the directories that a driver's files are mounted into.
 var mountDirs = []string{
@@ -55,7 +54,7 @@ func TestSONAMEsThatAreNoFileNames(t *testing.T) {
 		n := newNode(t)
 		const file = "libnvidia-hostile.so." + driverVersion
 		n.library(t, file, soname)
-		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 		if err != nil {
 			t.Errorf("%q: %v", soname, err)
 			continue
@@ -72,7 +71,7 @@ func TestSONAMEsThatAreNoFileNames(t *testing.T) {
 // Some nodes keep the libraries of other machines in the same directory.
 func TestLibrariesOfOtherMachinesAreLeftOut(t *testing.T) {
 	n := newNode(t)
-	want, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	want, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +89,7 @@ func TestLibrariesOfOtherMachinesAreLeftOut(t *testing.T) {
 		data[field.offset] = field.value
 		n.write(t, file, string(data))
 	}
-	got, err := cdi.Inspect(n.root(), n.driver(t), inventory, config.DefaultFeatures())
+	got, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil || !reflect.DeepEqual(got.Libraries, want.Libraries) {
 		t.Errorf("libraries %v, %v, want %v", got.Libraries, err, want.Libraries)
 	}
@@ -183,7 +182,7 @@ func TestTheUnchangedProgramStaysInTheDriverRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), driver, inventory, config.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,11 +226,11 @@ func TestNodesWhoseNamesCannotBeInASpec(t *testing.T) {
 	for _, odd := range []string{"", "\x01", "\xff", " ", "0=1", "x"} {
 		n.device(t, "dev/nvidia-caps-imex-channels/channel"+odd, 234, 9)
 	}
-	spec, err := cdi.BuildClass("nvidia.com/imex-channel", config.IMEXChannel, n.root())
+	spec, err := cdi.BuildClass("nvidia.com/imex-channel", cdi.IMEXChannel, n.root())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cdi.ClassFile(config.IMEXChannel, t.TempDir(), n.root()).Put(spec); err != nil {
+	if _, err := cdi.ClassFile(cdi.IMEXChannel, t.TempDir(), n.root()).Put(spec); err != nil {
 		t.Error(err)
 	}
 	if !strings.HasPrefix(devicesOf(spec), "0 /dev/nvidia-caps-imex-channels/channel0;") {

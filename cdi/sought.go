@@ -5,7 +5,6 @@ import (
 	"path"
 	"runtime"
 
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -20,29 +19,29 @@ type Bind struct {
 // left out.
 // docs/features.md is held to it.
 var sought = []struct {
-	feature config.Feature
+	feature Feature
 	name    string // may be a pattern
 	place   place
 	sub     string   // the directory below each of the place's
 	at      []string // directories of the container, all of them
 }{
-	{config.Utility, "nvidia-smi", programs, "", bin},
-	{config.Compute, "nvidia-cuda-mps-control", programs, "", bin},
-	{config.Compute, "nvidia-cuda-mps-server", programs, "", bin},
+	{Utility, "nvidia-smi", programs, "", bin},
+	{Compute, "nvidia-cuda-mps-control", programs, "", bin},
+	{Compute, "nvidia-cuda-mps-server", programs, "", bin},
 
-	{config.Compute, "nvidia.icd", data, "OpenCL/vendors", []string{"/etc/OpenCL/vendors"}},
-	{config.Graphics, "*nvidia*.json", data, "glvnd/egl_vendor.d", []string{"/usr/share/glvnd/egl_vendor.d"}},
-	{config.Graphics, "*nvidia*.json", data, "egl/egl_external_platform.d", []string{"/usr/share/egl/egl_external_platform.d"}},
-	{config.Graphics, "nvidia_icd.json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
+	{Compute, "nvidia.icd", data, "OpenCL/vendors", []string{"/etc/OpenCL/vendors"}},
+	{Graphics, "*nvidia*.json", data, "glvnd/egl_vendor.d", []string{"/usr/share/glvnd/egl_vendor.d"}},
+	{Graphics, "*nvidia*.json", data, "egl/egl_external_platform.d", []string{"/usr/share/egl/egl_external_platform.d"}},
+	{Graphics, "nvidia_icd.json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
 	// Fedora and openSUSE keep one for each machine.
-	{config.Graphics, "nvidia_icd." + gnuMachine + ".json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
-	{config.Graphics, "nvidia_layers*.json", data, "vulkan/implicit_layer.d", []string{"/usr/share/vulkan/implicit_layer.d"}},
-	{config.Graphics, "nvoptix.bin", data, "nvidia", []string{"/usr/share/nvidia"}},
+	{Graphics, "nvidia_icd." + gnuMachine + ".json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
+	{Graphics, "nvidia_layers*.json", data, "vulkan/implicit_layer.d", []string{"/usr/share/vulkan/implicit_layer.d"}},
+	{Graphics, "nvoptix.bin", data, "nvidia", []string{"/usr/share/nvidia"}},
 
-	{config.Display, "nvidia-xconfig", programs, "", bin},
-	{config.Display, "nvidia_drv.so", modules, "drivers", below(xorgModules, "drivers")},
-	{config.Display, "libglxserver_nvidia.so", modules, "extensions", below(xorgModules, "extensions")},
-	{config.Display, "*nvidia*.conf", data, "X11/xorg.conf.d", []string{"/usr/share/X11/xorg.conf.d"}},
+	{Display, "nvidia-xconfig", programs, "", bin},
+	{Display, "nvidia_drv.so", modules, "drivers", below(xorgModules, "drivers")},
+	{Display, "libglxserver_nvidia.so", modules, "extensions", below(xorgModules, "extensions")},
+	{Display, "*nvidia*.conf", data, "X11/xorg.conf.d", []string{"/usr/share/X11/xorg.conf.d"}},
 }
 
 // place is where a driver root keeps one kind of file; the first directory that
@@ -79,7 +78,7 @@ func below(dirs []string, name string) []string {
 }
 
 // findSought finds the files for some features.
-func findSought(root host.DriverRoot, features config.Features) ([]Bind, error) {
+func findSought(root host.DriverRoot, features Features) ([]Bind, error) {
 	var found []Bind
 	for _, s := range sought {
 		if !features.Any(s.feature) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/config"
 )
 
 const (

@@ -3,9 +3,9 @@ package doctor
 import (
 	"context"
 
+	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"

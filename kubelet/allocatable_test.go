@@ -16,7 +16,6 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // lister is a kubelet's server for pod resources with these allocatable devices.
@@ -69,13 +68,13 @@ func TestAllocatable(t *testing.T) {
 
 // As many devices as can be offered fit into an answer; the answer has a limit.
 func TestAllocatableLimits(t *testing.T) {
-	ids := make([]string, config.MaxDevices)
+	ids := make([]string, allocator.MaxDevices)
 	for i := range ids {
 		ids[i] = fmt.Sprintf("MIG-00000000-1111-2222-3333-444444444444::%d", i)
 	}
 	got, err := Allocatable(t.Context(), serveLister(t, &lister{devices: devices("nvidia.com/mig-1g.5gb", ids...)}))
-	if err != nil || len(got) != config.MaxDevices {
-		t.Errorf("%d devices, %v; want %d", len(got), err, config.MaxDevices)
+	if err != nil || len(got) != allocator.MaxDevices {
+		t.Errorf("%d devices, %v; want %d", len(got), err, allocator.MaxDevices)
 	}
 	socket := serveLister(t, &lister{devices: devices("example.com/nic", strings.Repeat("x", 4<<20))})
 	if got, err := Allocatable(t.Context(), socket); status.Code(err) != codes.ResourceExhausted {

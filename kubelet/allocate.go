@@ -9,7 +9,6 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // Allocate answers each container of the request with the CDI names of its
@@ -43,7 +42,7 @@ func (s *snapshot) answer(ids []string) (*api.ContainerAllocateResponse, error) 
 		return nil, err
 	}
 	answer := &api.ContainerAllocateResponse{}
-	if slices.Contains(s.PassBy, config.ByField) {
+	if slices.Contains(s.PassBy, ByField) {
 		answer.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.With))
 		for _, d := range devices {
 			answer.CdiDevices = append(answer.CdiDevices, s.named[d].field)
@@ -52,7 +51,7 @@ func (s *snapshot) answer(ids []string) (*api.ContainerAllocateResponse, error) 
 			answer.CdiDevices = append(answer.CdiDevices, &api.CDIDevice{Name: name})
 		}
 	}
-	if slices.Contains(s.PassBy, config.ByAnnotation) {
+	if slices.Contains(s.PassBy, ByAnnotation) {
 		answer.Annotations, err = s.annotate(devices)
 	}
 	return answer, err

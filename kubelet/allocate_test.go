@@ -21,7 +21,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // request asks for devices, container by container.
@@ -103,13 +102,13 @@ func TestAllocateAnnotationKey(t *testing.T) {
 }
 
 func TestAllocatePassesAsOffered(t *testing.T) {
-	r, p := connect(t, offer([]config.PassBy{config.ByField}))
+	r, p := connect(t, offer([]PassBy{ByField}))
 	for _, tc := range []struct {
-		passBy               []config.PassBy
+		passBy               []PassBy
 		byField, annotations int
 	}{
-		{[]config.PassBy{config.ByField}, 1, 0},
-		{[]config.PassBy{config.ByAnnotation}, 0, 1},
+		{[]PassBy{ByField}, 1, 0},
+		{[]PassBy{ByAnnotation}, 0, 1},
 		{bothWays, 1, 1},
 	} {
 		p.Update(offer(tc.passBy))
@@ -238,8 +237,8 @@ func shared(replicas int) Offer {
 	for _, d := range o.Resource.Devices {
 		inv.GPUs = append(inv.GPUs, gpu.GPU{UUID: d.ID, NUMANode: d.NUMANode})
 	}
-	rules := config.Resources{{Name: allocator.GPUResource, Replicas: replicas}}
-	o.Resource = allocator.Plan(inv, cdiKind, config.MIGNone, rules)[0]
+	rules := allocator.Rules{{Name: allocator.GPUResource, Replicas: replicas}}
+	o.Resource = allocator.Plan(inv, cdiKind, allocator.MIGNone, rules)[0]
 	return o
 }
 
@@ -265,12 +264,12 @@ func TestAllocateReplicas(t *testing.T) {
 // listed beside what comes.
 func TestAsManyDevicesAsTheKubeletTakes(t *testing.T) {
 	const limit = 4 << 20 // gRPC's, for who receives
-	longest := newSnapshot(shared(config.MaxDevices / 8)).list
+	longest := newSnapshot(shared(allocator.MaxDevices / 8)).list
 	for _, d := range longest.Devices {
 		d.Health = api.Unhealthy // the longer word
 		d.ID += "0"              // of a node with one GPU
 	}
-	if size := proto.Size(longest); len(longest.Devices) != config.MaxDevices || 2*size > limit {
+	if size := proto.Size(longest); len(longest.Devices) != allocator.MaxDevices || 2*size > limit {
 		t.Errorf("%d devices take %d bytes of %d", len(longest.Devices), size, limit)
 	}
 }

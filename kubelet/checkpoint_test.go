@@ -14,8 +14,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // written is a checkpoint as Kubernetes 1.36 writes it. Its AllocResp is invalid.
@@ -54,12 +52,12 @@ func TestReadCheckpoint(t *testing.T) {
 // The answers of this package lead to the same names in the checkpoint, however they are passed.
 func TestReadCheckpointNamesCDIDevices(t *testing.T) {
 	for name, tc := range map[string]struct {
-		passBy []config.PassBy
+		passBy []PassBy
 		change func(*api.ContainerAllocateResponse)
 		want   []string
 	}{
-		"by field":      {[]config.PassBy{config.ByField}, nil, names(1, 2)},
-		"by annotation": {[]config.PassBy{config.ByAnnotation}, nil, names(1, 2)},
+		"by field":      {[]PassBy{ByField}, nil, names(1, 2)},
+		"by annotation": {[]PassBy{ByAnnotation}, nil, names(1, 2)},
 		"both ways":     {bothWays, nil, names(1, 2)},
 		"an annotation that is malformed": {bothWays, func(r *api.ContainerAllocateResponse) {
 			r.Annotations["cdi.k8s.io/other"] = "no name"

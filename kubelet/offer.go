@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // Offer is what the kubelet is told about a resource, and how containers are
@@ -17,7 +16,7 @@ type Offer struct {
 	Resource *allocator.Resource
 
 	// PassBy is how the CDI device names reach the runtime, at least one way.
-	PassBy []config.PassBy
+	PassBy []PassBy
 
 	// With are CDI names that each container gets besides those of its devices.
 	With []string

@@ -15,12 +15,11 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 const cdiKind = "example.com/gpu"
 
-var bothWays = []config.PassBy{config.ByField, config.ByAnnotation}
+var bothWays = []PassBy{ByField, ByAnnotation}
 
 // uuid is the UUID of the nth GPU of a test, of the length that UUIDs have.
 func uuid(n int) string { return fmt.Sprintf("GPU-%08d-1111-2222-3333-444444444444", n) }
@@ -34,7 +33,7 @@ func uuids(numbers ...int) (ids []string) {
 
 // offer is an Offer of 8 GPUs over two NUMA nodes, linked in pairs 0-4, 1-5,
 // 2-6, 3-7. change may change their model first.
-func offer(passBy []config.PassBy, change ...func(gpus []gpu.GPU)) Offer {
+func offer(passBy []PassBy, change ...func(gpus []gpu.GPU)) Offer {
 	inv := &gpu.Inventory{}
 	for i := range 8 {
 		inv.GPUs = append(inv.GPUs, gpu.GPU{UUID: uuid(i), Index: i, NUMANode: i / 4,
@@ -43,7 +42,7 @@ func offer(passBy []config.PassBy, change ...func(gpus []gpu.GPU)) Offer {
 	for _, c := range change {
 		c(inv.GPUs)
 	}
-	return Offer{Resource: allocator.Plan(inv, cdiKind, config.MIGNone, nil)[0], PassBy: passBy}
+	return Offer{Resource: allocator.Plan(inv, cdiKind, allocator.MIGNone, nil)[0], PassBy: passBy}
 }
 
 func fault(n int, reason string) func([]gpu.GPU) {
@@ -114,7 +113,7 @@ func TestListAndWatch(t *testing.T) {
 }
 
 func TestListAndWatchOfNoDevice(t *testing.T) {
-	r, p := connect(t, Offer{Resource: allocator.Plan(&gpu.Inventory{}, cdiKind, config.MIGNone, nil)[0], PassBy: bothWays})
+	r, p := connect(t, Offer{Resource: allocator.Plan(&gpu.Inventory{}, cdiKind, allocator.MIGNone, nil)[0], PassBy: bothWays})
 	if list := receive(t, r.lists, "an empty list"); len(list.Devices) != 0 {
 		t.Errorf("a node without GPUs lists %v", list)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // Always is a label that every node with a GPU has.
@@ -23,7 +22,7 @@ const (
 // strategy is how MIG devices are offered, rules say what is shared, machine what
 // the firmware calls the node. Of GPUs of several products, the first one's is
 // told.
-func Of(inv *gpu.Inventory, strategy config.MIGStrategy, rules config.Resources, machine string) map[string]string {
+func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
 	here := present(inv)
 	if len(here) == 0 {
 		return nil
@@ -116,7 +115,7 @@ func driver(l map[string]string, d gpu.Driver) {
 }
 
 // whole tells the product, and how many there are of it.
-func whole(l map[string]string, here []gpu.GPU, rules config.Resources) {
+func whole(l map[string]string, here []gpu.GPU, rules allocator.Rules) {
 	rule, first, count, replicas := rules.Of(allocator.GPUResource), here[0], 0, 0
 	for _, g := range here {
 		if g.Product != first.Product {
@@ -140,7 +139,7 @@ func whole(l map[string]string, here []gpu.GPU, rules config.Resources) {
 
 // resource tells what there is of a resource, and how many pods at a time may
 // have one. A product that is shared is another, unless its resource is.
-func resource(l map[string]string, rule config.Resource, product string, count, replicas int) {
+func resource(l map[string]string, rule allocator.Rule, product string, count, replicas int) {
 	strategy, under := "none", rule.Name+"."
 	if replicas > 1 {
 		strategy = "time-slicing"

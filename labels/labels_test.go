@@ -9,7 +9,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 	"github.com/gpucdi/gpucdi/labels"
 )
 
@@ -36,7 +35,7 @@ func TestTheDocumentedLabelsAreTheLabels(t *testing.T) {
 			want[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
 		}
 	}
-	got := labels.Of(h100s(8), config.MIGNone, nil, "DGXH100\n")
+	got := labels.Of(h100s(8), allocator.MIGNone, nil, "DGXH100\n")
 	if !maps.Equal(got, want) {
 		t.Errorf("got\n%s\ndocumented\n%s", labels.File(got), labels.File(want))
 	}
@@ -70,7 +69,7 @@ func TestOf(t *testing.T) {
 	} {
 		inv := h100s(2)
 		tc.change(inv)
-		got := labels.Of(inv, config.MIGNone, nil, "")
+		got := labels.Of(inv, allocator.MIGNone, nil, "")
 		if (len(got) == 0) != (tc.want == nil) {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -87,7 +86,7 @@ func TestOf(t *testing.T) {
 func TestTwoCliquesAreNone(t *testing.T) {
 	inv := h100s(2)
 	inv.GPUs[0].Clique, inv.GPUs[1].Clique = "c.1", "c.2"
-	if clique, told := labels.Of(inv, config.MIGNone, nil, "")["nvidia.com/gpu.clique"]; told {
+	if clique, told := labels.Of(inv, allocator.MIGNone, nil, "")["nvidia.com/gpu.clique"]; told {
 		t.Errorf("the clique is %s", clique)
 	}
 }
@@ -115,19 +114,19 @@ func TestMIG(t *testing.T) {
 	whole := map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "2", "gpu.memory": "81559"}
 	for name, tc := range map[string]struct {
 		inv      *gpu.Inventory
-		strategy config.MIGStrategy
+		strategy allocator.MIGStrategy
 		want     map[string]string
 		none     string // the beginning of what must not be there
 	}{
-		"none":          {mig(h100s(2), one, one), config.MIGNone, with(whole, "gpu.replicas", "0"), "mig.strategy"},
-		"mixed":         {mig(h100s(2), one, []string{"1g.10gb", "1g.10gb+me"}), config.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "0", "mig-1g.10gb.count", "3", "mig-1g.10gb.me.count", "1", "mig-1g.10gb.me.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme"), "gpu.slices"},
-		"mixed, one":    {mig(h100s(2), one), config.MIGMixed, with(whole, "gpu.replicas", "1", "mig-1g.10gb.count", "2"), "gpu.slices"},
-		"mixed, uncut":  {h100s(2), config.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "1"), "mig-"},
-		"single":        {mig(h100s(2), one, one), config.MIGSingle, map[string]string{"mig.strategy": "single", "gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "4", "gpu.replicas": "1", "gpu.memory": "9728", "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1", "gpu.engines.decoder": "2", "gpu.engines.encoder": "3", "gpu.engines.jpeg": "4", "gpu.engines.ofa": "5", "gpu.family": "hopper"}, "mig-"},
-		"single, uncut": {h100s(2), config.MIGSingle, with(whole, "mig.strategy", "single"), "gpu.slices"},
-		"single, one":   {mig(h100s(2), one), config.MIGSingle, invalid, "gpu.slices"},
-		"single, empty": {mig(h100s(2), nil, nil), config.MIGSingle, invalid, "gpu.slices"},
-		"single, two":   {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, invalid, "gpu.slices"},
+		"none":          {mig(h100s(2), one, one), allocator.MIGNone, with(whole, "gpu.replicas", "0"), "mig.strategy"},
+		"mixed":         {mig(h100s(2), one, []string{"1g.10gb", "1g.10gb+me"}), allocator.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "0", "mig-1g.10gb.count", "3", "mig-1g.10gb.me.count", "1", "mig-1g.10gb.me.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme"), "gpu.slices"},
+		"mixed, one":    {mig(h100s(2), one), allocator.MIGMixed, with(whole, "gpu.replicas", "1", "mig-1g.10gb.count", "2"), "gpu.slices"},
+		"mixed, uncut":  {h100s(2), allocator.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "1"), "mig-"},
+		"single":        {mig(h100s(2), one, one), allocator.MIGSingle, map[string]string{"mig.strategy": "single", "gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "4", "gpu.replicas": "1", "gpu.memory": "9728", "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1", "gpu.engines.decoder": "2", "gpu.engines.encoder": "3", "gpu.engines.jpeg": "4", "gpu.engines.ofa": "5", "gpu.family": "hopper"}, "mig-"},
+		"single, uncut": {h100s(2), allocator.MIGSingle, with(whole, "mig.strategy", "single"), "gpu.slices"},
+		"single, one":   {mig(h100s(2), one), allocator.MIGSingle, invalid, "gpu.slices"},
+		"single, empty": {mig(h100s(2), nil, nil), allocator.MIGSingle, invalid, "gpu.slices"},
+		"single, two":   {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, invalid, "gpu.slices"},
 	} {
 		got := labels.Of(tc.inv, tc.strategy, nil, "")
 		for label, want := range tc.want {
@@ -166,7 +165,7 @@ func TestSingleAgreesWithTheAllocator(t *testing.T) {
 		for _, i := range tc.sick {
 			tc.inv.GPUs[i].Fault = fault("XID 79")
 		}
-		got := labels.Of(tc.inv, config.MIGSingle, nil, "")
+		got := labels.Of(tc.inv, allocator.MIGSingle, nil, "")
 		product, count := "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", tc.count
 		if tc.count == "" {
 			product, count = "NVIDIA-H100-80GB-HBM3", "2"
@@ -175,7 +174,7 @@ func TestSingleAgreesWithTheAllocator(t *testing.T) {
 			t.Errorf("%s: %s × %s, want %s × %s", name, got["nvidia.com/gpu.count"], got["nvidia.com/gpu.product"], count, product)
 		}
 		healthy := 0
-		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", config.MIGSingle, nil)[0].Devices {
+		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", allocator.MIGSingle, nil)[0].Devices {
 			if d.Fault.None() {
 				healthy++
 			}
@@ -200,25 +199,25 @@ func with(labels map[string]string, others ...string) map[string]string {
 // A product that is shared is another, as far as selectors go, unless its resource
 // has another name.
 func TestShared(t *testing.T) {
-	rules := config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.10gb", Replicas: 2},
+	rules := allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.10gb", Replicas: 2},
 		{Name: "nvidia.com/mig-3g.40gb", Replicas: 2, Rename: "nvidia.com/mig-3g.40gb.shared"}}
 	one := []string{"1g.10gb"}
 	for name, tc := range map[string]struct {
 		inv      *gpu.Inventory
-		strategy config.MIGStrategy
+		strategy allocator.MIGStrategy
 		want     map[string]string
 	}{
-		"GPUs": {h100s(2), config.MIGNone, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.count": "2",
+		"GPUs": {h100s(2), allocator.MIGNone, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.count": "2",
 			"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing", "gpu.memory": "81559"}},
-		"mixed": {mig(h100s(2), one), config.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.replicas": "4",
+		"mixed": {mig(h100s(2), one), allocator.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.replicas": "4",
 			"mig-1g.10gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "mig-1g.10gb.replicas": "2", "mig-1g.10gb.sharing-strategy": "time-slicing"}},
-		"mixed, no GPU is whole": {mig(h100s(1), one), config.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.replicas": "0",
+		"mixed, no GPU is whole": {mig(h100s(1), one), allocator.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.replicas": "0",
 			"gpu.sharing-strategy": "none", "mig-1g.10gb.replicas": "2"}},
-		"single":      {mig(h100s(1), one), config.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
-		"single, two": {mig(h100s(2), one, []string{"2g.20gb"}), config.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
-		"by another name": {mig(h100s(1), []string{"3g.40gb"}), config.MIGMixed, map[string]string{"mig-3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb",
+		"single":      {mig(h100s(1), one), allocator.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
+		"single, two": {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
+		"by another name": {mig(h100s(1), []string{"3g.40gb"}), allocator.MIGMixed, map[string]string{"mig-3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb",
 			"mig-3g.40gb.replicas": "2", "mig-3g.40gb.sharing-strategy": "time-slicing"}},
-		"another profile": {mig(h100s(1), []string{"2g.20gb"}), config.MIGMixed, map[string]string{"mig-2g.20gb.replicas": "1", "mig-2g.20gb.sharing-strategy": "none"}},
+		"another profile": {mig(h100s(1), []string{"2g.20gb"}), allocator.MIGMixed, map[string]string{"mig-2g.20gb.replicas": "1", "mig-2g.20gb.sharing-strategy": "none"}},
 	} {
 		got := labels.Of(tc.inv, tc.strategy, rules, "")
 		for label, want := range tc.want {

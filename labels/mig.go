@@ -6,7 +6,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 // part is the MIG devices of one profile.
@@ -18,13 +17,13 @@ type part struct {
 
 // parts adds the labels of the MIG devices, each profile under the resource that it is
 // advertised as.
-func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rules config.Resources) {
-	if strategy == config.MIGNone {
+func parts(l map[string]string, here []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.Rules) {
+	if strategy == allocator.MIGNone {
 		return
 	}
 	l[prefix+"mig.strategy"] = string(strategy)
 	all := profiles(here)
-	if strategy == config.MIGMixed {
+	if strategy == allocator.MIGMixed {
 		for _, p := range all {
 			p.tell(l, allocator.MIGResource(p.first.Profile), rules)
 		}
@@ -36,7 +35,7 @@ func parts(l map[string]string, here []gpu.GPU, strategy config.MIGStrategy, rul
 	}
 	found := profiles(deciding)
 	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}).None() {
-		resource(l, config.Resource{Name: allocator.GPUResource}, value(here[0].Product+" MIG INVALID", ""), 0, 0)
+		resource(l, allocator.Rule{Name: allocator.GPUResource}, value(here[0].Product+" MIG INVALID", ""), 0, 0)
 		l[gpus+"memory"] = "0"
 		return
 	}
@@ -79,7 +78,7 @@ func profiles(here []gpu.GPU) (found []*part) {
 }
 
 // tell tells them as what a resource has.
-func (p *part) tell(l map[string]string, of string, rules config.Resources) {
+func (p *part) tell(l map[string]string, of string, rules allocator.Rules) {
 	m, under, rule := p.first, of+".", rules.Of(of)
 	resource(l, rule, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rule.Replicas))
 	l[under+"memory"] = strconv.FormatUint(m.MemoryBytes>>20, 10) // MiB

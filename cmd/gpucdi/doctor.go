@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/doctor"
 )
 
@@ -68,7 +68,7 @@ func labelsOf(ctx context.Context, node string) (map[string]string, error) {
 	if node == "" {
 		return nil, errors.New("reading the labels of this node: its name is unknown; set --node-name")
 	}
-	client, err := apiserver.InCluster()
+	client, err := cluster.InCluster()
 	if err != nil {
 		return nil, fmt.Errorf("reading the labels of node %s: %w", node, err)
 	}

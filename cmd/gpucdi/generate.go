@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
-	"github.com/gpucdi/gpucdi/internal/config"
 )
 
 type generateFlags struct {
@@ -58,7 +57,7 @@ there as its MIG devices: =0:1 or =MIG-….`,
 	flags.StringVar(&g.check, "check", "", "write nothing, and fail with the difference if this file holds another spec")
 	flags.StringSliceVar(&g.devices, "device", nil, "the GPUs that the spec is of, by index or UUID (default: all)")
 	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
-	flags.StringSliceVar(&g.features, "features", []string{string(config.Compute), string(config.Utility)},
+	flags.StringSliceVar(&g.features, "features", []string{string(cdi.Compute), string(cdi.Utility)},
 		"what containers get of the driver: compute, utility, graphics, video, display")
 	flags.StringVar(&g.hook, "hook", "", "the node's path of gpucdi-hook, for images whose loader does not find the driver by itself (default: none)")
 	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "how each GPU is named: index, uuid or both")
@@ -75,10 +74,10 @@ func otherClasses() string {
 // validate names all that is wrong with the flags at once.
 func (g *generateFlags) validate(cmd *cobra.Command) error {
 	var errs []error
-	if g.class != gpuClass && !slices.Contains(cdi.Classes(), config.Class(g.class)) {
+	if g.class != gpuClass && !slices.Contains(cdi.Classes(), cdi.Class(g.class)) {
 		errs = append(errs, fmt.Errorf("--class %q is none: choose of %s, %s", g.class, gpuClass, otherClasses()))
 	}
-	if slices.Contains(cdi.Classes(), config.Class(g.class)) {
+	if slices.Contains(cdi.Classes(), cdi.Class(g.class)) {
 		errs = append(errs, onlyForGPUs(cmd.Flags()))
 	}
 	if g.kind == "" {
@@ -130,10 +129,10 @@ func onlyForGPUs(flags *pflag.FlagSet) error {
 	return errors.Join(errs...)
 }
 
-func (g *generateFlags) chosen() config.Features {
-	features := make(config.Features, len(g.features))
+func (g *generateFlags) chosen() cdi.Features {
+	features := make(cdi.Features, len(g.features))
 	for i, name := range g.features {
-		features[i] = config.Feature(name)
+		features[i] = cdi.Feature(name)
 	}
 	return features
 }
@@ -141,7 +140,7 @@ func (g *generateFlags) chosen() config.Features {
 // spec makes the spec of the GPUs that can be given out, and warns of others.
 func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
-		return cdi.BuildClass(g.kind, config.Class(g.class), g.Node())
+		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.Node())
 	}
 	reading, err := read(ctx, g.hostFlags)
 	if err != nil {

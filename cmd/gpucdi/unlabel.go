@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucdi/gpucdi/apiserver"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/labels"
 )
 
@@ -18,7 +18,7 @@ gone: an agent that ends leaves its labels, since another one may follow. It
 requires a pod that may list and patch nodes; helm uninstall runs it.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client, err := apiserver.InCluster()
+			client, err := cluster.InCluster()
 			if err != nil {
 				return fmt.Errorf("removing labels: %w", err)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/config"
 )
 
 func TestLoadReadsOnlyAFileOfASaneSize(t *testing.T) {

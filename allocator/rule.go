@@ -1,4 +1,4 @@
-package config
+package allocator
 
 import (
 	"errors"
@@ -6,16 +6,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// Resource says how the devices of one resource are offered.
-type Resource struct {
-	Name     string `yaml:"name"`     // nvidia.com/gpu, or a MIG profile's, as nvidia.com/mig-1g.5gb
-	Replicas int    `yaml:"replicas"` // how many times each of its devices is offered, at least 2
-	Rename   string `yaml:"rename"`   // the name with .shared behind it, to be offered by that name; else by its own
-}
-
-// Resources are those that the file says something of.
-type Resources []Resource
 
 // MaxDevices is how many devices a resource can have. The kubelet takes a list of
 // 4 MiB, in which a device has up to 70 bytes, and what leaves a resource is
@@ -26,23 +16,34 @@ const MaxDevices = 20_000
 // another than its own.
 const SharedSuffix = ".shared"
 
-// Of returns what holds for a resource. One that no rule names is not shared.
-func (r Resources) Of(name string) Resource {
+// Rule is how the devices of one resource are advertised.
+type Rule struct {
+	Name     string `yaml:"name"`     // nvidia.com/gpu, or a MIG profile's, as nvidia.com/mig-1g.5gb
+	Replicas int    `yaml:"replicas"` // how many times each of its devices is offered, at least 2
+	Rename   string `yaml:"rename"`   // the name with .shared behind it, to be offered by that name; else by its own
+}
+
+// Rules are those of a node.
+type Rules []Rule
+
+// Of returns the rule of a resource. One without a rule is not shared.
+func (r Rules) Of(name string) Rule {
 	for _, rule := range r {
 		if rule.Name == name {
 			return rule
 		}
 	}
-	return Resource{Name: name}
+	return Rule{Name: name}
 }
 
-func (r Resources) validate() error {
+// Validate returns everything that is wrong with rules that were read from a file, with their indices.
+func (r Rules) Validate() error {
 	var errs []error
 	for i, one := range r {
 		if one.Name != "nvidia.com/gpu" && !strings.HasPrefix(one.Name, "nvidia.com/mig-") || strings.Contains(one.Name, "+") {
 			errs = append(errs, fmt.Errorf("resources[%d]: name is %q, want nvidia.com/gpu, or nvidia.com/mig- and a profile with . for +", i, one.Name))
 		}
-		if slices.ContainsFunc(r[:i], func(earlier Resource) bool { return earlier.Name == one.Name }) {
+		if slices.ContainsFunc(r[:i], func(earlier Rule) bool { return earlier.Name == one.Name }) {
 			errs = append(errs, fmt.Errorf("resources[%d]: %s is there twice, want it once", i, one.Name))
 		}
 		if one.Rename != "" && one.Rename != one.Name+SharedSuffix {

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/config"
 )
 
 func TestTheDocumentedSectionsHold(t *testing.T) {
-	text, err := os.ReadFile("../../docs/configuration.md")
+	text, err := os.ReadFile("../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the reference into docs/configura
 // The first YAML of docs/configuration.md is made of the types here: their keys, comments and
 // constants, and the defaults.
 func TestReference(t *testing.T) {
-	const path = "../../docs/configuration.md"
+	const path = "../docs/configuration.md"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -50,16 +50,20 @@ func TestReference(t *testing.T) {
 
 // source is what reflection cannot see.
 type source struct {
-	comments map[string]string   // of fields, by Type.Field
-	values   map[string][]string // of types, each with its meaning
+	comments map[string]string   // of fields, by package.Type.Field
+	values   map[string][]string // of types, by package.Type, each with its meaning
 }
 
 func readSource(t *testing.T) source {
 	t.Helper()
 	s := source{map[string]string{}, map[string][]string{}}
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, dir := range []string{".", "../allocator", "../cdi", "../kubelet"} {
+		found, err := filepath.Glob(dir + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
@@ -69,9 +73,9 @@ func readSource(t *testing.T) source {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.TypeSpec:
-				s.fields(n)
+				s.fields(file.Name.Name, n)
 			case *ast.ValueSpec:
-				s.value(n)
+				s.value(file.Name.Name, n)
 			}
 			return true
 		})
@@ -79,27 +83,27 @@ func readSource(t *testing.T) source {
 	return s
 }
 
-func (s source) fields(n *ast.TypeSpec) {
+func (s source) fields(pkg string, n *ast.TypeSpec) {
 	of, ok := n.Type.(*ast.StructType)
 	if !ok {
 		return
 	}
 	for _, field := range of.Fields.List {
 		for _, name := range field.Names {
-			s.comments[n.Name.Name+"."+name.Name] = oneLine(field.Doc.Text() + field.Comment.Text())
+			s.comments[pkg+"."+n.Name.Name+"."+name.Name] = oneLine(field.Doc.Text() + field.Comment.Text())
 		}
 	}
 }
 
 // value takes a constant of a type with a name.
-func (s source) value(n *ast.ValueSpec) {
+func (s source) value(pkg string, n *ast.ValueSpec) {
 	of, named := n.Type.(*ast.Ident)
 	if !named || len(n.Values) != 1 {
 		return
 	}
 	if literal, ok := n.Values[0].(*ast.BasicLit); ok {
 		value, _ := strconv.Unquote(literal.Value)
-		s.values[of.Name] = append(s.values[of.Name], value+": "+oneLine(n.Comment.Text()))
+		s.values[pkg+"."+of.Name] = append(s.values[pkg+"."+of.Name], value+": "+oneLine(n.Comment.Text()))
 	}
 }
 
@@ -119,7 +123,7 @@ func (r *reference) keys(indent string, of reflect.Value) {
 			r.keys(indent, value)
 			continue
 		}
-		comment := r.comments[of.Type().Name()+"."+field.Name]
+		comment := r.comments[of.Type().String()+"."+field.Name]
 		if comment != "" {
 			r.comment(indent, "", comment+r.choice(field.Type))
 		}
@@ -142,9 +146,9 @@ func (r *reference) keys(indent string, of reflect.Value) {
 // choice introduces the values that a type has.
 func (r *reference) choice(of reflect.Type) string {
 	switch {
-	case r.values[of.Name()] != nil:
+	case r.values[of.String()] != nil:
 		return " One of:"
-	case of.Kind() == reflect.Slice && r.values[of.Elem().Name()] != nil:
+	case of.Kind() == reflect.Slice && r.values[of.Elem().String()] != nil:
 		return " Any of:"
 	}
 	return ""
@@ -165,14 +169,14 @@ func (r *reference) typed(of reflect.Type) string {
 // list is what a type's values can be, or what each of them has.
 func (r *reference) list(of reflect.Type) (lines []string) {
 	if of.Kind() != reflect.Slice {
-		return r.values[of.Name()]
+		return r.values[of.String()]
 	}
 	if of.Elem().Kind() != reflect.Struct {
-		return r.values[of.Elem().Name()]
+		return r.values[of.Elem().String()]
 	}
 	for i := range of.Elem().NumField() {
 		field := of.Elem().Field(i)
-		if comment := r.comments[of.Elem().Name()+"."+field.Name]; field.Tag.Get("yaml") != "" && comment != "" {
+		if comment := r.comments[of.Elem().String()+"."+field.Name]; field.Tag.Get("yaml") != "" && comment != "" {
 			lines = append(lines, field.Tag.Get("yaml")+": "+comment)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/config"
 )
 
 // A file that never settles is read all the same.

@@ -1,6 +1,5 @@
-// Package config reads the NodeConfig file: what an admin may set for a node,
-// every key optional. make reference makes docs/configuration.md of its types:
-// the comments of their fields are for admins.
+// Package config reads the NodeConfig file, in which every key is optional. make reference generates
+// docs/configuration.md from its types and those that they use: the comments of their fields are for admins.
 package config
 
 import (
@@ -9,6 +8,10 @@ import (
 	"path"
 	"slices"
 	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/kubelet"
 )
 
 // Config is what holds on one node.
@@ -20,22 +23,22 @@ type Config struct {
 
 	// Resources whose devices several containers can have at a time; docs/sharing.md says what that
 	// is and is not. Each has:
-	Resources Resources `yaml:"resources"`
+	Resources allocator.Rules `yaml:"resources"`
 }
 
 // CDI says what containers get with a GPU, and how the runtime is told about it.
 type CDI struct {
 	// What containers get of the driver; docs/features.md says what is in each. All GPUs are
 	// unhealthy while the driver lacks what a feature cannot do without.
-	Features Features `yaml:"features"`
+	Features cdi.Features `yaml:"features"`
 
 	// Devices besides GPUs that each container with a GPU gets where the node has them; see
 	// docs/other-devices.md.
-	Classes []Class `yaml:"classes"`
+	Classes []cdi.Class `yaml:"classes"`
 
 	// How the runtime is told about a container's devices. A runtime that knows both takes a
 	// device once.
-	PassBy []PassBy `yaml:"passBy"`
+	PassBy []kubelet.PassBy `yaml:"passBy"`
 
 	// Where gpucdi-hook is on the node, to be run for every container with a GPU. Empty for no
 	// hook: docs/images.md says which images need one. All GPUs are unhealthy while it is not
@@ -43,30 +46,11 @@ type CDI struct {
 	Hook string `yaml:"hook"`
 }
 
-// PassBy is a way for CDI device names to reach the runtime.
-type PassBy string
-
-// The ways.
-const (
-	ByField      PassBy = "field"      // the CRI's own field, which containerd knows from 1.7.2 and CRI-O from 1.28 on
-	ByAnnotation PassBy = "annotation" // what came before it: containerd 1.7.0, CRI-O 1.24
-)
-
 // MIG says how MIG devices are offered.
 type MIG struct {
 	// How MIG devices are offered; docs/mig.md tells which strategy is for whom.
-	Strategy MIGStrategy `yaml:"strategy"`
+	Strategy allocator.MIGStrategy `yaml:"strategy"`
 }
-
-// MIGStrategy is under which resources MIG devices are offered.
-type MIGStrategy string
-
-// The strategies.
-const (
-	MIGNone   MIGStrategy = "none"   // not at all
-	MIGSingle MIGStrategy = "single" // as GPUs, on a node that is cut alike throughout
-	MIGMixed  MIGStrategy = "mixed"  // each profile as a resource of its own
-)
 
 // Labels says what becomes of the labels that tell about the GPUs.
 type Labels struct {
@@ -114,8 +98,8 @@ type XIDs struct {
 // Default is the config of a node whose file says nothing.
 func Default() Config {
 	return Config{
-		CDI:    CDI{Features: DefaultFeatures(), PassBy: []PassBy{ByField, ByAnnotation}},
-		MIG:    MIG{Strategy: MIGNone},
+		CDI:    CDI{Features: cdi.DefaultFeatures(), PassBy: []kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}},
+		MIG:    MIG{Strategy: allocator.MIGNone},
 		Labels: Labels{Place: LabelNode},
 		Health: Health{
 			ProbeInterval: 5 * time.Second,
@@ -130,22 +114,22 @@ func (c Config) validate() error {
 	if err := c.CDI.Features.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("cdi.features: %w", err))
 	}
-	if err := validateClasses(c.CDI.Classes); err != nil {
+	if err := cdi.ValidateClasses(c.CDI.Classes); err != nil {
 		errs = append(errs, fmt.Errorf("cdi.classes: %w", err))
 	}
 	if len(c.CDI.PassBy) == 0 {
-		errs = append(errs, fmt.Errorf("cdi.passBy is empty: pods would start without their GPUs; name %q, %q or both", ByField, ByAnnotation))
+		errs = append(errs, fmt.Errorf("cdi.passBy is empty: pods would start without their GPUs; name %q, %q or both", kubelet.ByField, kubelet.ByAnnotation))
 	}
 	for _, by := range c.CDI.PassBy {
-		if !slices.Contains([]PassBy{ByField, ByAnnotation}, by) {
-			errs = append(errs, fmt.Errorf("cdi.passBy has %q, want %q or %q", by, ByField, ByAnnotation))
+		if !slices.Contains([]kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}, by) {
+			errs = append(errs, fmt.Errorf("cdi.passBy has %q, want %q or %q", by, kubelet.ByField, kubelet.ByAnnotation))
 		}
 	}
 	if c.CDI.Hook != "" && !path.IsAbs(c.CDI.Hook) {
 		errs = append(errs, fmt.Errorf("cdi.hook is %q, want an absolute path on the node", c.CDI.Hook))
 	}
-	if !slices.Contains([]MIGStrategy{MIGNone, MIGSingle, MIGMixed}, c.MIG.Strategy) {
-		errs = append(errs, fmt.Errorf("mig.strategy is %q, want %q, %q or %q", c.MIG.Strategy, MIGNone, MIGSingle, MIGMixed))
+	if strategies := []allocator.MIGStrategy{allocator.MIGNone, allocator.MIGSingle, allocator.MIGMixed}; !slices.Contains(strategies, c.MIG.Strategy) {
+		errs = append(errs, fmt.Errorf("mig.strategy is %q, want one of %v", c.MIG.Strategy, strategies))
 	}
 	if places := []LabelPlace{LabelNode, LabelNFD, LabelNone}; !slices.Contains(places, c.Labels.Place) {
 		errs = append(errs, fmt.Errorf("labels.place is %q, want one of %v", c.Labels.Place, places))
@@ -164,5 +148,5 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("health.xids has %d in ignore and in fatal, want one of them", xid))
 		}
 	}
-	return errors.Join(append(errs, c.Resources.validate())...)
+	return errors.Join(append(errs, c.Resources.Validate())...)
 }

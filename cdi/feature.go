@@ -1,4 +1,4 @@
-package config
+package cdi
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Feature is a use of the driver that a container is equipped for.
+// Feature is a driver capability that is exposed to containers.
 type Feature string
 
 // The features.
@@ -20,20 +20,19 @@ const (
 
 var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 
-// Features is a choice of features.
+// Features are those that containers get.
 type Features []Feature
 
-// DefaultFeatures is what most containers with a GPU need. What they do not
-// need would be mounts that each start of a container waits for, and devices
-// that it could reach.
+// DefaultFeatures returns what most containers with a GPU require. Each further feature costs mounts at each
+// start of a container, and exposes devices.
 func DefaultFeatures() Features { return Features{Compute, Utility} }
 
-// Any says whether one of wanted is chosen.
+// Any reports whether one of wanted is among them.
 func (f Features) Any(wanted ...Feature) bool {
 	return slices.ContainsFunc(wanted, func(w Feature) bool { return slices.Contains(f, w) })
 }
 
-// Validate names all that is wrong with a choice that was read from somewhere.
+// Validate returns everything that is wrong with features that were read from a flag or a file.
 func (f Features) Validate() error {
 	if len(f) == 0 {
 		return fmt.Errorf("no feature is chosen: choose of %v", allFeatures)

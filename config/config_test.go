@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpucdi/gpucdi/internal/config"
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/config"
+	"github.com/gpucdi/gpucdi/kubelet"
 )
 
 // parse returns what a file says for a node.
@@ -26,11 +29,11 @@ func parse(t *testing.T, text string, node config.Node) config.Config {
 func TestParse(t *testing.T) {
 	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nmig: {strategy: mixed}\nresources: [{name: nvidia.com/gpu, replicas: 4}]\nhealth: {probeInterval: 1m30s}\n", config.Node{})
 	want := config.Default()
-	want.CDI.Features = config.Features{config.Video, config.Display}
-	want.CDI.PassBy = []config.PassBy{config.ByAnnotation}
-	want.MIG.Strategy = config.MIGMixed
+	want.CDI.Features = cdi.Features{cdi.Video, cdi.Display}
+	want.CDI.PassBy = []kubelet.PassBy{kubelet.ByAnnotation}
+	want.MIG.Strategy = allocator.MIGMixed
 	want.Health.ProbeInterval = 90 * time.Second
-	want.Resources = config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}}
+	want.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -68,17 +71,17 @@ nodes:
 		{config.Node{Name: "c", Labels: map[string]string{"gpu.family": "hopper", "spot": ""}}, func(*config.Config) {}},
 		{config.Node{Name: "a"}, func(c *config.Config) { c.Health.XIDs.Fatal = []int{2} }},
 		{config.Node{Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) { c.Health.CallTimeout = time.Minute }},
-		{config.Node{Labels: map[string]string{"gpu.family": "hopper"}}, func(c *config.Config) { c.CDI.Features = config.Features{config.Video} }},
+		{config.Node{Labels: map[string]string{"gpu.family": "hopper"}}, func(c *config.Config) { c.CDI.Features = cdi.Features{cdi.Video} }},
 		{config.Node{Name: "b", Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) {
 			c.Health.XIDs = config.XIDs{Ignore: []int{}, Fatal: []int{2}}
 			c.Health.CallTimeout = 2 * time.Minute
-			c.Resources = config.Resources{{Name: "nvidia.com/gpu", Replicas: 2}}
+			c.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 2}}
 		}},
 	} {
 		want := config.Default()
-		want.CDI.PassBy = []config.PassBy{config.ByField}
+		want.CDI.PassBy = []kubelet.PassBy{kubelet.ByField}
 		want.Health.XIDs.Ignore = []int{1}
-		want.Resources = config.Resources{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.5gb", Replicas: 2}}
+		want.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.5gb", Replicas: 2}}
 		tc.want(&want)
 		if got := parse(t, text, tc.node); !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v: got %+v, want %+v", tc.node, got, want)
