@@ -76,7 +76,7 @@ func openNode(node string) syscall.Errno {
 // of running it.
 func findLibrary(ctx context.Context, program, soname string) (string, error) {
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+soname, "LD_TRACE_LOADED_OBJECTS=1", "LD_WARN=1", "LD_BIND_NOW=1")
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+soname, "LD_TRACE_LOADED_OBJECTS=1")
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	loaded, err := cmd.Output()
