@@ -87,22 +87,26 @@ func findLibrary(ctx context.Context, program, soname string) (string, error) {
 	for line := range strings.Lines(string(loaded)) {
 		name, target, _ := strings.Cut(strings.TrimSpace(line), " => ")
 		if strings.HasPrefix(target, "not found") {
-			return "", fmt.Errorf("loading %s: %s: not found", soname, name)
+			return "", fmt.Errorf("%s: %s: not found", soname, name)
 		}
 		if name == soname {
 			path, _, _ = strings.Cut(target, " ")
 		}
 	}
 	if path == "" {
-		return "", fmt.Errorf("loading %s: the loader of this image does not report it", soname)
+		return "", fmt.Errorf("%s: the loader of this image does not report it", soname)
 	}
 	return path, nil
 }
 
-// loaderError returns what the loader printed or, if it printed nothing, why it did not run.
+// loaderError returns why the loader did not load a library or, if it printed nothing, did not run.
 func loaderError(soname, printed string, err error) error {
-	if printed = strings.TrimSpace(printed); printed != "" {
-		return fmt.Errorf("loading %s: %s", soname, printed)
+	if _, reason, found := strings.Cut(printed, "cannot be preloaded ("); found {
+		reason, _, _ = strings.Cut(reason, ")")
+		return fmt.Errorf("%s: %s", soname, reason)
 	}
-	return fmt.Errorf("loading %s: %w", soname, err)
+	if printed = strings.TrimSpace(printed); printed != "" {
+		return fmt.Errorf("%s: %s", soname, printed)
+	}
+	return fmt.Errorf("%s: %w", soname, err)
 }

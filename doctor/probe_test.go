@@ -21,7 +21,7 @@ func TestProbe(t *testing.T) {
 	if found.Nodes["/dev/null"] != 0 || found.Nodes["/dev/nvidia-none"] != syscall.ENOENT || len(found.Nodes) != 2 {
 		t.Errorf("nodes: %v", found.Nodes)
 	}
-	if found.Libraries["libm.so.6"] != "" || !strings.Contains(found.Libraries["libnvidia-none.so.1"], "cannot open shared object file") {
+	if found.Libraries["libm.so.6"] != "" || found.Libraries["libnvidia-none.so.1"] != "libnvidia-none.so.1: cannot open shared object file" {
 		t.Errorf("libraries: %v", found.Libraries)
 	}
 }
