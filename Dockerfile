@@ -1,5 +1,5 @@
-# gpucdi-nvml needs glibc: the NVIDIA driver's libraries, which it loads from the host, are
-# linked against it.
+# The base image needs glibc: gpucdi-nvml loads the NVIDIA driver's libraries from the host, and they are
+# linked against glibc.
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY . .

@@ -1,4 +1,4 @@
-# The targets that people use. `make` alone lists them.
+# `make` lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -6,22 +6,22 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN ?= bin
 DIST ?= dist
 
-# go-nvml binds functions that NVIDIA has deprecated, and the C compiler says so for each.
+# go-nvml binds deprecated NVML functions, each of which would cause a compiler warning.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-# A program with the race detector else waits a second at its end.
+# By default, a program built with the race detector sleeps for a second at exit.
 export GORACE ?= atexit_sleep_ms=0
 
-# go test, which at the end says once more what failed, and how.
+# go test with a summary of the failures at the end.
 gotest := go tool -modfile=$(CURDIR)/tools.mod gotestsum --format standard-quiet --
 
 .PHONY: help
-help: ## Show this list
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# grpcnotrace: with grpc's tracing the linker keeps 3 MB that are never called. nethttpomithttp2: half a
-# MB; grpc has its own HTTP/2. Only gpucdi-nvml, which loads NVML, is linked to libc: the others start
-# sooner, and gpucdi-hook is independent of the node's loader. The race detector requires cgo.
+# grpcnotrace removes 3 MB of unused tracing code, and nethttpomithttp2 0.5 MB, since grpc has its own
+# HTTP/2. Only gpucdi-nvml, which loads NVML, is linked to libc: static programs start faster, and
+# gpucdi-hook must not depend on the loader of the node. The race detector requires cgo.
 .PHONY: build
 build: packages ## Build the programs into bin/
 	CGO_ENABLED=$(if $(filter -race,$(GOFLAGS)),1,0) go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpucdi
@@ -29,63 +29,72 @@ build: packages ## Build the programs into bin/
 	CGO_ENABLED=0 GOFLAGS="$(filter-out -race,$(GOFLAGS))" go build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/gpucdi-hook
 
 .PHONY: manifests
-manifests: ## Write deploy/gpucdi.yaml, the chart with its defaults
+manifests: ## Generate deploy/gpucdi.yaml from the chart
 	cd test && go run ./chart > ../deploy/gpucdi.yaml.new && mv ../deploy/gpucdi.yaml.new ../deploy/gpucdi.yaml
 
 .PHONY: reference
-reference: ## Write the keys of docs/configuration.md from the types of package config
-	go test ./config -run TestReference -update
+reference: ## Generate docs/cli.md, and the keys in docs/configuration.md from the types of package config
+	go test ./config ./cmd/gpucdi -run TestReference -update
 
 .PHONY: demo
-demo: ## Show a pod with two GPUs on a node in a box (root, Debian; KEEP=1 keeps it)
+demo: ## Run a pod with two simulated GPUs on a node in a box (root, Debian; KEEP=1 keeps the node)
 	@cd test && go run ./demo
 
 .PHONY: test
-test: lint unit system ## Everything that CI holds (root, Debian)
+test: ## Run all checks and tests, as in CI, and print the time of each part (root, Debian)
+	@took=; for part in lint unit system; do \
+		start=$$SECONDS; $(MAKE) --no-print-directory $$part || exit; \
+		took+="$$(printf '%-8s %5d s' $$part $$((SECONDS - start)))"$$'\n'; \
+	done; printf %s "$$took"
 
 .PHONY: lint
-lint: packages ## Static checks
+lint: packages ## Run the linters
 	go vet ./... && cd test && go vet ./...
 	go tool -modfile=tools.mod golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: unit
-unit: packages ## The product's own tests, under the race detector
+unit: packages ## Run the unit tests with the race detector
 	$(gotest) -race ./...
 
 FUZZTIME ?= 10s
 
-# go test fuzzes one target of one package at a time.
+# go test runs only one fuzz test at a time.
 .PHONY: fuzz
-fuzz: packages ## Each fuzz test for FUZZTIME (10s)
+fuzz: packages ## Run each fuzz test for FUZZTIME (default: 10s)
 	@set -o pipefail; go test -list '^Fuzz' ./... \
 		| awk '/^Fuzz/ {names[++n] = $$1} /^ok/ {while (n > 0) print $$2, names[n--]}' \
 		| while read -r package name; do \
 			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
 		done
 
-# -count=1: go test does not see that the binary under test has changed. What a test starts has the
-# race detector when the test has, or when the test is told so. Kubernetes 1.36 is compiled without
-# it, for the nodes: its device manager would take 7 minutes of a core to compile once more, and the
-# tests of it have the detector with 1.37. go test compiles what has no tests too, such as the nodes.
-# -parallel is for tests that mostly wait, whatever cores there are, as on the three nodes of test/e2e.
+.PHONY: prepare
+prepare: packages ## Build what the system tests share: Kubernetes, runtimes, images (half an hour the first time)
+	@cd test && go run ./prepare
+
+# The tests that depend on the Kubernetes release.
+lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|Moving|PassBy
+
+# -count=1: the test cache does not track the programs under test. TEST_RACE: those are built with the race detector;
+# the tests are not, so that they share the build of Kubernetes with the nodes. -p and -parallel: most tests wait.
+system: export TEST_RACE = 1
 .PHONY: system
-system: packages ## The programs against real kubelets, runtimes and containers, under the race detector (root, Debian)
-	cd test && $(gotest) -race -count=1 -p 1 -parallel 3 -timeout 45m \
-		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v /devicemanager$$)
-	cd test && $(gotest) -exec "env 'GOFLAGS=$(GOFLAGS) -race'" -count=1 -parallel 4 -timeout 45m ./devicemanager
-	cd test && $(gotest) -race -count=1 -parallel 4 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
+system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)
+	cd test && $(gotest) -count=1 -p 3 -parallel 6 -timeout 45m \
+		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m \
+		-run '$(lifecycle)' -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
 
 .PHONY: bench
-bench: packages ## Speed and memory beside NVIDIA's programs, as tables (root, Debian)
+bench: packages ## Compare speed and memory with NVIDIA's programs (root, Debian)
 	@cd test && go run ./bench
 
 .PHONY: release
-release: packages ## Write what is released into dist/ (DIST=...), for amd64 and arm64 (root, Debian)
+release: packages ## Build a release for amd64 and arm64 in dist/ (DIST=…; root, Debian)
 	@type aarch64-linux-gnu-gcc buildah jq mmdebstrap >/dev/null || { apt-get update -q && apt-get install -qy \
 		--no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross buildah jq mmdebstrap; }
 	release/release.sh $(DIST)
 
-# What is needed before any Go code of ours can run; the test programs install the rest.
+# Installs a C compiler. The tests install their other dependencies.
 .PHONY: packages
 packages:
 	@command -v cc >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends gcc libc6-dev; }

@@ -13,9 +13,8 @@ import (
 	"testing"
 )
 
-// Every message that docs/troubleshooting.md quotes is one that the product writes: part of a
-// string in its code. Comments do not count.
-func TestTroubleshootingQuotesTheSource(t *testing.T) {
+// Every message quoted in docs/troubleshooting.md is part of a string literal of the product.
+func TestTroubleshootingQuotesMessages(t *testing.T) {
 	document := read(t, "docs/troubleshooting.md")
 	all := messages(t)
 	quotes := 0
@@ -27,16 +26,16 @@ func TestTroubleshootingQuotesTheSource(t *testing.T) {
 		for _, quote := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[2], -1) {
 			quotes++
 			if !slices.ContainsFunc(all, func(message string) bool { return strings.Contains(message, quote[1]) }) {
-				t.Errorf("no string of the product contains %q", quote[1])
+				t.Errorf("docs/troubleshooting.md quotes %q, which no string of the product contains", quote[1])
 			}
 		}
 	}
 	if quotes < 10 {
-		t.Errorf("only %d quotes: do test and document still agree?", quotes)
+		t.Errorf("found only %d quotes in docs/troubleshooting.md; has its format changed?", quotes)
 	}
 }
 
-// messages are the strings in the product's code, less its tests.
+// messages returns the string literals of the product, without those of tests.
 func messages(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pkg := range packages(t) {
@@ -58,7 +57,7 @@ func messages(t *testing.T) (all []string) {
 	return all
 }
 
-// stringsIn returns the strings of a file. Import paths and struct tags are no messages.
+// stringsIn returns the string literals of a file, without import paths and struct tags.
 func stringsIn(file *ast.File) (all []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -74,8 +73,8 @@ func stringsIn(file *ast.File) (all []string) {
 	return all
 }
 
-// text is the string that a node stands for. An operand of a concatenation that is no literal
-// is %v, as it would be in a format.
+// text returns the value of a string expression. Operands that are not literals become %v, as in a format
+// string.
 func text(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.BasicLit:
@@ -90,15 +89,15 @@ func text(n ast.Node) string {
 	return "%v"
 }
 
-// README leads to every document, and a link to a document, or to a part of one, leads there.
-func TestLinksLead(t *testing.T) {
+// README.md links to every document, and no relative link is broken.
+func TestLinks(t *testing.T) {
 	documents, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range documents {
 		if !strings.Contains(read(t, "README.md"), "("+name+")") {
-			t.Errorf("README does not lead to %s", name)
+			t.Errorf("README.md does not link to %s", name)
 		}
 	}
 	decisions, err := filepath.Glob("docs/decisions/*.md")
@@ -108,7 +107,7 @@ func TestLinksLead(t *testing.T) {
 	links := 0
 	for _, name := range append(append(documents, decisions...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(read(t, name), -1) {
-			target, part, _ := strings.Cut(link[1], "#")
+			target, anchor, _ := strings.Cut(link[1], "#")
 			if strings.Contains(target, "://") {
 				continue
 			}
@@ -119,25 +118,25 @@ func TestLinksLead(t *testing.T) {
 			}
 			if _, err := os.Stat(path); err != nil {
 				t.Errorf("%s: %v", name, err)
-			} else if part != "" && !slices.Contains(parts(read(t, path)), part) {
-				t.Errorf("%s: %s has no part %s", name, path, part)
+			} else if anchor != "" && !slices.Contains(anchors(read(t, path)), anchor) {
+				t.Errorf("%s: %s has no heading with the anchor %s", name, path, anchor)
 			}
 		}
 	}
 	if links < 50 {
-		t.Errorf("only %d links: does this test still find them?", links)
+		t.Errorf("found only %d links; has their format changed?", links)
 	}
 }
 
-// parts are what links call the headings of a document.
-func parts(document string) (names []string) {
+// anchors returns the anchors of the headings of a document, as GitHub generates them.
+func anchors(document string) (anchors []string) {
 	for line := range strings.Lines(document) {
 		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
 			plain := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
-			names = append(names, strings.ReplaceAll(plain, " ", "-"))
+			anchors = append(anchors, strings.ReplaceAll(plain, " ", "-"))
 		}
 	}
-	return names
+	return anchors
 }
 
 func read(t *testing.T, name string) string {

@@ -12,30 +12,30 @@ import (
 
 const module = "github.com/gpucdi/gpucdi/"
 
-// allowed are the packages that each package may import. Data flows in one direction, from the driver to
-// the kubelet; docs/architecture.md has the picture.
-var allowed = map[string]struct {
+// importRules lists the packages that each package may import. Data flows in one direction, from the driver to
+// the kubelet; see docs/architecture.md.
+var importRules = map[string]struct {
 	imports []string
 	reason  string
 }{
 	"gpu":               {nil, "the model is shared by all other packages"},
 	"gpu/health":        {[]string{"gpu"}, "a state machine without a clock and without I/O"},
-	"gpu/driver":        {[]string{"gpu", "gpu/health", "internal/host"}, "it reports inventories, and does not depend on their use"},
+	"gpu/driver":        {[]string{"gpu", "gpu/health", "internal/host"}, "it reports inventories, independently of their use"},
 	"gpu/nvml":          {[]string{"gpu", "gpu/driver", "gpu/health", "internal/host"}, "it runs in the driver worker, which depends on the driver only"},
 	"cdi":               {[]string{"gpu", "internal/host"}, "a spec is a pure function of the inventory, the driver files and the features"},
-	"allocator":         {[]string{"gpu"}, "plan and ledger are pure: neither I/O nor RPCs can get into Allocate"},
-	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files; it must reach neither the driver nor the specs"},
-	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects the container runtime, and nothing else"},
+	"allocator":         {[]string{"gpu"}, "plan and ledger are pure, so that Allocate does no I/O"},
+	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
+	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects only the container runtime"},
 	"status":            {[]string{"gpu"}, "a view: it has no state"},
 	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},
-	"cluster":           {nil, "it sends and watches, and decides nothing"},
+	"cluster":           {nil, "an API client without decisions"},
 	"metrics":           {[]string{"gpu", "status"}, "a view of the status, with counters"},
-	"config":            {[]string{"allocator", "cdi", "kubelet"}, "a file of values that their packages own"},
-	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every link without the agent"},
-	"agent":             {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "the only wiring"},
+	"config":            {[]string{"allocator", "cdi", "kubelet"}, "a file format for types that other packages own"},
+	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every component without the agent"},
+	"agent":             {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "it wires all packages"},
 	"cmd/gpucdi":        {[]string{"agent", "cdi", "cluster", "config", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/host"}, "flags become a Config; no logic"},
-	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "the driver worker contains nothing but the driver"},
-	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it runs beside unknown images, with as little as possible"},
+	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "the driver worker is limited to NVML"},
+	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it handles untrusted images, so it is minimal"},
 	"internal/host":     {nil, "internal packages are independent of each other"},
 	"internal/unixgrpc": {nil, "internal packages are independent of each other"},
 	"internal/ldcache":  {nil, "internal packages are independent of each other"},
@@ -48,20 +48,21 @@ var owners = []struct {
 	reason   string
 }{
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "only the driver worker loads NVML"},
-	{"google.golang.org/grpc", []string{"kubelet", "runtime", "internal/unixgrpc"}, "packages before the kubelet answer from memory"},
+	{"google.golang.org/grpc", []string{"kubelet", "runtime", "internal/unixgrpc"}, "the packages before kubelet do no I/O"},
 	{"k8s.io/", []string{"cluster", "kubelet", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
-	{"github.com/prometheus", []string{"metrics"}, "only one package depends on how things are counted"},
-	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "other packages use the names and annotations of package cdi"},
-	{"github.com/gpucdi/gpucdi/test", nil, "the tests drive the product, never the reverse"},
+	{"github.com/containerd", []string{"runtime"}, "only one package depends on the API of a runtime"},
+	{"github.com/prometheus", []string{"metrics"}, "only one package depends on the metrics library"},
+	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "other packages use package cdi"},
+	{"github.com/gpucdi/gpucdi/test", nil, "the product does not depend on the test module"},
 }
 
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, pkg := range packages(t) {
 		name := strings.TrimPrefix(pkg.ImportPath, module)
-		rule, known := allowed[name]
+		rule, known := importRules[name]
 		if !known {
-			t.Errorf("%s is a new package: add a rule here and a row in docs/architecture.md", name)
+			t.Errorf("%s has no rule; add it here and in docs/architecture.md", name)
 			continue
 		}
 		seen[name] = true
@@ -76,15 +77,15 @@ func TestImports(t *testing.T) {
 			}
 		}
 	}
-	for name := range allowed {
+	for name := range importRules {
 		if !seen[name] {
 			t.Errorf("%s has a rule but does not exist", name)
 		}
 	}
 }
 
-// A program pays at each start for all that it links. A runtime runs gpucdi-hook for each container, and
-// gpucdi-nvml is isolated: neither links a server.
+// Linked packages add to the start time of a program. The container runtime runs gpucdi-hook for each
+// container, and gpucdi-nvml is isolated, so neither may link a server.
 func TestSmallProgramsLinkNoServer(t *testing.T) {
 	for _, program := range []string{"gpucdi-nvml", "gpucdi-hook"} {
 		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()
@@ -101,23 +102,24 @@ func TestSmallProgramsLinkNoServer(t *testing.T) {
 	}
 }
 
-type listed struct {
+// listedPackage has the fields of go list -json that the tests use.
+type listedPackage struct {
 	ImportPath string
 	Imports    []string
 }
 
-// packages lists the product's packages and what each imports, less its tests.
-func packages(t *testing.T) []listed {
+// packages returns the packages of the product with their imports, without those of tests.
+func packages(t *testing.T) []listedPackage {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	var all []listed
+	var all []listedPackage
 	decoder := json.NewDecoder(strings.NewReader(string(out)))
 	for {
-		var pkg listed
+		var pkg listedPackage
 		if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {

@@ -20,27 +20,27 @@ import (
 	"github.com/gpucdi/gpucdi/metrics"
 )
 
-// Config says where the agent finds the node's parts.
+// Config configures an Agent.
 type Config struct {
 	Node       host.Root
-	DriverRoot string // the node's path; empty: the known places
-	Library    string // the node's path of NVML; empty: found in the driver root
+	DriverRoot string // path on the node; empty: search the known driver roots
+	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
 	KubeletDir string
 	CDIDir     string
-	StateDir   string // where faults are kept over restarts; empty: nowhere
-	NFDDir     string // where Node Feature Discovery looks for files with labels
+	StateDir   string // state that survives agent restarts; empty disables it
+	NFDDir     string // features.d directory of Node Feature Discovery
 
-	// LoadModules lets the agent run the node's modprobe.
+	// LoadModules allows running the node's modprobe.
 	LoadModules bool
 
-	Version  string // of this program
-	NodeName string // Kubernetes' name of the node; may be empty
-	Listen   string // where status and metrics are served; empty: nowhere
+	Version  string // agent version
+	NodeName string // name of the Node object; empty disables API server access
+	Listen   string // address for status, metrics and probes; empty disables it
 
-	// Worker is the program that talks to the driver; see driver.Config.
+	// Worker is the driver worker executable; see driver.Config.
 	Worker string
 
-	// ConfigFile is the NodeConfig file; empty: all keys have their defaults.
+	// ConfigFile is the path of the NodeConfig file; empty: defaults.
 	ConfigFile string
 }
 
@@ -48,24 +48,24 @@ func (c Config) devicePluginDir() string { return filepath.Join(c.KubeletDir, "d
 
 func (c Config) podResources() string { return c.Node.PodResources(c.KubeletDir) }
 
-// Agent serves a node's GPUs to its kubelet.
+// Agent advertises a node's GPUs to its kubelet.
 type Agent struct {
 	cfg  Config
 	log  *slog.Logger
 	spec *cdi.File
 
 	metrics *metrics.Metrics
-	events  *cluster.Events // nil: no API server receives them
-	relabel chan *snapshot  // for keepLabels
+	events  *cluster.EventRecorder // nil without API server access
+	relabel chan *snapshot         // triggers syncLabels
 
-	// What status and probes are answered from. Nobody changes a value that is stored.
-	latest      atomic.Pointer[snapshot]         // by the loop, after each step
-	telemetry   atomic.Pointer[driver.Telemetry] // by followDriver
-	predecessor atomic.Pointer[string]           // which agent this one waits for; nil: none
+	// Read by status and probes. Stored values are immutable.
+	latest      atomic.Pointer[snapshot]         // stored by the loop after each step
+	telemetry   atomic.Pointer[driver.Telemetry] // stored by followDriver
+	predecessor atomic.Pointer[string]           // message about the agent that this one waits for; nil: none
 	holders     holders
 }
 
-// New returns an agent that does nothing until it runs.
+// New returns an agent. Run starts it.
 func New(cfg Config, log *slog.Logger) *Agent {
 	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1)}
 	a.latest.Store(newSnapshot())
@@ -75,55 +75,61 @@ func New(cfg Config, log *slog.Logger) *Agent {
 	return a
 }
 
-// Run serves until ctx ends. The specs stay on disk, since pods outlive the
-// agent. Each delivery on reload reads the config and the driver again; a
-// change of the config file needs none. The error is for what only a restart with other
-// flags can fix.
+// Run advertises the node's GPUs until ctx ends. CDI specs stay on disk because pods outlive the agent.
+// A value on reload rereads the config and the driver; changes of the config file are detected without it.
+// Run returns an error only if the agent cannot work with this Config.
 func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	defer a.holders.close()
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context) error) { group.Go(func() error { return run(ctx) }) }
-	beside := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
+	background := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
 	t := newTriggers(reload)
 	if a.cfg.Listen != "" {
-		start(func(ctx context.Context) error { return a.server(t.alive).Run(ctx, a.log) })
+		start(func(ctx context.Context) error { return a.server(t.liveness).Run(ctx, a.log) })
 	}
-	a.awaitPredecessor(ctx, t.alive)
-	client, noClient := a.findCluster()
+	a.awaitPredecessor(ctx, t.liveness)
+	client, noClient := a.newClusterClient()
 	c := a.collaborators(start, t)
 	if client != nil {
 		c.followLabels = sync.OnceFunc(func() {
-			beside(follow(a.watchLabels(client), t.labels, a.log, "node labels not received, sections that select by label stay unchanged; check the role in deploy/"))
+			log := a.log.With("remedy", "allow the service account to watch nodes, as the role in deploy/ does")
+			background(follow(a.watchLabels(client), t.labels, log, "node label watch failed, label-selected config unchanged"))
 		})
-		a.events = cluster.NewEvents(a.cfg.NodeName, client, a.log)
-		beside(a.events.Run)
+		a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
+		background(a.events.Run)
 	}
 	l := newLoop(c, a.latest.Load())
-	// Asked while the driver starts: without it an agent that finds no saved state offers nothing.
-	replace(l.ask, allocator.Todo{Checkpoint: true, Runtime: true})
+	// Without saved state nothing is advertised before this evidence, so collect it while the driver starts.
+	replace(l.requests, allocator.Todo{Checkpoint: true, Runtime: true})
 	if noClient != nil {
 		l.labels.err = noClient
 	}
 	l.configure(ctx, t.labels)
 	l.publish()
 	source := l.driverConfig()
-	beside(func(ctx context.Context) { a.followDriver(ctx, source, l.reread, t.reports) })
-	beside(func(ctx context.Context) { a.watchEvidence(ctx, l.ask, t.answers) })
-	// allocator.Plan always has this resource. Registering takes time, and so does
-	// the driver's first answer: both at once.
+	background(func(ctx context.Context) { a.followDriver(ctx, source, l.reread, t.reports) })
+	background(func(ctx context.Context) { a.watchEvidence(ctx, l.requests, t.evidence) })
+	// allocator.Plan always has this resource. Register it while the driver is read for the first time.
 	l.plugin(allocator.GPUResource)
-	beside(follow(a.watchSpec, t.spec, a.log, "CDI directory is not watched, will retry"))
+	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
 	if a.cfg.ConfigFile != "" {
-		beside(follow(a.watchConfig, t.config, a.log, "config is not watched, will retry"))
+		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))
 	}
-	beside(afterStart(follow(a.watchRuntime, t.runtime, a.log, "no container runtime answers yet: is its socket below --host-root?")))
-	beside(func(ctx context.Context) { a.keepLabels(ctx, client) })
-	beside(afterStart(reduceMemory))
-	beside(func(ctx context.Context) { l.run(ctx, t) })
+	runtimeLog := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
+	background(afterStart(follow(a.watchRuntime, t.runtime, runtimeLog, "container runtime not detected, will retry")))
+	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
+	if l.config.Allocation.RespectForeignContainers {
+		background(listRunning)
+	} else {
+		background(afterStart(listRunning))
+	}
+	background(func(ctx context.Context) { a.syncLabels(ctx, client) })
+	background(afterStart(reduceMemory))
+	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
 }
 
-// collaborators are those of the loop. start runs something beside it.
+// collaborators returns what the loop acts through. start runs a plugin in the background.
 func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
 	gate := allocator.NewGate(time.Now)
 	return collaborators{
@@ -135,29 +141,29 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 		spec:    a.spec,
 		classes: newClasses(a.cfg, a.log),
 		gate:    gate,
-		serve: func(resource string) *kubelet.Plugin {
+		startPlugin: func(resource string) *kubelet.Plugin {
 			plugin := kubelet.New(kubelet.Config{
 				Dir:      a.cfg.devicePluginDir(),
 				Resource: resource,
 				Observer: a.metrics,
-				Gate:     reportedGate{gate, t.granted},
+				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
 			}, a.log)
 			start(plugin.Run)
 			return plugin
 		},
-		reread:  make(chan driver.Config, 1),
-		ask:     make(chan allocator.Todo, 1),
-		observe: a.observe,
+		reread:   make(chan driver.Config, 1),
+		requests: make(chan allocator.Todo, 1),
+		observe:  a.observe,
 	}
 }
 
-// observe passes a snapshot to the views.
+// observe updates the views.
 func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
 	a.reportChanges(before, now)
 	if now.plan == before.plan {
-		return // no reconcile
+		return // not a reconcile
 	}
 	replace(a.relabel, now)
 	a.metrics.Reconciled(now.plan.driverErr, now.plan.specErr)
@@ -166,17 +172,17 @@ func (a *Agent) observe(before, now *snapshot) {
 	}
 }
 
-// awaitPredecessor waits for the end of another agent of the node, as in a rollout. Until then this one is
-// ready, so that the rollout goes on, and touches nothing.
-func (a *Agent) awaitPredecessor(ctx context.Context, alive <-chan struct{}) {
-	over := make(chan error, 1)
-	go func() { over <- kubelet.AwaitPredecessor(ctx, a.cfg.devicePluginDir(), a.waitFor()) }()
+// awaitPredecessor waits until another agent on the node has exited, as during a rollout. Meanwhile this one
+// reports ready, so that the rollout proceeds, and changes nothing.
+func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) {
+	done := make(chan error, 1)
+	go func() { done <- kubelet.AwaitPredecessor(ctx, a.cfg.devicePluginDir(), a.reportPredecessor()) }()
 	for {
 		select {
-		case <-alive:
-		case err := <-over:
+		case <-liveness:
+		case err := <-done:
 			if err != nil && ctx.Err() == nil {
-				a.log.Warn("not known whether another agent serves this node", "err", err)
+				a.log.Warn("check for another agent failed, continuing", "err", err)
 			}
 			a.predecessor.Store(nil)
 			return
@@ -184,19 +190,19 @@ func (a *Agent) awaitPredecessor(ctx context.Context, alive <-chan struct{}) {
 	}
 }
 
-// waitFor returns what reports the socket of the agent that is waited for.
-func (a *Agent) waitFor() func(socket string) {
-	const message = "another gpucdi agent serves this node, waiting for its end"
+// reportPredecessor returns a callback that reports the socket of the other agent.
+func (a *Agent) reportPredecessor() func(socket string) {
+	const message = "another gpucdi agent serves this node, waiting for it to exit"
 	return func(socket string) {
-		if why := message + ": " + socket; a.predecessor.Swap(&why) == nil {
+		if status := message + ": " + socket; a.predecessor.Swap(&status) == nil {
 			a.log.Info(message, "socket", socket)
 			return
 		}
-		a.log.Warn(message+"; remove one of the two", "socket", socket)
+		a.log.Warn(message, "socket", socket, "remedy", "remove one of the two agents")
 	}
 }
 
-// followDriver delivers the reports of the driver worker. What only the views need is theirs at once.
+// followDriver delivers the reports of the driver worker. Telemetry bypasses the loop, as only views read it.
 func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-chan driver.Config, reports chan<- driver.Report) {
 	driver.Run(ctx, first, later, func(r driver.Report) {
 		if t, is := r.(driver.Telemetry); is {
@@ -208,16 +214,16 @@ func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-c
 		case <-ctx.Done():
 			return
 		}
-		if x, is := r.(driver.XID); is { // its GPU is published: metrics drop those that are not
+		if x, is := r.(driver.XID); is { // after its GPU was published: metrics drop XIDs of unknown GPUs
 			a.metrics.XID(x.GPU, x.Code, max(1, x.Times))
 		}
 	})
 }
 
-// startTime is how long a start takes at most, where nothing is wrong.
+// startTime bounds a start without faults.
 const startTime = time.Second
 
-// afterStart postpones what would delay the first list and can wait for it.
+// afterStart postpones work that would delay the first ListAndWatch response.
 func afterStart(run func(context.Context)) func(context.Context) {
 	return func(ctx context.Context) {
 		select {
@@ -228,10 +234,8 @@ func afterStart(run func(context.Context)) func(context.Context) {
 	}
 }
 
-// reduceMemory limits the memory of an agent that has started, which has little work
-// for months: what the start took goes back to the node, where it would be garbage
-// for minutes, and from then on the heap grows by half, not to twice its size,
-// until the next collection.
+// reduceMemory returns the memory that the start needed to the node, and lets the heap grow by half instead
+// of doubling between collections: after its start the agent is mostly idle.
 func reduceMemory(context.Context) {
 	debug.SetGCPercent(50)
 	debug.FreeOSMemory()

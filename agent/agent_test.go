@@ -18,33 +18,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A node that has nothing yet, neither driver nor kubelet nor runtime, is one
-// to wait on, and to leave without a trace.
-func TestWaitsOnAnEmptyNode(t *testing.T) {
-	var log record
+// Without driver, kubelet and runtime, the agent waits for them, and exits without leaking goroutines.
+func TestEmptyNode(t *testing.T) {
+	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())
 	reload := make(chan struct{})
 	done := make(chan error)
 	a := agent.New(node(t), slog.New(slog.NewTextHandler(&log, nil)))
 	go func() { done <- a.Run(ctx, reload) }()
 
-	log.await(t, "no GPU to offer until a driver comes")
-	log.await(t, "no container runtime answers yet")
-	log.await(t, "waiting for the kubelet")
+	log.await(t, "driver not found, waiting for it")
+	log.await(t, "container runtime not detected, will retry")
+	log.await(t, "waiting for kubelet")
 	log.await(t, "serving status and metrics")
-	log.await(t, "no Kubernetes Events")
+	log.await(t, "no API server access")
 	reload <- struct{}{}
-	log.await(t, "the driver is read again")
+	log.await(t, "reload requested")
 	end()
 	if err := <-done; err != nil {
-		t.Errorf("Run ended with %v", err)
+		t.Errorf("Run: %v", err)
 	}
 }
 
-// An agent whose config is invalid from the start goes on, and takes up the config when it is
-// fixed.
-func TestAnInvalidConfigAtTheStart(t *testing.T) {
-	var log record
+// An agent that starts with an invalid config keeps running, and loads the config once it is fixed.
+func TestInvalidConfigAtStart(t *testing.T) {
+	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
 	cfg := node(t)
@@ -57,14 +55,13 @@ func TestAnInvalidConfigAtTheStart(t *testing.T) {
 	log.await(t, "config changed")
 	end()
 	if err := <-done; err != nil {
-		t.Errorf("Run ended with %v", err)
+		t.Errorf("Run: %v", err)
 	}
 }
 
-// The kubelet swaps a link when a ConfigMap changes; the file itself is never
-// touched.
-func TestFollowsAConfigMap(t *testing.T) {
-	var log record
+// The kubelet updates a ConfigMap volume by replacing a symlink; the file itself never changes.
+func TestConfigMapUpdate(t *testing.T) {
+	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
 	cfg := node(t)
@@ -90,20 +87,20 @@ func TestFollowsAConfigMap(t *testing.T) {
 	}
 	go func() { done <- agent.New(cfg, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx, nil) }()
 
-	log.await(t, "no GPU to offer until a driver comes")
+	log.await(t, "driver not found, waiting for it")
 	swap("..2", "health: {probeInterval: often}\ncdi: {features: [gaming]}")
 	log.await(t, "invalid config, keeping last known good")
 	for _, problem := range []string{"often", "gaming"} {
 		log.await(t, problem)
 	}
 	if strings.Contains(log.String(), "config changed") {
-		t.Errorf("a wrong config was taken up: %s", log.String())
+		t.Errorf("an invalid config was loaded:\n%s", log.String())
 	}
 	swap("..3", "health: {probeInterval: 2s}")
 	log.await(t, "config changed")
 	end()
 	if err := <-done; err != nil {
-		t.Errorf("Run ended with %v", err)
+		t.Errorf("Run: %v", err)
 	}
 }
 
@@ -116,7 +113,7 @@ func write(t *testing.T, path, text string) {
 
 func node(t *testing.T) agent.Config {
 	t.Helper()
-	// Not t.TempDir: with the test's name in it, sockets' paths get too long.
+	// Not t.TempDir, whose path contains the test name and is too long for sockets.
 	dir, err := os.MkdirTemp("", "node")
 	if err != nil {
 		t.Fatal(err)
@@ -132,31 +129,31 @@ func node(t *testing.T) agent.Config {
 	}
 }
 
-// record is a log that can be waited on.
-type record struct {
+// logBuffer is a log that tests can wait on.
+type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (r *record) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(p)
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
 }
 
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
-func (r *record) await(t *testing.T, part string) {
+func (b *logBuffer) await(t *testing.T, part string) {
 	t.Helper()
 	var text string
 	for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(time.Millisecond) {
-		if text = r.String(); strings.Contains(text, part) {
+		if text = b.String(); strings.Contains(text, part) {
 			return
 		}
 	}
-	t.Fatalf("%q is not in\n%s", part, text)
+	t.Fatalf("%q not logged:\n%s", part, text)
 }

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
@@ -12,49 +14,81 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// reportChanges logs the difference between two snapshots, and records Events about it.
+// reportChanges logs the difference between two snapshots and records Events for it.
 func (a *Agent) reportChanges(before, now *snapshot) {
 	a.reportConfig(&before.config, &now.config)
 	a.reportRuntime(before.runtime, now.runtime)
-	logDriver(a.log, before.reading, now.reading)
-	if was, is := before.known.Driver.Version, now.known.Driver.Version; was != "" && was != is {
+	a.reportContainers(before, now)
+	logDriver(a.log, before.driver, now.driver)
+	if old, version := before.known.Driver.Version, now.known.Driver.Version; old != "" && old != version {
 		a.events.Record(cluster.Event{Type: cluster.Normal, Reason: gpuDriverChanged,
-			Message: fmt.Sprintf("the NVIDIA driver is now %s, before %s", is, was)})
+			Message: fmt.Sprintf("NVIDIA driver changed from %s to %s", old, version)})
 	}
-	if reason := trouble(now.plan.unchecked); reason != "" && reason != trouble(before.plan.unchecked) {
-		a.log.Warn("other CDI specs are not checked for conflicts", "reason", reason)
+	if reason := errString(now.plan.unchecked); reason != "" && reason != errString(before.plan.unchecked) {
+		a.log.Warn("other CDI specs not checked for conflicts", "reason", reason)
 	}
 	a.reportDevices(before, now)
 }
 
 func (a *Agent) reportConfig(before, now *settings) {
-	why := now.trouble()
-	if why == "" || why == before.trouble() {
+	problem := now.problem()
+	if problem == "" || problem == before.problem() {
 		return
 	}
-	a.log.Error(now.refusal(), "path", a.cfg.ConfigFile, "err", now.refused)
-	a.events.Record(cluster.Event{Type: cluster.Warning, Reason: gpuConfigRefused, Message: why})
+	a.log.Error(now.consequence(), "path", a.cfg.ConfigFile, "err", now.invalid)
+	a.events.Record(cluster.Event{Type: cluster.Warning, Reason: gpuConfigRefused, Message: problem})
 }
 
-// reportRuntime logs a runtime that has changed, with an Event if it has a problem.
+// reportRuntime logs changes of the container runtime, and records an Event for a problem.
 func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
 	if now.err != nil || reflect.DeepEqual(before, now) {
 		return
 	}
 	info := now.value
 	if problem := info.Problem(a.cfg.CDIDir); problem != "" {
-		a.log.Error(problem, "socket", info.Socket)
+		a.log.Error("container runtime cannot inject GPUs", "reason", problem, "socket", info.Socket)
 		a.events.Record(cluster.Event{Type: cluster.Warning, Reason: runtimeWithoutCDI, Message: problem})
 		return
 	}
 	a.log.Info("container runtime supports CDI", "name", info.Name, "version", info.Version, "socket", info.Socket, "specDirs", info.SpecDirs)
 }
 
+// reportContainers logs containers whose GPUs differ from their allocation, and records one Event for those that lack
+// some.
+func (a *Agent) reportContainers(before, now *snapshot) {
+	if why := errString(now.running.err); why != "" && why != errString(before.running.err) && !errors.Is(now.running.err, errNotListed) {
+		a.log.Warn("running containers not listed, will retry", "err", why)
+	}
+	for _, use := range newUses(before.audited.Foreign, now.audited.Foreign) {
+		a.log.Warn("container has GPUs that are not allocated to it", "container", use.String(), "id", use.ID, "gpus", use.GPUs)
+	}
+	var names []string
+	for _, use := range newUses(before.audited.Lacking, now.audited.Lacking) {
+		a.log.Error("container lacks its allocated GPUs", "container", use.String(), "id", use.ID, "gpus", use.GPUs, "remedy", "delete the pod")
+		names = append(names, use.String())
+	}
+	if len(names) > 0 {
+		a.events.Record(cluster.Event{Type: cluster.Warning, Reason: podWithoutGPU, Message: fmt.Sprintf(
+			"containers were started without their allocated GPUs; delete their pods, so that replacements start with CDI: %s", strings.Join(names, ", "))})
+	}
+}
+
+// newUses returns those that were not there before. A container of a pod that restarts is the same.
+func newUses(before, now []runtime.Use) []runtime.Use {
+	same := func(a, b runtime.Use) bool {
+		return slices.Equal(a.GPUs, b.GPUs) && (a.ID == b.ID || a.Pod.UID != "" && a.Pod.UID == b.Pod.UID && a.Name == b.Name)
+	}
+	return slices.DeleteFunc(slices.Clone(now), func(use runtime.Use) bool {
+		return slices.ContainsFunc(before, func(b runtime.Use) bool { return same(use, b) })
+	})
+}
+
 func (a *Agent) reportDevices(before, now *snapshot) {
 	changes := slices.DeleteFunc(allocator.Changes(before.offers, now.offers), func(c allocator.Change) bool {
-		return c.Before.State == "" && c.Now.State == allocator.StateWaiting && c.Now.Fault.None() // what was never there is not missed
+		// New devices that wait are not reported until they are advertised.
+		return c.Before.State == "" && c.Now.State == allocator.StateWaiting && c.Now.Fault.None()
 	})
-	for _, devices := range byFault(changes) {
+	for _, devices := range groupByFault(changes) {
 		a.events.Record(now.event(devices))
 	}
 	for _, c := range changes {
@@ -63,32 +97,32 @@ func (a *Agent) reportDevices(before, now *snapshot) {
 	}
 }
 
-// logDriver logs a reading, unless it reports what the one before it reported: where a GPU
-// ends the driver worker, there is one every few seconds.
-func logDriver(log *slog.Logger, before, now *driver.Reading) {
+// logDriver logs changes of what the driver reports. While a GPU crashes the driver worker, there is a report every
+// few seconds.
+func logDriver(log *slog.Logger, before, now *driver.Snapshot) {
 	switch {
-	case before == now || before != nil && sameReading(before, now):
+	case before == now || before != nil && sameDriver(before, now):
 	case noDriver(now.Err):
-		log.Warn("no GPU to offer until a driver comes", "reason", now.Err)
+		log.Warn("driver not found, waiting for it", "reason", now.Err)
 	case now.Err != nil:
-		log.Error("no GPU to offer until the driver answers", "err", now.Err)
+		log.Error("driver read failed, will retry", "err", now.Err)
 	default:
 		log.Info("driver read", summary(now)...)
 		for _, u := range now.Inventory.Unreadable {
-			log.Error("GPU does not answer and cannot be offered", "index", u.Index, "code", u.Fault.Code, "reason", u.Fault.Message, "remedy", u.Fault.Remedy)
+			log.Error("GPU not responding, not advertised", "index", u.Index, "code", u.Fault.Code, "reason", u.Fault.Message, "remedy", u.Fault.Remedy)
 		}
 	}
 }
 
-func sameReading(before, now *driver.Reading) bool {
+func sameDriver(before, now *driver.Snapshot) bool {
 	if before.Err != nil || now.Err != nil {
-		return trouble(before.Err) == trouble(now.Err)
+		return errString(before.Err) == errString(now.Err)
 	}
 	return slices.Equal(summary(before), summary(now)) && slices.Equal(before.Inventory.Unreadable, now.Inventory.Unreadable)
 }
 
-// summary is a good reading, as logged.
-func summary(r *driver.Reading) []any {
+// summary returns the log attributes of a report without error.
+func summary(r *driver.Snapshot) []any {
 	return []any{
 		"driver", r.Inventory.Driver.Version, "cuda", r.Inventory.Driver.CUDA.String(), "root", r.Driver.String(),
 		"gpus", len(r.Inventory.GPUs), "unreadable", len(r.Inventory.Unreadable),
@@ -102,18 +136,18 @@ func logDevice(log *slog.Logger, c allocator.Change) {
 	}
 	switch {
 	case !d.Fault.None():
-		log.Error("device is unhealthy", "code", d.Fault.Code, "reason", d.Fault.Message, "remedy", d.Fault.Remedy)
+		log.Error("device unhealthy", "code", d.Fault.Code, "reason", d.Fault.Message, "remedy", d.Fault.Remedy)
 	case d.State == allocator.StateDraining:
-		log.Info("device draining", "reason", d.Why)
+		log.Info("device draining", "reason", d.Reason)
 	case d.State == allocator.StateReleased:
 		log.Info("device released")
 	case !d.Healthy():
-		log.Info("device waiting", "reason", d.Why)
+		log.Info("device waiting", "reason", d.Reason)
 	case c.Before.State == "":
-		log.Info("device is offered")
+		log.Info("device advertised")
 	case c.Before.Fault.None():
 		log.Info("device available")
 	default:
-		log.Info("device is healthy again")
+		log.Info("device recovered")
 	}
 }

@@ -8,32 +8,32 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// classes are the devices besides GPUs that go with each GPU. GPUs do not depend on them: a class
-// that cannot be given is reported, and containers get their GPUs without it.
+// classes maintains the CDI specs of the auxiliary devices that are injected along with GPUs. GPUs do not depend on
+// them: an unavailable class is logged, and containers get their GPUs without it.
 type classes struct {
 	node   host.Root
-	dir    string // of the CDI specs
+	dir    string // CDI directory
 	log    *slog.Logger
 	files  map[cdi.Class]*cdi.File
-	logged map[cdi.Class]string // why one is not given with GPUs now
+	logged map[cdi.Class]string // latest error, already logged; empty if none
 
-	built []cdi.Class // those that the node has
-	given []string    // the CDI names of those that containers get
+	built    []cdi.Class // wanted classes that the node had at the last write
+	injected []string    // CDI device names to inject along with GPUs
 }
 
 func newClasses(cfg Config, log *slog.Logger) classes {
 	return classes{node: cfg.Node, dir: cfg.CDIDir, log: log, files: map[cdi.Class]*cdi.File{}, logged: map[cdi.Class]string{}}
 }
 
-// write puts the specs of the wanted classes on disk.
+// write writes the specs of the wanted classes.
 func (c *classes) write(wanted []cdi.Class) {
-	c.built, c.given = nil, nil
+	c.built, c.injected = nil, nil
 	for _, class := range wanted {
 		err := c.writeOne(class)
 		if err == nil {
-			c.given = append(c.given, cdi.WithGPUs(class))
+			c.injected = append(c.injected, cdi.AuxiliaryDevice(class))
 		}
-		c.report(class, err)
+		c.logFailure(class, err)
 	}
 }
 
@@ -53,23 +53,23 @@ func (c *classes) writeOne(class cdi.Class) error {
 	return err
 }
 
-// report logs once why a class is not given.
-func (c *classes) report(class cdi.Class, err error) {
-	now := trouble(err)
-	if now != "" && now != c.logged[class] {
-		c.log.Warn("class not given with GPUs", "class", class, "reason", now)
+// logFailure logs the error of a class unless it is the same as at the last write.
+func (c *classes) logFailure(class cdi.Class, err error) {
+	reason := errString(err)
+	if reason != "" && reason != c.logged[class] {
+		c.log.Warn("device class unavailable", "class", class, "reason", reason)
 	}
-	c.logged[class] = now
+	c.logged[class] = reason
 }
 
-// touched returns whether there is something to write: a class came or went, or its spec or one of
-// its nodes changed.
-func (c *classes) touched(wanted []cdi.Class) bool {
+// stale reports whether specs have to be written: a class appeared or disappeared, or its spec or one of its
+// device nodes changed.
+func (c *classes) stale(wanted []cdi.Class) bool {
 	var present []cdi.Class
 	for _, class := range wanted {
 		if _, err := cdi.BuildClass(cdi.AgentKindOf(class), class, c.node); err == nil {
 			present = append(present, class)
-			if file := c.files[class]; file == nil || file.Touched() {
+			if file := c.files[class]; file == nil || file.Stale() {
 				return true
 			}
 		}

@@ -6,19 +6,19 @@ import (
 	"github.com/gpucdi/gpucdi/cluster"
 )
 
-// findCluster returns a client of the API server, or why there is none, which it logs.
-func (a *Agent) findCluster() (*cluster.Client, error) {
-	const without = "no API server: no Kubernetes Events, no labels, and no section of the config holds by a label"
+// newClusterClient returns a client of the API server. It logs the error that it returns.
+func (a *Agent) newClusterClient() (*cluster.Client, error) {
+	const message = "no API server access; Events, labels and label-selected config are disabled"
 	if a.cfg.NodeName == "" {
-		a.log.Info(without, "reason", "--node-name is not given")
+		a.log.Info(message, "reason", "--node-name is not set")
 		return nil, errors.New("--node-name is not set")
 	}
 	client, err := cluster.InCluster()
 	switch {
 	case errors.Is(err, cluster.ErrNotInCluster):
-		a.log.Info(without, "reason", err)
+		a.log.Info(message, "reason", err)
 	case err != nil:
-		a.log.Error(without, "err", err)
+		a.log.Error(message, "err", err)
 	}
 	return client, err
 }

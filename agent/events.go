@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The reasons of the node's Events.
+// Reasons of Events on the Node.
 const (
 	gpuUnhealthy      = "GPUUnhealthy"
 	gpuHealthy        = "GPUHealthy"
@@ -18,11 +18,12 @@ const (
 	gpuDriverChanged  = "GPUDriverChanged"
 	gpuConfigRefused  = "GPUConfigRefused"
 	runtimeWithoutCDI = "RuntimeWithoutCDI"
+	podWithoutGPU     = "PodWithoutGPU"
 )
 
-// byFault returns the devices that got or lost a fault, in groups of those that share it: a driver that
-// goes takes all of them with it. Planned changes are none.
-func byFault(changes []allocator.Change) (groups [][]allocator.Device) {
+// groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one
+// Event for all of them. Planned changes are not faults.
+func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	for _, c := range changes {
 		if c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
 			continue
@@ -36,31 +37,31 @@ func byFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	return groups
 }
 
-// event is about devices that have the same fault, or none any more.
+// event returns the Event for devices with the same fault, or for recovered ones.
 func (s *snapshot) event(devices []allocator.Device) cluster.Event {
-	who, fault := s.named(devices), devices[0].Fault
+	subject, fault := s.subject(devices), devices[0].Fault
 	switch fault.Code {
 	case "":
-		return cluster.Event{Type: cluster.Normal, Reason: gpuHealthy, Message: who + " healthy again"}
+		return cluster.Event{Type: cluster.Normal, Reason: gpuHealthy, Message: subject + " healthy again"}
 	case gpu.FaultDriver:
-		return cluster.Event{Type: cluster.Warning, Reason: gpuDriverFailed, Message: who + " unhealthy: " + fault.String()}
+		return cluster.Event{Type: cluster.Warning, Reason: gpuDriverFailed, Message: subject + " unhealthy: " + fault.String()}
 	}
-	return cluster.Event{Type: cluster.Warning, Reason: gpuUnhealthy, Message: who + " unhealthy: " + fault.String()}
+	return cluster.Event{Type: cluster.Warning, Reason: gpuUnhealthy, Message: subject + " unhealthy: " + fault.String()}
 }
 
-// named names devices as the subject of a sentence.
-func (s *snapshot) named(devices []allocator.Device) string {
-	of, are := "", "is"
+// subject returns the subject and verb of a sentence about devices.
+func (s *snapshot) subject(devices []allocator.Device) string {
+	prefix, verb := "", "is"
 	if d := devices[0]; d.State == allocator.StateDraining && d.Shared() {
-		of, are = "replicas of ", "are" // others of it may be healthy
+		prefix, verb = "replicas of ", "are" // its other replicas may be healthy
 	}
 	if d := devices[0]; len(devices) == 1 {
 		g, _ := s.known.Find(d.GPU)
-		return fmt.Sprintf("%sGPU %s (%s, %s) %s", of, d.Index, g.Product, d.ID, are)
+		return fmt.Sprintf("%sGPU %s (%s, %s) %s", prefix, d.Index, g.Product, d.ID, verb)
 	}
 	var indexes []string
 	for _, d := range devices {
 		indexes = append(indexes, d.Index)
 	}
-	return of + "GPUs " + strings.Join(indexes, ", ") + " are"
+	return prefix + "GPUs " + strings.Join(indexes, ", ") + " are"
 }

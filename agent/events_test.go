@@ -33,8 +33,8 @@ func TestEvent(t *testing.T) {
 				Message: "GPU 5 (NVIDIA H100, GPU-a) is unhealthy: XID 48: memory had an error that cannot be corrected; reset the GPU"},
 		},
 		{
-			gpu.Fault{Code: gpu.FaultDriver, Message: "the driver is gone"}, several[1:],
-			cluster.Event{Type: cluster.Warning, Reason: "GPUDriverFailed", Message: "GPU 6:1 (NVIDIA A100, MIG-c) is unhealthy: the driver is gone"},
+			gpu.Fault{Code: gpu.FaultDriver, Message: "the NVIDIA driver was removed"}, several[1:],
+			cluster.Event{Type: cluster.Warning, Reason: "GPUDriverFailed", Message: "GPU 6:1 (NVIDIA A100, MIG-c) is unhealthy: the NVIDIA driver was removed"},
 		},
 		{
 			gpu.Fault{}, several,
@@ -56,8 +56,8 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// Devices are reported when they get or lose a fault, and not for a planned change.
-func TestEventsAreAboutFaults(t *testing.T) {
+// Events report new and cleared faults, not planned changes.
+func TestGroupByFault(t *testing.T) {
 	lost, spec := gpu.Gone(), gpu.Fault{Code: gpu.FaultSpec, Message: "disk full"}
 	later := spec
 	later.Since = time.Unix(1, 0)
@@ -66,7 +66,7 @@ func TestEventsAreAboutFaults(t *testing.T) {
 	}
 	available := device("", allocator.StateAvailable, gpu.Fault{})
 	var got []string
-	for _, group := range byFault([]allocator.Change{
+	for _, group := range groupByFault([]allocator.Change{
 		{Before: available, Now: device("a", allocator.StateUnavailable, spec)},
 		{Before: available, Now: device("b", allocator.StateDraining, gpu.Fault{})},
 		{Before: available, Now: device("c", allocator.StateDraining, lost)},
@@ -88,7 +88,7 @@ func TestEventsAreAboutFaults(t *testing.T) {
 	}
 }
 
-func TestTheFaultOfADriver(t *testing.T) {
+func TestDriverFault(t *testing.T) {
 	for name, err := range map[string]error{"missing": &host.NoDriverError{}, "broken": errors.New("no libcuda")} {
 		f := driverFault(fmt.Errorf("reading the driver: %w", err))
 		if f.Code != gpu.FaultDriver || (f.Remedy != "") != (name == "missing") || f.Message == "" {

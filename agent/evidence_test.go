@@ -9,24 +9,24 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// A container runtime that is not there is done without after a while; one that is slow never is, since
-// its containers may have devices.
-func TestASlowRuntimeIsNotAbsent(t *testing.T) {
-	w := witness{cfg: Config{Node: host.NewRoot(t.TempDir())}, log: slog.New(slog.DiscardHandler), started: time.Now()}
-	if _, err := w.containers(t.Context()); err == nil {
-		t.Error("the runtime is done without at once")
+// After firstResponseTimeout the agent proceeds without a container runtime, but never without a slow one, whose
+// containers may hold devices.
+func TestSlowRuntimeIsNotAbsent(t *testing.T) {
+	c := collector{cfg: Config{Node: host.NewRoot(t.TempDir())}, log: slog.New(slog.DiscardHandler), started: time.Now()}
+	if _, err := c.containers(t.Context()); err == nil {
+		t.Error("the runtime is skipped before firstResponseTimeout")
 	}
-	w.started = time.Now().Add(-2 * firstAnswer)
-	late, cancel := context.WithCancel(t.Context())
+	c.started = time.Now().Add(-2 * firstResponseTimeout)
+	expired, cancel := context.WithCancel(t.Context())
 	cancel()
-	if answer, err := w.containers(late); err == nil {
-		t.Errorf("beyond the deadline the answer is %+v", answer)
+	if response, err := c.containers(expired); err == nil {
+		t.Errorf("after the deadline: got %+v, want an error", response)
 	}
-	if answer, err := w.containers(t.Context()); err != nil || len(answer.Devices) > 0 || answer.asked.IsZero() {
-		t.Errorf("without a runtime: %+v, %v", answer, err)
+	if response, err := c.containers(t.Context()); err != nil || len(response.Devices) > 0 || response.asked.IsZero() {
+		t.Errorf("without a runtime: %+v, %v", response, err)
 	}
-	w.runtimes.answered = true
-	if _, err := w.containers(t.Context()); err == nil {
-		t.Error("a runtime that has answered before is done without")
+	c.runtimes.answered = true
+	if _, err := c.containers(t.Context()); err == nil {
+		t.Error("a runtime that has responded before is skipped")
 	}
 }

@@ -17,57 +17,56 @@ import (
 )
 
 const (
-	// labelsInterval is how often labels are set again that should be there
-	// already: somebody may have removed one, or made the Node anew.
+	// labelsInterval is how often unchanged labels are applied again: they may have been removed, or the Node
+	// recreated. It also bounds the retry backoff.
 	labelsInterval = 5 * time.Minute
-	// labelsRetry is how soon it is tried again for the first time after it
-	// failed; then ever later.
+	// labelsRetry is the initial retry backoff.
 	labelsRetry = time.Second
 )
 
-// machineFile is where the firmware's name of the machine stands.
+// machineFile has the product name of the machine, from DMI.
 const machineFile = "/sys/class/dmi/id/product_name"
 
-// labelling is which labels the node is to have, and where.
-type labelling struct {
+// desiredLabels are the labels of the node and where they are published.
+type desiredLabels struct {
 	labels map[string]string
 	place  config.LabelPlace
 }
 
-// at returns the labels that belong to a place.
-func (l labelling) at(place config.LabelPlace) map[string]string {
+// at returns the labels for a place.
+func (l desiredLabels) at(place config.LabelPlace) map[string]string {
 	if l.place != place {
 		return nil
 	}
 	return l.labels
 }
 
-// labelling returns how the node is to be labelled; false: as it is. A driver that fails leaves
-// the labels: the GPUs are the same.
-func (s *snapshot) labelling(node host.Root) (labelling, bool) {
-	if s.reading == nil || !s.config.fault.None() || s.reading.Err != nil && !noDriver(s.reading.Err) {
-		return labelling{}, false
+// desiredLabels returns the labels that the node should have; false: keep the current ones. A driver failure keeps
+// them, because the GPUs are the same.
+func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
+	if s.driver == nil || !s.config.fault.None() || s.driver.Err != nil && !noDriver(s.driver.Err) {
+		return desiredLabels{}, false
 	}
-	l := labelling{place: s.config.Labels.Place}
-	if s.reading.Err == nil {
-		machine, _ := node.ReadFile(machineFile) // not every platform has it
-		l.labels = labels.Of(s.plan.own, s.config.MIG.Strategy, s.config.Resources, string(machine))
+	l := desiredLabels{place: s.config.Labels.Place}
+	if s.driver.Err == nil {
+		machine, _ := node.ReadFile(machineFile) // missing on platforms without DMI
+		l.labels = labels.Of(s.plan.deviceFaults, s.config.MIG.Strategy, s.config.Resources, string(machine))
 	}
 	return l, true
 }
 
-// keepLabels keeps the node's labels as the latest snapshot requires, until ctx ends.
-// They stay then: the next agent finds the same GPUs.
-func (a *Agent) keepLabels(ctx context.Context, client *cluster.Client) {
-	var want labelling
-	var again <-chan time.Time // nil until there is something to keep
+// syncLabels reconciles the node's labels with the latest snapshot until ctx ends. The labels stay, because the
+// next agent finds the same GPUs.
+func (a *Agent) syncLabels(ctx context.Context, client *cluster.Client) {
+	var want desiredLabels
+	var again <-chan time.Time // nil until labels are wanted
 	retry, logged := labelsRetry, ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case s := <-a.relabel:
-			now, known := s.labelling(a.cfg.Node)
+			now, known := s.desiredLabels(a.cfg.Node)
 			if !known || reflect.DeepEqual(now, want) {
 				continue
 			}
@@ -81,19 +80,20 @@ func (a *Agent) keepLabels(ctx context.Context, client *cluster.Client) {
 		}
 		if ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
-			a.log.Warn("the node's labels are not as they should be: may the service account patch nodes, as in deploy/?", "err", gpu.OneLine(err))
+			a.log.Warn("node labels not updated, will retry", "err", gpu.OneLine(err),
+				"remedy", "allow the service account to patch nodes, as the role in deploy/ does")
 		}
 		again, retry = time.After(retry), min(2*retry, labelsInterval)
 	}
 }
 
-// setLabels puts the labels where they belong, and removes them elsewhere.
-func (a *Agent) setLabels(ctx context.Context, client *cluster.Client, want labelling) error {
+// setLabels publishes the labels at their place, and removes them from the others.
+func (a *Agent) setLabels(ctx context.Context, client *cluster.Client, want desiredLabels) error {
 	var err error
 	if client != nil {
 		err = client.ApplyLabels(ctx, a.cfg.NodeName, want.at(config.LabelNode))
 		if want.place != config.LabelNode && cluster.Refused(err) {
-			err = nil // who may not label a node has not done so
+			err = nil // without this permission no labels can exist
 		}
 	}
 	return errors.Join(err, a.writeLabels(want.at(config.LabelNFD)))

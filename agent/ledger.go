@@ -9,8 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// settleLedger takes the ledger as far as the observation leads, with the gate and the kubelet in step
-// with it, and requests the evidence that is missing.
+// settleLedger advances the ledger until the observation changes nothing, updates the gate and the kubelet from
+// it, and requests missing evidence.
 func (l *loop) settleLedger() {
 	var todo allocator.Todo
 	for {
@@ -19,37 +19,40 @@ func (l *loop) settleLedger() {
 		if len(todo.Close) == 0 {
 			break
 		}
-		l.gate.Close(todo.Close) // what was granted meanwhile is not closed, and the next pass sees it
+		l.gate.Close(todo.Close) // entries granted meanwhile stay open, and the next pass observes the grants
 	}
 	l.advertise()
 	if todo.Resend != "" {
 		l.plugin(todo.Resend).Resend()
 	}
 	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime {
-		replace(l.ask, todo)
+		replace(l.requests, todo)
 	}
-	l.again = todo.Again
+	l.deadline = todo.Again
 }
 
-// next returns the ledger that follows, saved. If it cannot be saved, nothing becomes available that the
-// next agent would not know of.
+// next computes and saves the next ledger. If saving fails, no entry becomes available, because the next agent
+// would not track it.
 func (l *loop) next() (allocator.Ledger, allocator.Todo) {
-	now, seen := time.Now(), l.observation()
-	next, todo := allocator.Next(l.ledger, seen, now)
+	now, observed := time.Now(), l.observation()
+	next, todo := allocator.Next(l.ledger, observed, now)
 	l.gate.Withdraw(next)
 	if l.state.save(l.health.Save(), next.Save()) {
 		return next, todo
 	}
-	for i := range seen.Wanted {
-		seen.Wanted[i].Durable = false
+	for i := range observed.Wanted {
+		observed.Wanted[i].Durable = false
 	}
-	return allocator.Next(l.ledger, seen, now)
+	return allocator.Next(l.ledger, observed, now)
 }
 
-// observation is the latest of each source.
+// observation returns the latest state of each source.
 func (l *loop) observation() allocator.Observation {
-	o := l.evidence.observation(holdings{plan: l.plan.resources, inv: l.known, ledger: l.ledger})
-	o.Wanted = allocator.Wants(l.plan.resources, l.plan.inventory, func(name string) bool { return l.plan.proved[name] })
+	resolver := partResolver{plan: l.plan.resources, inv: l.known, ledger: l.ledger}
+	o := l.evidence.observation(resolver)
+	o.Foreign = l.foreign(resolver)
+	unlisted := l.config.Allocation.RespectForeignContainers && !l.running.listed
+	o.Wanted = allocator.Wants(l.plan.resources, l.plan.inventory, func(name string) bool { return l.plan.verified[name] && !unlisted })
 	o.Present = allocator.PresentIn(l.plan.inventory)
 	o.Grants = l.gate.Grants()
 	o.Lists = map[string]allocator.List{}
@@ -61,21 +64,20 @@ func (l *loop) observation() allocator.Observation {
 	return o
 }
 
-// advertise updates the lists of the kubelet. A resource that has no device any more stays registered:
-// then the node has none of it at once, where the kubelet would go on counting those of a plugin that ends
-// for minutes.
+// advertise updates the device lists of the kubelet. A resource without devices stays registered, so that its
+// capacity becomes 0 at once; the kubelet counts the devices of a stopped plugin for minutes.
 func (l *loop) advertise() {
 	if !l.ledger.MayList() {
 		return
 	}
 	offers := allocator.Offers(l.plan.resources, l.ledger, l.known, cdi.AgentKind)
-	for _, plugin := range l.plugins { // one without an entry stays
+	for _, plugin := range l.plugins {
 		if !hasResource(offers, plugin.Resource()) {
 			offers = append(offers, &allocator.Resource{Name: plugin.Resource()})
 		}
 	}
 	for _, resource := range offers {
-		l.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: l.config.CDI.PassBy, With: l.classes.given})
+		l.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: l.config.CDI.PassBy, ExtraDevices: l.classes.injected})
 	}
 	l.offers = offers
 }

@@ -20,14 +20,14 @@ type loop struct {
 
 	// Observation: the snapshot has the rest of it.
 	health   *health.Tracker
-	away     map[string]bool // known GPUs that the latest reading lacks, by UUID
+	missing  map[string]bool // known GPUs that the latest inventory lacks, by UUID
 	evidence evidence
 
-	ledger allocator.Ledger
-	again  time.Time // when it has to be advanced even if nothing happens; zero for never
+	ledger   allocator.Ledger
+	deadline time.Time // when the ledger has to be advanced without a trigger; zero: never
 
-	snapshot            // as it will be published after this step
-	published *snapshot // after the previous one
+	snapshot            // working copy, published after each step
+	published *snapshot // the latest that was published
 }
 
 // collaborators are what the loop acts through.
@@ -41,11 +41,11 @@ type collaborators struct {
 	classes classes
 	gate    *allocator.Gate
 
-	serve        func(resource string) *kubelet.Plugin // starts the plugin of a resource
-	followLabels func()                                // starts the delivery of the Node's labels; nil without an API server
-	reread       chan driver.Config                    // for the driver worker
-	ask          chan allocator.Todo                   // for watchEvidence
-	observe      func(before, now *snapshot)           // passes a snapshot to the views
+	startPlugin  func(resource string) *kubelet.Plugin // starts the device plugin of a resource
+	followLabels func()                                // starts watching the Node's labels; nil: no API server access
+	reread       chan driver.Config                    // to the driver worker
+	requests     chan allocator.Todo                   // to watchEvidence
+	observe      func(before, now *snapshot)           // updates the views
 }
 
 func newLoop(c collaborators, initial *snapshot) *loop {
@@ -53,51 +53,53 @@ func newLoop(c collaborators, initial *snapshot) *loop {
 		collaborators: c,
 		snapshot:      *initial,
 		published:     initial,
-		away:          map[string]bool{},
+		missing:       map[string]bool{},
 		health:        &health.Tracker{},
 	}
 	faults, ledger := l.state.load()
-	left, err := kubelet.Leftover(l.cfg.devicePluginDir())
+	leftover, err := kubelet.HasAgentSocket(l.cfg.devicePluginDir())
 	if err != nil {
-		l.log.Warn("leftover sockets not looked for, caution at the start takes some seconds", "err", err)
+		l.log.Warn("leftover plugin sockets not listed, assuming the kubelet has not restarted", "err", err)
 	}
-	freshKubelet := !left && err == nil // it has started since the last agent ended
+	freshKubelet := !leftover && err == nil // the kubelet has restarted since the last agent exited
 	now := time.Now()
 	l.health.Restore(faults, now)
 	l.ledger = allocator.Start(ledger, freshKubelet, now)
 	return l
 }
 
-// triggers wake the loop.
+// triggers are the events that the loop waits for.
 type triggers struct {
-	reports chan driver.Report
-	spec    chan update[changed]
-	config  chan update[changed]
-	labels  chan update[map[string]string]
-	runtime chan update[runtime.Info]
-	answers chan evidence
-	sent    chan struct{} // a list, to the kubelet
-	granted chan struct{} // a device, by the gate
-	reload  <-chan struct{}
-	alive   chan struct{} // a probe of the loop
+	reports  chan driver.Report
+	spec     chan update[changed]
+	config   chan update[changed]
+	labels   chan update[map[string]string]
+	runtime  chan update[runtime.Info]
+	running  chan update[running]
+	evidence chan evidence
+	sent     chan struct{} // a ListAndWatch response was sent
+	granted  chan struct{} // the gate granted a device
+	reload   <-chan struct{}
+	liveness chan struct{} // received to prove that the loop is alive
 }
 
 func newTriggers(reload <-chan struct{}) triggers {
 	return triggers{
-		reports: make(chan driver.Report),
-		spec:    make(chan update[changed], 1),
-		config:  make(chan update[changed], 1),
-		labels:  make(chan update[map[string]string], 1),
-		runtime: make(chan update[runtime.Info], 1),
-		answers: make(chan evidence),
-		sent:    make(chan struct{}, 1),
-		granted: make(chan struct{}, 1),
-		reload:  reload,
-		alive:   make(chan struct{}),
+		reports:  make(chan driver.Report),
+		spec:     make(chan update[changed], 1),
+		config:   make(chan update[changed], 1),
+		labels:   make(chan update[map[string]string], 1),
+		runtime:  make(chan update[runtime.Info], 1),
+		running:  make(chan update[running], 1),
+		evidence: make(chan evidence),
+		sent:     make(chan struct{}, 1),
+		granted:  make(chan struct{}, 1),
+		reload:   reload,
+		liveness: make(chan struct{}),
 	}
 }
 
-// run goes from step to step until ctx ends.
+// run executes steps until ctx ends.
 func (l *loop) run(ctx context.Context, t triggers) {
 	for step := l.await(ctx, t); step != nil; step = l.await(ctx, t) {
 		step(ctx)
@@ -105,14 +107,14 @@ func (l *loop) run(ctx context.Context, t triggers) {
 	}
 }
 
-// publish passes the state of the node to the views.
+// publish passes a snapshot to the views.
 func (l *loop) publish() {
 	now := l.snapshot
 	l.observe(l.published, &now)
 	l.published = &now
 }
 
-// await waits for a trigger that requires a step, and returns the step; nil when ctx has ended.
+// await waits for a trigger that requires a step and returns that step; nil when ctx has ended.
 func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context)) {
 	for {
 		select {
@@ -122,51 +124,57 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 			if l.receive(r, time.Now()) {
 				return l.reconcile
 			}
-		case answer := <-t.answers:
-			l.evidence.merge(answer)
+		case newer := <-t.evidence:
+			l.evidence.merge(newer)
 			return l.advance
 		case <-t.sent:
 			return l.advance
 		case <-l.due():
 			return l.advance
 		case <-l.unlessDue(t.granted):
-			l.again = time.Now().Add(grantDelay)
+			l.deadline = time.Now().Add(grantDelay)
 		case u := <-t.spec:
-			if u.err == nil && l.spec.Touched() { // and not by ourselves
+			if u.err == nil && l.spec.Stale() { // not by the agent's own write
 				return l.reconcile
 			}
-		case <-t.config: // an error leads to that of reading the file
+		case <-t.config: // loading the file reports the cause of a failed watch
 			return l.reload
 		case u := <-t.labels:
 			return func(ctx context.Context) { l.relabel(ctx, u) }
 		case l.runtime = <-t.runtime:
-			return func(context.Context) {} // only views need it
+			return func(context.Context) {} // only views use it
+		case u := <-t.running:
+			l.running = u.value
+			return func(ctx context.Context) {
+				l.audit()
+				l.advance(ctx)
+			}
 		case <-t.reload:
 			return l.reloadAll
-		case <-t.alive:
+		case <-t.liveness:
 		}
 	}
 }
 
-// grantDelay is the time from a grant to the step that takes it into account: many grants share one.
+// grantDelay is the time between a grant and the step that processes it: a burst of grants shares one step.
 const grantDelay = time.Second
 
-// unlessDue returns granted, or nil if there will be a step soon anyway.
+// unlessDue returns granted, or nil if a step is due within grantDelay.
 func (l *loop) unlessDue(granted <-chan struct{}) <-chan struct{} {
-	if !l.again.IsZero() && time.Until(l.again) <= grantDelay {
+	if !l.deadline.IsZero() && time.Until(l.deadline) <= grantDelay {
 		return nil
 	}
 	return granted
 }
 
-// reportedGate is the gate with a report of each grant. Neither waits.
-type reportedGate struct {
+// notifyingGate notifies the loop of each grant, without blocking.
+type notifyingGate struct {
 	*allocator.Gate
 	granted chan<- struct{}
 }
 
 // Allocate implements kubelet.Gate.
-func (g reportedGate) Allocate(resource string, ids []string) error {
+func (g notifyingGate) Allocate(resource string, ids []string) error {
 	err := g.Gate.Allocate(resource, ids)
 	if err == nil {
 		notify(g.granted)
@@ -174,22 +182,23 @@ func (g reportedGate) Allocate(resource string, ids []string) error {
 	return err
 }
 
-// due delivers when the ledger has to be advanced even if nothing happens; nil for never.
+// due returns a channel that delivers at the deadline; nil if there is none.
 func (l *loop) due() <-chan time.Time {
-	if l.again.IsZero() {
+	if l.deadline.IsZero() {
 		return nil
 	}
-	return time.After(time.Until(l.again))
+	return time.After(time.Until(l.deadline))
 }
 
-// reconcile makes the spec on disk and the kubelet's view what the observation requires. What goes is
-// withdrawn before the spec changes; what comes is advertised after it is proved.
+// reconcile brings the CDI spec and the advertised devices in line with the observation. Devices are withdrawn
+// before the spec changes, and advertised after it is verified.
 func (l *loop) reconcile(ctx context.Context) {
-	if l.reading == nil {
+	if l.driver == nil {
 		return
 	}
 	l.prune()
 	l.plan = l.inspect(ctx)
+	l.audit()
 	if l.offers != nil {
 		l.settleLedger()
 	}
@@ -198,35 +207,35 @@ func (l *loop) reconcile(ctx context.Context) {
 	l.settleLedger()
 }
 
-// advance brings the ledger up to date with the observation, and the gate and the kubelet in step with it.
+// advance updates the ledger from the observation, and the gate and the kubelet from the ledger.
 func (l *loop) advance(context.Context) {
-	if l.reading != nil { // else it is not known what is wanted
+	if l.driver != nil { // without one, the wanted devices are unknown
 		l.settleLedger()
 	}
 }
 
-// prune drops GPUs and MIG devices that are gone and that nothing in the ledger is a part of.
+// prune drops missing GPUs and MIG devices that no ledger entry refers to.
 func (l *loop) prune() {
 	tracked := map[string]bool{}
 	for e := range l.ledger.Entries() {
 		tracked[allocator.DeviceOf(e.ID)] = true
 		tracked[e.Part.GPU] = true
 	}
-	l.known = l.known.Forget(func(uuid string) bool { return tracked[uuid] })
-	for uuid := range l.away {
+	l.known = l.known.Prune(func(uuid string) bool { return tracked[uuid] })
+	for uuid := range l.missing {
 		if _, known := l.known.Find(uuid); !known {
-			delete(l.away, uuid)
-			l.health.Forget(uuid)
+			delete(l.missing, uuid)
+			l.health.Remove(uuid)
 		}
 	}
 }
 
-// plugin returns that of a resource; it runs.
+// plugin returns the running device plugin of a resource, and starts it if needed.
 func (l *loop) plugin(resource string) *kubelet.Plugin {
 	if i := slices.IndexFunc(l.plugins, func(p *kubelet.Plugin) bool { return p.Resource() == resource }); i >= 0 {
 		return l.plugins[i]
 	}
-	plugin := l.serve(resource)
-	l.plugins = append(slices.Clone(l.plugins), plugin) // snapshots have the former
+	plugin := l.startPlugin(resource)
+	l.plugins = append(slices.Clone(l.plugins), plugin) // published snapshots share the old slice
 	return plugin
 }

@@ -12,11 +12,9 @@ import (
 const (
 	// moduleRetry is the time between two attempts to load a module.
 	moduleRetry = time.Minute
-	// moduleTimeout is how long loading a module may take. No GPU can be advertised meanwhile, so
-	// the reconcile loop waits.
+	// moduleTimeout bounds modprobe. The reconcile loop waits for it: without the module no GPU can be advertised.
 	moduleTimeout = 30 * time.Second
-	// moduleKill is how long a modprobe that was killed may take to end. One that hangs in the
-	// kernel does not.
+	// moduleKill bounds the wait for a killed modprobe, which does not exit while it hangs in the kernel.
 	moduleKill = 3 * time.Second
 )
 
@@ -26,10 +24,10 @@ type modules struct {
 	node    host.Root
 	log     *slog.Logger
 	tried   map[string]time.Time
-	stuck   chan error // result of a modprobe that could not be killed; nil: there is none
+	stuck   chan error // result of a modprobe that could not be killed; nil: none
 }
 
-// load attempts to load a module unless the last attempt was too recent, and reports success.
+// load loads a module unless the last attempt was within moduleRetry, and reports success.
 func (m *modules) load(ctx context.Context, name string) bool {
 	if !m.allowed || time.Since(m.tried[name]) < moduleRetry {
 		return false
@@ -43,8 +41,7 @@ func (m *modules) load(ctx context.Context, name string) bool {
 	return true
 }
 
-// run runs modprobe. One that hangs in the kernel, where nothing can kill it, delays neither the
-// reconcile loop nor the end of the agent, and no second one joins it.
+// run runs modprobe. If it hangs in the kernel and cannot be killed, run neither waits for it nor starts another.
 func (m *modules) run(ctx context.Context, name string) error {
 	hangs := fmt.Errorf("loading the kernel module %s: modprobe hangs in the kernel; find the cause in the kernel log, and reboot the node", name)
 	if m.stuck != nil && len(m.stuck) == 0 {

@@ -8,31 +8,28 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// receive records a report of the driver worker, and returns whether it requires a
-// reconcile.
+// receive records a report of the driver worker, and returns whether it requires a reconcile.
 func (l *loop) receive(r driver.Report, at time.Time) bool {
 	switch r := r.(type) {
-	case driver.Reading:
-		l.receiveReading(r, at)
+	case driver.Snapshot:
+		l.receiveDriver(r, at)
 		return true
 	case driver.XID:
 		return l.receiveXID(r, at)
 	case driver.Probes:
 		l.receiveProbes(r, at)
-		// Not every change of the directory raises an event: a file system may have
-		// been mounted over it.
-		if l.spec.Touched() || l.classes.touched(l.config.CDI.Classes) ||
+		// Not every change of the CDI directory raises an inotify event: a file system may be mounted over it.
+		if l.spec.Stale() || l.classes.stale(l.config.CDI.Classes) ||
 			slices.ContainsFunc(l.plan.inventory.GPUs, l.faultChanged) {
 			return true
 		}
-	case driver.Trouble:
-		l.receiveTrouble(r, at)
+	case driver.Failure:
+		l.receiveUnresponsive(r, at)
 	}
 	return slices.ContainsFunc(l.plan.inventory.GPUs, l.healthChanged)
 }
 
-// healthChanged reports whether the GPU or a MIG device in it has become healthy or
-// unhealthy since the plan.
+// healthChanged reports whether the GPU or one of its MIG devices became healthy or unhealthy since the plan.
 func (l *loop) healthChanged(g gpu.GPU) bool {
 	healthy := l.health.Fault(g.UUID).None()
 	return healthy != g.Fault.None() || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
@@ -40,23 +37,23 @@ func (l *loop) healthChanged(g gpu.GPU) bool {
 	})
 }
 
-// faultChanged reports whether the GPU or a MIG device in it has another fault than in the
-// plan. It is called for probes only.
+// faultChanged reports whether an unhealthy GPU, or one of its unhealthy MIG devices, has a different fault than
+// in the plan. It is called for probes only, so that XIDs cannot cause a reconcile each.
 func (l *loop) faultChanged(g gpu.GPU) bool {
-	another := func(uuid string, planned gpu.Fault) bool {
+	differs := func(uuid string, planned gpu.Fault) bool {
 		now := l.health.Fault(uuid)
 		return !planned.None() && !now.None() && planned != now && l.known.Fault(uuid).None()
 	}
 	if l.plan.driverErr != nil || l.plan.specErr != nil {
-		return false // that is the fault of all
+		return false // a fault of the node overrides them
 	}
-	return another(g.UUID, g.Fault) || g.Fault.None() && slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
-		return another(m.UUID, m.Fault)
+	return differs(g.UUID, g.Fault) || g.Fault.None() && slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {
+		return differs(m.UUID, m.Fault)
 	})
 }
 
-// receiveProbes records probes of GPUs. Each is one of the GPU's MIG devices too: what
-// clears a fault of the GPU clears theirs.
+// receiveProbes records probes of GPUs. A probe also applies to the MIG devices of its GPU: what clears a fault of the
+// GPU clears theirs.
 func (l *loop) receiveProbes(probes driver.Probes, at time.Time) {
 	for uuid, p := range probes {
 		l.health.Probe(uuid, p, at)
@@ -69,35 +66,35 @@ func (l *loop) receiveProbes(probes driver.Probes, at time.Time) {
 	}
 }
 
-// receiveTrouble records trouble with a GPU, or with all that are present: a driver that
-// ends its callers would otherwise be trusted until it does so again.
-func (l *loop) receiveTrouble(r driver.Trouble, at time.Time) {
+// receiveUnresponsive records that a GPU does not respond. A failure without a UUID applies to every GPU that is
+// present: otherwise they would be healthy between two crashes of the driver worker.
+func (l *loop) receiveUnresponsive(r driver.Failure, at time.Time) {
 	for _, g := range l.known.GPUs {
-		if r.GPU == g.UUID || r.GPU == "" && !l.away[g.UUID] {
+		if r.GPU == g.UUID || r.GPU == "" && !l.missing[g.UUID] {
 			l.health.Unresponsive(g.UUID, r.Fault, at)
 		}
 	}
 }
 
-// receiveReading records a reading of the driver.
-func (l *loop) receiveReading(r driver.Reading, at time.Time) {
-	l.reading = &r
+// receiveDriver records the inventory, or the error, that the driver worker reports.
+func (l *loop) receiveDriver(r driver.Snapshot, at time.Time) {
+	l.driver = &r
 	if r.Err != nil {
 		return
 	}
 	l.known = gpu.Retain(l.known, r.Inventory)
 	for _, g := range l.known.GPUs {
-		switch _, here := r.Inventory.Find(g.UUID); {
-		case !here && !l.away[g.UUID]:
-			l.away[g.UUID] = true
+		switch _, present := r.Inventory.Find(g.UUID); {
+		case !present && !l.missing[g.UUID]:
+			l.missing[g.UUID] = true
 			l.health.Gone(g.UUID, g.Fault, at)
-		case here && l.away[g.UUID]:
-			delete(l.away, g.UUID)
+		case present && l.missing[g.UUID]:
+			delete(l.missing, g.UUID)
 			l.health.Returned(g.UUID, at)
 		}
 		for _, m := range g.MIGDevices {
-			if m.Fault.Code == gpu.FaultGone { // made again, it is a new one
-				l.health.Forget(m.UUID)
+			if m.Fault.Code == gpu.FaultGone { // recreated with this UUID, it is a new device
+				l.health.Remove(m.UUID)
 			}
 		}
 	}

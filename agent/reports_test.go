@@ -15,14 +15,14 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// What is learned of a fault later is told too, with the next probe, and only once.
-func TestAReasonThatBecomesClear(t *testing.T) {
+// A more specific reason for an existing fault triggers one reconcile, with the next probe.
+func TestFaultReasonUpdate(t *testing.T) {
 	cfg := Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}
 	a := New(cfg, slog.New(slog.DiscardHandler))
 	l := newLoop(a.collaborators(nil, newTriggers(nil)), newSnapshot())
 	l.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}, {UUID: "MIG-b"}}}, {UUID: "GPU-b"}}}
-	l.plan = &plan{inventory: l.withOwnFaults(cdi.Parts{})}
-	// A spec that nobody touches, so that nothing else is to be done.
+	l.plan = &plan{inventory: l.withDeviceFaults(cdi.Parts{})}
+	// An unchanged spec triggers no reconcile.
 	device := specs.Device{Name: "GPU-a", ContainerEdits: specs.ContainerEdits{Env: []string{"A=b"}}}
 	if _, err := l.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
 		t.Fatal(err)
@@ -30,36 +30,36 @@ func TestAReasonThatBecomesClear(t *testing.T) {
 	reset := health.RecoveryReset
 	probes := driver.Probes{"GPU-a": {}, "GPU-b": {Recovery: &reset}}
 	for _, tc := range []struct {
-		name   string
-		report driver.Report
-		work   bool
+		name      string
+		report    driver.Report
+		reconcile bool
 	}{
-		{"the driver asks for a reset", probes, true},
-		{"nothing new", probes, false},
-		{"an XID says why", driver.XID{GPU: "GPU-b", Code: 48}, false},
+		{"the driver requires a reset", probes, true},
+		{"no change", probes, false},
+		{"an XID gives the reason", driver.XID{GPU: "GPU-b", Code: 48}, false},
 		{"the next probe", probes, true},
-		{"nothing new", probes, false},
+		{"no change", probes, false},
 		{"a MIG device becomes unhealthy", driver.XID{GPU: "GPU-a", MIG: []string{"MIG-b"}, Code: 48}, true},
 		{"for another reason", driver.XID{GPU: "GPU-a", MIG: []string{"MIG-b"}, Code: 64}, false},
 		{"the next probe", driver.Probes{}, true},
-		{"nothing new", driver.Probes{}, false},
+		{"no change", driver.Probes{}, false},
 	} {
-		work := l.receive(tc.report, time.Now())
-		if work != tc.work {
-			t.Errorf("%s: something is to be done: %v", tc.name, work)
+		reconcile := l.receive(tc.report, time.Now())
+		if reconcile != tc.reconcile {
+			t.Errorf("%s: reconcile is %v, want %v", tc.name, reconcile, tc.reconcile)
 		}
-		if work {
-			l.plan = &plan{inventory: l.withOwnFaults(cdi.Parts{})} // as the kubelet is told
+		if reconcile {
+			l.plan = &plan{inventory: l.withDeviceFaults(cdi.Parts{})}
 		}
 	}
-	// What becomes of the spec is looked at with the probes alone: XIDs can come by the hundred.
+	// Only probes check the spec on disk: XIDs can arrive by the hundred.
 	if err := os.Remove(l.spec.Path); err != nil {
 		t.Fatal(err)
 	}
 	if l.receive(driver.XID{GPU: "GPU-b", Code: 48}, time.Now()) {
-		t.Error("an XID leads to a look at the spec")
+		t.Error("an XID triggers a check of the spec")
 	}
 	if !l.receive(driver.Probes{}, time.Now()) {
-		t.Error("probes lead to no look at the spec")
+		t.Error("probes do not trigger a check of the spec")
 	}
 }

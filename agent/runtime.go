@@ -2,25 +2,29 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
 )
 
 const (
-	// runtimeInterval is how often the runtime is inspected; it may be upgraded
-	// or configured anew at any time.
+	// runtimeInterval is how often the runtime is inspected. It may be upgraded or reconfigured at any time.
 	runtimeInterval = time.Minute
-	// problemInterval is the same for one with a problem: somebody may be fixing
-	// it, and waits for the result.
+	// problemInterval is the interval while the runtime has a problem, which an admin may be fixing.
 	problemInterval = 5 * time.Second
 	// runtimeTimeout bounds one inspection.
 	runtimeTimeout = 10 * time.Second
 )
 
-// watchRuntime yields what the container runtime of the node does with CDI devices.
+// watchRuntime yields the container runtime of the node and its CDI configuration.
 func (a *Agent) watchRuntime(ctx context.Context, yield func(runtime.Info)) error {
 	for {
 		info, err := a.detectRuntime(ctx)
@@ -40,6 +44,97 @@ func (a *Agent) watchRuntime(ctx context.Context, yield func(runtime.Info)) erro
 	}
 }
 
+// containersInterval is how often running containers are compared with their allocations.
+const containersInterval = 15 * time.Second
+
+// running are the running containers and the checkpoint with their allocations, each as last read.
+type running struct {
+	containers []runtime.Container
+	checkpoint kubelet.Checkpoint
+	listed     bool  // the kubelet's runtime was listed at least once
+	err        error // why some of it is missing or stale
+}
+
+// watchContainers yields the running containers of the node.
+func (a *Agent) watchContainers(ctx context.Context, yield func(running)) error {
+	lists := map[string][]runtime.Container{} // by socket: containers outlive a runtime that stops or hangs
+	var now running
+	for {
+		a.readRunning(ctx, &now, lists)
+		if ctx.Err() != nil {
+			return nil
+		}
+		yield(now)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(containersInterval):
+		}
+	}
+}
+
+// readRunning reads the checkpoint last: the kubelet records an allocation before it creates the container.
+func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string][]runtime.Container) {
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
+	defer cancel()
+	var errs []error
+	for i, of := range runtime.ListRunning(ctx, a.cfg.Node, a.cfg.KubeletDir) {
+		_, before := lists[of.Socket]
+		switch {
+		case of.Err == nil:
+			lists[of.Socket] = of.Containers
+			now.listed = now.listed || i == 0
+		case before || !errors.Is(of.Err, runtime.ErrStopped):
+			errs = append(errs, of.Err)
+		}
+	}
+	now.containers = slices.Concat(slices.Collect(maps.Values(lists))...)
+	checkpoint, err := kubelet.ReadCheckpoint(a.cfg.devicePluginDir())
+	if err == nil {
+		now.checkpoint = checkpoint
+	}
+	now.err = errors.Join(append(errs, err)...)
+}
+
+// audit compares the running containers with their allocations. Without the devices of the driver nothing can be
+// compared, and the result stays.
+func (l *loop) audit() {
+	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
+		l.audited = runtime.NewAudit(r.containers, r.checkpoint.Allocations(cdi.AgentKind), l.plan.parts.DeviceNumbers())
+	}
+}
+
+// foreign returns the devices that containers outside Kubernetes use, if the config respects them.
+func (l *loop) foreign(r partResolver) (foreign []allocator.Foreign) {
+	if !l.config.Allocation.RespectForeignContainers {
+		return nil
+	}
+	for _, use := range l.audited.Foreign {
+		for _, uuid := range use.GPUs {
+			// A MIG device that is gone could be any part of any GPU.
+			if part := r.device(uuid); use.Pod.UID == "" && part.GPU != "" {
+				foreign = append(foreign, allocator.Foreign{Device: part, Container: use.String()})
+			}
+		}
+	}
+	return foreign
+}
+
+func containersStatus(a runtime.Audit, err error) status.Containers {
+	s := status.Containers{Foreign: usesStatus(a.Foreign), Lacking: usesStatus(a.Lacking), Error: errString(err)}
+	for _, c := range a.Privileged {
+		s.Privileged = append(s.Privileged, c.String())
+	}
+	return s
+}
+
+func usesStatus(uses []runtime.Use) (s []status.Container) {
+	for _, use := range uses {
+		s = append(s, status.Container{Name: use.String(), GPUs: use.GPUs, InPod: use.Pod.UID != ""})
+	}
+	return s
+}
+
 func (a *Agent) detectRuntime(ctx context.Context) (runtime.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
@@ -48,8 +143,8 @@ func (a *Agent) detectRuntime(ctx context.Context) (runtime.Info, error) {
 
 func (a *Agent) runtimeStatus(u update[runtime.Info]) status.Runtime {
 	if u.err != nil {
-		return status.Runtime{Trouble: gpu.OneLine(u.err)}
+		return status.Runtime{Error: gpu.OneLine(u.err)}
 	}
 	return status.Runtime{Name: u.value.Name, Version: u.value.Version, CDI: u.value.CDI,
-		SpecDirs: u.value.SpecDirs, Trouble: u.value.Problem(a.cfg.CDIDir)}
+		SpecDirs: u.value.SpecDirs, Error: u.value.Problem(a.cfg.CDIDir)}
 }

@@ -12,41 +12,40 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// labelsTimeout is how long the agent waits at its start for the labels of its
-// node: resources that come and go right after disturb pods.
+// labelsTimeout bounds the wait for the node's labels at start. Without them, resources may change right after
+// they are advertised.
 const labelsTimeout = 5 * time.Second
 
-// settings is the config that is in effect, and how that relates to the file.
+// settings is the config in effect and its relation to the file.
 type settings struct {
-	config.Config           // what the file says for a node with these labels
-	loaded        time.Time // zero: none is in effect
+	config.Config           // effective for a node with these labels
+	loaded        time.Time // zero: no config is in effect
 	byLabels      bool      // sections of the file select by label
-	refused       error     // why the file is not in effect; nil: it is
+	invalid       error     // why the file is not in effect; nil: it is
 
-	// fault is that of all devices if no config is in effect: it was invalid at the start, and
-	// there was no last known good one. Only what pods may hold is listed then.
+	// fault is the fault of all devices while no config is in effect: the file was invalid at start, and there
+	// was no last known good one. Only devices that pods may hold are advertised then.
 	fault gpu.Fault
 }
 
-// refusal is what happens to the agent by an invalid config.
-func (s *settings) refusal() string {
+// consequence describes how the agent proceeds with an invalid config.
+func (s *settings) consequence() string {
 	if s.fault.None() {
 		return "invalid config, keeping last known good"
 	}
 	return "invalid config and no last known good, advertising nothing"
 }
 
-// trouble describes why the file is not in effect; empty if it is.
-func (s *settings) trouble() string {
-	if s.refused == nil {
+// problem describes why the file is not in effect; empty if it is.
+func (s *settings) problem() string {
+	if s.invalid == nil {
 		return ""
 	}
-	return s.refusal() + ": " + gpu.OneLine(s.refused)
+	return s.consequence() + ": " + gpu.OneLine(s.invalid)
 }
 
-// configure reads the config for the first time. An invalid one does not end the agent: the
-// last known good one that an earlier agent saved takes its place, or none at all. labels
-// delivers those of the Node.
+// configure loads the config at start. If it is invalid, the last known good one that an earlier agent saved is
+// used, or none at all. labels delivers the labels of the Node.
 func (l *loop) configure(ctx context.Context, labels <-chan update[map[string]string]) {
 	use := func(file *config.File, err error) (*config.File, error) {
 		if err != nil {
@@ -61,17 +60,16 @@ func (l *loop) configure(ctx context.Context, labels <-chan update[map[string]st
 		return
 	}
 	if _, err := use(l.state.lastGoodConfig()); err != nil {
-		l.config.fault = gpu.Fault{Code: gpu.FaultConfig, Message: "no valid config, and no last known good one: " + gpu.OneLine(invalid), Since: time.Now()}
+		l.config.fault = gpu.Fault{Code: gpu.FaultConfig, Message: "invalid config and no last known good: " + gpu.OneLine(invalid), Since: time.Now()}
 		l.config.Config = config.Default() // for the intervals
 		l.health.Quiet = l.config.Health.QuietPeriod
 	}
-	l.config.refused = invalid
+	l.config.invalid = invalid
 }
 
-// awaitLabels waits for the first of the node's labels if the config selects by them. Later ones are a
-// trigger.
+// awaitLabels waits for the node's labels if the config selects by label. Later labels are a trigger.
 func (l *loop) awaitLabels(ctx context.Context, file *config.File, labels <-chan update[map[string]string]) {
-	if l.followLabels == nil || !file.ByLabels() || l.labels.err == nil {
+	if l.followLabels == nil || !file.SelectsByLabel() || l.labels.err == nil {
 		return
 	}
 	l.followLabels()
@@ -82,7 +80,7 @@ func (l *loop) awaitLabels(ctx context.Context, file *config.File, labels <-chan
 	}
 }
 
-// relabel applies the labels that the node has now.
+// relabel applies received labels of the node to the config.
 func (l *loop) relabel(ctx context.Context, u update[map[string]string]) {
 	l.labels.err = u.err
 	if u.err != nil || maps.Equal(u.value, l.labels.value) {
@@ -92,8 +90,8 @@ func (l *loop) relabel(ctx context.Context, u update[map[string]string]) {
 	l.reload(ctx)
 }
 
-// reload reads the config again, and reconciles if that changes it. The driver is read again
-// only if the change concerns it: XIDs that come meanwhile are lost.
+// reload reloads the config and reconciles if it changed. It rereads the driver only if the change concerns it,
+// because XIDs are lost meanwhile.
 func (l *loop) reload(ctx context.Context) {
 	before := l.driverConfig()
 	if !l.loadConfig() {
@@ -105,28 +103,28 @@ func (l *loop) reload(ctx context.Context) {
 	l.reconcile(ctx)
 }
 
-// reloadAll reads the config and the driver again.
+// reloadAll reloads the config and rereads the driver.
 func (l *loop) reloadAll(ctx context.Context) {
 	l.loadConfig()
-	l.log.Info("the driver is read again")
+	l.log.Info("reload requested")
 	replace(l.reread, l.driverConfig())
 	l.reconcile(ctx)
 }
 
-// driverConfig is how the driver is read with the config in effect.
+// driverConfig returns the driver worker's config under the config in effect.
 func (l *loop) driverConfig() driver.Config {
 	return driver.Config{
-		Node:       l.cfg.Node,
-		DriverRoot: l.cfg.DriverRoot,
-		Library:    l.cfg.Library,
-		Interval:   l.config.Health.ProbeInterval,
-		CallWithin: l.config.Health.CallTimeout,
-		Worker:     l.cfg.Worker,
+		Node:        l.cfg.Node,
+		DriverRoot:  l.cfg.DriverRoot,
+		Library:     l.cfg.Library,
+		Interval:    l.config.Health.ProbeInterval,
+		CallTimeout: l.config.Health.CallTimeout,
+		Worker:      l.cfg.Worker,
 	}
 }
 
-// loadConfig applies what the file says for this node, and reports whether that differs from
-// before. An invalid file changes nothing.
+// loadConfig applies the config file, and reports whether the effective config changed. An invalid file changes
+// nothing.
 func (l *loop) loadConfig() bool {
 	before := l.config
 	file, err := config.Load(l.cfg.ConfigFile)
@@ -134,7 +132,7 @@ func (l *loop) loadConfig() bool {
 		err = l.adopt(file)
 	}
 	if err != nil {
-		l.config.refused = err
+		l.config.invalid = err
 		return false
 	}
 	l.state.saveConfig(file)
@@ -145,19 +143,20 @@ func (l *loop) loadConfig() bool {
 	return true
 }
 
+// adopt puts the config of a file for this node into effect.
 func (l *loop) adopt(file *config.File) error {
-	self := config.Node{Name: l.cfg.NodeName, Labels: l.labels.value}
-	effective, err := file.For(self)
+	node := config.Node{Name: l.cfg.NodeName, Labels: l.labels.value}
+	effective, err := file.For(node)
 	if err != nil {
 		return err
 	}
-	if name := file.Lacks(self); name != "" && file.ByLabels() {
-		l.log.Warn("the config has no section of the name that the node's label says", "label", config.SectionLabel, "section", name)
+	if name := file.MissingSection(node); name != "" && file.SelectsByLabel() {
+		l.log.Warn("config section named by node label not found", "label", config.SectionLabel, "section", name)
 	}
-	if l.followLabels != nil && file.ByLabels() {
+	if l.followLabels != nil && file.SelectsByLabel() {
 		l.followLabels()
 	}
-	l.config = settings{Config: effective, loaded: time.Now(), byLabels: file.ByLabels()}
+	l.config = settings{Config: effective, loaded: time.Now(), byLabels: file.SelectsByLabel()}
 	l.health.Quiet = effective.Health.QuietPeriod
 	l.health.Policy = health.Policy{Ignore: effective.Health.XIDs.Ignore, Fatal: effective.Health.XIDs.Fatal}
 	return nil

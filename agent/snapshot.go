@@ -10,25 +10,31 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// snapshot is the state of the node after a step of the loop. What is published is immutable: status, labels
-// and metrics are functions of it, Events and log lines are the difference from the one before.
+// snapshot is the state of the node after a step of the loop. A published snapshot is immutable. Status, labels
+// and metrics are functions of it; Events and log lines are the difference between two.
 type snapshot struct {
-	reading *driver.Reading           // the latest; nil until the first
-	known   *gpu.Inventory            // all that was read since the start and may still be held
-	labels  update[map[string]string] // the Node's, as last received, and why they may be stale
+	driver  *driver.Snapshot          // the latest; nil until the first
+	known   *gpu.Inventory            // the latest inventory and missing devices that may still be held
+	labels  update[map[string]string] // of the Node, as last received, and why they may be stale
 	runtime update[runtime.Info]
+	running running
+	audited runtime.Audit // of the running containers
 	config  settings
 
 	plan    *plan                 // of the latest reconcile
-	offers  []*allocator.Resource // as last advertised; nil before that
-	plugins []*kubelet.Plugin     // in the order they were started
+	offers  []*allocator.Resource // as last advertised; nil before the first advertisement
+	plugins []*kubelet.Plugin     // in start order
 }
+
+// errNotListed is the error of running before the first list.
+var errNotListed = errors.New("running containers not listed yet")
 
 func newSnapshot() *snapshot {
 	return &snapshot{
 		known:   &gpu.Inventory{},
-		labels:  update[map[string]string]{err: errors.New("the node's labels were not received yet")},
-		runtime: update[runtime.Info]{err: errors.New("not asked yet")},
-		plan:    &plan{own: &gpu.Inventory{}, inventory: &gpu.Inventory{}},
+		labels:  update[map[string]string]{err: errors.New("node labels not received yet")},
+		runtime: update[runtime.Info]{err: errors.New("not detected yet")},
+		running: running{err: errNotListed},
+		plan:    &plan{deviceFaults: &gpu.Inventory{}, inventory: &gpu.Inventory{}},
 	}
 }

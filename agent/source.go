@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// retryFirst is the time between the end of a watch and the next one. It doubles, up to
-	// retryLimit, until a watch holds for that long.
+	// retryFirst is the backoff before a watch is restarted. It doubles up to retryLimit, and is reset once a
+	// watch has lasted that long.
 	retryFirst = time.Second
 	retryLimit = 10 * time.Second
 )
 
-// source calls yield with its initial value and with each update, until it fails or ctx
-// ends. One that ends otherwise is watched again.
+// source calls yield with its initial value and with each update, until it fails or ctx ends. If it returns nil
+// earlier, it is restarted, too.
 type source[T any] func(ctx context.Context, yield func(T)) error
 
-// update is the latest of a source: a value, or why there is none now.
+// update is the latest value of a source, or the error that prevents one.
 type update[T any] struct {
 	value T
 	err   error
 }
 
-// changed is the value of sources that report only that something may have changed.
+// changed is the value of sources that only signal a possible change.
 type changed = struct{}
 
-// follow returns what delivers the values of a source and each distinct error, which it also
-// logs, until ctx ends. The first failure after a value is neither: a directory may be in the
-// middle of being replaced, or an API server restarting.
-func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, failed string) func(ctx context.Context) {
+// follow returns a function that delivers the values of a source until ctx ends. It delivers and logs each distinct
+// error once, but ignores the first failure after a value: a directory may be in the middle of being replaced, or
+// an API server restarting.
+func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, message string) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		logged, tolerated, wait := "", false, retryFirst
 		for ctx.Err() == nil {
@@ -50,7 +50,7 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, fa
 				tolerated = false
 			case err.Error() != logged:
 				logged = err.Error()
-				log.Warn(failed, "err", gpu.OneLine(err))
+				log.Warn(message, "err", gpu.OneLine(err))
 				replace(updates, update[T]{err: err})
 			}
 			if held && time.Since(begin) >= retryLimit {
@@ -82,7 +82,7 @@ func (a *Agent) watchLabels(client *cluster.Client) source[map[string]string] {
 	}
 }
 
-// notify sends to a channel with room for one, unless a value is waiting there.
+// notify sends to a channel of capacity 1 unless it is full.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -90,8 +90,7 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// replace makes value the one that the reader of a channel with room for one
-// finds next. Only one goroutine may send.
+// replace sends to a channel of capacity 1, and drops a pending value. Only one goroutine may send.
 func replace[T any](c chan T, value T) {
 	select {
 	case <-c:

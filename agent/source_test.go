@@ -14,19 +14,18 @@ import (
 	"time"
 )
 
-// await fails the test unless something arrives.
+// await waits for an update of the config.
 func await(t *testing.T, c <-chan update[changed], what string) {
 	t.Helper()
 	select {
 	case <-c:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("no change of the config is seen after %s", what)
+		t.Fatalf("no config update after: %s", what)
 	}
 }
 
-// A directory of the config that goes is watched again when it is back, whichever way
-// it went.
-func TestTheConfigIsWatchedAgain(t *testing.T) {
+// The config is watched again after its directory was replaced.
+func TestConfigDirectoryReplaced(t *testing.T) {
 	write := func(t *testing.T, path string) {
 		t.Helper()
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -45,14 +44,14 @@ func TestTheConfigIsWatchedAgain(t *testing.T) {
 	for name, replaceDir := range map[string]func(t *testing.T, dir string){
 		"removed": func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) },
 		"moved":   func(t *testing.T, dir string) { must(t, os.Rename(dir, dir+".old")) },
-		"a link to another": func(t *testing.T, dir string) {
+		"replaced by a symlink": func(t *testing.T, dir string) {
 			other := dir + ".new"
 			write(t, filepath.Join(other, "config.yaml"))
 			must(t, os.Rename(dir, dir+".old"))
 			must(t, os.Symlink(other, dir))
 		},
-		"the link leads elsewhere": func(t *testing.T, dir string) {
-			// dir is a link already; see below.
+		"symlink changed": func(t *testing.T, dir string) {
+			// dir is already a symlink; see below.
 			must(t, os.Mkdir(dir+".elsewhere", 0o755))
 			must(t, os.Symlink(dir+".elsewhere", dir+".link"))
 			must(t, os.Rename(dir+".link", dir))
@@ -62,40 +61,40 @@ func TestTheConfigIsWatchedAgain(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "config")
 			file := filepath.Join(dir, "config.yaml")
-			if name == "the link leads elsewhere" {
+			if name == "symlink changed" {
 				must(t, os.Mkdir(dir+".first", 0o755))
 				must(t, os.Symlink(dir+".first", dir))
 			}
 			write(t, file)
 			a := New(Config{ConfigFile: file}, slog.New(slog.DiscardHandler))
 			updates, ended := make(chan update[changed], 1), make(chan struct{})
-			go func() { follow(a.watchConfig, updates, a.log, "not watched")(t.Context()); close(ended) }()
+			go func() { follow(a.watchConfig, updates, a.log, "watch failed")(t.Context()); close(ended) }()
 			t.Cleanup(func() { <-ended })
-			await(t, updates, "the start")
+			await(t, updates, "start")
 
 			replaceDir(t, dir)
 			write(t, file)
-			await(t, updates, "the directory was replaced")
-			// That may come from the watch of the old directory, so once more.
+			await(t, updates, "replacement of the directory")
+			// That update may come from the watch of the old directory.
 			for start := time.Now(); len(updates) == 0; time.Sleep(500 * time.Millisecond) {
 				write(t, file)
 				if time.Since(start) > 30*time.Second {
-					t.Fatal("no change of the config is seen in the new directory")
+					t.Fatal("no config update in the new directory")
 				}
 			}
 		})
 	}
 }
 
-// A source that fails is watched again, ever later. The same failure is delivered and logged once.
-func TestFollowASourceThatFails(t *testing.T) {
+// A failed source is restarted with backoff. The same error is delivered and logged once.
+func TestFollowFailingSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
-		begin, works := time.Now(), 40*time.Second
-		var watched []time.Duration
+		begin, failsFor := time.Now(), 40*time.Second
+		var starts []time.Duration // in seconds
 		source := func(ctx context.Context, yield func(string)) error {
-			watched = append(watched, time.Since(begin)/time.Second)
-			if time.Since(begin) < works {
+			starts = append(starts, time.Since(begin)/time.Second)
+			if time.Since(begin) < failsFor {
 				return errors.New("missing")
 			}
 			yield("content")
@@ -105,28 +104,28 @@ func TestFollowASourceThatFails(t *testing.T) {
 		var log bytes.Buffer
 		updates, ended := make(chan update[string], 1), make(chan struct{})
 		go func() {
-			follow(source, updates, slog.New(slog.NewTextHandler(&log, nil)), "not watched")(ctx)
+			follow(source, updates, slog.New(slog.NewTextHandler(&log, nil)), "watch failed")(ctx)
 			close(ended)
 		}()
 		if u := <-updates; u.err == nil {
-			t.Errorf("the first that is delivered is %v", u)
+			t.Errorf("first update is %v, want an error", u)
 		}
-		if u := <-updates; u.err != nil || u.value != "content" || time.Since(begin) < works {
-			t.Errorf("%v after the start, %v is delivered", time.Since(begin), u)
+		if u := <-updates; u.err != nil || u.value != "content" || time.Since(begin) < failsFor {
+			t.Errorf("after %v: update %v", time.Since(begin), u)
 		}
 		end()
 		<-ended
-		if want := []time.Duration{0, 1, 3, 7, 15, 25, 35, 45}; !slices.Equal(watched, want) {
-			t.Errorf("the source is watched %d seconds after the start, want %d", watched, want)
+		if want := []time.Duration{0, 1, 3, 7, 15, 25, 35, 45}; !slices.Equal(starts, want) {
+			t.Errorf("source started after %d seconds, want %d", starts, want)
 		}
 		if lines := strings.Count(log.String(), "\n"); lines != 1 {
-			t.Errorf("%d lines are logged:\n%s", lines, log.String())
+			t.Errorf("%d lines logged, want 1:\n%s", lines, log.String())
 		}
 	})
 }
 
-// The first failure after a value is tolerated: what failed may be in the middle of being replaced.
-func TestFollowASourceThatIsReplaced(t *testing.T) {
+// The first failure after a value is tolerated: the file may be in the middle of being replaced.
+func TestFollowReplacedSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		begin := time.Now()
@@ -137,14 +136,14 @@ func TestFollowASourceThatIsReplaced(t *testing.T) {
 			return errors.New("replaced")
 		}
 		updates, ended := make(chan update[string], 1), make(chan struct{})
-		go func() { follow(source, updates, slog.New(slog.DiscardHandler), "not watched")(ctx); close(ended) }()
+		go func() { follow(source, updates, slog.New(slog.DiscardHandler), "watch failed")(ctx); close(ended) }()
 		for _, after := range []time.Duration{0, time.Second} {
 			if u := <-updates; u.err != nil || time.Since(begin) != after {
-				t.Errorf("%v after the start, %v is delivered", time.Since(begin), u)
+				t.Errorf("after %v: update %v", time.Since(begin), u)
 			}
 		}
 		if u := <-updates; u.err == nil || time.Since(begin) != 3*time.Second {
-			t.Errorf("%v after the start, %v is delivered", time.Since(begin), u)
+			t.Errorf("after %v: update %v", time.Since(begin), u)
 		}
 		end()
 		<-ended

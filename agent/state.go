@@ -20,30 +20,29 @@ import (
 
 const (
 	stateName  = "state.json"
-	configName = "config.yaml" // the last known good config, as it was written
+	configName = "config.yaml" // verbatim copy of the last known good config
 	stateMode  = 0o600
 	dirMode    = 0o755
 )
 
-// stateFile is what has to outlive the agent, in the state directory. That is a tmpfs: its
-// content is worth one boot, and a reboot clears what it holds. A file that is missing,
-// damaged or cannot be written costs the next agent only what it would have contained.
+// stateFile stores the state that outlives the agent in the state directory. That is a tmpfs, because a reboot
+// invalidates this state. If the file is missing, damaged or not writable, the next agent lacks only its content.
 type stateFile struct {
-	dir     string // empty: nothing is kept
+	dir     string // empty disables it
 	log     *slog.Logger
-	fields  map[string]json.RawMessage // those of later versions included
+	fields  map[string]json.RawMessage // including fields of later versions
 	written []byte
-	config  []byte // the last known good one, as saved
+	config  []byte // last known good config, as saved
 	failed  string // the latest error, which is logged once
 }
 
-// The fields of the file that this version knows.
+// Fields of the file in this version.
 const (
-	faultsField = "faults" // that only a reset or the GPU's return clears
-	ledgerField = "ledger" // what may be held
+	faultsField = "faults" // faults that only a reset or the GPU's return clears
+	ledgerField = "ledger" // entries that may be held
 )
 
-// load returns what an earlier agent saved; nil for what is missing or damaged.
+// load returns the state that an earlier agent saved; nil for a field that is missing or damaged.
 func (s *stateFile) load() (map[string]health.Saved, *allocator.Saved) {
 	s.fields = map[string]json.RawMessage{}
 	if s.dir == "" {
@@ -56,18 +55,18 @@ func (s *stateFile) load() (map[string]health.Saved, *allocator.Saved) {
 	if err == nil {
 		err = json.Unmarshal(data, &s.fields)
 	}
-	if s.fields == nil { // the file has null
+	if s.fields == nil { // the file contains null
 		s.fields = map[string]json.RawMessage{}
 	}
 	faults, errFaults := field[map[string]health.Saved](s, faultsField)
 	ledger, errLedger := field[*allocator.Saved](s, ledgerField)
 	if err := errors.Join(err, errFaults, errLedger); err != nil {
-		s.log.Warn("saved state not read whole, continuing without what is damaged", "path", s.path(), "err", err)
+		s.log.Warn("saved state damaged, ignoring damaged fields", "path", s.path(), "err", err)
 	}
 	return faults, ledger
 }
 
-// field returns a field of the file; the zero value for one that is missing or damaged.
+// field returns a field of the file; the zero value if it is missing or damaged.
 func field[T any](s *stateFile, name string) (value T, err error) {
 	text, saved := s.fields[name]
 	if !saved {
@@ -80,8 +79,8 @@ func field[T any](s *stateFile, name string) (value T, err error) {
 	return value, nil
 }
 
-// save writes the state for the next agent, if it is not what the file has already, and reports whether
-// the next agent will not be misled: it finds this state or, where that cannot be written, none.
+// save writes the state if it changed. It reports whether the next agent finds this state or, after a failed
+// write, none; false means that stale state remains.
 func (s *stateFile) save(faults map[string]health.Saved, ledger allocator.Saved) bool {
 	if s.dir == "" {
 		return true
@@ -92,11 +91,11 @@ func (s *stateFile) save(faults map[string]health.Saved, ledger allocator.Saved)
 		return true
 	}
 	s.written = nil
-	_ = os.Remove(s.path()) // what it says is not so any more
+	_ = os.Remove(s.path()) // stale
 	_, missing := os.Lstat(s.path())
 	if err.Error() != s.failed {
 		s.failed = err.Error()
-		s.log.Error("state not saved, an agent restart forgets faults and what may be held", "err", err)
+		s.log.Error("state not saved, an agent restart would lose faults and device holders", "err", err)
 	}
 	return errors.Is(missing, fs.ErrNotExist) || errors.Is(missing, unix.ENOTDIR)
 }
@@ -128,7 +127,7 @@ func (s *stateFile) write(faults map[string]health.Saved, ledger allocator.Saved
 	return nil
 }
 
-// saveConfig keeps a config that is in effect as the last known good one.
+// saveConfig saves the config in effect as the last known good one.
 func (s *stateFile) saveConfig(file *config.File) {
 	if s.dir == "" || file.Text() == nil || bytes.Equal(file.Text(), s.config) {
 		return
@@ -138,13 +137,13 @@ func (s *stateFile) saveConfig(file *config.File) {
 		err = host.WriteFile(filepath.Join(s.dir, configName), file.Text(), stateMode, func(string) error { return nil })
 	}
 	if err != nil {
-		s.log.Error("config not saved, an agent restart with an invalid one has none to fall back to", "err", err)
+		s.log.Error("last known good config not saved", "err", err)
 		return
 	}
 	s.config = file.Text()
 }
 
-// lastGoodConfig returns the config that was last in effect.
+// lastGoodConfig returns the config that was last saved.
 func (s *stateFile) lastGoodConfig() (*config.File, error) {
 	if s.dir == "" {
 		return nil, fs.ErrNotExist

@@ -13,12 +13,11 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// Whatever the state file contains, the state is saved in it again, and fields of a later version
-// are kept.
-func TestSavedStateIsWrittenAgain(t *testing.T) {
+// A missing or damaged state file is replaced by the next save, and fields of later versions are kept.
+func TestDamagedStateIsReplaced(t *testing.T) {
 	want := map[string]health.Saved{"GPU-a": {Since: time.Unix(1e9, 0).UTC(), Reset: gpu.Fault{Code: "xid_48", Message: "XID 48"}}}
 	for name, text := range map[string]string{
-		"missing": "", "null": "null", "no faults": `{"faults": null}`, "cut off": `{"faults": {`,
+		"missing": "", "null": "null", "no faults": `{"faults": null}`, "truncated": `{"faults": {`,
 		"another type": `[]`, "another type of the ledger": `{"ledger": [1]}`, "a later version": `{"later": 1}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +30,7 @@ func TestSavedStateIsWrittenAgain(t *testing.T) {
 			}
 			s := stateFile{dir: dir, log: slog.New(slog.DiscardHandler)}
 			if faults, ledger := s.load(); len(faults) != 0 || ledger != nil {
-				t.Fatalf("%v and %v are loaded", faults, ledger)
+				t.Fatalf("loaded %v and %v, want nothing", faults, ledger)
 			}
 			held := allocator.Saved{Complete: true, Entries: []allocator.SavedEntry{{Key: allocator.Key{Outlet: "nvidia.com/gpu", ID: "GPU-a"}, State: allocator.StateDraining}}}
 			if !s.save(want, held) {
@@ -39,10 +38,10 @@ func TestSavedStateIsWrittenAgain(t *testing.T) {
 			}
 			later := stateFile{dir: dir, log: slog.New(slog.DiscardHandler)}
 			if faults, ledger := later.load(); !reflect.DeepEqual(faults, want) || !reflect.DeepEqual(ledger, &held) {
-				t.Errorf("%v and %v are loaded then, want %v and %v", faults, ledger, want, held)
+				t.Errorf("loaded %v and %v after save, want %v and %v", faults, ledger, want, held)
 			}
 			if _, kept := later.fields["later"]; kept != (name == "a later version") {
-				t.Errorf("the fields are %v", later.fields)
+				t.Errorf("fields %v", later.fields)
 			}
 		})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// server answers for the agent over HTTP. alive reaches the loop.
-func (a *Agent) server(alive chan<- struct{}) *status.Server {
+// server returns the HTTP server. The liveness probe passes while the loop receives from liveness.
+func (a *Agent) server(liveness chan<- struct{}) *status.Server {
 	return &status.Server{
 		Address: a.cfg.Listen,
 		Node:    a.status,
@@ -25,7 +25,7 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 		Ready:   a.ready,
 		Alive: func(ctx context.Context) error {
 			select {
-			case alive <- struct{}{}:
+			case liveness <- struct{}{}:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -34,72 +34,72 @@ func (a *Agent) server(alive chan<- struct{}) *status.Server {
 	}
 }
 
-// ready returns why the agent does not advertise what it should: no config is in effect, the
-// driver was not read yet, or a resource is not registered. One that waits for another agent's end is as
-// ready as it can be.
+// ready returns an error while no config is in effect, the driver has not been read, or a resource is not
+// registered. An agent that waits for its predecessor is ready, so that a rollout can proceed.
 func (a *Agent) ready() error {
 	if a.predecessor.Load() != nil {
 		return nil
 	}
 	s := a.latest.Load()
 	if s.config.loaded.IsZero() {
-		return errors.New(cmp.Or(s.config.trouble(), "the config is not read yet"))
+		return errors.New(cmp.Or(s.config.problem(), "config not loaded yet"))
 	}
 	if s.offers == nil {
-		return errors.New("the driver is not read yet")
+		return errors.New("driver not read yet")
 	}
 	for _, p := range s.plugins {
 		if r := p.Registration(); r.Since.IsZero() {
-			return fmt.Errorf("%s is not registered with the kubelet: %s", p.Resource(), r.Trouble)
+			return fmt.Errorf("%s is not registered with the kubelet: %s", p.Resource(), r.Error)
 		}
 	}
 	return nil
 }
 
-// status is the latest snapshot, with what others than the loop found out.
+// status returns the latest snapshot as it is served, with the telemetry and the device holders.
 func (a *Agent) status(ctx context.Context) status.Node {
 	s := a.latest.Load()
 	now := s.status()
 	now.Name, now.Version = a.cfg.NodeName, a.cfg.Version
 	now.Config.Path, now.Spec.Path = a.cfg.ConfigFile, a.spec.Path
 	now.Runtime = a.runtimeStatus(s.runtime)
-	if why := a.predecessor.Load(); why != nil {
-		now.Driver.Trouble = *why
+	now.Containers = containersStatus(s.audited, s.running.err)
+	if waiting := a.predecessor.Load(); waiting != nil {
+		now.Driver.Error = *waiting
 	}
 	telemetry := *a.telemetry.Load()
 	for i, g := range now.GPUs {
 		now.GPUs[i].Telemetry = telemetry[g.UUID]
 	}
-	held, err := a.holders.ask(ctx)
-	now.Kubelet.PodsTrouble = trouble(err)
+	held, err := a.holders.list(ctx)
+	now.Kubelet.PodsError = errString(err)
 	for i, d := range now.Devices {
-		now.Devices[i].HeldBy = holdersOf(d, held)
+		now.Devices[i].AllocatedTo = holdersOf(d, held)
 	}
 	return now
 }
 
-// status is the snapshot as it is served.
+// status returns the part of the status that the snapshot contains.
 func (s *snapshot) status() status.Node {
 	now := status.Node{
-		Config: status.Config{Loaded: s.config.loaded, Trouble: s.config.trouble(), LabelsTrouble: s.labelsTrouble()},
-		Driver: status.Driver{Driver: s.known.Driver, Trouble: trouble(s.plan.driverErr)},
-		Spec:   status.Spec{Devices: len(s.plan.parts.GPUs), Trouble: trouble(s.plan.specErr)},
+		Config: status.Config{Loaded: s.config.loaded, Error: s.config.problem(), LabelsError: s.labelsProblem()},
+		Driver: status.Driver{Driver: s.known.Driver, Error: errString(s.plan.driverErr)},
+		Spec:   status.Spec{Devices: len(s.plan.parts.GPUs), Error: errString(s.plan.specErr)},
 	}
 	switch {
-	case s.reading == nil:
-		now.Driver.Trouble = "not read yet"
-	case s.reading.Err == nil:
-		now.Driver.Root = s.reading.Driver.String()
-		now.Unreadable = s.reading.Inventory.Unreadable
+	case s.driver == nil:
+		now.Driver.Error = "not read yet"
+	case s.driver.Err == nil:
+		now.Driver.Root = s.driver.Driver.String()
+		now.Unreadable = s.driver.Inventory.Unreadable
 	}
 	for _, g := range s.plan.inventory.GPUs {
-		g.Links = nil // gpucdi list shows them
+		g.Links = nil // shown by gpucdi list
 		now.GPUs = append(now.GPUs, s.gpuStatus(g))
 	}
 	for _, r := range s.offers {
 		now.Kubelet.Resources = append(now.Kubelet.Resources, s.resourceStatus(r.Name))
 		for _, d := range r.Devices {
-			if d.State != allocator.StateReleased { // only the kubelet needs it
+			if d.State != allocator.StateReleased { // released entries concern only the kubelet
 				now.Devices = append(now.Devices, deviceStatus(r.Name, d))
 			}
 		}
@@ -107,31 +107,31 @@ func (s *snapshot) status() status.Node {
 	return now
 }
 
-// labelsTrouble is why sections of the config that select by label are not applied, or may be out of
-// date; empty where the file has none.
-func (s *snapshot) labelsTrouble() string {
+// labelsProblem returns why sections of the config that select by label are not applied or may be stale; empty
+// without a problem or such sections.
+func (s *snapshot) labelsProblem() string {
 	switch {
 	case !s.config.byLabels || s.labels.err == nil:
 		return ""
 	case s.labels.value == nil:
 		return "sections that select by label are not applied: " + gpu.OneLine(s.labels.err)
 	}
-	return "sections that select by label may be out of date: " + gpu.OneLine(s.labels.err)
+	return "sections that select by label may be stale: " + gpu.OneLine(s.labels.err)
 }
 
-// resourceStatus is the registration of a resource, which its plugin knows.
+// resourceStatus returns the registration of a resource.
 func (s *snapshot) resourceStatus(name string) status.Resource {
 	i := slices.IndexFunc(s.plugins, func(p *kubelet.Plugin) bool { return p.Resource() == name })
 	r := s.plugins[i].Registration()
-	return status.Resource{Name: name, Registered: r.Since, Trouble: r.Trouble}
+	return status.Resource{Name: name, Registered: r.Since, Error: r.Error}
 }
 
-// gpuStatus is a GPU with its fault, or else that of a device of it, or of all.
+// gpuStatus returns a GPU with its own fault, else that of one of its devices, else that of all devices.
 func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
 	for _, r := range s.offers {
 		for _, d := range r.Devices {
 			if d.GPU == g.UUID && (g.Fault.None() || g.Fault.Same(d.Fault)) {
-				g.Fault = d.Fault // with its beginning
+				g.Fault = d.Fault // has Since
 			}
 		}
 	}
@@ -139,26 +139,25 @@ func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
 	return status.GPU{GPU: g}
 }
 
-// deviceStatus is a device of a resource. One that is unavailable because of a planned change has no
-// fault but its state.
+// deviceStatus returns a device of a resource. A device that is unavailable because of a planned change has a
+// State instead of a fault.
 func deviceStatus(resource string, d allocator.Device) status.Device {
 	s := status.Device{ID: d.ID, Index: d.Index, Resource: resource, GPU: d.GPU, Replicas: d.Replicas, Fault: d.Fault}
 	if d.Fault.None() && !d.Healthy() {
-		s.State, s.Since, s.Reason, s.Awaits = string(d.State), d.Since, d.Why, d.Awaits
+		s.State, s.Since, s.Reason, s.Awaits = status.Health(d.State), d.Since, d.Reason, d.Awaits
 	}
 	return s
 }
 
-// knownXIDs are the codes that metrics count each for itself.
+// knownXIDs returns the XIDs that metrics count individually.
 func knownXIDs() (codes []int) {
-	for _, x := range health.Known() {
+	for _, x := range health.Catalog() {
 		codes = append(codes, x.Code)
 	}
 	return codes
 }
 
-// holdersOf are the containers that hold a device, each once, however many of its
-// replicas it has.
+// holdersOf returns the containers that hold a device. A container with several replicas is returned once.
 func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder) {
 	ids := d.IDs()
 	for _, h := range held {
@@ -171,49 +170,48 @@ func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder)
 }
 
 const (
-	// holdersWithin bounds the kubelet's answer, which a request for the status waits for.
-	holdersWithin = 500 * time.Millisecond
-	// holdersFor is how long an answer or an error is reused.
-	holdersFor = time.Second
+	// holdersTimeout bounds the pod resources request, for which a status request waits.
+	holdersTimeout = 500 * time.Millisecond
+	// holdersTTL is how long a response or an error is cached.
+	holdersTTL = time.Second
 )
 
-// holders caches which containers hold which devices. The kubelet is asked only for a
-// request.
+// holders caches which containers hold which devices. It queries the kubelet only on demand.
 type holders struct {
 	mu      sync.Mutex
 	kubelet kubelet.PodResources
-	asked   time.Time
+	queried time.Time
 	held    []kubelet.Holder
 	err     error
 }
 
-// ask returns the holders, at most holdersFor old while the kubelet answers. All callers
-// share the answer, so none of them can end the question: ctx has only its values.
-func (h *holders) ask(ctx context.Context) ([]kubelet.Holder, error) {
+// list returns the holders, at most holdersTTL old while the kubelet responds. The response is shared by all
+// callers, so cancelling ctx does not cancel the request.
+func (h *holders) list(ctx context.Context) ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if time.Since(h.asked) < holdersFor {
+	if time.Since(h.queried) < holdersTTL {
 		return h.held, h.err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdersWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdersTimeout)
 	defer cancel()
-	held, err := h.kubelet.Held(ctx)
+	held, err := h.kubelet.Holders(ctx)
 	if err == nil {
 		h.held = held
 	}
-	h.asked, h.err = time.Now(), err
+	h.queried, h.err = time.Now(), err
 	return h.held, h.err
 }
 
-// close ends the connection to the kubelet, once nothing is asked any more.
+// close closes the connection to the kubelet after the last request.
 func (h *holders) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.kubelet.Close()
 }
 
-// trouble is an error as people read it; empty when there is none.
-func trouble(err error) string {
+// errString returns err on one line; empty for nil.
+func errString(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// lister is the part of the kubelet that reports which pods hold devices.
+// lister is the kubelet's pod resources API with a single pod.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
 }
@@ -38,8 +38,8 @@ func (lister) List(context.Context, *podresources.ListPodResourcesRequest) (*pod
 	}}}, nil
 }
 
-// A caller that has gone away takes nothing from those that come after it.
-func TestACancelledCallerSpoilsNothing(t *testing.T) {
+// A request of a cancelled caller still fills the cache for the next one.
+func TestHoldersCancelledCaller(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -50,56 +50,56 @@ func TestACancelledCallerSpoilsNothing(t *testing.T) {
 	go func() { _ = server.Serve(listener) }() // until Stop
 	t.Cleanup(server.Stop)
 
-	gone, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	var h holders
 	h.kubelet.Socket = socket
 	t.Cleanup(h.close)
-	_, _ = h.ask(gone)
-	held, err := h.ask(t.Context())
+	_, _ = h.list(cancelled)
+	held, err := h.list(t.Context())
 	if err != nil || len(held) != 1 || held[0].Pod != "pod" {
-		t.Errorf("the next caller is told %v, %v", held, err)
+		t.Errorf("next caller: %v, %v", held, err)
 	}
 }
 
-// The fault of a GPU is its own, or that of a device of it. What waits for a pod to end is none.
-func TestTheFaultOfAGPU(t *testing.T) {
-	sick := gpu.Fault{Code: "xid_48", Message: "XID 48", Since: time.Unix(1, 0)}
+// The fault of a GPU is its own or that of one of its devices. Waiting for a pod to end is not a fault.
+func TestGPUFault(t *testing.T) {
+	xid := gpu.Fault{Code: "xid_48", Message: "XID 48", Since: time.Unix(1, 0)}
 	missing := gpu.Fault{Code: gpu.FaultDeviceNode, Message: "/dev/nvidia3 is missing"}
 	config := gpu.Fault{Code: gpu.FaultConfig, Message: "in MIG mode"}
 	s := newSnapshot()
 	gpus := []gpu.GPU{
-		{UUID: "GPU-well"},
-		{UUID: "GPU-sick", Fault: sick},
+		{UUID: "GPU-healthy"},
+		{UUID: "GPU-xid", Fault: xid},
 		{UUID: "GPU-node", Fault: missing},
-		{UUID: "GPU-part", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-well"}, {UUID: "MIG-sick", Fault: sick}}},
+		{UUID: "GPU-part", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-healthy"}, {UUID: "MIG-xid", Fault: xid}}},
 		{UUID: "GPU-whole"},
 		{UUID: "GPU-waits"},
 	}
 	listed := missing
 	listed.Since = time.Unix(2, 0)
 	s.offers = []*allocator.Resource{{Devices: []allocator.Device{
-		{ID: "GPU-well", GPU: "GPU-well", State: allocator.StateAvailable},
-		{ID: "GPU-well", GPU: "GPU-well", State: allocator.StateDraining},
+		{ID: "GPU-healthy", GPU: "GPU-healthy", State: allocator.StateAvailable},
+		{ID: "GPU-healthy", GPU: "GPU-healthy", State: allocator.StateDraining},
 		{ID: "GPU-node", GPU: "GPU-node", State: allocator.StateUnavailable, Fault: listed},
-		{ID: "MIG-well", GPU: "GPU-part", State: allocator.StateAvailable},
-		{ID: "MIG-sick", GPU: "GPU-part", State: allocator.StateUnavailable, Fault: sick},
+		{ID: "MIG-healthy", GPU: "GPU-part", State: allocator.StateAvailable},
+		{ID: "MIG-xid", GPU: "GPU-part", State: allocator.StateUnavailable, Fault: xid},
 		{ID: "GPU-whole", GPU: "GPU-whole", State: allocator.StateUnavailable, Fault: config},
 		{ID: "GPU-waits", GPU: "GPU-waits", State: allocator.StateWaiting},
 	}}}
-	for i, want := range []gpu.Fault{{}, sick, listed, sick, config, {}} {
+	for i, want := range []gpu.Fault{{}, xid, listed, xid, config, {}} {
 		if got := s.gpuStatus(gpus[i]).Fault; got != want {
-			t.Errorf("%s has the fault %+v, want %+v", gpus[i].UUID, got, want)
+			t.Errorf("%s: got fault %+v, want %+v", gpus[i].UUID, got, want)
 		}
 	}
 	s.config.fault = config
 	if got := s.gpuStatus(gpus[0]).Fault; got != config {
-		t.Errorf("without a config the fault is %+v", got)
+		t.Errorf("without a config: got fault %+v, want %+v", got, config)
 	}
 }
 
-// A device has either a fault, or the state that a planned change has put it into.
-func TestTheStatusOfADevice(t *testing.T) {
+// A device has either a fault or the state of a planned change.
+func TestDeviceStatus(t *testing.T) {
 	since := time.Unix(1, 0)
 	for name, tc := range map[string]struct {
 		device allocator.Device
@@ -110,25 +110,24 @@ func TestTheStatusOfADevice(t *testing.T) {
 			allocator.Device{ID: "GPU-a", State: allocator.StateUnavailable, Since: since, Fault: gpu.Gone()},
 			status.Device{ID: "GPU-a", Fault: gpu.Gone()},
 		},
-		"draining, since its GPU is lost": {
+		"draining after its GPU was lost": {
 			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Fault: gpu.Gone(), Awaits: "its pods"},
 			status.Device{ID: "GPU-a", Fault: gpu.Gone()},
 		},
 		"draining": {
-			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Why: "no longer offered", Awaits: "its pods"},
+			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Reason: "no longer offered", Awaits: "its pods"},
 			status.Device{ID: "GPU-a", State: "draining", Since: since, Reason: "no longer offered", Awaits: "its pods"},
 		},
 	} {
 		tc.want.Resource = "nvidia.com/gpu"
 		if got := deviceStatus("nvidia.com/gpu", tc.device); !reflect.DeepEqual(got, tc.want) {
-			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
 	}
 }
 
-// An API server that refuses the watch of the node's labels is a trouble of the config,
-// with the reason, until it does not.
-func TestRefusedLabelsAreReported(t *testing.T) {
+// The status reports why the API server refuses the watch of the node's labels, until it accepts it.
+func TestLabelWatchRefused(t *testing.T) {
 	refuse := true
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refuse {
@@ -154,7 +153,7 @@ func TestRefusedLabelsAreReported(t *testing.T) {
 	l.reload(t.Context())
 	client := cluster.New(api.URL, credentials(t))
 
-	awaitTrouble := func(until string) {
+	awaitProblem := func(want string) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -168,32 +167,32 @@ func TestRefusedLabelsAreReported(t *testing.T) {
 				l.relabel(ctx, u)
 				l.publish()
 			case <-late:
-				t.Fatalf("the status says %q, want %q", a.status(t.Context()).Config.LabelsTrouble, until)
+				t.Fatalf("status reports %q, want %q", a.status(t.Context()).Config.LabelsError, want)
 			}
-			trouble := a.status(t.Context()).Config.LabelsTrouble
-			if trouble == until || until != "" && strings.Contains(trouble, until) {
+			problem := a.status(t.Context()).Config.LabelsError
+			if problem == want || want != "" && strings.Contains(problem, want) {
 				return
 			}
 		}
 	}
-	awaitTrouble("not applied: watching node node: the API server answers 403: nodes is forbidden")
+	awaitProblem("not applied: watching node node: API server returned 403: nodes is forbidden")
 	refuse = false
-	awaitTrouble("")
+	awaitProblem("")
 
 	l.relabel(t.Context(), update[map[string]string]{err: errors.New("gone")})
 	l.publish()
-	if trouble := a.status(t.Context()).Config.LabelsTrouble; !strings.Contains(trouble, "out of date: gone") {
-		t.Errorf("after the watch has failed the status says %q", trouble)
+	if problem := a.status(t.Context()).Config.LabelsError; !strings.Contains(problem, "stale: gone") {
+		t.Errorf("after a failed watch, status reports %q", problem)
 	}
 	configure("{}")
 	l.reload(t.Context())
 	l.publish()
-	if trouble := a.status(t.Context()).Config.LabelsTrouble; trouble != "" {
-		t.Errorf("without such sections the status says %q", trouble)
+	if problem := a.status(t.Context()).Config.LabelsError; problem != "" {
+		t.Errorf("without such sections, status reports %q", problem)
 	}
 }
 
-// credentials is a service account that has never seen the API server.
+// credentials returns a service account directory with the CA of another server.
 func credentials(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -8,9 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// receiveXID records an XID and reports whether it changes the health of a device.
-// Only then is a reconcile due: a program can raise thousands of XIDs a second, and
-// faults from other sources are rechecked with each probe.
+// receiveXID records an XID, and returns whether a device became healthy or unhealthy. Other XIDs do not trigger a
+// reconcile: a program can raise thousands per second, and each probe rechecks all faults.
 func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 	x.Times = max(1, x.Times)
 	devices := x.MIG
@@ -20,7 +19,7 @@ func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 	for _, uuid := range devices {
 		healthy := l.health.Fault(uuid).None()
 		class := l.health.Event(uuid, x.Code, at)
-		changed = changed || healthy != (l.health.Fault(uuid).None())
+		changed = changed || healthy != l.health.Fault(uuid).None()
 		l.xids.record(x, uuid, class, at)
 	}
 	return changed
@@ -29,12 +28,11 @@ func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 const (
 	// xidLogInterval is the minimum time between two log lines for one XID of one device.
 	xidLogInterval = time.Minute
-	// xidLogKeys bounds the memory of the log: codes come from the hardware.
+	// xidLogKeys bounds memory: codes come from the hardware.
 	xidLogKeys = 1024
 )
 
-// xidLog logs XIDs, limited per device and code. The metric gpucdi_xids_total counts
-// every one.
+// xidLog logs XIDs, rate-limited per device and code. The metric gpucdi_xids_total counts all of them.
 type xidLog struct {
 	log    *slog.Logger
 	recent map[xidKey]*xidLine
@@ -48,7 +46,7 @@ type xidKey struct {
 // xidLine is the latest log line for a key.
 type xidLine struct {
 	at         time.Time
-	suppressed int // XIDs since then
+	suppressed int // XIDs since at
 }
 
 func newXIDLog(log *slog.Logger) xidLog { return xidLog{log: log, recent: map[xidKey]*xidLine{}} }

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-func TestXIDLogIsLimited(t *testing.T) {
+func TestXIDLogRateLimit(t *testing.T) {
 	var out bytes.Buffer
 	log := newXIDLog(slog.New(slog.NewTextHandler(&out, nil)))
 	start := time.Now()
@@ -25,12 +25,12 @@ func TestXIDLogIsLimited(t *testing.T) {
 	record(13, 2*xidLogInterval)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[1], "xid=31") || !strings.Contains(lines[2], "suppressed=999") {
-		t.Errorf("1000 XIDs of one code, one of another, one later are logged as\n%s", out.String())
+		t.Errorf("want one line each for 1000 times XID 13, for XID 31 and for a later XID 13, got\n%s", out.String())
 	}
 	for code := range 10 * xidLogKeys {
 		record(code, 0)
 	}
 	if len(log.recent) > xidLogKeys {
-		t.Errorf("%d codes are remembered, want at most %d", len(log.recent), xidLogKeys)
+		t.Errorf("%d keys tracked, want at most %d", len(log.recent), xidLogKeys)
 	}
 }

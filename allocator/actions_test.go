@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// action is one thing that may happen in the world.
+// action is one event in the world, with its argument.
 type action struct{ kind, arg uint8 }
 
 type kind struct {
@@ -18,16 +18,15 @@ type kind struct {
 	do     func(w *world, arg uint8) bool
 }
 
-// kinds are the actions: how many arguments they take, how often a random
-// sequence takes them, and what they do. One that cannot happen now returns false and
-// changes nothing. Where the argument is an index, the next thing that it can
-// happen to takes its place.
+// kinds are the kinds of actions: the number of values of their argument, their weight in random sequences, and their
+// effect. An action that is not possible now returns false and changes nothing. If the argument is an index, the action
+// applies to the first object from that index on for which it is possible.
 var kinds = []kind{
 	{"reconcile", 1, 4, func(w *world, _ uint8) bool { return w.reconcile(true) }},
 	{"reconcile, not saved", 1, 1, func(w *world, _ uint8) bool { return w.reconcile(false) }},
 	{"close", 1, 4, func(w *world, _ uint8) bool { return w.closeEntries() }},
-	{"attend", 1, 14, func(w *world, _ uint8) bool { return w.attend(false) }},
-	{"attend, grant late", 1, 2, func(w *world, _ uint8) bool { return w.attend(true) }},
+	{"run agent", 1, 14, func(w *world, _ uint8) bool { return w.runAgent(false) }},
+	{"run agent, grant late", 1, 2, func(w *world, _ uint8) bool { return w.runAgent(true) }},
 	{"send", outlets, 3, anyOf(outlets, func(w *world, i uint8) bool { return w.send(i, false) })},
 	{"resend", outlets, 1, anyOf(outlets, func(w *world, i uint8) bool { return w.send(i, true) })},
 	{"ask", sources, 2, (*world).ask},
@@ -53,7 +52,7 @@ var kinds = []kind{
 	{"stall", 1, 1, func(w *world, _ uint8) bool { return w.stall() }},
 	{"process", outlets, 6, anyOf(outlets, func(w *world, i uint8) bool { return w.process(i, false) })},
 	{"process old", outlets, 1, anyOf(outlets, func(w *world, i uint8) bool { return w.process(i, true) })},
-	{"drop old", outlets, 1, anyOf(outlets, (*world).dropGhost)},
+	{"drop old", outlets, 1, anyOf(outlets, (*world).dropStale)},
 	{"connect", outlets, 2, anyOf(outlets, (*world).connect)},
 	{"disconnect", outlets, 1, (*world).disconnect},
 	{"get ready", 1, 1, func(w *world, _ uint8) bool { return w.getReady() }},
@@ -64,7 +63,7 @@ var kinds = []kind{
 	{"long pass", 1, 1, func(w *world, _ uint8) bool { return w.longPass() }},
 }
 
-// anyOf does something with the first of n, from an index on, that it can happen to.
+// anyOf applies an action to the first of n objects, from an index on, for which it is possible.
 func anyOf(n uint8, do func(*world, uint8) bool) func(*world, uint8) bool {
 	return func(w *world, from uint8) bool {
 		for i := range n {
@@ -80,8 +79,8 @@ func (a action) String() string { return fmt.Sprintf("%s %d", kinds[a.kind].name
 
 func (w *world) do(a action) bool { return kinds[a.kind].do(w, a.arg) }
 
-// swarm draws the actions of one sequence. Each sequence leaves out some kinds and
-// prefers others: what hides a failure in most is missing in a few.
+// swarm draws the actions of one sequence (swarm testing). Each sequence omits some kinds and prefers others, because a
+// kind can hide failures.
 type swarm struct {
 	*rand.Rand
 	tickets []uint8
@@ -102,8 +101,7 @@ func (s *swarm) draw() action {
 	return action{kind, uint8(s.IntN(int(kinds[kind].args)))}
 }
 
-// runKubelet lets all happen that the kubelet and the runtime are about to do, but
-// for what hangs.
+// runKubelet performs all due actions of the kubelet and the runtime, except those that hang.
 func (w *world) runKubelet() bool {
 	for i := range uint8(outlets) {
 		for q := &w.streams[i].queue[0]; q.valid && (!w.slow || q.at+lag <= w.tick+1) && w.process(i, false); {
@@ -118,12 +116,12 @@ func (w *world) runKubelet() bool {
 		_ = !p.hangs && w.write(i)
 		w.landAll()
 		_ = !p.hangs && w.start(i)
-		_ = (!p.hangs || due && !w.knows(p)) && w.appear(i)
+		_ = (!p.hangs || due && !w.tracks(p)) && w.appear(i)
 	}
 	return true
 }
 
-// hang lets a step of a pod hang, or go on.
+// hang makes the admission of a pod hang, or continue.
 func (w *world) hang(slot uint8) bool {
 	if w.pods[slot].uid == 0 {
 		return false
@@ -132,17 +130,17 @@ func (w *world) hang(slot uint8) bool {
 	return true
 }
 
-// stall lets the kubelet process lists as late as it may, or at once.
+// stall makes the kubelet process lists as late as listLag allows, or at once.
 func (w *world) stall() bool {
 	w.slow = !w.slow
 	return true
 }
 
-// rounds is some time in which all do what they are to do.
+// rounds runs kubelet and agent for some ticks.
 func (w *world) rounds(more uint8) bool {
 	for range more + 1 {
 		w.runKubelet()
-		w.attend(false)
+		w.runAgent(false)
 		w.pass()
 	}
 	return true
@@ -154,8 +152,7 @@ func (w *world) landAll() {
 	}
 }
 
-// longPass lets as many ticks pass as may, up to what a release needs until it is
-// not listed any more.
+// longPass lets as many ticks pass as possible, up to the time after which a released entry is no longer listed.
 func (w *world) longPass() bool {
 	if !w.pass() {
 		return false
@@ -168,10 +165,9 @@ func (w *world) longPass() bool {
 	return true
 }
 
-// rest ends all pods, or only those that hold what is not wanted, and lets the
-// agent and the kubelet run until the ledger follows the plan. It fails if that never
-// happens.
-func (w *world) rest(all bool) {
+// converge ends all pods, or only those that hold unwanted devices, and runs agent and kubelet until the ledger matches
+// the plan. It fails if that does not happen within convergeRounds.
+func (w *world) converge(all bool) {
 	wanted := planOf(w.config, w.layout)
 	w.slow = false
 	for i := range uint8(podSlots) {
@@ -187,25 +183,25 @@ func (w *world) rest(all bool) {
 		}
 	}
 	w.getReady()
-	for range restRounds {
+	for range convergeRounds {
 		for i := range uint8(outlets) {
 			_ = w.process(i, true)
 			w.landAll()
 		}
 		w.runKubelet()
-		w.attend(false)
-		if w.broken != "" || w.rested(wanted) {
+		w.runAgent(false)
+		if w.violation != "" || w.converged(wanted) {
 			return
 		}
 		w.pass()
 	}
-	w.fail("the ledger does not follow the plan after %d rounds", restRounds)
+	w.fail("the ledger does not match the plan after %d rounds", convergeRounds)
 }
 
-// restRounds is listLag and a release after a start without state.
-const restRounds = int(lag) + 40
+// convergeRounds covers listLag and a release after a start without state.
+const convergeRounds = int(lag) + 40
 
-func (w *world) rested(wanted offered) bool {
+func (w *world) converged(wanted planned) bool {
 	if len(w.ledger.entries) != len(wanted) || !w.ledger.Complete() {
 		return false
 	}
@@ -217,7 +213,7 @@ func (w *world) rested(wanted offered) bool {
 	return true
 }
 
-// script writes a sequence as parseScript reads it.
+// script formats a sequence for parseScript.
 func script(actions []action) string {
 	var steps []string
 	for _, a := range actions {
@@ -235,7 +231,7 @@ func parseScript(text string) (actions []action, err error) {
 		step = strings.TrimSpace(step)
 		kind := slices.IndexFunc(kinds, func(k kind) bool { return k.name == strings.TrimRight(step, " 0123456789") })
 		if kind < 0 {
-			return nil, fmt.Errorf("no action is called %q", step)
+			return nil, fmt.Errorf("unknown action %q", step)
 		}
 		arg := 0
 		if number := step[len(kinds[kind].name):]; number != "" {
@@ -248,7 +244,7 @@ func parseScript(text string) (actions []action, err error) {
 	return actions, nil
 }
 
-// trace describes what a sequence does.
+// trace runs a sequence, and returns the world after each action.
 func trace(actions []action) string {
 	var lines strings.Builder
 	w := newWorld()

@@ -2,31 +2,27 @@ package allocator
 
 import "github.com/gpucdi/gpucdi/gpu"
 
-// affinity holds how well each two devices of a resource work together, by
-// their positions; higher is better. It is symmetric with a zero diagonal.
+// affinity is a matrix of the link weights of each two devices, by their positions in the resource; higher is better.
+// It is symmetric with a zero diagonal.
 type affinity [][]int64
 
-// The weights of what two devices have in common. Weights are added up over all
-// pairs of a set; the steps between them are so large that for sets of up to
-// 300 devices one more NVLink outweighs any nearness over PCIe, and that
-// outweighs any number of shared NUMA nodes.
+// Weights of the links between two devices. The weight of a set is the sum over all its pairs. The weights differ by
+// so much that in sets of up to 300 devices one more NVLink outweighs any PCIe topology, which outweighs any number of
+// shared NUMA nodes.
 //
-// Two MIG devices of one GPU outweigh the NVLinks of any two GPUs: a request for
-// several is packed onto few GPUs, and one for a single device, which leaves the
-// best together for others, comes from the GPU with the fewest left. So GPUs
-// stay free as a whole for as long as can be, to be cut anew.
+// Two MIG devices of one GPU outweigh the NVLinks of any two GPUs: a request for several is packed onto few GPUs, and
+// a request for one takes it from the GPU with the fewest left. So as many GPUs as possible stay unused and can be
+// repartitioned.
 const (
-	perNUMANode int64 = 1
-	perPCIeStep int64 = 1 << 16
-	perNVLink   int64 = 1 << 36
-	perGPU      int64 = 1 << 42
+	sameNUMANodeWeight int64 = 1
+	pcieRankWeight     int64 = 1 << 16
+	nvLinkWeight       int64 = 1 << 36
+	sameGPUWeight      int64 = 1 << 42
 )
 
-// nearness counts the steps of each way over PCIe. The wide step below
-// SameNUMANode keeps a set on one NUMA node: three GPUs of one node beat a
-// pair on one switch together with a third across the node link, because the
-// slowest way sets the pace of a collective.
-var nearness = [...]int64{
+// pcieRank ranks PCIe paths. The gap below SameNUMANode keeps a set on one NUMA node: three GPUs of one node rank
+// higher than a pair on one switch and a third on another node, because the slowest path limits a collective.
+var pcieRank = [...]int64{
 	gpu.PCIeUnknown:  0,
 	gpu.CrossNUMA:    1,
 	gpu.SameNUMANode: 6,
@@ -36,8 +32,7 @@ var nearness = [...]int64{
 	gpu.SameBoard:    10,
 }
 
-// newAffinity weighs each two devices by the GPUs that they are, or are a part
-// of.
+// newAffinity returns the affinity of devices, given the GPU of each.
 func newAffinity(owners []gpu.GPU) affinity {
 	aff := matrix(len(owners))
 	for i, g := range owners {
@@ -49,7 +44,7 @@ func newAffinity(owners []gpu.GPU) affinity {
 			switch {
 			case j == i:
 			case other.UUID == g.UUID:
-				aff.raise(i, j, perGPU+sameNUMANode(g, other))
+				aff.raise(i, j, sameGPUWeight+sameNUMANode(g, other))
 			default:
 				aff.raise(i, j, linkWeight(links[other.UUID])+sameNUMANode(g, other))
 			}
@@ -66,18 +61,17 @@ func matrix(n int) affinity {
 	return rows
 }
 
-// raise sets the weight of a pair if it is higher than what the pair has. The
-// two ends of a link are read one after the other and may differ when one GPU
-// stopped answering in between: what either end saw is there.
+// raise sets the weight of a pair to the maximum of its current weight and weight. The two ends of a link are read one
+// after the other and differ if a GPU stops responding in between; the end that reports the link is right.
 func (a affinity) raise(i, j int, weight int64) {
 	weight = max(weight, a[i][j])
 	a[i][j], a[j][i] = weight, weight
 }
 
 func linkWeight(link gpu.Link) int64 {
-	weight := int64(link.NVLinks) * perNVLink
-	if link.PCIe >= 0 && int(link.PCIe) < len(nearness) {
-		weight += nearness[link.PCIe] * perPCIeStep
+	weight := int64(link.NVLinks) * nvLinkWeight
+	if link.PCIe >= 0 && int(link.PCIe) < len(pcieRank) {
+		weight += pcieRank[link.PCIe] * pcieRankWeight
 	}
 	return weight
 }
@@ -86,5 +80,5 @@ func sameNUMANode(a, b gpu.GPU) int64 {
 	if a.NUMANode == gpu.NUMAUnknown || a.NUMANode != b.NUMANode {
 		return 0
 	}
-	return perNUMANode
+	return sameNUMANodeWeight
 }

@@ -12,10 +12,10 @@ func TestAffinityOrder(t *testing.T) {
 		link     gpu.Link
 		numaA    int
 		numaB    int
-		strictly bool // better than the one before it
+		strictly bool // higher than the one before it
 	}
 	ascending := []pair{
-		{"nothing known", gpu.Link{}, gpu.NUMAUnknown, gpu.NUMAUnknown, false},
+		{"nothing reported", gpu.Link{}, gpu.NUMAUnknown, gpu.NUMAUnknown, false},
 		{"two NUMA nodes", gpu.Link{}, 0, 1, false},
 		{"one NUMA node", gpu.Link{}, 1, 1, true},
 		{"SYS", gpu.Link{PCIe: gpu.CrossNUMA}, 0, 1, true},
@@ -33,19 +33,19 @@ func TestAffinityOrder(t *testing.T) {
 		tc.link.Peer = "B"
 		aff := newAffinity([]gpu.GPU{
 			{UUID: "A", NUMANode: tc.numaA, Links: []gpu.Link{tc.link}},
-			{UUID: "B", NUMANode: tc.numaB}, // B tells nothing: one end is enough
+			{UUID: "B", NUMANode: tc.numaB}, // only A reports the link
 		})
 		if aff[0][1] != aff[1][0] || aff[0][0] != 0 || aff[1][1] != 0 {
-			t.Errorf("%s: %v is not symmetric with an empty diagonal", tc.name, aff)
+			t.Errorf("%s: %v is not symmetric with a zero diagonal", tc.name, aff)
 		}
 		if got := aff[0][1]; got < previous || (tc.strictly && got == previous) {
-			t.Errorf("%s: weight %d does not come after %d", tc.name, got, previous)
+			t.Errorf("%s: weight %d is too low after %d", tc.name, got, previous)
 		}
 		previous = aff[0][1]
 	}
 }
 
-func TestAffinityIgnoresStrangers(t *testing.T) {
+func TestAffinityIgnoresInvalidLinks(t *testing.T) {
 	aff := newAffinity([]gpu.GPU{{UUID: "A", NUMANode: 0, Links: []gpu.Link{
 		{Peer: "gone", NVLinks: 4}, {Peer: "A", NVLinks: 4}, {Peer: "B", PCIe: 99}, {Peer: "B", PCIe: -1},
 	}}, {UUID: "B", NUMANode: 1}})

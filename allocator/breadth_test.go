@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// breadthDepth is how many steps TestModelBreadth looks ahead.
+// breadthDepth is the search depth of TestModelBreadth.
 const breadthDepth = 5
 
-// breadth are the actions of TestModelBreadth: one pod, and two outlets of one GPU.
-var breadth = `attend; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0; insert 0; write 0; land 0; land 1;
+// breadthActions are the actions of TestModelBreadth: one pod, and two outlets of one GPU.
+var breadthActions = `run agent; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0; insert 0; write 0; land 0; land 1;
 	start 0; appear 0; end 0; force 0; stop 0; process 0; process 1; ask 1; ask 2; deliver 2; pass; rounds 1;
 	restart agent; restart agent, no state; restart kubelet`
 
-// TestModelBreadth tries all orders of some actions, up to a depth, from a node at rest.
+// TestModelBreadth runs all sequences of some actions up to a depth, from a converged node.
 func TestModelBreadth(t *testing.T) {
-	actions, err := parseScript(breadth)
+	actions, err := parseScript(breadthActions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin, err := parseScript("rounds 3; create 0")
+	prefix, err := parseScript("rounds 3; create 0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newWorld()
-	for _, a := range begin {
+	for _, a := range prefix {
 		w.do(a)
 	}
 	type node struct {
@@ -34,7 +34,7 @@ func TestModelBreadth(t *testing.T) {
 	}
 	seed := maphash.MakeSeed()
 	seen := map[uint64]bool{}
-	level := []node{{w, begin}}
+	level := []node{{w, prefix}}
 	for range breadthDepth {
 		var below []node
 		for _, n := range level {
@@ -44,8 +44,8 @@ func TestModelBreadth(t *testing.T) {
 					continue
 				}
 				path := append(n.path[:len(n.path):len(n.path)], a)
-				if next.broken != "" {
-					t.Fatalf("%s: %s\n%s", next.broken, script(path), trace(path))
+				if next.violation != "" {
+					t.Fatalf("%s: %s\n%s", next.violation, script(path), trace(path))
 				}
 				if key := next.hash(seed); !seen[key] {
 					seen[key] = true
@@ -58,12 +58,12 @@ func TestModelBreadth(t *testing.T) {
 	t.Logf("%d states", len(seen))
 }
 
-// hash is equal for equal worlds.
+// hash returns equal values for equal worlds.
 func (w *world) hash(seed maphash.Seed) uint64 {
 	h := maphash.Comparable(seed, w.state)
 	mix := func(x uint64) { h = h*0x9E3779B97F4A7C15 + x }
-	mix(maphash.Comparable(seed, w.ledger.begin))
-	mix(maphash.Comparable(seed, w.ledger.books))
+	mix(maphash.Comparable(seed, w.ledger.bootstrap))
+	mix(maphash.Comparable(seed, w.ledger.checkpoint))
 	mix(maphash.Comparable(seed, w.ledger.start))
 	for _, e := range w.ledger.entries {
 		for _, p := range e.pods {
@@ -71,15 +71,15 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 		}
 		mix(maphash.Comparable(seed, struct {
 			SavedEntry
-			accepts, dirty, takenIn             bool
-			seq                                 uint64
-			last, withdrawn, unbooked, released time.Time
+			accepts, dirty, processed             bool
+			seq                                   uint64
+			last, withdrawn, unrecorded, released time.Time
 		}{
-			SavedEntry{e.Key, e.Part, e.State, e.Drain}, e.accepts, e.dirty, e.takenIn, e.seq, e.last, e.withdrawn, e.unbooked, e.released,
+			SavedEntry{e.Key, e.Part, e.State, e.Drain}, e.accepts, e.dirty, e.processed, e.seq, e.last, e.withdrawn, e.unrecorded, e.released,
 		}))
 	}
 	for _, k := range keys {
-		if d := w.gate.doors[k.Key]; d != nil {
+		if d := w.gate.entries[k.Key]; d != nil {
 			mix(maphash.Comparable(seed, d.grant))
 			mix(maphash.Comparable(seed, d.open))
 		}
@@ -95,7 +95,7 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 	return h
 }
 
-// FuzzModel lets bytes choose the actions.
+// FuzzModel decodes actions from fuzzed bytes.
 func FuzzModel(f *testing.F) {
 	for _, text := range scripts {
 		actions, err := parseScript(text)
@@ -114,8 +114,8 @@ func FuzzModel(f *testing.F) {
 			kind := data[0] % uint8(len(kinds))
 			actions = append(actions, action{kind, data[1] % kinds[kind].args})
 		}
-		if broken := run(actions, restAlone); broken != "" {
-			t.Fatalf("%s\n%s", broken, script(actions))
+		if violation := run(actions, convergeAlone); violation != "" {
+			t.Fatalf("%s\n%s", violation, script(actions))
 		}
 	})
 }

@@ -1,12 +1,10 @@
-// Package allocator turns an inventory into what the kubelet is offered: the
-// resources, their device IDs, and the CDI device name that each ID stands
-// for. It also says which devices suit a request best.
+// Package allocator maps an inventory to extended resources, device IDs and CDI device names, tracks which devices may
+// be held, and selects the preferred devices for a request by topology.
 //
-// Plan says what is wanted. The ledger tracks each ID that was ever given out, and what it stands for,
-// until it is proved that no pod holds it: Next decides what is available, the Gate grants it, and
-// Offers is what the kubelet is told.
+// Plan returns the desired resources. The ledger tracks each ID that was ever advertised until it is proved that no
+// pod holds it: Next decides which IDs are available, the Gate grants them, and Offers returns the resources to
+// advertise.
 //
-// A Resource is immutable and answers from memory, so the kubelet's calls
-// never wait for a driver or a disk. The package knows no gRPC and does no
-// I/O.
+// A Resource is immutable and kept in memory, so Allocate and GetPreferredAllocation never wait for a driver or a
+// disk. The package performs no I/O.
 package allocator

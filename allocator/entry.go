@@ -7,9 +7,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Key names an entry of the ledger: the outlet that gives it out and the ID that
-// it has there. An outlet excludes double use of its own IDs. The resources of
-// the device plugin are outlets, by their names.
+// Key identifies an entry of the ledger by its outlet and its ID there. Each resource of the device plugin is an
+// outlet, by its name. An outlet never allocates one of its IDs twice.
 type Key struct {
 	Outlet string `json:"outlet"`
 	ID     string `json:"id"`
@@ -33,50 +32,48 @@ func (k Key) compare(l Key) int {
 	return 0
 }
 
-// State is the state of an entry. All states are listed to the kubelet, only
-// StateAvailable as healthy.
+// State is the state of an entry. The kubelet's list has the entries of all states, but only StateAvailable as healthy.
 type State string
 
 // The states of an entry.
 const (
 	StateWaiting     State = "waiting"     // wanted, but an overlapping part may be held
 	StateAvailable   State = "available"   // may be allocated
-	StateUnavailable State = "unavailable" // has a fault; a holder keeps it
-	StateDraining    State = "draining"    // not wanted any more, and may be held
-	StateReleased    State = "released"    // proved free; only listed
+	StateUnavailable State = "unavailable" // has a fault; holders keep it
+	StateDraining    State = "draining"    // no longer wanted, but may be held
+	StateReleased    State = "released"    // proved free; still listed
 )
 
-// Reason is why an entry drains.
+// Reason is the reason why an entry drains.
 type Reason string
 
-// The reasons to drain.
+// The reasons for draining.
 const (
-	ReasonConfig        Reason = "config"        // the config does not offer it any more
-	ReasonRepartitioned Reason = "repartitioned" // its GPU has other MIG devices now
+	ReasonConfig        Reason = "config"        // the config no longer advertises it
+	ReasonRepartitioned Reason = "repartitioned" // its GPU has other MIG devices
 	ReasonGone          Reason = "gone"          // its GPU is gone
-	ReasonUnknown       Reason = "unknown"       // only evidence names it: an earlier agent offered it
+	ReasonUnknown       Reason = "unknown"       // known only from evidence: an earlier agent advertised it
 )
 
 func (r Reason) describe() string {
 	switch r {
 	case ReasonConfig:
-		return "no longer offered as this resource"
+		return "no longer advertised as this resource"
 	case ReasonRepartitioned:
-		return "its GPU is partitioned differently now"
+		return "its GPU was repartitioned"
 	case ReasonGone:
 		return "the driver no longer lists it"
 	}
-	return "allocated by an earlier agent, and not offered any more"
+	return "allocated by an earlier agent and no longer advertised"
 }
 
-// Drain says why and since when an entry drains.
+// Drain is the reason and the start of draining.
 type Drain struct {
 	Reason Reason    `json:"reason,omitempty"`
 	Since  time.Time `json:"since,omitzero"`
 }
 
-// Entry is one ID of an outlet and what is known about its holders. Entries are
-// immutable.
+// Entry is one ID of an outlet, its state and the evidence about its holders. Entries are immutable.
 type Entry struct {
 	Key
 	Part  Part
@@ -84,30 +81,29 @@ type Entry struct {
 	Fault gpu.Fault // set if unavailable
 	Drain Drain     // set if draining
 
-	since   time.Time // see Since
+	since   time.Time // see Since()
 	accepts bool      // the gate grants it
 
-	// Grants: seq and last are those of the gate. An entry is dirty from its
-	// first grant, or from the start if an earlier agent may have granted it,
-	// until it is released.
+	// seq and last are those of the last grant. An entry is dirty, that is, may be held, from its first grant, or
+	// from the start of the agent if an earlier agent may have granted it, until it is proved free.
 	dirty bool
 	seq   uint64
 	last  time.Time
-	pods  []string // UIDs that the checkpoint named, since it drains if it does; sorted
+	pods  []string // UIDs of pods that hold it by the checkpoint, while draining also those that held it; sorted
 
-	// Stamps of the release, by the clock that Next is given.
-	withdrawn time.Time // first not available any more
-	takenIn   bool      // the kubelet has processed the list that withdrew it
-	unbooked  time.Time // answer of the checkpoint that proved that the kubelet's records lack it
+	// Progress of the release, by the clock of Next.
+	withdrawn  time.Time // when it became unavailable
+	processed  bool      // the kubelet has processed the list that withdrew it
+	unrecorded time.Time // when a checkpoint was read that proves that the kubelet's records lack it
 
-	released time.Time // the last time; zero if never advertised before
+	released time.Time // last release; zero if it was not advertised before
 }
 
-// Since is since when the entry is in its state, with its fault if it has one.
+// Since returns when the entry entered its state, or got its fault.
 func (e Entry) Since() time.Time { return e.since }
 
-// Why describes why the gate does not grant the entry.
-func (e Entry) Why() string {
+// Message describes why the entry is not available.
+func (e Entry) Message() string {
 	switch e.State {
 	case StateWaiting:
 		return "waits until overlapping devices are released"
@@ -116,7 +112,7 @@ func (e Entry) Why() string {
 	case StateDraining:
 		return fmt.Sprintf("draining since %s: %s", e.Drain.Since.UTC().Format(time.RFC3339), e.Drain.Reason.describe())
 	case StateReleased:
-		return "not offered any more"
+		return "no longer advertised"
 	}
 	return ""
 }

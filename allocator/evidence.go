@@ -6,18 +6,17 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Observation is what the agent has observed, the latest of each source. A source
-// that never answered is nil; one that stops answering keeps its last answer,
-// since loss of evidence must not change a state.
+// Observation is the latest state of each source. A source that has not answered yet is nil. A source that stops
+// answering keeps its last answer, since loss of evidence must not change a state.
 //
-// All stamps are of the clock that Next is given, taken in this process: Asked
-// before a request is sent, Answered after its answer is complete. They may only
-// be compared with each other.
+// All times are of the clock of Next, taken in this process: Asked before a request is sent, Answered after its
+// response is complete. They may only be compared with each other.
 type Observation struct {
-	Wanted  []Want    // what the plan offers, in any order
-	Present []Present // GPUs and MIG devices of the inventory, shares aside
+	Wanted  []Want    // of the plan, in any order
+	Present []Present // GPUs and MIG devices of the inventory, not shares
+	Foreign []Foreign // devices that must not be allocated while a container outside Kubernetes uses them
 
-	Grants      map[Key]Grant   // of the Gate
+	Grants      map[Key]Grant   // by the Gate
 	Lists       map[string]List // by outlet, those that have a ListAndWatch stream
 	Allocatable *Allocatable
 	Pods        *PodResources
@@ -25,12 +24,12 @@ type Observation struct {
 	Runtime     *Runtime
 }
 
-// Want is an ID that an outlet is to offer.
+// Want is an ID that an outlet should advertise.
 type Want struct {
 	Key
 	Part    Part
 	Fault   gpu.Fault
-	Durable bool // its CDI device is on disk and proved
+	Durable bool // its CDI device is on disk and verified
 }
 
 // Present is a device of the inventory.
@@ -39,65 +38,80 @@ type Present struct {
 	Fault  gpu.Fault
 }
 
-// List is what was sent on the ListAndWatch stream of an outlet.
+// Foreign is a device that a container outside Kubernetes uses.
+type Foreign struct {
+	Device    Part
+	Container string // for messages
+}
+
+// foreignFault returns the fault of a part that a container outside Kubernetes uses.
+func (o *Observation) foreignFault(part Part) gpu.Fault {
+	for _, f := range o.Foreign {
+		if f.Device.Touches(part) {
+			return gpu.Fault{
+				Code:    gpu.FaultForeignHolder,
+				Message: "used outside Kubernetes by " + f.Container,
+				Remedy:  "stop it, or set allocation.respectForeignContainers to false",
+			}
+		}
+	}
+	return gpu.Fault{}
+}
+
+// List is the state of the ListAndWatch stream of an outlet.
 type List struct {
 	Stream time.Time // when the stream began
 	Sent   time.Time // after the last message was sent; zero if none was
 }
 
-// Allocatable is an answer to GetAllocatableResources: the IDs that the kubelet
-// considers healthy.
+// Allocatable is a response to GetAllocatableResources: the IDs that are healthy in the kubelet's records.
 type Allocatable struct {
 	Asked, Answered time.Time
 	IDs             map[Key]bool
 }
 
-// PodResources is an answer to List. It never proves that something is free: it
-// omits init containers, pods in admission, pods that the kubelet has not added
-// again after a restart, and force-deleted pods. Asking removes the pods that
-// have ended from the kubelet's books.
+// PodResources is a response to List. It never proves that a device is free: it omits init containers, pods in
+// admission, pods that the kubelet has not added again after a restart, and force-deleted pods. The request makes the
+// kubelet remove terminated pods from its records.
 type PodResources struct {
 	Asked, Answered time.Time
 	Held            map[Key]bool
 }
 
-// Checkpoint is one reading of kubelet_internal_checkpoint. A file that does not
-// exist is a reading with no Version.
+// Checkpoint is one reading of kubelet_internal_checkpoint. Version is empty if the file does not exist.
 type Checkpoint struct {
 	Asked, Answered time.Time
 
-	// Version is different for each file that was renamed into place: device,
-	// inode, mtime and size. Only equality counts.
+	// Version identifies the file that was renamed into place: device, inode, mtime and size. It is only compared for
+	// equality.
 	Version string
 
 	Held       []Holding
-	Registered map[Key]bool // RegisteredDevices, as far as an agent of ours offered them
+	Registered map[Key]bool // RegisteredDevices of our outlets
 }
 
-// Holding is an ID of an agent of ours that the checkpoint names for a pod. Part is
-// used only if the ledger does not have the entry; the zero Part if it cannot be told.
+// Holding is an ID of our outlets that the checkpoint assigns to a pod. Part is used only if the ledger lacks the
+// entry; it is the zero Part if unknown.
 type Holding struct {
 	Key
 	Part Part
 	Pod  string // UID
 }
 
-// Runtime is what the container runtime reported about all containers that are
-// created or running, in all its namespaces.
+// Runtime is the container runtime's list of all created and running containers, in all its namespaces.
 type Runtime struct {
 	Asked, Answered time.Time
 	Containers      []Container
 	Sandboxes       map[string]bool // UIDs of pods with a ready sandbox
 
-	// Absent is set if no runtime answers. An entry that drains has to do without then; for one that is
-	// offered nothing is proved, since the runtime may come back with its containers.
+	// Absent is set if no runtime answers. Draining entries are then released without this evidence. Advertised entries
+	// are not proved free, since the runtime may return with its containers.
 	Absent bool
 }
 
-// Container is a device that a container has, by CDI name or device number. One
-// with several devices is several values. Part is not a share: the device nodes
-// of all shares are the same.
+// Container is one device of a container, found by CDI device name or device number. Part is never a share, because all
+// shares of a device have the same device nodes.
 type Container struct {
-	Pod  string // UID; empty if it is no container of a pod
+	Pod  string // UID; empty if the container belongs to no pod
 	Part Part
 }

@@ -5,65 +5,63 @@ import (
 	"time"
 )
 
-// Gate is what every Allocate passes. It grants what the latest ledger accepts, and
-// counts the grants, so that no entry is released while it is granted. Its
-// methods may be called from different goroutines, and wait for nothing but each other.
+// Gate grants or refuses each Allocate call by the latest ledger. It counts the grants, so that an entry is not
+// released while it is being granted. Its methods are safe for concurrent use and never block on I/O.
 type Gate struct {
 	now func() time.Time
 
-	mu    sync.Mutex
-	doors map[Key]*door
-	seq   uint64 // of the last grant; never used twice, also if an entry is removed and comes back
+	mu      sync.Mutex
+	entries map[Key]*gateEntry
+	seq     uint64 // of the last grant; never reused, even if an entry is removed and added again
 }
 
-// door is the gate's view of an entry.
-type door struct {
-	entry *Entry // as last withdrawn or advertised
+// gateEntry is the gate's view of an entry.
+type gateEntry struct {
+	entry *Entry // of the ledger last passed to Withdraw or Advertise
 	open  bool
 	grant Grant
 }
 
-// Grant is what the gate did with an entry.
+// Grant is the gate's record of an entry.
 type Grant struct {
 	Seq    uint64    // of the last grant
-	Last   time.Time // before it was answered
+	Last   time.Time // of the last grant, before Allocate returned
 	Closed bool      // by Close, and not advertised since
 }
 
-// NewGate returns a gate that grants nothing. Its clock is that of Next.
-func NewGate(now func() time.Time) *Gate { return &Gate{now: now, doors: map[Key]*door{}} }
+// NewGate returns a gate that grants nothing. now is the clock that Next is called with.
+func NewGate(now func() time.Time) *Gate { return &Gate{now: now, entries: map[Key]*gateEntry{}} }
 
-// Allocate grants all of an outlet's IDs, or none. The error describes every
-// problem with them, up to a limit.
+// Allocate grants all IDs of an outlet, or none. The error describes up to 10 problems.
 func (g *Gate) Allocate(outlet string, ids []string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var wrong problems
+	var errs problems
 	for _, id := range ids {
-		switch d := g.doors[Key{outlet, id}]; {
+		switch d := g.entries[Key{outlet, id}]; {
 		case d == nil:
-			wrong.add(ErrUnknown, "%s is no device of %s; delete the pod, so that the kubelet selects devices again", shown(id), outlet)
+			errs.add(ErrUnknown, "%s is not a device of %s; delete the pod to get another device", quoteID(id), outlet)
 		case !d.open:
-			wrong.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet, d.entry.Why())
+			errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet, d.entry.Message())
 		}
 	}
-	if err := wrong.err(); err != nil {
+	if err := errs.err(); err != nil {
 		return err
 	}
 	for _, id := range ids {
 		g.seq++
-		d := g.doors[Key{outlet, id}]
+		d := g.entries[Key{outlet, id}]
 		d.grant.Seq, d.grant.Last = g.seq, g.now()
 	}
 	return nil
 }
 
-// Grants returns what was granted and closed.
+// Grants returns all entries that were granted or closed.
 func (g *Gate) Grants() map[Key]Grant {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	grants := map[Key]Grant{}
-	for k, d := range g.doors {
+	for k, d := range g.entries {
 		if d.grant != (Grant{}) {
 			grants[k] = d.grant
 		}
@@ -71,26 +69,24 @@ func (g *Gate) Grants() map[Key]Grant {
 	return grants
 }
 
-// Withdraw stops granting what a ledger does not accept. It grants nothing more
-// than before.
+// Withdraw stops granting entries that the ledger does not accept. It grants no further ones.
 func (g *Gate) Withdraw(l Ledger) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range l.entries {
-		if d := g.doors[l.entries[i].Key]; d != nil {
+		if d := g.entries[l.entries[i].Key]; d != nil {
 			d.entry, d.open = &l.entries[i], d.open && l.entries[i].accepts
 		}
 	}
 }
 
-// Close closes the entries that were not granted since Next decided so, and
-// reports whether those were all.
+// Close closes the entries that were not granted since Next requested it, and reports whether it closed all.
 func (g *Gate) Close(closings []Closing) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := true
 	for _, c := range closings {
-		d := g.doors[c.Key]
+		d := g.entries[c.Key]
 		if d == nil || d.grant.Seq != c.Seq {
 			all = false
 			continue
@@ -100,23 +96,22 @@ func (g *Gate) Close(closings []Closing) bool {
 	return all
 }
 
-// Advertise grants what a ledger accepts from now on, and nothing else. The ledger
-// has to be saved first.
+// Advertise grants exactly the entries that the ledger accepts. The ledger must be saved first.
 func (g *Gate) Advertise(l Ledger) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	doors := make(map[Key]*door, len(l.entries))
+	entries := make(map[Key]*gateEntry, len(l.entries))
 	for i := range l.entries {
 		e := &l.entries[i]
-		d := g.doors[e.Key]
+		d := g.entries[e.Key]
 		if d == nil {
-			d = &door{}
+			d = &gateEntry{}
 		}
 		d.entry, d.open = e, e.accepts
 		if e.accepts {
 			d.grant.Closed = false
 		}
-		doors[e.Key] = d
+		entries[e.Key] = d
 	}
-	g.doors = doors
+	g.entries = entries
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// offering returns a ledger of entries of one outlet in these states, by ID.
-func offering(states map[string]State) Ledger {
+// ledgerOf returns a ledger of one outlet with entries in these states, by ID.
+func ledgerOf(states map[string]State) Ledger {
 	var n next
 	for id, state := range states {
 		n.add([]Entry{{Key: Key{"gpu", id}, State: state, Part: Part{GPU: id, Extent: ExtentWhole}, accepts: state == StateAvailable}})
@@ -18,9 +18,9 @@ func offering(states map[string]State) Ledger {
 
 func TestGateGrantsAllOrNothing(t *testing.T) {
 	g := NewGate(time.Now)
-	l := offering(map[string]State{"0": StateAvailable, "1": StateAvailable, "2": StateWaiting})
+	l := ledgerOf(map[string]State{"0": StateAvailable, "1": StateAvailable, "2": StateWaiting})
 	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnknown) {
-		t.Errorf("a new gate: %v", err)
+		t.Errorf("a new gate grants: %v", err)
 	}
 	g.Withdraw(l)
 	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnknown) {
@@ -32,10 +32,10 @@ func TestGateGrantsAllOrNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if err := g.Allocate("other", []string{"0"}); !errors.Is(err, ErrUnknown) {
-		t.Errorf("another outlet: %v", err)
+		t.Errorf("the wrong outlet grants: %v", err)
 	}
 	if grants := g.Grants(); len(grants) > 0 {
-		t.Errorf("refusals count as grants: %v", grants)
+		t.Errorf("refusals are recorded as grants: %v", grants)
 	}
 	if err := g.Allocate("gpu", []string{"0", "1"}); err != nil {
 		t.Error(err)
@@ -47,46 +47,46 @@ func TestGateGrantsAllOrNothing(t *testing.T) {
 
 func TestGateWithdraws(t *testing.T) {
 	g := NewGate(time.Now)
-	g.Advertise(offering(map[string]State{"0": StateAvailable}))
-	g.Withdraw(offering(map[string]State{"0": StateUnavailable}))
+	g.Advertise(ledgerOf(map[string]State{"0": StateAvailable}))
+	g.Withdraw(ledgerOf(map[string]State{"0": StateUnavailable}))
 	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
 		t.Errorf("got %v", err)
 	}
-	// A ledger that could not be saved grants nothing.
-	g.Withdraw(offering(map[string]State{"0": StateAvailable}))
+	// A ledger that was not saved grants nothing.
+	g.Withdraw(ledgerOf(map[string]State{"0": StateAvailable}))
 	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestGateClosesWhatWasNotGranted(t *testing.T) {
+func TestGateClosesUngrantedEntries(t *testing.T) {
 	g := NewGate(time.Now)
-	l := offering(map[string]State{"0": StateAvailable, "1": StateAvailable})
+	l := ledgerOf(map[string]State{"0": StateAvailable, "1": StateAvailable})
 	g.Advertise(l)
 	if err := g.Allocate("gpu", []string{"0"}); err != nil {
 		t.Fatal(err)
 	}
 	zero, one := Key{"gpu", "0"}, Key{"gpu", "1"}
 	if g.Close([]Closing{{zero, 0}, {one, 0}}) {
-		t.Error("it closed what was granted")
+		t.Error("closed an entry that was granted")
 	}
 	if grants := g.Grants(); grants[zero].Closed || !grants[one].Closed {
 		t.Errorf("got %v", grants)
 	}
-	// What comes back is another entry, even if it was forgotten meanwhile.
+	// Sequence numbers are not reused when an entry is removed and added again.
 	g.Advertise(Ledger{})
 	g.Advertise(l)
 	if err := g.Allocate("gpu", []string{"0"}); err != nil {
 		t.Fatal(err)
 	}
 	if g.Close([]Closing{{zero, 1}}) {
-		t.Error("it closed what was granted since")
+		t.Error("closed an entry that was granted since")
 	}
 }
 
 func TestGateCountsEachGrant(t *testing.T) {
 	g := NewGate(time.Now)
-	g.Advertise(offering(map[string]State{"0": StateAvailable}))
+	g.Advertise(ledgerOf(map[string]State{"0": StateAvailable}))
 	var granted sync.WaitGroup
 	results := make(chan error, 100)
 	for range cap(results) {

@@ -7,31 +7,29 @@ import (
 	"slices"
 )
 
-// Why a request for devices cannot be met; test with errors.Is. An error of
-// this package can hold several of them.
+// Errors of requests for devices, for errors.Is. An error of this package can wrap several of them.
 var (
-	ErrMalformed = errors.New("malformed request") // empty, a duplicate, an impossible size
+	ErrMalformed = errors.New("malformed request") // no device, a duplicate, or an impossible size
 	ErrUnknown   = errors.New("unknown device")
 	ErrUnhealthy = errors.New("unhealthy device")
 )
 
-// Lookup returns the positions in Devices of those with these IDs, ascending whatever the
-// order of ids, so that equal sets get equal answers; a device with several of its
-// replicas once. Whether they may be allocated is for the Gate to say. The error describes every
-// problem with ids, up to a limit.
+// Lookup returns the positions in Devices of the devices with these IDs, ascending, so that equal sets have equal
+// results. A device with several replicas in ids occurs once. Lookup ignores health; the Gate decides whether a device
+// may be allocated. The error describes up to 10 problems.
 func (r *Resource) Lookup(ids []string) ([]int, error) {
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("%w: no device of %s is named; name at least one", ErrMalformed, r.Name)
+		return nil, fmt.Errorf("%w: no device of %s is requested; request at least one", ErrMalformed, r.Name)
 	}
-	var wrong problems
-	positions := r.positions(ids, &wrong)
+	var errs problems
+	positions := r.positions(ids, &errs)
 	devices := make([]int, 0, len(positions))
-	last := none // of Devices
+	last := none // index in Devices
 	for i, p := range positions {
 		slot := &r.slots[p]
 		if i > 0 && p == positions[i-1] {
 			if i == 1 || p != positions[i-2] {
-				wrong.add(ErrMalformed, "%s of %s is named more than once; name each device once", slot.id, r.Name)
+				errs.add(ErrMalformed, "%s of %s is requested more than once; request each device once", slot.id, r.Name)
 			}
 			continue
 		}
@@ -41,27 +39,26 @@ func (r *Resource) Lookup(ids []string) ([]int, error) {
 		last = slot.device
 		devices = append(devices, slot.device)
 	}
-	if err := wrong.err(); err != nil {
+	if err := errs.err(); err != nil {
 		return nil, err
 	}
 	return devices, nil
 }
 
-// Lists reports whether the ID is one of the resource's, healthy or not.
-func (r *Resource) Lists(id string) bool {
-	_, known := r.position[id]
-	return known
+// Has reports whether the resource lists an ID, healthy or not.
+func (r *Resource) Has(id string) bool {
+	_, found := r.position[id]
+	return found
 }
 
-// positions returns the positions of those ids that the resource lists, ascending and
-// with repetitions, and adds the others to wrong.
-func (r *Resource) positions(ids []string, wrong *problems) []int {
+// positions returns the positions in slots of ids, ascending and with duplicates. It adds unknown IDs to errs.
+func (r *Resource) positions(ids []string, errs *problems) []int {
 	positions := make([]int, 0, len(ids))
 	for _, id := range ids {
-		p, known := r.position[id]
-		if !known {
-			wrong.add(ErrUnknown, "%s is not one of the %d devices of %s on this node; delete the pod, so that the kubelet selects devices again",
-				shown(id), len(r.slots), r.Name)
+		p, found := r.position[id]
+		if !found {
+			errs.add(ErrUnknown, "%s is not one of the %d devices of %s on this node; delete the pod to get another device",
+				quoteID(id), len(r.slots), r.Name)
 			continue
 		}
 		positions = append(positions, p)
@@ -70,6 +67,7 @@ func (r *Resource) positions(ids []string, wrong *problems) []int {
 	return positions
 }
 
-func (r *Resource) unhealthy(d *Device, wrong *problems) {
-	wrong.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device, or repair this one", d.ID, r.Name, cmp.Or(d.Why, d.Fault.String()))
+func (r *Resource) unhealthy(d *Device, errs *problems) {
+	errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device, or fix this one",
+		d.ID, r.Name, cmp.Or(d.Reason, d.Fault.String()))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-func sickNode() *Resource {
+func unhealthyNode() *Resource {
 	inv := topologies["4 on PCIe, 2 NUMA nodes"]()
 	inv.GPUs[2].Fault = fault("XID 79: fell off the bus")
 	return plan(inv)
@@ -32,27 +32,27 @@ func TestPlan(t *testing.T) {
 		t.Errorf("Plan = %s %v, want nvidia.com/gpu %v", r.Name, r.Devices, want)
 	}
 	if none := Plan(&gpu.Inventory{}, testKind, MIGNone, nil); len(none) != 1 || len(none[0].Devices) != 0 {
-		t.Errorf("a node without GPUs offers %v, want the resource without devices", none)
+		t.Errorf("got %v without GPUs, want the resource without devices", none)
 	}
 }
 
 func TestLookup(t *testing.T) {
-	devices, err := sickNode().Lookup([]string{"GPU-3", "GPU-0"})
+	devices, err := unhealthyNode().Lookup([]string{"GPU-3", "GPU-0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(devices, []int{0, 3}) {
-		t.Errorf("Lookup = %v, want GPU-0 and GPU-3 in the resource's order", devices)
+		t.Errorf("Lookup = %v, want 0 and 3", devices)
 	}
 }
 
 func TestLookupErrors(t *testing.T) {
 	sentinels := []error{ErrMalformed, ErrUnknown}
 	for _, tc := range []struct {
-		name string
-		ids  []string
-		is   []error
-		says []string
+		name    string
+		ids     []string
+		is      []error
+		message []string
 	}{
 		{"nil", nil, []error{ErrMalformed}, nil},
 		{"empty", []string{}, []error{ErrMalformed}, nil},
@@ -63,7 +63,7 @@ func TestLookupErrors(t *testing.T) {
 			[]string{`"GPU-8"`, `"GPU-9"`, "GPU-1 of"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			devices, err := sickNode().Lookup(tc.ids)
+			devices, err := unhealthyNode().Lookup(tc.ids)
 			if err == nil {
 				t.Fatalf("Lookup = %v, want an error", devices)
 			}
@@ -72,24 +72,24 @@ func TestLookupErrors(t *testing.T) {
 					t.Errorf("errors.Is(err, %q) = %t, want %t: %v", sentinel, got, want, err)
 				}
 			}
-			for _, part := range append(tc.says, "nvidia.com/gpu") {
+			for _, part := range append(tc.message, "nvidia.com/gpu") {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %s", err, part)
+					t.Errorf("error %q does not contain %q", err, part)
 				}
 			}
 		})
 	}
 }
 
-func TestLookupNamesEachDuplicateOnce(t *testing.T) {
-	_, err := sickNode().Lookup([]string{"GPU-1", "GPU-1", "GPU-1", "GPU-3", "GPU-3"})
+func TestLookupReportsDuplicatesOnce(t *testing.T) {
+	_, err := unhealthyNode().Lookup([]string{"GPU-1", "GPU-1", "GPU-1", "GPU-3", "GPU-3"})
 	if n := strings.Count(err.Error(), "more than once"); n != 2 {
-		t.Errorf("two devices repeated, %d complaints: %v", n, err)
+		t.Errorf("got %d problems for two duplicates: %v", n, err)
 	}
 }
 
-// The kubelet stores the error in the pod's status, so its size must not follow the request's.
-func TestErrorsAreBounded(t *testing.T) {
+// The kubelet stores the error in the pod status, so its size must not grow with the request.
+func TestErrorSizeIsBounded(t *testing.T) {
 	unknown := make([]string, 90_000)
 	for i := range unknown {
 		unknown[i] = "GPU-unknown-" + strconv.Itoa(i)
@@ -103,22 +103,22 @@ func TestErrorsAreBounded(t *testing.T) {
 		all[i] = g.UUID
 	}
 	for name, tc := range map[string]struct {
-		call func() error
-		is   []error
-		says string
+		call    func() error
+		is      []error
+		message string
 	}{
-		"many unknown":   {func() error { _, err := sickNode().Lookup(unknown); return err }, []error{ErrUnknown}, "89990 more"},
-		"an endless one": {func() error { _, err := sickNode().Lookup([]string{strings.Repeat("G", 4<<20)}); return err }, []error{ErrUnknown}, "4194304 bytes"},
-		"many required":  {func() error { _, err := sickNode().Prefer(nil, unknown, len(unknown)); return err }, []error{ErrUnknown}, "89990 more"},
+		"many unknown":   {func() error { _, err := unhealthyNode().Lookup(unknown); return err }, []error{ErrUnknown}, "89990 more"},
+		"a long ID":      {func() error { _, err := unhealthyNode().Lookup([]string{strings.Repeat("G", 4<<20)}); return err }, []error{ErrUnknown}, "4194304 bytes"},
+		"many required":  {func() error { _, err := unhealthyNode().Prefer(nil, unknown, len(unknown)); return err }, []error{ErrUnknown}, "89990 more"},
 		"many unhealthy": {func() error { _, err := plan(unhealthy).Prefer(all, nil, 1); return err }, []error{ErrUnhealthy}, "990 more"},
 	} {
 		err := tc.call()
-		if err == nil || len(err.Error()) > 8<<10 || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: the error has %d bytes, want a few thousand with %q", name, len(fmt.Sprint(err)), tc.says)
+		if err == nil || len(err.Error()) > 8<<10 || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s: error of %d bytes, want at most 8 KiB with %q", name, len(fmt.Sprint(err)), tc.message)
 		}
 		for _, sentinel := range tc.is {
 			if !errors.Is(err, sentinel) {
-				t.Errorf("%s: the error is no %q", name, sentinel)
+				t.Errorf("%s: the error does not wrap %q", name, sentinel)
 			}
 		}
 	}

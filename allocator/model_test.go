@@ -14,36 +14,35 @@ import (
 )
 
 const (
-	// modelSequences is for TestModel, which also runs under the race detector;
-	// TestRules runs more.
+	// modelSequences is low because TestModel also runs under the race detector; TestRules runs more.
 	modelSequences = 5_000
 	modelSteps     = 60
-	restEvery      = 8 // of how many sequences each way to rest ends one
+	convergeEvery  = 8 // one of this many sequences ends in each way to converge
 )
 
-// The ways in which a sequence ends: at once, after all pods have ended, or after
-// those have that hold what is not wanted.
+// The ways in which a sequence ends: at once, by converging after all pods have ended, or after the pods that hold
+// unwanted devices have.
 const (
-	restNever = iota
-	restAlone
-	restAlongside
+	convergeNever = iota
+	convergeAlone
+	convergeAlongside
 )
 
-// run does a sequence, and returns the property that breaks; empty for none.
+// run runs a sequence, and returns the property that it violates; empty for none.
 func run(actions []action, rest int64) string {
 	w := newWorld()
 	for _, a := range actions {
-		if w.do(a); w.broken != "" {
-			return w.broken
+		if w.do(a); w.violation != "" {
+			return w.violation
 		}
 	}
-	if rest != restNever {
-		w.rest(rest == restAlone)
+	if rest != convergeNever {
+		w.converge(rest == convergeAlone)
 	}
-	return w.broken
+	return w.violation
 }
 
-// shrink deletes runs of actions as long as the sequence still breaks a property.
+// shrink removes actions while the sequence still violates a property.
 func shrink(actions []action, rest int64) []action {
 	for size := len(actions) / 2; size > 0; {
 		removed := false
@@ -62,7 +61,7 @@ func shrink(actions []action, rest int64) []action {
 	return actions
 }
 
-// search runs random sequences, and returns a shrunk one that breaks a property.
+// findFailure runs random sequences in parallel, and returns one that violates a property.
 func findFailure(seed uint64, sequences int) (actions []action, rest int64) {
 	var next atomic.Int64
 	var mu sync.Mutex
@@ -77,15 +76,15 @@ func findFailure(seed uint64, sequences int) (actions []action, rest int64) {
 					if a := draws.draw(); w.do(a) {
 						done = append(done, a)
 					}
-					if w.broken != "" {
+					if w.violation != "" {
 						break
 					}
 				}
-				resting := max(restNever, restAlongside-i%restEvery)
-				if w.broken == "" && resting != restNever {
-					w.rest(resting == restAlone)
+				resting := max(convergeNever, convergeAlongside-i%convergeEvery)
+				if w.violation == "" && resting != convergeNever {
+					w.converge(resting == convergeAlone)
 				}
-				if w.broken != "" {
+				if w.violation != "" {
 					next.Store(int64(sequences))
 					mu.Lock()
 					if actions == nil {
@@ -108,19 +107,18 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if broken := run(actions, restAlongside); broken != "" {
-				t.Errorf("%s\n%s", broken, trace(actions))
+			if violation := run(actions, convergeAlongside); violation != "" {
+				t.Errorf("%s\n%s", violation, trace(actions))
 			}
 		})
 	}
 }
 
-// TestModel runs random sequences. MODEL_SEED repeats those of a failure, and
-// MODEL_SEQUENCES runs more.
+// TestModel runs random sequences. MODEL_SEED reproduces a failure, MODEL_SEQUENCES sets their number.
 func TestModel(t *testing.T) {
-	seed := setting(t, "MODEL_SEED", uint64(time.Now().UnixNano()))
+	seed := envUint(t, "MODEL_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MODEL_SEED=%d", seed)
-	actions, rest := findFailure(seed, int(setting(t, "MODEL_SEQUENCES", modelSequences)))
+	actions, rest := findFailure(seed, int(envUint(t, "MODEL_SEQUENCES", modelSequences)))
 	if actions == nil {
 		return
 	}
@@ -128,11 +126,11 @@ func TestModel(t *testing.T) {
 	t.Errorf("%s\nrest %d: %s\n%s", run(actions, rest), rest, script(actions), trace(actions))
 }
 
-func setting(t *testing.T, name string, otherwise uint64) uint64 {
+func envUint(t *testing.T, name string, defaultValue uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise
+		return defaultValue
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -141,8 +139,8 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// What is not observed changes nothing, nor does observing the same again.
-func TestNextNeedsEvidence(t *testing.T) {
+// Neither missing evidence nor a repeated observation changes a state.
+func TestNextRequiresEvidence(t *testing.T) {
 	states := func(l Ledger) (states []string) {
 		for e := range l.Entries() {
 			states = append(states, fmt.Sprintf("%v %v %v %v", e.Key, e.Part, e.State, e.Drain))
@@ -159,11 +157,11 @@ func TestNextNeedsEvidence(t *testing.T) {
 		before, _ := Next(w.ledger, o, w.now())
 		again, _ := Next(before, o, w.now())
 		if !slices.Equal(states(again), states(before)) {
-			t.Fatalf("the same observation again makes\n%q of\n%q", states(again), states(before))
+			t.Fatalf("the same observation changes\n%q to\n%q", states(before), states(again))
 		}
 		without, todo := Next(before, Observation{Wanted: o.Wanted, Present: o.Present, Grants: o.Grants}, w.now())
 		if !slices.Equal(states(without), states(before)) {
-			t.Fatalf("without evidence %v becomes %v", states(before), states(without))
+			t.Fatalf("without evidence, %v changes to %v", states(before), states(without))
 		}
 		for _, c := range todo.Close {
 			if e, _ := before.Entry(c.Key); e.dirty {

@@ -1,27 +1,30 @@
 package allocator
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Next returns the ledger that follows prev after an observation, and what the
-// agent should do about entries that drain. It is pure. Calling it again with
-// the same observation changes nothing but what time changes.
+// Next returns the successor of prev after an observation, and the requests that release draining entries. It is pure.
+// With the same observation and time, it is idempotent.
 func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	n := &next{Ledger: prev, o: &o, now: now}
 	n.entries = slices.Clone(prev.entries)
 	n.wanted = slices.Clone(o.Wanted)
 	slices.SortFunc(n.wanted, func(a, b Want) int { return a.compare(b.Key) })
-	n.readBooks()
+	for i := range n.wanted {
+		n.wanted[i].Fault = cmp.Or(n.wanted[i].Fault, o.foreignFault(n.wanted[i].Part))
+	}
+	n.observeCheckpoint()
 	n.add(n.unknown())
 	for i := range n.entries {
 		n.observe(&n.entries[i])
 	}
 	n.prove()
-	n.add(n.unplanned())
+	n.add(n.newlyWanted())
 	n.reconcile()
 	n.entries = slices.DeleteFunc(n.entries, func(e Entry) bool { return e.State == "" })
 	for i := range n.entries {
@@ -34,18 +37,18 @@ func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	return n.Ledger, n.todo()
 }
 
-// next is a ledger in the making.
+// next is the ledger that Next computes.
 type next struct {
 	Ledger
 	o      *Observation
 	now    time.Time
 	wanted []Want       // by outlet and ID
 	held   map[Key]bool // by the checkpoint
-	used   usage        // all that excludes other parts
+	used   usage        // parts that exclude others
 	strays []Part       // see findStrays
 }
 
-// add adds entries; they replace those that there are.
+// add adds entries, and replaces those with the same keys.
 func (n *next) add(more []Entry) {
 	if len(more) == 0 {
 		return
@@ -55,8 +58,8 @@ func (n *next) add(more []Entry) {
 	n.entries = slices.CompactFunc(n.entries, func(a, b Entry) bool { return a.Key == b.Key })
 }
 
-// unplanned returns new entries for what is wanted for the first time.
-func (n *next) unplanned() (fresh []Entry) {
+// newlyWanted returns entries for wants that have none.
+func (n *next) newlyWanted() (fresh []Entry) {
 	for _, w := range n.wanted {
 		if _, found := n.find(w.Key); !found {
 			fresh = append(fresh, Entry{Key: w.Key, Part: w.Part, State: StateWaiting})
@@ -73,32 +76,31 @@ func (n *next) want(k Key) (Want, bool) {
 	return n.wanted[i], true
 }
 
-// observe records what the gate and the kubelet did with an entry.
+// observe updates an entry by the gate's grants and the kubelet's progress.
 func (n *next) observe(e *Entry) {
-	if g, known := n.o.Grants[e.Key]; known {
+	if g, found := n.o.Grants[e.Key]; found {
 		if g.Seq != e.seq {
-			e.seq, e.last, e.dirty, e.unbooked = g.Seq, g.Last, true, time.Time{}
+			e.seq, e.last, e.dirty, e.unrecorded = g.Seq, g.Last, true, time.Time{}
 			if e.State != StateDraining {
-				e.pods = nil // bounded: those of earlier grants matter only while it drains
+				e.pods = nil // bounds the slice: pods of earlier grants matter only while it drains
 			}
 		}
 		if g.Closed && e.State == StateDraining {
 			e.release(n.now)
 		}
 	}
-	if e.State == StateDraining && !e.takenIn {
-		e.takenIn = n.takenIn(e)
+	if e.State == StateDraining && !e.processed {
+		e.processed = n.listProcessed(e)
 	}
 }
 
-// release makes an entry one that nobody holds. The gate was closed for it.
+// release resets an entry that is free and closed at the gate.
 func (e *Entry) release(now time.Time) {
 	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, released: now}
 }
 
-// reconcile moves each entry towards the plan. It withdraws what is not wanted
-// before it offers anything, so that the order of the keys decides only between
-// entries that wait.
+// reconcile moves each entry towards the plan. It withdraws unwanted entries before it offers any, so that the order of
+// keys matters only between waiting entries.
 func (n *next) reconcile() {
 	for i := range n.entries {
 		e := &n.entries[i]
@@ -118,7 +120,7 @@ func (n *next) reconcile() {
 	}
 }
 
-// withdraw ends the offer of an entry that is not wanted as it is.
+// withdraw drains or drops an entry that is not wanted with its part.
 func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	same := wanted && w.Part == e.Part
 	switch e.State {
@@ -134,7 +136,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 		case e.Drain.Reason != ReasonUnknown:
 			e.Drain.Reason = n.reason(e)
 		case wanted:
-			e.Part = w.Part // as for one that unknown finds wanted
+			e.Part = w.Part // as in unknown
 		}
 	case StateWaiting:
 		if !wanted {
@@ -147,13 +149,12 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	switch {
 	case wanted:
 		e.State = StateWaiting
-	case !n.now.Before(e.released.Add(listLag + settle)): // at once if it was never advertised
+	case !n.now.Before(e.released.Add(listLag + settle)): // at once if never advertised
 		e.State = ""
 	}
 }
 
-// offer makes a wanted entry available, or unavailable if it has a fault, as soon as
-// nothing overlaps it.
+// offer makes a wanted entry available, or unavailable if it has a fault, unless another entry excludes it.
 func (n *next) offer(e *Entry, w Want) {
 	if w.Fault.None() && !w.Durable && e.State != StateAvailable {
 		return
@@ -178,14 +179,13 @@ func (n *next) offer(e *Entry, w Want) {
 		e.State = StateUnavailable
 		return
 	}
-	e.State, e.withdrawn, e.takenIn = StateAvailable, time.Time{}, false
+	e.State, e.withdrawn, e.processed = StateAvailable, time.Time{}, false
 }
 
-// unclaimed reports whether no other entry excludes this one, nor could one that
-// evidence has yet to name. What an earlier agent advertised, that agent had proved
-// to be free of others.
+// unclaimed reports whether no entry excludes this one, including entries that the bootstrap may still find. Entries
+// that the earlier agent advertised are exempt, since that agent had proved them free.
 func (n *next) unclaimed(e *Entry) bool {
-	if n.begin.pending && !n.advertised(e.Key) {
+	if n.bootstrap.pending && !n.advertised(e.Key) {
 		return false
 	}
 	if !e.mayBeHeld() {
@@ -196,16 +196,15 @@ func (n *next) unclaimed(e *Entry) bool {
 	return n.used.fits(e.Part)
 }
 
-// accepts reports whether the gate grants an entry. The kubelet may have selected
-// it just before it was withdrawn, and a refusal is final for the pod: an entry that
-// only the config withdraws is granted until it is released. That gives nothing out
-// twice: what overlaps it waits for the release.
+// accepts reports whether the gate grants an entry. The kubelet may have selected it just before it was withdrawn, and
+// a refusal rejects the pod. So an entry that only the config withdraws is granted until it is released; overlapping
+// entries wait for that.
 func (n *next) accepts(e *Entry) bool {
 	return e.State == StateAvailable ||
 		e.State == StateDraining && e.Drain.Reason == ReasonConfig && n.present(e.Part, true)
 }
 
-// reason is why an entry that is not wanted drains.
+// reason returns why an unwanted entry drains.
 func (n *next) reason(e *Entry) Reason {
 	switch {
 	case n.present(e.Part, false):

@@ -11,11 +11,11 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// at is a time after the start of the agent.
+// at returns a time after the start of the agent.
 func at(d time.Duration) time.Time { return epoch.Add(d) }
 
-// bench is an agent's ledger and what it observes, after a start with state.
-type bench struct {
+// fixture is the ledger of an agent that started with state, and its next observation.
+type fixture struct {
 	ledger Ledger
 	o      Observation
 	todo   Todo
@@ -30,9 +30,9 @@ func offer(outlet string, ids ...string) (wants []Want) {
 	return wants
 }
 
-// newBench is one that offers some GPUs.
-func newBench(ids ...string) *bench {
-	n := &bench{ledger: Start(&Saved{Complete: true}, false, at(0))}
+// newFixture returns a fixture in which these GPUs are present and wanted.
+func newFixture(ids ...string) *fixture {
+	n := &fixture{ledger: Start(&Saved{Complete: true}, false, at(0))}
 	n.o = Observation{Wanted: offer("gpu", ids...), Lists: map[string]List{}, Grants: map[Key]Grant{}, Runtime: &Runtime{Asked: at(0), Answered: at(0)}}
 	for _, id := range ids {
 		n.o.Present = append(n.o.Present, Present{Device: whole(id)})
@@ -40,8 +40,8 @@ func newBench(ids ...string) *bench {
 	return n
 }
 
-// next reconciles, and returns the entries as "gpu 0 available".
-func (n *bench) next(d time.Duration) string {
+// next reconciles, and formats the entries as "gpu 0 available".
+func (n *fixture) next(d time.Duration) string {
 	n.ledger, n.todo = Next(n.ledger, n.o, at(d))
 	var lines []string
 	for e := range n.ledger.Entries() {
@@ -50,7 +50,7 @@ func (n *bench) next(d time.Duration) string {
 	return strings.Join(lines, ", ")
 }
 
-func (n *bench) expect(t *testing.T, d time.Duration, want string) {
+func (n *fixture) expect(t *testing.T, d time.Duration, want string) {
 	t.Helper()
 	if got := n.next(d); got != want {
 		t.Errorf("after %v: %s, want %s", d, got, want)
@@ -58,7 +58,7 @@ func (n *bench) expect(t *testing.T, d time.Duration, want string) {
 }
 
 func TestFaults(t *testing.T) {
-	n := newBench("0")
+	n := newFixture("0")
 	n.o.Wanted[0].Durable = false
 	n.expect(t, 0, "gpu 0 waiting")
 	n.o.Wanted[0].Fault = fault("lost") // a device with a fault may have no spec
@@ -75,19 +75,19 @@ func TestFaults(t *testing.T) {
 	n.expect(t, 0, "gpu 0 draining config")
 }
 
-func TestReasonsToDrain(t *testing.T) {
+func TestDrainReasons(t *testing.T) {
 	for _, tc := range []struct {
 		name, want string
-		change     func(*bench)
+		change     func(*fixture)
 		granted    bool
 	}{
-		{"the config", "gpu 0 draining config", func(*bench) {}, true},
-		{"the config, with a fault", "gpu 0 draining config", func(n *bench) { n.o.Present[0].Fault = fault("lost") }, false},
-		{"partitioned", "gpu 0 draining repartitioned", func(n *bench) { n.o.Present[0].Device = mig("0", 1, 0, 0, 4) }, false},
-		{"gone", "gpu 0 draining gone", func(n *bench) { n.o.Present = nil }, false},
+		{"the config", "gpu 0 draining config", func(*fixture) {}, true},
+		{"the config, with a fault", "gpu 0 draining config", func(n *fixture) { n.o.Present[0].Fault = fault("lost") }, false},
+		{"partitioned", "gpu 0 draining repartitioned", func(n *fixture) { n.o.Present[0].Device = mig("0", 1, 0, 0, 4) }, false},
+		{"gone", "gpu 0 draining gone", func(n *fixture) { n.o.Present = nil }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := newBench("0")
+			n := newFixture("0")
 			n.expect(t, 0, "gpu 0 available")
 			g := NewGate(time.Now)
 			g.Advertise(n.ledger)
@@ -104,10 +104,10 @@ func TestReasonsToDrain(t *testing.T) {
 	}
 }
 
-// That nobody holds an entry any more is found while it is offered: then it moves as if it had never been
+// An entry whose pods have ended is proved free while it is advertised. It is then released as if it had never been
 // granted.
-func TestAnIdleEntryIsCleaned(t *testing.T) {
-	n := newBench("0")
+func TestIdleEntryBecomesClean(t *testing.T) {
+	n := newFixture("0")
 	n.expect(t, 0, "gpu 0 available")
 	key, held := Key{"gpu", "0"}, []Holding{{Key: Key{"gpu", "0"}, Part: whole("0"), Pod: "pod"}}
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(0)}
@@ -115,24 +115,24 @@ func TestAnIdleEntryIsCleaned(t *testing.T) {
 	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Held: held}
 	n.o.Pods = &PodResources{Asked: at(1), Answered: at(1), Held: map[Key]bool{key: true}}
 	if n.next(1); n.todo.Pods || n.todo.Resend != "" || n.todo.Again != at(2*settle) {
-		t.Errorf("while its pod starts: %+v", n.todo)
+		t.Errorf("while the pod starts: %+v", n.todo)
 	}
 	d := time.Minute
 	n.o.Checkpoint = &Checkpoint{Asked: at(d), Answered: at(d), Version: "1", Held: held}
 	if n.next(d + 1); !n.todo.Pods || n.todo.Resend != "" {
-		t.Errorf("while its pod may run: %+v", n.todo)
+		t.Errorf("while the pod may run: %+v", n.todo)
 	}
 	n.o.Pods = &PodResources{Asked: at(d + 1), Answered: at(d + 1)}
 	if n.next(d + 1); n.todo.Resend != "gpu" {
-		t.Errorf("once its pod has ended: %+v", n.todo)
+		t.Errorf("after the pod has ended: %+v", n.todo)
 	}
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(d + 2)}
 	if n.next(d + 2); !n.todo.Checkpoint || n.todo.Resend != "" {
-		t.Errorf("once the list was sent: %+v", n.todo)
+		t.Errorf("after the list was sent: %+v", n.todo)
 	}
 	n.o.Checkpoint = &Checkpoint{Asked: at(d + 3), Answered: at(d + 3), Version: "2"}
 	if n.next(d + 3); n.todo.Again != at(d+3+settle) {
-		t.Errorf("once the kubelet has no record of it: %+v", n.todo)
+		t.Errorf("after the kubelet has removed its record: %+v", n.todo)
 	}
 	if n.next(d + 3 + settle); !n.todo.Runtime {
 		t.Errorf("a settle later: %+v", n.todo)
@@ -144,7 +144,7 @@ func TestAnIdleEntryIsCleaned(t *testing.T) {
 	n.o.Runtime = &Runtime{Asked: at(d + 3 + settle), Answered: at(d + 3 + settle)}
 	n.expect(t, d+4+settle, "gpu 0 available")
 	if !n.todo.Again.IsZero() {
-		t.Errorf("it is clean: %+v", n.todo)
+		t.Errorf("when clean: %+v", n.todo)
 	}
 	n.o.Wanted = nil
 	n.next(2 * d)
@@ -155,10 +155,9 @@ func TestAnIdleEntryIsCleaned(t *testing.T) {
 	}
 }
 
-// An entry that was never granted is free once the kubelet does not select it any
-// more, or has had the time to learn of it.
-func TestIdleEntriesMoveAtOnce(t *testing.T) {
-	n := newBench("0")
+// An entry that was never granted is free when the kubelet no longer selects it, or after three settles.
+func TestUngrantedEntriesAreReleasedAtOnce(t *testing.T) {
+	n := newFixture("0")
 	n.expect(t, 0, "gpu 0 available")
 	n.o.Wanted = offer("renamed", "0")
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(0)}
@@ -167,16 +166,16 @@ func TestIdleEntriesMoveAtOnce(t *testing.T) {
 		t.Errorf("before the list was sent: %+v", n.todo)
 	}
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(2 * time.Second)}
-	n.o.Allocatable = &Allocatable{Asked: at(settle - 1), Answered: at(settle)} // the stream has just begun
+	n.o.Allocatable = &Allocatable{Asked: at(settle - 1), Answered: at(settle)} // too early after the start of the stream
 	if n.next(settle); !n.todo.Allocatable || len(n.todo.Close) > 0 {
-		t.Errorf("an early answer counts: %+v", n.todo)
+		t.Errorf("too early: %+v", n.todo)
 	}
 	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle), IDs: map[Key]bool{{"gpu", "0"}: true}}
 	if n.next(settle); len(n.todo.Close) > 0 {
-		t.Errorf("it is still healthy: %+v", n.todo)
+		t.Errorf("while still healthy: %+v", n.todo)
 	}
 	if n.todo.Again != at(settle+drainInterval) {
-		t.Errorf("again at %v", n.todo.Again)
+		t.Errorf("Again = %v", n.todo.Again)
 	}
 	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle)}
 	closing := []Closing{{Key: Key{"gpu", "0"}}}
@@ -189,7 +188,7 @@ func TestIdleEntriesMoveAtOnce(t *testing.T) {
 	n.expect(t, 2*settle+listLag-1, "gpu 0 released, renamed 0 available")
 	n.expect(t, 2*settle+listLag, "renamed 0 available")
 
-	n = newBench("0")
+	n = newFixture("0")
 	n.expect(t, 0, "gpu 0 available")
 	n.o.Wanted = nil
 	if n.next(0); n.todo.Again != at(3*settle) {
@@ -200,15 +199,15 @@ func TestIdleEntriesMoveAtOnce(t *testing.T) {
 	}
 }
 
-// Without the state of the agent before, what that advertised is available as soon as
-// the kubelet's records are complete, and the rest only after a proof.
-func TestAdvertisedWithoutState(t *testing.T) {
-	n := newBench("0", "1")
+// After a start without state, IDs that the earlier agent advertised are available as soon as the kubelet's records are
+// complete, the others only after proof.
+func TestStartWithoutState(t *testing.T) {
+	n := newFixture("0", "1")
 	n.ledger = Start(nil, false, at(0))
 	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Registered: map[Key]bool{{"gpu", "0"}: true, {"gpu", "old"}: true}}
 	n.expect(t, 1, "gpu 0 draining unknown, gpu 1 waiting, gpu old draining unknown")
 	if n.ledger.MayList() {
-		t.Error("lists are sent too early")
+		t.Error("MayList too early")
 	}
 	if n.next(settle); !n.todo.Checkpoint {
 		t.Errorf("got %+v", n.todo)
@@ -233,7 +232,7 @@ func TestAdvertisedWithoutState(t *testing.T) {
 }
 
 func TestSave(t *testing.T) {
-	n := newBench("0", "1", "2", "3")
+	n := newFixture("0", "1", "2", "3")
 	n.next(0)
 	n.o.Wanted = append(offer("gpu", "0", "1"), offer("renamed", "2")...)
 	n.o.Wanted[1].Fault = fault("lost")
@@ -249,7 +248,7 @@ func TestSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(saved, n.ledger.Save()) {
-		t.Errorf("%s is not %+v", text, n.ledger.Save())
+		t.Errorf("got %s, want %+v", text, n.ledger.Save())
 	}
 	saved.Entries = append(saved.Entries, SavedEntry{Key: Key{"gpu", "9"}, State: "of a later version"})
 	n.ledger, n.o.Grants = Start(&saved, false, at(0)), nil
@@ -257,7 +256,7 @@ func TestSave(t *testing.T) {
 }
 
 func BenchmarkNext(b *testing.B) {
-	n := newBench()
+	n := newFixture()
 	for g := range 8 {
 		for i := range 2_500 {
 			p := shareOf(whole(fmt.Sprintf("GPU-%d", g)), TimeSliced, 2_500)

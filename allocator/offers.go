@@ -8,21 +8,20 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// notProved is why a device without a fault is not available yet.
-const notProved = "waits until its CDI device is on disk"
+// specPending is the reason of a device without a fault that is not available yet.
+const specPending = "waits for its CDI spec to be on disk"
 
-// Offers returns what the kubelet is told of each resource: the devices of a plan as the ledger has
-// them, and after them those that only the ledger has. A device whose replicas are in different states
-// is listed once for each, with the replicas that are in it.
+// Offers returns the resources to advertise: the devices of the plan in their ledger states, followed by the devices
+// that only the ledger contains. A device whose replicas are in different states is listed once per state.
 func Offers(plan []*Resource, l Ledger, inv *gpu.Inventory, cdiKind string) []*Resource {
 	o := offers{ledger: l, inv: inv, kind: cdiKind}
 	var resources []*Resource
 	for _, r := range plan {
-		resources = append(resources, o.of(r))
+		resources = append(resources, o.resource(r))
 	}
 	for e := range l.Entries() {
 		if !slices.ContainsFunc(resources, func(r *Resource) bool { return r.Name == e.Outlet }) {
-			resources = append(resources, o.of(newResource(e.Outlet, nil, nil)))
+			resources = append(resources, o.resource(newResource(e.Outlet, nil, nil)))
 		}
 	}
 	return resources
@@ -34,8 +33,8 @@ type offers struct {
 	kind   string
 }
 
-// of returns a resource of the plan as it is offered. Its devices keep their positions.
-func (o offers) of(r *Resource) *Resource {
+// resource returns a resource of the plan as it is advertised. Its devices keep their positions.
+func (o offers) resource(r *Resource) *Resource {
 	var devices, more []Device
 	for _, d := range r.Devices {
 		states := o.byState(r.Name, d)
@@ -43,12 +42,12 @@ func (o offers) of(r *Resource) *Resource {
 		more = append(more, states[1:]...)
 	}
 	for e := range o.ledger.Outlet(r.Name) {
-		if !r.Lists(e.ID) {
-			more = o.join(more, e)
+		if !r.Has(e.ID) {
+			more = o.addUnplanned(more, e)
 		}
 	}
 	devices = append(devices, more...)
-	aff := matrix(len(devices)) // nothing goes well with what cannot be allocated
+	aff := matrix(len(devices)) // zero for devices that cannot be allocated
 	for i := range r.affinity {
 		copy(aff[i], r.affinity[i])
 	}
@@ -62,7 +61,7 @@ func (o offers) byState(outlet string, d Device) []Device {
 		e, _ := o.ledger.Entry(Key{outlet, id})
 		i := slices.IndexFunc(split, func(s Device) bool { return s.State == e.State })
 		if i < 0 {
-			i, split = len(split), append(split, o.told(d, e))
+			i, split = len(split), append(split, o.withState(d, e))
 		}
 		split[i] = split[i].withReplica(d, id)
 	}
@@ -77,7 +76,7 @@ func rank(s State) int {
 	return 1
 }
 
-// withReplica adds a replica, if the device it is one of is shared.
+// withReplica adds a replica if the device of the plan is shared.
 func (d Device) withReplica(of Device, id string) Device {
 	if of.Shared() {
 		d.Replicas = append(d.Replicas, id)
@@ -85,15 +84,15 @@ func (d Device) withReplica(of Device, id string) Device {
 	return d
 }
 
-// told returns a device as the kubelet is told of it in the state of an entry.
-func (o offers) told(d Device, e Entry) Device {
+// withState returns a device in the state of an entry.
+func (o offers) withState(d Device, e Entry) Device {
 	planned := d.Fault
 	d.State, d.Since, d.Fault, d.Replicas = e.State, e.Since(), e.Fault, nil
 	switch e.State {
 	case StateAvailable:
-	case StateUnavailable: // until its CDI device is proved, although it has no fault any more
+	case StateUnavailable: // without a fault until its CDI device is verified
 		if d.Fault.None() {
-			d.Why = notProved
+			d.Reason = specPending
 		}
 	case StateDraining:
 		d.Awaits = e.awaits()
@@ -101,11 +100,11 @@ func (o offers) told(d Device, e Entry) Device {
 			d.Fault = gpu.Gone()
 			break
 		}
-		d.Why = e.Drain.Reason.describe()
+		d.Reason = e.Drain.Reason.describe()
 	case StateReleased:
-		d.Why = e.Why()
+		d.Reason = e.Message()
 	default:
-		d.State, d.Why, d.Fault = StateWaiting, o.ledger.blocked(e), planned
+		d.State, d.Reason, d.Fault = StateWaiting, o.ledger.waitReason(e), planned
 	}
 	if !d.Fault.None() && d.Fault.Since.IsZero() {
 		d.Fault.Since = e.Since()
@@ -113,15 +112,15 @@ func (o offers) told(d Device, e Entry) Device {
 	return d
 }
 
-// gone reports whether a GPU is lost. That is a fault of what drains for it, and no planned change.
+// gone reports whether a GPU is gone. Its draining devices then have a fault, unlike on a planned change.
 func (o offers) gone(uuid string) bool {
-	g, known := o.inv.Find(uuid)
-	return !known || g.Fault.Code == gpu.FaultGone
+	g, found := o.inv.Find(uuid)
+	return !found || g.Fault.Code == gpu.FaultGone
 }
 
-// join adds an entry that the plan lacks, to the device that it is a replica of if that is there.
-func (o offers) join(devices []Device, e Entry) []Device {
-	d := o.left(e)
+// addUnplanned adds an entry that is not in the plan, to the device that it is a replica of if devices contains it.
+func (o offers) addUnplanned(devices []Device, e Entry) []Device {
+	d := o.unplannedDevice(e)
 	i := slices.IndexFunc(devices, func(o Device) bool {
 		return d.Shared() && o.Shared() && o.ID == d.ID && o.State == d.State && o.Fault.Same(d.Fault)
 	})
@@ -132,79 +131,79 @@ func (o offers) join(devices []Device, e Entry) []Device {
 	return devices
 }
 
-// left returns the device of an entry that the plan lacks. What is not in the inventory is known by its
-// ID alone.
-func (o offers) left(e Entry) Device {
+// unplannedDevice returns the device of an entry that is not in the plan. If the inventory lacks it, only its ID is
+// known.
+func (o offers) unplannedDevice(e Entry) Device {
 	id, replica := replicaOf(e.ID)
 	d := Device{ID: id, CDIName: o.kind + "=" + id, GPU: e.Part.GPU, NUMANode: gpu.NUMAUnknown}
-	if g, known := o.inv.Find(id); known {
+	if g, found := o.inv.Find(id); found {
 		d.GPU, d.NUMANode, d.Index = g.UUID, g.NUMANode, strconv.Itoa(g.Index)
 		if m, isMIG := g.MIGDevice(id); isMIG {
 			d.Index = fmt.Sprintf("%d:%d", g.Index, m.Index)
 		}
 	}
-	d = o.told(d, e)
+	d = o.withState(d, e)
 	if replica {
 		d.Replicas = []string{e.ID}
 	}
 	return d
 }
 
-// blocked describes what an entry that waits is waiting for.
-func (l Ledger) blocked(e Entry) string {
+// waitReason describes what a waiting entry waits for.
+func (l Ledger) waitReason(e Entry) string {
 	for i := range l.entries {
 		other := &l.entries[i]
 		if other.mayBeHeld() && other.Key != e.Key && other.Part.Overlaps(e.Part) {
-			return fmt.Sprintf("waits until no pod holds %s of %s", other.described(), other.Outlet)
+			return fmt.Sprintf("waits until no pod holds %s of %s", other.displayID(), other.Outlet)
 		}
 	}
-	if l.begin.pending {
-		return "waits until it is proved what an earlier agent allocated"
+	if l.bootstrap.pending {
+		return "waits for evidence of what an earlier agent allocated"
 	}
-	return notProved + ", and no container has it"
+	return specPending + ", and for containers that use it to end"
 }
 
-// described is how people are told of the device of an entry.
-func (e *Entry) described() string {
+// displayID returns the device of an entry for messages.
+func (e *Entry) displayID() string {
 	if id, replica := replicaOf(e.ID); replica {
 		return "a replica of " + id
 	}
 	return e.ID
 }
 
-// awaits describes what the release of an entry that drains is waiting for.
+// awaits describes what the release of a draining entry waits for.
 func (e Entry) awaits() string {
 	switch {
-	case e.dirty && e.unbooked.IsZero():
-		return "its pods to end, and the kubelet to record that"
+	case e.dirty && e.unrecorded.IsZero():
+		return "its pods to end and the kubelet to write its checkpoint"
 	case e.dirty:
-		return "the container runtime to report no container with it"
+		return "the container runtime to report no container that uses it"
 	}
-	return "the kubelet to take in that it is withdrawn"
+	return "the kubelet to process its withdrawal"
 }
 
-// Change is a device that came, or whose fault changed; of one without a fault, also the state.
+// Change is a device that is new, whose fault changed, or that has no fault and whose state changed.
 type Change struct {
 	Resource    string
 	Before, Now Device // Before is the zero Device if it is new
 }
 
-// Changes returns what changed from before to after; of the replicas of a device in one state, one
-// stands for all. What is not listed any more is not among them.
+// Changes returns the changes from before to after, one for all replicas of a device in one state. Devices that are no
+// longer listed are omitted.
 func Changes(before, after []*Resource) []Change {
-	known := map[string]*Resource{}
+	byName := map[string]*Resource{}
 	for _, r := range before {
-		known[r.Name] = r
+		byName[r.Name] = r
 	}
 	var changes []Change
 	for _, r := range after {
-		was := known[r.Name]
+		previous := byName[r.Name]
 		for _, d := range r.Devices {
-			earlier, here := Device{}, false
-			if was != nil {
-				earlier, here = was.device(d.IDs()[0])
+			earlier, found := Device{}, false
+			if previous != nil {
+				earlier, found = previous.device(d.IDs()[0])
 			}
-			if !here || !earlier.Fault.Same(d.Fault) || d.Fault.None() && earlier.State != d.State {
+			if !found || !earlier.Fault.Same(d.Fault) || d.Fault.None() && earlier.State != d.State {
 				changes = append(changes, Change{Resource: r.Name, Before: earlier, Now: d})
 			}
 		}
@@ -212,10 +211,10 @@ func Changes(before, after []*Resource) []Change {
 	return changes
 }
 
-// device returns the device that an ID stands for, if the resource lists it.
+// device returns the device with an ID, if the resource lists it.
 func (r *Resource) device(id string) (Device, bool) {
-	p, known := r.position[id]
-	if !known {
+	p, found := r.position[id]
+	if !found {
 		return Device{}, false
 	}
 	return r.Devices[r.slots[p].device], true

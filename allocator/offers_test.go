@@ -10,14 +10,14 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// stage is an inventory and what is planned for it.
+// stage is an inventory and its plan.
 type stage struct {
 	inv  *gpu.Inventory
 	plan []*Resource
 }
 
-// after returns what is offered after stages that follow each other, while pods hold some IDs of the first:
-// "gpu GPU-0". What nobody holds is released as soon as can be.
+// after returns the offers after a sequence of stages. held are the devices that pods hold from the first stage on, such
+// as "gpu GPU-0". All others are proved free when they drain.
 func after(t *testing.T, held []string, stages ...stage) []*Resource {
 	t.Helper()
 	now := time.Unix(1e9, 0)
@@ -49,10 +49,10 @@ func TestOffers(t *testing.T) {
 	mixed := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
 	single := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGSingle, nil)} }
 	sharedBy := func(n int) stage {
-		return stage{cut(nil), Plan(cut(nil), testKind, MIGNone, replicas(n))}
+		return stage{partitioned(nil), Plan(partitioned(nil), testKind, MIGNone, replicas(n))}
 	}
-	anew, gone := cut(times(2, "3g.20gb"), nil), cut(nil, nil)
-	anew.GPUs[0].MIGDevices[1].GPUInstance = 1
+	repartitioned, gone := partitioned(times(2, "3g.20gb"), nil), partitioned(nil, nil)
+	repartitioned.GPUs[0].MIGDevices[1].GPUInstance = 1
 	gone.GPUs[1].Fault = gpu.Gone()
 	for _, tc := range []struct {
 		name          string
@@ -61,75 +61,73 @@ func TestOffers(t *testing.T) {
 		want          string
 		wantIfNotHeld string
 	}{
-		{"nothing changes", mixed(cut(nil, nil)), mixed(cut(nil, nil)), "gpu GPU-0", "gpu: GPU-0 GPU-1", "gpu: GPU-0 GPU-1"},
-		{"a GPU goes", mixed(cut(nil, nil)), mixed(gone), "gpu GPU-1", "gpu: GPU-0 GPU-1!", "gpu: GPU-0 GPU-1!"},
+		{"no change", mixed(partitioned(nil, nil)), mixed(partitioned(nil, nil)), "gpu GPU-0", "gpu: GPU-0 GPU-1", "gpu: GPU-0 GPU-1"},
+		{"a GPU is gone", mixed(partitioned(nil, nil)), mixed(gone), "gpu GPU-1", "gpu: GPU-0 GPU-1!", "gpu: GPU-0 GPU-1!"},
 		{
-			"MIG mode is turned off", mixed(cut(times(1, "1g.5gb"), nil)), mixed(cut(nil, nil)), "mig-1g.5gb MIG-0.0",
+			"MIG mode is disabled", mixed(partitioned(times(1, "1g.5gb"), nil)), mixed(partitioned(nil, nil)), "mig-1g.5gb MIG-0.0",
 			"gpu: GPU-0! GPU-1, mig-1g.5gb: MIG-0.0!", "gpu: GPU-0 GPU-1, mig-1g.5gb: MIG-0.0!",
 		},
 		{
-			"MIG mode is turned on", mixed(cut(nil, nil)), mixed(cut(times(2, "3g.20gb"), nil)), "gpu GPU-0",
+			"MIG mode is enabled", mixed(partitioned(nil, nil)), mixed(partitioned(times(2, "3g.20gb"), nil)), "gpu GPU-0",
 			"gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0! MIG-0.1!", "gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0 MIG-0.1",
 		},
-		{ // The same instances are the same nodes, and so is the name that the driver makes of them.
-			"a GPU is repartitioned", mixed(cut(times(2, "1g.5gb"), nil)), mixed(anew), "mig-1g.5gb MIG-0.0",
+		{ // The same instances have the same device nodes and UUIDs.
+			"a GPU is repartitioned", mixed(partitioned(times(2, "1g.5gb"), nil)), mixed(repartitioned), "mig-1g.5gb MIG-0.0",
 			"gpu: GPU-1, mig-3g.20gb: MIG-0.0! MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
 			"gpu: GPU-1, mig-3g.20gb: MIG-0.0 MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
 		},
 		{
-			"the strategy changes", single(cut(times(1, "1g.5gb"))), mixed(cut(times(1, "1g.5gb"))), "gpu MIG-0.0",
+			"the strategy changes", single(partitioned(times(1, "1g.5gb"))), mixed(partitioned(times(1, "1g.5gb"))), "gpu MIG-0.0",
 			"gpu: MIG-0.0!, mig-1g.5gb: MIG-0.0!", "gpu: MIG-0.0!, mig-1g.5gb: MIG-0.0",
 		},
 		{"more replicas", sharedBy(2), sharedBy(3), "gpu GPU-0::1", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2"},
 		{"fewer replicas", sharedBy(3), sharedBy(2), "gpu GPU-0::2", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2!"},
-		{"shared no more", sharedBy(2), mixed(cut(nil)), "gpu GPU-0::1", "gpu: GPU-0! GPU-0::0! GPU-0::1!", "gpu: GPU-0 GPU-0::0! GPU-0::1!"},
-		{"shared now", mixed(cut(nil)), sharedBy(2), "gpu GPU-0", "gpu: GPU-0::0! GPU-0::1! GPU-0!", "gpu: GPU-0::0 GPU-0::1 GPU-0!"},
+		{"no longer shared", sharedBy(2), mixed(partitioned(nil)), "gpu GPU-0::1", "gpu: GPU-0! GPU-0::0! GPU-0::1!", "gpu: GPU-0 GPU-0::0! GPU-0::1!"},
+		{"newly shared", mixed(partitioned(nil)), sharedBy(2), "gpu GPU-0", "gpu: GPU-0::0! GPU-0::1! GPU-0!", "gpu: GPU-0::0 GPU-0::1 GPU-0!"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := strings.Join(slots(after(t, []string{tc.held}, tc.before, tc.now)), ", "); got != tc.want {
 				t.Errorf("while %s is held: %s, want %s", tc.held, got, tc.want)
 			}
 			if got := strings.Join(slots(after(t, nil, tc.before, tc.now)), ", "); got != tc.wantIfNotHeld {
-				t.Errorf("while nobody holds any: %s, want %s", got, tc.wantIfNotHeld)
+				t.Errorf("while none is held: %s, want %s", got, tc.wantIfNotHeld)
 			}
 		})
 	}
 }
 
-// A device is unhealthy for the reason that people can act on.
-func TestOffersSayWhy(t *testing.T) {
-	before, now := cut(nil, times(1, "1g.5gb"), nil), cut(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
+func TestOffersHaveReasons(t *testing.T) {
+	before, now := partitioned(nil, times(1, "1g.5gb"), nil), partitioned(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
 	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.Gone(), fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
-	reasons := map[string]string{} // of what has no fault
+	reasons := map[string]string{} // of devices without a fault
 	faults := map[string]gpu.FaultCode{}
 	for _, r := range after(t, []string{"gpu GPU-0", "gpu GPU-2"}, plan(before), plan(now)) {
 		for _, d := range r.Devices {
-			reasons[d.ID], faults[d.ID] = d.Why, d.Fault.Code
-			if d.Healthy() == (d.Why != "" || !d.Fault.None()) || d.Since.IsZero() || !d.Fault.None() && d.Fault.Since.IsZero() {
-				t.Errorf("%+v is healthy, or not, without a reason or its time", d)
+			reasons[d.ID], faults[d.ID] = d.Reason, d.Fault.Code
+			if d.Healthy() == (d.Reason != "" || !d.Fault.None()) || d.Since.IsZero() || !d.Fault.None() && d.Fault.Since.IsZero() {
+				t.Errorf("%+v is unhealthy without a reason or time, or healthy with one", d)
 			}
 			if d.CDIName != testKind+"="+d.ID || d.Index == "" {
-				t.Errorf("%+v cannot be resolved", d)
+				t.Errorf("%+v has a wrong CDI device name or no index", d)
 			}
 		}
 	}
 	for id, want := range map[string]string{
-		"GPU-0": "its GPU is partitioned differently now", "MIG-0.0": "waits until no pod holds GPU-0 of nvidia.com/gpu", "GPU-2": "", "MIG-1.0": "",
+		"GPU-0": "its GPU was repartitioned", "MIG-0.0": "waits until no pod holds GPU-0 of nvidia.com/gpu", "GPU-2": "", "MIG-1.0": "",
 	} {
 		if reasons[id] != want {
 			t.Errorf("%s: %q, want %q", id, reasons[id], want)
 		}
 	}
 	if want := map[string]gpu.FaultCode{"GPU-0": "", "MIG-0.0": "", "GPU-2": gpu.FaultGone, "MIG-1.0": gpu.FaultUnresponsive}; !maps.Equal(faults, want) {
-		t.Errorf("the codes are %q, want %q", faults, want)
+		t.Errorf("got fault codes %q, want %q", faults, want)
 	}
 }
 
-// A device that waits reports the fault that it is planned with: nothing else would explain why it does
-// not become available.
-func TestOffersOfAFaultyDeviceThatWaits(t *testing.T) {
-	before, now := cut(nil), cut(times(1, "1g.5gb"))
+// A waiting device has the fault of the plan, which explains why it does not become available.
+func TestOffersOfFaultyWaitingDevice(t *testing.T) {
+	before, now := partitioned(nil), partitioned(times(1, "1g.5gb"))
 	now.GPUs[0].MIGDevices[0].Fault = fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
 	for _, r := range after(t, []string{"gpu GPU-0"}, plan(before), plan(now)) {
@@ -141,7 +139,7 @@ func TestOffersOfAFaultyDeviceThatWaits(t *testing.T) {
 	}
 }
 
-func TestOffersKeepPreferring(t *testing.T) {
+func TestOffersKeepAffinity(t *testing.T) {
 	inv, more := topologies["8 in bridged pairs"](), topologies["8 in bridged pairs"]()
 	more.GPUs = append(more.GPUs, gpu.GPU{UUID: "GPU-8"})
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGNone, nil)} }
@@ -151,9 +149,9 @@ func TestOffersKeepPreferring(t *testing.T) {
 	}
 }
 
-// What only evidence names is listed by its ID, even if nothing else is known of it.
+// An ID that is known only from evidence is listed.
 func TestOffersOfUnknownEntries(t *testing.T) {
-	inv, now := cut(nil), time.Unix(1e9, 0)
+	inv, now := partitioned(nil), time.Unix(1e9, 0)
 	plan := Plan(inv, testKind, MIGNone, nil)
 	held := func(outlet, id string) Holding { return Holding{Key: Key{outlet, id}, Pod: "uid"} }
 	ledger, _ := Next(Start(nil, true, now), Observation{
@@ -172,7 +170,7 @@ func TestOffersOfUnknownEntries(t *testing.T) {
 }
 
 func TestChanges(t *testing.T) {
-	before, now := cut(times(2, "1g.5gb"), nil), cut(times(3, "1g.5gb"), nil)
+	before, now := partitioned(times(2, "1g.5gb"), nil), partitioned(times(3, "1g.5gb"), nil)
 	now.GPUs[0].MIGDevices[1].Fault = fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
 	var got []string
@@ -184,12 +182,12 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-func TestChangesTellOfADeviceOnce(t *testing.T) {
-	inv, sick := cut(nil, nil), cut(nil, nil)
-	sick.GPUs[1].Fault = fault("lost")
+func TestChangesReportSharedDeviceOnce(t *testing.T) {
+	inv, unhealthy := partitioned(nil, nil), partitioned(nil, nil)
+	unhealthy.GPUs[1].Fault = fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGNone, replicas(9))} }
-	changes := Changes(after(t, nil, plan(inv)), after(t, nil, plan(inv), plan(sick)))
+	changes := Changes(after(t, nil, plan(inv)), after(t, nil, plan(inv), plan(unhealthy)))
 	if len(changes) != 1 || changes[0].Before.State != StateAvailable || changes[0].Now.ID != "GPU-1" {
-		t.Errorf("changes are %+v", changes)
+		t.Errorf("got %+v", changes)
 	}
 }

@@ -5,22 +5,21 @@ import "github.com/gpucdi/gpucdi/gpu"
 // Extent is the kind of a Part.
 type Extent string
 
-// The extents. The zero value is unknown: a MIG UUID in old evidence, whose instances
-// are not recorded anywhere.
+// The extents. ExtentUnknown is that of a MIG UUID in old evidence, whose instances are not recorded.
 const (
 	ExtentUnknown Extent = ""
 	ExtentWhole   Extent = "whole"
 	ExtentMIG     Extent = "mig"
 )
 
-// Part is what a device ID stands for physically: a GPU, a MIG device, or a
-// share of one of them. The zero Part may be any part of any GPU.
+// Part is the hardware behind a device ID: a GPU, a MIG device, or a share of one. The zero Part may be any part of any
+// GPU.
 type Part struct {
 	GPU    string `json:"gpu,omitempty"` // UUID; empty: unknown
 	Extent Extent `json:"extent,omitempty"`
 
-	// Of a MIG device. The driver gives the same numbers, and the UUID that it
-	// derives from them, to another device after a repartition.
+	// Of a MIG device. After repartitioning, the driver reuses the numbers, and the UUID derived from them, for other
+	// devices.
 	GPUInstance     int           `json:"gpuInstance,omitempty"`
 	ComputeInstance int           `json:"computeInstance,omitempty"`
 	Placement       gpu.Placement `json:"placement,omitzero"`
@@ -28,11 +27,10 @@ type Part struct {
 	Share Share `json:"share,omitzero"` // zero: the GPU or MIG device is not shared
 }
 
-// Class is how the holders of the shares of one device are kept apart. Shares
-// of different classes cannot coexist on a device.
+// Class is the sharing mechanism. Shares of different classes cannot coexist on a device.
 type Class string
 
-// TimeSliced is the class of replicas: processes take turns.
+// TimeSliced is the class of replicas, whose processes take turns.
 const TimeSliced Class = "time-sliced"
 
 // Share is one of Count equal shares of a GPU or MIG device.
@@ -41,20 +39,17 @@ type Share struct {
 	Count int   `json:"count,omitempty"`
 }
 
-// Device is the GPU or MIG device that p is, or is a share of.
+// Device returns the GPU or MIG device that p is, or is a share of.
 func (p Part) Device() Part {
 	p.Share = Share{}
 	return p
 }
 
-// Touches reports whether the devices of two parts have hardware in common,
-// whatever their shares.
+// Touches reports whether the devices of two parts have hardware in common, regardless of shares.
 //
-// A container uses a MIG device by the numbers of its instances, so equal numbers
-// touch even if a repartition lies between them. Different GPU
-// instances touch if their placements intersect; the placement of an instance
-// has size 0 if the driver does not report it, and then the driver is trusted
-// to place no two instances on the same slices.
+// A container uses a MIG device by the numbers of its instances, so equal numbers touch even if the GPU was
+// repartitioned in between. Different GPU instances touch if their placements intersect. A placement has size 0 if the
+// driver does not report it; the driver is then trusted not to place two instances on the same slices.
 func (p Part) Touches(q Part) bool {
 	if p.Extent == ExtentUnknown || q.Extent == ExtentUnknown {
 		return p.GPU == q.GPU || p.GPU == "" || q.GPU == ""
@@ -71,8 +66,8 @@ func (p Part) Touches(q Part) bool {
 	return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size
 }
 
-// Overlaps reports whether two parts exclude each other in any amount. Shares of
-// one device and class do not; they may add up to the whole device.
+// Overlaps reports whether two parts always exclude each other. Shares of one device and class do not; they may add up
+// to the whole device.
 func (p Part) Overlaps(q Part) bool {
 	if p.Share.Count > 0 && p.Share.Class == q.Share.Class && p.Extent != ExtentUnknown && p.Device() == q.Device() {
 		return false

@@ -29,12 +29,12 @@ func TestOverlaps(t *testing.T) {
 		{"another GPU", whole, other, false, false},
 		{"a MIG device and its GPU", small, whole, true, true},
 		{"a MIG device and another GPU", small, other, false, false},
-		{"beside each other", small, mig("GPU-0", 2, 0, 4, 4), false, false},
-		{"on other slices with the same numbers", small, mig("GPU-0", 1, 0, 4, 4), true, true},
+		{"MIG devices on other slices", small, mig("GPU-0", 2, 0, 4, 4), false, false},
+		{"on other slices with equal numbers", small, mig("GPU-0", 1, 0, 4, 4), true, true},
 		{"on the same slices with other numbers", small, mig("GPU-0", 2, 0, 3, 1), true, true},
 		{"compute instances of one GPU instance", small, mig("GPU-0", 1, 1, 0, 4), false, false},
 		{"unknown placements", mig("GPU-0", 1, 0, 0, 0), mig("GPU-0", 2, 0, 0, 0), false, false},
-		{"the same numbers, unknown placements", mig("GPU-0", 1, 0, 0, 0), mig("GPU-0", 1, 0, 0, 0), true, true},
+		{"equal numbers, unknown placements", mig("GPU-0", 1, 0, 0, 0), mig("GPU-0", 1, 0, 0, 0), true, true},
 		{"unknown", Part{}, whole, true, true},
 		{"unknown twice", Part{}, Part{}, true, true},
 		{"unknown on another GPU", Part{GPU: "GPU-1"}, whole, false, false},
@@ -42,7 +42,7 @@ func TestOverlaps(t *testing.T) {
 		{"shares of two classes", shareOf(whole, TimeSliced, 2), shareOf(whole, "mps", 2), true, true},
 		{"a share and its GPU", shareOf(whole, TimeSliced, 2), whole, true, true},
 		{"shares of a GPU and of a MIG device", shareOf(whole, TimeSliced, 2), shareOf(small, TimeSliced, 2), true, true},
-		{"shares of a MIG device and of what it became", shareOf(small, TimeSliced, 2), shareOf(mig("GPU-0", 1, 0, 0, 8), TimeSliced, 2), true, true},
+		{"shares of a MIG device before and after repartitioning", shareOf(small, TimeSliced, 2), shareOf(mig("GPU-0", 1, 0, 0, 8), TimeSliced, 2), true, true},
 		{"unknown shares", shareOf(Part{}, TimeSliced, 2), shareOf(Part{}, TimeSliced, 2), true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestOverlaps(t *testing.T) {
 				t.Errorf("Overlaps = %v, want %v", got, tc.overlaps)
 			}
 			if tc.p.Overlaps(tc.q) != tc.q.Overlaps(tc.p) || tc.p.Touches(tc.q) != tc.q.Touches(tc.p) {
-				t.Error("it depends on the order")
+				t.Error("the result depends on the order")
 			}
 			if got := tc.p.Touches(tc.q); got != tc.shares {
 				t.Errorf("Touches = %v, want %v", got, tc.shares)
@@ -61,13 +61,13 @@ func TestOverlaps(t *testing.T) {
 				t.Errorf("fits = %v", fits)
 			}
 			if used.remove(tc.q); !used.fits(tc.p) {
-				t.Error("it does not fit on an empty GPU")
+				t.Error("the part does not fit on an empty GPU")
 			}
 		})
 	}
 }
 
-// Shares of all sizes add up to their device, and never to more.
+// Shares of any size fit exactly until they add up to their device.
 func TestSharesAddUp(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(1, seed))

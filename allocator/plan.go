@@ -11,65 +11,62 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// GPUResource is the resource that whole GPUs are offered under; it is the
-// name that users of NVIDIA GPUs already write into their pods.
+// GPUResource is the extended resource of whole GPUs, the same as that of NVIDIA's device plugin.
 const GPUResource = "nvidia.com/gpu"
 
-// migPrefix begins the names of the resources of MIG devices.
+// migPrefix is the prefix of the resources of MIG devices.
 const migPrefix = "nvidia.com/mig-"
 
-// MIGResource is the resource of the MIG devices of a profile, as users know it:
-// "1g.5gb+me" is nvidia.com/mig-1g.5gb.me, since a name may have no "+".
+// MIGResource returns the extended resource of a MIG profile. Resource names cannot contain "+", so the profile
+// "1g.5gb+me" has the resource nvidia.com/mig-1g.5gb.me.
 func MIGResource(profile string) string {
 	return migPrefix + strings.ReplaceAll(profile, "+", ".")
 }
 
-// Offered reports whether Plan gives devices under a name of a resource, whatever the rules.
-func Offered(resource string) bool {
+// IsStandardResource reports whether resource is GPUResource or that of a MIG profile.
+func IsStandardResource(resource string) bool {
 	return resource == GPUResource || strings.HasPrefix(resource, migPrefix)
 }
 
-// Resource is one resource of the node with all its devices, the unhealthy
-// ones included: the kubelet must never lose sight of a device that a pod may
-// hold.
+// Resource is an extended resource of the node with all its devices. It includes unhealthy ones, because a device that
+// a pod may hold must stay in the kubelet's list.
 type Resource struct {
 	Name    string
-	Devices []Device // in the inventory's order; those that left come last
+	Devices []Device // in the order of the inventory; draining and released ones last
 
 	affinity affinity
 	slots    []slot         // in the order of Devices
-	position map[string]int // ID of the kubelet's → index in slots
+	position map[string]int // index in slots by device ID
 }
 
-// slot is what the kubelet takes for a device: one of Devices, or a replica of it.
+// slot is a device in the device plugin API: one of Devices, or a replica of one.
 type slot struct {
 	id     string
 	device int // index in Devices
 }
 
-// Device is a GPU or MIG device that the kubelet can hand out.
+// Device is a GPU or MIG device.
 type Device struct {
-	ID       string // its UUID, which is what the kubelet calls it unless it is shared
-	CDIName  string // what the runtime calls it: "gpucdi.dev/gpu=GPU-…"
-	GPU      string // the UUID of the GPU that it is, or is a part of
-	Index    string // what people call it: "5" a GPU, "5:1" a MIG device of it
-	NUMANode int    // gpu.NUMAUnknown when the platform does not tell
+	ID       string // UUID; the device ID in the device plugin API unless it is shared
+	CDIName  string // qualified CDI device name: "gpucdi.dev/gpu=GPU-…"
+	GPU      string // UUID of the GPU that it is, or is a part of
+	Index    string // "5" for a GPU, "5:1" for a MIG device of it
+	NUMANode int    // gpu.NUMAUnknown if the platform does not report it
 	Fault    gpu.Fault
 
-	// State is that of its entries in the ledger; empty in a plan.
+	// State is the state of its entries in the ledger; empty in a plan.
 	State  State
 	Since  time.Time // since when it is in its state, with its fault
-	Why    string    // why it is not available although it has no fault
+	Reason string    // why it is not available although it has no fault
 	Awaits string    // what the release of a draining device waits for
 
-	// Replicas are what the kubelet calls a device that is shared, a name for each
-	// pod that can have it at a time; nil for one that is not.
+	// Replicas are the device IDs of a shared device; nil if it is not shared.
 	Replicas []string
 
 	part instances
 }
 
-// IDs are what the kubelet calls the device.
+// IDs returns the IDs of the device in the device plugin API.
 func (d Device) IDs() []string {
 	if d.Shared() {
 		return d.Replicas
@@ -77,7 +74,7 @@ func (d Device) IDs() []string {
 	return []string{d.ID}
 }
 
-// Shared says whether several pods can have the device at a time.
+// Shared reports whether several containers can use the device at a time.
 func (d Device) Shared() bool { return d.Replicas != nil }
 
 // Healthy reports whether the device can be allocated.
@@ -85,32 +82,34 @@ func (d Device) Healthy() bool {
 	return d.Fault.None() && (d.State == "" || d.State == StateAvailable)
 }
 
-// instances are what a MIG device is made of.
+// instances are the IDs of the GPU and compute instance of a MIG device.
 type instances struct{ gpu, compute int }
 
-// wholeGPU is the part of a GPU that is not cut.
+// wholeGPU stands for the instances of a GPU that is not in MIG mode.
 var wholeGPU = instances{-1, -1}
 
-// Plan says what a node with these GPUs offers. cdiKind is the CDI kind that
-// the node's specs are written under. There is always a GPUResource, with no
-// device when the node has none: a node whose driver comes later is the same
-// node. What is gone is not offered. rules say what is shared.
+// Plan returns the resources that a node with these GPUs should advertise. cdiKind is the kind of its CDI spec. The
+// result always contains GPUResource, even without devices, so that it is registered before the driver is installed.
+// Devices that are gone are omitted.
 func Plan(inv *gpu.Inventory, cdiKind string, strategy MIGStrategy, rules Rules) []*Resource {
-	d := draft{names: []string{GPUResource}, kind: cdiKind, devices: map[string][]Device{}, owners: map[string][]gpu.GPU{}}
+	b := planBuilder{
+		names: []string{GPUResource}, kind: cdiKind,
+		devices: map[string][]Device{}, owners: map[string][]gpu.GPU{},
+	}
 	var notUniform gpu.Fault
 	if strategy == MIGSingle {
 		notUniform = NotUniform(inv)
 	}
 	for _, g := range inv.GPUs {
-		if fault, whole := offeredWhole(g, strategy); whole {
-			d.add(GPUResource, g, Device{
+		if fault, whole := advertisedWhole(g, strategy); whole {
+			b.add(GPUResource, g, Device{
 				ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU,
 				Fault: cmp.Or(g.Fault, fault, notUniform),
 			})
 		}
 		for _, m := range g.MIGDevices {
 			if name := resourceOf(m, strategy); name != "" {
-				d.add(name, g, Device{
+				b.add(name, g, Device{
 					ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index), part: instances{m.GPUInstance, m.ComputeInstance},
 					Fault: cmp.Or(m.Fault, notUniform),
 				})
@@ -118,65 +117,64 @@ func Plan(inv *gpu.Inventory, cdiKind string, strategy MIGStrategy, rules Rules)
 		}
 	}
 	var resources []*Resource
-	for _, name := range d.names {
+	for _, name := range b.names {
 		rule := rules.Of(name)
 		if name == GPUResource && rule.Rename != "" {
 			resources = append(resources, newResource(name, nil, nil))
 		}
-		share(d.devices[name], rule.Replicas)
-		resources = append(resources, newResource(cmp.Or(rule.Rename, name), d.devices[name], newAffinity(d.owners[name])))
+		share(b.devices[name], rule.Replicas)
+		resources = append(resources, newResource(cmp.Or(rule.Rename, name), b.devices[name], newAffinity(b.owners[name])))
 	}
 	return resources
 }
 
-// draft collects devices by resource.
-type draft struct {
+// planBuilder groups devices by resource.
+type planBuilder struct {
 	kind    string
-	names   []string // of the resources, in the order of their first devices
+	names   []string // of the resources, in order of their first devices
 	devices map[string][]Device
-	owners  map[string][]gpu.GPU // of the devices
+	owners  map[string][]gpu.GPU // GPU of each device
 }
 
-func (d *draft) add(resource string, g gpu.GPU, one Device) {
-	if !slices.Contains(d.names, resource) {
-		d.names = append(d.names, resource)
+func (b *planBuilder) add(resource string, g gpu.GPU, device Device) {
+	if !slices.Contains(b.names, resource) {
+		b.names = append(b.names, resource)
 	}
-	if one.Fault.Code == gpu.FaultGone {
+	if device.Fault.Code == gpu.FaultGone {
 		return
 	}
-	one.CDIName, one.GPU, one.NUMANode = d.kind+"="+one.ID, g.UUID, g.NUMANode
-	d.devices[resource] = append(d.devices[resource], one)
-	d.owners[resource] = append(d.owners[resource], g)
+	device.CDIName, device.GPU, device.NUMANode = b.kind+"="+device.ID, g.UUID, g.NUMANode
+	b.devices[resource] = append(b.devices[resource], device)
+	b.owners[resource] = append(b.owners[resource], g)
 }
 
-// offeredWhole says whether a GPU is listed as a whole, and with what fault. In
-// MIG mode a program that has the GPU and none of its MIG devices finds nothing
-// to use; so the GPU is either its MIG devices or, where the strategy has none,
-// there but of no use.
-func offeredWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {
+// advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs cannot use a GPU in
+// MIG mode without one of its MIG devices, so with the strategy none it is advertised as unhealthy.
+func advertisedWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {
 	switch {
 	case g.MIG != gpu.MIGEnabled:
 		return gpu.Fault{}, true
 	case strategy == MIGNone:
-		return configFault("set mig.strategy to single or mixed, or turn MIG mode off", "in MIG mode, in which it can only be given out in parts"), true
+		return configFault("set mig.strategy to single or mixed, or disable MIG mode",
+			"in MIG mode, but mig.strategy is none"), true
 	}
 	return gpu.Fault{}, false
 }
 
-// resourceOf is the resource that a MIG device is offered under; empty for none.
+// resourceOf returns the resource of a MIG device, empty if it is not advertised.
 func resourceOf(m gpu.MIGDevice, strategy MIGStrategy) string {
 	switch {
 	case strategy == MIGSingle:
 		return GPUResource
-	case strategy == MIGMixed && m.Profile != "": // one that tells no profile is nobody's
+	case strategy == MIGMixed && m.Profile != "": // without a profile it has no resource
 		return MIGResource(m.Profile)
 	}
 	return ""
 }
 
-// NotUniform returns why the node's GPUs cannot be offered as one kind of device, which
-// the strategy single requires; none if they can. GPUs with a fault, MIG devices that are
-// gone and those that report no profile do not count: they would take the healthy ones with them.
+// NotUniform returns the fault of a node whose GPUs are not partitioned alike, which the strategy single requires; the
+// zero Fault if they are. GPUs with a fault, MIG devices that are gone and those without a profile do not count, so
+// that they do not make the healthy ones unhealthy.
 func NotUniform(inv *gpu.Inventory) gpu.Fault {
 	var whole, partitioned bool
 	var profiles []string
@@ -194,14 +192,16 @@ func NotUniform(inv *gpu.Inventory) gpu.Fault {
 	}
 	switch {
 	case whole && partitioned:
-		return configFault("partition all of them, or set it to mixed", "mig.strategy is single, but only some GPUs are in MIG mode")
+		return configFault("enable MIG mode on all GPUs, or set mig.strategy to mixed",
+			"mig.strategy is single, but only some GPUs are in MIG mode")
 	case len(profiles) > 1:
-		return configFault("partition all GPUs alike, or set it to mixed", "mig.strategy is single, but there are MIG devices of %s", strings.Join(profiles, ", "))
+		return configFault("partition all GPUs alike, or set mig.strategy to mixed",
+			"mig.strategy is single, but there are MIG devices of %s", strings.Join(profiles, ", "))
 	}
 	return gpu.Fault{}
 }
 
-// configFault is the fault of a device that the config does not fit.
+// configFault returns a fault that is caused by the config.
 func configFault(remedy, format string, args ...any) gpu.Fault {
 	return gpu.Fault{Code: gpu.FaultConfig, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }

@@ -6,31 +6,28 @@ import (
 	"slices"
 )
 
-// Prefer returns the size devices, required ones included, that work together
-// best. Among equally good sets it takes the one that leaves the best
-// together for those who come later, then the one that stands first in the
-// resource's order; so equal requests get equal answers. The result is in the
-// resource's order.
+// Prefer returns the IDs of the size devices, including the required ones, that are linked best. Among equal sets it
+// prefers the one that leaves the best linked devices for later requests, then the first in the order of the resource,
+// so that equal requests have equal results. The result is in the order of the resource.
 //
-// Of a device that is shared it takes a second replica only when there is no
-// other device to take from, and it takes from those that are shared least.
+// It takes a second replica of a device only if no other device is left, and prefers the devices with the fewest
+// replicas in use.
 //
-// An available device that is unknown or unhealthy is passed over: the
-// kubelet may be one update behind, and an error here costs the pod its
-// admission. It is an error when that leaves fewer than size. Repeated IDs
-// count once, and a required device is available by being required.
+// Unknown and unhealthy devices in available are skipped, because the kubelet's list may be outdated and an error
+// would reject the pod. It is an error if fewer than size devices are left. Duplicate IDs count once, and required
+// devices need not be in available.
 func (r *Resource) Prefer(available, required []string, size int) ([]string, error) {
-	var wrong, unknown problems
-	must := slices.Compact(r.positions(required, &wrong))
-	if err := wrong.err(); err != nil {
+	var errs, unknown problems
+	must := slices.Compact(r.positions(required, &errs))
+	if err := errs.err(); err != nil {
 		return nil, fmt.Errorf("required devices: %w", err)
 	}
 	if size < len(must) {
-		return nil, fmt.Errorf("%w: %d devices of %s are required, but only %d asked for; ask for at least as many",
+		return nil, fmt.Errorf("%w: %d devices of %s are required, but only %d requested; request at least as many",
 			ErrMalformed, len(must), r.Name, size)
 	}
-	offered := r.positions(available, &unknown) // passed over
-	free, err := r.usable(slices.Compact(offered), must, size)
+	candidates := r.positions(available, &unknown) // skipped
+	free, err := r.usable(slices.Compact(candidates), must, size)
 	if err != nil {
 		return nil, err
 	}
@@ -42,17 +39,16 @@ func (r *Resource) Prefer(available, required []string, size int) ([]string, err
 	return ids, nil
 }
 
-// usable returns the devices to choose from: must and the healthy ones of offered,
-// ascending.
-func (r *Resource) usable(offered, must []int, size int) ([]int, error) {
+// usable returns must and the healthy ones of candidates, ascending. It is an error if they are fewer than size.
+func (r *Resource) usable(candidates, must []int, size int) ([]int, error) {
 	free := slices.Clone(must)
-	var passedOver problems
-	for _, p := range offered {
+	var skipped problems
+	for _, p := range candidates {
 		if _, required := slices.BinarySearch(must, p); required {
 			continue
 		}
 		if d := &r.Devices[r.slots[p].device]; !d.Healthy() {
-			r.unhealthy(d, &passedOver)
+			r.unhealthy(d, &skipped)
 			continue
 		}
 		free = append(free, p)
@@ -61,9 +57,12 @@ func (r *Resource) usable(offered, must []int, size int) ([]int, error) {
 		slices.Sort(free)
 		return free, nil
 	}
-	kind, sick := ErrMalformed, passedOver.err()
-	if sick != nil {
+	kind, unhealthy := ErrMalformed, skipped.err()
+	if unhealthy != nil {
 		kind = ErrUnhealthy
 	}
-	return nil, errors.Join(fmt.Errorf("%w: %d devices of %s are requested, but %d can be used; request fewer", kind, size, r.Name, len(free)), sick)
+	return nil, errors.Join(
+		fmt.Errorf("%w: %d devices of %s are requested, but only %d can be used; request fewer",
+			kind, size, r.Name, len(free)),
+		unhealthy)
 }

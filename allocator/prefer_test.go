@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// gpus names the GPUs by their numbers.
+// gpus returns the UUIDs of GPUs by number.
 func gpus(numbers ...int) []string {
 	ids := make([]string, len(numbers))
 	for i, n := range numbers {
@@ -39,17 +39,17 @@ func TestPrefer(t *testing.T) {
 		want      []string
 	}{
 		{"a bridged pair before a switch", "8 in bridged pairs", all(8), nil, 2, gpus(0, 4)},
-		{"the pair that is left", "8 in bridged pairs", gpus(1, 2, 3, 4, 6), nil, 2, gpus(2, 6)},
+		{"the remaining pair", "8 in bridged pairs", gpus(1, 2, 3, 4, 6), nil, 2, gpus(2, 6)},
 		{"a single leaves pairs intact", "8 in bridged pairs", gpus(0, 1, 4), nil, 1, gpus(1)},
 		{"two pairs of one switch", "8 in bridged pairs", all(8), nil, 4, gpus(0, 1, 4, 5)},
 		{"the required one's pair", "8 in bridged pairs", all(8), gpus(3), 2, gpus(3, 7)},
 		{"one NUMA node", "4 on PCIe, 2 NUMA nodes", gpus(0, 2, 3), nil, 2, gpus(2, 3)},
 		{"a single leaves the node intact", "4 on PCIe, 2 NUMA nodes", gpus(0, 2, 3), nil, 1, gpus(0)},
-		{"a triangle of links", "hybrid cube mesh", all(8), nil, 3, gpus(0, 2, 3)},
-		{"a face of the cube", "hybrid cube mesh", all(8), nil, 4, gpus(0, 1, 2, 3)},
-		{"a switch on the NVSwitch", "8 on an NVSwitch", gpus(1, 2, 3, 6), nil, 2, gpus(2, 3)},
+		{"three linked GPUs", "hybrid cube mesh", all(8), nil, 3, gpus(0, 2, 3)},
+		{"four linked GPUs", "hybrid cube mesh", all(8), nil, 4, gpus(0, 1, 2, 3)},
+		{"a PCIe switch below an NVSwitch", "8 on an NVSwitch", gpus(1, 2, 3, 6), nil, 2, gpus(2, 3)},
 		{"one group", "16 in two groups", all(16)[1:], nil, 8, gpus(8, 9, 10, 11, 12, 13, 14, 15)},
-		{"no knowledge, first ones", "8 that tell nothing", gpus(7, 5, 3, 1), nil, 2, gpus(1, 3)},
+		{"unknown topology, in order", "8 with unknown topology", gpus(7, 5, 3, 1), nil, 2, gpus(1, 3)},
 		{"all", "8 on an NVSwitch", all(8), nil, 8, all(8)},
 		{"all of those available", "8 on an NVSwitch", gpus(6, 2), nil, 2, gpus(2, 6)},
 		{"none", "8 on an NVSwitch", all(8), nil, 0, gpus()},
@@ -57,7 +57,7 @@ func TestPrefer(t *testing.T) {
 		{"only required", "8 on an NVSwitch", all(8), gpus(7, 0), 2, gpus(0, 7)},
 		{"required but not available", "8 in bridged pairs", gpus(1, 2, 7), gpus(3), 2, gpus(3, 7)},
 		{"repeated", "8 in bridged pairs", gpus(1, 1, 5, 5, 6, 6), gpus(5, 5), 2, gpus(1, 5)},
-		{"unknown ones available", "8 in bridged pairs", gpus(20, 1, 5, 21), nil, 2, gpus(1, 5)},
+		{"unknown available", "8 in bridged pairs", gpus(20, 1, 5, 21), nil, 2, gpus(1, 5)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := plan(topologies[tc.topology]()).Prefer(tc.available, tc.required, tc.size)
@@ -92,27 +92,26 @@ func TestPreferErrors(t *testing.T) {
 		required  []string
 		size      int
 		is        error
-		says      string
+		message   string
 	}{
 		{"too few", gpus(0, 1), nil, 3, ErrMalformed, "3 devices of nvidia.com/gpu"},
-		{"too few when repeated", gpus(0, 0, 0), nil, 2, ErrMalformed, "but 1 can be used"},
+		{"too few when repeated", gpus(0, 0, 0), nil, 2, ErrMalformed, "but only 1 can be used"},
 		{"too few healthy", gpus(0, 4), nil, 2, ErrUnhealthy, "GPU-4 of nvidia.com/gpu: ECC"},
 		{"negative", gpus(0, 1), nil, -1, ErrMalformed, "-1"},
-		{"more required than asked for", gpus(0, 1), gpus(0, 1), 1, ErrMalformed, "2 devices"},
+		{"more required than requested", gpus(0, 1), gpus(0, 1), 1, ErrMalformed, "2 devices"},
 		{"unknown required", gpus(0, 1), gpus(9), 1, ErrUnknown, `"GPU-9"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := plan(inv).Prefer(tc.available, tc.required, tc.size)
-			if !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Prefer = %v, %v; want %q with %q", got, err, tc.is, tc.says)
+			if !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.message) {
+				t.Errorf("Prefer = %v, %v; want %q with %q", got, err, tc.is, tc.message)
 			}
 		})
 	}
 }
 
-// TestPreferIsOptimal compares Prefer with all possible sets: every subset of
-// up to 8 GPUs that may be available, with nothing and with each single GPU
-// required; of 16, a sample.
+// TestPreferIsOptimal compares Prefer with an exhaustive search: for up to 8 GPUs with each subset available, and none
+// or any one required; for 16 GPUs with a sample.
 func TestPreferIsOptimal(t *testing.T) {
 	for name, topology := range topologies {
 		t.Run(name, func(t *testing.T) {
@@ -137,8 +136,8 @@ func TestPreferIsOptimal(t *testing.T) {
 	}
 }
 
-// compareWithAll checks Prefer for every size: the set must be allowed, as
-// good as the best of all, and among those leave as good a remainder.
+// compareWithAll checks Prefer for every size: the set must be valid, have the highest weight, and among those leave
+// the remainder with the highest weight.
 func compareWithAll(t *testing.T, r *Resource, available, required uint) {
 	t.Helper()
 	count := bits.OnesCount(available)
@@ -171,7 +170,7 @@ func compareWithAll(t *testing.T, r *Resource, available, required uint) {
 			got |= 1 << r.position[id]
 		}
 		if bits.OnesCount(got) != size || len(ids) != size || got&^available != 0 || got&required != required {
-			t.Fatalf("%d of %v with %v: %v is no answer", size, idsOf(r, available), idsOf(r, required), ids)
+			t.Fatalf("%d of %v with %v: %v is not a valid set", size, idsOf(r, available), idsOf(r, required), ids)
 		}
 		if score := (best{sum(r, got), sum(r, available&^got)}); score != want[size] {
 			t.Fatalf("%d of %v with %v: %v has %v, the best %v", size,
@@ -199,8 +198,7 @@ func sum(r *Resource, set uint) (total int64) {
 	return total
 }
 
-// TestPreferIsBounded asks for so many devices that trying all sets, or one in
-// a million of them, would never end.
+// TestPreferIsBounded requests so many devices that an exhaustive search would not end.
 func TestPreferIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	r := plan(node(96, func(i int) int { return i % 4 }, func(int, int) gpu.Link {
@@ -242,7 +240,7 @@ func BenchmarkPrefer(b *testing.B) {
 		size     int
 	}{
 		{"8 on an NVSwitch", 4}, {"hybrid cube mesh", 4}, {"8 in bridged pairs", 4}, {"16 in two groups", 8},
-		{"16 without any order", 8},
+		{"16 with random links", 8},
 	} {
 		b.Run(fmt.Sprintf("%d of %s", bc.size, bc.topology), func(b *testing.B) {
 			r := plan(topologies[bc.topology]())

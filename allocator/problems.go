@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// maxProblems bounds how many problems one error describes. The kubelet stores the
-	// message in the pod's status, and a request names up to 4 MiB of IDs.
+	// maxProblems bounds how many problems an error describes. The kubelet stores the message in the pod status, and a
+	// request can contain 4 MiB of IDs.
 	maxProblems = 10
-	// maxIDShown bounds how many bytes of an ID from a request an error quotes.
+	// maxIDShown bounds how many bytes of an ID an error quotes.
 	maxIDShown = 64
 )
 
-// problems collects what is wrong with a request. Its error describes the first
-// maxProblems and counts the others, of which errors.Is still finds each kind.
+// problems collects the problems of a request. Its error describes the first maxProblems, counts the others, and wraps
+// the sentinels of all.
 type problems struct {
 	described []error
-	kinds     []error // the sentinels of the others, each once
+	kinds     []error // sentinels of the others, without duplicates
 	more      int
 }
 
-// add describes a problem of a kind, one of the sentinels of this package.
+// add adds a problem that wraps kind, a sentinel of this package.
 func (p *problems) add(kind error, format string, args ...any) {
 	if len(p.described) < maxProblems {
 		p.described = append(p.described, fmt.Errorf("%w: "+format, append([]any{kind}, args...)...))
@@ -41,8 +41,8 @@ func (p *problems) err() error {
 	return errors.Join(append(p.described, fmt.Errorf("and %d more: %w", p.more, errors.Join(p.kinds...)))...)
 }
 
-// shown quotes an ID from a request, shortened if it is longer than any real one.
-func shown(id string) string {
+// quoteID quotes an ID from a request, truncated to maxIDShown.
+func quoteID(id string) string {
 	if len(id) > maxIDShown {
 		return fmt.Sprintf("%q… (%d bytes)", id[:maxIDShown], len(id))
 	}

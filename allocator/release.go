@@ -5,38 +5,34 @@ import (
 	"time"
 )
 
-// The release of an entry that drains. Step by step:
+// Steps to release a draining entry:
 //
-//  1. The kubelet reports it as not allocatable, or three settles have passed since it
-//     was withdrawn. This only spares pods a refusal.
+//  1. The kubelet no longer reports it as allocatable, or three settles have passed since it was withdrawn. This only
+//     prevents refusals, which reject pods.
 //  2. An entry that was not granted since it was last free is free.
-//  3. Otherwise a checkpoint that was renamed into place at least two settles after the
-//     last grant must not name it. The kubelet records a grant within one settle, and a
-//     snapshot of its records is on disk within another. From then on the kubelet starts
-//     no container with the entry; but one may be starting, or still running: a
-//     force-deleted pod leaves the records at once.
+//  3. Otherwise, a checkpoint that was renamed into place at least two settles after the last grant must not contain it.
+//     The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From then
+//     on the kubelet starts no container with the entry. But a container may be starting or still running, because the
+//     kubelet removes force-deleted pods from its records at once.
 //  4. The runtime, asked a settle later, must have no container with the part.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
-// An agent without the state of the one before does the same for all that no entry
-// accounts for (begin).
+// After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
-// readBooks records since when the present checkpoint can be on disk.
-func (n *next) readBooks() {
+// observeCheckpoint records the earliest time at which the current checkpoint can have been renamed into place.
+func (n *next) observeCheckpoint() {
 	c := n.o.Checkpoint
-	if c == nil || c.Asked.Before(n.books.asked) {
+	if c == nil || c.Asked.Before(n.checkpoint.asked) {
 		return
 	}
-	if c.Version != n.books.version {
-		n.books.version, n.books.landed = c.Version, n.books.asked
+	if c.Version != n.checkpoint.version {
+		n.checkpoint.version, n.checkpoint.landed = c.Version, n.checkpoint.asked
 	}
-	n.books.asked = c.Asked
+	n.checkpoint.asked = c.Asked
 }
 
-// unknown returns entries for what evidence names and no entry accounts for. An
-// earlier agent offered it, so it was granted before the start, if it was. One that is
-// still wanted has the part that the plan gives it: its former part is not recorded
-// anywhere.
+// unknown returns entries for IDs in the checkpoint that have none. An earlier agent advertised them, so any grant was
+// before the start. IDs that are still wanted get the part of the plan, because their former part is not recorded.
 func (n *next) unknown() (adopted []Entry) {
 	n.held = map[Key]bool{}
 	if n.o.Checkpoint == nil {
@@ -58,7 +54,7 @@ func (n *next) unknown() (adopted []Entry) {
 		n.held[h.Key] = true
 		adopt(h.Key, h.Part)
 	}
-	if n.begin.pending {
+	if n.bootstrap.pending {
 		for k := range n.o.Checkpoint.Registered {
 			adopt(k, Part{})
 		}
@@ -66,14 +62,13 @@ func (n *next) unknown() (adopted []Entry) {
 	return adopted
 }
 
-// advertised reports whether an earlier agent, whose state is missing, advertised
-// an ID at its end.
+// advertised reports whether the earlier agent, whose state is missing, advertised an ID last.
 func (n *next) advertised(k Key) bool {
 	return n.MayList() && n.o.Checkpoint != nil && n.o.Checkpoint.Registered[k]
 }
 
-// prove records which dirty entries the checkpoint proves to be out of the kubelet's
-// records, and which pods it names for the others.
+// prove records which dirty entries the checkpoint proves to be absent from the kubelet's records, and the pods of the
+// others.
 func (n *next) prove() {
 	if n.o.Checkpoint == nil {
 		return
@@ -87,80 +82,77 @@ func (n *next) prove() {
 	}
 	for i := range n.entries {
 		e := &n.entries[i]
-		if e.dirty && e.unbooked.IsZero() && n.written(e.last) && !n.held[e.Key] {
-			e.unbooked = n.o.Checkpoint.Answered
+		if e.dirty && e.unrecorded.IsZero() && n.written(e.last) && !n.held[e.Key] {
+			e.unrecorded = n.o.Checkpoint.Answered
 		}
 	}
-	n.proveBegin()
+	n.proveBootstrap()
 }
 
-// proveBegin ends the begin once the evidence is complete.
-func (n *next) proveBegin() {
-	b := &n.begin
+// proveBootstrap ends the bootstrap if the evidence is complete.
+func (n *next) proveBootstrap() {
+	b := &n.bootstrap
 	if !b.pending {
 		return
 	}
-	if b.unbooked.IsZero() && (b.fresh || n.written(n.start)) {
-		b.unbooked = n.o.Checkpoint.Answered
+	if b.unrecorded.IsZero() && (b.fresh || n.written(n.start)) {
+		b.unrecorded = n.o.Checkpoint.Answered
 	}
-	b.pending = b.unbooked.IsZero() || n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unbooked.Add(n.margin()))
+	b.pending = b.unrecorded.IsZero() || n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unrecorded.Add(n.margin()))
 }
 
-// margin is how long after a checkpoint the runtime has all containers that it may
-// lack. A kubelet that has started since starts none for what is not in its checkpoint.
+// margin is the time after a checkpoint within which containers that it lacks can still be created. A kubelet that was
+// started since creates none.
 func (n *next) margin() time.Duration {
-	if n.begin.fresh {
+	if n.bootstrap.fresh {
 		return 0
 	}
 	return settle
 }
 
-// written reports whether the checkpoint contains all grants up to a time that the
-// kubelet still tracks.
+// written reports whether the checkpoint was written after the kubelet recorded all grants up to last.
 func (n *next) written(last time.Time) bool {
-	return !n.books.landed.Before(last.Add(2 * settle))
+	return !n.checkpoint.landed.Before(last.Add(2 * settle))
 }
 
-// takenIn reports whether the kubelet has processed the list that withdrew an entry. A
-// stream that has just begun proves nothing: before its first list the kubelet has no
-// healthy device at all.
-func (n *next) takenIn(e *Entry) bool {
+// listProcessed reports whether the kubelet has processed the list that withdrew an entry. A new stream proves nothing,
+// because the kubelet has no healthy device before the first list.
+func (n *next) listProcessed(e *Entry) bool {
 	list, a := n.o.Lists[e.Outlet], n.o.Allocatable
 	return a != nil && !a.IDs[e.Key] && !list.Sent.IsZero() &&
 		!list.Sent.Before(e.withdrawn) && !a.Asked.Before(list.Sent) && !a.Asked.Before(list.Stream.Add(settle))
 }
 
-// told reports whether step 1 is over.
-func (n *next) told(e *Entry) bool {
-	return e.takenIn || !n.now.Before(e.withdrawn.Add(3*settle))
+// deselected reports whether step 1 is complete.
+func (n *next) deselected(e *Entry) bool {
+	return e.processed || !n.now.Before(e.withdrawn.Add(3*settle))
 }
 
-// free reports whether all steps before the last are over.
-func (n *next) free(e *Entry) bool { return n.told(e) && (!e.dirty || n.unheld(e)) }
+// free reports whether steps 1 to 4 are complete.
+func (n *next) free(e *Entry) bool { return n.deselected(e) && (!e.dirty || n.unheld(e)) }
 
-// unheld reports whether steps 3 and 4 are over.
+// unheld reports whether steps 3 and 4 are complete.
 func (n *next) unheld(e *Entry) bool {
 	r := n.o.Runtime
-	return !e.unbooked.IsZero() && r != nil && !r.Asked.Before(e.unbooked.Add(settle)) && !n.running(e)
+	return !e.unrecorded.IsZero() && r != nil && !r.Asked.Before(e.unrecorded.Add(settle)) && !n.running(e)
 }
 
-// clean records that nobody holds an entry that is offered. Later it can then be released at once.
+// clean marks an advertised entry as not dirty if it is proved free, so that it can later be released at once.
 func (n *next) clean(e *Entry) {
 	if e.dirty && e.State != StateDraining && n.unheld(e) && !n.o.Runtime.Absent {
-		e.dirty, e.unbooked, e.pods = false, time.Time{}, nil
+		e.dirty, e.unrecorded, e.pods = false, time.Time{}, nil
 	}
 }
 
-// running reports whether a container may have the part: one that the runtime lists, or
-// one that a pod with a ready sandbox is about to start.
+// running reports whether a container may use the part: one that the runtime lists, or one that a pod with a ready
+// sandbox is about to start.
 func (n *next) running(e *Entry) bool {
 	r := n.o.Runtime
 	return r == nil || n.stray(e.Part) || slices.ContainsFunc(e.pods, func(pod string) bool { return r.Sandboxes[pod] })
 }
 
-// findStrays returns what containers have that the checkpoint explains by no entry
-// of their pod. All shares of a device look the same to the runtime, so without
-// this the holder of one would seem to hold all.
+// findStrays returns the parts of containers that the checkpoint explains by no entry of their pod. The runtime cannot
+// distinguish the shares of a device, so counting all containers would make the holder of one share hold all.
 func (n *next) findStrays() []Part {
 	if n.o.Runtime == nil {
 		return nil
@@ -184,7 +176,7 @@ func (n *next) explained(c Container) bool {
 	})
 }
 
-// stray reports whether a container that no entry explains may have the part.
+// stray reports whether a container that no entry explains may use the part.
 func (n *next) stray(part Part) bool {
 	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.Touches)
 }

@@ -7,26 +7,24 @@ import (
 	"strings"
 )
 
-// MaxDevices is how many devices a resource can have. The kubelet takes a list of
-// 4 MiB, in which a device has up to 70 bytes, and what leaves a resource is
-// listed for a while beside what comes.
+// MaxDevices bounds the devices of a resource. The kubelet accepts messages of up to 4 MiB, and a device takes up to
+// 70 bytes; draining devices are listed in addition.
 const MaxDevices = 20_000
 
-// SharedSuffix is what a resource's name has at its end when it is offered by
-// another than its own.
+// SharedSuffix is the suffix of renamed resources.
 const SharedSuffix = ".shared"
 
-// Rule is how the devices of one resource are advertised.
+// Rule configures how the devices of one resource are advertised.
 type Rule struct {
-	Name     string `yaml:"name"`     // nvidia.com/gpu, or a MIG profile's, as nvidia.com/mig-1g.5gb
-	Replicas int    `yaml:"replicas"` // how many times each of its devices is offered, at least 2
-	Rename   string `yaml:"rename"`   // the name with .shared behind it, to be offered by that name; else by its own
+	Name     string `yaml:"name"`     // nvidia.com/gpu, or that of a MIG profile such as nvidia.com/mig-1g.5gb
+	Replicas int    `yaml:"replicas"` // replicas to advertise of each device, at least 2
+	Rename   string `yaml:"rename"`   // name with the suffix .shared to advertise the replicas under; empty keeps the name
 }
 
-// Rules are those of a node.
+// Rules are the rules of one node, at most one per resource.
 type Rules []Rule
 
-// Of returns the rule of a resource. One without a rule is not shared.
+// Of returns the rule of a resource. A resource without a rule is not shared.
 func (r Rules) Of(name string) Rule {
 	for _, rule := range r {
 		if rule.Name == name {
@@ -36,21 +34,24 @@ func (r Rules) Of(name string) Rule {
 	return Rule{Name: name}
 }
 
-// Validate returns everything that is wrong with rules that were read from a file, with their indices.
+// Validate returns every problem of rules that were read from a config file, one per line, each with its key.
 func (r Rules) Validate() error {
 	var errs []error
-	for i, one := range r {
-		if one.Name != "nvidia.com/gpu" && !strings.HasPrefix(one.Name, "nvidia.com/mig-") || strings.Contains(one.Name, "+") {
-			errs = append(errs, fmt.Errorf("resources[%d]: name is %q, want nvidia.com/gpu, or nvidia.com/mig- and a profile with . for +", i, one.Name))
+	for i, rule := range r {
+		invalid := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("resources[%d].%s", i, fmt.Sprintf(format, args...)))
 		}
-		if slices.ContainsFunc(r[:i], func(earlier Rule) bool { return earlier.Name == one.Name }) {
-			errs = append(errs, fmt.Errorf("resources[%d]: %s is there twice, want it once", i, one.Name))
+		if !IsStandardResource(rule.Name) || strings.Contains(rule.Name, "+") {
+			invalid("name: want %s or %s<profile> with . for +, got %q", GPUResource, migPrefix, rule.Name)
 		}
-		if one.Rename != "" && one.Rename != one.Name+SharedSuffix {
-			errs = append(errs, fmt.Errorf("resources[%d]: rename is %q, want %q, or nothing", i, one.Rename, one.Name+SharedSuffix))
+		if slices.ContainsFunc(r[:i], func(earlier Rule) bool { return earlier.Name == rule.Name }) {
+			invalid("name: want each resource once, got %q again", rule.Name)
 		}
-		if one.Replicas < 2 || one.Replicas > MaxDevices {
-			errs = append(errs, fmt.Errorf("resources[%d]: replicas is %d, want 2 to %d; leave the resource out for GPUs that are not shared", i, one.Replicas, MaxDevices))
+		if rule.Rename != "" && rule.Rename != rule.Name+SharedSuffix {
+			invalid("rename: want %q or nothing, got %q", rule.Name+SharedSuffix, rule.Rename)
+		}
+		if rule.Replicas < 2 || rule.Replicas > MaxDevices {
+			invalid("replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, rule.Replicas)
 		}
 	}
 	return errors.Join(errs...)

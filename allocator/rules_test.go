@@ -12,9 +12,8 @@ import (
 	"testing"
 )
 
-// mutants are the rules of the ledger: where the code has each one, «marked», and
-// what it would be without it. The model must find what goes wrong then. That keeps
-// the model honest, and the rules few.
+// mutants are the rules of the ledger, each with its «code» in context and the code that disables it. The model must
+// fail without the rule. So every rule is necessary, and the model covers it.
 var mutants = []struct {
 	name, file, code, without string
 }{
@@ -24,65 +23,64 @@ var mutants = []struct {
 	{"MIG devices overlap by instance", "part.go", "«p.ComputeInstance == q.ComputeInstance»", "p.Placement == q.Placement"},
 	{"shares add up", "usage.go", "«c.units+p.Share.units() > wholeDevice»", "false"},
 	{"an unknown part overlaps all", "part.go", `«p.GPU == q.GPU || p.GPU == "" || q.GPU == ""»`, "false"},
-	{"another size is another part", "next.go", "same := «wanted && w.Part == e.Part»", "wanted"},
+	{"another share size is another part", "next.go", "same := «wanted && w.Part == e.Part»", "wanted"},
 
 	// The gate.
-	{"the gate refuses what is not available", "gate.go", "«!d.open»", "false"},
-	{"closing compares", "gate.go", "«d.grant.Seq != c.Seq»", "false"},
+	{"the gate refuses unavailable entries", "gate.go", "«!d.open»", "false"},
+	{"closing compares grants", "gate.go", "«d.grant.Seq != c.Seq»", "false"},
 	{"an entry waits for its spec", "next.go", "«!w.Durable»", "false"},
 
 	// The release.
 	{"a granted entry needs proof", "release.go", "(«!e.dirty» ||", "true"},
-	{"an offered entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "n.o.Runtime != nil"},
-	{"a grant voids the proof", "next.go", "e.unbooked = g.Seq, g.Last, true, «time.Time{}»", "e.unbooked"},
+	{"an advertised entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "n.o.Runtime != nil"},
+	{"a grant invalidates the proof", "next.go", "e.unrecorded = g.Seq, g.Last, true, «time.Time{}»", "e.unrecorded"},
 	{"the checkpoint is later than the record of a grant", "release.go", "last.Add(«2 * settle»)", "settle"},
-	{"a checkpoint counts from before it landed", "release.go", "c.Version, «n.books.asked»", "c.Asked"},
-	{"the checkpoint does not name the entry", "release.go", "&& «!n.held[e.Key]»", "true"},
+	{"a checkpoint is as old as its last other version", "release.go", "c.Version, «n.checkpoint.asked»", "c.Asked"},
+	{"the checkpoint lacks the entry", "release.go", "&& «!n.held[e.Key]»", "true"},
 	{"the runtime is asked", "release.go", "«!n.running(e)»", "true"},
 	{"the runtime is asked for containers", "release.go", "|| «n.stray(e.Part)» || slices", "false"},
 	{"the runtime is asked for sandboxes", "release.go", "«r.Sandboxes[pod]»", "false"},
-	{"the runtime is asked after the checkpoint", "release.go", "r.Asked.Before(«e.unbooked.Add(settle)»)", "e.unbooked"},
-	{"containers with other shares do not count", "release.go", "«!n.explained(c)»", "true"},
+	{"the runtime is asked after the checkpoint", "release.go", "r.Asked.Before(«e.unrecorded.Add(settle)»)", "e.unrecorded"},
+	{"containers of other shares do not count", "release.go", "«!n.explained(c)»", "true"},
 
-	// The list.
+	// The kubelet's list.
 	{"a released ID stays listed", "next.go", "«e.released.Add(listLag + settle)»", "e.released"},
 	{"a released ID stays listed for listLag", "next.go", "«e.released.Add(listLag + settle)»", "e.released.Add(settle)"},
-	{"an ID that was offered is not dropped as it waits", "next.go", "e.State = «StateReleased»\n\t\t}\n\t}", `State("")`},
+	{"an advertised ID is not dropped while it waits", "next.go", "e.State = «StateReleased»\n\t\t}\n\t}", `State("")`},
 
 	// The start.
-	{"an agent takes over grants", "saved.go", "dirty: «true»", "false"},
-	{"an agent takes over grants up to its start", "saved.go", "last: «now»", "time.Time{}"},
-	{"an agent without state waits for evidence", "saved.go", "pending: «saved == nil || !saved.Complete»", "false"},
-	{"evidence is not complete after two starts", "saved.go", "pending: «saved == nil || !saved.Complete»", "saved == nil"},
-	{"an ID is saved as long as the kubelet may remember it", "saved.go", "«e.released.IsZero()»", "true"},
-	{"only advertised IDs are available without state", "next.go", "n.begin.pending && «!n.advertised(e.Key)»", "false"},
-	{"evidence names grants", "release.go", "«e.State != StateWaiting || !e.released.IsZero()»", "true"},
+	{"grants are inherited", "saved.go", "dirty: «true»", "false"},
+	{"inherited grants end at the start", "saved.go", "last: «now»", "time.Time{}"},
+	{"a start without state waits for evidence", "saved.go", "pending: «saved == nil || !saved.Complete»", "false"},
+	{"evidence stays incomplete over a second start", "saved.go", "pending: «saved == nil || !saved.Complete»", "saved == nil"},
+	{"an ID is saved while the kubelet may list it", "saved.go", "«e.released.IsZero()»", "true"},
+	{"only advertised IDs are available without state", "next.go", "n.bootstrap.pending && «!n.advertised(e.Key)»", "false"},
+	{"a checkpoint proves grants", "release.go", "«e.State != StateWaiting || !e.released.IsZero()»", "true"},
 	{"grants of an unknown agent end up in the checkpoint", "release.go", "«b.fresh || n.written(n.start)»", "true"},
-	{"a start asks the runtime", "release.go", "b.unbooked.IsZero() || «n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unbooked.Add(n.margin()))»", "false"},
+	{"a start asks the runtime", "release.go", "b.unrecorded.IsZero() || «n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unrecorded.Add(n.margin()))»", "false"},
 	{"a start waits for containers", "next.go", "«n.stray(e.Part)»", "false"},
-	{"an agent with state asks the runtime too", "release.go", "«n.o.Runtime == nil» || slices", "false"},
+	{"a start with state asks the runtime", "release.go", "«n.o.Runtime == nil» || slices", "false"},
 	{"a list waits for the kubelet's records", "ledger.go", "return «start.Add(settle)»", "start"},
-	{"a list waits for the checkpoint", "ledger.go", "«l.books.readSince(l.begin.from(l.start))»", "true"},
+	{"a list waits for the checkpoint", "ledger.go", "«l.checkpoint.readSince(l.bootstrap.from(l.start))»", "true"},
 
-	{"advertised IDs are tracked without state", "release.go", "if «n.begin.pending» {\n\t\tfor k", "false"},
+	{"advertised IDs are tracked without state", "release.go", "if «n.bootstrap.pending» {\n\t\tfor k", "false"},
 	{"an unknown ID was granted up to the start", "release.go", "dirty: true, last: «n.start»", "time.Time{}"},
 	{"advertised IDs are available once lists may be sent", "release.go", "return «n.MayList()» &&", "true"},
 
-	// What the agent is told to do.
-	{"the kubelet is made to prune", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},
-	{"the kubelet is made to write", "todo.go", "t.Resend = «t.stream()»", `""`},
+	// The requests.
+	{"the kubelet is asked for pods", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},
+	{"a list is sent again", "todo.go", "t.Resend = «t.stream()»", `""`},
 	{"the runtime is asked again", "todo.go", "«r == nil || r.Asked.Before(after) || t.poll(r.Asked)»", "r == nil"},
 }
 
 const (
-	ruleSequences   = 50_000 // with all rules, each time others
-	mutantSequences = 40_000 // until a missing rule is found, always the same
+	ruleSequences   = 50_000 // with all rules, from a random seed
+	mutantSequences = 40_000 // at most per mutant, from mutantSeed
 	mutantSeed      = 1
 )
 
-// TestRules builds this package's tests once more, with a switch at each rule and
-// without the race detector. The model must hold with all rules, and fail with each
-// one switched off.
+// TestRules builds the tests of this package with a switch at each rule, without the race detector. The model must hold
+// with all rules, and fail with each one disabled.
 func TestRules(t *testing.T) {
 	binary := buildMutants(t)
 	t.Run("all", func(t *testing.T) {
@@ -105,7 +103,7 @@ func TestRules(t *testing.T) {
 				fmt.Sprintf("MODEL_SEQUENCES=%d", mutantSequences), "GOMAXPROCS=1")
 			out, err := cmd.CombinedOutput()
 			if err == nil {
-				t.Errorf("the model does not need the rule %q in %s:\n%s", m.code, m.file, out)
+				t.Errorf("the model holds without the rule %q in %s:\n%s", m.code, m.file, out)
 			}
 			if !strings.Contains(string(out), "--- FAIL: Test") || strings.Contains(string(out), "panic:") {
 				t.Errorf("the mutant did not run: %s", out)
@@ -120,7 +118,7 @@ func firstLines(s string, n int) string {
 	return strings.Join(lines[:min(n, len(lines))], "")
 }
 
-// withSwitches returns the source with a switch at each rule of a file.
+// withSwitches returns the source of a file with a switch at each of its rules.
 func withSwitches(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -136,7 +134,7 @@ func withSwitches(t *testing.T, file string) string {
 		}
 		context := strings.NewReplacer("«", "", "»", "").Replace(m.code)
 		if found := strings.Count(source, context); found != 1 {
-			t.Fatalf("%s has %q %d times, want once: write down what the rule is now", file, context, found)
+			t.Fatalf("%s contains %q %d times, want once; update mutants", file, context, found)
 		}
 		edits = append(edits, edit{strings.Index(source, context) + strings.Index(m.code, "«"), i})
 	}
@@ -153,10 +151,10 @@ func withSwitches(t *testing.T, file string) string {
 	return source
 }
 
-// switchEnd ends a switch; the comment is found nowhere else.
+// switchEnd ends a switch; its comment is unique.
 const switchEnd = " /* rule */)"
 
-// buildMutants compiles this package's tests with all mutants in them.
+// buildMutants compiles the tests of this package with all mutants.
 func buildMutants(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// Saved is what the next agent needs of a ledger.
+// Saved is the part of a ledger that outlives the agent.
 type Saved struct {
-	// Complete is Ledger.Complete: what an agent without the state of the one before has
-	// saved need not be all there is.
+	// Complete is Ledger.Complete; if false, the next agent needs the same evidence as without state.
 	Complete bool         `json:"complete"`
 	Entries  []SavedEntry `json:"entries"`
 }
 
-// SavedEntry is what the next agent needs of an entry.
+// SavedEntry is the part of an entry that outlives the agent.
 type SavedEntry struct {
 	Key
 	Part  Part  `json:"part"`
@@ -21,30 +20,30 @@ type SavedEntry struct {
 	Drain Drain `json:"drain,omitzero"`
 }
 
-// Save returns what to save. It has to be on disk before the ledger is advertised, so
-// that the next agent finds everything that was offered.
+// Save returns the state to save. It must be on disk before the ledger is advertised, so that the next agent finds
+// every entry that was advertised.
 func (l Ledger) Save() Saved {
 	saved := Saved{Complete: l.Complete(), Entries: []SavedEntry{}}
 	for _, e := range l.entries {
 		if e.State == StateWaiting {
 			if e.released.IsZero() {
-				continue // never offered
+				continue // never advertised
 			}
-			e.State = StateReleased // as far as the kubelet may remember
+			e.State = StateReleased // the kubelet may still have it in its list
 		}
 		saved.Entries = append(saved.Entries, SavedEntry{e.Key, e.Part, e.State, e.Drain})
 	}
 	return saved
 }
 
-// Start returns the ledger that an agent starts with, from what the one before
-// saved; nil if that is missing. Anything may be held that is not released.
+// Start returns the initial ledger of an agent, given the state of the earlier agent, nil if it is missing. Every entry
+// that is not released may be held.
 //
-// fresh is whether the kubelet started after the agent before ended, so that it
-// granted nothing to this kubelet: the directory of the plugins has no socket of ours.
-// A kubelet that starts deletes all of them, and an agent that ends leaves its own.
+// fresh reports whether the kubelet started after the earlier agent ended, so that it has no grants of that agent in
+// flight. That is the case if the device-plugins directory has no socket of ours: a kubelet deletes all sockets when it
+// starts, and an agent leaves its own when it ends.
 func Start(saved *Saved, fresh bool, now time.Time) Ledger {
-	l := Ledger{start: now, begin: begin{pending: saved == nil || !saved.Complete, fresh: fresh}}
+	l := Ledger{start: now, bootstrap: bootstrap{pending: saved == nil || !saved.Complete, fresh: fresh}}
 	if saved == nil {
 		return l
 	}

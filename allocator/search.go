@@ -5,27 +5,24 @@ import (
 	"slices"
 )
 
-// search finds the set of candidates that work together best. It takes the
-// best set that grows greedily from any one candidate, and then goes through
-// all sets in the resource's order, leaving out those that only exchange one
-// device for another of the same links. Servers are so regular that for 8 of
-// 16 GPUs a thousand sets remain of 12,870. The step limit bounds what is not
-// regular; up to 16 candidates need fewer steps than that whatever their
-// links are, so the answer is then the best there is.
+// search finds the set of candidates with the highest affinity. It starts with the best set of a greedy search from
+// each candidate, and then enumerates all sets in the order of the resource, except those that differ only in
+// candidates with equal links. Servers are so regular that for 8 of 16 GPUs a thousand of 12,870 sets remain. maxSteps
+// bounds the enumeration for irregular ones; up to 16 candidates never reach it, so their result is optimal.
 //
-// Candidates are counted from 0 in the resource's order.
+// Candidates are numbered from 0 in the order of the resource.
 type search struct {
-	positions []int // the candidates' places in the resource, ascending
-	size      int   // more than the required, less than the candidates
-	weight    affinity
-	degree    []int64 // a candidate's weight to all others together
-	heaviest  int64   // the highest weight of all
-	required  []bool  // always a member
-	twin      []int   // the last candidate before it that it could stand for, or none
+	positions  []int // of the candidates in the resource, ascending
+	size       int   // more than the required, less than the candidates
+	weight     affinity
+	degree     []int64 // sum of a candidate's weights to all others
+	heaviest   int64   // maximum weight
+	required   []bool  // always a member
+	equivalent []int   // last candidate before it with equal weights, or none
 
-	// The set at hand.
+	// The current set.
 	member []bool
-	gain   []int64 // a candidate's weight to the members together
+	gain   []int64 // sum of a candidate's weights to the members
 	score  score
 
 	best      []bool
@@ -35,15 +32,14 @@ type search struct {
 
 const (
 	none     = -1
-	maxSteps = 25_000 // choosing 8 of 16 has C(17,8)-1 = 24,309
+	maxSteps = 25_000 // 8 of 16 take C(17,8)-1 = 24,309
 )
 
-// score orders sets. What stays outside weighs together all weights less cost
-// plus inside, so of two sets with the same inside the one of lower cost
-// leaves the better remainder.
+// score orders sets. The remaining candidates weigh total - cost + inside, so of two sets with equal inside the one
+// with the lower cost leaves the better remainder.
 type score struct {
-	inside int64 // the weights between members
-	cost   int64 // the members' degrees
+	inside int64 // sum of the weights between members
+	cost   int64 // sum of the degrees of members
 }
 
 func (s score) compare(t score) int {
@@ -54,7 +50,7 @@ func newSearch(aff affinity, free, must []int, size int) *search {
 	n := len(free)
 	s := &search{
 		positions: free, size: size,
-		weight: matrix(n), degree: make([]int64, n), required: make([]bool, n), twin: make([]int, n),
+		weight: matrix(n), degree: make([]int64, n), required: make([]bool, n), equivalent: make([]int, n),
 		member: make([]bool, n), gain: make([]int64, n),
 		best: make([]bool, n), bestScore: score{inside: -1},
 	}
@@ -67,23 +63,22 @@ func newSearch(aff affinity, free, must []int, size int) *search {
 		}
 	}
 	for i := range free {
-		s.twin[i] = s.twinOf(i)
+		s.equivalent[i] = s.equivalentOf(i)
 	}
 	return s
 }
 
-// twinOf returns the last candidate before i whose weights to all others are
-// those of i.
-func (s *search) twinOf(i int) int {
+// equivalentOf returns the last candidate before i with the same weights to all others.
+func (s *search) equivalentOf(i int) int {
 	for j := i - 1; j >= 0 && !s.required[i]; j-- {
-		if !s.required[j] && s.degree[j] == s.degree[i] && s.alike(i, j) {
+		if !s.required[j] && s.degree[j] == s.degree[i] && s.sameWeights(i, j) {
 			return j
 		}
 	}
 	return none
 }
 
-func (s *search) alike(i, j int) bool {
+func (s *search) sameWeights(i, j int) bool {
 	for x, w := range s.weight[i] {
 		if x != i && x != j && w != s.weight[j][x] {
 			return false
@@ -99,7 +94,7 @@ func (s *search) run() []int {
 			s.grow(seed)
 		}
 	}
-	s.extend(0, s.restart())
+	s.extend(0, s.reset())
 
 	set := make([]int, 0, s.size)
 	for i, in := range s.best {
@@ -110,9 +105,8 @@ func (s *search) run() []int {
 	return set
 }
 
-// restart makes the set at hand the required candidates, and returns how many
-// are missing from it.
-func (s *search) restart() int {
+// reset sets the current set to the required candidates, and returns how many are missing.
+func (s *search) reset() int {
 	clear(s.member)
 	clear(s.gain)
 	s.score = score{}
@@ -126,37 +120,35 @@ func (s *search) restart() int {
 	return missing
 }
 
-// grow completes the set of the required candidates and seed with the best
-// candidate, one at a time.
+// grow completes the set of the required candidates and seed greedily.
 func (s *search) grow(seed int) {
-	missing := s.restart()
+	missing := s.reset()
 	for next := seed; missing > 0; missing-- {
 		s.add(next)
 		next = none
 		for i, in := range s.member {
-			if !in && (next == none || s.with(i).compare(s.with(next)) > 0) {
+			if !in && (next == none || s.scoreWith(i).compare(s.scoreWith(next)) > 0) {
 				next = i
 			}
 		}
 	}
-	s.keep()
+	s.updateBest()
 }
 
-// extend tries all ways to complete the set at hand with missing candidates
-// out of those from first on.
+// extend tries all completions of the current set with missing candidates from first on.
 func (s *search) extend(first, missing int) {
 	if missing == 0 {
-		s.keep()
+		s.updateBest()
 		return
 	}
-	if s.limit(first, missing) < s.bestScore.inside {
+	if s.upperBound(first, missing) < s.bestScore.inside {
 		return
 	}
 	for i := first; i <= len(s.member)-missing && s.steps < maxSteps; i++ {
-		if s.required[i] || (s.twin[i] != none && !s.member[s.twin[i]]) {
-			continue // a set without the twin before it was, or will be, tried with it instead
+		if s.required[i] || (s.equivalent[i] != none && !s.member[s.equivalent[i]]) {
+			continue // the set with the equivalent candidate in its place has an equal score
 		}
-		if missing == 1 && s.with(i).compare(s.bestScore) < 0 {
+		if missing == 1 && s.scoreWith(i).compare(s.bestScore) < 0 {
 			continue
 		}
 		s.steps++
@@ -166,10 +158,9 @@ func (s *search) extend(first, missing int) {
 	}
 }
 
-// limit is at least what any completion of the set at hand can weigh: each of
-// the missing adds at most the highest gain, and each pair of them the highest
-// weight.
-func (s *search) limit(first, missing int) int64 {
+// upperBound bounds the weight of any completion of the current set: each missing candidate adds at most the highest
+// gain, and each pair of them the highest weight.
+func (s *search) upperBound(first, missing int) int64 {
 	var gain int64
 	for i := first; i < len(s.gain); i++ {
 		if !s.required[i] {
@@ -180,12 +171,11 @@ func (s *search) limit(first, missing int) int64 {
 	return s.score.inside + n*gain + n*(n-1)/2*s.heaviest
 }
 
-// keep makes the set at hand the best one if it is, or if it is as good and
-// stands earlier.
-func (s *search) keep() {
+// updateBest makes the current set the best one if its score is higher, or equal and it is first in order.
+func (s *search) updateBest() {
 	better := s.score.compare(s.bestScore)
 	if better == 0 {
-		better = s.earlier()
+		better = s.compareOrder()
 	}
 	if better > 0 {
 		copy(s.best, s.member)
@@ -193,8 +183,8 @@ func (s *search) keep() {
 	}
 }
 
-// earlier compares the set at hand with the best by where they first differ.
-func (s *search) earlier() int {
+// compareOrder compares the current set with the best one by the first candidate in which they differ.
+func (s *search) compareOrder() int {
 	for i, in := range s.member {
 		if in != s.best[i] {
 			if in {
@@ -206,13 +196,13 @@ func (s *search) earlier() int {
 	return 0
 }
 
-// with is the score that the set at hand has with i in addition.
-func (s *search) with(i int) score {
+// scoreWith returns the score of the current set with i added.
+func (s *search) scoreWith(i int) score {
 	return score{s.score.inside + s.gain[i], s.score.cost + s.degree[i]}
 }
 
 func (s *search) add(i int) {
-	s.score = s.with(i)
+	s.score = s.scoreWith(i)
 	s.member[i] = true
 	for j, w := range s.weight[i] {
 		s.gain[j] += w

@@ -6,20 +6,21 @@ import (
 	"strings"
 )
 
-// replicaMark stands between a device's ID and a replica's number, as it does with
-// NVIDIA's plugin: tools take the IDs apart.
+// replicaMark separates the device ID from the number of a replica. NVIDIA's device plugin uses the same, and other
+// tools parse these IDs.
 const replicaMark = "::"
 
-// share gives each of a resource's devices so many replicas, 0 for none. More than
-// the kubelet can be told of are none at all.
+// share gives each device of a resource this many replicas, 0 for none. If that exceeds MaxDevices, the devices get a
+// fault instead.
 func share(devices []Device, replicas int) {
 	if replicas == 0 {
 		return
 	}
 	if replicas > MaxDevices/max(1, len(devices)) {
 		for i, d := range devices {
-			devices[i].Fault = cmp.Or(d.Fault, configFault("lower them in resources",
-				"%d replicas of each of %d devices are more than the %d that a resource can have", replicas, len(devices), MaxDevices))
+			devices[i].Fault = cmp.Or(d.Fault, configFault("reduce replicas in resources",
+				"%d replicas of each of %d devices exceed the limit of %d devices per resource",
+				replicas, len(devices), MaxDevices))
 		}
 		return
 	}
@@ -31,14 +32,13 @@ func share(devices []Device, replicas int) {
 	}
 }
 
-// DeviceOf returns the ID of the device that an ID of the kubelet's is, or is a replica of.
+// DeviceOf returns the device ID without the replica number, if it has one.
 func DeviceOf(id string) string {
 	device, _ := replicaOf(id)
 	return device
 }
 
-// replicaOf returns the ID of the device that an ID of the kubelet's is, or is a
-// replica of.
+// replicaOf returns the device ID without the replica number, and whether it has one.
 func replicaOf(id string) (device string, replica bool) {
 	device, _, replica = strings.Cut(id, replicaMark)
 	return device, replica

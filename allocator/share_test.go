@@ -17,7 +17,7 @@ func shared(topology string, n int) *Resource {
 	return Plan(topologies[topology](), testKind, MIGNone, replicas(n))[0]
 }
 
-// slots writes resources replica by replica, as listed does device by device.
+// slots formats resources like listed, but with each replica.
 func slots(resources []*Resource) []string {
 	var lines []string
 	for _, r := range resources {
@@ -33,7 +33,7 @@ func slots(resources []*Resource) []string {
 	return lines
 }
 
-// ids are these replicas: "3.1" is GPU-3::1.
+// ids returns replica IDs: "3.1" is GPU-3::1.
 func ids(of string) (ids []string) {
 	for _, name := range strings.Fields(of) {
 		ids = append(ids, "GPU-"+strings.Replace(name, ".", replicaMark, 1))
@@ -41,8 +41,8 @@ func ids(of string) (ids []string) {
 	return ids
 }
 
-func TestPlanOfReplicas(t *testing.T) {
-	inv := cut(nil, nil, times(1, "1g.5gb"))
+func TestPlanReplicas(t *testing.T) {
+	inv := partitioned(nil, nil, times(1, "1g.5gb"))
 	inv.GPUs[1].Fault = fault("lost")
 	rules := Rules{
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 3}, {Name: GPUResource, Replicas: 2}, {Name: "nvidia.com/mig-7g.40gb", Replicas: 9}}
@@ -52,14 +52,14 @@ func TestPlanOfReplicas(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if d := resources[0].Devices[0]; d.ID != "GPU-0" || d.CDIName != testKind+"=GPU-0" {
-		t.Errorf("the replicas are of %+v", d)
+		t.Errorf("device of the replicas is %+v", d)
 	}
 }
 
-func TestPlanByAnotherName(t *testing.T) {
+func TestPlanRename(t *testing.T) {
 	rules := Rules{{Name: GPUResource, Replicas: 2, Rename: GPUResource + SharedSuffix},
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 2, Rename: "nvidia.com/mig-1g.5gb.shared"}}
-	inv := cut(nil, times(1, "1g.5gb"))
+	inv := partitioned(nil, times(1, "1g.5gb"))
 	renamed := Plan(inv, testKind, MIGMixed, rules)
 	want := []string{"gpu:", "gpu.shared: GPU-0::0 GPU-0::1", "mig-1g.5gb.shared: MIG-1.0::0 MIG-1.0::1"}
 	if got := slots(renamed); !slices.Equal(got, want) {
@@ -67,36 +67,36 @@ func TestPlanByAnotherName(t *testing.T) {
 	}
 }
 
-func TestTooManyReplicasAreNone(t *testing.T) {
+func TestTooManyReplicas(t *testing.T) {
 	most := MaxDevices / 8
-	for n, right := range map[int]bool{most: true, most + 1: false} {
+	for n, valid := range map[int]bool{most: true, most + 1: false} {
 		r := shared("8 on an NVSwitch", n)
-		if got := len(r.slots); right != (got == 8*n) || right != r.Devices[0].Fault.None() {
-			t.Errorf("%d replicas: %d are listed, and the fault is %q", n, got, r.Devices[0].Fault)
+		if got := len(r.slots); valid != (got == 8*n) || valid != r.Devices[0].Fault.None() {
+			t.Errorf("%d replicas: %d device IDs, fault %q", n, got, r.Devices[0].Fault)
 		}
-		if fault := r.Devices[7].Fault; !right && (fault.Code != gpu.FaultConfig || !strings.Contains(fault.Message, fmt.Sprint(n))) {
-			t.Errorf("the fault is %q", fault)
+		if fault := r.Devices[7].Fault; !valid && (fault.Code != gpu.FaultConfig || !strings.Contains(fault.Message, fmt.Sprint(n))) {
+			t.Errorf("got fault %q", fault)
 		}
 	}
 }
 
-func TestLookupOfReplicas(t *testing.T) {
+func TestLookupReplicas(t *testing.T) {
 	r := shared("4 on PCIe, 2 NUMA nodes", 4)
 	devices, err := r.Lookup(ids("2.3 0.1 2.0"))
 	if err != nil || !slices.Equal(devices, []int{0, 2}) {
-		t.Errorf("Lookup = %v, %v; want GPU-0, and GPU-2 once", devices, err)
+		t.Errorf("Lookup = %v, %v; want 0 and 2", devices, err)
 	}
 	for _, tc := range []struct {
-		ids  []string
-		is   error
-		says string
+		ids     []string
+		is      error
+		message string
 	}{
 		{ids("1.1 1.0 1.1"), ErrMalformed, "GPU-1::1"},
 		{ids("1.4"), ErrUnknown, `"GPU-1::4" is not one of the 16`},
 		{[]string{"GPU-1"}, ErrUnknown, `"GPU-1"`},
 	} {
-		if _, err := r.Lookup(tc.ids); !errors.Is(err, tc.is) || strings.Count(err.Error(), tc.says) != 1 {
-			t.Errorf("Lookup of %v: %v, want %q once", tc.ids, err, tc.says)
+		if _, err := r.Lookup(tc.ids); !errors.Is(err, tc.is) || strings.Count(err.Error(), tc.message) != 1 {
+			t.Errorf("Lookup of %v: %v, want %q once", tc.ids, err, tc.message)
 		}
 	}
 }
@@ -113,23 +113,23 @@ func TestPreferSpreadsReplicas(t *testing.T) {
 		{"one", everything, "", 1, "0.0"},
 		{"two of one NUMA node", everything, "", 2, "0.0 1.0"},
 		{"one of each GPU", everything, "", 4, "0.0 1.0 2.0 3.0"},
-		{"a second of the first", everything, "", 5, "0.0 0.1 1.0 2.0 3.0"},
+		{"a second of the first GPU", everything, "", 5, "0.0 0.1 1.0 2.0 3.0"},
 		{"from the least shared", "0.1 0.2 0.3 1.1 1.2 1.3 2.0 2.1 2.2 2.3 3.1", "", 1, "2.0"},
 		{"the least shared before the nearest", "0.1 1.0 1.1 1.2 2.2 2.3 3.0 3.1 3.2", "", 2, "1.0 3.0"},
-		{"the least shared, and what is nearest to it", "0.2 0.3 1.2 1.3 2.0 2.1 2.2 2.3 3.2 3.3", "", 2, "2.0 3.2"},
+		{"the least shared and the nearest to it", "0.2 0.3 1.2 1.3 2.0 2.1 2.2 2.3 3.2 3.3", "", 2, "2.0 3.2"},
 		{"another GPU before a second of the least shared", "0.3 1.0 1.1 1.2 1.3", "", 2, "0.3 1.0"},
-		{"what is left of one GPU", "1.1 1.3", "", 2, "1.1 1.3"},
-		{"the required one's neighbour", everything, "2.1", 2, "2.1 3.0"},
+		{"the rest of one GPU", "1.1 1.3", "", 2, "1.1 1.3"},
+		{"the neighbour of the required one", everything, "2.1", 2, "2.1 3.0"},
 		{"all on one GPU as required", everything, "2.1 2.2 2.3", 3, "2.1 2.2 2.3"},
-		{"others than the required", everything, "2.1 2.2", 5, "0.0 1.0 2.1 2.2 3.0"},
-		{"as many of their neighbour as of the required", everything, "2.1 2.2", 6, "0.0 1.0 2.1 2.2 3.0 3.1"},
+		{"not on the GPU of the required ones", everything, "2.1 2.2", 5, "0.0 1.0 2.1 2.2 3.0"},
+		{"as many on the neighbour as required", everything, "2.1 2.2", 6, "0.0 1.0 2.1 2.2 3.0 3.1"},
 		{"all", everything, "", 16, everything},
 		{"repeated, and unknown", "1.1 1.1 9.0 1.4 3.3 3.3", "", 2, "1.1 3.3"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := shared("4 on PCIe, 2 NUMA nodes", 4)
 			available := ids(tc.available)
-			for range 2 { // whatever the order
+			for range 2 { // in both orders
 				got, err := r.Prefer(available, ids(tc.required), tc.size)
 				if err != nil || !slices.Equal(got, ids(tc.want)) {
 					t.Errorf("Prefer = %v, %v; want %s", got, err, tc.want)
@@ -140,14 +140,14 @@ func TestPreferSpreadsReplicas(t *testing.T) {
 	}
 }
 
-func TestPreferPassesBySickReplicas(t *testing.T) {
+func TestPreferSkipsUnhealthyReplicas(t *testing.T) {
 	r := shared("4 on PCIe, 2 NUMA nodes", 2)
 	r.Devices[1].Fault = fault("ECC")
 	if got, err := r.Prefer(ids("0.0 0.1 1.0 1.1 2.1 3.1"), nil, 3); err != nil || !slices.Equal(got, ids("0.0 2.1 3.1")) {
 		t.Errorf("Prefer = %v, %v", got, err)
 	}
 	if _, err := r.Prefer(ids("0.0 1.0 1.1"), nil, 2); !errors.Is(err, ErrUnhealthy) {
-		t.Errorf("two of one healthy replica: %v", err)
+		t.Errorf("two requested with one healthy: %v", err)
 	}
 }
 

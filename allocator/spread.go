@@ -5,83 +5,81 @@ import (
 	"slices"
 )
 
-// spread returns size of the free slots, must among them, on as many devices as
-// there can be.
+// spread selects size of the free slots, including must, on as many devices as possible.
 func (r *Resource) spread(free, must []int, size int) []int {
-	h := hand{resource: r, taken: make([]int, len(r.Devices)), left: make([][]int, len(r.Devices))}
-	rest := make([]int, 0, len(free))
+	s := selection{resource: r, taken: make([]int, len(r.Devices)), free: make([][]int, len(r.Devices))}
+	optional := make([]int, 0, len(free)) // backs s.free; slots of one device are adjacent
 	for _, p := range free {
 		d := r.slots[p].device
 		if _, required := slices.BinarySearch(must, p); required {
-			h.taken[d]++
+			s.taken[d]++
 			continue
 		}
-		rest = append(rest, p) // a device's slots stand together
-		h.left[d] = rest[len(rest)-len(h.left[d])-1:]
+		optional = append(optional, p)
+		s.free[d] = optional[len(optional)-len(s.free[d])-1:]
 	}
 	chosen := slices.Clone(must)
 	for len(chosen) < size {
-		for _, d := range h.round(size - len(chosen)) {
-			chosen = append(chosen, h.left[d][0])
-			h.left[d] = h.left[d][1:]
-			h.taken[d]++
+		for _, d := range s.nextDevices(size - len(chosen)) {
+			chosen = append(chosen, s.free[d][0])
+			s.free[d] = s.free[d][1:]
+			s.taken[d]++
 		}
 	}
 	slices.Sort(chosen)
 	return chosen
 }
 
-// hand is what a request has of each device, and what there is for it to take.
-type hand struct {
+// selection is the state of a request, by device.
+type selection struct {
 	resource *Resource
-	taken    []int   // how many slots of a device
-	left     [][]int // the free slots of a device
+	taken    []int   // number of selected slots
+	free     [][]int // slots that can be selected
 }
 
-// round returns the devices to take one more slot of, not more than missing: of
-// those that the request has the least of, those with the most slots free, and
-// among equals those that work together best, with what the request has.
-func (h *hand) round(missing int) []int {
-	open, least := h.open()
-	if len(open) <= missing {
-		return open
+// nextDevices returns devices to select one more slot of: those with the fewest selected slots. Of more than limit, it
+// returns the ones with the most free slots, and among equals those linked best to each other and to the selection.
+func (s *selection) nextDevices(limit int) []int {
+	devices, least := s.leastUsed()
+	if len(devices) <= limit {
+		return devices
 	}
-	free := func(d int) int { return len(h.left[d]) }
-	slices.SortStableFunc(open, func(d, e int) int { return cmp.Compare(free(e), free(d)) })
-	enough := free(open[missing-1])
-	sure := slices.IndexFunc(open, func(d int) bool { return free(d) == enough })
-	equal := sure
-	for equal < len(open) && free(open[equal]) == enough {
-		equal++
+	freeCount := func(d int) int { return len(s.free[d]) }
+	slices.SortStableFunc(devices, func(d, e int) int { return cmp.Compare(freeCount(e), freeCount(d)) })
+	// devices[first:end] have as many free slots as the last device that is needed.
+	threshold := freeCount(devices[limit-1])
+	first := slices.IndexFunc(devices, func(d int) bool { return freeCount(d) == threshold })
+	end := first
+	for end < len(devices) && freeCount(devices[end]) == threshold {
+		end++
 	}
-	if equal == missing {
-		return open[:missing]
+	if end == limit {
+		return devices[:limit]
 	}
-	must := slices.Clone(open[:sure])
-	for d, n := range h.taken {
+	must := slices.Clone(devices[:first])
+	for d, n := range s.taken {
 		if n > least {
 			must = append(must, d)
 		}
 	}
 	slices.Sort(must)
-	candidates := slices.Concat(must, open[sure:equal])
+	candidates := slices.Concat(must, devices[first:end])
 	slices.Sort(candidates)
-	best := newSearch(h.resource.affinity, candidates, must, len(must)+missing-sure).run()
-	return slices.DeleteFunc(best, func(d int) bool { return h.taken[d] > least })
+	best := newSearch(s.resource.affinity, candidates, must, len(must)+limit-first).run()
+	return slices.DeleteFunc(best, func(d int) bool { return s.taken[d] > least })
 }
 
-// open returns the devices with a free slot that the request has the least of, and
-// how many slots it has of each.
-func (h *hand) open() (open []int, least int) {
-	open = make([]int, 0, len(h.left))
-	for d, left := range h.left {
+// leastUsed returns the devices with a free slot that have the fewest selected slots, and that number.
+func (s *selection) leastUsed() (devices []int, least int) {
+	devices = make([]int, 0, len(s.free))
+	for d, free := range s.free {
 		switch {
-		case len(left) == 0:
-		case len(open) == 0 || h.taken[d] < least:
-			open, least = append(open[:0], d), h.taken[d]
-		case h.taken[d] == least:
-			open = append(open, d)
+		case len(free) == 0:
+		case len(devices) == 0 || s.taken[d] < least:
+			devices, least = append(devices[:0], d), s.taken[d]
+		case s.taken[d] == least:
+			devices = append(devices, d)
 		}
 	}
-	return open, least
+	return devices, least
 }

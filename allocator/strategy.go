@@ -1,11 +1,11 @@
 package allocator
 
-// MIGStrategy is under which resources MIG devices are advertised.
+// MIGStrategy selects the resources under which MIG devices are advertised.
 type MIGStrategy string
 
-// The strategies.
+// The MIG strategies.
 const (
-	MIGNone   MIGStrategy = "none"   // not at all
-	MIGSingle MIGStrategy = "single" // as GPUs, on a node that is cut alike throughout
-	MIGMixed  MIGStrategy = "mixed"  // each profile as a resource of its own
+	MIGNone   MIGStrategy = "none"   // MIG devices are not advertised
+	MIGSingle MIGStrategy = "single" // as nvidia.com/gpu; all GPUs must be partitioned alike
+	MIGMixed  MIGStrategy = "mixed"  // as one resource for each profile
 )

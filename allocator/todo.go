@@ -2,24 +2,23 @@ package allocator
 
 import "time"
 
-// Todo is what releases the entries that drain. Sources that are asked for and do
-// not answer are asked for again.
+// Todo lists the requests for evidence that entries are free. A request is repeated if its source does not answer.
 type Todo struct {
-	// Close are the entries to close at the Gate; then Next has to be called again.
+	// Close lists the entries to close at the Gate. Next must be called again afterwards.
 	Close []Closing
 
-	// Resend is an outlet whose list is to be sent once more as it is: the kubelet
-	// then writes its checkpoint. Empty for none.
+	// Resend is an outlet whose list must be sent again, even if unchanged, to make the kubelet write its checkpoint;
+	// empty for none.
 	Resend string
 
-	// What to ask now.
+	// Sources to query.
 	Allocatable, Pods, Checkpoint, Runtime bool
 
-	// Again is when Next has to be called even if nothing else happens; zero for never.
+	// Again is when to call Next at the latest; zero for never.
 	Again time.Time
 }
 
-// Closing is an entry that nobody holds, unless the gate granted it after Seq.
+// Closing is an entry that is free unless the gate granted it after Seq.
 type Closing struct {
 	Key
 	Seq uint64
@@ -38,22 +37,22 @@ func (n *next) todo() Todo {
 			t.drain(e)
 		case e.dirty:
 			t.every = idleInterval
-			t.prove(e)
+			t.askProof(e)
 		case e.State == StateWaiting && n.stray(e.Part):
 			t.every = drainInterval
 			t.askRuntime(n.start)
 		}
 	}
-	t.complete()
+	t.askBootstrapProof()
 	return t.Todo
 }
 
-// planner collects a Todo.
+// planner builds a Todo.
 type planner struct {
 	*next
 	Todo
 	sent  time.Time     // when the last list of any outlet was sent
-	every time.Duration // how often the entry at hand is worth a question
+	every time.Duration // poll interval for the current entry
 }
 
 func (n *next) lastSent() (last time.Time) {
@@ -65,14 +64,14 @@ func (n *next) lastSent() (last time.Time) {
 	return last
 }
 
-// again asks for a reconcile at a time.
+// again requests a call of Next at a time.
 func (t *planner) again(at time.Time) {
 	if t.Again.IsZero() || at.Before(t.Again) {
 		t.Again = at
 	}
 }
 
-// reached reports whether a time has come, and otherwise asks for a reconcile then.
+// reached reports whether a time has been reached, and otherwise requests a call of Next then.
 func (t *planner) reached(at time.Time) bool {
 	if t.now.Before(at) {
 		t.again(at)
@@ -81,32 +80,31 @@ func (t *planner) reached(at time.Time) bool {
 	return true
 }
 
-// poll reports whether a source that was last asked then is due.
+// poll reports whether a source that was last queried at asked is due.
 func (t *planner) poll(asked time.Time) bool { return asked.IsZero() || t.reached(asked.Add(t.every)) }
 
-// drain asks for what an entry needs for its release.
+// drain queries the sources that the release of an entry requires.
 func (t *planner) drain(e *Entry) {
 	t.every = drainInterval
-	if !t.told(e) {
+	if !t.deselected(e) {
 		t.again(e.withdrawn.Add(3 * settle))
 		t.askAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
 	}
-	t.prove(e)
+	t.askProof(e)
 }
 
-// prove asks for what proves that nobody holds an entry.
-func (t *planner) prove(e *Entry) {
+// askProof queries the sources that prove an entry free.
+func (t *planner) askProof(e *Entry) {
 	switch {
 	case !e.dirty:
-	case e.unbooked.IsZero():
-		t.write(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
-	case t.reached(e.unbooked.Add(settle)):
-		t.askRuntime(e.unbooked.Add(settle))
+	case e.unrecorded.IsZero():
+		t.askCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
+	case t.reached(e.unrecorded.Add(settle)):
+		t.askRuntime(e.unrecorded.Add(settle))
 	}
 }
 
-// askAllocatable asks whether the kubelet has taken in a list that was sent after a
-// time.
+// askAllocatable queries whether the kubelet has processed a list that was sent after the withdrawal.
 func (t *planner) askAllocatable(list List, withdrawn time.Time) {
 	from := list.Stream.Add(settle)
 	if list.Sent.After(from) {
@@ -120,41 +118,40 @@ func (t *planner) askAllocatable(list List, withdrawn time.Time) {
 	}
 }
 
-// complete asks for what ends the begin.
-func (t *planner) complete() {
+// askBootstrapProof queries the sources that end the bootstrap.
+func (t *planner) askBootstrapProof() {
 	t.every = drainInterval
-	if !t.begin.pending {
+	if !t.bootstrap.pending {
 		return
 	}
-	from := t.begin.from(t.start)
-	if t.reached(from) && !t.books.readSince(from) {
+	from := t.bootstrap.from(t.start)
+	if t.reached(from) && !t.checkpoint.readSince(from) {
 		t.Checkpoint = true
 	}
-	switch at := t.begin.unbooked.Add(t.margin()); {
-	case t.begin.unbooked.IsZero():
-		t.write(t.start, false, false)
+	switch at := t.bootstrap.unrecorded.Add(t.margin()); {
+	case t.bootstrap.unrecorded.IsZero():
+		t.askCheckpoint(t.start, false, false)
 	case t.reached(at):
 		t.askRuntime(at)
 	}
 }
 
-// askRuntime asks the runtime unless it was asked after a time, and then polls it.
+// askRuntime queries the runtime, at once if it was not queried since after, and then at the poll interval.
 func (t *planner) askRuntime(after time.Time) {
 	if r := t.o.Runtime; r == nil || r.Asked.Before(after) || t.poll(r.Asked) {
 		t.Runtime = true
 	}
 }
 
-// write has a checkpoint written that contains all grants up to then, without
-// those of pods that have ended: the kubelet drops them when it is asked for the
-// pods, and writes when it gets a list. As long as a pod seems to hold the entry
-// the kubelet need not write.
-func (t *planner) write(last time.Time, listed, running bool) {
+// askCheckpoint queries the checkpoint, and makes the kubelet write one that contains all grants up to last, except those
+// of terminated pods: it removes these on a List request, and writes when it receives a list. No list is sent again
+// while PodResources (listed) or the runtime (running) reports a holder.
+func (t *planner) askCheckpoint(last time.Time, listed, running bool) {
 	after := last.Add(2 * settle)
 	if !t.reached(after) {
 		return
 	}
-	if t.books.asked.Before(after) { // the version before the one to come
+	if t.checkpoint.asked.Before(after) { // read the current version first: the next one landed after it
 		t.Checkpoint = true
 		return
 	}
@@ -163,7 +160,7 @@ func (t *planner) write(last time.Time, listed, running bool) {
 	if t.now.Before(t.sent.Add(settle)) { // the kubelet is about to write
 		t.every = drainInterval
 	}
-	t.Checkpoint = t.books.asked.Before(t.sent) || t.poll(t.books.asked) || t.Checkpoint
+	t.Checkpoint = t.checkpoint.asked.Before(t.sent) || t.poll(t.checkpoint.asked) || t.Checkpoint
 	if listed {
 		return
 	}
@@ -174,8 +171,8 @@ func (t *planner) write(last time.Time, listed, running bool) {
 	t.Resend = t.stream()
 }
 
-// stream is an outlet that has one, empty for none: any list makes the kubelet
-// write all.
+// stream returns the first outlet to which a list was sent; empty if there is none. A list of any outlet makes the
+// kubelet write its whole checkpoint.
 func (t *planner) stream() string {
 	first := ""
 	for outlet, l := range t.o.Lists {

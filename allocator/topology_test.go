@@ -7,8 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// node builds a node of n GPUs named GPU-0 to GPU-(n-1), where between says
-// how two of them are linked.
+// node returns a node with the GPUs GPU-0 to GPU-(n-1). between returns the link of two of them.
 func node(n int, numaNode func(i int) int, between func(i, j int) gpu.Link) *gpu.Inventory {
 	inv := &gpu.Inventory{}
 	for i := range n {
@@ -25,8 +24,7 @@ func node(n int, numaNode func(i int) int, between func(i, j int) gpu.Link) *gpu
 	return inv
 }
 
-// pcie is the way between two GPUs where each two share a switch and each
-// four a NUMA node, given perNode GPUs a NUMA node.
+// pcie returns the PCIe path between two GPUs if each two share a switch and each perNode a NUMA node.
 func pcie(i, j, perNode int) gpu.PCIePath {
 	switch {
 	case i/perNode != j/perNode:
@@ -37,7 +35,7 @@ func pcie(i, j, perNode int) gpu.PCIePath {
 	return gpu.OneSwitch
 }
 
-// The topologies that servers are built with.
+// topologies are common topologies of servers, and two corner cases.
 var topologies = map[string]func() *gpu.Inventory{
 	"8 on an NVSwitch": func() *gpu.Inventory {
 		return node(8, func(i int) int { return i / 4 }, func(i, j int) gpu.Link {
@@ -81,13 +79,13 @@ var topologies = map[string]func() *gpu.Inventory{
 			return link
 		})
 	},
-	"16 without any order": func() *gpu.Inventory {
+	"16 with random links": func() *gpu.Inventory {
 		random := rand.New(rand.NewPCG(3, 4))
 		return node(16, func(i int) int { return i % 2 }, func(int, int) gpu.Link {
 			return gpu.Link{NVLinks: random.IntN(4), PCIe: gpu.PCIePath(random.IntN(7))}
 		})
 	},
-	"8 that tell nothing": func() *gpu.Inventory {
+	"8 with unknown topology": func() *gpu.Inventory {
 		return node(8, func(int) int { return gpu.NUMAUnknown }, func(int, int) gpu.Link { return gpu.Link{} })
 	},
 }

@@ -2,12 +2,11 @@ package allocator
 
 import "slices"
 
-// usage sums up parts that may be held or are available, device by device, so
-// that checking one more part takes time by the number of devices, not of
-// replicas.
+// usage sums up parts that may be held or are available by device, so that the time of a check depends on the number
+// of devices, not of replicas.
 type usage []load
 
-// load is how much of one GPU or MIG device is used.
+// load is the used parts of one GPU or MIG device.
 type load struct {
 	device Part
 	whole  int // parts that are not shares
@@ -20,13 +19,13 @@ type classLoad struct {
 	units uint64
 }
 
-// wholeDevice is a device in the units that shares are summed up in. A share is
-// rounded down, so equal shares never add up to more than the device.
+// wholeDevice is the size of a device in units of shares. The size of a share is rounded down, so that all shares of a
+// device fit on it.
 const wholeDevice uint64 = 1 << 62
 
 func (s Share) units() uint64 { return wholeDevice / uint64(s.Count) }
 
-// fits reports whether a part excludes none of the others.
+// fits reports whether a part can be used in addition.
 func (u usage) fits(p Part) bool {
 	for i := range u {
 		l := &u[i]

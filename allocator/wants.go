@@ -2,8 +2,7 @@ package allocator
 
 import "github.com/gpucdi/gpucdi/gpu"
 
-// Wants returns what a plan offers, as the ledger takes it. durable is whether the
-// CDI device of an ID is on disk and proved.
+// Wants returns the wants of a plan. durable reports whether a CDI device is on disk and verified.
 func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName string) bool) []Want {
 	var wants []Want
 	for _, r := range resources {
@@ -37,7 +36,7 @@ func migPart(uuid string, m gpu.MIGDevice) Part {
 	}
 }
 
-// MIGPart returns the part that is the MIG device of a UUID; the zero Part if the inventory lacks it.
+// MIGPart returns the part of the MIG device with a UUID; the zero Part if the inventory lacks it.
 func MIGPart(inv *gpu.Inventory, uuid string) Part {
 	g, _ := inv.Find(uuid)
 	m, found := g.MIGDevice(uuid)
@@ -47,8 +46,8 @@ func MIGPart(inv *gpu.Inventory, uuid string) Part {
 	return migPart(g.UUID, m)
 }
 
-// PresentIn returns the devices of an inventory that containers can use: a GPU in MIG
-// mode only as its MIG devices, and none that is gone.
+// PresentIn returns the devices of an inventory that containers can use. It omits GPUs in MIG mode and devices that are
+// gone.
 func PresentIn(inv *gpu.Inventory) []Present {
 	var present []Present
 	for _, g := range inv.GPUs {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestWants(t *testing.T) {
-	inv := cut(nil, times(2, "3g.20gb"), nil)
+	inv := partitioned(nil, times(2, "3g.20gb"), nil)
 	inv.GPUs[1].MIGDevices[0].Placement = gpu.Placement{Start: 0, Size: 4}
 	inv.GPUs[1].MIGDevices[1].Placement = gpu.Placement{Start: 4, Size: 4}
 	inv.GPUs[1].MIGDevices[1].Fault = fault("lost")

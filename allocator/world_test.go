@@ -7,11 +7,10 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The world of the model test: one GPU, its kubelet, runtime and pods, and an agent
-// that drives the real Next and Gate. A step is an action that may happen now; the
-// order is up to the test. A tick of time is half a settle, and cannot pass while a
-// step is due that takes less than a settle: one that began a tick before.
+// The world of the model test consists of one GPU, its kubelet, runtime and pods, and an agent that runs the real Next
+// and Gate. The tests perform its actions in any order.
 
+// tick is the unit of time. A tick cannot pass while a step is pending that is bounded by settle and began a tick ago.
 const tick = settle / 2
 
 // lag is listLag in ticks.
@@ -19,8 +18,7 @@ const lag = int32(listLag / tick)
 
 const gpu0 = "GPU-0"
 
-// parts are the parts that the GPU ever has. Two layouts give the same numbers,
-// and so the same UUID, to other instances.
+// parts are all parts of the GPU. Some layouts reuse GPU instance IDs, and therefore UUIDs, of other layouts.
 var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentWhole},
 	{GPU: gpu0, Extent: ExtentWhole, Share: Share{TimeSliced, 2}},
@@ -31,9 +29,9 @@ var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentMIG, GPUInstance: 1, Placement: gpu.Placement{Start: 4, Size: 4}},
 }
 
-// truth is what a part takes of the hardware, independently of Overlaps: sixths
-// of the eight memory slices, and of the nodes of GPU instances 1 and 2.
-var truth = [len(parts)][10]uint8{
+// hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory slices,
+// and of the device nodes of GPU instances 1 and 2.
+var hardwareUse = [len(parts)][10]uint8{
 	{6, 6, 6, 6, 6, 6, 6, 6},
 	{3, 3, 3, 3, 3, 3, 3, 3},
 	{2, 2, 2, 2, 2, 2, 2, 2},
@@ -43,11 +41,12 @@ var truth = [len(parts)][10]uint8{
 	{0, 0, 0, 0, 6, 6, 6, 6, 6, 0},
 }
 
+// The outlets: the GPU, the same under another name, two MIG profiles, and replicas of the GPU.
 const outlets = 5
 
 var outletNames = [outlets]string{"a", "b", "m", "n", "s"}
 
-// keys are the IDs that the outlets ever offer, in the order of the ledger.
+// keys are all IDs of the outlets, in the order of the ledger.
 var keys = [...]struct {
 	Key
 	outlet uint8
@@ -62,7 +61,8 @@ var keys = [...]struct {
 	{Key{"s", gpu0 + "::2"}, 4},
 }
 
-type mask uint8 // of keys
+// mask is a set of keys, by index.
+type mask uint8
 
 func bit(k uint8) mask { return 1 << k }
 
@@ -77,35 +77,35 @@ func init() {
 	}
 }
 
-// offered is a plan: keys and their parts.
-type offered []struct{ key, part uint8 }
+// planned is a plan: keys and their parts.
+type planned []struct{ key, part uint8 }
 
-// layouts of the GPU: whole, two ways with one MIG device, one with two, lost.
+// The layouts of the GPU.
 const (
-	layoutWhole = iota
-	layoutTwo
-	layoutBig
-	layoutMoved
-	layoutLost
+	layoutWhole = iota // MIG mode is disabled
+	layoutTwo          // two MIG devices
+	layoutBig          // one MIG device, of all memory slices
+	layoutMoved        // one MIG device, with the UUID of layoutBig's and the placement of layoutTwo's second
+	layoutLost         // the GPU is gone
 	layouts
 )
 
-// configs: plain, renamed, shared by 2, shared by 3, excluded.
+// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource.
 const configs = 5
 
-func planOf(config, layout uint8) offered {
+func planOf(config, layout uint8) planned {
 	if config == 4 || layout == layoutLost {
 		return nil
 	}
 	switch layout {
 	case layoutTwo:
-		return offered{{2, 3}, {3, 4}}
+		return planned{{2, 3}, {3, 4}}
 	case layoutBig:
-		return offered{{4, 5}}
+		return planned{{4, 5}}
 	case layoutMoved:
-		return offered{{4, 6}}
+		return planned{{4, 6}}
 	}
-	return [...]offered{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}}[config]
+	return [...]planned{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}}[config]
 }
 
 var plans [configs][layouts][]Want
@@ -124,14 +124,14 @@ func init() {
 	}
 }
 
-// The stages of a pod's admission. Only the one from answered to inserted is
-// bounded; hooks and other plugins can hang before and after it.
+// The stages of a pod's admission. Only the step from answered to inserted is bounded; hooks and other plugins can
+// delay the others.
 const (
 	idle     = iota // not in admission, or rejected
-	selected        // the kubelet has chosen a device
+	selected        // the kubelet has selected a device
 	answered        // the agent has granted it
-	inserted        // it is in the kubelet's books
-	writing         // a snapshot with it is on its way to disk
+	inserted        // it is in the kubelet's records
+	writing         // a checkpoint with it is being written
 	admitted        // the kubelet may start containers
 )
 
@@ -142,62 +142,63 @@ const (
 	running
 )
 
-// pod is a pod with one container that wants a device.
+// pod is a pod with one container that requests a device.
 type pod struct {
 	uid       uint8 // 0: no pod
 	stage     uint8
 	container uint8
 	key, part uint8
-	active    bool // in the API, and not ended
-	isInit    bool // the container is an init container
-	hangs     bool // hooks, other plugins and the runtime take their time
-	has       bool // may use its part, now or later
-	since     int32
+	active    bool  // in the API and not terminated
+	isInit    bool  // the container is an init container
+	hangs     bool  // delayed by hooks, other plugins or the runtime
+	holds     bool  // may use its part, now or later
+	since     int32 // tick at which it was selected or answered, or its container began to start
 }
 
-// record is an ID in the kubelet's books.
+// record is an ID in the kubelet's records.
 type record struct{ uid, key uint8 }
 
-// bookFile is a checkpoint.
-type bookFile struct {
-	books      [6]record
+// checkpointFile is the content of a checkpoint.
+type checkpointFile struct {
+	records    [6]record
 	registered mask
 }
 
-// write is a checkpoint that is not renamed into place yet.
+// write is a checkpoint that is not yet renamed into place.
 type write struct {
 	valid bool
-	pod   uint8 // whose admission waits for it; 0: none
-	at    int32
-	file  bookFile
+	pod   uint8 // whose admission waits for it; 0 for none
+	at    int32 // tick of the snapshot
+	file  checkpointFile
 }
 
-// message is a list on its way to the kubelet.
+// message is a list in transit to the kubelet.
 type message struct {
 	valid           bool
 	listed, healthy mask
-	at              int32
+	at              int32 // tick at which it was sent, or its stream ended
 }
 
 // stream is the ListAndWatch stream of an outlet.
 type stream struct {
-	open, told bool // told: a list was sent
-	since      int32
-	sent       int32
-	last       message    // that was sent
-	queue      [2]message // not processed yet
-	ghost      message    // of the stream before: the kubelet has received it
+	open     bool
+	sentList bool
+	since    int32
+	sent     int32
+	last     message    // last sent
+	queue    [2]message // not processed yet
+	stale    message    // of the previous stream, received by the kubelet
 }
 
-// answer is what a source answered, and what it is about to.
+// answer is the response of a source.
 type answer struct {
 	valid           bool
 	asked, answered int32
 	keys            mask
 	version         uint16
-	file            bookFile
-	containers      [podSlots]record // uid and part
-	sandboxes       [podSlots]uint8  // uids
+	file            checkpointFile
+	containers      [podSlots]record // UID and part
+	sandboxes       [podSlots]uint8  // UIDs
 }
 
 const podSlots = 3
@@ -211,33 +212,33 @@ const (
 	sources
 )
 
-// world is everything. It is a value but for its gate: clone copies it.
+// world is the whole state of the test. clone copies it.
 type world struct {
 	state
-	ledger Ledger
-	gate   *Gate
-	saved  Saved
-	todo   Todo
-	broken string // the property that does not hold
+	ledger    Ledger
+	gate      *Gate
+	saved     Saved
+	todo      Todo
+	violation string // first violated property
 }
 
 type state struct {
 	tick           int32
 	config, layout uint8
-	durable        bool
-	uids           uint8
+	durable        bool  // the CDI spec of the layout is on disk
+	uids           uint8 // last UID of a pod
 
 	// The kubelet.
-	ready, slow    bool // slow: processes lists as late as it may
-	books          [6]record
-	allocated      mask
-	healthy, known mask
-	disk           bookFile
-	version        uint16
-	writes         [3]write
-	streams        [outlets]stream
-	socket         bool // one of ours is in the plugin directory
-	pods           [podSlots]pod
+	ready, slow         bool // slow: processes lists as late as possible
+	records             [6]record
+	allocated           mask
+	healthy, registered mask
+	disk                checkpointFile
+	version             uint16
+	writes              [3]write
+	streams             [outlets]stream
+	socket              bool // a socket of the agent is in the device-plugins directory
+	pods                [podSlots]pod
 
 	// The agent.
 	parts          [len(keys)]uint8 // of the ledger's entries
@@ -261,46 +262,45 @@ func newWorld() *world {
 func (w *world) now() time.Time { return stamp(w.tick) }
 
 func (w *world) newGate() {
-	w.gate = NewGate(nil)
-	w.gate.now = func() time.Time { return stamp(w.tick) }
+	w.gate = NewGate(w.now)
 }
 
 func (w *world) clone() *world {
 	c := *w
 	c.newGate()
 	c.gate.seq = w.gate.seq
-	for k, d := range w.gate.doors {
-		copied := *d
-		c.gate.doors[k] = &copied
+	for k, e := range w.gate.entries {
+		copied := *e
+		c.gate.entries[k] = &copied
 	}
 	return &c
 }
 
 func (w *world) fail(format string, args ...any) {
-	if w.broken == "" {
-		w.broken = fmt.Sprintf(format, args...)
+	if w.violation == "" {
+		w.violation = fmt.Sprintf(format, args...)
 	}
 }
 
-// checkTruth fails if the hardware is used twice. Who holds the same ID does not
-// count: the kubelet gives the ID of a force-deleted pod to the next one.
-func (w *world) checkTruth(doing string) { w.checkHardware(doing, [10]uint8{}, 0) }
+// checkAllocated fails if hardware is allocated twice. Pods with the same key count once, because the kubelet allocates
+// the device of a force-deleted pod to the next one.
+func (w *world) checkAllocated(doing string) { w.checkHardware(doing, [10]uint8{}, 0) }
 
-// checkFree fails if a pod has hardware of another key that becomes available.
+// checkFree fails if a key becomes available while pods hold its hardware through other keys.
 func (w *world) checkFree(key uint8) {
-	w.checkHardware(keys[key].Outlet+" becomes available", truth[w.parts[key]], bit(key))
+	w.checkHardware(keys[key].Outlet+" becomes available", hardwareUse[w.parts[key]], bit(key))
 }
 
 func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 	for i := range w.pods {
 		p := &w.pods[i]
-		if !p.has || seen&bit(p.key) != 0 {
+		if !p.holds || seen&bit(p.key) != 0 {
 			continue
 		}
 		seen |= bit(p.key)
-		for j, used := range truth[p.part] {
+		for j, used := range hardwareUse[p.part] {
 			if sum[j] += used; sum[j] > 6 {
-				w.fail("%s: hardware is used twice: %s", doing, w.holders())
+				w.fail("%s: hardware is allocated twice: %s", doing, w.holders())
 				return
 			}
 		}
@@ -310,8 +310,8 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 func (w *world) holders() string {
 	s := ""
 	for _, p := range w.pods {
-		if p.has {
-			s += fmt.Sprintf("[pod %d has %v part %d] ", p.uid, keys[p.key].Key, p.part)
+		if p.holds {
+			s += fmt.Sprintf("[pod %d holds %v part %d] ", p.uid, keys[p.key].Key, p.part)
 		}
 	}
 	return s

@@ -2,7 +2,7 @@ package allocator
 
 import "slices"
 
-// The actions of the agent and of what it observes.
+// The actions of the agent and its sources.
 
 var uidNames [256]string
 
@@ -12,9 +12,9 @@ func init() {
 	}
 }
 
-// ask takes evidence. It is delivered later, or never.
+// ask queries a source. deliver delivers the response, later or never.
 func (w *world) ask(source uint8) bool {
-	if source == checkpoint && w.disk == (bookFile{}) && w.version == 0 {
+	if source == checkpoint && w.disk == (checkpointFile{}) && w.version == 0 {
 		w.asked[source] = answer{valid: true, asked: w.tick}
 		return true
 	}
@@ -24,7 +24,7 @@ func (w *world) ask(source uint8) bool {
 		a.keys = w.healthy
 	case podResources:
 		w.prune()
-		for _, r := range w.books {
+		for _, r := range w.records {
 			if p := w.pod(r.uid); w.ready && r.uid != 0 && p != nil && p.active && !p.isInit {
 				a.keys |= bit(r.key)
 			}
@@ -67,7 +67,7 @@ func (w *world) observation() Observation {
 	for i := range w.streams {
 		if s := &w.streams[i]; s.open {
 			l := List{Stream: stamp(s.since)}
-			if s.told {
+			if s.sentList {
 				l.Sent = stamp(s.sent)
 			}
 			o.Lists[outletNames[i]] = l
@@ -103,12 +103,12 @@ func (a *answer) checkpoint() *Checkpoint {
 	if a.version > 0 {
 		c.Version = string([]byte{byte(a.version >> 8), byte(a.version)})
 	}
-	for _, r := range a.file.books {
+	for _, r := range a.file.records {
 		if r.uid == 0 {
 			continue
 		}
 		h := Holding{Key: keys[r.key].Key, Pod: uidNames[r.uid]}
-		if o := keys[r.key].outlet; o != 2 && o != 3 { // the part that a MIG UUID named then is unknown
+		if o := keys[r.key].outlet; o != 2 && o != 3 { // the former part of a MIG UUID is unknown
 			h.Part = parts[0]
 		}
 		c.Held = append(c.Held, h)
@@ -129,8 +129,8 @@ func (a *answer) runtime() *Runtime {
 	return r
 }
 
-// reconcile is one pass of the agent's loop, less what it asks for. If the state
-// cannot be saved, it only withdraws.
+// reconcile is one reconcile of the agent, without its requests to sources. If the state cannot be saved, it only
+// withdraws.
 func (w *world) reconcile(saves bool) bool {
 	earlier := w.ledger
 	w.ledger, w.todo = Next(w.ledger, w.observation(), w.now())
@@ -160,7 +160,7 @@ func (w *world) reconcile(saves bool) bool {
 			w.offers |= bit(k)
 			w.checkFree(k)
 		case !offers && before&bit(k) != 0 && planOf(w.config, w.layout).has(k, were[k]):
-			w.fail("%v is not available any more, without a reason", e.Key)
+			w.fail("%v is withdrawn without a reason", e.Key)
 		}
 	}
 	if w.listed |= listed; saves {
@@ -169,7 +169,7 @@ func (w *world) reconcile(saves bool) bool {
 	return true
 }
 
-// recordParts updates which part each key stands for, and returns which it was.
+// recordParts updates the part of each key, and returns the previous ones.
 func (w *world) recordParts(earlier Ledger) [len(keys)]uint8 {
 	were := w.parts
 	for i := range w.ledger.entries {
@@ -178,22 +178,22 @@ func (w *world) recordParts(earlier Ledger) [len(keys)]uint8 {
 		w.parts[k] = partIndex(e.Part, w.parts[k])
 		was, _ := earlier.Entry(e.Key)
 		if e.dirty && e.seq == was.seq && (!was.dirty || was.Part != e.Part) {
-			w.forgetShare(k)
+			w.resetShare(k)
 		}
 	}
 	return were
 }
 
-// checkReleased fails if a pod has what is released.
+// checkReleased fails if a pod holds a key that is released.
 func (w *world) checkReleased(key uint8) {
 	for i := range w.pods {
-		if p := &w.pods[i]; p.has && p.key == key {
-			w.fail("%v is released while pod %d has it", keys[key].Key, p.uid)
+		if p := &w.pods[i]; p.holds && p.key == key {
+			w.fail("%v is released while pod %d holds it", keys[key].Key, p.uid)
 		}
 	}
 }
 
-// partIndex returns which of parts one is, or another index if it is none.
+// partIndex returns the index of a part in parts, or otherwise if there is none.
 func partIndex(part Part, otherwise uint8) uint8 {
 	for i := range parts {
 		if parts[i] == part {
@@ -203,7 +203,7 @@ func partIndex(part Part, otherwise uint8) uint8 {
 	return otherwise
 }
 
-func (o offered) has(key, part uint8) bool {
+func (o planned) has(key, part uint8) bool {
 	for _, one := range o {
 		if one.key == key && one.part == part {
 			return true
@@ -212,7 +212,7 @@ func (o offered) has(key, part uint8) bool {
 	return false
 }
 
-// closeEntries closes what the last reconcile proved free.
+// closeEntries closes the entries that the last reconcile proved free.
 func (w *world) closeEntries() bool {
 	if len(w.todo.Close) == 0 {
 		return false
@@ -222,11 +222,11 @@ func (w *world) closeEntries() bool {
 	return true
 }
 
-// send sends an outlet's list if it has changed.
+// send sends the list of an outlet if it has changed, or again if requested.
 func (w *world) send(outlet uint8, again bool) bool {
 	s := &w.streams[outlet]
 	m := message{true, w.listed & ofOutlet[outlet], w.offers & ofOutlet[outlet], w.tick}
-	same := s.told && s.last.listed == m.listed && s.last.healthy == m.healthy
+	same := s.sentList && s.last.listed == m.listed && s.last.healthy == m.healthy
 	if !s.open || s.queue[1].valid || same && !again {
 		return false
 	}
@@ -236,26 +236,25 @@ func (w *world) send(outlet uint8, again bool) bool {
 	} else {
 		s.queue[0] = m
 	}
-	s.told, s.sent, s.last = true, w.tick, m
+	s.sentList, s.sent, s.last = true, w.tick, m
 	return true
 }
 
-// checkListed fails if a list lacks an ID that a pod holds. An agent without state
-// cannot know one of which the kubelet has not written yet; the kubelet does
-// when it gets the list, and has recorded it by then, so it does not panic.
+// checkListed fails if a list lacks an ID that a pod holds. After a start without state, IDs that the kubelet has not
+// written yet are exempt: it has recorded them before it receives the list, so it does not panic, and then writes them.
 func (w *world) checkListed(outlet uint8, listed mask) {
-	for _, r := range w.books {
+	for _, r := range w.records {
 		if r.uid == 0 || keys[r.key].outlet != outlet || listed&bit(r.key) != 0 {
 			continue
 		}
 		p := w.pod(r.uid)
-		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.answers[checkpoint].file.books[:], r)) {
-			w.fail("%v is held by pod %d and not listed", keys[r.key].Key, r.uid)
+		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.answers[checkpoint].file.records[:], r)) {
+			w.fail("%v is held by pod %d but not listed", keys[r.key].Key, r.uid)
 		}
 	}
 }
 
-// restartAgent starts another agent.
+// restartAgent replaces the agent.
 func (w *world) restartAgent(withState bool) bool {
 	for i := range uint8(outlets) {
 		w.disconnect(i)
@@ -274,11 +273,11 @@ func (w *world) restartAgent(withState bool) bool {
 	return w.reconcile(true)
 }
 
-// forgetShare makes what pods have of a shared device what an agent without state
-// takes it for: the size of a time-sliced share is only what it is counted as.
-func (w *world) forgetShare(key uint8) {
+// resetShare sets the parts of pods on a shared device to the part that an agent without state assumes. The size of a
+// time-sliced share exists only in the accounting.
+func (w *world) resetShare(key uint8) {
 	for i := range w.pods {
-		if p := &w.pods[i]; p.has && p.key == key && parts[p.part].Share.Count > 0 && parts[w.parts[key]].Share.Count > 0 {
+		if p := &w.pods[i]; p.holds && p.key == key && parts[p.part].Share.Count > 0 && parts[w.parts[key]].Share.Count > 0 {
 			p.part = w.parts[key]
 		}
 	}
@@ -292,8 +291,8 @@ func (w *world) configure(config uint8) bool {
 	return true
 }
 
-// partition changes the GPU's layout. The driver refuses while a container
-// runs; a GPU can get lost at any time.
+// partition changes the layout of the GPU. The driver refuses while a container runs, but a GPU can be lost at any
+// time.
 func (w *world) partition(layout uint8) bool {
 	if w.layout == layout {
 		return false
@@ -315,9 +314,9 @@ func (w *world) writeSpec() bool {
 	return true
 }
 
-// attend is a diligent agent: it reconciles, sends what changed and does what is
-// to do. If grants are late, Allocate comes between deciding and closing.
-func (w *world) attend(late bool) bool {
+// runAgent reconciles, sends changed lists and performs all requests of the Todo. If late is set, Allocate calls come
+// between the decision to close and the closing.
+func (w *world) runAgent(late bool) bool {
 	w.durable = true
 	for i := range uint8(outlets) {
 		w.connect(i)

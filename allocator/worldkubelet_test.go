@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The actions of the kubelet, the runtime and the users of pods.
+// The actions of the kubelet.
 
 func (w *world) pod(uid uint8) *pod {
 	for i := range w.pods {
@@ -16,8 +16,8 @@ func (w *world) pod(uid uint8) *pod {
 	return nil
 }
 
-func (w *world) booked(uid uint8) bool {
-	for _, r := range w.books {
+func (w *world) recorded(uid uint8) bool {
+	for _, r := range w.records {
 		if r.uid == uid {
 			return true
 		}
@@ -27,25 +27,25 @@ func (w *world) booked(uid uint8) bool {
 
 func (w *world) recompute() {
 	w.allocated = 0
-	for _, r := range w.books {
+	for _, r := range w.records {
 		if r.uid != 0 {
 			w.allocated |= bit(r.key)
 		}
 	}
 }
 
-// prune is UpdateAllocatedDevices. It forgets selections in flight.
+// prune is UpdateAllocatedDevices of the kubelet. It drops selections in flight.
 func (w *world) prune() {
 	if !w.ready {
 		return
 	}
 	removed := false
-	for i, r := range w.books {
+	for i, r := range w.records {
 		if r.uid == 0 {
 			continue
 		}
 		if p := w.pod(r.uid); p == nil || !p.active {
-			w.books[i], removed = record{}, true
+			w.records[i], removed = record{}, true
 		}
 	}
 	if removed {
@@ -53,7 +53,7 @@ func (w *world) prune() {
 	}
 }
 
-// create admits a pod with a key, or one again that has lost its device.
+// create starts the admission of a new pod, or of one that has lost its device, and selects a key.
 func (w *world) create(key uint8, isInit bool) bool {
 	if w.healthy&bit(key) == 0 || w.uids == 255 {
 		return false
@@ -62,10 +62,10 @@ func (w *world) create(key uint8, isInit bool) bool {
 	if slot < 0 {
 		return false
 	}
-	before, allocated := w.books, w.allocated
+	before, allocated := w.records, w.allocated
 	w.prune()
 	if w.allocated&bit(key) != 0 {
-		w.books, w.allocated = before, allocated
+		w.records, w.allocated = before, allocated
 		return false
 	}
 	p := &w.pods[slot]
@@ -78,15 +78,14 @@ func (w *world) create(key uint8, isInit bool) bool {
 	return true
 }
 
-// slotFor is where there is no pod, or one that has lost a device of the same
-// resource; -1 if there is neither.
+// slotFor returns a slot without a pod, or with one that has lost a device of the same resource; -1 if there is none.
 func (w *world) slotFor(key uint8) int {
 	return slices.IndexFunc(w.pods[:], func(p pod) bool {
 		return p.uid == 0 || p.active && p.stage == idle && p.container == absent && keys[p.key].outlet == keys[key].outlet
 	})
 }
 
-// allocate is the call, as the agent handles it.
+// allocate is the Allocate call.
 func (w *world) allocate(slot uint8) bool {
 	p := &w.pods[slot]
 	if p.uid == 0 || p.stage != selected {
@@ -100,8 +99,8 @@ func (w *world) allocate(slot uint8) bool {
 		return true
 	}
 	p.stage, p.since, p.part = answered, w.tick, w.parts[p.key]
-	p.has = p.active
-	w.checkTruth("allocate")
+	p.holds = p.active
+	w.checkAllocated("allocate")
 	return true
 }
 
@@ -110,12 +109,12 @@ func (w *world) insert(slot uint8) bool {
 	if p.uid == 0 || p.stage != answered {
 		return false
 	}
-	for i := range w.books {
-		if w.books[i].uid == 0 {
-			if w.known&bit(p.key) == 0 {
-				w.fail("the kubelet panics: %v is not listed when pod %d gets it", keys[p.key].Key, p.uid)
+	for i := range w.records {
+		if w.records[i].uid == 0 {
+			if w.registered&bit(p.key) == 0 {
+				w.fail("the kubelet panics: %v is not listed when pod %d is recorded", keys[p.key].Key, p.uid)
 			}
-			w.books[i] = record{p.uid, p.key}
+			w.records[i] = record{p.uid, p.key}
 			w.allocated |= bit(p.key)
 			p.stage = inserted
 			return true
@@ -124,11 +123,11 @@ func (w *world) insert(slot uint8) bool {
 	return false
 }
 
-// snapshot begins to write a checkpoint.
+// snapshot starts writing a checkpoint.
 func (w *world) snapshot(uid uint8) bool {
 	for i := range w.writes {
 		if !w.writes[i].valid {
-			w.writes[i] = write{true, uid, w.tick, bookFile{w.books, w.healthy}}
+			w.writes[i] = write{true, uid, w.tick, checkpointFile{w.records, w.healthy}}
 			return true
 		}
 	}
@@ -167,28 +166,28 @@ func (w *world) slot(p *pod) int {
 			return i
 		}
 	}
-	panic("no pod of this world")
+	panic("unknown pod")
 }
 
-// process takes in a list, and begins to write a checkpoint.
-func (w *world) process(outlet uint8, ghost bool) bool {
+// process processes a list, and starts writing a checkpoint.
+func (w *world) process(outlet uint8, stale bool) bool {
 	s := &w.streams[outlet]
 	m := &s.queue[0]
-	if ghost {
-		m = &s.ghost
+	if stale {
+		m = &s.stale
 	}
 	if !m.valid || !w.writable() {
 		return false
 	}
 	of := ofOutlet[outlet]
-	w.known = w.known&^of | m.listed
+	w.registered = w.registered&^of | m.listed
 	w.healthy = w.healthy&^of | m.healthy
 	w.snapshot(0)
-	if ghost {
-		s.ghost = message{}
+	if stale {
+		s.stale = message{}
 	} else {
 		s.queue[0], s.queue[1] = s.queue[1], message{}
-		s.ghost = message{} // streams are processed one after the other
+		s.stale = message{} // streams are processed in order
 	}
 	return true
 }
@@ -202,12 +201,12 @@ func (w *world) writable() bool {
 	return false
 }
 
-func (w *world) dropGhost(outlet uint8) bool {
+func (w *world) dropStale(outlet uint8) bool {
 	s := &w.streams[outlet]
-	if !s.ghost.valid {
+	if !s.stale.valid {
 		return false
 	}
-	s.ghost = message{}
+	s.stale = message{}
 	return true
 }
 
@@ -216,7 +215,7 @@ func (w *world) connect(outlet uint8) bool {
 	if s.open || !w.ledger.MayList() {
 		return false
 	}
-	s.open, s.since, s.told, w.socket = true, w.tick, false, true
+	s.open, s.since, s.sentList, w.socket = true, w.tick, false, true
 	return true
 }
 
@@ -225,8 +224,8 @@ func (w *world) disconnect(outlet uint8) bool {
 	if !s.open {
 		return false
 	}
-	*s = stream{ghost: s.queue[0]}
-	s.ghost.at = w.tick
+	*s = stream{stale: s.queue[0]}
+	s.stale.at = w.tick
 	w.healthy &^= ofOutlet[outlet]
 	return true
 }
@@ -239,12 +238,12 @@ func (w *world) getReady() bool {
 	return true
 }
 
-// restartKubelet starts a kubelet with what is on disk.
+// restartKubelet starts a kubelet with the checkpoint on disk.
 func (w *world) restartKubelet() bool {
 	w.ready, w.socket = false, false
-	w.books = w.disk.books
+	w.records = w.disk.records
 	w.recompute()
-	w.healthy, w.known = 0, 0
+	w.healthy, w.registered = 0, 0
 	w.writes = [3]write{}
 	w.streams = [outlets]stream{}
 	for i := range w.pods {
@@ -252,35 +251,35 @@ func (w *world) restartKubelet() bool {
 		if p.uid == 0 {
 			continue
 		}
-		booked := w.booked(p.uid)
-		if booked && p.stage >= inserted {
+		recorded := w.recorded(p.uid)
+		if recorded && p.stage >= inserted {
 			p.stage = admitted
 		} else {
 			p.stage = idle
 		}
 		if p.container == absent && p.stage == idle {
-			p.has = false
+			p.holds = false
 		}
 		w.free(uint8(i))
 	}
 	return true
 }
 
-// knows reports whether the agent knows that a pod may hold its device. Then the
-// runtime may take its time to create the container: the sandbox shows.
-func (w *world) knows(p *pod) bool {
+// tracks reports whether the agent tracks that a pod may hold its device. Creation of the container is then unbounded,
+// because the agent sees the sandbox.
+func (w *world) tracks(p *pod) bool {
 	e, _ := w.ledger.Entry(keys[p.key].Key)
 	return slices.Contains(e.pods, uidNames[p.uid])
 }
 
-// overdue reports whether the kubelet has to call Allocate now.
+// overdue reports whether the kubelet must call Allocate now.
 func (w *world) overdue(p *pod) bool { return p.stage == selected && p.since+lag <= w.tick+1 }
 
-// pass lets a tick pass, unless something is due.
+// pass lets a tick pass, unless a bounded step is due.
 func (w *world) pass() bool {
 	for i := range w.pods {
 		p := &w.pods[i]
-		due := p.stage == answered || p.container == creating && !w.knows(p)
+		due := p.stage == answered || p.container == creating && !w.tracks(p)
 		if p.uid != 0 && (due && p.since < w.tick || w.overdue(p)) {
 			return false
 		}
@@ -292,7 +291,7 @@ func (w *world) pass() bool {
 	}
 	for i := range w.streams {
 		s := &w.streams[i]
-		if s.queue[0].valid && s.queue[0].at+lag <= w.tick+1 || s.ghost.valid && s.ghost.at < w.tick {
+		if s.queue[0].valid && s.queue[0].at+lag <= w.tick+1 || s.stale.valid && s.stale.at < w.tick {
 			return false
 		}
 	}
@@ -301,9 +300,9 @@ func (w *world) pass() bool {
 }
 
 func (w *world) String() string {
-	s := fmt.Sprintf("tick %d config %d layout %d ready %v healthy %08b known %08b allocated %08b disk v%d %v\n",
-		w.tick, w.config, w.layout, w.ready, w.healthy, w.known, w.allocated, w.version, w.disk)
-	s += fmt.Sprintf("  books %v complete %v begin %+v\n", w.books, w.ledger.Complete(), w.ledger.begin)
+	s := fmt.Sprintf("tick %d config %d layout %d ready %v healthy %08b registered %08b allocated %08b disk v%d %v\n",
+		w.tick, w.config, w.layout, w.ready, w.healthy, w.registered, w.allocated, w.version, w.disk)
+	s += fmt.Sprintf("  records %v complete %v bootstrap %+v\n", w.records, w.ledger.Complete(), w.ledger.bootstrap)
 	for _, p := range w.pods {
 		if p.uid != 0 {
 			s += fmt.Sprintf("  pod %+v\n", p)

@@ -1,10 +1,10 @@
 package allocator
 
-// The actions of containers and of the users of pods.
+// The actions of containers and pods.
 
 func (w *world) start(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.stage != admitted || !p.active || p.container != absent || !w.booked(p.uid) {
+	if p.uid == 0 || p.stage != admitted || !p.active || p.container != absent || !w.recorded(p.uid) {
 		return false
 	}
 	p.container, p.since = creating, w.tick
@@ -26,23 +26,23 @@ func (w *world) crash(slot uint8) bool {
 		return false
 	}
 	p.container = absent
-	if p.stage == idle { // its device was lost at a restart of the kubelet
-		p.has = false
+	if p.stage == idle { // its device was lost in a restart of the kubelet
+		p.holds = false
 	}
 	return true
 }
 
-// end ends a pod in order: its containers are gone.
+// end terminates a pod and its container.
 func (w *world) end(slot uint8) bool {
 	p := &w.pods[slot]
 	if p.uid == 0 || !p.active || p.container == creating || p.stage != admitted && p.stage != idle {
 		return false
 	}
-	p.active, p.container, p.has = false, absent, false
+	p.active, p.container, p.holds = false, absent, false
 	return w.free(slot)
 }
 
-// force deletes a pod from the API at once. Its container runs on for a while.
+// force force-deletes a pod. Its container keeps running until stop.
 func (w *world) force(slot uint8) bool {
 	p := &w.pods[slot]
 	if p.uid == 0 || !p.active {
@@ -50,24 +50,24 @@ func (w *world) force(slot uint8) bool {
 	}
 	p.active = false
 	if p.container == absent {
-		p.has = false
+		p.holds = false
 	}
 	w.free(slot)
 	return true
 }
 
-// stop ends the container of a force-deleted pod.
+// stop stops the container of a force-deleted pod.
 func (w *world) stop(slot uint8) bool {
 	p := &w.pods[slot]
 	if p.uid == 0 || p.active || p.container != running {
 		return false
 	}
-	p.container, p.has = absent, false
+	p.container, p.holds = absent, false
 	w.free(slot)
 	return true
 }
 
-// free makes room for another pod.
+// free frees the slot of a pod that has ended.
 func (w *world) free(slot uint8) bool {
 	p := &w.pods[slot]
 	if !p.active && p.container == absent && (p.stage == idle || p.stage == admitted) {

@@ -14,40 +14,39 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The vendors of the CDI kinds that specs are written under.
+// CDI vendors.
 const (
-	// AgentVendor is ours alone: a spec that another tool left on the host
-	// cannot define the same device, which would make it unresolvable.
+	// AgentVendor is the vendor of the agent's specs. Specs of other tools do not use it, so they cannot define
+	// the same device and make it unresolvable.
 	AgentVendor = "gpucdi.dev"
-	// UserVendor is what people type after --device.
+	// UserVendor is the default vendor of generated specs, the one that users pass to --device.
 	UserVendor = "nvidia.com"
 )
 
-// The CDI kinds of GPUs.
+// CDI kinds of GPUs.
 const (
 	AgentKind = AgentVendor + "/gpu"
 	UserKind  = UserVendor + "/gpu"
 )
 
-// AllDevices is the CDI device name that stands for every GPU at once, and for
-// every MIG device: who asks for all means all that the node has. A CUDA
-// program still uses but one MIG device, the first.
+// AllDevices is the name of the CDI device that contains all healthy GPUs and MIG devices. A CUDA process uses
+// only the first MIG device of those it can access.
 const AllDevices = "all"
 
-// Name is a way to name a GPU or a MIG device in a spec.
-type Name string
+// NameStrategy selects the CDI device names of GPUs and MIG devices.
+type NameStrategy string
 
-// The ways to name them: by "0" or "GPU-…", by "0:1" or "MIG-…".
+// Name strategies.
 const (
-	ByIndex Name = "index"
-	ByUUID  Name = "uuid"
+	ByIndex NameStrategy = "index" // "0", or "0:1" for a MIG device
+	ByUUID  NameStrategy = "uuid"  // "GPU-…" or "MIG-…"
 )
 
-// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one
-// device for each of the given names, and AllDevices for the healthy ones together. A GPU with a
-// fault keeps its device, because a pod may hold it. Build is pure: equal arguments give equal
-// specs. Without any GPU it returns an error, because CDI does not allow a spec without devices.
-func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.Spec, error) {
+// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one device for each name
+// strategy, and AllDevices with the healthy ones. A GPU with a fault keeps its device, because it may be allocated.
+// Build is pure: equal arguments give equal specs. It returns an error if there are no GPUs, because a CDI spec
+// requires a device.
+func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
 	mounts := mounts(parts)
 	spec := &specs.Spec{
 		Kind: kind,
@@ -58,32 +57,31 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, names []Name) (*specs.S
 			Hooks:       hooks(inv, parts),
 		},
 	}
-	var all []Node
-	for _, e := range entries(inv) {
-		nodes, ok := parts.GPUs[e.uuid]
+	var all []DeviceNode
+	for _, d := range namedDevices(inv) {
+		nodes, ok := parts.GPUs[d.uuid]
 		if !ok {
 			continue
 		}
-		for _, name := range names {
-			spec.Devices = append(spec.Devices, device(e.name(name), nodes))
+		for _, strategy := range strategies {
+			spec.Devices = append(spec.Devices, device(d.name(strategy), nodes))
 		}
-		if e.fault.None() {
+		if d.fault.None() {
 			all = append(all, nodes...)
 		}
 	}
 	if len(spec.Devices) == 0 {
-		return nil, fmt.Errorf("building the CDI spec of %s: no GPU can be given out", kind)
+		return nil, fmt.Errorf("building the CDI spec of %s: no usable GPUs", kind)
 	}
 	if len(all) > 0 {
-		spec.Devices = append(spec.Devices, device(AllDevices, distinct(all)))
+		spec.Devices = append(spec.Devices, device(AllDevices, deduplicate(all)))
 	}
 
-	return finish(spec)
+	return setVersion(spec)
 }
 
-// finish gives a spec the lowest version that has all it uses, so that the
-// oldest runtimes read it.
-func finish(spec *specs.Spec) (*specs.Spec, error) {
+// setVersion sets the lowest CDI version that supports the spec, for compatibility with old runtimes.
+func setVersion(spec *specs.Spec) (*specs.Spec, error) {
 	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
 		return nil, fmt.Errorf("choosing the CDI version of %s: %w", spec.Kind, err)
@@ -92,20 +90,19 @@ func finish(spec *specs.Spec) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// hideGPUs keeps an NVIDIA runtime that is also installed on the node from adding GPUs, whatever
-// the image requests.
+// hideGPUs overrides the image's NVIDIA_VISIBLE_DEVICES, which makes an NVIDIA container runtime on the same node
+// inject GPUs.
 const hideGPUs = "NVIDIA_VISIBLE_DEVICES=void"
 
-// libcudaDir is the loader directory whose path is the same on every machine and which on Debian
-// and Ubuntu holds no library of the image: a compiler with a sysroot of its own that searches it
-// finds the driver there, and not the image's libc.
+// libcudaDir is a loader directory with the same path on every architecture, and without libraries of the image on
+// Debian and Ubuntu. A compiler with a sysroot of its own can search it for the driver without finding the image's
+// libc.
 const libcudaDir = "/usr/lib64"
 
-// environment returns the variables for containers with GPUs that get these mounts. Triton, and
-// with it torch.compile, vLLM and SGLang, reads the directory of libcuda from TRITON_LIBCUDA_PATH,
-// and else from the image's ld.so.cache, which does not list the mounts. The value is one
-// directory, which Triton passes to the linker. Variables that other programs read, such as
-// LD_LIBRARY_PATH, stay the image's: a value here would replace it.
+// environment returns the environment variables for containers with GPUs and these mounts. Triton, which
+// torch.compile, vLLM and SGLang use, reads the directory of libcuda from TRITON_LIBCUDA_PATH, and otherwise from the
+// image's ld.so.cache, which does not list the mounts. Triton passes the value to the linker as one directory.
+// Variables that other programs read, such as LD_LIBRARY_PATH, are not set: that would override the image's value.
 func environment(mounts []*specs.Mount) []string {
 	env := []string{hideGPUs}
 	isLibcuda := func(m *specs.Mount) bool { return m.ContainerPath == path.Join(libcudaDir, "libcuda.so.1") }
@@ -115,96 +112,96 @@ func environment(mounts []*specs.Mount) []string {
 	return env
 }
 
-// hostMachine is what libraries of this machine are for.
+// hostMachine is the ELF machine of the node.
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
-// entry is a GPU or a MIG device.
-type entry struct {
+// namedDevice is an allocatable GPU or MIG device.
+type namedDevice struct {
 	index, uuid string
 	fault       gpu.Fault
 }
 
-// entries are what can be given out. A GPU in MIG mode cannot: with its node
-// alone a program finds nothing to use.
-func entries(inv *gpu.Inventory) []entry {
-	var all []entry
+// namedDevices returns the allocatable GPUs and MIG devices. A GPU in MIG mode is usable only through its MIG devices.
+func namedDevices(inv *gpu.Inventory) []namedDevice {
+	var all []namedDevice
 	for _, g := range inv.GPUs {
 		index := strconv.Itoa(g.Index)
 		if g.MIG != gpu.MIGEnabled {
-			all = append(all, entry{index, g.UUID, g.Fault})
+			all = append(all, namedDevice{index, g.UUID, g.Fault})
 		}
 		for _, m := range g.MIGDevices {
-			all = append(all, entry{index + ":" + strconv.Itoa(m.Index), m.UUID, m.Fault})
+			all = append(all, namedDevice{index + ":" + strconv.Itoa(m.Index), m.UUID, m.Fault})
 		}
 	}
 	return all
 }
 
-func (e entry) name(n Name) string {
-	if n == ByIndex {
-		return e.index
+func (d namedDevice) name(s NameStrategy) string {
+	if s == ByIndex {
+		return d.index
 	}
-	return e.uuid
+	return d.uuid
 }
 
-// distinct leaves each node out that came before: MIG devices share their GPU's.
-func distinct(nodes []Node) []Node {
-	var once []Node
+// deduplicate removes repeated nodes, in order: MIG devices share the node of their GPU.
+func deduplicate(nodes []DeviceNode) []DeviceNode {
+	var unique []DeviceNode
 	for _, n := range nodes {
-		if !slices.Contains(once, n) {
-			once = append(once, n)
+		if !slices.Contains(unique, n) {
+			unique = append(unique, n)
 		}
 	}
-	return once
+	return unique
 }
 
-func device(name string, nodes []Node) specs.Device {
+func device(name string, nodes []DeviceNode) specs.Device {
 	return specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{DeviceNodes: deviceNodes(nodes)}}
 }
 
-func deviceNodes(nodes []Node) []*specs.DeviceNode {
-	made := make([]*specs.DeviceNode, 0, len(nodes))
+func deviceNodes(nodes []DeviceNode) []*specs.DeviceNode {
+	converted := make([]*specs.DeviceNode, 0, len(nodes))
 	for _, n := range nodes {
-		made = append(made, &specs.DeviceNode{Path: n.Path, Type: "c", Major: n.Major, Minor: n.Minor})
+		converted = append(converted, &specs.DeviceNode{Path: n.Path, Type: "c", Major: n.Major, Minor: n.Minor})
 	}
-	return made
+	return converted
 }
 
 func mounts(parts Parts) []*specs.Mount {
-	var made []*specs.Mount
+	var all []*specs.Mount
 	for _, b := range parts.Binds {
-		made = append(made, bind(b.NodePath, b.ContainerPath))
+		all = append(all, bindMount(b.HostPath, b.ContainerPath))
 	}
 	for _, l := range parts.Libraries {
 		for _, dir := range loaderDirs(l.Machine) {
-			for _, name := range append([]string{l.SONAME}, l.Also...) {
-				made = append(made, bind(l.NodePath, path.Join(dir, name)))
+			for _, name := range append([]string{l.SONAME}, l.Aliases...) {
+				all = append(all, bindMount(l.HostPath, path.Join(dir, name)))
 			}
 		}
 	}
-	slices.SortStableFunc(made, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
-	// A library may be named by several files, and where loaders search anyway.
-	return slices.CompactFunc(made, func(a, b *specs.Mount) bool { return a.ContainerPath == b.ContainerPath })
+	slices.SortStableFunc(all, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
+	// Files that reference a library by path may use a path in a loader directory.
+	return slices.CompactFunc(all, func(a, b *specs.Mount) bool { return a.ContainerPath == b.ContainerPath })
 }
 
-// hookTimeout is in seconds. The hook takes milliseconds.
+// hookTimeout is in seconds. The hook runs for milliseconds.
 const hookTimeout = 10
 
-// hooks are none, unless somebody wants the image's loader to be led to the libraries.
+// hooks returns the createContainer hook that adds the libraries to the loader configuration of the image; none
+// unless parts.Hook is set.
 func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 	if parts.Hook == "" {
 		return nil
 	}
 	args := []string{path.Base(parts.Hook)}
-	if takeNewerCUDA(inv, parts) {
+	if supportsNewerCUDA(inv, parts) {
 		args = append(args, "--driver-version="+inv.Driver.Version)
 	}
-	if has(parts.Libraries, "libEGL_nvidia.so.0") {
+	if hasSONAME(parts.Libraries, "libEGL_nvidia.so.0") {
 		args = append(args, "--graphics")
 	}
 	for _, l := range parts.Libraries {
-		for _, name := range append([]string{l.SONAME}, l.Also...) {
-			if path.Base(name) == name { // the cache is asked for nothing else
+		for _, name := range append([]string{l.SONAME}, l.Aliases...) {
+			if path.Base(name) == name { // ld.so.cache contains only file names
 				args = append(args, path.Join(loaderDirs(l.Machine)[0], name))
 			}
 		}
@@ -213,25 +210,23 @@ func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 		HookName: "createContainer",
 		Path:     parts.Hook,
 		Args:     args,
-		// Without an environment in the spec, runtimes have handed hooks the image's own
-		// (CVE-2025-23266).
+		// If a hook has no environment, runtimes may run it with the image's (CVE-2025-23266).
 		Env:     []string{"LC_ALL=C"},
 		Timeout: new(hookTimeout),
 	}}
 }
 
-// takeNewerCUDA says whether the GPUs work with a libcuda that is newer than the driver. CUDA
-// refuses it on GeForce and TITAN (CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE).
-func takeNewerCUDA(inv *gpu.Inventory, parts Parts) bool {
+// supportsNewerCUDA reports whether the GPUs support a libcuda that is newer than the driver (CUDA forward
+// compatibility). CUDA rejects it on GeForce and TITAN (CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE).
+func supportsNewerCUDA(inv *gpu.Inventory, parts Parts) bool {
 	return !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
-		_, given := parts.GPUs[g.UUID]
-		return given && (strings.Contains(g.Product, "GeForce") || strings.Contains(g.Product, "TITAN"))
+		_, included := parts.GPUs[g.UUID]
+		return included && (strings.Contains(g.Product, "GeForce") || strings.Contains(g.Product, "TITAN"))
 	})
 }
 
-// loaderDirs returns the directories that glibc's dynamic loader searches without a cache or
-// configuration: on Debian and Ubuntu, and on RHEL and SUSE. With a library in both, no hook has
-// to run ldconfig inside the container.
+// loaderDirs returns the default library directories of glibc's dynamic loader: on Debian and Ubuntu, and on RHEL and
+// SUSE. Libraries in both are found without running ldconfig in the container.
 func loaderDirs(machine elf.Machine) []string {
 	if machine == elf.EM_AARCH64 {
 		return []string{"/usr/lib/aarch64-linux-gnu", libcudaDir}
@@ -239,11 +234,10 @@ func loaderDirs(machine elf.Machine) []string {
 	return []string{"/usr/lib/x86_64-linux-gnu", libcudaDir}
 }
 
-// bind mounts one file. rprivate keeps later mounts of the container from
-// reaching the host.
-func bind(nodePath, containerPath string) *specs.Mount {
+// bindMount returns a read-only mount. rprivate stops mount propagation from the container to the host.
+func bindMount(hostPath, containerPath string) *specs.Mount {
 	return &specs.Mount{
-		HostPath:      nodePath,
+		HostPath:      hostPath,
 		ContainerPath: containerPath,
 		Options:       []string{"ro", "nosuid", "nodev", "rbind", "rprivate"},
 	}

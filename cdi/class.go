@@ -14,99 +14,94 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Class is a kind of devices besides GPUs, named by its CDI class.
+// Class is the CDI class of auxiliary devices: devices besides GPUs.
 type Class string
 
-// The classes that can be injected along with GPUs.
+// Classes that can be injected along with GPUs.
 const (
 	GDS         Class = "gds"          // GPUDirect Storage
 	RDMA        Class = "rdma"         // InfiniBand and RoCE adapters
-	GDRCopy     Class = "gdrcopy"      // copies to and from GPU memory by the CPU
+	GDRCopy     Class = "gdrcopy"      // CPU copies to and from GPU memory
 	IMEXChannel Class = "imex-channel" // memory shared between nodes over NVLink
 )
 
-// class is a kind of devices besides GPUs: a CDI class of its own, since who
-// asks for a GPU does not ask for these. All of it is told by files and nodes
-// of the host. docs/other-devices.md is held to the table.
+// class defines a Class. Each is a CDI class of its own, so that requesting a GPU does not inject it. The devices are
+// discovered from files and device nodes of the host alone. docs/other-devices.md has the same table.
 type class struct {
-	name  Class
-	what  string
-	nodes []string // the host's nodes, which may be patterns; with none of them, the class is not there
-	binds []from   // what else containers get, as far as it is there
-	csv   string   // files that list further nodes and binds, as a pattern; see readCSV
+	name        Class
+	description string
+	nodes       []string    // patterns of device nodes; the class is absent if none matches
+	binds       []hostFiles // optional mounts
+	csv         string      // pattern of files that list further device nodes and mounts; see readCSVs
 
-	// each is what comes before the name of each single device in its node's
-	// name; empty when the devices are of use only together.
-	each string
+	// devicePrefix precedes the device name in the base name of a device node. Empty if only AllDevices is useful.
+	devicePrefix string
 
-	// only is the index of the one device that there can be; empty when they are not GPUs,
-	// or several.
-	only string
+	// onlyDevice is the name of the single device, next to AllDevices. Empty if there can be more than one.
+	onlyDevice string
 
-	// with is the device that the agent gives along with GPUs if it is told to;
-	// empty for a class that no program of a pod with GPUs needs.
-	with string
+	// withGPUs is the device that the agent injects along with GPUs if configured. Empty for a class that pods with
+	// GPUs do not use.
+	withGPUs string
 
-	gpus bool // whether the devices are GPUs: containers then get the environment that Build gives
+	gpus bool // the devices are GPUs: containers get the same environment as from Build
 
-	load string // what to do when it is not there
+	remedy string // for a node without it
 }
 
-// from are files of the host, which may be a pattern, or one directory, that
-// are mounted into directories of the container; none: where they are.
-type from struct {
-	path string
-	at   []string
+// hostFiles are files to mount.
+type hostFiles struct {
+	path string   // a pattern, or a directory
+	dirs []string // directories of the container; nil: the same path as on the host
 }
 
 var classes = []class{
 	{
-		name: GDS, what: "GPUDirect Storage",
-		nodes: []string{"/dev/nvidia-fs*"}, with: AllDevices,
-		binds: []from{{"/run/udev", nil}, {"/etc/cufile.json", nil}},
-		load:  "run modprobe nvidia-fs",
+		name: GDS, description: "GPUDirect Storage",
+		nodes: []string{"/dev/nvidia-fs*"}, withGPUs: AllDevices,
+		binds:  []hostFiles{{"/run/udev", nil}, {"/etc/cufile.json", nil}},
+		remedy: "run modprobe nvidia-fs",
 	},
 	{
-		name: RDMA, what: "InfiniBand and RoCE adapters",
-		nodes: []string{"/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"}, with: AllDevices,
-		load: "run modprobe ib_uverbs rdma_ucm",
+		name: RDMA, description: "InfiniBand and RoCE adapters",
+		nodes: []string{"/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"}, withGPUs: AllDevices,
+		remedy: "run modprobe ib_uverbs rdma_ucm",
 	},
 	{
-		name: GDRCopy, what: "GDRCopy",
-		nodes: []string{"/dev/gdrdrv"}, with: AllDevices,
-		load: "run modprobe gdrdrv",
+		name: GDRCopy, description: "GDRCopy",
+		nodes: []string{"/dev/gdrdrv"}, withGPUs: AllDevices,
+		remedy: "run modprobe gdrdrv",
 	},
 	{
-		// A channel is what keeps one tenant's memory from another's: a pod gets
-		// one, and all are only for who asks for them by name.
-		name: IMEXChannel, what: "channels to the memory of other nodes' GPUs",
-		nodes: []string{"/dev/nvidia-caps-imex-channels/channel*"}, each: "channel", with: "0",
-		load: "make one with nvidia-modprobe -i 0",
+		// Channels isolate the memory of tenants: pods get one, and AllDevices must be requested by name.
+		name: IMEXChannel, description: "IMEX channels to GPU memory of other nodes",
+		nodes: []string{"/dev/nvidia-caps-imex-channels/channel*"}, devicePrefix: "channel", withGPUs: "0",
+		remedy: "create one with nvidia-modprobe -i 0",
 	},
 	{
-		name: "nvswitch", what: "NVSwitches, for a container that runs the fabric manager",
-		nodes: []string{"/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch[0-9]*"},
-		load:  "the node has no NVSwitch, or its driver is not loaded",
+		name: "nvswitch", description: "NVSwitches, for a container that runs the fabric manager",
+		nodes:  []string{"/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch[0-9]*"},
+		remedy: "load the NVSwitch driver, if the node has NVSwitches",
 	},
 	{
-		name: "wsl", what: "the GPUs of a Windows host, in WSL2",
+		name: "wsl", description: "GPUs of the Windows host, in WSL2",
 		nodes: []string{"/dev/dxg"}, gpus: true,
-		binds: []from{
+		binds: []hostFiles{
 			{"/usr/lib/wsl/drivers", nil}, {"/usr/lib/wsl/lib", nil},
 			{"/usr/lib/wsl/lib/*.so*", loaderDirs(hostMachine)}, {"/usr/lib/wsl/lib/nvidia-smi", bin},
 		},
-		load: "this is not WSL2, or its kernel has no dxgkrnl",
+		remedy: "run on WSL2, with a kernel that has dxgkrnl",
 	},
 	{
-		name: "tegra", what: "the integrated GPU of a Jetson",
-		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, only: "0", gpus: true,
-		binds: []from{{"/etc/nv_tegra_release", nil}}, // by it programs tell which Jetson this is
-		csv:   "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
-		load:  "this is not a Jetson, or JetPack is not installed",
+		name: "tegra", description: "integrated GPU of a Jetson",
+		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, onlyDevice: "0", gpus: true,
+		binds:  []hostFiles{{"/etc/nv_tegra_release", nil}}, // read by programs to identify the Jetson
+		csv:    "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
+		remedy: "run on a Jetson, with JetPack installed",
 	},
 }
 
-// Classes are the names of all classes besides that of GPUs.
+// Classes returns the names of all classes, in the order of the documentation.
 func Classes() []Class {
 	names := make([]Class, len(classes))
 	for i, c := range classes {
@@ -115,24 +110,24 @@ func Classes() []Class {
 	return names
 }
 
-// ValidateClasses returns everything that is wrong with classes that are to be injected along with GPUs.
-func ValidateClasses(chosen []Class) error {
-	var with []Class
+// ValidateClasses returns an error for each class that cannot be injected along with GPUs.
+func ValidateClasses(selected []Class) error {
+	var supported []Class
 	for _, c := range classes {
-		if c.with != "" {
-			with = append(with, c.name)
+		if c.withGPUs != "" {
+			supported = append(supported, c.name)
 		}
 	}
 	var errs []error
-	for _, c := range chosen {
-		if !slices.Contains(with, c) {
-			errs = append(errs, fmt.Errorf("%q is not a class that goes with GPUs: choose of %v", c, with))
+	for _, c := range selected {
+		if !slices.Contains(supported, c) {
+			errs = append(errs, fmt.Errorf("class %q cannot be injected along with GPUs; supported classes: %v", c, supported))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// AbsentError says that the node has no devices of a class.
+// AbsentError reports that the node has no devices of a class.
 type AbsentError struct {
 	Class  Class
 	reason string
@@ -140,79 +135,80 @@ type AbsentError struct {
 
 func (e *AbsentError) Error() string { return e.reason }
 
-// BuildClass makes the spec of a class of devices besides GPUs. The error is an
-// *AbsentError when the node has none.
-func BuildClass(kind string, name Class, node host.Root) (*specs.Spec, error) {
+// BuildClass returns the spec of a class, under the given CDI kind. It returns an *AbsentError if the node has no
+// devices of the class.
+func BuildClass(kind string, name Class, root host.Root) (*specs.Spec, error) {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("building the CDI spec of %s: %q is not a class, choose of %v", kind, name, Classes())
+		return nil, fmt.Errorf("building the CDI spec of %s: unknown class %q; supported classes: %v", kind, name, Classes())
 	}
 	c := classes[i]
-	nodes, err := findNodes(node, c.nodes)
+	nodes, err := findNodes(root, c.nodes)
 	if err != nil {
-		return nil, fmt.Errorf("looking for %s: %w", c.what, err)
+		return nil, fmt.Errorf("discovering %s: %w", c.description, err)
 	}
 	if len(nodes) == 0 {
-		return nil, &AbsentError{name, fmt.Sprintf("looking for %s: there is no %s (%s)", c.what, strings.Join(c.nodes, " and no "), c.load)}
+		return nil, &AbsentError{name, fmt.Sprintf("discovering %s: no %s found; %s",
+			c.description, strings.Join(c.nodes, " or "), c.remedy)}
 	}
 	var parts Parts
 	if c.csv != "" {
-		var more []Node
-		if more, parts, err = readCSVs(node, c.csv); err != nil {
-			return nil, fmt.Errorf("looking for %s: %w", c.what, err)
+		var listed []DeviceNode
+		if listed, parts, err = readCSVs(root, c.csv); err != nil {
+			return nil, fmt.Errorf("discovering %s: %w", c.description, err)
 		}
-		nodes = distinct(append(nodes, more...))
+		nodes = deduplicate(append(nodes, listed...))
 	}
-	binds, err := c.findBinds(node)
+	binds, err := c.findBinds(root)
 	if err != nil {
-		return nil, fmt.Errorf("looking for what goes with %s: %w", c.what, err)
+		return nil, fmt.Errorf("finding the files to mount for %s: %w", c.description, err)
 	}
 	parts.Binds = append(parts.Binds, binds...)
-	return finish(c.spec(kind, nodes, parts))
+	return setVersion(c.spec(kind, nodes, parts))
 }
 
-func (c class) spec(kind string, nodes []Node, parts Parts) *specs.Spec {
+func (c class) spec(kind string, nodes []DeviceNode, parts Parts) *specs.Spec {
 	mounts := mounts(parts)
 	spec := &specs.Spec{Kind: kind, ContainerEdits: specs.ContainerEdits{Mounts: mounts}}
 	if c.gpus {
 		spec.ContainerEdits.Env = environment(mounts)
 	}
 	for _, n := range nodes {
-		name, single := strings.CutPrefix(path.Base(n.Path), c.each)
-		if single && c.each != "" && parser.ValidateDeviceName(name) == nil {
-			spec.Devices = append(spec.Devices, device(name, []Node{n}))
+		name, ok := strings.CutPrefix(path.Base(n.Path), c.devicePrefix)
+		if ok && c.devicePrefix != "" && parser.ValidateDeviceName(name) == nil {
+			spec.Devices = append(spec.Devices, device(name, []DeviceNode{n}))
 		}
 	}
-	if c.only != "" {
-		spec.Devices = append(spec.Devices, device(c.only, nodes))
+	if c.onlyDevice != "" {
+		spec.Devices = append(spec.Devices, device(c.onlyDevice, nodes))
 	}
 	spec.Devices = append(spec.Devices, device(AllDevices, nodes))
 	return spec
 }
 
-// AgentKindOf is the CDI kind that the agent writes a class under.
+// AgentKindOf returns the CDI kind of the agent's spec of a class.
 func AgentKindOf(name Class) string {
 	return AgentVendor + "/" + string(name)
 }
 
-// WithGPUs is the CDI name that containers get with their GPUs, of a class that
-// goes with them.
-func WithGPUs(name Class) string {
+// AuxiliaryDevice returns the fully qualified name of the CDI device that the agent injects along with GPUs for a
+// class. The class must satisfy ValidateClasses.
+func AuxiliaryDevice(name Class) string {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
-	return AgentKindOf(name) + "=" + classes[i].with
+	return AgentKindOf(name) + "=" + classes[i].withGPUs
 }
 
-// findNodes reads the numbers of the host's nodes: no other place has them all. A node that is gone
-// since it was listed, or that cannot be named in a spec, is left out.
-func findNodes(node host.Root, patterns []string) ([]Node, error) {
-	var nodes []Node
+// findNodes returns the device nodes that match patterns. Device numbers are read from the nodes, because no other
+// source has all of them. Nodes that disappear in between, or whose paths are not valid in a spec, are skipped.
+func findNodes(root host.Root, patterns []string) ([]DeviceNode, error) {
+	var nodes []DeviceNode
 	for _, pattern := range patterns {
-		paths, err := node.Glob(pattern)
+		paths, err := root.Glob(pattern)
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range paths {
-			n, err := statNode(node, p)
+			n, err := statNode(root, p)
 			if errors.Is(err, fs.ErrNotExist) || !isPath(p) {
 				continue
 			}
@@ -225,10 +221,10 @@ func findNodes(node host.Root, patterns []string) ([]Node, error) {
 	return nodes, nil
 }
 
-func (c class) findBinds(node host.Root) ([]Bind, error) {
+func (c class) findBinds(root host.Root) ([]Bind, error) {
 	var binds []Bind
 	for _, f := range c.binds {
-		found, err := bindsOf(node, f)
+		found, err := bindsOf(root, f)
 		if err != nil {
 			return nil, err
 		}
@@ -237,31 +233,31 @@ func (c class) findBinds(node host.Root) ([]Bind, error) {
 	return binds, nil
 }
 
-func bindsOf(node host.Root, f from) ([]Bind, error) {
-	paths, err := node.Glob(f.path)
+func bindsOf(root host.Root, f hostFiles) ([]Bind, error) {
+	paths, err := root.Glob(f.path)
 	if err != nil {
 		return nil, err
 	}
-	if info, err := node.Stat(f.path); err == nil && info.IsDir() {
+	if info, err := root.Stat(f.path); err == nil && info.IsDir() {
 		paths = []string{f.path}
 	}
 	var binds []Bind
 	for _, p := range paths {
-		resolved, err := node.Resolve(p)
+		resolved, err := root.Resolve(p)
 		if err != nil {
 			return nil, err
 		}
-		if !isPath(p) || !isPath(node.NodePath(resolved)) {
+		if !isPath(p) || !isPath(root.NodePath(resolved)) {
 			continue
 		}
-		at := []string{p}
-		if f.at != nil {
-			at = below(f.at, path.Base(p))
+		containerPaths := []string{p}
+		if f.dirs != nil {
+			containerPaths = below(f.dirs, path.Base(p))
 		} else if hidesImage(p) {
-			return nil, fmt.Errorf("mounting %s: it would hide the files that images have there", p)
+			return nil, fmt.Errorf("mounting %s: would hide files of the image", p)
 		}
-		for _, containerPath := range at {
-			binds = append(binds, Bind{NodePath: node.NodePath(resolved), ContainerPath: containerPath})
+		for _, containerPath := range containerPaths {
+			binds = append(binds, Bind{HostPath: root.NodePath(resolved), ContainerPath: containerPath})
 		}
 	}
 	return binds, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// device makes a node of the host.
+// device creates a character device.
 func (n node) device(t *testing.T, name string, major, minor uint32) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
@@ -28,7 +28,7 @@ func (n node) device(t *testing.T, name string, major, minor uint32) {
 	}
 }
 
-// devicesOf is each device of a spec with its nodes, and mountsOf what all get.
+// devicesOf returns the name and device nodes of each device of a spec.
 func devicesOf(spec *specs.Spec) string {
 	var all []string
 	for _, d := range spec.Devices {
@@ -52,12 +52,12 @@ func mountsOf(spec *specs.Spec) string {
 func TestClasses(t *testing.T) {
 	const cuda = "/" + libDir + "tegra/libcuda.so.1.1"
 	for class, tc := range map[cdi.Class]struct {
-		fill            func(t *testing.T, n node)
+		setup           func(t *testing.T, n node)
 		devices, mounts string
-		libcuda         bool // GPUs, with CUDA
+		gpus            bool
 	}{
 		cdi.GDS: {
-			fill: func(t *testing.T, n node) {
+			setup: func(t *testing.T, n node) {
 				n.device(t, "dev/nvidia-fs0", 237, 0)
 				n.device(t, "dev/nvidia-fs1", 237, 1)
 				n.write(t, "run/udev/data/x", "")
@@ -67,7 +67,7 @@ func TestClasses(t *testing.T) {
 			mounts:  "/etc/cufile.json /etc/cufile.json; /run/udev /run/udev",
 		},
 		cdi.RDMA: {
-			fill: func(t *testing.T, n node) {
+			setup: func(t *testing.T, n node) {
 				n.device(t, "dev/infiniband/uverbs0", 231, 192)
 				n.device(t, "dev/infiniband/rdma_cm", 10, 58)
 				n.device(t, "dev/infiniband/issm0", 231, 64)
@@ -75,11 +75,11 @@ func TestClasses(t *testing.T) {
 			devices: "all /dev/infiniband/uverbs0 /dev/infiniband/rdma_cm",
 		},
 		cdi.GDRCopy: {
-			fill:    func(t *testing.T, n node) { n.device(t, "dev/gdrdrv", 238, 0) },
+			setup:   func(t *testing.T, n node) { n.device(t, "dev/gdrdrv", 238, 0) },
 			devices: "all /dev/gdrdrv",
 		},
 		cdi.IMEXChannel: {
-			fill: func(t *testing.T, n node) {
+			setup: func(t *testing.T, n node) {
 				n.device(t, "dev/nvidia-caps-imex-channels/channel0", 234, 0)
 				n.device(t, "dev/nvidia-caps-imex-channels/channel7", 234, 7)
 			},
@@ -87,14 +87,14 @@ func TestClasses(t *testing.T) {
 				"all /dev/nvidia-caps-imex-channels/channel0 /dev/nvidia-caps-imex-channels/channel7",
 		},
 		"nvswitch": {
-			fill: func(t *testing.T, n node) {
+			setup: func(t *testing.T, n node) {
 				n.device(t, "dev/nvidia-nvswitchctl", 240, 255)
 				n.device(t, "dev/nvidia-nvswitch0", 240, 0)
 			},
 			devices: "all /dev/nvidia-nvswitchctl /dev/nvidia-nvswitch0",
 		},
 		"wsl": {
-			fill: func(t *testing.T, n node) {
+			setup: func(t *testing.T, n node) {
 				n.device(t, "dev/dxg", 10, 127)
 				n.write(t, "usr/lib/wsl/drivers/nv_dispi.inf_amd64/libcuda.so.1.1", "")
 				n.write(t, "usr/lib/wsl/lib/libcuda.so.1", "")
@@ -103,10 +103,10 @@ func TestClasses(t *testing.T) {
 			devices: "all /dev/dxg",
 			mounts: "/usr/lib/wsl/lib/nvidia-smi /usr/bin/nvidia-smi; /usr/lib/wsl/drivers /usr/lib/wsl/drivers; /usr/lib/wsl/lib /usr/lib/wsl/lib; " +
 				"/usr/lib/wsl/lib/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1; /usr/lib/wsl/lib/libcuda.so.1 /usr/lib64/libcuda.so.1",
-			libcuda: true,
+			gpus: true,
 		},
 		"tegra": {
-			fill: func(t *testing.T, n node) {
+			setup: func(t *testing.T, n node) {
 				n.device(t, "dev/nvhost-ctrl-gpu", 240, 1)
 				n.device(t, "dev/nvmap", 10, 100)
 				n.library(t, "tegra/libcuda.so.1.1", "libcuda.so.1")
@@ -128,7 +128,7 @@ func TestClasses(t *testing.T) {
 					"/" + libDir + "tegra/libscript.so /" + libDir + "tegra/libscript.so",
 					cuda + " /usr/lib64/libcuda.so", cuda + " /usr/lib64/libcuda.so.1",
 				}, "; "),
-			libcuda: true,
+			gpus: true,
 		},
 	} {
 		t.Run(string(class), func(t *testing.T) {
@@ -136,37 +136,37 @@ func TestClasses(t *testing.T) {
 			_, err := cdi.BuildClass("nvidia.com/"+string(class), class, n.root())
 			var absent *cdi.AbsentError
 			if !errors.As(err, &absent) || !strings.Contains(err.Error(), "/dev/") {
-				t.Errorf("on a node without it: %v", err)
+				t.Errorf("absent: got error %v, want *AbsentError with the device node", err)
 			}
-			tc.fill(t, n)
+			tc.setup(t, n)
 			spec, err := cdi.BuildClass("nvidia.com/"+string(class), class, n.root())
 			if err != nil {
 				t.Fatal(err)
 			}
-			mounts := tc.mounts
-			if devicesOf(spec) != tc.devices || mountsOf(spec) != mounts {
-				t.Errorf("devices\n%s\nwant\n%s\nmounts\n%s\nwant\n%s", devicesOf(spec), tc.devices, mountsOf(spec), mounts)
+			if devicesOf(spec) != tc.devices || mountsOf(spec) != tc.mounts {
+				t.Errorf("got devices\n%s\nwant\n%s\ngot mounts\n%s\nwant\n%s",
+					devicesOf(spec), tc.devices, mountsOf(spec), tc.mounts)
 			}
-			if tc.libcuda {
+			if tc.gpus {
 				checkEnvironment(t, spec)
 				if got := valuesOf(spec, "TRITON_LIBCUDA_PATH"); !slices.Equal(got, []string{"/usr/lib64"}) {
-					t.Errorf("TRITON_LIBCUDA_PATH is %q", got)
+					t.Errorf("got TRITON_LIBCUDA_PATH %q", got)
 				}
 			} else if len(spec.ContainerEdits.Env) > 0 {
-				t.Errorf("environment %v", spec.ContainerEdits.Env)
+				t.Errorf("unexpected environment %v", spec.ContainerEdits.Env)
 			}
 			if _, err := cdi.ClassFile(class, t.TempDir(), n.root()).Put(spec); err != nil {
-				t.Errorf("it cannot be used: %v", err)
+				t.Errorf("Put: %v", err)
 			}
 		})
 	}
 	if _, err := cdi.BuildClass("nvidia.com/x", "x", host.NewRoot(t.TempDir())); err == nil {
-		t.Error("a class that is none was built")
+		t.Error("built an unknown class")
 	}
 }
 
-// udev makes and removes nodes at any moment.
-func TestBuildClassWhileNodesComeAndGo(t *testing.T) {
+// udev creates and removes device nodes at any time.
+func TestBuildClassWhileNodesChange(t *testing.T) {
 	n := node{t.TempDir()}
 	n.device(t, "dev/nvidia-fs0", 237, 0)
 	stop := make(chan struct{})
@@ -194,20 +194,20 @@ func TestBuildClassWhileNodesComeAndGo(t *testing.T) {
 			break
 		}
 		if !strings.Contains(devicesOf(spec), "/dev/nvidia-fs0") {
-			t.Errorf("devices %s", devicesOf(spec))
+			t.Errorf("got devices %s", devicesOf(spec))
 		}
 	}
 	close(stop)
 	udev.Wait()
 }
 
-func TestEveryClassThatGoesWithGPUsHasAName(t *testing.T) {
+func TestAuxiliaryDevice(t *testing.T) {
 	for class, want := range map[cdi.Class]string{
 		cdi.GDS: "gpucdi.dev/gds=all", cdi.RDMA: "gpucdi.dev/rdma=all",
 		cdi.GDRCopy: "gpucdi.dev/gdrcopy=all", cdi.IMEXChannel: "gpucdi.dev/imex-channel=0",
 	} {
-		if got := cdi.WithGPUs(class); got != want {
-			t.Errorf("%s: %s, want %s", class, got, want)
+		if got := cdi.AuxiliaryDevice(class); got != want {
+			t.Errorf("%s: got %s, want %s", class, got, want)
 		}
 	}
 }

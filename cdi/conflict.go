@@ -12,44 +12,42 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// The limits of what is read of other specs. A runtime reads them without any: what is beyond
-// the limits may conflict, and is reported as not checked.
+// Limits for reading foreign specs. Runtimes have none, so specs beyond the limits may conflict, and are reported as
+// unchecked.
 const (
-	maxForeign      = 512 << 10 // bytes of a spec; a spec of ours is a tenth of that
-	maxForeignSpecs = 1 << 14   // names in the directory
+	maxForeign      = 512 << 10 // bytes of a spec; the agent's own has a tenth of that
+	maxForeignSpecs = 1 << 14   // files in the directory
 )
 
-// foreignSpecs are the specs of others in the directory of a File. A device that two specs of one
-// directory define is a conflict: a runtime resolves it from neither. The files belong to
-// somebody else, so they stay.
+// foreignSpecs are the specs of other tools in the directory of a File. Two specs in one directory that define the same
+// device conflict: runtimes resolve it from neither. Foreign specs are never modified.
 //
-// Other software writes a spec for each container, and the directory is checked after each
-// change: a file is parsed once for as long as it stays the same.
+// The directory is checked after each change, and some tools write a spec for each container. Files are therefore
+// parsed again only when they change.
 type foreignSpecs struct {
-	kind      string // that the following is about
+	kind      string // files has the devices of this kind
 	files     map[string]foreignSpec
-	truncated bool // there are more files
+	truncated bool // the directory has more files than maxForeignSpecs
 }
 
-// foreignSpec is a file as last seen.
+// foreignSpec is the state of a file when it was last read.
 type foreignSpec struct {
 	identity fileIdentity
-	devices  []string // that it defines of the kind
-	err      error    // why it was not checked
+	devices  []string // of foreignSpecs.kind
+	err      error    // reason why it was not checked
 }
 
-// refresh checks what has changed beside the spec at own, which is of that kind. Files that
-// runtimes pass over, because they cannot be read or are no valid specs, are passed over here:
-// one that is gone since it was listed, a dangling link, a directory, a device. A named pipe
-// blocks runtimes that read it, and is no conflict either.
+// refresh reads the foreign specs next to the spec at own, which has that kind. Files that runtimes skip because they
+// are unreadable or invalid are skipped: removed in between, dangling symlinks, directories, devices. Named pipes are
+// skipped too: they block runtimes, but define no devices.
 func (s *foreignSpecs) refresh(own, kind string) error {
 	names, err := host.Names(filepath.Dir(own), maxForeignSpecs+1)
 	if err != nil {
 		return fmt.Errorf("listing the CDI directory: %w", err)
 	}
-	known := s.files
+	previous := s.files
 	if s.kind != kind {
-		known = nil
+		previous = nil
 	}
 	*s = foreignSpecs{kind: kind, files: map[string]foreignSpec{}, truncated: len(names) > maxForeignSpecs}
 	for _, name := range names {
@@ -61,9 +59,9 @@ func (s *foreignSpecs) refresh(own, kind string) error {
 		if err != nil || !info.Mode().IsRegular() {
 			continue
 		}
-		file := known[path]
-		if now := identity(info); file.identity != now {
-			file = foreignSpec{identity: now}
+		file := previous[path]
+		if current := identity(info); file.identity != current {
+			file = foreignSpec{identity: current}
 			file.devices, file.err = foreignDevices(path, kind)
 		}
 		s.files[path] = file
@@ -71,8 +69,8 @@ func (s *foreignSpecs) refresh(own, kind string) error {
 	return nil
 }
 
-// foreignDevices returns the devices of a kind that the spec at path defines. The error is for a
-// file that a runtime may be able to read.
+// foreignDevices returns the devices of a kind that the spec at path defines. It returns an error only for files that
+// runtimes may be able to read.
 func foreignDevices(path, kind string) ([]string, error) {
 	data, err := host.ReadFile(path, maxForeign)
 	if errors.As(err, new(*host.TooLargeError)) || errors.Is(err, fs.ErrPermission) {
@@ -91,31 +89,31 @@ func foreignDevices(path, kind string) ([]string, error) {
 	return deviceNames(spec.Spec), nil
 }
 
-// mayDefine returns whether data can be a spec of that kind, without parsing it. Text can only
-// stand for other text by escape sequences, as base64 by a tag, or in UTF-16.
+// mayDefine reports whether data can be a spec of that kind, without parsing it. Only escape sequences, tags such as
+// !!binary, and UTF-16 can represent the kind by other bytes.
 func mayDefine(data []byte, kind string) bool {
 	return bytes.Contains(data, []byte(kind)) || bytes.ContainsAny(data, "\\!\x00")
 }
 
-// conflicts returns an error that names each file that defines one of the devices.
+// conflicts returns an error for each file that defines one of the devices.
 func (s *foreignSpecs) conflicts(devices []string) error {
 	var errs []error
-	for _, path := range s.notable() {
+	for _, path := range s.relevant() {
 		for _, name := range s.files[path].devices {
 			if slices.Contains(devices, name) {
 				errs = append(errs, fmt.Errorf("conflicting CDI spec %s also defines %s=%s, so runtimes resolve it from neither file; remove that file",
 					path, s.kind, name))
-				break // one device is enough
+				break // one error for each file
 			}
 		}
 	}
-	return joinFew(errs)
+	return joinFirst(errs)
 }
 
-// unchecked returns an error that names each file that may conflict.
+// unchecked returns an error for each file that was not checked and may conflict.
 func (s *foreignSpecs) unchecked() error {
 	var errs []error
-	for _, path := range s.notable() {
+	for _, path := range s.relevant() {
 		if err := s.files[path].err; err != nil {
 			errs = append(errs, fmt.Errorf("checking CDI spec %s for conflicts: %w", path, err))
 		}
@@ -123,23 +121,22 @@ func (s *foreignSpecs) unchecked() error {
 	if s.truncated {
 		errs = append(errs, fmt.Errorf("checking other CDI specs for conflicts: more than %d files in the CDI directory", maxForeignSpecs))
 	}
-	return joinFew(errs)
+	return joinFirst(errs)
 }
 
-// maxReported bounds what an error names: it becomes the reason of a fault, and an Event.
+// maxReported limits the joined errors, which become the message of faults and Events.
 const maxReported = 5
 
-// joinFew joins the first errors, and counts the others.
-func joinFew(errs []error) error {
+// joinFirst joins the first errors and the number of the others.
+func joinFirst(errs []error) error {
 	if more := len(errs) - maxReported; more > 0 {
 		errs = append(errs[:maxReported:maxReported], fmt.Errorf("and %d more", more))
 	}
 	return errors.Join(errs...)
 }
 
-// notable returns the files that define devices of the kind or were not checked, which are few, in
-// a stable order.
-func (s *foreignSpecs) notable() (paths []string) {
+// relevant returns the files that define devices of the kind or were not checked, sorted.
+func (s *foreignSpecs) relevant() (paths []string) {
 	for path, file := range s.files {
 		if len(file.devices) > 0 || file.err != nil {
 			paths = append(paths, path)
@@ -149,8 +146,8 @@ func (s *foreignSpecs) notable() (paths []string) {
 	return paths
 }
 
-// isSpec returns whether runtimes read a file of that name.
+// isSpec reports whether runtimes read files with that extension.
 func isSpec(path string) bool {
-	ending := filepath.Ext(path)
-	return ending == ".yaml" || ending == ".json"
+	ext := filepath.Ext(path)
+	return ext == ".yaml" || ext == ".json"
 }

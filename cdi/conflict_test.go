@@ -18,10 +18,10 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 )
 
-// conflicting is a spec of others that defines a device of inventory.
+// conflicting is a foreign spec that defines a device of inventory.
 const conflicting = "cdiVersion: 0.5.0\nkind: gpucdi.dev/gpu\ndevices: [{name: GPU-a, containerEdits: {env: [A=b]}}]\n"
 
-// utf16Of is text as some editors write it.
+// utf16Of encodes text as UTF-16 with a byte order mark.
 func utf16Of(text string) string {
 	encoded := []byte{0xff, 0xfe}
 	for _, unit := range utf16.Encode([]rune(text)) {
@@ -31,28 +31,28 @@ func utf16Of(text string) string {
 }
 
 func TestConflictingSpecs(t *testing.T) {
-	n, spec := provableSpec(t)
+	n, spec := usableSpec(t)
 	binary := "!!binary " + base64.StdEncoding.EncodeToString([]byte(cdi.AgentKind))
 	for name, tc := range map[string]struct {
 		content  string
 		conflict bool
 	}{
-		"the same device":            {conflicting, true},
-		"the kind in escapes":        {strings.Replace(conflicting, "gpucdi.dev/gpu", `"\x67pucdi.dev/gpu"`, 1), true},
-		"the kind as base64":         {strings.Replace(conflicting, "gpucdi.dev/gpu", binary, 1), true},
+		"same device":                {conflicting, true},
+		"escaped kind":               {strings.Replace(conflicting, "gpucdi.dev/gpu", `"\x67pucdi.dev/gpu"`, 1), true},
+		"kind in base64":             {strings.Replace(conflicting, "gpucdi.dev/gpu", binary, 1), true},
 		"UTF-16":                     {utf16Of(conflicting), true},
 		"JSON escapes":               {`{"cdiVersion":"0.5.0","kind":"\u0067pucdi.dev/gpu","devices":[{"name":"GPU-a","containerEdits":{"env":["A=b"]}}]}`, true},
-		"the last of its devices":    {strings.Replace(conflicting, "[{", "[{name: x, containerEdits: {env: [A=b]}}, {", 1), true},
-		"another device":             {strings.ReplaceAll(conflicting, "GPU-a", "GPU-c"), false},
-		"another class":              {strings.ReplaceAll(conflicting, "dev/gpu", "dev/other"), false},
-		"another vendor":             {strings.ReplaceAll(conflicting, "gpucdi.dev", "other.dev"), false},
-		"a key that no spec has":     {conflicting + "unknown: gpucdi.dev/gpu\n", false},
-		"a version that is none":     {strings.ReplaceAll(conflicting, "0.5.0", "0.0.1"), false},
-		"edits that are invalid":     {strings.ReplaceAll(conflicting, "A=b", "A"), false},
-		"half of a spec":             {conflicting[:len(conflicting)-8], false},
-		"no YAML":                    {"not: [a spec", false},
-		"nothing":                    {"", false},
-		"a spec that names the kind": {strings.ReplaceAll(conflicting, "gpucdi.dev/gpu", "other.dev/gpu") + "annotations: {a: gpucdi.dev/gpu}\n", false},
+		"not the first device":       {strings.Replace(conflicting, "[{", "[{name: x, containerEdits: {env: [A=b]}}, {", 1), true},
+		"other device":               {strings.ReplaceAll(conflicting, "GPU-a", "GPU-c"), false},
+		"other class":                {strings.ReplaceAll(conflicting, "dev/gpu", "dev/other"), false},
+		"other vendor":               {strings.ReplaceAll(conflicting, "gpucdi.dev", "other.dev"), false},
+		"unknown key":                {conflicting + "unknown: gpucdi.dev/gpu\n", false},
+		"invalid version":            {strings.ReplaceAll(conflicting, "0.5.0", "0.0.1"), false},
+		"invalid edits":              {strings.ReplaceAll(conflicting, "A=b", "A"), false},
+		"truncated":                  {conflicting[:len(conflicting)-8], false},
+		"not YAML":                   {"not: [a spec", false},
+		"empty":                      {"", false},
+		"kind only in an annotation": {strings.ReplaceAll(conflicting, "gpucdi.dev/gpu", "other.dev/gpu") + "annotations: {a: gpucdi.dev/gpu}\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -64,36 +64,36 @@ func TestConflictingSpecs(t *testing.T) {
 			if err := os.WriteFile(foreign, []byte(tc.content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := file.Touched(); got != tc.conflict {
-				t.Errorf("touched by it: %t", got)
+			if got := file.Stale(); got != tc.conflict {
+				t.Errorf("after it was created: got stale %t", got)
 			}
 			_, err := file.Put(spec)
 			if (err != nil) != tc.conflict || err != nil && !strings.Contains(err.Error(), foreign) {
-				t.Errorf("error %v", err)
+				t.Errorf("got error %v", err)
 			}
-			if verify := file.Verify(); (verify != nil) != tc.conflict {
-				t.Errorf("Verify: %v", verify)
+			if err := file.Verify(); (err != nil) != tc.conflict {
+				t.Errorf("Verify: %v", err)
 			}
-			if file.Touched() {
-				t.Error("touched after Put")
+			if file.Stale() {
+				t.Error("stale after Put")
 			}
 			if data, err := os.ReadFile(foreign); err != nil || string(data) != tc.content {
-				t.Errorf("it is now %q, %v", data, err)
+				t.Errorf("foreign spec changed to %q, %v", data, err)
 			}
 			if err := os.Remove(foreign); err != nil {
 				t.Fatal(err)
 			}
-			if got := file.Touched(); got != tc.conflict {
-				t.Errorf("touched by its removal: %t", got)
+			if got := file.Stale(); got != tc.conflict {
+				t.Errorf("after it was removed: got stale %t", got)
 			}
 			if _, err := file.Put(spec); err != nil || file.Unchecked() != nil {
-				t.Errorf("without it: %v, unchecked %v", err, file.Unchecked())
+				t.Errorf("after it was removed: Put: %v, Unchecked: %v", err, file.Unchecked())
 			}
 		})
 	}
 }
 
-// within fails the test when do has not returned after a while.
+// within fails the test if do does not return.
 func within(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -104,7 +104,7 @@ func within(t *testing.T, do func()) {
 	select {
 	case <-done:
 	case <-time.After(20 * time.Second):
-		t.Fatal("it has not returned")
+		t.Fatal("timed out")
 	}
 }
 
@@ -117,7 +117,7 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// wideMapping is a spec that YAML decoders read for minutes: they compare each key with all others.
+// wideMapping returns a spec that YAML decoders take minutes to parse, because they compare each key with all others.
 func wideMapping(size int) string {
 	var text strings.Builder
 	text.WriteString(conflicting + "annotations:\n")
@@ -127,25 +127,25 @@ func wideMapping(size int) string {
 	return text.String()
 }
 
-// Whatever lies beside the spec, GPUs can be given out unless it is a conflicting spec.
-func TestForeignFilesThatAreNotRead(t *testing.T) {
-	n, spec := provableSpec(t)
+// Only conflicting specs prevent the use of GPUs.
+func TestUnreadableForeignFiles(t *testing.T) {
+	n, spec := usableSpec(t)
 	for name, tc := range map[string]struct {
-		make      func(path string) error
+		create    func(path string) error
 		unchecked bool
 	}{
-		"a dangling link":     {func(path string) error { return os.Symlink("nowhere", path) }, false},
-		"a link to itself":    {func(path string) error { return os.Symlink(filepath.Base(path), path) }, false},
-		"a link to a device":  {func(path string) error { return os.Symlink("/dev/zero", path) }, false},
-		"a link to a process": {func(path string) error { return os.Symlink("/proc/self/root", path) }, false},
-		"a named pipe":        {func(path string) error { return unix.Mkfifo(path, 0o600) }, false},
-		"a device":            {func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) }, false},
-		"a socket":            {func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }, false},
-		"a directory":         {func(path string) error { return os.Mkdir(path, 0o755) }, false},
+		"dangling symlink":       {func(path string) error { return os.Symlink("nowhere", path) }, false},
+		"symlink to itself":      {func(path string) error { return os.Symlink(filepath.Base(path), path) }, false},
+		"symlink to a device":    {func(path string) error { return os.Symlink("/dev/zero", path) }, false},
+		"symlink to a directory": {func(path string) error { return os.Symlink("/proc/self/root", path) }, false},
+		"named pipe":             {func(path string) error { return unix.Mkfifo(path, 0o600) }, false},
+		"device":                 {func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) }, false},
+		"socket":                 {func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }, false},
+		"directory":              {func(path string) error { return os.Mkdir(path, 0o755) }, false},
 		"300 MB": {func(path string) error {
 			return errors.Join(os.WriteFile(path, []byte(conflicting), 0o600), os.Truncate(path, 300<<20))
 		}, true},
-		"a mapping with thousands of keys": {func(path string) error {
+		"mapping with thousands of keys": {func(path string) error {
 			return os.WriteFile(path, []byte(wideMapping(512<<10)), 0o600)
 		}, true},
 	} {
@@ -155,7 +155,7 @@ func TestForeignFilesThatAreNotRead(t *testing.T) {
 			if _, err := file.Put(spec); err != nil {
 				t.Fatal(err)
 			}
-			if err := tc.make(filepath.Join(dir, "foreign.json")); err != nil {
+			if err := tc.create(filepath.Join(dir, "foreign.json")); err != nil {
 				t.Fatal(err)
 			}
 			bytes := allocated(func() {
@@ -163,8 +163,8 @@ func TestForeignFilesThatAreNotRead(t *testing.T) {
 					if _, err := file.Put(spec); err != nil {
 						t.Errorf("Put: %v", err)
 					}
-					if file.Touched() {
-						t.Error("touched")
+					if file.Stale() {
+						t.Error("stale")
 					}
 					if err := file.Verify(); err != nil {
 						t.Errorf("Verify: %v", err)
@@ -172,19 +172,19 @@ func TestForeignFilesThatAreNotRead(t *testing.T) {
 				})
 			})
 			if bytes > 100<<20 {
-				t.Errorf("%d MiB are allocated", bytes>>20)
+				t.Errorf("allocated %d MiB", bytes>>20)
 			}
 			err := file.Unchecked()
 			if (err != nil) != tc.unchecked || err != nil && !strings.Contains(err.Error(), "foreign.json") {
-				t.Errorf("unchecked: %v", err)
+				t.Errorf("Unchecked: %v", err)
 			}
 		})
 	}
 }
 
-// What this process may not read a runtime may.
-func TestASpecThatMayNotBeReadIsReported(t *testing.T) {
-	n, spec := provableSpec(t)
+// Runtimes may have permission to read specs that this process cannot.
+func TestUncheckedReportsPermissionDenied(t *testing.T) {
+	n, spec := usableSpec(t)
 	dir := t.TempDir()
 	for path := dir; path != "/tmp"; path = filepath.Dir(path) {
 		if err := os.Chmod(path, 0o777); err != nil {
@@ -203,14 +203,14 @@ func TestASpecThatMayNotBeReadIsReported(t *testing.T) {
 			t.Errorf("Put: %v", err)
 		}
 		if err := file.Unchecked(); err == nil || !strings.Contains(err.Error(), "foreign.json") {
-			t.Errorf("unchecked: %v", err)
+			t.Errorf("Unchecked: %v", err)
 		}
 	})
 }
 
-// Other software writes a spec for each container and removes it right after.
-func TestForeignFilesThatComeAndGo(t *testing.T) {
-	n, spec := provableSpec(t)
+// Some tools write a spec for each container and remove it immediately.
+func TestShortLivedForeignFiles(t *testing.T) {
+	n, spec := usableSpec(t)
 	dir := t.TempDir()
 	file := cdi.AgentFile(dir, n.root())
 	stop := make(chan struct{})
@@ -235,17 +235,16 @@ func TestForeignFilesThatComeAndGo(t *testing.T) {
 		if _, err := file.Put(spec); err != nil {
 			t.Errorf("Put: %v", err)
 		}
-		if file.Touched() {
-			t.Error("touched")
+		if file.Stale() {
+			t.Error("stale")
 		}
 	}
 	close(stop)
 	writers.Wait()
 }
 
-// A directory with thousands of specs is checked after each change of one of them.
 func TestForeignSpecsAreParsedOnce(t *testing.T) {
-	n, spec := provableSpec(t)
+	n, spec := usableSpec(t)
 	dir := t.TempDir()
 	const count = 500
 	for i := range count {
@@ -262,27 +261,27 @@ func TestForeignSpecsAreParsedOnce(t *testing.T) {
 	}
 	first := allocated(put)
 	if later := allocated(put); later > first/3 {
-		t.Errorf("the first Put allocates %d bytes, the second %d", first, later)
+		t.Errorf("first Put allocated %d bytes, second %d", first, later)
 	}
-	touched := func() {
-		if file.Touched() {
-			t.Error("touched")
+	checkNotStale := func() {
+		if file.Stale() {
+			t.Error("stale")
 		}
 	}
-	if later := allocated(touched); later > first/10 {
-		t.Errorf("the first Put allocates %d bytes, a look after it %d", first, later)
+	if later := allocated(checkNotStale); later > first/10 {
+		t.Errorf("first Put allocated %d bytes, Stale %d", first, later)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "claim-7.json"), []byte(conflicting), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if !file.Touched() {
-		t.Error("a file that has become a conflict is not noticed")
+	if !file.Stale() {
+		t.Error("not stale after a foreign spec has become conflicting")
 	}
 }
 
-// The reason of a fault goes to the log, to status and to Events.
-func TestManyConflictsAreReportedInBrief(t *testing.T) {
-	n, spec := provableSpec(t)
+// The error becomes the message of a fault, in logs, status and Events.
+func TestManyConflictsAreSummarized(t *testing.T) {
+	n, spec := usableSpec(t)
 	dir := t.TempDir()
 	for i := range 200 {
 		conflict, unchecked := filepath.Join(dir, fmt.Sprintf("a%d.yaml", i)), filepath.Join(dir, fmt.Sprintf("b%d.yaml", i))
@@ -297,20 +296,19 @@ func TestManyConflictsAreReportedInBrief(t *testing.T) {
 	_, err := file.Put(spec)
 	for _, err := range []error{err, file.Unchecked()} {
 		if err == nil || len(err.Error()) > 4000 || !strings.Contains(err.Error(), "more") {
-			t.Errorf("error %.300v…", err)
+			t.Errorf("got error %.300v…", err)
 		}
 	}
 }
 
-// Whatever takes the place of the directory, nothing blocks, and the spec is there again once the
-// directory is.
-func TestWhatIsNoDirectory(t *testing.T) {
-	n, spec := provableSpec(t)
+// If the CDI directory is replaced, nothing blocks, and the spec can be restored once the path is free again.
+func TestDirectoryReplaced(t *testing.T) {
+	n, spec := usableSpec(t)
 	for name, replace := range map[string]func(dir string) error{
-		"a file":          func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
-		"a named pipe":    func(dir string) error { return unix.Mkfifo(dir, 0o600) },
-		"a dangling link": func(dir string) error { return os.Symlink("nowhere", dir) },
-		"a link to itself": func(dir string) error {
+		"file":             func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+		"named pipe":       func(dir string) error { return unix.Mkfifo(dir, 0o600) },
+		"dangling symlink": func(dir string) error { return os.Symlink("nowhere", dir) },
+		"symlink to itself": func(dir string) error {
 			return os.Symlink(filepath.Base(dir), dir)
 		},
 	} {
@@ -324,8 +322,8 @@ func TestWhatIsNoDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			within(t, func() {
-				if !file.Touched() {
-					t.Error("untouched")
+				if !file.Stale() {
+					t.Error("not stale")
 				}
 				if _, err := file.Put(spec); err == nil || !strings.Contains(err.Error(), dir) {
 					t.Errorf("Put: %v", err)
@@ -337,15 +335,15 @@ func TestWhatIsNoDirectory(t *testing.T) {
 			if err := os.Remove(dir); err != nil {
 				t.Fatal(err)
 			}
-			if written, err := file.Put(spec); err != nil || !written || file.Touched() {
-				t.Errorf("written %t, %v, touched %t", written, err, file.Touched())
+			if written, err := file.Put(spec); err != nil || !written || file.Stale() {
+				t.Errorf("got written %t, %v, stale %t", written, err, file.Stale())
 			}
 		})
 	}
 }
 
-func TestMoreForeignFilesThanAreChecked(t *testing.T) {
-	n, spec := provableSpec(t)
+func TestTooManyForeignFiles(t *testing.T) {
+	n, spec := usableSpec(t)
 	dir := t.TempDir()
 	file := cdi.AgentFile(dir, n.root())
 	for i := range 1<<14 + 1 {
@@ -357,9 +355,9 @@ func TestMoreForeignFilesThanAreChecked(t *testing.T) {
 		t.Error(err)
 	}
 	if err := file.Unchecked(); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("unchecked: %v", err)
+		t.Errorf("Unchecked: %v", err)
 	}
-	if file.Touched() {
-		t.Error("touched")
+	if file.Stale() {
+		t.Error("stale")
 	}
 }

@@ -1,9 +1,7 @@
-// Package cdi turns an inventory and the driver's files into a CDI spec, and
-// keeps specs on disk.
+// Package cdi builds CDI specs from an inventory and the driver files, and stores them on disk.
 //
-// Inspect looks at the host and collects what a spec needs. Build makes the
-// spec of that; it is pure, and the same node gives the same bytes. A File
-// keeps one on disk and proves that what it holds can be used.
+// Inspect collects the contents of a spec from the host. Build creates the spec; it is pure, and the same input gives
+// the same bytes. A File stores a spec durably and verifies that container runtimes can use it.
 //
-// It knows neither NVML nor Kubernetes, and reads no clock.
+// The package does not depend on NVML, Kubernetes or a clock.
 package cdi

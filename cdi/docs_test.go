@@ -9,8 +9,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-func TestTheDocumentedFeaturesAreTheTables(t *testing.T) {
-	var libraries, others, files strings.Builder
+func TestFeaturesDocumentation(t *testing.T) {
+	var libraries, aliases, files strings.Builder
 	for _, use := range libraryUses {
 		features := make([]string, len(use.features))
 		for i, f := range use.features {
@@ -22,16 +22,17 @@ func TestTheDocumentedFeaturesAreTheTables(t *testing.T) {
 		}
 		fmt.Fprintf(&libraries, "| %s | %s | %s |\n", prefix, strings.Join(features, ", "), use.why)
 	}
-	for _, also := range alsoNamed {
-		fmt.Fprintf(&others, "| `%s` | `%s` | %s | %s |\n", also.soname, also.name, also.feature, also.why)
+	for _, a := range libraryAliases {
+		fmt.Fprintf(&aliases, "| `%s` | `%s` | %s | %s |\n", a.soname, a.name, a.feature, a.why)
 	}
-	for _, s := range sought {
-		fmt.Fprintf(&files, "| `%s` | %s | `%s` |\n", strings.ReplaceAll(s.name, gnuMachine, "MACHINE"), s.feature, strings.Join(s.at, "`, `"))
+	for _, f := range driverFiles {
+		fmt.Fprintf(&files, "| `%s` | %s | `%s` |\n",
+			strings.ReplaceAll(f.name, gnuMachine, "MACHINE"), f.feature, strings.Join(f.containerDirs, "`, `"))
 	}
-	documented(t, "../docs/features.md", libraries.String(), others.String(), files.String())
+	checkTables(t, "../docs/features.md", libraries.String(), aliases.String(), files.String())
 }
 
-func TestTheDocumentedEnvironmentIsTheSpecs(t *testing.T) {
+func TestEnvironmentDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../docs/features.md")
 	if err != nil {
 		t.Fatal(err)
@@ -40,14 +41,13 @@ func TestTheDocumentedEnvironmentIsTheSpecs(t *testing.T) {
 	for _, variable := range env {
 		name, value, _ := strings.Cut(variable, "=")
 		if row := fmt.Sprintf("| `%s` | `%s` |", name, value); !strings.Contains(string(text), row) {
-			t.Errorf("docs/features.md has no row that begins %s", row)
+			t.Errorf("docs/features.md: no row starts with %s", row)
 		}
 	}
 }
 
-// documented fails unless the document has a table of exactly those rows for
-// each of rows.
-func documented(t *testing.T, document string, rows ...string) {
+// checkTables fails the test unless the document has a table with exactly these rows for each element of rows.
+func checkTables(t *testing.T, document string, rows ...string) {
 	t.Helper()
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -55,33 +55,34 @@ func documented(t *testing.T, document string, rows ...string) {
 	}
 	for _, want := range rows {
 		if !strings.Contains(string(text), "---|\n"+want+"\n") {
-			t.Errorf("%s does not have exactly these rows:\n%s", document, want)
+			t.Errorf("%s: no table with exactly these rows:\n%s", document, want)
 		}
 	}
 }
 
-func TestTheDocumentedClassesAreTheTable(t *testing.T) {
+func TestClassesDocumentation(t *testing.T) {
 	code := func(paths ...string) string { return "`" + strings.Join(paths, "`, `") + "`" }
 	var rows strings.Builder
 	for _, c := range classes {
-		var with []string
+		var files []string
 		for _, b := range c.binds {
-			with = append(with, code(b.path))
+			files = append(files, code(b.path))
 		}
 		if c.csv != "" {
-			with = append(with, "what "+code(c.csv)+" lists")
+			files = append(files, "files listed in "+code(c.csv))
 		}
-		each, given := "", ""
-		if c.each != "" {
-			each = "by the number after `" + c.each + "`"
+		devices, withGPUs := "", ""
+		if c.devicePrefix != "" {
+			devices = "number after `" + c.devicePrefix + "`"
 		}
-		if c.only != "" {
-			each = code(c.only)
+		if c.onlyDevice != "" {
+			devices = code(c.onlyDevice)
 		}
-		if c.with != "" {
-			given = code(WithGPUs(c.name))
+		if c.withGPUs != "" {
+			withGPUs = code(AuxiliaryDevice(c.name))
 		}
-		fmt.Fprintf(&rows, "| %s | %s | %s | %s | %s | %s |\n", code(string(c.name)), c.what, code(c.nodes...), strings.Join(with, ", "), each, given)
+		fmt.Fprintf(&rows, "| %s | %s | %s | %s | %s | %s |\n",
+			code(string(c.name)), c.description, code(c.nodes...), strings.Join(files, ", "), devices, withGPUs)
 	}
-	documented(t, "../docs/other-devices.md", rows.String())
+	checkTables(t, "../docs/other-devices.md", rows.String())
 }

@@ -10,25 +10,24 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// drmNodes are the nodes below /dev/dri of the GPU at that PCI address, each
-// under its own name and under the one that tells the GPU by its place. A GPU
-// has none while nvidia-drm is not loaded, and can render all the same.
-func drmNodes(node host.Root, busID string) ([]Node, error) {
+// drmNodes returns the nodes below /dev/dri of the GPU at a PCI address, each by its name and by its path in by-path.
+// There are none unless nvidia-drm is loaded, which rendering does not require.
+func drmNodes(root host.Root, busID string) ([]DeviceNode, error) {
 	dir := path.Join("/sys/bus/pci/devices", busID, "drm")
-	entries, err := node.ReadDir(dir)
+	entries, err := root.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("looking for the DRM nodes of %s: %w", busID, err)
+		return nil, fmt.Errorf("listing the DRM nodes of %s: %w", busID, err)
 	}
-	var nodes []Node
+	var nodes []DeviceNode
 	for _, entry := range entries {
 		kind := strings.TrimRight(entry.Name(), "0123456789")
 		if kind != "card" && kind != "renderD" {
 			continue
 		}
-		n, err := drmNode(node, path.Join(dir, entry.Name()))
+		n, err := drmNode(root, path.Join(dir, entry.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -39,20 +38,20 @@ func drmNodes(node host.Root, busID string) ([]Node, error) {
 	return nodes, nil
 }
 
-// drmNode reads a node's numbers from its directory in sysfs.
-func drmNode(node host.Root, dir string) (Node, error) {
-	data, err := node.ReadFile(path.Join(dir, "dev"))
+// drmNode returns the DRM node with a directory in sysfs.
+func drmNode(root host.Root, dir string) (DeviceNode, error) {
+	data, err := root.ReadFile(path.Join(dir, "dev"))
 	if err != nil {
-		return Node{}, fmt.Errorf("reading the numbers of a DRM node: %w", err)
+		return DeviceNode{}, fmt.Errorf("reading the device numbers of a DRM node: %w", err)
 	}
-	return parseNumbers(path.Join("/dev/dri", path.Base(dir)), string(data))
+	return parseDeviceNumbers(path.Join("/dev/dri", path.Base(dir)), string(data))
 }
 
-// parseNumbers reads "226:4\n", as sysfs writes a device's numbers.
-func parseNumbers(name, text string) (Node, error) {
-	n := Node{Path: name}
+// parseDeviceNumbers parses device numbers as in sysfs, such as "226:4\n".
+func parseDeviceNumbers(name, text string) (DeviceNode, error) {
+	n := DeviceNode{Path: name}
 	if _, err := fmt.Sscanf(text, "%d:%d", &n.Major, &n.Minor); err != nil || n.Major <= 0 || n.Minor < 0 {
-		return Node{}, fmt.Errorf("reading the numbers of %s: sysfs says %q", name, text)
+		return DeviceNode{}, fmt.Errorf("parsing the device numbers of %s: invalid %q", name, text)
 	}
 	return n, nil
 }

@@ -15,17 +15,16 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Programs of a node read the same of its libraries.
-func TestReadELFReadsWhatDebugELFReads(t *testing.T) {
+func TestReadELFMatchesDebugELF(t *testing.T) {
 	paths, err := filepath.Glob("/usr/lib/" + gnuMachine + "-linux-gnu/*.so*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	same := 0
+	compared := 0
 	for _, path := range paths {
 		want, err := elf.Open(path)
 		if err != nil {
-			continue // a linker's script
+			continue // a linker script
 		}
 		sonames, err := want.DynString(elf.DT_SONAME)
 		want.Close()
@@ -38,16 +37,16 @@ func TestReadELFReadsWhatDebugELFReads(t *testing.T) {
 		}
 		soname, machine, err := readELF(bytes.NewReader(data), int64(len(data)))
 		if err != nil || machine != want.Machine || soname != strings.Join(sonames, "") {
-			t.Errorf("%s: %q, %v, %v, want %q, %v", path, soname, machine, err, sonames, want.Machine)
+			t.Errorf("%s: got %q, %v, %v, want %q, %v", path, soname, machine, err, sonames, want.Machine)
 		}
-		same++
+		compared++
 	}
-	if same < 20 {
-		t.Errorf("only %d libraries are here", same)
+	if compared < 20 {
+		t.Errorf("compared %d libraries, want at least 20", compared)
 	}
 }
 
-// library is a small library with a SONAME.
+// library builds a minimal shared library.
 func library(t testing.TB, soname string) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "lib.so")
@@ -61,13 +60,13 @@ func library(t testing.TB, soname string) []byte {
 	return data
 }
 
-// The offsets of fields in the header of an ELF file, and in that of a section.
+// Offsets of fields in the ELF header, and in section headers.
 const (
 	offShoff, offPhentsize, offPhnum, offShnum, offShstrndx = 0x28, 0x36, 0x38, 0x3c, 0x3e
 	offFlags, offOffset, offSize                            = 8, 24, 32
 )
 
-// compressedNames is a library whose names of sections are 32 MiB of zeros, compressed.
+// compressedNames returns a library whose section names are 32 MiB of zeros, compressed.
 func compressedNames(t *testing.T) []byte {
 	t.Helper()
 	const size = 32 << 20
@@ -91,14 +90,14 @@ func compressedNames(t *testing.T) []byte {
 	return append(data, packed.Bytes()...)
 }
 
-// What a library says of its own size is not trusted.
-func TestReadLibraryIsBounded(t *testing.T) {
+// Sizes declared by a library are not trusted.
+func TestReadLibraryLimitsMemory(t *testing.T) {
 	order := binary.LittleEndian
 	for name, tc := range map[string]struct {
 		data []byte
-		size int64 // of the file, sparse; 0 for that of the data
+		size int64 // of the sparse file; 0 for len(data)
 	}{
-		"compressed names of sections": {compressedNames(t), 0},
+		"compressed section names": {compressedNames(t), 0},
 		"millions of sections": {func() []byte {
 			data := library(t, "libx.so.1")
 			order.PutUint16(data[offShnum:], 0)
@@ -107,7 +106,7 @@ func TestReadLibraryIsBounded(t *testing.T) {
 			order.PutUint64(section[offSize:], 4<<20)
 			return append(data, section...)
 		}(), 1 << 40},
-		"program headers of 64 KiB": {func() []byte {
+		"512 MiB of program headers": {func() []byte {
 			data := library(t, "libx.so.1")
 			order.PutUint16(data[offPhnum:], 0x4000)
 			order.PutUint16(data[offPhentsize:], 0x8000)
@@ -127,21 +126,20 @@ func TestReadLibraryIsBounded(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			library, err := readLibrary(host.NewRoot(dir), "/libx.so.1.2")
+			got, err := readLibrary(host.NewRoot(dir), "/libx.so.1.2")
 			runtime.ReadMemStats(&after)
 			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<20 {
-				t.Errorf("%d MiB are allocated for %+v, %v", allocated>>20, library, err)
+				t.Errorf("allocated %d KiB for %+v, %v", allocated>>10, got, err)
 			}
 		})
 	}
 }
 
-// A library that is copied only in part is not given to containers.
-func TestReadELFRefusesPartsOfALibrary(t *testing.T) {
-	whole := library(t, "libx.so.1")
-	for size := 0; size < len(whole); size += 1 + size/16 {
-		if soname, _, err := readELF(bytes.NewReader(whole[:size]), int64(size)); err == nil {
-			t.Errorf("%d of %d bytes: %q", size, len(whole), soname)
+func TestReadELFRejectsTruncatedLibrary(t *testing.T) {
+	complete := library(t, "libx.so.1")
+	for size := 0; size < len(complete); size += 1 + size/16 {
+		if soname, _, err := readELF(bytes.NewReader(complete[:size]), int64(size)); err == nil {
+			t.Errorf("accepted %d of %d bytes, SONAME %q", size, len(complete), soname)
 		}
 	}
 }
@@ -153,7 +151,7 @@ func FuzzReadELF(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		soname, _, err := readELF(bytes.NewReader(data), int64(len(data)))
 		if err == nil && (len(soname) > maxName || strings.Contains(soname, "\x00") || !bytes.Contains(data, []byte(soname))) {
-			t.Errorf("SONAME %q", soname)
+			t.Errorf("got SONAME %q", soname)
 		}
 	})
 }

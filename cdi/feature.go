@@ -6,41 +6,41 @@ import (
 	"slices"
 )
 
-// Feature is a driver capability that is exposed to containers.
+// Feature is a driver capability to expose to containers.
 type Feature string
 
-// The features.
+// Driver capabilities.
 const (
 	Compute  Feature = "compute"  // CUDA and OpenCL
 	Utility  Feature = "utility"  // NVML and nvidia-smi
 	Graphics Feature = "graphics" // OpenGL, EGL, Vulkan and OptiX
-	Video    Feature = "video"    // decoding and encoding
-	Display  Feature = "display"  // an X server, and what drives or captures a screen
+	Video    Feature = "video"    // video decoding and encoding
+	Display  Feature = "display"  // X server, screen output and capture
 )
 
 var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 
-// Features are those that containers get.
+// Features are the driver capabilities to expose to containers.
 type Features []Feature
 
-// DefaultFeatures returns what most containers with a GPU require. Each further feature costs mounts at each
-// start of a container, and exposes devices.
+// DefaultFeatures returns the features that most containers with a GPU require. Each further feature adds mounts, which
+// delay the start of containers, and exposes more device nodes.
 func DefaultFeatures() Features { return Features{Compute, Utility} }
 
-// Any reports whether one of wanted is among them.
-func (f Features) Any(wanted ...Feature) bool {
-	return slices.ContainsFunc(wanted, func(w Feature) bool { return slices.Contains(f, w) })
+// Any reports whether f contains at least one of the given features.
+func (f Features) Any(features ...Feature) bool {
+	return slices.ContainsFunc(features, func(feature Feature) bool { return slices.Contains(f, feature) })
 }
 
-// Validate returns everything that is wrong with features that were read from a flag or a file.
+// Validate returns an error if f is empty or contains unknown features.
 func (f Features) Validate() error {
 	if len(f) == 0 {
-		return fmt.Errorf("no feature is chosen: choose of %v", allFeatures)
+		return fmt.Errorf("no features selected; supported features: %v", allFeatures)
 	}
 	var errs []error
 	for _, feature := range f {
 		if !slices.Contains(allFeatures, feature) {
-			errs = append(errs, fmt.Errorf("%q is not a feature: choose of %v", feature, allFeatures))
+			errs = append(errs, fmt.Errorf("unknown feature %q; supported features: %v", feature, allFeatures))
 		}
 	}
 	return errors.Join(errs...)

@@ -9,20 +9,20 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Format is how a spec is written down. Runtimes read both.
+// Format is the file format of a spec. Runtimes read both.
 type Format string
 
-// The formats.
+// File formats.
 const (
 	YAML Format = "yaml"
 	JSON Format = "json"
 )
 
-// Marshal renders the spec, byte for byte the same for equal specs.
+// Marshal encodes a spec. Equal specs give equal bytes.
 func (f Format) Marshal(spec *specs.Spec) ([]byte, error) {
 	data, err := f.encode(spec)
 	if err != nil {
-		return nil, fmt.Errorf("rendering the CDI spec of %s: %w", spec.Kind, err)
+		return nil, fmt.Errorf("encoding the CDI spec of %s: %w", spec.Kind, err)
 	}
 	return data, nil
 }
@@ -34,7 +34,7 @@ func (f Format) encode(spec *specs.Spec) ([]byte, error) {
 	}
 	var data bytes.Buffer
 	encoder := yaml.NewEncoder(&data)
-	encoder.CompactSeqIndent() // both as kubectl writes it
+	encoder.CompactSeqIndent() // with two spaces, the style of kubectl
 	encoder.SetIndent(2)
 	err := encoder.Encode(spec)
 	return data.Bytes(), err

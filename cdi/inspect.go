@@ -4,37 +4,37 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Parts is all that a spec is made of: what the host has for containers.
+// Parts are the contents of a spec: driver files and device nodes of the host.
 type Parts struct {
 	Libraries []Library
 	Binds     []Bind
-	Control   []Node               // needed with any GPU
-	GPUs      map[string][]Node    // by UUID, those of GPUs and of MIG devices; only what can be given out whole
-	Faults    map[string]gpu.Fault // by UUID, why one is not among GPUs
-	Hook      string               // the node's path of gpucdi-hook; empty for none
+	Control   []DeviceNode            // required with any GPU
+	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device; only complete ones
+	Faults    map[string]gpu.Fault    // by UUID of those that are not in GPUs
+	Hook      string                  // host path of gpucdi-hook; empty for none
 }
 
-// Inspect collects the parts for the GPUs of inv from the node and its driver,
-// as far as features need them. What concerns one GPU alone is its fault in the
-// Parts; the error, which names all that is missing, is for what every GPU
-// needs.
-func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
-	libraries, errLibraries := libraries(driver, inv.Driver, features)
-	binds, errBinds := findSought(driver, features)
+// Inspect collects the parts for the GPUs of inv, limited to what features require. A problem with one GPU is reported
+// in Faults. The error lists all problems that affect every GPU.
+func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
+	libraries, errLibraries := findLibraries(driver, inv.Driver, features)
+	binds, errBinds := findDriverFiles(driver, features)
 	errFiles := errors.Join(errLibraries, errBinds)
-	errKernel := checkKernel(node, inv.Driver.Version)
-	majors, err := readMajors(node)
+	errKernel := checkKernel(root, inv.Driver.Version)
+	majors, err := readMajors(root)
 	if err != nil {
 		return Parts{}, errors.Join(errFiles, errKernel, err)
 	}
-	control, errControl := controlNodes(node, majors, features)
+	control, errControl := controlNodes(root, majors, features)
 	if err := errors.Join(errFiles, errKernel, errControl); err != nil {
 		return Parts{}, err
 	}
@@ -42,34 +42,48 @@ func Inspect(node host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 		Libraries: libraries,
 		Binds:     binds,
 		Control:   control,
-		GPUs:      map[string][]Node{},
+		GPUs:      map[string][]DeviceNode{},
 		Faults:    map[string]gpu.Fault{},
 	}
 	for _, g := range inv.GPUs {
-		if !placed(g) {
+		if !located(g) {
 			continue
 		}
 		if replaced(g, inv) {
-			continue // a container that starts again must not get the other one
+			continue // a container that restarts must not get the other GPU
 		}
 		if g.MIG == gpu.MIGEnabled {
-			continue // its MIG devices have its node
+			continue // its MIG devices include its node
 		}
-		nodes, err := gpuNodes(node, majors, g, features)
+		nodes, err := gpuNodes(root, majors, g, features)
 		parts.add(g.UUID, nodes, err)
 	}
-	parts.inspectMIG(node, majors, inv)
+	parts.inspectMIG(root, majors, inv)
 	return parts, nil
 }
 
-func gpuNodes(node host.Root, majors majors, g gpu.GPU, features Features) ([]Node, error) {
-	own, err := gpuNode(node, majors, g.Minor)
+// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID, without those that depend
+// on features.
+func (p Parts) DeviceNumbers() map[string][]uint64 {
+	numbers := map[string][]uint64{}
+	for uuid, nodes := range p.GPUs {
+		for _, n := range nodes {
+			if strings.HasPrefix(n.Path, "/dev/nvidia") { // not DRM
+				numbers[uuid] = append(numbers[uuid], unix.Mkdev(uint32(n.Major), uint32(n.Minor)))
+			}
+		}
+	}
+	return numbers
+}
+
+func gpuNodes(root host.Root, majors majors, g gpu.GPU, features Features) ([]DeviceNode, error) {
+	own, err := gpuNode(root, majors, g.Minor)
 	if err != nil {
 		return nil, err
 	}
-	nodes := []Node{own}
+	nodes := []DeviceNode{own}
 	if features.Any(Graphics, Display) {
-		drm, err := drmNodes(node, g.PCIBusID)
+		drm, err := drmNodes(root, g.PCIBusID)
 		if err != nil {
 			return nil, err
 		}
@@ -78,36 +92,36 @@ func gpuNodes(node host.Root, majors majors, g gpu.GPU, features Features) ([]No
 	return nodes, nil
 }
 
-// inspectMIG adds the nodes of the MIG devices.
-func (p *Parts) inspectMIG(node host.Root, majors majors, inv *gpu.Inventory) {
+// inspectMIG adds the MIG devices.
+func (p *Parts) inspectMIG(root host.Root, majors majors, inv *gpu.Inventory) {
 	if !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return len(g.MIGDevices) > 0 }) {
 		return
 	}
-	caps, errCaps := readCapabilities(node)
+	caps, errCaps := readCapabilities(root)
 	for _, g := range inv.GPUs {
-		if !placed(g) || replaced(g, inv) {
+		if !located(g) || replaced(g, inv) {
 			continue
 		}
 		for _, m := range g.MIGDevices {
-			nodes, err := migNodes(node, majors, caps, g, m)
+			nodes, err := migNodes(root, majors, caps, g, m)
 			p.add(m.UUID, nodes, cmp.Or(errCaps, err))
 		}
 	}
 }
 
-// placed says whether the driver says where the GPU is. If not, the inventory
-// holds the fault.
-func placed(g gpu.GPU) bool { return g.PCIBusID != "" && g.Minor != gpu.MinorUnknown }
+// located reports whether the driver reported the PCI address and minor number of the GPU. If not, the inventory has
+// the fault.
+func located(g gpu.GPU) bool { return g.PCIBusID != "" && g.Minor != gpu.MinorUnknown }
 
-// add adds the nodes of a GPU or MIG device, or its fault. One name that no spec can have would make
-// the spec of all GPUs invalid.
-func (p *Parts) add(uuid string, nodes []Node, err error) {
-	const reload = "reload the driver, or use another version"
+// add adds the nodes of a GPU or MIG device, or its fault. A single invalid or duplicate device name would invalidate
+// the spec for all GPUs.
+func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
+	const reload = "reload the driver, or install another version"
 	var fault gpu.Fault
-	_, twice := p.GPUs[uuid]
+	_, duplicate := p.GPUs[uuid]
 	if invalid := parser.ValidateDeviceName(uuid); invalid != nil {
-		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "its UUID is no CDI device name: " + invalid.Error(), Remedy: reload}
-	} else if twice {
+		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "UUID is not a valid CDI device name: " + invalid.Error(), Remedy: reload}
+	} else if duplicate {
 		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "another GPU has the same UUID", Remedy: reload}
 	} else if err != nil {
 		fault = gpu.Fault{Code: gpu.FaultDeviceNode, Message: err.Error()}
@@ -122,7 +136,7 @@ func (p *Parts) add(uuid string, nodes []Node, err error) {
 	}
 }
 
-// replaced says whether a GPU is gone and another one has its node now.
+// replaced reports whether a GPU is gone and another one has its minor number.
 func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
 	return g.Fault.Code == gpu.FaultGone && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {
 		return other.Fault.Code != gpu.FaultGone && other.Minor == g.Minor

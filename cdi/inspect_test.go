@@ -34,7 +34,7 @@ var inventory = &gpu.Inventory{
 	},
 }
 
-func TestInspectFindsWhatContainersNeed(t *testing.T) {
+func TestInspect(t *testing.T) {
 	node := newNode(t)
 	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory, cdi.DefaultFeatures())
 	if err != nil {
@@ -43,46 +43,45 @@ func TestInspectFindsWhatContainersNeed(t *testing.T) {
 	var sonames []string
 	for _, l := range parts.Libraries {
 		sonames = append(sonames, l.SONAME)
-		if !strings.HasPrefix(l.NodePath, "/"+libDir) || !strings.Contains(l.NodePath, ".so.") {
-			t.Errorf("library at %s", l.NodePath)
+		if !strings.HasPrefix(l.HostPath, "/"+libDir) || !strings.Contains(l.HostPath, ".so.") {
+			t.Errorf("unexpected library at %s", l.HostPath)
 		}
 	}
 	want := []string{"libcuda.so.1", "libnvidia-gpucomp.so." + driverVersion, "libnvidia-ml.so.1", "libnvidia-newcomer.so.1", "libnvidia-nvvm70.so.4"}
 	if !reflect.DeepEqual(sonames, want) {
-		t.Errorf("libraries %v, want %v", sonames, want)
+		t.Errorf("got libraries %v, want %v", sonames, want)
 	}
 	wantBinds := []cdi.Bind{
-		{NodePath: "/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi"},
-		{NodePath: "/etc/OpenCL/vendors/nvidia.icd", ContainerPath: "/etc/OpenCL/vendors/nvidia.icd"},
+		{HostPath: "/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi"},
+		{HostPath: "/etc/OpenCL/vendors/nvidia.icd", ContainerPath: "/etc/OpenCL/vendors/nvidia.icd"},
 	}
 	if !reflect.DeepEqual(parts.Binds, wantBinds) {
-		t.Errorf("binds %v, want %v", parts.Binds, wantBinds)
+		t.Errorf("got binds %v, want %v", parts.Binds, wantBinds)
 	}
-	wantControl := []cdi.Node{
+	wantControl := []cdi.DeviceNode{
 		{Path: "/dev/nvidiactl", Major: 195, Minor: 255},
 		{Path: "/dev/nvidia-uvm", Major: 511, Minor: 0},
 		{Path: "/dev/nvidia-uvm-tools", Major: 511, Minor: 1},
 	}
 	if !reflect.DeepEqual(parts.Control, wantControl) {
-		t.Errorf("control nodes %v, want %v", parts.Control, wantControl)
+		t.Errorf("got control nodes %v, want %v", parts.Control, wantControl)
 	}
-	wantGPUs := map[string][]cdi.Node{
+	wantGPUs := map[string][]cdi.DeviceNode{
 		"GPU-a": {{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
 		"GPU-b": {{Path: "/dev/nvidia0", Major: 195, Minor: 0}},
 	}
 	if !reflect.DeepEqual(parts.GPUs, wantGPUs) || len(parts.Faults) != 0 {
-		t.Errorf("GPUs %v, faults %v, want %v", parts.GPUs, parts.Faults, wantGPUs)
+		t.Errorf("got GPUs %v, faults %v, want %v", parts.GPUs, parts.Faults, wantGPUs)
 	}
 }
 
-// Each feature alone, and what it brings.
-func TestFeatures(t *testing.T) {
+func TestInspectFeatures(t *testing.T) {
 	n := newNode(t)
 	driver := n.driver(t)
 	const versioned = ".so." + driverVersion
 	for feature, want := range map[cdi.Feature]struct {
 		libraries, binds, control string
-		card                      bool
+		drm                       bool
 	}{
 		cdi.Compute: {
 			libraries: "libcuda.so.1 libnvidia-gpucomp" + versioned + " libnvidia-ml.so.1 libnvidia-newcomer.so.1 libnvidia-nvvm70.so.4",
@@ -99,7 +98,7 @@ func TestFeatures(t *testing.T) {
 			binds: "/usr/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json " +
 				"/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json /usr/share/vulkan/icd.d/nvidia_icd.json",
 			control: "/dev/nvidiactl /dev/nvidia-modeset",
-			card:    true,
+			drm:     true,
 		},
 		cdi.Video: {
 			libraries: "libcuda.so.1 libnvcuvid.so.1 libvdpau_nvidia.so.1",
@@ -108,7 +107,7 @@ func TestFeatures(t *testing.T) {
 		cdi.Display: {
 			binds:   "/usr/lib/xorg/modules/drivers/nvidia_drv.so /usr/lib64/xorg/modules/drivers/nvidia_drv.so",
 			control: "/dev/nvidiactl /dev/nvidia-modeset",
-			card:    true,
+			drm:     true,
 		},
 	} {
 		t.Run(string(feature), func(t *testing.T) {
@@ -126,31 +125,33 @@ func TestFeatures(t *testing.T) {
 			for _, c := range parts.Control {
 				control = append(control, c.Path)
 			}
-			for what, got := range map[[2]string][]string{
-				{"libraries", want.libraries}: libraries, {"binds", want.binds}: binds, {"control nodes", want.control}: control,
-			} {
-				if strings.Join(got, " ") != what[1] {
-					t.Errorf("%s: %v\nwant %s", what[0], got, what[1])
+			for _, c := range []struct {
+				what string
+				got  []string
+				want string
+			}{{"libraries", libraries, want.libraries}, {"binds", binds, want.binds}, {"control nodes", control, want.control}} {
+				if got := strings.Join(c.got, " "); got != c.want {
+					t.Errorf("got %s %s\nwant %s", c.what, got, c.want)
 				}
 			}
-			nodes := []cdi.Node{{Path: "/dev/nvidia1", Major: 195, Minor: 1}}
-			if want.card {
+			nodes := []cdi.DeviceNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}}
+			if want.drm {
 				nodes = append(nodes,
-					cdi.Node{Path: "/dev/dri/card4", Major: 226, Minor: 4},
-					cdi.Node{Path: "/dev/dri/by-path/pci-0000:18:00.0-card", Major: 226, Minor: 4},
-					cdi.Node{Path: "/dev/dri/renderD132", Major: 226, Minor: 132},
-					cdi.Node{Path: "/dev/dri/by-path/pci-0000:18:00.0-render", Major: 226, Minor: 132})
+					cdi.DeviceNode{Path: "/dev/dri/card4", Major: 226, Minor: 4},
+					cdi.DeviceNode{Path: "/dev/dri/by-path/pci-0000:18:00.0-card", Major: 226, Minor: 4},
+					cdi.DeviceNode{Path: "/dev/dri/renderD132", Major: 226, Minor: 132},
+					cdi.DeviceNode{Path: "/dev/dri/by-path/pci-0000:18:00.0-render", Major: 226, Minor: 132})
 			}
 			if !reflect.DeepEqual(parts.GPUs["GPU-a"], nodes) {
-				t.Errorf("nodes %v, want %v", parts.GPUs["GPU-a"], nodes)
+				t.Errorf("got nodes %v, want %v", parts.GPUs["GPU-a"], nodes)
 			}
 		})
 	}
 }
 
-// Distributions keep the X server's modules in different places; in containers they are in the
-// server's own.
-func TestModulesOfTheXServer(t *testing.T) {
+// Distributions have driver modules of the X server in different directories; in containers they are in the server's
+// own.
+func TestInspectXServerModules(t *testing.T) {
 	for dir, module := range map[string]string{
 		"usr/lib/xorg/modules/drivers/":   "nvidia_drv.so",
 		"usr/lib64/xorg/modules/drivers/": "nvidia_drv.so",
@@ -166,34 +167,33 @@ func TestModulesOfTheXServer(t *testing.T) {
 		}
 		kind := map[string]string{"nvidia_drv.so": "drivers/", "libglxserver_nvidia.so": "extensions/"}[module]
 		for _, modules := range []string{"/usr/lib/xorg/modules/", "/usr/lib64/xorg/modules/"} {
-			if want := (cdi.Bind{NodePath: "/" + dir + module, ContainerPath: modules + kind + module}); !slices.Contains(parts.Binds, want) {
-				t.Errorf("%v, want %v among them", parts.Binds, want)
+			if want := (cdi.Bind{HostPath: "/" + dir + module, ContainerPath: modules + kind + module}); !slices.Contains(parts.Binds, want) {
+				t.Errorf("got binds %v, want them to contain %v", parts.Binds, want)
 			}
 		}
 	}
 }
 
-// The names besides SONAMEs come with the features whose programs open them.
-func TestNamesBesidesTheSONAME(t *testing.T) {
+func TestInspectLibraryAliases(t *testing.T) {
 	n := newNode(t)
-	for features, want := range map[cdi.Feature]string{
+	for feature, want := range map[cdi.Feature]string{
 		cdi.Compute: "libcuda.so libnvidia-ml.so", cdi.Utility: "libnvidia-ml.so", cdi.Graphics: "libGLX_indirect.so.0", cdi.Video: "libcuda.so vdpau/libvdpau_nvidia.so.1",
 	} {
-		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{features})
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{feature})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var also []string
+		var aliases []string
 		for _, l := range parts.Libraries {
-			also = append(also, l.Also...)
+			aliases = append(aliases, l.Aliases...)
 		}
-		if got := strings.Join(also, " "); got != want {
-			t.Errorf("%s: %s, want %s", features, got, want)
+		if got := strings.Join(aliases, " "); got != want {
+			t.Errorf("%s: got %s, want %s", feature, got, want)
 		}
 	}
 }
 
-func TestAFeatureThatIsNotThereIsAnError(t *testing.T) {
+func TestInspectRejectsUnavailableFeature(t *testing.T) {
 	n := newNode(t)
 	driver := n.driver(t)
 	n.remove(t, libDir+"libEGL_nvidia.so."+driverVersion)
@@ -202,21 +202,21 @@ func TestAFeatureThatIsNotThereIsAnError(t *testing.T) {
 	_, err := cdi.Inspect(n.root(), driver, inventory, cdi.Features{cdi.Graphics, cdi.Video, cdi.Display})
 	for _, part := range []string{"libEGL_nvidia.so.0", "graphics", "libnvcuvid.so.1", "video", "modprobe nvidia-modeset"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("the error does not say %s: %v", part, err)
+			t.Errorf("got error %v, want it to contain %q", err, part)
 		}
 	}
 }
 
-// Drivers up to 535 register one character device for all nodes of major 195. The node of modeset
-// opens only while its module is loaded.
-func TestNodesOfDriversThatRegisterOneDevice(t *testing.T) {
+// Drivers before 545 register nvidia-frontend for all nodes with major number 195, whether nvidia-modeset is loaded or
+// not.
+func TestInspectFrontendDriver(t *testing.T) {
 	const devices = "Character devices:\n195 nvidia-frontend\n511 nvidia-uvm\n"
-	modeset := cdi.Node{Path: "/dev/nvidia-modeset", Major: 195, Minor: 254}
+	modeset := cdi.DeviceNode{Path: "/dev/nvidia-modeset", Major: 195, Minor: 254}
 	for _, tc := range []struct {
 		feature cdi.Feature
 		loaded  bool
-		want    string // part of the error
-		has     bool
+		wantErr string
+		want    bool // whether Control has nvidia-modeset
 	}{
 		{cdi.Graphics, true, "", true},
 		{cdi.Graphics, false, "", false},
@@ -231,49 +231,49 @@ func TestNodesOfDriversThatRegisterOneDevice(t *testing.T) {
 			n.write(t, "sys/module/nvidia_modeset/initstate", "live\n")
 		}
 		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.Features{tc.feature})
-		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-			t.Errorf("%s, loaded %t: error %v, want %q", tc.feature, tc.loaded, err, tc.want)
+		if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+			t.Errorf("%s, loaded %t: got error %v, want %q", tc.feature, tc.loaded, err, tc.wantErr)
 			continue
 		}
-		if got := slices.Contains(parts.Control, modeset); got != tc.has {
-			t.Errorf("%s, loaded %t: %v", tc.feature, tc.loaded, parts.Control)
+		if got := slices.Contains(parts.Control, modeset); got != tc.want {
+			t.Errorf("%s, loaded %t: got control nodes %v", tc.feature, tc.loaded, parts.Control)
 		}
-		if control := (cdi.Node{Path: "/dev/nvidiactl", Major: 195, Minor: 255}); err == nil && (parts.Control[0] != control || parts.GPUs["GPU-b"][0].Major != 195) {
-			t.Errorf("%s, loaded %t: %v, GPUs %v", tc.feature, tc.loaded, parts.Control, parts.GPUs)
+		if control := (cdi.DeviceNode{Path: "/dev/nvidiactl", Major: 195, Minor: 255}); err == nil && (parts.Control[0] != control || parts.GPUs["GPU-b"][0].Major != 195) {
+			t.Errorf("%s, loaded %t: got control nodes %v, GPUs %v", tc.feature, tc.loaded, parts.Control, parts.GPUs)
 		}
 	}
 }
 
-func TestInspectRefusesWhatIsNotWhole(t *testing.T) {
+func TestInspectRejectsUnusableDriver(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		spoil func(t *testing.T, n node)
+		setup func(t *testing.T, n node)
 		want  string
 	}{
 		{"no libcuda", func(t *testing.T, n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) }, "libcuda.so.1"},
-		{"a library that is none", func(t *testing.T, n node) { n.write(t, libDir+"libcuda.so."+driverVersion, "x") }, "damaged"},
+		{"malformed library", func(t *testing.T, n node) { n.write(t, libDir+"libcuda.so."+driverVersion, "x") }, "damaged"},
 		{"uvm not loaded", func(t *testing.T, n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") }, "modprobe nvidia-uvm"},
-		{"a kernel module of another version", func(t *testing.T, n node) {
+		{"other kernel module version", func(t *testing.T, n node) {
 			n.write(t, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1.2  Tue\n")
-		}, "the kernel module is of driver 570.1.2, NVML says " + driverVersion},
-		{"a library of another version", func(t *testing.T, n node) {
+		}, "the kernel module has driver version 570.1.2, but NVML has " + driverVersion},
+		{"other library version", func(t *testing.T, n node) {
 			n.remove(t, libDir+"libcuda.so."+driverVersion)
 			n.library(t, "libcuda.so.570.1", "libcuda.so.1")
-		}, "is of driver 570.1, the kernel module is " + driverVersion},
+		}, "has driver version 570.1, but the kernel module has " + driverVersion},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t)
 			driver := n.driver(t)
-			tc.spoil(t, n)
+			tc.setup(t, n)
 			_, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want one that says %q", err, tc.want)
+				t.Errorf("got error %v, want it to contain %q", err, tc.want)
 			}
 		})
 	}
 }
 
-func TestInspectLeavesOneBadGPUOut(t *testing.T) {
+func TestInspectExcludesGPUWithWrongNode(t *testing.T) {
 	n := newNode(t)
 	if err := unix.Mknod(n.path("dev/nvidia1"), unix.S_IFCHR|0o600, int(unix.Mkdev(195, 7))); err != nil {
 		t.Fatal(err)
@@ -282,71 +282,70 @@ func TestInspectLeavesOneBadGPUOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := parts.GPUs["GPU-a"]; ok || !isNode(parts.Faults["GPU-a"], "195:7") {
-		t.Errorf("GPU-a: %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
+	if _, ok := parts.GPUs["GPU-a"]; ok || !isDeviceNodeFault(parts.Faults["GPU-a"], "195:7") {
+		t.Errorf("GPU-a: got nodes %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
 	}
 	if _, ok := parts.GPUs["GPU-b"]; !ok {
-		t.Errorf("GPU-b is left out too: %q", parts.Faults["GPU-b"])
+		t.Errorf("GPU-b: got no nodes, fault %q", parts.Faults["GPU-b"])
 	}
 }
 
-// One GPU that reports an odd UUID, or that of another one, keeps no other from being given.
-func TestInspectLeavesOutGPUsWithoutAUsableUUID(t *testing.T) {
+func TestInspectExcludesInvalidAndDuplicateUUIDs(t *testing.T) {
 	n := newNode(t)
-	for _, odd := range []string{"", "GPU-\x01", "GPU-a/b", "GPU-\xff", "GPU-ä", "-", "GPU-b"} {
+	for _, uuid := range []string{"", "GPU-\x01", "GPU-a/b", "GPU-\xff", "GPU-ä", "-", "GPU-b"} {
 		inv := *inventory
-		inv.GPUs = append(slices.Clone(inv.GPUs), gpu.GPU{UUID: odd, Index: 2, Minor: 2, PCIBusID: "0000:3c:00.0"})
+		inv.GPUs = append(slices.Clone(inv.GPUs), gpu.GPU{UUID: uuid, Index: 2, Minor: 2, PCIBusID: "0000:3c:00.0"})
 		parts, err := cdi.Inspect(n.root(), n.driver(t), &inv, cdi.DefaultFeatures())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, given := parts.GPUs[odd]; given || parts.Faults[odd].Code != gpu.FaultUnreadable {
-			t.Errorf("%q: nodes %v, fault %q", odd, parts.GPUs[odd], parts.Faults[odd])
+		if _, ok := parts.GPUs[uuid]; ok || parts.Faults[uuid].Code != gpu.FaultUnreadable {
+			t.Errorf("%q: got nodes %v, fault %q", uuid, parts.GPUs[uuid], parts.Faults[uuid])
 		}
-		spec, err := cdi.Build(cdi.AgentKind, &inv, parts, []cdi.Name{cdi.ByUUID})
+		spec, err := cdi.Build(cdi.AgentKind, &inv, parts, []cdi.NameStrategy{cdi.ByUUID})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := cdi.AgentFile(t.TempDir(), n.root()).Put(spec); err != nil {
-			t.Errorf("%q: %v", odd, err)
+			t.Errorf("%q: %v", uuid, err)
 		}
 		if !strings.HasPrefix(devicesOf(spec), "GPU-a ") {
-			t.Errorf("%q: devices %s", odd, devicesOf(spec))
+			t.Errorf("%q: got devices %s", uuid, devicesOf(spec))
 		}
 	}
 }
 
-func TestInspectNamesTheModulesThatAreNotLoaded(t *testing.T) {
+func TestInspectReportsModuleNotLoaded(t *testing.T) {
 	n := newNode(t)
 	driver := n.driver(t)
 	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n195 nvidia-modeset\n")
-	// What is left of the module when it was loaded.
+	// The device node stays after the module is unloaded.
 	if err := unix.Mknod(n.path("dev/nvidia-uvm"), unix.S_IFCHR|0o600, int(unix.Mkdev(511, 0))); err != nil {
 		t.Fatal(err)
 	}
 	_, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
 	var missing *cdi.NotLoadedError
 	if !errors.As(err, &missing) || missing.Module != "nvidia-uvm" {
-		t.Errorf("error %v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
-// withMIG is the inventory with its first GPU cut in two, one of which is cut
-// again.
+// withMIG returns the inventory with the first GPU partitioned into two GPU instances, the second with two compute
+// instances.
 func withMIG() *gpu.Inventory {
-	cut := *inventory
-	cut.GPUs = slices.Clone(inventory.GPUs)
-	cut.GPUs[0].MIG = gpu.MIGEnabled
-	cut.GPUs[0].MIGDevices = []gpu.MIGDevice{
+	partitioned := *inventory
+	partitioned.GPUs = slices.Clone(inventory.GPUs)
+	partitioned.GPUs[0].MIG = gpu.MIGEnabled
+	partitioned.GPUs[0].MIGDevices = []gpu.MIGDevice{
 		{UUID: "MIG-a", Index: 0, Profile: "3g.20gb", GPUInstance: 1},
 		{UUID: "MIG-b", Index: 1, Profile: "1c.3g.20gb", GPUInstance: 2, ComputeInstance: 0},
 		{UUID: "MIG-c", Index: 2, Profile: "2c.3g.20gb", GPUInstance: 2, ComputeInstance: 1},
 	}
-	return &cut
+	return &partitioned
 }
 
-// The minors go by the GPU's own minor number, not its index.
-const someCapabilities = "config 1\nmonitor 2\n" +
+// migMinors numbers GPUs by minor number, not by index.
+const migMinors = "config 1\nmonitor 2\n" +
 	"gpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n" +
 	"gpu1/gi1/access 147\ngpu1/gi1/ci0/access 148\n" +
 	"gpu1/gi2/access 156\ngpu1/gi2/ci0/access 157\ngpu1/gi2/ci1/access 158\n"
@@ -355,32 +354,32 @@ func migNode(t *testing.T) node {
 	t.Helper()
 	n := newNode(t)
 	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n236 nvidia-caps\n")
-	n.write(t, "proc/driver/nvidia-caps/mig-minors", someCapabilities)
+	n.write(t, "proc/driver/nvidia-caps/mig-minors", migMinors)
 	return n
 }
 
-func TestInspectFindsTheCapabilitiesOfMIGDevices(t *testing.T) {
+func TestInspectMIGDevices(t *testing.T) {
 	n := migNode(t)
 	parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), cdi.DefaultFeatures())
 	if err != nil {
 		t.Fatal(err)
 	}
-	parent := cdi.Node{Path: "/dev/nvidia1", Major: 195, Minor: 1}
-	capability := func(minor int64) cdi.Node {
-		return cdi.Node{Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor), Major: 236, Minor: minor}
+	parent := cdi.DeviceNode{Path: "/dev/nvidia1", Major: 195, Minor: 1}
+	capability := func(minor int64) cdi.DeviceNode {
+		return cdi.DeviceNode{Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor), Major: 236, Minor: minor}
 	}
-	want := map[string][]cdi.Node{
+	want := map[string][]cdi.DeviceNode{
 		"GPU-b": {{Path: "/dev/nvidia0", Major: 195, Minor: 0}},
 		"MIG-a": {parent, capability(147), capability(148)},
 		"MIG-b": {parent, capability(156), capability(157)},
 		"MIG-c": {parent, capability(156), capability(158)},
 	}
 	if !reflect.DeepEqual(parts.GPUs, want) || len(parts.Faults) != 0 {
-		t.Errorf("got %v, faults %v, want %v", parts.GPUs, parts.Faults, want)
+		t.Errorf("got GPUs %v, faults %v, want %v", parts.GPUs, parts.Faults, want)
 	}
 }
 
-func TestInspectRefusesAMIGDeviceThatIsNotWhole(t *testing.T) {
+func TestInspectExcludesIncompleteMIGDevices(t *testing.T) {
 	capNode := func(t *testing.T, n node, number uint64) {
 		t.Helper()
 		n.write(t, "dev/nvidia-caps/none", "")
@@ -391,46 +390,45 @@ func TestInspectRefusesAMIGDeviceThatIsNotWhole(t *testing.T) {
 	const caps = "proc/driver/nvidia-caps/mig-minors"
 	for _, tc := range []struct {
 		name  string
-		spoil func(t *testing.T, n node)
-		want  map[string]string // parts of the faults
+		setup func(t *testing.T, n node)
+		want  map[string]string // parts of the fault messages by UUID
 	}{
 		{"no GPU instance", func(t *testing.T, n node) {
-			n.write(t, caps, strings.Replace(someCapabilities, "gpu1/gi1/access", "gpu1/gi9/access", 1))
-		}, map[string]string{"MIG-a": "has no gpu1/gi1/access"}},
+			n.write(t, caps, strings.Replace(migMinors, "gpu1/gi1/access", "gpu1/gi9/access", 1))
+		}, map[string]string{"MIG-a": "has no capability gpu1/gi1/access"}},
 		{"no compute instance", func(t *testing.T, n node) {
-			n.write(t, caps, strings.Replace(someCapabilities, "gpu1/gi2/ci1/access 158", "", 1))
-		}, map[string]string{"MIG-c": "has no gpu1/gi2/ci1/access"}},
+			n.write(t, caps, strings.Replace(migMinors, "gpu1/gi2/ci1/access 158", "", 1))
+		}, map[string]string{"MIG-c": "has no capability gpu1/gi2/ci1/access"}},
 		{"no capabilities", func(t *testing.T, n node) { n.remove(t, caps) },
 			map[string]string{"MIG-a": "mig-minors", "MIG-b": "mig-minors", "MIG-c": "mig-minors"}},
 		{"no major number", func(t *testing.T, n node) {
 			n.write(t, "proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n")
 		}, map[string]string{"MIG-a": "nvidia-caps", "MIG-b": "nvidia-caps", "MIG-c": "nvidia-caps"}},
-		{"another device's node", func(t *testing.T, n node) { capNode(t, n, unix.Mkdev(236, 99)) },
+		{"wrong device node", func(t *testing.T, n node) { capNode(t, n, unix.Mkdev(236, 99)) },
 			map[string]string{"MIG-a": "nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu1/mig/gi1/access"}},
-		{"a node that is right", func(t *testing.T, n node) { capNode(t, n, unix.Mkdev(236, 147)) }, nil},
+		{"correct device node", func(t *testing.T, n node) { capNode(t, n, unix.Mkdev(236, 147)) }, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := migNode(t)
-			tc.spoil(t, n)
+			tc.setup(t, n)
 			parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), cdi.DefaultFeatures())
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, uuid := range []string{"GPU-b", "MIG-a", "MIG-b", "MIG-c"} {
 				fault, want := parts.Faults[uuid], tc.want[uuid]
-				if want == "" && !fault.None() || want != "" && !isNode(fault, want) {
-					t.Errorf("%s: fault %q, want %q", uuid, fault, want)
+				if want == "" && !fault.None() || want != "" && !isDeviceNodeFault(fault, want) {
+					t.Errorf("%s: got fault %q, want %q", uuid, fault, want)
 				}
-				if _, given := parts.GPUs[uuid]; given != fault.None() {
-					t.Errorf("%s: nodes %v with the fault %q", uuid, parts.GPUs[uuid], fault)
+				if _, ok := parts.GPUs[uuid]; ok != fault.None() {
+					t.Errorf("%s: got nodes %v with fault %q", uuid, parts.GPUs[uuid], fault)
 				}
 			}
 		})
 	}
 }
 
-// A user who may not use a GPU cannot give it to containers either.
-func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
+func TestInspectExcludesInaccessibleGPUs(t *testing.T) {
 	n := newNode(t)
 	driver := n.driver(t)
 	for name, mode := range map[string]os.FileMode{"dev/nvidia0": 0o666, "dev/nvidia1": 0o600} {
@@ -439,7 +437,7 @@ func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(filepath.Dir(n.dir), 0o755); err != nil { // which tests' directories are not
+	if err := os.Chmod(filepath.Dir(n.dir), 0o755); err != nil { // t.TempDir creates it with mode 0700
 		t.Fatal(err)
 	}
 	asNobody(t, func() {
@@ -448,22 +446,22 @@ func TestInspectLeavesOutWhatTheUserMayNotUse(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if _, ok := parts.GPUs["GPU-a"]; ok || !isNode(parts.Faults["GPU-a"], "/dev/nvidia1 may not be used by user") {
-			t.Errorf("GPU-a: %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
+		if _, ok := parts.GPUs["GPU-a"]; ok || !isDeviceNodeFault(parts.Faults["GPU-a"], "accessing /dev/nvidia1 as user") {
+			t.Errorf("GPU-a: got nodes %v, fault %q", parts.GPUs["GPU-a"], parts.Faults["GPU-a"])
 		}
 		if _, ok := parts.GPUs["GPU-b"]; !ok {
-			t.Errorf("GPU-b is left out too: %q", parts.Faults["GPU-b"])
+			t.Errorf("GPU-b: got no nodes, fault %q", parts.Faults["GPU-b"])
 		}
 	})
 }
 
-// asNobody runs do as a user who may do nothing.
+// asNobody runs do as an unprivileged user.
 func asNobody(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// This thread becomes another user's, and ends with the goroutine.
+		// Without UnlockOSThread, the thread ends with the goroutine.
 		runtime.LockOSThread()
 		const nobody, same = 65534, ^uintptr(0)
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, nobody, same); errno != 0 {
@@ -475,7 +473,7 @@ func asNobody(t *testing.T, do func()) {
 	<-done
 }
 
-func TestInspectFallsBackToTheHostsNodes(t *testing.T) {
+func TestInspectInSandbox(t *testing.T) {
 	n := newNode(t)
 	n.write(t, "proc/devices", "Character devices:\n  1 mem\n")
 	for name, number := range map[string]uint64{
@@ -491,13 +489,14 @@ func TestInspectFallsBackToTheHostsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if parts.Control[1].Major != 300 || len(parts.GPUs) != 2 {
-		t.Errorf("got %+v", parts)
+		t.Errorf("got parts %+v", parts)
 	}
 }
 
-// node is a host's file tree with a small driver.
+// node is the root file system of a node.
 type node struct{ dir string }
 
+// newNode creates a node with a minimal driver.
 func newNode(t *testing.T) node {
 	t.Helper()
 	n := node{t.TempDir()}
@@ -571,8 +570,7 @@ func (n node) remove(t *testing.T, name string) {
 	}
 }
 
-// library writes an empty shared object: what Inspect reads of a library is in
-// its ELF headers.
+// library writes an empty shared library, because Inspect reads only ELF headers.
 func (n node) library(t *testing.T, file, soname string) {
 	t.Helper()
 	stub, err := stub()
@@ -583,7 +581,7 @@ func (n node) library(t *testing.T, file, soname string) {
 	n.write(t, libDir+file, strings.Replace(stub, placeholder, name, 1))
 }
 
-// placeholder is the SONAME of the stub, with room for all others.
+// placeholder is the SONAME of the stub, to be replaced in place.
 var placeholder = strings.Repeat("S", 64)
 
 var stub = sync.OnceValues(func() (string, error) {
@@ -601,9 +599,8 @@ var stub = sync.OnceValues(func() (string, error) {
 	return string(data), err
 })
 
-// A container that held a GPU which is gone may start again. It must not get the
-// GPU that has its node now.
-func TestInspectLeavesOutAGPUWhoseNodeIsAnothers(t *testing.T) {
+// A restarted container must not get another GPU that now has the device node of the one it was allocated.
+func TestInspectExcludesReplacedGPUs(t *testing.T) {
 	node := newNode(t)
 	inv := *inventory
 	inv.GPUs = append(slices.Clone(inv.GPUs),
@@ -615,11 +612,11 @@ func TestInspectLeavesOutAGPUWhoseNodeIsAnothers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := slices.Sorted(maps.Keys(parts.GPUs)); !slices.Equal(got, []string{"GPU-a", "GPU-b", "GPU-d"}) {
-		t.Errorf("the spec is to have %v", got)
+		t.Errorf("got GPUs %v", got)
 	}
 }
 
-// isNode reports whether a fault is about device nodes and its message contains a text.
-func isNode(fault gpu.Fault, says string) bool {
-	return fault.Code == gpu.FaultDeviceNode && strings.Contains(fault.Message, says)
+// isDeviceNodeFault reports whether a fault has the code FaultDeviceNode and a message that contains part.
+func isDeviceNodeFault(fault gpu.Fault, part string) bool {
+	return fault.Code == gpu.FaultDeviceNode && strings.Contains(fault.Message, part)
 }

@@ -14,26 +14,26 @@ import (
 
 // Library is a shared library of the driver.
 type Library struct {
-	NodePath string   // the file itself, links resolved
-	SONAME   string   // what programs link against
-	Also     []string // what else programs open it by
+	HostPath string   // symlinks resolved
+	SONAME   string   // the base name of HostPath if the library has no valid SONAME
+	Aliases  []string // more names to mount it under, relative to a loader directory; see libraryAliases
 	Machine  elf.Machine
 }
 
-// libraryUses says what a library of the driver is for, by the beginning of its
-// file's name; the first line that fits counts. docs/features.md is held to it.
+// libraryUses maps libraries of the driver to features by prefix of the file name; the first match applies.
+// docs/features.md has the same table.
 var libraryUses = []struct {
 	prefix   string
 	features Features
-	why      string // where it is not plain
+	why      string // unless obvious
 }{
-	{"libcuda.", Features{Compute, Video}, "decoders and encoders work in a CUDA context"},
-	{"libnvidia-ml.", Features{Compute, Utility}, "NCCL and the CUDA frameworks ask NVML for the GPUs' links"},
-	{"libnvidia-cfg.", Features{Display}, "the X driver configures GPUs through it"},
-	{"libnvidia-gpucomp.", Features{Compute, Graphics}, "the compiler that CUDA and the shaders share"},
-	{"libnvidia-allocator.", Features{Compute, Graphics}, "it is the GBM backend, too"},
-	{cryptography, Features{Compute}, "where confidential computing is on, CUDA encrypts by it what goes to a GPU"},
-	{"libnvidia-sandboxutils.", nil, "it tells the host's tools what a container needs of the driver"},
+	{"libcuda.", Features{Compute, Video}, "decoders and encoders run in a CUDA context"},
+	{"libnvidia-ml.", Features{Compute, Utility}, "NCCL and CUDA frameworks query the GPU topology from NVML"},
+	{"libnvidia-cfg.", Features{Display}, "used by the X driver to configure GPUs"},
+	{"libnvidia-gpucomp.", Features{Compute, Graphics}, "compiler shared by CUDA and shaders"},
+	{"libnvidia-allocator.", Features{Compute, Graphics}, "also the GBM backend"},
+	{pkcs11Prefix, Features{Compute}, "used by CUDA to encrypt transfers; mounted only with confidential computing"},
+	{"libnvidia-sandboxutils.", nil, "used by container tools on the host"},
 
 	{"libnvcuvid", Features{Video}, ""},
 	{"libnvidia-encode", Features{Video}, ""},
@@ -42,51 +42,50 @@ var libraryUses = []struct {
 
 	{"libEGL", Features{Graphics}, ""},
 	{"libGL", Features{Graphics}, ""},
-	{"libnvidia-api", Features{Graphics}, "NVAPI, for games that run under Proton"},
-	{"libnvidia-cbl", Features{Graphics}, "a part of Vulkan's ray tracing"},
+	{"libnvidia-api", Features{Graphics}, "NVAPI, for games on Proton"},
+	{"libnvidia-cbl", Features{Graphics}, "Vulkan ray tracing"},
 	{"libnvidia-egl", Features{Graphics}, ""},
 	{"libnvidia-gl", Features{Graphics}, ""},
 	{"libnvidia-ngx", Features{Graphics}, "DLSS"},
 	{"libnvidia-present", Features{Graphics}, ""},
 	{"libnvidia-rtcore", Features{Graphics}, "ray tracing, for Vulkan and OptiX"},
-	{"libnvidia-tls", Features{Graphics}, "the thread-local storage of OpenGL"},
+	{"libnvidia-tls", Features{Graphics}, "thread-local storage of OpenGL"},
 	{"libnvidia-vksc", Features{Graphics}, "Vulkan SC"},
 	{"libnvidia-vulkan", Features{Graphics}, ""},
 	{"libnvoptix", Features{Graphics}, ""},
 
-	{"libnvidia-fbc", Features{Display}, "it captures what is on a screen"},
-	{"libnvidia-ifr", Features{Display}, "it captures what is on a screen"},
-	{"libglx", nil, "a module of the X server, not for programs: see sought"},
-	{"libnvidia-gtk", nil, "of nvidia-settings, which sets up the host's screens"},
-	{"libnvidia-wayland", nil, "of nvidia-settings, which sets up the host's screens"},
-	{"libnvidia-xcfg", nil, "of nvidia-settings, which sets up the host's screens"},
+	{"libnvidia-fbc", Features{Display}, "screen capture"},
+	{"libnvidia-ifr", Features{Display}, "screen capture"},
+	{"libglx", nil, "X server module, mounted with the other files"},
+	{"libnvidia-gtk", nil, "part of nvidia-settings, which configures screens of the host"},
+	{"libnvidia-wayland", nil, "part of nvidia-settings, which configures screens of the host"},
+	{"libnvidia-xcfg", nil, "part of nvidia-settings, which configures screens of the host"},
 
-	{"", Features{Compute}, "the names of compute libraries change with each driver, and one that is missed breaks programs in ways that are hard to see"},
+	{"", Features{Compute}, "compute libraries vary between driver versions, and failures from a missing one are hard to diagnose"},
 }
 
-// cryptography is the beginning of the names of a library that there is for each
-// version of OpenSSL that an image may have.
-const cryptography = "libnvidia-pkcs11"
+// pkcs11Prefix is the file name prefix of libraries that exist once for each supported version of OpenSSL.
+const pkcs11Prefix = "libnvidia-pkcs11"
 
-// alsoNamed are the names besides its SONAME that programs open a library by.
-var alsoNamed = []struct {
+// libraryAliases are names other than the SONAME by which programs load a library.
+var libraryAliases = []struct {
 	feature      Feature
 	soname, name string // the SONAME may be a pattern
 	why          string
 }{
-	{Compute, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
-	{Compute, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
-	{Utility, "libnvidia-ml.so.1", "libnvidia-ml.so", "so do bindings of NVML, such as Rust's"},
-	{Video, "libcuda.so.1", "libcuda.so", "programs that load it by hand often leave the version out"},
-	{Video, "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so", "the Optical Flow SDK opens it so"},
-	{Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "where libvdpau looks for its backends"},
-	{Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "where libgbm looks for its backends"},
-	{Graphics, "libGLX_nvidia.so.0", "libGLX_indirect.so.0", "what GLVND opens for a server whose vendor it does not know"},
-	{Graphics, "libnvidia-vulkan-producer.so.*", "libnvidia-vulkan-producer.so", "Vulkan on Wayland opens it so, before version 550"},
+	{Compute, "libcuda.so.1", "libcuda.so", "programs often dlopen it without the version"},
+	{Compute, "libnvidia-ml.so.1", "libnvidia-ml.so", "NVML bindings, such as Rust's, load it without the version"},
+	{Utility, "libnvidia-ml.so.1", "libnvidia-ml.so", "NVML bindings, such as Rust's, load it without the version"},
+	{Video, "libcuda.so.1", "libcuda.so", "programs often dlopen it without the version"},
+	{Video, "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so", "loaded by the Optical Flow SDK"},
+	{Video, "libvdpau_nvidia.so.1", "vdpau/libvdpau_nvidia.so.1", "libvdpau's directory for backends"},
+	{Graphics, "libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so", "libgbm's directory for backends"},
+	{Graphics, "libGLX_nvidia.so.0", "libGLX_indirect.so.0", "loaded by GLVND for X servers of an unknown vendor"},
+	{Graphics, "libnvidia-vulkan-producer.so.*", "libnvidia-vulkan-producer.so", "loaded by Vulkan on Wayland before driver 550"},
 }
 
-// needed are the libraries without which a feature is not there at all.
-var needed = []struct {
+// requiredLibraries must be installed for a feature to be available.
+var requiredLibraries = []struct {
 	feature Feature
 	soname  string
 }{
@@ -97,19 +96,18 @@ var needed = []struct {
 	{Video, "libnvcuvid.so.1"},
 }
 
-// maxLibraries bounds the libraries of a driver, which has some hundred.
+// maxLibraries limits the libraries of a driver. Drivers have about a hundred.
 const maxLibraries = 500
 
-// libraries finds the libraries of a driver for some features. They carry its
-// version as their suffix.
-func libraries(root host.DriverRoot, driver gpu.Driver, features Features) ([]Library, error) {
+// findLibraries returns the driver libraries that features use.
+func findLibraries(root host.DriverRoot, driver gpu.Driver, features Features) ([]Library, error) {
 	names, err := libraryNames(root)
 	if err != nil {
 		return nil, err
 	}
 	var found []Library
 	for _, name := range names {
-		if !wanted(name, driver, features) {
+		if !isUsed(name, driver, features) {
 			continue
 		}
 		library, err := readLibrary(root.Root, path.Join(root.LibraryDir, name))
@@ -119,41 +117,42 @@ func libraries(root host.DriverRoot, driver gpu.Driver, features Features) ([]Li
 		if err != nil {
 			return nil, err
 		}
-		// Several names of one file are one library.
-		if !has(found, library.SONAME) {
-			library.Also = otherNames(library.SONAME, features)
+		// Symlinks to a library have the same SONAME.
+		if !hasSONAME(found, library.SONAME) {
+			library.Aliases = aliasesOf(library.SONAME, features)
 			found = append(found, library)
 		}
 		if len(found) > maxLibraries {
-			return nil, fmt.Errorf("listing the driver's libraries: more than %d of driver %s are in %s; reinstall the driver",
+			return nil, fmt.Errorf("listing the driver libraries: more than %d of driver %s in %s; reinstall the driver",
 				maxLibraries, driver.Version, root.NodePath(root.LibraryDir))
 		}
 	}
-	return found, checkNeeded(root, driver, features, names, found)
+	return found, checkRequired(root, driver, features, names, found)
 }
 
-// wanted returns whether features use a library of that name.
-func wanted(name string, driver gpu.Driver, features Features) bool {
-	return ofVersion(name, driver.Version) && features.Any(usesOf(name)...) &&
-		(driver.Confidential || !strings.HasPrefix(name, cryptography))
+// isUsed reports whether the file name is that of a driver library that features use.
+func isUsed(name string, driver gpu.Driver, features Features) bool {
+	return belongsToDriver(name, driver.Version) && features.Any(usesOf(name)...) &&
+		(driver.Confidential || !strings.HasPrefix(name, pkcs11Prefix))
 }
 
-// checkNeeded returns an error that names each library that a feature cannot do without.
-func checkNeeded(root host.DriverRoot, driver gpu.Driver, features Features, names []string, found []Library) error {
+// checkRequired returns an error for each of requiredLibraries that is missing.
+func checkRequired(root host.DriverRoot, driver gpu.Driver, features Features, names []string, found []Library) error {
 	var errs []error
-	for _, n := range needed {
-		if features.Any(n.feature) && !has(found, n.soname) {
-			errs = append(errs, missing(root, names, n.soname, driver.Version, n.feature))
+	for _, n := range requiredLibraries {
+		if features.Any(n.feature) && !hasSONAME(found, n.soname) {
+			errs = append(errs, missingLibrary(root, names, n.soname, driver.Version, n.feature))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// libraryNames lists the library directory, and that of libvdpau's backends in it.
+// libraryNames returns the paths of the files in the library directory and of the libvdpau backends below it, relative
+// to that directory.
 func libraryNames(root host.DriverRoot) ([]string, error) {
 	entries, err := root.ReadDir(root.LibraryDir)
 	if err != nil {
-		return nil, fmt.Errorf("listing the driver's libraries: %w", err)
+		return nil, fmt.Errorf("listing the driver libraries: %w", err)
 	}
 	var names []string
 	for _, entry := range entries {
@@ -166,24 +165,24 @@ func libraryNames(root host.DriverRoot) ([]string, error) {
 	return names, err
 }
 
-// missing tells a driver that is not installed whole from one that was replaced
-// under a kernel module that still runs.
-func missing(root host.DriverRoot, names []string, soname, version string, feature Feature) error {
+// missingLibrary returns the error for a missing library. It distinguishes an incomplete driver install from one that
+// was upgraded while the old kernel module stayed loaded.
+func missingLibrary(root host.DriverRoot, names []string, soname, version string, feature Feature) error {
 	stem, _, _ := strings.Cut(soname, ".so.")
 	for _, name := range names {
-		// A version has a dot; a SONAME's number has none.
-		if other, is := strings.CutPrefix(name, stem+".so."); is && strings.Contains(other, ".") && other != version {
-			return fmt.Errorf("%s in %s is of driver %s, the kernel module is %s: load the module of that version, or reboot the node",
+		// A driver version contains a dot; the suffix of a SONAME does not.
+		if other, ok := strings.CutPrefix(name, stem+".so."); ok && strings.Contains(other, ".") && other != version {
+			return fmt.Errorf("%s in %s has driver version %s, but the kernel module has %s; load the kernel module of the installed driver, or reboot the node",
 				soname, root.NodePath(root.LibraryDir), other, version)
 		}
 	}
-	return fmt.Errorf("%s of driver %s is not in %s, and %s needs it: reinstall the driver with all its parts, or choose other features",
+	return fmt.Errorf("%s of driver %s not found in %s, but required by feature %s; reinstall the complete driver, or select other features",
 		soname, version, root.NodePath(root.LibraryDir), feature)
 }
 
-// ofVersion tells this driver's libraries from what else is in their directory.
-// Some have a version of their own.
-func ofVersion(name, version string) bool {
+// belongsToDriver reports whether a file is a library of the driver with that version. The names of most libraries end
+// with the driver version; some libraries have a version of their own.
+func belongsToDriver(name, version string) bool {
 	return strings.HasSuffix(name, ".so."+version) ||
 		strings.HasPrefix(name, "libnvidia-nvvm70.so.") ||
 		strings.HasPrefix(name, "libnvidia-egl-") && strings.Count(name, ".") >= 3
@@ -198,20 +197,20 @@ func usesOf(name string) Features {
 	return nil
 }
 
-func otherNames(soname string, features Features) (names []string) {
-	for _, also := range alsoNamed {
-		if fits, _ := path.Match(also.soname, soname); fits && features.Any(also.feature) && !slices.Contains(names, also.name) {
-			names = append(names, also.name)
+func aliasesOf(soname string, features Features) (names []string) {
+	for _, a := range libraryAliases {
+		if match, _ := path.Match(a.soname, soname); match && features.Any(a.feature) && !slices.Contains(names, a.name) {
+			names = append(names, a.name)
 		}
 	}
 	return names
 }
 
-func has(libraries []Library, soname string) bool {
+func hasSONAME(libraries []Library, soname string) bool {
 	return slices.ContainsFunc(libraries, func(l Library) bool { return l.SONAME == soname })
 }
 
-// readLibrary reads what a library says of itself. A SONAME that is no file name is not used.
+// readLibrary reads the ELF headers of a library. It uses the file name if the SONAME is not a valid file name.
 func readLibrary(root host.Root, name string) (Library, error) {
 	resolved, err := root.Resolve(name)
 	if err != nil {
@@ -221,7 +220,7 @@ func readLibrary(root host.Root, name string) (Library, error) {
 		return Library{}, errUnusableName
 	}
 	damaged := func(err error) error {
-		return fmt.Errorf("reading %s: %w (the driver is damaged; reinstall it)", root.NodePath(resolved), err)
+		return fmt.Errorf("reading %s: %w; reinstall the driver, which is damaged", root.NodePath(resolved), err)
 	}
 	file, err := root.Open(resolved)
 	if err != nil {
@@ -242,5 +241,5 @@ func readLibrary(root host.Root, name string) (Library, error) {
 	if !isFileName(soname) {
 		soname = path.Base(resolved)
 	}
-	return Library{NodePath: root.NodePath(resolved), SONAME: soname, Machine: machine}, nil
+	return Library{HostPath: root.NodePath(resolved), SONAME: soname, Machine: machine}, nil
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// migMinors is where the driver tells which minor number each capability has.
+// migMinors lists the minor number of each MIG capability.
 const migMinors = "/proc/driver/nvidia-caps/mig-minors"
 
-// capabilities are the minor numbers of the MIG capabilities, by the driver's
-// names for them: "gpu0/gi1/access" lets a process use GPU instance 1 of the
-// GPU with minor number 0, "gpu0/gi1/ci0/access" compute instance 0 in it.
+// capabilities are the minor numbers of MIG capabilities by name. "gpu0/gi1/access" grants access to GPU instance 1 of
+// the GPU with minor number 0, "gpu0/gi1/ci0/access" to compute instance 0 in it.
 type capabilities map[string]int64
 
-func readCapabilities(node host.Root) (capabilities, error) {
-	data, err := node.ReadFile(migMinors)
+func readCapabilities(root host.Root) (capabilities, error) {
+	data, err := root.ReadFile(migMinors)
 	if err != nil {
 		return nil, fmt.Errorf("reading the MIG capabilities: %w", err)
 	}
@@ -41,17 +40,17 @@ func parseCapabilities(data []byte) capabilities {
 	return found
 }
 
-// migNodes are the nodes of a MIG device: its GPU's, and those that let a
-// process use the two instances. Without one of them it would see nothing.
-func migNodes(node host.Root, majors majors, caps capabilities, g gpu.GPU, m gpu.MIGDevice) ([]Node, error) {
-	parent, err := gpuNode(node, majors, g.Minor)
+// migNodes returns the device nodes of a MIG device: that of its GPU, and those of the capabilities of its GPU instance
+// and compute instance. All three are required to access it.
+func migNodes(root host.Root, majors majors, caps capabilities, g gpu.GPU, m gpu.MIGDevice) ([]DeviceNode, error) {
+	parent, err := gpuNode(root, majors, g.Minor)
 	if err != nil {
 		return nil, err
 	}
-	nodes := []Node{parent}
+	nodes := []DeviceNode{parent}
 	instance := fmt.Sprintf("gpu%d/gi%d", g.Minor, m.GPUInstance)
 	for _, name := range []string{instance + "/access", fmt.Sprintf("%s/ci%d/access", instance, m.ComputeInstance)} {
-		n, err := capNode(node, majors, caps, name)
+		n, err := capNode(root, majors, caps, name)
 		if err != nil {
 			return nil, err
 		}
@@ -60,20 +59,20 @@ func migNodes(node host.Root, majors majors, caps capabilities, g gpu.GPU, m gpu
 	return nodes, nil
 }
 
-func capNode(node host.Root, majors majors, caps capabilities, name string) (Node, error) {
+func capNode(root host.Root, majors majors, caps capabilities, name string) (DeviceNode, error) {
 	minor, known := caps[name]
 	if !known {
-		return Node{}, fmt.Errorf("%s has no %s: the driver does not let anybody use this MIG device; destroy it and create it again, or reload the nvidia module",
+		return DeviceNode{}, fmt.Errorf("%s has no capability %s for this MIG device; destroy and recreate the MIG device, or reload the nvidia module",
 			migMinors, name)
 	}
 	file := path.Join("/dev/nvidia-caps", fmt.Sprintf("nvidia-cap%d", minor))
-	major, err := majors.of(node, file, "nvidia-caps")
+	major, err := majors.lookup(root, file, "nvidia-caps")
 	if err != nil {
-		return Node{}, errors.New("/proc/devices has no nvidia-caps: the nvidia module is not loaded whole; reload it")
+		return DeviceNode{}, errors.New("/proc/devices has no nvidia-caps; reload the nvidia module")
 	}
-	want := Node{Path: file, Major: major, Minor: minor}
-	if got, err := statNode(node, file); err == nil && got != want {
-		return Node{}, fmt.Errorf("%s is device %d:%d, the driver says %d:%d: remove the node and run nvidia-modprobe -f /proc/driver/nvidia/capabilities/%s",
+	want := DeviceNode{Path: file, Major: major, Minor: minor}
+	if got, err := statNode(root, file); err == nil && got != want {
+		return DeviceNode{}, fmt.Errorf("%s is device %d:%d, but the driver uses %d:%d; remove the node and run nvidia-modprobe -f /proc/driver/nvidia/capabilities/%s",
 			file, got.Major, got.Minor, want.Major, want.Minor, strings.Replace(name, "/", "/mig/", 1))
 	}
 	return want, nil

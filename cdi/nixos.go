@@ -9,63 +9,62 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// NixOS changes the driver's files so that they find each other in its store, which containers
-// do not have (nixpkgs, pkgs/os-specific/linux/nvidia-x11/builder.sh).
+// NixOS patches driver files to reference each other by path in the Nix store, which containers lack (nixpkgs,
+// pkgs/os-specific/linux/nvidia-x11/builder.sh).
 
-// store is the directory of NixOS's packages. No image of another distribution has files there.
-const store = "/nix/store/"
+// nixStore is the Nix store. Images of other distributions have no files there.
+const nixStore = "/nix/store/"
 
-// original returns the program as NVIDIA made it, links resolved. NixOS's own starts with a dynamic
-// loader of the store; the unchanged one is kept beside it, for containers.
-func original(root host.DriverRoot, program string) (string, error) {
+// unpatchedProgram returns the unpatched binary of a program, symlinks resolved. The patched one has an ELF interpreter
+// in the Nix store; NixOS keeps the unpatched one in origBin, for containers.
+func unpatchedProgram(root host.DriverRoot, program string) (string, error) {
 	dir, name := path.Split(program)
-	unchanged := path.Join(dir, "../origBin", name)
-	if path.Base(dir) != "bin" || !isFile(root, unchanged) {
+	unpatched := path.Join(dir, "../origBin", name)
+	if path.Base(dir) != "bin" || !isFile(root, unpatched) {
 		return program, nil
 	}
-	return root.Resolve(unchanged)
+	return root.Resolve(unpatched)
 }
 
-// namedLibraries are those that a file tells a loader of OpenCL, GLVND, EGL or Vulkan to load by
-// an absolute path in the store: containers get them at that path, too. Elsewhere a library would
-// hide what the image has at its path.
-func namedLibraries(root host.DriverRoot, file string) ([]Bind, error) {
-	var read func(text []byte) []string
+// referencedLibraries returns bind mounts for the libraries in the Nix store that an ICD or layer file of OpenCL,
+// GLVND, EGL or Vulkan references by absolute path. Mounts at other paths could hide files of the image.
+func referencedLibraries(root host.DriverRoot, file string) ([]Bind, error) {
+	var parse func(text []byte) []string
 	switch path.Ext(file) {
 	case ".icd":
-		read = readICD
+		parse = parseICD
 	case ".json":
-		read = readManifest
+		parse = parseManifest
 	default:
 		return nil, nil
 	}
 	text, err := root.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("reading the libraries that %s names: %w", root.NodePath(file), err)
+		return nil, fmt.Errorf("reading library paths from %s: %w", root.NodePath(file), err)
 	}
-	var named []Bind
-	for _, name := range read(text) {
-		name = path.Clean(name)
-		if !strings.HasPrefix(name, store) || !isPath(name) || !isFile(root, name) {
+	var binds []Bind
+	for _, library := range parse(text) {
+		library = path.Clean(library)
+		if !strings.HasPrefix(library, nixStore) || !isPath(library) || !isFile(root, library) {
 			continue
 		}
-		resolved, err := root.Resolve(name)
+		resolved, err := root.Resolve(library)
 		if err != nil {
-			return nil, fmt.Errorf("looking for %s, which %s names: %w", name, root.NodePath(file), err)
+			return nil, fmt.Errorf("resolving %s, referenced by %s: %w", library, root.NodePath(file), err)
 		}
 		if isPath(root.NodePath(resolved)) {
-			named = append(named, Bind{NodePath: root.NodePath(resolved), ContainerPath: name})
+			binds = append(binds, Bind{HostPath: root.NodePath(resolved), ContainerPath: library})
 		}
 	}
-	return named, nil
+	return binds, nil
 }
 
-// readICD reads a file for OpenCL's loader (cl_khr_icd): the library is all that is in it.
-func readICD(text []byte) []string { return []string{strings.TrimSpace(string(text))} }
+// parseICD returns the library of an OpenCL ICD file (cl_khr_icd), its only content.
+func parseICD(text []byte) []string { return []string{strings.TrimSpace(string(text))} }
 
-// readManifest reads a file for GLVND, EGL's external platforms or Vulkan's drivers and layers.
-// One that no loader can read names nothing.
-func readManifest(text []byte) (names []string) {
+// parseManifest returns the libraries of a manifest of GLVND, EGL external platforms, or Vulkan drivers and layers;
+// none if it is malformed.
+func parseManifest(text []byte) (libraries []string) {
 	type library struct {
 		Path string `json:"library_path"`
 	}
@@ -77,9 +76,9 @@ func readManifest(text []byte) (names []string) {
 		return nil
 	}
 	for _, l := range append(manifest.Layers, manifest.ICD, manifest.Layer) {
-		names = append(names, l.Path)
+		libraries = append(libraries, l.Path)
 	}
-	return names
+	return libraries
 }
 
 func isFile(root host.DriverRoot, name string) bool {

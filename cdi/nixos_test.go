@@ -7,8 +7,8 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 )
 
-// What NixOS has changed so that it works from its store works in containers, which have none.
-func TestInspectGivesWhatNixOSKeepsInItsStore(t *testing.T) {
+// NixOS patches driver files to reference each other in the Nix store, and keeps the unpatched nvidia-smi in origBin.
+func TestInspectNixOS(t *testing.T) {
 	const store = "nix/store/aaa-nvidia-x11/"
 	n := newNode(t)
 	n.library(t, "../../../"+store+"lib/libGLX_nvidia.so."+driverVersion, "libGLX_nvidia.so.0")
@@ -19,7 +19,7 @@ func TestInspectGivesWhatNixOSKeepsInItsStore(t *testing.T) {
 		`{"layers": [{"name": "a", "library_path": "/`+store+`lib/libGLX_nvidia.so.0"}, {"library_path": "/nix/store/bbb-none/lib/libnone.so.1"}]}`)
 	n.write(t, "usr/share/glvnd/egl_vendor.d/10_nvidia.json", `{"ICD": {"library_path": "libEGL_nvidia.so.0"}}`)
 	n.write(t, "usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json", `{"ICD": `)
-	n.write(t, store+"bin/nvidia-smi", "#! of the store")
+	n.write(t, store+"bin/nvidia-smi", "#! patched")
 	n.write(t, store+"origBin/nvidia-smi", "#!")
 	n.remove(t, "usr/bin/nvidia-smi")
 	for link, target := range map[string]string{
@@ -35,14 +35,14 @@ func TestInspectGivesWhatNixOSKeepsInItsStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := cdi.Build(cdi.UserKind, inventory, parts, []cdi.Name{cdi.ByIndex})
+	spec, err := cdi.Build(cdi.UserKind, inventory, parts, []cdi.NameStrategy{cdi.ByIndex})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mounted := map[string]string{}
 	for _, m := range spec.ContainerEdits.Mounts {
 		if mounted[m.ContainerPath] != "" {
-			t.Errorf("%s is mounted twice", m.ContainerPath)
+			t.Errorf("duplicate mount at %s", m.ContainerPath)
 		}
 		mounted[m.ContainerPath] = m.HostPath
 	}
@@ -55,7 +55,7 @@ func TestInspectGivesWhatNixOSKeepsInItsStore(t *testing.T) {
 		"/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json": "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
 	} {
 		if mounted[at] != want {
-			t.Errorf("at %s is %q, want %q", at, mounted[at], want)
+			t.Errorf("got mount of %[2]q at %[1]s, want %[3]q", at, mounted[at], want)
 		}
 	}
 }

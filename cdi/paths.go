@@ -9,23 +9,22 @@ import (
 	"unicode/utf8"
 )
 
-// Linux's limits, in bytes.
+// Limits of Linux, in bytes.
 const (
 	maxName = 255
 	maxPath = 4095
 )
 
-// errUnusableName is returned for a file that cannot be named in a spec.
-var errUnusableName = errors.New("its name is not plain text")
+// errUnusableName is returned for a file whose path is not valid in a spec.
+var errUnusableName = errors.New("file name is not printable")
 
-// isFileName returns whether a name that the driver's files give can be that of a file in a
-// container. A path would lead to another directory than the one that is meant for it, and a spec,
-// which is text, cannot hold any bytes.
+// isFileName reports whether a name from a driver file is valid as a file name in a container. A path could select
+// another directory, and a spec can contain only text.
 func isFileName(name string) bool {
 	return name != "." && name != ".." && name != "" && len(name) <= maxName && !strings.Contains(name, "/") && isPrintable(name)
 }
 
-// isPath returns whether a path can be in a spec.
+// isPath reports whether a path is valid in a spec: absolute, clean and printable.
 func isPath(name string) bool {
 	return path.IsAbs(name) && path.Clean(name) == name && len(name) <= maxPath && isPrintable(name)
 }
@@ -34,15 +33,14 @@ func isPrintable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// imageDirs are directories in which images have files of their own.
+// imageDirs are directories that commonly contain files of images.
 var imageDirs = slices.Concat(bin, xorgModules, []string{
 	"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/sbin", "/usr/local/bin", "/usr/share", "/usr/include", "/var/lib",
 })
 
-// hidesImage returns whether a mount at a path would hide the files of an image, as one over a
-// directory does.
-func hidesImage(at string) bool {
-	return path.Dir(path.Clean(at)) == "/" || slices.ContainsFunc(imageDirs, func(dir string) bool {
-		return dir == at || strings.HasPrefix(dir, at+"/")
+// hidesImage reports whether a mount over a directory would hide files of images.
+func hidesImage(containerPath string) bool {
+	return path.Dir(path.Clean(containerPath)) == "/" || slices.ContainsFunc(imageDirs, func(dir string) bool {
+		return dir == containerPath || strings.HasPrefix(dir, containerPath+"/")
 	})
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// readCSVs reads the files in which JetPack lists what a container needs of the
-// integrated GPU's driver. What they list and the host has not is left out:
-// they are of all Jetsons at once.
-func readCSVs(node host.Root, pattern string) ([]Node, Parts, error) {
-	files, err := node.Glob(pattern)
+// readCSVs returns the device nodes and files that containers need for the integrated GPU, as listed in JetPack's CSV
+// files. Missing ones are skipped: the lists cover all Jetson models.
+func readCSVs(root host.Root, pattern string) ([]DeviceNode, Parts, error) {
+	files, err := root.Glob(pattern)
 	if err != nil {
 		return nil, Parts{}, err
 	}
 	if len(files) == 0 {
-		return nil, Parts{}, fmt.Errorf("there is no %s: install nvidia-l4t-core and nvidia-l4t-cuda", pattern)
+		return nil, Parts{}, fmt.Errorf("no %s found; install nvidia-l4t-core and nvidia-l4t-cuda", pattern)
 	}
-	var nodes []Node
+	var nodes []DeviceNode
 	var parts Parts
 	for _, file := range files {
-		data, err := node.ReadFile(file)
+		data, err := root.ReadFile(file)
 		if err != nil {
 			return nil, Parts{}, err
 		}
@@ -35,15 +34,15 @@ func readCSVs(node host.Root, pattern string) ([]Node, Parts, error) {
 			return nil, Parts{}, fmt.Errorf("reading %s: %w", file, err)
 		}
 		for _, l := range listed {
-			if l.node {
-				found, err := findNodes(node, []string{l.path})
+			if l.isDevice {
+				found, err := findNodes(root, []string{l.path})
 				if err != nil {
 					return nil, Parts{}, err
 				}
 				nodes = append(nodes, found...)
 				continue
 			}
-			if err := parts.addListed(node, l.path); err != nil {
+			if err := parts.addListed(root, l.path); err != nil {
 				return nil, Parts{}, err
 			}
 		}
@@ -51,11 +50,11 @@ func readCSVs(node host.Root, pattern string) ([]Node, Parts, error) {
 	return nodes, parts, nil
 }
 
-// addListed adds what is listed where it is, and libraries where loaders look for them, too: the
-// directory that they are in is theirs alone. JetPack lists libcuda.so.1.1, and not libcuda.so.1,
-// which programs are linked against.
-func (p *Parts) addListed(node host.Root, name string) error {
-	binds, err := bindsOf(node, from{path: name})
+// addListed adds the files that match a listed path, mounted at the same path. Libraries are added to Libraries too:
+// JetPack has them in a directory that loaders do not search. It lists libcuda.so.1.1, but programs are linked against
+// libcuda.so.1.
+func (p *Parts) addListed(root host.Root, name string) error {
+	binds, err := bindsOf(root, hostFiles{path: name})
 	if err != nil {
 		return err
 	}
@@ -65,31 +64,31 @@ func (p *Parts) addListed(node host.Root, name string) error {
 		if !strings.Contains(base, ".so") {
 			continue
 		}
-		library, err := readLibrary(node, b.ContainerPath)
+		library, err := readLibrary(root, b.ContainerPath)
 		if errors.Is(err, errUnusableName) || errors.Is(err, errOtherMachine) || errors.Is(err, errNotELF) {
-			continue // errNotELF: a linker's script, or a file that describes a library
+			continue // errNotELF: a linker script, or data next to a library
 		}
 		if err != nil {
 			return err
 		}
-		if strings.HasSuffix(base, ".so") { // programs open it by hand
-			library.Also = []string{base}
+		if strings.HasSuffix(base, ".so") { // opened with dlopen by this name
+			library.Aliases = []string{base}
 		}
 		p.Libraries = append(p.Libraries, library)
 	}
 	return nil
 }
 
-// listedFile is a line of such a file.
+// listedFile is a line of a CSV file.
 type listedFile struct {
-	node bool
-	path string // absolute, may be a pattern
+	isDevice bool
+	path     string // absolute, may be a pattern
 }
 
-// The limits of a file. JetPack lists some hundred files, and each is looked for.
+// Limits for a CSV file. JetPack's have some hundred lines.
 const (
-	maxListed   = 5000
-	maxProblems = 20
+	maxListed = 5000 // files
+	maxErrors = 20   // malformed lines to report
 )
 
 // parseCSV reads lines such as "lib, /usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1".
@@ -105,17 +104,17 @@ func parseCSV(data []byte) ([]listedFile, error) {
 		kind, name, _ := strings.Cut(line, ",")
 		kind, name = strings.TrimSpace(kind), strings.TrimSpace(name)
 		if !slices.Contains([]string{"dev", "lib", "dir", "sym"}, kind) || !path.IsAbs(name) {
-			if len(errs) == maxProblems {
+			if len(errs) == maxErrors {
 				break
 			}
-			errs = append(errs, fmt.Errorf("line %d is not dev, lib, dir or sym and an absolute path: %q", number, line))
+			errs = append(errs, fmt.Errorf("line %d: expected dev, lib, dir or sym and an absolute path, got %q", number, line))
 			continue
 		}
 		if len(listed) == maxListed {
-			errs = append(errs, fmt.Errorf("more than %d files are listed", maxListed))
+			errs = append(errs, fmt.Errorf("more than %d files listed", maxListed))
 			break
 		}
-		listed = append(listed, listedFile{node: kind == "dev", path: path.Clean(name)})
+		listed = append(listed, listedFile{isDevice: kind == "dev", path: path.Clean(name)})
 	}
 	return listed, errors.Join(append(errs, lines.Err())...)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// foreignDelay is how long changes of other specs are collected. Each call to changed leads to a
-// check of the whole directory, and other software writes specs by the hundred.
+// foreignDelay debounces changes of foreign specs, which other tools write. Each call to changed leads to a check of
+// the whole directory, and some tools write hundreds of specs.
 const foreignDelay = 250 * time.Millisecond
 
-// Watch calls changed whenever anybody, this process included, has changed the spec, another one
-// in its directory or the directory itself, until ctx ends. It makes the directory if it is
-// missing. changed must not block.
+// Watch calls changed initially, and after each change of the spec, of other specs in the directory, or of the
+// directory itself, including changes by this process, until ctx is done. It creates the directory if it is missing.
+// changed must not block.
 func (f *File) Watch(ctx context.Context, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -26,15 +26,16 @@ func (f *File) Watch(ctx context.Context, changed func()) error {
 	defer watcher.Close()
 	dir := filepath.Dir(f.Path)
 	for {
-		// A watch ends with its directory. Something may have changed before the next one.
+		// Removing the directory ends the watch. Changes before the next watch cause no events, so call changed after
+		// each Add.
 		if err := os.MkdirAll(dir, dirMode); err != nil {
-			return fmt.Errorf("making the CDI directory: %w", err)
+			return fmt.Errorf("creating the CDI directory: %w", err)
 		}
 		if err := watcher.Add(dir); err != nil {
 			return fmt.Errorf("watching the CDI directory %s: %w", dir, err)
 		}
 		changed()
-		if err := f.follow(ctx, watcher, changed); err != nil {
+		if err := f.watchEvents(ctx, watcher, changed); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -43,9 +44,9 @@ func (f *File) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// follow returns when the directory is gone or ctx has ended.
-func (f *File) follow(ctx context.Context, watcher *fsnotify.Watcher, changed func()) error {
-	var foreign <-chan time.Time // nil: no change of another spec is pending
+// watchEvents returns when the directory itself changes, for example is removed, or when ctx is done.
+func (f *File) watchEvents(ctx context.Context, watcher *fsnotify.Watcher, changed func()) error {
+	var foreign <-chan time.Time // nil: no change of a foreign spec is pending
 	for {
 		select {
 		case <-ctx.Done():
@@ -54,7 +55,7 @@ func (f *File) follow(ctx context.Context, watcher *fsnotify.Watcher, changed fu
 			foreign = nil
 			changed()
 		case err := <-watcher.Errors:
-			// Events were lost. changed covers them all.
+			// Events were lost; changed does not depend on which.
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return fmt.Errorf("watching the CDI directory: %w", err)
 			}

@@ -17,46 +17,47 @@ import (
 	"time"
 )
 
-// ErrNotInCluster means that this process runs in no pod with a service
-// account, so that there is no API server that it could talk to.
+// ErrNotInCluster means that this process does not run in a pod with a service account, so it cannot access an API
+// server.
 var ErrNotInCluster = errors.New("not in a pod with a service account")
 
-// serviceAccountDir is where the kubelet puts the credentials of a pod.
+// serviceAccountDir is where the kubelet mounts the credentials of a pod.
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 const (
-	// requestWithin bounds a request and its response.
-	requestWithin = 10 * time.Second
-	// connectWithin, handshakeWithin and headerWithin bound the steps before the
-	// body of a response, which is the only bound for a watch that never starts.
-	connectWithin   = 10 * time.Second
-	handshakeWithin = 10 * time.Second
-	headerWithin    = 30 * time.Second // API Priority and Fairness may queue a request
+	// requestTimeout bounds a request and its response.
+	requestTimeout = 10 * time.Second
+	// connectTimeout, handshakeTimeout and headerTimeout bound the steps before the body of a response, also for
+	// watches, which have no requestTimeout.
+	connectTimeout   = 10 * time.Second
+	handshakeTimeout = 10 * time.Second
+	headerTimeout    = 30 * time.Second // API Priority and Fairness may queue a request
 )
 
 const (
-	// headerLimit bounds the header of a response, in bytes.
+	// headerLimit bounds the headers of a response, in bytes.
 	headerLimit = 64 << 10
-	// reasonLimit bounds the body of a refusal, and messageShown what is shown of it,
-	// in bytes.
-	reasonLimit  = 64 << 10
-	messageShown = 1000
+	// errorBodyLimit bounds the body of an error response, and errorMessageLimit the part that is included in
+	// errors, in bytes.
+	errorBodyLimit    = 64 << 10
+	errorMessageLimit = 1000
 )
 
-// Client sends requests to the API server with the credentials of a pod.
+// Client is a client of the API server with the credentials of a pod. It is safe for concurrent use.
 type Client struct {
 	host        string // "https://10.96.0.1:443"
 	credentials string // directory of the service account
 
-	// dial connects to the API server; nil is the network. Tests replace it.
+	// dial connects to the API server; nil uses the network. Tests replace it.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// New returns a client of the API server at host, "https://10.96.0.1:443", with the
-// service account in a directory, as the kubelet mounts it.
+// New returns a client of the API server at host, such as "https://10.96.0.1:443". credentials is the directory of a
+// mounted service account.
 func New(host, credentials string) *Client { return &Client{host: host, credentials: credentials} }
 
-// InCluster returns the client of the pod that this process runs in.
+// InCluster returns a client with the credentials of the pod that this process runs in. The error wraps
+// ErrNotInCluster if there are none.
 func InCluster() (*Client, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -68,29 +69,28 @@ func InCluster() (*Client, error) {
 	return New("https://"+net.JoinHostPort(host, port), serviceAccountDir), nil
 }
 
-// authority reads whom the API server's certificate must be from.
-func (c *Client) authority() (*x509.CertPool, error) {
+// rootCAs reads the cluster's CA certificates.
+func (c *Client) rootCAs() (*x509.CertPool, error) {
 	pem, err := os.ReadFile(filepath.Join(c.credentials, "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the cluster's authority: %w", err)
+		return nil, fmt.Errorf("reading the cluster CA: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("reading the cluster's authority: no certificate is in %s", filepath.Join(c.credentials, "ca.crt"))
+		return nil, fmt.Errorf("reading the cluster CA: no certificate in %s", filepath.Join(c.credentials, "ca.crt"))
 	}
 	return pool, nil
 }
 
-// roundTrip sends a request over a connection of its own, and returns the response
-// if its status is a success. The credentials are read each time, since the kubelet
-// renews them; requests are rare. Redirects are not followed: the API server sends
-// none for these paths, and they would carry the token elsewhere.
+// roundTrip sends a request over a new connection and returns the response if its status is 2xx. The credentials are
+// read each time, since the kubelet rotates them and requests are rare. Redirects are not followed: the API server
+// sends none for these paths, and following one would leak the token.
 func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
 	token, err := os.ReadFile(filepath.Join(c.credentials, "token"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the service account's token: %w", err)
+		return nil, fmt.Errorf("reading the service account token: %w", err)
 	}
-	pool, err := c.authority()
+	pool, err := c.rootCAs()
 	if err != nil {
 		return nil, err
 	}
@@ -108,72 +108,72 @@ func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
 		return response, nil
 	}
 	defer response.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(response.Body, reasonLimit)) // shown as far as it was read
+	body, _ := io.ReadAll(io.LimitReader(response.Body, errorBodyLimit)) // best effort
 	if code == http.StatusTooManyRequests || code >= 500 {
-		return nil, fmt.Errorf("the API server answers %d: %s", code, reason(body))
+		return nil, fmt.Errorf("API server returned %d: %s", code, errorMessage(body))
 	}
-	return nil, &refusedError{code, reason(body)}
+	return nil, &refusedError{code, errorMessage(body)}
 }
 
-// transport has a deadline for each step until the body of a response; the body has
-// that of the request's context.
+// transport returns a transport with a timeout for each step before the body of a response. Reading the body is bounded
+// by the request's context.
 func (c *Client) transport(pool *x509.CertPool) *http.Transport {
 	dial := c.dial
 	if dial == nil {
-		dial = (&net.Dialer{}).DialContext // with keep-alive probes, which notice a dead peer
+		dial = (&net.Dialer{}).DialContext // with TCP keep-alive, which detects a dead peer
 	}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, connectWithin)
+			ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 			defer cancel()
 			return dial(ctx, network, address)
 		},
 		TLSClientConfig:        &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    handshakeWithin,
-		ResponseHeaderTimeout:  headerWithin,
+		TLSHandshakeTimeout:    handshakeTimeout,
+		ResponseHeaderTimeout:  headerTimeout,
 		MaxResponseHeaderBytes: headerLimit,
 		DisableKeepAlives:      true,
 	}
 }
 
-// reason is the message of a Status object, or else the text as it is, cut to what
-// can be shown.
-func reason(status []byte) string {
+// errorMessage returns the message of a Status object, or the whole body if it is not one, truncated to
+// errorMessageLimit.
+func errorMessage(body []byte) string {
 	var object struct {
 		Message string `json:"message"`
 	}
-	text := string(status)
-	if json.Unmarshal(status, &object) == nil && object.Message != "" {
+	text := string(body)
+	if json.Unmarshal(body, &object) == nil && object.Message != "" {
 		text = object.Message
 	}
-	return strings.ToValidUTF8(text[:min(len(text), messageShown)], "")
+	return strings.ToValidUTF8(text[:min(len(text), errorMessageLimit)], "")
 }
 
-// refusedError is a response that no retry will change.
+// refusedError is an error response that a retry would not change.
 type refusedError struct {
-	code   int
-	reason string
+	code    int
+	message string
 }
 
-// Refused reports whether err is a refusal, so that a retry is of no use until
-// somebody has changed the permissions.
+// Refused reports whether the API server refused the request, so that a retry is useless until an administrator has
+// changed the permissions.
 func Refused(err error) bool {
 	var refused *refusedError
 	return errors.As(err, &refused)
 }
 
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("the API server answers %d: %s", e.code, e.reason)
+	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
-// do sends an object as JSON. path is everything after the host.
+// do sends an object as JSON. path is the URL after the host, including the query.
 func (c *Client) do(ctx context.Context, method, contentType string, object any, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	body, err := json.Marshal(object)
 	if err != nil {
-		return fmt.Errorf("writing it as JSON: %w", err)
+		return fmt.Errorf("encoding the request: %w", err)
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.host+path, bytes.NewReader(body))
 	if err != nil {

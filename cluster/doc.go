@@ -1,6 +1,5 @@
-// Package cluster sends Events and labels of the agent's Node to the API server, and watches the labels that
-// others set on it.
+// Package cluster sends Events and labels of the agent's Node to the API server, and watches the Node's labels.
 //
-// Nothing waits for the API server: an Event that cannot be sent is dropped, and remains in the agent's log.
-// docs/decisions/0004 has the reason for not using client-go.
+// The agent never waits for the API server: an Event that cannot be sent is dropped and logged.
+// docs/decisions/0004 explains why the package does not use client-go.
 package cluster

@@ -8,34 +8,33 @@ import (
 	"time"
 )
 
-// Event is something that happened to the node.
+// Event is a Kubernetes Event of the node.
 type Event struct {
 	Type    EventType
-	Reason  string // one word, "GPUUnhealthy": what people filter by
-	Message string // a sentence
+	Reason  string // CamelCase, for filtering: "GPUUnhealthy"
+	Message string // human-readable
 }
 
-// EventType is Kubernetes' type of an Event.
+// EventType is the type of a Kubernetes Event.
 type EventType string
 
-// The types.
+// Values of EventType.
 const (
 	Normal  EventType = "Normal"
 	Warning EventType = "Warning"
 )
 
-// eventNamespace holds the Events of objects that are in no namespace, as
-// nodes are.
+// eventNamespace is the namespace for Events of cluster-scoped objects such as nodes.
 const (
 	eventNamespace = "default"
 	eventsPath     = "/api/v1/namespaces/" + eventNamespace + "/events"
 )
 
-// messageLimit is what the API server takes, in bytes.
+// messageLimit is the maximum length of a message that the API server accepts, in bytes.
 const messageLimit = 1024
 
-// object is an Event as the API, core/v1, has it.
-type object struct {
+// eventObject is an Event of core/v1.
+type eventObject struct {
 	APIVersion     string    `json:"apiVersion"`
 	Kind           string    `json:"kind"`
 	Metadata       metadata  `json:"metadata"`
@@ -49,11 +48,11 @@ type object struct {
 	Component string    `json:"reportingComponent"`
 	Instance  string    `json:"reportingInstance"`
 	First     time.Time `json:"firstTimestamp"`
-	again
+	recurrence
 }
 
-// again is what changes when an Event happens once more.
-type again struct {
+// recurrence has the fields that change when an Event recurs.
+type recurrence struct {
 	Count int       `json:"count"`
 	Last  time.Time `json:"lastTimestamp"`
 }
@@ -75,31 +74,30 @@ type source struct {
 	Host      string `json:"host"`
 }
 
-// newObject makes the Event of a node at a moment.
-func newObject(node string, e Event, at time.Time) object {
+// newEventObject returns the object for an Event that occurred at a time.
+func newEventObject(node string, e Event, at time.Time) eventObject {
 	at = at.UTC().Truncate(time.Second) // the API's precision
-	return object{
+	return eventObject{
 		APIVersion: "v1",
 		Kind:       "Event",
 		Metadata:   metadata{Name: fmt.Sprintf("%s.gpucdi.%x", node, time.Now().UnixNano()), Namespace: eventNamespace},
-		// The kubelet gives a node's name as its UID too, and kubectl describe
-		// node looks for that.
+		// The kubelet uses the node name as the UID in Events, and kubectl describe node selects them by it.
 		InvolvedObject: reference{APIVersion: "v1", Kind: "Node", Name: node, UID: node},
 		Type:           e.Type,
 		Reason:         e.Reason,
-		Message:        strings.ToValidUTF8(e.Message[:min(len(e.Message), messageLimit)], ""), // cut between characters
+		Message:        strings.ToValidUTF8(e.Message[:min(len(e.Message), messageLimit)], ""), // drops a truncated character
 		Source:         source{Component: "gpucdi", Host: node},
 		Component:      "gpucdi",
 		Instance:       node,
 		First:          at,
-		again:          again{Count: 1, Last: at},
+		recurrence:     recurrence{Count: 1, Last: at},
 	}
 }
 
-func (c *Client) create(ctx context.Context, o object) error {
+func (c *Client) createEvent(ctx context.Context, o eventObject) error {
 	return c.do(ctx, http.MethodPost, "application/json", o, eventsPath)
 }
 
-func (c *Client) repeat(ctx context.Context, name string, a again) error {
-	return c.do(ctx, http.MethodPatch, "application/merge-patch+json", a, eventsPath+"/"+name)
+func (c *Client) updateEvent(ctx context.Context, name string, r recurrence) error {
+	return c.do(ctx, http.MethodPatch, "application/merge-patch+json", r, eventsPath+"/"+name)
 }

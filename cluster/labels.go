@@ -9,11 +9,11 @@ import (
 
 const nodesPath = "/api/v1/nodes"
 
-// fieldManager is whose the labels are, for server-side apply.
+// fieldManager is the field manager of the labels in server-side apply.
 const fieldManager = "gpucdi"
 
-// labelled is a Node with its name and labels only.
-type labelled struct {
+// nodeMetadata is a Node with only its name and labels.
+type nodeMetadata struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Metadata   struct {
@@ -22,16 +22,16 @@ type labelled struct {
 	} `json:"metadata"`
 }
 
-// ApplyLabels gives a node these labels. Those that it was given so before and
-// that are not among them it loses; those of others it keeps.
+// ApplyLabels applies labels to a node by server-side apply. It removes labels that an earlier call applied
+// and this one does not, and keeps those of other field managers.
 func (c *Client) ApplyLabels(ctx context.Context, node string, labels map[string]string) error {
-	n := labelled{APIVersion: "v1", Kind: "Node"}
+	n := nodeMetadata{APIVersion: "v1", Kind: "Node"}
 	n.Metadata.Name, n.Metadata.Labels = node, labels
-	// force: what says the same of the same GPUs may be somebody else's so far.
+	// Force takes over labels of other tools, which describe the same GPUs.
 	query := url.Values{"fieldManager": {fieldManager}, "force": {"true"}}
-	err := c.do(ctx, http.MethodPatch, "application/apply-patch+yaml", n, nodesPath+"/"+url.PathEscape(node)+"?"+query.Encode())
-	if err != nil {
-		return fmt.Errorf("labelling node %s: %w", node, err)
+	path := nodesPath + "/" + url.PathEscape(node) + "?" + query.Encode()
+	if err := c.do(ctx, http.MethodPatch, "application/apply-patch+yaml", n, path); err != nil {
+		return fmt.Errorf("applying labels to node %s: %w", node, err)
 	}
 	return nil
 }

@@ -12,24 +12,23 @@ import (
 )
 
 const (
-	// pageNodes is how many nodes are listed in one request, and pageLimit bounds its
-	// response, in bytes: half a dozen KiB a node are usual, most of them managed fields.
-	pageNodes = 500
-	pageLimit = 32 << 20
-	// maxPages bounds the list: 100,000 nodes are several times what a cluster can have.
+	// nodesPerPage is the number of nodes in one response, and pageLimit bounds its size, in bytes. A node usually
+	// takes half a dozen KiB, mostly managed fields.
+	nodesPerPage = 500
+	pageLimit    = 32 << 20
+	// maxPages bounds the list to 100,000 nodes, several times the maximum size of a cluster.
 	maxPages = 200
 )
 
-// maxRefused is how many nodes may be refused before RemoveLabels gives up.
+// maxRefused is the number of refused requests after which RemoveLabels stops.
 const maxRefused = 10
 
-// RemoveLabels removes what ApplyLabels has applied, from all nodes that have the
-// label. One that is refused does not affect the others; an API server that fails ends
-// it, and it can be run again.
+// RemoveLabels removes all labels that ApplyLabels has applied, from all nodes with the given label. It continues after
+// up to maxRefused refusals and stops at any other error. It can be called again to resume.
 func (c *Client) RemoveLabels(ctx context.Context, label string) error {
-	nodes, err := c.labelled(ctx, label)
+	nodes, err := c.nodesWithLabel(ctx, label)
 	if err != nil {
-		return fmt.Errorf("listing the nodes with the label %s: %w", label, err)
+		return fmt.Errorf("listing nodes with label %s: %w", label, err)
 	}
 	var errs []error
 	for i, node := range nodes {
@@ -39,15 +38,16 @@ func (c *Client) RemoveLabels(ctx context.Context, label string) error {
 		}
 		errs = append(errs, err)
 		if !Refused(err) || len(errs) == maxRefused {
-			errs = append(errs, fmt.Errorf("stopped with %d of %d nodes left; fix the first error and run it again", len(nodes)-i-1, len(nodes)))
+			errs = append(errs, fmt.Errorf("stopped with %d of %d nodes left; fix the first error and retry",
+				len(nodes)-i-1, len(nodes)))
 			break
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// labelled returns the names of the nodes that have a label.
-func (c *Client) labelled(ctx context.Context, label string) (names []string, err error) {
+// nodesWithLabel returns the names of the nodes that have a label.
+func (c *Client) nodesWithLabel(ctx context.Context, label string) (names []string, err error) {
 	next := ""
 	for range maxPages {
 		page, err := c.page(ctx, label, next)
@@ -61,21 +61,22 @@ func (c *Client) labelled(ctx context.Context, label string) (names []string, er
 			return names, nil
 		}
 	}
-	return nil, fmt.Errorf("the list exceeds %d pages of %d nodes", maxPages, pageNodes)
+	return nil, fmt.Errorf("list exceeds %d pages of %d nodes", maxPages, nodesPerPage)
 }
 
-// nodePage is a part of a list of nodes.
+// nodePage is one page of a list of nodes.
 type nodePage struct {
 	Metadata struct {
-		Continue string `json:"continue"` // asks for the next part; empty: this is the last
+		Continue string `json:"continue"` // token for the next page; empty on the last one
 	} `json:"metadata"`
-	Items []labelled `json:"items"`
+	Items []nodeMetadata `json:"items"`
 }
 
+// page requests the page for a continue token; the first page if it is empty.
 func (c *Client) page(ctx context.Context, label, next string) (page nodePage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	query := url.Values{"labelSelector": {label}, "limit": {strconv.Itoa(pageNodes)}}
+	query := url.Values{"labelSelector": {label}, "limit": {strconv.Itoa(nodesPerPage)}}
 	if next != "" {
 		query.Set("continue", next)
 	}
@@ -92,7 +93,7 @@ func (c *Client) page(ctx context.Context, label, next string) (page nodePage, e
 	limited := &io.LimitedReader{R: response.Body, N: pageLimit}
 	if err := json.NewDecoder(limited).Decode(&page); err != nil {
 		if limited.N == 0 {
-			return page, fmt.Errorf("the response exceeds %d bytes", pageLimit)
+			return page, fmt.Errorf("response exceeds %d bytes", pageLimit)
 		}
 		return page, err
 	}

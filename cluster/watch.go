@@ -15,66 +15,65 @@ import (
 )
 
 const (
-	// watchFor is how long the API server keeps a watch open, and watchGrace how much
-	// longer the client waits for that: a watch that is still open then has no peer.
-	watchFor   = 5 * time.Minute
-	watchGrace = 30 * time.Second
+	// watchTimeout is the time after which the API server ends a watch. If it has not done so within watchGrace more,
+	// the client considers the connection dead.
+	watchTimeout = 5 * time.Minute
+	watchGrace   = 30 * time.Second
 
-	// objectLimit bounds an event, in bytes: the API server accepts no larger object.
+	// objectLimit bounds a watch event, in bytes. The API server does not accept larger objects.
 	objectLimit = 3 << 20
 
-	// eventInterval is the time between two events once eventBurst have come at once.
-	// The labels of a node change now and then; each change is a reconcile.
+	// eventInterval and eventBurst limit the rate of watch events, since each change of the labels triggers a
+	// reconcile.
 	eventInterval = time.Second
 	eventBurst    = 10
 )
 
-// WatchLabels calls changed with the labels of a node, first as they are and then
-// after each change, until the API server ends the watch, as it does every few
-// minutes, or ctx ends.
+// WatchLabels calls changed with the current labels of a node and then after each change. It returns nil when the API
+// server ends the watch, which it does after watchTimeout, or when ctx is done.
 func (c *Client) WatchLabels(ctx context.Context, node string, changed func(labels map[string]string)) error {
-	watching, cancel := context.WithTimeout(ctx, watchFor+watchGrace)
+	watching, cancel := context.WithTimeout(ctx, watchTimeout+watchGrace)
 	defer cancel()
 	err := c.watch(watching, node, changed)
 	switch {
 	case ctx.Err() != nil || err == nil:
 		return nil
 	case watching.Err() != nil:
-		return fmt.Errorf("watching node %s: the API server has not ended the watch after %s; the connection is dead", node, watchFor+watchGrace)
+		return fmt.Errorf("watching node %s: connection dead: the API server did not end the watch within %s",
+			node, watchTimeout+watchGrace)
 	}
 	return fmt.Errorf("watching node %s: %w", node, err)
 }
 
-// Labels returns the labels of a node. It requires no more permissions than
-// WatchLabels.
+// Labels returns the labels of a node. It requires the same permissions as WatchLabels.
 func (c *Client) Labels(ctx context.Context, node string) (labels map[string]string, err error) {
-	ctx, enough := context.WithTimeout(ctx, requestWithin)
-	defer enough()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	received := false
-	err = c.watch(ctx, node, func(now map[string]string) {
-		labels, received = now, true
-		enough()
+	err = c.watch(ctx, node, func(current map[string]string) {
+		labels, received = current, true
+		cancel()
 	})
 	switch {
 	case received:
 		return labels, nil
 	case err == nil || ctx.Err() != nil:
-		return nil, fmt.Errorf("reading the labels of node %s: the API server reports no node of that name", node)
+		return nil, fmt.Errorf("reading labels of node %s: node not found, or no response within %s", node, requestTimeout)
 	}
-	return nil, fmt.Errorf("reading the labels of node %s: %w", node, err)
+	return nil, fmt.Errorf("reading labels of node %s: %w", node, err)
 }
 
 func (c *Client) watch(ctx context.Context, node string, changed func(labels map[string]string)) error {
 	query := url.Values{
 		"watch":          {"true"},
 		"fieldSelector":  {"metadata.name=" + node},
-		"timeoutSeconds": {strconv.Itoa(int(watchFor.Seconds()))},
+		"timeoutSeconds": {strconv.Itoa(int(watchTimeout.Seconds()))},
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.host+nodesPath+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
-	// A Node without its spec and status.
+	// Request only the metadata of the node.
 	request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
 	response, err := c.roundTrip(request)
 	if err != nil {
@@ -84,12 +83,11 @@ func (c *Client) watch(ctx context.Context, node string, changed func(labels map
 	limit := rate.NewLimiter(rate.Every(eventInterval), eventBurst)
 	return readEvents(response.Body, func(labels map[string]string) (more bool) {
 		changed(labels)
-		return limit.Wait(ctx) == nil // else the next event is that of the next watch
+		return limit.Wait(ctx) == nil // on error the next watch delivers the labels
 	})
 }
 
-// readEvents calls changed for each event of a watch, until that wants no more or the
-// watch ends.
+// readEvents calls changed for each watch event, until changed returns false or the watch ends.
 func readEvents(body io.Reader, changed func(labels map[string]string) (more bool)) error {
 	limited := &io.LimitedReader{R: body}
 	decoder := json.NewDecoder(limited)
@@ -102,15 +100,15 @@ func readEvents(body io.Reader, changed func(labels map[string]string) (more boo
 		err := decoder.Decode(&event)
 		switch {
 		case err != nil && limited.N == 0:
-			return fmt.Errorf("an event exceeds %d bytes", objectLimit)
+			return fmt.Errorf("watch event exceeds %d bytes", objectLimit)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
 		case event.Type == "ERROR":
-			return fmt.Errorf("the API server reports: %s", reason(event.Object))
+			return fmt.Errorf("API server returned a watch error: %s", errorMessage(event.Object))
 		}
-		var n labelled
+		var n nodeMetadata
 		if err := json.Unmarshal(event.Object, &n); err != nil {
 			return err
 		}

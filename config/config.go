@@ -1,5 +1,6 @@
-// Package config reads the NodeConfig file, in which every key is optional. make reference generates
-// docs/configuration.md from its types and those that they use: the comments of their fields are for admins.
+// Package config reads the NodeConfig file. Every key is optional. "make reference" generates the reference in
+// docs/configuration.md from the types here and those that they use, so the comments of their fields are written
+// for admins.
 package config
 
 import (
@@ -7,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -14,88 +16,95 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// Config is what holds on one node.
+// Config is the effective config of one node.
 type Config struct {
-	CDI    CDI    `yaml:"cdi"`
-	MIG    MIG    `yaml:"mig"`
-	Labels Labels `yaml:"labels"`
-	Health Health `yaml:"health"`
+	CDI        CDI        `yaml:"cdi"`
+	MIG        MIG        `yaml:"mig"`
+	Labels     Labels     `yaml:"labels"`
+	Health     Health     `yaml:"health"`
+	Allocation Allocation `yaml:"allocation"`
 
-	// Resources whose devices several containers can have at a time; docs/sharing.md says what that
-	// is and is not. Each has:
+	// Resources whose devices are shared by several containers; docs/sharing.md describes the
+	// limits. Each has:
 	Resources allocator.Rules `yaml:"resources"`
 }
 
-// CDI says what containers get with a GPU, and how the runtime is told about it.
+// CDI configures the CDI specs and how they are passed to the container runtime.
 type CDI struct {
-	// What containers get of the driver; docs/features.md says what is in each. All GPUs are
-	// unhealthy while the driver lacks what a feature cannot do without.
+	// Driver capabilities to expose to containers; docs/features.md lists the files and device
+	// nodes of each. All GPUs are unhealthy while the driver lacks what one of them requires.
 	Features cdi.Features `yaml:"features"`
 
-	// Devices besides GPUs that each container with a GPU gets where the node has them; see
-	// docs/other-devices.md.
+	// Classes of auxiliary devices to inject into each container with a GPU, if the node has them;
+	// see docs/other-devices.md.
 	Classes []cdi.Class `yaml:"classes"`
 
-	// How the runtime is told about a container's devices. A runtime that knows both takes a
-	// device once.
+	// How CDI device names are passed to the container runtime. A runtime that supports both
+	// injects each device once.
 	PassBy []kubelet.PassBy `yaml:"passBy"`
 
-	// Where gpucdi-hook is on the node, to be run for every container with a GPU. Empty for no
-	// hook: docs/images.md says which images need one. All GPUs are unhealthy while it is not
-	// there.
+	// Path of gpucdi-hook on the node, to run for every container with a GPU; empty disables it.
+	// docs/images.md lists the images that require it. All GPUs are unhealthy while the file is
+	// missing.
 	Hook string `yaml:"hook"`
 }
 
-// MIG says how MIG devices are offered.
+// MIG configures how MIG devices are advertised.
 type MIG struct {
-	// How MIG devices are offered; docs/mig.md tells which strategy is for whom.
+	// How MIG devices are advertised; docs/mig.md compares the strategies.
 	Strategy allocator.MIGStrategy `yaml:"strategy"`
 }
 
-// Labels says what becomes of the labels that tell about the GPUs.
+// Labels configures the GPU labels of the node.
 type Labels struct {
-	// Where the labels go that tell about the node's GPUs; docs/labels.md lists them.
+	// Where the GPU labels of the node are published; docs/labels.md lists them.
 	Place LabelPlace `yaml:"place"`
 }
 
-// LabelPlace is where labels are put.
+// LabelPlace is where labels are published.
 type LabelPlace string
 
-// The places.
+// The label places.
 const (
-	LabelNode LabelPlace = "node" // onto the Node, through the API server
-	LabelNFD  LabelPlace = "nfd"  // into a file, for Node Feature Discovery
+	LabelNode LabelPlace = "node" // on the Node, through the API server
+	LabelNFD  LabelPlace = "nfd"  // in a feature file for Node Feature Discovery
 	LabelNone LabelPlace = "none" // nowhere
 )
 
-// Health says how the node's GPUs are watched.
+// Health configures how GPUs are monitored.
 type Health struct {
-	// The time between two looks at every GPU, and between two looks for a driver or a GPU that
-	// is not there. At least 1s.
+	// Interval between probes of each GPU, and between attempts to find a missing driver or GPU. At
+	// least 1s.
 	ProbeInterval time.Duration `yaml:"probeInterval"`
 
-	// How long a GPU must show no further fault until one that may pass by itself is over.
+	// Time without further faults before a GPU recovers from a transient fault.
 	QuietPeriod time.Duration `yaml:"quietPeriod"`
 
-	// How long a call into the driver may take until the GPU that it is about counts as
-	// unresponsive. At least 1s. To initialise many GPUs takes seconds where nothing keeps the
-	// driver ready.
+	// Time that a driver call may take before its GPU is considered unresponsive. At least 1s.
+	// Without persistence mode, initializing many GPUs takes several seconds.
 	CallTimeout time.Duration `yaml:"callTimeout"`
 
-	// XIDs that are to mean something else than docs/health.md says.
+	// Overrides of the XID classes in docs/health.md.
 	XIDs XIDs `yaml:"xids"`
 }
 
-// XIDs overrides what single XIDs mean.
+// XIDs overrides the classes of single XIDs.
 type XIDs struct {
-	// These do not touch a GPU's health.
+	// XIDs that do not affect the health of a GPU.
 	Ignore []int `yaml:"ignore"`
 
-	// These make a GPU unhealthy until it was away and is back, as a reset has it.
+	// XIDs that make a GPU unhealthy until it disappears and comes back, as it does on a reset.
 	Fatal []int `yaml:"fatal"`
 }
 
-// Default is the config of a node whose file says nothing.
+// Allocation configures which GPUs may be allocated.
+type Allocation struct {
+	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one of Docker
+	// or nerdctl. Privileged containers do not count. See docs/runtimes.md.
+	RespectForeignContainers bool `yaml:"respectForeignContainers"`
+}
+
+// Default returns the config of a node whose file sets no key.
 func Default() Config {
 	return Config{
 		CDI:    CDI{Features: cdi.DefaultFeatures(), PassBy: []kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}},
@@ -109,44 +118,70 @@ func Default() Config {
 	}
 }
 
+// validate returns every problem, one per line, each with its key.
 func (c Config) validate() error {
 	var errs []error
-	if err := c.CDI.Features.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("cdi.features: %w", err))
-	}
-	if err := cdi.ValidateClasses(c.CDI.Classes); err != nil {
-		errs = append(errs, fmt.Errorf("cdi.classes: %w", err))
-	}
+	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	errs = append(errs,
+		prefixLines("cdi.features: ", c.CDI.Features.Validate()),
+		prefixLines("cdi.classes: ", cdi.ValidateClasses(c.CDI.Classes)))
+	passBy := []kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}
 	if len(c.CDI.PassBy) == 0 {
-		errs = append(errs, fmt.Errorf("cdi.passBy is empty: pods would start without their GPUs; name %q, %q or both", kubelet.ByField, kubelet.ByAnnotation))
+		invalid("cdi.passBy: want field, annotation or both, got none; pods would start without their GPUs")
 	}
-	for _, by := range c.CDI.PassBy {
-		if !slices.Contains([]kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}, by) {
-			errs = append(errs, fmt.Errorf("cdi.passBy has %q, want %q or %q", by, kubelet.ByField, kubelet.ByAnnotation))
+	for i, by := range c.CDI.PassBy {
+		if !slices.Contains(passBy, by) {
+			invalid("cdi.passBy[%d]: want %s, got %q", i, oneOf(passBy), by)
 		}
 	}
 	if c.CDI.Hook != "" && !path.IsAbs(c.CDI.Hook) {
-		errs = append(errs, fmt.Errorf("cdi.hook is %q, want an absolute path on the node", c.CDI.Hook))
+		invalid("cdi.hook: want an absolute path on the node, got %q", c.CDI.Hook)
 	}
-	if strategies := []allocator.MIGStrategy{allocator.MIGNone, allocator.MIGSingle, allocator.MIGMixed}; !slices.Contains(strategies, c.MIG.Strategy) {
-		errs = append(errs, fmt.Errorf("mig.strategy is %q, want one of %v", c.MIG.Strategy, strategies))
+	strategies := []allocator.MIGStrategy{allocator.MIGNone, allocator.MIGSingle, allocator.MIGMixed}
+	if !slices.Contains(strategies, c.MIG.Strategy) {
+		invalid("mig.strategy: want %s, got %q", oneOf(strategies), c.MIG.Strategy)
 	}
-	if places := []LabelPlace{LabelNode, LabelNFD, LabelNone}; !slices.Contains(places, c.Labels.Place) {
-		errs = append(errs, fmt.Errorf("labels.place is %q, want one of %v", c.Labels.Place, places))
+	places := []LabelPlace{LabelNode, LabelNFD, LabelNone}
+	if !slices.Contains(places, c.Labels.Place) {
+		invalid("labels.place: want %s, got %q", oneOf(places), c.Labels.Place)
 	}
 	if d := c.Health.ProbeInterval; d < time.Second {
-		errs = append(errs, fmt.Errorf("health.probeInterval is %s, want at least 1s", d))
+		invalid("health.probeInterval: want at least 1s, got %s", d)
 	}
 	if d := c.Health.QuietPeriod; d < 0 {
-		errs = append(errs, fmt.Errorf("health.quietPeriod is %s, want 0s or more", d))
+		invalid("health.quietPeriod: want at least 0s, got %s", d)
 	}
 	if d := c.Health.CallTimeout; d < time.Second {
-		errs = append(errs, fmt.Errorf("health.callTimeout is %s, want at least 1s", d))
+		invalid("health.callTimeout: want at least 1s, got %s", d)
 	}
 	for _, xid := range c.Health.XIDs.Ignore {
 		if slices.Contains(c.Health.XIDs.Fatal, xid) {
-			errs = append(errs, fmt.Errorf("health.xids has %d in ignore and in fatal, want one of them", xid))
+			invalid("health.xids: want each XID in ignore or in fatal, got %d in both", xid)
 		}
 	}
 	return errors.Join(append(errs, c.Resources.Validate())...)
+}
+
+// oneOf formats values as "a, b or c".
+func oneOf[T ~string](values []T) string {
+	var text strings.Builder
+	for i, value := range values {
+		switch {
+		case i > 0 && i == len(values)-1:
+			text.WriteString(" or ")
+		case i > 0:
+			text.WriteString(", ")
+		}
+		text.WriteString(string(value))
+	}
+	return text.String()
+}
+
+// prefixLines prefixes each line of an error, since an error of errors.Join has several.
+func prefixLines(prefix string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(prefix + strings.ReplaceAll(err.Error(), "\n", "\n"+prefix))
 }

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// parse returns what a file says for a node.
-func parse(t *testing.T, text string, node config.Node) config.Config {
+// effective parses a file and returns the effective config of a node.
+func effective(t *testing.T, text string, node config.Node) config.Config {
 	t.Helper()
 	file, err := config.Parse([]byte(text))
 	if err != nil {
@@ -27,7 +28,12 @@ func parse(t *testing.T, text string, node config.Node) config.Config {
 }
 
 func TestParse(t *testing.T) {
-	got := parse(t, "cdi: {features: [video, display], passBy: [annotation]}\nmig: {strategy: mixed}\nresources: [{name: nvidia.com/gpu, replicas: 4}]\nhealth: {probeInterval: 1m30s}\n", config.Node{})
+	got := effective(t, `
+cdi: {features: [video, display], passBy: [annotation]}
+mig: {strategy: mixed}
+resources: [{name: nvidia.com/gpu, replicas: 4}]
+health: {probeInterval: 1m30s}
+`, config.Node{})
 	want := config.Default()
 	want.CDI.Features = cdi.Features{cdi.Video, cdi.Display}
 	want.CDI.PassBy = []kubelet.PassBy{kubelet.ByAnnotation}
@@ -39,10 +45,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestEveryKeyIsOptional(t *testing.T) {
-	for _, text := range []string{"", "# nothing", "nodes: []"} {
-		if got := parse(t, text, config.Node{}); !reflect.DeepEqual(got, config.Default()) {
-			t.Errorf("%q: got %+v", text, got)
+func TestParseDefault(t *testing.T) {
+	for _, text := range []string{"", "# comment", "nodes: []"} {
+		if got := effective(t, text, config.Node{}); !reflect.DeepEqual(got, config.Default()) {
+			t.Errorf("%q: got %+v, want the default", text, got)
 		}
 	}
 }
@@ -68,10 +74,10 @@ nodes:
 		want func(*config.Config)
 	}{
 		{config.Node{}, func(*config.Config) {}},
-		{config.Node{Name: "c", Labels: map[string]string{"gpu.family": "hopper", "spot": ""}}, func(*config.Config) {}},
+		{labelled("gpu.family", "hopper", "spot", ""), func(*config.Config) {}},
 		{config.Node{Name: "a"}, func(c *config.Config) { c.Health.XIDs.Fatal = []int{2} }},
-		{config.Node{Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) { c.Health.CallTimeout = time.Minute }},
-		{config.Node{Labels: map[string]string{"gpu.family": "hopper"}}, func(c *config.Config) { c.CDI.Features = cdi.Features{cdi.Video} }},
+		{labelled(config.SectionLabel, "patient"), func(c *config.Config) { c.Health.CallTimeout = time.Minute }},
+		{labelled("gpu.family", "hopper"), func(c *config.Config) { c.CDI.Features = cdi.Features{cdi.Video} }},
 		{config.Node{Name: "b", Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) {
 			c.Health.XIDs = config.XIDs{Ignore: []int{}, Fatal: []int{2}}
 			c.Health.CallTimeout = 2 * time.Minute
@@ -83,14 +89,22 @@ nodes:
 		want.Health.XIDs.Ignore = []int{1}
 		want.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.5gb", Replicas: 2}}
 		tc.want(&want)
-		if got := parse(t, text, tc.node); !reflect.DeepEqual(got, want) {
+		if got := effective(t, text, tc.node); !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v: got %+v, want %+v", tc.node, got, want)
 		}
 	}
 }
 
-// Sections that are right each can contradict each other.
-func TestSectionsAreJudgedTogether(t *testing.T) {
+// labelled returns a node with labels, given as key, value and so on.
+func labelled(pairs ...string) config.Node {
+	node := config.Node{Labels: map[string]string{}}
+	for i := 0; i < len(pairs); i += 2 {
+		node.Labels[pairs[i]] = pairs[i+1]
+	}
+	return node
+}
+
+func TestForRejectsContradictingSections(t *testing.T) {
 	file, err := config.Parse([]byte(`
 nodes:
 - {names: [a, b], health: {xids: {ignore: [79]}}}
@@ -99,18 +113,17 @@ nodes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, right := range map[string]bool{"a": true, "b": false, "c": true} {
-		if _, err := file.For(config.Node{Name: name}); (err == nil) != right {
-			t.Errorf("%s: %v", name, err)
+	for name, valid := range map[string]bool{"a": true, "b": false, "c": true} {
+		if _, err := file.For(config.Node{Name: name}); (err == nil) != valid {
+			t.Errorf("%s: error %v, want valid: %t", name, err, valid)
 		}
 	}
 }
 
-func TestParseNamesEveryProblemAtOnce(t *testing.T) {
-	_, err := config.Parse([]byte(`
-apiVersion: v2
+func TestParseReportsEveryProblem(t *testing.T) {
+	_, err := config.Parse([]byte(`apiVersion: v2
 kind: Node
-cdi: {features: [compute, gaming, raytracing], classes: [nvswitch], passBy: [hook], hook: ./hook}
+cdi: {features: [compute, gaming, raytracing], classes: [nvswitch, gpu], passBy: [hook], hook: ./hook}
 mig: {strategy: both}
 cid: {}
 labels: {place: there}
@@ -120,7 +133,7 @@ resources:
 - {name: nvidia.com/mig-1g.5gb, replicas: 2, as: x, rename: nvidia.com/part}
 health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
 nodes:
-- cdi: {passBy: []}
+- cdi: {passBy: [], features: [gaming, raytracing]}
 - resources: [{name: nvidia.com/gpu, replicas: 1}]
 - names: [a]
   selector: in in (in
@@ -129,54 +142,121 @@ nodes:
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{`"v2"`, `"Node"`, `"gaming"`, `"raytracing"`, `"nvswitch"`, `"hook"`, `"./hook"`, "cid", `"both"`, `"there"`, "1ms", "-1s", "often", "79",
-		`resources[0]: name is "nvidia.com/gpus"`, "replicas is 1000000", "line 11", "resources[2]: nvidia.com/mig-1g.5gb is there twice", `"nvidia.com/mig-1g.5gb.shared", or nothing`, "field as not found",
-		"nodes[0]: cdi.passBy is empty", "it holds on no node", "nodes[1]: resources[0]: replicas is 1", "nodes[2]", "selector", "line 18", "field quiet not found"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("the error does not name %s: %v", part, err)
+	want := []string{
+		`apiVersion: want gpucdi.dev/v1, got "v2"`,
+		`kind: want NodeConfig, got "Node"`,
+		`cdi.features: unknown feature "gaming"`,
+		`cdi.features: unknown feature "raytracing"`,
+		`cdi.classes: class "nvswitch" cannot be injected`,
+		`cdi.classes: class "gpu" cannot be injected`,
+		`cdi.passBy[0]: want field or annotation, got "hook"`,
+		`cdi.hook: want an absolute path on the node, got "./hook"`,
+		`mig.strategy: want none, single or mixed, got "both"`,
+		`cid: unknown key (line 5)`,
+		`labels.place: want node, nfd or none, got "there"`,
+		`resources[0].name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got "nvidia.com/gpus"`,
+		`resources[0].replicas: want 2 to 20000, got 1000000; remove the resource`,
+		`resources[1].replicas: want an integer, got "many" (line 9)`,
+		`resources[2].name: want each resource once, got "nvidia.com/mig-1g.5gb" again`,
+		`resources[2].as: unknown key (line 10)`,
+		`resources[2].rename: want "nvidia.com/mig-1g.5gb.shared" or nothing, got "nvidia.com/part"`,
+		`health.probeInterval: want at least 1s, got 1ms`,
+		`health.quietPeriod: want at least 0s, got -1s`,
+		`health.callTimeout: want a duration such as 5s, got "often" (line 11)`,
+		`health.xids.ignore[1]: want an integer, got "x" (line 11)`,
+		`health.xids: want each XID in ignore or in fatal, got 79 in both`,
+		`nodes[0]: want section, names or selector, got none`,
+		`nodes[0].cdi.features: unknown feature "gaming"`,
+		`nodes[0].cdi.features: unknown feature "raytracing"`,
+		`nodes[0].cdi.passBy: want field, annotation or both, got none`,
+		`nodes[1]: want section, names or selector, got none`,
+		`nodes[1].resources[0].replicas: want 2 to 20000, got 1;`,
+		`nodes[2].selector: want a label selector, got "in in (in": `,
+		`nodes[2].health.quietPeriod: want a duration such as 5s, got 5 (line 17)`,
+		`nodes[2].health.quiet: unknown key (line 17)`,
+	}
+	want = append(want, `resources[1].replicas: want 2 to 20000, got 0; `) // since "many" is not decoded
+	lines := strings.Split(err.Error(), "\n")
+	for _, prefix := range want {
+		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, prefix) }) {
+			t.Errorf("no problem %q in\n%v", prefix, err)
+		}
+	}
+	for _, line := range lines {
+		if !slices.ContainsFunc(want, func(prefix string) bool { return strings.HasPrefix(line, prefix) }) {
+			t.Errorf("unexpected problem %q", line)
 		}
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
-	for name, text := range map[string]string{
-		"an unknown key":               "cdi: {pasBy: [field]}",
-		"a key given twice":            "kind: NodeConfig\nkind: NodeConfig",
-		"a second document":            "kind: NodeConfig\n---\ncdi: {passBy: [field]}",
-		"a profile in NVML's spelling": "resources: [{name: nvidia.com/mig-1g.5gb+me, replicas: 2}]",
-		"a resource without replicas":  "resources: [{name: nvidia.com/gpu}]",
-		"no way to pass":               "cdi: {passBy: []}",
-		"no feature":                   "cdi: {features: []}",
-		"a bare number":                "health: {probeInterval: 5}",
-		"text for a duration":          "health: {probeInterval: often}",
-		"sections of sections":         "nodes: [{names: [a], nodes: []}]",
-		"no YAML":                      "cdi: {",
+func TestParseRejects(t *testing.T) {
+	for text, want := range map[string]string{
+		"cdi: {pasBy: [field]}":                     "cdi.pasBy: unknown key (line 1)",
+		"kind: NodeConfig\nkind: NodeConfig":        "kind: duplicate key (line 2)",
+		"cdi: {hook: /a, hook: /b}":                 "cdi.hook: duplicate key (line 1)",
+		"kind: NodeConfig\n---\ncdi: {hook: /a}":    "want one YAML document, got several",
+		"nodes: [{names: [a], nodes: []}]":          "nodes[0].nodes: unknown key (line 1)",
+		"health: {probeInterval: 5}":                "health.probeInterval: want a duration such as 5s, got 5 (line 1)",
+		"health: {probeInterval: often}":            `health.probeInterval: want a duration such as 5s, got "often" (line 1)`,
+		"health: {probeInterval: [1s]}":             "health.probeInterval: want a duration such as 5s, got a list (line 1)",
+		"health: 5s":                                `health: want a mapping, got "5s" (line 1)`,
+		"resources: {name: nvidia.com/gpu}":         "resources: want a list, got a mapping (line 1)",
+		"cdi: {hook: [/a]}":                         "cdi.hook: want a string, got a list (line 1)",
+		"[]":                                        "document: want a mapping, got a list (line 1)",
+		"mig: {strategy: x}":                        `mig.strategy: want none, single or mixed, got "x"`,
+		"cdi: {passBy: []}":                         "cdi.passBy: want field, annotation or both, got none; pods would start",
+		"cdi: {features: []}":                       "cdi.features: ",
+		"resources: [{name: nvidia.com/gpu}]":       "resources[0].replicas: want 2 to 20000, got 0; remove the",
+		"allocation: {respectForeignContainers: 1}": "allocation.respectForeignContainers: want true or false, got 1",
+		"resources: [{name: nvidia.com/mig-1g.5gb+me, replicas: 2}]": "resources[0].name: want nvidia.com/gpu or " +
+			`nvidia.com/mig-<profile> with . for +, got "nvidia.com/mig-1g.5gb+me"`,
+		"cdi: &c {hook: 1s}\nhealth: *c":                  "health.hook: unknown key (line 1)",
+		"nodes: [{names: [a], health: {<<: {quiet: 1}}}]": "nodes[0].health.quiet: unknown key (line 1)",
+		"health: {probeInterval: " + strings.Repeat("x", 1000) + "}": "health.probeInterval: want a duration such as 5s, got " +
+			`"` + strings.Repeat("x", 64) + `"… (line 1)`,
+		"cdi: {": "yaml: line 1: ",
 	} {
-		if file, err := config.Parse([]byte(text)); err == nil {
-			t.Errorf("%s: accepted as %+v", name, file)
+		if _, err := config.Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%.80s: error %q, want %q", text, err, want)
 		}
 	}
 }
 
-func TestLacks(t *testing.T) {
+func TestParseHintsAtKeysOfNVIDIAsPlugin(t *testing.T) {
+	_, err := config.Parse([]byte(`version: v1
+flags: {migStrategy: single}
+sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+`))
+	const want = `version: unknown key (line 1); use apiVersion: gpucdi.dev/v1
+flags: unknown key (line 2); use mig.strategy for flags.migStrategy, and docs/moving.md for other flags
+sharing: unknown key (line 3); use resources for sharing.timeSlicing.resources`
+	if err == nil || err.Error() != want {
+		t.Errorf("got error\n%v\nwant\n%s", err, want)
+	}
+}
+
+func TestMissingSection(t *testing.T) {
 	file, err := config.Parse([]byte("nodes: [{section: a}, {names: [b]}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for label, want := range map[string]string{"": "", "a": "", "b": "b"} {
-		if got := file.Lacks(config.Node{Labels: map[string]string{config.SectionLabel: label}}); got != want {
-			t.Errorf("%q: %q is lacking, want %q", label, got, want)
+		if got := file.MissingSection(config.Node{Labels: map[string]string{config.SectionLabel: label}}); got != want {
+			t.Errorf("label %q: got %q, want %q", label, got, want)
 		}
 	}
 }
 
-func TestByLabels(t *testing.T) {
+func TestSelectsByLabel(t *testing.T) {
 	for text, want := range map[string]bool{
 		"": false, "nodes: [{names: [a]}]": false, "nodes: [{section: a}]": true, "nodes: [{names: [a]}, {selector: b}]": true,
 	} {
 		file, err := config.Parse([]byte(text))
-		if err != nil || file.ByLabels() != want {
-			t.Errorf("%q: %v, want %v", text, err, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := file.SelectsByLabel(); got != want {
+			t.Errorf("%q: got %t, want %t", text, got, want)
 		}
 	}
 }
@@ -184,9 +264,13 @@ func TestByLabels(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("cdi: {passBy: [field]}"))
 	f.Add([]byte("nodes: [{names: [a], cdi: {passBy: [field]}}]"))
+	f.Add([]byte("cdi: &a {hook: [*a], hook: x}\nhealth: {<<: [*a, *a]}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := config.Parse(data)
 		if err != nil {
+			if strings.Contains(err.Error(), "cannot unmarshal") || strings.Contains(err.Error(), "in type") {
+				t.Errorf("the error names Go types: %v", err)
+			}
 			return
 		}
 		for _, name := range []string{"", "a"} {

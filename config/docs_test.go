@@ -9,12 +9,12 @@ import (
 	"github.com/gpucdi/gpucdi/config"
 )
 
-func TestTheDocumentedSectionsHold(t *testing.T) {
+func TestDocumentedSections(t *testing.T) {
 	text, err := os.ReadFile("../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "## For some nodes")
+	_, rest, _ := strings.Cut(string(text), "## Sections for some nodes")
 	_, rest, _ = strings.Cut(rest, "```yaml\n")
 	sections, _, _ := strings.Cut(rest, "```")
 	for _, node := range []config.Node{
@@ -22,11 +22,11 @@ func TestTheDocumentedSectionsHold(t *testing.T) {
 		{Labels: map[string]string{config.SectionLabel: "patient"}},
 		{Labels: map[string]string{"nvidia.com/gpu.family": "hopper"}},
 	} {
-		if got := parse(t, sections, node); reflect.DeepEqual(got, config.Default()) {
-			t.Errorf("no section holds on %+v", node)
+		if got := effective(t, sections, node); reflect.DeepEqual(got, config.Default()) {
+			t.Errorf("no section matches %+v", node)
 		}
 	}
-	if got := parse(t, sections, config.Node{}); !reflect.DeepEqual(got, config.Default()) {
-		t.Errorf("on other nodes holds %+v", got)
+	if got := effective(t, sections, config.Node{}); !reflect.DeepEqual(got, config.Default()) {
+		t.Errorf("config of other nodes is %+v, want the default", got)
 	}
 }

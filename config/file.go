@@ -7,106 +7,102 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The file's own type.
 const (
 	apiVersion = "gpucdi.dev/v1"
 	kind       = "NodeConfig"
 )
 
-// SectionLabel is the label of a node whose value names a section, as it names
-// a config of NVIDIA's device plugin.
+// SectionLabel is the node label that selects a section. NVIDIA's device plugin selects a config by the same label.
 const SectionLabel = "nvidia.com/device-plugin.config"
 
-// File is a NodeConfig file: what holds on every node, and what holds on some.
+// File is a valid NodeConfig file.
 type File struct {
 	base     Config
 	sections []section
 	text     []byte
 }
 
-// Text returns the file as it is written, for Parse; nil if there is none.
+// Text returns the contents of the file, as for Parse; nil if there is no file.
 func (f *File) Text() []byte { return f.text }
 
-// Node is what sections tell a node by.
+// Node is the node that sections are matched against.
 type Node struct {
 	Name   string
 	Labels map[string]string
 }
 
-// document is a file as it is written.
+// document is the schema of the file.
 type document struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
 	Config     `yaml:",inline"`
 
-	// What holds on some nodes only: sections, each with any of the keys from cdi on, and with one or
-	// more of these. A section holds on a node that one of them fits:
+	// Sections for some nodes, each with any of the keys above except apiVersion and kind, and at
+	// least one of the following. A section applies to a node that matches one of them:
 	Nodes []section `yaml:"nodes"`
 }
 
-// section is a part of the file for the nodes that any of its first three keys
-// fits.
+// section overrides keys on the nodes that match any of its first three keys.
 type section struct {
-	Section  string   `yaml:"section"`  // the value of its label nvidia.com/device-plugin.config
-	Names    []string `yaml:"names"`    // its name is one of these
-	Selector string   `yaml:"selector"` // its labels fit this, written as for kubectl get nodes --selector
+	Section  string   `yaml:"section"`  // value of the node label nvidia.com/device-plugin.config
+	Names    []string `yaml:"names"`    // names of nodes
+	Selector string   `yaml:"selector"` // label selector, as for kubectl get nodes --selector
 	Config   `yaml:",inline"`
 
-	fits    labels.Selector // Selector, parsed
-	written yaml.Node       // tells keys that are left out from those that are the default
+	selector labels.Selector // Selector, parsed
+	node     yaml.Node       // distinguishes missing keys from keys set to the default
 }
 
-// maxSize bounds a file, in bytes. The YAML decoder compares each key of a mapping with all others,
-// so that the time for a file of nothing but keys grows with the square of its size.
+// maxSize bounds a file, in bytes. The YAML decoder compares each key of a mapping with all others, so decoding
+// takes quadratic time.
 const maxSize = 128 << 10
 
-// Load reads the file at path; an empty path means that there is none. The
-// error names everything that is wrong with the file.
+// Load reads and validates the file at path; an empty path stands for an empty file. The error names every problem
+// of the file.
 func Load(path string) (*File, error) {
 	if path == "" {
 		return &File{base: Default()}, nil
 	}
-	data, err := read(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the config: %w", err)
-	}
-	file, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("reading the config %s: %w", path, err)
-	}
-	return file, nil
-}
-
-// read reads a regular file. Opening a named pipe would block until it has a writer.
-func read(path string) ([]byte, error) {
+	// Opening a named pipe without O_NONBLOCK blocks until it has a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading config: %w", err)
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading config: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, fmt.Errorf("reading config %s: not a regular file", path)
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxSize+1))
-	if err == nil && len(data) > maxSize {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxSize)
+	config, err := Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading config %s: %w", path, err)
 	}
-	return data, err
+	return config, nil
 }
 
-// Parse reads a file on top of the default. A key that is not known is an
-// error: a misspelled key that is silently ignored costs its author a night.
+// Read reads and validates a file of at most 128 KiB from r, until EOF.
+func Read(r io.Reader) (*File, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxSize {
+		return nil, fmt.Errorf("larger than %d bytes", maxSize)
+	}
+	return Parse(data)
+}
+
+// Parse validates a file and applies it on top of the default. Unknown keys are errors, so that a misspelled key is
+// not silently ignored.
 func Parse(data []byte) (*File, error) {
 	doc := document{APIVersion: apiVersion, Kind: kind, Config: Default()}
 	if err := decode(data, &doc); err != nil {
@@ -114,8 +110,10 @@ func Parse(data []byte) (*File, error) {
 		if !errors.As(err, &types) {
 			return nil, err
 		}
-		// What could be read was, so that its problems can be told too.
-		return nil, errors.Join(err, doc.validate())
+		if keys := schemaErrors(data); keys != nil {
+			err = keys
+		}
+		return nil, errors.Join(err, doc.validate()) // the decoder has set the keys that have the right type
 	}
 	if err := doc.validate(); err != nil {
 		return nil, err
@@ -129,75 +127,72 @@ func decode(data []byte, doc *document) error {
 	decoder.KnownFields(true)
 	err := decoder.Decode(doc)
 	if errors.Is(err, io.EOF) {
-		return nil // nothing but comments, if that
+		return nil // empty, or only comments
 	}
 	var types *yaml.TypeError
 	if err != nil && !errors.As(err, &types) {
 		return err
 	}
 	if next := decoder.Decode(&yaml.Node{}); !errors.Is(next, io.EOF) {
-		err = errors.Join(err, errors.New("there is more than one document: only one would be read"))
+		err = errors.Join(err, errors.New("want one YAML document, got several"))
 	}
 	var raw struct {
 		Nodes []yaml.Node `yaml:"nodes"`
 	}
-	_ = yaml.Unmarshal(data, &raw) // what is wrong is known already
+	_ = yaml.Unmarshal(data, &raw) // fails only if Decode did
 	for i := range min(len(doc.Nodes), len(raw.Nodes)) {
-		doc.Nodes[i].written = raw.Nodes[i]
+		doc.Nodes[i].node = raw.Nodes[i]
 	}
 	return err
 }
 
+// validate returns every problem, one per line, each with its key.
 func (d *document) validate() error {
 	var errs []error
 	if d.APIVersion != apiVersion {
-		errs = append(errs, fmt.Errorf("apiVersion is %q, want %q", d.APIVersion, apiVersion))
+		errs = append(errs, fmt.Errorf("apiVersion: want %s, got %q", apiVersion, d.APIVersion))
 	}
 	if d.Kind != kind {
-		errs = append(errs, fmt.Errorf("kind is %q, want %q", d.Kind, kind))
+		errs = append(errs, fmt.Errorf("kind: want %s, got %q", kind, d.Kind))
 	}
 	base := d.Config
 	if err := base.validate(); err != nil {
 		errs = append(errs, err)
-		base = Default() // so that a section is not blamed for it
+		base = Default() // so that sections do not repeat its errors
 	}
 	for i := range d.Nodes {
-		if err := d.Nodes[i].validate(base); err != nil {
-			lines := strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nnodes[%d]: ", i))
-			errs = append(errs, fmt.Errorf("nodes[%d]: %s", i, lines))
+		s := &d.Nodes[i]
+		if s.Section == "" && len(s.Names) == 0 && s.Selector == "" {
+			errs = append(errs, fmt.Errorf("nodes[%d]: want section, names or selector, got none", i))
 		}
+		errs = append(errs, prefixLines(fmt.Sprintf("nodes[%d].", i), s.validate(base)))
 	}
 	return errors.Join(errs...)
 }
 
 func (s *section) validate(base Config) error {
-	var errs []error
-	if s.Section == "" && len(s.Names) == 0 && s.Selector == "" {
-		errs = append(errs, errors.New("it holds on no node: give it section, names or selector"))
-	}
 	var err error
-	if s.fits, err = labels.Parse(s.Selector); err != nil {
-		errs = append(errs, fmt.Errorf("selector: %w", err))
+	if s.selector, err = labels.Parse(s.Selector); err != nil {
+		err = fmt.Errorf("selector: want a label selector, got %q: %w", s.Selector, err)
 	}
-	return errors.Join(append(errs, s.over(base).validate())...)
+	return errors.Join(err, s.apply(base).validate())
 }
 
-// over returns base with what the section says instead.
-func (s *section) over(base Config) Config {
-	whole := section{Config: base}
-	_ = s.written.Decode(&whole) // Parse has told what is wrong
-	return whole.Config
+// apply returns base with the keys of the section replaced.
+func (s *section) apply(base Config) Config {
+	merged := section{Config: base}
+	_ = s.node.Decode(&merged) // decode has returned the error
+	return merged.Config
 }
 
-func (s *section) holds(node Node) bool {
-	named := s.Section != "" && node.Labels[SectionLabel] == s.Section
-	selected := s.Selector != "" && s.fits.Matches(labels.Set(node.Labels))
-	return named || selected || slices.Contains(s.Names, node.Name)
+func (s *section) matches(node Node) bool {
+	byLabel := s.Section != "" && node.Labels[SectionLabel] == s.Section
+	bySelector := s.Selector != "" && s.selector.Matches(labels.Set(node.Labels))
+	return byLabel || bySelector || slices.Contains(s.Names, node.Name)
 }
 
-// Lacks returns the section that a node's label asks for if there is none of
-// that name.
-func (f *File) Lacks(node Node) string {
+// MissingSection returns the value of the node's SectionLabel if no section has that name, and "" otherwise.
+func (f *File) MissingSection(node Node) string {
 	name := node.Labels[SectionLabel]
 	if slices.ContainsFunc(f.sections, func(s section) bool { return s.Section == name }) {
 		return ""
@@ -205,21 +200,22 @@ func (f *File) Lacks(node Node) string {
 	return name
 }
 
-// ByLabels says whether what holds on a node may depend on its labels.
-func (f *File) ByLabels() bool {
+// SelectsByLabel reports whether the effective config may depend on the labels of the node.
+func (f *File) SelectsByLabel() bool {
 	return slices.ContainsFunc(f.sections, func(s section) bool { return s.Section != "" || s.Selector != "" })
 }
 
-// For returns what holds on a node. Of two sections the later one wins.
+// For returns the effective config of a node. Later sections override earlier ones. Sections that are valid each may
+// contradict each other, so it validates the result.
 func (f *File) For(node Node) (Config, error) {
 	cfg := f.base
 	for _, s := range f.sections {
-		if s.holds(node) {
-			cfg = s.over(cfg)
+		if s.matches(node) {
+			cfg = s.apply(cfg)
 		}
 	}
 	if err := cfg.validate(); err != nil {
-		return Config{}, fmt.Errorf("joining the sections of the config that hold on this node: %w", err)
+		return Config{}, fmt.Errorf("merging config sections of this node: %w", err)
 	}
 	return cfg, nil
 }

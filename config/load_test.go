@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/config"
 )
 
-func TestLoadReadsOnlyAFileOfASaneSize(t *testing.T) {
+func TestLoadRejectsIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	if err := errors.Join(
@@ -42,7 +42,7 @@ func TestLoadReadsOnlyAFileOfASaneSize(t *testing.T) {
 				t.Errorf("%s: error %v, want %q", name, err, want)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatalf("%s: it has not returned", name)
+			t.Fatalf("%s: Load blocks", name)
 		}
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write the reference into docs/configuration.md")
+var update = flag.Bool("update", false, "update the reference in docs/configuration.md")
 
-// The first YAML of docs/configuration.md is made of the types here: their keys, comments and
-// constants, and the defaults.
+// The reference in docs/configuration.md is generated from the types of this package: their keys, comments, constants
+// and defaults.
 func TestReference(t *testing.T) {
 	const path = "../docs/configuration.md"
 	text, err := os.ReadFile(path)
@@ -27,31 +27,33 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reference{source: readSource(t)}
-	r.keys("", reflect.ValueOf(document{APIVersion: apiVersion, Kind: kind, Config: Default()}))
+	r.writeKeys("", reflect.ValueOf(document{APIVersion: apiVersion, Kind: kind, Config: Default()}))
 	if file, err := Parse([]byte(r.String())); err != nil || fmt.Sprint(file.base) != fmt.Sprint(Default()) {
-		t.Fatalf("the reference does not hold the defaults: %v\n%s", err, r.String())
+		t.Fatalf("the reference does not parse as the default: %v\n%s", err, r.String())
 	}
-	if want := []string{"apiVersion", "kind"}; !slices.Equal(r.without, want) {
-		t.Errorf("without a comment are %v, want only %v", r.without, want)
+	if want := []string{"apiVersion", "kind"}; !slices.Equal(r.undocumented, want) {
+		t.Errorf("keys without a comment: %v, want %v", r.undocumented, want)
 	}
-	before, rest, begun := strings.Cut(string(text), "```yaml\n")
-	was, after, ended := strings.Cut(rest, "```")
+	heading, rest, hasReference := strings.Cut(string(text), "\n## Reference\n")
+	intro, rest, opened := strings.Cut(rest, "```yaml\n")
+	current, after, closed := strings.Cut(rest, "```")
 	switch {
-	case !begun || !ended:
-		t.Fatalf("%s has no YAML", path)
+	case !hasReference || !opened || !closed:
+		t.Fatalf("%s has no YAML block under Reference", path)
 	case *update:
-		if err := os.WriteFile(path, []byte(before+"```yaml\n"+r.String()+"```"+after), 0o600); err != nil {
+		updated := heading + "\n## Reference\n" + intro + "```yaml\n" + r.String() + "```" + after
+		if err := os.WriteFile(path, []byte(updated), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	case was != r.String():
-		t.Errorf("%s is stale: make reference writes it", path)
+	case current != r.String():
+		t.Errorf("%s is stale; run make reference", path)
 	}
 }
 
-// source is what reflection cannot see.
+// source holds what reflection does not provide.
 type source struct {
-	comments map[string]string   // of fields, by package.Type.Field
-	values   map[string][]string // of types, by package.Type, each with its meaning
+	comments map[string]string   // by package.Type.Field
+	values   map[string][]string // constants as "value: comment", by package.Type
 }
 
 func readSource(t *testing.T) source {
@@ -73,9 +75,9 @@ func readSource(t *testing.T) source {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.TypeSpec:
-				s.fields(file.Name.Name, n)
+				s.addFields(file.Name.Name, n)
 			case *ast.ValueSpec:
-				s.value(file.Name.Name, n)
+				s.addValue(file.Name.Name, n)
 			}
 			return true
 		})
@@ -83,20 +85,20 @@ func readSource(t *testing.T) source {
 	return s
 }
 
-func (s source) fields(pkg string, n *ast.TypeSpec) {
-	of, ok := n.Type.(*ast.StructType)
+func (s source) addFields(pkg string, n *ast.TypeSpec) {
+	structType, ok := n.Type.(*ast.StructType)
 	if !ok {
 		return
 	}
-	for _, field := range of.Fields.List {
+	for _, field := range structType.Fields.List {
 		for _, name := range field.Names {
 			s.comments[pkg+"."+n.Name.Name+"."+name.Name] = oneLine(field.Doc.Text() + field.Comment.Text())
 		}
 	}
 }
 
-// value takes a constant of a type with a name.
-func (s source) value(pkg string, n *ast.ValueSpec) {
+// addValue adds a constant of a named type.
+func (s source) addValue(pkg string, n *ast.ValueSpec) {
 	of, named := n.Type.(*ast.Ident)
 	if !named || len(n.Values) != 1 {
 		return
@@ -107,44 +109,44 @@ func (s source) value(pkg string, n *ast.ValueSpec) {
 	}
 }
 
-// reference is YAML with comments.
+// reference builds YAML with comments.
 type reference struct {
 	source
 	strings.Builder
-	without []string // keys that have no comment
+	undocumented []string // keys without a comment
 }
 
-// keys writes those of a struct, each below its comment.
-func (r *reference) keys(indent string, of reflect.Value) {
+// writeKeys writes the keys of a struct, each after its comment.
+func (r *reference) writeKeys(indent string, of reflect.Value) {
 	for i := range of.NumField() {
 		field, value := of.Type().Field(i), of.Field(i)
 		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 		if options == "inline" {
-			r.keys(indent, value)
+			r.writeKeys(indent, value)
 			continue
 		}
 		comment := r.comments[of.Type().String()+"."+field.Name]
 		if comment != "" {
-			r.comment(indent, "", comment+r.choice(field.Type))
+			r.writeComment(indent, "", comment+r.introduction(field.Type))
 		}
 		for _, line := range r.list(field.Type) {
-			r.comment(indent, "- ", line)
+			r.writeComment(indent, "- ", line)
 		}
 		switch {
 		case value.Kind() == reflect.Struct:
 			fmt.Fprintf(r, "%s%s:\n", indent, name)
-			r.keys(indent+"  ", value)
+			r.writeKeys(indent+"  ", value)
 		case comment == "":
-			fmt.Fprintf(r, "%s%s: %s\n", indent, name, inYAML(value))
-			r.without = append(r.without, name)
+			fmt.Fprintf(r, "%s%s: %s\n", indent, name, formatYAML(value))
+			r.undocumented = append(r.undocumented, name)
 		default:
-			fmt.Fprintf(r, "%s%s: %s%s\n", indent, name, inYAML(value), r.typed(field.Type))
+			fmt.Fprintf(r, "%s%s: %s%s\n", indent, name, formatYAML(value), r.typeComment(field.Type))
 		}
 	}
 }
 
-// choice introduces the values that a type has.
-func (r *reference) choice(of reflect.Type) string {
+// introduction is the text before the list of a type's values.
+func (r *reference) introduction(of reflect.Type) string {
 	switch {
 	case r.values[of.String()] != nil:
 		return " One of:"
@@ -154,8 +156,8 @@ func (r *reference) choice(of reflect.Type) string {
 	return ""
 }
 
-// typed names a type that has no values to list.
-func (r *reference) typed(of reflect.Type) string {
+// typeComment names a type whose values are not listed.
+func (r *reference) typeComment(of reflect.Type) string {
 	name, list := of.Name(), ""
 	if of.Kind() == reflect.Slice {
 		name, list = of.Elem().Name(), "list of "
@@ -166,7 +168,7 @@ func (r *reference) typed(of reflect.Type) string {
 	return " # " + list + strings.ToLower(name)
 }
 
-// list is what a type's values can be, or what each of them has.
+// list describes the values of a type, or the keys of its elements.
 func (r *reference) list(of reflect.Type) (lines []string) {
 	if of.Kind() != reflect.Slice {
 		return r.values[of.String()]
@@ -183,8 +185,8 @@ func (r *reference) list(of reflect.Type) (lines []string) {
 	return lines
 }
 
-// comment writes a comment within the line width.
-func (r *reference) comment(indent, bullet, text string) {
+// writeComment wraps a comment at the line width.
+func (r *reference) writeComment(indent, bullet, text string) {
 	const width = 100
 	line := indent + "# " + bullet
 	next := indent + "# " + strings.Repeat(" ", len(bullet))
@@ -202,8 +204,8 @@ func (r *reference) comment(indent, bullet, text string) {
 	fmt.Fprintln(r, line)
 }
 
-// inYAML writes a value on one line.
-func inYAML(v reflect.Value) string {
+// formatYAML formats a value in one line.
+func formatYAML(v reflect.Value) string {
 	switch of := v.Interface().(type) {
 	case time.Duration:
 		return strings.Replace(of.String(), "m0s", "m", 1)

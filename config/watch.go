@@ -11,77 +11,74 @@ import (
 )
 
 const (
-	// settled is how long a file must not have changed before it is read: one that is
-	// being written has half of its keys.
-	settled = 300 * time.Millisecond
-	// settledWithin bounds that wait: a file that changes all the time is read all the same.
-	settledWithin = 3 * time.Second
+	// settleTime is how long a file must be unchanged before it is reported, since it may still be being written.
+	settleTime = 300 * time.Millisecond
+	// maxSettleTime bounds that wait for a file that changes continuously.
+	maxSettleTime = 3 * time.Second
 )
 
-// swapped is what changes in the directory of a ConfigMap: a link, which the
-// files beside it lead through.
-const swapped = "..data"
+// dataLink is the symlink that the kubelet replaces when it updates a ConfigMap volume.
+const dataLink = "..data"
 
-// Watch calls changed when the file at path may have changed since Watch was
-// called, until ctx ends. It returns an error when the file's directory is missing,
-// removed or replaced; call it again then.
+// Watch calls changed when the file at path may have changed, and once at the start, until ctx ends. It returns an
+// error if the directory of the file is missing, removed or replaced; the caller then calls Watch again.
 func Watch(ctx context.Context, path string, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watching the config: %w", err)
+		return fmt.Errorf("watching config: %w", err)
 	}
 	defer watcher.Close()
-	if path, err = filepath.Abs(path); err != nil { // as events have it
-		return fmt.Errorf("watching the config: %w", err)
+	if path, err = filepath.Abs(path); err != nil { // event names are absolute then
+		return fmt.Errorf("watching config: %w", err)
 	}
 	dir := filepath.Dir(path)
-	// The parent reports that a link in the directory's place leads elsewhere. Where it
-	// cannot be watched, all else is seen.
+	// The parent's events show that the directory was replaced, as by another symlink. Without access to it, only
+	// those are missed.
 	_ = watcher.Add(filepath.Dir(dir))
 	if err := watcher.Add(dir); err != nil {
-		return fmt.Errorf("watching the directory of the config, %s: %w", dir, err)
+		return fmt.Errorf("watching config directory %s: %w", dir, err)
 	}
-	d := debounce{changed: changed, timer: time.NewTimer(settled), since: time.Now()}
+	d := debounce{changed: changed, timer: time.NewTimer(settleTime), since: time.Now()}
 	defer d.timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.timer.C:
-			d.settle()
+			d.fire()
 		case err := <-watcher.Errors:
-			// Lost events are covered by reading the file again.
+			// After lost events, the file is read again.
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return fmt.Errorf("watching the config: %w", err)
+				return fmt.Errorf("watching config: %w", err)
 			}
-			d.touch()
+			d.restart()
 		case event := <-watcher.Events:
 			switch {
 			case event.Name == dir && event.Has(fsnotify.Create|fsnotify.Remove|fsnotify.Rename):
-				return fmt.Errorf("watching the config: its directory %s was removed or replaced", dir)
-			case event.Name == path, event.Name == filepath.Join(dir, swapped):
-				d.touch()
+				return fmt.Errorf("watching config: directory %s was removed or replaced", dir)
+			case event.Name == path, event.Name == filepath.Join(dir, dataLink):
+				d.restart()
 			}
 		}
 	}
 }
 
-// debounce reports several changes of a file as one.
+// debounce merges changes that follow each other closely into one call of changed.
 type debounce struct {
 	changed func()
 	timer   *time.Timer
-	since   time.Time // of the first change that was not reported; zero: all are
+	since   time.Time // of the first change that is pending; zero if none is
 }
 
-// touch puts the report of a change off until the file has settled.
-func (d *debounce) touch() {
+// restart delays the call until the file has settled.
+func (d *debounce) restart() {
 	if d.since.IsZero() {
 		d.since = time.Now()
 	}
-	d.timer.Reset(min(settled, time.Until(d.since.Add(settledWithin))))
+	d.timer.Reset(min(settleTime, time.Until(d.since.Add(maxSettleTime))))
 }
 
-func (d *debounce) settle() {
+func (d *debounce) fire() {
 	d.since = time.Time{}
 	d.changed()
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/config"
 )
 
-// A file that never settles is read all the same.
-func TestWatchOfAFileThatChangesAllTheTime(t *testing.T) {
+func TestWatchReportsFileThatChangesContinuously(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	changed, ended := make(chan struct{}, 100), make(chan error, 1)
 	go func() { ended <- config.Watch(t.Context(), path, func() { changed <- struct{}{} }) }()
@@ -24,13 +23,12 @@ func TestWatchOfAFileThatChangesAllTheTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Since(start) > 30*time.Second {
-			t.Fatal("no change is reported")
+			t.Fatal("no change reported")
 		}
 	}
 }
 
-// A path that is relative to the working directory is watched like any other.
-func TestWatchOfARelativePath(t *testing.T) {
+func TestWatchRelativePath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	changed, ended := make(chan struct{}, 100), make(chan error, 1)
 	go func() { ended <- config.Watch(t.Context(), "config.yaml", func() { changed <- struct{}{} }) }()
@@ -45,7 +43,7 @@ func TestWatchOfARelativePath(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Since(start) > 30*time.Second {
-			t.Fatal("no change is reported")
+			t.Fatal("no change reported")
 		}
 	}
 }

@@ -16,102 +16,98 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// askWithin is what a runtime or a kubelet may take to answer.
-const askWithin = 10 * time.Second
+// callTimeout bounds the calls to the container runtime or the kubelet in one check.
+const callTimeout = 10 * time.Second
 
 func (e *examination) runtime(ctx context.Context) []Finding {
-	const link = "runtime"
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	const check = checkRuntime
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	info, err := runtime.Detect(ctx, e.Root, e.KubeletDir)
 	if err != nil {
-		return fail(link, gpu.OneLine(err), "start it, or mount its socket below --host-root")
+		return fail(check, gpu.OneLine(err), "start the container runtime, or mount its socket below --host-root")
 	}
 	e.container = info
 	if problem := info.Problem(e.CDIDir); problem != "" {
-		return fail(link, problem, "")
+		return fail(check, problem, "")
 	}
-	return pass(link, fmt.Sprintf("%s %s does CDI", info.Name, info.Version))
+	return pass(check, fmt.Sprintf("%s %s has CDI enabled", info.Name, info.Version))
 }
 
 func (e *examination) spec(context.Context) []Finding {
-	const link = "CDI spec"
+	const check = checkSpec
 	file := cdi.AgentFile(e.CDIDir, e.Root)
 	err := file.Verify()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !exists(file.Path):
-		return fail(link, "there is no "+file.Path, "gpucdi serve writes it when all above is well")
+		return fail(check, file.Path+" does not exist", "start gpucdi serve, which writes it once the checks above pass")
 	case err != nil:
-		return fail(link, gpu.OneLine(err), "gpucdi serve puts its own spec right; its log says what keeps it from that")
+		return fail(check, gpu.OneLine(err), "gpucdi serve restores its spec; if it cannot, its log has the reason")
 	}
-	return pass(link, file.Path+" can be used")
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	return pass(check, file.Path+" is valid")
 }
 
 func (e *examination) kubelet(ctx context.Context) []Finding {
-	const link = "kubelet"
+	const check = checkKubelet
 	socket := filepath.Join(e.KubeletDir, "device-plugins", "kubelet.sock")
 	if _, err := os.Stat(socket); err != nil {
-		return fail(link, fmt.Sprintf("it does not listen: %v", err), "start the kubelet, or name its directory with --kubelet-dir")
+		return fail(check, fmt.Sprintf("no device plugin socket: %v", err), "start the kubelet, or set --kubelet-dir")
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var findings []Finding
-	if _, err := kubelet.Held(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
-		findings = warn(link, gpu.OneLine(err), "without it nobody knows which pods hold GPUs, and one that is gone stays listed")
+	if _, err := kubelet.Holders(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
+		findings = warn(check, gpu.OneLine(err),
+			"without the pod resources API, the pods that hold GPUs are unknown, and GPUs that are gone stay advertised as unhealthy")
 	}
 	findings = append(findings, nvidiaPlugin(ctx, filepath.Dir(socket))...)
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(link, "it listens for device plugins and reports its pods")
+	return pass(check, "accepts device plugins and reports pod resources")
 }
 
-// nvidiaPlugin reports NVIDIA's device plugin, by its sockets, nvidia-<resource>.sock.
+// nvidiaPlugin reports NVIDIA's device plugin, whose sockets are nvidia-<resource>.sock.
 func nvidiaPlugin(ctx context.Context, dir string) []Finding {
-	names, err := kubelet.Serving(ctx, dir)
+	names, err := kubelet.ActiveSockets(ctx, dir)
 	if err != nil {
-		return nil // the kubelet's socket is there, and all else is for the agent to report
+		return nil // the kubelet check covers the directory
 	}
 	for _, name := range names {
 		if strings.HasPrefix(name, "nvidia-") {
-			return warn("kubelet", "NVIDIA's device plugin runs on this node too: "+filepath.Join(dir, name),
-				"the kubelet takes each resource from the plugin that registered last; remove one of the two: docs/moving.md")
+			return warn(checkKubelet, "NVIDIA's device plugin also runs on this node: "+filepath.Join(dir, name),
+				"remove one of the two, since the kubelet uses the plugin that registered last; see docs/moving.md")
 		}
 	}
 	return nil
 }
 
 func (e *examination) agent(context.Context) []Finding {
-	const link = "agent"
+	const check = checkAgent
 	if e.statusErr != nil {
-		return fail(link, e.statusErr.Error(), "start gpucdi serve; its log says why it ended")
+		return fail(check, e.statusErr.Error(), "if gpucdi serve has ended, its log has the reason")
 	}
 	node := e.status
 	var findings []Finding
 	for _, r := range node.Kubelet.Resources {
-		if r.Trouble != "" {
-			findings = append(findings, fail(link, fmt.Sprintf("%s is not registered with the kubelet: %s", r.Name, r.Trouble), "")...)
+		if r.Error != "" {
+			findings = append(findings, fail(check, fmt.Sprintf("%s is not registered with the kubelet: %s", r.Name, r.Error), "")...)
 		}
 	}
-	sick := 0
+	unhealthy := 0
 	for _, d := range node.Devices {
 		if !d.Fault.None() {
-			sick++
+			unhealthy++
 		}
 	}
 	switch {
 	case len(node.Kubelet.Resources) == 0:
-		findings = append(findings, fail(link, "it offers nothing yet", "wait until it has read the driver")...)
-	case sick > 0:
-		findings = append(findings, warn(link, fmt.Sprintf("%d of %d devices are unhealthy", sick, len(node.Devices)), "gpucdi status says why")...)
+		findings = append(findings, fail(check, "no resource is advertised yet", "wait until the agent has read the driver")...)
+	case unhealthy > 0:
+		findings = append(findings, warn(check, fmt.Sprintf("%d of %d devices are unhealthy", unhealthy, len(node.Devices)), "see gpucdi status")...)
 	}
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(link, fmt.Sprintf("gpucdi %s offers %d devices", node.Version, len(node.Devices)))
+	return pass(check, fmt.Sprintf("gpucdi %s advertises %d devices", node.Version, len(node.Devices)))
 }

@@ -9,61 +9,63 @@ import (
 )
 
 const (
-	fixConfig = "fix the file: gpucdi config check names every problem of it, docs/configuration.md every key"
-	fixLabels = "the service account may need the verb watch on nodes; deploy/ has the role"
+	remedyConfig = "fix the file; gpucdi config check lists all problems, docs/configuration.md all keys"
+	remedyLabels = "grant the service account the verb watch on nodes; see the ClusterRole in deploy/"
 )
 
-// config reads the config as the agent does, and compares it with what the agent reports:
-// a file that is valid here is worth nothing if the agent has not applied it.
+// config validates the config file, and checks that the agent has applied it.
 func (e *examination) config(ctx context.Context) []Finding {
-	const link = "config"
+	const check = "config"
 	file, err := config.Load(e.ConfigFile)
 	if err != nil {
-		return fail(link, err.Error(), fixConfig)
+		return fail(check, err.Error(), remedyConfig)
 	}
-	findings := e.applied(ctx, file)
+	findings := e.apply(ctx, file)
 	agent := e.status.Config
 	switch {
-	case e.statusErr != nil: // a finding of its own
-	case agent.Trouble != "":
-		findings = append(findings, fail(link, "the agent refused the file: "+agent.Trouble, fixConfig)...)
+	case e.statusErr != nil: // reported by the agent check
+	case agent.Error != "":
+		findings = append(findings, fail(check, "the agent has not applied the file: "+agent.Error, remedyConfig)...)
 	case !sameFile(agent.Path, e.ConfigFile):
-		findings = append(findings, warn(link, fmt.Sprintf("this check reads %s, and the agent %s", configName(e.ConfigFile), configName(agent.Path)),
-			"pass the agent's file with --config")...)
+		findings = append(findings, warn(check, fmt.Sprintf("this check reads %s, but the agent reads %s", configName(e.ConfigFile), configName(agent.Path)),
+			"set --config to the file of the agent")...)
 	}
-	if agent.LabelsTrouble != "" {
-		findings = append(findings, fail(link, "in the agent, "+agent.LabelsTrouble, fixLabels)...)
+	if agent.LabelsError != "" {
+		findings = append(findings, fail(check, "the agent reports: "+agent.LabelsError, remedyLabels)...)
 	}
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(link, configName(e.ConfigFile)+" is valid")
+	if e.ConfigFile == "" {
+		return pass(check, "no config file, all keys have defaults")
+	}
+	return pass(check, e.ConfigFile+" is valid")
 }
 
-// applied takes what the file says for this node as the settings for all other checks.
-func (e *examination) applied(ctx context.Context, file *config.File) (findings []Finding) {
-	const link = "config"
+// apply sets the settings of this node, which later checks use.
+func (e *examination) apply(ctx context.Context, file *config.File) (findings []Finding) {
+	const check = "config"
 	node := config.Node{Name: e.Name}
-	if file.ByLabels() {
+	if file.SelectsByLabel() {
 		var err error
 		if node.Labels, err = e.Labels(ctx); err != nil {
-			findings = warn(link, fmt.Sprintf("sections that select by label are not evaluated here: %v", err), fixLabels)
+			findings = warn(check, fmt.Sprintf("sections that select by label are not checked: %v", err), remedyLabels)
 		}
 	}
 	settings, err := file.For(node)
 	if err != nil {
-		return append(findings, fail(link, err.Error(), fixConfig)...)
+		return append(findings, fail(check, err.Error(), remedyConfig)...)
 	}
 	e.settings = settings
-	if section := file.Lacks(node); section != "" && file.ByLabels() {
-		findings = append(findings, warn(link, fmt.Sprintf("the node's label %s names the section %q, which the file lacks", config.SectionLabel, section),
-			"change the label, or add the section")...)
+	if section := file.MissingSection(node); section != "" && file.SelectsByLabel() {
+		findings = append(findings, warn(check, fmt.Sprintf("the node's label %s selects the section %q, which the file does not have", config.SectionLabel, section),
+			"fix the label, or add the section")...)
 	}
 	return findings
 }
 
-// sameFile reports whether two paths name one config, be one of them relative. Neither may be a
-// file here: the agent may run in a container.
+// sameFile reports whether two paths, one of which may be relative, refer to the same file. Neither has to
+// exist for this process: the agent may run in a container.
 func sameFile(a, b string) bool {
 	if a == b {
 		return true
@@ -75,7 +77,7 @@ func sameFile(a, b string) bool {
 
 func configName(file string) string {
 	if file == "" {
-		return "no file (all defaults)"
+		return "no file"
 	}
 	return file
 }

@@ -2,7 +2,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 
+	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
@@ -11,67 +16,84 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// Node says where the parts of a node are.
+// Node configures the checks of a node.
 type Node struct {
 	Root       host.Root
-	DriverRoot string // the node's path; empty: the known places
-	Library    string // the node's path of NVML; empty: found in the driver root
+	DriverRoot string // a path on the node; empty: the known driver roots
+	Library    string // path of libnvidia-ml.so.1 on the node; empty: found in the driver root
 	KubeletDir string
 	CDIDir     string
-	Address    string // where the agent listens
-	Program    string // path of gpucdi, which probes a launched container
-	Worker     string // the driver worker; see driver.Config
+	Address    string // of the agent, "host:port"
+	Program    string // path of gpucdi, which runs in the launched container
+	Worker     string // path of the driver worker; see driver.Config
 
 	Name       string // of the node in Kubernetes; may be empty
-	ConfigFile string // NodeConfig; empty: all keys have their defaults
-	// Labels reads the node's labels, which sections of the config may select by.
+	ConfigFile string // NodeConfig; empty: all defaults
+	// Labels returns the labels of the Node object, for sections of the config that select by label.
 	Labels func(context.Context) (map[string]string, error)
 
 	Launch *Launch // nil: no container is launched
 }
 
-// Verdict is how a link is.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts.
 const (
 	Pass Verdict = "pass"
-	Warn Verdict = "warn" // pods may get GPUs all the same
+	Warn Verdict = "warn" // pods may get GPUs nevertheless
 	Fail Verdict = "fail"
-	Skip Verdict = "skip" // an earlier link has to be mended first
+	Skip Verdict = "skip" // an earlier check failed, or the check does not apply to this host
 )
 
-// Finding is what was found at a link.
+// Finding is a result of a check. A check may have several.
 type Finding struct {
-	Link    string
-	Verdict Verdict
-	Says    string
-	Fix     string // what to do; empty when there is nothing to do, or Says has it
+	Check   string  `json:"check"`
+	Verdict Verdict `json:"verdict"`
+	Message string  `json:"message"`
+	Remedy  string  `json:"remedy,omitempty"` // empty if none is needed, or Message has it
 }
 
-// examination is what is known so far of a node.
+// The names of the checks that concern Kubernetes.
+const (
+	checkRuntime    = "runtime"
+	checkSpec       = "CDI spec"
+	checkKubelet    = "kubelet"
+	checkContainers = "containers"
+	checkAgent      = "agent"
+	checkLaunch     = "container"
+)
+
+// examination accumulates what checks found, for later checks.
 type examination struct {
 	Node
 	settings config.Config
 	driver   *host.DriverRoot // nil: not found
-	reading  *driver.Reading  // nil: the driver does not answer
+	reading  *driver.Snapshot // nil: NVML not available
 	health   health.Tracker
 
-	container runtime.Info // without a name: not found
+	inspected cdi.Parts // without GPUs: not inspected
 
-	status    status.Node // the agent's
-	statusErr error       // why there is none
+	container runtime.Info // without a name: not detected
+
+	status    status.Node // of the agent
+	statusErr error
 }
 
-// Examine inspects each link in turn and reports what it finds, until ctx ends.
-func Examine(ctx context.Context, n Node, tell func(Finding)) {
+// Examine runs all checks in order and reports each finding, until ctx ends. On a host without Kubernetes,
+// the checks that concern Kubernetes are skipped.
+func Examine(ctx context.Context, n Node, report func(Finding)) {
 	e := &examination{Node: n, settings: config.Default()}
 	e.status, e.statusErr = status.Fetch(ctx, n.Address)
-	for _, look := range []func(context.Context) []Finding{
-		e.config, e.hardware, e.module, e.files, e.answers, e.gpus, e.parts, e.runtime, e.spec, e.kubelet, e.agent, e.launched,
-	} {
-		for _, f := range look(ctx) {
-			tell(f)
+	checks := []func(context.Context) []Finding{e.config, e.hardware, e.module, e.files, e.nvml, e.gpus, e.parts}
+	if reason := e.withoutKubernetes(); reason != "" {
+		checks = append(checks, func(context.Context) []Finding { return e.skipKubernetes(reason) })
+	} else {
+		checks = append(checks, e.runtime, e.spec, e.kubelet, e.containers, e.agent, e.launched)
+	}
+	for _, check := range checks {
+		for _, f := range check(ctx) {
+			report(f)
 		}
 		if ctx.Err() != nil {
 			return
@@ -79,10 +101,45 @@ func Examine(ctx context.Context, n Node, tell func(Finding)) {
 	}
 }
 
-func pass(link, says string) []Finding { return []Finding{{Link: link, Verdict: Pass, Says: says}} }
+// withoutKubernetes returns why the host is no Kubernetes node; empty if it is one.
+func (e *examination) withoutKubernetes() string {
+	if e.statusErr == nil || exists(e.KubeletDir) {
+		return ""
+	}
+	if _, err := e.Root.Stat(e.KubeletDir); !errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return fmt.Sprintf("host without Kubernetes: no kubelet directory %s (--kubelet-dir)", e.KubeletDir)
+}
 
-func warn(link, says, fix string) []Finding { return []Finding{{link, Warn, says, fix}} }
+func (e *examination) skipKubernetes(reason string) (findings []Finding) {
+	names := []string{checkRuntime, checkSpec, checkKubelet, checkContainers, checkAgent}
+	if e.Launch != nil {
+		names = append(names, checkLaunch)
+	}
+	for _, check := range names {
+		findings = append(findings, skip(check, reason)...)
+	}
+	return findings
+}
 
-func fail(link, says, fix string) []Finding { return []Finding{{link, Fail, says, fix}} }
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
 
-func skip(link, says string) []Finding { return []Finding{{Link: link, Verdict: Skip, Says: says}} }
+func pass(check, message string) []Finding {
+	return []Finding{{Check: check, Verdict: Pass, Message: message}}
+}
+
+func warn(check, message, remedy string) []Finding {
+	return []Finding{{check, Warn, message, remedy}}
+}
+
+func fail(check, message, remedy string) []Finding {
+	return []Finding{{check, Fail, message, remedy}}
+}
+
+func skip(check, message string) []Finding {
+	return []Finding{{Check: check, Verdict: Skip, Message: message}}
+}

@@ -30,9 +30,9 @@ const (
 	openModule = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
 )
 
-// examine inspects a node of these files; where one begins with an arrow it is
-// a link. change may change what the doctor is told of the node; nil does not.
-func examine(t *testing.T, files map[string]string, change func(*doctor.Node)) map[string]doctor.Finding {
+// examine returns the last finding of each check on a node with these files, by path below its root. A
+// content "→target" makes a symbolic link. configure, if not nil, changes the Node.
+func examine(t *testing.T, files map[string]string, configure func(*doctor.Node)) map[string]doctor.Finding {
 	t.Helper()
 	root := t.TempDir()
 	for name, content := range files {
@@ -63,70 +63,94 @@ func examine(t *testing.T, files map[string]string, change func(*doctor.Node)) m
 	if _, has := files["config.yaml"]; has {
 		node.ConfigFile = filepath.Join(root, "config.yaml")
 	}
-	if change != nil {
-		change(&node)
+	if configure != nil {
+		configure(&node)
 	}
 	found := map[string]doctor.Finding{}
-	doctor.Examine(t.Context(), node, func(f doctor.Finding) { found[f.Link] = f })
+	doctor.Examine(t.Context(), node, func(f doctor.Finding) { found[f.Check] = f })
 	return found
 }
 
-var every = []string{"CDI parts", "CDI spec", "GPUs", "NVML", "agent", "config", "container", "driver files", "hardware", "kernel module", "kubelet", "runtime"}
+var allChecks = []string{"CDI edits", "CDI spec", "GPUs", "NVML", "agent", "config", "container", "containers", "driver files", "hardware", "kernel module", "kubelet", "runtime"}
 
-// Of a node that has nothing each link is told, and what to do about it.
-func TestNothing(t *testing.T) {
-	found := examine(t, map[string]string{"config.yaml": "misspelled: 1"}, nil)
-	if links := slices.Sorted(maps.Keys(found)); !slices.Equal(links, every) {
-		t.Errorf("it tells of %q, want %q", links, every)
+// On a Kubernetes node where nothing works, each check has a finding, and each failed one has a remedy.
+func TestEmptyNode(t *testing.T) {
+	found := examine(t, map[string]string{"config.yaml": "misspelled: 1", "kubelet/config.yaml": ""}, nil)
+	if checks := slices.Sorted(maps.Keys(found)); !slices.Equal(checks, allChecks) {
+		t.Errorf("checks %q, want %q", checks, allChecks)
 	}
-	for link, f := range found {
+	for check, f := range found {
 		want := doctor.Fail
-		switch link {
+		switch check {
 		case "hardware":
 			want = doctor.Warn
-		case "NVML", "GPUs", "CDI parts", "container":
+		case "NVML", "GPUs", "CDI edits", "container", "containers":
 			want = doctor.Skip
 		}
-		if f.Verdict != want || f.Says == "" {
+		if f.Verdict != want || f.Message == "" {
 			t.Errorf("%+v, want %s", f, want)
 		}
-		if advice := f.Says + f.Fix; f.Verdict == doctor.Fail && !strings.Contains(advice, "install") &&
-			!strings.Contains(advice, "run ") && !strings.Contains(advice, "start ") && !strings.Contains(advice, "serve") && !strings.Contains(advice, "fix") {
-			t.Errorf("%s does not say what to do: %s %s", link, f.Says, f.Fix)
+		if text := f.Message + f.Remedy; f.Verdict == doctor.Fail && !strings.Contains(text, "install") &&
+			!strings.Contains(text, "run ") && !strings.Contains(text, "start ") && !strings.Contains(text, "serve") && !strings.Contains(text, "fix") {
+			t.Errorf("%s has no remedy: %s %s", check, f.Message, f.Remedy)
 		}
 	}
 }
 
-func TestLinks(t *testing.T) {
+// Without a kubelet directory and an agent, the checks that concern Kubernetes are skipped with the reason.
+func TestHostWithoutKubernetes(t *testing.T) {
+	kubernetes := []string{"CDI spec", "agent", "container", "containers", "kubelet", "runtime"}
+	found := examine(t, nil, nil)
+	if checks := slices.Sorted(maps.Keys(found)); !slices.Equal(checks, allChecks) {
+		t.Errorf("checks %q, want %q", checks, allChecks)
+	}
+	for check, f := range found {
+		skipped := f.Verdict == doctor.Skip && strings.Contains(f.Message, "no kubelet directory")
+		if want := slices.Contains(kubernetes, check); skipped != want {
+			t.Errorf("%+v: skipped %t, want %t", f, skipped, want)
+		}
+	}
+	for name, configure := range map[string]func(*doctor.Node){
+		"a kubelet directory on the node": func(n *doctor.Node) { n.KubeletDir = "/etc" },
+		"an agent":                        func(n *doctor.Node) { n.Address = agentWith(t, status.Config{}) },
+	} {
+		found := examine(t, map[string]string{"etc/hostname": ""}, configure)
+		if f := found["kubelet"]; f.Verdict != doctor.Fail {
+			t.Errorf("with %s: %+v, want %s", name, f, doctor.Fail)
+		}
+	}
+}
+
+func TestChecks(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		files map[string]string
-		link  string
+		check string
 		want  doctor.Verdict
-		says  string
+		text  string // in the message
 	}{
-		{"a GPU in its slot", map[string]string{"sys/bus/pci/devices/0000:18:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:18:00.0/class": "0x030200\n"},
+		{"a GPU", map[string]string{"sys/bus/pci/devices/0000:18:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:18:00.0/class": "0x030200\n"},
 			"hardware", doctor.Pass, "1 NVIDIA GPUs"},
-		{"another card in its slot", map[string]string{"sys/bus/pci/devices/0000:18:00.0/vendor": "0x8086\n", "sys/bus/pci/devices/0000:18:00.0/class": "0x030000\n"},
+		{"a GPU of another vendor", map[string]string{"sys/bus/pci/devices/0000:18:00.0/vendor": "0x8086\n", "sys/bus/pci/devices/0000:18:00.0/class": "0x030000\n"},
 			"hardware", doctor.Warn, "no NVIDIA GPU"},
-		{"NVIDIA's sound", map[string]string{"sys/bus/pci/devices/0000:18:00.1/vendor": "0x10de\n", "sys/bus/pci/devices/0000:18:00.1/class": "0x040300\n"},
+		{"an NVIDIA audio device", map[string]string{"sys/bus/pci/devices/0000:18:00.1/vendor": "0x10de\n", "sys/bus/pci/devices/0000:18:00.1/class": "0x040300\n"},
 			"hardware", doctor.Warn, "no NVIDIA GPU"},
 		{"the module", map[string]string{moduleFile: module}, "kernel module", doctor.Pass, "580.95.05"},
 		{"the open module", map[string]string{moduleFile: openModule}, "kernel module", doctor.Pass, "580.95.05"},
-		{"something else for a module", map[string]string{moduleFile: "?"}, "kernel module", doctor.Fail, "no version found"},
-		{"files of the module's version", map[string]string{moduleFile: module, library: "→libnvidia-ml.so.580.95.05", "usr/lib64/libnvidia-ml.so.580.95.05": ""},
+		{"an unknown module version", map[string]string{moduleFile: "?"}, "kernel module", doctor.Fail, "no version found"},
+		{"files of the same version", map[string]string{moduleFile: module, library: "→libnvidia-ml.so.580.95.05", "usr/lib64/libnvidia-ml.so.580.95.05": ""},
 			"driver files", doctor.Pass, "libnvidia-ml.so.580.95.05"},
 		{"files of another version", map[string]string{moduleFile: module, library: "→libnvidia-ml.so.590.12.34", "usr/lib64/libnvidia-ml.so.590.12.34": ""},
 			"driver files", doctor.Fail, "580.95.05"},
 		{"a library without a version", map[string]string{moduleFile: module, library: ""}, "driver files", doctor.Pass, library},
-		{"a library that cannot be asked", map[string]string{moduleFile: module, library: ""}, "NVML", doctor.Fail, "ended"},
-		{"a spec that is none", map[string]string{"cdi/gpucdi.dev-gpu.json": "{"}, "CDI spec", doctor.Fail, "reading the CDI spec"},
-		{"a kubelet without pods", map[string]string{"kubelet/device-plugins/kubelet.sock": ""}, "kubelet", doctor.Warn, "pod-resources"},
+		{"a library that cannot be loaded", map[string]string{moduleFile: module, library: ""}, "NVML", doctor.Fail, "exited"},
+		{"an invalid spec", map[string]string{"cdi/gpucdi.dev-gpu.json": "{", "kubelet/config.yaml": ""}, "CDI spec", doctor.Fail, "reading the CDI spec"},
+		{"a kubelet without pod resources", map[string]string{"kubelet/device-plugins/kubelet.sock": ""}, "kubelet", doctor.Warn, "pod-resources"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := examine(t, tc.files, nil)[tc.link]
-			if f.Verdict != tc.want || !strings.Contains(f.Says, tc.says) {
-				t.Errorf("%+v, want %s and %q", f, tc.want, tc.says)
+			f := examine(t, tc.files, nil)[tc.check]
+			if f.Verdict != tc.want || !strings.Contains(f.Message, tc.text) {
+				t.Errorf("%+v, want %s and %q", f, tc.want, tc.text)
 			}
 		})
 	}
@@ -142,7 +166,7 @@ func agentWith(t *testing.T, c status.Config) (address string) {
 	return strings.TrimPrefix(agent.URL, "http://")
 }
 
-// The config passes only when the agent has applied what the file says for this node.
+// The config check passes only if the agent has applied the file.
 func TestConfig(t *testing.T) {
 	const byLabel = "nodes:\n- section: large\n  mig: {strategy: mixed}\n"
 	labels := func(labels map[string]string, err error) func(context.Context) (map[string]string, error) {
@@ -152,24 +176,24 @@ func TestConfig(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file   string // empty: none
 		labels func(context.Context) (map[string]string, error)
-		agent  *status.Config // nil: none answers; its path is that of the file unless it has one
+		agent  *status.Config // nil: no agent; Path defaults to the file
 		want   doctor.Verdict
-		says   []string
+		texts  []string // in the message or the remedy
 	}{
-		"no file":                {"", forbidden, nil, doctor.Pass, []string{"default"}},
-		"a valid file":           {"mig: {strategy: mixed}", forbidden, &status.Config{}, doctor.Pass, []string{"config.yaml"}},
-		"an invalid file":        {"mig: {strategy: both}", forbidden, &status.Config{}, doctor.Fail, []string{`"both"`, "config check"}},
-		"the agent refused it":   {"mig: {strategy: mixed}", forbidden, &status.Config{Trouble: "keeping last known good: no such strategy"}, doctor.Fail, []string{"no such strategy"}},
-		"the agent has another":  {"mig: {strategy: mixed}", forbidden, &status.Config{Path: "/other.yaml"}, doctor.Warn, []string{"/other.yaml", "--config"}},
-		"only the agent has one": {"", forbidden, &status.Config{Path: "/other.yaml"}, doctor.Warn, []string{"/other.yaml", "--config"}},
+		"no file":                   {"", forbidden, nil, doctor.Pass, []string{"default"}},
+		"a valid file":              {"mig: {strategy: mixed}", forbidden, &status.Config{}, doctor.Pass, []string{"config.yaml"}},
+		"an invalid file":           {"mig: {strategy: both}", forbidden, &status.Config{}, doctor.Fail, []string{`"both"`, "config check"}},
+		"not applied":               {"mig: {strategy: mixed}", forbidden, &status.Config{Error: "keeping last known good: no such strategy"}, doctor.Fail, []string{"no such strategy"}},
+		"another file in the agent": {"mig: {strategy: mixed}", forbidden, &status.Config{Path: "/other.yaml"}, doctor.Warn, []string{"/other.yaml", "--config"}},
+		"a file only in the agent":  {"", forbidden, &status.Config{Path: "/other.yaml"}, doctor.Warn, []string{"/other.yaml", "--config"}},
 
-		"a section by label":             {byLabel, labels(map[string]string{"nvidia.com/device-plugin.config": "large"}, nil), &status.Config{}, doctor.Pass, nil},
-		"a section that is missing":      {byLabel, labels(map[string]string{"nvidia.com/device-plugin.config": "small"}, nil), &status.Config{}, doctor.Warn, []string{"small"}},
-		"the doctor may not read labels": {byLabel, forbidden, &status.Config{}, doctor.Warn, []string{"nodes is forbidden", "label"}},
-		"the agent may not read labels":  {byLabel, forbidden, &status.Config{LabelsTrouble: "403"}, doctor.Fail, []string{"403", "watch"}},
-		"only the agent may not":         {byLabel, labels(nil, nil), &status.Config{LabelsTrouble: "403"}, doctor.Fail, []string{"403", "watch"}},
-		"labels that nothing selects by": {"mig: {strategy: mixed}", forbidden, nil, doctor.Pass, nil},
-		"sections that cannot be joined": {"nodes:\n- names: [node]\n  health: {xids: {ignore: [48]}}\n- names: [node]\n  health: {xids: {fatal: [48]}}\n", forbidden, nil, doctor.Fail, []string{"48"}},
+		"a section by label":            {byLabel, labels(map[string]string{"nvidia.com/device-plugin.config": "large"}, nil), &status.Config{}, doctor.Pass, nil},
+		"a missing section":             {byLabel, labels(map[string]string{"nvidia.com/device-plugin.config": "small"}, nil), &status.Config{}, doctor.Warn, []string{"small"}},
+		"labels forbidden to doctor":    {byLabel, forbidden, &status.Config{}, doctor.Warn, []string{"nodes is forbidden", "label"}},
+		"labels forbidden to both":      {byLabel, forbidden, &status.Config{LabelsError: "403"}, doctor.Fail, []string{"403", "watch"}},
+		"labels forbidden to the agent": {byLabel, labels(nil, nil), &status.Config{LabelsError: "403"}, doctor.Fail, []string{"403", "watch"}},
+		"labels not used":               {"mig: {strategy: mixed}", forbidden, nil, doctor.Pass, nil},
+		"conflicting sections":          {"nodes:\n- names: [node]\n  health: {xids: {ignore: [48]}}\n- names: [node]\n  health: {xids: {fatal: [48]}}\n", forbidden, nil, doctor.Fail, []string{"48"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := map[string]string{}
@@ -188,18 +212,17 @@ func TestConfig(t *testing.T) {
 			if f.Verdict != tc.want {
 				t.Errorf("%+v, want %s", f, tc.want)
 			}
-			for _, says := range tc.says {
-				if !strings.Contains(f.Says+" "+f.Fix, says) {
-					t.Errorf("%+v does not say %q", f, says)
+			for _, text := range tc.texts {
+				if !strings.Contains(f.Message+" "+f.Remedy, text) {
+					t.Errorf("%+v does not contain %q", f, text)
 				}
 			}
 		})
 	}
 }
 
-// NVIDIA's device plugin beside the agent takes its resources, so the doctor reports it, but not
-// a socket that a plugin has left behind.
-func TestNVIDIAsPluginIsReported(t *testing.T) {
+// NVIDIA's device plugin is reported if it runs, but not a stale socket of it.
+func TestNVIDIAPluginIsReported(t *testing.T) {
 	for name, serving := range map[string]bool{"running": true, "ended": false} {
 		var listener net.Listener
 		found := examine(t, map[string]string{"kubelet/device-plugins/kubelet.sock": ""}, func(n *doctor.Node) {
@@ -213,8 +236,8 @@ func TestNVIDIAsPluginIsReported(t *testing.T) {
 			}
 		})
 		_ = listener.Close()
-		if reported := strings.Contains(found["kubelet"].Says, "nvidia-gpu.sock"); reported != serving {
-			t.Errorf("%s: the finding is %+v", name, found["kubelet"])
+		if reported := strings.Contains(found["kubelet"].Message, "nvidia-gpu.sock"); reported != serving {
+			t.Errorf("%s: %+v", name, found["kubelet"])
 		}
 	}
 }

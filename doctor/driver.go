@@ -17,18 +17,17 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// The numbers of PCI: NVIDIA's, and the class of what drives displays or
-// computes like one.
+// PCI IDs. The class is a prefix: VGA and 3D controllers are subclasses.
 const (
 	vendorNVIDIA = "0x10de"
 	classDisplay = "0x03"
 )
 
 func (e *examination) hardware(context.Context) []Finding {
-	const link, bus = "hardware", "/sys/bus/pci/devices"
+	const check, bus = "hardware", "/sys/bus/pci/devices"
 	devices, err := e.Root.ReadDir(bus)
 	if err != nil {
-		return warn(link, fmt.Sprintf("the PCI bus cannot be looked at: %v", err), "in a sandbox this is as it should be; else mount /sys below --host-root")
+		return warn(check, fmt.Sprintf("reading the PCI bus: %v", err), "mount /sys below --host-root; in a sandbox such as gVisor this is expected")
 	}
 	found := 0
 	for _, d := range devices {
@@ -39,131 +38,131 @@ func (e *examination) hardware(context.Context) []Finding {
 		}
 	}
 	if found == 0 {
-		return warn(link, "no NVIDIA GPU is on the PCI bus", "look at its seat and its power; a virtual machine must be given it")
+		return warn(check, "no NVIDIA GPU is on the PCI bus", "check the slot and the power supply; for a virtual machine, pass the GPU through")
 	}
-	return pass(link, fmt.Sprintf("%d NVIDIA GPUs are on the PCI bus", found))
+	return pass(check, fmt.Sprintf("%d NVIDIA GPUs are on the PCI bus", found))
 }
 
 func (e *examination) module(context.Context) []Finding {
-	const link = "kernel module"
+	const check = "kernel module"
 	version, err := cdi.KernelModuleVersion(e.Root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(link, "it is not loaded: "+err.Error(), "run modprobe nvidia; dmesg says why it fails")
+		return fail(check, "not loaded: "+err.Error(), "run modprobe nvidia; if it fails, see dmesg")
 	}
 	if err != nil {
-		return fail(link, err.Error(), "")
+		return fail(check, err.Error(), "")
 	}
-	return pass(link, version+" is loaded")
+	return pass(check, "version "+version+" is loaded")
 }
 
 func (e *examination) files(context.Context) []Finding {
-	const link = "driver files"
+	const check = "driver files"
 	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
 	if err != nil {
-		return fail(link, err.Error(), "")
+		return fail(check, err.Error(), "")
 	}
 	e.driver = &driver
 	_, version, _ := strings.Cut(path.Base(driver.NVML), ".so.")
-	// Some sandboxes have a library without a version.
+	// In some sandboxes the library has no version.
 	if module, err := cdi.KernelModuleVersion(e.Root); err == nil && strings.Contains(version, ".") && module != version {
-		return fail(link, fmt.Sprintf("%s is of another version than the kernel module %s", driver.NodePath(driver.NVML), module),
-			"reload the kernel module, or reboot the node: it is older than the files where they were upgraded")
+		return fail(check, fmt.Sprintf("%s does not match the version of the kernel module, %s", driver.NodePath(driver.NVML), module),
+			"reload the kernel module or reboot the node; after a driver upgrade the old module stays loaded")
 	}
-	return pass(link, driver.NodePath(driver.NVML))
+	return pass(check, driver.NodePath(driver.NVML))
 }
 
-// answers lets the driver's library tell of the GPUs, in a process that can be
-// lost.
-func (e *examination) answers(ctx context.Context) []Finding {
-	const link = "NVML"
+// nvml reads the inventory through the driver worker.
+func (e *examination) nvml(ctx context.Context) []Finding {
+	const check = "NVML"
 	if e.driver == nil {
-		return skip(link, "there is no library to ask")
+		return skip(check, "requires libnvidia-ml.so.1")
 	}
 	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker})
 	if reading.Err != nil {
-		return fail(link, reading.Err.Error(), "")
+		return fail(check, reading.Err.Error(), "")
 	}
 	e.reading = &reading
 	for uuid, p := range reading.Probes {
 		e.health.Probe(uuid, p, time.Now())
 	}
-	is := reading.Inventory.Driver
-	findings := pass(link, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", is.Version, is.CUDA, len(reading.Inventory.GPUs)))
+	version := reading.Inventory.Driver
+	findings := pass(check, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", version.Version, version.CUDA, len(reading.Inventory.GPUs)))
 	if missing := e.unlisted(reading.Inventory); len(missing) > 0 {
-		findings = append(findings, warn(link, fmt.Sprintf("it does not list %s, which the kernel's driver has", strings.Join(missing, ", ")),
-			"look for RmInitAdapter in the kernel log; where its node below /dev is missing, run nvidia-modprobe on the node")...)
+		findings = append(findings, warn(check, fmt.Sprintf("NVML does not list %s, which the kernel driver lists", strings.Join(missing, ", ")),
+			"search the kernel log for RmInitAdapter; if its device node in /dev is missing, run nvidia-modprobe on the node")...)
 	}
 	return findings
 }
 
-// unlisted are the PCI addresses of the GPUs that the kernel's driver has and NVML keeps silent
-// about, as it does of one that could not be initialised or whose node it cannot open.
-func (e *examination) unlisted(told *gpu.Inventory) (addresses []string) {
+// unlisted returns the PCI addresses of GPUs that the kernel driver lists and NVML does not. NVML omits GPUs
+// that failed to initialize or whose device node it cannot open.
+func (e *examination) unlisted(inventory *gpu.Inventory) (addresses []string) {
 	entries, err := e.Root.ReadDir("/proc/driver/nvidia/gpus")
 	if err != nil {
-		return nil // in a sandbox
+		return nil // not available in sandboxes
 	}
 	for _, entry := range entries {
-		if !slices.ContainsFunc(told.GPUs, func(g gpu.GPU) bool { return g.PCIBusID == entry.Name() }) {
+		if !slices.ContainsFunc(inventory.GPUs, func(g gpu.GPU) bool { return g.PCIBusID == entry.Name() }) {
 			addresses = append(addresses, entry.Name())
 		}
 	}
-	// Those that NVML counts, and that do not tell where they are, have findings of their own.
-	nowhere := len(told.Unreadable)
-	for _, g := range told.GPUs {
+	// GPUs that NVML lists without a PCI address have findings of their own.
+	withoutAddress := len(inventory.Unreadable)
+	for _, g := range inventory.GPUs {
 		if g.PCIBusID == "" {
-			nowhere++
+			withoutAddress++
 		}
 	}
-	if len(addresses) <= nowhere {
+	if len(addresses) <= withoutAddress {
 		return nil
 	}
 	return addresses
 }
 
 func (e *examination) gpus(context.Context) []Finding {
-	const link = "GPUs"
+	const check = "GPUs"
 	if e.reading == nil {
-		return skip(link, "nobody tells of them")
+		return skip(check, "requires NVML")
 	}
 	var findings []Finding
 	for _, u := range e.reading.Inventory.Unreadable {
-		findings = append(findings, fail(link, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault.Message), u.Fault.Remedy)...)
+		findings = append(findings, fail(check, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault.Message), u.Fault.Remedy)...)
 	}
 	for _, g := range e.reading.Inventory.GPUs {
 		if fault := cmp.Or(g.Fault, e.health.Fault(g.UUID)); !fault.None() {
-			findings = append(findings, fail(link, named(g)+fault.Message, fault.Remedy)...)
+			findings = append(findings, fail(check, prefix(g)+fault.Message, fault.Remedy)...)
 		}
 	}
 	switch {
 	case len(findings) > 0:
 		return findings
 	case len(e.reading.Inventory.GPUs) == 0:
-		return warn(link, "the driver has none", "")
+		return warn(check, "NVML lists no GPUs", "")
 	}
-	return pass(link, "each answers, and has nothing against itself")
+	return pass(check, "all respond and have no faults")
 }
 
-// parts looks for what containers are given.
+// parts checks the sources of the CDI container edits: driver files and device nodes.
 func (e *examination) parts(context.Context) []Finding {
-	const link = "CDI parts"
+	const check = "CDI edits"
 	if e.reading == nil {
-		return skip(link, "nobody tells of the GPUs")
+		return skip(check, "requires NVML")
 	}
 	parts, err := cdi.Inspect(e.Root, *e.driver, e.reading.Inventory, e.settings.CDI.Features)
 	if err != nil {
-		return fail(link, gpu.OneLine(err), "")
+		return fail(check, gpu.OneLine(err), "")
 	}
+	e.inspected = parts
 	var findings []Finding
 	for _, g := range e.reading.Inventory.GPUs {
 		if fault := parts.Faults[g.UUID]; !fault.None() {
-			findings = append(findings, fail(link, named(g)+fault.Message, fault.Remedy)...)
+			findings = append(findings, fail(check, prefix(g)+fault.Message, fault.Remedy)...)
 		}
 	}
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(link, fmt.Sprintf("%d libraries and the device nodes are there", len(parts.Libraries)))
+	return pass(check, fmt.Sprintf("%d libraries and all device nodes found", len(parts.Libraries)))
 }
 
-func named(g gpu.GPU) string { return fmt.Sprintf("GPU %d (%s): ", g.Index, g.UUID) }
+func prefix(g gpu.GPU) string { return fmt.Sprintf("GPU %d (%s): ", g.Index, g.UUID) }

@@ -17,59 +17,58 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// Launch says which container to launch.
+// Launch configures the container to launch.
 type Launch struct {
-	Image  string // that the node has; empty: the agent's
-	Device string // the UUID of a GPU or of a MIG device; empty: the first that is healthy
+	Image  string // present on the node; empty: the image of the agent
+	Device string // UUID of a GPU or MIG device; empty: the first healthy one
 }
 
-// ProbeCommand is the command of gpucdi that runs Probe, or with --idle does nothing for a time.
+// ProbeCommand is the gpucdi command that runs Probe, or sleeps with --idle.
 const ProbeCommand = "probe"
 
-// idleFor bounds the life of a container that nobody has removed.
+// idleFor bounds the lifetime of a container that could not be removed.
 const idleFor = "5m"
 
-// launched starts a container as the kubelet would, and looks from inside at what
-// it has been given.
+// launched starts a container as the kubelet would, and inspects it from inside.
 func (e *examination) launched(ctx context.Context) []Finding {
-	const link = "container"
+	const check = checkLaunch
 	if e.Launch == nil {
 		return nil
 	}
 	if e.container.Name == "" {
-		return skip(link, "there is no runtime to launch it with")
+		return skip(check, "requires a container runtime")
 	}
-	given, err := cdi.AgentFile(e.CDIDir, e.Root).Given()
+	devices, err := cdi.AgentFile(e.CDIDir, e.Root).DeviceEdits()
 	if err != nil {
-		return skip(link, "there is no CDI spec to launch it with")
+		return skip(check, "requires the CDI spec of the agent")
 	}
 	device := e.Launch.Device
 	if device == "" {
-		device = e.healthy(given)
+		device = e.healthy(devices)
 	}
-	wanted, known := given[device]
+	wanted, known := devices[device]
 	switch {
 	case device == "":
-		return skip(link, "no GPU is known to be healthy; --device launches it with one all the same")
+		return skip(check, "no healthy GPU found; set --device to use one regardless")
 	case !known:
-		return fail(link, "the CDI spec has no device "+device, "take one of "+strings.Join(slices.Sorted(maps.Keys(given)), ", "))
+		return fail(check, "the CDI spec has no device "+device, "set --device to one of "+strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	}
 	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != cudaName && name != host.NVMLName })
 
-	seen, image, err := e.see(ctx, device, wanted)
+	got, image, err := e.probe(ctx, device, wanted)
 	switch {
 	case errors.Is(err, runtime.ErrNoImage):
-		return fail(link, err.Error(), "name an image that is on the node, and has glibc, with --image")
+		return fail(check, err.Error(), "set --image to an image that is on the node and has glibc")
 	case err != nil:
-		return fail(link, gpu.OneLine(err), "what fails above says why, or else the runtime's log")
+		return fail(check, gpu.OneLine(err), "fix the failed checks above; if there are none, see the log of the container runtime")
 	}
-	seen.onNode = e.unanswered(seen.Nodes)
-	return append(pass(link, fmt.Sprintf("it runs from %s with %s", image, device)), seen.findings(device)...)
+	got.onNode = e.openOnNode(got.Nodes)
+	return append(pass(check, fmt.Sprintf("started from image %s with device %s", image, device)), got.findings(device)...)
 }
 
-// unanswered opens on the node itself what no driver answers for in the container, and
-// returns what that led to.
-func (e *examination) unanswered(inside map[string]syscall.Errno) map[string]syscall.Errno {
+// openOnNode opens the device nodes that have no driver in the container (ENXIO, ENODEV) on the node itself,
+// and returns the result of each.
+func (e *examination) openOnNode(inside map[string]syscall.Errno) map[string]syscall.Errno {
 	onNode := map[string]syscall.Errno{}
 	for name, errno := range inside {
 		if errno != syscall.ENXIO && errno != syscall.ENODEV {
@@ -91,46 +90,46 @@ func (e *examination) unanswered(inside map[string]syscall.Errno) map[string]sys
 	return onNode
 }
 
-// see launches the container and returns what it sees.
-func (e *examination) see(ctx context.Context, device string, wanted cdi.Given) (seen sight, image string, err error) {
+// probe launches the container and returns its contents.
+func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits) (got probed, image string, err error) {
 	l := runtime.Launch{
 		Image:  e.Launch.Image,
 		Device: cdi.AgentKind + "=" + device,
 		Idle:   []string{e.Program, ProbeCommand, "--idle", idleFor},
 		Probe:  slices.Concat([]string{e.Program, ProbeCommand}, wanted.Nodes, wanted.Files),
 	}
-	// In the agent's pod they are files of the image; on the node, files of the node.
+	// The agent's image contains the programs; an image of the user needs them mounted.
 	if e.Root.LocalPath("/") == "/" {
 		l.Programs = []string{e.Program, e.Worker}
 	}
 	printed, image, err := e.container.Launch(ctx, e.Root, l)
 	if err != nil {
-		return sight{}, "", err
+		return probed{}, "", err
 	}
-	if err := json.Unmarshal(printed, &seen.contents); err != nil {
-		return sight{}, "", fmt.Errorf("reading what the container of %s sees: %w: %s", image, err, printed)
+	if err := json.Unmarshal(printed, &got.contents); err != nil {
+		return probed{}, "", fmt.Errorf("reading the output of the container of %s: %w: %s", image, err, printed)
 	}
-	return seen, image, nil
+	return got, image, nil
 }
 
-// healthy is the first GPU or MIG device that pods would be given.
-func (e *examination) healthy(given map[string]cdi.Given) string {
+// healthy returns the first healthy GPU or MIG device that has a CDI device; empty if there is none.
+func (e *examination) healthy(devices map[string]cdi.Edits) string {
 	if e.reading == nil {
 		return ""
 	}
 	inventory := e.reading.Inventory
 	for _, uuid := range usable(inventory.GPUs) {
-		_, offered := given[uuid]
-		of, _ := inventory.Find(uuid)
-		if offered && of.Fault.None() && inventory.Fault(uuid).None() && e.health.Fault(of.UUID).None() {
+		_, exists := devices[uuid]
+		parent, _ := inventory.Find(uuid)
+		if exists && parent.Fault.None() && inventory.Fault(uuid).None() && e.health.Fault(parent.UUID).None() {
 			return uuid
 		}
 	}
 	return ""
 }
 
-// usable are the GPUs and MIG devices that programs can use. A GPU in MIG mode is
-// there only through its MIG devices.
+// usable returns the UUIDs of the devices that programs can use: MIG devices, and GPUs that are not in MIG
+// mode.
 func usable(gpus []gpu.GPU) (uuids []string) {
 	for _, g := range gpus {
 		if g.MIG != gpu.MIGEnabled {
@@ -143,91 +142,92 @@ func usable(gpus []gpu.GPU) (uuids []string) {
 	return uuids
 }
 
-// sight is what a container sees.
-type sight struct {
+// probed is what was found in a container and, for comparison, on the node.
+type probed struct {
 	contents
-	onNode map[string]syscall.Errno // what opening some of the nodes led to on the node itself
+	onNode map[string]syscall.Errno // results of opening some of Nodes on the node itself
 }
 
-// findings judge what a container sees that was given a device alone.
-func (s sight) findings(device string) []Finding {
-	return slices.Concat(s.nodes(), s.libraries(), s.gpus(device))
+// findings evaluates a container that has only the given device.
+func (p probed) findings(device string) []Finding {
+	return slices.Concat(p.nodes(), p.libraries(), p.gpus(device))
 }
 
-func (s sight) nodes() []Finding {
-	const link = "its nodes"
-	type reason struct {
+func (p probed) nodes() []Finding {
+	const check = "device nodes"
+	type failure struct {
 		errno  syscall.Errno
-		shared bool // by the node itself
+		onNode bool // the same error on the node itself
 	}
-	closed := map[reason][]string{}
-	for node, errno := range s.Nodes {
+	failures := map[failure][]string{}
+	for node, errno := range p.Nodes {
 		if errno != 0 {
-			onNode, tried := s.onNode[node]
-			why := reason{errno, tried && onNode == errno}
-			closed[why] = append(closed[why], node)
+			onNode, opened := p.onNode[node]
+			f := failure{errno, opened && onNode == errno}
+			failures[f] = append(failures[f], node)
 		}
 	}
 	var findings []Finding
-	for why, nodes := range closed {
+	for f, nodes := range failures {
 		slices.Sort(nodes)
-		says := fmt.Sprintf("cannot open %s: %s", strings.Join(nodes, ", "), why.errno)
-		if why.shared {
-			// The container has what the node has. That the numbers are the driver's is
-			// checked with the CDI parts.
-			findings = append(findings, warn(link, says+"; nor can the node itself", "no driver answers at their numbers: reload the kernel module; a simulated driver has none")...)
+		message := fmt.Sprintf("cannot open %s: %s", strings.Join(nodes, ", "), f.errno)
+		if f.onNode {
+			// Injection works: the container has the device nodes of the node. Their device numbers are
+			// checked with the CDI edits.
+			findings = append(findings, warn(check, message+"; the same on the node",
+				"reload the kernel module: no driver serves these device numbers; expected with a simulated driver")...)
 			continue
 		}
-		findings = append(findings, fail(link, says, fixNodes(why.errno))...)
+		findings = append(findings, fail(check, message, remedyNodes(f.errno))...)
 	}
 	if len(findings) > 0 {
-		slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Says, b.Says) })
+		slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Message, b.Message) })
 		return findings
 	}
-	return pass(link, fmt.Sprintf("all %d are there and open", len(s.Nodes)))
+	return pass(check, fmt.Sprintf("all %d device nodes can be opened", len(p.Nodes)))
 }
 
-// fixNodes is what to do about nodes whose opening led to an error.
-func fixNodes(errno syscall.Errno) string {
+// remedyNodes returns the remedy for an error of opening device nodes.
+func remedyNodes(errno syscall.Errno) string {
 	switch errno {
 	case syscall.ENOENT:
-		return "the runtime has left the CDI device out: turn its CDI on"
+		return "enable CDI in the container runtime, which did not inject the CDI device"
 	case syscall.EPERM, syscall.EACCES:
-		return "something beside CDI rules which devices containers may use"
+		return "find what restricts the devices of containers besides CDI, such as a security module"
 	}
-	return "no driver answers at their numbers: reload the kernel module, and gpucdi serve writes the new ones"
+	return "reload the kernel module: no driver serves these device numbers; gpucdi serve then updates the CDI spec"
 }
 
-func (s sight) libraries() []Finding {
-	const link = "its libraries"
-	if len(s.Libraries) == 0 {
-		return skip(link, "by cdi.features containers get neither CUDA nor NVML")
+func (p probed) libraries() []Finding {
+	const check = "libraries"
+	if len(p.Libraries) == 0 {
+		return skip(check, "cdi.features includes neither compute nor utility, so containers have no CUDA and no NVML")
 	}
 	var findings []Finding
-	for _, library := range slices.Sorted(maps.Keys(s.Libraries)) {
-		if says := s.Libraries[library]; says != "" {
-			findings = append(findings, fail(link, says, "the image's loader does not find it: docs/images.md tells which images can work")...)
+	for _, library := range slices.Sorted(maps.Keys(p.Libraries)) {
+		if message := p.Libraries[library]; message != "" {
+			findings = append(findings, fail(check, message, "use an image whose loader finds it; see docs/images.md")...)
 		}
 	}
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(link, strings.Join(slices.Sorted(maps.Keys(s.Libraries)), " and ")+" can be loaded")
+	return pass(check, strings.Join(slices.Sorted(maps.Keys(p.Libraries)), " and ")+" can be loaded")
 }
 
-func (s sight) gpus(device string) []Finding {
-	const link = "its GPU"
-	seen := usable(s.GPUs)
-	switch says, asked := s.Libraries[host.NVMLName]; {
-	case !asked:
-		return skip(link, "by cdi.features containers get no NVML to ask")
-	case says != "":
-		return skip(link, "there is no NVML to ask")
-	case s.NVMLError != "":
-		return fail(link, s.NVMLError, "")
-	case !slices.Equal(seen, []string{device}):
-		return fail(link, fmt.Sprintf("NVML lists %q, not %s alone", seen, device),
-			"something beside CDI gives GPUs to containers, such as an NVIDIA runtime: turn it off")
+func (p probed) gpus(device string) []Finding {
+	const check = "visible GPUs"
+	visible := usable(p.GPUs)
+	switch message, found := p.Libraries[host.NVMLName]; {
+	case !found:
+		return skip(check, "cdi.features does not include utility, so containers have no NVML")
+	case message != "":
+		return skip(check, "requires NVML")
+	case p.NVMLError != "":
+		return fail(check, p.NVMLError, "")
+	case !slices.Equal(visible, []string{device}):
+		return fail(check, fmt.Sprintf("NVML lists %q, not only %s", visible, device),
+			"disable what injects GPUs besides CDI, such as an NVIDIA runtime")
 	}
-	return pass(link, "NVML lists "+device+" and no other")
+	return pass(check, "NVML lists "+device+" and no other")
 }

@@ -9,50 +9,50 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-func TestSight(t *testing.T) {
+func TestProbedFindings(t *testing.T) {
 	both := map[string]string{cudaName: "", host.NVMLName: ""}
 	for _, tc := range []struct {
 		name string
-		seen sight
-		want map[string]string // by link: the verdict, and what is said or advised
+		got  probed
+		want map[string]string // by check: verdict, message and remedy
 	}{
-		{"all is well",
-			sight{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia0": 0}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}}},
-			map[string]string{"its nodes": "pass all 1", "its libraries": "pass libcuda.so.1 and libnvidia-ml.so.1", "its GPU": "pass NVML lists GPU-1"}},
-		{"the runtime does no CDI",
-			sight{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidiactl": syscall.ENOENT, "/dev/nvidia0": syscall.ENOENT},
+		{"everything works",
+			probed{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia0": 0}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}}},
+			map[string]string{"device nodes": "pass all 1 device nodes", "libraries": "pass libcuda.so.1 and libnvidia-ml.so.1", "visible GPUs": "pass NVML lists GPU-1"}},
+		{"CDI is off",
+			probed{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidiactl": syscall.ENOENT, "/dev/nvidia0": syscall.ENOENT},
 				Libraries: map[string]string{cudaName: "libcuda.so.1: cannot open shared object file", host.NVMLName: "libnvidia-ml.so.1: cannot open shared object file"}}},
-			map[string]string{"its nodes": "fail cannot open /dev/nvidia0, /dev/nvidiactl: no such file or directory the runtime",
-				"its libraries": "fail libnvidia-ml.so.1: cannot open", "its GPU": "skip there is no NVML"}},
-		{"devices are kept away",
-			sight{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia0": syscall.EPERM}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}}},
-			map[string]string{"its nodes": "fail cannot open /dev/nvidia0: operation not permitted something beside CDI", "its libraries": "pass", "its GPU": "pass"}},
+			map[string]string{"device nodes": "fail cannot open /dev/nvidia0, /dev/nvidiactl: no such file or directory enable CDI",
+				"libraries": "fail libnvidia-ml.so.1: cannot open", "visible GPUs": "skip requires NVML"}},
+		{"devices are restricted",
+			probed{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia0": syscall.EPERM}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}}},
+			map[string]string{"device nodes": "fail cannot open /dev/nvidia0: operation not permitted find what restricts", "libraries": "pass", "visible GPUs": "pass"}},
 		{"the driver was reloaded",
-			sight{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO}, Libraries: both, NVMLError: "initialising NVML: unknown error"}},
-			map[string]string{"its nodes": "fail cannot open /dev/nvidia-uvm: no such device or address no driver answers", "its libraries": "pass", "its GPU": "fail initialising NVML"}},
-		{"no driver answers, on the node neither",
-			sight{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO, "/dev/nvidiactl": syscall.ENXIO}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}},
+			probed{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO}, Libraries: both, NVMLError: "initialising NVML: unknown error"}},
+			map[string]string{"device nodes": "fail cannot open /dev/nvidia-uvm: no such device or address reload the kernel module", "libraries": "pass", "visible GPUs": "fail initialising NVML"}},
+		{"no driver in the container or on the node",
+			probed{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO, "/dev/nvidiactl": syscall.ENXIO}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}},
 				onNode: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO, "/dev/nvidiactl": syscall.ENXIO}},
-			map[string]string{"its nodes": "warn cannot open /dev/nvidia-uvm, /dev/nvidiactl: no such device or address; nor can the node itself", "its libraries": "pass", "its GPU": "pass"}},
-		{"one answers on the node only",
-			sight{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO, "/dev/nvidiactl": 0}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}},
+			map[string]string{"device nodes": "warn cannot open /dev/nvidia-uvm, /dev/nvidiactl: no such device or address; the same on the node", "libraries": "pass", "visible GPUs": "pass"}},
+		{"no driver in the container only",
+			probed{contents: contents{Nodes: map[string]syscall.Errno{"/dev/nvidia-uvm": syscall.ENXIO, "/dev/nvidiactl": 0}, Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}}},
 				onNode: map[string]syscall.Errno{"/dev/nvidia-uvm": 0}},
-			map[string]string{"its nodes": "fail cannot open /dev/nvidia-uvm: no such device or address", "its libraries": "pass", "its GPU": "pass"}},
-		{"another GPU is there, too",
-			sight{contents: contents{Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}, {UUID: "GPU-2"}}}},
-			map[string]string{"its nodes": "pass", "its libraries": "pass", "its GPU": `fail NVML lists ["GPU-1" "GPU-2"], not GPU-1 alone something beside CDI`}},
-		{"graphics alone are given",
-			sight{contents: contents{}},
-			map[string]string{"its nodes": "pass", "its libraries": "skip", "its GPU": "skip"}},
+			map[string]string{"device nodes": "fail cannot open /dev/nvidia-uvm: no such device or address", "libraries": "pass", "visible GPUs": "pass"}},
+		{"another GPU is visible",
+			probed{contents: contents{Libraries: both, GPUs: []gpu.GPU{{UUID: "GPU-1"}, {UUID: "GPU-2"}}}},
+			map[string]string{"device nodes": "pass", "libraries": "pass", "visible GPUs": `fail NVML lists ["GPU-1" "GPU-2"], not only GPU-1 disable what injects GPUs`}},
+		{"graphics only",
+			probed{contents: contents{}},
+			map[string]string{"device nodes": "pass", "libraries": "skip", "visible GPUs": "skip"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := map[string]string{}
-			for _, f := range tc.seen.findings("GPU-1") {
-				got[f.Link] = strings.TrimSpace(string(f.Verdict) + " " + f.Says + " " + f.Fix)
+			for _, f := range tc.got.findings("GPU-1") {
+				got[f.Check] = strings.TrimSpace(string(f.Verdict) + " " + f.Message + " " + f.Remedy)
 			}
-			for link, want := range tc.want {
-				if !strings.HasPrefix(got[link], want) {
-					t.Errorf("%s: %q, want %q", link, got[link], want)
+			for check, want := range tc.want {
+				if !strings.HasPrefix(got[check], want) {
+					t.Errorf("%s: %q, want %q", check, got[check], want)
 				}
 			}
 		})

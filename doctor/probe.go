@@ -16,19 +16,19 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// cudaName is the SONAME of what programs load beside NVML.
+// cudaName is the SONAME of the CUDA driver library.
 const cudaName = "libcuda.so.1"
 
-// contents is what a container has of the driver, as a process in it finds.
+// contents describes the driver in a container, as a process in it finds it.
 type contents struct {
-	Nodes     map[string]syscall.Errno `json:"nodes"`     // result of opening each; 0: it opens
-	Libraries map[string]string        `json:"libraries"` // why each cannot be loaded; empty: it can
-	GPUs      []gpu.GPU                `json:"gpus"`      // reported by NVML, if that is one of Libraries
+	Nodes     map[string]syscall.Errno `json:"nodes"`     // result of opening each; 0: success
+	Libraries map[string]string        `json:"libraries"` // error of loading each; empty: success
+	GPUs      []gpu.GPU                `json:"gpus"`      // reported by NVML, if it is one of Libraries
 	NVMLError string                   `json:"nvmlError,omitempty"`
 }
 
-// Probe inspects the container that it runs in, and writes its contents to out as JSON. Names are device
-// nodes by their paths, and libraries by their SONAMEs. worker is the driver worker in the container.
+// Probe inspects the container that it runs in, and writes its contents to out as JSON. Each name is the
+// path of a device node or the SONAME of a library. worker is the driver worker in the container.
 func Probe(ctx context.Context, worker string, names []string, out io.Writer) error {
 	found := contents{Nodes: map[string]syscall.Errno{}, Libraries: map[string]string{}}
 	for _, name := range names {
@@ -55,7 +55,7 @@ func Probe(ctx context.Context, worker string, names []string, out io.Writer) er
 	return json.NewEncoder(out).Encode(found)
 }
 
-// openNode opens a node as programs do: those of MIG's capabilities can only be read.
+// openNode opens a device node as programs do. MIG capability nodes are read-only.
 func openNode(node string) syscall.Errno {
 	access := os.O_RDWR
 	if strings.HasPrefix(node, "/dev/nvidia-caps/") {
@@ -71,9 +71,9 @@ func openNode(node string) syscall.Errno {
 	return errno
 }
 
-// findLibrary returns the file that the container's loader loads for a SONAME. It has the loader preload
-// the library into program, which must be linked to glibc, and report what it loaded (ld.so(8)) in place
-// of running it.
+// findLibrary returns the file that the container's loader loads for a SONAME. It runs program, which must be
+// linked to glibc, with LD_PRELOAD and LD_TRACE_LOADED_OBJECTS: the loader then lists what it loaded instead
+// of starting the program (ld.so(8)).
 func findLibrary(ctx context.Context, program, soname string) (string, error) {
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+soname, "LD_TRACE_LOADED_OBJECTS=1")
@@ -94,12 +94,12 @@ func findLibrary(ctx context.Context, program, soname string) (string, error) {
 		}
 	}
 	if path == "" {
-		return "", fmt.Errorf("%s: the loader of this image does not report it", soname)
+		return "", fmt.Errorf("%s: not listed by the loader of this image", soname)
 	}
 	return path, nil
 }
 
-// loaderError returns why the loader did not load a library or, if it printed nothing, did not run.
+// loaderError returns the error that the loader printed or, if there is none, the error of running it.
 func loaderError(soname, printed string, err error) error {
 	if _, reason, found := strings.Cut(printed, "cannot be preloaded ("); found {
 		reason, _, _ = strings.Cut(reason, ")")

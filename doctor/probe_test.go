@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// This machine has no GPU, so only what is missing can be found. /bin/sh stands in for the driver worker:
-// the loader is the machine's own.
+// The test machine has no GPU. /bin/sh replaces the driver worker: any program linked to glibc runs the
+// loader.
 func TestProbe(t *testing.T) {
 	var out strings.Builder
 	if err := Probe(t.Context(), "/bin/sh", []string{"/dev/null", "/dev/nvidia-none", "libm.so.6", "libnvidia-none.so.1"}, &out); err != nil {
@@ -26,7 +26,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func TestProbeWithoutALoader(t *testing.T) {
+func TestProbeWithoutLoader(t *testing.T) {
 	if _, err := findLibrary(t.Context(), "/nonexistent/gpucdi-nvml", cudaName); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("error %v", err)
 	}

@@ -1,7 +1,5 @@
-// Package gpu is the model of a node's GPUs: what they are, how they are
-// linked, and the faults for which one cannot be allocated. An Inventory is built once, by
-// gpu/driver, and is never changed afterwards, so any number of goroutines may
-// read it.
+// Package gpu is the model of a node's GPUs: their properties, how they are linked, and the faults that make them
+// unallocatable. An Inventory is immutable, so it is safe for concurrent use. Package gpu/driver reports it.
 //
-// It does no I/O and knows neither CDI nor Kubernetes.
+// The package does no I/O and is independent of CDI and Kubernetes.
 package gpu

@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// Fault is why a GPU or MIG device cannot be allocated. The zero Fault is none.
+// Fault is the reason that a GPU or MIG device cannot be allocated. The zero Fault means no fault.
 type Fault struct {
 	Code    FaultCode `json:"code"`
 	Message string    `json:"message"`
-	Remedy  string    `json:"remedy,omitempty"` // what fixes or clears it, where the message does not say so
-	Since   time.Time `json:"since,omitzero"`   // zero where the producer of the fault does not know
+	Remedy  string    `json:"remedy,omitempty"` // what fixes or clears it; empty if the message contains it
+	Since   time.Time `json:"since,omitzero"`   // zero if unknown
 }
 
-// FaultCode identifies a condition of docs/health.md. Programs decide by it, and never by a
-// message.
+// FaultCode identifies a fault condition of docs/health.md. Match on the code, never on the message.
 type FaultCode string
 
-// The codes of faults; XIDFault has those of XIDs.
+// The fault codes. XIDFault returns those of XIDs.
 const (
 	FaultUnresponsive   FaultCode = "unresponsive"
 	FaultGone           FaultCode = "gone"
@@ -33,29 +32,30 @@ const (
 	FaultDeviceNode     FaultCode = "device_node"
 	FaultSpec           FaultCode = "spec"
 	FaultConfig         FaultCode = "config"
+	FaultForeignHolder  FaultCode = "foreign_holder"
 )
 
-// XIDFault returns the code of a fault that is an XID.
+// XIDFault returns the fault code of an XID.
 func XIDFault(xid int) FaultCode { return FaultCode(fmt.Sprintf("xid_%d", xid)) }
 
-// Remedies that several producers have.
+// Remedies that several packages use.
 const (
-	RemedyReturn    = "reboot the node, or check the power and the slot of the GPU"
-	RemedyKernelLog = "find its Xid in the kernel log"
+	RemedyReboot    = "reboot the node, or check the GPU's power and PCIe slot"
+	RemedyKernelLog = "check the kernel log for Xid errors"
 )
 
-// Gone returns the fault of a GPU or MIG device that an earlier inventory has and the latest lacks.
+// Gone returns the fault of a GPU or MIG device that was in an earlier inventory and is missing from the latest.
 func Gone() Fault {
-	return Fault{Code: FaultGone, Message: "gone: the driver no longer lists it", Remedy: RemedyReturn}
+	return Fault{Code: FaultGone, Message: "gone: the driver no longer lists it", Remedy: RemedyReboot}
 }
 
-// None reports whether there is no fault.
+// None reports whether f is the zero Fault.
 func (f Fault) None() bool { return f.Code == "" }
 
-// Same reports whether two faults are the same one, whatever is known of its remedy and beginning.
+// Same reports whether f and g have the same code and message. Remedy and Since are ignored.
 func (f Fault) Same(g Fault) bool { return f.Code == g.Code && f.Message == g.Message }
 
-// String returns the message with the remedy.
+// String returns the message, followed by the remedy if there is one.
 func (f Fault) String() string {
 	if f.Remedy == "" {
 		return f.Message
@@ -63,10 +63,9 @@ func (f Fault) String() string {
 	return f.Message + "; " + f.Remedy
 }
 
-// Retain returns now with the GPUs and MIG devices of earlier that it lacks
-// added at the end, with the fault of the unreadable one that has their index
-// now, or Gone. A pod may still hold such a device, and the kubelet must
-// never lose one that is allocated.
+// Retain returns now with the GPUs and MIG devices appended that only earlier contains. A pod may still hold such a
+// device, and an allocated device must remain advertised to the kubelet. Its fault is that of the Unreadable entry
+// with the same index, or Gone.
 func Retain(earlier, now *Inventory) *Inventory {
 	kept := *now
 	kept.GPUs = slices.Clone(now.GPUs)
@@ -85,7 +84,7 @@ func Retain(earlier, now *Inventory) *Inventory {
 	return &kept
 }
 
-// absence is why a GPU that had this index is not among the GPUs.
+// absence returns the fault of a GPU that had this index in an earlier inventory and is missing from inv.
 func (inv *Inventory) absence(index int) Fault {
 	i := slices.IndexFunc(inv.Unreadable, func(u Unreadable) bool { return u.Index == index })
 	if i < 0 {
@@ -94,10 +93,9 @@ func (inv *Inventory) absence(index int) Fault {
 	return inv.Unreadable[i].Fault
 }
 
-// WithFaults returns the inventory with the GPUs and MIG devices that fault
-// names a fault for, by UUID, marked with it. One that has a fault already keeps
-// its own, which lies nearer to the cause. A GPU's fault is that of all its MIG
-// devices.
+// WithFaults returns a copy of the inventory in which each GPU and MIG device has the fault that fault returns for
+// its UUID. A fault that is already set takes precedence, because it is closer to the cause. MIG devices inherit the
+// fault of their GPU.
 func (inv *Inventory) WithFaults(fault func(uuid string) Fault) *Inventory {
 	marked := *inv
 	marked.GPUs = slices.Clone(inv.GPUs)
@@ -117,9 +115,9 @@ func (inv *Inventory) WithFaults(fault func(uuid string) Fault) *Inventory {
 	return &marked
 }
 
-// Forget returns the inventory without the GPUs and MIG devices that are gone,
-// but for those that keep names. A GPU stays with its MIG devices.
-func (inv *Inventory) Forget(keep func(uuid string) bool) *Inventory {
+// Prune returns a copy of the inventory without the GPUs and MIG devices whose fault is Gone, except those for which
+// keep returns true. A GPU is kept while it has MIG devices.
+func (inv *Inventory) Prune(keep func(uuid string) bool) *Inventory {
 	rest := *inv
 	rest.GPUs = nil
 	for _, g := range inv.GPUs {
@@ -133,6 +131,6 @@ func (inv *Inventory) Forget(keep func(uuid string) bool) *Inventory {
 	return &rest
 }
 
-// OneLine returns an error, which may be several, as the message of a Fault: tables, Events and RPC
-// statuses have room for one line.
+// OneLine returns the text of err, which may be a joined error, on a single line: a Fault's message is shown in tables,
+// Events and RPC statuses.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

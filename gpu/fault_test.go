@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-func TestRetainKeepsWhatWasThere(t *testing.T) {
+func TestRetainKeepsMissingGPUs(t *testing.T) {
 	earlier := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", Minor: 0, Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18}}},
 		{UUID: "GPU-b", Minor: 1},
@@ -32,15 +32,15 @@ func TestRetainKeepsWhatWasThere(t *testing.T) {
 		t.Errorf("got %+v, want %+v", kept, want)
 	}
 	if len(now.GPUs) != 1 {
-		t.Error("the later reading was changed")
+		t.Error("Retain modified its argument")
 	}
 	back := gpu.Retain(kept, earlier)
 	if !reflect.DeepEqual(back.GPUs, earlier.GPUs) {
-		t.Errorf("a GPU that returns: got %+v, want %+v", back.GPUs, earlier.GPUs)
+		t.Errorf("after the GPU returned: got %+v, want %+v", back.GPUs, earlier.GPUs)
 	}
 }
 
-func TestRetainTellsAnUnreadableGPUFromOneThatIsGone(t *testing.T) {
+func TestRetainDistinguishesUnreadableFromGone(t *testing.T) {
 	earlier := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
 	now := &gpu.Inventory{Unreadable: []gpu.Unreadable{{Index: 1, Fault: fault("opening GPU 1: GPU is lost")}}}
 	kept := gpu.Retain(earlier, now)
@@ -71,42 +71,42 @@ func TestRetainKeepsMIGDevices(t *testing.T) {
 		t.Errorf("got %+v, want %+v", kept.GPUs, want)
 	}
 	if back := gpu.Retain(kept, earlier); !reflect.DeepEqual(back.GPUs, earlier.GPUs) {
-		t.Errorf("MIG devices that return: got %+v, want %+v", back.GPUs, earlier.GPUs)
+		t.Errorf("after the MIG devices returned: got %+v, want %+v", back.GPUs, earlier.GPUs)
 	}
 }
 
-func TestForgetDropsOnlyWhatIsGoneAndNotKept(t *testing.T) {
+func TestPruneRemovesOnlyGoneDevicesNotKept(t *testing.T) {
 	gone := gpu.Gone()
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
-		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: gone}, {UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: fault("sick")}}},
+		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: gone}, {UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: fault("broken")}}},
 		{UUID: "GPU-b", Fault: gone, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-4", Fault: gone}, {UUID: "MIG-5", Fault: gone}}},
 		{UUID: "GPU-c", Fault: gone},
-		{UUID: "GPU-d", Fault: fault("sick")},
+		{UUID: "GPU-d", Fault: fault("broken")},
 		{UUID: "GPU-e", Fault: gone},
 	}}
-	got := inv.Forget(func(uuid string) bool { return uuid == "MIG-2" || uuid == "MIG-5" || uuid == "GPU-e" })
+	got := inv.Prune(func(uuid string) bool { return uuid == "MIG-2" || uuid == "MIG-5" || uuid == "GPU-e" })
 	want := []gpu.GPU{
-		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: fault("sick")}}},
+		{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Fault: gone}, {UUID: "MIG-3", Fault: fault("broken")}}},
 		{UUID: "GPU-b", Fault: gone, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-5", Fault: gone}}},
-		{UUID: "GPU-d", Fault: fault("sick")},
+		{UUID: "GPU-d", Fault: fault("broken")},
 		{UUID: "GPU-e", Fault: gone},
 	}
 	if !reflect.DeepEqual(got.GPUs, want) {
 		t.Errorf("got %+v, want %+v", got.GPUs, want)
 	}
 	if len(inv.GPUs) != 5 || len(inv.GPUs[0].MIGDevices) != 3 {
-		t.Error("the inventory itself was changed")
+		t.Error("the original inventory was modified")
 	}
 }
 
-func TestWithFaultsKeepsTheNearerCause(t *testing.T) {
+func TestWithFaultsKeepsExistingFaults(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", Fault: fault("lost"), MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1"}, {UUID: "MIG-2", Fault: fault("gone")}}},
 		{UUID: "GPU-b"},
 		{UUID: "GPU-c", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-3"}, {UUID: "MIG-4"}}},
 	}}
 	got := inv.WithFaults(func(uuid string) gpu.Fault {
-		return map[string]gpu.Fault{"GPU-a": fault("later"), "GPU-b": fault("no node"), "MIG-1": fault("of its own"), "MIG-3": fault("no capability")}[uuid]
+		return map[string]gpu.Fault{"GPU-a": fault("later"), "GPU-b": fault("no node"), "MIG-1": fault("own fault"), "MIG-3": fault("no capability")}[uuid]
 	})
 	want := []gpu.GPU{
 		{UUID: "GPU-a", Fault: fault("lost"), MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Fault: fault("lost")}, {UUID: "MIG-2", Fault: fault("gone")}}},
@@ -117,36 +117,35 @@ func TestWithFaultsKeepsTheNearerCause(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got.GPUs, want)
 	}
 	if !inv.GPUs[1].Fault.None() || !inv.GPUs[2].MIGDevices[0].Fault.None() {
-		t.Error("the inventory itself was changed")
+		t.Error("the original inventory was modified")
 	}
 }
 
 func fault(message string) gpu.Fault { return gpu.Fault{Code: "code", Message: message} }
 
-// A fault is the same one as long as its code and message are, however much is known of it.
-func TestTheSameFault(t *testing.T) {
+func TestSame(t *testing.T) {
 	f := gpu.Fault{Code: gpu.FaultECC, Message: "2 errors", Remedy: "reset", Since: time.Unix(1, 0)}
 	for name, tc := range map[string]struct {
 		change func(*gpu.Fault)
 		same   bool
 	}{
-		"the remedy":    {func(f *gpu.Fault) { f.Remedy = "" }, true},
-		"the beginning": {func(f *gpu.Fault) { f.Since = time.Time{} }, true},
-		"the code":      {func(f *gpu.Fault) { f.Code = gpu.FaultRowsFailed }, false},
-		"the message":   {func(f *gpu.Fault) { f.Message = "3 errors" }, false},
+		"remedy":  {func(f *gpu.Fault) { f.Remedy = "" }, true},
+		"since":   {func(f *gpu.Fault) { f.Since = time.Time{} }, true},
+		"code":    {func(f *gpu.Fault) { f.Code = gpu.FaultRowsFailed }, false},
+		"message": {func(f *gpu.Fault) { f.Message = "3 errors" }, false},
 	} {
 		g := f
 		tc.change(&g)
 		if got := f.Same(g); got != tc.same {
-			t.Errorf("%s differs: the same fault is %v", name, got)
+			t.Errorf("%s differs: Same returned %v, want %v", name, got, tc.same)
 		}
 	}
 	if f.None() || !(gpu.Fault{}).None() {
-		t.Error("only the zero Fault is none")
+		t.Error("None must return true for the zero Fault only")
 	}
 }
 
-// The document lists the codes of all faults.
+// docs/health.md must list every fault code.
 func TestDocumentedCodes(t *testing.T) {
 	text, err := os.ReadFile("../docs/health.md")
 	if err != nil {
@@ -157,10 +156,10 @@ func TestDocumentedCodes(t *testing.T) {
 		documented = append(documented, gpu.FaultCode(row[1]))
 	}
 	codes := []gpu.FaultCode{gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
-		gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec, gpu.FaultConfig}
+		gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec, gpu.FaultConfig, gpu.FaultForeignHolder}
 	slices.Sort(codes)
 	slices.Sort(documented)
 	if !slices.Equal(codes, documented) {
-		t.Errorf("docs/health.md has the codes %q, want %q", documented, codes)
+		t.Errorf("docs/health.md lists the codes %q, want %q", documented, codes)
 	}
 }

@@ -5,32 +5,28 @@ import (
 	"slices"
 )
 
-// Inventory is everything that the driver said about a node's GPUs at one
-// moment. It is immutable: a later reading is a new Inventory.
+// Inventory is what the driver reported about the node's GPUs at one point in time. It is immutable.
 type Inventory struct {
 	Driver Driver `json:"driver"`
 
-	// GPUs that told at least their UUID, by ascending Index. One that is
-	// there but cannot be given out has its Fault set.
+	// GPUs are those with a valid and unique UUID, by ascending Index.
 	GPUs []GPU `json:"gpus"`
 
-	// Unreadable are the GPUs and MIG devices without a UUID that is valid and
-	// unique. They have no name that the kubelet could use, so they can only be
-	// reported.
+	// Unreadable are the GPUs and MIG devices without a valid and unique UUID. They cannot be advertised to the
+	// kubelet because they have no device ID.
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
-// Driver is the node's kernel driver and what it supports.
+// Driver is the node's kernel driver.
 type Driver struct {
-	Version string      `json:"version"` // as the driver writes it: "580.95.05"
+	Version string      `json:"version"` // "580.95.05"
 	CUDA    CUDAVersion `json:"cuda"`
 
-	// Confidential says that confidential computing is on: what goes to and from
-	// the GPUs is encrypted.
+	// Confidential reports whether confidential computing is enabled.
 	Confidential bool `json:"confidential,omitempty"`
 }
 
-// CUDAVersion is the newest CUDA that the driver serves.
+// CUDAVersion is the newest CUDA version that the driver supports.
 type CUDAVersion struct{ Major, Minor int }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -46,13 +42,13 @@ func (v CUDAVersion) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Mi
 
 // GPU is one physical GPU.
 type GPU struct {
-	UUID  string `json:"uuid"`  // "GPU-…", NVML's own spelling
+	UUID  string `json:"uuid"`  // "GPU-…", as NVML reports it
 	Index int    `json:"index"` // NVML's enumeration order; changes when a GPU leaves the bus
-	Minor int    `json:"minor"` // the N of /dev/nvidiaN, not the Index; or MinorUnknown
+	Minor int    `json:"minor"` // N of /dev/nvidiaN, unrelated to Index; or MinorUnknown
 
-	PCIBusID string `json:"pciBusID"` // as sysfs spells it: "0000:18:00.0"
-	NUMANode int    `json:"numaNode"` // NUMAUnknown when the platform does not tell
-	PCIClass string `json:"pciClass"` // as sysfs spells it: "0x030200"; empty when the platform does not tell
+	PCIBusID string `json:"pciBusID"` // in the format of sysfs: "0000:18:00.0"
+	NUMANode int    `json:"numaNode"` // or NUMAUnknown
+	PCIClass string `json:"pciClass"` // in the format of sysfs: "0x030200"; empty if unknown
 
 	Product           string            `json:"product"` // "NVIDIA H100 80GB HBM3"
 	Architecture      Architecture      `json:"architecture"`
@@ -60,36 +56,33 @@ type GPU struct {
 	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory
 	MIG               MIGMode           `json:"mig"`
 
-	// Clique is the part of a fabric of several nodes in which the GPU reaches
-	// others by NVLink: the cluster's UUID, a dot and a number. Empty outside.
+	// Clique is the GPU's partition of a multi-node NVLink fabric, as CLUSTER_UUID.CLIQUE_ID. Empty if the GPU is not
+	// part of one.
 	Clique string `json:"clique,omitempty"`
 
-	// VGPU is set for a virtual GPU, which a hypervisor made.
+	// VGPU is set if the GPU is an NVIDIA vGPU.
 	VGPU *VGPU `json:"vgpu,omitempty"`
 
-	// MIGDevices are what the GPU is cut into, by ascending Index.
+	// MIGDevices are in ascending order of Index.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 
-	// Links leads to every other GPU of the inventory that could be asked
-	// about, by the peer's Index.
+	// Links has an entry for each other GPU of the inventory, by ascending Index of the peer.
 	Links []Link `json:"links,omitempty"`
 
-	// Fault is why the GPU cannot be allocated.
+	// Fault is the reason that the GPU cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 }
 
-// VGPU is what a virtual GPU tells of its host's driver, empty where it does not.
+// VGPU describes the driver of a vGPU's host. Its fields are empty if unknown.
 type VGPU struct {
 	HostDriver string `json:"hostDriver,omitempty"` // "550.127.06"
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
-// MinorUnknown is the Minor of a GPU that has a fault, since its device node is
-// not known.
+// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault.
 const MinorUnknown = -1
 
-// NUMAUnknown is the NUMANode of a GPU whose platform does not tell it, as in
-// sysfs.
+// NUMAUnknown is the NUMANode of a GPU whose NUMA node the platform does not report. sysfs uses the same value.
 const NUMAUnknown = -1
 
 // ComputeCapability is the CUDA compute capability, 9.0 for an H100.
@@ -106,19 +99,17 @@ func (c *ComputeCapability) UnmarshalText(text []byte) error {
 
 func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 
-// Unreadable is a GPU that the driver counts, or a MIG device of one, and that
-// has no name.
+// Unreadable is a GPU that the driver counts, or a MIG device of one, without a valid and unique UUID.
 type Unreadable struct {
 	Index int   `json:"index"` // of the GPU
 	Fault Fault `json:"fault"`
 }
 
-// Find returns the GPU with that UUID, or the one that the MIG device with that
-// UUID is a part of.
+// Find returns the GPU with that UUID, or the parent GPU of the MIG device with that UUID.
 func (inv *Inventory) Find(uuid string) (GPU, bool) {
 	i := slices.IndexFunc(inv.GPUs, func(g GPU) bool {
-		_, part := find(g.MIGDevices, uuid)
-		return part || g.UUID == uuid
+		_, found := find(g.MIGDevices, uuid)
+		return found || g.UUID == uuid
 	})
 	if i < 0 {
 		return GPU{}, false
@@ -129,7 +120,7 @@ func (inv *Inventory) Find(uuid string) (GPU, bool) {
 // Fault returns the fault of the GPU or MIG device with that UUID.
 func (inv *Inventory) Fault(uuid string) Fault {
 	g, _ := inv.Find(uuid)
-	if m, part := find(g.MIGDevices, uuid); part {
+	if m, found := find(g.MIGDevices, uuid); found {
 		return m.Fault
 	}
 	return g.Fault

@@ -9,9 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The inventory goes as JSON from the process that holds the driver to the
-// agent: what is lost on the way is lost for good.
-func TestInventorySurvivesJSON(t *testing.T) {
+// The driver worker sends the inventory to the agent as JSON.
+func TestInventoryJSONRoundTrip(t *testing.T) {
 	want := gpu.Inventory{
 		Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13, Minor: 1}},
 		GPUs: []gpu.GPU{{
@@ -31,7 +30,7 @@ func TestInventorySurvivesJSON(t *testing.T) {
 	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.GPUs[0]), reflect.ValueOf(want.GPUs[0].MIGDevices[0]), reflect.ValueOf(want.GPUs[0].Fault)} {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
-				t.Fatalf("%s is not set: this test would not see it get lost", v.Type().Field(i).Name)
+				t.Fatalf("%s is not set, so the test would not detect its loss", v.Type().Field(i).Name)
 			}
 		}
 	}

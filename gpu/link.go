@@ -5,25 +5,23 @@ import (
 	"slices"
 )
 
-// Link is how one GPU reaches another.
+// Link is the interconnect between a GPU and a peer.
 type Link struct {
 	Peer string `json:"peer"` // the other GPU's UUID
 
-	// NVLinks counts the NVLinks between the two, those through an NVSwitch
-	// included. 0 means that they talk over PCIe only.
+	// NVLinks is the number of NVLinks between the two, including those through an NVSwitch. 0 means PCIe only.
 	NVLinks int `json:"nvlinks"`
 
 	PCIe PCIePath `json:"pcie"`
 }
 
-// PCIePath is the way between two GPUs over PCIe, nearest first; the names in
-// the comments are nvidia-smi's.
+// PCIePath is the PCIe topology between two GPUs.
 type PCIePath int
 
-// The ways over PCIe.
+// The PCIe topologies, nearest first, with their names in nvidia-smi topo.
 const (
 	PCIeUnknown  PCIePath = iota
-	SameBoard             // PSB: two GPUs of one board
+	SameBoard             // PSB: two GPUs on one board
 	OneSwitch             // PIX: at most one PCIe switch
 	SwitchChain           // PXB: several switches, no host bridge
 	HostBridge            // PHB: through the CPU's host bridge
@@ -47,7 +45,7 @@ func (p PCIePath) MarshalText() ([]byte, error) { return []byte(p.String()), nil
 func (p *PCIePath) UnmarshalText(text []byte) error {
 	i := slices.Index(pcieNames[:], string(text))
 	if i < 0 {
-		return fmt.Errorf("reading a PCIe path: %q is none", text)
+		return fmt.Errorf("parsing PCIe path: unknown value %q", text)
 	}
 	*p = PCIePath(i)
 	return nil

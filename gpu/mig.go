@@ -2,7 +2,7 @@ package gpu
 
 import "slices"
 
-// MIGMode is whether a GPU is cut into MIG devices.
+// MIGMode is the current MIG mode of a GPU.
 type MIGMode string
 
 // The MIG modes.
@@ -12,21 +12,19 @@ const (
 	MIGEnabled     MIGMode = "enabled"
 )
 
-// MIGDevice is a part of a GPU in MIG mode that programs use as a GPU of its
-// own: a compute instance within a GPU instance.
+// MIGDevice is a compute instance within a GPU instance.
 type MIGDevice struct {
-	// UUID is "MIG-…". The driver makes it of the GPU and the two instances,
-	// so the same numbers give the same UUID again, be it of another profile.
+	// UUID is "MIG-…". The driver derives it from the GPU and the two instance IDs, so a device with the same IDs has
+	// the same UUID even if its profile differs.
 	UUID  string `json:"uuid"`
-	Index int    `json:"index"` // NVML's order within the GPU; changes when it is cut anew
+	Index int    `json:"index"` // NVML's enumeration order within the GPU; changes when the GPU is repartitioned
 
-	// Profile is its size: "1g.5gb", "1g.5gb+me" with the media engines, or
-	// "1c.3g.20gb" for one compute slice of a "3g.20gb".
+	// Profile is "1g.5gb", "1g.5gb+me" (with media extensions), or "1c.3g.20gb" (one compute slice of a "3g.20gb").
 	Profile string `json:"profile"`
 
 	GPUInstance     int       `json:"gpuInstance"`
-	ComputeInstance int       `json:"computeInstance"` // its number within the GPU instance
-	MemoryBytes     uint64    `json:"memoryBytes"`     // of the GPU instance, whose compute instances share it
+	ComputeInstance int       `json:"computeInstance"` // its ID within the GPU instance
+	MemoryBytes     uint64    `json:"memoryBytes"`     // of the GPU instance, shared by its compute instances
 	Placement       Placement `json:"placement"`
 
 	Multiprocessors int     `json:"multiprocessors"`
@@ -34,12 +32,11 @@ type MIGDevice struct {
 	ComputeSlices   int     `json:"computeSlices"` // of the compute instance
 	Engines         Engines `json:"engines"`
 
-	// Fault says why this MIG device cannot be given out, as GPU.Fault does.
+	// Fault is the reason that the MIG device cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 }
 
-// Engines counts what a GPU instance has beside its multiprocessors. Its compute
-// instances share them.
+// Engines are the engine counts of a GPU instance. Its compute instances share them.
 type Engines struct {
 	Copy    int `json:"copy"`
 	Decoder int `json:"decoder"`
@@ -48,19 +45,17 @@ type Engines struct {
 	OFA     int `json:"ofa"` // optical flow
 }
 
-// Placement is where a GPU instance lies in its GPU, in memory slices. The
-// size is 0 when the driver does not tell.
+// Placement is the position of a GPU instance within its GPU, in memory slices. Size is 0 if unknown.
 type Placement struct {
 	Start int `json:"start"`
 	Size  int `json:"size"`
 }
 
-// retain returns now with those of earlier that it lacks added at the end, with
-// the fault Gone.
+// retain returns now with the devices appended that only earlier contains, with the fault Gone.
 func retain(earlier, now []MIGDevice) []MIGDevice {
 	kept := slices.Clone(now)
 	for _, m := range earlier {
-		if _, here := find(now, m.UUID); !here {
+		if _, present := find(now, m.UUID); !present {
 			m.Fault = Gone()
 			kept = append(kept, m)
 		}
@@ -68,7 +63,7 @@ func retain(earlier, now []MIGDevice) []MIGDevice {
 	return kept
 }
 
-// MIGDevice returns the GPU's part of that UUID.
+// MIGDevice returns the GPU's MIG device with that UUID.
 func (g GPU) MIGDevice(uuid string) (MIGDevice, bool) { return find(g.MIGDevices, uuid) }
 
 func find(devices []MIGDevice, uuid string) (MIGDevice, bool) {

@@ -10,21 +10,22 @@ import (
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
-// Allocatable returns the devices that the kubelet at a socket for pod resources considers
-// healthy, of all plugins. It has none of a plugin whose first list it has not processed.
-// The answer is bounded by gRPC's limit of 4 MiB, as lists are.
+// Allocatable returns the devices of all plugins that the kubelet considers healthy, through the pod resources
+// API at socket. Devices of a plugin whose first list the kubelet has not processed are missing. The response is
+// limited to gRPC's default of 4 MiB.
 func Allocatable(ctx context.Context, socket string) (map[allocator.Key]bool, error) {
 	conn, err := unixgrpc.NewClient(socket)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	answer, err := podresources.NewPodResourcesListerClient(conn).GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	client := podresources.NewPodResourcesListerClient(conn)
+	response, err := client.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("asking the kubelet at %s for its allocatable devices: %w", socket, err)
+		return nil, fmt.Errorf("getting allocatable devices from the kubelet at %s: %w", socket, err)
 	}
 	ids := map[allocator.Key]bool{}
-	for _, devices := range answer.GetDevices() {
+	for _, devices := range response.GetDevices() {
 		for _, id := range devices.GetDeviceIds() {
 			ids[allocator.Key{Outlet: devices.GetResourceName(), ID: id}] = true
 		}

@@ -18,17 +18,17 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// lister is a kubelet's server for pod resources with these allocatable devices.
-type lister struct {
+// fakeLister is a pod resources server with these allocatable devices.
+type fakeLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	devices []*podresources.ContainerDevices
 }
 
-func (l *lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+func (l *fakeLister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
 	return &podresources.AllocatableResourcesResponse{Devices: l.devices}, nil
 }
 
-// serveLister serves for the test's length and returns the socket.
+// serveLister serves until the test ends and returns the socket.
 func serveLister(t *testing.T, l podresources.PodResourcesListerServer) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
@@ -44,8 +44,8 @@ func serveLister(t *testing.T, l podresources.PodResourcesListerServer) string {
 	return socket
 }
 
-// devices are IDs of a resource as the kubelet answers them: one by one, with their topology.
-func devices(resource string, ids ...string) (all []*podresources.ContainerDevices) {
+// containerDevices returns IDs in the form the kubelet reports them: one per entry, with topology.
+func containerDevices(resource string, ids ...string) (all []*podresources.ContainerDevices) {
 	for _, id := range ids {
 		all = append(all, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: []string{id},
 			Topology: &podresources.TopologyInfo{Nodes: []*podresources.NUMANode{{ID: 1}}}})
@@ -54,7 +54,8 @@ func devices(resource string, ids ...string) (all []*podresources.ContainerDevic
 }
 
 func TestAllocatable(t *testing.T) {
-	socket := serveLister(t, &lister{devices: append(devices("nvidia.com/gpu", "GPU-a", "GPU-b"), devices("example.com/nic", "GPU-a")...)})
+	socket := serveLister(t, &fakeLister{devices: append(
+		containerDevices("nvidia.com/gpu", "GPU-a", "GPU-b"), containerDevices("example.com/nic", "GPU-a")...)})
 	got, err := Allocatable(t.Context(), socket)
 	want := map[allocator.Key]bool{
 		{Outlet: "nvidia.com/gpu", ID: "GPU-a"}:  true,
@@ -66,25 +67,27 @@ func TestAllocatable(t *testing.T) {
 	}
 }
 
-// As many devices as can be offered fit into an answer; the answer has a limit.
-func TestAllocatableLimits(t *testing.T) {
+// The maximum number of devices fits into a response; a larger response is an error.
+func TestAllocatableSizeLimit(t *testing.T) {
 	ids := make([]string, allocator.MaxDevices)
 	for i := range ids {
 		ids[i] = fmt.Sprintf("MIG-00000000-1111-2222-3333-444444444444::%d", i)
 	}
-	got, err := Allocatable(t.Context(), serveLister(t, &lister{devices: devices("nvidia.com/mig-1g.5gb", ids...)}))
+	socket := serveLister(t, &fakeLister{devices: containerDevices("nvidia.com/mig-1g.5gb", ids...)})
+	got, err := Allocatable(t.Context(), socket)
 	if err != nil || len(got) != allocator.MaxDevices {
-		t.Errorf("%d devices, %v; want %d", len(got), err, allocator.MaxDevices)
+		t.Errorf("Allocatable = %d devices, %v; want %d", len(got), err, allocator.MaxDevices)
 	}
-	socket := serveLister(t, &lister{devices: devices("example.com/nic", strings.Repeat("x", 4<<20))})
+	socket = serveLister(t, &fakeLister{devices: containerDevices("example.com/nic", strings.Repeat("x", 4<<20))})
 	if got, err := Allocatable(t.Context(), socket); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("an answer above the limit: %d devices, %v", len(got), err)
+		t.Errorf("oversized response: %d devices, %v; want ResourceExhausted", len(got), err)
 	}
 }
 
 func TestAllocatableErrors(t *testing.T) {
 	socket := serveLister(t, podresources.UnimplementedPodResourcesListerServer{})
-	if got, err := Allocatable(t.Context(), socket); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), socket) {
-		t.Errorf("Allocatable = %v, %v; want an error that names %s", got, err, socket)
+	got, err := Allocatable(t.Context(), socket)
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), socket) {
+		t.Errorf("Allocatable = %v, %v; want an error with %s", got, err, socket)
 	}
 }

@@ -11,63 +11,64 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// Allocate answers each container of the request with the CDI names of its
-// devices, or refuses all of them. The gate is called last: what it grants is answered.
+// Allocate returns the CDI device names for each container of the request, or fails for all of them. The gate is
+// called last, so that every grant results in a successful response.
 func (s *server) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
-	now := s.plugin.latest.Load()
+	current := s.plugin.latest.Load()
 	if len(request.GetContainerRequests()) == 0 {
-		return nil, refusal(fmt.Errorf("%w: it names no container", allocator.ErrMalformed))
+		return nil, grpcError(fmt.Errorf("%w: no container in the request", allocator.ErrMalformed))
 	}
 	response := &api.AllocateResponse{}
 	var ids []string
 	for i, c := range request.GetContainerRequests() {
-		answer, err := now.answer(c.GetDevicesIds())
+		container, err := current.respond(c.GetDevicesIds())
 		if err != nil {
-			return nil, refusal(fmt.Errorf("allocating for container %d of %d: %w", i+1, len(request.GetContainerRequests()), err))
+			return nil, grpcError(fmt.Errorf("allocating for container %d of %d: %w",
+				i+1, len(request.GetContainerRequests()), err))
 		}
-		response.ContainerResponses = append(response.ContainerResponses, answer)
+		response.ContainerResponses = append(response.ContainerResponses, container)
 		ids = append(ids, c.GetDevicesIds()...)
 	}
 	if err := s.plugin.cfg.Gate.Allocate(s.plugin.cfg.Resource, ids); err != nil {
-		return nil, refusal(fmt.Errorf("allocating: %w", err))
+		return nil, grpcError(fmt.Errorf("allocating: %w", err))
 	}
 	return response, nil
 }
 
-// answer is the answer for one container. The kubelet keeps it and uses it
-// again when the container restarts, even after a reboot.
-func (s *snapshot) answer(ids []string) (*api.ContainerAllocateResponse, error) {
+// respond returns the response for one container. The kubelet stores it in its checkpoint and reuses it whenever
+// the container restarts, even after a reboot.
+func (s *snapshot) respond(ids []string) (*api.ContainerAllocateResponse, error) {
 	devices, err := s.Resource.Lookup(ids)
 	if err != nil {
 		return nil, err
 	}
-	answer := &api.ContainerAllocateResponse{}
+	response := &api.ContainerAllocateResponse{}
 	if slices.Contains(s.PassBy, ByField) {
-		answer.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.With))
+		response.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.ExtraDevices))
 		for _, d := range devices {
-			answer.CdiDevices = append(answer.CdiDevices, s.named[d].field)
+			response.CdiDevices = append(response.CdiDevices, s.cdiDevices[d].field)
 		}
-		for _, name := range s.With {
-			answer.CdiDevices = append(answer.CdiDevices, &api.CDIDevice{Name: name})
+		for _, name := range s.ExtraDevices {
+			response.CdiDevices = append(response.CdiDevices, &api.CDIDevice{Name: name})
 		}
 	}
 	if slices.Contains(s.PassBy, ByAnnotation) {
-		answer.Annotations, err = s.annotate(devices)
+		response.Annotations, err = s.annotate(devices)
 	}
-	return answer, err
+	return response, err
 }
 
-// annotate writes the devices' names as CDI's annotation has them.
+// annotate returns the CDI annotation that requests devices.
 func (s *snapshot) annotate(devices []int) (map[string]string, error) {
-	names := make([]string, 0, len(devices)+len(s.With))
+	names := make([]string, 0, len(devices)+len(s.ExtraDevices))
 	for _, d := range devices {
-		name := s.named[d].field.Name
-		if err := s.named[d].err; err != nil {
+		name := s.cdiDevices[d].field.Name
+		if err := s.cdiDevices[d].err; err != nil {
 			return nil, fmt.Errorf("annotating with %s: %w", name, err)
 		}
 		names = append(names, name)
 	}
-	// The kubelet merges the annotations of all resources of a container: the
-	// first device makes the key unique among them.
-	return map[string]string{s.named[devices[0]].key: strings.Join(append(names, s.With...), ",")}, nil
+	// The kubelet merges the annotations of all resources of a container. The name of the first device makes
+	// the key unique among them.
+	return map[string]string{s.cdiDevices[devices[0]].key: strings.Join(append(names, s.ExtraDevices...), ",")}, nil
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// request asks for devices, container by container.
+// request returns a request for the devices of each container.
 func request(containers ...[]string) *api.AllocateRequest {
 	r := &api.AllocateRequest{}
 	for _, ids := range containers {
@@ -32,7 +32,7 @@ func request(containers ...[]string) *api.AllocateRequest {
 	return r
 }
 
-// byField and byAnnotation are the CDI names that the runtime is given.
+// byField and byAnnotation return the CDI device names in a response.
 func byField(r *api.ContainerAllocateResponse) (names []string) {
 	for _, d := range r.CdiDevices {
 		names = append(names, d.Name)
@@ -63,10 +63,10 @@ func TestAllocate(t *testing.T) {
 		containers [][]string
 		want       [][]string
 	}{
-		{"one", [][]string{uuids(3)}, [][]string{names(3)}},
-		{"the same answer in any order", [][]string{uuids(6, 1)}, [][]string{names(1, 6)}},
-		{"eight", [][]string{uuids(7, 6, 5, 4, 3, 2, 1, 0)}, [][]string{names(0, 1, 2, 3, 4, 5, 6, 7)}},
-		{"three containers in order", [][]string{uuids(5), uuids(2, 0), uuids(5)}, [][]string{names(5), names(0, 2), names(5)}},
+		{"one device", [][]string{uuids(3)}, [][]string{names(3)}},
+		{"order of the request does not matter", [][]string{uuids(6, 1)}, [][]string{names(1, 6)}},
+		{"eight devices", [][]string{uuids(7, 6, 5, 4, 3, 2, 1, 0)}, [][]string{names(0, 1, 2, 3, 4, 5, 6, 7)}},
+		{"three containers", [][]string{uuids(5), uuids(2, 0), uuids(5)}, [][]string{names(5), names(0, 2), names(5)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			response, err := r.client.Allocate(t.Context(), request(tc.containers...))
@@ -74,14 +74,14 @@ func TestAllocate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(response.ContainerResponses) != len(tc.want) {
-				t.Fatalf("%d answers, want %d", len(response.ContainerResponses), len(tc.want))
+				t.Fatalf("%d container responses, want %d", len(response.ContainerResponses), len(tc.want))
 			}
 			for i, got := range response.ContainerResponses {
 				if !slices.Equal(byField(got), tc.want[i]) || !slices.Equal(byAnnotation(t, got), tc.want[i]) {
-					t.Errorf("container %d gets %v and %v, want %v both ways", i, byField(got), byAnnotation(t, got), tc.want[i])
+					t.Errorf("container %d: field %v, annotation %v; want %v", i, byField(got), byAnnotation(t, got), tc.want[i])
 				}
 				if len(got.Envs) != 0 || len(got.Mounts) != 0 || len(got.Devices) != 0 {
-					t.Errorf("container %d gets more than CDI names: %v", i, got)
+					t.Errorf("container %d gets more than CDI device names: %v", i, got)
 				}
 			}
 		})
@@ -95,13 +95,14 @@ func TestAllocateAnnotationKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []string{"cdi.k8s.io/gpucdi_" + uuid(1), "cdi.k8s.io/gpucdi_" + uuid(0)} {
-		if keys := slices.Collect(maps.Keys(response.ContainerResponses[i].Annotations)); !slices.Equal(keys, []string{want}) {
-			t.Errorf("keys are %v, want %s", keys, want)
+		keys := slices.Collect(maps.Keys(response.ContainerResponses[i].Annotations))
+		if !slices.Equal(keys, []string{want}) {
+			t.Errorf("annotation keys %v, want %s", keys, want)
 		}
 	}
 }
 
-func TestAllocatePassesAsOffered(t *testing.T) {
+func TestAllocatePassBy(t *testing.T) {
 	r, p := connect(t, offer([]PassBy{ByField}))
 	for _, tc := range []struct {
 		passBy               []PassBy
@@ -118,24 +119,24 @@ func TestAllocatePassesAsOffered(t *testing.T) {
 		}
 		got := response.ContainerResponses[0]
 		if len(got.CdiDevices) != tc.byField || len(got.Annotations) != tc.annotations {
-			t.Errorf("by %v: %v", tc.passBy, got)
+			t.Errorf("passBy %v: %v", tc.passBy, got)
 		}
 	}
 }
 
-func TestAllocateRefuses(t *testing.T) {
+func TestAllocateErrors(t *testing.T) {
 	r, p := connect(t, offer(bothWays, fault(4, "XID 79")))
 	for _, tc := range []struct {
 		name    string
 		request *api.AllocateRequest
 		code    codes.Code
-		says    []string
+		want    []string
 	}{
 		{"no container", request(), codes.InvalidArgument, []string{"no container"}},
 		{"no device", request(nil), codes.InvalidArgument, []string{"no device of nvidia.com/gpu"}},
-		{"no device for the second", request(uuids(0), nil), codes.InvalidArgument, []string{"container 2 of 2"}},
-		{"unknown", request([]string{uuid(0), "GPU-x"}), codes.NotFound, []string{`"GPU-x"`, "container 1 of 1"}},
-		{"twice", request(uuids(3, 3)), codes.InvalidArgument, []string{uuid(3)}},
+		{"no device for the second container", request(uuids(0), nil), codes.InvalidArgument, []string{"container 2 of 2"}},
+		{"unknown device", request([]string{uuid(0), "GPU-x"}), codes.NotFound, []string{`"GPU-x"`, "container 1 of 1"}},
+		{"duplicate device", request(uuids(3, 3)), codes.InvalidArgument, []string{uuid(3)}},
 		{"unhealthy and unknown", request([]string{uuid(4), "GPU-x"}), codes.NotFound, []string{`"GPU-x"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -143,9 +144,9 @@ func TestAllocateRefuses(t *testing.T) {
 			if status.Code(err) != tc.code {
 				t.Fatalf("Allocate = %v, %v; want %s", response, err, tc.code)
 			}
-			for _, part := range tc.says {
+			for _, part := range tc.want {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
+					t.Errorf("error %q does not contain %q", err, part)
 				}
 			}
 			if strings.Contains(err.Error(), "\n") {
@@ -153,19 +154,19 @@ func TestAllocateRefuses(t *testing.T) {
 			}
 		})
 	}
-	if asked := gateOf(p).requests(); len(asked) > 0 {
-		t.Errorf("the gate is called with %v for requests that cannot be answered", asked)
+	if calls := gateOf(p).recorded(); len(calls) > 0 {
+		t.Errorf("invalid requests reached the gate: %v", calls)
 	}
 }
 
-// The gate alone judges the health of devices, once for all containers of a request.
-func TestAllocatePassesTheGate(t *testing.T) {
-	r, p := connect(t, offer(bothWays, fault(4, "XID 79: fell off the bus")))
+// Only the gate checks the health of devices, once for all containers of a request.
+func TestAllocateCallsGate(t *testing.T) {
+	r, p := connect(t, offer(bothWays, fault(4, "XID 79: fallen off the bus")))
 	g := gateOf(p)
-	g.refuse(fmt.Errorf("%w: not this one", allocator.ErrUnhealthy))
+	g.refuse(fmt.Errorf("%w: refused by gate", allocator.ErrUnhealthy))
 	response, err := r.client.Allocate(t.Context(), request(uuids(0), uuids(5, 4)))
-	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "not this one") {
-		t.Errorf("Allocate = %v, %v; want the gate's refusal", response, err)
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "refused by gate") {
+		t.Errorf("Allocate = %v, %v; want the error of the gate", response, err)
 	}
 	g.refuse(nil)
 	if _, err := r.client.Allocate(t.Context(), request(uuids(4), uuids(4))); err != nil {
@@ -173,14 +174,14 @@ func TestAllocatePassesTheGate(t *testing.T) {
 	}
 	want := []string{
 		fmt.Sprint(allocator.GPUResource, uuids(0, 5, 4)),
-		fmt.Sprint(allocator.GPUResource, uuids(4, 4)), // one ID for two containers
+		fmt.Sprint(allocator.GPUResource, uuids(4, 4)), // the same ID for two containers
 	}
-	if asked := g.requests(); !slices.Equal(asked, want) {
-		t.Errorf("the gate is called with %v, want %v", asked, want)
+	if calls := g.recorded(); !slices.Equal(calls, want) {
+		t.Errorf("calls of the gate: %v, want %v", calls, want)
 	}
 }
 
-// BenchmarkCalls shows what the answers cost beside a call that does nothing.
+// BenchmarkCalls compares the calls of the kubelet with an empty call as the baseline.
 func BenchmarkCalls(b *testing.B) {
 	p := New(Config{Gate: &gate{}}, slog.New(slog.DiscardHandler))
 	p.Update(offer(bothWays))
@@ -202,7 +203,7 @@ func BenchmarkCalls(b *testing.B) {
 	defer conn.Close()
 	client, all := api.NewDevicePluginClient(conn), uuids(0, 1, 2, 3, 4, 5, 6, 7)
 	for name, call := range map[string]func() error{
-		"Nothing": func() error {
+		"Empty": func() error {
 			_, err := client.GetDevicePluginOptions(b.Context(), &api.Empty{})
 			return err
 		},
@@ -230,7 +231,7 @@ func BenchmarkCalls(b *testing.B) {
 	}
 }
 
-// shared is offer with so many replicas of each GPU.
+// shared is offer with replicas of each GPU.
 func shared(replicas int) Offer {
 	o := offer(bothWays)
 	inv := &gpu.Inventory{}
@@ -242,34 +243,34 @@ func shared(replicas int) Offer {
 	return o
 }
 
-// A container gets a GPU once, be it by several of its replicas.
+// Several replicas of one GPU in a container result in one CDI device.
 func TestAllocateReplicas(t *testing.T) {
 	r, _ := connect(t, shared(4))
 	if list := receive(t, r.lists, "the devices"); len(list.Devices) != 32 || list.Devices[5].ID != uuid(1)+"::1" {
-		t.Errorf("the kubelet is told of %v", list)
+		t.Errorf("advertised %v", list)
 	}
-	response, err := r.client.Allocate(t.Context(), request([]string{uuid(5) + "::3", uuid(2) + "::0", uuid(5) + "::1"}, []string{uuid(5) + "::2"}))
+	response, err := r.client.Allocate(t.Context(), request(
+		[]string{uuid(5) + "::3", uuid(2) + "::0", uuid(5) + "::1"}, []string{uuid(5) + "::2"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range [][]string{names(2, 5), names(5)} {
 		got := response.ContainerResponses[i]
 		if !slices.Equal(byField(got), want) || !slices.Equal(byAnnotation(t, got), want) {
-			t.Errorf("container %d gets %v and %v, want %v both ways", i, byField(got), byAnnotation(t, got), want)
+			t.Errorf("container %d: field %v, annotation %v; want %v", i, byField(got), byAnnotation(t, got), want)
 		}
 	}
 }
 
-// The kubelet takes the longest list that there can be, as long as what leaves is
-// listed beside what comes.
-func TestAsManyDevicesAsTheKubeletTakes(t *testing.T) {
-	const limit = 4 << 20 // gRPC's, for who receives
+// The longest list fits into a message, even while draining devices are listed in addition to their replacements.
+func TestLongestListFits(t *testing.T) {
+	const limit = 4 << 20 // gRPC's default for received messages
 	longest := newSnapshot(shared(allocator.MaxDevices / 8)).list
 	for _, d := range longest.Devices {
-		d.Health = api.Unhealthy // the longer word
-		d.ID += "0"              // of a node with one GPU
+		d.Health = api.Unhealthy // longer than Healthy
+		d.ID += "0"              // the replica index has one more digit if one GPU has all replicas
 	}
 	if size := proto.Size(longest); len(longest.Devices) != allocator.MaxDevices || 2*size > limit {
-		t.Errorf("%d devices take %d bytes of %d", len(longest.Devices), size, limit)
+		t.Errorf("%d devices take %d bytes; want at most half of %d", len(longest.Devices), size, limit)
 	}
 }

@@ -16,40 +16,39 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 const (
-	// checkpointName is the device manager's file in the device-plugins directory.
+	// checkpointName is the file of the device manager in the device-plugins directory.
 	checkpointName = "kubelet_internal_checkpoint"
-	// checkpointLimit bounds what is read of it: some 500 bytes for each device of a container.
+	// checkpointLimit bounds the size of the checkpoint, in bytes. Each device of a container takes about 500.
 	checkpointLimit = 16 << 20
-	// checkpointPoll is the time between two looks for a new version.
+	// checkpointPoll is the interval between checks for a new version.
 	checkpointPoll = 20 * time.Millisecond
 )
 
-// Checkpoint is one reading of what the kubelet's device manager has on disk about allocated
-// devices. Unlike the pod resources it contains init containers. The kubelet writes it for each
-// list that a plugin sends and after each allocation, but not when a pod ends: until the next
-// write it still names the devices of pods that have ended.
+// Checkpoint is the content of the kubelet's device manager checkpoint. Unlike the pod resources API it includes
+// init containers. The kubelet writes it after each ListAndWatch message and each allocation, but not when a pod
+// ends, so it may still contain devices of terminated pods.
 type Checkpoint struct {
-	Asked, Answered time.Time
+	Asked, Answered time.Time // before and after the file was read
 
-	// Version is different for each file that was renamed into place: device, inode, mtime and
-	// size. It is empty if there is no file.
+	// Version differs for each file that was renamed into place. It consists of device, inode, mtime and size,
+	// and is empty if the file does not exist.
 	Version string
 
-	Held       []Holder            // with PodUID, Container and CDI
-	Registered map[string][]string // IDs that were healthy when it was written, by resource
+	Holders    []Holder            // with PodUID, Container and CDI set
+	Registered map[string][]string // IDs of the devices that were healthy at the time of the write, by resource
 }
 
-// ReadCheckpoint reads the checkpoint in the device-plugins directory. That there is none yet is
-// no error.
+// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error.
 func ReadCheckpoint(dir string) (Checkpoint, error) {
 	path := filepath.Join(dir, checkpointName)
 	c := Checkpoint{Asked: time.Now()}
 	var err error
-	if c.Version, err = checkpointVersion(path); err != nil { // before the content, which may be newer
+	if c.Version, err = checkpointVersion(path); err != nil { // read first: the content may be newer, but not older
 		return Checkpoint{}, fmt.Errorf("reading the kubelet's checkpoint: %w", err)
 	}
 	if c.Version != "" {
@@ -65,7 +64,7 @@ func ReadCheckpoint(dir string) (Checkpoint, error) {
 	return c, nil
 }
 
-// checkpointVersion returns the version of the file, empty if it does not exist.
+// checkpointVersion returns the version of the file at path; empty if it does not exist.
 func checkpointVersion(path string) (string, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,9 +77,9 @@ func checkpointVersion(path string) (string, error) {
 	return fmt.Sprintf("%d:%d:%d.%09d:%d", stat.Dev, stat.Ino, stat.Mtim.Sec, stat.Mtim.Nsec, stat.Size), nil
 }
 
-// parse reads the format of Kubernetes 1.20 and later (pkg/kubelet/cm/devicemanager/checkpoint).
+// parse decodes the format of Kubernetes 1.20 and later (pkg/kubelet/cm/devicemanager/checkpoint).
 func (c *Checkpoint) parse(data []byte) error {
-	var written struct {
+	var decoded struct {
 		Data *struct {
 			PodDeviceEntries []struct {
 				PodUID, ContainerName, ResourceName string
@@ -90,18 +89,18 @@ func (c *Checkpoint) parse(data []byte) error {
 			RegisteredDevices map[string][]string
 		}
 	}
-	if err := json.Unmarshal(data, &written); err != nil {
+	if err := json.Unmarshal(data, &decoded); err != nil {
 		return err
 	}
-	if written.Data == nil {
-		return errors.New("it has no Data")
+	if decoded.Data == nil {
+		return errors.New("missing Data")
 	}
-	c.Registered = written.Data.RegisteredDevices
-	for _, entry := range written.Data.PodDeviceEntries {
+	c.Registered = decoded.Data.RegisteredDevices
+	for _, entry := range decoded.Data.PodDeviceEntries {
 		names := cdiNames(entry.AllocResp)
 		for _, ids := range entry.DeviceIDs {
 			for _, id := range ids {
-				c.Held = append(c.Held, Holder{PodUID: entry.PodUID, Container: entry.ContainerName,
+				c.Holders = append(c.Holders, Holder{PodUID: entry.PodUID, Container: entry.ContainerName,
 					Resource: entry.ResourceName, Device: id, CDI: names})
 			}
 		}
@@ -109,11 +108,32 @@ func (c *Checkpoint) parse(data []byte) error {
 	return nil
 }
 
-// cdiNames returns the CDI devices of an answer to Allocate, by field or annotation, each once.
-// Answers of other plugins are in the checkpoint too: what cannot be parsed has no names.
-func cdiNames(answer []byte) (names []string) {
+// Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
+// viaCDI are those that the runtime injects by CDI device names of a kind. NVIDIA's device plugin can allocate devices
+// that a hook or NVIDIA's runtime injects.
+func (c Checkpoint) Allocations(kind string) func(podUID, container string) (allocated, viaCDI []string) {
+	return func(podUID, container string) (allocated, viaCDI []string) {
+		for _, h := range c.Holders {
+			if h.PodUID != podUID || h.Container != container {
+				continue
+			}
+			device := allocator.DeviceOf(h.Device)
+			allocated = append(allocated, device)
+			if slices.Contains(h.CDI, kind+"="+device) {
+				viaCDI = append(viaCDI, device)
+			}
+		}
+		slices.Sort(allocated)
+		slices.Sort(viaCDI)
+		return slices.Compact(allocated), slices.Compact(viaCDI)
+	}
+}
+
+// cdiNames returns the distinct CDI device names in an encoded ContainerAllocateResponse, from the CDI field and
+// from annotations. Invalid responses and annotations of other plugins are ignored.
+func cdiNames(encoded []byte) (names []string) {
 	var response api.ContainerAllocateResponse
-	if err := proto.Unmarshal(answer, &response); err != nil {
+	if err := proto.Unmarshal(encoded, &response); err != nil {
 		return nil
 	}
 	for _, d := range response.GetCdiDevices() {
@@ -128,11 +148,12 @@ func cdiNames(answer []byte) (names []string) {
 	return slices.Compact(names)
 }
 
-// After waits until the kubelet has written a checkpoint that is not this one, and returns it.
-// The error is ctx's if it does not.
+// After waits for a version of the checkpoint in dir other than c's and returns it. The error wraps
+// ctx.Err() if the kubelet writes none in time.
 func (c Checkpoint) After(ctx context.Context, dir string) (Checkpoint, error) {
 	for {
-		if now, err := checkpointVersion(filepath.Join(dir, checkpointName)); err == nil && now != "" && now != c.Version {
+		version, err := checkpointVersion(filepath.Join(dir, checkpointName))
+		if err == nil && version != "" && version != c.Version {
 			return ReadCheckpoint(dir)
 		}
 		select {

@@ -1,12 +1,9 @@
-// Package kubelet offers resources to the kubelet through the device plugin
-// API, v1beta1: a gRPC server for each resource, its registration, and
-// keeping that registration alive over restarts of the kubelet and the loss
-// of sockets.
+// Package kubelet advertises resources to the kubelet through the device plugin API, v1beta1. Each resource has a
+// gRPC server and a registration that is restored after kubelet restarts and the loss of sockets. The package also
+// reads allocations from the pod resources API and the kubelet's checkpoint.
 //
-// The kubelet calls Allocate and GetPreferredAllocation in its sync loop and
-// without a deadline, and any error of theirs ends a pod for good. So they
-// answer from the latest Offer in memory, and nothing that they do can wait:
-// no file, no driver, no log line. The Gate decides whether devices may be
-// allocated. The package never talks to NVML and never writes a CDI spec; who calls
-// Update has put the spec on disk before.
+// The kubelet calls Allocate and GetPreferredAllocation in its sync loop without a deadline, and any error fails
+// the pod for good. Both are therefore answered from the latest Offer in memory and never block on files, the
+// driver or the log. The Gate decides whether devices may be allocated. The package neither calls NVML nor writes
+// CDI specs: the caller of Update has written the spec to disk before.
 package kubelet

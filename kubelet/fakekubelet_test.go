@@ -20,12 +20,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is when a test gives up on something that must happen.
-const patience = 30 * time.Second
+// testTimeout bounds each wait of a test.
+const testTimeout = 30 * time.Second
 
-// fakeKubelet does what the kubelet does to plugins: it serves Registration,
-// dials back, asks for the options inside Register, and then holds a
-// ListAndWatch stream.
+// fakeKubelet behaves like the kubelet towards plugins: it serves Registration, dials back and calls
+// GetDevicePluginOptions within Register, and then opens a ListAndWatch stream.
 type fakeKubelet struct {
 	api.UnimplementedRegistrationServer
 	t        *testing.T
@@ -35,18 +34,18 @@ type fakeKubelet struct {
 	tasks    sync.WaitGroup
 
 	registered chan registration
-	refuse     func(attempt int) error // nil accepts all
-	mute       func(attempt int) bool  // true: never asks for the devices
-	attempts   int                     // gRPC calls of Register come one after the other
+	refuse     func(attempt int) error // nil accepts all registrations
+	noStream   func(attempt int) bool  // whether to open no ListAndWatch stream; nil: always open one
+	attempts   int                     // calls of Register, which are sequential
 }
 
-// registration is one that the kubelet accepted.
+// registration is a registration that the fake kubelet accepted.
 type registration struct {
 	request *api.RegisterRequest
 	options *api.DevicePluginOptions
 	client  api.DevicePluginClient
 	lists   <-chan *api.ListAndWatchResponse // closed when the stream ends
-	hangUp  context.CancelFunc               // ends the stream from the kubelet's side
+	cancel  context.CancelFunc               // ends the stream from the kubelet's side
 }
 
 func newFakeKubelet(t *testing.T, dir string) *fakeKubelet {
@@ -55,7 +54,7 @@ func newFakeKubelet(t *testing.T, dir string) *fakeKubelet {
 
 func (k *fakeKubelet) socket() string { return filepath.Join(k.dir, "kubelet.sock") }
 
-// start removes all sockets, as the kubelet does, and serves.
+// start removes all sockets, as the kubelet does, and starts to serve.
 func (k *fakeKubelet) start() *fakeKubelet {
 	k.t.Helper()
 	for _, name := range socketsIn(k.t, k.dir) {
@@ -74,13 +73,13 @@ func (k *fakeKubelet) start() *fakeKubelet {
 	return k
 }
 
-// stop ends the kubelet and its streams. Its socket goes too.
+// stop stops the kubelet, ends its streams and removes its socket.
 func (k *fakeKubelet) stop() {
 	k.grpc.Stop()
 	for {
 		select {
 		case r := <-k.registered:
-			defer r.hangUp()
+			defer r.cancel()
 			continue
 		default:
 		}
@@ -105,14 +104,14 @@ func (k *fakeKubelet) Register(ctx context.Context, request *api.RegisterRequest
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	streaming, hangUp := context.WithCancel(context.Background())
-	k.t.Cleanup(hangUp)
+	streaming, cancel := context.WithCancel(context.Background())
+	k.t.Cleanup(cancel)
 	lists := make(chan *api.ListAndWatchResponse, 1000)
-	mute := k.mute != nil && k.mute(k.attempts)
+	noStream := k.noStream != nil && k.noStream(k.attempts)
 	k.tasks.Go(func() {
 		defer conn.Close()
 		defer close(lists)
-		if mute {
+		if noStream {
 			<-streaming.Done()
 			return
 		}
@@ -124,7 +123,7 @@ func (k *fakeKubelet) Register(ctx context.Context, request *api.RegisterRequest
 			}
 		}
 	})
-	k.registered <- registration{request, options, client, lists, hangUp}
+	k.registered <- registration{request, options, client, lists, cancel}
 	return &api.Empty{}, nil
 }
 
@@ -134,25 +133,25 @@ func (k *fakeKubelet) next() registration {
 	return receive(k.t, k.registered, "a registration")
 }
 
-// receive waits for a value, or fails the test.
+// receive waits for a value and fails the test if none arrives.
 func receive[T any](t *testing.T, from <-chan T, what string) T {
 	t.Helper()
 	select {
 	case v, open := <-from:
 		if !open {
-			t.Fatalf("waiting for %s: the stream ended", what)
+			t.Fatalf("waiting for %s: channel closed", what)
 		}
 		return v
-	case <-time.After(patience):
-		t.Fatalf("waiting for %s: nothing came within %s", what, patience)
+	case <-time.After(testTimeout):
+		t.Fatalf("waiting for %s: timed out after %s", what, testTimeout)
 	}
 	panic("unreachable")
 }
 
-// ended waits until the plugin has ended the stream.
-func (r registration) ended(t *testing.T) {
+// awaitEnd waits until the plugin has ended the stream.
+func (r registration) awaitEnd(t *testing.T) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		select {
 		case _, open := <-r.lists:
@@ -179,19 +178,18 @@ func socketsIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// ownSockets are the sockets for the plugin's resource.
+// ownSockets returns the sockets of the plugin's resource.
 func ownSockets(p *Plugin) (names []string, err error) {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	for _, e := range entries {
-		if p.ours(e.Name()) && e.Type() == os.ModeSocket {
+		if p.isOwnSocketName(e.Name()) && e.Type() == os.ModeSocket {
 			names = append(names, e.Name())
 		}
 	}
 	return names, err
 }
 
-// runPlugin runs a plugin for the test's length and checks that it ends clean.
-// The function it returns ends it early.
+// runPlugin runs a plugin until the test ends, or stop is called, and checks that it ends cleanly.
 func runPlugin(t *testing.T, p *Plugin) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -199,7 +197,7 @@ func runPlugin(t *testing.T, p *Plugin) (stop func()) {
 	go func() { ended <- p.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := receive(t, ended, "the end of Run"); err != nil {
+		if err := receive(t, ended, "the return of Run"); err != nil {
 			t.Errorf("Run = %v, want nil", err)
 		}
 		left, err := ownSockets(p)
@@ -207,11 +205,11 @@ func runPlugin(t *testing.T, p *Plugin) (stop func()) {
 			t.Error(err)
 		}
 		if len(left) > 1 {
-			t.Errorf("%v are left behind, want one at most", left)
+			t.Errorf("sockets left behind: %v, want at most one", left)
 		}
 		for _, name := range left {
-			if serves(context.Background(), filepath.Join(p.cfg.Dir, name)) {
-				t.Errorf("%s is still served", name)
+			if hasListener(context.Background(), filepath.Join(p.cfg.Dir, name)) {
+				t.Errorf("%s still has a listener", name)
 			}
 		}
 	})
@@ -219,12 +217,12 @@ func runPlugin(t *testing.T, p *Plugin) (stop func()) {
 	return stop
 }
 
-// testLog sends the log to the test's output.
+// testLog returns a logger that writes to the test's output.
 func testLog(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// logRecorder keeps the log for the test to read.
+// logRecorder records the log.
 type logRecorder struct {
 	mutex sync.Mutex
 	text  strings.Builder

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// gate is a Gate that grants everything unless it is told to refuse. It records the calls.
+// gate is a Gate that records its calls. It grants everything unless refuse was called.
 type gate struct {
-	mu      sync.Mutex
-	refusal error
-	asked   []string
+	mu    sync.Mutex
+	err   error
+	calls []string
 }
 
 func gateOf(p *Plugin) *gate { return p.cfg.Gate.(*gate) }
@@ -18,18 +18,18 @@ func gateOf(p *Plugin) *gate { return p.cfg.Gate.(*gate) }
 func (g *gate) Allocate(resource string, ids []string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.asked = append(g.asked, fmt.Sprint(resource, ids))
-	return g.refusal
+	g.calls = append(g.calls, fmt.Sprint(resource, ids))
+	return g.err
 }
 
 func (g *gate) refuse(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.refusal = err
+	g.err = err
 }
 
-func (g *gate) requests() []string {
+func (g *gate) recorded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.asked)
+	return slices.Clone(g.calls)
 }

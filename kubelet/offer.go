@@ -10,68 +10,67 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Offer is what the kubelet is told about a resource, and how containers are
-// to get its devices. It must not be changed once it is given to Update.
+// Offer is what a Plugin advertises for its resource, and how containers get the devices. It must not be modified
+// after it was passed to Update.
 type Offer struct {
 	Resource *allocator.Resource
 
-	// PassBy is how the CDI device names reach the runtime, at least one way.
+	// PassBy has the ways to pass CDI device names to the container runtime, at least one.
 	PassBy []PassBy
 
-	// With are CDI names that each container gets besides those of its devices.
-	With []string
+	// ExtraDevices are CDI device names that each container gets in addition to those of its devices.
+	ExtraDevices []string
 }
 
-// snapshot is one Offer as the server answers from it.
+// snapshot is an Offer in the form the server needs. It is immutable.
 type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse // nil before the first Offer
-	named      []named                   // as the resource's Devices
-	resends    int                       // how often a list was sent although the kubelet knows it
-	superseded chan struct{}             // closed when there is a later snapshot
+	cdiDevices []cdiDevice               // in the order of Resource.Devices
+	resends    int                       // number of calls of Resend
+	superseded chan struct{}             // closed when a later snapshot exists
 }
 
-// named is what Allocate says of a device, made and checked ahead.
-type named struct {
-	field *api.CDIDevice // with the device's CDI name
-	key   string         // of an annotation whose first device this is
-	err   error          // why the device cannot be passed by an annotation
+// cdiDevice is how Allocate passes a device to the runtime, computed and validated in advance.
+type cdiDevice struct {
+	field *api.CDIDevice
+	key   string // annotation key for containers whose first device this is
+	err   error  // set if the device cannot be passed by annotation
 }
 
 func newSnapshot(o Offer) *snapshot {
 	s := &snapshot{
 		Offer:      o,
 		list:       &api.ListAndWatchResponse{},
-		named:      make([]named, 0, len(o.Resource.Devices)),
+		cdiDevices: make([]cdiDevice, 0, len(o.Resource.Devices)),
 		superseded: make(chan struct{}),
 	}
 	for _, d := range o.Resource.Devices {
 		for _, id := range d.IDs() {
-			s.list.Devices = append(s.list.Devices, describe(id, d))
+			s.list.Devices = append(s.list.Devices, apiDevice(id, d))
 		}
-		s.named = append(s.named, name(d))
+		s.cdiDevices = append(s.cdiDevices, newCDIDevice(d))
 	}
 	return s
 }
 
-// annotator is what this plugin is called in the keys of CDI annotations.
+// annotator is the plugin name in the keys of CDI annotations.
 const annotator = "gpucdi"
 
-func name(d allocator.Device) named {
+func newCDIDevice(d allocator.Device) cdiDevice {
 	key, errKey := cdi.AnnotationKey(annotator, d.ID)
 	_, errName := cdi.AnnotationValue([]string{d.CDIName})
-	return named{field: &api.CDIDevice{Name: d.CDIName}, key: key, err: errors.Join(errKey, errName)}
+	return cdiDevice{field: &api.CDIDevice{Name: d.CDIName}, key: key, err: errors.Join(errKey, errName)}
 }
 
-func describe(id string, d allocator.Device) *api.Device {
-	described := &api.Device{ID: id, Health: api.Healthy}
+func apiDevice(id string, d allocator.Device) *api.Device {
+	device := &api.Device{ID: id, Health: api.Healthy}
 	if !d.Healthy() {
-		described.Health = api.Unhealthy
+		device.Health = api.Unhealthy
 	}
-	// An unknown node must stay nil: any node given here, -1 too, would become
-	// a topology hint.
+	// Without a known NUMA node Topology must be nil: the Topology Manager derives a hint from any node, even -1.
 	if d.NUMANode != gpu.NUMAUnknown {
-		described.Topology = &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: int64(d.NUMANode)}}}
+		device.Topology = &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: int64(d.NUMANode)}}}
 	}
-	return described
+	return device
 }

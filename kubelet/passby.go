@@ -1,10 +1,10 @@
 package kubelet
 
-// PassBy is a way for CDI device names to reach the container runtime.
+// PassBy is the way CDI device names reach the container runtime.
 type PassBy string
 
-// The ways.
+// Values of PassBy.
 const (
-	ByField      PassBy = "field"      // the CRI's own field, which containerd knows from 1.7.2 and CRI-O from 1.28 on
-	ByAnnotation PassBy = "annotation" // what came before it: containerd 1.7.0, CRI-O 1.24
+	ByField      PassBy = "field"      // CDI field of the CRI; requires containerd 1.7.2 or CRI-O 1.28
+	ByAnnotation PassBy = "annotation" // cdi.k8s.io/ annotation; requires containerd 1.7.0 or CRI-O 1.24
 )

@@ -14,72 +14,69 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// Config says which resource a Plugin offers, and where.
+// Config configures a Plugin.
 type Config struct {
-	Dir      string // the kubelet's device-plugins directory; it may come and go
+	Dir      string // the kubelet's device-plugins directory; may be missing or replaced at any time
 	Resource string // "nvidia.com/gpu"
 	Gate     Gate
 
 	Observer Observer // may be nil
-	Sent     func()   // called after each list that was sent; may be nil, must not block
+	Sent     func()   // called after each ListAndWatch message; may be nil, must not block
 }
 
-// Gate grants devices of a resource, all of them or none. It decides alone whether they
-// may be allocated. It must not block: the kubelet waits meanwhile.
+// Gate grants devices of a resource, all of them or none. It alone decides whether they may be allocated. It must
+// not block: the kubelet waits for it.
 type Gate interface {
 	Allocate(resource string, ids []string) error
 }
 
-// Plugin offers one resource to the kubelet. Update and Run may be called
-// from different goroutines.
+// Plugin is the device plugin of one resource. Its methods are safe for concurrent use; Run must be called once.
 type Plugin struct {
-	cfg    Config
-	log    *slog.Logger
-	update sync.Mutex // of those who replace latest
-	latest atomic.Pointer[snapshot]
-	stands atomic.Pointer[Registration]
-	lists  lists
-	socket string // the path of the latest; only Run uses it
+	cfg          Config
+	log          *slog.Logger
+	update       sync.Mutex // serializes writes to latest
+	latest       atomic.Pointer[snapshot]
+	registration atomic.Pointer[Registration]
+	lists        sentLists
+	socket       string // path of the latest socket; only used by Run
 
-	// streamWithin is how long the kubelet may take from a registration until
-	// it asks for the devices.
-	streamWithin time.Duration
+	// streamTimeout bounds the time from a registration until the kubelet opens a ListAndWatch stream.
+	streamTimeout time.Duration
 }
 
 // New returns a Plugin that does nothing until Run is called.
 func New(cfg Config, log *slog.Logger) *Plugin {
-	cfg.Dir = filepath.Clean(cfg.Dir) // as watches spell it
+	cfg.Dir = filepath.Clean(cfg.Dir) // fsnotify reports clean paths
 	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
+		cfg.Observer = noObserver{}
 	}
 	if cfg.Sent == nil {
 		cfg.Sent = func() {}
 	}
-	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamWithin: 10 * time.Second}
-	p.latest.Store(&snapshot{Offer: Offer{Resource: &allocator.Resource{Name: cfg.Resource}}, superseded: make(chan struct{})})
-	p.stands.Store(&Registration{Trouble: "not tried yet"})
+	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamTimeout: 10 * time.Second}
+	empty := Offer{Resource: &allocator.Resource{Name: cfg.Resource}}
+	p.latest.Store(&snapshot{Offer: empty, superseded: make(chan struct{})})
+	p.registration.Store(&Registration{Error: "not attempted yet"})
 	return p
 }
 
-// Registration is where a resource stands with the kubelet.
+// Registration is the state of a resource's registration with the kubelet.
 type Registration struct {
-	Since   time.Time // of the registration that holds; zero when none does
-	Trouble string    // why none does
+	Since time.Time // when the resource was registered; zero if it is not registered
+	Error string    // why it is not registered; empty if it is
 }
 
-// Registration says where the resource stands with the kubelet now. It never
-// waits.
-func (p *Plugin) Registration() Registration { return *p.stands.Load() }
+// Registration returns the current state of the registration. It never blocks.
+func (p *Plugin) Registration() Registration { return *p.registration.Load() }
 
-// Resource is what the plugin offers.
+// Resource returns the resource name.
 func (p *Plugin) Resource() string { return p.cfg.Resource }
 
-// List returns what was sent on the ListAndWatch stream; the zero List if there is none. Of
-// several streams the newest counts.
+// List returns when the newest open ListAndWatch stream was opened and last written to; the zero List if none is
+// open.
 func (p *Plugin) List() allocator.List { return p.lists.newest() }
 
-// Update makes o what is offered from now on. It never waits: a kubelet that
-// is slow to take one Offer misses those before the latest.
+// Update replaces the Offer. It never blocks: a kubelet that reads slowly skips all but the latest Offer.
 func (p *Plugin) Update(o Offer) {
 	p.update.Lock()
 	defer p.update.Unlock()
@@ -88,8 +85,7 @@ func (p *Plugin) Update(o Offer) {
 	close(p.latest.Swap(next).superseded)
 }
 
-// Resend sends the latest list to the kubelet once more, although it knows it: the kubelet
-// writes its checkpoint for each list.
+// Resend sends the latest list again, unchanged, which makes the kubelet write its checkpoint.
 func (p *Plugin) Resend() {
 	p.update.Lock()
 	defer p.update.Unlock()
@@ -99,12 +95,12 @@ func (p *Plugin) Resend() {
 	close(p.latest.Swap(&next).superseded)
 }
 
-// Run serves the resource and keeps it registered until ctx ends. Before the first
-// Update the kubelet receives no list, not even an empty one. Its socket stays in
-// the directory, see Leftover. Run returns an error only when the Config cannot work.
+// Run serves the resource and keeps it registered until ctx ends. Before the first Update it sends no list, not
+// even an empty one. The socket is left in the directory, see HasAgentSocket. Run returns an error only if the
+// Config is unusable.
 func (p *Plugin) Run(ctx context.Context) error {
 	if path := p.socketPath(); len(path) > maxSocketPath {
-		return fmt.Errorf("offering %s: the socket path %s has %d bytes, of which Linux takes %d: use a shorter kubelet directory",
+		return fmt.Errorf("serving %s: socket path %s has %d bytes, more than the maximum of %d; use a shorter --kubelet-dir",
 			p.cfg.Resource, path, len(path), maxSocketPath)
 	}
 	changed := make(chan struct{}, 1)
@@ -114,7 +110,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// kubeletSocketName is the kubelet's socket in the device-plugins directory.
+// kubeletSocketName is the name of the kubelet's registration socket in the device-plugins directory.
 const kubeletSocketName = "kubelet.sock"
 
 func (p *Plugin) kubeletSocket() string { return filepath.Join(p.cfg.Dir, kubeletSocketName) }

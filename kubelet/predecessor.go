@@ -14,16 +14,15 @@ import (
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
-// reminder is how often AwaitPredecessor tells that it still waits.
-const reminder = time.Minute
+// waitingInterval is how often AwaitPredecessor reports that it is still waiting.
+const waitingInterval = time.Minute
 
-// AwaitPredecessor waits until no other agent of the node serves a resource in a device-plugins directory,
-// or ctx ends. Of two, the kubelet takes the one that registered last, and marks the devices unhealthy for
-// good when that one ends, although the other is still there. waiting is told the other one's socket, once a
-// minute.
+// AwaitPredecessor waits until no other agent serves a resource in the device-plugins directory dir, or ctx ends.
+// Of two agents the kubelet uses the one that registered last, and marks all devices unhealthy when that one ends,
+// even if the other is still running. waiting is called with the other agent's socket, once a minute.
 func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket string)) error {
 	for ctx.Err() == nil {
-		socket, err := served(ctx, dir)
+		socket, err := activeAgentSocket(ctx, dir)
 		if socket == "" || err != nil {
 			return err
 		}
@@ -38,28 +37,28 @@ func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket strin
 	return ctx.Err()
 }
 
-// served returns a socket of ours that some process listens on; empty if there is none.
-func served(ctx context.Context, dir string) (string, error) {
+// activeAgentSocket returns the path of an agent's socket with a listener; empty if there is none.
+func activeAgentSocket(ctx context.Context, dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking for another agent: %w", err)
+		return "", fmt.Errorf("finding another agent: %w", err)
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if anyOfOurs(e) && serves(ctx, path) {
+		if isAgentSocket(e) && hasListener(ctx, path) {
 			return path, nil
 		}
 	}
 	return "", nil
 }
 
-// awaitEnd waits until the gRPC server at a socket ends, for a reminder at most. It returns false if that
-// cannot be told.
+// awaitEnd waits for the gRPC server at a socket to end, for at most waitingInterval. It returns false if it could
+// not connect, and thus could not wait.
 func awaitEnd(ctx context.Context, socket string) bool {
-	ctx, cancel := context.WithTimeout(ctx, reminder)
+	ctx, cancel := context.WithTimeout(ctx, waitingInterval)
 	defer cancel()
 	conn, err := unixgrpc.NewClient(socket)
 	if err != nil {

@@ -13,24 +13,21 @@ import (
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
-// registerWithin bounds Register, in which the kubelet dials back for up to
-// 10 s.
-const registerWithin = 15 * time.Second
+// registerTimeout bounds Register, during which the kubelet dials back for up to 10 s.
+const registerTimeout = 15 * time.Second
 
-// stableAfter is how long a registration must hold for the next attempt to
-// count as the first one.
+// stableAfter is how long a registration must last to reset the backoff.
 const stableAfter = time.Minute
 
-// keepRegistered registers whenever there is a kubelet that does not hold a
-// registration of ours, until ctx ends.
+// keepRegistered registers with each kubelet, and again whenever a registration is lost, until ctx ends.
 func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) error {
-	if err := p.removeStale(ctx); err != nil {
-		p.log.Warn("stale sockets not removed, they are harmless", "err", err)
+	if err := p.removeStaleSockets(ctx); err != nil {
+		p.log.Warn("stale sockets not removed", "err", err)
 	}
 	var (
-		retry    backoff
-		tried    identity
-		reported string
+		retry  backoff
+		tried  identity
+		logged string
 	)
 	for pause := time.Duration(0); ; pause = retry.next() {
 		kubelet, err := p.awaitKubelet(ctx, tried, pause, changed)
@@ -40,44 +37,44 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 		if kubelet != tried {
 			tried, retry = kubelet, backoff{}
 		}
-		began := time.Now()
+		start := time.Now()
 		err = p.serve(ctx, kubelet, changed)
 		if ctx.Err() != nil {
 			return nil
 		}
-		p.stands.Store(&Registration{Trouble: err.Error()})
+		p.registration.Store(&Registration{Error: err.Error()})
 		var lost *lostError
-		switch held := errors.As(err, &lost); {
-		case held:
-			p.log.Warn("registration lost, registering again", "reason", err)
-			reported = ""
-		case err.Error() != reported:
-			p.log.Warn("not registered, trying again until it works", "reason", err)
-			reported = err.Error()
+		switch registered := errors.As(err, &lost); {
+		case registered:
+			p.log.Warn("registration lost, will retry", "err", err)
+			logged = ""
+		case err.Error() != logged:
+			p.log.Warn("registration failed, will retry", "err", err)
+			logged = err.Error()
 		default:
-			p.log.Debug("not registered, trying again", "reason", err)
+			p.log.Debug("registration failed again, will retry", "err", err)
 		}
-		if (lost != nil && lost.fromOutside) || time.Since(began) > stableAfter {
+		if (lost != nil && lost.socketChanged) || time.Since(start) > stableAfter {
 			retry = backoff{}
 		}
 	}
 }
 
-// awaitKubelet waits until there is a kubelet to register with: for at least
-// pause if it is the one that was tried last, and not at all if it is new.
+// awaitKubelet waits for a kubelet to register with: at least for pause if it is the one that was tried last. A new
+// kubelet is returned at once.
 func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Duration, changed <-chan struct{}) (identity, error) {
 	paused := time.NewTimer(pause)
 	defer paused.Stop()
-	var reported bool
+	var logged bool
 	for pausing := pause > 0; ; {
 		kubelet, err := identify(p.kubeletSocket())
 		if err == nil && (kubelet != tried || !pausing) {
 			return kubelet, nil
 		}
-		if err != nil && !reported {
-			reported = true
-			p.stands.Store(&Registration{Trouble: fmt.Sprintf("waiting for the kubelet: %v", err)})
-			p.log.Info("waiting for the kubelet", "reason", err)
+		if err != nil && !logged {
+			logged = true
+			p.registration.Store(&Registration{Error: fmt.Sprintf("waiting for kubelet: %v", err)})
+			p.log.Info("waiting for kubelet", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -89,11 +86,10 @@ func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Du
 	}
 }
 
-// register tells the kubelet about the server at endpoint, a file name in the
-// directory of the kubelet's own socket. While it waits, the kubelet calls
-// GetDevicePluginOptions there.
+// register registers the server at endpoint, a file name in the directory of the kubelet's socket. Before it
+// returns, the kubelet calls GetDevicePluginOptions on that server.
 func (p *Plugin) register(ctx context.Context, endpoint string) error {
-	ctx, cancel := context.WithTimeout(ctx, registerWithin)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	conn, err := unixgrpc.NewClient(p.kubeletSocket())
 	if err != nil {
@@ -113,13 +109,11 @@ func (p *Plugin) register(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// backoff is the pauses between attempts: doubling from 100 ms to 10 s. Even
-// the first is long enough for the kubelet of 1.36 to see the end of the old
-// stream first; otherwise it would disconnect the new registration instead.
+// backoff computes the pauses between attempts, which double from 100 ms to 10 s. Even the first one lets the
+// kubelet of 1.36 process the end of the old stream; otherwise it would disconnect the new registration instead.
 type backoff struct{ attempts int }
 
-// next returns the next pause, longer by up to a quarter so that plugins that
-// lost one kubelet do not come back at once.
+// next returns the next pause. Up to 25% of jitter keeps plugins that lost the same kubelet from returning at once.
 func (b *backoff) next() time.Duration {
 	pause := min(100*time.Millisecond<<min(b.attempts, 10), 10*time.Second)
 	b.attempts++

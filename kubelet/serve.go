@@ -14,27 +14,25 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// stopWithin bounds how long the end of a server waits for its peer.
-const stopWithin = time.Second
+// stopTimeout bounds the graceful stop of a server.
+const stopTimeout = time.Second
 
-// maxCalls bounds the calls in progress on one connection; the kubelet makes a few.
+// maxCalls bounds the concurrent calls on one connection; the kubelet makes only a few.
 const maxCalls = 64
 
-// lostError says why a registration that the kubelet had accepted holds no
-// longer.
+// lostError is the loss of a registration that the kubelet had accepted.
 type lostError struct {
 	reason string
 
-	// fromOutside: a socket changed, which is no sign of a kubelet that does
-	// not want us.
-	fromOutside bool
+	// socketChanged is set if a socket was removed or replaced. The kubelet did not reject the plugin, so the
+	// backoff is reset.
+	socketChanged bool
 }
 
 func (e *lostError) Error() string { return e.reason }
 
-// serve starts a server on a socket of its own, registers it with the kubelet
-// and keeps it until the registration is lost or ctx ends; the reason is the
-// error. The server is gone when it returns.
+// serve starts a server on a new socket, registers it with the kubelet, and runs it until the registration is lost or
+// ctx ends, as the error reports. The server has stopped when serve returns.
 func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan struct{}) error {
 	listener, err := p.listen(ctx)
 	if err != nil {
@@ -43,7 +41,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 	path := p.socket
 	own, err := identify(path)
 	if err != nil {
-		return errors.Join(fmt.Errorf("looking at the new socket: %w", err), listener.Close())
+		return errors.Join(fmt.Errorf("inspecting the new socket: %w", err), listener.Close())
 	}
 	s := newServer(p)
 	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(p.observe), grpc.MaxConcurrentStreams(maxCalls))
@@ -52,7 +50,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 	run, ctx := errgroup.WithContext(ctx)
 	run.Go(func() error {
 		if err := g.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serving at %s: %w", path, err)
+			return fmt.Errorf("serving on %s: %w", path, err)
 		}
 		return nil
 	})
@@ -61,16 +59,16 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 		if err := p.register(ctx, filepath.Base(path)); err != nil {
 			return err
 		}
-		p.stands.Store(&Registration{Since: time.Now()})
+		p.registration.Store(&Registration{Since: time.Now()})
 		p.cfg.Observer.Registered(p.cfg.Resource)
-		p.log.Info("registered with the kubelet", "socket", path)
-		return p.hold(ctx, s, held{kubelet: kubelet, own: own, path: path}, changed)
+		p.log.Info("registered with kubelet", "socket", path)
+		return p.awaitLoss(ctx, s, sockets{kubelet: kubelet, own: own, ownPath: path}, changed)
 	})
 	return run.Wait()
 }
 
-// listen listens on a new socket, and only then removes the one before: an agent that
-// ends at any time leaves one behind.
+// listen listens on a new socket and then removes the previous one, so that an agent leaves a socket behind whenever
+// it ends.
 func (p *Plugin) listen(ctx context.Context) (net.Listener, error) {
 	path := p.socketPath()
 	var config net.ListenConfig
@@ -80,51 +78,50 @@ func (p *Plugin) listen(ctx context.Context) (net.Listener, error) {
 	}
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	if p.socket != "" {
-		_ = os.Remove(p.socket) // the kubelet may have; otherwise it is harmless
+		_ = os.Remove(p.socket) // the kubelet may have removed it; a stale one is harmless
 	}
 	p.socket = path
 	return listener, nil
 }
 
-// stop ends the streams, lets calls that are under way finish, and stops
-// listening. A peer that does not play along is cut off.
+// stop ends the streams, stops listening, and waits for pending calls. After stopTimeout it closes all connections.
 func (s *server) stop(g *grpc.Server) {
 	close(s.stopping)
-	cut := time.AfterFunc(stopWithin, g.Stop)
-	defer cut.Stop()
+	force := time.AfterFunc(stopTimeout, g.Stop)
+	defer force.Stop()
 	g.GracefulStop()
 }
 
-// held is what a registration hangs on.
-type held struct {
-	kubelet identity // the socket it was made at
-	own     identity // our socket, at path
-	path    string
+// sockets are those that a registration depends on.
+type sockets struct {
+	kubelet identity // the kubelet's registration socket
+	own     identity // the plugin's socket at ownPath
+	ownPath string
 }
 
-// hold waits until the registration is lost.
-func (p *Plugin) hold(ctx context.Context, s *server, h held, changed <-chan struct{}) error {
-	overdue := time.NewTimer(p.streamWithin)
+// awaitLoss waits until the registration is lost or ctx ends.
+func (p *Plugin) awaitLoss(ctx context.Context, s *server, at sockets, changed <-chan struct{}) error {
+	overdue := time.NewTimer(p.streamTimeout)
 	defer overdue.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			if own, err := identify(h.path); err != nil || own != h.own {
-				return &lostError{reason: "our socket " + h.path + " was removed", fromOutside: true}
+			if own, err := identify(at.ownPath); err != nil || own != at.own {
+				return &lostError{reason: "socket " + at.ownPath + " removed", socketChanged: true}
 			}
-			// A socket that is gone says nothing: the stream ends with its kubelet.
-			if kubelet, err := identify(p.kubeletSocket()); err == nil && kubelet != h.kubelet {
-				return &lostError{reason: "the kubelet was restarted", fromOutside: true}
+			// A missing socket is not conclusive: the stream ends when the kubelet does.
+			if kubelet, err := identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
+				return &lostError{reason: "kubelet restarted", socketChanged: true}
 			}
 		case <-s.streams.changed:
 			if s.streams.opened.Load() > 0 && s.streams.open.Load() == 0 {
-				return &lostError{reason: "the kubelet ended the ListAndWatch stream"}
+				return &lostError{reason: "kubelet closed the ListAndWatch stream"}
 			}
 		case <-overdue.C:
 			if s.streams.opened.Load() == 0 {
-				return &lostError{reason: fmt.Sprintf("the kubelet did not ask for the devices within %s", p.streamWithin)}
+				return &lostError{reason: fmt.Sprintf("kubelet opened no ListAndWatch stream within %s", p.streamTimeout)}
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// server answers the kubelet's calls for one registration.
+// server serves the device plugin API for one registration.
 type server struct {
 	api.UnimplementedDevicePluginServer
 
@@ -28,22 +28,21 @@ func newServer(p *Plugin) *server {
 	return &server{plugin: p, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)}}
 }
 
-// maxStreams bounds the ListAndWatch streams of a server, each of which can hold an encoded
-// list of a megabyte. The kubelet has one, and opens it before anybody else knows the socket.
+// maxStreams bounds the ListAndWatch streams of a server, each of which can hold an encoded list of a megabyte. The
+// kubelet opens one, before any other client can know the socket.
 const maxStreams = 8
 
-// streams counts the ListAndWatch streams of a server. The kubelet holds one
-// as long as it knows the plugin.
+// streams counts the ListAndWatch streams of a server. The kubelet keeps one open while the plugin is registered.
 type streams struct {
 	opened, open atomic.Int32
-	changed      chan struct{} // gets a value after a change; holds one at most
+	changed      chan struct{} // receives a value after each change; has a buffer of one
 }
 
-// add counts a stream, unless there are too many.
+// add counts a new stream, unless too many are open.
 func (s *streams) add() error {
 	if s.open.Add(1) > maxStreams {
 		s.open.Add(-1)
-		return status.Errorf(codes.ResourceExhausted, "opening a ListAndWatch stream: %d are open already; close one", maxStreams)
+		return status.Errorf(codes.ResourceExhausted, "opening a ListAndWatch stream: %d are open; close one", maxStreams)
 	}
 	s.opened.Add(1)
 	notify(s.changed)
@@ -55,7 +54,7 @@ func (s *streams) remove() {
 	notify(s.changed)
 }
 
-// notify leaves word in a channel that holds one value, if none is left yet.
+// notify sends to a channel with a buffer of one, unless a value is already pending.
 func notify(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:
@@ -71,8 +70,7 @@ func options() *api.DevicePluginOptions {
 	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
 
-// ListAndWatch sends the devices, and again after each change. A slow reader gets the
-// latest list only.
+// ListAndWatch sends the list of devices, and again after each change. A slow reader skips all but the latest list.
 func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
 	if err := s.streams.add(); err != nil {
 		return err
@@ -82,13 +80,13 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	defer s.plugin.lists.end(list)
 	var sent *snapshot
 	for {
-		now := s.plugin.latest.Load()
-		// The kubelet writes a checkpoint for every list that it receives.
-		if now.list != nil && (sent == nil || sent.resends != now.resends || !proto.Equal(sent.list, now.list)) {
-			if err := stream.Send(now.list); err != nil {
+		current := s.plugin.latest.Load()
+		// The kubelet writes its checkpoint for every list, even an unchanged one.
+		if current.list != nil && (sent == nil || sent.resends != current.resends || !proto.Equal(sent.list, current.list)) {
+			if err := stream.Send(current.list); err != nil {
 				return err
 			}
-			sent = now
+			sent = current
 			s.plugin.lists.sent(list)
 			s.plugin.cfg.Sent()
 		}
@@ -97,18 +95,19 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-s.stopping:
 			return nil
-		case <-now.superseded:
+		case <-current.superseded:
 		}
 	}
 }
 
 func (s *server) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
-	now := s.plugin.latest.Load()
+	current := s.plugin.latest.Load()
 	response := &api.PreferredAllocationResponse{}
 	for _, c := range request.GetContainerRequests() {
-		ids, err := now.Resource.Prefer(c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
+		ids, err := current.Resource.Prefer(c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(),
+			int(c.GetAllocationSize()))
 		if err != nil {
-			return nil, refusal(err)
+			return nil, grpcError(err)
 		}
 		response.ContainerResponses = append(response.ContainerResponses,
 			&api.ContainerPreferredAllocationResponse{DeviceIDs: ids})
@@ -116,15 +115,14 @@ func (s *server) GetPreferredAllocation(_ context.Context, request *api.Preferre
 	return response, nil
 }
 
-// PreStartContainer has nothing to do, and the options say so: the kubelet
-// does not call it.
+// PreStartContainer does nothing. The kubelet does not call it, since the options do not require it.
 func (s *server) PreStartContainer(context.Context, *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
 	return &api.PreStartContainerResponse{}, nil
 }
 
-// refusal gives an error of the allocator the gRPC code that says whose fault
-// it is. The kubelet shows the message in the pod's status, as one line.
-func refusal(err error) error {
+// grpcError converts an error of the allocator to a gRPC status. Its message has one line, since the kubelet puts it in
+// the pod's status.
+func grpcError(err error) error {
 	code := codes.Internal
 	switch {
 	case errors.Is(err, allocator.ErrMalformed):

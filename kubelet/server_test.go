@@ -21,7 +21,7 @@ const cdiKind = "example.com/gpu"
 
 var bothWays = []PassBy{ByField, ByAnnotation}
 
-// uuid is the UUID of the nth GPU of a test, of the length that UUIDs have.
+// uuid returns the UUID of GPU n, which has the usual length.
 func uuid(n int) string { return fmt.Sprintf("GPU-%08d-1111-2222-3333-444444444444", n) }
 
 func uuids(numbers ...int) (ids []string) {
@@ -31,8 +31,8 @@ func uuids(numbers ...int) (ids []string) {
 	return ids
 }
 
-// offer is an Offer of 8 GPUs over two NUMA nodes, linked in pairs 0-4, 1-5,
-// 2-6, 3-7. change may change their model first.
+// offer returns an Offer of 8 GPUs on two NUMA nodes, with NVLinks between 0-4, 1-5, 2-6 and 3-7. Each change may
+// modify the GPUs first.
 func offer(passBy []PassBy, change ...func(gpus []gpu.GPU)) Offer {
 	inv := &gpu.Inventory{}
 	for i := range 8 {
@@ -53,7 +53,7 @@ func testConfig(dir string) Config {
 	return Config{Dir: dir, Resource: allocator.GPUResource, Gate: &gate{}}
 }
 
-// connect runs a plugin with this offer and returns the kubelet's end of it.
+// connect runs a plugin with an Offer and returns its registration with a fake kubelet.
 func connect(t *testing.T, o Offer) (registration, *Plugin) {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +68,7 @@ func TestOptions(t *testing.T) {
 	r, _ := connect(t, offer(bothWays))
 	want := &api.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 	if !proto.Equal(r.options, want) || !proto.Equal(r.request.Options, want) {
-		t.Errorf("options are %v and in the registration %v, want %v", r.options, r.request.Options, want)
+		t.Errorf("options %v, in the registration %v; want %v", r.options, r.request.Options, want)
 	}
 	if r.request.Version != "v1beta1" || r.request.ResourceName != "nvidia.com/gpu" {
 		t.Errorf("registered as %v", r.request)
@@ -79,7 +79,8 @@ func TestOptions(t *testing.T) {
 }
 
 func TestListAndWatch(t *testing.T) {
-	r, p := connect(t, offer(bothWays, fault(5, "ECC"), func(gpus []gpu.GPU) { gpus[7].NUMANode = gpu.NUMAUnknown }))
+	r, p := connect(t, offer(bothWays, fault(5, "ECC"),
+		func(gpus []gpu.GPU) { gpus[7].NUMANode = gpu.NUMAUnknown }))
 	list := receive(t, r.lists, "the devices")
 	if len(list.Devices) != 8 {
 		t.Fatalf("%d devices, want 8", len(list.Devices))
@@ -99,48 +100,49 @@ func TestListAndWatch(t *testing.T) {
 	}
 
 	p.Update(offer(bothWays))
-	if list := receive(t, r.lists, "the devices after the repair"); list.Devices[5].Health != "Healthy" {
-		t.Errorf("after the repair: %v", list.Devices[5])
+	if list := receive(t, r.lists, "the devices after the recovery"); list.Devices[5].Health != "Healthy" {
+		t.Errorf("after the recovery: %v", list.Devices[5])
 	}
 
-	// An update that changes nothing for the kubelet does not reach it.
+	// An update that does not change the list is not sent.
 	p.Update(offer(bothWays))
 	p.Update(offer(nil))
 	p.Update(offer(bothWays, fault(0, "XID")))
 	if list := receive(t, r.lists, "the next devices"); list.Devices[0].Health != "Unhealthy" {
-		t.Errorf("a list came that is like the one before it: %v", list)
+		t.Errorf("unchanged list sent: %v", list)
 	}
 }
 
-func TestListAndWatchOfNoDevice(t *testing.T) {
-	r, p := connect(t, Offer{Resource: allocator.Plan(&gpu.Inventory{}, cdiKind, allocator.MIGNone, nil)[0], PassBy: bothWays})
+func TestListAndWatchWithoutDevices(t *testing.T) {
+	empty := allocator.Plan(&gpu.Inventory{}, cdiKind, allocator.MIGNone, nil)[0]
+	r, p := connect(t, Offer{Resource: empty, PassBy: bothWays})
 	if list := receive(t, r.lists, "an empty list"); len(list.Devices) != 0 {
-		t.Errorf("a node without GPUs lists %v", list)
+		t.Errorf("list of a node without GPUs: %v", list)
 	}
 	p.Update(offer(bothWays))
-	if list := receive(t, r.lists, "the GPUs that came"); len(list.Devices) != 8 {
+	if list := receive(t, r.lists, "the new GPUs"); len(list.Devices) != 8 {
 		t.Errorf("%d devices, want 8", len(list.Devices))
 	}
 }
 
-func TestSlowReaderGetsTheLatest(t *testing.T) {
+func TestSlowReaderGetsLatestList(t *testing.T) {
 	p := New(Config{}, testLog(t))
 	p.Update(offer(bothWays))
 	s := newServer(p)
-	stream := &slowStream{ctx: t.Context(), sends: make(chan *api.ListAndWatchResponse), taken: make(chan struct{})}
+	stream := &slowStream{ctx: t.Context(), sends: make(chan *api.ListAndWatchResponse), received: make(chan struct{})}
 	ended := make(chan error, 1)
 	go func() { ended <- s.ListAndWatch(nil, stream) }()
 
 	receive(t, stream.sends, "the first list")
-	for i := range 1000 { // while the first is not taken; each is unlike the one before it
-		p.Update(offer(bothWays, fault(i%8, "sick")))
+	for i := range 1000 { // each list differs from the previous one
+		p.Update(offer(bothWays, fault(i%8, "ECC")))
 	}
-	stream.taken <- struct{}{}
+	stream.received <- struct{}{}
 	if list := receive(t, stream.sends, "the second list"); list.Devices[999%8].Health != "Unhealthy" {
-		t.Errorf("the second list is not the latest: %v", list)
+		t.Errorf("second list is not the latest: %v", list)
 	}
 	close(s.stopping)
-	stream.taken <- struct{}{}
+	stream.received <- struct{}{}
 	if err := receive(t, ended, "the end of the stream"); err != nil {
 		t.Errorf("ListAndWatch = %v", err)
 	}
@@ -148,40 +150,40 @@ func TestSlowReaderGetsTheLatest(t *testing.T) {
 
 func TestGetPreferredAllocation(t *testing.T) {
 	r, _ := connect(t, offer(bothWays, fault(4, "ECC")))
-	ask := func(size int32, available, required []string) *api.ContainerPreferredAllocationRequest {
+	request := func(size int32, available, required []string) *api.ContainerPreferredAllocationRequest {
 		return &api.ContainerPreferredAllocationRequest{
 			AllocationSize: size, AvailableDeviceIDs: available, MustIncludeDeviceIDs: required}
 	}
 	all := uuids(7, 6, 5, 4, 3, 2, 1, 0)
 	response, err := r.client.GetPreferredAllocation(t.Context(), &api.PreferredAllocationRequest{
-		ContainerRequests: []*api.ContainerPreferredAllocationRequest{ask(2, all, nil), ask(2, all, uuids(7))}})
+		ContainerRequests: []*api.ContainerPreferredAllocationRequest{request(2, all, nil), request(2, all, uuids(7))}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := response.ContainerResponses; len(got) != 2 ||
 		!slices.Equal(got[0].DeviceIDs, uuids(1, 5)) || !slices.Equal(got[1].DeviceIDs, uuids(3, 7)) {
-		t.Errorf("preferred %v, want the pairs 1-5 and 3-7", got)
+		t.Errorf("preferred %v, want 1-5 and 3-7", got)
 	}
 	for _, tc := range []struct {
-		name string
-		ask  *api.ContainerPreferredAllocationRequest
-		code codes.Code
-		says string
+		name    string
+		request *api.ContainerPreferredAllocationRequest
+		code    codes.Code
+		want    string
 	}{
-		{"too many", ask(3, uuids(0, 1), nil), codes.InvalidArgument, "3 devices"},
-		{"an unknown one required", ask(1, all, []string{"GPU-x"}), codes.NotFound, "GPU-x"},
-		{"too few healthy", ask(2, uuids(0, 4), nil), codes.FailedPrecondition, uuid(4)},
+		{"too many devices", request(3, uuids(0, 1), nil), codes.InvalidArgument, "3 devices"},
+		{"unknown device required", request(1, all, []string{"GPU-x"}), codes.NotFound, "GPU-x"},
+		{"too few healthy devices", request(2, uuids(0, 4), nil), codes.FailedPrecondition, uuid(4)},
 	} {
 		_, err := r.client.GetPreferredAllocation(t.Context(), &api.PreferredAllocationRequest{
-			ContainerRequests: []*api.ContainerPreferredAllocationRequest{tc.ask}})
-		if status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v, want %s with %s", tc.name, err, tc.code, tc.says)
+			ContainerRequests: []*api.ContainerPreferredAllocationRequest{tc.request}})
+		if status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v; want %s with %q", tc.name, err, tc.code, tc.want)
 		}
 	}
 }
 
-// Each stream can hold an encoded list, so their number is bounded; one that ends makes room.
-func TestStreamsAreLimited(t *testing.T) {
+// The number of open streams is bounded; closing one allows another.
+func TestStreamLimit(t *testing.T) {
 	r, _ := connect(t, offer(bothWays))
 	receive(t, r.lists, "the kubelet's list")
 	open := func() (context.CancelFunc, error) {
@@ -193,7 +195,7 @@ func TestStreamsAreLimited(t *testing.T) {
 		return cancel, err
 	}
 	var ends []context.CancelFunc
-	for len(ends) < maxStreams-1 { // the kubelet has one
+	for len(ends) < maxStreams-1 { // the fake kubelet has one open
 		end, err := open()
 		defer end()
 		if err != nil {
@@ -205,7 +207,7 @@ func TestStreamsAreLimited(t *testing.T) {
 		end, err := open()
 		defer end()
 		if status.Code(err) != codes.ResourceExhausted {
-			t.Fatalf("one stream too many: %v, want ResourceExhausted", err)
+			t.Fatalf("stream above the limit: %v, want ResourceExhausted", err)
 		}
 	}
 	ends[0]()
@@ -215,8 +217,8 @@ func TestStreamsAreLimited(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if time.Since(start) > 10*time.Second {
-			t.Fatalf("after the end of a stream: %v", err)
+		if time.Since(start) > testTimeout {
+			t.Fatalf("after closing a stream: %v", err)
 		}
 	}
 }

@@ -14,69 +14,69 @@ import (
 	"syscall"
 )
 
-// socketStart begins the names of our sockets, whatever the resource.
-const socketStart = "gpucdi-"
+// socketPrefix is the prefix of the sockets of all resources.
+const socketPrefix = "gpucdi-"
 
-const maxSocketPath = 107 // bytes; sockaddr_un has 108 with the final zero
+const maxSocketPath = 107 // bytes; sun_path of sockaddr_un has 108 with the terminating zero
 
-// socketPath returns a new path for a server's socket. Each registration has
-// a path of its own: the kubelet of 1.37 refuses one that it still knows.
+// socketPath returns a new path for a server's socket, unique to each registration: the kubelet of 1.37 rejects an
+// endpoint that is still registered.
 func (p *Plugin) socketPath() string {
-	return filepath.Join(p.cfg.Dir, fmt.Sprintf("%s%08x.sock", p.socketPrefix(), rand.Uint32()))
+	return filepath.Join(p.cfg.Dir, fmt.Sprintf("%s%08x.sock", p.resourcePrefix(), rand.Uint32()))
 }
 
-func (p *Plugin) socketPrefix() string {
-	return socketStart + strings.ReplaceAll(p.cfg.Resource, "/", "_") + "-"
+// resourcePrefix returns the prefix of the sockets of the plugin's resource.
+func (p *Plugin) resourcePrefix() string {
+	return socketPrefix + strings.ReplaceAll(p.cfg.Resource, "/", "_") + "-"
 }
 
-// ours says whether a file of this name is a socket of a plugin for this
-// resource, this process's or an earlier one's.
-func (p *Plugin) ours(name string) bool {
-	rest, ours := strings.CutPrefix(name, p.socketPrefix())
-	return ours && uniquePart.MatchString(rest)
+// isOwnSocketName reports whether name is that of a socket for the plugin's resource, created by this process or an
+// earlier one.
+func (p *Plugin) isOwnSocketName(name string) bool {
+	suffix, ok := strings.CutPrefix(name, p.resourcePrefix())
+	return ok && uniqueSuffix.MatchString(suffix)
 }
 
-var uniquePart = regexp.MustCompile(`^[0-9a-f]{8}\.sock$`)
+var uniqueSuffix = regexp.MustCompile(`^[0-9a-f]{8}\.sock$`)
 
-// Leftover reports whether a device-plugins directory has a socket of an agent of ours. The
-// kubelet deletes all sockets when it starts, and an agent that ends leaves its own: one that is
-// there when an agent starts shows that the kubelet has not started since the last agent ended.
-func Leftover(dir string) (bool, error) {
+// HasAgentSocket reports whether a device-plugins directory has a socket of a gpucdi agent. The kubelet deletes all
+// sockets when it starts, and an agent leaves its own when it ends. A socket found at the start of an agent
+// therefore proves that the kubelet has not restarted since the previous agent ended.
+func HasAgentSocket(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("looking for sockets of an earlier agent: %w", err)
+		return false, fmt.Errorf("finding sockets of a previous agent: %w", err)
 	}
-	return slices.ContainsFunc(entries, anyOfOurs), nil
+	return slices.ContainsFunc(entries, isAgentSocket), nil
 }
 
-// anyOfOurs reports whether a file is a socket of an agent of ours, for any resource.
-func anyOfOurs(e fs.DirEntry) bool {
-	rest, ours := strings.CutPrefix(e.Name(), socketStart)
-	at := strings.LastIndex(rest, "-")
-	return ours && at > 0 && e.Type() == fs.ModeSocket && uniquePart.MatchString(rest[at+1:])
+// isAgentSocket reports whether a file is the socket of a gpucdi agent, for any resource.
+func isAgentSocket(e fs.DirEntry) bool {
+	rest, ok := strings.CutPrefix(e.Name(), socketPrefix)
+	i := strings.LastIndex(rest, "-")
+	return ok && i > 0 && e.Type() == fs.ModeSocket && uniqueSuffix.MatchString(rest[i+1:])
 }
 
-// removeStale removes the sockets for the resource that an earlier process left behind.
-func (p *Plugin) removeStale(ctx context.Context) error {
+// removeStaleSockets removes sockets of the resource that earlier processes left behind.
+func (p *Plugin) removeStaleSockets(ctx context.Context) error {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	problems := []error{err}
+	errs := []error{err}
 	for _, e := range entries {
 		path := filepath.Join(p.cfg.Dir, e.Name())
-		if e.Type() == fs.ModeSocket && p.ours(e.Name()) && !serves(ctx, path) {
-			problems = append(problems, os.Remove(path))
+		if e.Type() == fs.ModeSocket && p.isOwnSocketName(e.Name()) && !hasListener(ctx, path) {
+			errs = append(errs, os.Remove(path))
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(errs...)
 }
 
-// identity tells a file from another that takes its name later, even when
-// the inode number is used again.
+// identity distinguishes a file from a later one at the same path, even if that reuses the inode number.
 type identity struct {
 	dev, inode uint64
-	changed    syscall.Timespec
+	modified   syscall.Timespec
 }
 
 func identify(path string) (identity, error) {

@@ -10,24 +10,22 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollInterval is how often the directory is looked at while nothing of it
-// can be watched.
+// pollInterval is the interval between checks of the directory while it cannot be watched.
 const pollInterval = time.Second
 
-// watch leaves word in changed whenever a socket that matters may have come
-// or gone, until ctx ends. Who reads it looks for himself: words may be false,
-// and several changes may leave only one.
+// watch notifies changed whenever the kubelet's socket or one of the plugin's may have been created or removed,
+// until ctx ends. Notifications may be spurious, and several changes may be merged into one.
 func (p *Plugin) watch(ctx context.Context, changed chan<- struct{}) error {
-	var reported string
+	var logged string
 	for ctx.Err() == nil {
-		err := p.follow(ctx, changed)
+		err := p.watchDir(ctx, changed)
 		notify(changed)
 		if err == nil {
 			continue
 		}
-		if err.Error() != reported {
-			reported = err.Error()
-			p.log.Warn("device-plugin directory is polled until it can be watched", "dir", p.cfg.Dir, "reason", err)
+		if err.Error() != logged {
+			logged = err.Error()
+			p.log.Warn("device-plugins directory not watched, polling", "dir", p.cfg.Dir, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -37,21 +35,20 @@ func (p *Plugin) watch(ctx context.Context, changed chan<- struct{}) error {
 	return nil
 }
 
-// follow watches the directory until another takes its place or ctx ends. It
-// returns an error when it cannot.
-func (p *Plugin) follow(ctx context.Context, changed chan<- struct{}) error {
+// watchDir watches the directory until it is replaced or ctx ends. It returns an error if the watch fails.
+func (p *Plugin) watchDir(ctx context.Context, changed chan<- struct{}) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("starting a watch, see sysctl fs.inotify: %w", err)
+		return fmt.Errorf("starting a watch: %w; check sysctl fs.inotify", err)
 	}
 	defer watcher.Close()
-	// Only the parent tells at once that a directory is gone: as long as a
-	// process listens on a socket in it, the kernel keeps its inode.
-	noParent := watcher.Add(filepath.Dir(p.cfg.Dir))
-	if err := watcher.Add(p.cfg.Dir); err != nil && noParent != nil {
+	// Only the parent reports the removal of the directory at once: the kernel keeps its inode as long as a process
+	// listens on a socket in it.
+	parentErr := watcher.Add(filepath.Dir(p.cfg.Dir))
+	if err := watcher.Add(p.cfg.Dir); err != nil && parentErr != nil {
 		return err
 	}
-	notify(changed) // for what happened before
+	notify(changed) // for changes before the watch
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,18 +58,18 @@ func (p *Plugin) follow(ctx context.Context, changed chan<- struct{}) error {
 		case event, open := <-watcher.Events:
 			switch {
 			case !open:
-				return errors.New("the watch ended")
+				return errors.New("watch closed")
 			case !event.Has(fsnotify.Create | fsnotify.Remove | fsnotify.Rename):
 			case event.Name == p.cfg.Dir:
 				return nil
-			case p.matters(filepath.Base(event.Name)):
+			case p.isRelevant(filepath.Base(event.Name)):
 				notify(changed)
 			}
 		}
 	}
 }
 
-// matters leaves out the kubelet's checkpoint, which changes with every pod.
-func (p *Plugin) matters(name string) bool {
-	return name == filepath.Base(p.kubeletSocket()) || p.ours(name)
+// isRelevant excludes other files, above all the kubelet's checkpoint, which changes with every pod.
+func (p *Plugin) isRelevant(name string) bool {
+	return name == kubeletSocketName || p.isOwnSocketName(name)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// File writes labels as Node Feature Discovery reads them from a file.
+// File encodes labels as a feature file of Node Feature Discovery.
 func File(labels map[string]string) []byte {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(labels)) {

@@ -10,52 +10,49 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Always is a label that every node with a GPU has.
-const Always = gpus + "machine"
+// Machine is the label with the machine type. Every node with a GPU has it.
+const Machine = gpuPrefix + "machine"
 
 const (
-	prefix = "nvidia.com/"
-	gpus   = allocator.GPUResource + "."
+	prefix    = "nvidia.com/"
+	gpuPrefix = allocator.GPUResource + "."
 )
 
-// Of returns the labels of a node with these GPUs; none when it has none.
-// strategy is how MIG devices are offered, rules say what is shared, machine what
-// the firmware calls the node. Of GPUs of several products, the first one's is
-// told.
+// Of returns the labels of a node, or nil if it has no GPUs. machine is the product name in DMI. If the products of the
+// GPUs differ, the labels describe those with the product of the first GPU.
 func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
-	here := present(inv)
-	if len(here) == 0 {
+	listed := listedGPUs(inv)
+	if len(listed) == 0 {
 		return nil
 	}
 	l := map[string]string{
-		Always:                 value(machine, "unknown"),
-		gpus + "mode":          mode(here[0]),
-		prefix + "mig.capable": strconv.FormatBool(migCapable(here)),
+		Machine:                value(machine, "unknown"),
+		gpuPrefix + "mode":     mode(listed[0]),
+		prefix + "mig.capable": strconv.FormatBool(migCapable(listed)),
 		prefix + "mps.capable": "false",
 	}
-	driver(l, inv.Driver)
-	if clique := clique(here); clique != "" {
-		l[gpus+"clique"] = clique
+	setDriverLabels(l, inv.Driver)
+	if clique := clique(listed); clique != "" {
+		l[gpuPrefix+"clique"] = clique
 	}
-	virtual(l, here)
-	whole(l, here, rules)
-	parts(l, here, strategy, rules)
+	setVGPULabels(l, listed)
+	setGPULabels(l, listed, rules)
+	setMIGLabels(l, listed, strategy, rules)
 	return l
 }
 
-// present are the GPUs that the driver lists; a retained one may be in another
-// node by now.
-func present(inv *gpu.Inventory) (here []gpu.GPU) {
+// listedGPUs returns the GPUs that the driver lists. A retained GPU may be in another node.
+func listedGPUs(inv *gpu.Inventory) (listed []gpu.GPU) {
 	for _, g := range inv.GPUs {
 		if g.Fault.Code != gpu.FaultGone {
-			here = append(here, g)
+			listed = append(listed, g)
 		}
 	}
-	return here
+	return listed
 }
 
-func migCapable(here []gpu.GPU) bool {
-	for _, g := range here {
+func migCapable(listed []gpu.GPU) bool {
+	for _, g := range listed {
 		if g.MIG == gpu.MIGDisabled || g.MIG == gpu.MIGEnabled {
 			return true
 		}
@@ -63,9 +60,9 @@ func migCapable(here []gpu.GPU) bool {
 	return false
 }
 
-// clique is that of all GPUs that are in one; empty when they differ.
-func clique(here []gpu.GPU) (clique string) {
-	for _, g := range here {
+// clique returns the common clique of the GPUs, or "" if they differ.
+func clique(listed []gpu.GPU) (clique string) {
+	for _, g := range listed {
 		switch {
 		case g.Clique == "":
 		case clique != "" && clique != g.Clique:
@@ -77,18 +74,17 @@ func clique(here []gpu.GPU) (clique string) {
 	return clique
 }
 
-// virtual tells that there is a virtual GPU, and the host's driver.
-func virtual(l map[string]string, here []gpu.GPU) {
-	i := slices.IndexFunc(here, func(g gpu.GPU) bool { return g.VGPU != nil })
+func setVGPULabels(l map[string]string, listed []gpu.GPU) {
+	i := slices.IndexFunc(listed, func(g gpu.GPU) bool { return g.VGPU != nil })
 	if i < 0 {
 		return
 	}
 	l[prefix+"vgpu.present"] = "true"
-	l[prefix+"vgpu.host-driver-version"] = value(here[i].VGPU.HostDriver, "")
-	l[prefix+"vgpu.host-driver-branch"] = value(here[i].VGPU.HostBranch, "")
+	l[prefix+"vgpu.host-driver-version"] = value(listed[i].VGPU.HostDriver, "")
+	l[prefix+"vgpu.host-driver-branch"] = value(listed[i].VGPU.HostBranch, "")
 }
 
-// mode is by the PCI class, which tells whether displays can be plugged in.
+// mode returns the mode by the PCI class, which depends on whether the GPU has display outputs.
 func mode(g gpu.GPU) string {
 	switch g.PCIClass {
 	case "0x030000":
@@ -99,8 +95,8 @@ func mode(g gpu.GPU) string {
 	return "unknown"
 }
 
-// driver tells the versions, each under an old name too.
-func driver(l map[string]string, d gpu.Driver) {
+// setDriverLabels sets each version under its current and its deprecated name.
+func setDriverLabels(l map[string]string, d gpu.Driver) {
 	parts := append(strings.SplitN(d.Version, ".", 3), "", "")
 	for i, names := range [][2]string{{"major", "major"}, {"minor", "minor"}, {"revision", "rev"}} {
 		l[prefix+"cuda.driver-version."+names[0]] = value(parts[i], "")
@@ -114,32 +110,31 @@ func driver(l map[string]string, d gpu.Driver) {
 	l[prefix+"cuda.runtime-version.full"] = d.CUDA.String()
 }
 
-// whole tells the product, and how many there are of it.
-func whole(l map[string]string, here []gpu.GPU, rules allocator.Rules) {
-	rule, first, count, replicas := rules.Of(allocator.GPUResource), here[0], 0, 0
-	for _, g := range here {
+// setGPULabels sets the labels of whole GPUs.
+func setGPULabels(l map[string]string, listed []gpu.GPU, rules allocator.Rules) {
+	rule, first, count, replicas := rules.Of(allocator.GPUResource), listed[0], 0, 0
+	for _, g := range listed {
 		if g.Product != first.Product {
 			continue
 		}
 		count++
-		if g.MIG != gpu.MIGEnabled { // one that is cut cannot be had as a whole
+		if g.MIG != gpu.MIGEnabled { // a GPU in MIG mode cannot be allocated as a whole
 			replicas = max(1, rule.Replicas)
 		}
 	}
-	resource(l, rule, value(first.Product, "unknown"), count, replicas)
+	setResourceLabels(l, rule, value(first.Product, "unknown"), count, replicas)
 	if first.MemoryBytes > 0 {
-		l[gpus+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
+		l[gpuPrefix+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
 	}
 	if c := first.ComputeCapability; c.Major > 0 {
-		l[gpus+"family"] = family(c)
-		l[gpus+"compute.major"] = strconv.Itoa(c.Major)
-		l[gpus+"compute.minor"] = strconv.Itoa(c.Minor)
+		l[gpuPrefix+"family"] = family(c)
+		l[gpuPrefix+"compute.major"] = strconv.Itoa(c.Major)
+		l[gpuPrefix+"compute.minor"] = strconv.Itoa(c.Minor)
 	}
 }
 
-// resource tells what there is of a resource, and how many pods at a time may
-// have one. A product that is shared is another, unless its resource is.
-func resource(l map[string]string, rule allocator.Rule, product string, count, replicas int) {
+// setResourceLabels sets the labels of a resource. If it is shared and not renamed, the product has the suffix -SHARED.
+func setResourceLabels(l map[string]string, rule allocator.Rule, product string, count, replicas int) {
 	strategy, under := "none", rule.Name+"."
 	if replicas > 1 {
 		strategy = "time-slicing"
@@ -153,8 +148,8 @@ func resource(l map[string]string, rule allocator.Rule, product string, count, r
 	l[under+"sharing-strategy"] = strategy
 }
 
-// family is the generation, by the compute capability: gpu.Architecture is the
-// driver's word, which an old driver does not have for a new GPU.
+// family returns the architecture by the compute capability. gpu.Architecture is unknown if the GPU is newer than the
+// driver.
 func family(c gpu.ComputeCapability) string {
 	names := map[int]string{2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 	switch name := names[c.Major]; {
@@ -169,18 +164,19 @@ func family(c gpu.ComputeCapability) string {
 	}
 }
 
-// A label's value is at most 63 letters, digits, "-", "_" and ".", and begins
-// and ends with a letter or a digit.
+// valueLimit is the maximum length of a label value.
 const valueLimit = 63
 
-var noValue = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
+// invalidChars are the characters that are not valid in a label value. Spaces are replaced separately.
+var invalidChars = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
 
-// value writes text as a label can hold it, or gives what stands for none.
-func value(text, none string) string {
-	text = strings.Join(strings.Fields(noValue.ReplaceAllString(text, "")), "-")
+// value converts text to a valid label value, which starts and ends with a letter or digit. It returns fallback if
+// nothing is left.
+func value(text, fallback string) string {
+	text = strings.Join(strings.Fields(invalidChars.ReplaceAllString(text, "")), "-")
 	text = strings.Trim(text[:min(len(text), valueLimit)], "-_.")
 	if text == "" {
-		return none
+		return fallback
 	}
 	return text
 }

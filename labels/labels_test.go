@@ -23,8 +23,8 @@ func h100s(n int) *gpu.Inventory {
 	return inv
 }
 
-// The table of docs/labels.md is what a node with eight H100 is labelled with.
-func TestTheDocumentedLabelsAreTheLabels(t *testing.T) {
+// docs/labels.md lists the labels of a node with eight H100 GPUs.
+func TestDocumentedLabels(t *testing.T) {
 	text, err := os.ReadFile("../docs/labels.md")
 	if err != nil {
 		t.Fatal(err)
@@ -46,25 +46,25 @@ func TestOf(t *testing.T) {
 		change func(*gpu.Inventory)
 		want   map[string]string
 	}{
-		"no GPU":         {func(inv *gpu.Inventory) { inv.GPUs = nil }, nil},
-		"all are gone":   {func(inv *gpu.Inventory) { inv.GPUs[0].Fault, inv.GPUs[1].Fault = gpu.Gone(), gpu.Gone() }, nil},
-		"one is gone":    {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = gpu.Gone() }, map[string]string{"gpu.count": "1"}},
-		"one is ill":     {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = fault("XID 79") }, map[string]string{"gpu.count": "2"}},
-		"two products":   {func(inv *gpu.Inventory) { inv.GPUs[1].Product = "Tesla T4" }, map[string]string{"gpu.count": "1", "gpu.product": "NVIDIA-H100-80GB-HBM3"}},
-		"a display":      {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "0x030000" }, map[string]string{"gpu.mode": "graphics"}},
-		"no sysfs":       {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "" }, map[string]string{"gpu.mode": "unknown"}},
-		"two numbers":    {func(inv *gpu.Inventory) { inv.Driver.Version = "580.95" }, map[string]string{"cuda.driver-version.revision": "", "cuda.driver.rev": ""}},
-		"Ada":            {capability(8, 9), map[string]string{"gpu.family": "ada-lovelace"}},
-		"Turing":         {capability(7, 5), map[string]string{"gpu.family": "turing"}},
-		"Blackwell":      {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
-		"to come":        {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
-		"MIG by one GPU": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
-		"a virtual GPU": {func(inv *gpu.Inventory) {
+		"no GPUs":          {func(inv *gpu.Inventory) { inv.GPUs = nil }, nil},
+		"all GPUs gone":    {func(inv *gpu.Inventory) { inv.GPUs[0].Fault, inv.GPUs[1].Fault = gpu.Gone(), gpu.Gone() }, nil},
+		"one GPU gone":     {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = gpu.Gone() }, map[string]string{"gpu.count": "1"}},
+		"one GPU faulty":   {func(inv *gpu.Inventory) { inv.GPUs[0].Fault = fault("XID 79") }, map[string]string{"gpu.count": "2"}},
+		"two products":     {func(inv *gpu.Inventory) { inv.GPUs[1].Product = "Tesla T4" }, map[string]string{"gpu.count": "1", "gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+		"display":          {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "0x030000" }, map[string]string{"gpu.mode": "graphics"}},
+		"no sysfs":         {func(inv *gpu.Inventory) { inv.GPUs[0].PCIClass = "" }, map[string]string{"gpu.mode": "unknown"}},
+		"short version":    {func(inv *gpu.Inventory) { inv.Driver.Version = "580.95" }, map[string]string{"cuda.driver-version.revision": "", "cuda.driver.rev": ""}},
+		"Ada":              {capability(8, 9), map[string]string{"gpu.family": "ada-lovelace"}},
+		"Turing":           {capability(7, 5), map[string]string{"gpu.family": "turing"}},
+		"Blackwell":        {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
+		"future GPU":       {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
+		"one GPU with MIG": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
+		"vGPU": {func(inv *gpu.Inventory) {
 			inv.GPUs[1].VGPU = &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"}
 		}, map[string]string{
 			"vgpu.present": "true", "vgpu.host-driver-version": "550.127.06", "vgpu.host-driver-branch": "r550_00"}},
-		"a fabric": {func(inv *gpu.Inventory) { inv.GPUs[1].Clique = "c.1" }, map[string]string{"gpu.clique": "c.1"}},
-		"odd characters": {func(inv *gpu.Inventory) { inv.GPUs[0].Product = " (R) X/Y  Z_" + strings.Repeat("long", 20) }, map[string]string{
+		"fabric": {func(inv *gpu.Inventory) { inv.GPUs[1].Clique = "c.1" }, map[string]string{"gpu.clique": "c.1"}},
+		"invalid characters": {func(inv *gpu.Inventory) { inv.GPUs[0].Product = " (R) X/Y  Z_" + strings.Repeat("long", 20) }, map[string]string{
 			"gpu.product": "R-XY-Z_" + strings.Repeat("long", 14)}},
 	} {
 		inv := h100s(2)
@@ -74,20 +74,19 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 		for label, want := range tc.want {
-			if is, there := got["nvidia.com/"+label]; is != want || !there {
-				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
+			if v, found := got["nvidia.com/"+label]; v != want || !found {
+				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
 			}
 		}
 	}
 }
 
-// Pods are told where they reach each other by NVLink: no word is better than a
-// wrong one.
-func TestTwoCliquesAreNone(t *testing.T) {
+// The label states that pods can use NVLink between nodes, so it must not be wrong.
+func TestNoCliqueLabelIfCliquesDiffer(t *testing.T) {
 	inv := h100s(2)
 	inv.GPUs[0].Clique, inv.GPUs[1].Clique = "c.1", "c.2"
-	if clique, told := labels.Of(inv, allocator.MIGNone, nil, "")["nvidia.com/gpu.clique"]; told {
-		t.Errorf("the clique is %s", clique)
+	if clique, found := labels.Of(inv, allocator.MIGNone, nil, "")["nvidia.com/gpu.clique"]; found {
+		t.Errorf("got the clique %s, want none", clique)
 	}
 }
 
@@ -97,9 +96,9 @@ func capability(major, minor int) func(*gpu.Inventory) {
 	}
 }
 
-// mig cuts the GPUs, each into these profiles.
-func mig(inv *gpu.Inventory, of ...[]string) *gpu.Inventory {
-	for i, profiles := range of {
+// mig partitions the GPUs into the given profiles.
+func mig(inv *gpu.Inventory, byGPU ...[]string) *gpu.Inventory {
+	for i, profiles := range byGPU {
 		inv.GPUs[i].MIG = gpu.MIGEnabled
 		for _, p := range profiles {
 			inv.GPUs[i].MIGDevices = append(inv.GPUs[i].MIGDevices, gpu.MIGDevice{Profile: p, MemoryBytes: 9728 << 20,
@@ -116,53 +115,53 @@ func TestMIG(t *testing.T) {
 		inv      *gpu.Inventory
 		strategy allocator.MIGStrategy
 		want     map[string]string
-		none     string // the beginning of what must not be there
+		none     string // prefix of labels that must not be set
 	}{
-		"none":          {mig(h100s(2), one, one), allocator.MIGNone, with(whole, "gpu.replicas", "0"), "mig.strategy"},
-		"mixed":         {mig(h100s(2), one, []string{"1g.10gb", "1g.10gb+me"}), allocator.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "0", "mig-1g.10gb.count", "3", "mig-1g.10gb.me.count", "1", "mig-1g.10gb.me.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme"), "gpu.slices"},
-		"mixed, one":    {mig(h100s(2), one), allocator.MIGMixed, with(whole, "gpu.replicas", "1", "mig-1g.10gb.count", "2"), "gpu.slices"},
-		"mixed, uncut":  {h100s(2), allocator.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "1"), "mig-"},
-		"single":        {mig(h100s(2), one, one), allocator.MIGSingle, map[string]string{"mig.strategy": "single", "gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "4", "gpu.replicas": "1", "gpu.memory": "9728", "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1", "gpu.engines.decoder": "2", "gpu.engines.encoder": "3", "gpu.engines.jpeg": "4", "gpu.engines.ofa": "5", "gpu.family": "hopper"}, "mig-"},
-		"single, uncut": {h100s(2), allocator.MIGSingle, with(whole, "mig.strategy", "single"), "gpu.slices"},
-		"single, one":   {mig(h100s(2), one), allocator.MIGSingle, invalid, "gpu.slices"},
-		"single, empty": {mig(h100s(2), nil, nil), allocator.MIGSingle, invalid, "gpu.slices"},
-		"single, two":   {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, invalid, "gpu.slices"},
+		"none":                 {mig(h100s(2), one, one), allocator.MIGNone, with(whole, "gpu.replicas", "0"), "mig.strategy"},
+		"mixed":                {mig(h100s(2), one, []string{"1g.10gb", "1g.10gb+me"}), allocator.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "0", "mig-1g.10gb.count", "3", "mig-1g.10gb.me.count", "1", "mig-1g.10gb.me.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme"), "gpu.slices"},
+		"mixed, one GPU":       {mig(h100s(2), one), allocator.MIGMixed, with(whole, "gpu.replicas", "1", "mig-1g.10gb.count", "2"), "gpu.slices"},
+		"mixed, no MIG":        {h100s(2), allocator.MIGMixed, with(whole, "mig.strategy", "mixed", "gpu.replicas", "1"), "mig-"},
+		"single":               {mig(h100s(2), one, one), allocator.MIGSingle, map[string]string{"mig.strategy": "single", "gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "4", "gpu.replicas": "1", "gpu.memory": "9728", "gpu.multiprocessors": "16", "gpu.slices.gi": "1", "gpu.slices.ci": "1", "gpu.engines.copy": "1", "gpu.engines.decoder": "2", "gpu.engines.encoder": "3", "gpu.engines.jpeg": "4", "gpu.engines.ofa": "5", "gpu.family": "hopper"}, "mig-"},
+		"single, no MIG":       {h100s(2), allocator.MIGSingle, with(whole, "mig.strategy", "single"), "gpu.slices"},
+		"single, one GPU":      {mig(h100s(2), one), allocator.MIGSingle, invalid, "gpu.slices"},
+		"single, empty":        {mig(h100s(2), nil, nil), allocator.MIGSingle, invalid, "gpu.slices"},
+		"single, two profiles": {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, invalid, "gpu.slices"},
 	} {
 		got := labels.Of(tc.inv, tc.strategy, nil, "")
 		for label, want := range tc.want {
-			if is := got["nvidia.com/"+label]; is != want {
-				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
+			if v := got["nvidia.com/"+label]; v != want {
+				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
 			}
 		}
 		for label := range got {
 			if strings.HasPrefix(label, "nvidia.com/"+tc.none) {
-				t.Errorf("%s: there is %s", name, label)
+				t.Errorf("%s: unexpected label %s", name, label)
 			}
 		}
 	}
 }
 
-// Under single the labels agree with what is advertised: a GPU that fails makes neither the
-// product invalid nor its MIG devices fewer, whatever else it was partitioned into.
-func TestSingleAgreesWithTheAllocator(t *testing.T) {
+// With the strategy single, the labels match the advertised devices: a faulty GPU, however it is partitioned, neither
+// makes the product invalid nor reduces the count.
+func TestSingleMatchesAllocator(t *testing.T) {
 	one := []string{"1g.10gb", "1g.10gb"}
 	for name, tc := range map[string]struct {
-		inv   *gpu.Inventory
-		sick  []int
-		count string // of MIG devices; empty: whole GPUs
+		inv    *gpu.Inventory
+		faulty []int
+		count  string // of MIG devices; empty if whole GPUs are advertised
 	}{
-		"a GPU fails":                               {mig(h100s(2), one, one), []int{1}, "4"},
-		"a GPU fails and does not report MIG":       {mig(h100s(2), one), []int{1}, "2"},
-		"a GPU fails that is partitioned otherwise": {mig(h100s(2), one, []string{"2g.20gb"}), []int{1}, "2"},
-		"the first GPU fails":                       {mig(h100s(2), []string{"2g.20gb"}, one), []int{0}, "2"},
-		"a GPU is not partitioned yet":              {mig(h100s(2), one, nil), nil, "2"},
-		"all GPUs fail":                             {mig(h100s(2), one, one), []int{0, 1}, "4"},
-		"the only GPU in MIG mode fails":            {mig(h100s(2), one), []int{0}, ""},
+		"one GPU faulty":                      {mig(h100s(2), one, one), []int{1}, "4"},
+		"one GPU faulty without MIG devices":  {mig(h100s(2), one), []int{1}, "2"},
+		"one GPU faulty with another profile": {mig(h100s(2), one, []string{"2g.20gb"}), []int{1}, "2"},
+		"first GPU faulty":                    {mig(h100s(2), []string{"2g.20gb"}, one), []int{0}, "2"},
+		"one GPU not partitioned":             {mig(h100s(2), one, nil), nil, "2"},
+		"all GPUs faulty":                     {mig(h100s(2), one, one), []int{0, 1}, "4"},
+		"only GPU in MIG mode faulty":         {mig(h100s(2), one), []int{0}, ""},
 	} {
 		for i := range tc.inv.GPUs {
 			tc.inv.GPUs[i].UUID = strconv.Itoa(i)
 		}
-		for _, i := range tc.sick {
+		for _, i := range tc.faulty {
 			tc.inv.GPUs[i].Fault = fault("XID 79")
 		}
 		got := labels.Of(tc.inv, allocator.MIGSingle, nil, "")
@@ -179,7 +178,7 @@ func TestSingleAgreesWithTheAllocator(t *testing.T) {
 				healthy++
 			}
 		}
-		if len(tc.sick) < 2 && healthy == 0 {
+		if len(tc.faulty) < 2 && healthy == 0 {
 			t.Errorf("%s: the allocator advertises no healthy device", name)
 		}
 	}
@@ -187,7 +186,7 @@ func TestSingleAgreesWithTheAllocator(t *testing.T) {
 
 var invalid = map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "gpu.count": "0", "gpu.replicas": "0", "gpu.memory": "0"}
 
-// with is labels with others.
+// with returns a copy of labels with others added.
 func with(labels map[string]string, others ...string) map[string]string {
 	all := maps.Clone(labels)
 	for i := 0; i < len(others); i += 2 {
@@ -196,8 +195,7 @@ func with(labels map[string]string, others ...string) map[string]string {
 	return all
 }
 
-// A product that is shared is another, as far as selectors go, unless its resource
-// has another name.
+// The product of a shared resource has a suffix unless the resource is renamed.
 func TestShared(t *testing.T) {
 	rules := allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4}, {Name: "nvidia.com/mig-1g.10gb", Replicas: 2},
 		{Name: "nvidia.com/mig-3g.40gb", Replicas: 2, Rename: "nvidia.com/mig-3g.40gb.shared"}}
@@ -211,18 +209,18 @@ func TestShared(t *testing.T) {
 			"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing", "gpu.memory": "81559"}},
 		"mixed": {mig(h100s(2), one), allocator.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.replicas": "4",
 			"mig-1g.10gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "mig-1g.10gb.replicas": "2", "mig-1g.10gb.sharing-strategy": "time-slicing"}},
-		"mixed, no GPU is whole": {mig(h100s(1), one), allocator.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.replicas": "0",
+		"mixed, no whole GPUs": {mig(h100s(1), one), allocator.MIGMixed, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.replicas": "0",
 			"gpu.sharing-strategy": "none", "mig-1g.10gb.replicas": "2"}},
-		"single":      {mig(h100s(1), one), allocator.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
-		"single, two": {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
-		"by another name": {mig(h100s(1), []string{"3g.40gb"}), allocator.MIGMixed, map[string]string{"mig-3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb",
+		"single":               {mig(h100s(1), one), allocator.MIGSingle, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "gpu.replicas": "4"}},
+		"single, two profiles": {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, with(invalid, "gpu.sharing-strategy", "none")},
+		"renamed": {mig(h100s(1), []string{"3g.40gb"}), allocator.MIGMixed, map[string]string{"mig-3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb",
 			"mig-3g.40gb.replicas": "2", "mig-3g.40gb.sharing-strategy": "time-slicing"}},
 		"another profile": {mig(h100s(1), []string{"2g.20gb"}), allocator.MIGMixed, map[string]string{"mig-2g.20gb.replicas": "1", "mig-2g.20gb.sharing-strategy": "none"}},
 	} {
 		got := labels.Of(tc.inv, tc.strategy, rules, "")
 		for label, want := range tc.want {
-			if is := got["nvidia.com/"+label]; is != want {
-				t.Errorf("%s: %s is %q, want %q", name, label, is, want)
+			if v := got["nvidia.com/"+label]; v != want {
+				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
 			}
 		}
 	}

@@ -8,81 +8,80 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// part is the MIG devices of one profile.
-type part struct {
-	product string // of the first one's GPU
+// profile is the set of MIG devices with the same profile.
+type profile struct {
+	product string // of the GPU of first
 	first   gpu.MIGDevice
 	count   int
 }
 
-// parts adds the labels of the MIG devices, each profile under the resource that it is
-// advertised as.
-func parts(l map[string]string, here []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.Rules) {
+// setMIGLabels sets the labels of the resources that advertise MIG devices.
+func setMIGLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.Rules) {
 	if strategy == allocator.MIGNone {
 		return
 	}
 	l[prefix+"mig.strategy"] = string(strategy)
-	all := profiles(here)
+	all := profiles(listed)
 	if strategy == allocator.MIGMixed {
 		for _, p := range all {
-			p.tell(l, allocator.MIGResource(p.first.Profile), rules)
+			p.setLabels(l, allocator.MIGResource(p.first.Profile), rules)
 		}
 		return
 	}
-	deciding := deciding(here)
+	deciding := decidingGPUs(listed)
 	if !slices.ContainsFunc(deciding, func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled }) {
-		return // single advertises whole GPUs then
+		return // whole GPUs are advertised
 	}
 	found := profiles(deciding)
 	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}).None() {
-		resource(l, allocator.Rule{Name: allocator.GPUResource}, value(here[0].Product+" MIG INVALID", ""), 0, 0)
-		l[gpus+"memory"] = "0"
+		setResourceLabels(l, allocator.Rule{Name: allocator.GPUResource}, value(listed[0].Product+" MIG INVALID", ""), 0, 0)
+		l[gpuPrefix+"memory"] = "0"
 		return
 	}
-	// Its devices on GPUs with a fault are listed, too.
-	i := slices.IndexFunc(all, func(p *part) bool { return p.first.Profile == found[0].first.Profile })
-	all[i].tell(l, allocator.GPUResource, rules)
+	// Count the devices of unhealthy GPUs, too.
+	i := slices.IndexFunc(all, func(p *profile) bool { return p.first.Profile == found[0].first.Profile })
+	all[i].setLabels(l, allocator.GPUResource, rules)
 }
 
-// deciding returns the GPUs that decide what the strategy single advertises: the healthy
-// ones, as in allocator.NotUniform. Where none is healthy it returns all of them, as if they
-// were, so that an outage changes no label.
-func deciding(here []gpu.GPU) []gpu.GPU {
-	healthy := slices.DeleteFunc(slices.Clone(here), func(g gpu.GPU) bool { return !g.Fault.None() })
+// decidingGPUs returns the GPUs that determine what the strategy single advertises: the healthy ones, as in
+// allocator.NotUniform. If none is healthy, it returns all GPUs without their faults, so that an outage does not change
+// labels.
+func decidingGPUs(listed []gpu.GPU) []gpu.GPU {
+	healthy := slices.DeleteFunc(slices.Clone(listed), func(g gpu.GPU) bool { return !g.Fault.None() })
 	if len(healthy) > 0 {
 		return healthy
 	}
-	all := slices.Clone(here)
+	all := slices.Clone(listed)
 	for i := range all {
 		all[i].Fault = gpu.Fault{}
 	}
 	return all
 }
 
-// profiles returns the MIG devices by profile, in the order of their first devices.
-func profiles(here []gpu.GPU) (found []*part) {
-	known := map[string]*part{}
-	for _, g := range here {
+// profiles returns the MIG devices grouped by profile, in the order of the first device of each.
+func profiles(listed []gpu.GPU) (found []*profile) {
+	byName := map[string]*profile{}
+	for _, g := range listed {
 		for _, m := range g.MIGDevices {
-			if m.Fault.Code == gpu.FaultGone || m.Profile == "" { // no resource advertises the latter
+			if m.Fault.Code == gpu.FaultGone || m.Profile == "" { // no resource advertises devices without a profile
 				continue
 			}
-			if known[m.Profile] == nil {
-				known[m.Profile] = &part{product: g.Product, first: m}
-				found = append(found, known[m.Profile])
+			if byName[m.Profile] == nil {
+				byName[m.Profile] = &profile{product: g.Product, first: m}
+				found = append(found, byName[m.Profile])
 			}
-			known[m.Profile].count++
+			byName[m.Profile].count++
 		}
 	}
 	return found
 }
 
-// tell tells them as what a resource has.
-func (p *part) tell(l map[string]string, of string, rules allocator.Rules) {
-	m, under, rule := p.first, of+".", rules.Of(of)
-	resource(l, rule, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rule.Replicas))
+// setLabels sets the labels of the resource that advertises the profile.
+func (p *profile) setLabels(l map[string]string, resource string, rules allocator.Rules) {
+	m, under, rule := p.first, resource+".", rules.Of(resource)
+	setResourceLabels(l, rule, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rule.Replicas))
 	l[under+"memory"] = strconv.FormatUint(m.MemoryBytes>>20, 10) // MiB
-	for name, n := range map[string]int{
+	for label, n := range map[string]int{
 		"multiprocessors": m.Multiprocessors,
 		"slices.gi":       m.GPUSlices,
 		"slices.ci":       m.ComputeSlices,
@@ -92,6 +91,6 @@ func (p *part) tell(l map[string]string, of string, rules allocator.Rules) {
 		"engines.jpeg":    m.Engines.JPEG,
 		"engines.ofa":     m.Engines.OFA,
 	} {
-		l[under+name] = strconv.Itoa(n)
+		l[under+label] = strconv.Itoa(n)
 	}
 }

@@ -1,8 +1,6 @@
-// Package metrics shows Prometheus what the agent knows and what happened in
-// it. docs/metrics.md lists all of them.
+// Package metrics implements the agent's Prometheus metrics. docs/metrics.md lists them.
 //
-// What the agent knows is read from its status when it is scraped, so the two
-// cannot differ; what happens is counted here. Every label has few values: those
-// of the hardware, of the pods that hold devices, and words that this program
-// chooses.
+// Metrics of the current state are collected from the agent's status on each scrape, so they always match it. Events
+// are counted by Metrics. The cardinality of labels is bounded by the hardware, the pods that hold devices, and
+// constants.
 package metrics

@@ -26,13 +26,13 @@ var xid79 = gpu.Fault{Code: "xid_79", Message: "XID 79: off the bus"}
 
 func value[T any](v T) *T { return &v }
 
-// full is a node of which everything is known.
-func full(context.Context) status.Node {
+// fullStatus returns a status with all fields that have metrics.
+func fullStatus(context.Context) status.Node {
 	return status.Node{
 		Version: "v1",
 		Config:  status.Config{Loaded: time.Unix(1700000000, 0)},
 		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05"}},
-		Runtime: status.Runtime{Trouble: "CDI is off"},
+		Runtime: status.Runtime{Error: "CDI is off"},
 		Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Registered: time.Now()}}},
 		GPUs: []status.GPU{
 			{GPU: gpu.GPU{UUID: "GPU-a", Index: 3, Product: "NVIDIA H100", MemoryBytes: 80 << 30, PCIBusID: "0000:18:00.0"},
@@ -43,10 +43,10 @@ func full(context.Context) status.Node {
 			{GPU: gpu.GPU{UUID: "GPU-b", Fault: xid79}},
 		},
 		Devices: []status.Device{
-			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", HeldBy: []status.Holder{
+			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", AllocatedTo: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}, {Namespace: "default", Pod: "other", Container: "main"}}},
-			// One that holds a replica of each row holds one GPU.
-			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", State: "draining", HeldBy: []status.Holder{
+			// A container that holds replicas of several rows holds one GPU.
+			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", State: "draining", AllocatedTo: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}}},
 			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: xid79},
 			{ID: "GPU-d", Resource: "nvidia.com/gpu", GPU: "GPU-d"},
@@ -55,9 +55,9 @@ func full(context.Context) status.Node {
 	}
 }
 
-// busy are the metrics of an agent to which everything has happened.
-func busy() *metrics.Metrics {
-	m := metrics.New(full, []int{48, 79})
+// allMetrics returns metrics with a value for each metric.
+func allMetrics() *metrics.Metrics {
+	m := metrics.New(fullStatus, []int{48, 79})
 	m.Called("nvidia.com/gpu", "Allocate", "OK", 20*time.Microsecond)
 	m.Registered("nvidia.com/gpu")
 	m.XID("GPU-b", 79, 1)
@@ -78,7 +78,7 @@ func scrape(t *testing.T, m *metrics.Metrics) string {
 }
 
 func TestMetrics(t *testing.T) {
-	got := scrape(t, busy())
+	got := scrape(t, allMetrics())
 	for _, want := range []string{
 		`gpucdi_build_info{version="v1"} 1`,
 		`gpucdi_config_last_reload_successful 1`,
@@ -89,8 +89,8 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="other",resource="nvidia.com/gpu"} 1`,
-		`gpucdi_link_healthy{link="runtime"} 0`,
-		`gpucdi_link_healthy{link="kubelet"} 1`,
+		`gpucdi_component_healthy{component="runtime"} 0`,
+		`gpucdi_component_healthy{component="kubelet"} 1`,
 		`gpucdi_gpu_info{driver="580.95.05",gpu="GPU-a",index="3",pci_bus_id="0000:18:00.0",product="NVIDIA H100"} 1`,
 		`gpucdi_gpu_utilization_ratio{gpu="GPU-a"} 0.25`,
 		`gpucdi_gpu_memory_bytes{gpu="GPU-a"} 8.589934592e+10`,
@@ -115,55 +115,54 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_spec_writes_total 1`,
 	} {
 		if !strings.Contains(got, want+"\n") {
-			t.Errorf("%s is not in\n%s", want, got)
+			t.Errorf("%s is missing in\n%s", want, got)
 		}
 	}
 	if healthy := strings.Count(got, "\ngpucdi_gpu_healthy{"); healthy != 2 {
-		t.Errorf("2 GPUs have %d series of their health", healthy)
+		t.Errorf("got %d series of gpucdi_gpu_healthy for 2 GPUs", healthy)
 	}
 	if strings.Contains(got, `gpucdi_gpu_power_watts{gpu="GPU-b"}`) {
-		t.Error("a GPU that does not tell its power has one")
+		t.Error("got a power metric of a GPU that does not report its power")
 	}
 }
 
-// A node that has nothing is told of too.
-func TestMetricsOfAnEmptyNode(t *testing.T) {
+func TestMetricsOfEmptyNode(t *testing.T) {
 	got := scrape(t, metrics.New(func(context.Context) status.Node {
-		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Trouble: "waiting"}}}}
+		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Error: "waiting"}}}}
 	}, nil))
 	for _, want := range []string{
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 0`,
-		`gpucdi_link_healthy{link="kubelet"} 0`,
+		`gpucdi_component_healthy{component="kubelet"} 0`,
 	} {
 		if !strings.Contains(got, want+"\n") {
-			t.Errorf("%s is not in\n%s", want, got)
+			t.Errorf("%s is missing in\n%s", want, got)
 		}
 	}
 }
 
-// Hardware that reports ever new codes, or GPUs that come and go, do not add series.
-func TestAFloodOfXIDs(t *testing.T) {
-	m := metrics.New(full, []int{48, 79})
+// Unknown codes and GPUs that are gone must not add series.
+func TestXIDCardinalityIsBounded(t *testing.T) {
+	m := metrics.New(fullStatus, []int{48, 79})
 	for code := range 10_000 {
 		m.XID("GPU-b", code, 1)
 		m.XID(fmt.Sprint("GPU-gone-", code), code, 1)
 	}
 	got := scrape(t, m)
 	if series := strings.Count(got, "\ngpucdi_xids_total{"); series != 2*3 {
-		t.Errorf("2 GPUs have %d series", series)
+		t.Errorf("got %d series for 2 GPUs, want %d", series, 2*3)
 	}
 	for _, want := range []string{`gpucdi_xids_total{gpu="GPU-b",xid="79"} 1`, `gpucdi_xids_total{gpu="GPU-b",xid="other"} 9998`} {
 		if !strings.Contains(got, want+"\n") {
-			t.Errorf("%s is not in\n%s", want, got)
+			t.Errorf("%s is missing in\n%s", want, got)
 		}
 	}
 }
 
-// Whatever a driver reports, the metrics of the other GPUs are there.
-func TestMetricsOfAHostileDriver(t *testing.T) {
+// Invalid data of one GPU must not affect the metrics of the others.
+func TestMetricsOfHostileDriver(t *testing.T) {
 	const hostile = "\xff\n\"} 1\ngpucdi_forged 1\n\x1b"
 	got := scrape(t, metrics.New(func(ctx context.Context) status.Node {
-		n := full(ctx)
+		n := fullStatus(ctx)
 		n.Driver.Version = hostile
 		twice := n.GPUs[0]
 		n.GPUs = append(n.GPUs, twice, status.GPU{GPU: gpu.GPU{UUID: hostile, Product: hostile, PCIBusID: hostile, Fault: gpu.Fault{Code: hostile}}})
@@ -171,7 +170,7 @@ func TestMetricsOfAHostileDriver(t *testing.T) {
 		return n
 	}, []int{79}))
 	if !strings.Contains(got, `gpucdi_gpu_healthy{code="xid_79",gpu="GPU-b"} 0`+"\n") {
-		t.Errorf("the healthy GPUs are not in\n%s", got)
+		t.Errorf("the valid GPUs are missing in\n%s", got)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(got))
@@ -180,8 +179,8 @@ func TestMetricsOfAHostileDriver(t *testing.T) {
 	}
 }
 
-func TestMetricsFollowTheConventions(t *testing.T) {
-	problems, err := promlint.New(strings.NewReader(scrape(t, busy()))).Lint()
+func TestMetricsPassPromlint(t *testing.T) {
+	problems, err := promlint.New(strings.NewReader(scrape(t, allMetrics()))).Lint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +189,9 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 	}
 }
 
-func TestTheDocumentedMetricsAreThoseThatThereAre(t *testing.T) {
+func TestDocumentedMetrics(t *testing.T) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, busy())))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, allMetrics())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +210,7 @@ func TestTheDocumentedMetricsAreThoseThatThereAre(t *testing.T) {
 	}
 }
 
-// labels are the names of a family's labels.
+// labels returns the label names of a family.
 func labels(family *dto.MetricFamily) string {
 	var names []string
 	for _, pair := range family.GetMetric()[0].GetLabel() {

@@ -14,19 +14,18 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// otherXID is the label of all codes that are not known: hardware chooses them, and each
-// value of a label is a series.
+// otherXID is the label value for unknown codes. They come from the hardware and would make the cardinality unbounded.
 const otherXID = "other"
 
-// xids counts XIDs by GPU and code. A GPU has a series for each code from the start, since
-// Prometheus takes the first value that it sees for no increase. They are kept as they are
-// encoded: a node has hundreds, and they hardly ever change between two scrapes.
+// xids counts XIDs by GPU and code. Each GPU has a series per code from the start, because Prometheus cannot detect the
+// increase to the first value of a series. The encoded text is cached, because a node has hundreds of these series and
+// they rarely change.
 type xids struct {
 	labels []string // of the codes, sorted
 
 	mu   sync.Mutex
 	gpus map[string][]*dto.Metric // by UUID, in the order of labels
-	text []byte                   // all series as last encoded; nil: they have changed since
+	text []byte                   // the encoded series; nil if they have changed
 }
 
 func newXIDs(codes []int) *xids {
@@ -39,8 +38,8 @@ func newXIDs(codes []int) *xids {
 }
 
 func (x *xids) count(gpu string, code, times int) {
-	i, known := slices.BinarySearch(x.labels, strconv.Itoa(code))
-	if !known {
+	i, found := slices.BinarySearch(x.labels, strconv.Itoa(code))
+	if !found {
 		i, _ = slices.BinarySearch(x.labels, otherXID)
 	}
 	x.mu.Lock()
@@ -49,7 +48,7 @@ func (x *xids) count(gpu string, code, times int) {
 	x.text = nil
 }
 
-// series returns those of a GPU. mu is held.
+// series returns the series of a GPU. The caller must hold mu.
 func (x *xids) series(gpu string) []*dto.Metric {
 	gpu = strings.ToValidUTF8(gpu, "")
 	if x.gpus[gpu] == nil {
@@ -64,7 +63,7 @@ func (x *xids) series(gpu string) []*dto.Metric {
 	return x.gpus[gpu]
 }
 
-// keep makes the series those of these GPUs.
+// keep adds series for new GPUs and removes those of other GPUs.
 func (x *xids) keep(gpus []status.GPU) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -81,7 +80,7 @@ func (x *xids) keep(gpus []status.GPU) {
 	}
 }
 
-// encode returns all series as text.
+// encode returns all series in the text format.
 func (x *xids) encode() []byte {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -90,14 +89,14 @@ func (x *xids) encode() []byte {
 	}
 	family := &dto.MetricFamily{
 		Name: new("gpucdi_xids_total"),
-		Help: new("XID errors that the driver reported, by GPU and code: one that docs/health.md lists, or other."),
+		Help: new("XIDs reported by the driver, by GPU and code. Codes that docs/health.md does not list are counted as other."),
 		Type: dto.MetricType_COUNTER.Enum(),
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(x.gpus)) {
 		family.Metric = append(family.Metric, x.gpus[uuid]...)
 	}
 	var text bytes.Buffer
-	_, _ = expfmt.MetricFamilyToText(&text, family) // a buffer takes everything
+	_, _ = expfmt.MetricFamilyToText(&text, family) // writes to a buffer do not fail
 	x.text = text.Bytes()
 	return x.text
 }

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Makes the agent's image for amd64 and arm64 of programs that release.sh has built, as one OCI image
-# layout in a tar file, and a list of the components of each:
+# Builds the agent's image for amd64 and arm64 from the programs of release.sh, as an OCI image layout in a
+# tar file, and an SBOM for each architecture:
 #
 #   release/image.sh DIRECTORY VERSION TIME
 #
-# Nothing of an image runs for that, so either architecture makes both. Besides the programs it has
-# Debian's glibc, which the driver's libraries are linked against, and busybox, which is the chart's sh.
+# The build runs no program of the images, so each architecture can build both. The image also contains
+# Debian's glibc, which the driver's libraries are linked against, and busybox as sh for the chart.
 set -euo pipefail
-dist=$1 version=$2 made=$3
+dist=$1 version=$2 timestamp=$3
 
 work=$(mktemp --directory --tmpdir=/var/tmp gpucdi-image.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 store=(--root "$work/store" --runroot "$work/run" --storage-driver vfs)
 
-# Writes what Debian has for an architecture into a directory; scanners read what that is from
-# os-release and status.d.
+# Extracts the Debian packages for an architecture into a directory. os-release and status.d identify them
+# to vulnerability scanners.
 debian() {
   local arch=$1 root=$2
-  SOURCE_DATE_EPOCH=$made mmdebstrap --quiet --variant=extract --architectures="$arch" --format=directory \
+  SOURCE_DATE_EPOCH=$timestamp mmdebstrap --quiet --variant=extract --architectures="$arch" --format=directory \
     --include=libc6,busybox-static --extract-hook='mkdir "$1/var/lib/dpkg/status.d" &&
       for deb in "$1"/var/cache/apt/archives/*.deb; do
         dpkg-deb --field "$deb" >"$1/var/lib/dpkg/status.d/$(dpkg-deb --field "$deb" Package)"
@@ -31,8 +31,8 @@ debian() {
   rm -r "$work/debian"
 }
 
-# Lists the components of a root and of the programs in it.
-components() {
+# Writes the SBOM of a root file system, which includes those of its programs.
+sbom() {
   local arch=$1 root=$2 programs=$3
   for package in "$root"/var/lib/dpkg/status.d/*; do
     jq --null-input --arg arch "$arch" --arg name "$(basename "$package")" \
@@ -50,12 +50,12 @@ for arch in amd64 arm64; do
   programs=$dist/gpucdi_${version}_linux_$arch root=$work/$arch
   debian "$arch" "$root"
   install -D -t "$root/usr/bin" "$programs"/{gpucdi,gpucdi-nvml,gpucdi-hook}
-  components "$arch" "$root" "$programs" >"$dist/gpucdi_${version}_image_$arch.cdx.json"
+  sbom "$arch" "$root" "$programs" >"$dist/gpucdi_${version}_image_$arch.cdx.json"
   container=$(buildah "${store[@]}" from --arch "$arch" scratch)
   buildah "${store[@]}" add --quiet "$container" "$root" / >/dev/null
   buildah "${store[@]}" config --arch "$arch" --entrypoint '["/usr/bin/gpucdi"]' --env PATH=/usr/bin:/bin "$container"
-  buildah "${store[@]}" commit --quiet --rm --timestamp "$made" --manifest gpucdi "$container" >/dev/null
+  buildah "${store[@]}" commit --quiet --rm --timestamp "$timestamp" --manifest gpucdi "$container" >/dev/null
 done
 buildah "${store[@]}" manifest push --quiet --all gpucdi "oci:$work/layout:docker.io/gpucdi/gpucdi:$version" >/dev/null
 tar --directory "$work/layout" --sort=name --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw,go-w \
-  --mtime="@$made" --create . >"$dist/gpucdi_${version}_image.tar"
+  --mtime="@$timestamp" --create . >"$dist/gpucdi_${version}_image.tar"

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Writes what a release consists of into a directory, for amd64 and arm64:
+# Builds a release for amd64 and arm64 in a directory:
 #
 #   release/release.sh DIRECTORY
 #
-# The same commit gives the same bytes, wherever it is checked out; the image of the programs as long as
-# Debian's packages are the same.
+# The build is reproducible from a commit; the image requires the same Debian packages, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-dist=$(realpath -m "${1:?the directory to write to}")
+dist=$(realpath -m "${1:?missing the directory to write to}")
 
 version=$(git describe --tags --always --dirty)
-made=$(git log -1 --format=%ct)
+timestamp=$(git log -1 --format=%ct)
 declare -A compilers=([amd64]=x86_64-linux-gnu-gcc [arm64]=aarch64-linux-gnu-gcc)
 
 rm -rf "$dist"
@@ -25,11 +24,11 @@ for arch in amd64 arm64; do
   done
   cp LICENSE README.md CHANGELOG.md "$dist/$name/"
 done
-release/image.sh "$dist" "$version" "$made"
+release/image.sh "$dist" "$version" "$timestamp"
 for arch in amd64 arm64; do
   name=gpucdi_${version}_linux_$arch
   tar --directory "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw,go-w \
-    --mtime="@$made" --create "$name" | gzip --no-name >"$dist/$name.tar.gz"
+    --mtime="@$timestamp" --create "$name" | gzip --no-name >"$dist/$name.tar.gz"
   rm -r "${dist:?}/$name"
 done
 cp deploy/gpucdi.yaml "$dist/gpucdi.yaml"

@@ -17,38 +17,35 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// annotationPrefix begins the keys of container annotations that request CDI devices.
+// annotationPrefix is the key prefix of container annotations that request CDI devices.
 const annotationPrefix = "cdi.k8s.io/"
 
-// Containers is what the runtime reported about the containers of pods.
+// Containers describes the containers of pods.
 type Containers struct {
-	Devices   []ContainerDevice // sorted, each once
+	Devices   []ContainerDevice // sorted and distinct
 	Sandboxes map[string]bool   // UIDs of pods with a ready sandbox
 }
 
-// ContainerDevice is a CDI device that a container of a pod was given.
+// ContainerDevice is a CDI device of a container in a pod.
 type ContainerDevice struct {
 	Pod    string // UID
 	Device string // qualified name: "gpucdi.dev/gpu=GPU-…"
 }
 
-// ListContainers asks the runtime, found as Detect finds it, for the devices of a CDI
-// kind that containers were given. A container counts until it has exited, whether it was
-// started or not. An error means that nothing is known: there is no partial answer.
+// ListContainers lists the CDI devices of a kind that containers were created with, and the ready pod sandboxes, from
+// the runtime that Detect finds. It includes created and running containers. On error the result is empty, never
+// partial.
 //
-// Only containers of pods count, since only they got their devices by a grant of the
-// agent: a monitoring container outside Kubernetes that sees all GPUs must not keep them
-// from pods. CRI does not list containers of other namespaces at all.
+// Only containers of pods are included, since only their devices were granted by the agent: a monitoring container
+// outside Kubernetes that has all GPUs must not make them unavailable to pods. The CRI does not list containers of
+// other containerd namespaces.
 //
-// A device passed by the CDI field alone is missing if the runtime is CRI-O, which reports
-// annotations only.
+// With CRI-O, devices that were passed only by the CDI field are missing, since CRI-O reports only annotations.
 //
-// Containers are inspected one after the other; ctx limits the time for all of them.
+// Containers are inspected sequentially; ctx bounds the total time.
 func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string) (Containers, error) {
-	var socket string
-	conn, err := firstAnswer(node, kubeletDir, func(candidate string) (*grpc.ClientConn, error) {
-		socket = candidate
-		return connect(ctx, node, candidate)
+	conn, err := firstReachable(node, kubeletDir, func(socket string) (connection, error) {
+		return connect(ctx, node, socket)
 	})
 	if err != nil {
 		return Containers{}, fmt.Errorf("listing containers: %w", err)
@@ -56,25 +53,31 @@ func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string
 	defer conn.Close()
 	listed, err := listContainers(ctx, cri.NewRuntimeServiceClient(conn), kind)
 	if err != nil {
-		return Containers{}, fmt.Errorf("listing containers of the runtime at %s: %w", socket, err)
+		return Containers{}, fmt.Errorf("listing containers at %s: %w", conn.socket, err)
 	}
 	return listed, nil
 }
 
-// connect returns a connection to the runtime that answers at the socket.
-func connect(ctx context.Context, node host.Root, socket string) (*grpc.ClientConn, error) {
+// connection is a connection to a runtime that has responded.
+type connection struct {
+	*grpc.ClientConn
+	socket, runtime string
+}
+
+func connect(ctx context.Context, node host.Root, socket string) (connection, error) {
 	conn, _, err := dial(node, socket)
 	if err != nil {
-		return nil, err
+		return connection{}, err
 	}
-	if _, err := askVersion(ctx, cri.NewRuntimeServiceClient(conn)); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	version, err := getVersion(ctx, conn)
+	if err != nil {
+		return connection{}, errors.Join(err, conn.Close())
 	}
-	return conn, nil
+	return connection{conn, socket, version.GetRuntimeName()}, nil
 }
 
 func listContainers(ctx context.Context, client cri.RuntimeServiceClient, kind string) (Containers, error) {
-	// Before the sandboxes: a container that is created meanwhile has one that is ready.
+	// List containers first: the sandbox of a container created in between is ready.
 	all, err := client.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
 		return Containers{}, err
@@ -86,13 +89,13 @@ func listContainers(ctx context.Context, client cri.RuntimeServiceClient, kind s
 	listed := Containers{Sandboxes: sandboxes}
 	for _, container := range all.GetContainers() {
 		pod := container.GetLabels()[podUID]
-		// The state unknown may be running.
+		// A container in state unknown may be running.
 		if pod == "" || container.GetState() == cri.ContainerState_CONTAINER_EXITED {
 			continue
 		}
 		names, err := deviceNames(ctx, client, container)
 		if err != nil {
-			return Containers{}, fmt.Errorf("inspecting the container %s of pod %s: %w", container.GetId(), pod, err)
+			return Containers{}, fmt.Errorf("inspecting container %s of pod %s: %w", container.GetId(), pod, err)
 		}
 		for _, name := range names {
 			if strings.HasPrefix(name, kind+"=") {
@@ -110,12 +113,12 @@ func listContainers(ctx context.Context, client cri.RuntimeServiceClient, kind s
 // readySandboxes returns the UIDs of the pods that have a ready sandbox.
 func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[string]bool, error) {
 	ready := &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}
-	answer, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{State: ready}})
+	response, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{State: ready}})
 	if err != nil {
 		return nil, fmt.Errorf("listing pod sandboxes: %w", err)
 	}
 	pods := map[string]bool{}
-	for _, sandbox := range answer.GetItems() {
+	for _, sandbox := range response.GetItems() {
 		if pod := sandbox.GetLabels()[podUID]; pod != "" {
 			pods[pod] = true
 		}
@@ -123,18 +126,18 @@ func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[s
 	return pods, nil
 }
 
-// deviceNames returns the names of all CDI devices that a container was given: those of its
-// annotations, and those of the CDI field. A container may have both, of a device plugin and
-// of a claim. One that was removed since it was listed has none.
+// deviceNames returns the names of all CDI devices of a container, from its annotations and the CDI field. Both may be
+// set, by a device plugin and by a claim. It returns none if the container was removed since it was listed.
 func deviceNames(ctx context.Context, client cri.RuntimeServiceClient, container *cri.Container) ([]string, error) {
-	answer, err := client.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container.GetId(), Verbose: true})
+	request := &cri.ContainerStatusRequest{ContainerId: container.GetId(), Verbose: true}
+	response, err := client.ContainerStatus(ctx, request)
 	if status.Code(err) == codes.NotFound {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	names, err := fieldNames(answer.GetInfo()["info"])
+	names, err := fieldNames(response.GetInfo()["info"])
 	for key, value := range container.GetAnnotations() {
 		if strings.HasPrefix(key, annotationPrefix) {
 			names = append(names, strings.Split(value, ",")...)
@@ -143,8 +146,8 @@ func deviceNames(ctx context.Context, client cri.RuntimeServiceClient, container
 	return names, err
 }
 
-// fieldNames returns the names of the CDI field from a container's verbose status. That of
-// containerd contains the config that the container was created from.
+// fieldNames returns the names in the CDI field, from the verbose status of a container. containerd includes the config
+// that the container was created from.
 func fieldNames(info string) (names []string, err error) {
 	if info == "" {
 		return nil, nil
@@ -155,7 +158,7 @@ func fieldNames(info string) (names []string, err error) {
 		} `json:"config"`
 	}
 	if err := json.Unmarshal([]byte(info), &verbose); err != nil {
-		return nil, fmt.Errorf("decoding its verbose status: %w", err)
+		return nil, fmt.Errorf("decoding verbose status: %w", err)
 	}
 	for i := range verbose.Config.CDIDevices {
 		names = append(names, verbose.Config.CDIDevices[i].Name)

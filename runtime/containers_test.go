@@ -3,7 +3,6 @@ package runtime_test
 import (
 	"context"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,11 +21,11 @@ const (
 	noField      = `{"sandboxID":"s","config":{"metadata":{"name":"main"}}}`
 	fieldOfGPU1  = `{"sandboxID":"s","config":{"metadata":{"name":"main"},"CDI_devices":[{"name":"gpucdi.dev/gpu=GPU-1"}]}}`
 	fieldOfClass = `{"config":{"CDI_devices":[{"name":"gpucdi.dev/gpu-class=a"},{"name":"nvidia.com/gpu=0"}]}}`
-	// infoOfCRIO has the spec of the container in place of its config.
+	// infoOfCRIO has the OCI spec of the container instead of its config.
 	infoOfCRIO = `{"sandboxID":"s","pid":7,"runtimeSpec":{"ociVersion":"1.2.1"},"privileged":false}`
 )
 
-// running is a running container of pod p, with that value of a CDI annotation if it is not empty.
+// running returns a running container of pod p, with the value of a CDI annotation unless it is empty.
 func running(annotation string) *cri.Container {
 	c := &cri.Container{Id: "c", State: cri.ContainerState_CONTAINER_RUNNING, Labels: map[string]string{"io.kubernetes.pod.uid": "p"}}
 	if annotation != "" {
@@ -51,21 +50,21 @@ func TestListContainers(t *testing.T) {
 		info      string
 		want      []string
 	}{
-		{"by annotation", running(gpu1), noField, []string{gpu1}},
-		{"several by annotation", running(gpu2 + "," + gpu1), noField, []string{gpu1, gpu2}},
-		{"by field", running(""), fieldOfGPU1, []string{gpu1}},
-		{"by both", running(gpu1), fieldOfGPU1, []string{gpu1}},
-		{"a plugin's by annotation, a claim's by field", running(gpu2), fieldOfGPU1, []string{gpu1, gpu2}},
-		{"CRI-O, by annotation", running(gpu1), infoOfCRIO, []string{gpu1}},
-		{"CRI-O, by field", running(""), infoOfCRIO, nil},
-		{"a runtime without verbose status", running(gpu1), "", []string{gpu1}},
+		{"annotation", running(gpu1), noField, []string{gpu1}},
+		{"several in an annotation", running(gpu2 + "," + gpu1), noField, []string{gpu1, gpu2}},
+		{"field", running(""), fieldOfGPU1, []string{gpu1}},
+		{"annotation and field", running(gpu1), fieldOfGPU1, []string{gpu1}},
+		{"device plugin by annotation, claim by field", running(gpu2), fieldOfGPU1, []string{gpu1, gpu2}},
+		{"CRI-O, annotation", running(gpu1), infoOfCRIO, []string{gpu1}},
+		{"CRI-O, field", running(""), infoOfCRIO, nil},
+		{"runtime without verbose status", running(gpu1), "", []string{gpu1}},
 		{"created", inState(running(gpu1), cri.ContainerState_CONTAINER_CREATED), noField, []string{gpu1}},
-		{"in an unknown state", inState(running(gpu1), cri.ContainerState_CONTAINER_UNKNOWN), noField, []string{gpu1}},
+		{"unknown state", inState(running(gpu1), cri.ContainerState_CONTAINER_UNKNOWN), noField, []string{gpu1}},
 		{"exited", inState(running(gpu1), cri.ContainerState_CONTAINER_EXITED), noField, nil},
-		{"of no pod", podless, fieldOfGPU1, nil},
-		{"of other kinds", running("gpucdi.dev/gpu-class=a,nvidia.com/gpu=GPU-1"), fieldOfClass, nil},
-		{"annotation of another key", otherKey, noField, nil},
-		{"none", running(""), noField, nil},
+		{"without a pod", podless, fieldOfGPU1, nil},
+		{"other kinds", running("gpucdi.dev/gpu-class=a,nvidia.com/gpu=GPU-1"), fieldOfClass, nil},
+		{"other annotation", otherKey, noField, nil},
+		{"no devices", running(""), noField, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := fakeCRI{name: "any", containers: []*cri.Container{tc.container}, info: map[string]string{"c": tc.info}}
@@ -81,7 +80,7 @@ func TestListContainers(t *testing.T) {
 	}
 }
 
-func TestListContainersSkipsRemovedOnes(t *testing.T) {
+func TestListContainersSkipsRemoved(t *testing.T) {
 	removed := running("gpucdi.dev/gpu=GPU-2")
 	removed.Id = "removed"
 	listed, err := list(t, fakeCRI{containers: []*cri.Container{removed, running("")}, info: map[string]string{"c": fieldOfGPU1}})
@@ -91,51 +90,51 @@ func TestListContainersSkipsRemovedOnes(t *testing.T) {
 	}
 }
 
-func TestListContainersHasReadySandboxes(t *testing.T) {
+func TestListContainersReadySandboxes(t *testing.T) {
 	sandbox := func(pod string, state cri.PodSandboxState) *cri.PodSandbox {
 		return &cri.PodSandbox{Id: "sandbox", State: state, Labels: map[string]string{"io.kubernetes.pod.uid": pod}}
 	}
 	listed, err := list(t, fakeCRI{sandboxes: []*cri.PodSandbox{
 		sandbox("a", cri.PodSandboxState_SANDBOX_READY),
 		sandbox("b", cri.PodSandboxState_SANDBOX_NOTREADY),
-		{Id: "of no pod", State: cri.PodSandboxState_SANDBOX_READY},
+		{Id: "without a pod", State: cri.PodSandboxState_SANDBOX_READY},
 	}})
 	if err != nil || !maps.Equal(listed.Sandboxes, map[string]bool{"a": true}) || len(listed.Devices) > 0 {
 		t.Errorf("got %v, %v", listed, err)
 	}
 }
 
-// What is missing from an answer counts as free, so a partial one is an error.
-func TestListContainersReturnsNoPartialAnswer(t *testing.T) {
+// A device missing from the result would be considered free, so a partial result is an error.
+func TestListContainersErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		fake fakeCRI
-		says string
+		want string
 	}{
-		{"a container cannot be inspected", fakeCRI{
+		{"container cannot be inspected", fakeCRI{
 			containers: []*cri.Container{running("")}, info: map[string]string{"c": "broken"},
-		}, "inspecting the container c of pod p: "},
-		{"its verbose status is no JSON", fakeCRI{
+		}, "inspecting container c of pod p: "},
+		{"invalid verbose status", fakeCRI{
 			containers: []*cri.Container{running("gpucdi.dev/gpu=GPU-1")}, info: map[string]string{"c": "info"},
-		}, "decoding its verbose status"},
+		}, "decoding verbose status"},
 		{"sandboxes cannot be listed", fakeCRI{
 			sandboxes: []*cri.PodSandbox{{Id: "broken"}},
 		}, "listing pod sandboxes: "},
-		{"an answer above the limit", fakeCRI{
+		{"response above the limit", fakeCRI{
 			containers: []*cri.Container{running(strings.Repeat("a", 16<<20))}, info: map[string]string{"c": noField},
 		}, "larger than max"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			listed, err := list(t, tc.fake)
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("got %v, %v, want an error with %q", len(listed.Devices), err, tc.says)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, %v, want an error with %q", len(listed.Devices), err, tc.want)
 			}
 		})
 	}
 }
 
-// A node may have more containers than fit into the 4 MiB that gRPC takes by itself.
-func TestListContainersOfALargeNode(t *testing.T) {
+// The list of containers may exceed gRPC's default limit of 4 MiB.
+func TestListContainersLargeResponse(t *testing.T) {
 	large := running("gpucdi.dev/gpu=GPU-1")
 	large.Labels["example.com/large"] = strings.Repeat("a", 15<<20)
 	listed, err := list(t, fakeCRI{containers: []*cri.Container{large}, info: map[string]string{"c": noField}})
@@ -144,13 +143,12 @@ func TestListContainersOfALargeNode(t *testing.T) {
 	}
 }
 
-// The runtime is the one that Detect finds. Once it has answered, no other one is asked: Docker's
-// containerd has no containers of pods.
-func TestListContainersAsksTheKubeletsRuntime(t *testing.T) {
+// Only the runtime that Detect finds is used, even if it fails later: Docker's containerd has no containers of pods.
+func TestListContainersUsesDetectedRuntime(t *testing.T) {
 	node := t.TempDir()
-	kubelets := fakeCRI{containers: []*cri.Container{running("gpucdi.dev/gpu=GPU-1")}, info: map[string]string{"c": noField}}
-	write(t, filepath.Join(node, "run/k3s/containerd/containerd.sock"), "") // left behind, nobody listens
-	serve(t, node, "/run/k0s/containerd.sock", kubelets)
+	detected := fakeCRI{containers: []*cri.Container{running("gpucdi.dev/gpu=GPU-1")}, info: map[string]string{"c": noField}}
+	write(t, filepath.Join(node, "run/k3s/containerd/containerd.sock"), "") // stale, without a listener
+	serve(t, node, "/run/k0s/containerd.sock", detected)
 	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{})
 	listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", gpuKind)
 	if err != nil || len(listed.Devices) != 1 {
@@ -158,27 +156,22 @@ func TestListContainersAsksTheKubeletsRuntime(t *testing.T) {
 	}
 
 	node = t.TempDir()
-	kubelets.info["c"] = "broken"
-	serve(t, node, "/run/k0s/containerd.sock", kubelets)
+	detected.info["c"] = "broken"
+	serve(t, node, "/run/k0s/containerd.sock", detected)
 	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{})
 	if listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", gpuKind); err == nil {
-		t.Errorf("got %v of another runtime", listed)
+		t.Errorf("got %v, want an error", listed)
 	}
 
 	_, err = runtime.ListContainers(t.Context(), host.NewRoot(t.TempDir()), "/var/lib/kubelet", gpuKind)
-	if err == nil || !strings.Contains(err.Error(), "/run/k0s/containerd.sock: not there") {
-		t.Errorf("without a runtime: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "/run/k0s/containerd.sock: not found") {
+		t.Errorf("no runtime: %v", err)
 	}
 }
 
 func list(t *testing.T, f fakeCRI) (runtime.Containers, error) {
 	t.Helper()
-	// Not t.TempDir: with the test's name in it, the socket's path gets too long.
-	node, err := os.MkdirTemp("", "node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(node) })
+	node := shortDir(t)
 	serve(t, node, "/run/containerd/containerd.sock", f)
 	return runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", gpuKind)
 }
@@ -201,14 +194,14 @@ func (f fakeCRI) ContainerStatus(_ context.Context, r *cri.ContainerStatusReques
 }
 
 func (f fakeCRI) ListPodSandbox(_ context.Context, r *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
-	answer := &cri.ListPodSandboxResponse{}
+	response := &cri.ListPodSandboxResponse{}
 	for _, s := range f.sandboxes {
 		if s.GetId() == "broken" {
 			return nil, status.Error(codes.Unavailable, "server is not initialized yet")
 		}
 		if r.GetFilter().GetState() == nil || r.GetFilter().GetState().GetState() == s.GetState() {
-			answer.Items = append(answer.Items, s)
+			response.Items = append(response.Items, s)
 		}
 	}
-	return answer, nil
+	return response, nil
 }

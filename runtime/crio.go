@@ -10,13 +10,11 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// crioConfigLimit bounds what is read of CRI-O's configuration, which is some
-// 20 KiB.
+// crioConfigLimit bounds the size of CRI-O's configuration, in bytes. It usually has about 20 KiB.
 const crioConfigLimit = 4 << 20
 
-// crio reads CRI-O's configuration, which it serves over HTTP on the same
-// socket. Its CDI cannot be turned off.
-func crio(ctx context.Context, info Info, socket string) (Info, error) {
+// inspectCRIO reads the configuration that CRI-O serves over HTTP on the CRI socket.
+func inspectCRIO(ctx context.Context, info Info, socket string) (Info, error) {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -29,28 +27,29 @@ func crio(ctx context.Context, info Info, socket string) (Info, error) {
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return Info{}, fmt.Errorf("asking for its configuration: %w", err)
+		return Info{}, fmt.Errorf("getting the CRI-O config: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return Info{}, fmt.Errorf("asking for its configuration: it answers %s", response.Status)
+		return Info{}, fmt.Errorf("getting the CRI-O config: HTTP status %s", response.Status)
 	}
-	return crioConfig(info, io.LimitReader(response.Body, crioConfigLimit))
+	return parseCRIOConfig(info, io.LimitReader(response.Body, crioConfigLimit))
 }
 
-func crioConfig(info Info, config io.Reader) (Info, error) {
-	var said struct {
+// parseCRIOConfig reads the configuration. CDI cannot be disabled in CRI-O.
+func parseCRIOConfig(info Info, config io.Reader) (Info, error) {
+	var parsed struct {
 		CRIO struct {
 			Runtime struct {
 				CDISpecDirs []string `toml:"cdi_spec_dirs"`
 			} `toml:"runtime"`
 		} `toml:"crio"`
 	}
-	if err := toml.NewDecoder(config).Decode(&said); err != nil {
-		return Info{}, fmt.Errorf("reading the configuration that CRI-O %s gives: %w", info.Version, err)
+	if err := toml.NewDecoder(config).Decode(&parsed); err != nil {
+		return Info{}, fmt.Errorf("decoding the config of CRI-O %s: %w", info.Version, err)
 	}
 	info.CDI = true
-	info.SpecDirs = said.CRIO.Runtime.CDISpecDirs
+	info.SpecDirs = parsed.CRIO.Runtime.CDISpecDirs
 	if len(info.SpecDirs) == 0 {
 		info.SpecDirs = defaultSpecDirs
 	}

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,71 +10,71 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
-// messageLimit bounds an answer of the runtime, in bytes. It is the kubelet's own.
+// messageLimit bounds a response of the runtime, in bytes. The kubelet uses the same limit.
 const messageLimit = 16 << 20
 
-// place is where a distribution has its runtime, by the node's paths.
-type place struct {
-	socket  string // on which it listens for the kubelet
-	config  string // the file in which its admin sets containerd up
-	service string // what has to be restarted then
+// distribution has the paths of a Kubernetes distribution's container runtime, on the node.
+type distribution struct {
+	socket  string // CRI socket
+	config  string // file for changes to the containerd config
+	service string // service to restart after a change
 }
 
-// plain is containerd as its own packages have it.
-var plain = place{"/run/containerd/containerd.sock", "/etc/containerd/config.toml", "containerd"}
+// upstreamContainerd is containerd from its own packages.
+var upstreamContainerd = distribution{"/run/containerd/containerd.sock", "/etc/containerd/config.toml", "containerd"}
 
-// places are tried from the first to the last. The plain one comes at the end:
-// Docker brings a containerd there, beside any other runtime.
-var places = []place{
+// distributions are tried in this order. Upstream containerd is last, since Docker installs it next to any other
+// runtime.
+var distributions = []distribution{
 	{"/run/k3s/containerd/containerd.sock",
-		"/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (or below rke2 in place of k3s)", "k3s or rke2"},
-	{"/run/k0s/containerd.sock", "a file of /etc/k0s/containerd.d", "k0s"},
+		"/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (on RKE2: rke2 instead of k3s)", "k3s or rke2"},
+	{"/run/k0s/containerd.sock", "a file in /etc/k0s/containerd.d", "k0s"},
 	{"/var/snap/microk8s/common/run/containerd.sock", "/var/snap/microk8s/current/args/containerd-template.toml", "MicroK8s"},
 	{"/run/crio/crio.sock", "", ""},
-	plain,
+	upstreamContainerd,
 }
 
-// placeOf returns the place with that socket, or else the plain one.
-func placeOf(socket string) place {
-	for _, p := range places {
-		if p.socket == socket {
-			return p
+// distributionOf returns the distribution with a CRI socket; upstreamContainerd if none has it.
+func distributionOf(socket string) distribution {
+	for _, d := range distributions {
+		if d.socket == socket {
+			return d
 		}
 	}
-	return plain
+	return upstreamContainerd
 }
 
-// Info is what a runtime says of itself.
+// Info describes a container runtime.
 type Info struct {
 	Name     string // "containerd", "cri-o"
 	Version  string
-	Socket   string // the node's path
-	CDI      bool   // whether it resolves CDI devices
-	SpecDirs []string
+	Socket   string   // CRI socket, as a path on the node
+	CDI      bool     // whether CDI is enabled
+	SpecDirs []string // directories of CDI specs
 
-	// CgroupParent is where a pod's cgroup can be that is not the kubelet's;
-	// empty: where the runtime has it by itself.
+	// CgroupParent is the cgroup parent for pods that the kubelet did not create; empty for the runtime's default.
 	CgroupParent string
 }
 
-// Detect asks the node's runtime over CRI. The runtime is the one that the
-// kubelet's own configuration below kubeletDir names, or else the first that
-// answers at a known socket. The error lists what was tried.
+// Detect returns the container runtime of the node. It is the one in the kubelet's configuration file in kubeletDir or,
+// without such a file, the first that responds at a known socket. The error lists the sockets that were tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
-	return firstAnswer(node, kubeletDir, func(socket string) (Info, error) { return ask(ctx, node, socket) })
+	return firstReachable(node, kubeletDir, func(socket string) (Info, error) { return inspect(ctx, node, socket) })
 }
 
-// firstAnswer returns the answer of the node's runtime, see Detect.
-func firstAnswer[T any](node host.Root, kubeletDir string, ask func(socket string) (T, error)) (T, error) {
+// firstReachable calls try with each candidate socket and returns the first result without error, see Detect.
+func firstReachable[T any](node host.Root, kubeletDir string, try func(socket string) (T, error)) (T, error) {
 	var candidates []string
-	for _, p := range places {
-		candidates = append(candidates, p.socket)
+	for _, d := range distributions {
+		candidates = append(candidates, d.socket)
 	}
 	if socket := kubeletSocket(node, kubeletDir); socket != "" {
 		candidates = []string{socket}
@@ -81,12 +82,12 @@ func firstAnswer[T any](node host.Root, kubeletDir string, ask func(socket strin
 	var errs []error
 	for _, socket := range candidates {
 		if _, err := node.Stat(socket); err != nil {
-			errs = append(errs, fmt.Errorf("%s: not there", socket))
+			errs = append(errs, fmt.Errorf("%s: not found", socket))
 			continue
 		}
-		answer, err := ask(socket)
+		result, err := try(socket)
 		if err == nil {
-			return answer, nil
+			return result, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", socket, err))
 	}
@@ -94,9 +95,8 @@ func firstAnswer[T any](node host.Root, kubeletDir string, ask func(socket strin
 	return none, fmt.Errorf("finding the container runtime: %w", errors.Join(errs...))
 }
 
-// kubeletSocket reads the endpoint from the kubelet's configuration file where
-// kubeadm and its relatives keep it. There may be none: the kubelet also takes
-// flags, and then the known sockets have to do.
+// kubeletSocket returns the CRI socket in the kubelet's configuration file, at the path that kubeadm uses. It is empty
+// if there is none: the kubelet may be configured by flags.
 func kubeletSocket(node host.Root, kubeletDir string) string {
 	data, err := node.ReadFile(path.Join(kubeletDir, "config.yaml"))
 	if err != nil {
@@ -106,16 +106,16 @@ func kubeletSocket(node host.Root, kubeletDir string) string {
 }
 
 func parseEndpoint(data []byte) string {
-	var kubelet struct {
+	var config struct {
 		Endpoint string `yaml:"containerRuntimeEndpoint"`
 	}
-	if err := yaml.Unmarshal(data, &kubelet); err != nil {
+	if err := yaml.Unmarshal(data, &config); err != nil {
 		return ""
 	}
-	return strings.TrimPrefix(kubelet.Endpoint, "unix://")
+	return strings.TrimPrefix(config.Endpoint, "unix://")
 }
 
-// dial connects to the socket, which local is this process's path of.
+// dial connects to a socket on the node. local is the path of the socket for this process.
 func dial(node host.Root, socket string) (conn *grpc.ClientConn, local string, err error) {
 	resolved, err := node.Resolve(socket)
 	if err != nil {
@@ -126,37 +126,39 @@ func dial(node host.Root, socket string) (conn *grpc.ClientConn, local string, e
 	return conn, local, err
 }
 
-func askVersion(ctx context.Context, client cri.RuntimeServiceClient) (*cri.VersionResponse, error) {
-	version, err := client.Version(ctx, &cri.VersionRequest{})
+func getVersion(ctx context.Context, conn *grpc.ClientConn) (*cri.VersionResponse, error) {
+	version, err := cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
+	if status.Code(err) == codes.Unimplemented {
+		err = cmp.Or(explainNoCRI(ctx, conn), err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("asking for its version: %w", err)
+		return nil, fmt.Errorf("getting the runtime version: %w", err)
 	}
 	return version, nil
 }
 
-func ask(ctx context.Context, node host.Root, socket string) (Info, error) {
+func inspect(ctx context.Context, node host.Root, socket string) (Info, error) {
 	conn, local, err := dial(node, socket)
 	if err != nil {
 		return Info{}, err
 	}
 	defer conn.Close()
 
-	client := cri.NewRuntimeServiceClient(conn)
-	version, err := askVersion(ctx, client)
+	version, err := getVersion(ctx, conn)
 	if err != nil {
 		return Info{}, err
 	}
 	info := Info{Name: version.RuntimeName, Version: version.RuntimeVersion, Socket: socket}
 	switch info.Name {
 	case "containerd":
-		status, err := client.Status(ctx, &cri.StatusRequest{Verbose: true})
+		response, err := cri.NewRuntimeServiceClient(conn).Status(ctx, &cri.StatusRequest{Verbose: true})
 		if err != nil {
-			return Info{}, fmt.Errorf("asking for its configuration: %w", err)
+			return Info{}, fmt.Errorf("getting the containerd config: %w", err)
 		}
-		return containerd(info, status.Info["config"])
+		return parseContainerdConfig(info, response.GetInfo()["config"])
 	case "cri-o":
-		return crio(ctx, info, local)
+		return inspectCRIO(ctx, info, local)
 	default:
-		return Info{}, fmt.Errorf("serves %s, which gpucdi does not know", info.Name)
+		return Info{}, fmt.Errorf("unsupported container runtime %s", info.Name)
 	}
 }

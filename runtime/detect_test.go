@@ -16,18 +16,18 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-func TestContainerd(t *testing.T) {
+func TestDetectContainerd(t *testing.T) {
 	for _, tc := range []struct {
 		name, version, config string
-		problem               string // a part of it; empty for none
+		problem               string // substring; empty for no problem
 	}{
-		{"2.4 has no switch", "v2.4.2", `{"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}`, ""},
-		{"2.0 with CDI on", "2.0.5", `{"enableCDI":true,"cdiSpecDirs":["/var/run/cdi"]}`, ""},
-		{"2.1 with CDI off", "v2.1.0", `{"enableCDI":false}`, `[plugins."io.containerd.cri.v1.runtime"]`},
-		{"1.7 as it comes", "1.7.27", `{"enableCDI":false,"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}`, `enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]`},
-		{"1.7 with CDI on", "1.7.27", `{"enableCDI":true,"cdiSpecDirs":["/etc/cdi","/run/cdi"]}`, ""},
+		{"2.4", "v2.4.2", `{"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}`, ""},
+		{"2.0, CDI enabled", "2.0.5", `{"enableCDI":true,"cdiSpecDirs":["/var/run/cdi"]}`, ""},
+		{"2.1, CDI disabled", "v2.1.0", `{"enableCDI":false}`, `[plugins."io.containerd.cri.v1.runtime"]`},
+		{"1.7, default", "1.7.27", `{"enableCDI":false,"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}`, `enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]`},
+		{"1.7, CDI enabled", "1.7.27", `{"enableCDI":true,"cdiSpecDirs":["/etc/cdi","/run/cdi"]}`, ""},
 		{"1.6", "1.6.20~ds1", `{}`, "upgrade to containerd"},
-		{"another directory", "2.4.2", `{"cdiSpecDirs":["/etc/cdi"]}`, "--cdi-dir"},
+		{"other spec directory", "2.4.2", `{"cdiSpecDirs":["/etc/cdi"]}`, "--cdi-dir"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			node := t.TempDir()
@@ -49,36 +49,36 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
-func TestDockersContainerdComesLast(t *testing.T) {
+func TestDetectPrefersOtherRuntimesToDocker(t *testing.T) {
 	for _, socket := range []string{"/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock", "/run/k0s/containerd.sock"} {
 		node := t.TempDir()
 		serve(t, node, "/run/containerd/containerd.sock", fakeCRI{name: "containerd", version: "v1.7.35", config: `{}`})
 		serve(t, node, socket, fakeCRI{name: "containerd", version: "v2.4.2", config: `{}`})
 		if info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet"); err != nil || info.Socket != socket {
-			t.Errorf("beside Docker's: got %+v, %v, want %s", info, err, socket)
+			t.Errorf("next to Docker's: got %+v, %v, want %s", info, err, socket)
 		}
 	}
 }
 
-func TestTheFixNamesTheDistributionsFile(t *testing.T) {
-	for socket, fix := range map[string]string{
-		"/run/k3s/containerd/containerd.sock":           "in /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (or below rke2 in place of k3s) and restart k3s or rke2",
-		"/run/k0s/containerd.sock":                      "in a file of /etc/k0s/containerd.d and restart k0s",
+func TestProblemNamesConfigOfDistribution(t *testing.T) {
+	for socket, remedy := range map[string]string{
+		"/run/k3s/containerd/containerd.sock":           "in /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl (on RKE2: rke2 instead of k3s) and restart k3s or rke2",
+		"/run/k0s/containerd.sock":                      "in a file in /etc/k0s/containerd.d and restart k0s",
 		"/var/snap/microk8s/common/run/containerd.sock": "in /var/snap/microk8s/current/args/containerd-template.toml and restart MicroK8s",
 	} {
 		node := t.TempDir()
 		serve(t, node, socket, fakeCRI{name: "containerd", version: "v1.7.35", config: `{"enableCDI":false}`})
 		info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
 		if err != nil || info.Socket != socket {
-			t.Errorf("at %s: got %+v, %v", socket, info, err)
+			t.Errorf("%s: got %+v, %v", socket, info, err)
 		}
-		if problem := info.Problem("/var/run/cdi"); !strings.HasSuffix(problem, fix) {
-			t.Errorf("at %s: %s", socket, problem)
+		if problem := info.Problem("/var/run/cdi"); !strings.HasSuffix(problem, remedy) {
+			t.Errorf("%s: problem %q, want suffix %q", socket, problem, remedy)
 		}
 	}
 }
 
-func TestCRIO(t *testing.T) {
+func TestDetectCRIO(t *testing.T) {
 	node := t.TempDir()
 	serve(t, node, "/run/crio/crio.sock", fakeCRI{
 		name: "cri-o", version: "1.34.0",
@@ -95,40 +95,40 @@ func TestCRIO(t *testing.T) {
 		t.Errorf("problem: %s", p)
 	}
 	if p := info.Problem("/var/run/cdi"); !strings.Contains(p, "/opt/cdi") {
-		t.Errorf("problem %q does not name the directories", p)
+		t.Errorf("problem %q does not contain the directories", p)
 	}
 }
 
-func TestTheKubeletsOwnEndpointWins(t *testing.T) {
+func TestDetectPrefersKubeletConfig(t *testing.T) {
 	node := t.TempDir()
 	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{name: "containerd", version: "1.7.0", config: `{}`})
-	serve(t, node, "/run/mine.sock", fakeCRI{name: "containerd", version: "2.4.2", config: `{}`})
+	serve(t, node, "/run/custom.sock", fakeCRI{name: "containerd", version: "2.4.2", config: `{}`})
 	kubelet := filepath.Join(node, "var/lib/kubelet/config.yaml")
-	write(t, kubelet, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/mine.sock\n")
+	write(t, kubelet, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/custom.sock\n")
 	info, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
-	if err != nil || info.Socket != "/run/mine.sock" {
+	if err != nil || info.Socket != "/run/custom.sock" {
 		t.Errorf("got %+v, %v", info, err)
 	}
 }
 
-func TestNoRuntimeNamesTheSocketsTried(t *testing.T) {
+func TestDetectErrorListsSockets(t *testing.T) {
 	node := t.TempDir()
-	write(t, filepath.Join(node, "run/crio/crio.sock"), "") // left behind, nobody listens
+	write(t, filepath.Join(node, "run/crio/crio.sock"), "") // stale, without a listener
 	_, err := runtime.Detect(t.Context(), host.NewRoot(node), "/var/lib/kubelet")
 	for _, socket := range []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock"} {
 		if err == nil || !strings.Contains(err.Error(), socket) {
-			t.Errorf("the error does not name %s: %v", socket, err)
+			t.Errorf("error does not contain %s: %v", socket, err)
 		}
 	}
 }
 
-// fakeCRI answers as a runtime of that name, version and configuration does.
+// fakeCRI is a runtime with this name, version and configuration.
 type fakeCRI struct {
 	cri.UnimplementedRuntimeServiceServer
 	name, version, config string
 
 	containers []*cri.Container
-	info       map[string]string // verbose, by container; it has no container that is missing here
+	info       map[string]string // verbose status by container ID; other containers are not found
 	sandboxes  []*cri.PodSandbox
 }
 
@@ -140,7 +140,7 @@ func (f fakeCRI) Status(context.Context, *cri.StatusRequest) (*cri.StatusRespons
 	return &cri.StatusResponse{Info: map[string]string{"config": f.config}}, nil
 }
 
-// ServeHTTP lets gRPC and CRI-O's own HTTP share a socket, as CRI-O does.
+// ServeHTTP serves gRPC and the HTTP API of CRI-O on one socket, as CRI-O does.
 func (f fakeCRI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/config" {
 		_, _ = w.Write([]byte(f.config))
@@ -151,7 +151,7 @@ func (f fakeCRI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	server.ServeHTTP(w, r)
 }
 
-func serve(t *testing.T, node, socket string, f fakeCRI) {
+func serve(t *testing.T, node, socket string, f http.Handler) {
 	t.Helper()
 	path := filepath.Join(node, socket)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

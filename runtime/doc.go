@@ -1,9 +1,7 @@
-// Package runtime tells which container runtime serves this node's kubelet,
-// whether it does CDI, and which directories it reads specs from. A runtime
-// whose CDI is off ignores the device plugin's answer without a word and
-// starts pods without their GPUs, so somebody has to say it.
-// It also reports which CDI devices the containers of pods were given.
+// Package runtime detects the container runtime of the node, whether CDI is enabled in it, and which directories it
+// reads CDI specs from. A runtime with CDI disabled silently ignores the CDI devices of an allocation and starts pods
+// without their GPUs. The package also reports the devices of running containers.
 //
-// It changes no runtime and no configuration. Where a person wants to see a
-// container with a GPU it launches one, and removes it again.
+// It does not change the runtime or its configuration. On request it launches a container with a GPU for diagnosis,
+// and removes it afterwards.
 package runtime

@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-func TestTheDocumentedPlacesAreTheTable(t *testing.T) {
+func TestDistributionsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/runtimes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, _ := strings.Cut(string(text), "\n## Distributions\n")
-	for _, p := range places {
-		for _, value := range []string{p.socket, p.config} {
+	for _, d := range distributions {
+		for _, value := range []string{d.socket, d.config} {
 			if !strings.Contains(strings.ReplaceAll(table, "`", ""), value) {
-				t.Errorf("docs/runtimes.md does not have %s", value)
+				t.Errorf("docs/runtimes.md does not contain %s", value)
 			}
 		}
 	}

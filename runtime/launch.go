@@ -13,54 +13,46 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Launch is a container that somebody wants for a moment.
+// Launch configures a short-lived container for diagnosis.
 type Launch struct {
-	Image    string   // that is on the node; empty: the one that the agent's pod runs from
-	Device   string   // the CDI device that the container gets
-	Programs []string // files of the node, mounted at their paths; empty: the image has them
-	Idle     []string // command that keeps the container running, whatever signal it gets
-	Probe    []string // command that is run in it then
+	Image    string   // an image on the node; empty for the image of the agent's pod
+	Device   string   // name of a CDI device
+	Programs []string // files of the node, mounted read-only at the same paths; empty if the image has them
+	Idle     []string // command of the container, which must keep running and may ignore signals
+	Probe    []string // command executed in the running container
 }
 
 const (
-	// launchTries is how often a container is launched at the most. The kubelet
-	// looks every two seconds for pods that are not its own, and ends them: one
-	// without a container at once, a container two seconds after it was asked to
-	// end. So the first try may come at a bad moment, and the next comes at a good one.
-	launchTries = 3
-	// startWithin is what starting a container may take. One whose pod the kubelet
-	// is ending in CRI-O starts when that is over, after two minutes.
-	startWithin = 10 * time.Second
-	// settling is the time between the end of a pod and its removal: the kubelet
-	// may be ending it as well, and containerd 2.4 panics when a container that
-	// is being stopped has lost its pod.
-	settling = 5 * time.Second
-	// lookWithin is what looking may take.
-	lookWithin = 30 * time.Second
-	// removeWithin is what removing a pod may take, even when nobody waits any more.
-	removeWithin = time.Minute
+	// maxAttempts is how often a container is launched. Every two seconds the kubelet stops pods that it does not
+	// manage: a pod without containers at once, a container two seconds after the request to stop. The first attempt
+	// may coincide with that; the next one then has enough time.
+	maxAttempts = 3
+	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
+	// pod.
+	startTimeout = 10 * time.Second
+	// removeDelay is the time between stopping and removing a pod. The kubelet may be stopping it concurrently, and
+	// containerd 2.4 panics if the pod of a container is removed meanwhile.
+	removeDelay = 5 * time.Second
+	// probeTimeout bounds the execution of Launch.Probe.
+	probeTimeout = 30 * time.Second
+	// removeTimeout bounds the removal of a pod, which also takes place after a cancellation.
+	removeTimeout = time.Minute
 )
 
-// launchedLabel tells what is launched here from all else that the runtime has.
+// launchedLabel marks pods and containers of Launch.
 const launchedLabel = "gpucdi.dev/launched"
 
 var launchLabels = map[string]string{launchedLabel: "true"}
 
-// podUID is the label by which the kubelet finds a container's pod: without it,
-// it would end the pod and not care for the container.
-const podUID = "io.kubernetes.pod.uid"
+// agentContainer selects the agent's container, by its name in deploy/.
+var agentContainer = map[string]string{containerName: "gpucdi"}
 
-// agentContainer is how the kubelet labels the agent's container, for the name
-// that it has in deploy/.
-var agentContainer = map[string]string{"io.kubernetes.container.name": "gpucdi"}
+// ErrNoImage means that no image was specified and that no agent runs in a container on this node.
+var ErrNoImage = errors.New("finding an image: no container named gpucdi is running on this node")
 
-// ErrNoImage says that no image was named, and that there is no agent's to take.
-var ErrNoImage = errors.New("no container called gpucdi runs here whose image could be taken")
-
-// Launch starts the container in a pod of its own, and returns what Probe printed
-// and the image. Nothing is left of it afterwards, nor of one that was launched
-// before by somebody who could not remove it.
-func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (printed []byte, image string, err error) {
+// Launch runs a container in a new pod and returns the standard output of l.Probe and the image. Before it returns, it
+// removes all pods it has launched, including those of earlier, interrupted calls.
+func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (output []byte, image string, err error) {
 	conn, _, err := dial(node, i.Socket)
 	if err != nil {
 		return nil, "", err
@@ -69,7 +61,7 @@ func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (printed []b
 	return launch(ctx, cri.NewRuntimeServiceClient(conn), i.CgroupParent, l)
 }
 
-func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string, l Launch) (printed []byte, image string, err error) {
+func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string, l Launch) (output []byte, image string, err error) {
 	if l.Image == "" {
 		if l.Image, err = agentImage(ctx, client); err != nil {
 			return nil, "", err
@@ -79,21 +71,21 @@ func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string,
 		return nil, "", err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		err = errors.Join(err, removeLaunched(ctx, client))
 	}()
-	for range launchTries {
-		printed, err = try(ctx, client, parent, l)
+	for range maxAttempts {
+		output, err = launchOnce(ctx, client, parent, l)
 		if err == nil || ctx.Err() != nil {
 			break
 		}
 	}
-	return printed, l.Image, err
+	return output, l.Image, err
 }
 
-func try(ctx context.Context, client cri.RuntimeServiceClient, parent string, l Launch) ([]byte, error) {
-	// No network of its own, so that none has to be there.
+func launchOnce(ctx context.Context, client cri.RuntimeServiceClient, parent string, l Launch) ([]byte, error) {
+	// The host network does not depend on a CNI plugin.
 	namespaces := &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
 	pod := &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: "doctor", Namespace: "gpucdi", Uid: rand.Text()},
@@ -105,60 +97,65 @@ func try(ctx context.Context, client cri.RuntimeServiceClient, parent string, l 
 	}
 	sandbox, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: pod})
 	if err != nil {
-		return nil, fmt.Errorf("making a pod: %w", err)
+		return nil, fmt.Errorf("creating a pod: %w", err)
 	}
-	return look(ctx, client, sandbox.PodSandboxId, pod, l)
+	return runProbe(ctx, client, sandbox.PodSandboxId, pod, l)
 }
 
-// look starts the container in its pod, and looks.
-func look(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, pod *cri.PodSandboxConfig, l Launch) ([]byte, error) {
+// runProbe starts the container in its pod and executes Probe in it.
+func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, pod *cri.PodSandboxConfig, l Launch) ([]byte, error) {
 	config := &cri.ContainerConfig{
 		Metadata:   &cri.ContainerMetadata{Name: "doctor"},
 		Image:      &cri.ImageSpec{Image: l.Image},
 		Command:    l.Idle,
 		CDIDevices: []*cri.CDIDevice{{Name: l.Device}},
-		Labels:     map[string]string{podUID: pod.Metadata.Uid, launchedLabel: "true"},
+		// Without the UID of a pod, the kubelet would stop only the pod and not the container.
+		Labels: map[string]string{podUID: pod.Metadata.Uid, launchedLabel: "true"},
 		Linux: &cri.LinuxContainerConfig{
 			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: pod.Linux.SecurityContext.NamespaceOptions},
 		},
 	}
 	for _, program := range l.Programs {
-		config.Mounts = append(config.Mounts, &cri.Mount{HostPath: program, ContainerPath: path.Clean(program), Readonly: true})
+		mount := &cri.Mount{HostPath: program, ContainerPath: path.Clean(program), Readonly: true}
+		config.Mounts = append(config.Mounts, mount)
 	}
-	container, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: pod})
-	if err != nil {
-		return nil, fmt.Errorf("making a container of the image %s with %s: %w", l.Image, l.Device, err)
-	}
-	if err := start(ctx, client, container.ContainerId); err != nil {
-		return nil, fmt.Errorf("starting a container of the image %s with %s: %w", l.Image, l.Device, err)
-	}
-	run, err := client.ExecSync(ctx, &cri.ExecSyncRequest{
-		ContainerId: container.ContainerId, Cmd: l.Probe, Timeout: int64(lookWithin.Seconds()),
+	container, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId: sandbox, Config: config, SandboxConfig: pod,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("running %s in a container of the image %s: %w", l.Probe[0], l.Image, err)
+		return nil, fmt.Errorf("creating a container of image %s with %s: %w", l.Image, l.Device, err)
 	}
-	if run.ExitCode != 0 {
-		return nil, fmt.Errorf("%s ends in a container of the image %s with %d: %s", l.Probe[0], l.Image, run.ExitCode, run.Stderr)
+	if err := start(ctx, client, container.ContainerId); err != nil {
+		return nil, fmt.Errorf("starting a container of image %s with %s: %w", l.Image, l.Device, err)
 	}
-	return run.Stdout, nil
+	response, err := client.ExecSync(ctx, &cri.ExecSyncRequest{
+		ContainerId: container.ContainerId, Cmd: l.Probe, Timeout: int64(probeTimeout.Seconds()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("running %s in a container of image %s: %w", l.Probe[0], l.Image, err)
+	}
+	if response.ExitCode != 0 {
+		return nil, fmt.Errorf("running %s in a container of image %s: exit code %d: %s",
+			l.Probe[0], l.Image, response.ExitCode, response.Stderr)
+	}
+	return response.Stdout, nil
 }
 
 func start(ctx context.Context, client cri.RuntimeServiceClient, container string) error {
-	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	_, err := client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container})
 	return err
 }
 
-// agentImage returns the image that the agent's container runs from.
+// agentImage returns the image of the agent's container.
 func agentImage(ctx context.Context, client cri.RuntimeServiceClient) (string, error) {
 	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 		State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
 		LabelSelector: agentContainer,
 	}})
 	if err != nil {
-		return "", fmt.Errorf("looking for the agent's container: %w", err)
+		return "", fmt.Errorf("finding the agent's container: %w", err)
 	}
 	if len(found.Containers) == 0 {
 		return "", ErrNoImage
@@ -166,47 +163,49 @@ func agentImage(ctx context.Context, client cri.RuntimeServiceClient) (string, e
 	return found.Containers[0].Image.Image, nil
 }
 
-// killLaunched ends the containers of these pods. They do not heed being asked to,
-// and CRI-O, when it ends a pod, waits for that as long as the caller does.
+// killLaunched kills the launched containers. They may ignore SIGTERM, and CRI-O would wait for them without a limit
+// when it stops their pod.
 func killLaunched(ctx context.Context, client cri.RuntimeServiceClient) error {
-	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: launchLabels}})
+	filter := &cri.ContainerFilter{LabelSelector: launchLabels}
+	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
 	if err != nil {
-		return fmt.Errorf("looking for containers that were launched: %w", err)
+		return fmt.Errorf("listing launched containers: %w", err)
 	}
 	var errs []error
 	for _, container := range found.Containers {
 		if _, err := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container.Id}); err != nil {
-			errs = append(errs, fmt.Errorf("ending the container %s that was launched: %w", container.Id, err))
+			errs = append(errs, fmt.Errorf("stopping launched container %s: %w", container.Id, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeLaunched ends and removes all pods that were launched here.
+// removeLaunched stops and removes all launched pods.
 func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient) error {
-	found, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: launchLabels}})
+	filter := &cri.PodSandboxFilter{LabelSelector: launchLabels}
+	found, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: filter})
 	if err != nil {
-		return fmt.Errorf("looking for pods that were launched: %w", err)
+		return fmt.Errorf("listing launched pods: %w", err)
 	}
 	if len(found.Items) == 0 {
 		return nil
 	}
 	errs := []error{killLaunched(ctx, client)}
-	each := func(doing string, do func(id string) error) {
+	each := func(verb string, do func(id string) error) {
 		for _, sandbox := range found.Items {
 			if err := do(sandbox.Id); err != nil {
-				errs = append(errs, fmt.Errorf("%s the pod %s that was launched: %w", doing, sandbox.Id, err))
+				errs = append(errs, fmt.Errorf("%s launched pod %s: %w", verb, sandbox.Id, err))
 			}
 		}
 	}
-	each("ending", func(id string) error {
+	each("stopping", func(id string) error {
 		_, err := client.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
 		return err
 	})
 	select {
 	case <-ctx.Done():
 		return errors.Join(append(errs, ctx.Err())...)
-	case <-time.After(settling):
+	case <-time.After(removeDelay):
 	}
 	each("removing", func(id string) error {
 		_, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})

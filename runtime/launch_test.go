@@ -13,153 +13,161 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-var wanted = Launch{
+var launchConfig = Launch{
 	Device: "gpucdi.dev/gpu=GPU-1",
-	Idle:   []string{"/usr/bin/gpucdi", "inside", "idle"},
-	Probe:  []string{"/usr/bin/gpucdi", "inside", "look"},
+	Idle:   []string{"/usr/bin/gpucdi", "probe", "--idle"},
+	Probe:  []string{"/usr/bin/gpucdi", "probe", "GPU-1"},
 }
 
-// launched launches a container by that runtime, which has another pod, and says
-// what pods it has left.
-func launched(ctx context.Context, t *testing.T, pods *fakePods, l Launch) (printed, image string, err error) {
+// testLaunch launches a container with a runtime that has another pod, and checks that only that pod remains.
+func testLaunch(ctx context.Context, t *testing.T, pods *fakePods, l Launch) (output, image string, err error) {
 	t.Helper()
-	pods.sandboxes = map[string]*cri.PodSandbox{"somebody's": {Id: "somebody's"}}
-	if pods.before != "" {
-		pods.sandboxes[pods.before] = &cri.PodSandbox{Id: pods.before, Labels: launchLabels}
+	pods.sandboxes = map[string]*cri.PodSandbox{"other": {Id: "other"}}
+	if pods.leftover != "" {
+		pods.sandboxes[pods.leftover] = &cri.PodSandbox{Id: pods.leftover, Labels: launchLabels}
 	}
 	out, image, err := launch(ctx, pods, "a.slice", l)
-	if left := slices.Collect(maps.Keys(pods.sandboxes)); !slices.Equal(left, []string{"somebody's"}) {
-		t.Errorf("the runtime has the pods %v", left)
+	if left := slices.Collect(maps.Keys(pods.sandboxes)); !slices.Equal(left, []string{"other"}) {
+		t.Errorf("remaining pods %v, want only the other one", left)
 	}
 	return string(out), image, err
 }
 
 func TestLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "sha256:1234", before: "an aborted one's"}
-		printed, image, err := launched(t.Context(), t, pods, wanted)
-		if printed != "seen" || image != "sha256:1234" || err != nil {
-			t.Errorf("got %q of %s, %v", printed, image, err)
+		pods := &fakePods{agent: "sha256:1234", leftover: "interrupted"}
+		output, image, err := testLaunch(t.Context(), t, pods, launchConfig)
+		if output != "output" || image != "sha256:1234" || err != nil {
+			t.Errorf("got %q, image %s, %v", output, image, err)
 		}
 		c := pods.created[0]
-		if len(c.CDIDevices) != 1 || c.CDIDevices[0].Name != wanted.Device || len(c.Mounts) > 0 || c.Image.Image != image {
-			t.Errorf("it made the container %v", c)
+		if len(c.CDIDevices) != 1 || c.CDIDevices[0].Name != launchConfig.Device || len(c.Mounts) > 0 ||
+			c.Image.Image != image {
+			t.Errorf("created container %v", c)
 		}
 		if c.Labels["io.kubernetes.pod.uid"] != pods.config.Metadata.Uid || pods.config.Linux.CgroupParent != "a.slice" {
-			t.Errorf("it made the container %v in the pod %v", c, pods.config)
+			t.Errorf("created container %v in pod %v", c, pods.config)
 		}
 	})
 }
 
-func TestLaunchMountsTheNodesProgram(t *testing.T) {
+func TestLaunchMountsPrograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := wanted
+		l := launchConfig
 		l.Image, l.Programs = "debian", []string{"/opt/gpucdi"}
 		pods := &fakePods{}
-		if _, image, err := launched(t.Context(), t, pods, l); image != "debian" || err != nil {
+		if _, image, err := testLaunch(t.Context(), t, pods, l); image != "debian" || err != nil {
 			t.Errorf("got %s, %v", image, err)
 		}
-		if m := pods.created[0].Mounts; len(m) != 1 || m[0].HostPath != "/opt/gpucdi" || m[0].ContainerPath != "/opt/gpucdi" || !m[0].Readonly {
-			t.Errorf("it mounts %v", m)
+		m := pods.created[0].Mounts
+		if len(m) != 1 || m[0].HostPath != "/opt/gpucdi" || m[0].ContainerPath != "/opt/gpucdi" || !m[0].Readonly {
+			t.Errorf("mounts %v", m)
 		}
 	})
 }
 
-// Whatever fails, nothing is left behind.
-func TestLaunchFails(t *testing.T) {
+// failing returns a runtime with an agent where an operation always fails.
+func failing(operation, message string) *fakePods {
+	return &fakePods{agent: "a", errs: map[string]error{operation: errors.New(message)}}
+}
+
+// The pod is removed after each kind of failure.
+func TestLaunchErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		pods *fakePods
-		says string
+		want string
 	}{
-		{"no agent to take the image of", &fakePods{}, ErrNoImage.Error()},
-		{"no pod", &fakePods{agent: "a", fails: map[string]error{"run": errors.New("no sandbox image")}}, "making a pod: no sandbox image"},
-		{"no such device", &fakePods{agent: "a", fails: map[string]error{"create": errors.New("unresolvable CDI devices")}}, "unresolvable"},
-		{"no such program", &fakePods{agent: "a", fails: map[string]error{"start": errors.New("no such file")}}, "starting a container of the image a with gpucdi.dev/gpu=GPU-1"},
-		{"it hangs", &fakePods{agent: "a", fails: map[string]error{"exec": errors.New("timeout")}}, "running /usr/bin/gpucdi"},
-		{"it ends", &fakePods{agent: "a", exit: 127}, "with 127: it says why"},
+		{"no agent", &fakePods{}, ErrNoImage.Error()},
+		{"pod not created", failing("run", "no sandbox image"), "creating a pod: no sandbox image"},
+		{"no such device", failing("create", "unresolvable CDI devices"), "unresolvable"},
+		{"no such program", failing("start", "no such file"), "starting a container of image a with gpucdi.dev/gpu=GPU-1"},
+		{"timeout", failing("exec", "timeout"), "running /usr/bin/gpucdi"},
+		{"exit code", &fakePods{agent: "a", exitCode: 127}, "exit code 127: error output"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, _, err := launched(t.Context(), t, tc.pods, wanted)
-				if err == nil || !strings.Contains(err.Error(), tc.says) {
-					t.Errorf("got %v, want %q", err, tc.says)
+				_, _, err := testLaunch(t.Context(), t, tc.pods, launchConfig)
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got %v, want %q", err, tc.want)
 				}
 			})
 		})
 	}
 }
 
-func TestLaunchIsRemovedWhenNobodyWaitsForIt(t *testing.T) {
+func TestLaunchCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		pods := &fakePods{agent: "a", looking: cancel}
-		if _, _, err := launched(ctx, t, pods, wanted); !errors.Is(err, context.Canceled) || len(pods.created) != 1 {
-			t.Errorf("it ends with %v after %d tries, want 1", err, len(pods.created))
+		pods := &fakePods{agent: "a", onExec: cancel}
+		_, _, err := testLaunch(ctx, t, pods, launchConfig)
+		if !errors.Is(err, context.Canceled) || len(pods.created) != 1 {
+			t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
 		}
 	})
 }
 
-// The kubelet ends pods that it does not know.
-func TestLaunchTriesAgain(t *testing.T) {
-	gone := map[string]error{"start": errors.New("the pod is gone")}
+// The kubelet may stop the pod during an attempt, since it does not manage it.
+func TestLaunchRetry(t *testing.T) {
+	failed := map[string]error{"start": errors.New("sandbox not found")}
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", fails: gone, times: 1}
-		if printed, _, err := launched(t.Context(), t, pods, wanted); printed != "seen" || err != nil {
-			t.Errorf("got %q, %v", printed, err)
+		pods := &fakePods{agent: "a", errs: failed, failures: 1}
+		if output, _, err := testLaunch(t.Context(), t, pods, launchConfig); output != "output" || err != nil {
+			t.Errorf("got %q, %v", output, err)
 		}
-		pods = &fakePods{agent: "a", fails: gone}
-		if _, _, err := launched(t.Context(), t, pods, wanted); err == nil || len(pods.created) != 3 {
-			t.Errorf("it ends with %v after %d tries, want 3", err, len(pods.created))
+		pods = &fakePods{agent: "a", errs: failed}
+		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != 3 {
+			t.Errorf("error %v after %d attempts, want 3", err, len(pods.created))
 		}
 	})
 }
 
-// CRI-O starts no container while its pod is being ended, which lasts two minutes.
-func TestLaunchDoesNotWaitForTheKubelet(t *testing.T) {
+// CRI-O does not start a container while its pod is being stopped, which takes two minutes.
+func TestLaunchStartTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", ending: true}
-		if printed, _, err := launched(t.Context(), t, pods, wanted); printed != "seen" || err != nil || len(pods.created) != 2 {
-			t.Errorf("got %q, %v after %d tries", printed, err, len(pods.created))
+		pods := &fakePods{agent: "a", stopping: true}
+		output, _, err := testLaunch(t.Context(), t, pods, launchConfig)
+		if output != "output" || err != nil || len(pods.created) != 2 {
+			t.Errorf("got %q, %v after %d attempts", output, err, len(pods.created))
 		}
 	})
 }
 
-// With systemd as its manager of cgroups, containerd leaves it to the kubelet to name a slice.
+// With the systemd cgroup driver, containerd relies on the kubelet to set a slice as the cgroup parent.
 func TestCgroupParent(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`: "system.slice",
 		`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{}}}}}`:                     "",
 		`{}`: "",
 	} {
-		if info, err := containerd(Info{}, config); err != nil || info.CgroupParent != want {
-			t.Errorf("by %s the pod's cgroup is in %q, want %q (%v)", config, info.CgroupParent, want, err)
+		if info, err := parseContainerdConfig(Info{}, config); err != nil || info.CgroupParent != want {
+			t.Errorf("config %s: cgroup parent %q, want %q (%v)", config, info.CgroupParent, want, err)
 		}
 	}
 }
 
-// fakePods are the pods of a runtime.
+// fakePods is a runtime with pods.
 type fakePods struct {
 	cri.RuntimeServiceClient
-	agent   string           // the image of the agent's container; empty: there is none
-	before  string           // a pod that was launched before
-	fails   map[string]error // by what is done
-	times   int              // so many containers fail; 0: all do
-	exit    int32            // how the look ends
-	looking func()           // called when somebody looks; then the look never ends
-	ending  bool             // the kubelet is ending the first pod, and its container starts when that is over
+	agent    string           // image of the agent's container; empty for no agent
+	leftover string           // ID of a pod of an earlier launch
+	errs     map[string]error // error by operation
+	failures int              // number of containers that fail; 0 for all
+	exitCode int32            // exit code of ExecSync
+	onExec   func()           // called by ExecSync, which then blocks until its context ends
+	stopping bool             // the kubelet is stopping the first pod, so its container does not start
 
 	sandboxes map[string]*cri.PodSandbox
-	running   []string              // the containers, called as their pods are; none heeds being asked to end
-	config    *cri.PodSandboxConfig // of the latest
+	running   []string              // IDs of the containers, same as those of their pods; they ignore SIGTERM
+	config    *cri.PodSandboxConfig // of the latest pod
 	created   []*cri.ContainerConfig
 }
 
-func (p *fakePods) fail(what string) error {
-	if p.times > 0 && len(p.created) > p.times {
+func (p *fakePods) fail(operation string) error {
+	if p.failures > 0 && len(p.created) > p.failures {
 		return nil
 	}
-	return p.fails[what]
+	return p.errs[operation]
 }
 
 func (p *fakePods) RunPodSandbox(_ context.Context, r *cri.RunPodSandboxRequest, _ ...grpc.CallOption) (*cri.RunPodSandboxResponse, error) {
@@ -219,7 +227,7 @@ func (p *fakePods) CreateContainer(_ context.Context, r *cri.CreateContainerRequ
 
 func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequest, _ ...grpc.CallOption) (*cri.StartContainerResponse, error) {
 	p.running = append(p.running, r.ContainerId)
-	if p.ending && len(p.created) == 1 {
+	if p.stopping && len(p.created) == 1 {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -227,13 +235,13 @@ func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequ
 }
 
 func (p *fakePods) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
-	if p.looking != nil {
-		p.looking()
+	if p.onExec != nil {
+		p.onExec()
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	if p.exit != 0 {
-		return &cri.ExecSyncResponse{ExitCode: p.exit, Stderr: []byte("it says why")}, nil
+	if p.exitCode != 0 {
+		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output")}, nil
 	}
-	return &cri.ExecSyncResponse{Stdout: []byte("seen")}, p.fail("exec")
+	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.fail("exec")
 }

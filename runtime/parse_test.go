@@ -8,23 +8,23 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-func FuzzContainerd(f *testing.F) {
+func FuzzParseContainerdConfig(f *testing.F) {
 	f.Add("2.4.2", `{"enableCDI":true,"cdiSpecDirs":["/etc/cdi"]}`)
 	f.Add("v1.7", `{"enableCDI":null,"cdiSpecDirs":[]}`)
 	f.Add("", `[]`)
 	f.Fuzz(func(t *testing.T, version, config string) {
-		info, err := containerd(Info{Name: "containerd", Version: version}, config)
+		info, err := parseContainerdConfig(Info{Name: "containerd", Version: version}, config)
 		if err == nil && len(info.SpecDirs) == 0 {
-			t.Errorf("%q of %q: %+v", config, version, info)
+			t.Errorf("config %q of version %q: %+v", config, version, info)
 		}
 	})
 }
 
-func FuzzCRIO(f *testing.F) {
+func FuzzParseCRIOConfig(f *testing.F) {
 	f.Add("[crio]\n[crio.runtime]\ncdi_spec_dirs = [\"/etc/cdi\"]\n")
 	f.Add("[crio")
 	f.Fuzz(func(t *testing.T, config string) {
-		info, err := crioConfig(Info{Name: "cri-o"}, strings.NewReader(config))
+		info, err := parseCRIOConfig(Info{Name: "cri-o"}, strings.NewReader(config))
 		if err == nil && (len(info.SpecDirs) == 0 || !info.CDI) {
 			t.Errorf("%q: %+v", config, info)
 		}
@@ -44,10 +44,9 @@ func FuzzFieldNames(f *testing.F) {
 	})
 }
 
-// Whatever the kubelet's file says, the socket that it leads to is looked for
-// below the node's root.
-func FuzzKubeletEndpoint(f *testing.F) {
-	f.Add("containerRuntimeEndpoint: unix:///run/mine.sock")
+// Whatever the kubelet's configuration file contains, the socket path resolves within the node's root.
+func FuzzParseEndpoint(f *testing.F) {
+	f.Add("containerRuntimeEndpoint: unix:///run/custom.sock")
 	f.Add("containerRuntimeEndpoint: ../../../etc/secret")
 	f.Add("containerRuntimeEndpoint: [1]")
 	node := host.NewRoot(f.TempDir())
@@ -55,7 +54,7 @@ func FuzzKubeletEndpoint(f *testing.F) {
 		socket := parseEndpoint([]byte(text))
 		inside, err := node.Resolve(socket)
 		if err == nil && slices.Contains(strings.Split(inside, "/"), "..") {
-			t.Errorf("%q leads to %s", text, inside)
+			t.Errorf("%q resolves to %s", text, inside)
 		}
 	})
 }

@@ -1,8 +1,6 @@
-// Package status is what the agent tells people about its node: the GPUs with
-// their health and who holds them, and the links from the driver to the
-// kubelet that have to hold for a pod to get one.
+// Package status defines the status of a node as the agent reports it: GPUs with
+// their health and allocations, and the state of each component between the
+// driver and the kubelet.
 //
-// Node is the form; Server gives it out over HTTP beside the agent's health
-// and metrics, and Fetch asks for it. The package knows none of the rooms that
-// the facts come from, but for the model.
+// Server serves a Node over HTTP, beside probes and metrics; Fetch is its client.
 package status

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// replyLimit bounds a status, in bytes. A resource whose devices are shared as often
-	// as the kubelet takes has 1 MB of them.
-	replyLimit = 8 << 20
-	// headerLimit bounds the header of a request or a reply, in bytes.
+	// responseLimit bounds a status, in bytes. A resource with as many replicas as the
+	// kubelet accepts has 1 MB of device IDs.
+	responseLimit = 8 << 20
+	// headerLimit bounds the header of a request or a response, in bytes.
 	headerLimit = 8 << 10
-	// errorShown is how much of an error's body is shown, in bytes.
-	errorShown = 200
+	// errorBodyLimit bounds the part of a response that an error quotes, in bytes.
+	errorBodyLimit = 200
 )
 
-// Fetch asks the agent that listens at address, "host:port". Somebody else may listen
-// there: the reply is bounded, redirects are not followed, and the text of an error is
-// quoted.
+// Fetch requests the status of the agent that listens at address, "host:port". The
+// address may belong to another program, so the response is bounded and quoted in
+// errors, and redirects are not followed.
 func Fetch(ctx context.Context, address string) (Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestWithin)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
 	if err != nil {
@@ -40,28 +40,28 @@ func Fetch(ctx context.Context, address string) (Node, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return Node{}, fmt.Errorf("no agent answers at %s: is gpucdi serve running on this node, and does its --listen fit --address? (%w)", address, err)
+		return Node{}, fmt.Errorf("requesting the status of the agent at %s: %w; start gpucdi serve, or set --address to its --listen address", address, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(response.Body, errorShown)) // shown as far as it was read
-		return Node{}, fmt.Errorf("requesting the status of the agent at %s: it answers %d %q; is it gpucdi?",
+		body, _ := io.ReadAll(io.LimitReader(response.Body, errorBodyLimit)) // a partial body is quoted, too
+		return Node{}, fmt.Errorf("requesting the status of the agent at %s: unexpected response %d %q; check --address",
 			address, response.StatusCode, strings.TrimSpace(string(body)))
 	}
 	n, err := decode(response.Body)
 	if err != nil {
-		return Node{}, fmt.Errorf("reading the status of the agent at %s: %w; is it gpucdi?", address, err)
+		return Node{}, fmt.Errorf("reading the status of the agent at %s: %w; check --address", address, err)
 	}
 	return n, nil
 }
 
-func decode(reply io.Reader) (n Node, err error) {
-	data, err := io.ReadAll(io.LimitReader(reply, replyLimit+1))
+func decode(response io.Reader) (n Node, err error) {
+	data, err := io.ReadAll(io.LimitReader(response, responseLimit+1))
 	switch {
 	case err != nil:
 		return Node{}, err
-	case len(data) > replyLimit:
-		return Node{}, fmt.Errorf("the reply exceeds %d bytes", replyLimit)
+	case len(data) > responseLimit:
+		return Node{}, fmt.Errorf("the response exceeds %d bytes", responseLimit)
 	}
 	return n, json.Unmarshal(data, &n)
 }

@@ -16,15 +16,14 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-func TestFetchFromNobody(t *testing.T) {
+func TestFetchWithoutAgent(t *testing.T) {
 	address := freeAddress(t)
 	if _, err := status.Fetch(t.Context(), address); err == nil || !strings.Contains(err.Error(), "gpucdi serve") {
-		t.Errorf("Fetch from nobody: %v", err)
+		t.Errorf("Fetch without an agent: %v", err)
 	}
 }
 
-// endless answers with text that has no end; it stops only with the client, or far
-// beyond what one may read.
+// endless responds with head and 256 MiB of repeated blocks, unless the client closes the connection earlier.
 func endless(head, block string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, head)
@@ -37,21 +36,21 @@ func endless(head, block string) http.HandlerFunc {
 	}
 }
 
-// Whoever listens at the address, the reply is bounded, and the error names it and
-// has nothing of it that a terminal would obey.
-func TestFetchFromAnybody(t *testing.T) {
+// Whatever listens at the address, the response is bounded, and the error names the address and
+// contains no control characters.
+func TestFetchFromOtherServers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		handler http.HandlerFunc
-		says    string
+		want    string
 	}{
-		"a string without end": {endless(`{"name":"`, "x"), "exceeds"},
-		"devices without end":  {endless(`{"devices":[`, `{},`), "exceeds"},
-		"blanks without end":   {endless(``, " "), "exceeds"},
-		"an error without end": {func(w http.ResponseWriter, r *http.Request) {
+		"an endless string": {endless(`{"name":"`, "x"), "exceeds"},
+		"endless devices":   {endless(`{"devices":[`, `{},`), "exceeds"},
+		"endless blanks":    {endless(``, " "), "exceeds"},
+		"an endless error": {func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusTeapot)
 			endless("\x1b[2J", "x")(w, r)
 		}, "418"},
-		"a header without end": {func(w http.ResponseWriter, _ *http.Request) {
+		"an endless header": {func(w http.ResponseWriter, _ *http.Request) {
 			for i := range 1000 {
 				w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1<<10))
 			}
@@ -60,9 +59,9 @@ func TestFetchFromAnybody(t *testing.T) {
 			w.Header().Set("Location", "http://127.0.0.1:1/status")
 			w.WriteHeader(http.StatusFound)
 		}, "302"},
-		"no JSON":       {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "is it gpucdi"},
-		"other JSON":    {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[1]") }, "is it gpucdi"},
-		"half a status": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"name":"no`) }, "is it gpucdi"},
+		"HTML":               {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "--address"},
+		"other JSON":         {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[1]") }, "--address"},
+		"a truncated status": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"name":"no`) }, "--address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			peer := httptest.NewServer(tc.handler)
@@ -72,19 +71,19 @@ func TestFetchFromAnybody(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			_, err := status.Fetch(t.Context(), address)
 			runtime.ReadMemStats(&after)
-			if err == nil || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), address) ||
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), address) ||
 				strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 1000 {
-				t.Errorf("the error is %.2000v, want %q", err, tc.says)
+				t.Errorf("error %.2000v, want %q", err, tc.want)
 			}
-			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
-				t.Errorf("it took %d MiB", took)
+			if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 64 {
+				t.Errorf("allocated %d MiB, want at most 64", allocated)
 			}
 		})
 	}
 }
 
-// A peer that never ends its reply is given up with the request's deadline.
-func TestFetchFromAPeerThatTrickles(t *testing.T) {
+// The deadline of the context ends a response that the server never ends.
+func TestFetchSlowResponse(t *testing.T) {
 	stop := make(chan struct{})
 	peer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for {
@@ -104,13 +103,13 @@ func TestFetchFromAPeerThatTrickles(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if _, err := status.Fetch(ctx, strings.TrimPrefix(peer.URL, "http://")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the error is %v", err)
+		t.Errorf("error %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
-// A peer that speaks no HTTP, or hangs up, is not the agent.
-func TestFetchFromAnotherProtocol(t *testing.T) {
-	for _, says := range []string{"SSH-2.0-OpenSSH_9.2\r\n", "\x1b[2J\x00\xff\r\n\r\n", ""} {
+// A peer may use another protocol, or close the connection.
+func TestFetchOtherProtocol(t *testing.T) {
+	for _, greeting := range []string{"SSH-2.0-OpenSSH_9.2\r\n", "\x1b[2J\x00\xff\r\n\r\n", ""} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -118,12 +117,12 @@ func TestFetchFromAnotherProtocol(t *testing.T) {
 		go func() {
 			conn, err := listener.Accept()
 			if err == nil {
-				_, _ = io.WriteString(conn, says)
+				_, _ = io.WriteString(conn, greeting)
 				_ = conn.Close()
 			}
 		}()
 		if _, err := status.Fetch(t.Context(), listener.Addr().String()); err == nil || strings.ContainsAny(err.Error(), "\x1b\x00") {
-			t.Errorf("%q: %v", says, err)
+			t.Errorf("%q: error %q, want one without control characters", greeting, fmt.Sprint(err))
 		}
 		_ = listener.Close()
 	}

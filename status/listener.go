@@ -15,29 +15,28 @@ import (
 )
 
 const (
-	// maxConnections bounds the connections, and socketBuffer what the kernel keeps for
-	// each and direction, in bytes; it doubles the number. With that and what net/http
-	// needs for one, all of them take less than 16 MiB, of the 128 MiB that the chart
-	// grants. The kubelet and Prometheus use a few.
+	// maxConnections bounds the open connections, and socketBuffer each of their socket
+	// buffers, in bytes; the kernel doubles it. Including net/http, all connections take
+	// less than 16 MiB of the 128 MiB in the chart's memory limit. The kubelet and
+	// Prometheus use a few.
 	maxConnections = 128
 	socketBuffer   = 16 << 10
-	// requestLimit bounds what is read of a connection, in bytes: the header of one
-	// request, which has no body.
+	// requestLimit bounds the bytes read from a connection: the header of one request,
+	// without a body.
 	requestLimit = 8 << 10
-	// lingerFor bounds the wait for the peer to receive the end of a response.
+	// lingerFor bounds the wait for the client to receive the end of a response.
 	lingerFor = 2 * time.Second
 )
 
-// listener accepts every connection, and closes the oldest one when there are more than
-// maxConnections. The port is open to whoever reaches it: with a limit alone, connections
-// that do nothing would keep probes and scrapes out. Those are answered in a moment, long
-// before enough others have come to replace them.
+// listener accepts every connection, and closes the oldest one above maxConnections. The
+// port is unauthenticated: if it refused connections above the limit, idle clients could
+// lock out probes and scrapes. Those complete long before newer connections replace them.
 //
-// net/http takes a moment to see that a connection is closed. Accept waits for it when
-// there are as many of those as open ones.
+// net/http notices a closed connection with a delay. Accept blocks while maxConnections
+// closed connections are still being served.
 type listener struct {
 	*net.TCPListener
-	serving chan struct{} // filled by each connection until net/http has closed it
+	serving chan struct{} // a slot for each connection until net/http has closed it
 	closed  chan struct{}
 
 	mu   sync.Mutex
@@ -52,13 +51,13 @@ func listen(ctx context.Context, address string) (*listener, error) {
 	}
 	tcp, is := l.(*net.TCPListener)
 	if !is {
-		return nil, fmt.Errorf("listening at %s: %T is no TCP listener", address, l)
+		return nil, fmt.Errorf("listening at %s: %T is not a TCP listener", address, l)
 	}
 	return &listener{TCPListener: tcp, serving: make(chan struct{}, 2*maxConnections), closed: make(chan struct{})}, nil
 }
 
-// boundBuffers sets the buffers of a socket, which the connections that it accepts
-// inherit.
+// boundBuffers sets the buffer sizes of a listening socket; accepted connections inherit
+// them.
 func boundBuffers(_, _ string, socket syscall.RawConn) (err error) {
 	controlled := socket.Control(func(fd uintptr) {
 		err = errors.Join(
@@ -81,7 +80,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		<-l.serving
 		return nil, err
 	}
-	c := &connection{TCPConn: tcp, of: l, unread: requestLimit}
+	c := &connection{TCPConn: tcp, parent: l, unread: requestLimit}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.at = l.open.PushBack(c)
@@ -91,7 +90,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close implements net.Listener. It closes the connections too, and is called once.
+// Close implements net.Listener. It also closes all connections, and is called once.
 func (l *listener) Close() error {
 	close(l.closed)
 	l.mu.Lock()
@@ -102,8 +101,7 @@ func (l *listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// abort closes a connection and drops what the kernel still has for its peer. l.mu is
-// held.
+// abort closes a connection and discards its unsent data. l.mu must be held.
 func (l *listener) abort(at *list.Element) {
 	if c, is := l.open.Remove(at).(*connection); is {
 		_ = c.SetLinger(0)
@@ -111,12 +109,12 @@ func (l *listener) abort(at *list.Element) {
 	}
 }
 
-// connection is one of a listener's, for one request.
+// connection is an accepted connection, for one request.
 type connection struct {
 	*net.TCPConn
-	of     *listener
-	at     *list.Element
-	unread int // bytes that may still be read
+	parent *listener
+	at     *list.Element // in parent.open
+	unread int           // bytes that may still be read
 	served sync.Once
 }
 
@@ -130,19 +128,18 @@ func (c *connection) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. Until the peer has received everything, or lingerFor is
-// over, the connection counts as open: the kernel has the rest of the response in
-// memory, however slowly the peer reads.
+// Close implements net.Conn. The connection counts as open until the client has received
+// everything or lingerFor is over, because the kernel buffers the rest of the response.
 func (c *connection) Close() error {
 	if err := c.CloseWrite(); err == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerFor))
-		for scrap := make([]byte, 512); err == nil; {
-			_, err = c.TCPConn.Read(scrap)
+		for discard := make([]byte, 512); err == nil; {
+			_, err = c.TCPConn.Read(discard)
 		}
 	}
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	c.of.abort(c.at)
-	c.served.Do(func() { <-c.of.serving })
+	c.parent.mu.Lock()
+	defer c.parent.mu.Unlock()
+	c.parent.abort(c.at)
+	c.served.Do(func() { <-c.parent.serving })
 	return nil
 }

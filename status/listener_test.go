@@ -19,7 +19,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// dial opens a connection, sends text, and bounds the wait for what comes back.
+// dial opens a connection, sends text, and sets a deadline for the response.
 func dial(t *testing.T, address, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -30,12 +30,12 @@ func dial(t *testing.T, address, text string) net.Conn {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.WriteString(conn, text) // the server may have hung up
+	_, _ = io.WriteString(conn, text) // the server may have closed the connection
 	return conn
 }
 
-// well is a server of an agent that is well.
-func well() *status.Server {
+// healthyServer is the server of a healthy agent.
+func healthyServer() *status.Server {
 	return &status.Server{
 		Node:  func(context.Context) status.Node { return status.Node{Name: "node"} },
 		Ready: func() error { return nil },
@@ -43,18 +43,18 @@ func well() *status.Server {
 	}
 }
 
-// Connections that do nothing are replaced by newer ones, the oldest first.
-func TestTheNewestConnectionIsServed(t *testing.T) {
-	address := serve(t, well())
+// New connections replace idle ones, the oldest first.
+func TestNewestConnectionIsServed(t *testing.T) {
+	address := serve(t, healthyServer())
 	get(t, address, "/healthz")
 	var idle []net.Conn
 	for range 200 {
 		idle = append(idle, dial(t, address, ""))
 	}
 	if code, _ := get(t, address, "/healthz"); code != http.StatusOK {
-		t.Errorf("it answers %d", code)
+		t.Errorf("/healthz: status code %d", code)
 	}
-	open, since := 0, time.Now() // long before the server closes them for doing nothing
+	open, since := 0, time.Now() // long before the server closes idle connections
 	for i, conn := range idle {
 		if err := conn.SetReadDeadline(since.Add(time.Second)); err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestTheNewestConnectionIsServed(t *testing.T) {
 		case still:
 			open++
 		case open > 0:
-			t.Errorf("connection %d is closed, and an older one is open", i)
+			t.Errorf("connection %d is closed while an older one is open", i)
 		}
 	}
 	if open == 0 || open > 128 {
@@ -72,9 +72,9 @@ func TestTheNewestConnectionIsServed(t *testing.T) {
 	}
 }
 
-// A request is small and has no body; another one takes no memory and no answer.
+// Requests that are large or have a body are refused without reading them.
 func TestLargeRequests(t *testing.T) {
-	address := serve(t, well())
+	address := serve(t, healthyServer())
 	get(t, address, "/healthz")
 	for name, text := range map[string]string{
 		"a long header":  "GET /status HTTP/1.1\r\nHost: node\r\nX-Long: " + strings.Repeat("x", 64<<10) + "\r\n\r\n",
@@ -84,27 +84,27 @@ func TestLargeRequests(t *testing.T) {
 		"a chunked body": "GET /status HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxxx\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer, _ := io.ReadAll(dial(t, address, text)) // to its end, which may be a reset
-			if strings.Contains(string(answer), "200 OK") {
-				t.Errorf("it is answered with %q", answer)
+			response, _ := io.ReadAll(dial(t, address, text)) // the connection may be reset
+			if strings.Contains(string(response), "200 OK") {
+				t.Errorf("response %q", response)
 			}
 		})
 	}
 }
 
-// A connection has one request: a second one on it is not read.
+// A connection serves one request; a second one is not read.
 func TestOneRequestPerConnection(t *testing.T) {
-	address := serve(t, well())
+	address := serve(t, healthyServer())
 	get(t, address, "/healthz")
 	const request = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
-	answer, err := io.ReadAll(dial(t, address, request+request))
-	if err != nil || strings.Count(string(answer), "200 OK") != 1 {
-		t.Errorf("%v: it is answered with %q", err, answer)
+	response, err := io.ReadAll(dial(t, address, request+request))
+	if err != nil || strings.Count(string(response), "200 OK") != 1 {
+		t.Errorf("response %q, error %v; want one 200 OK", response, err)
 	}
 }
 
-// large is a node whose status is far larger than the buffers of a connection.
-func large(context.Context) status.Node {
+// largeNode has a status far larger than the buffers of a connection.
+func largeNode(context.Context) status.Node {
 	n := status.Node{Name: "node"}
 	for i := range 5000 {
 		n.Devices = append(n.Devices, status.Device{ID: fmt.Sprintf("GPU-%0100d", i)})
@@ -112,11 +112,11 @@ func large(context.Context) status.Node {
 	return n
 }
 
-// A client that reads slowly receives everything, and those that read nothing keep
-// nobody from an answer.
+// A client that reads slowly receives the whole response, and clients that do not read
+// do not block others.
 func TestSlowReaders(t *testing.T) {
-	s := well()
-	s.Node = large
+	s := healthyServer()
+	s.Node = largeNode
 	address := serve(t, s)
 	get(t, address, "/healthz")
 	const request = "GET /status HTTP/1.1\r\nHost: node\r\n\r\n"
@@ -134,18 +134,18 @@ func TestSlowReaders(t *testing.T) {
 		t.Errorf("%d devices, %v", len(n.Devices), err)
 	}
 	if code, _ := get(t, address, "/healthz"); code != http.StatusOK {
-		t.Errorf("it answers %d", code)
+		t.Errorf("/healthz: status code %d", code)
 	}
 }
 
-// However many ask at once, the agent makes one response at a time.
+// However many requests arrive at once, the agent makes one response at a time.
 func TestOneResponseAtATime(t *testing.T) {
-	var now, most atomic.Int32
-	s := well()
+	var current, highest atomic.Int32
+	s := healthyServer()
 	s.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		most.Store(max(most.Load(), now.Add(1)))
+		highest.Store(max(highest.Load(), current.Add(1)))
 		time.Sleep(time.Millisecond)
-		now.Add(-1)
+		current.Add(-1)
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = io.WriteString(w, "metrics")
@@ -163,12 +163,12 @@ func TestOneResponseAtATime(t *testing.T) {
 			defer response.Body.Close()
 			body, err := io.ReadAll(response.Body)
 			if err != nil || string(body) != "metrics" || response.StatusCode != http.StatusTeapot || response.Header.Get("Content-Type") != "text/plain" {
-				t.Errorf("it answers %s %v %q, %v", response.Status, response.Header, body, err)
+				t.Errorf("response %s %v %q, %v", response.Status, response.Header, body, err)
 			}
 		})
 	}
 	all.Wait()
-	if most.Load() != 1 {
-		t.Errorf("%d were made at a time", most.Load())
+	if highest.Load() != 1 {
+		t.Errorf("%d responses were made at a time", highest.Load())
 	}
 }

@@ -1,14 +1,15 @@
 package status
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Node is what the agent knew of its node at one moment.
+// Node is the status of a node at one moment.
 type Node struct {
-	Name    string `json:"name,omitempty"` // as Kubernetes calls it, where the agent was told
+	Name    string `json:"name,omitempty"` // in Kubernetes; empty if the agent has no --node-name
 	Version string `json:"version"`        // of gpucdi
 
 	Config  Config  `json:"config"`
@@ -17,81 +18,130 @@ type Node struct {
 	Runtime Runtime `json:"runtime"`
 	Kubelet Kubelet `json:"kubelet"`
 
+	Containers Containers `json:"containers"`
+
 	Devices    []Device         `json:"devices"`
-	GPUs       []GPU            `json:"gpus"` // the physical ones, which devices name by UUID
+	GPUs       []GPU            `json:"gpus"` // physical GPUs; Device.GPU refers to them by UUID
 	Unreadable []gpu.Unreadable `json:"unreadable,omitempty"`
 }
 
-// Config is the config that was last applied.
+// Config describes the config in effect.
 type Config struct {
-	Path    string    `json:"path,omitempty"` // empty: every key has its default
-	Loaded  time.Time `json:"loaded"`
-	Trouble string    `json:"trouble,omitempty"` // why the current file was refused
+	Path   string    `json:"path,omitempty"` // empty: no file, all defaults
+	Loaded time.Time `json:"loaded"`
+	Error  string    `json:"error,omitempty"` // why the current file is not in effect
 
-	// LabelsTrouble is why sections that select by label are not applied, or may be out
-	// of date; empty where the file has none.
-	LabelsTrouble string `json:"labelsTrouble,omitempty"`
+	// LabelsError is why sections that select by label are not applied or may be stale;
+	// empty if the file has none.
+	LabelsError string `json:"labelsError,omitempty"`
 }
 
-// Driver is the driver as it was last read.
+// Driver describes the NVIDIA driver according to the latest inventory.
 type Driver struct {
 	gpu.Driver
-	Root    string `json:"root,omitempty"` // the node's path
-	Trouble string `json:"trouble,omitempty"`
+	Root  string `json:"root,omitempty"` // driver root, a path on the node
+	Error string `json:"error,omitempty"`
 }
 
-// Spec is the CDI spec that the agent keeps.
+// Spec describes the CDI spec of the agent.
 type Spec struct {
 	Path    string `json:"path"`
 	Devices int    `json:"devices"` // GPUs and MIG devices
-	Trouble string `json:"trouble,omitempty"`
+	Error   string `json:"error,omitempty"`
 }
 
-// Runtime is the container runtime as it was last asked.
+// Runtime describes the container runtime as last inspected.
 type Runtime struct {
 	Name     string   `json:"name,omitempty"`
 	Version  string   `json:"version,omitempty"`
 	CDI      bool     `json:"cdi"`
 	SpecDirs []string `json:"specDirs,omitempty"`
-	Trouble  string   `json:"trouble,omitempty"`
+	Error    string   `json:"error,omitempty"`
 }
 
-// Kubelet is what the kubelet was told, and what it tells.
+// Kubelet describes the registrations with the kubelet.
 type Kubelet struct {
 	Resources []Resource `json:"resources"`
-	// PodsTrouble is why it is not known who holds the devices.
-	PodsTrouble string `json:"podsTrouble,omitempty"`
+	// PodsError is why Device.AllocatedTo is missing or stale.
+	PodsError string `json:"podsError,omitempty"`
 }
 
-// Resource is where a resource stands with the kubelet.
+// Resource describes the registration of a resource with the kubelet.
 type Resource struct {
 	Name       string    `json:"name"`
-	Registered time.Time `json:"registered,omitzero"` // since when; zero when it is not
-	Trouble    string    `json:"trouble,omitempty"`
+	Registered time.Time `json:"registered,omitzero"` // zero if it is not registered
+	Error      string    `json:"error,omitempty"`
 }
 
-// Device is a GPU or MIG device that the kubelet can hand out.
+// Containers lists running containers whose GPUs differ from their allocations.
+type Containers struct {
+	Foreign    []Container `json:"foreign,omitempty"`    // with GPUs that are not allocated to them
+	Lacking    []Container `json:"lacking,omitempty"`    // without GPUs that are allocated to them
+	Privileged []string    `json:"privileged,omitempty"` // names of containers that can use every device of the node
+	Error      string      `json:"error,omitempty"`      // why the lists are missing or stale
+}
+
+// Container is a container with the GPUs and MIG devices in question.
+type Container struct {
+	Name  string   `json:"name"` // namespace/pod/container, or the container runtime's name outside Kubernetes
+	GPUs  []string `json:"gpus"` // UUIDs
+	InPod bool     `json:"inPod"`
+}
+
+// Device is a GPU or MIG device that is advertised to the kubelet or draining. Its JSON also has Health,
+// under the key health.
 type Device struct {
-	ID       string   `json:"id"`
-	Index    string   `json:"index"` // what people call it: "5" a GPU, "5:1" a MIG device of it
-	Resource string   `json:"resource"`
-	GPU      string   `json:"gpu"`                // the UUID of the physical one
-	Replicas []string `json:"replicas,omitempty"` // what the kubelet calls one that is shared; else it is the ID
-	HeldBy   []Holder `json:"heldBy,omitempty"`
+	ID          string   `json:"id"`
+	Index       string   `json:"index"` // "5" for a GPU, "5:1" for a MIG device of it
+	Resource    string   `json:"resource"`
+	GPU         string   `json:"gpu"`                // UUID of the physical GPU
+	Replicas    []string `json:"replicas,omitempty"` // device IDs in the kubelet if the device is shared; else it is ID
+	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
 	Fault gpu.Fault `json:"fault,omitzero"`
 
-	// Set if it has no fault, but is not available because of a planned change.
-	State  string    `json:"state,omitempty"` // waiting or draining
+	// Set if the device has no fault, but is unavailable because of a planned change.
+	State  Health    `json:"state,omitempty"` // Waiting or Draining
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
-	Awaits string    `json:"awaits,omitempty"` // what ends the draining
+	Awaits string    `json:"awaits,omitempty"` // what a draining device waits for
+}
+
+// Health summarizes whether a device is available.
+type Health string
+
+// The values of Health.
+const (
+	Healthy   Health = "healthy"
+	Unhealthy Health = "unhealthy" // it has a fault
+	Waiting   Health = "waiting"   // a pod may hold a device that overlaps it
+	Draining  Health = "draining"  // no longer advertised, but a pod may hold it
+)
+
+// Health returns the health of the device.
+func (d Device) Health() Health {
+	switch {
+	case !d.Fault.None():
+		return Unhealthy
+	case d.State != "":
+		return d.State
+	}
+	return Healthy
 }
 
 // Healthy reports whether the device is available.
-func (d Device) Healthy() bool { return d.Fault.None() && d.State == "" }
+func (d Device) Healthy() bool { return d.Health() == Healthy }
 
-// IDs are what the kubelet calls the device.
+// MarshalJSON implements json.Marshaler.
+func (d Device) MarshalJSON() ([]byte, error) {
+	type fields Device
+	return json.Marshal(struct {
+		fields
+		Health Health `json:"health"`
+	}{fields(d), d.Health()})
+}
+
+// IDs returns the device IDs of the device in the kubelet.
 func (d Device) IDs() []string {
 	if d.Replicas != nil {
 		return d.Replicas
@@ -99,40 +149,39 @@ func (d Device) IDs() []string {
 	return []string{d.ID}
 }
 
-// Holder is the container that holds a device.
+// Holder is a container that a device is allocated to.
 type Holder struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
 }
 
-// GPU is a physical GPU with its latest measurements. If it has no fault of its own, its Fault is
-// that of a device of it.
+// GPU is a physical GPU with its latest telemetry. If the GPU itself has no fault, Fault is that of one of
+// its devices.
 type GPU struct {
 	gpu.GPU
 	Telemetry gpu.Telemetry `json:"telemetry"`
 }
 
-// Product says what a device is: its GPU's product, and of a MIG device its
-// profile.
+// Product returns the product name of a device; for a MIG device it includes the profile.
 func (n Node) Product(d Device) string {
 	g := n.GPU(d.GPU)
-	if m, part := g.MIGDevice(d.ID); part {
+	if m, isMIG := g.MIGDevice(d.ID); isMIG {
 		return g.Product + " MIG " + m.Profile
 	}
 	return g.Product
 }
 
-// MemoryBytes is the memory that a device has.
+// MemoryBytes returns the memory size of a device.
 func (n Node) MemoryBytes(d Device) uint64 {
 	g := n.GPU(d.GPU)
-	if m, part := g.MIGDevice(d.ID); part {
+	if m, isMIG := g.MIGDevice(d.ID); isMIG {
 		return m.MemoryBytes
 	}
 	return g.MemoryBytes
 }
 
-// GPU returns the physical GPU of that UUID; the zero GPU if there is none.
+// GPU returns the physical GPU with that UUID, or the zero GPU if there is none.
 func (n Node) GPU(uuid string) GPU {
 	for _, g := range n.GPUs {
 		if g.UUID == uuid {

@@ -8,16 +8,15 @@ import (
 	"time"
 )
 
-// bodyGrowth is by how much the next response may be longer without moving.
+// bodyGrowth is the spare capacity of a response beyond the length of the previous one, in bytes.
 const bodyGrowth = 512
 
-// page serves a handler's response to any number of requests: one is made at a time, and
-// all requests that wait for it share it. Responses that do not differ share one body, so
-// that clients that read slowly need memory only for those that do.
+// page serializes the calls of a handler. Requests that wait meanwhile share the next
+// response. Equal responses share one body, which bounds the memory of slow readers.
 type page struct {
 	handler http.Handler
-	turn    chan struct{} // held by the request whose response is made
-	latest  *response     // with turn
+	turn    chan struct{} // a mutex that a context can interrupt
+	latest  *response     // guarded by turn
 }
 
 func newPage(handler http.Handler) *page {
@@ -33,11 +32,11 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	maps.Copy(w.Header(), response.header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(response.body)))
 	w.WriteHeader(response.code)
-	_, _ = w.Write(response.body) // the client may have gone
+	_, _ = w.Write(response.body) // the client may have disconnected
 }
 
-// respond returns a response that is as new as the request, unless the client goes while
-// others have their turn.
+// respond returns a response that was started after the request arrived, or false if the
+// client disconnects while it waits.
 func (p *page) respond(r *http.Request) (*response, bool) {
 	arrived := time.Now()
 	select {
@@ -49,16 +48,16 @@ func (p *page) respond(r *http.Request) (*response, bool) {
 	if !p.latest.started.Before(arrived) {
 		return p.latest, true
 	}
-	made := &response{header: http.Header{}, code: http.StatusOK, started: time.Now(), body: make([]byte, 0, len(p.latest.body)+bodyGrowth)}
-	p.handler.ServeHTTP(made, r)
-	if bytes.Equal(made.body, p.latest.body) {
-		made.body = p.latest.body
+	next := &response{header: http.Header{}, code: http.StatusOK, started: time.Now(), body: make([]byte, 0, len(p.latest.body)+bodyGrowth)}
+	p.handler.ServeHTTP(next, r)
+	if bytes.Equal(next.body, p.latest.body) {
+		next.body = p.latest.body
 	}
-	p.latest = made
-	return made, true
+	p.latest = next
+	return next, true
 }
 
-// response is that of a handler, in memory. Nobody changes it once it is made.
+// response is a buffered response. It is immutable once the handler has returned.
 type response struct {
 	header  http.Header
 	code    int

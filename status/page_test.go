@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// requests sends so many at once, and returns how each was answered.
-func requests(ctx context.Context, p *page, count int) (answers []*httptest.ResponseRecorder, wait func()) {
+// requests sends count requests at once. The responses are complete after wait.
+func requests(ctx context.Context, p *page, count int) (responses []*httptest.ResponseRecorder, wait func()) {
 	var all sync.WaitGroup
 	for range count {
 		recorder := httptest.NewRecorder()
-		answers = append(answers, recorder)
+		responses = append(responses, recorder)
 		all.Go(func() {
 			p.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 		})
 	}
-	return answers, all.Wait
+	return responses, all.Wait
 }
 
-// Requests that wait while a response is made share the next one, which is newer than
+// Requests that wait for a response in progress share the next one, which is newer than
 // they are.
 func TestWaitingRequestsShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -44,14 +44,13 @@ func TestWaitingRequestsShareAResponse(t *testing.T) {
 		}
 		for _, other := range others {
 			if other.Body.String() != "2" {
-				t.Errorf("a request that came later received %s", other.Body)
+				t.Errorf("a later request received %s", other.Body)
 			}
 		}
 	})
 }
 
-// A client that goes does not wait for its turn.
-func TestClientsThatGoDoNotWait(t *testing.T) {
+func TestDisconnectedClientsDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		p := newPage(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -67,19 +66,18 @@ func TestClientsThatGoDoNotWait(t *testing.T) {
 		cancel()
 		waitOthers()
 		if waited := time.Since(start); waited > 0 || made != 1 {
-			t.Errorf("they waited for %s, and %d responses were made", waited, made)
+			t.Errorf("requests waited for %s, and %d responses were made", waited, made)
 		}
 		waitFirst()
 	})
 }
 
-// Responses that do not differ have one body in memory.
-func TestEqualResponsesShareTheirBody(t *testing.T) {
+func TestEqualResponsesShareBody(t *testing.T) {
 	p := newPage(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the same") }))
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	one, _ := p.respond(request)
 	other, _ := p.respond(request)
 	if one == other || &one.body[0] != &other.body[0] {
-		t.Error("equal responses have bodies of their own")
+		t.Error("equal responses have different bodies")
 	}
 }

@@ -13,46 +13,45 @@ import (
 )
 
 const (
-	// aliveWithin bounds the answer of the agent's reconcile loop. The liveness probe in
-	// deploy/ waits longer.
-	aliveWithin = 5 * time.Second
-	// requestWithin bounds a request with its response, and headerWithin the first part:
-	// a client sends its header at once.
-	requestWithin = 10 * time.Second
-	headerWithin  = 5 * time.Second
-	// listenRetry is the time between two tries to listen.
+	// aliveTimeout bounds the answer of the reconcile loop. The timeout of the liveness
+	// probe in deploy/ is longer.
+	aliveTimeout = 5 * time.Second
+	// requestTimeout bounds a request with its response, and headerTimeout its header.
+	requestTimeout = 10 * time.Second
+	headerTimeout  = 5 * time.Second
+	// listenRetry is the time between two attempts to listen.
 	listenRetry = 5 * time.Second
 )
 
-// Server answers people, monitoring and the kubelet's probes.
+// Server serves status, metrics and probes over HTTP, unauthenticated.
 type Server struct {
-	Address string // to listen at: "host:port"
+	Address string // to listen at, "host:port"
 
-	// Node says what the agent knows. It must wait neither for the agent's loop
-	// nor for the driver.
+	// Node returns the current status. It must not wait for the reconcile loop or the
+	// driver.
 	Node func(context.Context) Node
 
-	// Ready returns why the agent does not advertise what it should; nil if it does.
+	// Ready returns nil if all resources are advertised, or the reason why not.
 	Ready func() error
 
-	// Alive asks the agent's loop for a sign of life, until ctx ends.
+	// Alive returns nil once the reconcile loop answers, or an error when ctx ends.
 	Alive func(context.Context) error
 
-	// Metrics answers /metrics; nil for none.
+	// Metrics handles /metrics; nil disables it.
 	Metrics http.Handler
 }
 
-// Run serves until ctx ends. An address that cannot be had, as while an earlier
-// agent still has it, is tried again: GPUs are served without this too.
+// Run serves until ctx ends. While the address is in use, as by an agent that is being
+// replaced, it retries: allocation does not depend on this server.
 func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
-	for said := ""; ctx.Err() == nil; {
+	for logged := ""; ctx.Err() == nil; {
 		err := s.serve(ctx, log)
 		if err == nil {
 			return nil
 		}
-		if err.Error() != said {
-			said = err.Error()
-			log.Error("no status and no metrics until the address is free", "err", err)
+		if err.Error() != logged {
+			logged = err.Error()
+			log.Error("status and metrics not served, will retry", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -65,16 +64,16 @@ func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 func (s *Server) serve(ctx context.Context, log *slog.Logger) error {
 	listener, err := listen(ctx, s.Address)
 	if err != nil {
-		return fmt.Errorf("listening for requests, see --listen: %w", err)
+		return fmt.Errorf("listening for HTTP requests: %w; free the address, or set --listen", err)
 	}
 	log.Info("serving status and metrics", "address", listener.Addr().String())
 	server := &http.Server{
-		Handler:      withoutBody(s.handler()),
-		ReadTimeout:  headerWithin,
-		WriteTimeout: requestWithin,
+		Handler:      refuseBody(s.handler()),
+		ReadTimeout:  headerTimeout,
+		WriteTimeout: requestTimeout,
 		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	server.SetKeepAlivesEnabled(false) // a connection has one request
+	server.SetKeepAlivesEnabled(false) // one request per connection
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		<-ctx.Done()
@@ -82,7 +81,7 @@ func (s *Server) serve(ctx context.Context, log *slog.Logger) error {
 	})
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serving requests: %w", err)
+			return fmt.Errorf("serving HTTP requests: %w", err)
 		}
 		return nil
 	})
@@ -100,9 +99,9 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-// withoutBody hangs up on requests with a body. net/http would answer them, and then keep
-// a goroutine for half a second without the connection, however many come.
-func withoutBody(next http.Handler) http.Handler {
+// refuseBody closes the connection of a request with a body. net/http would keep a
+// goroutine for half a second after such a request, and their number is not bounded.
+func refuseBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			panic(http.ErrAbortHandler)
@@ -113,22 +112,22 @@ func withoutBody(next http.Handler) http.Handler {
 
 func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.Node(r.Context())) // a page's response takes everything
+	_ = json.NewEncoder(w).Encode(s.Node(r.Context())) // response.Write never fails
 }
 
-// healthz is for a liveness probe: a loop that is stuck is started anew.
+// healthz serves the liveness probe: the kubelet restarts an agent whose loop hangs.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), aliveWithin)
+	ctx, cancel := context.WithTimeout(r.Context(), aliveTimeout)
 	defer cancel()
 	if err := s.Alive(ctx); err != nil {
-		http.Error(w, fmt.Sprintf("the reconcile loop has not answered within %s", aliveWithin), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("the reconcile loop has not answered within %s", aliveTimeout), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")
 }
 
-// readyz is for a readiness probe: a roll-out continues with the next node when this one can
-// allocate GPUs.
+// readyz serves the readiness probe: a rollout continues with the next node once this one
+// can allocate GPUs.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if err := s.Ready(); err != nil {
 		http.Error(w, err.Error()+"; see gpucdi status", http.StatusServiceUnavailable)

@@ -49,7 +49,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// get asks until the server listens.
+// get retries until the server listens.
 func get(t *testing.T, address, path string) (int, string) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -70,17 +70,17 @@ func get(t *testing.T, address, path string) (int, string) {
 }
 
 func TestServer(t *testing.T) {
-	stuck, ready := false, false
-	told := status.Node{
+	hung, ready := false, false
+	want := status.Node{
 		Name:    "node",
 		Version: "v1",
 		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13}}, Root: "/"},
 		Devices: []status.Device{{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a",
-			Fault:  gpu.Fault{Code: "xid_79", Message: "XID 79", Since: time.Unix(1, 0).UTC()},
-			HeldBy: []status.Holder{{Namespace: "default", Pod: "pod", Container: "main"}}}},
+			Fault:       gpu.Fault{Code: "xid_79", Message: "XID 79", Since: time.Unix(1, 0).UTC()},
+			AllocatedTo: []status.Holder{{Namespace: "default", Pod: "pod", Container: "main"}}}},
 	}
 	address := serve(t, &status.Server{
-		Node: func(context.Context) status.Node { return told },
+		Node: func(context.Context) status.Node { return want },
 		Ready: func() error {
 			if !ready {
 				return errors.New("not registered")
@@ -88,16 +88,16 @@ func TestServer(t *testing.T) {
 			return nil
 		},
 		Alive: func(context.Context) error {
-			if stuck {
-				return errors.New("stuck")
+			if hung {
+				return errors.New("hung")
 			}
 			return nil
 		},
 	})
 	for _, tc := range []struct {
-		path         string
-		stuck, ready bool
-		code         int
+		path        string
+		hung, ready bool
+		code        int
 	}{
 		{"/healthz", false, false, http.StatusOK},
 		{"/healthz", true, true, http.StatusServiceUnavailable},
@@ -106,18 +106,18 @@ func TestServer(t *testing.T) {
 		{"/metrics", false, true, http.StatusNotFound},
 		{"/nothing", false, true, http.StatusNotFound},
 	} {
-		stuck, ready = tc.stuck, tc.ready
+		hung, ready = tc.hung, tc.ready
 		if code, body := get(t, address, tc.path); code != tc.code {
-			t.Errorf("%+v: it answers %d %s", tc, code, body)
+			t.Errorf("%+v: status code %d, %s", tc, code, body)
 		}
 	}
 	got, err := status.Fetch(t.Context(), address)
-	if err != nil || !reflect.DeepEqual(got, told) {
-		t.Errorf("Fetch = %+v, %v; want %+v", got, err, told)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Fetch = %+v, %v; want %+v", got, err, want)
 	}
 }
 
-// An address that another process has is waited for.
+// The server waits for an address that is in use.
 func TestAddressInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -128,19 +128,19 @@ func TestAddressInUse(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx, slog.New(slog.NewTextHandler(log, nil))) }()
-	if said := <-log; !strings.Contains(said, "--listen") {
-		t.Errorf("the log says %s", said)
+	if line := <-log; !strings.Contains(line, "--listen") {
+		t.Errorf("logged %s", line)
 	}
 	taken.Close()
 	code, _ := get(t, s.Address, "/readyz")
 	end()
 	if err := <-ended; code != http.StatusOK || err != nil {
-		t.Errorf("it answers %d and ends with %v", code, err)
+		t.Errorf("/readyz: status code %d; Run returned %v", code, err)
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// lines is a log that can be waited on.
+// lines delivers the lines of a log.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {

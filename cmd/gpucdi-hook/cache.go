@@ -14,25 +14,25 @@ import (
 
 const cacheName = "ld.so.cache"
 
-// addToCache puts libraries into the image's cache, in its /etc, where glibc's loader looks first.
+// addToCache adds libraries to the ld.so.cache in the image's /etc, which glibc's loader searches before directories.
 func addToCache(etc *os.File, libraries []string) error {
 	cache, err := readCache(etc)
 	if err != nil {
 		return err
 	}
-	misleading := cache.Put(libraries...)
+	replaced := cache.Put(libraries...)
 	err = replace(etc, cacheName, cache.Bytes())
-	// crun has made a root read-only by now that is to be so. The loader finds in its directories
-	// what the cache does not lead elsewhere.
-	if errors.Is(err, unix.EROFS) && !misleading {
+	// crun has already remounted a read-only root. The loader then finds the libraries in its default directories,
+	// unless the cache has others of the same names.
+	if errors.Is(err, unix.EROFS) && !replaced {
 		return nil
 	}
 	return err
 }
 
-// readCache reads the cache in etc; one that is not there is empty.
+// readCache returns the cache in etc, empty if there is no file.
 func readCache(etc *os.File) (*ldcache.Cache, error) {
-	data, err := read(etc, cacheName, ldcache.MaxSize+1)
+	data, err := readFile(etc, cacheName, ldcache.MaxSize+1)
 	if errors.Is(err, unix.ENOENT) {
 		return new(ldcache.Cache), nil
 	}
@@ -42,8 +42,8 @@ func readCache(etc *os.File) (*ldcache.Cache, error) {
 	return ldcache.Parse(data)
 }
 
-// read returns what is in a file in dir, at most limit bytes of it. A link is an error.
-func read(dir *os.File, name string, limit int64) ([]byte, error) {
+// readFile reads at most limit bytes of a file in dir. A symlink is an error.
+func readFile(dir *os.File, name string, limit int64) ([]byte, error) {
 	file, err := openFile(dir, name, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
@@ -52,8 +52,7 @@ func read(dir *os.File, name string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// replace gives name in dir another content. Whatever had the name is not written to: it may
-// have other names.
+// replace atomically replaces a file in dir. It does not write to the old file, which may have other hard links.
 func replace(dir *os.File, name string, data []byte) error {
 	temporary := "." + name + "." + rand.Text()
 	fd, err := unix.Openat(int(dir.Fd()), temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
@@ -62,7 +61,7 @@ func replace(dir *os.File, name string, data []byte) error {
 	}
 	file := os.NewFile(uintptr(fd), temporary)
 	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(0o644), file.Close()) // whatever the umask
+	err = errors.Join(err, file.Chmod(0o644), file.Close()) // independent of the umask
 	if err == nil {
 		err = unix.Renameat(int(dir.Fd()), temporary, int(dir.Fd()), name)
 	}

@@ -8,22 +8,21 @@ import (
 	"strings"
 )
 
-// An image of CUDA has each release in a directory of its own, /usr/local/cuda-12.9, with links
-// to them such as /usr/local/cuda. What NVIDIA's package cuda-compat puts below it is a libcuda
-// for nodes whose driver is older than that CUDA, and what goes with it.
+// CUDA images have a directory for each release, such as /usr/local/cuda-12.9, and symlinks such as /usr/local/cuda.
+// NVIDIA's package cuda-compat installs the forward compatibility libraries below it: libcuda and its dependencies, for
+// nodes with an older driver.
 const (
 	releasesDir = "usr/local"
 	compatDir   = "compat"
 	libcudaName = "libcuda.so.1"
 )
 
-// maxNames bounds what is read of a directory of the image. Those of images have a few dozen.
+// maxNames limits the entries read from a directory of the image. Images have a few dozen.
 const maxNames = 1024
 
-// compatLibraries returns the paths, in the container, of the image's own libraries that take
-// the place of the driver's: those with the newest libcuda that is newer than the driver, and
-// works on it. What cannot be read, or is out of the root or in another mount, is not used: the
-// driver's libraries are there.
+// compatLibraries returns the container paths of the image's forward compatibility libraries that replace the driver's:
+// those with the newest libcuda that is newer than the driver and supports it. Files that cannot be read, that are
+// outside of the root, or on another mount, are ignored in favor of the driver's libraries.
 func compatLibraries(root *os.File, driver version) []string {
 	releases, err := listBelow(root, releasesDir, maxNames)
 	if err != nil {
@@ -36,10 +35,10 @@ func compatLibraries(root *os.File, driver version) []string {
 		if release != "cuda" && !strings.HasPrefix(release, "cuda-") {
 			continue
 		}
-		at := path.Join(releasesDir, release, compatDir)
-		its, fits := compatVersion(root, at, driver)
-		if fits && slices.Compare(its, newest) > 0 {
-			dir, newest = at, its
+		candidate := path.Join(releasesDir, release, compatDir)
+		libcuda, ok := compatVersion(root, candidate, driver)
+		if ok && slices.Compare(libcuda, newest) > 0 {
+			dir, newest = candidate, libcuda
 		}
 	}
 	if dir == "" {
@@ -48,10 +47,9 @@ func compatLibraries(root *os.File, driver version) []string {
 	return librariesIn(root, dir)
 }
 
-// compatVersion returns the version of the libcuda in a directory, and whether it is newer than
-// the driver and works on it. What programs load is a link to a file with the version in its
-// name.
-func compatVersion(root *os.File, dir string, driver version) (its version, fits bool) {
+// compatVersion returns the version of the libcuda in a directory, and reports whether it is newer than the driver and
+// supports it. Its SONAME is a symlink to a file whose name ends with the version.
+func compatVersion(root *os.File, dir string, driver version) (libcuda version, ok bool) {
 	file, err := openFile(root, path.Join(dir, libcudaName), 0)
 	if err != nil {
 		return nil, false
@@ -61,15 +59,15 @@ func compatVersion(root *os.File, dir string, driver version) (its version, fits
 	if err != nil {
 		return nil, false
 	}
-	suffix, is := strings.CutPrefix(path.Base(target), "libcuda.so.")
-	if its, err = parseVersion(suffix); !is || err != nil {
+	suffix, ok := strings.CutPrefix(path.Base(target), "libcuda.so.")
+	if libcuda, err = parseVersion(suffix); !ok || err != nil {
 		return nil, false
 	}
-	return its, worksOn(file, its, driver)
+	return libcuda, supportsDriver(file, libcuda, driver)
 }
 
-// librariesIn returns the paths of the libraries in a directory, by all their names: the cache
-// is asked for SONAMEs, and for libcuda.so.
+// librariesIn returns the container paths of the libraries in a directory, symlinks included, because the cache needs
+// SONAMEs, and libcuda.so.
 func librariesIn(root *os.File, dir string) (libraries []string) {
 	names, err := listBelow(root, dir, maxNames)
 	if err != nil {
@@ -89,7 +87,7 @@ func librariesIn(root *os.File, dir string) (libraries []string) {
 	return libraries
 }
 
-// version is a driver's: 580.95.05. The first number is that of its branch.
+// version is a driver version, such as 580.95.05. The first number is the driver branch.
 type version []uint64
 
 func parseVersion(text string) (version, error) {

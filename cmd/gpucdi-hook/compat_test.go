@@ -15,22 +15,21 @@ import (
 	"github.com/gpucdi/gpucdi/internal/ldcache"
 )
 
-// tree is a root file system: by path, a link, which begins with "->", one of the objects below,
-// or what the file holds.
+// tree maps paths in a root file system to a symlink target after "->", one of the objects below, or file content.
 type tree map[string]string
 
-// The objects: a libcuda without a note, and some with one.
+// libcuda without a note, and with the given notes.
 const (
-	plain     = "plain"
-	works     = `{"Format": 1, "CUDA Version": "13.1", "Driver": [535, 550, 580, 590], "Device": [1, 2]}`
-	malformed = `{"Driver": "all"}`
+	noNote        = "none"
+	validNote     = `{"Format": 1, "CUDA Version": "13.1", "Driver": [535, 550, 580, 590], "Device": [1, 2]}`
+	malformedNote = `{"Driver": "all"}`
 )
 
-// object makes a libcuda with a note of that description.
+// object builds a libcuda with a note with that description, or without one for noNote.
 func object(t testing.TB, description string) []byte {
 	t.Helper()
 	note := ""
-	if description != plain {
+	if description != noNote {
 		note = fmt.Sprintf(".section .note.cuda.fwd_compatibility,\"a\",@note\n.long 19, %d, 1\n.asciz \"NVIDIA Corporation\"\n.balign 4\n.ascii %q\n",
 			len(description), description)
 	}
@@ -38,7 +37,7 @@ func object(t testing.TB, description string) []byte {
 	cc := exec.Command("cc", "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "assembler", "-", "-o", file)
 	cc.Stdin = strings.NewReader(note)
 	if out, err := cc.CombinedOutput(); err != nil {
-		t.Fatalf("making a libcuda: %v\n%s", err, out)
+		t.Fatalf("building libcuda: %v\n%s", err, out)
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -54,14 +53,14 @@ func (tr tree) write(t *testing.T, root string) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if target, link := strings.CutPrefix(text, "->"); link {
+		if target, ok := strings.CutPrefix(text, "->"); ok {
 			if err := os.Symlink(target, file); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
 		data := []byte(text)
-		if slices.Contains([]string{plain, works, malformed}, text) {
+		if slices.Contains([]string{noNote, validNote, malformedNote}, text) {
 			data = object(t, text)
 		}
 		if err := os.WriteFile(file, data, 0o600); err != nil {
@@ -70,7 +69,7 @@ func (tr tree) write(t *testing.T, root string) {
 	}
 }
 
-// release is what NVIDIA's package puts into the directory of a release.
+// release returns the files of NVIDIA's package cuda-compat.
 func release(dir, version, object string) tree {
 	dir = "usr/local/" + dir + "/compat/"
 	return tree{
@@ -78,11 +77,11 @@ func release(dir, version, object string) tree {
 		dir + "libcuda.so.1":                           "->libcuda.so." + version,
 		dir + "libcuda.so":                             "->libcuda.so.1",
 		dir + "libnvidia-ptxjitcompiler.so.1":          "->libnvidia-ptxjitcompiler.so." + version,
-		dir + "libnvidia-ptxjitcompiler.so." + version: plain,
+		dir + "libnvidia-ptxjitcompiler.so." + version: noNote,
 	}
 }
 
-func (tr tree) and(others ...tree) tree {
+func (tr tree) with(others ...tree) tree {
 	for _, other := range others {
 		for name, text := range other {
 			tr[name] = text
@@ -91,38 +90,38 @@ func (tr tree) and(others ...tree) tree {
 	return tr
 }
 
-// The node's driver is 580.95.05.
-func TestTheImagesCUDA(t *testing.T) {
-	const away = "usr/local/cuda-13.1"
+// The driver version is 580.95.05.
+func TestCompatLibraries(t *testing.T) {
+	const releaseDir = "usr/local/cuda-13.1"
 	for _, tc := range []struct {
 		name string
 		tree tree
-		want string // the release whose libraries are used
+		want string // the selected release
 	}{
-		{"none", tree{}, ""},
-		{"a newer branch", release("cuda-13.1", "590.44.01", plain), "cuda-13.1"},
-		{"the same branch", release("cuda-13.0", "580.99.01", plain), ""},
-		{"an older branch", release("cuda-12.9", "575.57.08", plain), ""},
-		{"a number that is greater only as text", release("cuda-8.0", "99.1", plain), ""},
-		{"one that works on the branch", release("cuda-13.1", "590.44.01", works), "cuda-13.1"},
-		{"one that works on the branch, and is newer within it", release("cuda-13.0", "580.105.08", works), "cuda-13.0"},
-		{"one that works on the branch, and is older within it", release("cuda-13.0", "580.82.07", works), ""},
-		{"one that says nothing that is understood", release("cuda-13.1", "590.44.01", malformed), ""},
-		{"one that is no library", release("cuda-13.1", "590.44.01", "text"), ""},
-		{"the link to a release", release("cuda-13.1", "590.44.01", plain).and(tree{"usr/local/cuda": "->/etc/alternatives/cuda", "etc/alternatives/cuda": "->/usr/local/cuda-13.1"}), "cuda"},
-		{"several releases", release("cuda-12.9", "575.57.08", plain).and(release("cuda-13.2", "595.10", plain), release("cuda-13.1", "590.44.01", plain)), "cuda-13.2"},
-		{"a release that is newer than what the driver works with", release("cuda-13.1", "590.44.01", plain).and(release("cuda-14.0", "610.1", malformed)), "cuda-13.1"},
-		{"a directory of another kind", release("cudnn-13.1", "590.44.01", plain), ""},
-		{"no version", tree{away + "/compat/libcuda.so.1": plain}, ""},
-		{"a version that is none", release("cuda-13.1", "590.4x", plain), ""},
-		{"a version with a sign", release("cuda-13.1", "+590.44", plain), ""},
-		{"a version without a number", release("cuda-13.1", "590..44", plain), ""},
-		{"a version that no number holds", release("cuda-13.1", "99999999999999999999.44", plain), ""},
-		{"a link to a file of another name", release("cuda-13.1", "1", plain).and(tree{away + "/compat/libcuda.so.1": "->590.44.01", away + "/compat/590.44.01": plain}), ""},
-		{"a link in a circle", tree{away + "/compat/libcuda.so.1": "->libcuda.so.1"}, ""},
-		{"a link to nothing", tree{away + "/compat/libcuda.so.1": "->libcuda.so.590.44.01"}, ""},
-		{"a file for a directory", tree{away + "/compat": "text"}, ""},
-		{"a file for all directories", tree{"usr/local": "text"}, ""},
+		{"no release", tree{}, ""},
+		{"newer branch", release("cuda-13.1", "590.44.01", noNote), "cuda-13.1"},
+		{"same branch", release("cuda-13.0", "580.99.01", noNote), ""},
+		{"older branch", release("cuda-12.9", "575.57.08", noNote), ""},
+		{"branch greater only as text", release("cuda-8.0", "99.1", noNote), ""},
+		{"supported branch", release("cuda-13.1", "590.44.01", validNote), "cuda-13.1"},
+		{"supported branch, newer", release("cuda-13.0", "580.105.08", validNote), "cuda-13.0"},
+		{"supported branch, older", release("cuda-13.0", "580.82.07", validNote), ""},
+		{"malformed note", release("cuda-13.1", "590.44.01", malformedNote), ""},
+		{"not a library", release("cuda-13.1", "590.44.01", "text"), ""},
+		{"symlink to a release", release("cuda-13.1", "590.44.01", noNote).with(tree{"usr/local/cuda": "->/etc/alternatives/cuda", "etc/alternatives/cuda": "->/usr/local/cuda-13.1"}), "cuda"},
+		{"several releases", release("cuda-12.9", "575.57.08", noNote).with(release("cuda-13.2", "595.10", noNote), release("cuda-13.1", "590.44.01", noNote)), "cuda-13.2"},
+		{"newest release unsupported", release("cuda-13.1", "590.44.01", noNote).with(release("cuda-14.0", "610.1", malformedNote)), "cuda-13.1"},
+		{"other directory", release("cudnn-13.1", "590.44.01", noNote), ""},
+		{"no version", tree{releaseDir + "/compat/libcuda.so.1": noNote}, ""},
+		{"invalid version", release("cuda-13.1", "590.4x", noNote), ""},
+		{"version with sign", release("cuda-13.1", "+590.44", noNote), ""},
+		{"version with empty number", release("cuda-13.1", "590..44", noNote), ""},
+		{"version out of range", release("cuda-13.1", "99999999999999999999.44", noNote), ""},
+		{"symlink to other name", release("cuda-13.1", "1", noNote).with(tree{releaseDir + "/compat/libcuda.so.1": "->590.44.01", releaseDir + "/compat/590.44.01": noNote}), ""},
+		{"symlink loop", tree{releaseDir + "/compat/libcuda.so.1": "->libcuda.so.1"}, ""},
+		{"dangling symlink", tree{releaseDir + "/compat/libcuda.so.1": "->libcuda.so.590.44.01"}, ""},
+		{"file instead of compat", tree{releaseDir + "/compat": "text"}, ""},
+		{"file instead of /usr/local", tree{"usr/local": "text"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -132,7 +131,7 @@ func TestTheImagesCUDA(t *testing.T) {
 	}
 }
 
-// checkLibraries looks for all names of the libraries in the directory of a release, or for none.
+// checkLibraries checks that compatLibraries returns all libraries of a release by all names, or none.
 func checkLibraries(t *testing.T, dir, release string) {
 	t.Helper()
 	root, err := openRoot(dir)
@@ -154,12 +153,11 @@ func checkLibraries(t *testing.T, dir, release string) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("libraries %q, want %q", got, want)
+		t.Errorf("got libraries %q, want %q", got, want)
 	}
 }
 
-// A directory of the image leads to one that is outside of it, or inside, as it is understood.
-func TestTheImagesCUDAIsWithinTheRoot(t *testing.T) {
+func TestCompatLibrariesOutsideRoot(t *testing.T) {
 	for _, tc := range []struct{ link, target string }{
 		{"usr/local", "../../outside/usr/local"},
 		{"usr/local/cuda", "/outside/usr/local/cuda-13.1"},
@@ -172,7 +170,7 @@ func TestTheImagesCUDAIsWithinTheRoot(t *testing.T) {
 		t.Run(tc.link+" to "+tc.target, func(t *testing.T) {
 			dir := t.TempDir()
 			outside := filepath.Join(dir, "outside")
-			release("cuda-13.1", "590.44.01", plain).write(t, outside)
+			release("cuda-13.1", "590.44.01", noNote).write(t, outside)
 			t.Chdir(filepath.Join(outside, "usr/local/cuda-13.1/compat"))
 			tree{"rootfs/" + tc.link: "->" + tc.target}.write(t, dir)
 			checkLibraries(t, filepath.Join(dir, "rootfs"), "")
@@ -180,11 +178,11 @@ func TestTheImagesCUDAIsWithinTheRoot(t *testing.T) {
 	}
 }
 
-// What is no regular file is neither opened nor put into the cache.
-func TestTheImagesCUDAIsOfFiles(t *testing.T) {
+// Other than regular files are neither opened nor added to the cache.
+func TestCompatLibrariesAreRegularFiles(t *testing.T) {
 	dir := t.TempDir()
 	compat := filepath.Join(dir, "usr/local/cuda-13.1/compat")
-	release("cuda-13.1", "590.44.01", plain).write(t, dir)
+	release("cuda-13.1", "590.44.01", noNote).write(t, dir)
 	for _, name := range []string{"libpipe.so.1", "nolib.so.1", "libtext"} {
 		if err := unix.Mkfifo(filepath.Join(compat, name), 0o644); err != nil {
 			t.Fatal(err)
@@ -200,42 +198,42 @@ func TestTheImagesCUDAIsOfFiles(t *testing.T) {
 	checkLibraries(t, dir, "")
 }
 
-// The sizes in a file are nobody's word.
-func TestLibcudaIsBounded(t *testing.T) {
-	data := object(t, works+strings.Repeat(" ", maxNote))
+// Sizes declared in a file are not trusted.
+func TestReadNoteLimits(t *testing.T) {
+	data := object(t, validNote+strings.Repeat(" ", maxNote))
 	if _, _, err := readNote(strings.NewReader(string(data))); err == nil {
-		t.Error("a note of any size is read")
+		t.Error("read a note over the limit")
 	}
-	file := &bounded{strings.NewReader(string(object(t, works))), 100}
+	file := &limitedReaderAt{strings.NewReader(string(object(t, validNote))), 100}
 	if _, _, err := readNote(file); err == nil {
-		t.Error("a libcuda of any size is read")
+		t.Error("read a libcuda over the limit")
 	}
 }
 
-// Nothing that a file says makes it fit a driver that is as new.
-func FuzzLibcuda(f *testing.F) {
-	f.Add(object(f, plain))
-	f.Add(object(f, works))
-	f.Add(object(f, malformed))
+// No content makes a libcuda support a driver that is at least as new.
+func FuzzSupportsDriver(f *testing.F) {
+	f.Add(object(f, noNote))
+	f.Add(object(f, validNote))
+	f.Add(object(f, malformedNote))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		its := version{590, 44, 1}
-		for _, driver := range []version{its, {590, 105, 8}, {595, 10}} {
-			if worksOn(strings.NewReader(string(data)), its, driver) {
-				t.Errorf("%v is used on %v", its, driver)
+		libcuda := version{590, 44, 1}
+		for _, driver := range []version{libcuda, {590, 105, 8}, {595, 10}} {
+			if supportsDriver(strings.NewReader(string(data)), libcuda, driver) {
+				t.Errorf("libcuda %v supports driver %v", libcuda, driver)
 			}
 		}
 	})
 }
 
-func TestHookTakesTheImagesCUDA(t *testing.T) {
+func TestHookAddsCompatLibraries(t *testing.T) {
 	const nvml = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
 	for _, tc := range []struct{ version, libcuda string }{
 		{"590.44.01", "/usr/local/cuda-13.1/compat/libcuda.so.1"},
 		{"570.86.15", library},
 	} {
 		root, state := bundle(t)
-		release("cuda-13.1", tc.version, plain).write(t, root)
-		for range 2 { // the second time the cache has them
+		release("cuda-13.1", tc.version, noNote).write(t, root)
+		for range 2 { // the second run finds them in the cache
 			if err := hook([]string{"--driver-version=580.95.05", library, nvml}, strings.NewReader(state)); err != nil {
 				t.Fatal(err)
 			}
@@ -249,13 +247,13 @@ func TestHookTakesTheImagesCUDA(t *testing.T) {
 		}
 		for name, file := range map[string]string{"libcuda.so.1": tc.libcuda, "libnvidia-ml.so.1": nvml} {
 			if got := cached(t, root, name); !slices.Equal(got, []string{file}) {
-				t.Errorf("with %s the cache has %s at %q, want %s", tc.version, name, got, file)
+				t.Errorf("libcuda %s: got %s at %q in the cache, want %s", tc.version, name, got, file)
 			}
 		}
 	}
 }
 
-// cached is where ldconfig finds a library in the cache of a root.
+// cached returns the paths of a library in the ld.so.cache of a root, as printed by ldconfig.
 func cached(t *testing.T, root, name string) (files []string) {
 	t.Helper()
 	out, err := exec.Command("/sbin/ldconfig", "-p", "-C", filepath.Join(root, "etc/ld.so.cache")).Output()
@@ -263,7 +261,7 @@ func cached(t *testing.T, root, name string) (files []string) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(out)) {
-		if file, is := strings.CutPrefix(line, "\t"+name+" (libc6,x86-64) => "); is {
+		if file, ok := strings.CutPrefix(line, "\t"+name+" (libc6,x86-64) => "); ok {
 			files = append(files, strings.TrimSpace(file))
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// musl's loader has no cache. It searches the directories that a file in /etc lists, or those
-// that follow if there is none (musl, ldso/dynlink.c), and none that the driver is mounted in.
+// musl's loader has no cache. It searches the directories in muslList, by default muslDirs (musl, ldso/dynlink.c).
+// Driver libraries are not mounted in any of these.
 var (
 	muslArch   = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	muslLoader = "lib/ld-musl-" + muslArch + ".so.1"
@@ -22,15 +22,14 @@ var (
 
 const muslDirs = "/lib:/usr/local/lib:/usr/lib"
 
-// maxMuslList bounds that file, in bytes. It has a few lines, if it is there at all.
+// maxMuslList limits the size of muslList, in bytes.
 const maxMuslList = 64 << 10
 
-// addToMuslList lets the musl of an image, if it has one, search the directories of libraries after
-// its own.
+// addToMuslList appends the directories of libraries to the search path of musl, if the image has musl.
 func addToMuslList(root, etc *os.File, libraries []string) error {
 	loader, err := openBelow(root, muslLoader, 0)
 	if err != nil {
-		return nil // nothing in the image can be loaded by it
+		return nil // no musl
 	}
 	loader.Close()
 
@@ -48,14 +47,14 @@ func addToMuslList(root, etc *os.File, libraries []string) error {
 		return nil
 	}
 	err = replace(etc, muslList, []byte(strings.Join(all, "\n")+"\n"))
-	if errors.Is(err, unix.EROFS) { // see addToCache: the driver is not found, as without the hook
+	if errors.Is(err, unix.EROFS) { // see addToCache; the driver is not found, as without the hook
 		return nil
 	}
 	return err
 }
 
 func readMuslList(etc *os.File) ([]string, error) {
-	data, err := read(etc, muslList, maxMuslList+1)
+	data, err := readFile(etc, muslList, maxMuslList+1)
 	if errors.Is(err, unix.ENOENT) {
 		data, err = []byte(muslDirs), nil
 	}
@@ -63,7 +62,7 @@ func readMuslList(etc *os.File) ([]string, error) {
 		return nil, err
 	}
 	if len(data) > maxMuslList {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxMuslList)
+		return nil, fmt.Errorf("file is larger than %d bytes", maxMuslList)
 	}
 	return strings.FieldsFunc(string(data), func(r rune) bool { return r == ':' || r == '\n' }), nil
 }

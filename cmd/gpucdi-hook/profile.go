@@ -11,32 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The driver's README, appendix "Application profiles", has where such files are, what is in
-// them, and the setting, which has a bit for each GPU by the minor of its node.
+// The location and format of application profiles are documented in the driver's README, appendix "Application
+// profiles". The setting is a bit mask of GPUs by the minor number of their device nodes.
 const (
-	profileDir  = "nvidia-application-profiles-rc.d" // in /etc/nvidia
-	profileName = "10-container.conf"
-	visibleGPUs = "EGLVisibleDGPUDevices"
+	profileDir     = "nvidia-application-profiles-rc.d" // in /etc/nvidia
+	profileName    = "10-container.conf"
+	visibleGPUsKey = "EGLVisibleDGPUDevices"
 )
 
-// addProfile tells the driver's libraries for EGL and Vulkan which GPUs are the container's. They
-// look at all of the machine's otherwise, and where the first is not among the container's they
-// may fail to present what they have drawn.
+// addProfile writes a profile that limits the driver's EGL and Vulkan libraries to the container's GPUs. Otherwise they
+// enumerate all GPUs of the machine, and may fail to present if the first is not the container's.
 func addProfile(etc *os.File, devices []specs.LinuxDevice) error {
-	visible := gpuBits(devices)
+	visible := gpuMask(devices)
 	if visible == 0 {
 		return nil
 	}
 	profile, err := json.Marshal(map[string]any{
-		"profiles": []any{map[string]any{"name": "container", "settings": []any{visibleGPUs, visible}}},
+		"profiles": []any{map[string]any{"name": "container", "settings": []any{visibleGPUsKey, visible}}},
 		"rules":    []any{map[string]any{"pattern": []any{}, "profile": "container"}},
 	})
 	if err != nil {
 		return err
 	}
 	err = writeProfile(etc, append(profile, '\n'))
-	// See addToCache for the first. What somebody has mounted is theirs: a directory on the way, or
-	// the file.
+	// EROFS: see addToCache. EXDEV, EBUSY: the file or one of its directories is a mount, which is kept.
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
 		return nil
 	}
@@ -57,23 +55,22 @@ func writeProfile(etc *os.File, profile []byte) error {
 	return replace(dir, profileName, profile)
 }
 
-// gpuBits has the bits of the GPUs among devices.
-func gpuBits(devices []specs.LinuxDevice) (bits uint64) {
+// gpuMask returns the bit mask of the GPUs among devices, by minor number.
+func gpuMask(devices []specs.LinuxDevice) (mask uint64) {
 	for _, d := range devices {
-		number, is := strings.CutPrefix(d.Path, "/dev/nvidia")
-		if _, err := strconv.ParseUint(number, 10, 32); is && err == nil && d.Minor >= 0 && d.Minor < 64 {
-			bits |= 1 << d.Minor
+		number, ok := strings.CutPrefix(d.Path, "/dev/nvidia")
+		if _, err := strconv.ParseUint(number, 10, 32); ok && err == nil && d.Minor >= 0 && d.Minor < 64 {
+			mask |= 1 << d.Minor
 		}
 	}
-	return bits
+	return mask
 }
 
-// makeDir makes a directory in parent, unless it is there, and returns a handle on it. A link is an
-// error.
+// makeDir creates a directory in parent, unless it exists, and returns an O_PATH handle for it. A symlink is an error.
 func makeDir(parent *os.File, name string) (*os.File, error) {
 	err := unix.Mkdirat(int(parent.Fd()), name, 0o755)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, &os.PathError{Op: "make", Path: name, Err: err}
+		return nil, &os.PathError{Op: "mkdir", Path: name, Err: err}
 	}
 	return openBelow(parent, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
 }

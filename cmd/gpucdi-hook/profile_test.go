@@ -12,8 +12,7 @@ import (
 
 const profileFile = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
 
-// withDevices gives a bundle's container devices: two GPUs whose minors are not their names'
-// numbers, and others.
+// withDevices adds devices to a bundle: two GPUs whose minor numbers differ from their paths, and others.
 func withDevices(t *testing.T, root string) {
 	t.Helper()
 	config, err := json.Marshal(specs.Spec{Root: &specs.Root{Path: root}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{
@@ -28,32 +27,32 @@ func withDevices(t *testing.T, root string) {
 	}
 }
 
-func TestHookTellsGraphicsTheContainersGPUs(t *testing.T) {
+func TestHookWritesProfile(t *testing.T) {
 	root, state := bundle(t)
 	withDevices(t, root)
-	for range 2 { // the second time there is one
+	for range 2 { // the second run replaces the profile
 		if err := hook([]string{"--graphics", library}, strings.NewReader(state)); err != nil {
 			t.Fatal(err)
 		}
 		const want = `{"profiles":[{"name":"container","settings":["EGLVisibleDGPUDevices",36]}],"rules":[{"pattern":[],"profile":"container"}]}` + "\n"
 		if data, err := os.ReadFile(filepath.Join(root, profileFile)); err != nil || string(data) != want {
-			t.Errorf("%s, %v, want %s", data, err, want)
+			t.Errorf("got profile %s, %v, want %s", data, err, want)
 		}
 	}
 	for name := profileFile; name != "etc"; name = filepath.Dir(name) {
 		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode().Perm()&0o044 != 0o044 {
-			t.Errorf("not everybody may read %s: %v, %v", name, info.Mode(), err)
+			t.Errorf("%s is not world-readable: mode %v, %v", name, info.Mode(), err)
 		}
 	}
 }
 
-func TestHookMakesNoProfile(t *testing.T) {
+func TestHookWithoutProfile(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args    []string
 		devices bool
 	}{
-		"without libraries for graphics": {[]string{library}, true},
-		"without GPUs":                   {[]string{"--graphics", library}, false},
+		"without --graphics": {[]string{library}, true},
+		"without GPUs":       {[]string{"--graphics", library}, false},
 	} {
 		root, state := bundle(t)
 		if tc.devices {
@@ -68,8 +67,8 @@ func TestHookMakesNoProfile(t *testing.T) {
 	}
 }
 
-// Whatever the image has in the way, nothing is made elsewhere.
-func TestHookKeepsTheProfileInPlace(t *testing.T) {
+// The hook follows no symlinks of the image.
+func TestHookWritesProfileInRoot(t *testing.T) {
 	for _, link := range []string{"etc/nvidia", "etc/nvidia/nvidia-application-profiles-rc.d", profileFile} {
 		for _, target := range []string{"/outside", "../../../outside", "/proc/self/cwd"} {
 			root, state := bundle(t)
@@ -87,10 +86,10 @@ func TestHookKeepsTheProfileInPlace(t *testing.T) {
 			}
 			err := hook([]string{"--graphics", library}, strings.NewReader(state))
 			if replaced := link == profileFile; replaced != (err == nil) {
-				t.Errorf("%s is a link to %s: %v", link, target, err)
+				t.Errorf("%s is a symlink to %s: %v", link, target, err)
 			}
 			if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
-				t.Errorf("%s is a link to %s, and the hook leaves %v, %v", link, target, entries, err)
+				t.Errorf("%s is a symlink to %s: got files outside the root %v, %v", link, target, entries, err)
 			}
 		}
 	}

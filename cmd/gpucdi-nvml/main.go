@@ -1,5 +1,5 @@
-// Command gpucdi-nvml is the driver worker: the only process that loads NVML. gpucdi starts it from
-// its own directory, see docs/decisions/0003. It is not for people.
+// Command gpucdi-nvml is the driver worker, the only process that loads NVML. gpucdi starts it from its own directory;
+// see docs/decisions/0003. It is not meant to be run by users.
 package main
 
 import (
@@ -14,34 +14,34 @@ import (
 )
 
 func main() {
-	work := parse()
-	go endWith(os.Stdin)
-	if err := nvml.Serve(work); err != nil {
-		os.Exit(1) // the agent has the error
+	cfg := parseFlags()
+	go exitWith(os.Stdin)
+	if err := nvml.Serve(cfg); err != nil {
+		os.Exit(1) // Serve has reported the error
 	}
 }
 
-// parse reads the flags that package driver sets.
-func parse() nvml.Work {
-	var work nvml.Work
-	root := flag.String("host-root", "/", "where this process sees the node's root")
-	flag.StringVar(&work.Library, "library", "", "this process's path of NVML")
-	flag.DurationVar(&work.Interval, "interval", 0, "the time between two probes")
-	flag.DurationVar(&work.TrialAfter, "trial-after", 0, "the time until the doubted GPUs are tried; 0: never")
-	flag.Func("doubted", "the index of a GPU to leave out until it answers a trial; can be repeated", func(value string) error {
+// parseFlags parses the flags that package driver sets.
+func parseFlags() nvml.Config {
+	var cfg nvml.Config
+	root := flag.String("host-root", "/", "root of the node's file system")
+	flag.StringVar(&cfg.Library, "library", "", "path of NVML")
+	flag.DurationVar(&cfg.Interval, "interval", 0, "time between two probe cycles")
+	flag.DurationVar(&cfg.TrialAfter, "trial-after", 0, "time from the start to the trial of quarantined GPUs; 0 disables it")
+	flag.Func("quarantined", "index of a GPU to exclude until its trial succeeds; can be repeated", func(value string) error {
 		index, err := strconv.Atoi(value)
-		work.Doubted = append(work.Doubted, index)
+		cfg.Quarantined = append(cfg.Quarantined, index)
 		return err
 	})
 	flag.Parse()
-	work.Node = host.NewRoot(*root)
-	return work
+	cfg.Node = host.NewRoot(*root)
+	return cfg
 }
 
-// endWith ends this process when the agent ends, and with it its end of the pipe: a hung call into
-// the driver never returns to notice it.
-func endWith(agent io.Reader) {
-	_, err := io.Copy(io.Discard, agent)
-	fmt.Fprintln(os.Stderr, "the agent is gone", err)
+// exitWith exits when the parent process, gpucdi, exits, which closes its end of the pipe. A hung call into the driver
+// must not keep this process alive.
+func exitWith(parent io.Reader) {
+	_, err := io.Copy(io.Discard, parent)
+	fmt.Fprintln(os.Stderr, "agent exited", err)
 	os.Exit(1)
 }

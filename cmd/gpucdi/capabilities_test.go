@@ -11,11 +11,11 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
-// dropping makes this test's program drop its capabilities and report what it can raise.
-const dropping = "GPUCDI_TEST_DROP_CAPABILITIES"
+// dropEnv makes the test binary drop its capabilities and print which ones it can raise.
+const dropEnv = "GPUCDI_TEST_DROP_CAPABILITIES"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(dropping) == "" {
+	if os.Getenv(dropEnv) == "" {
 		os.Exit(m.Run())
 	}
 	if err := dropCapabilities(); err != nil {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// effective reports whether any capability is in effect.
+// effective reports whether any capability is effective.
 func effective() bool {
 	for c := range cap.MaxBits() {
 		if on, err := cap.GetProc().GetFlag(cap.Effective, c); err != nil || on {
@@ -43,20 +43,21 @@ func effective() bool {
 	return false
 }
 
-// What docs/security.md says of the agent's capabilities holds: none is effective, one could
-// be raised again, and the others are gone for good.
+// As docs/security.md states, no capability is effective, one can be raised again, and the others are dropped
+// permanently.
 func TestDropCapabilities(t *testing.T) {
 	permitted, err := cap.GetProc().GetFlag(cap.Permitted, keptCapability)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), dropping+"=1")
+	cmd.Env = append(os.Environ(), dropEnv+"=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	want := fmt.Sprintf("no_new_privs 1 <nil>\neffective false\nraise cap_sys_admin %t\nraise cap_sys_ptrace false\nraise cap_mknod false\nraise cap_dac_override false", permitted)
+	want := fmt.Sprintf("no_new_privs 1 <nil>\neffective false\nraise cap_sys_admin %t\nraise cap_sys_ptrace false\n"+
+		"raise cap_mknod false\nraise cap_dac_override false", permitted)
 	if got := strings.TrimSpace(string(out)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -11,21 +11,21 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// maxChecked bounds a file that is compared, in bytes. Specs have some 60 KiB.
-const maxChecked = 4 << 20
+// checkLimit bounds the size of a compared file, in bytes. Specs have about 60 KiB.
+const checkLimit = 4 << 20
 
-// check compares a file with what it should hold, and prints how they differ.
+// check compares a CDI spec with the wanted one. It prints a diff and returns an error if they differ.
 func check(stdout io.Writer, path string, want []byte) error {
-	have, err := host.ReadFile(path, maxChecked)
+	have, err := host.ReadFile(path, checkLimit)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("checking the CDI spec: %w", err)
 	}
-	difference := udiff.Unified(path, path+" as it should be", string(have), string(want))
-	if difference == "" {
+	diff := udiff.Unified(path, path+" (current)", string(have), string(want))
+	if diff == "" {
 		return nil
 	}
-	if _, err := io.WriteString(stdout, difference); err != nil {
+	if _, err := io.WriteString(stdout, diff); err != nil {
 		return err
 	}
-	return fmt.Errorf("%s is stale: write it anew with --output %s and the same flags", path, path)
+	return fmt.Errorf("%s is stale; regenerate it with --output %s and the same flags", path, path)
 }

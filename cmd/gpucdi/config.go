@@ -11,21 +11,31 @@ import (
 func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Look at a NodeConfig file",
+		Short: "Validate NodeConfig files",
 		Args:  checkArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "Tell all that is wrong with a NodeConfig file",
-		Long: `Tell all that is wrong with a NodeConfig file, so that it can be told before
-gpucdi serve is given it, as in a pipeline. The exit code is 1 when something is.`,
+		Short: "Validate a NodeConfig file",
+		Long: `Validate a NodeConfig file and report every problem at once. If FILE is -, read
+standard input. The exit code is 1 if the file is invalid.`,
+		Example: `  gpucdi config check config.yaml
+  kubectl get configmap gpucdi --namespace gpucdi --output jsonpath='{.data.config\.yaml}' | gpucdi config check -`,
 		Args: checkArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := config.Load(args[0]); err != nil {
-				return err
+			name := args[0]
+			if name != "-" {
+				if _, err := config.Load(name); err != nil {
+					return err
+				}
+			} else {
+				name = "standard input"
+				if _, err := config.Read(cmd.InOrStdin()); err != nil {
+					return fmt.Errorf("reading config from standard input: %w", err)
+				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: nothing is wrong\n", args[0])
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid\n", name)
 			return nil
 		},
 	})

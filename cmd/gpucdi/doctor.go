@@ -15,58 +15,62 @@ import (
 
 func newDoctorCommand() *cobra.Command {
 	var (
-		where     hostFlags
+		host      hostFlags
 		node      doctor.Node
 		launch    bool
 		container doctor.Launch
+		output    outputFormat
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose why pods on this node cannot use GPUs",
-		Long: `Check every link from the kernel module to the agent, and report what is wrong
-with it and how to fix it. It changes nothing, and works without the agent. In a
-cluster:
+		Long: `Diagnose why pods on this node cannot use GPUs: check each component from the
+kernel module to the agent, and report problems with their remedies. The command
+is read-only and works without the agent. In a cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor
 
-With --launch it also starts a container with a GPU on the node's own runtime,
-inspects from inside what the container got, and removes it. Pods that have that
-GPU keep it.`,
+With --launch it also starts a container with a GPU in the container runtime of
+the node, inspects it from inside and removes it. Pods keep that GPU.
+
+The exit code is 1 if a check fails. On a host without Kubernetes, the checks that
+concern Kubernetes are skipped.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !launch && (container.Image != "" || container.Device != "") {
-				return usage(errors.New("--image and --device are for --launch"))
+				return usage(errors.New("--image and --device require --launch"))
 			}
 			var err error
 			if node.Program, err = os.Executable(); err != nil {
-				return fmt.Errorf("finding this program: %w", err)
+				return fmt.Errorf("finding the path of gpucdi: %w", err)
 			}
-			node.Worker, _ = workerPath() // a missing one is reported with the driver
-			node.Root, node.DriverRoot, node.Library = where.Node(), where.DriverRoot, where.Library
+			node.Worker, _ = workerPath() // the NVML check reports an error
+			node.Root, node.DriverRoot, node.Library = host.root(), host.driverRoot, host.library
 			if launch {
 				node.Launch = &container
 			}
 			node.Labels = func(ctx context.Context) (map[string]string, error) { return labelsOf(ctx, node.Name) }
-			return examine(cmd.Context(), node, cmd.OutOrStdout())
+			return examine(cmd.Context(), node, cmd.OutOrStdout(), output)
 		},
 	}
 	flags := cmd.Flags()
-	where.Register(flags)
+	host.register(flags)
+	output.register(cmd, formatTable, formatJSON, formatYAML)
 	flags.StringVar(&node.ConfigFile, "config", "", "NodeConfig file of the agent (default: none, all keys have defaults)")
 	flags.StringVar(&node.Name, "node-name", "", "name of this node in Kubernetes")
-	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "where the kubelet has its device-plugins; the same with every distribution")
-	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "where serve writes CDI specs")
-	flags.StringVar(&node.Address, "address", defaultAddress, "where the agent listens")
-	flags.BoolVar(&launch, "launch", false, "start a container with a GPU for a moment, and look from inside")
-	flags.StringVar(&container.Image, "image", "", "the image that --launch starts: one that is on the node and has glibc (default: the agent's)")
-	flags.StringVar(&container.Device, "device", "", "the UUID of the GPU or MIG device that --launch gives it (default: the first that is healthy)")
+	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "directory of the kubelet, which contains device-plugins; the same with every distribution")
+	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "directory of the agent's CDI specs")
+	flags.StringVar(&node.Address, "address", defaultAddress, "address of the agent, host:port")
+	flags.BoolVar(&launch, "launch", false, "start a container with a GPU and inspect it from inside")
+	flags.StringVar(&container.Image, "image", "", "image for --launch, present on the node and with glibc (default: the image of the agent)")
+	flags.StringVar(&container.Device, "device", "", "UUID of the GPU or MIG device for --launch (default: the first healthy one)")
 	return cmd
 }
 
-// labelsOf reads the labels of a node, which takes a pod with the agent's service account.
+// labelsOf returns the labels of a node. It requires a pod with the agent's service account.
 func labelsOf(ctx context.Context, node string) (map[string]string, error) {
 	if node == "" {
-		return nil, errors.New("reading the labels of this node: its name is unknown; set --node-name")
+		return nil, errors.New("reading node labels: unknown node name; set --node-name")
 	}
 	client, err := cluster.InCluster()
 	if err != nil {
@@ -75,37 +79,56 @@ func labelsOf(ctx context.Context, node string) (map[string]string, error) {
 	return client.Labels(ctx, node)
 }
 
-// examine shows what is found as it is found.
-func examine(ctx context.Context, node doctor.Node, out io.Writer) error {
+// examine writes the findings: to a table as soon as there are any, in other formats at the end.
+func examine(ctx context.Context, node doctor.Node, out io.Writer, output outputFormat) error {
 	paint := painterOf(out)
-	failed := 0
+	findings := []doctor.Finding{}
 	doctor.Examine(ctx, node, func(f doctor.Finding) {
-		if f.Verdict == doctor.Fail {
-			failed++
+		findings = append(findings, f)
+		if !output.structured() {
+			writeFinding(out, paint, f)
 		}
-		report(out, paint, f)
 	})
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("looking at the node: %w", ctx.Err())
-	case failed > 0:
-		return fmt.Errorf("%d things keep pods from GPUs: mend the first, and look again", failed)
+	if output.structured() {
+		if err := output.encode(out, map[string]any{"findings": findings}); err != nil {
+			return err
+		}
 	}
-	return nil
+	if ctx.Err() != nil {
+		return fmt.Errorf("checking the node: %w", ctx.Err())
+	}
+	return verdict(findings)
 }
 
-// report writes a finding: its text and, below it, the fix.
-func report(out io.Writer, paint painter, f doctor.Finding) {
-	const indent = 4 + 2 + 13 + 2 // the verdict and the link, with what is between them
-	fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), colours[f.Verdict]), f.Link, indented(f.Says, indent))
-	if f.Fix != "" {
-		fmt.Fprintf(out, "%*s%s\n", indent, "", indented(f.Fix, indent))
+// verdict returns an error if a check failed.
+func verdict(findings []doctor.Finding) error {
+	failed := map[string]bool{}
+	for _, f := range findings {
+		if f.Verdict == doctor.Fail {
+			failed[f.Check] = true
+		}
+	}
+	switch len(failed) {
+	case 0:
+		return nil
+	case 1:
+		return errors.New("1 check failed")
+	}
+	return fmt.Errorf("%d checks failed; fix the first one first", len(failed))
+}
+
+// writeFinding writes the verdict, the check and the message, and below them the remedy.
+func writeFinding(out io.Writer, paint painter, f doctor.Finding) {
+	const indent = 4 + 2 + 13 + 2 // the columns of the verdict and the check, with their spacing
+	fmt.Fprintf(out, "%s  %-13s  %s\n", paint(string(f.Verdict), verdictColors[f.Verdict]), f.Check, indented(f.Message, indent))
+	if f.Remedy != "" {
+		fmt.Fprintf(out, "%*s%s\n", indent, "", indented(f.Remedy, indent))
 	}
 }
 
-var colours = map[doctor.Verdict]colour{
-	doctor.Pass: good,
-	doctor.Warn: doubtful,
-	doctor.Fail: bad,
+var verdictColors = map[doctor.Verdict]color{
+	doctor.Pass: green,
+	doctor.Warn: yellow,
+	doctor.Fail: red,
 	doctor.Skip: neutral,
 }

@@ -30,10 +30,10 @@ func newGenerateCommand() *cobra.Command {
 	var g generateFlags
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Write a CDI spec of the node's GPUs",
-		Long: `Write a CDI spec of the node's GPUs, for nerdctl, podman and docker, which take
-its devices by --device nvidia.com/gpu=0, =GPU-… or =all. A GPU in MIG mode is
-there as its MIG devices: =0:1 or =MIG-….`,
+		Short: "Generate a CDI spec for the GPUs of the node",
+		Long: `Generate a CDI spec for the GPUs of the node, for use with nerdctl, podman and
+docker: --device nvidia.com/gpu=0, =GPU-… or =all. A GPU in MIG mode is
+represented by its MIG devices: =0:1 or =MIG-….`,
 		Example: `  gpucdi generate
   gpucdi generate --output /etc/cdi/nvidia.yaml
   gpucdi generate --check /etc/cdi/nvidia.yaml`,
@@ -50,32 +50,32 @@ there as its MIG devices: =0:1 or =MIG-….`,
 		},
 	}
 	flags := cmd.Flags()
-	g.Register(flags)
-	flags.StringVar(&g.class, "class", gpuClass, "what the spec is of: gpu, or devices that go with GPUs: "+otherClasses())
-	flags.StringVar(&g.kind, "kind", "", "the CDI kind, vendor/class, of the devices (default: nvidia.com/ and the class)")
-	flags.StringVar(&g.output, "output", "", "the file to write (default: standard output)")
-	flags.StringVar(&g.check, "check", "", "write nothing, and fail with the difference if this file holds another spec")
-	flags.StringSliceVar(&g.devices, "device", nil, "the GPUs that the spec is of, by index or UUID (default: all)")
-	flags.StringVar(&g.format, "format", string(cdi.YAML), "yaml or json; the file's name decides when it ends in one of them")
+	g.register(flags)
+	flags.StringVar(&g.class, "class", gpuClass, "class of devices: gpu, or devices used with GPUs: "+otherClasses())
+	flags.StringVar(&g.kind, "kind", "", "CDI kind of the devices, vendor/class (default: nvidia.com/ and the class)")
+	flags.StringVar(&g.output, "output", "", "file to write (default: standard output)")
+	flags.StringVar(&g.check, "check", "", "file to compare instead of writing; if it is stale, print the diff and exit with 1")
+	flags.StringSliceVar(&g.devices, "device", nil, "GPUs and MIG devices to include, by index or UUID (default: all)")
+	flags.StringVar(&g.format, "format", string(cdi.YAML), "output format: yaml, json; if not set, the file name extension decides")
 	flags.StringSliceVar(&g.features, "features", []string{string(cdi.Compute), string(cdi.Utility)},
-		"what containers get of the driver: compute, utility, graphics, video, display")
-	flags.StringVar(&g.hook, "hook", "", "the node's path of gpucdi-hook, for images whose loader does not find the driver by itself (default: none)")
-	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "how each GPU is named: index, uuid or both")
+		"driver capabilities to expose to containers: compute, utility, graphics, video, display")
+	flags.StringVar(&g.hook, "hook", "", "path of gpucdi-hook on the node, for images whose loader does not find the driver (default: none)")
+	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "device names of each GPU: index, uuid or both")
 	return cmd
 }
 
-// gpuClass is what a spec is of unless --class says otherwise.
+// gpuClass is the default of --class.
 const gpuClass = "gpu"
 
 func otherClasses() string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(cdi.Classes()), " ", ", "), "[]")
 }
 
-// validate names all that is wrong with the flags at once.
+// validate returns all problems of the flags at once.
 func (g *generateFlags) validate(cmd *cobra.Command) error {
 	var errs []error
 	if g.class != gpuClass && !slices.Contains(cdi.Classes(), cdi.Class(g.class)) {
-		errs = append(errs, fmt.Errorf("--class %q is none: choose of %s, %s", g.class, gpuClass, otherClasses()))
+		errs = append(errs, fmt.Errorf("--class %q is not one of %s, %s", g.class, gpuClass, otherClasses()))
 	}
 	if slices.Contains(cdi.Classes(), cdi.Class(g.class)) {
 		errs = append(errs, onlyForGPUs(cmd.Flags()))
@@ -91,15 +91,15 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 		errs = append(errs, fmt.Errorf("--hook %q is not an absolute path", g.hook))
 	}
 	if g.output != "" && g.check != "" {
-		errs = append(errs, errors.New("--output and --check: name one of them"))
+		errs = append(errs, errors.New("--output and --check are mutually exclusive"))
 	}
 	formats := []string{string(cdi.YAML), string(cdi.JSON)}
-	ending := strings.TrimPrefix(filepath.Ext(cmp.Or(g.output, g.check)), ".")
-	if g.output != "" && !slices.Contains(formats, ending) {
-		errs = append(errs, fmt.Errorf("--output %q: runtimes read specs from files that end in .yaml or .json alone", g.output))
+	extension := strings.TrimPrefix(filepath.Ext(cmp.Or(g.output, g.check)), ".")
+	if g.output != "" && !slices.Contains(formats, extension) {
+		errs = append(errs, fmt.Errorf("--output %q does not end in .yaml or .json, so container runtimes would ignore it", g.output))
 	}
-	if !cmd.Flags().Changed("format") && ending == string(cdi.JSON) {
-		g.format = ending
+	if !cmd.Flags().Changed("format") && extension == string(cdi.JSON) {
+		g.format = extension
 	}
 	if !slices.Contains(formats, g.format) {
 		errs = append(errs, fmt.Errorf("--format %q is neither yaml nor json", g.format))
@@ -110,15 +110,15 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 		}
 	}
 	if len(g.names) == 0 {
-		errs = append(errs, errors.New("--names is empty: name index, uuid or both"))
+		errs = append(errs, errors.New("--names is empty; set index, uuid or both"))
 	}
-	if err := g.chosen().Validate(); err != nil {
+	if err := g.driverFeatures().Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("--features: %w", err))
 	}
 	return errors.Join(errs...)
 }
 
-// onlyForGPUs returns an error that names the flags that are set and mean nothing for other classes.
+// onlyForGPUs returns an error if flags are set that do not apply to other classes.
 func onlyForGPUs(flags *pflag.FlagSet) error {
 	var errs []error
 	for _, name := range []string{"device", "features", "hook", "names"} {
@@ -129,7 +129,7 @@ func onlyForGPUs(flags *pflag.FlagSet) error {
 	return errors.Join(errs...)
 }
 
-func (g *generateFlags) chosen() cdi.Features {
+func (g *generateFlags) driverFeatures() cdi.Features {
 	features := make(cdi.Features, len(g.features))
 	for i, name := range g.features {
 		features[i] = cdi.Feature(name)
@@ -137,58 +137,58 @@ func (g *generateFlags) chosen() cdi.Features {
 	return features
 }
 
-// spec makes the spec of the GPUs that can be given out, and warns of others.
+// spec builds the spec of the healthy GPUs, and logs a warning for each other one.
 func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
-		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.Node())
+		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.root())
 	}
-	reading, err := read(ctx, g.hostFlags)
+	reading, err := readInventory(ctx, g.hostFlags)
 	if err != nil {
 		return nil, err
 	}
-	parts, err := cdi.Inspect(g.Node(), reading.Driver, reading.Inventory, g.chosen())
+	parts, err := cdi.Inspect(g.root(), reading.Driver, reading.Inventory, g.driverFeatures())
 	if err != nil {
 		return nil, err
 	}
 	parts.Hook = g.hook
 	if len(g.devices) > 0 {
-		if parts, err = parts.Choose(reading.Inventory, g.devices); err != nil {
+		if parts, err = parts.Select(reading.Inventory, g.devices); err != nil {
 			return nil, err
 		}
 	}
 	healthy := &gpu.Inventory{Driver: reading.Inventory.Driver}
 	for _, found := range reading.Inventory.WithFaults(func(uuid string) gpu.Fault { return parts.Faults[uuid] }).GPUs {
 		if !found.Fault.None() {
-			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", found.Fault.String())
+			log.Warn("GPU excluded", "gpu", found.UUID, "index", found.Index, "reason", found.Fault.String())
 			continue
 		}
 		if found.MIG == gpu.MIGEnabled && len(found.MIGDevices) == 0 {
-			log.Warn("GPU left out", "gpu", found.UUID, "index", found.Index, "reason", "in MIG mode, but not cut into MIG devices")
+			log.Warn("GPU excluded", "gpu", found.UUID, "index", found.Index, "reason", "in MIG mode without MIG devices; partition it")
 		}
 		found.MIGDevices = slices.DeleteFunc(found.MIGDevices, func(m gpu.MIGDevice) bool {
 			if !m.Fault.None() {
-				log.Warn("MIG device left out", "mig", m.UUID, "index", fmt.Sprintf("%d:%d", found.Index, m.Index), "reason", m.Fault.String())
+				log.Warn("MIG device excluded", "mig", m.UUID, "index", fmt.Sprintf("%d:%d", found.Index, m.Index), "reason", m.Fault.String())
 			}
 			return !m.Fault.None()
 		})
 		healthy.GPUs = append(healthy.GPUs, found)
 	}
 	for _, u := range reading.Inventory.Unreadable {
-		log.Warn("GPU left out", "index", u.Index, "reason", u.Fault.String())
+		log.Warn("GPU excluded", "index", u.Index, "reason", u.Fault.String())
 	}
-	names := make([]cdi.Name, len(g.names))
+	names := make([]cdi.NameStrategy, len(g.names))
 	for i, name := range g.names {
-		names[i] = cdi.Name(name)
+		names[i] = cdi.NameStrategy(name)
 	}
 	return cdi.Build(g.kind, healthy, parts, names)
 }
 
 func (g *generateFlags) write(stdout io.Writer, spec *specs.Spec) error {
 	if g.output != "" {
-		store := cdi.NewFile(g.output, cdi.Format(g.format), g.Node())
+		store := cdi.NewFile(g.output, cdi.Format(g.format), g.root())
 		written, err := store.Put(spec)
 		if written && err != nil {
-			return fmt.Errorf("%s is written, but runtimes cannot use it yet: %w", g.output, err)
+			return fmt.Errorf("wrote %s, but container runtimes cannot use it yet: %w", g.output, err)
 		}
 		return err
 	}

@@ -12,21 +12,21 @@ import (
 // hostFlags are the flags of every command that inspects the host.
 type hostFlags struct {
 	hostRoot            directory
-	DriverRoot, Library string // the node's paths; empty: found
+	driverRoot, library string // paths on the node; empty: detected
 }
 
-// Register adds the flags to those of a command.
-func (f *hostFlags) Register(flags *pflag.FlagSet) {
+// register adds the flags to those of a command.
+func (f *hostFlags) register(flags *pflag.FlagSet) {
 	f.hostRoot = "/"
-	flags.Var(&f.hostRoot, "host-root", "directory at which this process sees the node's root; /proc, /sys, /dev and the driver are read below it")
-	flags.StringVar(&f.DriverRoot, "driver-root", "", "driver root, a path on the node (default: the first known location that has a driver)")
-	flags.StringVar(&f.Library, "nvml-library", "", "libnvidia-ml.so.1, a path on the node (default: found in the driver root)")
+	flags.Var(&f.hostRoot, "host-root", "directory where the root file system of the node is mounted; /proc, /sys, /dev and the driver are read below it")
+	flags.StringVar(&f.driverRoot, "driver-root", "", "driver root, a path on the node (default: the first known location that has a driver)")
+	flags.StringVar(&f.library, "nvml-library", "", "libnvidia-ml.so.1, a path on the node (default: found in the driver root)")
 }
 
-// Node returns the root of the node's files.
-func (f *hostFlags) Node() host.Root { return host.NewRoot(string(f.hostRoot)) }
+// root returns the root of the node's files.
+func (f *hostFlags) root() host.Root { return host.NewRoot(string(f.hostRoot)) }
 
-// directory is the value of a flag that requires an existing directory: with a mistyped root, a node
+// directory is the value of a flag that requires an existing directory. With a mistyped --host-root, a node
 // would appear to have no driver.
 type directory string
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -15,47 +14,35 @@ import (
 
 func newListCommand() *cobra.Command {
 	var (
-		where  hostFlags
-		format string
+		host   hostFlags
+		output outputFormat
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "Show the node's GPUs, their MIG devices and how they are linked",
+		Short: "List the GPUs of the node, their MIG devices and links",
 		Args:  checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if format != "table" && format != "json" {
-				return usage(fmt.Errorf("--format %q is neither table nor json", format))
-			}
-			reading, err := read(cmd.Context(), where)
+			reading, err := readInventory(cmd.Context(), host)
 			if err != nil {
 				return err
 			}
-			if format == "json" {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(reading.Inventory)
+			if output.structured() {
+				return output.encode(cmd.OutOrStdout(), reading.Inventory)
 			}
-			return writeTables(cmd.OutOrStdout(), reading.Inventory)
+			return writeInventory(cmd.OutOrStdout(), reading.Inventory, output.name == formatWide)
 		},
 	}
-	where.Register(cmd.Flags())
-	cmd.Flags().StringVar(&format, "format", "table", "table or json")
+	host.register(cmd.Flags())
+	output.register(cmd, formatTable, formatWide, formatJSON, formatYAML)
 	return cmd
 }
 
-func writeTables(w io.Writer, inv *gpu.Inventory) error {
+// writeInventory writes tables of the GPUs, of their MIG devices if there are any, and of the links if there
+// are several GPUs.
+func writeInventory(w io.Writer, inv *gpu.Inventory, wide bool) error {
 	line(w, "Driver %s, CUDA %s", inv.Driver.Version, inv.Driver.CUDA)
 	fmt.Fprintln(w)
-	table := newTable(w)
-	table.Row("INDEX", "UUID", "PRODUCT", "MEMORY", "NODE", "PCI", "NUMA", "ARCHITECTURE", "MIG", "FAULT")
-	for _, g := range inv.GPUs {
-		table.Row(g.Index, g.UUID, cmp.Or(g.Product, "-"), gibibytes(g.MemoryBytes), nodeOf(g), g.PCIBusID,
-			numa(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability), g.MIG, cmp.Or(g.Fault.String(), "-"))
-	}
-	for _, u := range inv.Unreadable {
-		table.Row(u.Index, "-", "-", "-", "-", "-", "-", "-", "-", u.Fault.String())
-	}
-	if err := table.Flush(); err != nil {
+	if err := writeGPUs(w, inv, wide); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return len(g.MIGDevices) > 0 }) {
@@ -69,8 +56,29 @@ func writeTables(w io.Writer, inv *gpu.Inventory) error {
 	return writeLinks(w, inv)
 }
 
-// nodeOf returns the path of a GPU's device node, or "-" if the driver does not report which it is.
-func nodeOf(g gpu.GPU) string {
+func writeGPUs(w io.Writer, inv *gpu.Inventory, wide bool) error {
+	table := newTable(w)
+	row := func(index, uuid, product, memory any, onlyWide []any, mig, fault any) {
+		cells := []any{index, uuid, product, memory}
+		if wide {
+			cells = append(cells, onlyWide...)
+		}
+		table.Row(append(cells, mig, fault)...)
+	}
+	row("INDEX", "UUID", "PRODUCT", "MEMORY", []any{"DEVICE NODE", "PCI", "NUMA", "ARCHITECTURE"}, "MIG", "FAULT")
+	for _, g := range inv.GPUs {
+		row(g.Index, g.UUID, cmp.Or(g.Product, "-"), gibibytes(g.MemoryBytes),
+			[]any{deviceNode(g), g.PCIBusID, numa(g.NUMANode), fmt.Sprintf("%s %s", g.Architecture, g.ComputeCapability)},
+			g.MIG, cmp.Or(g.Fault.String(), "-"))
+	}
+	for _, u := range inv.Unreadable {
+		row(u.Index, "-", "-", "-", []any{"-", "-", "-", "-"}, "-", u.Fault.String())
+	}
+	return table.Flush()
+}
+
+// deviceNode returns the path of a GPU's device node, or "-" if the driver does not report its minor number.
+func deviceNode(g gpu.GPU) string {
 	if g.Minor == gpu.MinorUnknown {
 		return "-"
 	}
@@ -79,7 +87,7 @@ func nodeOf(g gpu.GPU) string {
 
 func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }
 
-// writeMIG shows the MIG devices. GI and CI are the GPU instance and the compute
+// writeMIG writes the table of MIG devices. GI and CI are the IDs of the GPU instance and the compute
 // instance, as in nvidia-smi mig.
 func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
@@ -94,7 +102,7 @@ func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	return table.Flush()
 }
 
-// span is the memory slices of a placement, the first and the last.
+// span returns the first and the last memory slice of a placement.
 func span(p gpu.Placement) string {
 	if p.Size == 0 {
 		return "-"
@@ -102,7 +110,7 @@ func span(p gpu.Placement) string {
 	return fmt.Sprintf("%d-%d", p.Start, p.Start+p.Size-1)
 }
 
-// writeLinks shows the link between each two GPUs, as nvidia-smi topo -m does.
+// writeLinks writes the matrix of links between GPUs, as in nvidia-smi topo -m.
 func writeLinks(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
 	table := newTable(w)
@@ -125,12 +133,14 @@ func writeLinks(w io.Writer, inv *gpu.Inventory) error {
 	return table.Flush()
 }
 
-func linkName(l gpu.Link, itself bool) string {
+func linkName(l gpu.Link, self bool) string {
 	switch {
-	case itself:
+	case self:
 		return "X"
 	case l.NVLinks > 0:
 		return "NV" + strconv.Itoa(l.NVLinks)
+	case l.PCIe == gpu.PCIeUnknown:
+		return "-"
 	default:
 		return l.PCIe.String()
 	}

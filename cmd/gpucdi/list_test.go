@@ -1,17 +1,15 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
-	"unicode"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Whatever the hardware reports, a table has a line for each GPU and no control
-// characters.
-func TestTablesOfAHostileDriver(t *testing.T) {
-	const hostile = "\x1b[2J\x1b]0;title\x07forged\n0  GPU-forged\t\u202eproduct\u009b31m\xff"
+// Whatever the driver reports, the tables have a line for each GPU and no control characters.
+func TestInventoryOfHostileDriver(t *testing.T) {
 	inv := &gpu.Inventory{
 		Driver: gpu.Driver{Version: hostile},
 		GPUs: []gpu.GPU{
@@ -21,29 +19,45 @@ func TestTablesOfAHostileDriver(t *testing.T) {
 		},
 		Unreadable: []gpu.Unreadable{{Index: 7, Fault: fault(hostile)}},
 	}
-	var out strings.Builder
-	if err := writeTables(&out, inv); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out.String()) {
-		if at := strings.IndexFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar }); at >= 0 {
-			t.Errorf("a control character is in %q", line)
+	for _, wide := range []bool{false, true} {
+		var out strings.Builder
+		if err := writeInventory(&out, inv, wide); err != nil {
+			t.Fatal(err)
 		}
-	}
-	const lines = 1 + 1 + 4 + 1 + 2 + 1 + 3 // the driver, the GPUs, the MIG devices and the links
-	if got := strings.Count(out.String(), "\n"); got != lines {
-		t.Errorf("there are %d lines, want %d:\n%s", got, lines, out.String())
-	}
-	if !strings.Contains(out.String(), "NVIDIA × 2 °C") {
-		t.Errorf("characters that can be shown are not:\n%s", out.String())
+		checkGraphic(t, out.String())
+		const lines = 1 + 1 + 4 + 1 + 2 + 1 + 3 // the driver, the GPUs, the MIG devices and the links
+		if got := strings.Count(out.String(), "\n"); got != lines {
+			t.Errorf("%d lines, want %d:\n%s", got, lines, out.String())
+		}
+		if !strings.Contains(out.String(), "NVIDIA × 2 °C") {
+			t.Errorf("graphic characters are escaped:\n%s", out.String())
+		}
 	}
 }
 
-// The device node of a GPU is shown if the driver reports which one it is.
-func TestDeviceNodeOfAGPU(t *testing.T) {
+func TestInventoryWidth(t *testing.T) {
+	inv := &gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}}
+	for i := range 16 {
+		g := gpu.GPU{UUID: uuid("GPU", i), Index: i, Product: "NVIDIA RTX 6000 Ada Generation", MIG: gpu.MIGUnsupported}
+		g.MIGDevices = []gpu.MIGDevice{{UUID: uuid("MIG", i), Profile: "1c.3g.20gb+me", MemoryBytes: 141 << 30}}
+		inv.GPUs = append(inv.GPUs, g)
+	}
+	var table, wide strings.Builder
+	if err := errors.Join(writeInventory(&table, inv, false), writeInventory(&wide, inv, true)); err != nil {
+		t.Fatal(err)
+	}
+	checkWidth(t, table.String())
+	for _, head := range []string{"DEVICE NODE", "PCI", "NUMA", "ARCHITECTURE"} {
+		if strings.Contains(table.String(), head) || !strings.Contains(wide.String(), head) {
+			t.Errorf("column %s is not only in the wide table:\n%s\n%s", head, table.String(), wide.String())
+		}
+	}
+}
+
+func TestDeviceNode(t *testing.T) {
 	for minor, want := range map[int]string{7: "/dev/nvidia7", gpu.MinorUnknown: "-"} {
-		if got := nodeOf(gpu.GPU{Minor: minor}); got != want {
-			t.Errorf("for minor %d it is %q, want %q", minor, got, want)
+		if got := deviceNode(gpu.GPU{Minor: minor}); got != want {
+			t.Errorf("minor %d: %q, want %q", minor, got, want)
 		}
 	}
 }

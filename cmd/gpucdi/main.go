@@ -1,5 +1,4 @@
-// Command gpucdi gives containers NVIDIA GPUs using only CDI. It has every command, the
-// agent included.
+// Command gpucdi gives containers NVIDIA GPUs using only CDI. It contains all commands, including the agent.
 package main
 
 import (
@@ -11,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is stamped by the build.
+// version is set by the linker; see the Makefile.
 var version = "dev"
 
-// The exit codes that scripts may rely on.
+// The exit codes.
 const (
 	exitFailed = 1
 	exitUsage  = 2

@@ -12,13 +12,11 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Text that a terminal receives may come from hardware, a runtime or the network. All
-// of it passes through this file: a control character would be obeyed by the terminal,
-// and a newline would forge a line.
+// All output to a terminal passes through this file, since it may contain text from hardware, a container
+// runtime or the network: control characters could change the terminal, and newlines forge lines.
 
-// printable escapes every character of a text that is not graphic, as Go does in a
-// string: control characters, newlines, marks that reverse the direction of the text,
-// and bytes that are no UTF-8.
+// printable escapes the characters of a text that are not graphic, as in a Go string literal: control
+// characters, newlines, bidirectional marks, and invalid UTF-8.
 func printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) }) {
 		return text
@@ -27,13 +25,13 @@ func printable(text string) string {
 	return strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(quoted[1 : len(quoted)-1])
 }
 
-// line writes one line, whatever the arguments contain.
+// line writes exactly one line.
 func line(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable(fmt.Sprintf(format, args...)))
 }
 
-// indented returns a text of several lines. All but the first are indented, so that
-// none of them passes for a line of another kind.
+// indented returns a text with all lines but the first indented, so that they cannot be mistaken for other
+// output.
 func indented(text string, indent int) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
@@ -42,8 +40,7 @@ func indented(text string, indent int) string {
 	return strings.Join(lines, "\n"+strings.Repeat(" ", indent))
 }
 
-// raw is text that is printed as it is: of this program's own, with the escapes of a
-// colour.
+// raw is constant text with color escapes, which is not escaped again.
 type raw string
 
 // tableWriter writes a table with aligned columns.
@@ -52,11 +49,11 @@ type tableWriter struct{ columns *tabwriter.Writer }
 // newTable returns an empty table, which Flush writes.
 func newTable(w io.Writer) tableWriter { return tableWriter{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
 
-// Row adds a row. Every cell is made printable, except raw ones.
+// Row adds a row. Cells are made printable, except raw ones.
 func (t tableWriter) Row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
-		if text, is := cell.(raw); is {
+		if text, isRaw := cell.(raw); isRaw {
 			texts[i] = string(text)
 			continue
 		}
@@ -68,7 +65,7 @@ func (t tableWriter) Row(cells ...any) {
 // Flush writes the rows.
 func (t tableWriter) Flush() error { return t.columns.Flush() }
 
-// numa returns the number of a NUMA node as tables show it.
+// numa returns the number of a NUMA node, or "-" if it is unknown.
 func numa(node int) string {
 	if node == gpu.NUMAUnknown {
 		return "-"

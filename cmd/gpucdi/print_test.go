@@ -21,7 +21,7 @@ func TestPrintable(t *testing.T) {
 		strings.Repeat("x", 100) + "\a": strings.Repeat("x", 100) + `\a`,
 	} {
 		if got := printable(text); got != want {
-			t.Errorf("%q is printed as %q, want %q", text, got, want)
+			t.Errorf("printable(%q) = %q, want %q", text, got, want)
 		}
 	}
 }
@@ -31,13 +31,13 @@ func FuzzPrintable(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		once := printable(text)
 		if again := printable(once); again != once {
-			t.Errorf("%q is printed as %q, which is printed as %q", text, once, again)
+			t.Errorf("printable(%q) = %q is not idempotent: %q", text, once, again)
 		}
 	})
 }
 
 func TestIndented(t *testing.T) {
 	if got, want := indented("one\ntwo\x1b\n\nthree", 2), "one\n  two\\x1b\n  \n  three"; got != want {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("indented = %q, want %q", got, want)
 	}
 }

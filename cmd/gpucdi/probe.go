@@ -1,26 +1,25 @@
 package main
 
 import (
-	"time"
-
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/doctor"
 )
 
-// newProbeCommand returns what the container of doctor --launch runs.
+// newProbeCommand returns the command that runs in the container of doctor --launch.
 func newProbeCommand() *cobra.Command {
 	var idle time.Duration
 	cmd := &cobra.Command{
 		Use:    doctor.ProbeCommand + " [NODE|LIBRARY]...",
-		Short:  "Report what a container has of the driver",
+		Short:  "Report the driver files and devices of this container",
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if idle > 0 {
-				// The kubelet asks the container to end, since it did not start it.
+				// The kubelet sends SIGTERM to containers of pods that it does not manage.
 				signal.Ignore(syscall.SIGTERM)
 				time.Sleep(idle)
 				return nil
@@ -32,6 +31,6 @@ func newProbeCommand() *cobra.Command {
 			return doctor.Probe(cmd.Context(), worker, args, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().DurationVar(&idle, "idle", 0, "time to do nothing for, in place of the report")
+	cmd.Flags().DurationVar(&idle, "idle", 0, "time to sleep instead of reporting, such as 5m")
 	return cmd
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newRootCommand returns the command line. The context of a command ends with SIGTERM or SIGINT.
+// newRootCommand returns the command line. SIGTERM or SIGINT ends the context of a command.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gpucdi",
 		Short: "Give containers NVIDIA GPUs using only CDI",
 		Long: `gpucdi discovers the NVIDIA GPUs of a node, writes a CDI spec for them, and
-advertises them to the kubelet. Stock containerd or CRI-O injects them: no NVIDIA
-runtime, no hook and no container toolkit on the host.
+advertises them to the kubelet. Stock containerd or CRI-O injects them, without an
+NVIDIA runtime, a hook or the container toolkit on the host.
 
-Each flag can also be set by a variable: --host-root by GPUCDI_HOST_ROOT.`,
+Each flag can also be set by an environment variable, such as --host-root by
+GPUCDI_HOST_ROOT. For shell completion, see gpucdi completion --help.`,
 		Args:          checkArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
@@ -41,15 +42,15 @@ Each flag can also be set by a variable: --host-root by GPUCDI_HOST_ROOT.`,
 	return root
 }
 
-// usageError is an error in the arguments, as opposed to one of the node.
+// usageError is an error in the command line, which has an exit code of its own.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// usage marks err as an error in the arguments, which has an exit code of its own.
+// usage marks err as a usage error.
 func usage(err error) error { return usageError{err} }
 
-// checkArgs marks the errors of check as errors in the arguments.
+// checkArgs marks the errors of check as usage errors.
 func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -59,7 +60,7 @@ func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// fromEnvironment sets each flag that was not given from its variable.
+// fromEnvironment sets the flags that are not on the command line from environment variables.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var errs []error
 	flags.VisitAll(func(flag *pflag.Flag) {

@@ -16,7 +16,7 @@ import (
 
 func newServeCommand() *cobra.Command {
 	var (
-		where  hostFlags
+		host   hostFlags
 		config agent.Config
 	)
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ the driver.`,
 			if err := checkListen(cmd.Context(), config.Listen); err != nil {
 				return usage(fmt.Errorf("--listen %q is not host:port: %w", config.Listen, err))
 			}
-			config.Node, config.DriverRoot, config.Library, config.Version = where.Node(), where.DriverRoot, where.Library, version
+			config.Node, config.DriverRoot, config.Library, config.Version = host.root(), host.driverRoot, host.library, version
 			var err error
 			if config.Worker, err = workerPath(); err != nil {
 				return err
@@ -39,21 +39,21 @@ the driver.`,
 		},
 	}
 	flags := cmd.Flags()
-	where.Register(flags)
+	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "directory of the kubelet, which contains device-plugins; the same with every distribution")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
-	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for what has to outlive an agent restart, lost at reboot; empty disables it")
-	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, run within --host-root")
-	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory from which Node Feature Discovery reads labels, if the config places them there")
+	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; cleared at reboot; empty disables it")
+	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with modprobe of the node, run in --host-root")
+	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory for labels of Node Feature Discovery, used if labels.place is nfd")
 	flags.StringVar(&config.Listen, "listen", ":9435", "address for metrics, status and health, unauthenticated; empty disables it")
 	return cmd
 }
 
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, config agent.Config, log *slog.Logger) error {
-	// A process that may load modules may do anything, so dropping capabilities would protect nothing.
+	// A process that may load kernel modules can do anything, so dropping capabilities would not protect anything.
 	if !config.LoadModules {
 		if err := dropCapabilities(); err != nil {
 			log.Warn("capabilities not dropped", "err", err)
@@ -62,8 +62,8 @@ func serve(ctx context.Context, config agent.Config, log *slog.Logger) error {
 	if config.NodeName != "" {
 		log = log.With("node", config.NodeName)
 	}
-	log.Info("gpucdi starts", "version", version)
-	defer log.Info("gpucdi ends; its CDI specs stay for the pods that run")
+	log.Info("agent started", "version", version)
+	defer log.Info("agent stopped, CDI specs kept for running pods")
 	return agent.New(config, log).Run(ctx, hangups(ctx))
 }
 
@@ -79,7 +79,7 @@ func checkListen(ctx context.Context, address string) error {
 	return err
 }
 
-// hangups delivers each SIGHUP until ctx ends; several at once are one.
+// hangups delivers each SIGHUP until ctx ends. Signals that arrive at once are merged.
 func hangups(ctx context.Context) <-chan struct{} {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)

@@ -2,46 +2,38 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
-	"golang.org/x/term"
 
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// defaultAddress is where an agent listens that is told nothing else.
+// defaultAddress is that of an agent with the default --listen.
 const defaultAddress = "127.0.0.1:9435"
 
-// watchInterval is the time between two looks of status --watch.
 const watchInterval = 2 * time.Second
 
-// clearScreen moves to the top left and clears what is below.
+// clearScreen is the escape sequence that moves the cursor home and clears the terminal.
 const clearScreen = "\x1b[H\x1b[J"
 
 func newStatusCommand() *cobra.Command {
 	var (
-		address, output string
-		watch           bool
+		address string
+		output  outputFormat
+		watch   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show agent status",
-		Long: `Show agent status: each device with its health and the pod that holds it, and the
-links from the driver to the kubelet. In a cluster:
+		Long: `Show agent status: the components from the driver to the kubelet, and each device
+with its health and the pod it is allocated to. In a cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi status`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"table", "wide", "json", "yaml"}, output) {
-				return usage(fmt.Errorf("--output %q is none of table, wide, json and yaml", output))
-			}
 			show := func() error {
 				node, err := status.Fetch(cmd.Context(), address)
 				if err != nil {
@@ -53,7 +45,7 @@ links from the driver to the kubelet. In a cluster:
 				return show()
 			}
 			return repeat(cmd.Context(), func() error {
-				if onTerminal(cmd.OutOrStdout()) {
+				if isTerminal(cmd.OutOrStdout()) {
 					fmt.Fprint(cmd.OutOrStdout(), clearScreen)
 				}
 				return show()
@@ -61,16 +53,16 @@ links from the driver to the kubelet. In a cluster:
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&address, "address", defaultAddress, "where the agent listens")
-	flags.StringVarP(&output, "output", "o", "table", "table, wide, json or yaml")
-	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
+	flags.StringVar(&address, "address", defaultAddress, "address of the agent, host:port")
+	output.register(cmd, formatTable, formatWide, formatJSON, formatYAML)
+	flags.BoolVarP(&watch, "watch", "w", false, "refresh every 2 seconds until interrupted")
 	return cmd
 }
 
-// repeat does something again and again until ctx ends or it fails.
-func repeat(ctx context.Context, do func() error) error {
+// repeat calls show every watchInterval until ctx ends or show fails.
+func repeat(ctx context.Context, show func() error) error {
 	for {
-		err := do()
+		err := show()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -85,45 +77,12 @@ func repeat(ctx context.Context, do func() error) error {
 	}
 }
 
-func writeStatus(w io.Writer, node status.Node, output string) error {
-	switch output {
-	case "json":
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(node)
-	case "yaml":
-		data, err := asYAML(node)
-		if err != nil {
-			return fmt.Errorf("writing the status as YAML: %w", err)
-		}
-		_, err = fmt.Fprintf(w, "---\n%s", data)
-		return err
+func writeStatus(w io.Writer, node status.Node, output outputFormat) error {
+	if output.name == formatYAML {
+		fmt.Fprintln(w, "---") // --watch writes several documents
 	}
-	return writeStatusTables(w, node, output == "wide", painterOf(w))
-}
-
-// asYAML renders a value with the names and the omissions of its JSON.
-func asYAML(value any) ([]byte, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return nil, err
+	if output.structured() {
+		return output.encode(w, node)
 	}
-	var plain any
-	if err := yaml.Unmarshal(data, &plain); err != nil { // JSON is YAML
-		return nil, err
-	}
-	return yaml.Marshal(plain)
-}
-
-// painterOf returns a painter that has colours on a terminal only.
-func painterOf(w io.Writer) painter {
-	if onTerminal(w) && os.Getenv("NO_COLOR") == "" {
-		return coloured
-	}
-	return plain
-}
-
-func onTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
+	return writeStatusTables(w, node, output.name == formatWide, painterOf(w))
 }

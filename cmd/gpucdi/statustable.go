@@ -10,40 +10,38 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// colour is what a cell of a table says at a glance.
-type colour string
+// color is the terminal escape sequence of a foreground color.
+type color string
 
-// The escapes are of one length, so that a column of cells that all have one
-// lines up.
+// All sequences have the same length, so that columns of colored cells are aligned.
 const (
-	neutral  colour = "\x1b[39m"
-	good     colour = "\x1b[32m"
-	doubtful colour = "\x1b[33m"
-	bad      colour = "\x1b[31m"
+	neutral color = "\x1b[39m"
+	green   color = "\x1b[32m"
+	yellow  color = "\x1b[33m"
+	red     color = "\x1b[31m"
 )
 
-// painter gives a word of this program's own its colour.
-type painter func(word string, c colour) raw
+// painter colors a constant word.
+type painter func(word string, c color) raw
 
-func plain(word string, _ colour) raw { return raw(word) }
+func plain(word string, _ color) raw { return raw(word) }
 
-func coloured(word string, c colour) raw { return raw(string(c) + word + string(neutral)) }
+func colored(word string, c color) raw { return raw(string(c) + word + string(neutral)) }
 
-// writeStatusTables writes the chain from the driver to the kubelet, and the
-// devices.
+// writeStatusTables writes a table of the components from the config to the kubelet, and one of the devices.
 func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) error {
 	line(w, "Node %s, gpucdi %s", cmp.Or(n.Name, "-"), n.Version)
 	fmt.Fprintln(w)
 	table := newTable(w)
-	table.Row("LINK", paint("STATE", neutral), "DETAIL")
-	for _, l := range chain(n) {
-		table.Row(l.name, state(l.trouble, "ok", "trouble", paint), cmp.Or(l.trouble, l.detail))
+	table.Row("COMPONENT", paint("STATE", neutral), "DETAIL")
+	for _, c := range components(n) {
+		table.Row(c.name, c.state(paint), cmp.Or(c.err, c.detail))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
-	columns := columnsOf(wide, paint)
+	columns := deviceColumns(wide, paint)
 	row := func(cell func(column) any) {
 		cells := make([]any, len(columns))
 		for i, c := range columns {
@@ -58,36 +56,90 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if err := writeContainers(w, n, table, paint); err != nil {
+		return err
+	}
 	for _, u := range n.Unreadable {
 		line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
 	}
-	if n.Kubelet.PodsTrouble != "" {
-		line(w, "Which pods hold devices may be out of date: %s", n.Kubelet.PodsTrouble)
+	if n.Kubelet.PodsError != "" {
+		line(w, "Column POD may be stale: %s", n.Kubelet.PodsError)
 	}
 	return nil
 }
 
-// link is one of those that have to hold for a pod to get a GPU.
-type link struct{ name, detail, trouble string }
-
-func chain(n status.Node) []link {
-	links := []link{
-		{"config", fmt.Sprintf("%s, read %s ago", cmp.Or(n.Config.Path, "no file, all defaults"), age(n.Config.Loaded)), joined(n.Config.Trouble, n.Config.LabelsTrouble)},
-		{"driver", fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), n.Driver.Trouble},
-		{"spec", fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), n.Spec.Trouble},
-		{"runtime", fmt.Sprintf("%s %s, CDI on, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), n.Runtime.Trouble},
-	}
-	for _, r := range n.Kubelet.Resources {
-		l := link{name: "kubelet", detail: fmt.Sprintf("%s registered for %s", r.Name, age(r.Registered))}
-		if r.Trouble != "" {
-			l.trouble = r.Name + ": " + r.Trouble
+// writeContainers lists the containers whose GPUs differ from their allocations.
+func writeContainers(w io.Writer, n status.Node, t tableWriter, paint painter) error {
+	containers := n.Containers
+	if len(containers.Foreign)+len(containers.Lacking) > 0 {
+		fmt.Fprintln(w)
+		t.Row("CONTAINER", "GPU", paint("STATE", neutral), "REMEDY")
+		for _, c := range containers.Lacking {
+			t.Row(c.Name, indexes(n, c.GPUs), paint("lacks its GPU", red), "delete the pod: it was created while CDI was off")
 		}
-		links = append(links, l)
+		for _, c := range containers.Foreign {
+			remedy := "stop it, or reserve its GPUs with allocation.respectForeignContainers"
+			if c.InPod {
+				remedy = "none if a resource claim allocated it; otherwise request GPUs as a resource"
+			}
+			t.Row(c.Name, indexes(n, c.GPUs), paint("not allocated", yellow), remedy)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
-	return links
+	if len(containers.Privileged) > 0 {
+		line(w, "Privileged containers, which can use all GPUs: %s", strings.Join(containers.Privileged, ", "))
+	}
+	if containers.Error != "" {
+		line(w, "The GPUs of containers are unknown or stale: %s", containers.Error)
+	}
+	return nil
 }
 
-// joined is what there is of two texts.
+// indexes returns the indexes of GPUs and MIG devices, or the UUIDs of those that are not advertised.
+func indexes(n status.Node, uuids []string) string {
+	var names []string
+	for _, uuid := range uuids {
+		name := uuid
+		for _, d := range n.Devices {
+			if d.ID == uuid {
+				name = d.Index
+			}
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// component is a row of the first table. Pods get GPUs only if no component has an error.
+type component struct{ name, detail, err string }
+
+func (c component) state(paint painter) raw {
+	if c.err != "" {
+		return paint("error", red)
+	}
+	return paint("ok", green)
+}
+
+func components(n status.Node) []component {
+	all := []component{
+		{"config", fmt.Sprintf("%s, read %s ago", cmp.Or(n.Config.Path, "no file, all defaults"), age(n.Config.Loaded)), joined(n.Config.Error, n.Config.LabelsError)},
+		{"driver", fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), n.Driver.Error},
+		{"spec", fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), n.Spec.Error},
+		{"runtime", fmt.Sprintf("%s %s, CDI enabled, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), n.Runtime.Error},
+	}
+	for _, r := range n.Kubelet.Resources {
+		c := component{name: "kubelet", detail: fmt.Sprintf("%s registered for %s", r.Name, age(r.Registered))}
+		if r.Error != "" {
+			c.err = r.Name + ": " + r.Error
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// joined joins two texts, either of which may be empty.
 func joined(one, two string) string {
 	if one == "" || two == "" {
 		return one + two
@@ -95,29 +147,31 @@ func joined(one, two string) string {
 	return one + "; " + two
 }
 
-// column is one of the table of devices.
+// column is a column of the table of devices.
 type column struct {
 	head any
 	cell func(status.Node, status.Device) any
 }
 
-func columnsOf(wide bool, paint painter) []column {
+func deviceColumns(wide bool, paint painter) []column {
 	gpu := func(cell func(status.GPU) string) func(status.Node, status.Device) any {
 		return func(n status.Node, d status.Device) any { return cell(n.GPU(d.GPU)) }
 	}
 	columns := []column{
 		{"GPU", func(_ status.Node, d status.Device) any { return d.Index }},
 		{"DEVICE", func(_ status.Node, d status.Device) any { return d.ID }},
-		{"PRODUCT", func(n status.Node, d status.Device) any { return cmp.Or(n.Product(d), "-") }},
-		{"MEMORY", func(n status.Node, d status.Device) any {
-			return fmt.Sprintf("%.1f GiB", float64(n.MemoryBytes(d))/(1<<30))
-		}},
-		{"RESOURCE", func(_ status.Node, d status.Device) any { return offered(d) }},
-		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) any {
-			return health(d, paint)
-		}},
-		{"POD", func(_ status.Node, d status.Device) any { return holders(d) }},
 	}
+	if wide {
+		columns = append(columns, []column{
+			{"PRODUCT", func(n status.Node, d status.Device) any { return cmp.Or(n.Product(d), "-") }},
+			{"MEMORY", func(n status.Node, d status.Device) any { return gibibytes(n.MemoryBytes(d)) }},
+		}...)
+	}
+	columns = append(columns, []column{
+		{"RESOURCE", func(_ status.Node, d status.Device) any { return resource(d) }},
+		{paint("HEALTH", neutral), func(_ status.Node, d status.Device) any { return health(d, paint) }},
+		{"POD", func(_ status.Node, d status.Device) any { return pods(d, wide) }},
+	}...)
 	if wide {
 		columns = append(columns, []column{
 			{"PCI", gpu(func(g status.GPU) string { return cmp.Or(g.PCIBusID, "-") })},
@@ -129,30 +183,23 @@ func columnsOf(wide bool, paint painter) []column {
 			{"REMEDY", func(_ status.Node, d status.Device) any { return cmp.Or(d.Fault.Remedy, "-") }},
 		}...)
 	}
-	return append(columns, column{"REASON", func(_ status.Node, d status.Device) any { return explain(d, wide) }})
-}
-
-func state(trouble, well, ill string, paint painter) raw {
-	if trouble != "" {
-		return paint(ill, bad)
-	}
-	return paint(well, good)
+	return append(columns, column{"REASON", func(_ status.Node, d status.Device) any { return reason(d, wide) }})
 }
 
 func health(d status.Device, paint painter) raw {
-	switch {
-	case d.Healthy():
-		return paint("healthy", good)
-	case d.State == "waiting":
-		return paint("waiting", doubtful)
-	case d.Fault.None():
-		return paint("draining", doubtful)
+	switch d.Health() {
+	case status.Healthy:
+		return paint("healthy", green)
+	case status.Waiting:
+		return paint("waiting", yellow)
+	case status.Unhealthy:
+		return paint("unhealthy", red)
 	}
-	return paint("unhealthy", bad)
+	return paint("draining", yellow)
 }
 
-// explain is why a device is not available, with the remedy unless that has a column of its own.
-func explain(d status.Device, wide bool) string {
+// reason returns why a device is not available. A wide table has the remedy in a column of its own.
+func reason(d status.Device, wide bool) string {
 	switch {
 	case d.Awaits != "":
 		return d.Reason + "; waits for " + d.Awaits
@@ -169,20 +216,44 @@ func since(d status.Device) string {
 	return age(cmp.Or(d.Fault.Since, d.Since))
 }
 
-// offered is the resource of a device, and how many times it is offered as that.
-func offered(d status.Device) string {
+// resource returns the resource of a device and, if it is shared, the number of replicas.
+func resource(d status.Device) string {
 	if n := len(d.Replicas); n > 0 {
 		return fmt.Sprintf("%s ×%d", d.Resource, n)
 	}
 	return d.Resource
 }
 
-func holders(d status.Device) string {
+// podWidth bounds the column POD of a default table, which then fits in 120 columns.
+const podWidth = 28
+
+// pods returns the containers that a device is allocated to, as namespace/pod/container. A default table has
+// the first one and the number of others.
+func pods(d status.Device, wide bool) string {
 	var names []string
-	for _, h := range d.HeldBy {
+	for _, h := range d.AllocatedTo {
 		names = append(names, h.Namespace+"/"+h.Pod+"/"+h.Container)
 	}
-	return cmp.Or(strings.Join(names, ", "), "-")
+	switch {
+	case len(names) == 0:
+		return "-"
+	case wide:
+		return strings.Join(names, ", ")
+	}
+	others := ""
+	if len(names) > 1 {
+		others = fmt.Sprintf(" +%d", len(names)-1)
+	}
+	return truncate(names[0], podWidth-len(others)) + others
+}
+
+// truncate shortens a text to width characters, the last of which is then an ellipsis.
+func truncate(text string, width int) string {
+	text = printable(text)
+	if runes := []rune(text); len(runes) > width {
+		return string(runes[:width-1]) + "…"
+	}
+	return text
 }
 
 func measured(value *float64, times float64, unit string) string {
@@ -192,5 +263,5 @@ func measured(value *float64, times float64, unit string) string {
 	return fmt.Sprintf("%.0f%s", *value*times, unit)
 }
 
-// age is how long ago a moment was.
-func age(since time.Time) string { return time.Since(since).Round(time.Second).String() }
+// age returns the time since a moment, rounded to seconds.
+func age(moment time.Time) string { return time.Since(moment).Round(time.Second).String() }

@@ -12,17 +12,18 @@ import (
 func newUnlabelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "unlabel",
-		Short: "Remove the labels of this project from all nodes",
-		Long: `Remove the labels that agents have applied to nodes. Run it when the agents are
-gone: an agent that ends leaves its labels, since another one may follow. It
-requires a pod that may list and patch nodes; helm uninstall runs it.`,
+		Short: "Remove the labels of gpucdi from all nodes",
+		Long: `Remove the labels that agents have set on nodes. Run it after the agents have
+been removed: an agent that stops keeps its labels, since another one may replace
+it. The command requires a service account that may list and patch nodes; helm
+uninstall runs it.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := cluster.InCluster()
 			if err != nil {
-				return fmt.Errorf("removing labels: %w", err)
+				return fmt.Errorf("removing node labels: %w", err)
 			}
-			return client.RemoveLabels(cmd.Context(), labels.Always)
+			return client.RemoveLabels(cmd.Context(), labels.Machine)
 		},
 	}
 }

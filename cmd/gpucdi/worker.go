@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// workerName is the driver worker's program, installed in the directory of this one.
+// workerName is the program of the driver worker, which is installed beside gpucdi.
 const workerName = "gpucdi-nvml"
 
-// workerPath returns the path of the driver worker. With an error, it is the path where it is missing.
+// workerPath returns the path of the driver worker, also with an error if the file is missing.
 func workerPath() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("finding this program's directory, which has %s: %w", workerName, err)
+		return "", fmt.Errorf("finding the directory of %s: %w", workerName, err)
 	}
 	path := filepath.Join(filepath.Dir(self), workerName)
 	if _, err := exec.LookPath(path); err != nil {

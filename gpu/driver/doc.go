@@ -1,9 +1,8 @@
-// Package driver follows a node's driver: Run keeps a process at it, which alone
-// calls into it, and yields what that one tells; Read asks once.
+// Package driver observes a node's NVIDIA driver. Run supervises a driver worker and yields its reports; Read returns a
+// single Snapshot.
 //
-// NVML is a global of its process, and a driver in trouble can hold a call for
-// minutes or end who makes it; a process can be lost, the agent cannot. What
-// runs in that process is gpu/nvml.
+// NVML is loaded in the driver worker only, because a faulty driver can block a call for minutes or crash the process
+// that made it. Package gpu/nvml implements the worker.
 //
-// The package knows neither CDI nor Kubernetes.
+// The package is independent of CDI and Kubernetes.
 package driver

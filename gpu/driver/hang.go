@@ -6,122 +6,119 @@ import (
 	"time"
 )
 
-// trialTimeout is how long the trial of a doubted GPU may take before a new worker makes it. Until
-// then the worker is left alone, since XIDs are lost while it is replaced.
+// trialTimeout is the call timeout of a trial. It is long, because the worker must be replaced afterwards, and XIDs are
+// lost meanwhile.
 const trialTimeout = 5 * time.Minute
 
-// lateness is how late a check of the marker may be. After a longer time the agent itself was stopped,
-// and maybe the worker with it, as when their cgroup is frozen.
-const lateness = time.Second
+// maxCheckDelay is how late a check of the step log may be. If a check is later, gpucdi was stopped, and perhaps the
+// worker with it, for example by the cgroup freezer.
+const maxCheckDelay = time.Second
 
-// check returns the GPUs to blame for overdue steps, or else the time until the next check.
-func (s *source) check(p *process) (blamed []int, next time.Duration) {
-	now, steps := Clock(), p.marker.steps()
-	blamed = hung(steps, now, s.cfg.CallWithin, s.held)
-	// A worker always makes or awaits a step, but for moments, and when it waits for this process to
-	// read its messages. One that does not is stopped.
-	quiet := !slices.ContainsFunc(steps, func(s Step) bool { return !s.Back })
-	if quiet && p.quiet {
-		blamed = []int{Nobody}
+// check returns the indexes of the GPUs whose calls hang, or the time until the next check if there are none.
+func (s *source) check(p *process) (failed []int, next time.Duration) {
+	now, steps := Clock(), p.stepLog.steps()
+	failed = hung(steps, now, s.cfg.CallTimeout, s.blocked)
+	// Between two steps a worker is idle only briefly, or while it waits for gpucdi to read its messages.
+	idle := !slices.ContainsFunc(steps, func(s Step) bool { return !s.Done })
+	if idle && p.idle {
+		failed = []int{NoGPU}
 	}
-	p.quiet = quiet
-	switch late := p.due > 0 && now-p.due > lateness; {
-	case len(blamed) == 0:
-		next = nextCheck(steps, now, s.cfg.CallWithin)
+	p.idle = idle
+	switch late := p.due > 0 && now-p.due > maxCheckDelay; {
+	case len(failed) == 0:
+		next = nextCheck(steps, now, s.cfg.CallTimeout)
 		p.due = now + next
 		return nil, next
 	case late:
-		p.due = 0 // not a second time
-		return nil, lateness
+		p.due = 0 // postpone once only
+		return nil, maxCheckDelay
 	}
-	s.held = nil
+	s.blocked = nil
 	for _, step := range pending(steps, now) {
-		if !step.Trial && !slices.Contains(blamed, step.Index) {
-			s.held = append(s.held, step.Index)
+		if !step.Trial && !slices.Contains(failed, step.Index) {
+			s.blocked = append(s.blocked, step.Index)
 		}
 	}
-	return blamed, 0
+	return failed, 0
 }
 
-// pending returns the steps that have begun and are not back, the earliest first.
+// pending returns the steps that have started and are not done, in the order of their start.
 func pending(steps []Step, now time.Duration) (open []Step) {
 	for _, s := range steps {
-		if !s.Back && s.Begin <= now {
+		if !s.Done && s.Start <= now {
 			open = append(open, s)
 		}
 	}
-	slices.SortStableFunc(open, func(a, b Step) int { return cmp.Compare(a.Begin, b.Begin) })
+	slices.SortStableFunc(open, func(a, b Step) int { return cmp.Compare(a.Start, b.Start) })
 	return open
 }
 
-// hung returns the GPUs, or Nobody, that are to blame for steps which are overdue at now; none is
-// while no step is. held are those that were pending without blame when the last worker was
-// replaced.
+// hung returns the indexes, possibly including NoGPU, of the GPUs that cause overdue steps at the time now. blocked are
+// the indexes with pending steps, not the cause themselves, when the previous worker was replaced.
 //
-// A call that hangs may hold a lock, in the kernel or in NVML, that later calls wait for. So a step
-// is to blame only if it held up no other, since a step that began later is back; or if it is the
-// first of those of which this is not known; or if it was held up in the last worker too, without
-// the GPU that was to blame there.
-func hung(steps []Step, now, callTimeout time.Duration, held []int) (blamed []int) {
-	var answered time.Duration // when the latest step about a GPU that is back began
+// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. So an overdue step is a cause
+// in three cases: a step that started later is done, hence it blocks no other; it is the first of those for which this
+// is unknown; or it was blocked in the previous worker, too, although this one excludes the GPU that was the cause.
+func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed []int) {
+	var lastDone time.Duration // start of the latest step about a GPU that is done
 	for _, s := range steps {
-		if s.Back && s.Index != Nobody {
-			answered = max(answered, s.Begin)
+		if s.Done && s.Index != NoGPU {
+			lastDone = max(lastDone, s.Start)
 		}
 	}
 	overdue := func(s Step) bool {
 		if s.Trial {
-			return now-s.Begin >= trialTimeout
+			return now-s.Start >= trialTimeout
 		}
-		return now-s.Begin >= callTimeout
+		return now-s.Start >= callTimeout
 	}
 	open := pending(steps, now)
-	first := slices.IndexFunc(open, func(s Step) bool { return s.Begin >= answered })
+	first := slices.IndexFunc(open, func(s Step) bool { return s.Start >= lastDone })
 	if first < 0 {
 		first = len(open)
 	}
 	for _, s := range open[:first] {
 		if overdue(s) {
-			blamed = append(blamed, s.Index)
+			failed = append(failed, s.Index)
 		}
 	}
 	if !slices.ContainsFunc(open[first:], overdue) {
-		return blamed
+		return failed
 	}
-	blamed = append(blamed, open[first].Index)
+	failed = append(failed, open[first].Index)
 	for _, s := range open[first+1:] {
-		if slices.Contains(held, s.Index) {
-			blamed = append(blamed, s.Index)
+		if slices.Contains(blocked, s.Index) {
+			failed = append(failed, s.Index)
 		}
 	}
-	return blamed
+	return failed
 }
 
-// nextCheck is how long after now a step can be overdue at the earliest, if none is at now.
+// nextCheck returns the time from now until a step can be overdue, given that none is.
 func nextCheck(steps []Step, now, callTimeout time.Duration) time.Duration {
-	next := callTimeout // of a step that begins right after now
+	next := callTimeout // of a step that starts right after now
 	for _, s := range pending(steps, now) {
 		if !s.Trial {
-			next = min(next, s.Begin+callTimeout-now)
+			next = min(next, s.Start+callTimeout-now)
 		}
 	}
 	return next
 }
 
-// crashed returns the GPUs, or Nobody, that are to blame for the end of a worker. A trial is the
-// likeliest cause; a step about Nobody, such as waiting for events, is the least likely one.
-func crashed(steps []Step, now time.Duration) (blamed []int) {
+// crashed returns the indexes of the GPUs whose pending steps may have crashed the worker, or NoGPU if there are none.
+// Trials are the most likely cause; steps about NoGPU, such as waiting for events, the least likely.
+func crashed(steps []Step, now time.Duration) (failed []int) {
 	open := pending(steps, now)
 	trials := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return !s.Trial })
-	about := slices.DeleteFunc(open, func(s Step) bool { return s.Index == Nobody })
+	likely := slices.DeleteFunc(open, func(s Step) bool { return s.Index == NoGPU })
 	if len(trials) > 0 {
-		about = trials
+		likely = trials
 	}
-	for _, s := range about {
-		blamed = append(blamed, s.Index)
+	for _, s := range likely {
+		failed = append(failed, s.Index)
 	}
-	if len(blamed) == 0 {
-		return []int{Nobody}
+	if len(failed) == 0 {
+		return []int{NoGPU}
 	}
-	return blamed
+	return failed
 }

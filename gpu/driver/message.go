@@ -2,20 +2,20 @@ package driver
 
 import "github.com/gpucdi/gpucdi/gpu"
 
-// Message is one line of JSON from the driver worker to the agent.
+// Message is one line of JSON from the driver worker to gpucdi.
 type Message struct {
 	Inventory *gpu.Inventory `json:"inventory,omitempty"`
-	Probes    Probes         `json:"probes,omitempty"` // of all GPUs that are not doubted
+	Probes    Probes         `json:"probes,omitempty"` // of all GPUs that are not quarantined
 	Telemetry Telemetry      `json:"telemetry,omitempty"`
 	XID       *XID           `json:"xid,omitempty"`
 
-	// Round is set when every GPU that is not doubted was probed since the last round.
-	Round bool `json:"round,omitempty"`
+	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed.
+	Cycle bool `json:"cycle,omitempty"`
 
-	// Failed is why the driver cannot be read. The worker ends after it.
+	// Failed is the error for which the worker exits. No message follows.
 	Failed string `json:"failed,omitempty"`
 }
 
-// messageLimit bounds a Message. The inventory of MaxGPUs GPUs with all their links and MIG devices
+// messageLimit is the maximum size of a Message in bytes. An inventory of MaxGPUs GPUs with all links and MIG devices
 // takes about half of it.
 const messageLimit = 16 << 20

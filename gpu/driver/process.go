@@ -19,22 +19,22 @@ import (
 // process is a running driver worker.
 type process struct {
 	kill     context.CancelFunc
-	drop     context.CancelFunc // ends messages, which come until the worker has ended
-	marker   Marker
-	messages chan Message  // closed after the last one
-	ended    chan struct{} // closed when the worker has ended
-	err      error         // why it ended; set before ended is closed
-	killed   bool          // as err: by somebody else, not by itself or the driver
+	drop     context.CancelFunc // stops forwarding messages
+	stepLog  StepLog
+	messages chan Message  // closed after the last message
+	ended    chan struct{} // closed when the worker has exited
+	err      error         // the cause of the exit; set before ended is closed
+	killed   bool          // exited by SIGKILL or SIGTERM; set before ended is closed
 
-	probed bool // it has made a round
+	probed bool // has completed a probe cycle
 
-	// Between two checks of the marker:
-	due   time.Duration // when the next one is due, by Clock
-	quiet bool          // no step was under way at the last one, and there was no message since
+	// Between two checks of the step log:
+	due  time.Duration // time of the next check, by Clock
+	idle bool          // no step was in progress at the last check, and no message has arrived since
 }
 
-// start starts a worker, which runs until it is killed or ctx ends. The goroutines that follow it
-// outlive a worker that cannot be killed, since it hangs in the kernel: then ended stays open.
+// start starts a worker, which runs until it is killed or ctx ends. A worker that hangs in the kernel cannot be killed:
+// ended stays open then, and the goroutines that watch the worker keep running.
 func start(ctx context.Context, worker string, args []string) (*process, error) {
 	ctx, drop := context.WithCancel(ctx)
 	alive, kill := context.WithCancel(ctx)
@@ -47,24 +47,24 @@ func start(ctx context.Context, worker string, args []string) (*process, error) 
 }
 
 func (p *process) launch(ctx context.Context, cmd *exec.Cmd) (err error) {
-	if p.marker, err = newMarker(); err != nil {
+	if p.stepLog, err = newStepLog(); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			p.marker.file.Close()
+			p.stepLog.file.Close()
 		}
 	}()
 	messages, writer, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer writer.Close() // the worker has its own
-	var words host.Output
-	cmd.Stdout, cmd.Stderr = &words, &words
-	cmd.ExtraFiles = []*os.File{p.marker.file, writer} // become markerFD and messagesFD
+	defer writer.Close() // the worker has a duplicate
+	var output host.Output
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.ExtraFiles = []*os.File{p.stepLog.file, writer} // become stepLogFD and messagesFD
 	host.KillWithChildren(cmd)
-	// The worker ends when this end of its standard input is closed, as by the end of this process.
+	// The worker exits when its standard input is closed, which happens when this process exits.
 	if _, err = cmd.StdinPipe(); err == nil {
 		err = cmd.Start()
 	}
@@ -72,38 +72,38 @@ func (p *process) launch(ctx context.Context, cmd *exec.Cmd) (err error) {
 		messages.Close()
 		return err
 	}
-	go p.follow(ctx, cmd, messages, &words)
+	go p.watch(ctx, cmd, messages, &output)
 	return nil
 }
 
-// follow passes on the worker's messages and waits for its end.
-func (p *process) follow(ctx context.Context, cmd *exec.Cmd, messages *os.File, words *host.Output) {
+// watch forwards the worker's messages and waits for its exit.
+func (p *process) watch(ctx context.Context, cmd *exec.Cmd, messages *os.File, output *host.Output) {
 	defer messages.Close()
 	pipe := pipe{messages, make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // its state says more than the error
+		_ = cmd.Wait() // ProcessState has more details than the error
 		close(pipe.ended)
 		_ = messages.SetReadDeadline(time.Now().Add(host.OutputDelay))
 	}()
-	misread := p.forward(ctx, pipe)
+	invalid := p.forward(ctx, pipe)
 	p.kill()
 	close(p.messages)
 	<-pipe.ended
-	what := cmd.ProcessState.String()
-	if misread != nil {
-		what += ": " + host.Printable(misread.Error(), wordsLimit)
+	state := cmd.ProcessState.String()
+	if invalid != nil {
+		state += ": " + host.Printable(invalid.Error(), outputLimit)
 	}
-	p.err = fmt.Errorf("driver worker ended: %s%s", what, lastWords(words.String()))
+	p.err = fmt.Errorf("driver worker exited: %s%s", state, crashSummary(output.String()))
 	status, is := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	p.killed = is && (status.Signal() == syscall.SIGKILL || status.Signal() == syscall.SIGTERM)
 	close(p.ended)
 }
 
-// pipe is where a worker writes its messages. A child of the worker may keep it open after the
-// worker's end: from then on a read waits for a moment only.
+// pipe is the read end of the worker's message pipe. A child of the worker may keep the write end open after the worker
+// has exited, so reads have a deadline from then on.
 type pipe struct {
 	*os.File
-	ended chan struct{} // closed when the worker has ended
+	ended chan struct{} // closed when the worker has exited
 }
 
 func (p pipe) Read(b []byte) (int, error) {
@@ -121,15 +121,15 @@ func (p pipe) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// forward passes on the worker's messages until it ends or ctx does. The error is for something
-// that is not a message.
+// forward sends the worker's messages to p.messages until the pipe is closed or ctx ends. It returns an error for an
+// invalid message.
 func (p *process) forward(ctx context.Context, from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, messageLimit)
 	for lines.Scan() && ctx.Err() == nil {
 		var m Message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			return fmt.Errorf("reading its message: %w", err)
+			return fmt.Errorf("decoding message: %w", err)
 		}
 		select {
 		case p.messages <- m:
@@ -140,32 +140,31 @@ func (p *process) forward(ctx context.Context, from io.Reader) error {
 		return nil
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("reading its message of at most %d bytes: %w", messageLimit, err)
+		return fmt.Errorf("reading message of at most %d bytes: %w", messageLimit, err)
 	}
 	return nil
 }
 
 const (
-	// wordsLimit is how many bytes of a worker's words an error has room for.
-	wordsLimit = 256
-	// callLimit bounds the name of a function in a trace.
-	callLimit = 64
-	// cCall precedes the name of a C function, as those of NVML, in the stack trace of a Go program
-	// that crashes. The arguments follow in parentheses.
-	cCall = "._Cfunc_"
+	// outputLimit is the maximum length of a worker's output in an error, in bytes.
+	outputLimit = 256
+	// functionLimit is the maximum length of a function name in an error, in bytes.
+	functionLimit = 64
+	// cgoPrefix precedes the name of a C function in a Go stack trace. Its arguments follow in parentheses.
+	cgoPrefix = "._Cfunc_"
 )
 
-// lastWords makes a line of what a worker wrote before it ended: what happened, and in which call,
-// mostly of NVML. The rest is addresses, which differ each time, so that the same crash would be
-// reported again and again.
-func lastWords(written string) string {
-	what, trace, _ := strings.Cut(strings.TrimSpace(written), "\n")
-	if what != "" {
-		what = ": " + host.Printable(what, wordsLimit)
+// crashSummary summarizes a worker's output in one line: the first line, and the C function from the stack trace, which
+// usually is one of NVML. It omits the addresses of the trace, which would make each occurrence of a crash look
+// different.
+func crashSummary(output string) string {
+	summary, trace, _ := strings.Cut(strings.TrimSpace(output), "\n")
+	if summary != "" {
+		summary = ": " + host.Printable(summary, outputLimit)
 	}
-	if _, call, known := strings.Cut(trace, cCall); known {
+	if _, call, found := strings.Cut(trace, cgoPrefix); found {
 		name, _, _ := strings.Cut(call, "(")
-		what += " in " + host.Printable(name, callLimit)
+		summary += " in " + host.Printable(name, functionLimit)
 	}
-	return what
+	return summary
 }

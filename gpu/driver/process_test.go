@@ -20,8 +20,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// patience is when a test gives up on something that must happen.
-const patience = 30 * time.Second
+// testTimeout bounds the wait for an expected event.
+const testTimeout = 30 * time.Second
 
 // scripted returns a config whose worker is a shell script.
 func scripted(t *testing.T, script string) Config {
@@ -33,19 +33,19 @@ func scripted(t *testing.T, script string) Config {
 			t.Fatal(err)
 		}
 	}
-	return Config{Node: host.NewRoot(dir), Library: "/" + host.NVMLName, Interval: time.Millisecond, CallWithin: time.Hour, Worker: worker}
+	return Config{Node: host.NewRoot(dir), Library: "/" + host.NVMLName, Interval: time.Millisecond, CallTimeout: time.Hour, Worker: worker}
 }
 
-// readings returns the first two readings of workers, and waits until Run has ended.
-func readings(t *testing.T, cfg Config) (all []Reading) {
+// firstTwoSnapshots runs the driver until it has yielded two snapshots, and returns them.
+func firstTwoSnapshots(t *testing.T, cfg Config) (all []Snapshot) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		Run(ctx, cfg, nil, func(r Report) {
-			if reading, is := r.(Reading); is && len(all) < 2 {
-				all = append(all, reading)
+			if snapshot, is := r.(Snapshot); is && len(all) < 2 {
+				all = append(all, snapshot)
 			}
 			if len(all) == 2 {
 				cancel()
@@ -54,31 +54,31 @@ func readings(t *testing.T, cfg Config) (all []Reading) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(2 * patience):
-		t.Fatal("Run does not end with its context")
+	case <-time.After(2 * testTimeout):
+		t.Fatal("Run did not return after its context was canceled")
 	}
 	if len(all) < 2 {
-		t.Fatalf("reported is %+v, want two readings", all)
+		t.Fatalf("got the snapshots %+v, want two", all)
 	}
 	return all
 }
 
-func TestLastWords(t *testing.T) {
-	for written, want := range map[string]string{
-		"":                          "",
-		"the agent is gone <nil>\n": ": the agent is gone <nil>",
+func TestCrashSummary(t *testing.T) {
+	for output, want := range map[string]string{
+		"":                     "",
+		"agent exited <nil>\n": ": agent exited <nil>",
 		"panic: index out of range\n\ngoroutine 1 [running]:\nmain.main()\n":                    ": panic: index out of range",
 		"SIGABRT: abort\nPC=0x7fa5 m=4\n\nnvml._Cfunc_nvmlInit_v2(...)\n\t_cgo_gotypes.go:5321": ": SIGABRT: abort in nvmlInit_v2",
 		"\x1b[2J\x07bad": ": \ufffd[2J\ufffdbad",
 		"a\n._Cfunc_" + strings.Repeat("\x1b", 1000): ": a in " + strings.Repeat("\ufffd", 20) + "…",
 	} {
-		if got := lastWords(written); got != want {
-			t.Errorf("of %q it is told %q, want %q", written, got, want)
+		if got := crashSummary(output); got != want {
+			t.Errorf("crashSummary(%q) = %q, want %q", output, got, want)
 		}
 	}
 }
 
-// Whatever a worker writes before it ends, the report is a short line and takes little memory.
+// The error about a worker is a single short line and needs little memory, whatever the worker writes.
 func TestWorkerOutputIsBounded(t *testing.T) {
 	const flood = `head -c 200000000 /dev/zero | tr '\0' '\033'`
 	for name, script := range map[string]string{
@@ -94,26 +94,24 @@ func TestWorkerOutputIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			reading := readings(t, scripted(t, script))[0]
+			snapshot := firstTwoSnapshots(t, scripted(t, script))[0]
 			runtime.ReadMemStats(&after)
-			if reading.Err == nil {
-				t.Fatalf("reported is %+v, want an error", reading)
+			if snapshot.Err == nil {
+				t.Fatalf("got %+v, want an error", snapshot)
 			}
-			text := reading.Err.Error()
+			text := snapshot.Err.Error()
 			if len(text) > 2*failedLimit || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-				t.Errorf("the error has %d bytes: %.200q", len(text), text)
+				t.Errorf("error of %d bytes is too long or not printable: %.200q", len(text), text)
 			}
 			if took := after.TotalAlloc - before.TotalAlloc; took > 6*messageLimit {
-				t.Errorf("%d MB of memory were allocated", took>>20)
+				t.Errorf("%d MiB of memory were allocated", took>>20)
 			}
 		})
 	}
 }
 
-// The largest inventory fits a message.
-func TestLargestInventoryFits(t *testing.T) {
-	const longest = 100 // of a text, and of a fault
-	text := strings.Repeat("x", longest)
+func TestLargestInventoryFitsIntoMessage(t *testing.T) {
+	text := strings.Repeat("x", 100)
 	g := gpu.GPU{UUID: text, Index: 99, Minor: 255, PCIBusID: text, Product: text, Architecture: "Blackwell", MemoryBytes: 1 << 40,
 		MIG: gpu.MIGEnabled, Clique: text, VGPU: &gpu.VGPU{HostDriver: text, HostBranch: text}, Fault: fault(text)}
 	for range 8 {
@@ -127,22 +125,22 @@ func TestLargestInventoryFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(data) > messageLimit {
-		t.Errorf("%d GPUs take %d bytes, more than the limit of %d", MaxGPUs, len(data), messageLimit)
+		t.Errorf("message with %d GPUs has %d bytes, more than the limit of %d", MaxGPUs, len(data), messageLimit)
 	}
 }
 
-// What the driver's library writes to its standard output is not taken for a message.
-func TestStandardOutputIsNoMessage(t *testing.T) {
-	reading := readings(t, scripted(t, `echo "NVML was here"; echo '{"failed":"no luck"}' >&4`))[0]
-	if reading.Err == nil || reading.Err.Error() != "no luck" {
-		t.Errorf("reported is %+v", reading)
+// NVML may write to standard output.
+func TestStandardOutputIsNotParsedAsMessages(t *testing.T) {
+	snapshot := firstTwoSnapshots(t, scripted(t, `echo "NVML was here"; echo '{"failed":"test error"}' >&4`))[0]
+	if snapshot.Err == nil || snapshot.Err.Error() != "test error" {
+		t.Errorf("got %+v", snapshot)
 	}
 }
 
-// lingers is a command that leaves a child behind which keeps all descriptors of the worker open.
-const lingers = `setsid sleep 600 & echo $! >> "$0.children"; `
+// leaveChild is a shell command that starts a child which outlives the worker and inherits its file descriptors.
+const leaveChild = `setsid sleep 600 & echo $! >> "$0.children"; `
 
-// killChildren ends what lingers.
+// killChildren kills the children that leaveChild started.
 func killChildren(t *testing.T, cfg Config) {
 	t.Helper()
 	text, err := os.ReadFile(cfg.Worker + ".children")
@@ -155,35 +153,34 @@ func killChildren(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Errorf("ending a child of the worker: %v", err)
+			t.Errorf("killing a child of the worker: %v", err)
 		}
 	}
 }
 
-// A child of the worker that keeps its output open, as nvidia-modprobe may, holds up neither the
-// next worker nor the end.
-func TestWorkerLeavesAChild(t *testing.T) {
+// A child that keeps the worker's output open, as nvidia-modprobe may, must not delay the next worker or the return of
+// Run.
+func TestWorkerLeavesChild(t *testing.T) {
 	for name, script := range map[string]string{
-		"it fails":             lingers + "echo bad luck >&2; exit 3",
-		"it reports and fails": lingers + `echo '{"failed":"bad luck"}' >&4; exit 3`,
+		"it fails":             leaveChild + "echo test error >&2; exit 3",
+		"it reports and fails": leaveChild + `echo '{"failed":"test error"}' >&4; exit 3`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := scripted(t, script)
 			defer killChildren(t, cfg)
-			for _, reading := range readings(t, cfg) {
-				if reading.Err == nil || !strings.Contains(reading.Err.Error(), "bad luck") {
-					t.Errorf("reported is %+v", reading)
+			for _, snapshot := range firstTwoSnapshots(t, cfg) {
+				if snapshot.Err == nil || !strings.Contains(snapshot.Err.Error(), "test error") {
+					t.Errorf("got %+v", snapshot)
 				}
 			}
 		})
 	}
 }
 
-// The last messages of a worker that ends are read even if the agent is late.
-func TestMessagesOfAWorkerThatEndedAreRead(t *testing.T) {
-	cfg := scripted(t, lingers+`for i in 1 2 3; do echo '{"xid":{"GPU":"GPU-a","Code":'$i'}}' >&4; done`)
+func TestMessagesAreReadAfterWorkerExit(t *testing.T) {
+	cfg := scripted(t, leaveChild+`for i in 1 2 3; do echo '{"xid":{"GPU":"GPU-a","Code":'$i'}}' >&4; done`)
 	defer killChildren(t, cfg)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var codes []int
 	Run(ctx, cfg, nil, func(r Report) {
@@ -191,20 +188,20 @@ func TestMessagesOfAWorkerThatEndedAreRead(t *testing.T) {
 		case XID:
 			codes = append(codes, r.Code)
 			time.Sleep(2 * host.OutputDelay)
-		case Reading:
+		case Snapshot:
 			cancel()
 		}
 	})
 	if !slices.Equal(codes, []int{1, 2, 3}) {
-		t.Errorf("XIDs %v are reported, want 1 to 3", codes)
+		t.Errorf("got the XIDs %v, want 1 to 3", codes)
 	}
 }
 
-// A flood of the same XID becomes two reports: the first at once, the others with the next round.
-func TestXIDsAreReportedOnceARound(t *testing.T) {
+// The first of many equal XIDs is reported at once, the others together at the end of the probe cycle.
+func TestRepeatedXIDsAreAggregated(t *testing.T) {
 	cfg := scripted(t, `yes '{"xid":{"GPU":"GPU-a","Code":31}}' | head -n 10000 >&4; echo '{"xid":{"GPU":"GPU-b","Code":31}}' >&4
-echo '{"probes":{"GPU-a":{}},"round":true}' >&4; echo '{"xid":{"GPU":"GPU-a","Code":31}}' >&4; sleep 600`)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; echo '{"xid":{"GPU":"GPU-a","Code":31}}' >&4; sleep 600`)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var reports []Report
 	Run(ctx, cfg, nil, func(r Report) {
@@ -217,26 +214,25 @@ echo '{"probes":{"GPU-a":{}},"round":true}' >&4; echo '{"xid":{"GPU":"GPU-a","Co
 		Probes{"GPU-a": {}}, XID{GPU: "GPU-a", Code: 31},
 	}
 	if !reflect.DeepEqual(reports, want) {
-		t.Errorf("reported is %+v, want %+v", reports, want)
+		t.Errorf("got %+v, want %+v", reports, want)
 	}
 }
 
-// A worker that neither marks a step nor sends a message is stopped: nobody knows of any GPU then.
-func TestWorkerThatDoesNothing(t *testing.T) {
+// A worker that neither records a step nor sends a message is unresponsive for all GPUs.
+func TestIdleWorker(t *testing.T) {
 	cfg := scripted(t, "sleep 600")
-	cfg.CallWithin = 20 * time.Millisecond
-	for _, reading := range readings(t, cfg) {
-		if reading.Err == nil || !strings.HasPrefix(reading.Err.Error(), "unresponsive: ") {
-			t.Errorf("reported is %+v", reading)
+	cfg.CallTimeout = 20 * time.Millisecond
+	for _, snapshot := range firstTwoSnapshots(t, cfg) {
+		if snapshot.Err == nil || !strings.HasPrefix(snapshot.Err.Error(), "unresponsive: ") {
+			t.Errorf("got %+v", snapshot)
 		}
 	}
 }
 
-// XIDs that a worker has reported are passed on even if it is replaced before they were read.
-func TestXIDsOfAReplacedWorkerAreRead(t *testing.T) {
+func TestXIDsOfReplacedWorkerAreReported(t *testing.T) {
 	const xids = 50
 	cfg := scripted(t, fmt.Sprintf(`for i in $(seq %d); do echo '{"xid":{"GPU":"GPU-a","Code":'$i'}}' >&4; done; touch "$0.done"; sleep 600`, xids))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	reload := make(chan Config, 1)
 	var codes []int
@@ -251,7 +247,7 @@ func TestXIDsOfAReplacedWorkerAreRead(t *testing.T) {
 			}
 			return
 		}
-		for start := time.Now(); time.Since(start) < patience; time.Sleep(time.Millisecond) {
+		for start := time.Now(); time.Since(start) < testTimeout; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(cfg.Worker + ".done"); err == nil {
 				break
 			}
@@ -262,10 +258,10 @@ func TestXIDsOfAReplacedWorkerAreRead(t *testing.T) {
 	})
 	for i, code := range codes {
 		if code != i+1 {
-			t.Fatalf("XIDs %v are reported, want 1 to %d", codes, xids)
+			t.Fatalf("got the XIDs %v, want 1 to %d", codes, xids)
 		}
 	}
 	if len(codes) != xids {
-		t.Errorf("%d XIDs are reported, want %d", len(codes), xids)
+		t.Errorf("got %d XIDs, want %d", len(codes), xids)
 	}
 }

@@ -6,26 +6,24 @@ import (
 	"time"
 )
 
-// What a person who asks once waits for: a call into the driver, and all of
-// them together.
 const (
-	readCallWithin = 10 * time.Second
-	readWithin     = time.Minute
+	readCallTimeout = 10 * time.Second
+	readTimeout     = time.Minute
 )
 
-// Read finds the driver and reads its GPUs once. A hung driver is an error of the Reading, after a minute
-// at most. The times of cfg are not used.
-func Read(ctx context.Context, cfg Config) Reading {
-	ctx, enough := context.WithTimeout(ctx, readWithin)
-	defer enough()
-	cfg.Interval, cfg.CallWithin = time.Second, readCallWithin
-	reading := Reading{Err: fmt.Errorf("the driver has told nothing within %s: look for Xid in the kernel log, and reboot the node", readWithin)}
+// Read returns a snapshot of the node's driver. Its Err is set if the driver hangs, after one minute at most.
+// Interval and CallTimeout of cfg are ignored.
+func Read(ctx context.Context, cfg Config) Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	cfg.Interval, cfg.CallTimeout = time.Second, readCallTimeout
+	snapshot := Snapshot{Err: fmt.Errorf("reading the driver: no inventory within %s; check the kernel log for Xid errors, and reboot the node", readTimeout)}
 	s := source{cfg: cfg, yield: func(r Report) {
-		if first, is := r.(Reading); is && ctx.Err() == nil {
-			reading = first
-			enough()
+		if first, is := r.(Snapshot); is && ctx.Err() == nil {
+			snapshot = first
+			cancel()
 		}
 	}}
 	s.run(ctx)
-	return reading
+	return snapshot
 }

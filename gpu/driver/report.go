@@ -6,46 +6,43 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Report is about the driver and its GPUs: a Reading, Probes, Telemetry, an XID,
-// or Trouble.
+// Report is a Snapshot, Probes, Telemetry, an XID or a Failure.
 type Report interface{ report() }
 
-// Reading is the state of the node's driver.
-type Reading struct {
-	Inventory *gpu.Inventory  // nil when Err is set
-	Driver    host.DriverRoot // where the driver was found
-	Probes    Probes          // of its GPUs; nil when there are none
+// Snapshot is the state of the node's driver at one point in time.
+type Snapshot struct {
+	Inventory *gpu.Inventory  // nil if Err is set
+	Driver    host.DriverRoot // zero if Err is set
+	Probes    Probes          // of the inventory's GPUs
 
-	// Err says why there is no inventory. A *host.NoDriverError means that the
-	// node has no driver, which is a state, not a failure.
+	// Err is the reason that there is no inventory: a *host.NoDriverError if the node has no driver.
 	Err error
 }
 
-// Probes are the results of probing GPUs, by UUID.
+// Probes are the latest probes of GPUs, by UUID.
 type Probes map[string]health.Probe
 
-// Telemetry is what GPUs measured of themselves, by UUID.
+// Telemetry are the latest measurements of GPUs, by UUID.
 type Telemetry map[string]gpu.Telemetry
 
-// XID is an error event of a GPU.
+// XID is an XID error event.
 type XID struct {
-	GPU  string   // its UUID
-	MIG  []string `json:",omitempty"` // the MIG devices that it is about, by UUID; none: the whole GPU
+	GPU  string   // UUID
+	MIG  []string `json:",omitempty"` // UUIDs of the affected MIG devices; none: the whole GPU
 	Code int
 
-	// Times is how often it was repeated since the last report; 0 is once.
+	// Times is the number of repetitions that are reported together; 0 means one.
 	Times int `json:",omitempty"`
 }
 
-// Trouble is a call into the driver that did not come back, or ended the
-// process that made it.
-type Trouble struct {
-	GPU   string // the UUID of the one that it was about; empty: it was about none, and any can be why
+// Failure is a call into the driver that hung or crashed the worker.
+type Failure struct {
+	GPU   string // UUID of the GPU that caused it; empty if unknown, then it affects all GPUs
 	Fault gpu.Fault
 }
 
-func (Reading) report()   {}
+func (Snapshot) report()  {}
 func (Probes) report()    {}
 func (Telemetry) report() {}
 func (XID) report()       {}
-func (Trouble) report()   {}
+func (Failure) report()   {}

@@ -15,110 +15,106 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Config is how the driver is found and read.
+// Config configures the discovery of the driver and its worker.
 type Config struct {
 	Node       host.Root
-	DriverRoot string // the node's path of the driver root; empty: the known places are tried
-	Library    string // the node's path of NVML; empty: found in the driver root
+	DriverRoot string // path on the node; empty: search the known locations
+	Library    string // path of NVML on the node; empty: search the driver root
 
-	// Interval is the time between two probes, and between two attempts to find a driver.
+	// Interval is the time between two probe cycles, and between two attempts to find a driver.
 	Interval time.Duration
 
-	// CallWithin is how long a step, which is a few calls into the driver, may take.
-	CallWithin time.Duration
+	// CallTimeout is the timeout of a step, which consists of a few calls into the driver.
+	CallTimeout time.Duration
 
-	// Worker is the path of the driver worker: cmd/gpucdi-nvml.
+	// Worker is the path of the driver worker, gpucdi-nvml.
 	Worker string
 }
 
 const (
-	// endTimeout is how long a worker that was killed may take to end.
-	endTimeout = 5 * time.Second
-	// failedLimit bounds what a worker reports as the failure of the driver.
+	// exitTimeout is the time a killed worker has to exit.
+	exitTimeout = 5 * time.Second
+	// failedLimit is the maximum length of Message.Failed in an error, in bytes.
 	failedLimit = 1024
 )
 
-// source keeps a worker at the driver.
+// source supervises the driver workers.
 type source struct {
 	cfg    Config
 	reload <-chan Config
 	yield  func(Report)
 
-	latest  *gpu.Inventory // as last reported, the doubted GPUs included
-	doubted map[int]doubt  // by index
-	held    []int          // see hung
-	xids    xids
-	stuck   *process // a worker that was killed and has not ended; nil: none
+	latest      *gpu.Inventory          // as last reported, including quarantined GPUs
+	quarantined map[int]quarantineEntry // by index
+	blocked     []int                   // see hung
+	xids        xids
+	stuck       *process // a killed worker that hangs in the kernel; nil if none
 }
 
-// Run reports the state of the driver until ctx ends: a Reading at once and whenever it has changed,
-// and in between what happens to the GPUs. It follows the driver through removal, upgrade and
-// failure, and reads it again whenever reload delivers a config, which holds from then on. It never
-// waits for a call into the driver.
+// Run yields the state of the driver until ctx ends: a Snapshot at the start and whenever it has changed, and other
+// reports in between. It recovers from removal, upgrade and failure of the driver, and applies each config from reload.
+// It never blocks on a call into the driver.
 func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
 	s := source{cfg: cfg, reload: reload, yield: yield}
 	s.run(ctx)
 }
 
 func (s *source) run(ctx context.Context) {
-	s.forgive()
+	s.clearQuarantine()
 	for ctx.Err() == nil {
-		if err := s.follow(ctx); err == nil {
+		if err := s.runWorker(ctx); err == nil {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 		case s.cfg = <-s.reload:
-			s.forgive()
+			s.clearQuarantine()
 		case <-time.After(jitter(s.cfg.Interval)):
 		}
 	}
 }
 
-// forgive drops all doubts.
-func (s *source) forgive() { s.doubted, s.held = map[int]doubt{}, nil }
+func (s *source) clearQuarantine() { s.quarantined, s.blocked = map[int]quarantineEntry{}, nil }
 
-// jitter adds up to a quarter, so that agents which lost the same thing do not all come back at
-// once.
+// jitter returns d plus up to 25 %, so that the agents of a cluster do not retry at the same time.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// follow finds the driver and lets a worker read it until what was found has changed. An error is
-// reported before it is returned.
-func (s *source) follow(ctx context.Context) error {
+// runWorker finds the driver and runs a worker until it fails, or the driver or the config has changed. It reports an
+// error before returning it.
+func (s *source) runWorker(ctx context.Context) error {
 	root, err := host.FindDriver(s.cfg.Node, s.cfg.DriverRoot, s.cfg.Library)
 	if err != nil {
-		s.yield(Reading{Err: err})
+		s.yield(Snapshot{Err: err})
 		return err
 	}
 	identity := driverIdentity(s.cfg.Node, root) // before the worker loads the library
 	p, err := s.start(ctx, root)
 	if err != nil {
-		s.yield(Reading{Err: err})
+		s.yield(Snapshot{Err: err})
 		return err
 	}
-	defer p.marker.file.Close()
+	defer p.stepLog.file.Close()
 	if err = s.supervise(ctx, root, identity, p); err != nil && ctx.Err() == nil {
-		s.yield(Reading{Err: err})
+		s.yield(Snapshot{Err: err})
 	}
 	p.kill()
 	defer p.drop()
-	return errors.Join(err, s.bury(ctx, p))
+	return errors.Join(err, s.reap(ctx, p))
 }
 
 func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, error) {
-	return start(ctx, s.cfg.Worker, append(s.doubts(),
+	return start(ctx, s.cfg.Worker, append(s.quarantineArgs(),
 		"--host-root", s.cfg.Node.LocalPath("/"),
 		"--library", root.LocalPath(root.NVML),
 		"--interval", s.cfg.Interval.String(),
 	))
 }
 
-// bury waits for the end of a worker that was killed, and passes on the XIDs that it has reported. A
-// worker that hangs in the kernel does not end; the next may get through to the other GPUs all the
-// same. When that hangs too, there is no third one.
-func (s *source) bury(ctx context.Context, p *process) error {
-	defer s.repeatXIDs()
-	messages, late := p.messages, time.After(endTimeout)
+// reap waits for a killed worker to exit, and forwards its remaining XIDs. A worker that hangs in the kernel does not
+// exit. One more is started then, which may still reach the other GPUs; if it hangs, too, reap waits for one of them.
+func (s *source) reap(ctx context.Context, p *process) error {
+	defer s.reportRepeatedXIDs()
+	messages, late := p.messages, time.After(exitTimeout)
 	for waiting := true; waiting; {
 		select {
 		case <-ctx.Done():
@@ -139,8 +135,8 @@ func (s *source) bury(ctx context.Context, p *process) error {
 		s.stuck = p
 		return nil
 	}
-	err := errors.New("driver workers hang in the kernel and cannot be killed; find the cause in the kernel log, and reboot the node")
-	s.yield(Reading{Err: err})
+	err := errors.New("driver workers hang in the kernel and cannot be killed; check the kernel log for the cause, and reboot the node")
+	s.yield(Snapshot{Err: err})
 	select {
 	case <-ctx.Done():
 	case <-p.ended:
@@ -150,85 +146,85 @@ func (s *source) bury(ctx context.Context, p *process) error {
 	return err
 }
 
-// released is closed when a worker that hung in the kernel has ended.
-func (s *source) released() <-chan struct{} {
+// stuckEnded returns a channel that is closed when the stuck worker has exited, or nil if there is none.
+func (s *source) stuckEnded() <-chan struct{} {
 	if s.stuck == nil {
 		return nil
 	}
 	return s.stuck.ended
 }
 
-// supervise passes on the reports of a worker until the driver has changed or the worker fails.
+// supervise forwards the reports of a worker until the worker fails, or the driver or the config has changed.
 func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
-	p.due = Clock() + s.cfg.CallWithin
-	timer := time.NewTimer(s.cfg.CallWithin)
+	p.due = Clock() + s.cfg.CallTimeout
+	timer := time.NewTimer(s.cfg.CallTimeout)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case s.cfg = <-s.reload:
-			s.forgive()
+			s.clearQuarantine()
 			return nil
-		case <-s.released():
+		case <-s.stuckEnded():
 			s.stuck = nil
 			return nil
 		case <-timer.C:
-			blamed, next := s.check(p)
-			if len(blamed) > 0 {
-				s.acquit(p)
-				return s.blame(blamed, fmt.Errorf("unresponsive: a call into the driver has not come back within %s", s.cfg.CallWithin))
+			failed, next := s.check(p)
+			if len(failed) > 0 {
+				s.admitRecovered(p)
+				return s.quarantine(failed, fmt.Errorf("unresponsive: call into the driver did not return within %s", s.cfg.CallTimeout))
 			}
 			timer.Reset(next)
 		case m, open := <-p.messages:
 			if !open {
-				return s.autopsy(ctx, p)
+				return s.handleExit(ctx, p)
 			}
-			p.quiet = false
+			p.idle = false
 			if m.Failed != "" {
 				return errors.New(host.Printable(m.Failed, failedLimit))
 			}
-			// With each round of probes, so that the agent is woken but once. What a worker reports
-			// of a driver that has changed is worth nothing.
-			if m.Round && driverIdentity(s.cfg.Node, root) != identity {
-				s.forgive() // another GPU may have the index now
+			// The worker's data is obsolete if the driver has changed. This is checked once per cycle, so that the
+			// agent does not wake up more often.
+			if m.Cycle && driverIdentity(s.cfg.Node, root) != identity {
+				s.clearQuarantine() // the index may belong to another GPU now
 				return nil
 			}
-			p.probed = p.probed || m.Round
+			p.probed = p.probed || m.Cycle
 			s.report(m, root)
 		}
 	}
 }
 
-// autopsy finds the GPUs that are to blame for the end of a worker. Nobody is if it was killed, as for
-// its memory, unless none of the GPUs was probed by it: then no worker may ever get that far.
-func (s *source) autopsy(ctx context.Context, p *process) error {
-	s.acquit(p)
-	why := errors.New("driver worker failed and cannot be killed")
+// handleExit quarantines the GPUs that may have crashed the worker. There are none if it was killed, for example by the
+// OOM killer, except before its first probe cycle: then no worker might ever get that far.
+func (s *source) handleExit(ctx context.Context, p *process) error {
+	s.admitRecovered(p)
+	cause := errors.New("driver worker failed and cannot be killed")
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-time.After(endTimeout):
+	case <-time.After(exitTimeout):
 	case <-p.ended:
 		if p.killed && p.probed {
 			return nil
 		}
-		why = p.err
+		cause = p.err
 	}
-	return s.blame(crashed(p.marker.steps(), Clock()), why)
+	return s.quarantine(crashed(p.stepLog.steps(), Clock()), cause)
 }
 
-// report yields what a message holds.
+// report yields the reports that a message contains.
 func (s *source) report(m Message, root host.DriverRoot) {
 	s.reportXID(m)
-	if m.Round {
-		s.held = nil
-		s.repeatXIDs()
+	if m.Cycle {
+		s.blocked = nil
+		s.reportRepeatedXIDs()
 	}
 	switch {
 	case m.Inventory != nil:
-		s.latest = s.complete(m.Inventory)
-		s.yield(Reading{Inventory: s.latest, Driver: root, Probes: m.Probes})
+		s.latest = s.addQuarantined(m.Inventory)
+		s.yield(Snapshot{Inventory: s.latest, Driver: root, Probes: m.Probes})
 	case m.Probes != nil:
 		s.yield(m.Probes)
 	}
@@ -243,19 +239,18 @@ func (s *source) reportXID(m Message) {
 	}
 }
 
-func (s *source) repeatXIDs() {
+func (s *source) reportRepeatedXIDs() {
 	for _, xid := range s.xids.repeated() {
 		s.yield(xid)
 	}
 }
 
-// driverIdentity tells one state of the kernel's driver from another: its version, its GPUs, and the
-// library that goes with it. A worker knows only the one that it was started with. A GPU that went and
-// came back between two looks, as when its PCI device is removed and the bus rescanned, is known by
-// its link to its driver: sysfs gives no inode number twice for a long time.
+// driverIdentity returns a string that changes when another worker is needed: when the NVML library, the version of the
+// kernel module or the set of GPUs has changed. It includes the inode numbers of the PCI devices' driver links in
+// sysfs, which are not reused for a long time, to detect a GPU that was removed and rescanned between two calls.
 func driverIdentity(node host.Root, root host.DriverRoot) string {
 	var parts []string
-	// Packages replace a library and never write into it.
+	// Package managers replace a library rather than overwrite it, so its inode changes.
 	var library unix.Stat_t
 	if err := unix.Stat(root.LocalPath(root.NVML), &library); err == nil {
 		parts = append(parts, root.LocalPath(root.NVML), fmt.Sprint(library.Dev, library.Ino))

@@ -9,14 +9,13 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// A driver that is replaced right after a worker was started for the one before is read by another.
-func TestDriverIsReplacedWhileAWorkerStarts(t *testing.T) {
-	// The first worker replaces the library before its round.
+func TestDriverReplacedWhileWorkerStarts(t *testing.T) {
+	// The first worker replaces the library before its probe cycle.
 	cfg := scripted(t, `
 		cd "$(dirname "$0")"
 		if mkdir first; then touch new && mv new `+host.NVMLName+`; else touch second; fi
-		sleep 0.1; echo '{"probes":{},"round":true}' >&4; sleep 600`)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+		sleep 0.1; echo '{"probes":{},"cycle":true}' >&4; sleep 600`)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	Run(ctx, cfg, nil, func(Report) {
 		if _, err := cfg.Node.Stat("/second"); err == nil {
@@ -24,23 +23,23 @@ func TestDriverIsReplacedWhileAWorkerStarts(t *testing.T) {
 		}
 	})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		t.Error("the driver was replaced, and no second worker started")
+		t.Error("no second worker was started after the driver was replaced")
 	}
 }
 
-// A worker that somebody kills says nothing against the driver, unless none gets as far as a round.
+// A worker that is killed is no failure of the driver, except before its first probe cycle.
 func TestKilledWorker(t *testing.T) {
 	for name, tc := range map[string]struct {
-		script string
-		blamed bool
+		script  string
+		failure bool
 	}{
-		"after a round":     {`echo '{"probes":{"GPU-a":{}},"round":true}' >&4; sleep 0.1; kill -KILL $$`, false},
-		"before a round":    {`kill -KILL $$`, true},
-		"it ends by itself": {`echo '{"probes":{"GPU-a":{}},"round":true}' >&4; exit 2`, true},
-		"it is told to end": {`echo '{"probes":{"GPU-a":{}},"round":true}' >&4; sleep 0.1; kill -TERM $$`, false},
+		"SIGKILL after a cycle":  {`echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; sleep 0.1; kill -KILL $$`, false},
+		"SIGKILL before a cycle": {`kill -KILL $$`, true},
+		"exit":                   {`echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; exit 2`, true},
+		"SIGTERM":                {`echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; sleep 0.1; kill -TERM $$`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			var reports []Report
 			Run(ctx, scripted(t, tc.script), nil, func(r Report) {
@@ -48,9 +47,9 @@ func TestKilledWorker(t *testing.T) {
 					cancel()
 				}
 			})
-			blamed := slices.ContainsFunc(reports, func(r Report) bool { _, is := r.(Trouble); return is })
-			if len(reports) < 3 || blamed != tc.blamed {
-				t.Errorf("reported is %+v, trouble among it: %t, want %t", reports, blamed, tc.blamed)
+			failure := slices.ContainsFunc(reports, func(r Report) bool { _, is := r.(Failure); return is })
+			if len(reports) < 3 || failure != tc.failure {
+				t.Errorf("got %+v, with a Failure: %t, want %t", reports, failure, tc.failure)
 			}
 		})
 	}

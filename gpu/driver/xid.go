@@ -4,12 +4,11 @@ import (
 	"slices"
 )
 
-// xids are those since the last round. A GPU can have the same XID thousands of times a second, and
-// each report makes the agent write to its log: the first is reported at once, its repetitions as
-// one with the next round.
+// xids are the XIDs of the current probe cycle. A GPU can raise the same XID thousands of times per second, and the
+// agent logs each report, so repetitions are aggregated into one report per cycle.
 type xids []XID
 
-// add takes an XID and returns whether it is the first of its kind.
+// add records an XID and reports whether it is the first of its kind in this cycle.
 func (x *xids) add(xid XID) bool {
 	i := slices.IndexFunc(*x, func(o XID) bool { return o.GPU == xid.GPU && o.Code == xid.Code && slices.Equal(o.MIG, xid.MIG) })
 	if i < 0 {
@@ -21,7 +20,7 @@ func (x *xids) add(xid XID) bool {
 	return false
 }
 
-// repeated returns the XIDs that were repeated, and forgets all.
+// repeated returns the aggregated repetitions and resets x.
 func (x *xids) repeated() []XID {
 	all := slices.DeleteFunc(*x, func(xid XID) bool { return xid.Times == 0 })
 	*x = nil

@@ -8,10 +8,10 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// The code is that of the worst fault, whatever came last.
+// The code is that of the most severe fault, independent of the order.
 func TestCode(t *testing.T) {
 	now := time.Now()
-	for want, happen := range map[gpu.FaultCode]func(*health.Tracker){
+	for want, observe := range map[gpu.FaultCode]func(*health.Tracker){
 		"xid_79":                func(h *health.Tracker) { h.Event(uuid, 79, now); h.Event(uuid, 9999, now) },
 		"xid_9999":              func(h *health.Tracker) { h.Event(uuid, 9999, now) },
 		gpu.FaultUnresponsive:   func(h *health.Tracker) { h.Probe(uuid, health.Probe{Failed: "no answer"}, now) },
@@ -23,9 +23,9 @@ func TestCode(t *testing.T) {
 		"":                      func(h *health.Tracker) { h.Event(uuid, 13, now) },
 	} {
 		h := health.Tracker{Quiet: time.Minute}
-		happen(&h)
+		observe(&h)
 		if got := h.Fault(uuid).Code; got != want {
-			t.Errorf("the code is %q, want %q", got, want)
+			t.Errorf("got the code %q, want %q", got, want)
 		}
 	}
 }

@@ -1,7 +1,5 @@
-// Package health decides whether a GPU can be given out. It is a state machine
-// for each GPU, fed with what the driver reports: XID events, and probes that
-// inspect the GPU's own record of its errors. It yields the fault of each.
+// Package health determines the faults of GPUs. It is a state machine per GPU whose inputs are XID events and the
+// results of probes, which read the GPU's error state.
 //
-// It has no clock and does no I/O: every observation carries its time, so the
-// same observations always give the same health.
+// It has no clock and does no I/O. Each input has a time, so the same inputs always give the same result.
 package health

@@ -2,33 +2,29 @@ package health
 
 import "fmt"
 
-// Probe is what one look at a GPU found. A nil field is one that the GPU or
-// its driver does not have.
+// Probe is the result of probing a GPU. A nil field is not supported by the GPU or the driver.
 type Probe struct {
-	// Failed is why the GPU could not be probed; empty when it answers.
+	// Failed is the error of the probe; empty if the GPU responds.
 	Failed string `json:"failed,omitempty"`
 
-	// Recovery is what the driver says has to be done to the GPU.
+	// Recovery is the recovery action that the driver requires.
 	Recovery *Recovery `json:"recovery,omitempty"`
 
-	// Uncorrected counts the memory errors that could not be corrected since
-	// the last reset.
+	// Uncorrected is the number of uncorrectable ECC errors since the last reset.
 	Uncorrected *uint64 `json:"uncorrected,omitempty"`
 
-	// RowsFailed: a bad row of memory could not be replaced, since none is
-	// left. The GPU has to be exchanged.
+	// RowsFailed reports whether row remapping failed because no spare rows are left. The GPU must be replaced.
 	RowsFailed bool `json:"rowsFailed,omitempty"`
 
-	// RepairPending: a page or row is replaced at the next reset.
+	// RepairPending reports whether a page retirement or row remapping takes effect at the next reset.
 	RepairPending bool `json:"repairPending,omitempty"`
 }
 
-// Recovery is NVML's GPU recovery action: what the driver requires to be done. None means
-// that the GPU can be used at once (NVIDIA GPU Memory Error Management, "Error Recovery and
-// Response Flags").
+// Recovery is NVML's GPU recovery action. None means that the GPU is usable immediately (NVIDIA GPU Memory Error
+// Management, "Error Recovery and Response Flags").
 type Recovery int
 
-// The recovery actions, by NVML's numbers.
+// The recovery actions, with NVML's values.
 const (
 	RecoveryNone Recovery = iota
 	RecoveryReset
@@ -40,8 +36,8 @@ const (
 	RecoverySystemReboot
 )
 
-// required reports whether the GPU must not be given out until the action was taken.
-// RecoveryIMEXDomain concerns the memory of other nodes, not this GPU.
+// required reports whether the GPU must not be allocated before the action is taken. RecoveryIMEXDomain affects the
+// memory of other nodes, not this GPU.
 func (r Recovery) required() bool { return r != RecoveryNone && r != RecoveryIMEXDomain }
 
 func (r Recovery) String() string {
@@ -53,7 +49,7 @@ func (r Recovery) String() string {
 	case RecoveryReboot:
 		return "a reboot of the node"
 	case RecoveryDrainP2P:
-		return "an end of all peer-to-peer traffic"
+		return "a drain of peer-to-peer traffic"
 	case RecoveryDrainAndReset:
 		return "a drain and a GPU reset"
 	case RecoveryIMEXDomain:

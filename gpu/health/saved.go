@@ -6,24 +6,23 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Saved is what has to outlive the agent of one GPU or MIG device: faults that were an event,
-// which nothing repeats, and those that only a reset or the GPU's return clears. Others show
-// again with the next probe.
+// Saved is the state of a GPU or MIG device that must survive a restart of the agent: faults from events, which are
+// not repeated, and faults that only a reset or the return of the GPU clears. The next probe detects all others again.
 type Saved struct {
 	Since     time.Time `json:"since"`
-	Transient gpu.Fault `json:"transient,omitzero"` // its quiet period begins anew
+	Transient gpu.Fault `json:"transient,omitzero"` // its quiet period restarts
 	Reset     gpu.Fault `json:"reset,omitzero"`
 	Fatal     gpu.Fault `json:"fatal,omitzero"`
 
-	// Unreachable: the GPU was away since the fatal fault, so an answer is its return.
+	// Unreachable reports whether the GPU was unreachable since the fatal fault. If it responds, it has returned.
 	Unreachable bool `json:"unreachable,omitempty"`
-	// Asked: the driver has required a recovery action since the reset fault.
-	Asked bool `json:"asked,omitempty"`
-	// Uncorrected is the latest count of memory errors: a lower one shows a reset.
+	// ActionRequired reports whether the driver has required a recovery action since the reset fault.
+	ActionRequired bool `json:"actionRequired,omitempty"`
+	// Uncorrected is the latest number of uncorrectable ECC errors. A lower number indicates a reset.
 	Uncorrected uint64 `json:"uncorrected,omitempty"`
 }
 
-// Save returns what has to outlive the agent, by UUID.
+// Save returns the state to persist, by UUID.
 func (t *Tracker) Save() map[string]Saved {
 	saved := map[string]Saved{}
 	for uuid, g := range t.gpus {
@@ -36,21 +35,21 @@ func (t *Tracker) Save() map[string]Saved {
 		}
 		saved[uuid] = Saved{
 			Since: g.since.UTC().Truncate(time.Second), Transient: transient, Reset: g.reset, Fatal: g.fatal,
-			Unreachable: g.unreachable, Asked: g.asked, Uncorrected: g.uncorrected,
+			Unreachable: g.unreachable, ActionRequired: g.actionRequired, Uncorrected: g.uncorrected,
 		}
 	}
 	return saved
 }
 
-// Restore adds what an earlier agent saved. It is called before any observation.
+// Restore adds the state that an earlier agent saved. It must be called before all other inputs.
 func (t *Tracker) Restore(saved map[string]Saved, at time.Time) {
 	for uuid, s := range saved {
 		g := t.of(uuid)
 		*g = state{
-			transient: s.Transient, reset: s.Reset, fatal: s.Fatal, lastBad: at,
-			unreachable: s.Unreachable, asked: s.Asked, uncorrected: s.Uncorrected, restored: !s.Reset.None(),
+			transient: s.Transient, reset: s.Reset, fatal: s.Fatal, lastFault: at,
+			unreachable: s.Unreachable, actionRequired: s.ActionRequired, uncorrected: s.Uncorrected, restored: !s.Reset.None(),
 		}
-		if g.settle(at); !g.since.IsZero() && s.Since.Before(at) {
+		if g.updateSince(at); !g.since.IsZero() && s.Since.Before(at) {
 			g.since = s.Since
 		}
 	}

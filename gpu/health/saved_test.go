@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// XIDs, and what only a reset or the GPU's return clears, outlive the agent; what the next
-// probe shows does not, and nothing keeps a GPU unhealthy that was reset while no agent ran.
+// Faults from XIDs, and those that only a reset or the return of the GPU clears, survive a restart of the agent. A GPU
+// that was reset while no agent ran must recover.
 func TestSavedFaults(t *testing.T) {
 	none, reset := health.Probe{Recovery: new(health.RecoveryNone)}, health.Probe{Recovery: new(health.RecoveryReset)}
 	for _, tc := range []struct {
@@ -19,15 +19,15 @@ func TestSavedFaults(t *testing.T) {
 		before []func(*health.Tracker, time.Time)
 		after  []step
 	}{
-		{"an XID that may pass", observed(xid(9999)), []step{
+		{"transient XID", observed(xid(9999)), []step{
 			{0, probe(none), "XID 9999"},
 			{time.Minute, probe(none), ""},
 		}},
-		{"a probe that failed", observed(probe(health.Probe{Failed: "unknown error"})), []step{{0, probe(none), ""}}},
-		{"a worker that failed for all GPUs", observed(func(h *health.Tracker, at time.Time) {
+		{"failed probe", observed(probe(health.Probe{Failed: "unknown error"})), []step{{0, probe(none), ""}}},
+		{"worker failed for all GPUs", observed(func(h *health.Tracker, at time.Time) {
 			h.Unresponsive(uuid, gpu.Fault{Code: gpu.FaultDriver, Message: "crashed"}, at)
 		}), []step{{0, probe(none), ""}}},
-		{"XID 79, and the GPU answers", observed(xid(79), probe(none)), []step{
+		{"XID 79, then the GPU responds", observed(xid(79), probe(none)), []step{
 			{0, probe(none), "fallen off the bus"},
 			{time.Minute, probe(none), ""},
 		}},
@@ -42,30 +42,30 @@ func TestSavedFaults(t *testing.T) {
 			{0, gone, "gone"},
 			{0, returned, ""},
 		}},
-		{"a GPU that was gone, and answers", observed(gone), []step{
+		{"GPU gone, then it responds", observed(gone), []step{
 			{0, probe(none), "gone"},
 			{time.Minute, probe(none), ""},
 		}},
-		{"XID 48, and the driver requires a reset", observed(xid(48), probe(reset)), []step{
+		{"XID 48, then the driver requires a reset", observed(xid(48), probe(reset)), []step{
 			{0, probe(reset), "XID 48"},
 			{time.Hour, probe(reset), "XID 48"},
 			{time.Second, probe(none), ""},
 		}},
 		{"XID 48, reset while no agent ran", observed(xid(48), probe(reset)), []step{{time.Second, probe(none), ""}}},
-		{"XID 48 by the error counter", observed(xid(48), probe(uncorrected(2))), []step{
+		{"XID 48 with an error count", observed(xid(48), probe(uncorrected(2))), []step{
 			{0, probe(uncorrected(2)), "XID 48"},
 			{time.Hour, probe(uncorrected(2)), "XID 48"},
 			{0, probe(uncorrected(0)), ""},
 		}},
-		{"XID 48, of which nothing shows a reset", observed(xid(48), probe(health.Probe{})), []step{
+		{"XID 48, reset not detectable", observed(xid(48), probe(health.Probe{})), []step{
 			{0, probe(health.Probe{}), "XID 48"},
 			{time.Minute, probe(health.Probe{}), ""},
 		}},
-		{"XID 48 once more", observed(xid(48), probe(health.Probe{})), []step{
+		{"XID 48 repeated", observed(xid(48), probe(health.Probe{})), []step{
 			{0, xid(48), "XID 48"},
 			{time.Hour, probe(health.Probe{}), "XID 48"},
 		}},
-		{"XID 48 after the saved one has cleared", observed(xid(48), probe(health.Probe{})), []step{
+		{"XID 48 after the saved one was cleared", observed(xid(48), probe(health.Probe{})), []step{
 			{time.Minute, probe(health.Probe{}), ""},
 			{0, xid(48), "XID 48"},
 			{time.Hour, probe(health.Probe{}), "XID 48"},
@@ -90,17 +90,19 @@ func TestSavedFaults(t *testing.T) {
 			later := &health.Tracker{Quiet: time.Minute}
 			later.Restore(saved, now)
 			if got := later.Fault(uuid); !got.None() && !got.Since.Equal(since) {
-				t.Errorf("the fault is since %s, want %s", got.Since, since)
+				t.Errorf("the fault has the time %s, want %s", got.Since, since)
 			}
 			for i, s := range tc.after {
 				now = now.Add(s.after)
 				s.observe(later, now)
-				if got := later.Fault(uuid).Message; (s.reason == "") != (got == "") || !strings.Contains(got, s.reason) {
-					t.Fatalf("step %d: %q, want %q", i, got, s.reason)
+				if got := later.Fault(uuid).Message; (s.message == "") != (got == "") || !strings.Contains(got, s.message) {
+					t.Fatalf("step %d: %q, want %q", i, got, s.message)
 				}
 			}
 		})
 	}
 }
 
-func observed(by ...func(*health.Tracker, time.Time)) []func(*health.Tracker, time.Time) { return by }
+func observed(inputs ...func(*health.Tracker, time.Time)) []func(*health.Tracker, time.Time) {
+	return inputs
+}

@@ -9,40 +9,40 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Tracker follows the health of a node's GPUs, by UUID. A GPU that it has not
-// heard of is healthy. Not for concurrent use.
+// Tracker tracks the health of a node's GPUs and MIG devices, by UUID. A GPU without inputs is healthy. It is not safe
+// for concurrent use.
 type Tracker struct {
 	Policy Policy
 
-	// Quiet is how long a GPU must show nothing bad, with probes that pass,
-	// until a transient fault is over.
+	// Quiet is the quiet period: the time without faults and with successful probes after which a transient fault is
+	// cleared.
 	Quiet time.Duration
 
 	gpus map[string]*state
 }
 
-// state is what is known against one GPU.
+// state is the state of one GPU.
 type state struct {
-	since     time.Time // of being unhealthy; zero when healthy
+	since     time.Time // when the GPU became unhealthy; zero if healthy
 	transient gpu.Fault // cleared by a quiet period
-	reset     gpu.Fault // cleared by a reset, or by the recovery action
+	reset     gpu.Fault // cleared by a reset or by the recovery action
 	fatal     gpu.Fault // cleared by the return of the GPU
-	broken    gpu.Fault // as long as the probes say so
+	broken    gpu.Fault // set and cleared by probes
 
-	lastBad     time.Time // when something transient was last seen
-	unreachable bool      // it was away since the fatal fault
-	uncorrected uint64    // as last probed
-	asked       bool      // the driver has required a recovery action since the reset fault
-	action      *Recovery // the latest one; nil where the driver does not report it
-	restored    bool      // the reset fault is by Restore: the GPU may have been reset while no agent ran
+	lastFault      time.Time // time of the last transient or reset fault
+	unreachable    bool      // since the fatal fault
+	uncorrected    uint64    // as last probed
+	actionRequired bool      // the driver has required a recovery action since the reset fault
+	action         *Recovery // as last probed; nil if not supported
+	restored       bool      // the reset fault was restored: the GPU may have been reset while no agent ran
 }
 
 const (
-	remedyReset  = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
-	remedyRepair = "replace the GPU"
+	remedyReset   = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
+	remedyReplace = "replace the GPU"
 )
 
-// Event takes in an XID, and returns its class.
+// Event records an XID and returns its class.
 func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 	g := t.of(uuid)
 	class := t.Policy.Class(xid)
@@ -52,120 +52,116 @@ func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 	}
 	switch class {
 	case Transient:
-		g.transient, g.lastBad = t.untilQuiet(fault), at
+		g.transient, g.lastFault = t.untilQuiet(fault), at
 	case Reset:
 		fault.Remedy = remedyReset
-		g.reset, g.asked, g.restored = fault, false, false
-		g.lastBad = at
+		g.reset, g.actionRequired, g.restored = fault, false, false
+		g.lastFault = at
 	case Fatal:
-		fault.Remedy = gpu.RemedyReturn
+		fault.Remedy = gpu.RemedyReboot
 		g.fatal, g.unreachable = fault, xid == fellOffTheBus
 	case Ignore, Application:
 	}
-	g.settle(at)
+	g.updateSince(at)
 	return class
 }
 
-// Unresponsive records that a call about the GPU did not return, or ended the process that
-// made it. That says nothing about whether the GPU was away: a fault that only its return
-// clears stays.
+// Unresponsive records that a call about the GPU hung or crashed the worker. Unlike a failed probe this does not imply
+// that the GPU was unreachable, so a later response does not clear a fatal fault.
 func (t *Tracker) Unresponsive(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
-	g.transient, g.lastBad = t.untilQuiet(fault), at
-	g.settle(at)
+	g.transient, g.lastFault = t.untilQuiet(fault), at
+	g.updateSince(at)
 }
 
-// Probe records a probe of the GPU.
+// Probe records the result of a probe.
 func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g := t.of(uuid)
 	if p.Failed != "" {
-		g.transient, g.lastBad = t.untilQuiet(gpu.Fault{Code: gpu.FaultUnresponsive, Message: p.Failed}), at
+		g.transient, g.lastFault = t.untilQuiet(gpu.Fault{Code: gpu.FaultUnresponsive, Message: p.Failed}), at
 		g.unreachable = true
-		g.settle(at)
+		g.updateSince(at)
 		return
 	}
 	if g.unreachable && !g.fatal.None() {
-		// It has been away, and is back.
-		g.transient, g.lastBad = t.untilQuiet(g.fatal), at
+		// The GPU has returned.
+		g.transient, g.lastFault = t.untilQuiet(g.fatal), at
 		g.fatal = gpu.Fault{}
 	}
 	g.unreachable = false
 	g.broken = gpu.Fault{}
 	if p.RowsFailed {
-		g.broken = gpu.Fault{Code: gpu.FaultRowsFailed, Message: "a bad row of memory could not be replaced: no spare is left", Remedy: remedyRepair}
+		g.broken = gpu.Fault{Code: gpu.FaultRowsFailed, Message: "row remapping failed: no spare rows left", Remedy: remedyReplace}
 	}
-	g.judgeRecovery(p, at, t.Quiet)
-	g.judgeErrors(p)
-	if at.Sub(g.lastBad) >= t.Quiet {
+	g.updateRecovery(p, at, t.Quiet)
+	g.updateErrors(p)
+	if at.Sub(g.lastFault) >= t.Quiet {
 		g.transient = gpu.Fault{}
 	}
-	g.settle(at)
+	g.updateSince(at)
 }
 
-// judgeRecovery trusts the recovery action of drivers that report it. An XID comes before
-// the action that it leads to: only one that stays none for the quiet period clears a fault
-// for which none was required.
-func (g *state) judgeRecovery(p Probe, at time.Time, quiet time.Duration) {
+// updateRecovery updates the reset fault by the recovery action, if the driver reports it. An XID precedes the action
+// that it leads to, so if no action was required since the fault, the fault is cleared only after a quiet period.
+func (g *state) updateRecovery(p Probe, at time.Time, quietPeriod time.Duration) {
 	g.action = p.Recovery
-	quietly := at.Sub(g.lastBad) >= quiet
+	quiet := at.Sub(g.lastFault) >= quietPeriod
 	switch {
 	case p.Recovery == nil:
 		if p.RepairPending && g.reset.None() {
-			g.reset = gpu.Fault{Code: gpu.FaultRepairPending, Message: "a page or row of memory waits to be replaced", Remedy: remedyReset}
-		} else if g.restored && g.uncorrected == 0 && !p.RepairPending && quietly {
-			// GPUs are reset while no agent holds them, and nothing shows here that this one was.
-			// A GPU that never recovers would be worse than one that reports the fault again.
+			g.reset = gpu.Fault{Code: gpu.FaultRepairPending, Message: "page retirement or row remapping is pending", Remedy: remedyReset}
+		} else if g.restored && g.uncorrected == 0 && !p.RepairPending && quiet {
+			// The GPU may have been reset while no agent ran, which is not detectable here. A GPU that never recovers
+			// is worse than one that raises the fault again.
 			g.reset, g.restored = gpu.Fault{}, false
 		}
 	case p.Recovery.required():
 		if g.reset.None() {
 			g.reset = gpu.Fault{Code: gpu.FaultRecoveryNeeded, Message: "the driver requires " + p.Recovery.String()}
 		}
-		g.asked = true
-	case g.asked, quietly:
-		g.reset, g.asked = gpu.Fault{}, false
+		g.actionRequired = true
+	case g.actionRequired, quiet:
+		g.reset, g.actionRequired = gpu.Fault{}, false
 	}
 }
 
-// judgeErrors watches the counter of uncorrected errors. It starts anew at a
-// reset, so a lower value shows one. Where the driver tells what a GPU needs,
-// a higher value says no more than that.
-func (g *state) judgeErrors(p Probe) {
+// updateErrors updates the reset fault by the number of uncorrectable ECC errors. A reset clears the counter, so a
+// lower value indicates one. A higher value is a fault only if the driver does not report the recovery action.
+func (g *state) updateErrors(p Probe) {
 	if p.Uncorrected == nil {
 		return
 	}
 	switch now := *p.Uncorrected; {
 	case now < g.uncorrected:
-		g.reset, g.asked = gpu.Fault{}, false
+		g.reset, g.actionRequired = gpu.Fault{}, false
 	case now > g.uncorrected && p.Recovery == nil && g.reset.None():
-		g.reset = gpu.Fault{Code: gpu.FaultECC, Message: fmt.Sprintf("memory has had %d errors that cannot be corrected", now), Remedy: remedyReset}
+		g.reset = gpu.Fault{Code: gpu.FaultECC, Message: fmt.Sprintf("%d uncorrectable ECC errors", now), Remedy: remedyReset}
 	}
 	g.uncorrected = *p.Uncorrected
 }
 
-// Gone takes in that the driver no longer lists the GPU, or that it is lost.
-// The GPU's return is as good as a reset.
+// Gone records that the driver no longer lists the GPU, or that it is lost. It clears all other faults, because the
+// return of the GPU implies a reset.
 func (t *Tracker) Gone(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
 	*g = state{since: g.since, fatal: fault, unreachable: true}
-	g.settle(at)
+	g.updateSince(at)
 }
 
-// Returned takes in that a GPU that was Gone is listed again and answers.
+// Returned records that a GPU that was Gone is listed again and responds.
 func (t *Tracker) Returned(uuid string, at time.Time) {
 	g := t.of(uuid)
-	*g = state{lastBad: at}
-	g.settle(at)
+	*g = state{lastFault: at}
+	g.updateSince(at)
 }
 
-// Forget drops all that is known of the GPU.
-func (t *Tracker) Forget(uuid string) { delete(t.gpus, uuid) }
+// Remove removes the state of the GPU.
+func (t *Tracker) Remove(uuid string) { delete(t.gpus, uuid) }
 
-// Fault returns what is wrong with the GPU: the code and the remedy of the worst fault, and the
-// messages of all.
+// Fault returns the fault of the GPU: the code and remedy of the most severe fault condition, and the messages of all.
 func (t *Tracker) Fault(uuid string) gpu.Fault {
-	g, known := t.gpus[uuid]
-	if !known || g.since.IsZero() {
+	g, found := t.gpus[uuid]
+	if !found || g.since.IsZero() {
 		return gpu.Fault{}
 	}
 	faults := t.faults(g)
@@ -178,7 +174,7 @@ func (t *Tracker) Fault(uuid string) gpu.Fault {
 	return worst
 }
 
-// faults are those that hold, the worst first.
+// faults returns the current faults, the most severe first.
 func (t *Tracker) faults(g *state) []gpu.Fault {
 	reset := g.reset
 	switch {
@@ -186,13 +182,13 @@ func (t *Tracker) faults(g *state) []gpu.Fault {
 	case g.action.required():
 		reset.Remedy = "recovers after " + g.action.String()
 	default:
-		reset.Remedy = fmt.Sprintf("recovers after %s in which the driver requires no recovery action", t.Quiet)
+		reset.Remedy = fmt.Sprintf("recovers when the driver has required no recovery action for %s", t.Quiet)
 	}
 	return slices.DeleteFunc([]gpu.Fault{g.fatal, g.broken, reset, g.transient}, gpu.Fault.None)
 }
 
-// settle keeps since in step with the faults.
-func (g *state) settle(at time.Time) {
+// updateSince sets since according to the faults.
+func (g *state) updateSince(at time.Time) {
 	switch healthy := g.fatal.None() && g.broken.None() && g.reset.None() && g.transient.None(); {
 	case healthy:
 		g.since = time.Time{}
@@ -211,7 +207,7 @@ func (t *Tracker) of(uuid string) *state {
 	return t.gpus[uuid]
 }
 
-// untilQuiet returns a fault as one that a quiet period clears.
+// untilQuiet returns the fault with a remedy: it is cleared by a quiet period.
 func (t *Tracker) untilQuiet(fault gpu.Fault) gpu.Fault {
 	fault.Remedy = fmt.Sprintf("recovers after %s without a further fault", t.Quiet)
 	return fault

@@ -9,11 +9,11 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// step is one observation and what the GPU's health is to be after it.
+// step is an input to the tracker and the expected fault after it.
 type step struct {
-	after   time.Duration // since the step before
+	after   time.Duration // since the previous step
 	observe func(t *health.Tracker, at time.Time)
-	reason  string // part of it; empty for healthy
+	message string // contained in the fault's message; empty if healthy
 }
 
 const uuid = "GPU-a"
@@ -44,100 +44,100 @@ func TestTracker(t *testing.T) {
 		policy health.Policy
 		steps  []step
 	}{
-		{"an application's error changes nothing", health.Policy{}, []step{
+		{"application error has no effect", health.Policy{}, []step{
 			{0, xid(31), ""},
 			{0, xid(13), ""},
 		}},
-		{"an unknown XID heals after a quiet period", health.Policy{}, []step{
+		{"unknown XID recovers after a quiet period", health.Policy{}, []step{
 			{0, xid(9999), "XID 9999"},
 			{30 * time.Second, pass, "XID 9999"},
 			{30 * time.Second, pass, ""},
 		}},
-		{"another one starts the quiet period anew", health.Policy{}, []step{
+		{"another XID restarts the quiet period", health.Policy{}, []step{
 			{0, xid(9999), "XID 9999"},
 			{50 * time.Second, xid(9999), "XID 9999"},
 			{50 * time.Second, pass, "XID 9999"},
 			{10 * time.Second, pass, ""},
 		}},
-		{"quiet alone heals nothing while probes fail", health.Policy{}, []step{
+		{"no recovery while probes fail", health.Policy{}, []step{
 			{0, xid(9999), "XID 9999"},
 			{time.Minute, probe(health.Probe{Failed: "no answer"}), "no answer"},
 			{59 * time.Second, pass, "no answer"},
 			{time.Second, pass, ""},
 		}},
-		{"a needed reset does not heal by quiet", health.Policy{}, []step{
+		{"quiet period does not clear a reset fault", health.Policy{}, []step{
 			{0, xid(48), "XID 48"},
 			{time.Hour, pass, "XID 48"},
 			{time.Hour, pass, "XID 48"},
 		}},
-		{"a reset shows in the recovery field", health.Policy{}, []step{
+		{"reset detected by the recovery action", health.Policy{}, []step{
 			{0, xid(48), "XID 48"},
 			{time.Second, probe(recovery(health.RecoveryReset)), "XID 48"},
 			{time.Hour, probe(recovery(health.RecoveryReset)), "XID 48"},
 			{time.Second, probe(recovery(health.RecoveryNone)), ""},
 		}},
-		{"the driver gets a quiet period to ask for a reset", health.Policy{}, []step{
+		{"reset fault cleared after a quiet period without recovery action", health.Policy{}, []step{
 			{0, xid(48), "XID 48"},
 			{time.Second, probe(recovery(health.RecoveryNone)), "XID 48"},
 			{time.Minute, probe(recovery(health.RecoveryNone)), ""},
 		}},
-		{"the recovery field alone is enough", health.Policy{}, []step{
+		{"recovery action without XID", health.Policy{}, []step{
 			{0, probe(recovery(health.RecoveryDrainAndReset)), "drain and a GPU reset"},
 			{time.Hour, probe(recovery(health.RecoveryNone)), ""},
 		}},
-		{"a reset shows in the error counter", health.Policy{}, []step{
+		{"reset detected by the error count", health.Policy{}, []step{
 			{0, probe(uncorrected(0)), ""},
-			{0, probe(uncorrected(2)), "2 errors"},
-			{time.Hour, probe(uncorrected(2)), "2 errors"},
+			{0, probe(uncorrected(2)), "2 uncorrectable"},
+			{time.Hour, probe(uncorrected(2)), "2 uncorrectable"},
 			{0, probe(uncorrected(0)), ""},
 		}},
-		{"errors from before the start count", health.Policy{}, []step{
-			{0, probe(uncorrected(7)), "7 errors"},
+		{"errors from before the start", health.Policy{}, []step{
+			{0, probe(uncorrected(7)), "7 uncorrectable"},
 		}},
-		{"a GPU off the bus heals when it is back", health.Policy{}, []step{
+		{"GPU off the bus returns", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},
 			{0, gone, "gone"},
 			{time.Hour, returned, ""},
 		}},
-		{"a GPU off the bus that answers has to go on answering", health.Policy{}, []step{
+		{"GPU off the bus must respond for a quiet period", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},
 			{time.Hour, pass, "fallen off the bus"},
 			{time.Minute, pass, ""},
 		}},
-		{"a fatal fault does not heal by answers", health.Policy{}, []step{
+		{"successful probes do not clear a fatal fault", health.Policy{}, []step{
 			{0, xid(54), "auxiliary power"},
 			{time.Hour, pass, "auxiliary power"},
 			{time.Hour, pass, "auxiliary power"},
 		}},
-		{"a lost GPU heals when it answers again", health.Policy{}, []step{
+		{"lost GPU responds again", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},
 			{0, probe(health.Probe{Failed: "lost"}), "fallen off the bus"},
 			{time.Hour, pass, "fallen off the bus"},
 			{time.Minute, pass, ""},
 		}},
-		{"a worker that hangs or crashes is no sign that the GPU was away", health.Policy{}, []step{
+		{"worker failure does not imply that the GPU was unreachable", health.Policy{}, []step{
 			{0, xid(54), "auxiliary power"},
 			{time.Second, unresponsive, "auxiliary power"},
 			{time.Hour, pass, "auxiliary power"},
 			{time.Hour, pass, "auxiliary power"},
 		}},
-		{"a worker that hangs makes a healthy GPU unhealthy for the quiet period", health.Policy{}, []step{
+		{"worker failure makes a GPU unhealthy for the quiet period", health.Policy{}, []step{
 			{0, unresponsive, "the driver worker hangs"},
 			{time.Second, pass, "the driver worker hangs"},
 			{time.Minute, pass, ""},
 		}},
-		{"a domain of several nodes that has to be recovered is no fault of the GPU", health.Policy{}, []step{
+		{"recovery of the IMEX domain is no fault", health.Policy{}, []step{
 			{0, probe(recovery(health.RecoveryIMEXDomain)), ""},
 		}},
-		{"rows that cannot be replaced never heal", health.Policy{}, []step{
+		{"failed row remapping does not recover", health.Policy{}, []step{
 			{0, probe(health.Probe{RowsFailed: true}), "no spare"},
 			{time.Hour, probe(health.Probe{RowsFailed: true}), "no spare"},
 		}},
-		{"all that is wrong is told, the worst first", health.Policy{}, []step{
+		{"messages of all faults, most severe first", health.Policy{}, []step{
 			{0, xid(9999), "XID 9999"},
-			{0, xid(48), "XID 48: memory had an error that cannot be corrected; XID 9999"},
+			{0, xid(48), "XID 48: double-bit ECC error; XID 9999"},
 		}},
-		{"the policy decides", health.Policy{Ignore: []int{48}, Fatal: []int{31}}, []step{
+		{"policy", health.Policy{Ignore: []int{48}, Fatal: []int{31}}, []step{
 			{0, xid(48), ""},
 			{0, xid(31), "XID 31"},
 			{time.Hour, pass, "XID 31"},
@@ -151,8 +151,8 @@ func TestTracker(t *testing.T) {
 				now = now.Add(s.after)
 				s.observe(tracker, now)
 				got := tracker.Fault(uuid)
-				if (s.reason == "") != got.None() || !strings.Contains(got.Message, s.reason) {
-					t.Fatalf("step %d: reason %q, want %q", i, got.Message, s.reason)
+				if (s.message == "") != got.None() || !strings.Contains(got.Message, s.message) {
+					t.Fatalf("step %d: message %q, want %q", i, got.Message, s.message)
 				}
 				if got.None() {
 					since = time.Time{}
@@ -166,26 +166,25 @@ func TestTracker(t *testing.T) {
 				}
 			}
 			if other := tracker.Fault("GPU-b"); !other.None() {
-				t.Errorf("another GPU is %+v", other)
+				t.Errorf("another GPU has the fault %+v", other)
 			}
 		})
 	}
 }
 
-// What a fault names as its remedy is what clears it: where the driver reports which recovery
-// action a GPU requires, that decides; elsewhere only a reset does.
-func TestTheRemedyIsWhatClears(t *testing.T) {
+// The remedy of a reset fault must describe what clears it: the recovery action if the driver reports it, else a reset.
+func TestRemedyOfResetFault(t *testing.T) {
 	for name, tc := range map[string]struct {
 		probe  *health.Probe // after XID 48; nil: none yet
-		remedy string        // part of it
+		remedy string        // contained in the remedy
 		clears bool          // without a reset, after a quiet period with the same probe
 	}{
-		"no probe yet":                             {nil, "reset", false},
-		"the driver reports no action":             {&health.Probe{}, "reset", false},
-		"the driver reports that none is required": {new(recovery(health.RecoveryNone)), "1m0s in which the driver requires no recovery action", true},
-		"the driver requires a reset":              {new(recovery(health.RecoveryReset)), "reset", false},
-		"the driver requires a reboot":             {new(recovery(health.RecoveryReboot)), "reboot", false},
-		"the driver requires a bus reset":          {new(recovery(health.RecoveryBusReset)), "bus", false},
+		"no probe yet":                    {nil, "reset", false},
+		"recovery action not supported":   {&health.Probe{}, "reset", false},
+		"no recovery action required":     {new(recovery(health.RecoveryNone)), "no recovery action for 1m0s", true},
+		"the driver requires a reset":     {new(recovery(health.RecoveryReset)), "reset", false},
+		"the driver requires a reboot":    {new(recovery(health.RecoveryReboot)), "reboot", false},
+		"the driver requires a bus reset": {new(recovery(health.RecoveryBusReset)), "bus", false},
 	} {
 		tracker := &health.Tracker{Quiet: time.Minute}
 		now := time.Unix(1e9, 0)
@@ -194,23 +193,23 @@ func TestTheRemedyIsWhatClears(t *testing.T) {
 			tracker.Probe(uuid, *tc.probe, now.Add(time.Second))
 		}
 		if got := tracker.Fault(uuid).Remedy; !strings.Contains(got, tc.remedy) {
-			t.Errorf("%s: the remedy is %q, want %q", name, got, tc.remedy)
+			t.Errorf("%s: got the remedy %q, want %q", name, got, tc.remedy)
 		}
 		if tc.probe == nil {
 			continue
 		}
 		tracker.Probe(uuid, *tc.probe, now.Add(2*time.Minute))
 		if cleared := tracker.Fault(uuid).None(); cleared != tc.clears {
-			t.Errorf("%s: the fault has cleared: %t, want %t", name, cleared, tc.clears)
+			t.Errorf("%s: fault cleared: %t, want %t", name, cleared, tc.clears)
 		}
 	}
 }
 
-func TestXIDsAreInOrderAndClassed(t *testing.T) {
+func TestCatalog(t *testing.T) {
 	last := 0
-	for _, x := range health.Known() {
+	for _, x := range health.Catalog() {
 		if x.Code <= last {
-			t.Errorf("XID %d stands after %d", x.Code, last)
+			t.Errorf("XID %d is listed after %d", x.Code, last)
 		}
 		last = x.Code
 		if got := (health.Policy{}).Class(x.Code); got != x.Class || x.Text == "" {

@@ -2,86 +2,81 @@ package health
 
 import "slices"
 
-// Class is what an XID means for the GPU that reports it.
+// Class is the effect of an XID on the health of the GPU.
 type Class string
 
-// The classes, mildest first.
+// The classes, by ascending severity.
 const (
-	// Ignore: for the record only.
+	// Ignore does not affect the health.
 	Ignore Class = "ignore"
-	// Application: a program did wrong; the GPU is fine.
+	// Application is an error of a program. It does not affect the health.
 	Application Class = "application"
-	// Transient: the GPU may be unwell for a while. It heals after a quiet
-	// period with probes that pass.
+	// Transient recovers after a quiet period with successful probes.
 	Transient Class = "transient"
-	// Reset: the GPU does not work right until it is reset.
+	// Reset requires a GPU reset.
 	Reset Class = "reset"
-	// Fatal: the GPU does not work until it has left and come back, as by a
-	// reboot or a repair.
+	// Fatal requires that the GPU disappears and returns, for example by a reboot or repair.
 	Fatal Class = "fatal"
 )
 
-// XID is one kind of error in NVIDIA's catalogue.
+// XID is an entry of NVIDIA's XID catalog.
 type XID struct {
 	Code  int
 	Class Class
 	Text  string
 }
 
-// fellOffTheBus is the one fatal XID that says itself that the GPU is away.
+// fellOffTheBus is the only fatal XID that implies that the GPU is unreachable.
 const fellOffTheBus = 79
 
-// xids are those whose meaning is known, by ascending code. Any other is
-// Transient: a new kind of error is no reason to take a GPU away for ever,
-// and none to go on as if nothing had happened.
-//
-// The meanings are those of NVIDIA's XID catalogue for data-centre GPUs.
+// xids is the catalog, by ascending code, with the descriptions of NVIDIA's XID catalog for data center GPUs. Unlisted
+// XIDs are Transient: an unknown error must neither disable a GPU permanently nor have no effect.
 var xids = []XID{
-	{8, Application, "a kernel of a program stalled"},
-	{13, Application, "a program caused an engine exception"},
-	{31, Application, "a program accessed memory that it does not have"},
-	{32, Application, "a program's command stream was corrupted"},
-	{37, Application, "a program's driver calls failed"},
-	{38, Reset, "the firmware failed"},
-	{43, Application, "a program's channel was stopped"},
-	{44, Reset, "the graphics engine failed"},
-	{45, Application, "a program's channels were cleaned up"},
-	{46, Reset, "the GPU stopped processing"},
-	{48, Reset, "memory had an error that cannot be corrected"},
+	{8, Application, "GPU stopped processing a kernel"},
+	{13, Application, "graphics engine exception"},
+	{31, Application, "GPU memory page fault"},
+	{32, Application, "invalid or corrupted push buffer stream"},
+	{37, Application, "driver error caused by a program"},
+	{38, Reset, "driver firmware error"},
+	{43, Application, "GPU stopped processing a channel"},
+	{44, Reset, "graphics engine fault during context switch"},
+	{45, Application, "preemptive cleanup of channels after an error"},
+	{46, Reset, "GPU stopped processing"},
+	{48, Reset, "double-bit ECC error"},
 	{54, Fatal, "auxiliary power is not connected"},
-	{61, Reset, "the micro-controller hit a breakpoint"},
-	{62, Reset, "the micro-controller halted"},
-	{63, Ignore, "a memory page or row was recorded for replacement"},
-	{64, Reset, "a memory page or row could not be recorded for replacement"},
-	{66, Application, "a program made an illegal access"},
-	{67, Application, "a program made an illegal access"},
-	{68, Application, "a program caused a video engine exception"},
-	{69, Application, "a program caused a graphics engine class error"},
-	{74, Reset, "an NVLink failed"},
-	{78, Fatal, "the GPU could not be started as a virtual one"},
-	{fellOffTheBus, Fatal, "the GPU has fallen off the bus"},
-	{81, Ignore, "the display subsystem failed"},
-	{92, Ignore, "many memory errors were corrected"},
-	{94, Application, "a memory error was contained: only the program that read it ends"},
-	{95, Reset, "a memory error was not contained"},
-	{109, Application, "a program's context did not switch in time"},
-	{110, Fatal, "a security fault"},
-	{119, Reset, "the GPU system processor did not answer"},
-	{120, Reset, "the GPU system processor failed"},
-	{121, Ignore, "a chip-to-chip link corrected errors"},
-	{136, Reset, "a link could not be trained"},
-	{137, Application, "a program made an illegal access over NVLink"},
-	{140, Reset, "memory had an error that was not recovered"},
-	{143, Reset, "the GPU could not be started"},
-	{154, Ignore, "the action that recovers the GPU has changed"},
+	{61, Reset, "internal micro-controller breakpoint"},
+	{62, Reset, "internal micro-controller halt"},
+	{63, Ignore, "page retirement or row remapping recorded"},
+	{64, Reset, "page retirement or row remapping could not be recorded"},
+	{66, Application, "illegal access"},
+	{67, Application, "illegal access"},
+	{68, Application, "video engine exception"},
+	{69, Application, "graphics engine class error"},
+	{74, Reset, "NVLink error"},
+	{78, Fatal, "vGPU start error"},
+	{fellOffTheBus, Fatal, "GPU has fallen off the bus"},
+	{81, Ignore, "VGA subsystem error"},
+	{92, Ignore, "high single-bit ECC error rate"},
+	{94, Application, "contained memory error: only the affected program is terminated"},
+	{95, Reset, "uncontained memory error"},
+	{109, Application, "context switch timeout"},
+	{110, Fatal, "security fault"},
+	{119, Reset, "GSP RPC timeout"},
+	{120, Reset, "GSP error"},
+	{121, Ignore, "corrected C2C link error"},
+	{136, Reset, "link training failed"},
+	{137, Application, "NVLink privilege error"},
+	{140, Reset, "unrecovered ECC error"},
+	{143, Reset, "GPU initialization failure"},
+	{154, Ignore, "GPU recovery action changed"},
 }
 
-// Policy is how the health of a node's GPUs is judged.
+// Policy overrides the classes of XIDs. Ignore takes precedence.
 type Policy struct {
-	Ignore, Fatal []int // XIDs that are to have these classes
+	Ignore, Fatal []int // XID codes
 }
 
-// Class returns what an XID means under the policy.
+// Class returns the class of an XID under the policy.
 func (p Policy) Class(code int) Class {
 	switch {
 	case slices.Contains(p.Ignore, code):
@@ -89,19 +84,19 @@ func (p Policy) Class(code int) Class {
 	case slices.Contains(p.Fatal, code):
 		return Fatal
 	}
-	if x, known := find(code); known {
+	if x, found := find(code); found {
 		return x.Class
 	}
 	return Transient
 }
 
 func find(code int) (XID, bool) {
-	i, known := slices.BinarySearchFunc(xids, code, func(x XID, code int) int { return x.Code - code })
-	if !known {
+	i, found := slices.BinarySearchFunc(xids, code, func(x XID, code int) int { return x.Code - code })
+	if !found {
 		return XID{}, false
 	}
 	return xids[i], true
 }
 
-// Known returns the XIDs whose meaning is known, by ascending code.
-func Known() []XID { return slices.Clone(xids) }
+// Catalog returns the cataloged XIDs by ascending code.
+func Catalog() []XID { return slices.Clone(xids) }

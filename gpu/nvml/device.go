@@ -13,9 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// read asks one GPU for all that the model holds. The error means that it
-// would not tell its name; any later failure is the GPU's Fault.
-func (s session) read(index int) (gpu.GPU, nvml.Device, error) {
+// readGPU reads a GPU. It returns an error if the UUID cannot be read; any other failure becomes the GPU's Fault.
+func (s session) readGPU(index int) (gpu.GPU, nvml.Device, error) {
 	dev, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return gpu.GPU{}, nil, fmt.Errorf("opening GPU %d: %w", index, ret)
@@ -25,15 +24,15 @@ func (s session) read(index int) (gpu.GPU, nvml.Device, error) {
 		return gpu.GPU{}, nil, fmt.Errorf("reading the UUID of GPU %d: %w", index, ret)
 	}
 	g := gpu.GPU{UUID: uuid, Index: index, Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown}
-	err := errors.Join(s.readPlace(&g, dev), s.readTraits(&g, dev))
+	err := errors.Join(s.readLocation(&g, dev), s.readAttributes(&g, dev))
 	if err != nil {
-		g.Fault = unread(err)
+		g.Fault = readFault(err)
 	}
 	return g, dev, nil
 }
 
-// readPlace reads where the GPU sits: without these nobody can be given it.
-func (s session) readPlace(g *gpu.GPU, dev nvml.Device) error {
+// readLocation reads the minor number and the PCI location, without which the GPU cannot be allocated.
+func (s session) readLocation(g *gpu.GPU, dev nvml.Device) error {
 	minor, ret := dev.GetMinorNumber()
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the minor number: %w", ret)
@@ -45,7 +44,7 @@ func (s session) readPlace(g *gpu.GPU, dev nvml.Device) error {
 	}
 	g.PCIBusID = busID(pci)
 	numa, errNUMA := s.pciFile(g.PCIBusID, "numa_node")
-	if n, err := strconv.Atoi(numa); err == nil && n >= 0 { // -1: the firmware does not tell
+	if n, err := strconv.Atoi(numa); err == nil && n >= 0 { // -1 if the firmware does not report it
 		g.NUMANode = n
 	}
 	class, errClass := s.pciFile(g.PCIBusID, "class")
@@ -54,21 +53,21 @@ func (s session) readPlace(g *gpu.GPU, dev nvml.Device) error {
 	return errors.Join(errNUMA, errClass)
 }
 
-// pciFile reads what sysfs tells of a PCI device; nothing in a sandbox that
+// pciFile reads a sysfs attribute of a PCI device. It returns "" if the attribute does not exist, as in a sandbox that
 // hides the PCI bus.
 func (s session) pciFile(busID, name string) (string, error) {
 	data, err := s.node.ReadFile(path.Join("/sys/bus/pci/devices", busID, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("reading the PCI device's %s: %w", name, err)
+		return "", fmt.Errorf("reading the PCI attribute %s: %w", name, err)
 	}
 	return strings.TrimSpace(string(data)), nil
 }
 
-// readTraits reads what the GPU is. A driver or a GPU that does not know a
-// trait leaves it unknown; any other answer means a GPU in trouble.
-func (s session) readTraits(g *gpu.GPU, dev nvml.Device) error {
+// readAttributes reads the remaining attributes. Those that the driver or the GPU does not support are left unset; any
+// other failure is an error.
+func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 	var errs []error
-	known := func(what string, ret nvml.Return) bool {
+	supported := func(what string, ret nvml.Return) bool {
 		switch ret {
 		case nvml.SUCCESS:
 			return true
@@ -79,18 +78,18 @@ func (s session) readTraits(g *gpu.GPU, dev nvml.Device) error {
 		return false
 	}
 
-	if name, ret := dev.GetName(); known("product name", ret) {
+	if name, ret := dev.GetName(); supported("product name", ret) {
 		g.Product = name
 	}
-	if memory, ret := dev.GetMemoryInfo(); known("memory size", ret) {
+	if memory, ret := dev.GetMemoryInfo(); supported("memory size", ret) {
 		g.MemoryBytes = memory.Total
 	}
-	if major, minor, ret := dev.GetCudaComputeCapability(); known("compute capability", ret) {
+	if major, minor, ret := dev.GetCudaComputeCapability(); supported("compute capability", ret) {
 		g.ComputeCapability = gpu.ComputeCapability{Major: major, Minor: minor}
 	}
 	g.Architecture = gpu.ArchitectureUnknown
 	if s.has("nvmlDeviceGetArchitecture") {
-		if arch, ret := dev.GetArchitecture(); known("architecture", ret) {
+		if arch, ret := dev.GetArchitecture(); supported("architecture", ret) {
 			g.Architecture = architecture(arch)
 		}
 	}
@@ -98,8 +97,8 @@ func (s session) readTraits(g *gpu.GPU, dev nvml.Device) error {
 	return errors.Join(append(errs, s.readMIG(g, dev))...)
 }
 
-// has says whether the loaded driver is new enough for a function. Calling
-// one that it lacks would end the process: the symbols are bound lazily.
+// has reports whether the loaded NVML has a function. Calling a missing function would crash the process, because
+// symbols are bound lazily.
 func (s session) has(symbol string) bool {
 	return s.lib.Extensions().LookupSymbol(symbol) == nil
 }

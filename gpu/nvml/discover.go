@@ -12,70 +12,70 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// session is NVML between its Init and its Shutdown.
+// session is an initialized NVML.
 type session struct {
 	lib  nvml.Interface
 	node host.Root
 }
 
 func initError(library string, ret nvml.Return) error {
-	advice := "run nvidia-smi on the node: it uses the same library"
+	remedy := "compare with nvidia-smi on the node, which uses the same library"
 	switch ret {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
-		advice = "the file is not a library that this program can load; name another with --nvml-library"
+		remedy = "set --nvml-library to a library that this program can load"
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		advice = "the kernel module is not loaded, or its nodes are missing below /dev: run modprobe nvidia"
+		remedy = "run modprobe nvidia, and check that its device nodes exist in /dev"
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		advice = "the kernel module is of another version than the library: reload it, or reboot the node"
+		remedy = "load the kernel module of the library's version, or reboot the node"
 	}
-	return fmt.Errorf("initialising NVML from %s: %w (%s)", library, ret, advice)
+	return fmt.Errorf("initializing NVML from %s: %w; %s", library, ret, remedy)
 }
 
-// inventory reads all GPUs but the doubted, and returns their handles by UUID.
+// inventory reads all GPUs except the quarantined ones. It also returns their handles, by UUID.
 func (w *worker) inventory() (*gpu.Inventory, map[string]nvml.Device, error) {
 	inv := &gpu.Inventory{}
 	var count int
-	var failed error
-	if err := w.step(driver.Step{Index: driver.Nobody}, func() { inv.Driver, count, failed = w.driver() }); err != nil || failed != nil {
-		return nil, nil, errors.Join(err, failed)
+	var errDriver error
+	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { inv.Driver, count, errDriver = w.driver() }); err != nil || errDriver != nil {
+		return nil, nil, errors.Join(err, errDriver)
 	}
-	var asked []int
+	var included []int
 	for index := range count {
-		if !slices.Contains(w.work.Doubted, index) {
-			asked = append(asked, index)
+		if !slices.Contains(w.cfg.Quarantined, index) {
+			included = append(included, index)
 		}
 	}
 	read := make([]struct {
 		gpu gpu.GPU
 		dev nvml.Device
 		err error
-	}, len(asked))
-	if err := w.each(asked, func(i int) { read[i].gpu, read[i].dev, read[i].err = w.read(asked[i]) }); err != nil {
+	}, len(included))
+	if err := w.each(included, func(i int) { read[i].gpu, read[i].dev, read[i].err = w.readGPU(included[i]) }); err != nil {
 		return nil, nil, err
 	}
 	devices := map[string]nvml.Device{}
 	for i, r := range read {
 		if r.err != nil {
-			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: asked[i], Fault: unread(r.err)})
+			inv.Unreadable = append(inv.Unreadable, gpu.Unreadable{Index: included[i], Fault: readFault(r.err)})
 			continue
 		}
 		inv.GPUs = append(inv.GPUs, r.gpu)
 		devices[r.gpu.UUID] = r.dev
 	}
-	isolate(inv)
+	sanitize(inv)
 	for _, g := range inv.GPUs {
 		w.uuids[devices[g.UUID]] = g.UUID
 	}
 	return inv, devices, w.link(inv.GPUs, devices)
 }
 
-// driver reads the driver's version and how many GPUs it has.
+// driver reads the driver's properties and the number of GPUs.
 func (s session) driver() (d gpu.Driver, count int, err error) {
 	version, ret := s.lib.SystemGetDriverVersion()
 	if ret != nvml.SUCCESS {
 		return d, 0, fmt.Errorf("reading the driver version: %w", ret)
 	}
-	// CUDA's number is 1000 × major + 10 × minor.
+	// cuda is 1000 × major + 10 × minor.
 	cuda, ret := s.lib.SystemGetCudaDriverVersion()
 	if ret != nvml.SUCCESS {
 		return d, 0, fmt.Errorf("reading the CUDA version of driver %s: %w", version, ret)
@@ -85,7 +85,7 @@ func (s session) driver() (d gpu.Driver, count int, err error) {
 		return d, 0, fmt.Errorf("counting the GPUs: %w", ret)
 	}
 	if count < 0 || count > driver.MaxGPUs {
-		return d, 0, fmt.Errorf("counting the GPUs: driver %s has %d, and a node at most %d; reload the driver", version, count, driver.MaxGPUs)
+		return d, 0, fmt.Errorf("counting the GPUs: driver %s reported %d, more than the maximum of %d; reload the driver", version, count, driver.MaxGPUs)
 	}
 	return gpu.Driver{
 		Version: version,
@@ -95,9 +95,8 @@ func (s session) driver() (d gpu.Driver, count int, err error) {
 	}, count, nil
 }
 
-// confidential says whether confidential computing is on, be it between several
-// GPUs alone. It is taken to be where a driver that knows of it fails to tell:
-// then containers get a library too many, and none too few.
+// confidential reports whether confidential computing is enabled, for single or multiple GPUs. It returns true if the
+// driver supports the query but fails it: an additional library in containers is harmless, a missing one is not.
 func (s session) confidential() bool {
 	switch {
 	case s.has("nvmlSystemGetConfComputeSettings"):

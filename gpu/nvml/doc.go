@@ -1,6 +1,3 @@
-// Package nvml reads a node's GPUs through the driver's own library. It is the
-// only importer of go-nvml.
-//
-// It runs in a process of its own, cmd/gpucdi-nvml, for gpu/driver, which it
-// tells what it finds as driver.Messages.
+// Package nvml implements the driver worker, gpucdi-nvml: it reads a node's GPUs through NVML and sends driver.Messages
+// to gpucdi. It is the only package that imports go-nvml.
 package nvml

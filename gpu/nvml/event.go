@@ -11,25 +11,25 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// burst is the most events that are taken from a set without waiting.
-const burst = 1000
+// drainLimit bounds the number of events that are read from a set without waiting.
+const drainLimit = 1000
 
-// events is an NVML event set and the GPUs registered with it. A set holds what happens after the
-// registration, so it is kept as long as it works.
+// events is an NVML event set with the GPUs that are registered in it. A set only has the events since the
+// registration, so it is replaced only if it fails or the GPUs change.
 type events struct {
-	set    nvml.EventSet // nil when there is none
+	set    nvml.EventSet // nil if none
 	gpus   []string      // UUIDs
-	failed bool          // a wait has failed since the set was made
+	failed bool          // a wait on this set has failed
 
-	failing bool      // the last wait has failed, be it on an earlier set
-	probed  time.Time // when a failed wait last led to probes ahead of time
+	failing bool      // the last wait has failed, perhaps on a previous set
+	probed  time.Time // when a failed wait last started a probe cycle early
 }
 
-// listen makes an event set for the GPUs that answer, unless the present one is. Waits on a set with
-// a lost GPU fail at once, and report nothing of the others.
-func (w *worker) listen(answering []gpu.GPU) error {
-	uuids := make([]string, len(answering))
-	for i, g := range answering {
+// registerEvents creates an event set for the responsive GPUs, unless the current set is for the same GPUs and works.
+// Waits on a set with a lost GPU fail immediately and return no events of the others.
+func (w *worker) registerEvents(responsive []gpu.GPU) error {
+	uuids := make([]string, len(responsive))
+	for i, g := range responsive {
 		uuids[i] = g.UUID
 	}
 	if w.events.set != nil && !w.events.failed && slices.Equal(uuids, w.events.gpus) {
@@ -37,13 +37,13 @@ func (w *worker) listen(answering []gpu.GPU) error {
 	}
 	var set nvml.EventSet
 	var ret nvml.Return
-	err := w.step(driver.Step{Index: driver.Nobody}, func() { set, ret = w.lib.EventSetCreate() })
+	err := w.step(driver.Step{Index: driver.NoGPU}, func() { set, ret = w.lib.EventSetCreate() })
 	if err != nil || ret != nvml.SUCCESS {
-		return err // the old set holds the events until the next attempt
+		return err // the current set keeps the events until the next attempt
 	}
-	err = w.each(indexes(answering), func(i int) {
-		// A GPU without events is known by its probes alone.
-		_ = w.devices[answering[i].UUID].RegisterEvents(nvml.EventTypeXidCriticalError, set)
+	err = w.each(indexes(responsive), func(i int) {
+		// Ignore errors: a GPU without events still has probes.
+		_ = w.devices[responsive[i].UUID].RegisterEvents(nvml.EventTypeXidCriticalError, set)
 	})
 	if err != nil {
 		return err
@@ -53,19 +53,18 @@ func (w *worker) listen(answering []gpu.GPU) error {
 	if old.set == nil {
 		return nil
 	}
-	return w.replace(old.set)
+	return w.replaceSet(old.set)
 }
 
-// replace reports what an event set that has a successor still holds, and frees it. Events since the
-// successor's registration are in both, so those that the successor holds now are reported unless an
-// equal one has been: the same error of the same GPU twice in that moment may be counted once, but
-// none is lost.
-func (w *worker) replace(old nvml.EventSet) error {
+// replaceSet reports the remaining events of the previous set and frees it. Events since the registration of the
+// current set are in both sets, so equal ones in the current set are skipped. If a GPU raises the same XID twice around
+// the replacement, it may be counted once. No XID is lost unless the previous set has failed.
+func (w *worker) replaceSet(old nvml.EventSet) error {
 	reported, err := w.drain(old, nil)
 	if err != nil {
 		return err
 	}
-	if err := w.step(driver.Step{Index: driver.Nobody}, func() { _ = old.Free() }); err != nil {
+	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { _ = old.Free() }); err != nil {
 		return err
 	}
 	if len(reported) > 0 {
@@ -74,9 +73,9 @@ func (w *worker) replace(old nvml.EventSet) error {
 	return err
 }
 
-// drain reports the events that a set holds, each unless it is in known, and returns them.
+// drain reads the pending events of a set and reports those that are not in known. It returns all of them.
 func (w *worker) drain(set nvml.EventSet, known []nvml.EventData) (all []nvml.EventData, err error) {
-	for len(all) < burst {
+	for len(all) < drainLimit {
 		e, ret, err := w.wait(set, 0)
 		if err != nil || ret != nvml.SUCCESS {
 			return all, err
@@ -91,7 +90,7 @@ func (w *worker) drain(set nvml.EventSet, known []nvml.EventData) (all []nvml.Ev
 	return all, nil
 }
 
-// pollEvents reports the events that have happened, without waiting.
+// pollEvents reports the pending events without waiting.
 func (w *worker) pollEvents() error {
 	if w.events.set == nil {
 		return nil
@@ -100,14 +99,13 @@ func (w *worker) pollEvents() error {
 	return err
 }
 
-// awaitEvents reports XIDs until it is time for the next round. When waiting fails because of a GPU,
-// the round comes at once, since its probes show which one it is; but if that was of no use, not
-// before its time.
+// awaitEvents reports XIDs until the next probe cycle is due. If waiting fails because of a GPU, the cycle starts
+// early, once, because its probes identify the GPU; if waiting still fails then, cycles follow at the regular interval.
 func (w *worker) awaitEvents() error {
-	until := time.Now().Add(w.work.Interval)
+	until := time.Now().Add(w.cfg.Interval)
 	for left := time.Until(until); left > 0; left = time.Until(until) {
 		if w.events.set == nil || w.events.failed {
-			if err := w.step(driver.Step{Index: driver.Nobody, Begin: left}, func() { time.Sleep(left) }); err != nil {
+			if err := w.step(driver.Step{Index: driver.NoGPU, Start: left}, func() { time.Sleep(left) }); err != nil {
 				return err
 			}
 			continue
@@ -125,8 +123,8 @@ func (w *worker) awaitEvents() error {
 				return err
 			}
 		case ret == nvml.ERROR_DRIVER_NOT_LOADED, ret == nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-			// The agent sees it too.
-		case w.events.failed && !again && time.Since(w.events.probed) >= w.work.Interval:
+			// No early cycle, because gpucdi detects this without the worker.
+		case w.events.failed && !again && time.Since(w.events.probed) >= w.cfg.Interval:
 			w.events.probed = time.Now()
 			return nil
 		}
@@ -134,11 +132,11 @@ func (w *worker) awaitEvents() error {
 	return nil
 }
 
-// wait waits for an event.
+// wait waits for an event of a set.
 func (w *worker) wait(set nvml.EventSet, timeout time.Duration) (e nvml.EventData, ret nvml.Return, err error) {
-	// Rounded up: to wait for 0 ms, over and over, is to spin.
+	// Round up, because repeated waits of 0 ms would be a busy loop.
 	ms := min((timeout+time.Millisecond-1)/time.Millisecond, math.MaxInt32)
-	err = w.step(driver.Step{Index: driver.Nobody, Begin: ms * time.Millisecond}, func() { e, ret = set.Wait(uint32(ms)) })
+	err = w.step(driver.Step{Index: driver.NoGPU, Start: ms * time.Millisecond}, func() { e, ret = set.Wait(uint32(ms)) })
 	return e, ret, err
 }
 
@@ -149,7 +147,7 @@ func (w *worker) reportEvent(e nvml.EventData) error {
 	}
 	xid := &driver.XID{GPU: uuid, Code: int(min(e.EventData, math.MaxInt32))}
 	if g, present := w.latest.Find(uuid); present {
-		xid.MIG = concerned(g, e.GpuInstanceId, e.ComputeInstanceId)
+		xid.MIG = affectedMIGDevices(g, e.GpuInstanceId, e.ComputeInstanceId)
 	}
 	return w.out.Encode(driver.Message{XID: xid})
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// link fills in the Links of each two GPUs. devices are their handles, by UUID. A link that cannot be
-// read is left unknown: it only makes the choice among healthy GPUs worse, and must not make one
-// unhealthy.
+// link sets the Links of the GPUs. devices are their handles, by UUID. A topology that cannot be read stays unknown: it
+// makes preferred allocations worse, but must not make a GPU unhealthy.
 func (w *worker) link(gpus []gpu.GPU, devices map[string]nvml.Device) error {
 	device := func(i int) nvml.Device { return devices[gpus[i].UUID] }
 	lanes := make([]nvlinks, len(gpus))
-	paths := make([][]gpu.PCIePath, len(gpus)) // of each to those after it
+	paths := make([][]gpu.PCIePath, len(gpus)) // from each GPU to those with a greater position
 	err := w.each(indexes(gpus), func(i int) { lanes[i] = w.nvlinks(device(i)) })
 	if err != nil {
 		return err
@@ -39,15 +38,15 @@ func (w *worker) link(gpus []gpu.GPU, devices map[string]nvml.Device) error {
 	return nil
 }
 
-// nvlinks counts the active NVLinks of one GPU by where they lead.
+// nvlinks are the numbers of active NVLinks of a GPU.
 type nvlinks struct {
-	direct   map[string]int // peer's PCI bus id → links
-	switched int            // links into the NVSwitch fabric, which reaches all
+	direct   map[string]int // by the peer's PCI bus ID
+	switched int            // to NVSwitches, which connect all GPUs
 }
 
-// to counts the links to the GPU at busID whose own links are theirs.
-func (l nvlinks) to(theirs nvlinks, busID string) int {
-	return l.direct[busID] + min(l.switched, theirs.switched)
+// to returns the number of links to the peer at busID, which has the links peer.
+func (l nvlinks) to(peer nvlinks, busID string) int {
+	return l.direct[busID] + min(l.switched, peer.switched)
 }
 
 func (s session) nvlinks(dev nvml.Device) nvlinks {
@@ -56,7 +55,7 @@ func (s session) nvlinks(dev nvml.Device) nvlinks {
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := dev.GetNvLinkState(link)
 		if ret != nvml.SUCCESS {
-			break // the GPU has no more links, or none at all
+			break // no more links
 		}
 		if state != nvml.FEATURE_ENABLED {
 			continue
@@ -97,8 +96,8 @@ func pciePath(a, b nvml.Device) gpu.PCIePath {
 	}
 }
 
-// busID spells a PCI address as sysfs does. NVML's own string has eight
-// digits of domain, and a GPU's function is always 0.
+// busID formats a PCI address as in sysfs. NVML's string has a domain of eight digits. The function of a GPU is always
+// 0.
 func busID(pci nvml.PciInfo) string {
 	return fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
 }

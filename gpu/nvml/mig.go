@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// maxMIGDevices is more than any GPU can be partitioned into, which are 7 up to now.
+// maxMIGDevices bounds the number of MIG devices per GPU that a driver can report. Current GPUs support 7.
 const maxMIGDevices = 64
 
 // readMIG reads the GPU's MIG mode and its MIG devices.
@@ -21,8 +21,8 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 		return nil
 	}
 	current, _, ret := dev.GetMigMode()
-	known, err := answered("MIG mode", ret)
-	if !known || err != nil {
+	ok, err := supported("MIG mode", ret)
+	if !ok || err != nil {
 		return err
 	}
 	if current != nvml.DEVICE_MIG_ENABLE {
@@ -35,45 +35,45 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 		return fmt.Errorf("counting the MIG devices: %w", ret)
 	}
 	if count > maxMIGDevices {
-		return fmt.Errorf("counting the MIG devices: there is room for %d, and a GPU has at most %d; update the driver", count, maxMIGDevices)
+		return fmt.Errorf("counting the MIG devices: the driver reported at most %d, more than the limit of %d; update the driver", count, maxMIGDevices)
 	}
 	for index := range count {
-		part, ret := dev.GetMigDeviceHandleByIndex(index)
+		migDev, ret := dev.GetMigDeviceHandleByIndex(index)
 		var uuid string
 		if ret == nvml.SUCCESS {
-			uuid, ret = part.GetUUID()
+			uuid, ret = migDev.GetUUID()
 		}
 		switch {
 		case ret == nvml.ERROR_NOT_FOUND, ret == nvml.ERROR_INVALID_ARGUMENT:
-			continue // there is room for more, or it has just been destroyed
+			continue // the slot is free, or the device was just destroyed
 		case ret != nvml.SUCCESS:
 			return fmt.Errorf("opening MIG device %d: %w", index, ret)
 		case strings.Contains(uuid, "/"):
-			return fmt.Errorf("MIG device %d is called %s, which no CDI spec can hold: install driver 470 or newer", index, host.Printable(uuid, textLimit))
+			return fmt.Errorf("reading MIG device %d: UUID %s is not a valid CDI device name; install driver 470 or newer", index, host.Printable(uuid, textLimit))
 		}
 		m := gpu.MIGDevice{UUID: uuid, Index: index}
-		if err := readMIGDevice(&m, part, dev, g.MemoryBytes); err != nil {
-			m.Fault = unread(err)
+		if err := readMIGDevice(&m, migDev, dev, g.MemoryBytes); err != nil {
+			m.Fault = readFault(err)
 		}
 		g.MIGDevices = append(g.MIGDevices, m)
 	}
 	return nil
 }
 
-// readMIGDevice asks one MIG device what it is. total is its GPU's memory.
-func readMIGDevice(m *gpu.MIGDevice, part, parent nvml.Device, total uint64) error {
+// readMIGDevice reads the attributes of a MIG device. total is the memory of its GPU in bytes.
+func readMIGDevice(m *gpu.MIGDevice, migDev, parent nvml.Device, total uint64) error {
 	var ret nvml.Return
-	if m.GPUInstance, ret = part.GetGpuInstanceId(); ret != nvml.SUCCESS {
+	if m.GPUInstance, ret = migDev.GetGpuInstanceId(); ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the GPU instance: %w", ret)
 	}
-	if m.ComputeInstance, ret = part.GetComputeInstanceId(); ret != nvml.SUCCESS {
+	if m.ComputeInstance, ret = migDev.GetComputeInstanceId(); ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the compute instance: %w", ret)
 	}
-	size, ret := part.GetAttributes()
+	size, ret := migDev.GetAttributes()
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the size: %w", ret)
 	}
-	name, ret := part.GetName()
+	name, ret := migDev.GetName()
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the profile: %w", ret)
 	}
@@ -88,8 +88,8 @@ func readMIGDevice(m *gpu.MIGDevice, part, parent nvml.Device, total uint64) err
 	return nil
 }
 
-// placement asks the GPU where an instance lies. Only people want to know, and
-// not every user may.
+// placement reads the placement of a GPU instance. It is informational and the call is privileged, so errors are
+// ignored.
 func placement(parent nvml.Device, gpuInstance int) gpu.Placement {
 	instance, ret := parent.GetGpuInstanceById(gpuInstance)
 	if ret != nvml.SUCCESS {
@@ -102,10 +102,9 @@ func placement(parent nvml.Device, gpuInstance int) gpu.Placement {
 	return gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)}
 }
 
-// profile is what the driver calls the size of a MIG device: the end of its
-// name, "NVIDIA A100-SXM4-40GB MIG 1g.5gb". Where the name does not have it,
-// it is worked out from what the device has of a GPU with total bytes, as
-// NVIDIA's tools do: memory is rounded up to eighths of the GPU's.
+// profile returns the profile of a MIG device, which is the end of its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". If the
+// name lacks it, profile computes it as NVIDIA's tools do, with the memory rounded up to eighths of total, the memory
+// of the GPU in bytes.
 func profile(name string, size nvml.DeviceAttributes, total uint64) string {
 	if _, named, found := strings.Cut(name, " MIG "); found && named != "" {
 		return named
@@ -120,10 +119,9 @@ func profile(name string, size nvml.DeviceAttributes, total uint64) string {
 	return fmt.Sprintf("%dc.%s", size.ComputeInstanceSliceCount, whole)
 }
 
-// concerned are the MIG devices of g that an event of these instances is about,
-// by UUID; none when it is about the whole GPU, or about instances that are not
-// known: then every one may be hit.
-func concerned(g gpu.GPU, gpuInstance, computeInstance uint32) []string {
+// affectedMIGDevices returns the UUIDs of the MIG devices of g that an event of these instances affects. It returns
+// none if the event affects the whole GPU or the instances are not known.
+func affectedMIGDevices(g gpu.GPU, gpuInstance, computeInstance uint32) []string {
 	var uuids []string
 	for _, m := range g.MIGDevices {
 		if uint32(m.GPUInstance) == gpuInstance &&
@@ -134,6 +132,5 @@ func concerned(g gpu.GPU, gpuInstance, computeInstance uint32) []string {
 	return uuids
 }
 
-// noInstance is what NVML writes for the instance of an event that concerns
-// more than one.
+// noInstance is the instance ID in NVML events that are not specific to an instance.
 const noInstance = math.MaxUint32

@@ -32,7 +32,7 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-func TestAnEventIsOfTheInstancesThatItNames(t *testing.T) {
+func TestAffectedMIGDevices(t *testing.T) {
 	g := gpu.GPU{MIGDevices: []gpu.MIGDevice{
 		{UUID: "MIG-a", GPUInstance: 1, ComputeInstance: 0},
 		{UUID: "MIG-b", GPUInstance: 1, ComputeInstance: 1},
@@ -43,12 +43,12 @@ func TestAnEventIsOfTheInstancesThatItNames(t *testing.T) {
 		gi, ci uint32
 		want   []string
 	}{
-		{"the whole GPU", noInstance, noInstance, nil},
-		{"a GPU instance", 1, noInstance, []string{"MIG-a", "MIG-b"}},
-		{"a compute instance", 1, 1, []string{"MIG-b"}},
-		{"instances that are not known", 9, 0, nil},
+		{"whole GPU", noInstance, noInstance, nil},
+		{"GPU instance", 1, noInstance, []string{"MIG-a", "MIG-b"}},
+		{"compute instance", 1, 1, []string{"MIG-b"}},
+		{"unknown instances", 9, 0, nil},
 	} {
-		if got := concerned(g, tc.gi, tc.ci); !slices.Equal(got, tc.want) {
+		if got := affectedMIGDevices(g, tc.gi, tc.ci); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}

@@ -8,32 +8,31 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// patience is how long a step may hold up those about other GPUs. NVML may be called by several
-// threads at a time; while the driver answers, it is not.
-const patience = 100 * time.Millisecond
+// stepDelay is how long a step may delay those about other GPUs. NVML is thread-safe, but as long as the driver
+// responds it is called by one goroutine at a time.
+const stepDelay = 100 * time.Millisecond
 
-// step makes calls into the driver and marks them as s. Its Begin is how long they are meant to
-// wait.
+// step runs calls and records them in the step log as s. s.Start is the time for which they are meant to wait.
 func (w *worker) step(s driver.Step, calls func()) error {
-	s.Begin += driver.Clock()
-	if err := w.marker.Set(s); err != nil {
+	s.Start += driver.Clock()
+	if err := w.stepLog.Set(s); err != nil {
 		return err
 	}
 	calls()
-	s.Back = true
-	return w.marker.Set(s)
+	s.Done = true
+	return w.stepLog.Set(s)
 }
 
-// steps are a step about each of several GPUs.
+// steps is a set of steps, each about one GPU.
 type steps struct {
 	w       *worker
 	indexes []int
 	trial   bool
 	calls   func(i int)            // gets the position in indexes
-	over    func(i int, err error) // is told of each step that is over, by any goroutine; err is of marking it
+	onDone  func(i int, err error) // called after each step, by any goroutine; err is that of the step log
 
-	begun, back atomic.Int64
-	done        chan struct{} // closed when all are over
+	started, finished atomic.Int64
+	done              chan struct{} // closed when all are done
 }
 
 func (w *worker) steps(indexes []int, calls func(i int)) *steps {
@@ -44,84 +43,83 @@ func (w *worker) steps(indexes []int, calls func(i int)) *steps {
 	return s
 }
 
-// make makes those steps that have not begun, one after the other.
-func (s *steps) make() {
-	for i := int(s.begun.Add(1)) - 1; i < len(s.indexes); i = int(s.begun.Add(1)) - 1 {
+// run runs the steps that have not started, one after the other.
+func (s *steps) run() {
+	for i := int(s.started.Add(1)) - 1; i < len(s.indexes); i = int(s.started.Add(1)) - 1 {
 		err := s.w.step(driver.Step{Index: s.indexes[i], Trial: s.trial}, func() { s.calls(i) })
-		s.over(i, err)
-		if int(s.back.Add(1)) == len(s.indexes) {
+		s.onDone(i, err)
+		if int(s.finished.Add(1)) == len(s.indexes) {
 			close(s.done)
 		}
 	}
 }
 
-// relieve makes the steps that have not begun whenever one has held up the others for longer than
-// patience, and calls meanwhile in between, until all are over.
-func (s *steps) relieve(meanwhile func()) {
-	check := time.NewTicker(patience)
+// unblock starts another goroutine for the remaining steps whenever one has delayed them for stepDelay. It calls
+// meanwhile periodically until all steps are done.
+func (s *steps) unblock(meanwhile func()) {
+	check := time.NewTicker(stepDelay)
 	defer check.Stop()
-	for before := s.begun.Load(); ; {
+	for before := s.started.Load(); ; {
 		select {
 		case <-s.done:
 			return
 		case <-check.C:
 		}
-		now := s.begun.Load()
+		now := s.started.Load()
 		if now == before && now < int64(len(s.indexes)) {
-			go s.make()
+			go s.run()
 		}
 		before = now
 		meanwhile()
 	}
 }
 
-// each makes a step about each of several GPUs and waits for all. While one holds it up, other goroutines
-// go on, and XIDs are reported: by one of them, since the goroutine that owns the worker is held up.
-// Nothing is handed to another goroutine while the driver answers: that would cost more than the calls.
+// each runs a step about each of the GPUs and waits for all of them. If one blocks the calling goroutine, which owns
+// the worker, other goroutines run the remaining steps and report XIDs. No goroutine is started while the driver
+// responds, because that would take longer than the calls.
 func (w *worker) each(indexes []int, calls func(i int)) error {
 	s := w.steps(indexes, calls)
-	var failed failure
-	s.over = func(_ int, err error) { failed.set(err) }
-	relieved := make(chan struct{})
-	relief := time.AfterFunc(patience, func() {
-		defer close(relieved)
-		s.relieve(func() { failed.set(w.pollEvents()) })
+	var firstErr errorOnce
+	s.onDone = func(_ int, err error) { firstErr.set(err) }
+	unblocked := make(chan struct{})
+	timer := time.AfterFunc(stepDelay, func() {
+		defer close(unblocked)
+		s.unblock(func() { firstErr.set(w.pollEvents()) })
 	})
-	s.make()
-	if !relief.Stop() {
-		<-relieved
+	s.run()
+	if !timer.Stop() {
+		<-unblocked
 	}
-	return failed.first()
+	return firstErr.get()
 }
 
-// outcome is the end of a step about a GPU.
-type outcome struct {
+// trialResult is the result of a trial.
+type trialResult struct {
 	index int
-	err   error // of marking it
+	err   error // of the step log
 }
 
-// try makes a step about each of several GPUs, in goroutines of its own, and returns where the outcomes
-// arrive.
-func (w *worker) try(indexes []int, calls func(i int)) <-chan outcome {
-	outcomes := make(chan outcome, len(indexes))
+// startTrials runs a trial of each of the GPUs in separate goroutines. The channel receives the results.
+func (w *worker) startTrials(indexes []int, calls func(i int)) <-chan trialResult {
+	results := make(chan trialResult, len(indexes))
 	s := w.steps(indexes, calls)
-	s.trial, s.over = true, func(i int, err error) { outcomes <- outcome{indexes[i], err} }
-	go s.make()
-	go s.relieve(func() {})
-	return outcomes
+	s.trial, s.onDone = true, func(i int, err error) { results <- trialResult{indexes[i], err} }
+	go s.run()
+	go s.unblock(func() {})
+	return results
 }
 
-// failure keeps the first error of several goroutines.
-type failure struct{ err atomic.Pointer[error] }
+// errorOnce keeps the first error. It is safe for concurrent use.
+type errorOnce struct{ err atomic.Pointer[error] }
 
-func (f *failure) set(err error) {
+func (e *errorOnce) set(err error) {
 	if err != nil {
-		f.err.CompareAndSwap(nil, &err)
+		e.err.CompareAndSwap(nil, &err)
 	}
 }
 
-func (f *failure) first() error {
-	if err := f.err.Load(); err != nil {
+func (e *errorOnce) get() error {
+	if err := e.err.Load(); err != nil {
 		return *err
 	}
 	return nil

@@ -6,9 +6,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// measure asks for what a GPU measures of itself. What it does not tell is
-// left out: its health is the probe's business.
-func (s session) measure(dev nvml.Device) gpu.Telemetry {
+// readTelemetry reads a GPU's measurements. It omits those that fail, because the health is determined by probes.
+func (s session) readTelemetry(dev nvml.Device) gpu.Telemetry {
 	var t gpu.Telemetry
 	if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
 		t.Utilization = scaled(rates.Gpu, 0.01)

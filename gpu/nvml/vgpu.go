@@ -8,25 +8,24 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The PCI configuration space of a conventional device.
+// Offsets and values of the conventional PCI configuration space.
 const (
 	pciConfigSize     = 256
 	pciStatus         = 0x06
-	pciHasList        = 0x10 // bit of the status: there are capabilities
-	pciFirst          = 0x34 // where the first capability is
-	pciVendorSpecific = 0x09
+	pciHasList        = 0x10 // bit of the status register: capability list present
+	pciFirst          = 0x34 // pointer to the first capability
+	pciVendorSpecific = 0x09 // capability ID
 )
 
-// The vendor-specific capability of a virtual GPU holds, after the three bytes
-// that all have, "VF" and then records: type, length of the whole record, data.
+// The vendor-specific capability of a vGPU has, after the common header of three bytes, the signature "VF", followed by
+// records: type, length of the whole record, data.
 const (
-	vgpuHostDriver = 0 // type: version and branch of the host's driver
+	vgpuHostDriver = 0 // record type: version and branch of the host's driver
 	vgpuTextSize   = 10
 )
 
-// readVGPU finds out whether the GPU is a virtual one. Who has too few rights is
-// shown only the beginning of the configuration space, and finds none. What comes after
-// it in the file is left alone: the kernel asks the device for each four bytes.
+// readVGPU sets VGPU if the GPU is a vGPU. Unprivileged processes can only read the beginning of the configuration
+// space, which has no capabilities. The extended space is not read, because each access goes to the device.
 func (s session) readVGPU(g *gpu.GPU) {
 	file, err := s.node.Open(path.Join("/sys/bus/pci/devices", g.PCIBusID, "config"))
 	if err != nil {
@@ -35,19 +34,19 @@ func (s session) readVGPU(g *gpu.GPU) {
 	defer file.Close()
 	config, err := io.ReadAll(io.LimitReader(file, pciConfigSize))
 	if err == nil {
-		g.VGPU = vgpu(config)
+		g.VGPU = parseVGPU(config)
 	}
 }
 
-// vgpu is what a configuration space tells; nil: the GPU is not virtual.
-func vgpu(config []byte) *gpu.VGPU {
+// parseVGPU parses a PCI configuration space. It returns nil if the device is not a vGPU.
+func parseVGPU(config []byte) *gpu.VGPU {
 	if len(config) < pciConfigSize || config[pciStatus]&pciHasList == 0 {
 		return nil
 	}
 	config = config[:pciConfigSize]
-	const low = 3 // bits of a pointer that are reserved: capabilities begin at multiples of 4
+	const low = 3 // reserved bits of a pointer
 	at := config[pciFirst] &^ low
-	for range pciConfigSize / (low + 1) { // more would go round in circles
+	for range pciConfigSize / (low + 1) { // more capabilities would be a loop
 		if at == 0 {
 			break
 		}
@@ -55,27 +54,26 @@ func vgpu(config []byte) *gpu.VGPU {
 		body := config[at+3 : min(int(at)+size, pciConfigSize)]
 		records, virtual := bytes.CutPrefix(body, []byte("VF"))
 		if config[at] == pciVendorSpecific && virtual {
-			return hostOf(records)
+			return parseVGPURecords(records)
 		}
 		at = config[at+1] &^ low
 	}
 	return nil
 }
 
-// hostOf reads the records of a virtual GPU, as far as they make sense.
-func hostOf(records []byte) *gpu.VGPU {
+// parseVGPURecords parses the records of a vGPU up to the first malformed one.
+func parseVGPURecords(records []byte) *gpu.VGPU {
 	for len(records) >= 2 {
 		kind, size := records[0], int(records[1])
 		if size < 2 || size > len(records) {
 			break
 		}
 		if data := records[2:size]; kind == vgpuHostDriver && len(data) >= 2*vgpuTextSize {
-			return &gpu.VGPU{HostDriver: padded(data[:vgpuTextSize]), HostBranch: padded(data[vgpuTextSize : 2*vgpuTextSize])}
+			return &gpu.VGPU{HostDriver: trimNULs(data[:vgpuTextSize]), HostBranch: trimNULs(data[vgpuTextSize : 2*vgpuTextSize])}
 		}
 		records = records[size:]
 	}
 	return &gpu.VGPU{}
 }
 
-// padded is a text that is filled up with zeros.
-func padded(text []byte) string { return string(bytes.Trim(text, "\x00")) }
+func trimNULs(text []byte) string { return string(bytes.Trim(text, "\x00")) }

@@ -15,45 +15,44 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Work is what the driver worker is to do.
-type Work struct {
+// Config configures the driver worker.
+type Config struct {
 	Node     host.Root
-	Library  string        // this process's path of NVML
-	Interval time.Duration // between two probes of all GPUs
+	Library  string        // path of NVML, as seen by this process
+	Interval time.Duration // between two probe cycles
 
-	// Doubted are the indexes of GPUs that held up a call or ended a worker. They are left out until
-	// they answer a trial, which is made TrialAfter the start; 0: never.
-	Doubted    []int
-	TrialAfter time.Duration
+	// Quarantined are the indexes of the GPUs to exclude until their trial succeeds. The trials start TrialAfter after
+	// the start of the worker; 0 disables them.
+	Quarantined []int
+	TrialAfter  time.Duration
 }
 
-// worker is a process that does nothing but call the driver. A driver can hold a call for ever or
-// end the process that makes it, and its library can be loaded only once in a process: so it is
-// called in a process that the agent can lose.
+// worker makes all calls into the driver, in a process of its own: a call can block forever or crash the process, and a
+// process cannot replace NVML once it is loaded.
 //
-// One goroutine owns it. Steps about GPUs run in others, which it waits for.
+// One goroutine owns the worker. It waits for the goroutines that run steps about GPUs.
 type worker struct {
 	session
-	work    Work
+	cfg     Config
 	started time.Time
 	out     *json.Encoder
-	marker  driver.Marker
+	stepLog driver.StepLog
 
 	latest  *gpu.Inventory
-	pending bool                   // latest is yet to be reported
-	stale   bool                   // latest is to be read again: it lacks a GPU that is doubted no more, or one was away
-	silent  map[string]bool        // UUIDs of the GPUs of latest whose last probe failed
+	pending bool                   // latest has not been reported
+	stale   bool                   // latest must be read again, because a GPU has left the quarantine or responds again
+	failing map[string]bool        // UUIDs of the GPUs of latest whose last probe failed
 	devices map[string]nvml.Device // of latest, by UUID
 	uuids   map[nvml.Device]string // of all GPUs that were ever read
 	events  events
-	trials  <-chan outcome // of the doubted GPUs; nil until they are tried
+	trials  <-chan trialResult // nil until the trials have started
 }
 
-// Serve reads the driver and reports to the agent that started this process, until the driver or the
-// agent fails or the process is killed, which is its regular end. An error is reported too.
-func Serve(work Work) error {
-	marker, out := driver.Inherited()
-	w := &worker{work: work, started: time.Now(), out: json.NewEncoder(out), marker: marker, uuids: map[nvml.Device]string{}}
+// Serve reads the driver and reports to gpucdi until an error occurs or gpucdi kills the process, which is the
+// regular exit. It reports an error before returning it.
+func Serve(cfg Config) error {
+	stepLog, out := driver.Inherited()
+	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog, uuids: map[nvml.Device]string{}}
 	err := w.serve()
 	if err != nil {
 		_ = w.out.Encode(driver.Message{Failed: err.Error()})
@@ -62,18 +61,18 @@ func Serve(work Work) error {
 }
 
 func (w *worker) serve() error {
-	lib := nvml.New(nvml.WithLibraryPath(w.work.Library))
+	lib := nvml.New(nvml.WithLibraryPath(w.cfg.Library))
 	var ret nvml.Return
-	if err := w.step(driver.Step{Index: driver.Nobody}, func() { ret = lib.Init() }); err != nil {
+	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { ret = lib.Init() }); err != nil {
 		return err
 	}
 	if ret != nvml.SUCCESS {
-		return initError(w.work.Library, ret)
+		return initError(w.cfg.Library, ret)
 	}
-	w.session = session{lib: lib, node: w.work.Node}
+	w.session = session{lib: lib, node: w.cfg.Node}
 	for {
-		round := []func() error{w.readInventory, w.probeAll, w.awaitEvents, w.tryDoubted}
-		for _, step := range round {
+		cycle := []func() error{w.readInventory, w.probeAll, w.awaitEvents, w.tryQuarantined}
+		for _, step := range cycle {
 			if err := step(); err != nil {
 				return err
 			}
@@ -81,17 +80,17 @@ func (w *worker) serve() error {
 	}
 }
 
-// whole says whether all GPUs and MIG devices were read without a fault.
-func whole(inv *gpu.Inventory) bool {
+// complete reports whether all GPUs and MIG devices were read without a fault.
+func complete(inv *gpu.Inventory) bool {
 	return inv != nil && len(inv.Unreadable) == 0 && !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
 		return !g.Fault.None() || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool { return !m.Fault.None() })
 	})
 }
 
-// readInventory reads the GPUs, unless all have been read without a fault and are unchanged. NVML's
-// list of GPUs is made by its Init: one that is plugged in later is for the next worker.
+// readInventory reads the GPUs if the latest inventory is incomplete, stale or has changed. It does not find a GPU that
+// is plugged in later, because NVML enumerates the GPUs during Init; gpucdi starts another worker then.
 func (w *worker) readInventory() error {
-	if whole(w.latest) && !w.stale {
+	if complete(w.latest) && !w.stale {
 		same, err := w.unchanged()
 		if same || err != nil {
 			return err
@@ -108,9 +107,9 @@ func (w *worker) readInventory() error {
 	return nil
 }
 
-// unchanged says whether what changes while the driver runs is as last read: the MIG mode, the MIG
-// devices and the place in a fabric. Where no GPU is in MIG mode that is two calls a GPU, and none
-// where it has no MIG. A GPU that fails is for the probes to judge.
+// unchanged reports whether the attributes that can change while the driver is loaded are as last read: the MIG mode,
+// the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is disabled, and none
+// if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
 	var gpus []gpu.GPU
 	for _, g := range w.latest.GPUs {
@@ -128,81 +127,81 @@ func (w *worker) unchanged() (bool, error) {
 	return !slices.Contains(changed, true), err
 }
 
-// probeAll probes every GPU of the inventory. A new inventory is reported with the first probes, so
-// that no unhealthy GPU is advertised in between, and after its GPUs were registered for events, so
-// that no event is missed. Its telemetry can wait for the next round.
+// probeAll probes every GPU of the inventory and reports the result. It reports a new inventory together with the first
+// probes, so that no unhealthy GPU is advertised in between, and after registering for events, so that no event is
+// missed. The telemetry of a new inventory follows with the next cycle.
 func (w *worker) probeAll() error {
 	probes := make([]health.Probe, len(w.latest.GPUs))
 	err := w.each(indexes(w.latest.GPUs), func(i int) { probes[i] = w.probe(w.devices[w.latest.GPUs[i].UUID]) })
 	if err != nil {
 		return err
 	}
-	if w.returned(probes) {
+	if w.responding(probes) {
 		w.stale = true
 		if err := w.readInventory(); err != nil {
 			return err
 		}
 		return w.probeAll()
 	}
-	m := driver.Message{Probes: driver.Probes{}, Telemetry: driver.Telemetry{}, Round: true}
-	var answering []gpu.GPU
+	m := driver.Message{Probes: driver.Probes{}, Telemetry: driver.Telemetry{}, Cycle: true}
+	var responsive []gpu.GPU
 	for i, g := range w.latest.GPUs {
 		m.Probes[g.UUID] = probes[i]
 		if probes[i].Failed == "" {
-			answering = append(answering, g)
+			responsive = append(responsive, g)
 		}
 	}
-	if err := w.listen(answering); err != nil {
+	if err := w.registerEvents(responsive); err != nil {
 		return err
 	}
 	if w.pending {
 		m.Inventory, w.pending = w.latest, false
 		return w.out.Encode(m)
 	}
-	measured := make([]gpu.Telemetry, len(answering))
-	err = w.each(indexes(answering), func(i int) { measured[i] = w.measure(w.devices[answering[i].UUID]) })
+	telemetry := make([]gpu.Telemetry, len(responsive))
+	err = w.each(indexes(responsive), func(i int) { telemetry[i] = w.readTelemetry(w.devices[responsive[i].UUID]) })
 	if err != nil {
 		return err
 	}
-	for i, g := range answering {
-		m.Telemetry[g.UUID] = measured[i]
+	for i, g := range responsive {
+		m.Telemetry[g.UUID] = telemetry[i]
 	}
 	return w.out.Encode(m)
 }
 
-// returned reports whether a GPU answers that did not before. It may be another GPU in the same slot,
-// or have another minor number, even if the kernel's list of GPUs has not changed between two rounds.
-func (w *worker) returned(probes []health.Probe) (returned bool) {
-	silent := map[string]bool{}
+// responding reports whether a GPU responds whose previous probe failed. It may be another GPU in the same slot, or
+// have another minor number, even if the kernel's list of GPUs has not changed between two cycles.
+func (w *worker) responding(probes []health.Probe) (responding bool) {
+	failing := map[string]bool{}
 	for i, g := range w.latest.GPUs {
 		if probes[i].Failed != "" {
-			silent[g.UUID] = true
-		} else if w.silent[g.UUID] {
-			returned = true
+			failing[g.UUID] = true
+		} else if w.failing[g.UUID] {
+			responding = true
 		}
 	}
-	w.silent = silent
-	return returned
+	w.failing = failing
+	return responding
 }
 
-// tryDoubted asks the doubted GPUs whether they answer again, and has those read that do. The others
-// are not waited for: whoever hangs, or ends the process, does so after all others were probed.
-func (w *worker) tryDoubted() error {
-	if len(w.work.Doubted) > 0 && w.trials == nil && w.work.TrialAfter > 0 && time.Since(w.started) >= w.work.TrialAfter {
-		doubted := w.work.Doubted
-		w.trials = w.try(doubted, func(i int) {
-			if _, dev, err := w.read(doubted[i]); err == nil {
-				w.tryDevice(dev)
+// tryQuarantined starts the trials of the quarantined GPUs when they are due, and admits the GPUs whose trial is done.
+// It does not wait for the trials, so one that hangs or crashes the process does not delay the other GPUs' probes.
+func (w *worker) tryQuarantined() error {
+	if len(w.cfg.Quarantined) > 0 && w.trials == nil && w.cfg.TrialAfter > 0 && time.Since(w.started) >= w.cfg.TrialAfter {
+		quarantined := w.cfg.Quarantined
+		w.trials = w.startTrials(quarantined, func(i int) {
+			if _, dev, err := w.readGPU(quarantined[i]); err == nil {
+				w.callAll(dev)
 			}
 		})
 	}
 	for {
 		select {
-		case o := <-w.trials:
-			if o.err != nil {
-				return fmt.Errorf("trying GPU %d: %w", o.index, o.err)
+		case r := <-w.trials:
+			if r.err != nil {
+				return fmt.Errorf("trying GPU %d: %w", r.index, r.err)
 			}
-			w.work.Doubted = slices.DeleteFunc(slices.Clone(w.work.Doubted), func(index int) bool { return index == o.index })
+			w.cfg.Quarantined = slices.DeleteFunc(slices.Clone(w.cfg.Quarantined), func(index int) bool { return index == r.index })
 			w.stale = true
 		default:
 			return nil
@@ -210,10 +209,10 @@ func (w *worker) tryDoubted() error {
 	}
 }
 
-// tryDevice makes all calls that the rounds make about a GPU.
-func (w *worker) tryDevice(dev nvml.Device) {
+// callAll makes all calls about a GPU that a probe cycle makes.
+func (w *worker) callAll(dev nvml.Device) {
 	w.probe(dev)
-	w.measure(dev)
+	w.readTelemetry(dev)
 	w.nvlinks(dev)
 	if set, ret := w.lib.EventSetCreate(); ret == nvml.SUCCESS {
 		_ = dev.RegisterEvents(nvml.EventTypeXidCriticalError, set)

@@ -1,8 +1,6 @@
-// Package host reads the node's file system below a root, which is "/" on the
-// node itself and a mount of it inside the agent's container; finds the driver
-// in it; and writes files that survive a crash. It runs the node's modprobe, and
-// bounds what programs and hardware say of themselves.
+// Package host accesses the node: it reads files below a root, finds the driver root and the kubelet's pod resources
+// socket, writes files durably, loads kernel modules, and bounds the output of programs.
 //
-// Every path is resolved as the node would resolve it after a chroot: an
-// absolute link, or one with too many "..", stays below the root.
+// The root is "/" on the node, and a mount of it in the agent's container. Paths are resolved as after a chroot:
+// absolute links and ".." stay below the root.
 package host

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheDocumentedLayoutsAreTheTable(t *testing.T) {
+func TestDocumentedLayouts(t *testing.T) {
 	text, err := os.ReadFile("../../docs/driver-roots.md")
 	if err != nil {
 		t.Fatal(err)
@@ -24,14 +24,14 @@ func TestTheDocumentedLayoutsAreTheTable(t *testing.T) {
 	}
 }
 
-func TestTheDocumentedKubeletsAreTheTable(t *testing.T) {
+func TestDocumentedKubeletDirs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/runtimes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range kubeletDirs {
 		if !strings.Contains(string(text), "| `"+dir+"` |") {
-			t.Errorf("docs/runtimes.md does not have %s", dir)
+			t.Errorf("docs/runtimes.md does not list %s", dir)
 		}
 	}
 }

@@ -9,20 +9,19 @@ import (
 	"strings"
 )
 
-// NVMLName is the SONAME of NVML. Where it is, the driver's libraries are.
+// NVMLName is the SONAME of NVML. Its directory contains the other driver libraries, too.
 const NVMLName = "libnvidia-ml.so.1"
 
-// layout is how one kind of node keeps the driver. All paths but root are below
-// root.
+// layout is the layout of a driver installation. All paths except root are relative to root.
 type layout struct {
 	name      string
-	root      string   // by the node's path
-	libraries []string // directories that may hold the libraries
-	programs  []string // directories that may hold nvidia-smi and its like
-	data      []string // directories that are to others what /usr/share is
+	root      string   // path on the node
+	libraries []string // directories of the libraries
+	programs  []string // directories of the programs, such as nvidia-smi
+	data      []string // directories that correspond to /usr/share
 }
 
-// gnuMachine is what GNU calls this machine.
+// gnuMachine is the machine in GNU target triplets.
 var gnuMachine = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 
 var (
@@ -38,9 +37,8 @@ var (
 	usrData     = []string{"/usr/share", "/etc"}
 )
 
-// layouts are tried from the first to the last. The node's own packages are the
-// last: a driver container leaves nothing of itself there, whereas an old
-// installation is often left behind. docs/driver-roots.md is held to it.
+// layouts are tried in this order. The node's packages are last, because they are often left over when a driver
+// container is installed. docs/driver-roots.md contains this table.
 var layouts = []layout{
 	{"NVIDIA's driver container", "/run/nvidia/driver", usrLibraries, usrPrograms, usrData},
 	{"GKE, Container-Optimized OS", "/home/kubernetes/bin/nvidia", []string{"/lib64"}, []string{"/bin"}, []string{"/"}},
@@ -49,18 +47,18 @@ var layouts = []layout{
 	{"Flatcar", "/", []string{"/opt/nvidia/current/lib64", "/opt/nvidia/current/usr/lib64"},
 		[]string{"/opt/bin", "/opt/nvidia/current/bin", "/opt/nvidia/current/usr/bin"},
 		[]string{"/opt/nvidia/current/share", "/opt/nvidia/current/usr/share", "/etc"}},
-	{"Bottlerocket", "/", below("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/lib/nvidia/tesla", "/usr/lib/nvidia"),
-		below("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/libexec/nvidia/tesla/bin", "/usr/bin"),
-		below("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/share/nvidia/tesla", "/usr/share")},
+	{"Bottlerocket", "/", joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/lib/nvidia/tesla", "/usr/lib/nvidia"),
+		joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/libexec/nvidia/tesla/bin", "/usr/bin"),
+		joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/share/nvidia/tesla", "/usr/share")},
 	{"NixOS", "/", []string{"/run/opengl-driver/lib"}, []string{"/run/opengl-driver/bin", "/run/current-system/sw/bin"},
 		[]string{"/run/opengl-driver/share", "/run/opengl-driver/etc"}},
 	{"Debian, Ubuntu, RHEL, SUSE", "/", usrLibraries, usrPrograms, usrData},
 }
 
-// anywhere is the layout of a root that the user names: it may be any of them.
-func anywhere(root string) layout {
+// anyLayout returns the union of all layouts for a configured root.
+func anyLayout(root string) layout {
 	all := layout{root: root}
-	for _, l := range slices.Backward(layouts) { // what is common first
+	for _, l := range slices.Backward(layouts) { // the most common first
 		all.libraries = union(all.libraries, l.libraries)
 		all.programs = union(all.programs, l.programs)
 		all.data = union(all.data, l.data)
@@ -77,7 +75,7 @@ func union(dirs, more []string) []string {
 	return dirs
 }
 
-func below(dir string, names ...string) []string {
+func joinAll(dir string, names ...string) []string {
 	joined := make([]string, len(names))
 	for i, name := range names {
 		joined[i] = path.Join(dir, name)
@@ -85,49 +83,45 @@ func below(dir string, names ...string) []string {
 	return joined
 }
 
-// DriverRoot is where a node keeps the NVIDIA driver. Distributions disagree:
-// it may be installed in the node's own root, or come with a root file system
-// of its own, as from a driver container.
+// DriverRoot is the root file system that contains the NVIDIA driver: the node's, or that of a driver container, for
+// example. All paths are within the root.
 type DriverRoot struct {
 	Root
 
-	// LibraryDir holds the driver's libraries, within the root, links resolved.
+	// LibraryDir is the directory of the driver libraries, with links resolved.
 	LibraryDir string
 
-	// NVML is the NVML library within the root, links resolved.
+	// NVML is the path of NVML, with links resolved.
 	NVML string
 
-	// Programs and Data are directories within the root, in the order in which
-	// to look: for programs, and for what others keep in /usr/share.
+	// Programs and Data are the directories of programs and data files, in search order. Data corresponds to
+	// /usr/share.
 	Programs, Data []string
 }
 
-// NoDriverError says that no driver is there. It is a state that ends when a
-// driver is installed, not a failure.
+// NoDriverError is returned if the node has no driver.
 type NoDriverError struct{ Tried []string }
 
 func (e *NoDriverError) Error() string {
-	return fmt.Sprintf("no NVIDIA driver found: install one, or name its root with --driver-root; tried %s",
-		strings.Join(e.Tried, ", "))
+	return fmt.Sprintf("no NVIDIA driver found, tried %s; install the driver, or set --driver-root", strings.Join(e.Tried, ", "))
 }
 
-// FindDriver returns the node's driver root. explicit is the path of the only root
-// to look at, empty for all the known places; library is the path of NVML,
-// empty for where the root keeps it. Both are the node's paths. The error is
-// a *NoDriverError when no driver is there.
+// FindDriver returns the node's driver root. explicit is the configured root; if empty, FindDriver searches the known
+// locations. library is the configured path of NVML; if empty, FindDriver searches the root. Both are paths on the
+// node. The error is a *NoDriverError if there is no driver.
 func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
 	candidates := layouts
 	if explicit != "" {
-		candidates = []layout{anywhere(explicit)}
+		candidates = []layout{anyLayout(explicit)}
 	}
 	if library != "" {
-		return driverAt(node, anywhere(cmp.Or(explicit, "/")), library)
+		return driverWithLibrary(node, anyLayout(cmp.Or(explicit, "/")), library)
 	}
 	var tried []string
 	for _, l := range candidates {
 		root, err := node.Sub(l.root)
 		if err != nil {
-			return DriverRoot{}, fmt.Errorf("looking for the driver: %w", err)
+			return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 		}
 		if _, err := root.Stat("/"); err != nil {
 			tried = append(tried, l.root)
@@ -139,32 +133,32 @@ func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
 				tried = append(tried, path.Join(l.root, name))
 				continue
 			}
-			return driverWith(root, l, name)
+			return newDriverRoot(root, l, name)
 		}
 	}
 	return DriverRoot{}, &NoDriverError{Tried: tried}
 }
 
-// driverAt takes the library that the user named, which is within the driver root.
-func driverAt(node Root, l layout, library string) (DriverRoot, error) {
+// driverWithLibrary returns the driver root for a configured library, which must be below the root.
+func driverWithLibrary(node Root, l layout, library string) (DriverRoot, error) {
 	root, err := node.Sub(l.root)
 	if err != nil {
-		return DriverRoot{}, fmt.Errorf("looking for the driver: %w", err)
+		return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 	}
 	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/"))
 	if !below {
-		return DriverRoot{}, fmt.Errorf("looking for the driver: --nvml-library %s is not below --driver-root %s", library, l.root)
+		return DriverRoot{}, fmt.Errorf("finding the driver: --nvml-library %s is not below --driver-root %s", library, l.root)
 	}
 	if _, err := root.Stat(inside); err != nil {
 		return DriverRoot{}, &NoDriverError{Tried: []string{library}}
 	}
-	return driverWith(root, l, inside)
+	return newDriverRoot(root, l, inside)
 }
 
-func driverWith(root Root, l layout, nvml string) (DriverRoot, error) {
+func newDriverRoot(root Root, l layout, nvml string) (DriverRoot, error) {
 	resolved, err := root.Resolve(nvml)
 	if err != nil {
-		return DriverRoot{}, fmt.Errorf("looking for the driver: %w", err)
+		return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 	}
 	return DriverRoot{
 		Root: root, LibraryDir: path.Dir(resolved), NVML: resolved, Programs: l.programs, Data: l.data,

@@ -21,7 +21,7 @@ func TestFindDriver(t *testing.T) {
 		libraryDir string
 	}{
 		{
-			name:  "the distribution's package",
+			name:  "distribution package",
 			files: []string{"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05"},
 			links: map[string]string{"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"},
 			root:  "/", libraryDir: "/usr/lib/x86_64-linux-gnu",
@@ -32,7 +32,7 @@ func TestFindDriver(t *testing.T) {
 			root:  "/", libraryDir: "/usr/lib64",
 		},
 		{
-			name:  "Debian's alternatives",
+			name:  "Debian alternatives",
 			files: []string{"usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05"},
 			links: map[string]string{
 				"etc/alternatives/nvidia-ml":                 "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.580.95.05",
@@ -41,7 +41,7 @@ func TestFindDriver(t *testing.T) {
 			root: "/", libraryDir: "/usr/lib/x86_64-linux-gnu/nvidia/current",
 		},
 		{
-			name: "a driver container beats what is left of an old package",
+			name: "driver container takes precedence over packages",
 			files: []string{
 				"run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
 				"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -49,7 +49,7 @@ func TestFindDriver(t *testing.T) {
 			root: "/run/nvidia/driver", libraryDir: "/usr/lib64",
 		},
 		{
-			name: "the given root only",
+			name: "configured root",
 			files: []string{
 				"opt/driver/lib64/libnvidia-ml.so.1",
 				"usr/lib64/libnvidia-ml.so.1",
@@ -57,12 +57,12 @@ func TestFindDriver(t *testing.T) {
 			explicit: "/opt/driver", root: "/opt/driver", libraryDir: "/lib64",
 		},
 		{
-			name:    "the given library only",
+			name:    "configured library",
 			files:   []string{"opt/driver/odd/libnvidia-ml.so.1", "usr/lib64/libnvidia-ml.so.1"},
 			library: "/opt/driver/odd/libnvidia-ml.so.1", root: "/", libraryDir: "/opt/driver/odd",
 		},
 		{
-			name:     "the given library within the given root",
+			name:     "configured root and library",
 			files:    []string{"opt/driver/odd/libnvidia-ml.so.1", "opt/driver/usr/lib64/libnvidia-ml.so.1"},
 			explicit: "/opt/driver", library: "/opt/driver/odd/libnvidia-ml.so.1",
 			root: "/opt/driver", libraryDir: "/odd",
@@ -80,7 +80,7 @@ func TestFindDriver(t *testing.T) {
 	}
 }
 
-func TestFindDriverNamesThePathsTried(t *testing.T) {
+func TestNoDriverErrorListsTriedPaths(t *testing.T) {
 	dir := tree(t, nil, map[string]string{"usr/lib64/libnvidia-ml.so.1": "dangling"})
 	_, err := host.FindDriver(host.NewRoot(dir), "", "")
 	var missing *host.NoDriverError
@@ -89,7 +89,7 @@ func TestFindDriverNamesThePathsTried(t *testing.T) {
 	}
 	for _, path := range []string{"/usr/lib64/libnvidia-ml.so.1", "/run/nvidia/driver,"} {
 		if !strings.Contains(err.Error(), path) {
-			t.Errorf("the error does not name %s: %v", path, err)
+			t.Errorf("the error does not contain %s: %v", path, err)
 		}
 	}
 }

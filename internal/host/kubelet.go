@@ -7,18 +7,17 @@ import (
 	"path/filepath"
 )
 
-// kubeletDirs are the root directories of kubelets: by default, with k0s, and
-// with MicroK8s. They move all but device-plugins, whose place is a constant of
-// the kubelet.
+// kubeletDirs are the root directories of the kubelet: the default, and those of k0s and MicroK8s. They do not apply to
+// device-plugins, whose path is a constant in the kubelet.
 var kubeletDirs = []string{"/var/lib/kubelet", "/var/lib/k0s/kubelet", "/var/snap/microk8s/common/var/lib/kubelet"}
 
-// PodResources returns where this process sees the socket on which the kubelet
-// tells what its pods hold: in kubeletDir, or else where the node has it.
+// PodResources returns the path, as seen by this process, of the kubelet's pod resources socket: the one in kubeletDir
+// if it exists, else one in the known kubelet directories of the node, else the one in kubeletDir.
 func (r Root) PodResources(kubeletDir string) string {
 	const socket = "pod-resources/kubelet.sock"
-	given := filepath.Join(kubeletDir, socket)
-	if _, err := os.Stat(given); err == nil {
-		return given
+	configured := filepath.Join(kubeletDir, socket)
+	if _, err := os.Stat(configured); err == nil {
+		return configured
 	}
 	for _, dir := range kubeletDirs {
 		inside, err := r.Resolve(path.Join(dir, socket))
@@ -29,5 +28,5 @@ func (r Root) PodResources(kubeletDir string) string {
 			return r.LocalPath(inside)
 		}
 	}
-	return given
+	return configured
 }

@@ -18,13 +18,13 @@ func TestPodResources(t *testing.T) {
 	for _, tc := range []struct {
 		name, kubelet string
 		links         map[string]string
-		want          string // below the node's root
+		want          string // kubelet directory, below the node's root
 	}{
 		{"kubeadm, k3s, rke2", "/var/lib/kubelet", nil, "/var/lib/kubelet"},
 		{"k0s", k0s, nil, k0s},
 		{"MicroK8s", microk8s, nil, microk8s},
-		{"MicroK8s with its link", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
-		{"a link that would lead out", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
+		{"MicroK8s with a link", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
+		{"absolute link", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			node := t.TempDir()
@@ -46,17 +46,17 @@ func TestPodResources(t *testing.T) {
 		})
 	}
 
-	t.Run("the one that is given wins", func(t *testing.T) {
-		node, given := t.TempDir(), t.TempDir()
+	t.Run("configured directory takes precedence", func(t *testing.T) {
+		node, configured := t.TempDir(), t.TempDir()
 		makeSocket(t, filepath.Join(node, k0s, "pod-resources/kubelet.sock"))
-		want := filepath.Join(given, "pod-resources/kubelet.sock")
+		want := filepath.Join(configured, "pod-resources/kubelet.sock")
 		makeSocket(t, want)
-		if got := host.NewRoot(node).PodResources(given); got != want {
+		if got := host.NewRoot(node).PodResources(configured); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 
-	t.Run("none is looked for where it is given", func(t *testing.T) {
+	t.Run("default without a socket", func(t *testing.T) {
 		want := "/nowhere/pod-resources/kubelet.sock"
 		if got := host.NewRoot(t.TempDir()).PodResources("/nowhere"); got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -69,7 +69,7 @@ func makeSocket(t *testing.T, socket string) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Not by listening: that takes short paths only.
+	// Listening would limit the length of the path.
 	if err := unix.Mknod(socket, unix.S_IFSOCK|0o600, 0); err != nil {
 		t.Fatal(err)
 	}

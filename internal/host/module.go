@@ -14,12 +14,11 @@ import (
 // modprobes are the usual paths of modprobe on a node.
 var modprobes = []string{"/usr/sbin/modprobe", "/sbin/modprobe", "/usr/bin/modprobe", "/run/current-system/sw/bin/modprobe"}
 
-// messageLimit is how many bytes of a program's output an error has room for.
+// messageLimit is the maximum length of a program's output in an error, in bytes.
 const messageLimit = 512
 
-// LoadModule loads a kernel module with the node's own modprobe, run within the root: only that one
-// uses the node's modules and its admin's settings. A blacklisted module is not loaded. When ctx
-// ends, modprobe and its children are killed.
+// LoadModule loads a kernel module with the node's modprobe in a chroot, so that the node's modules and modprobe.d
+// apply. It does not load a blacklisted module. When ctx ends, modprobe and its children are killed.
 func (r Root) LoadModule(ctx context.Context, name string) error {
 	for _, program := range modprobes {
 		_, err := r.Stat(program)
@@ -34,7 +33,7 @@ func (r Root) LoadModule(ctx context.Context, name string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("loading the kernel module %s: the node has none of %s below %s", name, strings.Join(modprobes, ", "), r.dir)
+	return fmt.Errorf("loading the kernel module %s: no modprobe found below %s, tried %s", name, r.dir, strings.Join(modprobes, ", "))
 }
 
 func (r Root) modprobe(ctx context.Context, program, module string) error {
@@ -47,19 +46,19 @@ func (r Root) modprobe(ctx context.Context, program, module string) error {
 	KillWithChildren(cmd)
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil // modprobe succeeded; a command that it started still runs
+		return nil // modprobe succeeded, but a child is still running
 	}
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	if said := Printable(out.String(), messageLimit); err != nil && said != "" {
-		return fmt.Errorf("%w: %s", err, said)
+	if output := Printable(out.String(), messageLimit); err != nil && output != "" {
+		return fmt.Errorf("%w: %s", err, output)
 	}
 	return err
 }
 
-// KillWithChildren makes the end of cmd's context kill the children of the program too, and bounds
-// how long their use of its output delays cmd.Wait. It must be called before the program starts.
+// KillWithChildren configures cmd to kill the process group when its context ends, and to limit the time for which
+// children that keep the output open delay cmd.Wait. It must be called before cmd is started.
 func KillWithChildren(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// outputLimit is how many bytes of a program's output are kept. An error message or the
-	// beginning of a Go stack trace fits.
+	// outputLimit is the number of bytes of a program's output to keep. Error messages and the relevant beginning of a
+	// Go stack trace are shorter.
 	outputLimit = 16 << 10
 
-	// OutputDelay is how long the output of a program is read after the program has exited: a child
-	// that inherited it may keep it open. See exec.Cmd.WaitDelay.
+	// OutputDelay is the time to wait for the end of a program's output after the program has exited, because a child
+	// may keep it open. See exec.Cmd.WaitDelay.
 	OutputDelay = time.Second
 )
 
-// Output is an io.Writer that keeps the beginning of a program's output and discards the rest, so
-// that the program is never blocked and memory is bounded.
+// Output is an io.Writer that keeps the beginning of a program's output and discards the rest. It never blocks the
+// program, and its memory is bounded.
 type Output struct{ kept []byte }
 
 func (o *Output) Write(p []byte) (int, error) {
@@ -28,11 +28,10 @@ func (o *Output) Write(p []byte) (int, error) {
 
 func (o *Output) String() string { return string(o.kept) }
 
-// Printable returns text as one line of at most limit bytes that is safe in logs and terminals:
-// lines are joined by "; ", every other unprintable character is replaced by "\ufffd", and "…" ends
-// a text that is cut.
+// Printable returns text as a single line of at most limit bytes that is safe in logs and terminals: lines are joined
+// by "; ", other unprintable characters are replaced by "\ufffd", and truncated text ends in "…".
 func Printable(text string, limit int) string {
-	const cut = "…"
+	const ellipsis = "…"
 	whole := len(text) <= limit
 	text = text[:min(len(text), limit)]
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
@@ -45,5 +44,5 @@ func Printable(text string, limit int) string {
 	if text = strings.TrimSpace(text); whole && len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:min(len(text), limit-len(cut))], "") + cut
+	return strings.ToValidUTF8(text[:min(len(text), limit-len(ellipsis))], "") + ellipsis
 }

@@ -14,10 +14,10 @@ func TestOutputKeepsTheBeginning(t *testing.T) {
 	var out host.Output
 	written, err := io.Copy(&out, iotest.OneByteReader(strings.NewReader("first line\n"+strings.Repeat("x", 1<<20))))
 	if err != nil || written != 1<<20+11 {
-		t.Errorf("%d bytes were taken, error %v", written, err)
+		t.Errorf("wrote %d bytes, error %v", written, err)
 	}
 	if kept := out.String(); len(kept) != 16<<10 || !strings.HasPrefix(kept, "first line\nxxx") {
-		t.Errorf("%d bytes are kept: %.20q", len(kept), kept)
+		t.Errorf("kept %d bytes: %.20q", len(kept), kept)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestPrintable(t *testing.T) {
 	} {
 		got := host.Printable(tc.text, 40)
 		if got != tc.want || len(got) > 40 || !utf8.ValidString(got) {
-			t.Errorf("%.50q becomes %q, want %q", tc.text, got, tc.want)
+			t.Errorf("Printable(%.50q) = %q, want %q", tc.text, got, tc.want)
 		}
 	}
 }

@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The limits of what is read from the file systems of the node and the driver. Nothing that is
-// expected there comes close.
+// Limits for files of the node and the driver. Expected files are much smaller.
 const (
-	maxFile    = 4 << 20 // bytes of a file
-	maxEntries = 1 << 15 // names in a directory
+	maxFile    = 4 << 20 // bytes per file
+	maxEntries = 1 << 15 // entries per directory
 )
 
-// ReadFile reads a regular file of this process's own file system, following links. Anything
-// else, and a file of more than limit bytes, is an error.
+// ReadFile reads a regular file of this process's file system, following links. It returns an error if the file is not
+// regular or larger than limit bytes.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -34,8 +33,8 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return readAll(file, limit)
 }
 
-// openRegular opens for reading what an O_PATH handle stands for, if that is a regular file.
-// Opening a named pipe blocks until it has a writer, and opening a device can act on it.
+// openRegular opens the regular file that an O_PATH handle refers to. It does not open other files, because opening a
+// named pipe blocks until it has a writer, and opening a device can have side effects.
 func openRegular(handle *os.File) (*os.File, error) {
 	info, err := handle.Stat()
 	if err != nil {
@@ -44,8 +43,8 @@ func openRegular(handle *os.File) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("opening %s: %w", handle.Name(), errNotRegular)
 	}
-	// Nothing is mounted over this process's own /proc. The library checks that
-	// each time, which is most of what reading dozens of small files would take.
+	// pathrs-lite would check on each call that nothing is mounted over /proc, which takes most of the time of reading
+	// dozens of small files. The agent's own /proc is trusted.
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: handle.Name(), Err: err}
@@ -55,17 +54,17 @@ func openRegular(handle *os.File) (*os.File, error) {
 
 var errNotRegular = errors.New("not a regular file")
 
-// TooLargeError is returned for a file that is larger than its reader accepts.
+// TooLargeError is returned if a file exceeds the limit of its reader.
 type TooLargeError struct {
 	Path  string
-	Limit int64 // in bytes
+	Limit int64 // bytes
 }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("reading %s: larger than %d bytes", e.Path, e.Limit)
 }
 
-// readAll does not trust the file's size: files of /proc have none, and others can grow.
+// readAll ignores the size from stat: it is 0 in /proc, and files can grow.
 func readAll(file *os.File, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(file, limit+1))
 	if err == nil && int64(len(data)) > limit {
@@ -74,7 +73,7 @@ func readAll(file *os.File, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// Names lists at most limit names of a directory of this process's own file system, in no order.
+// Names returns at most limit names from a directory of this process's file system, in no particular order.
 func Names(dir string, limit int) ([]string, error) {
 	d, err := openDir(dir)
 	if err != nil {
@@ -88,7 +87,7 @@ func Names(dir string, limit int) ([]string, error) {
 	return names, err
 }
 
-// openDir does not block where a named pipe has taken the directory's place.
+// openDir opens a directory. Unlike os.Open it does not block if dir is a named pipe.
 func openDir(dir string) (*os.File, error) {
 	return os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }

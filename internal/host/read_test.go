@@ -14,8 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// within fails the test when do has not returned after a while: opening a pipe without a writer
-// blocks for good.
+// within fails the test if do does not return in time: opening a named pipe without a writer blocks forever.
 func within(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -26,11 +25,11 @@ func within(t *testing.T, do func()) {
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
-		t.Fatal("it blocks")
+		t.Fatal("the call blocks")
 	}
 }
 
-func TestReadFileReadsOnlyRegularFilesOfALimitedSize(t *testing.T) {
+func TestReadFile(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write(t, at("file"), "12345678")
@@ -47,7 +46,7 @@ func TestReadFileReadsOnlyRegularFilesOfALimitedSize(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		limit int64
-		want  string // part of the error; empty for none
+		want  string // contained in the error; empty if none
 	}{
 		"file":     {8, ""},
 		"link":     {8, ""},
@@ -64,7 +63,7 @@ func TestReadFileReadsOnlyRegularFilesOfALimitedSize(t *testing.T) {
 			case tc.want == "" && (err != nil || string(data) != "12345678"):
 				t.Errorf("%s: %q, %v", name, data, err)
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), dir)):
-				t.Errorf("%s: error %v, want one that names the file and %q", name, err, tc.want)
+				t.Errorf("%s: got error %v, want one with the path and %q", name, err, tc.want)
 			}
 		})
 	}
@@ -73,8 +72,7 @@ func TestReadFileReadsOnlyRegularFilesOfALimitedSize(t *testing.T) {
 	}
 }
 
-// A driver root can hold files of any size.
-func TestRootReadsNoHugeFile(t *testing.T) {
+func TestRootReadFileIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "nvidia_icd.json"), "{")
 	if err := os.Truncate(filepath.Join(dir, "nvidia_icd.json"), 1<<30); err != nil { // sparse
@@ -82,21 +80,21 @@ func TestRootReadsNoHugeFile(t *testing.T) {
 	}
 	data, err := host.NewRoot(dir).ReadFile("/nvidia_icd.json")
 	if err == nil || !strings.Contains(err.Error(), "larger than") {
-		t.Errorf("%d bytes, %v", len(data), err)
+		t.Errorf("got %d bytes, %v, want an error", len(data), err)
 	}
 }
 
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	if names, err := host.Names(dir, 2); err != nil || len(names) != 0 {
-		t.Errorf("an empty directory: %v, %v", names, err)
+		t.Errorf("empty directory: %v, %v", names, err)
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		write(t, filepath.Join(dir, name), "")
 	}
 	for limit, want := range map[int]int{2: 2, 3: 3, 4: 3} {
 		if names, err := host.Names(dir, limit); err != nil || len(names) != want {
-			t.Errorf("at most %d: %v, %v", limit, names, err)
+			t.Errorf("limit %d: %v, %v", limit, names, err)
 		}
 	}
 	pipe := filepath.Join(dir, "pipe")
@@ -105,7 +103,7 @@ func TestNames(t *testing.T) {
 	}
 	within(t, func() {
 		if names, err := host.Names(pipe, 1); !errors.Is(err, unix.ENOTDIR) {
-			t.Errorf("a pipe: %v, %v", names, err)
+			t.Errorf("named pipe: got %v, %v, want ENOTDIR", names, err)
 		}
 	})
 }

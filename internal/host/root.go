@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is a directory that stands for a root file system: the node's, or that
-// of a driver which brings its own. The zero Root is not usable.
+// Root is a root file system: the node's, or that of a driver container. The zero Root is invalid. Names passed to its
+// methods are paths within the root.
 type Root struct {
-	dir  string // where this process sees it
-	path string // where the node sees it
+	dir  string // path in this process's file system
+	path string // path on the node
 }
 
-// NewRoot returns the node's root file system as this process sees it at dir.
+// NewRoot returns the node's root file system, which is mounted at dir.
 func NewRoot(dir string) Root { return Root{dir: filepath.Clean(dir), path: "/"} }
 
-// Sub returns the root file system that the node has at name.
+// Sub returns the root file system in the directory name.
 func (r Root) Sub(name string) (Root, error) {
 	inside, err := r.Resolve(name)
 	if err != nil {
@@ -35,8 +35,7 @@ func (r Root) Sub(name string) (Root, error) {
 	return Root{dir: filepath.Join(r.dir, inside), path: filepath.Join(r.path, inside)}, nil
 }
 
-// Resolve follows every link of name within the root. The result is absolute
-// within the root; it need not exist.
+// Resolve resolves all links in name within the root. The result is absolute within the root and need not exist.
 func (r Root) Resolve(name string) (string, error) {
 	joined, err := securejoin.SecureJoin(r.dir, name)
 	if err != nil {
@@ -49,15 +48,15 @@ func (r Root) Resolve(name string) (string, error) {
 	return filepath.Join("/", inside), nil
 }
 
-// NodePath is where the node sees name, which must be resolved.
+// NodePath returns the path on the node of name, which must be resolved.
 func (r Root) NodePath(name string) string { return filepath.Join(r.path, name) }
 
-// LocalPath is where this process sees name, which must be resolved.
+// LocalPath returns the path in this process's file system of name, which must be resolved.
 func (r Root) LocalPath(name string) string { return filepath.Join(r.dir, name) }
 
 func (r Root) String() string { return r.path }
 
-// ReadFile reads the regular file that name resolves to, if it has a sane size.
+// ReadFile reads the regular file that name resolves to. It returns a *TooLargeError if the file is larger than 4 MiB.
 func (r Root) ReadFile(name string) ([]byte, error) {
 	file, err := r.Open(name)
 	if err != nil {
@@ -67,7 +66,7 @@ func (r Root) ReadFile(name string) ([]byte, error) {
 	return readAll(file, maxFile)
 }
 
-// Open opens the regular file that name resolves to, for reading. Anything else is an error.
+// Open opens the file that name resolves to for reading. It returns an error if the file is not regular.
 func (r Root) Open(name string) (*os.File, error) {
 	handle, err := r.open(name, unix.O_PATH)
 	if err != nil {
@@ -77,8 +76,8 @@ func (r Root) Open(name string) (*os.File, error) {
 	return openRegular(handle)
 }
 
-// ReadDir lists the directory that name resolves to, sorted by name. A directory with an absurd
-// number of entries is an error.
+// ReadDir returns the entries of the directory that name resolves to, sorted by name. It returns an error if there are
+// more than 32768.
 func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
 	dir, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -96,7 +95,7 @@ func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// Stat describes the file that name resolves to.
+// Stat returns the FileInfo of the file that name resolves to.
 func (r Root) Stat(name string) (fs.FileInfo, error) {
 	handle, err := r.open(name, unix.O_PATH)
 	if err != nil {
@@ -106,8 +105,8 @@ func (r Root) Stat(name string) (fs.FileInfo, error) {
 	return handle.Stat()
 }
 
-// Glob returns the paths that fit pattern, sorted. Only its last element may
-// have wildcards. What leads to nothing, or to a directory, is left out.
+// Glob returns the files that match pattern, sorted. Only the last element of the pattern may have wildcards.
+// Directories and dangling links are omitted.
 func (r Root) Glob(pattern string) ([]string, error) {
 	dir, base := path.Split(pattern)
 	entries, err := r.ReadDir(dir)
@@ -120,9 +119,9 @@ func (r Root) Glob(pattern string) ([]string, error) {
 	var paths []string
 	for _, entry := range entries {
 		name := path.Join(dir, entry.Name())
-		if fits, err := path.Match(base, entry.Name()); err != nil {
+		if matched, err := path.Match(base, entry.Name()); err != nil {
 			return nil, err
-		} else if !fits {
+		} else if !matched {
 			continue
 		}
 		if info, err := r.Stat(name); err == nil && !info.IsDir() {
@@ -132,15 +131,12 @@ func (r Root) Glob(pattern string) ([]string, error) {
 	return paths, nil
 }
 
-// open opens the file that name resolves to. With O_PATH it only stands for it, and
-// does nothing to it. The kernel resolves the name, so that nobody can put a link
-// in its way meanwhile. Where it is too old for that, or names change under it, the
-// library takes the many more steps that this takes without it; an offer of GPUs
-// waits for dozens of files.
+// open opens the file that name resolves to. It uses openat2, which resolves the name atomically and is much faster
+// than the fallback for old kernels and for concurrent renames. Dozens of files are opened before GPUs are advertised.
 func (r Root) open(name string, flags int) (*os.File, error) {
-	file, err := r.kernelOpen(name, flags)
+	file, err := r.openat2(name, flags)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAGAIN) {
-		file, err = r.slowOpen(name, flags)
+		file, err = r.openFallback(name, flags)
 	}
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return nil, &fs.PathError{Op: "open", Path: filepath.Join(r.dir, name), Err: errno}
@@ -148,7 +144,7 @@ func (r Root) open(name string, flags int) (*os.File, error) {
 	return file, err
 }
 
-func (r Root) kernelOpen(name string, flags int) (*os.File, error) {
+func (r Root) openat2(name string, flags int) (*os.File, error) {
 	root, err := unix.Open(r.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -164,7 +160,7 @@ func (r Root) kernelOpen(name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(r.dir, name)), nil
 }
 
-func (r Root) slowOpen(name string, flags int) (*os.File, error) {
+func (r Root) openFallback(name string, flags int) (*os.File, error) {
 	handle, err := pathrs.OpenInRoot(r.dir, name)
 	if err != nil || flags == unix.O_PATH {
 		return handle, err

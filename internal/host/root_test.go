@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-func TestRootResolvesLinksWithinItself(t *testing.T) {
+func TestRootResolvesLinksWithinRoot(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "usr/lib/libcuda.so.1.2"), "inside")
 	for link, target := range map[string]string{
@@ -51,12 +51,12 @@ func TestRootResolvesLinksWithinItself(t *testing.T) {
 	}
 	for _, name := range []string{"outside", "missing-piece"} {
 		if _, err := root.Stat("/lib/" + name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("Stat(%s) = %v, want that it does not exist below the root", name, err)
+			t.Errorf("Stat(%s) = %v, want not found", name, err)
 		}
 	}
 }
 
-func TestSubKeepsBothPaths(t *testing.T) {
+func TestSub(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "run/nvidia/driver/usr/lib/x"), "x")
 	sub, err := host.NewRoot(dir).Sub("/run/nvidia/driver")
@@ -71,11 +71,11 @@ func TestSubKeepsBothPaths(t *testing.T) {
 	}
 }
 
-func TestWriteFileReplacesWholeAndLeavesNothingBehind(t *testing.T) {
+func TestWriteFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spec.yaml")
-	fine := func(string) error { return nil }
+	accept := func(string) error { return nil }
 	for _, content := range []string{"one", "two"} {
-		if err := host.WriteFile(path, []byte(content), 0o644, fine); err != nil {
+		if err := host.WriteFile(path, []byte(content), 0o644, accept); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(path)
@@ -92,24 +92,24 @@ func TestWriteFileReplacesWholeAndLeavesNothingBehind(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := host.WriteFile(blocked, []byte("x"), 0o644, fine); err == nil {
-		t.Error("writing over a directory did not fail")
+	if err := host.WriteFile(blocked, []byte("x"), 0o644, accept); err == nil {
+		t.Error("writing to a directory did not fail")
 	}
-	refuse := func(temporary string) error { return fmt.Errorf("%s is refused", temporary) }
-	err = host.WriteFile(path, []byte("three"), 0o644, refuse)
-	if want := "writing " + path + ": " + path + " is refused"; err == nil || err.Error() != want {
-		t.Errorf("a refused file leads to %v, want %s", err, want)
+	reject := func(temporary string) error { return fmt.Errorf("%s is rejected", temporary) }
+	err = host.WriteFile(path, []byte("three"), 0o644, reject)
+	if want := "writing " + path + ": " + path + " is rejected"; err == nil || err.Error() != want {
+		t.Errorf("rejected file: got error %v, want %s", err, want)
 	}
 	missing := filepath.Join(path, "file")
-	if err := host.WriteFile(missing, nil, 0o644, fine); !errors.Is(err, unix.ENOTDIR) || strings.Count(err.Error(), missing) != 2 {
-		t.Errorf("a file in what is no directory leads to %v", err)
+	if err := host.WriteFile(missing, nil, 0o644, accept); !errors.Is(err, unix.ENOTDIR) || strings.Count(err.Error(), missing) != 2 {
+		t.Errorf("parent is not a directory: got error %v, want ENOTDIR", err)
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != "two" {
-		t.Errorf("after a refusal: %q, %v", data, err)
+		t.Errorf("after a rejected file: %q, %v", data, err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 2 {
-		t.Errorf("left behind: %v, %v", entries, err)
+		t.Errorf("got the entries %v, %v, want two", entries, err)
 	}
 }
 
@@ -123,8 +123,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// FuzzResolve puts a link with any target into a root, and looks at any name
-// through it.
+// FuzzResolve accesses any name in a root that contains a link with any target.
 func FuzzResolve(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"/outside/secret", "link"}, {"../../outside/secret", "link"}, {"..", "link/outside/secret"}, {"/", "link/../../outside/secret"},
@@ -137,7 +136,7 @@ func FuzzResolve(f *testing.F) {
 		write(t, filepath.Join(dir, "outside/secret"), "secret")
 		write(t, filepath.Join(dir, "root/a/file"), "inside")
 		rootDir := filepath.Join(dir, "root")
-		_ = os.Symlink(target, filepath.Join(rootDir, "link")) // what is no target of a link is left out
+		_ = os.Symlink(target, filepath.Join(rootDir, "link")) // ignore invalid targets
 		_ = os.Symlink(filepath.Join(dir, "outside/secret"), filepath.Join(rootDir, "a/absolute"))
 
 		root := host.NewRoot(rootDir)
@@ -153,14 +152,13 @@ func FuzzResolve(f *testing.F) {
 		entries, err := root.ReadDir(name)
 		for _, entry := range entries {
 			if err == nil && entry.Name() == "secret" {
-				t.Errorf("ReadDir(%q) lists the outside", name)
+				t.Errorf("ReadDir(%q) lists a directory outside of the root", name)
 			}
 		}
 	})
 }
 
-// To open a pipe that nobody writes to would take for ever, and to open a
-// device does something.
+// Opening a named pipe without a writer blocks, and opening a device can have side effects.
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
@@ -193,17 +191,17 @@ func TestGlob(t *testing.T) {
 		}
 	}
 	if _, err := root.Glob("/d/["); err == nil {
-		t.Error("a pattern that is none was taken")
+		t.Error("an invalid pattern was accepted")
 	}
 }
 
-// A process that is killed while it writes leaves its temporary file behind.
+// A process that is killed while it writes a file does not remove its temporary file.
 func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	kept := map[string]bool{ // by name
 		".spec.json.1111": false,
-		".spec.json.2222": true, // fresh: another process may be writing it
+		".spec.json.2222": true, // recent: another process may be writing it
 		".spec.json.bak":  true,
 		".spec.json.":     true,
 		".spec.json.3.3":  true,
@@ -213,7 +211,7 @@ func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
 		".spec.json.7777": true, // a directory
 		".spec.json.8888": true, // a link
 	}
-	long := time.Now().Add(-2 * time.Hour)
+	old := time.Now().Add(-2 * time.Hour)
 	for name := range kept {
 		switch name {
 		case ".spec.json.7777":
@@ -228,12 +226,12 @@ func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
 			write(t, at(name), "x")
 		}
 		if name != ".spec.json.2222" {
-			if err := os.Chtimes(at(name), long, long); err != nil && name != ".spec.json.8888" {
+			if err := os.Chtimes(at(name), old, old); err != nil && name != ".spec.json.8888" {
 				t.Fatal(err)
 			}
 		}
 	}
-	link := []unix.Timeval{unix.NsecToTimeval(long.UnixNano()), unix.NsecToTimeval(long.UnixNano())}
+	link := []unix.Timeval{unix.NsecToTimeval(old.UnixNano()), unix.NsecToTimeval(old.UnixNano())}
 	if err := unix.Lutimes(at(".spec.json.8888"), link); err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +240,7 @@ func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
 	}
 	for name, want := range kept {
 		if _, err := os.Lstat(at(name)); (err == nil) != want {
-			t.Errorf("%s: kept %t, want %t", name, err == nil, want)
+			t.Errorf("%s: exists %t, want %t", name, err == nil, want)
 		}
 	}
 }

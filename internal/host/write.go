@@ -10,17 +10,15 @@ import (
 	"time"
 )
 
-// staleAfter is the age at which no process writes a temporary file any more. Writing one takes
-// seconds.
+// staleAfter is the age of a temporary file after which no process can still be writing it. Writing takes seconds.
 const staleAfter = time.Hour
 
-// WriteFile replaces the file at path with data. A reader, or the node after a crash, sees either
-// all of the old file or all of the new one. check inspects the new file before it takes the
-// place of the old one; its error leaves the old file unchanged.
+// WriteFile replaces the file at path atomically and durably: readers, and the node after a crash, see either the
+// complete old file or the complete new one. check is called with the path of the new file before the rename; if it
+// returns an error, the old file stays unchanged.
 //
-// The temporary file is in path's own directory: container runtimes watch their CDI directories
-// and see a rename only when it happens inside them. What earlier processes left there when they
-// were killed is removed.
+// The temporary file is in the same directory, because container runtimes watch their CDI directories and only detect
+// renames within them. WriteFile removes temporary files that killed processes have left there.
 func WriteFile(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	if err := replace(path, data, mode, check); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
@@ -31,10 +29,10 @@ func WriteFile(path string, data []byte, mode fs.FileMode, check func(path strin
 func replace(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	dir := filepath.Dir(path)
 	removeStale(dir, filepath.Base(path))
-	// Runtimes read only what ends in .yaml or .json.
+	// The random suffix keeps runtimes from loading the file: they load only .yaml and .json files.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		err = renamed{err, failed.Path, path}
+		err = tempFileError{err, failed.Path, path}
 	}
 	if err != nil {
 		return err
@@ -47,13 +45,12 @@ func replace(path string, data []byte, mode fs.FileMode, check func(path string)
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return renamed{errors.Join(err, os.Remove(tmp.Name())), tmp.Name(), path}
+		return tempFileError{errors.Join(err, os.Remove(tmp.Name())), tmp.Name(), path}
 	}
 	return syncDir(dir)
 }
 
-// removeStale removes old temporary files of a file. It has no error: what cannot be removed does
-// not keep the file from being written.
+// removeStale removes stale temporary files of the file name. It ignores errors, because they do not prevent writing.
 func removeStale(dir, name string) {
 	names, err := Names(dir, maxEntries)
 	if err != nil {
@@ -71,24 +68,24 @@ func removeStale(dir, name string) {
 	}
 }
 
-// renamed is an error about a temporary file that names the file it was to become instead. A
-// temporary file has another name each time, which would make each retry look like a new error.
-type renamed struct {
+// tempFileError is an error about a temporary file whose text has the path of the final file instead. The random name
+// of the temporary file would make the error of each retry look different.
+type tempFileError struct {
 	error
 	from, to string
 }
 
-func (r renamed) Error() string { return strings.ReplaceAll(r.error.Error(), r.from, r.to) }
-func (r renamed) Unwrap() error { return r.error }
+func (e tempFileError) Error() string { return strings.ReplaceAll(e.error.Error(), e.from, e.to) }
+func (e tempFileError) Unwrap() error { return e.error }
 
 func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	_, err := f.Write(data)
-	// CreateTemp makes the mode 0600, and Chmod, unlike open, ignores the umask.
+	// CreateTemp uses mode 0600. Chmod, unlike open, ignores the umask.
 	err = errors.Join(err, f.Chmod(mode), f.Sync())
 	return errors.Join(err, f.Close())
 }
 
-// syncDir makes the rename itself survive a crash.
+// syncDir makes a rename in dir durable.
 func syncDir(dir string) error {
 	d, err := openDir(dir)
 	if err != nil {

@@ -7,50 +7,50 @@ import (
 	"slices"
 )
 
-// MaxSize bounds a cache in bytes. Those of images with thousands of libraries have some 100 KiB.
+// MaxSize is the maximum size of a cache in bytes. The caches of images with thousands of libraries have about 100 KiB.
 const MaxSize = 4 << 20
 
-// ownFlags are those of a 64-bit library of this machine for glibc 2: FLAG_ELF_LIBC6, and
-// FLAG_X8664_LIB64 or FLAG_AARCH64_LIB64.
-var ownFlags = map[string]uint32{"amd64": 0x0303, "arm64": 0x0a03}[runtime.GOARCH]
+// nativeFlags are the flags of a 64-bit glibc library of this architecture: FLAG_ELF_LIBC6, and FLAG_X8664_LIB64 or
+// FLAG_AARCH64_LIB64.
+var nativeFlags = map[string]uint32{"amd64": 0x0303, "arm64": 0x0a03}[runtime.GOARCH]
 
-// Cache is the content of a cache. The zero Cache has no libraries.
+// Cache is a decoded cache. The zero Cache is empty.
 type Cache struct {
 	entries []entry // in the loader's order, see compare
 	hwcaps  []string
 }
 
-// entry is one library: glibc's struct file_entry_new.
+// entry is glibc's struct file_entry_new.
 type entry struct {
-	flags     uint32 // for which loaders it is
-	key       string // what it is looked up by
-	value     string // its path
+	flags     uint32 // library type
+	key       string // library name
+	value     string // path
 	osVersion uint32
-	hwcap     uint64 // which processors it is for; may be an index into the hwcaps
+	hwcap     uint64 // required CPU features, or an index into hwcaps
 }
 
-// Put makes the libraries at files the only ones of their names for 64-bit programs. Others of
-// those names have to go: one that is for certain processors would win, wherever it stands. It
-// returns whether there were any elsewhere. All files in one call take one pass over the cache.
+// Put adds the libraries at the paths files for 64-bit programs. It removes all other entries with their names, because
+// the loader would prefer those for specific CPU features regardless of the order. It reports whether it removed any
+// with another path. One call takes a single pass over the cache for any number of files.
 func (c *Cache) Put(files ...string) (replaced bool) {
 	added := map[string]entry{}
 	for _, file := range files {
 		key := path.Base(file)
-		added[key] = entry{flags: ownFlags, key: key, value: file}
+		added[key] = entry{flags: nativeFlags, key: key, value: file}
 	}
 	c.entries = slices.DeleteFunc(c.entries, func(e entry) bool {
-		if e.flags != ownFlags {
+		if e.flags != nativeFlags {
 			return false
 		}
-		own, same := added[e.key]
-		replaced = replaced || same && e.value != own.value
-		return same
+		put, found := added[e.key]
+		replaced = replaced || found && e.value != put.value
+		return found
 	})
 	c.entries = merge(c.entries, slices.SortedFunc(maps.Values(added), func(a, b entry) int { return compare(b.key, a.key) }))
 	return replaced
 }
 
-// merge adds entries to others. Both are in the loader's order.
+// merge merges two slices that are in the loader's order.
 func merge(entries, added []entry) []entry {
 	all := make([]entry, 0, len(entries)+len(added))
 	for _, e := range entries {
@@ -62,8 +62,8 @@ func merge(entries, added []entry) []entry {
 	return append(all, added...)
 }
 
-// compare is the order of the loader's binary search, whose greatest name is first: numbers
-// within names compare by what they count (glibc, _dl_cache_libcmp).
+// compare is glibc's _dl_cache_libcmp, which compares digits in names as numbers. The cache is sorted in descending
+// order.
 func compare(a, b string) int {
 	for a != "" && b != "" {
 		switch digitA, digitB := isDigit(a[0]), isDigit(b[0]); {
@@ -89,8 +89,7 @@ func compare(a, b string) int {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// number reads the digits at the beginning of s. One that is too great for an int wraps around,
-// as it does in the loader.
+// number parses the digits at the beginning of s. It overflows as the loader does.
 func number(s string) (n int32, rest string) {
 	for s != "" && isDigit(s[0]) {
 		n = n*10 + int32(s[0]-'0')

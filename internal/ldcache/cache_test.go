@@ -15,10 +15,10 @@ import (
 
 const libraryDir = "/usr/lib/x86_64-linux-gnu"
 
-// made lets ldconfig make caches of this machine's libraries and of some in a directory of their
-// own: a libcuda, and one of the same name that is for certain processors. The one file is in
-// today's format, the other in that of images that are older than glibc 2.32.
-func made(t testing.TB) (today, before string) {
+// ldconfigCaches returns caches written by ldconfig, with the libraries of this machine and of a temporary directory,
+// which has a libcuda and another one for specific CPU features. current is in the current format, compat in the
+// format before glibc 2.32.
+func ldconfigCaches(t testing.TB) (current, compat string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"libcuda.so.1", "glibc-hwcaps/x86-64-v2/libcuda.so.1", "glibc-hwcaps/x86-64-v3/libother.so.1"} {
@@ -32,13 +32,13 @@ func made(t testing.TB) (today, before string) {
 	if err := os.WriteFile(conf, []byte(dir+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	today, before = filepath.Join(dir, "today"), filepath.Join(dir, "before")
-	run(t, "/sbin/ldconfig", "-X", "-c", "new", "-f", conf, "-C", today)
-	run(t, "/sbin/ldconfig", "-X", "-c", "compat", "-f", conf, "-C", before)
-	return today, before
+	current, compat = filepath.Join(dir, "current"), filepath.Join(dir, "compat")
+	run(t, "/sbin/ldconfig", "-X", "-c", "new", "-f", conf, "-C", current)
+	run(t, "/sbin/ldconfig", "-X", "-c", "compat", "-f", conf, "-C", compat)
+	return current, compat
 }
 
-// printed is what ldconfig prints of a cache, a library a line.
+// printed returns the lines that ldconfig -p prints, one per library.
 func printed(t *testing.T, cache string) []string {
 	t.Helper()
 	var lines []string
@@ -75,29 +75,29 @@ func parse(t *testing.T, file string) *Cache {
 	return c
 }
 
-func TestLdconfigAndWeReadEachOther(t *testing.T) {
-	today, before := made(t)
-	// Of the older format, ldconfig 2.36 prints wrong names for the processors.
-	want := printed(t, today)
-	for _, file := range []string{today, before} {
+func TestInteroperatesWithLdconfig(t *testing.T) {
+	current, compat := ldconfigCaches(t)
+	// ldconfig 2.36 prints wrong hwcaps names for the compat format.
+	want := printed(t, current)
+	for _, file := range []string{current, compat} {
 		c := parse(t, file)
 		if !slices.IsSortedFunc(c.entries, func(a, b entry) int { return compare(b.key, a.key) }) {
-			t.Errorf("%s: ldconfig has another order than we", file)
+			t.Errorf("%s: the order of ldconfig differs from compare", file)
 		}
 		if err := os.WriteFile(file, c.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got := printed(t, file); !slices.Equal(got, want) {
-			t.Errorf("%s: ldconfig prints\n%s\nand of its own\n%s", file, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Errorf("%s: ldconfig prints\n%s\nwant\n%s", file, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		if again := parse(t, file); !reflect.DeepEqual(again, c) {
-			t.Errorf("%s: what we wrote reads otherwise", file)
+			t.Errorf("%s: the cache differs after encoding and parsing", file)
 		}
 	}
 }
 
-func TestPutReplacesOnlyItsName(t *testing.T) {
-	file, _ := made(t)
+func TestPutReplacesOnlySameName(t *testing.T) {
+	file, _ := ldconfigCaches(t)
 	var want []string
 	for _, line := range printed(t, file) {
 		if !strings.HasPrefix(line, "libcuda.so.1 ") {
@@ -105,13 +105,13 @@ func TestPutReplacesOnlyItsName(t *testing.T) {
 		}
 	}
 	if before := len(printed(t, file)); before != len(want)+2 {
-		t.Fatalf("ldconfig's cache has %d libraries, of which %d are no libcuda", before, len(want))
+		t.Fatalf("ldconfig's cache has %d libraries, %d of them not libcuda", before, len(want))
 	}
 	c := parse(t, file)
 	for _, name := range []string{"libcuda.so.1", "libaaa.so.1", "libzzz.so.10", "libzzz.so.9", "libcuda.so.1"} {
 		path := libraryDir + "/" + name
 		if replaced := c.Put(path); replaced != (name == "libcuda.so.1" && len(c.entries) == len(want)+1) {
-			t.Errorf("replaced by %s: %t", path, replaced)
+			t.Errorf("Put(%s) = %t", path, replaced)
 		}
 		if line := fmt.Sprintf("%s (libc6,x86-64) => %s", name, path); !slices.Contains(want, line) {
 			want = append(want, line)
@@ -126,7 +126,7 @@ func TestPutReplacesOnlyItsName(t *testing.T) {
 	}
 }
 
-func TestPutIntoNothing(t *testing.T) {
+func TestPutIntoEmptyCache(t *testing.T) {
 	var c Cache
 	c.Put(libraryDir + "/libcuda.so.1")
 	file := filepath.Join(t.TempDir(), "cache")
@@ -139,8 +139,7 @@ func TestPutIntoNothing(t *testing.T) {
 	}
 }
 
-// The loader's own cases: a name is greater than its beginning, a number than any other
-// character, and numbers count.
+// A name is greater than its prefixes, a digit is greater than any other character, and digits compare as numbers.
 func TestCompare(t *testing.T) {
 	for _, tc := range []struct {
 		less, greater string
@@ -152,12 +151,12 @@ func TestCompare(t *testing.T) {
 		{"libz.so.4294967295", "libz.so.1"}, // -1 in an int
 	} {
 		if compare(tc.less, tc.greater) >= 0 || compare(tc.greater, tc.less) <= 0 {
-			t.Errorf("%s is not before %s", tc.less, tc.greater)
+			t.Errorf("%s is not less than %s", tc.less, tc.greater)
 		}
 	}
 }
 
-// Each of many strings begins within the one before it, so that few bytes are many strings.
+// Overlapping strings let a small file contain many strings.
 func TestStringsAreBounded(t *testing.T) {
 	const length, count = maxString, 4000
 	c := Cache{entries: []entry{{key: strings.Repeat("a", length)}}}
@@ -173,23 +172,23 @@ func TestStringsAreBounded(t *testing.T) {
 		t.Fatalf("the file has %d bytes", len(data))
 	}
 	if _, err := Parse(data); !errors.Is(err, errMalformed) {
-		t.Errorf("error %v", err)
+		t.Errorf("got error %v, want %v", err, errMalformed)
 	}
 	for length, fits := range map[int]bool{maxString: true, maxString + 1: false} {
 		_, err := Parse((&Cache{entries: []entry{{key: strings.Repeat("a", length)}}}).Bytes())
 		if (err == nil) != fits {
-			t.Errorf("a string of %d bytes: %v", length, err)
+			t.Errorf("string of %d bytes: got error %v", length, err)
 		}
 	}
 }
 
-// sample is a small cache of all that a cache can hold.
+// sample returns a small cache that uses all features.
 func sample() *Cache {
 	return &Cache{
 		entries: []entry{
-			{flags: ownFlags, key: "libother.so.1", value: "/opt/glibc-hwcaps/x86-64-v3/libother.so.1", hwcap: 1 << 62},
+			{flags: nativeFlags, key: "libother.so.1", value: "/opt/glibc-hwcaps/x86-64-v3/libother.so.1", hwcap: 1 << 62},
 			{flags: 3, key: "libcuda.so.1", value: "/usr/lib32/libcuda.so.1", osVersion: 1},
-			{flags: ownFlags, key: "libcuda.so.1", value: "/opt/libcuda.so.1"},
+			{flags: nativeFlags, key: "libcuda.so.1", value: "/opt/libcuda.so.1"},
 		},
 		hwcaps: []string{"x86-64-v3"},
 	}
@@ -210,23 +209,23 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		written := c.Bytes()
-		// The strings are as large as a file may be at most, and numbers take no more than they did.
+		// The strings are bounded by MaxSize, and the entries do not become larger.
 		if len(written) > MaxSize+2*len(data)+headerSize {
-			t.Errorf("%d bytes became %d", len(data), len(written))
+			t.Errorf("%d bytes were encoded as %d", len(data), len(written))
 		}
 		again, err := Parse(written)
 		if err != nil && len(written) <= MaxSize {
-			t.Fatalf("our own is not read: %v", err)
+			t.Fatalf("parsing the encoded cache: %v", err)
 		}
 		if err == nil && !reflect.DeepEqual(c.entries, again.entries) {
-			t.Error("our own reads otherwise")
+			t.Error("the cache differs after encoding and parsing")
 		}
 		c.Put("/usr/lib64/libcuda.so.1")
-		if got := c.entries; slices.IndexFunc(got, func(e entry) bool { return e.key == "libcuda.so.1" && e.flags == ownFlags }) < 0 {
-			t.Error("what was put is not there")
+		if got := c.entries; slices.IndexFunc(got, func(e entry) bool { return e.key == "libcuda.so.1" && e.flags == nativeFlags }) < 0 {
+			t.Error("the cache lacks the library after Put")
 		}
 		if !bytes.HasPrefix(c.Bytes(), []byte(magic)) {
-			t.Error("no cache is written")
+			t.Error("the encoded cache has no magic number")
 		}
 	})
 }

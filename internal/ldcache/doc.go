@@ -1,6 +1,5 @@
-// Package ldcache reads and writes /etc/ld.so.cache, in which glibc's loader looks up libraries
-// before it searches directories, and which ldconfig -p prints.
+// Package ldcache parses and encodes /etc/ld.so.cache, the cache that glibc's dynamic loader uses to find libraries and
+// that ldconfig -p prints.
 //
-// What it reads may come from anybody: it is bounded, and nothing in it is trusted. It knows no
-// files, only bytes.
+// The input is untrusted, so the parser bounds its time and memory. The package does no I/O.
 package ldcache

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// The layout of the file, from sysdeps/generic/dl-cache.h of glibc. Numbers are the machine's,
-// which is little-endian on all that NVIDIA has drivers for.
+// The file format, from glibc's sysdeps/generic/dl-cache.h. Numbers are in native byte order, which is little-endian on
+// all architectures with NVIDIA drivers.
 const (
 	magic         = "glibc-ld.so.cache1.1"
 	headerSize    = 48 // magic, nlibs, len_strings, flags, padding, extension_offset, unused
 	entrySize     = 24 // flags, key, value, osversion, hwcap
-	endianness    = 2  // the bits of the header's flags that say so, for little
+	littleEndian  = 2  // in the flags of the header
 	unknownEndian = 0
 
-	// In front of the above, ldconfig wrote what glibc 2.1 could read until 2.32.
+	// Before glibc 2.32, ldconfig wrote a cache in the format of glibc 2.1 in front of the new one.
 	oldMagic      = "ld.so-1.7.0"
 	oldHeaderSize = 16
 	oldEntrySize  = 12
@@ -25,18 +25,18 @@ const (
 	extensionMagic   = 0xeaa42174
 	extensionHeader  = 8  // magic, count
 	extensionSection = 16 // tag, flags, offset, size
-	tagHwcaps        = 1  // offsets of the names of the subdirectories of glibc-hwcaps
+	tagHwcaps        = 1  // offsets of the names of glibc-hwcaps subdirectories
 )
 
 var order = binary.LittleEndian
 
-// errMalformed says that ldconfig cannot have written the cache.
-var errMalformed = errors.New("it is malformed")
+// errMalformed is returned for a file that ldconfig cannot have written.
+var errMalformed = errors.New("malformed cache")
 
-// Parse reads a cache.
+// Parse decodes a cache.
 func Parse(data []byte) (*Cache, error) {
 	if len(data) > MaxSize {
-		return nil, fmt.Errorf("it is larger than %d bytes", MaxSize)
+		return nil, fmt.Errorf("larger than %d bytes", MaxSize)
 	}
 	p := &parser{file: data, cache: data, text: string(data)}
 	if err := p.skipOld(); err != nil {
@@ -45,8 +45,8 @@ func Parse(data []byte) (*Cache, error) {
 	if len(p.cache) < headerSize || !strings.HasPrefix(p.text, magic) {
 		return nil, errMalformed
 	}
-	if flags := p.cache[28] & 3; flags != endianness && flags != unknownEndian {
-		return nil, fmt.Errorf("%w: it is of a big-endian machine", errMalformed)
+	if flags := p.cache[28] & 3; flags != littleEndian && flags != unknownEndian {
+		return nil, fmt.Errorf("%w: big-endian", errMalformed)
 	}
 	count := uint64(order.Uint32(p.cache[20:]))
 	if count > uint64(len(p.cache)-headerSize)/entrySize {
@@ -72,12 +72,12 @@ func Parse(data []byte) (*Cache, error) {
 	return c, nil
 }
 
-// parser reads a cache. Once it has failed, what it returns means nothing.
+// parser parses a cache. The results of its methods are invalid if failed is set.
 type parser struct {
 	file   []byte
-	cache  []byte // the file without what is for glibc 2.1
-	text   string // the same as cache: all strings are parts of it
-	size   int    // of all strings
+	cache  []byte // file without the cache for glibc 2.1
+	text   string // same content as cache; all strings are substrings of it
+	size   int    // total size of the strings
 	failed bool
 }
 
@@ -89,7 +89,7 @@ func (p *parser) skipOld() error {
 		return errMalformed
 	}
 	size := oldHeaderSize + uint64(order.Uint32(p.file[12:]))*oldEntrySize
-	size = (size + 7) &^ 7 // the alignment of an entry, which has a 64-bit number
+	size = (size + 7) &^ 7 // alignment of an entry
 	if size > uint64(len(p.file)) {
 		return errMalformed
 	}
@@ -98,11 +98,11 @@ func (p *parser) skipOld() error {
 	return nil
 }
 
-// maxString bounds a string, in bytes: they are paths and parts of paths.
+// maxString is the maximum length of a string, which is a path or an element of a path, in bytes.
 const maxString = 4096
 
-// string returns the string at an offset. Strings may overlap, so that a small file could have
-// an endless amount of them: together they are no larger than a file may be.
+// string returns the string at an offset. It bounds the total size of the strings by MaxSize, because strings may
+// overlap.
 func (p *parser) string(offset uint32) string {
 	if p.failed || uint64(offset) >= uint64(len(p.text)) {
 		p.failed = true
@@ -118,8 +118,8 @@ func (p *parser) string(offset uint32) string {
 	return text[:end]
 }
 
-// hwcaps returns the offsets of the names in the extension at an offset, if there is one. It
-// may have other sections; they say who made the file.
+// hwcaps returns the offsets of the hwcaps names in the extension at an offset, if there is one. It ignores other
+// sections, such as that of the generator.
 func (p *parser) hwcaps(offset uint32) []uint32 {
 	if offset == 0 {
 		return nil
@@ -144,7 +144,7 @@ func (p *parser) hwcaps(offset uint32) []uint32 {
 	return nil
 }
 
-// part returns a part of the file, by which the offsets of extensions count.
+// part returns a part of the file. Offsets of extensions are relative to the file, those of strings to the cache.
 func (p *parser) part(offset, size uint64) []byte {
 	if offset+size > uint64(len(p.file)) {
 		p.failed = true
@@ -153,9 +153,9 @@ func (p *parser) part(offset, size uint64) []byte {
 	return p.file[offset : offset+size]
 }
 
-// Bytes writes the cache in the format that every glibc 2 reads.
+// Bytes encodes the cache in the new format, which all versions of glibc after 2.1 read.
 func (c *Cache) Bytes() []byte {
-	table := newStrings(headerSize + len(c.entries)*entrySize)
+	table := newStringTable(headerSize + len(c.entries)*entrySize)
 	var entries, names []byte
 	for _, e := range c.entries {
 		entries = order.AppendUint32(entries, e.flags)
@@ -172,7 +172,7 @@ func (c *Cache) Bytes() []byte {
 	data := append([]byte(nil), magic...)
 	data = order.AppendUint32(data, uint32(len(c.entries)))
 	data = order.AppendUint32(data, uint32(len(table.text)))
-	data = append(data, endianness, 0, 0, 0)
+	data = append(data, littleEndian, 0, 0, 0)
 	if len(names) == 0 {
 		return slices.Concat(data, make([]byte, 16), entries, table.text)
 	}
@@ -188,19 +188,19 @@ func (c *Cache) Bytes() []byte {
 	return append(data, names...)
 }
 
-// stringTable is the strings of a file, each once.
+// stringTable is a table of unique strings.
 type stringTable struct {
-	start   int // its offset in the file
+	start   int // offset of the table in the file
 	text    []byte
 	offsets map[string]uint32
 }
 
-func newStrings(start int) *stringTable {
+func newStringTable(start int) *stringTable {
 	return &stringTable{start: start, offsets: map[string]uint32{}}
 }
 
 func (t *stringTable) add(s string) uint32 {
-	if offset, there := t.offsets[s]; there {
+	if offset, found := t.offsets[s]; found {
 		return offset
 	}
 	offset := uint32(t.start + len(t.text))
@@ -209,7 +209,7 @@ func (t *stringTable) add(s string) uint32 {
 	return offset
 }
 
-// align fills the table up to where numbers may follow it.
+// align pads the table so that 32-bit numbers can follow it.
 func (t *stringTable) align() {
 	for len(t.text)%4 != 0 {
 		t.text = append(t.text, 0)

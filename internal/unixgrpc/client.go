@@ -13,26 +13,26 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// refusedTries and refusedInterval bound the wait for a server that does not listen yet.
+// refusedTries and refusedInterval bound the wait for a server that is not listening yet.
 const (
 	refusedTries    = 20
 	refusedInterval = 5 * time.Millisecond
 )
 
-// NewClient returns a client of the server that listens at a path. It connects when it is first used. The
-// path is given to the dialer only, as a URL would need it escaped.
+// NewClient returns a client of the server that listens on the Unix socket path. It connects on the first call.
 func NewClient(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	// The dialer gets the path directly, because it would have to be escaped in a target URI.
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, path) }))
 	conn, err := grpc.NewClient("passthrough:///localhost", options...)
 	if err != nil {
-		return nil, fmt.Errorf("dialing %s: %w", path, err)
+		return nil, fmt.Errorf("creating client for %s: %w", path, err)
 	}
 	return conn, nil
 }
 
-// dial connects to a socket. A socket exists before its server listens, so one that has just appeared may
-// refuse for a moment.
+// dial connects to a socket. It retries refused connections for a moment, because a server creates its socket before it
+// listens.
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	for tries := 0; ; tries++ {

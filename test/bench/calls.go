@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// turn is how often a call is made of one plugin before it is the other's turn. Longer than
-	// once, since the first call after a pause is slower.
+	// turn is the number of calls to one plugin before the other's turn. It is more than one, since the first call after
+	// a pause is slower.
 	turn = 10
-	// manyTurns is how many turns each has, and fewTurns where NVIDIA's plugin takes long.
+	// manyTurns is the number of turns of each plugin, fewTurns that for calls which take NVIDIA's plugin long.
 	manyTurns, fewTurns = 300, 30
 )
 
-// A request is made of a plugin.
+// A request calls a plugin once.
 type request func(context.Context, api.DevicePluginClient) error
 
-// A call is a request to measure.
+// A call is a request to measure, with the name and the target of its row.
 type call struct {
-	what string
-	do   request
-	aim  string
+	name   string
+	do     request
+	target string
 }
 
-// nothing is answered with a constant: it takes what gRPC takes.
-func nothing(ctx context.Context, plugin api.DevicePluginClient) error {
+// empty is a call with a constant response: its duration is that of gRPC.
+func empty(ctx context.Context, plugin api.DevicePluginClient) error {
 	_, err := plugin.GetDevicePluginOptions(ctx, &api.Empty{})
 	return err
 }
@@ -51,7 +51,7 @@ func prefer(size int, ids []string) request {
 			return err
 		}
 		if got := len(response.GetContainerResponses()[0].GetDeviceIDs()); got != size {
-			return fmt.Errorf("%d devices preferred, not %d", got, size)
+			return fmt.Errorf("%d devices preferred, want %d", got, size)
 		}
 		return nil
 	}
@@ -61,7 +61,7 @@ func prefer(size int, ids []string) request {
 func (b *bench) eight(ctx context.Context) error {
 	return b.calls(ctx, b.nodes.eight, manyTurns, func(ids []string) []call {
 		return []call{
-			{"a call that does nothing", nothing, ""},
+			{"empty call", empty, ""},
 			{"Allocate, 1 GPU", allocate(ids[:1]), "+10 µs"},
 			{"Allocate, 8 GPUs", allocate(ids), "+10 µs"},
 			{"GetPreferredAllocation, 4 of 8", prefer(4, ids), "+100 µs"},
@@ -69,22 +69,21 @@ func (b *bench) eight(ctx context.Context) error {
 	})
 }
 
-// sixteen measures what grows with the number of GPUs.
+// sixteen measures the call whose duration grows with the number of GPUs.
 func (b *bench) sixteen(ctx context.Context) error {
 	return b.calls(ctx, b.nodes.sixteen, fewTurns, func(ids []string) []call {
 		return []call{{"GetPreferredAllocation, 8 of 16", prefer(8, ids), "+100 µs"}}
 	})
 }
 
-// times are those that a call took, and how much longer each was than the calls that do nothing
-// right before and after it.
-type times struct{ took, above []time.Duration }
+// times are the durations of a call, and their differences from the mean of the empty calls right before and after it.
+type times struct{ total, net []time.Duration }
 
 func (t *times) figure() figure {
-	return beyond(t.above, micros).with(", %s in all", micros(median(t.took)))
+	return difference(t.net, micros).with(", %s in total", micros(median(t.total)))
 }
 
-// calls makes each call of both plugins in turn, and adds a row for it.
+// calls makes each call to both plugins in turn, and adds a row for it.
 func (b *bench) calls(ctx context.Context, n *node, turns int, of func(ids []string) []call) (err error) {
 	p, err := b.serveBoth(ctx, n)
 	if err != nil {
@@ -96,18 +95,18 @@ func (b *bench) calls(ctx context.Context, n *node, turns int, of func(ids []str
 		for range turns {
 			err := errors.Join(p.ours.repeat(ctx, c.do, &ours), p.nvidia.repeat(ctx, c.do, &nvidia))
 			if err != nil {
-				return fmt.Errorf("%s: %w", c.what, err)
+				return fmt.Errorf("%s: %w", c.name, err)
 			}
 		}
-		b.pluginTable.add(c.what, ours.figure(), nvidia.figure(), c.aim)
+		b.pluginTable.add(c.name, ours.figure(), nvidia.figure(), c.target)
 	}
 	return nil
 }
 
-// repeat makes a call for one turn, and one that does nothing before each and at the end.
+// repeat makes a call for one turn, with empty calls before and after each.
 func (p *plugin) repeat(ctx context.Context, do request, t *times) error {
 	client := api.NewDevicePluginClient(p.conn)
-	before, err := timed(func() error { return nothing(ctx, client) })
+	before, err := timed(func() error { return empty(ctx, client) })
 	if err != nil {
 		return err
 	}
@@ -116,19 +115,19 @@ func (p *plugin) repeat(ctx context.Context, do request, t *times) error {
 		if err != nil {
 			return err
 		}
-		after, err := timed(func() error { return nothing(ctx, client) })
+		after, err := timed(func() error { return empty(ctx, client) })
 		if err != nil {
 			return err
 		}
-		t.took = append(t.took, took)
-		t.above = append(t.above, took-(before+after)/2)
+		t.total = append(t.total, took)
+		t.net = append(t.net, took-(before+after)/2)
 		before = after
 	}
 	return nil
 }
 
 func timed(do func() error) (time.Duration, error) {
-	began := time.Now()
+	start := time.Now()
 	err := do()
-	return time.Since(began), err
+	return time.Since(start), err
 }

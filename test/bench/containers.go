@@ -20,11 +20,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// containerCount is how often each container is run.
+// containerCount is the number of runs of each container.
 const containerCount = 60
 
-// containers measures what a GPU adds to the life of a container that runs /bin/true, with the
-// features that it gets by default, with all, and with NVIDIA's spec and the hooks that it names.
+// containers measures how much longer a container that runs /bin/true takes with a GPU: with the default features,
+// with all features, and with NVIDIA's spec and its hooks.
 func (b *bench) containers(ctx context.Context) (err error) {
 	m, err := container.Start(ctx, container.Config{
 		Dir: filepath.Join(b.dir, "box"), Profile: simdriver.H100x8(), Tools: []tools.Tool{tools.NVIDIAToolkit},
@@ -44,7 +44,7 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	oursOfAll, err := withGPU(ctx, m, gpucdiSpec(everything))
+	oursAll, err := withGPU(ctx, m, gpucdiSpec(everything))
 	if err != nil {
 		return err
 	}
@@ -52,31 +52,31 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := runInTurn(ctx, m, []*sample{plain, ours, theirs, oursOfAll}); err != nil {
+	if err := runInTurn(ctx, m, []*sample{plain, ours, theirs, oursAll}); err != nil {
 		return err
 	}
 	name := fmt.Sprintf("container with 1 GPU, runc (%s without)", typical(plain.took).text)
 	b.toolkitTable.add(name, ours.figure(plain), theirs.figure(plain), "0.14x")
-	b.toolkitTable.add("container with 1 GPU, all features", oursOfAll.figure(plain), theirs.figure(plain), "")
+	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), theirs.figure(plain), "")
 	return nil
 }
 
-// sample is a container that is run again and again.
+// sample is a container that is run repeatedly.
 type sample struct {
 	bundle *container.Bundle
-	brings string // what its devices add to its spec
+	edits  string // what its devices add to its spec
 	took   []time.Duration
 }
 
 func (s *sample) figure(plain *sample) figure {
-	var above []time.Duration
+	var added []time.Duration
 	for i, took := range s.took {
-		above = append(above, took-plain.took[i])
+		added = append(added, took-plain.took[i])
 	}
-	return beyond(above, millis).with(" for %s", s.brings)
+	return difference(added, millis).with(" for %s", s.edits)
 }
 
-// runInTurn begins each round with another container.
+// runInTurn runs the containers in turn, each time beginning with another one.
 func runInTurn(ctx context.Context, m *container.Machine, samples []*sample) error {
 	for i := range containerCount {
 		for j := range samples {
@@ -94,7 +94,7 @@ func runInTurn(ctx context.Context, m *container.Machine, samples []*sample) err
 	return nil
 }
 
-// A generator writes the CDI spec of the machine.
+// A generator writes the machine's CDI spec to container.SpecFile.
 type generator func(context.Context, *container.Machine) error
 
 func gpucdiSpec(features string) generator {
@@ -103,15 +103,15 @@ func gpucdiSpec(features string) generator {
 	}
 }
 
-// nvidiaSpec is NVIDIA's. It has no numbers of the device nodes: who applies it is to look at them,
-// which here is not done in the box.
+// nvidiaSpec is the generator of NVIDIA's toolkit. Its spec has no device numbers, so the CDI library reads those of
+// the host paths, which must be paths outside the box.
 func nvidiaSpec(ctx context.Context, m *container.Machine) error {
-	said, err := m.Output(ctx, "nvidia-ctk", "cdi", "generate", "--format=json", "--feature-flag="+nvidia.NoSandboxUtils)
+	out, err := m.Output(ctx, "nvidia-ctk", "cdi", "generate", "--format=json", "--feature-flag="+nvidia.NoSandboxUtils)
 	if err != nil {
 		return err
 	}
 	var spec cdi.Spec
-	if err := json.Unmarshal([]byte(said), &spec); err != nil {
+	if err := json.Unmarshal([]byte(out), &spec); err != nil {
 		return fmt.Errorf("reading NVIDIA's spec: %w", err)
 	}
 	edits := []*cdi.ContainerEdits{&spec.ContainerEdits}
@@ -130,13 +130,13 @@ func nvidiaSpec(ctx context.Context, m *container.Machine) error {
 	return os.WriteFile(m.Path(container.SpecFile), text, 0o644)
 }
 
-// forbidDeviceFiles makes the driver one that nobody may make device nodes by. NVIDIA's hook has to
-// see to that otherwise, by a mount into the container's /proc, where there is no simulated driver.
+// forbidDeviceFiles sets ModifyDeviceFiles of the driver to 0. Otherwise NVIDIA's hook does so with a mount in the
+// container's /proc, which does not contain the simulated driver.
 func forbidDeviceFiles(m *container.Machine) error {
 	return os.WriteFile(m.Path("/proc/driver/nvidia/params"), []byte("ModifyDeviceFiles: 0\n"), 0o444)
 }
 
-// withGPU makes a container with a GPU, by the spec of a generator.
+// withGPU creates a container with a GPU from the spec of a generator.
 func withGPU(ctx context.Context, m *container.Machine, generate generator) (*sample, error) {
 	if err := generate(ctx, m); err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func withGPU(ctx context.Context, m *container.Machine, generate generator) (*sa
 	return bundle(ctx, m, "nvidia.com/gpu=0")
 }
 
-// bundle makes a container that runs /bin/true.
+// bundle creates a container that runs /bin/true.
 func bundle(ctx context.Context, m *container.Machine, devices ...string) (*sample, error) {
 	plain, err := m.Spec(ctx)
 	if err != nil {
@@ -155,8 +155,8 @@ func bundle(ctx context.Context, m *container.Machine, devices ...string) (*samp
 		return nil, err
 	}
 	spec.Process.Args = []string{"/bin/true"}
-	made, err := m.Bundle(ctx, images.Debian12, spec)
-	return &sample{bundle: made, brings: fmt.Sprintf("%d mounts, %d nodes, %d hooks", len(spec.Mounts)-len(plain.Mounts),
+	b, err := m.Bundle(ctx, images.Debian12, spec)
+	return &sample{bundle: b, edits: fmt.Sprintf("%d mounts, %d nodes, %d hooks", len(spec.Mounts)-len(plain.Mounts),
 		len(spec.Linux.Devices)-len(plain.Linux.Devices), hookCount(spec.Hooks))}, err
 }
 
@@ -164,7 +164,7 @@ func hookCount(h *specs.Hooks) int {
 	if h == nil {
 		return 0
 	}
-	//nolint:staticcheck // Prestart is deprecated, not gone.
+	//nolint:staticcheck // Prestart is deprecated, but still used.
 	all := slices.Concat(h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop)
 	return len(all)
 }

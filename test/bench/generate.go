@@ -10,11 +10,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/nvidia"
 )
 
-// generateCount is how often each spec is generated.
+// generateCount is the number of runs of each generator.
 const generateCount = 30
 
-// generates measures how long a person waits for a CDI spec of eight GPUs, and then without
-// the file that takes NVIDIA's programs most of their time.
+// generates measures the generation of a CDI spec for eight GPUs, with and without the file on which NVIDIA's programs
+// spend most of their time.
 func (b *bench) generates(ctx context.Context) error {
 	n := b.nodes.eight
 	ns, err := nvidia.NewNamespace(n.root, nil)
@@ -33,12 +33,12 @@ func (b *bench) generates(ctx context.Context) error {
 
 func (b *bench) generate8(ctx context.Context, ns *nvidia.Namespace, name string) error {
 	n := b.nodes.eight
-	var ours, oursOfAll, theirs []time.Duration
+	var ours, oursAll, theirs []time.Duration
 	for range generateCount {
 		for _, g := range []struct {
 			command []string
 			took    *[]time.Duration
-		}{{b.generate(n, standard), &ours}, {b.nvidiaGenerate(n), &theirs}, {b.generate(n, everything), &oursOfAll}} {
+		}{{b.generate(n, standard), &ours}, {b.nvidiaGenerate(n), &theirs}, {b.generate(n, everything), &oursAll}} {
 			cmd := n.command(ctx, g.command...)
 			took, err := timed(func() error { return ns.Run(cmd) })
 			if err != nil {
@@ -48,6 +48,6 @@ func (b *bench) generate8(ctx context.Context, ns *nvidia.Namespace, name string
 		}
 	}
 	b.toolkitTable.add(name, typical(ours), typical(theirs), "0.5x")
-	b.toolkitTable.add(name+", all features", typical(oursOfAll), typical(theirs), "0.5x")
+	b.toolkitTable.add(name+", all features", typical(oursAll), typical(theirs), "0.5x")
 	return nil
 }

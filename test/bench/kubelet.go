@@ -12,15 +12,15 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// kubelet is as much of one as a device plugin needs to register.
+// kubelet is a kubelet that only accepts registrations of device plugins.
 type kubelet struct {
 	api.UnimplementedRegistrationServer
 	dir     string
 	server  *grpc.Server
-	plugins chan *grpc.ClientConn // those that have registered
+	plugins chan *grpc.ClientConn // connections to registered plugins
 }
 
-// listen serves registrations in a kubelet's device-plugins directory.
+// listen serves the registration API in dir, the device-plugins directory.
 func listen(ctx context.Context, dir string) (*kubelet, error) {
 	socket, err := new(net.ListenConfig).Listen(ctx, "unix", filepath.Join(dir, "kubelet.sock"))
 	if err != nil {
@@ -48,8 +48,8 @@ func (k *kubelet) Register(ctx context.Context, request *api.RegisterRequest) (*
 	return &api.Empty{}, nil
 }
 
-// awaitDevices waits until the plugin at conn lists that many healthy devices, and returns
-// their IDs. The stream stays open until ctx ends.
+// awaitDevices waits until the plugin at conn lists count healthy devices, and returns their IDs. The stream stays open
+// until ctx is done.
 func awaitDevices(ctx context.Context, conn *grpc.ClientConn, count int) ([]string, error) {
 	stream, err := api.NewDevicePluginClient(conn).ListAndWatch(ctx, &api.Empty{})
 	if err != nil {
@@ -58,7 +58,7 @@ func awaitDevices(ctx context.Context, conn *grpc.ClientConn, count int) ([]stri
 	for {
 		list, err := stream.Recv()
 		if err != nil {
-			return nil, fmt.Errorf("waiting for the devices: %w", err)
+			return nil, fmt.Errorf("waiting for devices: %w", err)
 		}
 		var healthy []string
 		for _, d := range list.GetDevices() {

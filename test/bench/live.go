@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// settle is how long the plugins have after their start, the first probes included.
+	// settle is the time after the start of the plugins before the first measurement. It includes the first probes.
 	settle = 10 * time.Second
-	// idle is how long they are watched while nobody wants anything of them, and then again while
-	// Prometheus scrapes gpucdi.
+	// idle is the duration of the measurement without calls, and of that with scrapes of gpucdi.
 	idle = 30 * time.Second
 	// scrapeInterval is the time between two scrapes.
 	scrapeInterval = 15 * time.Second
-	// load is how many calls come in the end.
+	// load is the number of calls in the last measurement.
 	load = 3000
 )
 
-// live watches what the plugins need to live, both at once: their memory, and what they do unasked.
+// live measures memory and idle CPU time of both plugins at the same time.
 func (b *bench) live(ctx context.Context) (err error) {
 	p, err := b.serveBoth(ctx, b.nodes.eight)
 	if err != nil {
@@ -38,12 +37,12 @@ func (b *bench) live(ctx context.Context) (err error) {
 		func() error { return sleep(ctx, settle) },
 		func() error { return sleep(ctx, idle) },
 		func() error { return p.ours.scrapedWhileIdle(ctx) },
-		func() error { return errors.Join(p.ours.burden(ctx), p.nvidia.burden(ctx)) },
+		func() error { return errors.Join(p.ours.callRepeatedly(ctx), p.nvidia.callRepeatedly(ctx)) },
 	} {
 		if err := do(); err != nil {
 			return err
 		}
-		m, err := p.look()
+		m, err := p.measure()
 		if err != nil {
 			return err
 		}
@@ -61,29 +60,29 @@ func (b *bench) live(ctx context.Context) (err error) {
 	return nil
 }
 
-// state is what a plugin holds, and what it has used so far.
+// state is the memory of a plugin, and its CPU usage since the start.
 type state struct {
 	memory
 	usage
 }
 
-// moment is the states of a pair.
+// moment is the state of both plugins at the same time.
 type moment struct{ ours, nvidia state }
 
-func (p pair) look() (moment, error) {
-	ours, errOurs := p.ours.look()
-	nvidia, errNvidia := p.nvidia.look()
+func (p pair) measure() (moment, error) {
+	ours, errOurs := p.ours.measure()
+	nvidia, errNvidia := p.nvidia.measure()
 	return moment{ours, nvidia}, errors.Join(errOurs, errNvidia)
 }
 
-func (p *plugin) look() (state, error) {
-	pids, err := family(p.cmd.Process.Pid)
+func (p *plugin) measure() (state, error) {
+	pids, err := processesOf(p.cmd.Process.Pid)
 	if err != nil {
 		return state{}, err
 	}
-	m, errHeld := held(pids)
-	u, errUsed := used(pids)
-	return state{m, u}, errors.Join(errHeld, errUsed)
+	m, errMemory := memoryOf(pids)
+	u, errUsage := usageOf(pids)
+	return state{m, u}, errors.Join(errMemory, errUsage)
 }
 
 // scrapedWhileIdle scrapes the agent as Prometheus does.
@@ -96,8 +95,8 @@ func (p *plugin) scrapedWhileIdle(ctx context.Context) error {
 	return nil
 }
 
-// burden makes the calls of a kubelet that places pods.
-func (p *plugin) burden(ctx context.Context) error {
+// callRepeatedly makes the calls of a kubelet that admits pods.
+func (p *plugin) callRepeatedly(ctx context.Context) error {
 	client := api.NewDevicePluginClient(p.conn)
 	for range load / 2 {
 		for _, do := range []request{prefer(4, p.devices), allocate(p.devices[4:])} {

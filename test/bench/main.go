@@ -1,13 +1,12 @@
-// Command bench measures what a device plugin costs its node, on the program that ships and on
-// NVIDIA's own, which it builds from their modules, and prints tables:
+// Command bench compares the speed and memory of gpucdi and of NVIDIA's programs, which it builds from their modules,
+// and prints tables:
 //
 //	go run ./bench
 //
-// It needs root, since it makes the nodes of a simulated driver and runs containers, and what
-// the package container needs. Machines differ and are noisy, so what counts is measured against
-// something in the same run: gpucdi and NVIDIA's programs in turn, over the same simulated GPUs
-// and the same kubelet; a call beside one that does nothing; a container beside one without a GPU.
-// Nothing fails for being slow.
+// It requires root, for device nodes and containers, and the Debian machine of package container. Since machines differ
+// and are noisy, values are compared within a run: gpucdi and NVIDIA's programs in turn, with the same simulated GPUs
+// and the same kubelet; a call with an empty call; a container with one without a GPU. The exit code does not depend on
+// the values.
 package main
 
 import (
@@ -18,9 +17,9 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/progress"
 )
 
 func main() {
@@ -33,10 +32,10 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	// Not on an overlay: a box is made here.
+	// TMPDIR must not be on an overlay: the directory contains the upper layers of a box.
 	dir, err := os.MkdirTemp("", "gpucdi-bench-")
 	if err != nil {
-		return fmt.Errorf("making a directory: %w", err)
+		return fmt.Errorf("creating a directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
@@ -46,6 +45,7 @@ func run(ctx context.Context) (err error) {
 		toolkitTable: table{nvidia: "NVIDIA's container toolkit " + strings.TrimPrefix(tools.NVIDIAToolkitVersion, "v")},
 	}
 	defer b.close()
+	out := progress.New(os.Stderr, 40)
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) error
@@ -53,34 +53,28 @@ func run(ctx context.Context) (err error) {
 		{"building gpucdi and NVIDIA's programs", b.build},
 		{"installing the simulated driver", b.install},
 		{fmt.Sprintf("starting the plugins %d times", startCount), b.starts},
-		{fmt.Sprintf("%d of each call, 8 GPUs", manyTurns*turn), b.eight},
-		{fmt.Sprintf("%d of each call, 16 GPUs", fewTurns*turn), b.sixteen},
+		{fmt.Sprintf("making each call %d times, 8 GPUs", manyTurns*turn), b.eight},
+		{fmt.Sprintf("making each call %d times, 16 GPUs", fewTurns*turn), b.sixteen},
 		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes},
 		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live},
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generates},
 		{fmt.Sprintf("starting %d containers", 4*containerCount), b.containers},
 	} {
-		if err := stage(s.name, func() error { return s.do(ctx) }); err != nil {
+		done := out.Stage(s.name)
+		if err := s.do(ctx); err != nil {
+			out.Fail()
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
+		done()
 	}
 	if err := errors.Join(b.pluginTable.write(os.Stdout), b.toolkitTable.write(os.Stdout)); err != nil {
 		return err
 	}
-	_, err = fmt.Println("\nTimes are medians. The aim is for the ratio where it ends with x, else for gpucdi.")
+	_, err = fmt.Println("\nTimes are medians. A target that ends with x is a ratio; others are values of gpucdi.")
 	return err
 }
 
-// stage says what is done and how long it took.
-func stage(name string, do func() error) error {
-	fmt.Fprintf(os.Stderr, "%-40s", name)
-	began := time.Now()
-	err := do()
-	fmt.Fprintf(os.Stderr, "%6.1f s\n", time.Since(began).Seconds())
-	return err
-}
-
-// bench is what the stages have in common.
+// bench is the state that stages share.
 type bench struct {
 	programs
 	dir                       string

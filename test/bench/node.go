@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// node is a host's root with a simulated driver and a container runtime.
+// node is a host root with a simulated driver and a container runtime.
 type node struct {
 	root   string
 	driver *simdriver.Driver
@@ -27,7 +27,7 @@ func (b *bench) install(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Every host has a cache of its libraries, in which NVIDIA's programs look first.
+		// NVIDIA's programs first search the host's ld.so.cache.
 		if out, err := exec.CommandContext(ctx, "ldconfig", "-r", root).CombinedOutput(); err != nil {
 			return fmt.Errorf("running ldconfig: %w\n%s", err, out)
 		}
@@ -40,7 +40,7 @@ func (b *bench) install(ctx context.Context) error {
 	return nil
 }
 
-// close ends what install started.
+// close stops the container runtimes that install started.
 func (b *bench) close() {
 	for _, n := range []*node{b.nodes.eight, b.nodes.sixteen} {
 		if n != nil {
@@ -49,7 +49,7 @@ func (b *bench) close() {
 	}
 }
 
-// command is a program that finds the node's driver.
+// command returns a command that finds the node's driver.
 func (n *node) command(ctx context.Context, words ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), n.driver.Env("")...)

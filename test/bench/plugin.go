@@ -15,32 +15,32 @@ import (
 	"github.com/gpucdi/gpucdi/test/nvidia"
 )
 
-// patience is what a plugin may take before something is wrong.
-const patience = 30 * time.Second
+// registrationTimeout bounds the time from the start of a plugin to its registration.
+const registrationTimeout = 30 * time.Second
 
-// plugin is a device plugin as it runs, known to a kubelet.
+// plugin is a running device plugin with its kubelet.
 type plugin struct {
 	cmd       *exec.Cmd
-	dir       string // with its log, its sockets and its specs
-	address   string // of its status and metrics, if it has any
+	dir       string // contains its log, sockets and CDI specs
+	address   string // for status and metrics, if it serves them
 	namespace *nvidia.Namespace
 	kubelet   *kubelet
 	conn      *grpc.ClientConn
-	hangUp    context.CancelFunc // ends the ListAndWatch stream
+	endStream context.CancelFunc // ends the ListAndWatch stream
 
 	devices []string
 	took    time.Duration // from the start to the first list of devices
 }
 
-// serve starts a plugin on a node that was never served, and waits for its devices.
+// serve starts a plugin on a node without state of earlier ones, and waits for its devices.
 func (n *node) serve(ctx context.Context, command server) (p *plugin, err error) {
-	// In memory, as /var/run/cdi is.
+	// A tmpfs, as /var/run/cdi is.
 	dir, err := os.MkdirTemp("/dev/shm", "gpucdi-bench-")
 	if err != nil {
-		return nil, fmt.Errorf("making a directory in memory: %w", err)
+		return nil, fmt.Errorf("creating a directory: %w", err)
 	}
-	streamCtx, hangUp := context.WithCancel(ctx)
-	p = &plugin{dir: dir, hangUp: hangUp}
+	streamCtx, endStream := context.WithCancel(ctx)
+	p = &plugin{dir: dir, endStream: endStream}
 	defer func() {
 		if err != nil {
 			log, _ := os.ReadFile(filepath.Join(dir, "log"))
@@ -55,30 +55,30 @@ func (n *node) serve(ctx context.Context, command server) (p *plugin, err error)
 		return p, err
 	}
 	defer log.Close()
-	cmd := command(context.WithoutCancel(ctx), n, p.address) // stop ends it
+	cmd := command(context.WithoutCancel(ctx), n, p.address) // until stop
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 
-	began := time.Now()
+	start := time.Now()
 	if err := p.namespace.Start(cmd); err != nil {
 		return p, err
 	}
 	p.cmd = cmd
 	select {
 	case p.conn = <-p.kubelet.plugins:
-	case <-time.After(patience):
+	case <-time.After(registrationTimeout):
 		return p, fmt.Errorf("%s did not register", cmd)
 	case <-ctx.Done():
 		return p, ctx.Err()
 	}
 	p.devices, err = awaitDevices(streamCtx, p.conn, len(n.driver.State().GPUs))
-	p.took = time.Since(began)
+	p.took = time.Since(start)
 	return p, err
 }
 
 func (p *plugin) kubeletDir() string { return filepath.Join(p.dir, "kubelet") }
 
-// prepare makes what there is on a node before its device plugin: a kubelet.
+// prepare creates the kubelet and the directories that a node has before its device plugin starts.
 func (p *plugin) prepare(ctx context.Context, n *node) (err error) {
 	cdiDir, plugins := filepath.Join(p.dir, "cdi"), filepath.Join(p.kubeletDir(), "device-plugins")
 	if err := errors.Join(os.MkdirAll(plugins, 0o755), os.Mkdir(cdiDir, 0o755)); err != nil {
@@ -95,10 +95,10 @@ func (p *plugin) prepare(ctx context.Context, n *node) (err error) {
 	return err
 }
 
-// stop ends the plugin and removes what it had.
+// stop stops the plugin and its kubelet, and removes their files.
 func (p *plugin) stop() error {
 	var err error
-	p.hangUp()
+	p.endStream()
 	if p.cmd != nil {
 		err = errors.Join(p.cmd.Process.Signal(syscall.SIGTERM), p.cmd.Wait())
 	}
@@ -114,7 +114,7 @@ func (p *plugin) stop() error {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// pair is both plugins on the same node.
+// pair is the plugins of gpucdi and NVIDIA on the same node.
 type pair struct{ ours, nvidia *plugin }
 
 func (b *bench) serveBoth(ctx context.Context, n *node) (pair, error) {

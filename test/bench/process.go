@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// memory is what a plugin's processes hold, in the kB (1024 bytes) of /proc/PID/smaps_rollup.
+// memory is that of a plugin's processes in kB (1024 bytes), from /proc/PID/smaps_rollup.
 type memory struct{ resident, anonymous int }
 
 func (m memory) figure() figure {
 	mega := func(kilo int) float64 { return float64(kilo) * 1024 / 1e6 }
-	text := fmt.Sprintf("%.1f MB, of which %.1f is no file's", mega(m.resident), mega(m.anonymous))
+	text := fmt.Sprintf("%.1f MB, %.1f MB anonymous", mega(m.resident), mega(m.anonymous))
 	return figure{text, mega(m.resident)}
 }
 
-func held(pids []int) (memory, error) {
+func memoryOf(pids []int) (memory, error) {
 	var sum memory
 	var err error
 	for _, pid := range pids {
@@ -31,8 +31,8 @@ func held(pids []int) (memory, error) {
 	return sum, err
 }
 
-// family is a process and its children: gpucdi has one that holds the driver.
-func family(pid int) ([]int, error) {
+// processesOf returns the IDs of a process and its children, such as the driver worker of gpucdi.
+func processesOf(pid int) ([]int, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func family(pid int) ([]int, error) {
 	for _, task := range tasks {
 		data, err := os.ReadFile(task)
 		if err != nil {
-			return nil, fmt.Errorf("looking for a plugin's processes: %w", err)
+			return nil, fmt.Errorf("listing the processes of a plugin: %w", err)
 		}
 		for child := range strings.FieldsSeq(string(data)) {
 			n, err := strconv.Atoi(child)
@@ -54,11 +54,11 @@ func family(pid int) ([]int, error) {
 	return pids, nil
 }
 
-// numbers reads the lines "Name: number ..." of a file of /proc.
+// numbers parses lines of the form "Name: number ..." of a file in /proc.
 func numbers(file string) (map[string]int, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("looking at a plugin: %w", err)
+		return nil, fmt.Errorf("reading the memory or status of a plugin: %w", err)
 	}
 	found := map[string]int{}
 	for line := range strings.Lines(string(data)) {
@@ -72,24 +72,24 @@ func numbers(file string) (map[string]int, error) {
 	return found, nil
 }
 
-// usage is what the threads of a plugin's processes have used.
+// usage is the CPU usage of all threads of a plugin's processes since their start.
 type usage struct {
 	cpu      time.Duration
 	switches int
 }
 
-// figure is what was used in so much time.
-func (u usage) figure(in time.Duration) figure {
-	share := 100 * u.cpu.Seconds() / in.Seconds()
+// figure returns the usage within a duration.
+func (u usage) figure(d time.Duration) figure {
+	share := 100 * u.cpu.Seconds() / d.Seconds()
 	return figure{fmt.Sprintf("%s of CPU, %.2f %%, %d context switches", millis(u.cpu), share, u.switches), float64(u.cpu)}
 }
 
-// since is what has been used after a moment before.
+// since returns the usage since an earlier measurement.
 func (u usage) since(before usage) usage {
 	return usage{u.cpu - before.cpu, u.switches - before.switches}
 }
 
-func used(pids []int) (usage, error) {
+func usageOf(pids []int) (usage, error) {
 	var tasks []string
 	for _, pid := range pids {
 		found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
@@ -100,10 +100,10 @@ func used(pids []int) (usage, error) {
 	}
 	var sum usage
 	for _, task := range tasks {
-		// In nanoseconds, where utime and stime count in hundredths of a second.
+		// In nanoseconds; utime and stime have a resolution of 10 ms.
 		data, err := os.ReadFile(filepath.Join(task, "schedstat"))
 		if err != nil {
-			return usage{}, fmt.Errorf("looking at a plugin's threads: %w", err)
+			return usage{}, fmt.Errorf("reading the CPU time of a plugin: %w", err)
 		}
 		var nanoseconds int64
 		if _, err := fmt.Sscan(string(data), &nanoseconds); err != nil {

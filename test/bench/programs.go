@@ -11,14 +11,14 @@ import (
 	"github.com/gpucdi/gpucdi/test/product"
 )
 
-// The features that containers get by default, and all.
+// The default features of gpucdi, and all features.
 const (
 	standard   = "compute,utility"
 	everything = "compute,utility,graphics,video,display"
 )
 
-// programs are the files of what is measured, with the directory that has NVIDIA's plugin, and a
-// config for gpucdi that asks for everything.
+// programs are the paths of the measured programs, of the directory of NVIDIA's plugin, and of a gpucdi config with all
+// features.
 type programs struct{ gpucdi, config, nvidiaPlugin, nvidiaCTK string }
 
 func (b *bench) build(ctx context.Context) (err error) {
@@ -38,17 +38,17 @@ func (b *bench) build(ctx context.Context) (err error) {
 	return err
 }
 
-// A server is a device plugin on a node. It may tell about itself at the address.
+// A server returns the command of a device plugin on a node. The plugin may serve status and metrics at address.
 type server func(ctx context.Context, n *node, address string) *exec.Cmd
 
-// agent is as deploy/ has it.
+// agent has the settings of the Helm chart.
 func (p *programs) agent(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := n.command(ctx, p.gpucdi, "serve", "--host-root", n.root, "--listen", address)
 	cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	return cmd
 }
 
-func (p *programs) agentOfAll(ctx context.Context, n *node, address string) *exec.Cmd {
+func (p *programs) agentAll(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := p.agent(ctx, n, address)
 	cmd.Args = append(cmd.Args, "--config", p.config)
 	return cmd

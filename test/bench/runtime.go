@@ -7,12 +7,13 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/containerd/api/services/namespaces/v1"
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerd answers what the agent asks the runtime of a node. Without one the agent would
-// keep looking for it, as on no node that works.
+// containerd serves the CRI calls of the agent. Without a container runtime the agent would retry the detection, which
+// does not happen on a working node.
 type containerd struct {
 	cri.UnimplementedRuntimeServiceServer
 }
@@ -33,18 +34,28 @@ func (containerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*
 	return &cri.ListPodSandboxResponse{}, nil
 }
 
-// serveRuntime makes a containerd of the node at root; the function ends it.
+// noNamespaces serves containerd's own API, without containers.
+type noNamespaces struct {
+	namespaces.UnimplementedNamespacesServer
+}
+
+func (noNamespaces) List(context.Context, *namespaces.ListNamespacesRequest) (*namespaces.ListNamespacesResponse, error) {
+	return &namespaces.ListNamespacesResponse{}, nil
+}
+
+// serveRuntime starts a containerd on the node at root.
 func serveRuntime(ctx context.Context, root string) (stop func(), err error) {
 	socket := filepath.Join(root, "run/containerd/containerd.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-		return nil, fmt.Errorf("making a container runtime: %w", err)
+		return nil, fmt.Errorf("starting a container runtime: %w", err)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("making a container runtime: %w", err)
+		return nil, fmt.Errorf("starting a container runtime: %w", err)
 	}
 	server := grpc.NewServer()
 	cri.RegisterRuntimeServiceServer(server, containerd{})
+	namespaces.RegisterNamespacesServer(server, noNamespaces{})
 	go func() { _ = server.Serve(listener) }() // until stop
 	return server.Stop, nil
 }

@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	// scrapeCount is how often the metrics are scraped, so far apart that the agent asks the
-	// kubelet anew each time.
 	scrapeCount = 10
+	// scrapePause is the time between scrapes, after which the agent lists the pods again.
 	scrapePause = 1500 * time.Millisecond
-	// podCount is how many pods the kubelet has.
+	// podCount is the number of pods that the kubelet lists.
 	podCount = 50
 )
 
-// pods answers for a kubelet whose first pods hold the devices.
+// pods serves the pod resources API of a kubelet whose first pods hold the devices.
 type pods struct {
 	podresources.UnimplementedPodResourcesListerServer
 	devices []string
@@ -44,11 +43,11 @@ func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	return list, nil
 }
 
-// listenPods tells a plugin of the pods that have its devices, until stop is called.
+// listenPods serves the pod resources API for the plugin's devices until stop is called.
 func listenPods(ctx context.Context, p *plugin) (stop func(), err error) {
 	socket := filepath.Join(p.kubeletDir(), "pod-resources", "kubelet.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-		return nil, fmt.Errorf("making the kubelet's directory: %w", err)
+		return nil, fmt.Errorf("creating the kubelet's directory: %w", err)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
@@ -60,7 +59,7 @@ func listenPods(ctx context.Context, p *plugin) (stop func(), err error) {
 	return server.Stop, nil
 }
 
-// scrapes measures what Prometheus costs the agent.
+// scrapes measures the duration of a scrape.
 func (b *bench) scrapes(ctx context.Context) (err error) {
 	a, err := b.nodes.eight.serve(ctx, b.agent)
 	if err != nil {
@@ -83,7 +82,7 @@ func (b *bench) scrapes(ctx context.Context) (err error) {
 		}
 		took = append(took, t)
 	}
-	b.pluginTable.add(fmt.Sprintf("a scrape, 8 GPUs and %d pods", podCount), typical(took), figure{}, "20 ms")
+	b.pluginTable.add(fmt.Sprintf("scrape, 8 GPUs and %d pods", podCount), typical(took), figure{}, "20 ms")
 	return nil
 }
 
@@ -98,16 +97,16 @@ func (p *plugin) scrape(ctx context.Context) error {
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
-		return fmt.Errorf("scraping the agent: %s, %w", response.Status, err)
+		return fmt.Errorf("scraping the agent: %s, %v", response.Status, err)
 	}
 	return nil
 }
 
-// freeAddress is one that nobody listens at.
+// freeAddress returns a loopback address with a TCP port that was free a moment ago.
 func freeAddress(ctx context.Context) (string, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", fmt.Errorf("looking for a free port: %w", err)
+		return "", fmt.Errorf("finding a free port: %w", err)
 	}
 	return listener.Addr().String(), listener.Close()
 }

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// startCount is how often each plugin is started.
+// startCount is the number of starts of each plugin.
 const startCount = 30
 
-// starts measures how soon a plugin is of use, beside what any start of gpucdi takes.
+// starts measures the time to the first device list, and the start of a gpucdi command without work.
 func (b *bench) starts(ctx context.Context) error {
-	var ours, oursOfAll, nvidia, bare []time.Duration
+	var ours, oursAll, nvidia, bare []time.Duration
 	for range startCount {
 		for _, s := range []struct {
 			command server
 			took    *[]time.Duration
-		}{{b.agent, &ours}, {b.nvidia, &nvidia}, {b.agentOfAll, &oursOfAll}} {
+		}{{b.agent, &ours}, {b.nvidia, &nvidia}, {b.agentAll, &oursAll}} {
 			p, err := b.nodes.eight.serve(ctx, s.command)
 			if err != nil {
 				return err
@@ -35,6 +35,6 @@ func (b *bench) starts(ctx context.Context) error {
 	}
 	version := typical(bare)
 	b.pluginTable.add("start to first ListAndWatch", typical(ours).with(", gpucdi version: %s", version.text), typical(nvidia), "0.6x")
-	b.pluginTable.add("start, all features", typical(oursOfAll), typical(nvidia), "")
+	b.pluginTable.add("start, all features", typical(oursAll), typical(nvidia), "")
 	return nil
 }

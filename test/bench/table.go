@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// A figure is what was measured of one program, for people and, to compare it, as a number.
+// A figure is a measured value of one program: as text, and as a number to compare.
 type figure struct {
 	text  string
 	value float64
 }
 
-// A row is what was measured of both, with the aim: a ratio, or a figure that is gpucdi's own.
+// A row has the values of both programs, and the target: a ratio, or a value of gpucdi.
 type row struct {
-	what         string
+	name         string
 	ours, nvidia figure
-	aim          string
+	target       string
 }
 
-// ratio is empty where there is nothing to compare, as where a difference drowned in noise.
+// ratio is empty if a value is missing, or not positive because of noise.
 func (r row) ratio() string {
 	if r.ours.value <= 0 || r.nvidia.value <= 0 {
 		return ""
@@ -38,36 +38,36 @@ type table struct {
 	rows   []row
 }
 
-func (t *table) add(what string, ours, nvidia figure, aim string) {
-	t.rows = append(t.rows, row{what, ours, nvidia, aim})
+func (t *table) add(name string, ours, nvidia figure, target string) {
+	t.rows = append(t.rows, row{name, ours, nvidia, target})
 }
 
 func (t *table) write(w io.Writer) error {
 	out := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\taim\n", t.nvidia)
+	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\ttarget\n", t.nvidia)
 	for _, r := range t.rows {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.what, r.ours.text, r.nvidia.text, r.ratio(), r.aim)
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.name, r.ours.text, r.nvidia.text, r.ratio(), r.target)
 	}
 	return out.Flush()
 }
 
-// typical is the median of what something took.
+// typical returns the median.
 func typical(times []time.Duration) figure {
 	m := median(times)
 	return figure{millis(m), float64(m)}
 }
 
-// beyond is by how much something took longer than what it is compared with.
-func beyond(differences []time.Duration, write func(time.Duration) string) figure {
+// difference returns the median of differences, with its sign.
+func difference(differences []time.Duration, format func(time.Duration) string) figure {
 	m := median(differences)
-	f := figure{write(m), float64(m)}
+	f := figure{format(m), float64(m)}
 	if m >= 0 {
 		f.text = "+" + f.text
 	}
 	return f
 }
 
-// with adds what else people want to know.
+// with returns the figure with more text.
 func (f figure) with(format string, args ...any) figure {
 	f.text += fmt.Sprintf(format, args...)
 	return f

@@ -17,39 +17,36 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// Config says what box to make.
+// Config configures a box.
 type Config struct {
-	// Dir is the state directory: it must not exist or be empty, it must lie on a file system
-	// that can be the upper layer of an overlay (not on an overlay itself), and it goes with
-	// the box.
+	// Dir is the state directory, which is removed with the box. It must be empty or not
+	// exist, and its file system must support the upper layer of an overlay.
 	Dir string
-	// Hostname inside; "box" when empty.
+	// Hostname is the host name in the box; empty: "box".
 	Hostname string
-	// Simulated puts plain files where the kernel would refuse a simulated GPU driver: at
-	// /proc/driver, /proc/devices and /sys/bus/pci/devices. It also leaves out the nodes of a
-	// real driver, which the box otherwise has.
+	// Simulated mounts writable files for a simulated GPU driver at /proc/driver, /proc/devices
+	// and /sys/bus/pci/devices. It also leaves out the device nodes of a real driver.
 	Simulated bool
-	// Keep lets the box outlive this process. Box.Keeper then is the process to end it with.
+	// Keep lets the box outlive this process. A SIGTERM to Box.Keeper ends it.
 	Keep bool
-	// Binds are directories of the machine that the box sees too: from there to here.
+	// Binds are bind mounts: directory on the machine to directory in the box.
 	Binds map[string]string
 }
 
-// Box is a running machine in namespaces. Its methods can be called concurrently.
+// Box is a running box. Its methods can be called concurrently.
 type Box struct {
 	dir    string
 	spec   *spec.Spec
-	keeper *exec.Cmd
-	// Its closing tells the keeper to take the box away; nil when the box is kept.
-	lifeline io.Closer
-	stderr   *bytes.Buffer
+	keeper *exec.Cmd // nil for an opened box
+	stdin  io.Closer // of the keeper, which ends the box at EOF; nil for a kept box
+	stderr *bytes.Buffer
 }
 
-// path is where commands are looked for inside a box.
+// path is the PATH of commands in a box.
 const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Start makes a box and returns when commands can run in it. The context ends the starting,
-// not the box.
+// Start starts a box and returns when commands can run in it. ctx bounds the start, not the
+// lifetime of the box.
 func Start(ctx context.Context, cfg Config) (*Box, error) {
 	s, err := prepare(cfg)
 	if err != nil {
@@ -77,17 +74,17 @@ func prepare(cfg Config) (*spec.Spec, error) {
 		return nil, fmt.Errorf("finding the state directory %s: %w", cfg.Dir, err)
 	}
 	if strings.ContainsAny(dir, ",:\\ \n") {
-		return nil, fmt.Errorf("the state directory %q: overlays take no comma, colon, backslash or space in a path", dir)
+		return nil, fmt.Errorf("state directory %q: paths of overlays must not contain comma, colon, backslash or space", dir)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the state directory: %w", err)
+		return nil, fmt.Errorf("creating the state directory: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("reading the state directory: %w", err)
 	}
 	if len(entries) > 0 {
-		return nil, fmt.Errorf("the state directory %s is not empty: name another, or remove what an earlier box left", dir)
+		return nil, fmt.Errorf("state directory %s is not empty; choose another one, or remove it", dir)
 	}
 	s := &spec.Spec{
 		ID: "gpucdi-" + strings.ToLower(rand.Text()[:10]), Dir: dir, Hostname: cfg.Hostname,
@@ -99,9 +96,9 @@ func prepare(cfg Config) (*spec.Spec, error) {
 	return s, s.Write()
 }
 
-// start starts the keeper and waits until it says that the box is up.
+// start starts the keeper and waits until the box is ready.
 func (b *Box) start(ctx context.Context, kept bool) error {
-	// A session of its own: an interrupt from the terminal is for the owner to act on.
+	// In a session of its own, the keeper does not receive the terminal's SIGINT, which its owner handles.
 	b.keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	b.keeper.Stderr = b.stderr
 	out, err := b.keeper.StdoutPipe()
@@ -109,7 +106,7 @@ func (b *Box) start(ctx context.Context, kept bool) error {
 		return err
 	}
 	if !kept {
-		if b.lifeline, err = b.keeper.StdinPipe(); err != nil {
+		if b.stdin, err = b.keeper.StdinPipe(); err != nil {
 			return err
 		}
 	}
@@ -125,7 +122,7 @@ func (b *Box) start(ctx context.Context, kept bool) error {
 	return errors.Join(ctx.Err(), err, errors.New(strings.TrimSpace(b.stderr.String())))
 }
 
-// Open returns a kept box, from its state directory, that another process has started.
+// Open returns a kept box that another process has started, by its state directory.
 func Open(dir string) (*Box, error) {
 	s, err := spec.Read(dir)
 	if err != nil {
@@ -134,34 +131,32 @@ func Open(dir string) (*Box, error) {
 	return &Box{dir: s.Dir, spec: s}, nil
 }
 
-// Root is the box's root directory as this machine sees it.
+// Root returns the path of the box's root directory on this machine.
 func (b *Box) Root() string { return fmt.Sprintf("/proc/%d/root", b.spec.Init) }
 
-// Path is where this machine sees the box's file name.
+// Path returns the path on this machine of a file in the box.
 func (b *Box) Path(name string) string { return filepath.Join(b.Root(), name) }
 
-// Dir is the state directory.
+// Dir returns the state directory.
 func (b *Box) Dir() string { return b.dir }
 
-// Keeper is the process that takes the box away when it gets a SIGTERM.
+// Keeper returns the PID of the keeper, which removes the box on SIGTERM.
 func (b *Box) Keeper() int { return b.spec.Keeper }
 
-// Command returns a command that will run in the box, found in its PATH, with an environment
-// of the box's own to which the caller may add. When the context ends it is killed; what it
-// has started itself lives on until the box ends, as on any machine. Signals sent to the
-// command are passed on.
+// Command returns a command that runs in the box, with a minimal environment that the caller
+// may extend. It is found in the PATH of the box. When ctx ends, it is killed, but its children
+// are not. Signals are forwarded to it.
 func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.Enter()[0], append(append(b.Enter()[1:], name), args...)...)
 	cmd.Env = []string{"PATH=" + path, "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
 	return cmd
 }
 
-// Enter is the command line, to be followed by a command and its arguments, that runs it in
-// the box. It works for as long as the box is up, from anywhere.
+// Enter returns the command line prefix that runs a command and its arguments in the box.
 func (b *Box) Enter() []string { return []string{filepath.Join(b.dir, "boxinit"), "enter", b.dir} }
 
-// Close ends everything in the box and removes it with its state directory. For a box that
-// was opened it only asks for that.
+// Close kills all processes in the box, and removes it with its state directory. For an opened
+// box it does not wait until that is done.
 func (b *Box) Close() error {
 	if b.keeper == nil {
 		if err := syscall.Kill(b.spec.Keeper, syscall.SIGTERM); err != nil {
@@ -170,8 +165,8 @@ func (b *Box) Close() error {
 		return nil
 	}
 	var err error
-	if b.lifeline != nil {
-		err = b.lifeline.Close()
+	if b.stdin != nil {
+		err = b.stdin.Close()
 	} else {
 		err = b.keeper.Process.Signal(syscall.SIGTERM)
 	}

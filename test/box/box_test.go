@@ -18,7 +18,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// ownerDir makes this test binary the owner of a box there, instead of running tests.
+// ownerDir makes this test binary the owner of a box in that directory, instead of running tests.
 const ownerDir = "BOX_TEST_OWNER_DIR"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// own starts a box, says so, and stays until its standard input ends.
+// own starts a box, prints "up", and exits at the end of its standard input.
 func own(dir string, keep bool) {
 	b, err := box.Start(context.Background(), box.Config{Dir: dir, Keep: keep})
 	if err != nil {
@@ -56,14 +56,14 @@ func start(t *testing.T, cfg box.Config) *box.Box {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		if left := remains(t, cfg.Dir, cgroups...); left != "" {
-			t.Errorf("left behind: %s", left)
+		if found := leftovers(t, cfg.Dir, cgroups...); found != "" {
+			t.Errorf("leftovers: %s", found)
 		}
 	})
 	return b
 }
 
-// cgroupsOf are the cgroups of the box in dir.
+// cgroupsOf returns the cgroups of the box in dir.
 func cgroupsOf(t *testing.T, dir string) []string {
 	t.Helper()
 	s, err := spec.Read(dir)
@@ -73,20 +73,20 @@ func cgroupsOf(t *testing.T, dir string) []string {
 	var paths []string
 	for _, c := range s.Cgroups {
 		if _, err := os.Stat(c.Path); err != nil {
-			t.Errorf("a cgroup of the box: %v", err)
+			t.Errorf("cgroup of the box: %v", err)
 		}
 		paths = append(paths, c.Path)
 	}
 	return paths
 }
 
-// remains says what a box in dir has left on the machine.
-func remains(t *testing.T, dir string, cgroups ...string) string {
+// leftovers lists the directories, mounts and processes of a box in dir.
+func leftovers(t *testing.T, dir string, cgroups ...string) string {
 	t.Helper()
-	var left []string
+	var found []string
 	for _, path := range append(cgroups, dir) {
 		if _, err := os.Stat(path); err == nil {
-			left = append(left, path)
+			found = append(found, path)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -94,7 +94,7 @@ func remains(t *testing.T, dir string, cgroups ...string) string {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(mounts), dir) {
-		left = append(left, "a mount")
+		found = append(found, "a mount")
 	}
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -102,10 +102,10 @@ func remains(t *testing.T, dir string, cgroups ...string) string {
 	}
 	for _, p := range processes {
 		if line, err := os.ReadFile(p); err == nil && strings.Contains(string(line), dir) {
-			left = append(left, strings.ReplaceAll(string(line), "\x00", " "))
+			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
 		}
 	}
-	return strings.Join(left, ", ")
+	return strings.Join(found, ", ")
 }
 
 func output(t *testing.T, cmd *exec.Cmd) string {
@@ -117,7 +117,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestABoxIsAMachineOfItsOwn(t *testing.T) {
+func TestIsolation(t *testing.T) {
 	b := start(t, box.Config{Hostname: "elsewhere"})
 	for _, ns := range []string{"cgroup", "ipc", "mnt", "net", "pid", "uts"} {
 		here, err := os.Readlink("/proc/self/ns/" + ns)
@@ -125,7 +125,7 @@ func TestABoxIsAMachineOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if there := output(t, b.Command(t.Context(), "readlink", "/proc/self/ns/"+ns)); there == here {
-			t.Errorf("the %s namespace is the machine's", ns)
+			t.Errorf("%s namespace is the machine's", ns)
 		}
 	}
 	cases := []struct{ name, script, want string }{
@@ -135,11 +135,11 @@ func TestABoxIsAMachineOfItsOwn(t *testing.T) {
 		{"loopback", "cat /sys/class/net/lo/operstate", "unknown"},
 		{"own /var", "ls /var/lib", ""},
 		{"own /run", "ls /run", ""},
-		{"no CNI of the machine", "ls -d /etc/cni /etc/containerd /etc/kubernetes 2>/dev/null || true", ""},
+		{"container configuration hidden", "ls -d /etc/cni /etc/containerd /etc/kubernetes 2>/dev/null || true", ""},
 		{"cgroup", "cut -d: -f3 /proc/self/cgroup | sort -u | grep -v '^/$'", "/init"},
-		{"a cgroup can be made", "d=$(find /sys/fs/cgroup -name init | head -1); mkdir $d/../mine && rmdir $d/../mine && echo made", "made"},
-		{"devices work", "head -c4 /dev/zero | wc -c; echo x > /dev/null", "4"},
-		{"root is shared", "findmnt --noheadings --output PROPAGATION /", "shared"},
+		{"create a cgroup", "d=$(find /sys/fs/cgroup -name init | head -1); mkdir $d/../mine && rmdir $d/../mine && echo created", "created"},
+		{"devices", "head -c4 /dev/zero | wc -c; echo x > /dev/null", "4"},
+		{"shared root", "findmnt --noheadings --output PROPAGATION /", "shared"},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -151,12 +151,12 @@ func TestABoxIsAMachineOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenStaysInTheBox(t *testing.T) {
+func TestWritesStayInBox(t *testing.T) {
 	b := start(t, box.Config{})
 	for _, name := range []string{"/usr/bin/box-test", "/etc/box-test", "/var/box-test", "/tmp/box-test", "/root/box-test", "/run/box-test"} {
 		output(t, b.Command(t.Context(), "sh", "-c", "echo inside > "+name))
 		if _, err := os.Stat(name); err == nil {
-			t.Errorf("%s is on the machine", name)
+			t.Errorf("%s exists on the machine", name)
 		}
 		if got, err := os.ReadFile(b.Path(name)); err != nil || string(got) != "inside\n" {
 			t.Errorf("%s through Root: %q, %v", name, got, err)
@@ -164,7 +164,7 @@ func TestWhatIsWrittenStaysInTheBox(t *testing.T) {
 	}
 }
 
-func TestASimulatedDriverCanBeInstalledFromOutside(t *testing.T) {
+func TestSimulated(t *testing.T) {
 	b := start(t, box.Config{Simulated: true})
 	files := []string{"/proc/driver/nvidia/version", "/proc/devices", "/sys/bus/pci/devices/0000:18:00.0/numa_node", "/usr/lib/libnvidia-test.so.1"}
 	for _, name := range files {
@@ -189,7 +189,7 @@ func TestASimulatedDriverCanBeInstalledFromOutside(t *testing.T) {
 	}
 }
 
-func TestTheMachinesDevicesAreWhatTheKernelSays(t *testing.T) {
+func TestNotSimulated(t *testing.T) {
 	b := start(t, box.Config{})
 	here, err := os.ReadFile("/proc/devices")
 	if err != nil {
@@ -209,15 +209,15 @@ func TestBinds(t *testing.T) {
 	}
 }
 
-func TestCommandsEndAsTheyShould(t *testing.T) {
+func TestCommand(t *testing.T) {
 	b := start(t, box.Config{})
 	var exit *exec.ExitError
 
 	if err := b.Command(t.Context(), "sh", "-c", "exit 7").Run(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		t.Errorf("a command that exits with 7: %v", err)
+		t.Errorf("exit 7: %v", err)
 	}
 	if out, err := b.Command(t.Context(), "no-such-command").CombinedOutput(); err == nil || !strings.Contains(string(out), "no-such-command") {
-		t.Errorf("a command that is not there: %v, %s", err, out)
+		t.Errorf("unknown command: %v, %s", err, out)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +228,7 @@ func TestCommandsEndAsTheyShould(t *testing.T) {
 	await(t, "the command to run", func() bool { return running(t, b, "sleep 1111") })
 	cancel()
 	_ = killed.Wait()
-	await(t, "the command to be gone", func() bool { return !running(t, b, "sleep 1111") })
+	await(t, "the command to exit", func() bool { return !running(t, b, "sleep 1111") })
 
 	trapping := b.Command(t.Context(), "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
 	out, err := trapping.StdoutPipe()
@@ -245,11 +245,11 @@ func TestCommandsEndAsTheyShould(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := trapping.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 9 {
-		t.Errorf("a command that traps SIGTERM: %v", err)
+		t.Errorf("command that traps SIGTERM: %v", err)
 	}
 }
 
-func TestNothingIsLeftWhenTheOwnerCrashes(t *testing.T) {
+func TestOwnerCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "box")
 	owner := startOwner(t, dir)
 	cgroups := cgroupsOf(t, dir)
@@ -257,10 +257,10 @@ func TestNothingIsLeftWhenTheOwnerCrashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = owner.Wait()
-	await(t, "the box to be gone", func() bool { return remains(t, dir, cgroups...) == "" })
+	await(t, "removal of the box", func() bool { return leftovers(t, dir, cgroups...) == "" })
 }
 
-func TestAKeptBoxOutlivesItsOwner(t *testing.T) {
+func TestKeep(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "box")
 	owner := startOwner(t, dir, "BOX_TEST_KEEP=1")
 	cgroups := cgroupsOf(t, dir)
@@ -273,15 +273,15 @@ func TestAKeptBoxOutlivesItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := output(t, kept.Command(t.Context(), "hostname")); got != "box" {
-		t.Errorf("a command in the kept box: %q", got)
+		t.Errorf("command in the kept box: %q", got)
 	}
 	if err := syscall.Kill(kept.Keeper(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the box to be gone", func() bool { return remains(t, dir, cgroups...) == "" })
+	await(t, "removal of the box", func() bool { return leftovers(t, dir, cgroups...) == "" })
 }
 
-func TestAFailedStartSaysWhy(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -291,20 +291,20 @@ func TestAFailedStartSaysWhy(t *testing.T) {
 		cfg  box.Config
 		want string
 	}{
-		{"a directory in use", box.Config{Dir: full}, "not empty"},
-		{"a path that overlays cannot have", box.Config{Dir: t.TempDir() + "/a,b"}, "comma"},
-		{"a bind of nothing", box.Config{Dir: t.TempDir() + "/box", Binds: map[string]string{"/no/such/directory": "/mnt"}}, "/no/such/directory"},
+		{"directory not empty", box.Config{Dir: full}, "not empty"},
+		{"comma in the path", box.Config{Dir: t.TempDir() + "/a,b"}, "comma"},
+		{"missing bind source", box.Config{Dir: t.TempDir() + "/box", Binds: map[string]string{"/no/such/directory": "/mnt"}}, "/no/such/directory"},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := box.Start(t.Context(), tc.cfg)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v, want it to name %q", err, tc.want)
+				t.Errorf("got error %v, want one that contains %q", err, tc.want)
 			}
 		})
 	}
-	if left := remains(t, filepath.Dir(cases[2].cfg.Dir)+"/box"); left != "" {
-		t.Errorf("left behind: %s", left)
+	if found := leftovers(t, filepath.Dir(cases[2].cfg.Dir)+"/box"); found != "" {
+		t.Errorf("leftovers: %s", found)
 	}
 }
 
@@ -324,7 +324,7 @@ func startOwner(t *testing.T, dir string, env ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
-		t.Fatalf("the owner of a box says %q, %v", line, err)
+		t.Fatalf("owner printed %q, %v", line, err)
 	}
 	return owner
 }
@@ -338,7 +338,7 @@ func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 20 s for %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }

@@ -1,13 +1,12 @@
-// Package box makes a machine in namespaces on this machine: mounts, processes, network,
-// host name, IPC and cgroups of its own, over the machine's /usr and /etc. What runs in it, a
-// kubelet and a container runtime for instance, meets nothing of a kubelet or a runtime that
-// the machine already has, and everything in it ends with it.
+// Package box runs a simulated machine, a box, in namespaces of this machine: mount, PID, network,
+// UTS, IPC and cgroup, with overlays on the machine's /usr and /etc. A kubelet and a container
+// runtime in a box do not interfere with those of the machine, and all processes in a box end
+// with it.
 //
-// A box is held by a process of its own (boxinit), which takes it away when the owner closes
-// it and also when the owner crashes. With Config.Keep it outlives its owner until that
-// process gets a SIGTERM.
+// A keeper process (boxinit) removes the box when its owner closes it or crashes. With
+// Config.Keep a box outlives its owner, until its keeper receives a SIGTERM.
 //
-// It needs root and the go command, and to be called from within this module. It knows
-// nothing of Kubernetes, containers or GPUs; a simulated driver is installed by writing below
-// Root into a box that was started with Config.Simulated.
+// The package requires root and the go command, and a working directory within this module. It
+// is independent of Kubernetes, containers and GPUs. A simulated driver is installed by writing
+// below Root of a box with Config.Simulated.
 package box

@@ -1,3 +1,3 @@
-// Package cdi reads the generated specs with the versions of the CDI library
-// that the container runtimes of today and of some years ago have built in.
+// Package cdi loads generated specs with the versions of the CDI library that current and older container runtimes
+// contain.
 package cdi

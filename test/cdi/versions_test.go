@@ -14,9 +14,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// versions of the library, and what the program that loads specs is built with.
+// versions maps versions of the library to build flags of the loader.
 var versions = map[string][]string{
-	"v0.5.4": {"-tags", "old"}, // containerd 1.7.2, under its module path of then
+	"v0.5.4": {"-tags", "old"}, // containerd 1.7.2, with the former module path
 	"v0.6.2": nil,
 	"v0.8.1": nil,
 	"v1.0.1": nil,
@@ -25,7 +25,7 @@ var versions = map[string][]string{
 
 const latest = "v1.1.1"
 
-func TestEveryVersionOfTheLibraryReadsTheSpecs(t *testing.T) {
+func TestLibraryVersions(t *testing.T) {
 	specs := specDirs(t)
 	loaders := map[string]string{}
 	for version, flags := range versions {
@@ -39,12 +39,12 @@ func TestEveryVersionOfTheLibraryReadsTheSpecs(t *testing.T) {
 		for version, loader := range loaders {
 			t.Run(name+" with "+version, func(t *testing.T) {
 				if got, err := load(loader, dir); err != nil || got != want {
-					t.Errorf("%v; containers get\n%s\nand with %s\n%s", err, got, latest, want)
+					t.Errorf("%v; the container edits are\n%s\nwith %s\n%s", err, got, latest, want)
 				}
 			})
 		}
 	}
-	// That a refusal would be seen: what needs a version is refused by older ones.
+	// Older versions reject a spec that requires a newer one, so the loader reports rejected specs.
 	t.Run("a newer spec", func(t *testing.T) {
 		dir := t.TempDir()
 		spec := "cdiVersion: 0.7.0\nkind: example.com/gpu\ndevices: [{name: all, containerEdits: {additionalGids: [1], deviceNodes: [{path: /dev/x, type: c, major: 1, minor: 3}]}}]\n"
@@ -59,8 +59,7 @@ func TestEveryVersionOfTheLibraryReadsTheSpecs(t *testing.T) {
 	})
 }
 
-// specDirs are directories with specs of the program that ships, by what is in
-// them.
+// specDirs generates specs with the shipped program and returns their directories by name.
 func specDirs(t *testing.T) map[string]string {
 	t.Helper()
 	binary, err := product.Build(t.Context(), t.TempDir())
@@ -110,15 +109,14 @@ func buildLoader(t *testing.T, version string, flags []string) string {
 	return loader
 }
 
-// load returns what containers get by each device. The order in which they get
-// it is the library's.
+// load returns the container edits of each device, sorted, since versions of the library differ in their order.
 func load(loader, dir string) (string, error) {
 	cmd := exec.Command(loader, dir)
-	var complaints strings.Builder
-	cmd.Stderr = &complaints
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return complaints.String(), err
+		return stderr.String(), err
 	}
 	devices := strings.Split(strings.ReplaceAll(string(out), "\n ", "\x00"), "\n")
 	for i, device := range devices {

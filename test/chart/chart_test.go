@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/readers"
 )
 
-func TestThePlainManifestIsTheChart(t *testing.T) {
+func TestPlainManifest(t *testing.T) {
 	want, err := render(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -27,25 +27,24 @@ func TestThePlainManifestIsTheChart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error("deploy/gpucdi.yaml is not what the chart makes: run make manifests")
+		t.Error("deploy/gpucdi.yaml is out of date; run make manifests")
 	}
 }
 
-// Whoever edits the plain manifest's ConfigMap can select by the nodes' labels: nothing
-// else would grant the agents what that requires.
-func TestThePlainManifestGrantsTheWatchOfNodes(t *testing.T) {
+// A ConfigMap in the plain manifest may select sections by node labels, which requires the watch permission.
+func TestPlainManifestPermissions(t *testing.T) {
 	manifest, err := render(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(manifest, "resources: [nodes], verbs: [patch, watch]") {
-		t.Errorf("the agents may not watch nodes:\n%s", manifest)
+		t.Errorf("no permission to watch nodes in\n%s", manifest)
 	}
 }
 
-// What kubectl exec runs in the agent's container inspects the same node, with the same
-// config: what several commands need is in variables, and not in the arguments of one.
-func TestCommandsInTheContainerHaveTheAgentsSettings(t *testing.T) {
+// Commands that kubectl exec runs in the agent's container inspect the same node with the same config. Settings that
+// several commands share are therefore environment variables, not arguments of serve.
+func TestAgentEnvironment(t *testing.T) {
 	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/daemonset.yaml",
 		"--set", "loadModules=true", "--set", "driverRoot=/opt/driver")
 	if err != nil {
@@ -57,7 +56,7 @@ func TestCommandsInTheContainerHaveTheAgentsSettings(t *testing.T) {
 	}
 	agent := agents.Spec.Template.Spec.Containers[0]
 	if want := []string{"serve", "--listen=:9435", "--load-modules"}; !slices.Equal(agent.Args, want) {
-		t.Errorf("the arguments are %q, want %q, which no other command takes", agent.Args, want)
+		t.Errorf("the arguments are %q, want only those of serve, %q", agent.Args, want)
 	}
 	variables := map[string]string{}
 	for _, v := range agent.Env {
@@ -101,7 +100,7 @@ func TestValues(t *testing.T) {
 		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
 		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
 
-		// The rights are those that the config asks for.
+		// The permissions follow from the config.
 		{"config.mig.strategy=mixed", []string{"resources: [nodes], verbs: [patch]"}, []string{"watch]", "features.d"}},
 		{"config.labels.place=none", nil, []string{"kind: ClusterRole", "features.d"}},
 		{"config.labels.place=nfd", []string{"mountPath: /etc/kubernetes/node-feature-discovery/features.d"}, []string{"kind: ClusterRole"}},
@@ -110,7 +109,7 @@ func TestValues(t *testing.T) {
 		{"watchNodes=true", []string{"verbs: [patch, watch]"}, nil},
 		{`config={"nodes":[{"names":["a"],"labels":{"place":"nfd"}}]}`, []string{"verbs: [patch]", "features.d"}, nil},
 	} {
-		out, err := helm(t.Context(), "template", "gpucdi", setting(tc.set), tc.set)
+		out, err := helm(t.Context(), "template", "gpucdi", setFlag(tc.set), tc.set)
 		if err != nil {
 			t.Errorf("%s: %v", tc.set, err)
 		}
@@ -127,8 +126,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// The policy selects the agents, and lets the given peers reach their port and nobody
-// else; without peers it lets no pod in.
+// The policy selects the agents, and allows only the given peers to connect, only to their port. Without peers it
+// allows no pod.
 func TestNetworkPolicy(t *testing.T) {
 	daemonSet, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/daemonset.yaml")
 	if err != nil {
@@ -162,16 +161,16 @@ func TestNetworkPolicy(t *testing.T) {
 			t.Errorf("from %s:\n%s", from, object)
 		}
 		if !reflect.DeepEqual(policy.Spec.PodSelector, *agents.Spec.Selector) {
-			t.Errorf("the policy selects %v, the agents are %v", policy.Spec.PodSelector, agents.Spec.Selector)
+			t.Errorf("the policy selects %v, want the agents: %v", policy.Spec.PodSelector, agents.Spec.Selector)
 		}
 	}
 	if ports := agents.Spec.Template.Spec.Containers[0].Ports; len(ports) != 1 || ports[0].Name != "metrics" {
-		t.Errorf("the agents' ports are %v", ports)
+		t.Errorf("the agents' ports are %v, want only metrics", ports)
 	}
 }
 
-// The Prometheus operator's own types have every field, and no other.
-func TestTheOperatorReadsItsObjects(t *testing.T) {
+// The Prometheus operator's types have all fields of the objects, and reject unknown fields.
+func TestPrometheusOperatorObjects(t *testing.T) {
 	for name, file := range map[string]string{"podMonitor": "podmonitor", "prometheusRule": "prometheusrule"} {
 		object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/"+file+".yaml",
 			"--set", name+".enabled=true", "--set", name+".labels.release=prometheus")
@@ -183,12 +182,12 @@ func TestTheOperatorReadsItsObjects(t *testing.T) {
 		}
 		wrong := strings.Replace(object, "spec:", "spec:\n  misspelled: 1", 1)
 		if err := readers.Operator(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "misspelled") {
-			t.Errorf("%v with\n%s", err, wrong)
+			t.Errorf("a misspelled field returns %v:\n%s", err, wrong)
 		}
 	}
 }
 
-func TestPrometheusReadsTheAlerts(t *testing.T) {
+func TestAlerts(t *testing.T) {
 	file, err := os.ReadFile("../../deploy/gpucdi/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -199,13 +198,13 @@ func TestPrometheusReadsTheAlerts(t *testing.T) {
 	for from, to := range map[string]string{"expr:": "exp:", "{{ $labels": "{{ $label"} {
 		wrong := strings.Replace(string(file), from, to, 1)
 		if err := readers.Rules(t.Context(), wrong); err == nil {
-			t.Errorf("it reads %q for %q", to, from)
+			t.Errorf("Prometheus accepts %q instead of %q", to, from)
 		}
 	}
 }
 
-// Grafana's own types have every field of the dashboard.
-func TestTheDashboardIsTheFile(t *testing.T) {
+// Grafana's types have all fields of the dashboard, and reject unknown fields.
+func TestDashboard(t *testing.T) {
 	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/dashboard.yaml", "--set", "dashboard.enabled=true")
 	if err != nil {
 		t.Fatal(err)
@@ -219,19 +218,19 @@ func TestTheDashboardIsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if configMap.Data["gpucdi.json"] != string(file) || configMap.Labels["grafana_dashboard"] != "1" {
-		t.Errorf("not the file, or not labelled:\n%s", object)
+		t.Errorf("the ConfigMap does not contain dashboard.json, or lacks the label:\n%s", object)
 	}
 	if err := readers.Dashboard(t.Context(), string(file)); err != nil {
 		t.Error(err)
 	}
 	wrong := strings.Replace(string(file), `"gridPos"`, `"gripPos"`, 1)
 	if err := readers.Dashboard(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "gripPos") {
-		t.Errorf("Grafana's word on a key that it does not know: %v", err)
+		t.Errorf("a misspelled field returns %v", err)
 	}
 }
 
-// setting is the flag that takes a value.
-func setting(value string) string {
+// setFlag returns the Helm flag for a value.
+func setFlag(value string) string {
 	switch {
 	case strings.Contains(value, "={"):
 		return "--set-json"
@@ -241,13 +240,12 @@ func setting(value string) string {
 	return "--set"
 }
 
-// A wrong value is refused by the schema, which names it, and not by a template that
-// fails somewhere, or by the cluster.
-func TestValuesThatAreWrongAreRefused(t *testing.T) {
-	for value, says := range map[string]string{
+// The schema, not a template or the cluster, rejects invalid values and names them.
+func TestInvalidValues(t *testing.T) {
+	for value, want := range map[string]string{
 		"imge.tag=x":             "imge",
-		"maxSurge=0":       "maxSurge",
-		"maxSurge=lots":    "maxSurge",
+		"maxSurge=0":             "maxSurge",
+		"maxSurge=lots":          "maxSurge",
 		"config.halth.x=1":       "halth",
 		"kubeletDir=var/lib":     "kubeletDir",
 		"image.pullPolicy=Often": "pullPolicy",
@@ -259,7 +257,7 @@ func TestValuesThatAreWrongAreRefused(t *testing.T) {
 		"networkPolicy.from[0].pods=all":  "pods",
 		"networkPolicy.form[0].ipBlock=x": "form",
 
-		// What templates put into YAML and into a command.
+		// Values that templates insert into YAML and into a command.
 		"cdiDir=/opt/a\\,b":             "cdiDir",
 		"cdiDir=/opt/a}":                "cdiDir",
 		"driverRoot=/a: b":              "driverRoot",
@@ -271,14 +269,14 @@ func TestValuesThatAreWrongAreRefused(t *testing.T) {
 		"config.nodes[0].section=5":     "section",
 		"config.nodes[0].selector[0]=a": "selector",
 
-		// A key that is there without a value removes the default.
+		// A key without a value removes the default.
 		"config=null": "config", "image=null": "image", "nodes=null": "nodes", "port=null": "port", "resources=null": "resources",
 		"maxSurge=null": "maxSurge", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
 		"podMonitor=null": "podMonitor", "prometheusRule=null": "prometheusRule", "dashboard=null": "dashboard",
 		"dashboard.labels=null": "labels", "networkPolicy=null": "networkPolicy", "image.pullPolicy=null": "pullPolicy",
 	} {
 		out, err := helm(t.Context(), "template", "gpucdi", "--set", value)
-		if err == nil || !strings.Contains(err.Error(), "schema") || !strings.Contains(err.Error(), says) {
+		if err == nil || !strings.Contains(err.Error(), "schema") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\n%.200s", value, err, out)
 		}
 	}

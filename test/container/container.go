@@ -19,15 +19,14 @@ import (
 // Runtime is the path of an OCI runtime in the box.
 type Runtime string
 
-// The runtimes of a Machine: runc as it is built from its module, crun as Debian ships it.
+// The runtimes of a Machine: runc is built from its module, crun is the Debian package.
 const (
 	Runc Runtime = "/usr/local/bin/runc"
 	Crun Runtime = "/usr/bin/crun"
 )
 
-// Spec returns the OCI spec of a container that sleeps, with CDI devices of the spec that was
-// generated. It is runc's own default with what containerd adds: CAP_MKNOD, and that any
-// device node may be made, though not opened.
+// Spec returns the OCI spec of a container that sleeps, with CDI devices of SpecFile. It is runc's default spec with
+// containerd's additions: CAP_MKNOD, and permission to create, but not to open, any device node.
 func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, error) {
 	dir, err := m.makeBundle()
 	if err != nil {
@@ -44,7 +43,7 @@ func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, err
 	if err := errors.Join(json.Unmarshal(data, s), os.RemoveAll(m.Path(dir))); err != nil {
 		return nil, fmt.Errorf("reading runc's default spec: %w", err)
 	}
-	s.Version = "1.0.2" // Debian 12's crun takes nothing newer
+	s.Version = "1.0.2" // the newest that Debian 12's crun supports
 	s.Root.Readonly = false
 	s.Process.Terminal = false
 	s.Process.Args = []string{"probe", "sleep"}
@@ -58,14 +57,14 @@ func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, err
 	return s, m.inject(s, devices)
 }
 
-// inject applies CDI devices to a spec, as containerd does.
+// inject applies CDI devices to an OCI spec, as containerd does.
 func (m *Machine) inject(s *specs.Spec, devices []string) error {
 	if len(devices) == 0 {
 		return nil
 	}
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(m.Path(path.Dir(SpecFile))), cdi.WithAutoRefresh(false))
 	if err != nil {
-		return fmt.Errorf("reading the CDI specs: %w", err)
+		return fmt.Errorf("reading CDI specs: %w", err)
 	}
 	if _, err := cache.InjectDevices(s, devices...); err != nil {
 		return fmt.Errorf("injecting %s: %w", strings.Join(devices, ", "), err)
@@ -73,15 +72,14 @@ func (m *Machine) inject(s *specs.Spec, devices []string) error {
 	return nil
 }
 
-// Bundle is a directory in the box with a spec and a root file system of its own, from which
-// containers can be run, one at a time.
+// Bundle is an OCI bundle in the box. Only one container of a bundle can run at a time.
 type Bundle struct {
 	Dir  string
 	m    *Machine
 	spec *specs.Spec
 }
 
-// Bundle makes a bundle of an image. The machine's own mounts get the root file system of it.
+// Bundle creates a bundle of an image. Its root file system is an overlay mount in the box.
 func (m *Machine) Bundle(ctx context.Context, image images.Root, s *specs.Spec) (*Bundle, error) {
 	dir, err := m.makeBundle("upper", "work", "rootfs")
 	if err != nil {
@@ -91,7 +89,7 @@ func (m *Machine) Bundle(ctx context.Context, image images.Root, s *specs.Spec) 
 	if err != nil {
 		return nil, fmt.Errorf("encoding an OCI spec: %w", err)
 	}
-	// Containerd lets everybody read it: hooks in a user namespace are nobody special.
+	// World-readable, as with containerd: hooks in a user namespace run as an unprivileged user.
 	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o644); err != nil {
 		return nil, fmt.Errorf("writing an OCI spec: %w", err)
 	}
@@ -106,16 +104,16 @@ func (m *Machine) makeBundle(below ...string) (string, error) {
 	dir := path.Join(bundles, strings.ToLower(rand.Text()[:10]))
 	for _, name := range append(below, ".") {
 		if err := os.MkdirAll(m.Path(path.Join(dir, name)), 0o755); err != nil {
-			return "", fmt.Errorf("making a bundle: %w", err)
+			return "", fmt.Errorf("creating a bundle: %w", err)
 		}
 	}
 	return dir, nil
 }
 
-// Path is where this machine sees a file of the bundle's root file system.
+// Path returns the path on this machine of a file in the bundle's root file system.
 func (b *Bundle) Path(name string) string { return b.m.Path(path.Join(b.Dir, "rootfs", name)) }
 
-// Remove takes the bundle away.
+// Remove unmounts and deletes the bundle.
 func (b *Bundle) Remove(ctx context.Context) error {
 	if _, err := b.m.Output(ctx, "umount", path.Join(b.Dir, "rootfs")); err != nil {
 		return err
@@ -126,7 +124,7 @@ func (b *Bundle) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Container is a container that runs.
+// Container is a running container.
 type Container struct {
 	ID      string
 	bundle  *Bundle
@@ -137,28 +135,28 @@ type Container struct {
 func (b *Bundle) Run(ctx context.Context, runtime Runtime) (*Container, error) {
 	c := &Container{ID: path.Base(b.Dir), bundle: b, runtime: runtime}
 	cmd := b.m.Command(ctx, string(runtime), "run", "--detach", "--bundle", b.Dir, c.ID)
-	// The container keeps what the runtime has open: a pipe would not end with the runtime.
-	said, err := os.Create(b.m.Path(path.Join(b.Dir, "stderr")))
+	// A file: the container inherits it, so a pipe would stay open after the runtime exits.
+	stderr, err := os.Create(b.m.Path(path.Join(b.Dir, "stderr")))
 	if err != nil {
 		return nil, fmt.Errorf("starting a container: %w", err)
 	}
-	defer said.Close()
-	cmd.Stderr = said
+	defer stderr.Close()
+	cmd.Stderr = stderr
 	if err := cmd.Run(); err != nil {
-		text, _ := os.ReadFile(said.Name())
+		text, _ := os.ReadFile(stderr.Name())
 		return nil, fmt.Errorf("starting a container with %s: %w\n%s", runtime, err, text)
 	}
 	return c, nil
 }
 
-// Exec runs a command in the container, as the container's user, and returns what it printed.
+// Exec runs a command in the container, as the container's user, and returns its standard output.
 func (c *Container) Exec(ctx context.Context, command ...string) (string, error) {
-	user := c.bundle.spec.Process.User // crun does not take it from the spec
+	user := c.bundle.spec.Process.User // crun exec ignores the user in the spec
 	args := []string{"exec", "--user", fmt.Sprintf("%d:%d", user.UID, user.GID), c.ID}
 	return c.bundle.m.Output(ctx, string(c.runtime), append(args, command...)...)
 }
 
-// Remove kills the container and takes it away. Its bundle stays.
+// Remove kills and deletes the container, but not its bundle.
 func (c *Container) Remove(ctx context.Context) error {
 	_, err := c.bundle.m.Output(ctx, string(c.runtime), "delete", "--force", c.ID)
 	return err

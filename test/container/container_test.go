@@ -19,14 +19,14 @@ import (
 )
 
 var (
-	control   = []string{"nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}
-	libraries = []string{"libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"}
+	controlNodes = []string{"nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}
+	libraries    = []string{"libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"}
 )
 
 type testCase struct {
 	name    string
 	devices []string // CDI names
-	gpus    []int    // that the container is to see, by index
+	gpus    []int    // indexes of the GPUs to expect
 	edit    func(*specs.Spec)
 }
 
@@ -40,9 +40,9 @@ func cases(gpus []simdriver.GPU) []testCase {
 		{"one by both names", []string{kind + "3", kind + gpus[3].UUID}, []int{3}, nil},
 		{"all", []string{kind + "all"}, all, nil},
 		{"read-only root", byUUID, []int{2, 5}, readOnly},
-		{"not root", byUUID, []int{2, 5}, unprivileged},
-		// What an NVIDIA runtime would take for a request.
-		{"none, with the variable that once gave all", nil, nil, func(s *specs.Spec) {
+		{"non-root user", byUUID, []int{2, 5}, unprivileged},
+		// NVIDIA's runtime would inject all GPUs.
+		{"none, with NVIDIA_VISIBLE_DEVICES=all", nil, nil, func(s *specs.Spec) {
 			s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES=all")
 		}},
 	}
@@ -53,7 +53,8 @@ func unprivileged(s *specs.Spec) {
 	s.Process.Capabilities = &specs.LinuxCapabilities{}
 }
 
-func TestContainerSeesWhatItWasGiven(t *testing.T) {
+func TestContainerDevices(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{})
 	generate(t, m)
 	for _, runtime := range runtimes {
@@ -63,9 +64,10 @@ func TestContainerSeesWhatItWasGiven(t *testing.T) {
 	}
 }
 
-// On most nodes there is only cgroup v2, where a program in the kernel says which devices a container
-// may open. For it crun 1.8 raises a limit, which needs a capability that machines of CI lack.
-func TestContainerOnCgroupV2SeesWhatItWasGiven(t *testing.T) {
+// With cgroup v2, a BPF program decides which devices a container may open. crun 1.8 raises a resource limit for it,
+// which requires a capability that CI machines lack, so only runc is tested.
+func TestContainerDevicesOnCgroupV2(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{})
 	generate(t, m)
 	if _, err := m.Output(t.Context(), "mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"); err != nil {
@@ -76,8 +78,9 @@ func TestContainerOnCgroupV2SeesWhatItWasGiven(t *testing.T) {
 	}
 }
 
-// A driver container keeps the driver in a root of its own.
-func TestContainerGetsADriverFromElsewhere(t *testing.T) {
+// The driver root is that of a driver container.
+func TestContainerWithDriverRoot(t *testing.T) {
+	t.Parallel()
 	const root = "/run/nvidia/driver"
 	m := start(t, container.Config{DriverRoot: root})
 	generate(t, m, "--driver-root", root)
@@ -86,7 +89,7 @@ func TestContainerGetsADriverFromElsewhere(t *testing.T) {
 	}
 }
 
-// start starts a machine, with eight GPUs unless the config has others.
+// start starts a machine, by default with eight GPUs.
 func start(t *testing.T, cfg container.Config) *container.Machine {
 	t.Helper()
 	cfg.Dir = filepath.Join(t.TempDir(), "box")
@@ -112,7 +115,7 @@ func generate(t *testing.T, m *container.Machine, flags ...string) {
 	}
 }
 
-// check runs a container and looks at it from all sides.
+// check runs a container and checks its devices, libraries and mounts.
 func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc testCase) {
 	spec, err := m.Spec(t.Context(), tc.devices...)
 	if err != nil {
@@ -125,7 +128,7 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 		t.Errorf("the OCI spec has hooks: %+v", spec.Hooks)
 	}
 	v := launch(t, m, runtime, spec)
-	// The container may open them; a kernel without the driver then has no such device.
+	// Opening is permitted; ENXIO is the error of a kernel without the driver.
 	v.checkNodes(tc.gpus, "ok", "open ENXIO")
 	v.checkLibraries(len(tc.gpus))
 	v.checkSMI(tc.gpus)
@@ -133,7 +136,7 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	v.checkMounts()
 }
 
-// launch runs a container of the spec. The machine's mounts must stay as they are.
+// launch runs a container of the spec, which must not change the host's mounts.
 func launch(t *testing.T, m *container.Machine, runtime container.Runtime, spec *specs.Spec) *view {
 	t.Helper()
 	bundle, err := m.Bundle(t.Context(), images.Debian12, spec)
@@ -152,12 +155,12 @@ func launch(t *testing.T, m *container.Machine, runtime container.Runtime, spec 
 		}
 	})
 	if during := hostMounts(t, m); during != before {
-		t.Errorf("with the container the host has the mounts\n%s\nand before it\n%s", during, before)
+		t.Errorf("the container changed the host's mounts to\n%s\nfrom\n%s", during, before)
 	}
 	return &view{t, c, m.Driver.State().GPUs, spec}
 }
 
-// hostMounts is the machine's mounts, and the mounts outside of it that have to do with it.
+// hostMounts returns the mounts in the box, and those outside that belong to the box or to a driver.
 func hostMounts(t *testing.T, m *container.Machine) string {
 	t.Helper()
 	inside, err := m.Output(t.Context(), "cat", "/proc/1/mountinfo")
@@ -177,7 +180,7 @@ func hostMounts(t *testing.T, m *container.Machine) string {
 	return inside + related.String()
 }
 
-// A view is a container with what it is checked against.
+// A view checks a running container from the inside.
 type view struct {
 	t    *testing.T
 	c    *container.Container
@@ -194,37 +197,37 @@ func (v *view) exec(command ...string) []string {
 	return slices.Collect(strings.SplitSeq(strings.TrimSpace(out), "\n"))
 }
 
-// expect runs the probe, which is to say one of want of each subject.
+// expect runs the probe, which must report one of want for each subject.
 func (v *view) expect(verb string, subjects []string, want ...string) {
 	v.t.Helper()
 	if len(subjects) == 0 {
 		return
 	}
-	said := v.exec(append([]string{"probe", verb}, subjects...)...)
-	if len(said) != len(subjects) {
-		v.t.Fatalf("probe %s said %q of %q", verb, said, subjects)
+	results := v.exec(append([]string{"probe", verb}, subjects...)...)
+	if len(results) != len(subjects) {
+		v.t.Fatalf("probe %s printed %q for %q", verb, results, subjects)
 	}
-	for i, line := range said {
+	for i, line := range results {
 		if result, _ := strings.CutPrefix(line, subjects[i]+" "); !slices.Contains(want, result) {
 			v.t.Errorf("%s %s, want %s", verb, line, strings.Join(want, " or "))
 		}
 	}
 }
 
-// checkNodes looks for exactly the nodes of those GPUs; opens is what may come of opening them.
+// checkNodes requires exactly the device nodes of the GPUs. opens are the accepted results of opening them.
 func (v *view) checkNodes(gpus []int, opens ...string) {
 	var want, given []string
 	for _, i := range gpus {
 		given = append(given, fmt.Sprintf("nvidia%d", v.gpus[i].Minor))
 	}
 	if len(gpus) > 0 {
-		want = append(given, control...)
+		want = append(given, controlNodes...)
 	}
 	got := slices.DeleteFunc(v.exec("probe", "list", "/dev"), func(name string) bool { return !strings.HasPrefix(name, "nvidia") })
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		v.t.Errorf("the container has the nodes %v, want %v", got, want)
+		v.t.Errorf("the container has the device nodes %v, want %v", got, want)
 	}
 	for i := range want {
 		want[i] = "/dev/" + want[i]
@@ -261,7 +264,7 @@ func (v *view) checkSMI(gpus []int) {
 	}
 }
 
-// checkOtherGPUs makes the nodes that the container was not given.
+// checkOtherGPUs requires that the container cannot open device nodes of other GPUs.
 func (v *view) checkOtherGPUs(gpus []int) {
 	var others []string
 	for i, g := range v.gpus {
@@ -276,7 +279,7 @@ func (v *view) checkOtherGPUs(gpus []int) {
 	v.expect("node", others, "open EPERM")
 }
 
-// checkMounts looks at every file of the driver in the container.
+// checkMounts requires every driver file in the container to be a private, read-only mount with nosuid and nodev.
 func (v *view) checkMounts() {
 	var files []string
 	for _, m := range v.spec.Mounts {
@@ -304,12 +307,12 @@ func (v *view) checkMounts() {
 			}
 		}
 		if fields[6] != "-" {
-			v.t.Errorf("%s propagates: %s", fields[4], line)
+			v.t.Errorf("%s is not a private mount: %s", fields[4], line)
 		}
 	}
 	slices.Sort(files)
 	slices.Sort(mounted)
 	if !slices.Equal(mounted, files) {
-		v.t.Errorf("mounted are\n%v\nof the spec's\n%v", mounted, files)
+		v.t.Errorf("mounted files are\n%v\nwant those of the spec\n%v", mounted, files)
 	}
 }

@@ -23,90 +23,91 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// victim is a directory of the host that images try to reach. Where they have links to it, they
-// have a directory of that name themselves, so that a runtime that stays inside finds something.
+// victim is a host directory that images try to reach. An image with a symlink to it contains a directory of the same
+// name, which a runtime finds if it resolves the symlink within the image.
 const victim = "/srv/host"
 
-// newerCUDA is a file of the host that the hook would take if an image had it.
+// newerCUDA is a host file that the hook would use if it were in an image.
 const newerCUDA = victim + "/libcuda.so.999.10.01"
 
-// hostCache is the host's own file of that name, which no image may reach.
+// hostCache is the host's ld.so.cache, which no image may reach.
 const hostCache = "/etc/ld.so.cache"
 
-// An attack is one line of the table in docs/security.md: an image that would reach the host if
-// somebody followed it there.
+// An attack is a row of the table in docs/security.md: an image that reaches the host if a runtime or hook follows its
+// links.
 type attack struct {
 	name       string
-	advisories string // that were published of NVIDIA's toolkit, and that it is like
+	advisories string // of NVIDIA's toolkit, for similar attacks
 	image      image
-	races      string // what of it turns into a link and back while it starts, or is refused
-	hangs      bool   // its programs hang in their loader, wherever they are started
+	races      string // path that is replaced by a symlink and back during the start
+	hangs      bool   // programs in the container hang in their loader
 }
 
 var attacks = []attack{
-	{name: "`/usr/lib64` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2024-0134",
+	{name: "`/usr/lib64` is a symlink to a host directory", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(linked("/usr/lib64", victim))},
-	{name: "`/usr/lib/x86_64-linux-gnu` climbs out by `..`", advisories: "CVE-2024-0132, CVE-2024-0134",
+	{name: "`/usr/lib/x86_64-linux-gnu` is a symlink out of the root by `..`", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(linked("/usr/lib/x86_64-linux-gnu", strings.Repeat("../", 20)+victim))},
-	{name: "`/usr/lib64` leads to the host by `/proc/1/root`", advisories: "CVE-2024-0132",
+	{name: "`/usr/lib64` is a symlink to the host through `/proc/1/root`", advisories: "CVE-2024-0132",
 		image: debian(linked("/usr/lib64", "/proc/1/root"+victim))},
-	{name: "`/usr/local/cuda/compat` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2025-23359",
+	{name: "`/usr/local/cuda/compat` is a symlink to a host directory", advisories: "CVE-2024-0132, CVE-2025-23359",
 		image: debian(link("/usr/local/cuda/compat", victim))},
-	{name: "`/usr/local/cuda/compat` has links to files of the host", advisories: "CVE-2024-0132, CVE-2025-23359",
+	{name: "`/usr/local/cuda/compat` contains symlinks to host files", advisories: "CVE-2024-0132, CVE-2025-23359",
 		image: debian(shell(`mkdir -p usr/local/cuda/compat; cd usr/local/cuda/compat; ln -s "$1" libcuda.so.1; ln -s "/proc/1/root$1" libcuda.so`, newerCUDA))},
-	{name: "`/usr/local/cuda/compat` has hostile names, pipes and links beside a newer libcuda", advisories: "CVE-2024-0134, CVE-2025-23359",
+	{name: "`/usr/local/cuda/compat` contains hostile names, FIFOs and symlinks beside a newer libcuda", advisories: "CVE-2024-0134, CVE-2025-23359",
 		image: debian(shell(`mkdir -p usr/local/cuda/compat; cd usr/local/cuda/compat; cp "$1" .; ln -s "$(basename "$1")" libcuda.so.1
 			ln -s "../../../../../../../../$1" libclimbs.so; ln -s "/proc/1/root$1" libleads.so; mkfifo libpipe.so; mkdir libdir.so; touch "$(printf 'lib\n%%n.so')"`, newerCUDA))},
-	{name: "`/etc` is a link to a directory of the host", advisories: "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267",
+	{name: "`/etc` is a symlink to a host directory", advisories: "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267",
 		image: debian(linked("/etc", victim))},
-	{name: "`/etc` leads to the host by `/proc/1/root`", advisories: "CVE-2024-0133, CVE-2025-23267",
+	{name: "`/etc` is a symlink to the host through `/proc/1/root`", advisories: "CVE-2024-0133, CVE-2025-23267",
 		image: debian(linked("/etc", "/proc/1/root"+victim))},
-	{name: "`/etc/ld.so.cache` is a link to a file of the host", advisories: "CVE-2024-0134, CVE-2025-23267",
+	{name: "`/etc/ld.so.cache` is a symlink to a host file", advisories: "CVE-2024-0134, CVE-2025-23267",
 		image: debian(link("/etc/ld.so.cache", victim+"/file"))},
-	{name: "`/etc/ld.so.cache` leads to the host's by `/proc/1/root`", advisories: "CVE-2024-0134, CVE-2025-23267",
+	{name: "`/etc/ld.so.cache` is a symlink to the host's through `/proc/1/root`", advisories: "CVE-2024-0134, CVE-2025-23267",
 		image: debian(link(hostCache, "/proc/1/root"+hostCache))},
-	{name: "`/etc/ld.so.cache` is a volume of the host", advisories: "CVE-2025-23267",
+	{name: "`/etc/ld.so.cache` is a host volume", advisories: "CVE-2025-23267",
 		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/ld.so.cache")}},
-	{name: "`/etc/ld.so.conf.d` has links to files of the host", advisories: "CVE-2024-0132, CVE-2025-23267",
+	{name: "`/etc/ld.so.conf.d` contains symlinks to host files", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: debian(link("/etc/ld.so.conf.d/000-host.conf", victim+"/file"))},
-	{name: "`/etc/ld-musl-x86_64.path` is a link to a file of the host, beside musl", advisories: "CVE-2024-0134, CVE-2025-23267",
+	{name: "`/etc/ld-musl-x86_64.path` is a symlink to a host file, beside musl", advisories: "CVE-2024-0134, CVE-2025-23267",
 		image: debian(shell(`touch lib/ld-musl-x86_64.so.1; ln -s "$1" etc/ld-musl-x86_64.path`, victim+"/file"))},
-	{name: "`/etc/nvidia` is a link to a directory of the host", advisories: "CVE-2024-0132, CVE-2024-0134",
+	{name: "`/etc/nvidia` is a symlink to a host directory", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(link("/etc/nvidia", victim))},
-	{name: "`/etc/nvidia` is a volume of the host", advisories: "CVE-2025-23267",
+	{name: "`/etc/nvidia` is a host volume", advisories: "CVE-2025-23267",
 		image: image{root: images.Debian12, spec: volume(victim, "/etc/nvidia")}},
-	{name: "`/etc/nvidia` has a file of the host in the place of the hook's", advisories: "CVE-2025-23267",
+	{name: "`/etc/nvidia` contains a host file in place of the hook's", advisories: "CVE-2025-23267",
 		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf")}},
-	{name: "`/etc/ld.so.cache` is a pipe", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
-	{name: "`/etc/ld.so.cache` is a device", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
-	{name: "`/etc/ld.so.cache` has a terabyte", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
-	{name: "`/etc/ld.so.cache` is no cache", advisories: "CVE-2025-23267", image: debian(cache("nothing of the kind", 100))},
-	{name: "the environment has the loader load a library of the image", advisories: "CVE-2025-23266",
+	{name: "`/etc/ld.so.cache` is a FIFO", advisories: "CVE-2025-23267", image: debian(node(unix.S_IFIFO, 0)), hangs: true},
+	{name: "`/etc/ld.so.cache` is a device node", advisories: "CVE-2024-0136", image: debian(node(unix.S_IFCHR, unix.Mkdev(1, 5)))},
+	{name: "`/etc/ld.so.cache` has a size of 1 TiB", advisories: "CVE-2025-23267", image: debian(cache("glibc-ld.so.cache1.1", 1<<40))},
+	{name: "`/etc/ld.so.cache` is not a cache", advisories: "CVE-2025-23267", image: debian(cache("nothing of the kind", 100))},
+	{name: "the environment makes the loader load a library of the image", advisories: "CVE-2025-23266",
 		image: image{root: images.Debian12, alter: preload, spec: loaderVariables}},
-	{name: "the image has an `ldconfig` of its own", advisories: "CVE-2024-0135, CVE-2024-0137", image: debian(ownLdconfig)},
-	{name: "`/usr/lib64` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2024-0133, CVE-2025-23359",
+	{name: "the image contains its own `ldconfig`", advisories: "CVE-2024-0135, CVE-2024-0137", image: debian(ownLdconfig)},
+	{name: "`/usr/lib64` is replaced by a symlink and back during the start", advisories: "CVE-2024-0132, CVE-2024-0133, CVE-2025-23359",
 		image: image{root: images.Debian12}, races: "/usr/lib64"},
-	{name: "`/usr/local/cuda/compat` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23359",
+	{name: "`/usr/local/cuda/compat` is replaced by a symlink and back during the start", advisories: "CVE-2024-0132, CVE-2025-23359",
 		image: debian(compatCUDA("99.0", "999.10.01")), races: "/usr/local/cuda/compat"},
-	{name: "`/etc` turns into a link meanwhile, and back", advisories: "CVE-2024-0133, CVE-2025-23267",
+	{name: "`/etc` is replaced by a symlink and back during the start", advisories: "CVE-2024-0133, CVE-2025-23267",
 		image: image{root: images.Debian12}, races: "/etc"},
-	{name: "`/etc/ld.so.cache` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
+	{name: "`/etc/ld.so.cache` is replaced by a symlink and back during the start", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: image{root: images.Debian12}, races: "/etc/ld.so.cache"},
-	{name: "`/etc/nvidia` turns into a link meanwhile, and back", advisories: "CVE-2024-0132, CVE-2025-23267",
+	{name: "`/etc/nvidia` is replaced by a symlink and back during the start", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: debian(shell("mkdir etc/nvidia")), races: "/etc/nvidia"},
 }
 
-// rounds is how often a race is run, with each runtime, with and without the hook.
-const rounds = 50
+// raceStarts is the number of starts in a race, with each runtime, with and without the hook.
+const raceStarts = 50
 
 func TestContainment(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{})
 	makeVictim(t, m)
 	outcomes := map[string][]string{}
 	for _, hook := range []bool{false, true} {
 		if hook {
 			generateWithHook(t, m)
-			generate(t, m, "--hook", hookFile, "--features", "compute,utility,graphics") // all that the hook does
+			generate(t, m, "--hook", hookFile, "--features", "compute,utility,graphics") // all functions of the hook
 		} else {
 			generate(t, m)
 		}
@@ -117,7 +118,7 @@ func TestContainment(t *testing.T) {
 					outcomes[a.name] = append(outcomes[a.name], a.run(t, m, runtime))
 				})
 				if changed := difference(before, hostFiles(t, m)); changed != "" {
-					t.Fatalf("%s: %s, hook %t: the host is another now:\n%s", a.name, runtime, hook, changed)
+					t.Fatalf("%s: %s, hook %t: host files changed:\n%s", a.name, runtime, hook, changed)
 				}
 			}
 		}
@@ -125,7 +126,7 @@ func TestContainment(t *testing.T) {
 	var table strings.Builder
 	for _, a := range attacks {
 		if len(outcomes[a.name]) < 4 {
-			return // only some were run
+			return // some subtests did not run
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s |\n", a.name, a.advisories, strings.Join(outcomes[a.name], " | "))
 	}
@@ -134,16 +135,16 @@ func TestContainment(t *testing.T) {
 	}
 }
 
-// run returns what comes of starting the image. One that starts has its GPUs.
+// run starts the image and returns the outcome. A container that starts has its GPUs.
 func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtime) string {
 	if a.races != "" {
 		a.race(t, m, runtime)
-		return "starts or is refused"
+		return "starts or refused"
 	}
 	v, err := a.image.run(t, m, runtime, 2, 5)
 	if err != nil {
 		t.Log(err)
-		return "is refused"
+		return "refused"
 	}
 	if !a.hangs {
 		v.expect("cuda", []string{"libcuda.so.1"}, "2")
@@ -151,39 +152,39 @@ func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtim
 	return "starts"
 }
 
-// race starts the image over and over while it changes: as fast as can be, and then ever more
-// slowly, as no start with many mounts survives fast changes. What runs in it ends at once. Both
-// sides of the race must run: the image changes during the starts, and containers do start.
+// race starts the image repeatedly while it changes: first without pauses, then with increasing ones, since no start
+// with many mounts survives fast changes. The image must change during the starts, and some starts must succeed.
 func (a attack) race(t *testing.T, m *container.Machine, runtime container.Runtime) {
 	a.image.spec = func(s *specs.Spec) { s.Process.Args = []string{"/bin/true"} }
 	bundle, _ := a.image.bundle(t, m, 2, 5)
 	var pause, exchanges atomic.Int64
 	exchange(t, m, bundle, a.races, &pause, &exchanges)
-	ran, changes := 0, int64(0)
-	for i := range rounds {
-		pause.Store(int64(time.Duration(max(0, i-rounds/2)) * 2 * time.Millisecond))
+	started, changes := 0, int64(0)
+	for i := range raceStarts {
+		pause.Store(int64(time.Duration(max(0, i-raceStarts/2)) * 2 * time.Millisecond))
 		before := exchanges.Load()
 		if _, err := m.Output(t.Context(), string(runtime), "run", "--bundle", bundle.Dir, fmt.Sprint("race-", i)); err == nil {
-			ran++
+			started++
 		} else {
 			t.Log(err)
 		}
 		changes += exchanges.Load() - before
 	}
-	t.Logf("%d of %d times it ran, while %s changed %d times", ran, rounds, a.races, changes)
-	if ran == 0 || changes < rounds {
-		t.Errorf("%d of %d times it ran, while %s changed %d times: no race took place", ran, rounds, a.races, changes)
+	t.Logf("%d of %d containers started while %s changed %d times", started, raceStarts, a.races, changes)
+	if started == 0 || changes < raceStarts {
+		t.Errorf("no race: %d of %d containers started while %s changed %d times", started, raceStarts, a.races, changes)
 	}
 }
 
-// The comparison would be worth nothing if it did not see what it is to see.
-func TestContainmentNoticesWhatAHookCanDo(t *testing.T) {
+// The comparison of host files detects a hook that reaches the host.
+func TestContainmentDetectsHook(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{})
 	makeVictim(t, m)
 	generate(t, m)
 	for name, does := range map[string]string{
-		"follows a link": "touch usr/lib64/file",
-		"runs code":      "LD_PRELOAD=/proc/self/cwd/preload.so /bin/true",
+		"follows a symlink": "touch usr/lib64/file",
+		"runs code":         "LD_PRELOAD=/proc/self/cwd/preload.so /bin/true",
 	} {
 		i := debian(func(t *testing.T, m *container.Machine, b *container.Bundle) {
 			linked("/usr/lib64", victim)(t, m, b)
@@ -199,7 +200,7 @@ func TestContainmentNoticesWhatAHookCanDo(t *testing.T) {
 			}
 		})
 		if difference(before, hostFiles(t, m)) == "" {
-			t.Errorf("nobody noticed that a hook %s", name)
+			t.Errorf("no change of host files by a hook that %s", name)
 		}
 	}
 }
@@ -220,7 +221,7 @@ func makeVictim(t *testing.T, m *container.Machine) {
 	if _, err := m.Output(t.Context(), "cp", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", newerCUDA); err != nil {
 		t.Fatal(err)
 	}
-	// Copies of the machine's, which others may replace meanwhile.
+	// Copies, since other processes may replace the machine's files during the test.
 	for _, file := range []string{"/etc/ld.so.cache", "/usr/sbin/ldconfig"} {
 		if _, err := m.Output(t.Context(), "sh", "-ec", `cp -p "$1" "$1.own"; mv "$1.own" "$1"`, "sh", file); err != nil {
 			t.Fatal(err)
@@ -228,8 +229,8 @@ func makeVictim(t *testing.T, m *container.Machine) {
 	}
 }
 
-// hostFiles describes what images try to reach of the host: the victim, and all that was ever
-// written over the machine's own directories, which a box keeps apart.
+// hostFiles describes the host files that images try to reach: the victim, and the box's overlay directory with all
+// changes to the machine's own directories.
 func hostFiles(t *testing.T, m *container.Machine) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -247,7 +248,7 @@ func hostFiles(t *testing.T, m *container.Machine) map[string]string {
 	}
 	for _, file := range []string{"etc/ld.so.cache", "usr/sbin/ldconfig"} {
 		if files[filepath.Join(m.Dir(), "upper", file)] == "" {
-			t.Fatalf("the comparison does not see the host's %s", file)
+			t.Fatalf("the comparison does not include the host's %s", file)
 		}
 	}
 	return files
@@ -267,12 +268,12 @@ func describe(name string) (string, error) {
 	return fmt.Sprintf("%s, content %x", text, sha256.Sum256(data)), err
 }
 
-// difference tells which files are not what they were.
+// difference lists the files that differ.
 func difference(before, after map[string]string) string {
 	var lines []string
 	for name, was := range before {
 		if is := after[name]; is != was {
-			lines = append(lines, fmt.Sprintf("%s was %s, is %s", name, was, is))
+			lines = append(lines, fmt.Sprintf("%s changed from %s to %s", name, was, is))
 		}
 	}
 	for name, is := range after {
@@ -288,7 +289,7 @@ type alter = func(*testing.T, *container.Machine, *container.Bundle)
 
 func debian(alter alter) image { return image{root: images.Debian12, alter: alter} }
 
-// shell returns what alters a root file system by commands, which are run in it.
+// shell returns an alter that runs shell commands in the root file system.
 func shell(commands string, args ...string) alter {
 	return func(t *testing.T, m *container.Machine, b *container.Bundle) {
 		t.Helper()
@@ -299,18 +300,17 @@ func shell(commands string, args ...string) alter {
 	}
 }
 
-// link puts a link into the image, in the place of what is there.
+// link replaces a path in the image with a symlink.
 func link(name, target string) alter {
 	return shell(`mkdir -p ".$(dirname "$1")"; rm -f ".$1"; ln -s "$2" ".$1"`, name, target)
 }
 
-// linked moves a directory of the image to where the victim is on the host, and puts a link in
-// its place.
+// linked moves a directory of the image to the path of the victim in the image, and replaces it with a symlink.
 func linked(dir, target string) alter {
 	return shell(`mkdir -p "./$(dirname "$3")"; cp -a ".$1" ".$3"; rm -r ".$1"; ln -s "$2" ".$1"`, dir, target, victim)
 }
 
-// node makes the cache a file of another type.
+// node replaces the cache with a file of another type.
 func node(kind uint32, device uint64) alter {
 	return func(t *testing.T, _ *container.Machine, b *container.Bundle) {
 		file := b.Path("/etc/ld.so.cache")
@@ -320,7 +320,7 @@ func node(kind uint32, device uint64) alter {
 	}
 }
 
-// cache makes the cache a file that begins with some text, and has some size.
+// cache replaces the cache with a file of a given size that begins with text.
 func cache(text string, size int64) alter {
 	return func(t *testing.T, _ *container.Machine, b *container.Bundle) {
 		file := b.Path("/etc/ld.so.cache")
@@ -336,15 +336,15 @@ func volume(hostPath, containerPath string) func(*specs.Spec) {
 	}
 }
 
-// preload gives the image a library that leaves a mark on the host.
+// preload adds a library to the image that creates a file on the host; see src/preload.c.
 func preload(t *testing.T, _ *container.Machine, b *container.Bundle) {
 	if err := container.Compile(t.Context(), "cc", "preload.c", b.Path("/preload.so"), "-shared", "-fPIC"); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// loaderVariables names the library for all processes in whose working directory it is, as the
-// root directory is for the hooks of some runtimes.
+// loaderVariables preloads the library in all processes that have it in their working directory. Some runtimes run
+// hooks in the root directory of the container.
 func loaderVariables(s *specs.Spec) {
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
 		s.Process.Env = append(s.Process.Env, name+"=/proc/self/cwd/preload.so")
@@ -356,11 +356,11 @@ func ownLdconfig(t *testing.T, m *container.Machine, b *container.Bundle) {
 	shell(`rm usr/sbin/ldconfig; printf '#!/bin/sh\ntouch `+victim+`/executed\n' > usr/sbin/ldconfig; chmod 755 usr/sbin/ldconfig`)(t, m, b)
 }
 
-// exchange exchanges a file or directory of the image with a link to the victim, over and over
-// until the test ends, with a pause of nanoseconds, and counts how often.
+// exchange exchanges a file or directory of the image with a symlink to the victim until the test ends. pause is the
+// time between exchanges in nanoseconds. count is increased by each exchange.
 func exchange(t *testing.T, m *container.Machine, b *container.Bundle, name string, pause, count *atomic.Int64) {
 	t.Helper()
-	// All of it has to be of the container's own layer: an overlay exchanges nothing else.
+	// overlayfs exchanges only files of its upper layer.
 	shell(`mkdir -p ./srv; cp -a ".$1" ".$2"; cp -a ".$1" ".$1.new"; rm -r ".$1"; mv ".$1.new" ".$1"; ln -s "$2" ".$1.link"`, name, victim)(t, m, b)
 	file, link := b.Path(name), b.Path(name+".link")
 	stop, done := make(chan struct{}), make(chan error)
@@ -376,7 +376,7 @@ func exchange(t *testing.T, m *container.Machine, b *container.Bundle, name stri
 			case err == nil:
 				count.Add(1)
 			case !errors.Is(err, unix.EBUSY):
-				done <- fmt.Errorf("exchanging %s for a link: %w", name, err)
+				done <- fmt.Errorf("exchanging %s and a symlink: %w", name, err)
 				return
 			}
 			time.Sleep(time.Duration(pause.Load()))

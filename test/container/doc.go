@@ -1,11 +1,9 @@
-// Package container runs real containers, with stock runc and crun, on a machine in a box that
-// has a simulated driver, from the CDI specs that the shipped program generates there. A spec
-// is applied by the CDI library, as containerd and CRI-O apply it.
+// Package container runs containers with stock runc and crun, in a box with a simulated driver, from CDI specs that the
+// shipped gpucdi generates there. The CDI library applies the specs, as in containerd and CRI-O.
 //
-// The images are made by package images, and not all of them have programs: a probe, compiled
-// for each, tells from within what can be loaded and opened. That programs find the driver
-// without ldconfig is part of what is shown, and that an image reaches nothing of the host.
+// The images come from package images. Some contain no programs, so a probe, compiled for each, reports from inside
+// the container which libraries can be loaded and which files opened. The tests also show that programs find the
+// driver without ldconfig, and that no image reaches the host.
 //
-// It needs root and a Debian machine whose programs run on Debian 12. It knows nothing of
-// Kubernetes.
+// The tests require root and a Debian machine whose programs run on Debian 12. They do not involve Kubernetes.
 package container

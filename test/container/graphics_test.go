@@ -9,8 +9,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/container"
 )
 
-// With the hook, the driver's libraries for graphics find out which GPUs are the container's.
-func TestHookTellsGraphicsTheContainersGPUs(t *testing.T) {
+// The hook limits EGL to the container's GPUs.
+func TestHookSelectsGraphicsGPUs(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{})
 	generateWithHook(t, m)
 	generate(t, m, "--hook", hookFile, "--features", "graphics")
@@ -23,16 +24,16 @@ func TestHookTellsGraphicsTheContainersGPUs(t *testing.T) {
 			}
 			unprivileged(spec)
 			v := launch(t, m, runtime, spec)
-			said := strings.Join(v.exec("cat", "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"), "\n")
+			text := strings.Join(v.exec("cat", "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"), "\n")
 			var profile struct {
 				Profiles []struct{ Settings []any }
 			}
-			if err := json.Unmarshal([]byte(said), &profile); err != nil || len(profile.Profiles) != 1 {
-				t.Fatalf("%s: %v", said, err)
+			if err := json.Unmarshal([]byte(text), &profile); err != nil || len(profile.Profiles) != 1 {
+				t.Fatalf("%s: %v", text, err)
 			}
 			want := float64(uint64(1)<<gpus[2].Minor | uint64(1)<<gpus[5].Minor)
 			if settings := profile.Profiles[0].Settings; len(settings) != 2 || settings[0] != "EGLVisibleDGPUDevices" || settings[1] != want {
-				t.Errorf("%v, want %v for the GPUs", settings, want)
+				t.Errorf("settings are %v, want EGLVisibleDGPUDevices %v", settings, want)
 			}
 		})
 	}

@@ -20,11 +20,11 @@ import (
 
 // The libcuda.so.1 that programs of an image load.
 const (
-	theDrivers = "the driver's"
-	noRights   = "the driver's, without a GPU"
-	itsOwn     = "the image's own"
-	nothing    = "none"
-	refused    = "does not start"
+	driverCUDA   = "the driver's"
+	inaccessible = "the driver's, without a GPU"
+	imageCUDA    = "the image's own"
+	noCUDA       = "none"
+	refused      = "does not start"
 )
 
 // An image is a row of the table of loaders and runtimes in docs/images.md.
@@ -33,14 +33,14 @@ type image struct {
 	root  images.Root
 	spec  func(*specs.Spec)
 	alter func(*testing.T, *container.Machine, *container.Bundle)
-	finds string
-	crun  string // where it finds something else under crun,
-	hook  string // with the hook,
-	both  string // and with both
+	finds string // with runc, without the hook
+	crun  string // with crun, if different
+	hook  string // with the hook, if different
+	both  string // with crun and the hook, if different
 	why   string
 }
 
-// found is what is found under a runtime, with or without the hook.
+// found returns the libcuda to expect with a runtime, with or without the hook.
 func (i image) found(runtime container.Runtime, hook bool) string {
 	found := i.finds
 	if hook {
@@ -56,44 +56,45 @@ func (i image) found(runtime container.Runtime, hook bool) string {
 }
 
 var matrix = []image{
-	{name: "Debian 12", root: images.Debian12, finds: theDrivers,
+	{name: "Debian 12", root: images.Debian12, finds: driverCUDA,
 		why: "glibc's built-in directory `/usr/lib/x86_64-linux-gnu`"},
-	{name: "Debian 13", root: images.Debian13, finds: theDrivers,
+	{name: "Debian 13", root: images.Debian13, finds: driverCUDA,
 		why: "the same, with glibc 2.41"},
-	{name: "RHEL, SUSE and their like", root: images.Lib64, finds: theDrivers,
+	{name: "RHEL, SUSE and derivatives", root: images.Lib64, finds: driverCUDA,
 		why: "glibc's built-in directory `/usr/lib64`"},
-	{name: "distroless: no shell, no `ldconfig`", root: images.Distroless, finds: theDrivers,
+	{name: "distroless: no shell, no `ldconfig`", root: images.Distroless, finds: driverCUDA,
 		why: "no program of the image runs"},
-	{name: "Debian 12, root read-only", root: images.Debian12, finds: theDrivers,
+	{name: "Debian 12, root read-only", root: images.Debian12, finds: driverCUDA,
 		spec: readOnly,
 		why:  "the runtime creates the mount points before the root becomes read-only"},
-	{name: "Debian 12, not root", root: images.Debian12, finds: theDrivers, spec: unprivileged,
+	{name: "Debian 12, not root", root: images.Debian12, finds: driverCUDA, spec: unprivileged,
 		why: "the driver's device nodes and files are accessible to all users"},
-	{name: "Debian 12, user namespace", root: images.Debian12, finds: theDrivers,
-		spec: mapUsers, alter: ownedByMapped, crun: noRights,
+	{name: "Debian 12, user namespace", root: images.Debian12, finds: driverCUDA,
+		spec: mapUsers, alter: chownRoot, crun: inaccessible,
 		why: "the runtime mounts with the host's permissions; crun 1.8 of Debian 12 creates the nodes with mode 0"},
-	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: itsOwn, hook: theDrivers, alter: staleCUDA,
+	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: imageCUDA, hook: driverCUDA, alter: staleCUDA,
 		why: "glibc searches the cache before its built-in directories"},
-	{name: "the same, root read-only", root: images.Debian12, finds: itsOwn, hook: theDrivers, both: refused,
+	{name: "the same, root read-only", root: images.Debian12, finds: imageCUDA, hook: driverCUDA, both: refused,
 		alter: staleCUDA, spec: readOnly,
 		why: "crun makes the root read-only before the hook runs, which then fails because the container would load another libcuda"},
-	{name: "Debian 12 with a CUDA that is newer than the driver, and its `compat` libraries", root: images.Debian12, finds: theDrivers, hook: itsOwn,
+	{name: "Debian 12 with a CUDA that is newer than the driver, and its `compat` libraries", root: images.Debian12, finds: driverCUDA, hook: imageCUDA,
 		alter: compatCUDA("99.0", "999.10.01"),
 		why:   "no loader searches `/usr/local/cuda/compat`; the hook does"},
-	{name: "the same with an older CUDA", root: images.Debian12, finds: theDrivers,
+	{name: "the same with an older CUDA", root: images.Debian12, finds: driverCUDA,
 		alter: compatCUDA("9.0", "384.81"),
 		why:   "CUDA works with any newer driver"},
-	// Debian's has a list of directories, Alpine's has none.
-	{name: "musl", root: images.Musl, finds: nothing, hook: theDrivers, alter: shell("rm etc/ld-musl-x86_64.path"),
+	// Debian's musl has a list of directories, Alpine's has none.
+	{name: "musl", root: images.Musl, finds: noCUDA, hook: driverCUDA, alter: shell("rm etc/ld-musl-x86_64.path"),
 		why: "musl searches the directories only if the hook adds them; a real driver also needs glibc"},
-	{name: "musl, root read-only", root: images.Musl, finds: nothing, hook: theDrivers, both: nothing,
+	{name: "musl, root read-only", root: images.Musl, finds: noCUDA, hook: driverCUDA, both: noCUDA,
 		alter: shell("rm etc/ld-musl-x86_64.path"), spec: readOnly,
 		why: "crun makes the root read-only before the hook runs, which leaves it unchanged because no other libcuda would be loaded"},
 }
 
 func TestImages(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{Images: []images.Root{images.Debian13, images.Lib64, images.Distroless, images.Musl}})
-	showWholeKernel(t, m, "/")
+	mountProcAndSys(t, m, "/")
 	for _, hook := range []bool{false, true} {
 		if hook {
 			generateWithHook(t, m)
@@ -117,11 +118,10 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// hookFile is where docs/images.md puts the hook.
+// hookFile is the path of the hook in docs/images.md.
 const hookFile = "/opt/gpucdi/gpucdi-hook"
 
-// generateWithHook runs the document's commands, with the programs where package product has
-// put them.
+// generateWithHook runs the commands in docs/images.md, with the path of the programs in the box.
 func generateWithHook(t *testing.T, m *container.Machine) {
 	t.Helper()
 	blocks, err := docs.Blocks(t.Context(), "docs/images.md", "The hook", "sh")
@@ -142,41 +142,40 @@ func (i image) check(t *testing.T, m *container.Machine, runtime container.Runti
 	v, err := i.run(t, m, runtime, 2, 5)
 	if i.found(runtime, hook) == refused {
 		if err == nil || !strings.Contains(err.Error(), path.Base(hookFile)) {
-			t.Errorf("the container starts, or does not for another reason: %v", err)
+			t.Errorf("starting the container returned %v, want an error of the hook", err)
 		}
 		return
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	opens := []string{"ok", "open ENXIO"} // as checkNodes has it
+	opens := []string{"ok", "open ENXIO"} // ENXIO: a kernel without the driver
 	var cuda, nvml string
 	switch i.found(runtime, hook) {
-	case theDrivers:
+	case driverCUDA:
 		cuda, nvml = "2", "2"
-	case noRights:
+	case inaccessible:
 		opens = []string{"open EACCES"}
 		cuda, nvml = "error 999", "error 999" // CUDA_ERROR_UNKNOWN and NVML_ERROR_UNKNOWN
-	case itsOwn:
+	case imageCUDA:
 		cuda, nvml = "error 34", "2" // see src/stale.c
-	case nothing:
+	case noCUDA:
 		cuda, nvml = notFound("libcuda.so.1"), notFound("libnvidia-ml.so.1")
 	}
 	v.checkNodes([]int{2, 5}, opens...)
 	v.expect("cuda", []string{"libcuda.so.1"}, cuda)
-	if found := i.found(runtime, hook); found != nothing && (hook || found != itsOwn) {
+	if found := i.found(runtime, hook); found != noCUDA && (hook || found != imageCUDA) {
 		v.expect("cuda", []string{"libcuda.so"}, cuda)
 	}
 	v.expect("nvml", []string{"libnvidia-ml.so.1"}, nvml)
 	if i.root == images.Debian12 || i.root == images.Debian13 { // the others have no ldconfig
 		written := hook && (runtime == container.Runc || !v.spec.Root.Readonly)
-		cached := written && i.found(runtime, hook) != itsOwn
+		cached := written && i.found(runtime, hook) != imageCUDA
 		v.checkCache(map[string]bool{"libcuda.so.1": cached, "libcuda.so": cached, "libnvidia-ml.so.1": written})
 	}
 }
 
-// checkCache looks which of some libraries are the driver's in what ldconfig -p prints; what the
-// image had there stays.
+// checkCache requires ldconfig -p to list the driver's libraries as in want, and to keep the image's.
 func (v *view) checkCache(want map[string]bool) {
 	v.t.Helper()
 	libraries := map[string]string{}
@@ -188,22 +187,22 @@ func (v *view) checkCache(want map[string]bool) {
 	const dir = "/usr/lib/x86_64-linux-gnu/"
 	for name, want := range want {
 		if is := libraries[name] == dir+name; is != want {
-			v.t.Errorf("ldconfig -p has %s at %q, want the driver's: %t", name, libraries[name], want)
+			v.t.Errorf("ldconfig -p lists %s at %q, want the driver's: %t", name, libraries[name], want)
 		}
 	}
 	if libraries["libc.so.6"] == "" {
-		v.t.Errorf("ldconfig -p has lost the image's libraries: %v", libraries)
+		v.t.Errorf("ldconfig -p does not list the image's libraries: %v", libraries)
 	}
 }
 
-// notFound is what musl's dlopen says of a library that it cannot find.
+// notFound returns the error of musl's dlopen for a missing library.
 func notFound(library string) string {
 	return "Error loading shared library " + library + ": No such file or directory"
 }
 
 func readOnly(s *specs.Spec) { s.Root.Readonly = true }
 
-// run starts a container of the image with some GPUs. The error is the runtime's.
+// run starts a container of the image with GPUs by index. The error is the runtime's.
 func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime, gpus ...int) (*view, error) {
 	t.Helper()
 	bundle, spec := i.bundle(t, m, gpus...)
@@ -219,7 +218,7 @@ func (i image) run(t *testing.T, m *container.Machine, runtime container.Runtime
 	return &view{t, c, m.Driver.State().GPUs, spec}, nil
 }
 
-// bundle makes a bundle of the image with some GPUs.
+// bundle creates a bundle of the image with GPUs by index.
 func (i image) bundle(t *testing.T, m *container.Machine, gpus ...int) (*container.Bundle, *specs.Spec) {
 	t.Helper()
 	all := m.Driver.State().GPUs
@@ -261,17 +260,17 @@ func mapUsers(s *specs.Spec) {
 	s.Linux.GIDMappings = s.Linux.UIDMappings
 }
 
-// ownedByMapped gives the root file system to the user who is root in the container.
-func ownedByMapped(t *testing.T, m *container.Machine, b *container.Bundle) {
+// chownRoot makes the container's root user the owner of the root file system.
+func chownRoot(t *testing.T, m *container.Machine, b *container.Bundle) {
 	root := path.Join(b.Dir, "rootfs")
 	if _, err := m.Output(t.Context(), "chown", "--recursive", "--no-dereference", fmt.Sprintf("%d:%[1]d", firstUser), root); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// showWholeKernel mounts /proc and /sys once more, below root: in a user namespace the kernel mounts only
-// what it sees in full already, and those of a simulated driver have mounts of their own.
-func showWholeKernel(t *testing.T, m *container.Machine, root string) {
+// mountProcAndSys mounts /proc and /sys a second time, below root. In a user namespace, the kernel permits mounts of
+// them only if fully visible ones exist, and files of the simulated driver cover parts of the first ones.
+func mountProcAndSys(t *testing.T, m *container.Machine, root string) {
 	t.Helper()
 	for _, kind := range []string{"proc", "sysfs"} {
 		at := path.Join(root, "mnt", kind)
@@ -284,30 +283,29 @@ func showWholeKernel(t *testing.T, m *container.Machine, root string) {
 	}
 }
 
-// staleCUDA gives an image a libcuda of its own that its cache knows.
+// staleCUDA adds a libcuda to an image and to its ld.so.cache.
 func staleCUDA(t *testing.T, _ *container.Machine, b *container.Bundle) {
 	const dir = "/opt/cuda"
-	putCUDA(t, b, path.Join(dir, "libcuda.so.1"))
+	addCUDA(t, b, path.Join(dir, "libcuda.so.1"))
 	if err := os.WriteFile(b.Path("/etc/ld.so.conf.d/000-cuda.conf"), []byte(dir+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "ldconfig", "-r", filepath.Clean(b.Path("/"))).CombinedOutput(); err != nil {
-		t.Fatalf("making the image's cache: %v\n%s", err, out)
+		t.Fatalf("running ldconfig: %v\n%s", err, out)
 	}
 }
 
-// compatCUDA gives an image the forward-compatibility libraries of a CUDA, as NVIDIA's packages
-// do.
+// compatCUDA adds the forward-compatibility libraries of a CUDA version to an image, as NVIDIA's packages do.
 func compatCUDA(cuda, driver string) alter {
 	return func(t *testing.T, m *container.Machine, b *container.Bundle) {
 		dir := "/usr/local/cuda-" + cuda + "/compat"
-		putCUDA(t, b, path.Join(dir, "libcuda.so."+driver))
+		addCUDA(t, b, path.Join(dir, "libcuda.so."+driver))
 		shell(`ln -s "cuda-$1" usr/local/cuda; ln -s "libcuda.so.$2" ".$3/libcuda.so.1"; ln -s libcuda.so.1 ".$3/libcuda.so"`, cuda, driver, dir)(t, m, b)
 	}
 }
 
-// putCUDA puts a libcuda into an image.
-func putCUDA(t *testing.T, b *container.Bundle, file string) {
+// addCUDA adds a libcuda to an image; see src/stale.c.
+func addCUDA(t *testing.T, b *container.Bundle, file string) {
 	t.Helper()
 	if err := os.MkdirAll(path.Dir(b.Path(file)), 0o755); err != nil {
 		t.Fatal(err)

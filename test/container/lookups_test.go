@@ -15,15 +15,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// What a look-up needs to find the driver in an image.
+// Remedies that a look-up needs to find the driver in an image.
 const (
 	noRemedy       = "works"
 	ldconfigOrHook = "`ldconfig` or hook"
 	hookOnly       = "hook"
-	notApplicable  = "–" // the programs need a C compiler
+	notApplicable  = "–" // the programs require a C compiler
 )
 
-// A remedy is what is done for a container before the look-up.
+// A remedy is applied to a container before the look-up.
 type remedy string
 
 const (
@@ -56,10 +56,10 @@ var lookUpImages = []image{
 // A lookUp is a way of finding the driver: one row of the table.
 type lookUp struct {
 	name, programs string
-	needs          [4]string // in each of lookUpImages
+	needs          [4]string // for each of lookUpImages
 
 	// run is a shell script that can call the functions in src/lookups.sh. Each line of its output
-	// ends in what the probe reports of a library: "2" for two GPUs, "ok", or an error.
+	// ends in the probe's result for a library: "2" for two GPUs, "ok", or an error.
 	run string
 }
 
@@ -135,6 +135,7 @@ var lookUps = []lookUp{
 const nvidiaPath = "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
 
 func TestLookUps(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{Images: []images.Root{images.Compiler}})
 	functions, err := os.ReadFile("src/lookups.sh")
 	if err != nil {
@@ -200,19 +201,19 @@ func (i image) lookUp(t *testing.T, m *container.Machine, runtime container.Runt
 	}
 }
 
-// checkLookUps wants each look-up that applies to succeed exactly if the remedy suffices.
+// checkLookUps requires each applicable look-up to succeed exactly if the remedy suffices.
 func (v *view) checkLookUps(column int, remedy remedy) {
 	v.t.Helper()
 	for _, l := range lookUps {
 		if l.needs[column] == notApplicable {
 			continue
 		}
-		v.checkLookUp(l, string(remedy), remedy.suffices(l.needs[column]))
+		v.checkLookUp(l, "remedy "+string(remedy), remedy.suffices(l.needs[column]))
 	}
 }
 
-// checkLookUp wants a look-up to find the driver, or not to find it, after what was done.
-func (v *view) checkLookUp(l lookUp, done string, want bool) {
+// checkLookUp requires a look-up to find the driver, or not to find it. condition describes the container.
+func (v *view) checkLookUp(l lookUp, condition string, want bool) {
 	v.t.Helper()
 	out, err := v.c.Exec(v.t.Context(), "sh", "-ec", ". /lookups.sh\n"+l.run)
 	found := err == nil && out != ""
@@ -221,11 +222,11 @@ func (v *view) checkLookUp(l lookUp, done string, want bool) {
 		found = found && (strings.HasSuffix(line, " 2") || strings.HasSuffix(line, " ok"))
 	}
 	if found != want {
-		v.t.Errorf("after %s, look-up %q: finds the driver %t, want %t\n%s%v", done, l.name, found, want, out, err)
+		v.t.Errorf("%s: look-up %q finds the driver: %t, want %t\n%s%v", condition, l.name, found, want, out, err)
 	}
 }
 
-// deletedCUDA leaves a libcuda in the image's cache whose file is gone.
+// deletedCUDA adds a libcuda to the image's ld.so.cache whose file does not exist.
 func deletedCUDA(t *testing.T, m *container.Machine, b *container.Bundle) {
 	staleCUDA(t, m, b)
 	if err := os.Remove(b.Path("/opt/cuda/libcuda.so.1")); err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// SpecFile is where Generate puts its CDI spec in the box.
+// SpecFile is the path in the box of the CDI spec that Generate writes.
 const SpecFile = "/etc/cdi/nvidia.yaml"
 
-// Where things are in the box.
+// Directories in the box.
 const (
 	programs = "/opt/programs"
 	unpacked = "/var/lib/images"
@@ -30,28 +30,27 @@ const (
 //go:embed src
 var sources embed.FS
 
-// Config says what machine to start.
+// Config configures a machine.
 type Config struct {
-	// Dir is the state directory, as box.Config has it.
+	// Dir is the state directory; see box.Config.
 	Dir     string
 	Profile simdriver.Profile
-	// DriverRoot is where the driver is installed, "/" when empty. Any other place has the
-	// machine's /dev, /proc and /sys in it, as a driver container has.
+	// DriverRoot is the driver root in the box. Default: /. In any other root, /dev, /proc and /sys are mounted, as in
+	// the root of a driver container.
 	DriverRoot string
-	// Tools are commands of the box besides runc.
+	// Tools are installed in the box in addition to runc.
 	Tools []tools.Tool
-	// Images are root file systems that containers can have besides Debian 12's.
+	// Images are unpacked in the box in addition to Debian 12, as root file systems for containers.
 	Images []images.Root
 }
 
-// Machine is a machine with a GPU driver that can run containers.
+// Machine is a box with a simulated driver that can run containers.
 type Machine struct {
 	*box.Box
 	Driver *simdriver.Driver
 }
 
-// Start makes a machine, and installs the Debian packages that this takes. The context ends the
-// starting, not the machine.
+// Start starts a machine. It installs the required Debian packages on the host. ctx bounds the start, not the machine.
 func Start(ctx context.Context, cfg Config) (*Machine, error) {
 	if err := tools.InstallPackages(ctx, "crun", "musl-tools"); err != nil {
 		return nil, err
@@ -69,14 +68,14 @@ func Start(ctx context.Context, cfg Config) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{Box: b}
-	if err := m.furnish(ctx, cfg); err != nil {
+	if err := m.provision(ctx, cfg); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
 
-// furnish puts into the box what containers need.
-func (m *Machine) furnish(ctx context.Context, cfg Config) error {
+// provision installs the programs, the images and the driver in the box.
+func (m *Machine) provision(ctx context.Context, cfg Config) error {
 	if _, err := m.Output(ctx, "sh", "-c", "ln -sf "+programs+"/*/* /usr/local/bin/"); err != nil {
 		return err
 	}
@@ -98,11 +97,11 @@ func (m *Machine) furnish(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// ImageDir is where an image of Config.Images is in the box. It can be Config.DriverRoot: then
-// it is a host of its own.
+// ImageDir returns the directory in the box that contains an unpacked image. If Config.DriverRoot is the same
+// directory, it can serve as the root of a second host.
 func ImageDir(image images.Root) string { return path.Join(unpacked, string(image)) }
 
-// unpack puts an image into the box, with the probe as one of its programs.
+// unpack unpacks an image in the box and adds the probe to its programs.
 func (m *Machine) unpack(ctx context.Context, image images.Root) error {
 	archive, err := image.Tar(ctx)
 	if err != nil {
@@ -129,27 +128,27 @@ func (m *Machine) prepareDriverRoot(ctx context.Context, root string) error {
 	for _, dir := range []string{"/dev", "/proc", "/sys"} {
 		at := path.Join(root, dir)
 		if err := os.MkdirAll(m.Path(at), 0o755); err != nil {
-			return fmt.Errorf("making the driver root: %w", err)
+			return fmt.Errorf("creating the driver root: %w", err)
 		}
 		if _, err := m.Output(ctx, "mount", "--rbind", dir, at); err != nil {
-			return fmt.Errorf("giving the driver root its %s: %w", dir, err)
+			return fmt.Errorf("mounting %s in the driver root: %w", dir, err)
 		}
 	}
 	return nil
 }
 
-// Generate lets the shipped program write the CDI spec of the machine to SpecFile.
+// Generate writes the machine's CDI spec to SpecFile, with the shipped gpucdi.
 func (m *Machine) Generate(ctx context.Context, flags ...string) error {
 	_, err := m.Output(ctx, "gpucdi", append([]string{"generate", "--output", SpecFile}, flags...)...)
 	return err
 }
 
-// Output runs a command in the box and returns what it printed.
+// Output runs a command in the box and returns its standard output.
 func (m *Machine) Output(ctx context.Context, name string, args ...string) (string, error) {
 	return output(m.Command(ctx, name, args...))
 }
 
-// Compile makes a program, or with the right flags a library, of one file in src.
+// Compile compiles a file in src to a program or, with flags such as -shared, to a library.
 func Compile(ctx context.Context, compiler, source, file string, flags ...string) error {
 	text, err := sources.Open("src/" + source)
 	if err != nil {
@@ -162,7 +161,7 @@ func Compile(ctx context.Context, compiler, source, file string, flags ...string
 	return err
 }
 
-// output runs a command and returns what it printed, or what it said about its failure.
+// output runs a command and returns its standard output. The error includes standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

@@ -12,32 +12,33 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// part is a MIG device, by its GPU's index and its own.
-type part struct{ gpu, index int }
+// migDevice is the index of a GPU and that of a MIG device in it.
+type migDevice struct{ gpu, index int }
 
-// A container that is given MIG devices sees those, and cannot reach the others of the same GPU.
-func TestContainerSeesItsMIGDevices(t *testing.T) {
+// A container with MIG devices cannot access other MIG devices of the same GPU.
+func TestContainerMIGDevices(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{Profile: simdriver.A100MIG()})
 	generate(t, m)
 	const kind = "nvidia.com/gpu="
 	gpus := m.Driver.State().GPUs
-	var all []part
+	var all []migDevice
 	for i, g := range gpus {
 		for j := range g.MIG {
-			all = append(all, part{i, j})
+			all = append(all, migDevice{i, j})
 		}
 	}
 	for _, tc := range []struct {
-		name    string
-		devices []string // CDI names
-		parts   []part
-		whole   []int
+		name       string
+		devices    []string // CDI names
+		migDevices []migDevice
+		whole      []int
 	}{
-		{"one by index", []string{kind + "0:1"}, []part{{0, 1}}, nil},
-		{"one by uuid", []string{kind + gpus[2].MIG[0].UUID}, []part{{2, 0}}, nil},
-		{"one by both names", []string{kind + "3:1", kind + gpus[3].MIG[1].UUID}, []part{{3, 1}}, nil},
-		{"two of one GPU and one of another", []string{kind + "0:6", kind + "0:2", kind + "3:0"}, []part{{0, 2}, {0, 6}, {3, 0}}, nil},
-		{"one and a whole GPU", []string{kind + "1:0", kind + "6"}, []part{{1, 0}}, []int{6}},
+		{"one by index", []string{kind + "0:1"}, []migDevice{{0, 1}}, nil},
+		{"one by uuid", []string{kind + gpus[2].MIG[0].UUID}, []migDevice{{2, 0}}, nil},
+		{"one by both names", []string{kind + "3:1", kind + gpus[3].MIG[1].UUID}, []migDevice{{3, 1}}, nil},
+		{"two of one GPU and one of another", []string{kind + "0:6", kind + "0:2", kind + "3:0"}, []migDevice{{0, 2}, {0, 6}, {3, 0}}, nil},
+		{"one and a whole GPU", []string{kind + "1:0", kind + "6"}, []migDevice{{1, 0}}, []int{6}},
 		{"all", []string{kind + "all"}, all, []int{5, 6, 7}},
 	} {
 		for _, runtime := range []container.Runtime{container.Runc, container.Crun} {
@@ -47,16 +48,16 @@ func TestContainerSeesItsMIGDevices(t *testing.T) {
 					t.Fatal(err)
 				}
 				v := launch(t, m, runtime, spec)
-				v.checkPartNodes(m, tc.parts, tc.whole)
-				v.checkPartSMI(tc.parts, tc.whole)
-				v.checkOtherParts(m, tc.parts)
+				v.checkMIGNodes(m, tc.migDevices, tc.whole)
+				v.checkMIGSMI(tc.migDevices, tc.whole)
+				v.checkOtherMIGDevices(m, tc.migDevices)
 			})
 		}
 	}
 }
 
-// capabilities are the minor numbers of a part's two capabilities, by the driver's word.
-func (v *view) capabilities(m *container.Machine, p part) []int {
+// capabilities returns the minor numbers of a MIG device's two capabilities, as the driver reports them.
+func (v *view) capabilities(m *container.Machine, p migDevice) []int {
 	v.t.Helper()
 	g := v.gpus[p.gpu]
 	instance := fmt.Sprintf("/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d", g.Minor, g.MIG[p.index].GPUInstance)
@@ -73,24 +74,24 @@ func (v *view) capabilities(m *container.Machine, p part) []int {
 	return minors
 }
 
-// withParts are the GPUs that parts are of, and those that are whole.
-func withParts(parts []part, whole []int) []int {
+// gpusOf returns the indexes of the GPUs of MIG devices, and of whole GPUs.
+func gpusOf(migDevices []migDevice, whole []int) []int {
 	gpus := slices.Clone(whole)
-	for _, p := range parts {
+	for _, p := range migDevices {
 		gpus = append(gpus, p.gpu)
 	}
 	slices.Sort(gpus)
 	return slices.Compact(gpus)
 }
 
-// checkPartNodes looks for exactly the nodes of those parts and GPUs.
-func (v *view) checkPartNodes(m *container.Machine, parts []part, whole []int) {
-	want := append([]string{"nvidia-caps"}, control...)
-	for _, i := range withParts(parts, whole) {
+// checkMIGNodes requires exactly the device nodes of the MIG devices and whole GPUs.
+func (v *view) checkMIGNodes(m *container.Machine, migDevices []migDevice, whole []int) {
+	want := append([]string{"nvidia-caps"}, controlNodes...)
+	for _, i := range gpusOf(migDevices, whole) {
 		want = append(want, fmt.Sprintf("nvidia%d", v.gpus[i].Minor))
 	}
 	var caps []string
-	for _, p := range parts {
+	for _, p := range migDevices {
 		for _, minor := range v.capabilities(m, p) {
 			caps = append(caps, fmt.Sprintf("nvidia-cap%d", minor))
 		}
@@ -100,7 +101,7 @@ func (v *view) checkPartNodes(m *container.Machine, parts []part, whole []int) {
 		slices.Sort(want)
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
-			v.t.Errorf("%s has the nodes %v, want %v", dir, got, want)
+			v.t.Errorf("%s has the device nodes %v, want %v", dir, got, want)
 		}
 	}
 	for i := range caps {
@@ -109,12 +110,12 @@ func (v *view) checkPartNodes(m *container.Machine, parts []part, whole []int) {
 	v.expect("open", caps, "ok", "open ENXIO")
 }
 
-func (v *view) checkPartSMI(parts []part, whole []int) {
+func (v *view) checkMIGSMI(migDevices []migDevice, whole []int) {
 	var want []string
-	for i, gpu := range withParts(parts, whole) {
+	for i, gpu := range gpusOf(migDevices, whole) {
 		g, shown := v.gpus[gpu], 0
 		want = append(want, fmt.Sprintf("GPU %d: %s (UUID: %s)", i, g.Name, g.UUID))
-		for _, p := range parts {
+		for _, p := range migDevices {
 			if p.gpu == gpu {
 				want = append(want, fmt.Sprintf("Device %2d: (UUID: %s)", shown, g.MIG[p.index].UUID))
 				shown++
@@ -132,8 +133,8 @@ func (v *view) checkPartSMI(parts []part, whole []int) {
 	}
 }
 
-// checkOtherParts makes the nodes of the other MIG devices of the same GPUs.
-func (v *view) checkOtherParts(m *container.Machine, parts []part) {
+// checkOtherMIGDevices requires that the container cannot open device nodes of other MIG devices of the same GPUs.
+func (v *view) checkOtherMIGDevices(m *container.Machine, migDevices []migDevice) {
 	devices, err := os.ReadFile(m.Path("/proc/devices"))
 	if err != nil {
 		v.t.Fatal(err)
@@ -145,9 +146,9 @@ func (v *view) checkOtherParts(m *container.Machine, parts []part) {
 		}
 	}
 	var others []string
-	for _, p := range parts {
+	for _, p := range migDevices {
 		for index := range v.gpus[p.gpu].MIG {
-			if other := (part{p.gpu, index}); !slices.Contains(parts, other) {
+			if other := (migDevice{p.gpu, index}); !slices.Contains(migDevices, other) {
 				for _, minor := range v.capabilities(m, other) {
 					others = append(others, fmt.Sprintf("%s:%d", major, minor))
 				}

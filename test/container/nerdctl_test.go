@@ -21,18 +21,19 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// containerd and nerdctl have no configuration at all here.
-func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
+// containerd and nerdctl run without configuration.
+func TestNerdctl(t *testing.T) {
+	t.Parallel()
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
 	generate(t, m)
 	startContainerd(t, m, "containerd")
 	loadDebian(t, m, "nerdctl")
-	takesDevices(t, m, "nerdctl")
-	t.Run("a user's own variable", func(t *testing.T) {
-		wantLibcudaPath(t, m, []string{"nerdctl"}, "/other", "--env", "TRITON_LIBCUDA_PATH=/other")
+	testDevices(t, m, "nerdctl")
+	t.Run("own TRITON_LIBCUDA_PATH", func(t *testing.T) {
+		checkLibcudaPath(t, m, []string{"nerdctl"}, "/other", "--env", "TRITON_LIBCUDA_PATH=/other")
 	})
 	gpus := m.Driver.State().GPUs
-	t.Run("as README says", func(t *testing.T) {
+	t.Run("commands in README", func(t *testing.T) {
 		blocks, err := docs.Blocks(t.Context(), "README.md", "Without Kubernetes", "sh")
 		if err != nil {
 			t.Fatal(err)
@@ -44,19 +45,20 @@ func TestNerdctlTakesTheGeneratedDevices(t *testing.T) {
 			}
 			_, inside, _ := strings.Cut(out, "(UUID: ")
 			if !strings.HasPrefix(inside, gpus[0].UUID) || strings.Contains(inside, "UUID: ") {
-				t.Errorf("README's commands print\n%s\nand not GPU 0 alone at the end", out)
+				t.Errorf("README's commands print\n%s\nwant only GPU 0 in the container", out)
 			}
 		}
 	})
 }
 
-// A user's containerd, as nerdctl's own script starts it, and a spec of the user's.
-func TestRootlessNerdctlTakesTheGeneratedDevices(t *testing.T) {
+// nerdctl's script starts a rootless containerd. The CDI spec is in the user's home.
+func TestRootlessNerdctl(t *testing.T) {
+	t.Parallel()
 	if err := tools.InstallPackages(t.Context(), "rootlesskit", "slirp4netns", "uidmap"); err != nil {
 		t.Fatal(err)
 	}
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
-	showWholeKernel(t, m, "/")
+	mountProcAndSys(t, m, "/")
 	const script = "/usr/local/bin/containerd-rootless.sh"
 	if err := os.WriteFile(m.Path(script), nerdctlFile(t, "extras/rootless/containerd-rootless.sh"), 0o755); err != nil {
 		t.Fatal(err)
@@ -70,10 +72,10 @@ func TestRootlessNerdctlTakesTheGeneratedDevices(t *testing.T) {
 	}
 	nerdctl := append(user, "nerdctl")
 	loadDebian(t, m, nerdctl...)
-	takesDevices(t, m, nerdctl...)
+	testDevices(t, m, nerdctl...)
 }
 
-// makeTun makes the node that slirp4netns needs.
+// makeTun creates the TUN device node, which slirp4netns requires.
 func makeTun(t *testing.T, m *container.Machine) {
 	t.Helper()
 	if _, err := m.Output(t.Context(), "sh", "-ec", "mkdir -p /dev/net; mknod -m 666 /dev/net/tun c 10 200"); err != nil {
@@ -81,7 +83,7 @@ func makeTun(t *testing.T, m *container.Machine) {
 	}
 }
 
-// nerdctlFile reads a file of the module that nerdctl is built from.
+// nerdctlFile reads a file of nerdctl's module.
 func nerdctlFile(t *testing.T, name string) []byte {
 	t.Helper()
 	dir, err := tools.ModuleDir(t.Context())
@@ -105,8 +107,8 @@ func nerdctlFile(t *testing.T, name string) []byte {
 	return data
 }
 
-// takesDevices runs containers with a tool that takes CDI devices as arguments.
-func takesDevices(t *testing.T, m *container.Machine, tool ...string) {
+// testDevices runs containers with a tool that has a --device flag for CDI devices.
+func testDevices(t *testing.T, m *container.Machine, tool ...string) {
 	gpus := m.Driver.State().GPUs
 	for _, tc := range []struct {
 		name string
@@ -124,12 +126,12 @@ func takesDevices(t *testing.T, m *container.Machine, tool ...string) {
 				t.Fatal(err)
 			}
 			if want := nodesAndNames(gpus, tc.gpus); out != want {
-				t.Errorf("the container says\n%s\nwant\n%s", out, want)
+				t.Errorf("the container prints\n%s\nwant\n%s", out, want)
 			}
 		})
 	}
 	t.Run("environment", func(t *testing.T) {
-		wantLibcudaPath(t, m, tool, "/usr/lib64")
+		checkLibcudaPath(t, m, tool, "/usr/lib64")
 	})
 	t.Run("none", func(t *testing.T) {
 		out, err := run(t, m, tool, []string{"--env", "NVIDIA_VISIBLE_DEVICES=all"}, "ls", "/dev")
@@ -137,13 +139,13 @@ func takesDevices(t *testing.T, m *container.Machine, tool ...string) {
 			t.Fatal(err)
 		}
 		if strings.Contains(out, "nvidia") {
-			t.Errorf("the container has the nodes %s", out)
+			t.Errorf("the container has device nodes:\n%s", out)
 		}
 	})
 }
 
-// wantLibcudaPath wants TRITON_LIBCUDA_PATH to be set once in a container, to a directory.
-func wantLibcudaPath(t *testing.T, m *container.Machine, tool []string, dir string, args ...string) {
+// checkLibcudaPath requires TRITON_LIBCUDA_PATH to be set exactly once in a container, to dir.
+func checkLibcudaPath(t *testing.T, m *container.Machine, tool []string, dir string, args ...string) {
 	t.Helper()
 	out, err := run(t, m, tool, append([]string{"--device", "nvidia.com/gpu=0"}, args...), "cat", "/proc/self/environ")
 	if err != nil {
@@ -152,11 +154,11 @@ func wantLibcudaPath(t *testing.T, m *container.Machine, tool []string, dir stri
 	const name = "TRITON_LIBCUDA_PATH="
 	got := slices.DeleteFunc(strings.Split(out, "\x00"), func(variable string) bool { return !strings.HasPrefix(variable, name) })
 	if want := []string{name + dir}; !slices.Equal(got, want) {
-		t.Errorf("the container has %q, want %q", got, want)
+		t.Errorf("the environment has %q, want %q", got, want)
 	}
 }
 
-// nodesAndNames is what ls and nvidia-smi -L are to print in a container with those GPUs.
+// nodesAndNames returns the expected output of ls and nvidia-smi -L in a container with the GPUs at indexes.
 func nodesAndNames(gpus []simdriver.GPU, indexes []int) string {
 	var nodes, names []string
 	for i, g := range indexes {
@@ -171,24 +173,23 @@ func run(t *testing.T, m *container.Machine, tool, args []string, command ...str
 	return m.Output(t.Context(), all[0], all[1:]...)
 }
 
-// startContainerd runs a command that becomes containerd, and waits until that answers nerdctl of
-// the same user.
+// startContainerd runs a command that executes containerd, and waits until nerdctl of the same user can connect.
 func startContainerd(t *testing.T, m *container.Machine, command ...string) {
 	t.Helper()
 	startDaemon(t, m, append(slices.Clone(command[:len(command)-1]), "nerdctl", "info"), command...)
 }
 
-// startDaemon runs a command that becomes a daemon, and waits until that answers who asks.
-func startDaemon(t *testing.T, m *container.Machine, ask []string, command ...string) {
+// startDaemon runs a command that executes a daemon, and waits until the command check succeeds.
+func startDaemon(t *testing.T, m *container.Machine, check []string, command ...string) {
 	t.Helper()
-	said, err := os.Create(filepath.Join(t.TempDir(), "daemon.log"))
+	log, err := os.Create(filepath.Join(t.TempDir(), "daemon.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	daemon := m.Command(ctx, command[0], command[1:]...)
 	daemon.Cancel = func() error { return daemon.Process.Signal(syscall.SIGTERM) }
-	daemon.Stdout, daemon.Stderr = said, said
+	daemon.Stdout, daemon.Stderr = log, log
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -197,16 +198,16 @@ func startDaemon(t *testing.T, m *container.Machine, ask []string, command ...st
 	t.Cleanup(func() {
 		stop()
 		<-ended
-		said.Close()
+		log.Close()
 	})
-	for m.Command(t.Context(), ask[0], ask[1:]...).Run() != nil {
+	for m.Command(t.Context(), check[0], check[1:]...).Run() != nil {
 		select {
 		case err := <-ended:
 			ended <- err
-			text, _ := os.ReadFile(said.Name())
-			t.Fatalf("%s ended: %v\n%s", command, err, text)
+			text, _ := os.ReadFile(log.Name())
+			t.Fatalf("%s exited: %v\n%s", command, err, text)
 		case <-t.Context().Done():
-			t.Fatalf("%s does not answer", command)
+			t.Fatalf("%s is not ready", command)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// What stands for a Jetson and for WSL2 are their files and nodes: programs find CUDA without
-// anybody having run ldconfig in the container, and may open the nodes.
-func TestContainerOnOtherPlatforms(t *testing.T) {
+// Jetson and WSL2 are simulated by their files and device nodes. Programs find CUDA without ldconfig in the container,
+// and may open the device nodes.
+func TestContainerPlatforms(t *testing.T) {
+	t.Parallel()
 	libs := "/" + simdriver.LibraryDir
 	for _, p := range []struct {
 		class, node string
@@ -47,7 +48,7 @@ func TestContainerOnOtherPlatforms(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// It has the numbers of /dev/null, which every kernel has.
+			// The device numbers are those of /dev/null, which every kernel has.
 			if err := unix.Mknod(m.Path(p.node), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 				t.Fatal(err)
 			}

@@ -14,33 +14,34 @@ import (
 	"github.com/gpucdi/gpucdi/test/node"
 	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/progress"
 )
 
-// A demo is one run.
+// demo is one run.
 type demo struct {
-	out    *progress
+	out    *progress.Progress
 	keep   bool
 	driver driver
 	node   *node.Node
 }
 
-// start brings up a node with GPUs.
+// start starts a node with GPUs.
 func (d *demo) start(ctx context.Context) error {
-	done := d.out.stage("Debian packages")
+	done := d.out.Stage("Debian packages")
 	if err := tools.InstallPackages(ctx); err != nil {
 		return err
 	}
 	done()
-	// On disk and not in /tmp, which may be memory: container images go there.
+	// Not in /tmp, which may be a tmpfs: container images are stored there.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-demo-")
 	if err != nil {
-		return fmt.Errorf("making a state directory: %w", err)
+		return fmt.Errorf("creating a state directory: %w", err)
 	}
 	d.node, err = node.Start(ctx, node.Config{
 		Box:     box.Config{Dir: dir, Simulated: d.driver.simulated, Keep: d.keep},
 		Prepare: d.driver.prepare,
 		Images:  []func(context.Context) (string, error){images.Agent},
-		Stage:   d.out.stage,
+		Stage:   d.out.Stage,
 	})
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
@@ -48,9 +49,9 @@ func (d *demo) start(ctx context.Context) error {
 	return nil
 }
 
-// deploy runs the agent and waits until the node offers its GPUs.
+// deploy deploys the agent and waits until the node advertises its GPUs.
 func (d *demo) deploy(ctx context.Context) error {
-	done := d.out.stage("gpucdi")
+	done := d.out.Stage("gpucdi")
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func (d *demo) deploy(ctx context.Context) error {
 	return nil
 }
 
-// awaitGPUs waits until the node says that it has all GPUs to give.
+// awaitGPUs waits until all GPUs of the node are allocatable.
 func (d *demo) awaitGPUs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -80,7 +81,7 @@ func (d *demo) awaitGPUs(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the node to offer %d GPUs: it offers %q; the agent says:\n%s",
+			return fmt.Errorf("waiting for %d allocatable GPUs: node has %q; agent log:\n%s",
 				d.driver.gpus, out, d.agentLog())
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -110,8 +111,8 @@ spec:
     resources: {limits: {nvidia.com/gpu: %d}}
 `
 
-// sights are the commands that are run in the pod, to see what it sees.
-func sights() []string {
+// podCommands returns commands that show the GPUs and driver files in the pod.
+func podCommands() []string {
 	return []string{
 		"nvidia-smi -L",
 		"ls -l /dev/nvidia*",
@@ -119,9 +120,9 @@ func sights() []string {
 	}
 }
 
-// show schedules a pod that asks for GPUs and prints what it sees.
-func (d *demo) show(ctx context.Context) error {
-	done := d.out.stage(fmt.Sprintf("pod with %d GPUs", d.driver.request()))
+// runPod runs a pod that requests GPUs, and prints the output of podCommands in it.
+func (d *demo) runPod(ctx context.Context) error {
+	done := d.out.Stage(fmt.Sprintf("pod with %d GPUs", d.driver.request()))
 	if err := d.node.Apply(ctx, fmt.Appendf(nil, pod, d.driver.request())); err != nil {
 		return err
 	}
@@ -130,16 +131,16 @@ func (d *demo) show(ctx context.Context) error {
 		return fmt.Errorf("%w\n%s", err, events)
 	}
 	done()
-	d.out.total()
-	d.out.say("\nWhat the pod sees:")
-	for _, command := range sights() {
-		seen, err := d.node.Kubectl(ctx, "exec", "demo", "--", "sh", "-c", command)
+	d.out.Total()
+	d.out.Printf("\nIn the pod:")
+	for _, command := range podCommands() {
+		out, err := d.node.Kubectl(ctx, "exec", "demo", "--", "sh", "-c", command)
 		if err != nil {
 			return err
 		}
-		d.out.say("\n  $ %s\n%s", command, indent(seen))
+		d.out.Printf("\n  $ %s\n%s", command, indent(out))
 	}
-	d.out.say("")
+	d.out.Printf("")
 	return nil
 }
 
@@ -147,8 +148,8 @@ func indent(text []byte) string {
 	return "  " + strings.ReplaceAll(string(bytes.TrimSpace(text)), "\n", "\n  ")
 }
 
-func (d *demo) end() error {
-	done := d.out.stage("taking all down")
+func (d *demo) stop() error {
+	done := d.out.Stage("removing the node")
 	if err := d.node.Close(); err != nil {
 		return err
 	}
@@ -156,8 +157,8 @@ func (d *demo) end() error {
 	return nil
 }
 
-// farewell says how to go on with a node that stays.
-func (d *demo) farewell() {
-	d.out.say("The node stays. Go on with\n\n    %s get pods --all-namespaces\n", filepath.Join(d.node.Box.Dir(), "kubectl"))
-	d.out.say("(files reach it through standard input: apply -f - < FILE) and end it with\n\n    kill %d\n", d.node.Box.Keeper())
+// printCommands prints the commands for a node that keeps running.
+func (d *demo) printCommands() {
+	d.out.Printf("The node keeps running. To use it:\n\n    %s get pods --all-namespaces\n", filepath.Join(d.node.Box.Dir(), "kubectl"))
+	d.out.Printf("This kubectl reads files only from standard input: apply -f - < FILE. To remove the node:\n\n    kill %d\n", d.node.Box.Keeper())
 }

@@ -13,14 +13,13 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// TestReadme runs the commands that README begins with, and those that they
-// tell people to go on with.
+// Runs the commands in README's section "Try it", and those that the demo prints.
 func TestReadme(t *testing.T) {
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks, err := docs.Blocks(t.Context(), "README.md", "gpucdi", "sh")
+	blocks, err := docs.Blocks(t.Context(), "README.md", "Try it", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,35 +28,35 @@ func TestReadme(t *testing.T) {
 	for _, block := range blocks {
 		out := sh(t, filepath.Dir(module), block)
 		if uuids := regexp.MustCompile(`GPU \d: .* \(UUID: GPU-[0-9a-f-]{36}\)`).FindAllString(out, -1); len(uuids) != 2 {
-			t.Errorf("%s shows the GPUs %s, want two:\n%s", block, uuids, out)
+			t.Errorf("%s prints the GPUs %q, want two:\n%s", block, uuids, out)
 		}
-		if _, farewell, stays := strings.Cut(out, "The node stays."); stays {
+		if _, commands, found := strings.Cut(out, "The node keeps running."); found {
 			kept = true
-			goOn(t, farewell, len(before))
+			useKeptNode(t, commands, len(before))
 		}
 	}
 	if !kept {
-		t.Error("no command of README leaves the node running")
+		t.Error("no command in README keeps the node running")
 	}
 	if after := leftovers(t); len(after) > len(before) {
-		t.Errorf("%v is left behind, of which %v was there", after, before)
+		t.Errorf("leftover files: %v, before: %v", after, before)
 	}
 }
 
-// goOn runs what a demo that stays tells people: a look at the pods, and its end.
-func goOn(t *testing.T, farewell string, leftBefore int) {
+// useKeptNode runs the commands that the demo prints for a kept node: one lists the pods, one removes the node.
+func useKeptNode(t *testing.T, output string, leftBefore int) {
 	t.Helper()
-	commands := regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(farewell, -1)
+	commands := regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(output, -1)
 	if len(commands) != 2 {
-		t.Fatalf("the demo tells %q, want a look at the pods and its end", farewell)
+		t.Fatalf("the demo prints %q, want commands to list the pods and to remove the node", output)
 	}
 	if out := sh(t, "", commands[0][1]); !regexp.MustCompile(`demo +1/1 +Running`).MatchString(out) {
-		t.Errorf("%s shows no running pod:\n%s", commands[0][1], out)
+		t.Errorf("%s lists no running pod:\n%s", commands[0][1], out)
 	}
 	sh(t, "", commands[1][1])
 	for start := time.Now(); len(leftovers(t)) > leftBefore; time.Sleep(100 * time.Millisecond) {
 		if time.Since(start) > time.Minute {
-			t.Fatalf("after %s there is still %v", commands[1][1], leftovers(t))
+			t.Fatalf("leftover files after %s: %v", commands[1][1], leftovers(t))
 		}
 	}
 }
@@ -66,7 +65,7 @@ func sh(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
 	cmd.Dir = dir
-	// A file and not a pipe: what a demo leaves running holds its output open.
+	// Not a pipe, since a kept node inherits and holds it open.
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
@@ -74,14 +73,14 @@ func sh(t *testing.T, dir, command string) string {
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
 	err = cmd.Run()
-	said, errRead := os.ReadFile(out.Name())
+	text, errRead := os.ReadFile(out.Name())
 	if err != nil || errRead != nil {
-		t.Fatalf("%s: %v %v\n%s", command, err, errRead, said)
+		t.Fatalf("%s: %v %v\n%s", command, err, errRead, text)
 	}
-	return string(said)
+	return string(text)
 }
 
-// leftovers are the state directories of demos, with all that is mounted there.
+// leftovers returns the state directories of demos.
 func leftovers(t *testing.T) []string {
 	t.Helper()
 	found, err := filepath.Glob("/var/tmp/gpucdi-demo-*")

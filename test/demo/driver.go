@@ -9,10 +9,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A driver is what the node's GPUs come from: the machine's own, or a simulated one.
+// driver is the machine's driver or a simulated one.
 type driver struct {
-	// gpus is how many there are.
-	gpus      int
+	gpus      int // number of GPUs
 	simulated bool
 }
 
@@ -24,14 +23,14 @@ func findDriver() driver {
 	return driver{gpus: len(simdriver.H100x8().GPUs), simulated: true}
 }
 
-func (d driver) describe() string {
+func (d driver) String() string {
 	if d.simulated {
 		return fmt.Sprintf("a simulated driver with %d H100 (this machine has no NVIDIA driver)", d.gpus)
 	}
 	return fmt.Sprintf("this machine's NVIDIA driver with %d GPUs", d.gpus)
 }
 
-// request is how many GPUs the pod asks for.
+// request returns the number of GPUs that the pod requests.
 func (d driver) request() int { return min(2, d.gpus) }
 
 func (d driver) prepare(_ context.Context, b *box.Box) error {

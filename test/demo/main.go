@@ -1,9 +1,9 @@
-// Command demo is behind "make demo": it brings up a Kubernetes node in a box on this machine,
-// with the machine's NVIDIA driver or else a simulated one, runs the agent on it from its
-// image and manifest, schedules a pod that asks for two GPUs, and prints what the pod sees.
+// Command demo is the program of "make demo". It starts a Kubernetes node in a box on this machine, with the machine's
+// NVIDIA driver or a simulated one, deploys the agent from its image and manifest, schedules a pod that requests two
+// GPUs, and prints the GPUs and driver files in the pod.
 //
-// At the end everything is gone. With KEEP=1 in the environment the node stays, and the
-// program prints how to go on with it and how to end it.
+// It then removes the node. With KEEP=1 in the environment, the node keeps running, and the program prints the commands
+// to use and to remove it.
 package main
 
 import (
@@ -15,50 +15,51 @@ import (
 	"syscall"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/progress"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	out := newProgress(os.Stdout)
+	out := progress.New(os.Stdout, 18)
 	if err := run(ctx, out, os.Getenv("KEEP") == "1"); err != nil {
-		out.abandon()
+		out.Fail()
 		if ctx.Err() != nil {
-			err = errors.New("interrupted; what had been started is gone, what had been built is kept for the next time")
+			err = errors.New("interrupted; nothing keeps running, and build results are kept for the next run")
 		}
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out *progress, keep bool) (err error) {
+func run(ctx context.Context, out *progress.Progress, keep bool) (err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("this makes namespaces, mounts and device nodes: run it as root")
+		return errors.New("creating namespaces, mounts and device nodes requires root; run it as root")
 	}
 	d := &demo{out: out, keep: keep, driver: findDriver()}
-	out.say("gpucdi on a Kubernetes node in a box, over %s", d.driver.describe())
+	out.Printf("gpucdi on a Kubernetes node in a box, with %s", d.driver)
 	built, err := tools.Built(ctx, tools.Kube)
 	if err != nil {
 		return err
 	}
 	if !built {
-		out.say("The first time this builds Kubernetes from source: ten minutes or so on two cores.")
+		out.Printf("The first run builds Kubernetes from source, which takes about ten minutes on two cores.")
 	}
-	out.say("")
+	out.Printf("")
 	if err := d.start(ctx); err != nil {
 		return err
 	}
 	if !keep {
-		defer func() { err = errors.Join(err, d.end()) }()
+		defer func() { err = errors.Join(err, d.stop()) }()
 	}
 	if err := d.deploy(ctx); err != nil {
 		return err
 	}
-	if err := d.show(ctx); err != nil {
+	if err := d.runPod(ctx); err != nil {
 		return err
 	}
 	if keep {
-		d.farewell()
+		d.printCommands()
 	}
 	return nil
 }

@@ -12,10 +12,11 @@ import (
 )
 
 func TestProfiles(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		profile simdriver.Profile
 		numa    int
-		hints   map[int]int // by GPUs asked for, how many hints name one NUMA node only
+		hints   map[int]int // number of topology hints with a single NUMA node, by number of GPUs requested
 	}{
 		{simdriver.H100x8(), 2, map[int]int{1: 2, 4: 2, 5: 0}},
 		{simdriver.PCIe4(), 2, map[int]int{2: 2, 3: 0}},
@@ -23,22 +24,23 @@ func TestProfiles(t *testing.T) {
 		{simdriver.GTX1060x2(), 1, nil},
 	} {
 		t.Run(tc.profile.Name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, tc.profile)
 			k := startKubelet(t, n.kubeletDir, tc.numa)
 			n.startAgent(t)
 			gpus := len(tc.profile.GPUs)
-			t.Logf("%d GPUs %s after the agent's start", gpus, k.counts(t, int64(gpus), int64(gpus)).Round(time.Millisecond))
+			t.Logf("%d GPUs allocatable %s after the agent started", gpus, k.awaitGPUs(t, int64(gpus), int64(gpus)).Round(time.Millisecond))
 			if tc.hints == nil {
-				if hints := k.narrowHints(1); hints != nil {
-					t.Errorf("hints without any NUMA node: %v", hints)
+				if hints := k.singleNodeHints(1); hints != nil {
+					t.Errorf("got topology hints %v without NUMA nodes", hints)
 				}
 			}
-			for asked, want := range tc.hints {
-				if got := k.narrowHints(asked); len(got) != want {
-					t.Errorf("%d hints for %d GPUs name one NUMA node: %v; want %d", len(got), asked, got, want)
+			for requested, want := range tc.hints {
+				if got := k.singleNodeHints(requested); len(got) != want {
+					t.Errorf("%d GPUs: got single-node hints %v, want %d", requested, got, want)
 				}
 			}
-			_, all := n.admitted(t, k, "all", gpus)
+			_, all := n.admitPod(t, k, "all", gpus)
 			if slices.Sort(all); !slices.Equal(all, slices.Sorted(slices.Values(n.uuids()))) {
 				t.Errorf("a pod with all GPUs has %v, want %v", all, n.uuids())
 			}
@@ -46,61 +48,61 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// narrowHints are the hints for so many GPUs that name a single NUMA node; nil
-// if there are no hints at all.
-func (k *kubelet) narrowHints(gpus int) []bitmask.BitMask {
-	pod := newPod("asks", gpus)
+// singleNodeHints returns the topology hints with a single NUMA node; nil if there are no hints at all.
+func (k *kubelet) singleNodeHints(gpus int) []bitmask.BitMask {
+	pod := newPod("hints", gpus)
 	hints := k.hints(pod)[string(gpuResource)]
 	if hints == nil {
 		return nil
 	}
-	narrow := []bitmask.BitMask{}
+	single := []bitmask.BitMask{}
 	for _, h := range hints {
 		if h.NUMANodeAffinity.Count() == 1 {
-			narrow = append(narrow, h.NUMANodeAffinity)
+			single = append(single, h.NUMANodeAffinity)
 		}
 	}
-	return narrow
+	return single
 }
 
-func TestPodsShareTheNode(t *testing.T) {
-	n, k := both(t)
-	taken := map[string]string{}
-	take := func(name string, gpus int) func() {
-		pod, uuids := n.admitted(t, k, name, gpus)
+func TestExclusiveAllocation(t *testing.T) {
+	t.Parallel()
+	n, k := startNode(t)
+	holders := map[string]string{}
+	admit := func(name string, gpus int) (remove func()) {
+		pod, uuids := n.admitPod(t, k, name, gpus)
 		for _, uuid := range uuids {
-			if holder := taken[uuid]; holder != "" {
-				t.Errorf("%s and %s both have %s", holder, name, uuid)
+			if holder := holders[uuid]; holder != "" {
+				t.Errorf("%s is allocated to both %s and %s", uuid, holder, name)
 			}
-			taken[uuid] = name
+			holders[uuid] = name
 		}
 		return func() {
-			k.forget(pod)
+			k.removePod(pod)
 			for _, uuid := range uuids {
-				delete(taken, uuid)
+				delete(holders, uuid)
 			}
 		}
 	}
-	take("one", 1)
-	end := take("two", 2)
-	take("five", 5)
+	admit("one", 1)
+	remove := admit("two", 2)
+	admit("five", 5)
 	if err := k.admit(newPod("late", 1)); err == nil {
-		t.Error("a ninth GPU was given out")
+		t.Error("a ninth GPU was allocated")
 	}
-	end()
-	take("late", 2)
+	remove()
+	admit("late", 2)
 }
 
-// The kubelet's choice must be the agent's preference where it has one: GPUs
-// of one PCIe switch.
-func TestPreferredDevicesAreTaken(t *testing.T) {
+// The kubelet must follow the agent's preferred allocation: GPUs behind one PCIe switch.
+func TestPreferredAllocation(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.PCIe4())
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 4, 4)
+	k.awaitGPUs(t, 4, 4)
 	gpus := n.driver.State().GPUs
 	for i := range 2 {
-		_, uuids := n.admitted(t, k, fmt.Sprint("pair-", i), 2)
+		_, uuids := n.admitPod(t, k, fmt.Sprint("pair-", i), 2)
 		if want := []string{gpus[2*i].UUID, gpus[2*i+1].UUID}; !slices.Equal(uuids, want) {
 			t.Errorf("pod %d has %v, want the pair %v", i, uuids, want)
 		}
@@ -108,59 +110,62 @@ func TestPreferredDevicesAreTaken(t *testing.T) {
 }
 
 func TestUnhealthyGPU(t *testing.T) {
-	const unknownError = 999 // NVML_ERROR_UNKNOWN
+	t.Parallel()
 	for _, tc := range []struct {
 		name     string
-		function string // of NVML, that fails for the GPU
+		function string // NVML function that fails for the GPU
 		capacity int64
 	}{
-		{"tells its name only", "nvmlDeviceGetPciInfo", 8},
-		{"tells nothing", "nvmlDeviceGetUUID", 7},
+		{"no properties but the UUID", "nvmlDeviceGetPciInfo", 8},
+		{"no UUID", "nvmlDeviceGetUUID", 7},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, simdriver.H100x8())
-			sick := n.uuids()[2]
-			if err := n.driver.Break(simdriver.Fault{GPU: sick, Func: tc.function, Return: unknownError}); err != nil {
+			faulty := n.uuids()[2]
+			if err := n.driver.InjectFault(simdriver.Fault{GPU: faulty, Func: tc.function, Return: unknownError}); err != nil {
 				t.Fatal(err)
 			}
 			k := startKubelet(t, n.kubeletDir, 2)
 			n.startAgent(t)
-			k.counts(t, tc.capacity, 7)
-			_, uuids := n.admitted(t, k, "all", 7)
-			if slices.Contains(uuids, sick) {
-				t.Errorf("%v have the sick GPU %s among them", uuids, sick)
+			k.awaitGPUs(t, tc.capacity, 7)
+			_, uuids := n.admitPod(t, k, "all", 7)
+			if slices.Contains(uuids, faulty) {
+				t.Errorf("allocated %v, which includes the faulty GPU %s", uuids, faulty)
 			}
 			if err := k.admit(newPod("late", 1)); err == nil {
-				t.Error("the sick GPU was given out")
+				t.Error("the faulty GPU was allocated")
 			}
 		})
 	}
 }
 
-// A node without a GPU is a state that may pass.
+// A node without GPUs advertises them once they appear.
 func TestNoGPU(t *testing.T) {
+	t.Parallel()
 	profile := simdriver.H100x8()
-	later := profile.GPUs
+	gpus := profile.GPUs
 	profile.GPUs = nil
 	n := newNode(t, profile)
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 0, 0)
+	k.awaitGPUs(t, 0, 0)
 	if err := k.admit(newPod("early", 1)); err == nil {
-		t.Error("a GPU was given out where none is")
+		t.Error("a GPU was allocated on a node without GPUs")
 	}
-	if err := n.driver.Update(func(s *simdriver.State) error { s.GPUs = later; return nil }); err != nil {
+	if err := n.driver.Update(func(s *simdriver.State) error { s.GPUs = gpus; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("8 GPUs %s after they came", k.counts(t, 8, 8).Round(time.Millisecond))
-	n.admitted(t, k, "new", 8)
+	t.Logf("8 GPUs allocatable %s after they appeared", k.awaitGPUs(t, 8, 8).Round(time.Millisecond))
+	n.admitPod(t, k, "new", 8)
 }
 
-// Runtimes that are older than one of the ways want the other alone. A change of
-// the config is taken up by itself, without another registration.
+// cdi.passBy selects the ways that CDI devices are passed, for runtimes that support only one of them. A config change
+// takes effect without a new registration.
 func TestPassBy(t *testing.T) {
-	n, k := both(t)
-	socket := n.sockets(t)
+	t.Parallel()
+	n, k := startNode(t)
+	sockets := n.sockets(t)
 	for i, tc := range []struct {
 		config             string
 		byField, annotated int
@@ -182,17 +187,17 @@ func TestPassBy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k.forget(pod)
+			k.removePod(pod)
 			if len(r.cdiDevices) == tc.byField && len(r.annotations) == tc.annotated {
 				break
 			}
-			if time.Since(start) > patience {
-				t.Fatalf("with %q a pod is given %v and %v", tc.config, r.cdiDevices, r.annotations)
+			if time.Since(start) > timeout {
+				t.Fatalf("config %q: got CDI devices %v and annotations %v", tc.config, r.cdiDevices, r.annotations)
 			}
 			time.Sleep(time.Millisecond)
 		}
 	}
-	if now := n.sockets(t); !slices.Equal(now, socket) {
-		t.Errorf("the socket is %v after the changes, before %v", now, socket)
+	if now := n.sockets(t); !slices.Equal(now, sockets) {
+		t.Errorf("got sockets %v after the config changes, want %v", now, sockets)
 	}
 }

@@ -17,15 +17,16 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Devices of other classes come with GPUs as soon as the node has them, and go
-// when it has them no more; the GPUs stay.
-func TestClassesGoWithGPUs(t *testing.T) {
+// Devices of other classes are injected with GPUs while the node has them. Their appearance and removal do not affect
+// GPUs.
+func TestClassDevices(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, "cdi: {classes: [gdrcopy, imex-channel]}")
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	n.givenBesides(t, k)
+	k.awaitGPUs(t, 8, 8)
+	n.awaitClassDevices(t, k)
 
 	gdrcopy, channels := filepath.Join(n.root, "dev/gdrdrv"), filepath.Join(n.root, "dev/nvidia-caps-imex-channels")
 	if err := errors.Join(
@@ -36,22 +37,23 @@ func TestClassesGoWithGPUs(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	nodes := n.givenBesides(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/imex-channel=0")
+	nodes := n.awaitClassDevices(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/imex-channel=0")
 	if want := []string{"/dev/gdrdrv", "/dev/nvidia-caps-imex-channels/channel0"}; !slices.Equal(nodes, want) {
-		t.Errorf("the container gets the nodes %v, want %v", nodes, want)
+		t.Errorf("got device nodes %v, want %v", nodes, want)
 	}
 
 	if err := os.Remove(gdrcopy); err != nil {
 		t.Fatal(err)
 	}
-	n.givenBesides(t, k, "gpucdi.dev/imex-channel=0")
-	k.counts(t, 8, 8)
+	n.awaitClassDevices(t, k, "gpucdi.dev/imex-channel=0")
+	k.awaitGPUs(t, 8, 8)
 	n.configure(t)
-	n.givenBesides(t, k)
+	n.awaitClassDevices(t, k)
 }
 
-// Whatever is wrong with devices of another class, GPUs stay healthy and go without them.
-func TestAClassThatCannotBeGivenAffectsNoGPU(t *testing.T) {
+// If devices of another class are broken, GPUs stay healthy and are allocated without them.
+func TestBrokenClassDoesNotAffectGPUs(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, "cdi: {classes: [gdrcopy, gds]}")
 	node := filepath.Join(n.root, "dev/gdrdrv")
@@ -62,21 +64,20 @@ func TestAClassThatCannotBeGivenAffectsNoGPU(t *testing.T) {
 	}
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	n.givenBesides(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/gds=all")
+	k.awaitGPUs(t, 8, 8)
+	n.awaitClassDevices(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/gds=all")
 
-	// A node that is none, a spec that cannot be written, and a conflicting one.
 	spec := filepath.Join(n.cdiDir, "gpucdi.dev-gdrcopy.json")
-	for name, fault := range map[string]struct{ happen, end func() error }{
-		"no device": {
+	for name, fault := range map[string]struct{ inject, restore func() error }{
+		"device node is a regular file": {
 			func() error { return errors.Join(os.Remove(node), os.WriteFile(node, nil, 0o666)) },
 			func() error { return errors.Join(os.Remove(node), device(node)) },
 		},
-		"a directory": {
+		"spec cannot be written": {
 			func() error { return errors.Join(os.Remove(spec), os.MkdirAll(filepath.Join(spec, "x"), 0o755)) },
 			func() error { return os.RemoveAll(spec) },
 		},
-		"a conflict": {
+		"conflicting spec": {
 			func() error {
 				content, err := os.ReadFile(spec)
 				return errors.Join(err, os.WriteFile(filepath.Join(n.cdiDir, ".foreign.json"), content, 0o644))
@@ -85,29 +86,29 @@ func TestAClassThatCannotBeGivenAffectsNoGPU(t *testing.T) {
 		},
 	} {
 		t.Log(name)
-		if err := fault.happen(); err != nil {
+		if err := fault.inject(); err != nil {
 			t.Fatal(err)
 		}
-		n.givenBesides(t, k, "gpucdi.dev/gds=all")
-		k.counts(t, 8, 8)
-		if err := fault.end(); err != nil {
+		n.awaitClassDevices(t, k, "gpucdi.dev/gds=all")
+		k.awaitGPUs(t, 8, 8)
+		if err := fault.restore(); err != nil {
 			t.Fatal(err)
 		}
-		n.givenBesides(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/gds=all")
+		n.awaitClassDevices(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/gds=all")
 	}
 	n.stopAgent(t)
-	said := n.said.String()
-	if strings.Contains(said, "unhealthy") {
-		t.Errorf("GPUs were unhealthy:\n%s", said)
+	logs := n.logs.String()
+	if strings.Contains(logs, "unhealthy") {
+		t.Errorf("GPUs were unhealthy:\n%s", logs)
 	}
-	if times := strings.Count(said, "class=gdrcopy"); times != 3 {
-		t.Errorf("the reasons were reported %d times, want once each:\n%s", times, said)
+	if count := strings.Count(logs, "class=gdrcopy"); count != 3 {
+		t.Errorf("got %d log lines about the class, want one for each of 3 faults:\n%s", count, logs)
 	}
 }
 
-// givenBesides waits until a pod with two GPUs gets these CDI names besides
-// theirs, in both ways, and returns the nodes that they lead to.
-func (n *node) givenBesides(t *testing.T, k *kubelet, want ...string) []string {
+// awaitClassDevices waits until a pod with two GPUs is passed the CDI devices want besides its GPUs, both by CDI field
+// and by annotation, and returns their device nodes.
+func (n *node) awaitClassDevices(t *testing.T, k *kubelet, want ...string) []string {
 	t.Helper()
 	for start, i := time.Now(), 0; ; i++ {
 		pod := newPod(fmt.Sprintf("%s-%d-%d", t.Name(), len(want), start.UnixNano()+int64(i)), 2)
@@ -118,7 +119,7 @@ func (n *node) givenBesides(t *testing.T, k *kubelet, want ...string) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.forget(pod)
+		k.removePod(pod)
 		_, annotated, err := cdi.ParseAnnotations(r.annotations)
 		if err != nil {
 			t.Fatal(err)
@@ -126,12 +127,12 @@ func (n *node) givenBesides(t *testing.T, k *kubelet, want ...string) []string {
 		slices.Sort(annotated)
 		slices.Sort(r.cdiDevices)
 		if !slices.Equal(annotated, r.cdiDevices) {
-			t.Fatalf("by field the container gets %v, by annotation %v", r.cdiDevices, annotated)
+			t.Fatalf("got CDI field %v and annotations %v, want the same devices", r.cdiDevices, annotated)
 		}
 		if others := slices.DeleteFunc(slices.Clone(annotated), isGPU); slices.Equal(others, want) {
-			return n.otherNodes(t, annotated)
-		} else if time.Since(start) > patience {
-			t.Fatalf("besides GPUs the container gets %v, want %v", others, want)
+			return n.classNodes(t, annotated)
+		} else if time.Since(start) > timeout {
+			t.Fatalf("got CDI devices %v besides GPUs, want %v", others, want)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -139,9 +140,8 @@ func (n *node) givenBesides(t *testing.T, k *kubelet, want ...string) []string {
 
 func isGPU(name string) bool { return strings.HasPrefix(name, "gpucdi.dev/gpu=") }
 
-// otherNodes are the nodes that a runtime gives for those names, less the
-// driver's.
-func (n *node) otherNodes(t *testing.T, names []string) (nodes []string) {
+// classNodes resolves CDI devices as a runtime does, and returns their device nodes without those of the driver.
+func (n *node) classNodes(t *testing.T, names []string) (nodes []string) {
 	t.Helper()
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.cdiDir), cdi.WithAutoRefresh(false))
 	if err != nil {

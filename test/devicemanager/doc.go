@@ -1,6 +1,5 @@
-// Package devicemanager tests the shipped binary against the kubelet's own
-// device manager, of the Kubernetes version that the module pins: the code
-// that registers plugins, picks devices, calls Allocate, checkpoints the
-// answers and replays them. It runs in the test's process, over a simulated
-// driver, and needs root, a C compiler and strace.
+// Package devicemanager tests the shipped gpucdi program against the kubelet's device manager of the Kubernetes version
+// in go.mod: the code that registers plugins, selects devices, calls Allocate, and checkpoints and replays the
+// responses. The device manager runs in the test process, the driver is simulated. The tests require root, a C compiler
+// and strace.
 package devicemanager

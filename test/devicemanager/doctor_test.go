@@ -12,9 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// doctor runs gpucdi doctor on the node, with further flags, and returns what it reports of
-// each link.
-func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string, fails bool) {
+// doctor runs gpucdi doctor on the node and returns its findings by link, and whether it failed.
+func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string, failed bool) {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"doctor", "--host-root", n.root, "--kubelet-dir", n.kubeletDir, "--cdi-dir", n.cdiDir,
 		"--address", n.address, "--config", n.config, "--node-name", "node"}, flags...)...)
@@ -27,38 +26,38 @@ func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string
 		if !strings.HasPrefix(line, " ") {
 			link = strings.TrimSpace(line[6:19])
 		}
-		findings[link] += line // with the advice in its own
+		findings[link] += line // indented lines are remedies
 	}
 	return findings, err != nil
 }
 
-// On a node where all is well the doctor finds nothing; each thing that breaks
-// shows at its link, whether the agent runs or not.
+// On a healthy node all checks pass. Each fault fails the check of its link, whether or not the agent runs.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	pod, held := n.admitted(t, k, "holder", 1)
-	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+	k.awaitGPUs(t, 8, 8)
+	pod, held := n.admitPod(t, k, "holder", 1)
+	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, held)
 	n.awaitGet(t, "/readyz", http.StatusOK)
-	found, fails := n.doctor(t)
-	if fails || len(found) != 11 {
-		t.Errorf("the doctor fails: %t, over %d links, want 11", fails, len(found))
+	findings, failed := n.doctor(t)
+	if failed || len(findings) != 12 {
+		t.Errorf("got %d links (failed: %t), want 12 that pass", len(findings), failed)
 	}
-	for link, said := range found {
-		if !strings.HasPrefix(said, "pass") {
-			t.Errorf("%s: %s", link, said)
+	for link, finding := range findings {
+		if !strings.HasPrefix(finding, "pass") {
+			t.Errorf("%s: %s", link, finding)
 		}
 	}
-	sick := n.uuids()[5]
+	faulty := n.uuids()[5]
 	for _, tc := range []struct {
-		name   string
-		happen func() error
-		link   string
-		says   string
+		name    string
+		inject  func() error
+		link    string
+		finding string
 	}{
-		{"a GPU fails", func() error { return n.driver.Break(simdriver.Fault{GPU: sick, Return: unknownError}) }, "GPUs", "GPU 5"},
+		{"a GPU fails", func() error { return n.driver.InjectFault(simdriver.Fault{GPU: faulty, Return: unknownError}) }, "GPUs", "GPU 5"},
 		{"the driver hangs", func() error {
 			return n.driver.Update(func(s *simdriver.State) error {
 				s.Faults = []simdriver.Fault{{Func: "nvmlInit_v2", Hang: 1 << 40}}
@@ -66,12 +65,12 @@ func TestDoctor(t *testing.T) {
 			})
 		}, "NVML", "unresponsive"},
 		{"the module is unloaded", func() error {
-			if err := n.driver.Mend(); err != nil {
+			if err := n.driver.ClearFaults(); err != nil {
 				return err
 			}
 			return n.driver.Unload()
 		}, "kernel module", "modprobe"},
-		{"a foreign spec", func() error {
+		{"a conflicting spec", func() error {
 			if err := n.driver.Load(); err != nil {
 				return err
 			}
@@ -81,23 +80,24 @@ func TestDoctor(t *testing.T) {
 			}
 			return os.WriteFile(filepath.Join(n.cdiDir, "foreign.json"), spec, 0o644)
 		}, "CDI spec", "foreign.json"},
-		{"the agent ends", func() error { n.stopAgent(t); return nil }, "agent", "no agent answers"},
+		{"the agent is stopped", func() error { n.stopAgent(t); return nil }, "agent", "start gpucdi serve"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := tc.happen(); err != nil {
+			if err := tc.inject(); err != nil {
 				t.Fatal(err)
 			}
-			found, fails := n.doctor(t)
-			if said := found[tc.link]; !fails || !strings.HasPrefix(said, "fail") || !strings.Contains(said, tc.says) {
-				t.Errorf("%s: %s, want %q", tc.link, said, tc.says)
+			findings, failed := n.doctor(t)
+			if got := findings[tc.link]; !failed || !strings.HasPrefix(got, "fail") || !strings.Contains(got, tc.finding) {
+				t.Errorf("%s: got %s, want %q", tc.link, got, tc.finding)
 			}
 		})
 	}
 }
 
-// NVML keeps silent about a GPU whose node it cannot open; the doctor does not. One that NVML
-// counts is not missed, even if it tells nothing: that is a finding of its own.
-func TestDoctorMissesAGPU(t *testing.T) {
+// NVML does not list a GPU whose device node it cannot open; doctor reports it. A GPU that NVML lists but cannot read
+// is not reported as missing, but as a finding of its own.
+func TestDoctorReportsMissingGPU(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	g := n.driver.State().GPUs[5]
 	for _, faults := range [][]simdriver.Fault{nil, {{GPU: g.UUID, Return: unknownError}}} {
@@ -106,21 +106,21 @@ func TestDoctorMissesAGPU(t *testing.T) {
 		}
 		found, _ := n.doctor(t)
 		if !strings.HasPrefix(found["NVML"], "pass") || strings.Contains(found["NVML"], "warn") {
-			t.Errorf("with the faults %v it says: %s", faults, found["NVML"])
+			t.Errorf("faults %v: got %s", faults, found["NVML"])
 		}
 		if failing := strings.Contains(found["GPUs"], "GPU 5"); failing != (faults != nil) {
-			t.Errorf("with the faults %v it says: %s", faults, found["GPUs"])
+			t.Errorf("faults %v: got %s", faults, found["GPUs"])
 		}
 	}
-	if err := n.driver.Mend(); err != nil {
+	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(n.root, fmt.Sprintf("dev/nvidia%d", g.Minor))); err != nil {
 		t.Fatal(err)
 	}
 	found, _ := n.doctor(t)
-	address := strings.ToLower(strings.TrimPrefix(g.BusID, "0000")) // NVML writes it with eight digits before the colon
-	if want := "it does not list " + address + ", which the kernel's driver has"; !strings.Contains(found["NVML"], want) {
-		t.Errorf("%s\ndoes not have %q", found["NVML"], want)
+	address := strings.ToLower(strings.TrimPrefix(g.BusID, "0000")) // the PCI domain has eight digits in NVML
+	if want := "NVML does not list " + address + ", which the kernel driver lists"; !strings.Contains(found["NVML"], want) {
+		t.Errorf("got %s\nwant %q", found["NVML"], want)
 	}
 }

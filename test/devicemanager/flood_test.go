@@ -15,14 +15,13 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// What a flood of connections may cost the agent: far less than the chart's limit, and
-// twice what the connections take that are kept open.
+// Limits of what a flood of connections may cost the agent.
 const (
-	floodMemory = 20 << 20 // bytes of resident memory
-	floodFiles  = 300      // open files
+	floodMemory = 20 << 20 // bytes of resident memory, far below the chart's limit
+	floodFiles  = 300      // open files, twice what the allowed connections need
 )
 
-// resident is the resident memory of a process, in bytes.
+// resident returns the resident memory of a process in bytes.
 func resident(t *testing.T, pid int) (bytes int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -39,20 +38,19 @@ func resident(t *testing.T, pid int) (bytes int) {
 	return bytes << 10
 }
 
-// TestFlood opens thousands of connections to the agent's port, which everybody may
-// reach. None of them may keep a probe or a scrape from its answer, and together they
-// cost the agent little memory.
+// TestFlood opens thousands of connections to the agent's unauthenticated port. They must not block probes and scrapes,
+// and must cost the agent little memory.
 func TestFlood(t *testing.T) {
 	const connections = 2000
 	memory := floodMemory
-	if product.Raced() {
+	if product.RaceEnabled() {
 		memory *= 8
 	}
-	for name, sends := range map[string]string{
-		"idle":            "",
-		"half a header":   "GET /status HTTP/1.1\r\nHost: node\r\nX-Long: " + strings.Repeat("x", 4000),
-		"reading nothing": "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n",
-		"a long body":     "POST /status HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000000\r\n\r\n" + strings.Repeat("x", 4000),
+	for name, request := range map[string]string{
+		"idle":              "",
+		"half a header":     "GET /status HTTP/1.1\r\nHost: node\r\nX-Long: " + strings.Repeat("x", 4000),
+		"response not read": "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n",
+		"a long body":       "POST /status HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000000\r\n\r\n" + strings.Repeat("x", 4000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, simdriver.H100x8())
@@ -68,32 +66,33 @@ func TestFlood(t *testing.T) {
 					t.Fatalf("connection %d: %v", i, err)
 				}
 				defer conn.Close()
-				_, _ = io.WriteString(conn, sends) // the agent may have hung up
+				_, _ = io.WriteString(conn, request) // the agent may have closed the connection
 				if i%100 == 0 {
-					n.answers(t, "/healthz")
+					n.getOnce(t, "/healthz")
 				}
 			}
 			for _, path := range []string{"/healthz", "/readyz", "/metrics", "/status"} {
-				n.answers(t, path)
+				n.getOnce(t, path)
 			}
-			took, opened := resident(t, n.pid())-before, openFiles(t, n.pid())-files
-			t.Logf("%d connections: %d MiB more, %d files more", connections, took>>20, opened)
-			if took > memory || opened > floodFiles {
-				t.Errorf("%d connections take %d MiB and %d files", connections, took>>20, opened)
+			memoryGrowth, opened := resident(t, n.pid())-before, openFiles(t, n.pid())-files
+			t.Logf("%d connections: %d MiB and %d files", connections, memoryGrowth>>20, opened)
+			if memoryGrowth > memory || opened > floodFiles {
+				t.Errorf("%d connections cost %d MiB and %d files, want at most %d MiB and %d files",
+					connections, memoryGrowth>>20, opened, memory>>20, floodFiles)
 			}
 		})
 	}
 }
 
-// answers asks once, over a connection of its own, as the kubelet does.
-func (n *node) answers(t *testing.T, path string) {
+// getOnce requests a path once over a new connection, as a kubelet probe does, and checks that it returns 200.
+func (n *node) getOnce(t *testing.T, path string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n", path)

@@ -17,16 +17,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A kubeletFault is something that happens to the directory in which kubelet
-// and agent meet.
+// kubeletFault is a fault of the kubelet or of its device plugin directory.
 type kubeletFault struct {
 	name string
-	// happen returns the kubelet that goes on, and since when it could.
-	happen func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time)
+	// inject returns the running kubelet and the time from which the agent could register with it.
+	inject func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time)
 }
 
 func kubeletFaults() []kubeletFault {
-	// A kubelet makes its socket when it starts, and at no other time.
+	// The kubelet creates its socket only when it starts.
 	restartAfter := func(change func(dir string) error) func(*testing.T, *node, *kubelet) (*kubelet, time.Time) {
 		return func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time) {
 			k.stop()
@@ -37,12 +36,11 @@ func kubeletFaults() []kubeletFault {
 			return startKubelet(t, k.dir, 2, k.activePods()...), since
 		}
 	}
-	// Until the agent has come back three times, one stands in for the kubelet that
-	// does not want it.
-	unwilling := func(answer func(plugin string) error) func(*testing.T, *node, *kubelet) (*kubelet, time.Time) {
+	// A fake registration server handles three registrations before the kubelet restarts.
+	failRegistration := func(register func(plugin string) error) func(*testing.T, *node, *kubelet) (*kubelet, time.Time) {
 		return func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time) {
 			k.stop()
-			standIn(t, filepath.Join(n.kubeletDir, "device-plugins"), answer)
+			serveRegistration(t, filepath.Join(n.kubeletDir, "device-plugins"), register)
 			since := time.Now()
 			return startKubelet(t, k.dir, 2, k.activePods()...), since
 		}
@@ -50,26 +48,26 @@ func kubeletFaults() []kubeletFault {
 	return []kubeletFault{
 		{
 			name: "the agent's socket is deleted",
-			happen: func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time) {
+			inject: func(t *testing.T, n *node, k *kubelet) (*kubelet, time.Time) {
 				before := n.sockets(t)
 				if len(before) != 1 {
-					t.Fatalf("the agent's sockets are %v, want one", before)
+					t.Fatalf("got sockets %v, want one", before)
 				}
 				if err := os.Remove(before[0]); err != nil {
 					t.Fatal(err)
 				}
 				since := time.Now()
-				n.newSocket(t, before[0])
+				n.awaitNewSocket(t, before[0])
 				return k, since
 			},
 		},
 		{
-			name:   "the kubelet restarts, and makes its socket anew",
-			happen: restartAfter(func(string) error { return nil }),
+			name:   "the kubelet restarts and recreates its socket",
+			inject: restartAfter(func(string) error { return nil }),
 		},
 		{
 			name: "the directory is wiped, and the kubelet restarts",
-			happen: restartAfter(func(dir string) error {
+			inject: restartAfter(func(dir string) error {
 				sockets, err := filepath.Glob(filepath.Join(dir, "*.sock"))
 				for _, name := range sockets {
 					err = errors.Join(err, os.Remove(name))
@@ -78,46 +76,48 @@ func kubeletFaults() []kubeletFault {
 			}),
 		},
 		{
-			name: "the directory is deleted, and the kubelet makes it anew",
-			happen: restartAfter(func(dir string) error {
+			name: "the directory is deleted, and the kubelet recreates it",
+			inject: restartAfter(func(dir string) error {
 				return errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o755),
 					os.Rename(dir+".old/kubelet_internal_checkpoint", dir+"/kubelet_internal_checkpoint"))
 			}),
 		},
 		{
-			name:   "a kubelet refuses the registration, and restarts",
-			happen: unwilling(func(string) error { return errors.New("not now") }),
+			name:   "the kubelet refuses the registration, and restarts",
+			inject: failRegistration(func(string) error { return errors.New("not now") }),
 		},
 		{
-			name:   "a kubelet takes the list of devices and hangs up, and restarts",
-			happen: unwilling(hangUp),
+			name:   "the kubelet disconnects after the first device list, and restarts",
+			inject: failRegistration(disconnect),
 		},
 	}
 }
 
-// TestKubeletFaults logs how long it is until the kubelet has the GPUs again.
+// TestKubeletFaults logs the time until the kubelet has all GPUs again, as rows of docs/health.md.
 func TestKubeletFaults(t *testing.T) {
-	document := readHealth(t)
+	t.Parallel()
+	document := readHealthDoc(t)
 	for _, f := range kubeletFaults() {
 		row := "| " + f.name + " |"
-		document.must(t, row)
+		document.requireRow(t, row)
 		t.Run(f.name, func(t *testing.T) {
-			n, k := both(t)
-			pod, before := n.admitted(t, k, "stays", 3)
-			k, since := f.happen(t, n, k)
-			k.counts(t, 8, 8)
+			t.Parallel()
+			n, k := startNode(t)
+			pod, before := n.admitPod(t, k, "stays", 3)
+			k, since := f.inject(t, n, k)
+			k.awaitGPUs(t, 8, 8)
 			t.Logf("%s %s |", row, time.Since(since).Round(time.Millisecond))
-			if after := n.started(t, k, pod); !slices.Equal(before, after) {
-				t.Errorf("the restarted container has %v, before %v", after, before)
+			if after := n.startPod(t, k, pod); !slices.Equal(before, after) {
+				t.Errorf("the restarted container has %v, want %v", after, before)
 			}
-			_, others := n.admitted(t, k, "new", 5)
+			_, others := n.admitPod(t, k, "new", 5)
 			disjoint(t, before, others)
 		})
 	}
 }
 
-// standIn takes the kubelet's place until the agent has registered three times.
-func standIn(t *testing.T, dir string, answer func(plugin string) error) {
+// serveRegistration serves kubelet.sock in dir until the agent has registered three times.
+func serveRegistration(t *testing.T, dir string, register func(plugin string) error) {
 	t.Helper()
 	socket := filepath.Join(dir, "kubelet.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -128,7 +128,7 @@ func standIn(t *testing.T, dir string, answer func(plugin string) error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &registry{dir: dir, answer: answer, registered: make(chan struct{})}
+	r := &registrationServer{dir: dir, register: register, registered: make(chan struct{})}
 	server := grpc.NewServer()
 	api.RegisterRegistrationServer(server, r)
 	ended := make(chan error, 1)
@@ -136,8 +136,8 @@ func standIn(t *testing.T, dir string, answer func(plugin string) error) {
 	for range 3 {
 		select {
 		case <-r.registered:
-		case <-time.After(patience):
-			t.Error("the agent does not come back")
+		case <-time.After(timeout):
+			t.Error("the agent did not register")
 		}
 	}
 	server.Stop()
@@ -146,24 +146,24 @@ func standIn(t *testing.T, dir string, answer func(plugin string) error) {
 	}
 }
 
-// registry is as much of a kubelet as the agent registers with.
-type registry struct {
+// registrationServer is the kubelet's registration service.
+type registrationServer struct {
 	api.UnimplementedRegistrationServer
 	dir        string
-	answer     func(plugin string) error // given the plugin's socket
+	register   func(plugin string) error // called with the path of the plugin's socket
 	registered chan struct{}
 }
 
-func (r *registry) Register(ctx context.Context, request *api.RegisterRequest) (*api.Empty, error) {
+func (r *registrationServer) Register(ctx context.Context, request *api.RegisterRequest) (*api.Empty, error) {
 	select {
 	case r.registered <- struct{}{}:
 	case <-ctx.Done():
 	}
-	return &api.Empty{}, r.answer(filepath.Join(r.dir, request.GetEndpoint()))
+	return &api.Empty{}, r.register(filepath.Join(r.dir, request.GetEndpoint()))
 }
 
-// hangUp takes one list of devices and ends the stream.
-func hangUp(plugin string) error {
+// disconnect receives one device list and closes the connection.
+func disconnect(plugin string) error {
 	conn, err := grpc.NewClient("unix:"+plugin, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
@@ -178,16 +178,16 @@ func hangUp(plugin string) error {
 	return nil
 }
 
-// A checkpoint that cannot be read costs caution, never availability: the kubelet writes it again for the
-// first list that it gets.
-func TestACheckpointThatCannotBeRead(t *testing.T) {
-	t.Parallel() // it mostly waits
+// With an unreadable checkpoint the agent still advertises all GPUs: the kubelet rewrites the checkpoint when it
+// receives the first device list.
+func TestUnreadableCheckpoint(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
 	if err := os.WriteFile(filepath.Join(n.kubeletDir, "device-plugins", "kubelet_internal_checkpoint"), []byte(`{"Data":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	n.admitted(t, k, "pod", 8)
+	k.awaitGPUs(t, 8, 8)
+	n.admitPod(t, k, "pod", 8)
 }

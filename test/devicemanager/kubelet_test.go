@@ -26,28 +26,26 @@ import (
 
 const gpuResource v1.ResourceName = "nvidia.com/gpu"
 
-// patience is when a test gives up on something that must happen.
-const patience = 60 * time.Second
+// timeout limits how long a test waits for a condition.
+const timeout = 60 * time.Second
 
-// newManagerImpl is what NewManagerImpl calls with the fixed path of the
-// kubelet's socket.
+// newManagerImpl is called by NewManagerImpl with the default path of the kubelet's socket.
 //
 //go:linkname newManagerImpl k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
 func newManagerImpl(klog.Logger, string, []cadvisorapi.Node, topologymanager.Store) (*devicemanager.ManagerImpl, error)
 
-// kubelet is the part of a kubelet that deals with device plugins, at work on
-// a directory.
+// kubelet runs the kubelet's device manager in a directory.
 type kubelet struct {
 	*devicemanager.ManagerImpl
 	dir    string
-	lister *holders // tells who holds what, unless a test serves another one
+	lister *podLister // serves the pod resources API, unless a test replaces it
 
 	mutex sync.Mutex
 	pods  []*v1.Pod
 }
 
-// startKubelet starts a kubelet for the machine's NUMA nodes. It takes up what
-// an earlier one in the directory has checkpointed; pods are those that run.
+// startKubelet starts a kubelet on a machine with numaNodes NUMA nodes. It restores the checkpoint in dir, if any;
+// pods are the running pods.
 func startKubelet(t *testing.T, dir string, numaNodes int, pods ...*v1.Pod) *kubelet {
 	t.Helper()
 	var nodes []cadvisorapi.Node
@@ -60,8 +58,8 @@ func startKubelet(t *testing.T, dir string, numaNodes int, pods ...*v1.Pod) *kub
 		t.Fatal(err)
 	}
 	k := &kubelet{ManagerImpl: manager, dir: dir, pods: pods}
-	k.lister = &holders{k: k}
-	serveLister(t, dir, k.lister)
+	k.lister = &podLister{k: k}
+	servePodLister(t, dir, k.lister)
 	ready := config.NewSourcesReady(func(sets.Set[string]) bool { return true })
 	if err := k.Start(klog.Background(), k.activePods, ready, containermap.NewContainerMap(), sets.New[string]()); err != nil {
 		t.Fatal(err)
@@ -72,7 +70,7 @@ func startKubelet(t *testing.T, dir string, numaNodes int, pods ...*v1.Pod) *kub
 
 func (k *kubelet) stop() { _ = k.Stop(klog.Background()) }
 
-// restart ends the kubelet and starts another in its place.
+// restart stops the kubelet and starts a new one with the same directory and pods.
 func (k *kubelet) restart(t *testing.T, numaNodes int) *kubelet {
 	t.Helper()
 	k.stop()
@@ -85,40 +83,40 @@ func (k *kubelet) activePods() []*v1.Pod {
 	return slices.Clone(k.pods)
 }
 
-// counts waits until the node has at least that many GPUs, and can give out exactly so
-// many of them, and returns how long that took. It may have more: what nobody can hold any more stays
-// listed for a minute, see TestReleasedDevicesAreUnlisted.
-func (k *kubelet) counts(t *testing.T, capacity, allocatable int64) time.Duration {
+// awaitGPUs waits until the kubelet has at least capacity GPUs, exactly allocatable of them allocatable, and returns
+// the time it took. Capacity may be larger: released devices stay advertised for a minute, see
+// TestReleasedDevicesArePruned.
+func (k *kubelet) awaitGPUs(t *testing.T, capacity, allocatable int64) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for {
-		has, gives := k.capacity()
-		got := [2]int64{quantity(has), quantity(gives)}
-		if got[0] >= capacity && got[1] == allocatable {
+		gotCapacity, gotAllocatable := k.capacity()
+		if quantity(gotCapacity) >= capacity && quantity(gotAllocatable) == allocatable {
 			return time.Since(start)
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("the kubelet has %d GPUs and can allocate %d, want %d and %d", got[0], got[1], capacity, allocatable)
+		if time.Since(start) > timeout {
+			t.Fatalf("got capacity %d and allocatable %d, want %d and %d",
+				quantity(gotCapacity), quantity(gotAllocatable), capacity, allocatable)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// quantity is -1 for a resource that the kubelet does not know.
+// quantity returns the number of GPUs in the list; -1 if it lacks the resource.
 func quantity(list v1.ResourceList) int64 {
-	q, known := list[gpuResource]
-	if !known {
+	q, ok := list[gpuResource]
+	if !ok {
 		return -1
 	}
 	return q.Value()
 }
 
-// newPod makes a pod of one container with so many GPUs.
+// newPod returns a pod with one container that requests GPUs.
 func newPod(name string, gpus int) *v1.Pod { return podWith(name, gpuResource, gpus) }
 
-// podWith makes a pod of one container with so many of a resource.
-func podWith(name string, of v1.ResourceName, count int) *v1.Pod {
-	list := v1.ResourceList{of: *resource.NewQuantity(int64(count), resource.DecimalSI)}
+// podWith returns a pod with one container that requests count devices of a resource.
+func podWith(name string, resourceName v1.ResourceName, count int) *v1.Pod {
+	list := v1.ResourceList{resourceName: *resource.NewQuantity(int64(count), resource.DecimalSI)}
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-of-" + name)},
 		Spec: v1.PodSpec{Containers: []v1.Container{{
@@ -127,19 +125,19 @@ func podWith(name string, of v1.ResourceName, count int) *v1.Pod {
 	}
 }
 
-// admit does what the kubelet does when a pod comes: it allocates its devices.
+// admit adds a pod and allocates its devices, as the kubelet does on pod admission.
 func (k *kubelet) admit(pod *v1.Pod) error {
 	k.mutex.Lock()
 	k.pods = append(k.pods, pod)
 	k.mutex.Unlock()
 	err := k.allocate(pod)
 	if err != nil {
-		k.forget(pod)
+		k.removePod(pod)
 	}
 	return err
 }
 
-// allocate allocates the devices of a pod's containers, init containers first.
+// allocate allocates devices to a pod's containers, init containers first.
 func (k *kubelet) allocate(pod *v1.Pod) error {
 	for i := range pod.Spec.InitContainers {
 		if err := k.allocateFor(pod, &pod.Spec.InitContainers[i]); err != nil {
@@ -154,37 +152,36 @@ func (k *kubelet) allocate(pod *v1.Pod) error {
 	return nil
 }
 
-// forget does what the kubelet does when a pod is gone.
-func (k *kubelet) forget(pod *v1.Pod) {
+// removePod removes a pod from the active pods. The device manager frees its devices at the next allocation.
+func (k *kubelet) removePod(pod *v1.Pod) {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	k.pods = slices.DeleteFunc(k.pods, func(p *v1.Pod) bool { return p.UID == pod.UID })
 }
 
-// request is what the kubelet asks of the runtime for a container.
-type request struct {
+// containerRequest is what the kubelet passes to the runtime for a container, as far as CDI is concerned.
+type containerRequest struct {
 	cdiDevices  []string
 	annotations map[string]string
 }
 
-// start does what the kubelet does when it starts the pod's container, be it
-// for the first time.
-func (k *kubelet) start(ctx context.Context, pod *v1.Pod) (request, error) {
+// start returns the request for the first start or a restart of the pod's first container.
+func (k *kubelet) start(ctx context.Context, pod *v1.Pod) (containerRequest, error) {
 	return k.startContainer(ctx, pod, &pod.Spec.Containers[0])
 }
 
-func (k *kubelet) startContainer(ctx context.Context, pod *v1.Pod, c *v1.Container) (request, error) {
+func (k *kubelet) startContainer(ctx context.Context, pod *v1.Pod, c *v1.Container) (containerRequest, error) {
 	opts, err := k.GetDeviceRunContainerOptions(ctx, pod, c)
 	if err != nil {
-		return request{}, err
+		return containerRequest{}, err
 	}
 	if opts == nil {
-		return request{}, errors.New("the kubelet holds nothing for the container")
+		return containerRequest{}, errors.New("the kubelet has no devices for the container")
 	}
 	if len(opts.Envs)+len(opts.Mounts)+len(opts.Devices) > 0 {
-		return request{}, fmt.Errorf("the container is given more than CDI names: %+v", opts)
+		return containerRequest{}, fmt.Errorf("the container has options other than CDI devices: %+v", opts)
 	}
-	r := request{annotations: map[string]string{}}
+	r := containerRequest{annotations: map[string]string{}}
 	for _, d := range opts.CDIDevices {
 		r.cdiDevices = append(r.cdiDevices, d.Name)
 	}

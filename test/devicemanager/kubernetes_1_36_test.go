@@ -8,14 +8,14 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 )
 
-// The calls of the device manager that Kubernetes 1.37 has changed. go.mod has
-// the one release, kubernetes-1.37.mod the other.
+// The device manager methods whose signatures changed in Kubernetes 1.37. go.mod pins 1.36, kubernetes-1.37.mod
+// pins 1.37.
 
 func noTopology() topologymanager.Manager { return topologymanager.NewFakeManager() }
 
-func (k *kubelet) capacity() (has, gives v1.ResourceList) {
-	has, gives, _ = k.GetCapacity()
-	return has, gives
+func (k *kubelet) capacity() (capacity, allocatable v1.ResourceList) {
+	capacity, allocatable, _ = k.GetCapacity()
+	return capacity, allocatable
 }
 
 func (k *kubelet) allocatable() devicemanager.ResourceDeviceInstances {
@@ -24,7 +24,7 @@ func (k *kubelet) allocatable() devicemanager.ResourceDeviceInstances {
 
 func (k *kubelet) allocateFor(pod *v1.Pod, c *v1.Container) error { return k.Allocate(pod, c) }
 
-// prune drops what pods were allocated that have ended.
+// prune frees the devices of pods that are no longer active.
 func (k *kubelet) prune() { k.UpdateAllocatedDevices() }
 
 func (k *kubelet) hints(pod *v1.Pod) map[string][]topologymanager.TopologyHint {

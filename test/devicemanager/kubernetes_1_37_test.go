@@ -14,9 +14,9 @@ import (
 
 func noTopology() topologymanager.Manager { return topologymanager.NewFakeManager(klog.Background()) }
 
-func (k *kubelet) capacity() (has, gives v1.ResourceList) {
-	has, gives, _ = k.GetCapacity(klog.Background())
-	return has, gives
+func (k *kubelet) capacity() (capacity, allocatable v1.ResourceList) {
+	capacity, allocatable, _ = k.GetCapacity(klog.Background())
+	return capacity, allocatable
 }
 
 func (k *kubelet) allocatable() devicemanager.ResourceDeviceInstances {
@@ -27,7 +27,7 @@ func (k *kubelet) allocateFor(pod *v1.Pod, c *v1.Container) error {
 	return k.Allocate(context.Background(), pod, c, lifecycle.AddOperation)
 }
 
-// prune drops what pods were allocated that have ended.
+// prune frees the devices of pods that are no longer active.
 func (k *kubelet) prune() { k.UpdateAllocatedDevices(klog.Background()) }
 
 func (k *kubelet) hints(pod *v1.Pod) map[string][]topologymanager.TopologyHint {

@@ -13,9 +13,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Labels go where the config says, and with the GPUs and the driver that they
-// tell about.
+// Labels are written to the place that the config selects, and removed with the GPUs and the driver.
 func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	if err := os.Mkdir(n.nfdDir, 0o755); err != nil {
 		t.Fatal(err)
@@ -23,10 +23,10 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	const place = "labels: {place: nfd}"
 	n.configure(t, place)
 	n.startAgent(t)
-	n.labelled(t, "nvidia.com/gpu.count=8\n", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n", "nvidia.com/mig.capable=true\n",
+	n.awaitLabels(t, "nvidia.com/gpu.count=8\n", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n", "nvidia.com/mig.capable=true\n",
 		"nvidia.com/cuda.driver-version.full="+n.driver.State().Version+"\n")
 
-	text, err := os.ReadFile(n.labels())
+	text, err := os.ReadFile(n.labelsFile())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,14 +36,14 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	}
 	for name, value := range found {
 		if !strings.Contains(string(text), name+"="+value+"\n") {
-			t.Errorf("Node Feature Discovery reads %s=%s in\n%s", name, value, text)
+			t.Errorf("Node Feature Discovery reads %s=%s from\n%s", name, value, text)
 		}
 	}
 	if found["nvidia.com/gpu.count"] != "8" || len(found) != strings.Count(string(text), "\n") {
-		t.Errorf("Node Feature Discovery reads %v in\n%s", found, text)
+		t.Errorf("Node Feature Discovery reads %v from\n%s", found, text)
 	}
 
-	// The GPUs join a fabric after the agent has read them.
+	// The GPUs join a fabric after the first probe.
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		for i := range s.GPUs {
 			s.GPUs[i].Cluster, s.GPUs[i].Clique = "6f8f3c8e0f1a4b2c8d3e4f5a6b7c8d9e", 32766
@@ -52,32 +52,33 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	n.labelled(t, "nvidia.com/gpu.clique=6f8f3c8e-0f1a-4b2c-8d3e-4f5a6b7c8d9e.32766\n")
+	n.awaitLabels(t, "nvidia.com/gpu.clique=6f8f3c8e-0f1a-4b2c-8d3e-4f5a6b7c8d9e.32766\n")
 
 	if _, err := n.driver.Remove(n.uuids()[3]); err != nil {
 		t.Fatal(err)
 	}
-	n.labelled(t, "nvidia.com/gpu.count=7\n")
+	n.awaitLabels(t, "nvidia.com/gpu.count=7\n")
 
 	n.configure(t, place, "mig: {strategy: mixed}")
 	if err := n.driver.Partition(n.uuids()[0], "1g.10gb", "2g.20gb"); err != nil {
 		t.Fatal(err)
 	}
-	n.labelled(t, "nvidia.com/mig.strategy=mixed\n", "nvidia.com/mig-1g.10gb.count=1\n", "nvidia.com/mig-2g.20gb.slices.gi=2\n",
+	n.awaitLabels(t, "nvidia.com/mig.strategy=mixed\n", "nvidia.com/mig-1g.10gb.count=1\n", "nvidia.com/mig-2g.20gb.slices.gi=2\n",
 		"nvidia.com/mig-2g.20gb.multiprocessors=")
 
 	n.configure(t, "labels: {place: none}")
-	n.unlabelled(t)
+	n.awaitNoLabels(t)
 	n.configure(t, place)
-	n.labelled(t, "nvidia.com/gpu.count=7\n")
+	n.awaitLabels(t, "nvidia.com/gpu.count=7\n")
 	if err := n.driver.Uninstall(); err != nil {
 		t.Fatal(err)
 	}
-	n.unlabelled(t)
+	n.awaitNoLabels(t)
 }
 
-// In a virtual machine, PCI tells of a virtual GPU what the host's driver is.
-func TestLabelsOfAVirtualGPU(t *testing.T) {
+// The PCI config space of a virtual GPU has the version of the host's driver.
+func TestVirtualGPULabels(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		s.GPUs[0].HostDriver = [2]string{"550.127.06", "r550_00"}
@@ -90,16 +91,16 @@ func TestLabelsOfAVirtualGPU(t *testing.T) {
 	}
 	n.configure(t, "labels: {place: nfd}")
 	n.startAgent(t)
-	n.labelled(t, "nvidia.com/vgpu.present=true\n", "nvidia.com/vgpu.host-driver-version=550.127.06\n", "nvidia.com/vgpu.host-driver-branch=r550_00\n")
+	n.awaitLabels(t, "nvidia.com/vgpu.present=true\n", "nvidia.com/vgpu.host-driver-version=550.127.06\n", "nvidia.com/vgpu.host-driver-branch=r550_00\n")
 }
 
-func (n *node) labels() string { return filepath.Join(n.nfdDir, "gpucdi") }
+func (n *node) labelsFile() string { return filepath.Join(n.nfdDir, "gpucdi") }
 
-// labelled waits until these lines are in the labels' file.
-func (n *node) labelled(t *testing.T, lines ...string) {
+// awaitLabels waits until the label file contains all lines.
+func (n *node) awaitLabels(t *testing.T, lines ...string) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		text, err := os.ReadFile(n.labels())
+		text, err := os.ReadFile(n.labelsFile())
 		missing := ""
 		for _, line := range lines {
 			if !strings.Contains(string(text), line) {
@@ -109,22 +110,22 @@ func (n *node) labelled(t *testing.T, lines ...string) {
 		if err == nil && missing == "" {
 			return
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("%q is not in %s, %v", missing, text, err)
+		if time.Since(start) > timeout {
+			t.Fatalf("label file lacks %q: %s, %v", missing, text, err)
 		}
 	}
 }
 
-// unlabelled waits until there is no file.
-func (n *node) unlabelled(t *testing.T) {
+// awaitNoLabels waits until the label file is removed.
+func (n *node) awaitNoLabels(t *testing.T) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		_, err := os.Stat(n.labels())
+		_, err := os.Stat(n.labelsFile())
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("the labels are still there: %v", err)
+		if time.Since(start) > timeout {
+			t.Fatalf("label file not removed: %v", err)
 		}
 	}
 }

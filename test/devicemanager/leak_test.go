@@ -14,80 +14,79 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// few is what may come and go by itself. What leaks comes for each kubelet,
-// event set or worker.
-const few = 8
+// slack is the variation of open files and goroutines without a leak. A leak adds one for each kubelet, event set or
+// worker.
+const slack = 8
 
-// TestNothingLeaks lets a thousand kubelets come and go under one agent, then
-// event sets of the driver worker, and then the worker: it is
-// killed with all that it has of the driver, so there must be one of it.
+// TestNothingLeaks restarts the kubelet a thousand times under one agent, then makes the driver worker replace its
+// event set repeatedly, and then replaces the worker repeatedly.
 func TestNothingLeaks(t *testing.T) {
-	const kubelets, eventSets, workers = 1000, 2 * few, 5 * few
+	const kubelets, eventSets, workers = 1000, 2 * slack, 5 * slack
 	n := newNode(t, simdriver.H100x8())
-	// No worker is too slow. One that is killed too early may take a GPU with it for the quiet period.
+	// A call timeout on a loaded machine would make a GPU unhealthy for the quiet period.
 	n.configure(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 1m}")
 	k := startKubelet(t, n.kubeletDir, 2)
 	cycle := func() {
 		k = k.restart(t, 2)
-		k.counts(t, 8, 8)
+		k.awaitGPUs(t, 8, 8)
 	}
 	n.startAgent(t)
 	cycle()
 	n.awaitCalls(t, "nvmlEventSetWait_v2", 1)
 	agent, worker := n.pid(), n.worker(t)
-	ofAgent, ofWorker := openFiles(t, agent), openFiles(t, worker)
+	agentFiles, workerFiles := openFiles(t, agent), openFiles(t, worker)
 
 	for range kubelets {
 		cycle()
 	}
-	if calls := n.counted(t); calls["nvmlInit_v2"] != 1 || calls["nvmlEventSetCreate"] != 1 {
-		t.Errorf("%d kubelets led to the calls %v", kubelets, calls)
+	if calls := n.nvmlCallCounts(t); calls["nvmlInit_v2"] != 1 || calls["nvmlEventSetCreate"] != 1 {
+		t.Errorf("after %d kubelet restarts: got NVML calls %v", kubelets, calls)
 	}
-	if err := n.driver.Break(simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: gpuIsLost}); err != nil {
+	if err := n.driver.InjectFault(simdriver.Fault{Func: "nvmlEventSetWait_v2", Return: gpuIsLost}); err != nil {
 		t.Fatal(err)
 	}
 	n.awaitCalls(t, "nvmlEventSetCreate", eventSets)
-	if err := n.driver.Mend(); err != nil {
+	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
-	if now := openFiles(t, worker); now > ofWorker+few {
-		t.Errorf("the driver worker has %d open files, before %d", now, ofWorker)
+	if now := openFiles(t, worker); now > workerFiles+slack {
+		t.Errorf("the driver worker has %d open files, had %d", now, workerFiles)
 	}
 	for i := range workers {
 		n.replaceWorker(t, i%8 == 0)
 	}
-	calls := n.counted(t)
-	if left := calls["nvmlEventSetCreate"] - calls["nvmlEventSetFree"]; left > calls["nvmlInit_v2"] {
-		t.Errorf("%d event sets are left of %d processes", left, calls["nvmlInit_v2"])
+	calls := n.nvmlCallCounts(t)
+	if open := calls["nvmlEventSetCreate"] - calls["nvmlEventSetFree"]; open > calls["nvmlInit_v2"] {
+		t.Errorf("%d event sets not freed by %d workers", open, calls["nvmlInit_v2"])
 	}
 	cycle()
-	if now := openFiles(t, agent); now > ofAgent+few {
-		t.Errorf("the agent has %d open files, before %d", now, ofAgent)
+	if now := openFiles(t, agent); now > agentFiles+slack {
+		t.Errorf("the agent has %d open files, had %d", now, agentFiles)
 	}
 	n.worker(t)
 
 	after := n.goroutines(t)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	cycle()
-	if fresh := n.goroutines(t); after > fresh+few {
-		t.Errorf("the agent has %d goroutines, one that has just started %d", after, fresh)
+	if fresh := n.goroutines(t); after > fresh+slack {
+		t.Errorf("the agent has %d goroutines, a restarted one has %d", after, fresh)
 	}
 }
 
 func (n *node) pid() int { return n.process.Process.Pid }
 
-// worker is the agent's driver worker, of which there must be one.
+// worker returns the PID of the driver worker, the agent's only child.
 func (n *node) worker(t *testing.T) int {
 	t.Helper()
 	workers := n.workers(t)
 	if len(workers) != 1 {
-		t.Fatalf("the agent has the children %v, want one", workers)
+		t.Fatalf("got driver workers %v, want one", workers)
 	}
 	return workers[0]
 }
 
-// workers are the agent's children.
+// workers returns the PIDs of the agent's children.
 func (n *node) workers(t *testing.T) (pids []int) {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.pid()))
@@ -95,7 +94,7 @@ func (n *node) workers(t *testing.T) (pids []int) {
 		t.Fatal(err)
 	}
 	for _, task := range tasks {
-		text, _ := os.ReadFile(task) // a thread may just have ended
+		text, _ := os.ReadFile(task) // the thread may have exited
 		for child := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(child)
 			if err != nil {
@@ -107,15 +106,14 @@ func (n *node) workers(t *testing.T) (pids []int) {
 	return pids
 }
 
-// replaceWorker has another process hold the driver, and waits until it listens
-// for events.
+// replaceWorker kills the driver worker or reloads the agent, and waits until the next worker has an event set.
 func (n *node) replaceWorker(t *testing.T, kill bool) {
 	t.Helper()
 	pid, signal := n.pid(), syscall.SIGHUP
 	if kill {
 		pid, signal = n.worker(t), syscall.SIGKILL
 	}
-	before := n.counted(t)
+	before := n.nvmlCallCounts(t)
 	if err := syscall.Kill(pid, signal); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +130,7 @@ func openFiles(t *testing.T, pid int) int {
 	return len(files)
 }
 
-// goroutines ends the agent by the signal that lets a Go program tell them.
+// goroutines terminates the agent with SIGQUIT, which prints its goroutines, and returns their number.
 func (n *node) goroutines(t *testing.T) int {
 	t.Helper()
 	process := n.process
@@ -140,20 +138,20 @@ func (n *node) goroutines(t *testing.T) int {
 	if err := process.Process.Signal(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
-	_ = process.Wait() // the signal is its error
-	told := regexp.MustCompile(`(?m)^goroutine \d+ `).FindAllString(n.said.String(), -1)
-	if len(told) == 0 {
-		t.Fatal("the agent tells no goroutines")
+	_ = process.Wait() // returns the signal as an error
+	found := regexp.MustCompile(`(?m)^goroutine \d+ `).FindAllString(n.logs.String(), -1)
+	if len(found) == 0 {
+		t.Fatal("the agent printed no goroutines")
 	}
-	return len(told)
+	return len(found)
 }
 
-// awaitCalls waits until the driver's function was called that often.
-func (n *node) awaitCalls(t *testing.T, function string, times uint64) {
+// awaitCalls waits until an NVML function was called at least count times.
+func (n *node) awaitCalls(t *testing.T, function string, count uint64) {
 	t.Helper()
-	for start := time.Now(); n.counted(t)[function] < times; time.Sleep(time.Millisecond) {
-		if time.Since(start) > patience {
-			t.Fatalf("%s was called %d times, want %d", function, n.counted(t)[function], times)
+	for start := time.Now(); n.nvmlCallCounts(t)[function] < count; time.Sleep(time.Millisecond) {
+		if time.Since(start) > timeout {
+			t.Fatalf("%s was called %d times, want %d", function, n.nvmlCallCounts(t)[function], count)
 		}
 	}
 }

@@ -15,26 +15,26 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// ledgerScripts are sequences of actions of the ledger's model (allocator/actions_test.go), as far as a real
-// device manager and a real agent can follow them, on a node with two GPUs. They are counterexamples to
-// simpler rules of when a device is free.
+// ledgerScripts are sequences of actions of the ledger's model (allocator/actions_test.go) for a real device manager
+// and a real agent on a node with two GPUs. They are counterexamples to simpler rules for the release of devices.
 //
-// GPUs are called 0 and 1, their replicas 0::0 and 0::1, and MIG devices by GPU and GPU instance, as 0/7.
+// GPUs are written as 0 and 1, the replicas of GPU 0 as 0::0 and 0::1, and MIG devices as GPU/GPU instance, such as
+// 0/7.
 var ledgerScripts = []struct {
 	name, script string
-	list         string // the healthy devices of each resource
-	file         string // what the kubelet's checkpoint names, by pod
-	rejected     string // pods; all others are admitted
+	list         string // healthy devices of each resource
+	file         string // allocated devices of each pod in the kubelet's checkpoint
+	rejected     string // rejected pods; all others are admitted
 }{
 	{
-		name:     "an idle GPU moves at once",
+		name:     "an unallocated GPU moves immediately",
 		script:   `create a gpu; configure shared; await gpu.shared 1::0 1::1; create b gpu; create c gpu.shared`,
 		list:     "gpu.shared 1::0 1::1",
 		file:     "a gpu 0, c gpu.shared 1::0",
 		rejected: "b",
 	},
 	{
-		name: "a held GPU moves after the end of its pod",
+		name: "an allocated GPU moves after its pod has ended",
 		script: `create a gpu; start a; configure replicas; await gpu 1::0 1::1; pass; end a;
 			await gpu 0::0 0::1 1::0 1::1; create b gpu; create c gpu; create d gpu; create e gpu; create f gpu`,
 		list:     "gpu 0::0 0::1 1::0 1::1",
@@ -42,19 +42,19 @@ var ledgerScripts = []struct {
 		rejected: "f",
 	},
 	{
-		name:   "an init container holds",
+		name:   "an init container holds its GPU",
 		script: `create init a gpu; configure shared; await gpu.shared 1::0 1::1; pass`,
 		list:   "gpu.shared 1::0 1::1",
 		file:   "a gpu 0",
 	},
 	{
-		name:   "the last pod has ended and nobody allocates any more",
+		name:   "the last pod has ended and no allocation follows",
 		script: `create a gpu; end a; file a gpu 0; configure shared`,
 		list:   "gpu.shared 0::0 0::1 1::0 1::1",
 		file:   "",
 	},
 	{
-		name: "a force-deleted pod runs on",
+		name: "a force-deleted pod keeps running",
 		script: `create a gpu; start a; configure shared; await gpu.shared 1::0 1::1; force a; create b gpu.shared;
 			file b gpu.shared 1::0; pass; create c gpu.shared; create d gpu.shared; stop a`,
 		list:     "gpu.shared 0::0 0::1 1::0 1::1",
@@ -71,7 +71,7 @@ var ledgerScripts = []struct {
 		rejected: "b",
 	},
 	{
-		name: "shared and back while held",
+		name: "shared and back while allocated",
 		script: `create a gpu; configure shared; await gpu.shared 1::0 1::1; configure whole; await gpu 0 1;
 			create b gpu; create c gpu; create d gpu.shared`,
 		list:     "gpu 0 1",
@@ -79,7 +79,7 @@ var ledgerScripts = []struct {
 		rejected: "c d",
 	},
 	{
-		name: "an agent without state",
+		name: "the agent restarts without saved state",
 		script: `create a gpu; start a; stop agent; lose state; configure replicas; start agent; await gpu 1::0 1::1;
 			create b gpu; create c gpu; create d gpu`,
 		list:     "gpu 1::0 1::1",
@@ -95,7 +95,7 @@ var ledgerScripts = []struct {
 		rejected: "b",
 	},
 	{
-		name: "a new kubelet and an agent without state find a container that no record names",
+		name: "kubelet and agent restart without a record of a running container",
 		script: `create a gpu; start a; configure shared; await gpu.shared 1::0 1::1; force a; create b gpu.shared;
 			file b gpu.shared 1::0; stop agent; lose state; restart kubelet; start agent; await gpu.shared 1::0 1::1;
 			pass; stop a`,
@@ -103,7 +103,7 @@ var ledgerScripts = []struct {
 		file: "b gpu.shared 1::0",
 	},
 	{
-		name: "not wanted and wanted again",
+		name: "withdrawn and advertised again",
 		script: `configure shared; await gpu.shared 0::0 0::1 1::0 1::1; configure whole; await gpu 0 1; create a gpu;
 			configure shared; await gpu.shared 1::0 1::1; create b gpu.shared; create c gpu`,
 		list:     "gpu.shared 1::0 1::1",
@@ -113,7 +113,7 @@ var ledgerScripts = []struct {
 }
 
 func TestLedgerScripts(t *testing.T) {
-	t.Parallel() // they mostly wait
+	t.Parallel()
 	for _, tc := range ledgerScripts {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -132,20 +132,20 @@ func TestLedgerScripts(t *testing.T) {
 	}
 }
 
-// ledgerWorld is a node, its kubelet and its pods.
+// ledgerWorld is a node with its kubelet and pods.
 type ledgerWorld struct {
 	*testing.T
 	n        *node
 	k        *kubelet
 	pods     map[string]*v1.Pod
 	rejected []string
-	names    map[string]string // of GPUs and MIG devices, by UUID
+	names    map[string]string // of GPUs and MIG devices in scripts, by UUID
 }
 
 func newLedgerWorld(t *testing.T) *ledgerWorld {
 	t.Helper()
 	profile := simdriver.A100MIG()
-	profile.GPUs = profile.GPUs[5:7] // whole ones
+	profile.GPUs = profile.GPUs[5:7] // not in MIG mode
 	n := newNode(t, profile)
 	w := &ledgerWorld{T: t, n: n, pods: map[string]*v1.Pod{}, names: map[string]string{}}
 	for i, uuid := range n.uuids() {
@@ -160,11 +160,11 @@ func newLedgerWorld(t *testing.T) *ledgerWorld {
 
 var ledgerConfigs = map[string][]string{
 	"whole":    {"mig: {strategy: mixed}"},
-	"replicas": {"mig: {strategy: mixed}", sharedByTwo},
+	"replicas": {"mig: {strategy: mixed}", twoReplicas},
 	"shared":   {"mig: {strategy: mixed}", "resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/gpu.shared}]"},
 }
 
-// do does one step of a script.
+// do executes one step of a script.
 func (w *ledgerWorld) do(step []string) {
 	w.Helper()
 	switch rest := step[1:]; step[0] {
@@ -173,10 +173,10 @@ func (w *ledgerWorld) do(step []string) {
 	case "start":
 		w.start(rest[0])
 	case "end":
-		w.k.forget(w.pods[rest[0]])
-		w.n.runtime.end(w.pods[rest[0]])
-	case "force": // the container runs on
-		w.k.forget(w.pods[rest[0]])
+		w.k.removePod(w.pods[rest[0]])
+		w.n.runtime.removePod(w.pods[rest[0]])
+	case "force": // the container keeps running
+		w.k.removePod(w.pods[rest[0]])
 	case "stop":
 		w.stop(rest[0])
 	case "lose":
@@ -189,7 +189,7 @@ func (w *ledgerWorld) do(step []string) {
 		w.n.configure(w.T, ledgerConfigs[rest[0]]...)
 	case "partition":
 		w.partition(rest[0], rest[1:])
-	case "file": // now
+	case "file":
 		if want, got := strings.Join(rest, " "), w.file(); got != want {
 			w.Fatalf("file: %q, want %q", got, want)
 		}
@@ -198,11 +198,11 @@ func (w *ledgerWorld) do(step []string) {
 	case "pass":
 		w.pass()
 	default:
-		w.Fatalf("no action is called %q", step[0])
+		w.Fatalf("unknown action %q", step[0])
 	}
 }
 
-// create brings a pod of one container to the node: "a gpu", or "init a gpu" for an init container.
+// create admits a pod with one container, such as "a gpu", or with one init container, such as "init a gpu".
 func (w *ledgerWorld) create(args []string) {
 	w.Helper()
 	init := args[0] == "init"
@@ -220,27 +220,28 @@ func (w *ledgerWorld) create(args []string) {
 	w.pods[pod.Name] = pod
 }
 
-// start starts the agent, or the container of a pod, which the runtime lists from then on.
-func (w *ledgerWorld) start(what string) {
+// start starts the agent or the container of a pod.
+func (w *ledgerWorld) start(name string) {
 	w.Helper()
-	if what == "agent" {
+	if name == "agent" {
 		w.n.startAgent(w.T)
 		return
 	}
-	r, err := w.k.start(w.Context(), w.pods[what])
+	r, err := w.k.start(w.Context(), w.pods[name])
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.n.runtime.run(w.pods[what], r.cdiDevices...)
+	w.n.runtime.startContainer(w.pods[name], r.cdiDevices...)
 }
 
-func (w *ledgerWorld) stop(what string) {
+// stop stops the agent or the container of a pod.
+func (w *ledgerWorld) stop(name string) {
 	w.Helper()
-	if what == "agent" {
+	if name == "agent" {
 		w.n.stopAgent(w.T)
 		return
 	}
-	w.n.runtime.end(w.pods[what])
+	w.n.runtime.removePod(w.pods[name])
 }
 
 func (w *ledgerWorld) partition(gpu string, profiles []string) {
@@ -258,29 +259,29 @@ func (w *ledgerWorld) partition(gpu string, profiles []string) {
 	}
 }
 
-// pass lets the agent probe its GPUs, each second, as long as it would take to release what is not held. The
-// list stays as it is meanwhile.
+// pass waits for as many probes, one a second, as the release of an unallocated device takes, and checks that the list
+// does not change.
 func (w *ledgerWorld) pass() {
 	w.Helper()
 	const wait, probes = "nvmlEventSetWait_v2", 17
 	before := w.list()
-	for until := w.n.counted(w.T)[wait] + probes; w.n.counted(w.T)[wait] < until; time.Sleep(10 * time.Millisecond) {
+	for until := w.n.nvmlCallCounts(w.T)[wait] + probes; w.n.nvmlCallCounts(w.T)[wait] < until; time.Sleep(10 * time.Millisecond) {
 		if now := w.list(); now != before {
-			w.Fatalf("list: %q, before %q", now, before)
+			w.Fatalf("list: %q, want %q", now, before)
 		}
 	}
 }
 
-func (w *ledgerWorld) await(what string, is func() string, want string) {
+func (w *ledgerWorld) await(what string, got func() string, want string) {
 	w.Helper()
-	for start := time.Now(); is() != want; time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > patience {
-			w.Fatalf("%s: %q, want %q", what, is(), want)
+	for start := time.Now(); got() != want; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > timeout {
+			w.Fatalf("%s: %q, want %q", what, got(), want)
 		}
 	}
 }
 
-// list is what the kubelet can allocate, by resource.
+// list returns the allocatable devices by resource, in the format of the scripts.
 func (w *ledgerWorld) list() string {
 	var resources []string
 	for resource, devices := range w.k.allocatable() {
@@ -296,35 +297,35 @@ func (w *ledgerWorld) list() string {
 	return strings.Join(resources, ", ")
 }
 
-// checkHeld checks that what pods hold is listed, be it unhealthy: without that the kubelet panics as it records
-// them.
+// checkHeld checks that allocated devices are advertised, healthy or not: the kubelet panics if it records an
+// allocation of a device that is not.
 func (w *ledgerWorld) checkHeld() {
 	w.Helper()
 	healthy := w.k.allocatable()
-	least := map[string]int64{}
+	minCapacity := map[string]int64{}
 	for resource, devices := range healthy {
-		least[resource] = int64(len(devices))
+		minCapacity[resource] = int64(len(devices))
 	}
 	for _, pod := range w.k.activePods() {
 		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 			for resource, devices := range w.k.GetDevices(string(pod.UID), c.Name) {
 				for id := range devices {
-					if _, is := healthy[resource][id]; !is {
-						least[resource]++
+					if _, ok := healthy[resource][id]; !ok {
+						minCapacity[resource]++
 					}
 				}
 			}
 		}
 	}
-	listed, _ := w.k.capacity()
-	for resource, least := range least {
-		if count := listed[v1.ResourceName(resource)]; count.Value() < least {
-			w.Errorf("%d devices of %s are listed, and %d are free or held", count.Value(), resource, least)
+	capacity, _ := w.k.capacity()
+	for resource, want := range minCapacity {
+		if got := capacity[v1.ResourceName(resource)]; got.Value() < want {
+			w.Errorf("got capacity %d of %s, want at least the %d allocatable and allocated devices", got.Value(), resource, want)
 		}
 	}
 }
 
-// file is what the kubelet's checkpoint names.
+// file returns the allocated devices in the kubelet's checkpoint by pod, in the format of the scripts.
 func (w *ledgerWorld) file() string {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join(w.n.kubeletDir, "device-plugins", "kubelet_internal_checkpoint"))
@@ -354,7 +355,7 @@ func (w *ledgerWorld) file() string {
 	return strings.Join(entries, ", ")
 }
 
-// describe writes devices of a resource as the scripts do.
+// describe formats devices of a resource as the scripts do.
 func (w *ledgerWorld) describe(resource string, ids []string) string {
 	for i, id := range ids {
 		uuid, _, _ := strings.Cut(id, "::")

@@ -1,3 +1,2 @@
-// This file is empty on purpose: a package with an assembly file may declare
-// functions without a body, which is how kubelet_test.go reaches the device
-// manager's constructor.
+// This file is intentionally empty. In a package with an assembly file, functions may be declared without a body, as
+// kubelet_test.go does to call the device manager's unexported constructor.

@@ -24,17 +24,16 @@ const (
 	large  v1.ResourceName = "nvidia.com/mig-3g.20gb"
 )
 
-// offer is what the kubelet knows of each of the agent's resources: "3 of 5" is
-// 3 that can be allocated of 5 that are listed.
-type offer map[v1.ResourceName]string
+// resourceCounts has the number of devices of each resource in the kubelet: "3 of 5" means 3 allocatable, capacity 5.
+type resourceCounts map[v1.ResourceName]string
 
-// a100s is what simdriver.A100MIG has, in parts and whole.
-func a100s() offer {
-	return offer{gpuResource: "3 of 3", small: "16 of 16", middle: "1 of 1", large: "3 of 3"}
+// a100s returns the counts of simdriver.A100MIG with MIG strategy mixed.
+func a100s() resourceCounts {
+	return resourceCounts{gpuResource: "3 of 3", small: "16 of 16", middle: "1 of 1", large: "3 of 3"}
 }
 
-// String writes an offer as docs/health.md has it.
-func (o offer) String() string {
+// String formats counts as docs/health.md does.
+func (o resourceCounts) String() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(o)) {
 		parts = append(parts, o[name]+" `"+strings.TrimPrefix(string(name), "nvidia.com/")+"`")
@@ -42,60 +41,61 @@ func (o offer) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// but returns the offer with some of it changed.
-func (o offer) but(changes offer) offer {
+// with returns a copy with changes applied.
+func (o resourceCounts) with(changes resourceCounts) resourceCounts {
 	changed := maps.Clone(o)
 	maps.Copy(changed, changes)
 	return changed
 }
 
-func (k *kubelet) offer() offer {
-	has, gives := k.capacity()
-	now := offer{}
-	for name, count := range has {
-		allocatable := gives[name]
-		now[name] = fmt.Sprintf("%d of %d", allocatable.Value(), count.Value())
+func (k *kubelet) resourceCounts() resourceCounts {
+	capacity, allocatable := k.capacity()
+	counts := resourceCounts{}
+	for name, total := range capacity {
+		healthy := allocatable[name]
+		counts[name] = fmt.Sprintf("%d of %d", healthy.Value(), total.Value())
 	}
-	return now
+	return counts
 }
 
-// meets says whether as many can be allocated as in another offer, and at least as many are listed: what
-// nobody can hold any more stays listed for a minute, see TestReleasedDevicesAreUnlisted.
-func (o offer) meets(want offer) bool {
+// satisfies reports whether the allocatable counts equal those in want and each capacity is at least the one in want.
+// Capacity may be larger: released devices stay advertised for a minute, see TestReleasedDevicesArePruned.
+func (o resourceCounts) satisfies(want resourceCounts) bool {
 	for name := range maps.Keys(o) {
 		if _, wanted := want[name]; !wanted && !strings.HasPrefix(o[name], "0 of ") {
 			return false
 		}
 	}
 	for name, counts := range want {
-		var gives, has, wantGives, wantHas int
-		if _, err := fmt.Sscanf(o[name], "%d of %d", &gives, &has); err != nil {
+		var allocatable, capacity, wantAllocatable, wantCapacity int
+		if _, err := fmt.Sscanf(o[name], "%d of %d", &allocatable, &capacity); err != nil {
 			return false
 		}
-		if _, err := fmt.Sscanf(counts, "%d of %d", &wantGives, &wantHas); err != nil || gives != wantGives || has < wantHas {
+		if _, err := fmt.Sscanf(counts, "%d of %d", &wantAllocatable, &wantCapacity); err != nil ||
+			allocatable != wantAllocatable || capacity < wantCapacity {
 			return false
 		}
 	}
 	return true
 }
 
-// awaits waits until the kubelet knows that, and returns how long it took.
-func (k *kubelet) awaits(t *testing.T, want offer) time.Duration {
+// awaitResources waits until the kubelet's counts satisfy want, and returns the time it took.
+func (k *kubelet) awaitResources(t *testing.T, want resourceCounts) time.Duration {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(2 * time.Millisecond) {
-		now := k.offer()
-		if now.meets(want) {
+		now := k.resourceCounts()
+		if now.satisfies(want) {
 			return time.Since(start)
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("the kubelet knows %v, want %v", now, want)
+		if time.Since(start) > timeout {
+			t.Fatalf("got resources %v, want %v", now, want)
 		}
 	}
 }
 
-// bothWithMIG starts an agent with a strategy, and a kubelet that tells who
-// holds what, on a node where some GPUs are cut.
-func bothWithMIG(t *testing.T, strategy string, change ...func(d *simdriver.Driver) error) (*node, *kubelet) {
+// startMIGNode starts an agent with a MIG strategy and a kubelet on a node with simdriver.A100MIG, after changes to the
+// driver.
+func startMIGNode(t *testing.T, strategy string, change ...func(d *simdriver.Driver) error) (*node, *kubelet) {
 	t.Helper()
 	n := newNode(t, simdriver.A100MIG())
 	for _, c := range change {
@@ -109,15 +109,15 @@ func bothWithMIG(t *testing.T, strategy string, change ...func(d *simdriver.Driv
 	return n, k
 }
 
-// holders answers as the kubelet does about its pods: init containers are left out, and
-// devices of pods that have ended are dropped first.
-type holders struct {
+// podLister serves the pod resources API as the kubelet does: without init containers, and without the devices of pods
+// that have ended.
+type podLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	k     *kubelet
 	calls atomic.Int64
 }
 
-func (h *holders) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (h *podLister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	h.calls.Add(1)
 	h.k.prune()
 	response := &podresources.ListPodResourcesResponse{}
@@ -136,7 +136,7 @@ func (h *holders) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return response, nil
 }
 
-func (h *holders) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+func (h *podLister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
 	response := &podresources.AllocatableResourcesResponse{}
 	for resource, devices := range h.k.allocatable() {
 		healthy := &podresources.ContainerDevices{ResourceName: resource}
@@ -148,41 +148,42 @@ func (h *holders) GetAllocatableResources(context.Context, *podresources.Allocat
 	return response, nil
 }
 
-// partsOf brings a pod with so many of a resource to the node and returns it
-// with the MIG devices that its container can use, by UUID, sorted. The
-// container must have their nodes, and none that it does not need.
-func (n *node) partsOf(t *testing.T, k *kubelet, name string, of v1.ResourceName, count int) (*v1.Pod, []string) {
+// admitMIG admits a pod that requests count devices of a resource, starts its container, and returns the pod and the
+// sorted UUIDs of its MIG devices.
+func (n *node) admitMIG(t *testing.T, k *kubelet, name string, resourceName v1.ResourceName, count int) (*v1.Pod, []string) {
 	t.Helper()
-	pod := podWith(name, of, count)
+	pod := podWith(name, resourceName, count)
 	if err := k.admit(pod); err != nil {
 		t.Fatalf("admitting %s: %v", name, err)
 	}
-	parts := n.usable(t, k, pod)
-	if len(parts) != count {
-		t.Errorf("%s can use %v, want %d", name, parts, count)
+	uuids := n.usableMIGDevices(t, k, pod)
+	if len(uuids) != count {
+		t.Errorf("%s can use %v, want %d MIG devices", name, uuids, count)
 	}
-	return pod, parts
+	return pod, uuids
 }
 
-func (n *node) usable(t *testing.T, k *kubelet, pod *v1.Pod) []string {
+// usableMIGDevices starts the pod's container and returns the sorted UUIDs of the MIG devices for which all device
+// nodes are injected. It reports an error for each other device node.
+func (n *node) usableMIGDevices(t *testing.T, k *kubelet, pod *v1.Pod) []string {
 	t.Helper()
 	r, err := k.start(t.Context(), pod)
 	if err != nil {
 		t.Fatalf("starting %s: %v", pod.Name, err)
 	}
-	nodes := n.injected(t, r)
+	nodes := n.injectedNodes(t, r)
 	needed := map[string]bool{}
 	for _, control := range []string{"nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"} {
 		needed["/dev/"+control] = true
 	}
-	var parts []string
+	var uuids []string
 	for _, g := range n.driver.State().GPUs {
 		for _, m := range g.MIG {
 			own := n.migNodes(t, g, m)
 			if slices.ContainsFunc(own, func(node string) bool { return !slices.Contains(nodes, node) }) {
 				continue
 			}
-			parts = append(parts, m.UUID)
+			uuids = append(uuids, m.UUID)
 			for _, node := range own {
 				needed[node] = true
 			}
@@ -190,14 +191,14 @@ func (n *node) usable(t *testing.T, k *kubelet, pod *v1.Pod) []string {
 	}
 	for _, node := range nodes {
 		if !needed[node] {
-			t.Errorf("%s has the node %s, which none of %v needs", pod.Name, node, parts)
+			t.Errorf("%s has the device node %s, which none of %v needs", pod.Name, node, uuids)
 		}
 	}
-	slices.Sort(parts)
-	return parts
+	slices.Sort(uuids)
+	return uuids
 }
 
-// migNodes are the nodes of a MIG device, by what the driver says in /proc.
+// migNodes returns the device nodes of a MIG device according to /proc/driver/nvidia/capabilities.
 func (n *node) migNodes(t *testing.T, g simdriver.GPU, m simdriver.MIGDevice) []string {
 	t.Helper()
 	nodes := []string{fmt.Sprintf("/dev/nvidia%d", g.Minor)}
@@ -216,8 +217,8 @@ func (n *node) migNodes(t *testing.T, g simdriver.GPU, m simdriver.MIGDevice) []
 	return nodes
 }
 
-// uuidsOf are the MIG devices of a GPU, sorted.
-func (n *node) uuidsOf(gpu int) []string {
+// migUUIDs returns the sorted UUIDs of the MIG devices of the GPU with an index.
+func (n *node) migUUIDs(gpu int) []string {
 	var uuids []string
 	for _, m := range n.driver.State().GPUs[gpu].MIG {
 		uuids = append(uuids, m.UUID)
@@ -226,8 +227,8 @@ func (n *node) uuidsOf(gpu int) []string {
 	return uuids
 }
 
-// cutAll cuts every GPU in two.
-func cutAll(d *simdriver.Driver) error {
+// partitionAll partitions every GPU into two MIG devices.
+func partitionAll(d *simdriver.Driver) error {
 	for _, g := range d.State().GPUs {
 		if err := d.Partition(g.UUID, "3g.20gb", "3g.20gb"); err != nil {
 			return err
@@ -236,7 +237,7 @@ func cutAll(d *simdriver.Driver) error {
 	return nil
 }
 
-func cutNone(d *simdriver.Driver) error {
+func unpartitionAll(d *simdriver.Driver) error {
 	for _, g := range d.State().GPUs {
 		if err := d.Unpartition(g.UUID); err != nil {
 			return err
@@ -245,135 +246,138 @@ func cutNone(d *simdriver.Driver) error {
 	return nil
 }
 
-func TestStrategies(t *testing.T) {
+func TestMIGStrategies(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, strategy string
 		change         func(*simdriver.Driver) error
-		want           offer
+		want           resourceCounts
 		pods           map[v1.ResourceName]int
 	}{
-		{"none", "none", nil, offer{gpuResource: "3 of 8"}, nil},
+		{"none", "none", nil, resourceCounts{gpuResource: "3 of 8"}, nil},
 		{"mixed", "mixed", nil, a100s(), map[v1.ResourceName]int{small: 7, middle: 1, large: 2}},
-		{"mixed, all cut alike", "mixed", cutAll, offer{gpuResource: "0 of 0", large: "16 of 16"}, map[v1.ResourceName]int{large: 4}},
-		{"mixed, with the rarer profiles", "mixed", func(d *simdriver.Driver) error {
+		{"mixed, uniform layout", "mixed", partitionAll, resourceCounts{gpuResource: "0 of 0", large: "16 of 16"}, map[v1.ResourceName]int{large: 4}},
+		{"mixed, other profiles", "mixed", func(d *simdriver.Driver) error {
 			return d.Partition(d.State().GPUs[4].UUID, "1c.3g.20gb", "1g.5gb+me")
-		}, a100s().but(offer{"nvidia.com/mig-1c.3g.20gb": "1 of 1", "nvidia.com/mig-1g.5gb.me": "1 of 1"}),
+		}, a100s().with(resourceCounts{"nvidia.com/mig-1c.3g.20gb": "1 of 1", "nvidia.com/mig-1g.5gb.me": "1 of 1"}),
 			map[v1.ResourceName]int{"nvidia.com/mig-1c.3g.20gb": 1, "nvidia.com/mig-1g.5gb.me": 1}},
-		{"single", "single", cutAll, offer{gpuResource: "16 of 16"}, map[v1.ResourceName]int{gpuResource: 3}},
-		{"single, none cut", "single", cutNone, offer{gpuResource: "8 of 8"}, nil},
-		{"single, not alike", "single", nil, offer{gpuResource: "0 of 23"}, nil},
+		{"single", "single", partitionAll, resourceCounts{gpuResource: "16 of 16"}, map[v1.ResourceName]int{gpuResource: 3}},
+		{"single, no MIG", "single", unpartitionAll, resourceCounts{gpuResource: "8 of 8"}, nil},
+		{"single, different layouts", "single", nil, resourceCounts{gpuResource: "0 of 23"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			var change []func(*simdriver.Driver) error
 			if tc.change != nil {
 				change = append(change, tc.change)
 			}
-			n, k := bothWithMIG(t, tc.strategy, change...)
-			k.awaits(t, tc.want)
-			for of, count := range tc.pods {
-				n.partsOf(t, k, "pod-"+strings.ReplaceAll(string(of), "/", "-"), of, count)
+			n, k := startMIGNode(t, tc.strategy, change...)
+			k.awaitResources(t, tc.want)
+			for name, count := range tc.pods {
+				n.admitMIG(t, k, "pod-"+strings.ReplaceAll(string(name), "/", "-"), name, count)
 			}
 		})
 	}
 }
 
-// Whole GPUs are given out beside MIG devices, and those that are cut are not.
-func TestWholeGPUsBesideMIGDevices(t *testing.T) {
-	n, k := bothWithMIG(t, "mixed")
-	k.awaits(t, a100s())
-	_, whole := n.admitted(t, k, "whole", 3)
+// With strategy mixed, GPUs without MIG mode are allocatable as whole GPUs, those in MIG mode are not.
+func TestWholeGPUsAndMIGDevices(t *testing.T) {
+	t.Parallel()
+	n, k := startMIGNode(t, "mixed")
+	k.awaitResources(t, a100s())
+	_, whole := n.admitPod(t, k, "whole", 3)
 	if want := n.uuids()[5:]; !slices.Equal(whole, want) {
-		t.Errorf("the whole GPUs are %v, want %v", whole, want)
+		t.Errorf("allocated the GPUs %v, want %v", whole, want)
 	}
 	if err := k.admit(newPod("late", 1)); err == nil {
-		t.Error("a GPU in MIG mode was given out as a whole")
+		t.Error("a GPU in MIG mode was allocated as a whole GPU")
 	}
 }
 
-// MIG devices come from few GPUs, and from the one that has the fewest left, so
-// that others can be cut anew.
+// MIG devices are allocated on as few GPUs as possible, on those with the fewest free ones first, so that other GPUs
+// can be repartitioned.
 func TestMIGDevicesArePacked(t *testing.T) {
-	n, k := bothWithMIG(t, "mixed")
-	k.awaits(t, a100s())
+	t.Parallel()
+	n, k := startMIGNode(t, "mixed")
+	k.awaitResources(t, a100s())
 	for i, want := range []struct{ count, gpu int }{{1, 2}, {7, 0}, {1, 2}, {7, 1}} {
-		_, parts := n.partsOf(t, k, fmt.Sprint("pod-", i), small, want.count)
-		for _, uuid := range parts {
-			if !slices.Contains(n.uuidsOf(want.gpu), uuid) {
-				t.Errorf("pod %d has %v, want parts of GPU %d alone", i, parts, want.gpu)
+		_, uuids := n.admitMIG(t, k, fmt.Sprint("pod-", i), small, want.count)
+		for _, uuid := range uuids {
+			if !slices.Contains(n.migUUIDs(want.gpu), uuid) {
+				t.Errorf("pod %d has %v, want only MIG devices of GPU %d", i, uuids, want.gpu)
 			}
 		}
 	}
 }
 
-// The strategy changes with the config file; what pods hold stays listed where it was, and
-// is not given out a second time by its new name.
-func TestStrategyChangesLive(t *testing.T) {
-	t.Parallel() // it mostly waits
-	n, k := bothWithMIG(t, "mixed", cutAll)
-	k.awaits(t, offer{gpuResource: "0 of 0", large: "16 of 16"})
-	pod, held := n.partsOf(t, k, "stays", large, 2)
+// After a change of the MIG strategy, allocated devices stay advertised under their old resource and are not allocated
+// through the new one.
+func TestMIGStrategyReload(t *testing.T) {
+	t.Parallel()
+	n, k := startMIGNode(t, "mixed", partitionAll)
+	k.awaitResources(t, resourceCounts{gpuResource: "0 of 0", large: "16 of 16"})
+	pod, held := n.admitMIG(t, k, "stays", large, 2)
 	n.configure(t, "mig: {strategy: single}")
-	k.awaits(t, offer{gpuResource: "14 of 16", large: "0 of 2"})
-	if now := n.usable(t, k, pod); !slices.Equal(now, held) {
-		t.Errorf("the restarted container has %v, before %v", now, held)
+	k.awaitResources(t, resourceCounts{gpuResource: "14 of 16", large: "0 of 2"})
+	if now := n.usableMIGDevices(t, k, pod); !slices.Equal(now, held) {
+		t.Errorf("the restarted container has %v, want %v", now, held)
 	}
-	_, others := n.partsOf(t, k, "new", gpuResource, 14)
+	_, others := n.admitMIG(t, k, "new", gpuResource, 14)
 	disjoint(t, held, others)
-	k.forget(pod)
-	k.awaits(t, offer{gpuResource: "16 of 16", large: "0 of 0"})
+	k.removePod(pod)
+	k.awaitResources(t, resourceCounts{gpuResource: "16 of 16", large: "0 of 0"})
 }
 
-// A MIG device that a pod holds stays listed while its GPU is cut anew, and as
-// long as the pod is there; without one it goes.
-func TestHeldMIGDeviceStaysListed(t *testing.T) {
-	t.Parallel() // it mostly waits
-	n, k := bothWithMIG(t, "mixed")
-	k.awaits(t, a100s())
-	pod, held := n.partsOf(t, k, "stays", middle, 1) // of GPU 2
+// An allocated MIG device stays advertised after its GPU is repartitioned, until the pod ends.
+func TestAllocatedMIGDeviceStaysAdvertised(t *testing.T) {
+	t.Parallel()
+	n, k := startMIGNode(t, "mixed")
+	k.awaitResources(t, a100s())
+	pod, held := n.admitMIG(t, k, "stays", middle, 1) // on GPU 2
 	if err := n.driver.Partition(n.uuids()[2], "3g.20gb", "3g.20gb"); err != nil {
 		t.Fatal(err)
 	}
-	// GPU 2 had one each of 3g and 2g, and two of 1g. The one of 3g is as it was; the other takes the slices
-	// of the one that the pod holds.
-	drained := a100s().but(offer{large: "3 of 4", small: "14 of 14", middle: "0 of 1"})
-	k.awaits(t, drained)
+	// GPU 2 had one 3g, one 2g and two 1g. The first 3g is unchanged; the second overlaps the 2g that the pod holds.
+	drained := a100s().with(resourceCounts{large: "3 of 4", small: "14 of 14", middle: "0 of 1"})
+	k.awaitResources(t, drained)
 	if r, err := k.start(t.Context(), pod); err != nil || !strings.HasSuffix(r.cdiDevices[0], held[0]) {
-		t.Errorf("the restarted container asks for %v, %v; want %v", r.cdiDevices, err, held)
-	} else if nodes := n.injected(t, r); len(nodes) == 0 {
-		t.Error("its name leads to nothing")
+		t.Errorf("the restarted container requests %v, %v; want %v", r.cdiDevices, err, held)
+	} else if nodes := n.injectedNodes(t, r); len(nodes) == 0 {
+		t.Error("the CDI device injects no device node")
 	}
-	k.forget(pod)
-	k.awaits(t, drained.but(offer{large: "4 of 4", middle: "0 of 0"}))
+	k.removePod(pod)
+	k.awaitResources(t, drained.with(resourceCounts{large: "4 of 4", middle: "0 of 0"}))
 }
 
-// Who holds a MIG device has its GPU's node, and so could use the whole GPU once
-// it is out of MIG mode.
+// A container with a MIG device has the device node of the GPU, and could use the whole GPU once MIG mode is disabled.
+// The GPU is not allocatable until that container's pod ends.
 func TestGPUWaitsForItsMIGDevices(t *testing.T) {
-	n, k := bothWithMIG(t, "mixed")
-	k.awaits(t, a100s())
-	pod, _ := n.partsOf(t, k, "stays", large, 2) // GPU 3
+	t.Parallel()
+	n, k := startMIGNode(t, "mixed")
+	k.awaitResources(t, a100s())
+	pod, _ := n.admitMIG(t, k, "stays", large, 2) // GPU 3
 	if err := n.driver.Unpartition(n.uuids()[3]); err != nil {
 		t.Fatal(err)
 	}
-	k.awaits(t, a100s().but(offer{gpuResource: "3 of 4", large: "1 of 3"}))
-	_, whole := n.admitted(t, k, "whole", 3)
+	k.awaitResources(t, a100s().with(resourceCounts{gpuResource: "3 of 4", large: "1 of 3"}))
+	_, whole := n.admitPod(t, k, "whole", 3)
 	if slices.Contains(whole, n.uuids()[3]) {
-		t.Errorf("%v were given out, while a pod holds MIG devices of %s", whole, n.uuids()[3])
+		t.Errorf("allocated %v while a pod holds MIG devices of %s", whole, n.uuids()[3])
 	}
-	k.forget(pod)
-	k.awaits(t, a100s().but(offer{gpuResource: "4 of 4", large: "1 of 1"}))
+	k.removePod(pod)
+	k.awaitResources(t, a100s().with(resourceCounts{gpuResource: "4 of 4", large: "1 of 1"}))
 }
 
-// A device that an init container holds is held, although the kubelet does not list init
-// containers among the pod resources: what overlaps it waits for the pod's end.
-func TestAnInitContainerHoldsItsDevice(t *testing.T) {
-	t.Parallel() // it mostly waits
+// The pod resources API does not list init containers. A device that overlaps one of an init container must still wait
+// until the pod ends.
+func TestInitContainerHoldsItsDevice(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.A100MIG())
 	n.configure(t, "mig: {strategy: mixed}")
 	k := startKubelet(t, n.kubeletDir, 2)
 	lister := k.lister
 	n.startAgent(t)
-	k.awaits(t, a100s())
+	k.awaitResources(t, a100s())
 	pod := podWith("stays", large, 2) // GPU 3
 	pod.Spec.InitContainers = pod.Spec.Containers
 	pod.Spec.InitContainers[0].Name = "init"
@@ -384,37 +388,38 @@ func TestAnInitContainerHoldsItsDevice(t *testing.T) {
 	if err := n.driver.Unpartition(n.uuids()[3]); err != nil {
 		t.Fatal(err)
 	}
-	waits := a100s().but(offer{gpuResource: "3 of 4", large: "1 of 3"})
-	k.awaits(t, waits)
-	// The agent asks who holds devices when it may release some, and then with each probe.
-	for asked := lister.calls.Load(); lister.calls.Load() < asked+5; time.Sleep(10 * time.Millisecond) {
-		if now := k.offer(); !now.meets(waits) {
-			t.Fatalf("while an init container holds GPU 3 the kubelet knows %v, want %v", now, waits)
+	waiting := a100s().with(resourceCounts{gpuResource: "3 of 4", large: "1 of 3"})
+	k.awaitResources(t, waiting)
+	// The agent lists pod resources before it releases devices, and then with each probe.
+	for before := lister.calls.Load(); lister.calls.Load() < before+5; time.Sleep(10 * time.Millisecond) {
+		if now := k.resourceCounts(); !now.satisfies(waiting) {
+			t.Fatalf("while an init container holds GPU 3: got resources %v, want %v", now, waiting)
 		}
 	}
-	k.forget(pod)
-	k.awaits(t, a100s().but(offer{gpuResource: "4 of 4", large: "1 of 1"}))
+	k.removePod(pod)
+	k.awaitResources(t, a100s().with(resourceCounts{gpuResource: "4 of 4", large: "1 of 1"}))
 }
 
-// The status tells MIG devices apart, and why GPUs in MIG mode are of no use.
+// The status identifies MIG devices, and reports why GPUs in MIG mode are not allocatable with strategy none.
 func TestStatusOfMIGDevices(t *testing.T) {
-	n, k := bothWithMIG(t, "mixed")
-	k.awaits(t, a100s())
+	t.Parallel()
+	n, k := startMIGNode(t, "mixed")
+	k.awaitResources(t, a100s())
 	gpus := n.driver.State().GPUs
-	table := n.statusText(t)
+	table := n.statusText(t, "-o", "wide")
 	for _, row := range []string{
 		"0:6  " + gpus[0].MIG[6].UUID + "  NVIDIA A100-SXM4-40GB MIG 1g.5gb   4.8 GiB   nvidia.com/mig-1g.5gb   healthy",
 		"3:1  " + gpus[3].MIG[1].UUID + "  NVIDIA A100-SXM4-40GB MIG 3g.20gb  19.6 GiB  nvidia.com/mig-3g.20gb  healthy",
 		"7    " + gpus[7].UUID + "  NVIDIA A100-SXM4-40GB              40.0 GiB  nvidia.com/gpu          healthy",
 	} {
 		if !strings.Contains(table, row) {
-			t.Errorf("%q is not in\n%s", row, table)
+			t.Errorf("status table lacks %q:\n%s", row, table)
 		}
 	}
 	n.configure(t, "mig: {strategy: none}")
 	n.awaitMetric(t, `gpucdi_devices{health="unhealthy",reason="config",resource="nvidia.com/gpu"} 5`)
-	n.awaitStatus(t, func(s nodeStatus) bool { // what is released is listed to the kubelet alone
+	n.awaitStatus(t, func(s nodeStatus) bool { // released devices are advertised to the kubelet, but not in the status
 		return !slices.ContainsFunc(s.Devices, func(d deviceStatus) bool { return d.Resource == string(large) })
 	})
-	k.awaits(t, offer{gpuResource: "3 of 8", small: "0 of 0", middle: "0 of 0", large: "0 of 0"})
+	k.awaitResources(t, resourceCounts{gpuResource: "3 of 8", small: "0 of 0", middle: "0 of 0", large: "0 of 0"})
 }

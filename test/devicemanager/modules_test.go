@@ -13,14 +13,14 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// modprobe is a modprobe of the node's: it notes what it is asked for, and
-// loads nvidia-uvm alone. It can see only what is in the node's root.
+// modprobe is the source of a fake modprobe that logs its arguments and can load only nvidia-uvm. It runs in a chroot
+// of the node's root.
 const modprobe = `
 #include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <unistd.h>
-void note(int child) {
+void save(int child) {
 	FILE *file = fopen("/modprobe.child", "w");
 	fprintf(file, "%d", child);
 	fclose(file);
@@ -37,9 +37,9 @@ int main(int argc, char **argv) {
 	FILE *devices = fopen("/proc/devices", "r+");
 	char text[4096] = {0};
 	fread(text, 1, sizeof text - 1, devices);
-	char *gone = strstr(text, "no-longer-");
-	if (!gone) return 2;
-	memmove(gone, gone + strlen("no-longer-"), strlen(gone));
+	char *prefix = strstr(text, "unloaded-");
+	if (!prefix) return 2;
+	memmove(prefix, prefix + strlen("unloaded-"), strlen(prefix));
 	rewind(devices);
 	fputs(text, devices);
 	fflush(devices);
@@ -47,8 +47,9 @@ int main(int argc, char **argv) {
 }
 `
 
-// withModprobe gives the node a modprobe that runs some C code first, and unloads nvidia-uvm.
-func withModprobe(t *testing.T, n *node, first string) {
+// installModprobe installs the fake modprobe, which runs the C code in first after it has logged its arguments, and
+// unloads nvidia-uvm.
+func installModprobe(t *testing.T, n *node, first string) {
 	t.Helper()
 	cc := exec.Command("cc", "-static", "-w", "-x", "c", "-D", "FIRST="+first, "-o", filepath.Join(n.root, "usr/sbin/modprobe"), "-")
 	cc.Stdin = strings.NewReader(modprobe)
@@ -57,71 +58,71 @@ func withModprobe(t *testing.T, n *node, first string) {
 		t.Fatal(err)
 	}
 	if out, err := cc.CombinedOutput(); err != nil {
-		t.Fatalf("compiling a modprobe: %v\n%s", err, out)
+		t.Fatalf("compiling modprobe: %v\n%s", err, out)
 	}
 	text, err := os.ReadFile(devices)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unloaded := strings.ReplaceAll(string(text), "nvidia-uvm", "no-longer-nvidia-uvm")
+	unloaded := strings.ReplaceAll(string(text), "nvidia-uvm", "unloaded-nvidia-uvm")
 	if err := os.WriteFile(devices, []byte(unloaded), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// modprobes is what the node's modprobe was asked for.
-func (n *node) modprobes(t *testing.T) string {
+// modprobeLog returns the arguments of all modprobe calls, one call per line.
+func (n *node) modprobeLog(t *testing.T) string {
 	t.Helper()
-	said, err := os.ReadFile(filepath.Join(n.root, "modprobe.log"))
+	log, err := os.ReadFile(filepath.Join(n.root, "modprobe.log"))
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	return string(said)
+	return string(log)
 }
 
 func TestLoadModules(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
-	withModprobe(t, n, "")
+	installModprobe(t, n, "")
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 0)
-	if asked := n.modprobes(t); asked != "" {
-		t.Errorf("without the flag modprobe was asked for %q", asked)
+	k.awaitGPUs(t, 8, 0)
+	if calls := n.modprobeLog(t); calls != "" {
+		t.Errorf("without --load-modules: got modprobe calls %q", calls)
 	}
 	n.stopAgent(t)
 
 	n.startAgent(t, "--load-modules")
-	k.counts(t, 8, 8)
-	if asked := n.modprobes(t); asked != "--use-blacklist nvidia-uvm\n" {
-		t.Errorf("modprobe was asked for %q", asked)
+	k.awaitGPUs(t, 8, 8)
+	if calls := n.modprobeLog(t); calls != "--use-blacklist nvidia-uvm\n" {
+		t.Errorf("got modprobe calls %q", calls)
 	}
 
-	// This one cannot be loaded; it is not tried again with each look.
+	// A module that cannot be loaded is not retried with each probe.
 	if err := n.driver.Unload(); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 0)
-	time.Sleep(3 * time.Second) // some looks
-	if asked := n.modprobes(t); asked != "--use-blacklist nvidia-uvm\n--use-blacklist nvidia\n" {
-		t.Errorf("modprobe was asked for %q", asked)
+	k.awaitGPUs(t, 8, 0)
+	time.Sleep(3 * time.Second) // several probes
+	if calls := n.modprobeLog(t); calls != "--use-blacklist nvidia-uvm\n--use-blacklist nvidia\n" {
+		t.Errorf("got modprobe calls %q", calls)
 	}
 	if err := n.driver.Load(); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 }
 
-// C code that forks a child out of reach of a kill of modprobe's process group. The child keeps
-// modprobe's output open.
+// C code that forks a child into a session of its own. The child keeps modprobe's output open.
 const (
 	child = `pid_t parent = getpid(), child; int up[2]; char b; pipe(up); if (!(child = fork())) { setsid(); `
-	// lingers leaves it at that.
-	lingers = child + `write(up[1], "", 1); sleep(600); _exit(0); } read(up[0], &b, 1); note(child);`
-	// unkillable makes the child stop modprobe at its end, which then is as if it hung in the kernel.
-	unkillable = child + `ptrace(PTRACE_SEIZE, parent, 0, PTRACE_O_TRACEEXIT); write(up[1], "", 1); sleep(600); _exit(0); } read(up[0], &b, 1); note(child); sleep(600);`
+	// lingers makes the child sleep.
+	lingers = child + `write(up[1], "", 1); sleep(600); _exit(0); } read(up[0], &b, 1); save(child);`
+	// unkillable makes the child stop modprobe on exit with ptrace, as if modprobe hung in the kernel.
+	unkillable = child + `ptrace(PTRACE_SEIZE, parent, 0, PTRACE_O_TRACEEXIT); write(up[1], "", 1); sleep(600); _exit(0); } read(up[0], &b, 1); save(child); sleep(600);`
 )
 
-// killChild ends the child at the end of the test.
+// killChild kills modprobe's child at the end of the test.
 func (n *node) killChild(t *testing.T) {
 	t.Cleanup(func() {
 		text, err := os.ReadFile(filepath.Join(n.root, "modprobe.child"))
@@ -138,23 +139,26 @@ func (n *node) killChild(t *testing.T) {
 	})
 }
 
-// A child of modprobe that keeps its output open delays neither the GPUs nor the end of the agent.
-func TestModprobeLeavesAChild(t *testing.T) {
+// A child of modprobe that keeps its output open delays neither the GPUs nor the shutdown of the agent.
+func TestModprobeWithLingeringChild(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
-	withModprobe(t, n, lingers)
+	installModprobe(t, n, lingers)
 	n.killChild(t)
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t, "--load-modules")
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	n.stopAgent(t)
 }
 
-// The agent ends while modprobe hangs, even if nothing can kill it.
-func TestEndDuringModprobe(t *testing.T) {
-	for name, code := range map[string]string{"it can be killed": lingers + ` sleep(600);`, "it cannot be killed": unkillable} {
+// The agent shuts down while modprobe hangs, even if modprobe cannot be killed.
+func TestShutdownDuringModprobe(t *testing.T) {
+	t.Parallel()
+	for name, code := range map[string]string{"killable": lingers + ` sleep(600);`, "unkillable": unkillable} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, simdriver.H100x8())
-			withModprobe(t, n, code)
+			installModprobe(t, n, code)
 			n.killChild(t)
 			n.startAgent(t, "--load-modules")
 			child := filepath.Join(n.root, "modprobe.child")
@@ -162,8 +166,8 @@ func TestEndDuringModprobe(t *testing.T) {
 				if text, err := os.ReadFile(child); err == nil && len(text) > 0 {
 					break
 				}
-				if time.Since(start) > patience {
-					t.Fatal("modprobe was not run")
+				if time.Since(start) > timeout {
+					t.Fatal("modprobe did not run")
 				}
 			}
 			n.stopAgent(t)

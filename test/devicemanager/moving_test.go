@@ -16,62 +16,63 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// docs/moving.md: from NVIDIA's plugin and back, the kubelet takes the GPUs of both
-// for the same ones.
+// The migration from NVIDIA's device plugin and back in docs/moving.md: both advertise the same device IDs, so the
+// kubelet keeps its allocations.
 func TestMoving(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/moving.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version := strings.TrimPrefix(tools.NVIDIAPluginVersion, "v"); !strings.Contains(string(text), "NVIDIA's plugin "+version) {
-		t.Errorf("docs/moving.md does not say that this is %s", version)
+	if version := strings.TrimPrefix(tools.NVIDIAPluginVersion, "v"); !strings.Contains(string(text), "k8s-device-plugin "+version) {
+		t.Errorf("docs/moving.md does not name the tested version k8s-device-plugin %s", version)
 	}
 
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
-	stopNVIDIA := n.startNVIDIA(t)
-	k.counts(t, 8, 8)
+	stopNVIDIA := n.startNVIDIAPlugin(t)
+	k.awaitGPUs(t, 8, 8)
 	old := newPod("old", 3)
 	if err := k.admit(old); err != nil {
 		t.Fatal(err)
 	}
-	before := k.named(t, old)
+	before := k.requestedGPUs(t, old)
 	if len(before) != 3 {
-		t.Fatalf("by NVIDIA's plugin a pod has %v, want 3 GPUs", before)
+		t.Fatalf("with NVIDIA's plugin a pod has %v, want 3 GPUs", before)
 	}
 	stopNVIDIA()
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	if now := k.named(t, old); !slices.Equal(now, before) {
-		t.Errorf("the old pod's container restarts with %v, before %v", now, before)
+	k.awaitGPUs(t, 8, 8)
+	if now := k.requestedGPUs(t, old); !slices.Equal(now, before) {
+		t.Errorf("the restarted container has %v, want %v", now, before)
 	}
-	stays, given := n.admitted(t, k, "new", 5)
-	disjoint(t, before, given)
-	if err := k.admit(newPod("one too many", 1)); err == nil {
-		t.Error("a ninth GPU was given out")
+	stays, allocated := n.admitPod(t, k, "new", 5)
+	disjoint(t, before, allocated)
+	if err := k.admit(newPod("late", 1)); err == nil {
+		t.Error("a ninth GPU was allocated")
 	}
 	n.stopAgent(t)
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 
-	n.startNVIDIA(t)
-	k.counts(t, 8, 8)
-	if now := k.named(t, stays); !slices.Equal(now, slices.Sorted(slices.Values(given))) {
-		t.Errorf("back at NVIDIA's plugin, the newer pod's container restarts with %v, before %v", now, given)
+	n.startNVIDIAPlugin(t)
+	k.awaitGPUs(t, 8, 8)
+	if now := k.requestedGPUs(t, stays); !slices.Equal(now, slices.Sorted(slices.Values(allocated))) {
+		t.Errorf("back with NVIDIA's plugin, the restarted container has %v, want %v", now, allocated)
 	}
-	k.forget(old)
+	k.removePod(old)
 	back := newPod("back", 3)
 	if err := k.admit(back); err != nil {
 		t.Fatal(err)
 	}
-	if now := k.named(t, back); !slices.Equal(now, before) {
-		t.Errorf("back at NVIDIA's plugin, a pod gets %v, while %v are free", now, before)
+	if now := k.requestedGPUs(t, back); !slices.Equal(now, before) {
+		t.Errorf("back with NVIDIA's plugin, a pod has %v, want the free %v", now, before)
 	}
 }
 
-// named are the GPUs that the pod's container is to have, by what the runtime is told.
-func (k *kubelet) named(t *testing.T, pod *v1.Pod) (uuids []string) {
+// requestedGPUs returns the sorted UUIDs in the CDI devices that the kubelet requests for the pod's container.
+func (k *kubelet) requestedGPUs(t *testing.T, pod *v1.Pod) (uuids []string) {
 	t.Helper()
 	r, err := k.start(t.Context(), pod)
 	if err != nil {
@@ -85,8 +86,8 @@ func (k *kubelet) named(t *testing.T, pod *v1.Pod) (uuids []string) {
 	return uuids
 }
 
-// startNVIDIA starts NVIDIA's device plugin. It ends with the test, or before.
-func (n *node) startNVIDIA(t *testing.T) (stop func()) {
+// startNVIDIAPlugin starts NVIDIA's device plugin, and stops it at the end of the test unless stop was called before.
+func (n *node) startNVIDIAPlugin(t *testing.T) (stop func()) {
 	t.Helper()
 	dir, err := tools.Build(t.Context(), tools.NVIDIAPlugin)
 	if err != nil {
@@ -99,8 +100,8 @@ func (n *node) startNVIDIA(t *testing.T) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := nvidia.Plugin(dir, n.root)
-	cmd := exec.Command(words[0], words[1:]...)
+	args := nvidia.Plugin(dir, n.root)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), n.driver.Env("")...)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := namespace.Start(cmd); err != nil {
@@ -108,7 +109,7 @@ func (n *node) startNVIDIA(t *testing.T) (stop func()) {
 	}
 	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // how it ends is its own business
+		_ = cmd.Wait() // its exit status does not matter
 		namespace.Close()
 	})
 	t.Cleanup(stop)

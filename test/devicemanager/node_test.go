@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,14 +26,14 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// binary is the program that is tested.
+// binary is the path of the gpucdi program under test.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "these tests make device nodes: run them as root")
+		fmt.Fprintln(os.Stderr, "these tests create device nodes; run them as root")
 		return 1
 	}
 	dir, err := os.MkdirTemp("", "gpucdi")
@@ -50,31 +51,31 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// node is a machine as the agent sees it: a host tree with a driver in it, and
-// the directories that the agent shares with the kubelet and the runtime.
+// node is a simulated machine: a host root with a simulated driver, and the directories that the agent shares with
+// the kubelet and the container runtime.
 type node struct {
-	dir                      string // of all that follows
+	dir                      string // parent of the directories and files below
 	root, kubeletDir, cdiDir string
 	driver                   *simdriver.Driver
-	runtime                  *containerd
-	stateDir                 string // what outlives the agent
+	runtime                  *fakeContainerd
+	stateDir                 string // the agent's --state-dir
 	config                   string // the agent's config file
-	nfdDir                   string // where the agent leaves labels for Node Feature Discovery
-	address                  string // where the agent serves its status
-	calls                    string // the file that counts the agent's NVML calls
+	nfdDir                   string // features.d of Node Feature Discovery
+	address                  string // the agent's --listen address
+	calls                    string // file with the number of the agent's NVML calls
 	process                  *exec.Cmd
-	said                     *bytes.Buffer // what the process said, once it has ended
+	logs                     *bytes.Buffer // stderr of the process; read it only after the process has exited
 }
 
 func newNode(t *testing.T, profile simdriver.Profile) *node {
 	t.Helper()
-	// Not t.TempDir: with the test's name in it, sockets' paths get too long.
+	// t.TempDir contains the test's name, which makes socket paths too long.
 	dir, err := os.MkdirTemp("", "node")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := product.Races(dir); err != nil {
+		if err := product.RaceReports(dir); err != nil {
 			t.Error(err)
 		}
 		_ = os.RemoveAll(dir)
@@ -88,7 +89,7 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		config:     filepath.Join(dir, "config.yaml"),
 		nfdDir:     filepath.Join(dir, "nfd"),
 		calls:      filepath.Join(dir, "calls"),
-		address:    freeAddress(t),
+		address:    newAddress(),
 	}
 	if err := os.Mkdir(n.root, 0o755); err != nil {
 		t.Fatal(err)
@@ -101,26 +102,24 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 	return n
 }
 
-// freeAddress is one that nobody listens at.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
+// addresses counts those that newAddress returned.
+var addresses atomic.Uint32
+
+// newAddress returns a loopback address of its own. A port that was free on 127.0.0.1 may be taken by a connection before
+// the agent listens.
+func newAddress() string {
+	n := addresses.Add(1)
+	return fmt.Sprintf("127.1.%d.%d:9435", n/250, n%250+1)
 }
 
-// health makes the agent quick to see and to forgive.
-const health = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 2s}"
+// fastHealth shortens fault detection and recovery.
+const fastHealth = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 2s}"
 
-// configure writes the agent's config: these lines, and health unless they
-// have their own.
+// configure writes the agent's config file: lines, and fastHealth unless lines configure health.
 func (n *node) configure(t *testing.T, lines ...string) {
 	t.Helper()
 	if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, "health:") }) {
-		lines = append(lines, health)
+		lines = append(lines, fastHealth)
 	}
 	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n" + strings.Join(lines, "\n") + "\n"
 	if err := os.WriteFile(n.config, []byte(config), 0o644); err != nil {
@@ -128,15 +127,14 @@ func (n *node) configure(t *testing.T, lines ...string) {
 	}
 }
 
-// startAgent starts the program. It ends with the test at the latest, and then
-// as it ends on a node.
+// startAgent starts gpucdi serve. It is stopped with stopAgent at the end of the test, unless it was stopped before.
 func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
 		"--cdi-dir", n.cdiDir, "--state-dir", n.stateDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
 	n.process.Env = append(append(os.Environ(), n.driver.Env(n.calls)...), product.RaceLog(n.dir))
-	n.said = new(bytes.Buffer)
-	n.process.Stdout, n.process.Stderr = t.Output(), io.MultiWriter(t.Output(), n.said)
+	n.logs = new(bytes.Buffer)
+	n.process.Stdout, n.process.Stderr = t.Output(), io.MultiWriter(t.Output(), n.logs)
 	if err := n.process.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +146,7 @@ func (n *node) startAgent(t *testing.T, flags ...string) {
 	})
 }
 
-// stopAgent ends the program as the kubelet does. Nobody listens on its sockets
-// then, and its specs are still there.
+// stopAgent terminates the agent as the kubelet does, and checks that its sockets are closed and its CDI specs stay.
 func (n *node) stopAgent(t *testing.T) {
 	t.Helper()
 	specs := n.specs(t)
@@ -158,27 +155,27 @@ func (n *node) stopAgent(t *testing.T) {
 	if err := process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	// One that does not end shows its goroutines.
-	stuck := time.AfterFunc(patience, func() { _ = process.Process.Signal(syscall.SIGQUIT) })
+	// SIGQUIT prints the goroutines of an agent that does not exit.
+	stuck := time.AfterFunc(timeout, func() { _ = process.Process.Signal(syscall.SIGQUIT) })
 	defer stuck.Stop()
 	if err := process.Wait(); err != nil {
-		t.Errorf("the agent's end: %v", err)
+		t.Errorf("the agent exited: %v", err)
 	}
 	for _, socket := range n.sockets(t) {
 		if conn, err := net.Dial("unix", socket); err == nil {
 			_ = conn.Close()
-			t.Errorf("the agent's socket %s is served after its end", socket)
+			t.Errorf("socket %s still accepts connections after the agent exited", socket)
 		}
 	}
-	after := n.specs(t) // one may have been written meanwhile
+	after := n.specs(t)
 	for path := range specs {
 		if after[path] == "" {
-			t.Errorf("the CDI spec %s is gone with the agent's end", path)
+			t.Errorf("CDI spec %s was removed when the agent exited", path)
 		}
 	}
 }
 
-// killAgent ends the program without a chance to clean up.
+// killAgent kills the agent with SIGKILL.
 func (n *node) killAgent(t *testing.T) {
 	t.Helper()
 	process := n.process
@@ -186,10 +183,10 @@ func (n *node) killAgent(t *testing.T) {
 	if err := process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = process.Wait() // the signal is its error
+	_ = process.Wait() // returns the signal as an error
 }
 
-// sockets are the agent's in the kubelet's directory.
+// sockets returns the paths of the agent's device plugin sockets.
 func (n *node) sockets(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(n.kubeletDir, "device-plugins", "gpucdi-*.sock"))
@@ -199,8 +196,7 @@ func (n *node) sockets(t *testing.T) []string {
 	return paths
 }
 
-// specs are the CDI specs on disk, by path. A file that begins with a dot is one
-// that is just being written.
+// specs returns the content of the CDI specs on disk by path, without temporary files, whose names begin with a dot.
 func (n *node) specs(t *testing.T) map[string]string {
 	t.Helper()
 	specs := map[string]string{}
@@ -218,7 +214,7 @@ func (n *node) specs(t *testing.T) map[string]string {
 	return specs
 }
 
-// uuids are the driver's GPUs.
+// uuids returns the UUIDs of the driver's GPUs.
 func (n *node) uuids() (ids []string) {
 	for _, g := range n.driver.State().GPUs {
 		ids = append(ids, g.UUID)
@@ -226,9 +222,9 @@ func (n *node) uuids() (ids []string) {
 	return ids
 }
 
-// injected does what a runtime does with the kubelet's request, once from each
-// of its two forms, and returns the device nodes that the container gets.
-func (n *node) injected(t *testing.T, r request) []string {
+// injectedNodes resolves a request as a container runtime does, once from the CDI field and once from the annotations,
+// and returns the device nodes that are injected into the container.
+func (n *node) injectedNodes(t *testing.T, r containerRequest) []string {
 	t.Helper()
 	_, annotated, err := cdi.ParseAnnotations(r.annotations)
 	if err != nil {
@@ -250,15 +246,15 @@ func (n *node) injected(t *testing.T, r request) []string {
 		slices.Sort(nodes[i])
 	}
 	if !slices.Equal(nodes[0], nodes[1]) {
-		t.Errorf("by field the container gets %v, by annotation %v", nodes[0], nodes[1])
+		t.Errorf("the CDI field injects %v, the annotations %v", nodes[0], nodes[1])
 	}
 	return nodes[0]
 }
 
-// resolve returns the UUIDs of the GPUs that the container gets.
-func (n *node) resolve(t *testing.T, r request) []string {
+// injectedGPUs returns the UUIDs of the GPUs that are injected into the container.
+func (n *node) injectedGPUs(t *testing.T, r containerRequest) []string {
 	t.Helper()
-	nodes := n.injected(t, r)
+	nodes := n.injectedNodes(t, r)
 	var given []string
 	for _, g := range n.driver.State().GPUs {
 		if slices.Contains(nodes, fmt.Sprintf("/dev/nvidia%d", g.Minor)) {
@@ -266,34 +262,34 @@ func (n *node) resolve(t *testing.T, r request) []string {
 		}
 	}
 	if len(given) != len(r.cdiDevices) || !slices.Contains(nodes, "/dev/nvidiactl") {
-		t.Errorf("%v lead to %v", r.cdiDevices, nodes)
+		t.Errorf("CDI devices %v inject the nodes %v", r.cdiDevices, nodes)
 	}
 	for _, uuid := range given {
 		if !slices.ContainsFunc(r.cdiDevices, func(name string) bool { return strings.HasSuffix(name, "="+uuid) }) {
-			t.Errorf("%v lead to %s", r.cdiDevices, uuid)
+			t.Errorf("CDI devices %v inject GPU %s", r.cdiDevices, uuid)
 		}
 	}
 	return given
 }
 
-// started starts the pod's container and returns the UUIDs of its GPUs.
-func (n *node) started(t *testing.T, k *kubelet, pod *v1.Pod) []string {
+// startPod starts the pod's container and returns the UUIDs of its GPUs.
+func (n *node) startPod(t *testing.T, k *kubelet, pod *v1.Pod) []string {
 	t.Helper()
 	r, err := k.start(t.Context(), pod)
 	if err != nil {
 		t.Fatalf("starting %s: %v", pod.Name, err)
 	}
-	return n.resolve(t, r)
+	return n.injectedGPUs(t, r)
 }
 
-// admitted brings a new pod to the node and returns it with its GPUs' UUIDs.
-func (n *node) admitted(t *testing.T, k *kubelet, name string, gpus int) (*v1.Pod, []string) {
+// admitPod admits a new pod, starts its container and returns the pod and the UUIDs of its GPUs.
+func (n *node) admitPod(t *testing.T, k *kubelet, name string, gpus int) (*v1.Pod, []string) {
 	t.Helper()
 	pod := newPod(name, gpus)
 	if err := k.admit(pod); err != nil {
 		t.Fatalf("admitting %s: %v", name, err)
 	}
-	uuids := n.started(t, k, pod)
+	uuids := n.startPod(t, k, pod)
 	if len(uuids) != gpus {
 		t.Errorf("%s has %v, want %d GPUs", name, uuids, gpus)
 	}

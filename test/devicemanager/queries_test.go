@@ -15,71 +15,72 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// query is asked of the metrics by something that we hand out.
+// query is a PromQL query of the dashboard, the alerts or the docs.
 type query struct {
-	where, text string
-	labels      []string // those that must be in its results
+	source, expr string
+	labels       []string // required in the results
 }
 
-// All that we ask of the metrics is in them: Prometheus's own engine finds
-// something for each query, on a node on which everything has happened that an
-// admin wants to see.
-func TestQueriesFindSomething(t *testing.T) {
-	n, held := eventful(t)
+// Each query has results in Prometheus's own engine, on a node where each condition that the queries cover holds.
+func TestQueriesHaveResults(t *testing.T) {
+	t.Parallel()
+	n, held := newBusyNode(t)
 	first := n.get(t, "/metrics")
 	const application = 13
-	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first one of its kind
+	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first with this code
 		t.Fatal(err)
 	}
 	n.awaitMetric(t, fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[7]))
-	n.admitted(t, n.kubelet, "another", 1)
+	n.admitPod(t, n.kubelet, "another", 1)
 	n.awaitMetric(t, `gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`)
 	second := n.get(t, "/metrics")
 
-	queries := slices.Concat(dashboard(t), alerts(t), documented(t))
-	for i, a := range ask(t, queries, first, second) {
+	queries := slices.Concat(dashboardQueries(t), alertQueries(t), documentedQueries(t))
+	for i, a := range runQueries(t, queries, first, second) {
 		q := queries[i]
 		if a.Error != "" || len(a.Unknown) > 0 || len(a.Samples) == 0 {
-			t.Errorf("%s: %s results in %+v", q.where, q.text, a)
+			t.Errorf("%s: %s: got %+v, want results", q.source, q.expr, a)
 		}
 		for _, label := range q.labels {
 			if !slices.ContainsFunc(a.Samples, func(s readers.Sample) bool { return s.Labels[label] != "" }) {
-				t.Errorf("%s: %s results in %+v, without %s", q.where, q.text, a.Samples, label)
+				t.Errorf("%s: %s: got %+v, want the label %s", q.source, q.expr, a.Samples, label)
 			}
 		}
 		if slices.ContainsFunc(a.Samples, func(s readers.Sample) bool { return s.Value == "NaN" }) {
-			t.Errorf("%s: %s results in %+v", q.where, q.text, a.Samples)
+			t.Errorf("%s: %s: got %+v", q.source, q.expr, a.Samples)
 		}
-		if strings.HasPrefix(q.text, "increase(gpucdi_xids_total") && (len(a.Samples) != 1 || a.Samples[0].Labels["xid"] != "13") {
-			t.Errorf("%s: %+v", q.text, a.Samples)
+		if strings.HasPrefix(q.expr, "increase(gpucdi_xids_total") && (len(a.Samples) != 1 || a.Samples[0].Labels["xid"] != "13") {
+			t.Errorf("%s: got %+v", q.expr, a.Samples)
 		}
-		switch q.where {
-		case "Who holds what":
+		switch q.source {
+		case "Allocations":
 			if len(a.Samples) != 1 || a.Samples[0].Labels["device"] != held || a.Samples[0].Labels["pod"] != "holder" {
-				t.Errorf("%s: %+v", q.where, a.Samples)
+				t.Errorf("%s: got %+v", q.source, a.Samples)
 			}
-		case "Unhealthy":
+		case "Unhealthy GPUs":
 			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["gpu"] == held {
-				t.Errorf("%s: %+v", q.where, a.Samples)
+				t.Errorf("%s: got %+v", q.source, a.Samples)
 			}
 		case "GPUUnhealthy":
 			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["index"] == "" {
-				t.Errorf("%s: %+v", q.where, a.Samples)
+				t.Errorf("%s: got %+v", q.source, a.Samples)
 			}
 		}
 	}
 }
 
-// Where nothing is wrong, or there is no GPU, nobody is woken up.
-func TestAlertsAreSilent(t *testing.T) {
+// No alert fires on a healthy node or on a node without a driver.
+func TestNoFalseAlerts(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		prepare func(*node) error
 		await   string
 	}{
-		"all is well": {func(*node) error { return nil }, `gpucdi_link_healthy{link="kubelet"} 1`},
-		"no driver":   {func(n *node) error { return n.driver.Uninstall() }, `gpucdi_link_healthy{link="driver"} 0`},
+		"healthy":   {func(*node) error { return nil }, `gpucdi_component_healthy{component="kubelet"} 1`},
+		"no driver": {func(n *node) error { return n.driver.Uninstall() }, `gpucdi_component_healthy{component="driver"} 0`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, simdriver.H100x8())
 			if err := tc.prepare(n); err != nil {
 				t.Fatal(err)
@@ -87,47 +88,47 @@ func TestAlertsAreSilent(t *testing.T) {
 			startKubelet(t, n.kubeletDir, 2)
 			n.startAgent(t)
 			n.awaitMetric(t, tc.await)
-			n.awaitMetric(t, `gpucdi_link_healthy{link="runtime"} 1`)
+			n.awaitMetric(t, `gpucdi_component_healthy{component="runtime"} 1`)
 			metrics := n.get(t, "/metrics")
-			queries := alerts(t)
-			for i, a := range ask(t, queries, metrics) {
+			queries := alertQueries(t)
+			for i, a := range runQueries(t, queries, metrics) {
 				if len(a.Samples) > 0 || a.Error != "" {
-					t.Errorf("%s says %+v", queries[i].where, a)
+					t.Errorf("alert %s fires: %+v", queries[i].source, a)
 				}
 			}
 		})
 	}
 }
 
-// ask asks Prometheus, which has scraped these from an agent's pod. Its target
-// has the labels that the operator gives it.
-func ask(t *testing.T, queries []query, scrapes ...string) []readers.Answer {
+// runQueries runs queries in Prometheus on scrapes of an agent. The target has the labels that the Prometheus operator
+// adds.
+func runQueries(t *testing.T, queries []query, scrapes ...string) []readers.Answer {
 	t.Helper()
-	var texts []string
+	var exprs []string
 	for _, q := range queries {
-		texts = append(texts, q.text)
+		exprs = append(exprs, q.expr)
 	}
 	answers, err := readers.Query(t.Context(), readers.Scrapes{
 		Scrapes: scrapes,
 		Target: map[string]string{"instance": "node", "job": "gpucdi/gpucdi", "namespace": "gpucdi",
 			"pod": "gpucdi-abcde", "container": "gpucdi", "endpoint": "metrics"},
-	}, texts)
+	}, exprs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return answers
 }
 
-// eventful is a node without a runtime, of which one GPU is ill and one is held,
-// and whose config was refused.
-func eventful(t *testing.T) (n *busyNode, held string) {
+// newBusyNode returns a node without a runtime, with an unhealthy GPU, an allocated one and an invalid config, and the
+// UUID of the allocated GPU.
+func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	n = &busyNode{node: newNode(t, simdriver.H100x8())}
 	n.runtime.stop()
 	n.kubelet = startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	n.kubelet.counts(t, 8, 8)
-	pod, gpus := n.admitted(t, n.kubelet, "holder", 1)
-	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, gpus)
+	n.kubelet.awaitGPUs(t, 8, 8)
+	pod, gpus := n.admitPod(t, n.kubelet, "holder", 1)
+	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, gpus)
 	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] })
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		s.GPU(free[0]).RecoveryAction, s.GPU(free[0]).ECCCorrected = 1, 7
@@ -156,8 +157,8 @@ type busyNode struct {
 	kubelet *kubelet
 }
 
-// named finds the labels that a text asks for.
-func named(text, pattern string) (labels []string) {
+// labelNames returns the first submatch of each match of pattern.
+func labelNames(text, pattern string) (labels []string) {
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 		labels = append(labels, match[1])
 	}
@@ -173,9 +174,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// dashboard are the queries of its panels and of its variable, with all nodes
-// chosen.
-func dashboard(t *testing.T) (queries []query) {
+// dashboardQueries returns the queries of the dashboard's panels and variables, with all nodes selected.
+func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	var d struct {
 		Panels []struct {
@@ -191,11 +191,11 @@ func dashboard(t *testing.T) (queries []query) {
 	}
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
-			text := strings.ReplaceAll(target.Expr, "$node", ".*")
-			if text == target.Expr {
-				t.Errorf("%s: %s does not keep to the nodes that are chosen", p.Title, text)
+			expr := strings.ReplaceAll(target.Expr, "$node", ".*")
+			if expr == target.Expr {
+				t.Errorf("%s: %s does not select by $node", p.Title, expr)
 			}
-			queries = append(queries, query{p.Title, text, named(target.LegendFormat, `{{(\w+)}}`)})
+			queries = append(queries, query{p.Title, expr, labelNames(target.LegendFormat, `{{(\w+)}}`)})
 		}
 	}
 	for _, v := range d.Templating.List {
@@ -207,7 +207,7 @@ func dashboard(t *testing.T) (queries []query) {
 	return queries
 }
 
-func alerts(t *testing.T) (queries []query) {
+func alertQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	var file struct {
 		Groups []struct {
@@ -222,26 +222,26 @@ func alerts(t *testing.T) (queries []query) {
 	}
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
-			queries = append(queries, query{rule.Alert, rule.Expr, named(fmt.Sprint(rule.Annotations), `\$labels\.(\w+)`)})
+			queries = append(queries, query{rule.Alert, rule.Expr, labelNames(fmt.Sprint(rule.Annotations), `\$labels\.(\w+)`)})
 		}
 	}
 	return queries
 }
 
-// documented are the metrics that docs/metrics.md lists, and its queries.
-func documented(t *testing.T) (queries []query) {
+// documentedQueries returns the metrics and the queries in docs/metrics.md.
+func documentedQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	for line := range strings.Lines(read(t, "docs/metrics.md")) {
 		cells := strings.Split(line, "|")
 		switch {
 		case strings.HasPrefix(line, "    "):
-			queries = append(queries, query{where: "docs/metrics.md", text: strings.TrimSpace(line)})
+			queries = append(queries, query{source: "docs/metrics.md", expr: strings.TrimSpace(line)})
 		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_"):
 			name := strings.Trim(cells[1], " `")
 			if strings.TrimSpace(cells[2]) == "histogram" {
 				name += "_count"
 			}
-			queries = append(queries, query{"docs/metrics.md", name, named(cells[3], "`(\\w+)`")})
+			queries = append(queries, query{"docs/metrics.md", name, labelNames(cells[3], "`(\\w+)`")})
 		}
 	}
 	return queries

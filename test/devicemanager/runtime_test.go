@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/containerd/containerd/api/services/namespaces/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -19,26 +20,26 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// containerd answers what the agent asks the runtime of a node.
-type containerd struct {
+// fakeContainerd serves the parts of CRI that the agent uses.
+type fakeContainerd struct {
 	cri.UnimplementedRuntimeServiceServer
 	config map[string]any
-	stop   func() // its socket is gone then
+	stop   func() // also removes the socket
 
 	mu   sync.Mutex
-	pods map[string]*cri.ContainerConfig // by UID: each has a ready sandbox and a running container
+	pods map[string]*cri.ContainerConfig // by UID; each has a ready sandbox and a running container
 }
 
-func (*containerd) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
+func (*fakeContainerd) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
 	return &cri.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v1.7.35", RuntimeApiVersion: "v1"}, nil
 }
 
-func (c *containerd) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
+func (c *fakeContainerd) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
 	config, err := json.Marshal(c.config)
 	return &cri.StatusResponse{Info: map[string]string{"config": string(config)}}, err
 }
 
-func (c *containerd) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (c *fakeContainerd) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	answer := &cri.ListContainersResponse{}
@@ -50,7 +51,7 @@ func (c *containerd) ListContainers(context.Context, *cri.ListContainersRequest)
 	return answer, nil
 }
 
-func (c *containerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (c *fakeContainerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	answer := &cri.ListPodSandboxResponse{}
@@ -60,7 +61,7 @@ func (c *containerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest)
 	return answer, nil
 }
 
-func (c *containerd) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (c *fakeContainerd) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	config, found := c.pods[r.ContainerId]
@@ -71,8 +72,17 @@ func (c *containerd) ContainerStatus(_ context.Context, r *cri.ContainerStatusRe
 	return &cri.ContainerStatusResponse{Info: map[string]string{"info": string(info)}}, err
 }
 
-// run starts a pod's container with CDI devices, passed by the CDI field.
-func (c *containerd) run(pod *v1.Pod, names ...string) {
+// noNamespaces is containerd's own API without containers. test/e2e covers containers there.
+type noNamespaces struct {
+	namespaces.UnimplementedNamespacesServer
+}
+
+func (noNamespaces) List(context.Context, *namespaces.ListNamespacesRequest) (*namespaces.ListNamespacesResponse, error) {
+	return &namespaces.ListNamespacesResponse{}, nil
+}
+
+// startContainer adds a running container of a pod, with CDI devices in the CDI field.
+func (c *fakeContainerd) startContainer(pod *v1.Pod, names ...string) {
 	config := &cri.ContainerConfig{Labels: map[string]string{"io.kubernetes.pod.uid": string(pod.UID)}}
 	for _, name := range names {
 		config.CDIDevices = append(config.CDIDevices, &cri.CDIDevice{Name: name})
@@ -82,16 +92,16 @@ func (c *containerd) run(pod *v1.Pod, names ...string) {
 	c.pods[string(pod.UID)] = config
 }
 
-// end removes a pod's container and its sandbox.
-func (c *containerd) end(pod *v1.Pod) {
+// removePod removes a pod's container and its sandbox.
+func (c *fakeContainerd) removePod(pod *v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pods, string(pod.UID))
 }
 
-// serveRuntime gives the node a containerd without pods, in place of the one that it has. It
-// reads the agent's specs, or would if CDI were on.
-func (n *node) serveRuntime(t *testing.T, cdi bool) {
+// serveRuntime starts a fake containerd without pods on the node, and stops the previous one. Its CDI spec directory is
+// the agent's.
+func (n *node) serveRuntime(t *testing.T, enableCDI bool) {
 	t.Helper()
 	if n.runtime != nil {
 		n.runtime.stop()
@@ -105,12 +115,13 @@ func (n *node) serveRuntime(t *testing.T, cdi bool) {
 		t.Fatal(err)
 	}
 	server, ended := grpc.NewServer(), make(chan struct{})
-	n.runtime = &containerd{
-		config: map[string]any{"enableCDI": cdi, "cdiSpecDirs": []string{n.cdiDir}},
+	n.runtime = &fakeContainerd{
+		config: map[string]any{"enableCDI": enableCDI, "cdiSpecDirs": []string{n.cdiDir}},
 		stop:   func() { server.Stop(); <-ended },
 		pods:   map[string]*cri.ContainerConfig{},
 	}
 	cri.RegisterRuntimeServiceServer(server, n.runtime)
+	namespaces.RegisterNamespacesServer(server, noNamespaces{})
 	go func() {
 		defer close(ended)
 		_ = server.Serve(listener) // until stop
@@ -118,29 +129,29 @@ func (n *node) serveRuntime(t *testing.T, cdi bool) {
 	t.Cleanup(n.runtime.stop)
 }
 
-func TestWithoutRuntime(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestRuntimeUnavailable(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	n.runtime.stop()
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	n.awaitStatus(t, func(s nodeStatus) bool { return strings.Contains(s.Runtime.Trouble, "containerd.sock: not there") })
+	k.awaitGPUs(t, 8, 8)
+	n.awaitStatus(t, func(s nodeStatus) bool { return strings.Contains(s.Runtime.Error, "containerd.sock: not found") })
 }
 
-// A runtime whose CDI is off starts pods without their GPUs, so people must see
-// it.
+// With CDI disabled in the runtime, containers start without their GPUs, so status, metrics and doctor must report it.
 func TestRuntimeWithoutCDI(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	n.serveRuntime(t, false)
 	startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	const says = "set enable_cdi = true"
+	const remedy = "set enable_cdi = true"
 	n.awaitStatus(t, func(s nodeStatus) bool {
-		return s.Runtime.Name == "containerd" && strings.Contains(s.Runtime.Trouble, says)
+		return s.Runtime.Name == "containerd" && strings.Contains(s.Runtime.Error, remedy)
 	})
-	n.awaitMetric(t, `gpucdi_link_healthy{link="runtime"} 0`)
-	if found, fails := n.doctor(t); !fails || !strings.HasPrefix(found["runtime"], "fail") || !strings.Contains(found["runtime"], says) {
-		t.Errorf("the doctor says %s", found["runtime"])
+	n.awaitMetric(t, `gpucdi_component_healthy{component="runtime"} 0`)
+	if found, failed := n.doctor(t); !failed || !strings.HasPrefix(found["runtime"], "fail") || !strings.Contains(found["runtime"], remedy) {
+		t.Errorf("got runtime finding %s", found["runtime"])
 	}
 }

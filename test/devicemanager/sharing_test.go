@@ -13,212 +13,212 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// sharing are the configs of docs/sharing.md, which share each GPU by four, the second
-// one by another name.
-func sharing(t *testing.T) (byOwnName, renamed string) {
+// sharingConfigs returns the configs of docs/sharing.md, with four replicas of each GPU. The second one renames the
+// resource.
+func sharingConfigs(t *testing.T) (sameName, renamed string) {
 	t.Helper()
-	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Sharing", "yaml")
+	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Configure replicas", "yaml")
 	if err != nil || len(blocks) != 2 {
-		t.Fatalf("%d configs, %v", len(blocks), err)
+		t.Fatalf("got %d configs, want 2; error %v", len(blocks), err)
 	}
 	return blocks[0], blocks[1]
 }
 
-// bothWithSharing starts an agent that shares the two GPUs of a node by four, and a
-// kubelet that tells who holds what.
-func bothWithSharing(t *testing.T) (*node, *kubelet) {
+// startSharingNode starts an agent and a kubelet on a node with two GPUs, with four replicas each.
+func startSharingNode(t *testing.T) (*node, *kubelet) {
 	t.Helper()
 	n := newNode(t, simdriver.GTX1060x2())
-	byOwnName, _ := sharing(t)
-	n.configure(t, byOwnName)
+	sameName, _ := sharingConfigs(t)
+	n.configure(t, sameName)
 	k := startKubelet(t, n.kubeletDir, 1)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	return n, k
 }
 
-// sharers brings a pod for each replica of two GPUs to the node, and returns them
-// by the GPU that they have.
-func (n *node) sharers(t *testing.T, k *kubelet, replicas int) map[string][]*v1.Pod {
+// admitSharing admits pods that allocate the given number of replicas of each of two GPUs, and returns the pods by GPU
+// UUID. It checks that the replicas are allocated evenly.
+func (n *node) admitSharing(t *testing.T, k *kubelet, replicas int) map[string][]*v1.Pod {
 	t.Helper()
 	pods := map[string][]*v1.Pod{}
 	for i := range 2 * replicas {
-		pod, uuids := n.admitted(t, k, fmt.Sprint("pod-", i), 1)
+		pod, uuids := n.admitPod(t, k, fmt.Sprint("pod-", i), 1)
 		pods[uuids[0]] = append(pods[uuids[0]], pod)
-		if apart := len(pods[n.uuids()[0]]) - len(pods[n.uuids()[1]]); apart < -1 || apart > 1 {
-			t.Errorf("after %d pods the GPUs are shared by %v", i+1, pods)
+		if diff := len(pods[n.uuids()[0]]) - len(pods[n.uuids()[1]]); diff < -1 || diff > 1 {
+			t.Errorf("after %d pods: got pods by GPU %v, want them evenly distributed", i+1, pods)
 		}
 	}
 	return pods
 }
 
 func TestPodsShareGPUs(t *testing.T) {
-	n, k := bothWithSharing(t)
-	pods := n.sharers(t, k, 3)
-	onBoth, _ := n.admitted(t, k, "on-both", 2)
+	t.Parallel()
+	n, k := startSharingNode(t)
+	pods := n.admitSharing(t, k, 3)
+	onBoth, _ := n.admitPod(t, k, "on-both", 2)
 	if err := k.admit(newPod("late", 1)); err == nil {
-		t.Error("a ninth replica was given out")
+		t.Error("a ninth replica was allocated")
 	}
 
-	// People see a GPU once, with all who have it.
-	table := n.statusText(t)
+	// The status table has one row for each GPU, with all holders.
+	table := n.statusText(t, "-o", "wide")
 	for _, uuid := range n.uuids() {
 		_, row, _ := strings.Cut(table, uuid)
 		row, _, _ = strings.Cut(row, "\n")
-		says := []string{"nvidia.com/gpu ×4  healthy", "default/on-both/main"}
+		want := []string{"nvidia.com/gpu ×4  healthy", "default/on-both/main"}
 		for _, pod := range pods[uuid] {
-			says = append(says, "default/"+pod.Name+"/main")
+			want = append(want, "default/"+pod.Name+"/main")
 		}
-		for _, part := range says {
+		for _, part := range want {
 			if !strings.Contains(row, part) {
-				t.Errorf("%q is not in the row of %s:%s", part, uuid, row)
+				t.Errorf("the row of %s lacks %q:%s", uuid, part, row)
 			}
 		}
 		if strings.Count(table, uuid) != 1 || strings.Count(row, "default/") != 4 {
-			t.Errorf("the table is\n%s", table)
+			t.Errorf("got status table\n%s", table)
 		}
 	}
 	n.awaitMetric(t, `gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 2`)
 
-	// A container with more replicas than there are GPUs has each once.
+	// A container with more replicas than the node has GPUs gets each GPU once.
 	for _, pod := range append(slices.Concat(pods[n.uuids()[0]], pods[n.uuids()[1]]), onBoth) {
-		k.forget(pod)
+		k.removePod(pod)
 	}
 	greedy := newPod("greedy", 5)
 	if err := k.admit(greedy); err != nil {
 		t.Fatal(err)
 	}
-	if uuids := n.started(t, k, greedy); len(uuids) != 2 {
+	if uuids := n.startPod(t, k, greedy); len(uuids) != 2 {
 		t.Errorf("a pod with five replicas has %v, want both GPUs", uuids)
 	}
 
-	// What the kubelet has kept leads to the same GPUs after its restart, and after
-	// the agent's.
+	// The allocation survives restarts of kubelet and agent.
 	k = k.restart(t, 1)
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	n.killAgent(t)
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	if uuids := n.started(t, k, greedy); len(uuids) != 2 {
+	k.awaitGPUs(t, 8, 8)
+	if uuids := n.startPod(t, k, greedy); len(uuids) != 2 {
 		t.Errorf("after restarts the pod has %v, want both GPUs", uuids)
 	}
 	if err := k.admit(newPod("too-many", 4)); err == nil {
-		t.Error("more replicas were given out than there are")
+		t.Error("more replicas were allocated than exist")
 	}
 }
 
-// What befalls a GPU befalls all of its replicas and no others, and they heal
-// together. docs/health.md has the row that this logs.
+// A fault of a GPU affects all of its replicas and no others, and they recover together. The test logs a row of
+// docs/health.md.
 func TestSharingFaults(t *testing.T) {
-	const row = "| an XID of a GPU that four share | 4 of 8 |"
-	readHealth(t).must(t, row)
-	n, k := bothWithSharing(t)
-	pods := n.sharers(t, k, 1)
-	sick, well := n.uuids()[0], n.uuids()[1]
-	happened := time.Now()
-	if err := n.driver.RaiseXID(sick, 9999); err != nil {
+	t.Parallel()
+	const row = "| an XID of a GPU shared by four | 4 of 8 |"
+	readHealthDoc(t).requireRow(t, row)
+	n, k := startSharingNode(t)
+	pods := n.admitSharing(t, k, 1)
+	faulty, healthy := n.uuids()[0], n.uuids()[1]
+	injected := time.Now()
+	if err := n.driver.RaiseXID(faulty, 9999); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 4)
-	t.Logf("%s %s | %s |", row, time.Since(happened).Round(time.Millisecond), k.counts(t, 8, 8).Round(time.Millisecond))
-	if err := n.driver.Lose(sick); err != nil {
+	k.awaitGPUs(t, 8, 4)
+	t.Logf("%s %s | %s |", row, time.Since(injected).Round(time.Millisecond), k.awaitGPUs(t, 8, 8).Round(time.Millisecond))
+	if err := n.driver.Lose(faulty); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 4)
+	k.awaitGPUs(t, 8, 4)
 	for id := range k.allocatable()[string(gpuResource)] {
-		if !strings.HasPrefix(id, well+"::") {
-			t.Errorf("%s is healthy while %s is lost", id, sick)
+		if !strings.HasPrefix(id, healthy+"::") {
+			t.Errorf("%s is healthy while %s is lost", id, faulty)
 		}
 	}
-	n.awaitDevice(t, sick, "xid_79")
-	n.awaitDevice(t, well, "")
-	if _, uuids := n.admitted(t, k, "meanwhile", 1); uuids[0] != well {
-		t.Errorf("a pod is given %v", uuids)
+	n.awaitDevice(t, faulty, "xid_79")
+	n.awaitDevice(t, healthy, "")
+	if _, uuids := n.admitPod(t, k, "meanwhile", 1); uuids[0] != healthy {
+		t.Errorf("a pod has %v, want %s", uuids, healthy)
 	}
-	k = k.restart(t, 1) // which forgets nothing
-	k.counts(t, 8, 4)
-	if err := n.driver.Return(sick); err != nil {
+	k = k.restart(t, 1) // unhealthy replicas stay unhealthy
+	k.awaitGPUs(t, 8, 4)
+	if err := n.driver.Return(faulty); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	for uuid, pod := range pods {
-		if uuids := n.started(t, k, pod[0]); uuids[0] != uuid {
-			t.Errorf("%s has %v now, and had %s", pod[0].Name, uuids, uuid)
+		if uuids := n.startPod(t, k, pod[0]); uuids[0] != uuid {
+			t.Errorf("%s has %v, want %s", pod[0].Name, uuids, uuid)
 		}
 	}
 }
 
-// How many share a GPU changes while pods do. A replica that is held stays listed
-// and leads to its GPU; of the new ones there are as many as fit beside it. A GPU that is to be had alone,
-// or to be shared, waits for those who have it otherwise.
-func TestSharingChanges(t *testing.T) {
-	t.Parallel() // it mostly waits
-	n, k := bothWithSharing(t)
-	pods := n.sharers(t, k, 3)
+// The number of replicas changes while pods hold some. Allocated replicas stay advertised and resolve to their GPU. As
+// many of the new replicas become allocatable as fit beside them. A GPU that becomes exclusive, or shared under another
+// name, waits until it is released.
+func TestSharingConfigChange(t *testing.T) {
+	t.Parallel()
+	n, k := startSharingNode(t)
+	pods := n.admitSharing(t, k, 3)
 	first, second := n.uuids()[0], n.uuids()[1]
-	stillHave := func(uuid string, pods ...*v1.Pod) {
+	checkGPU := func(uuid string, pods ...*v1.Pod) {
 		t.Helper()
 		for _, pod := range pods {
-			if now := n.started(t, k, pod); !slices.Equal(now, []string{uuid}) {
-				t.Errorf("%s has %v now, and had %s", pod.Name, now, uuid)
+			if now := n.startPod(t, k, pod); !slices.Equal(now, []string{uuid}) {
+				t.Errorf("%s has %v, want %s", pod.Name, now, uuid)
 			}
 		}
 	}
-	end := func(pods ...*v1.Pod) {
+	remove := func(pods ...*v1.Pod) {
 		for _, pod := range pods {
-			k.forget(pod)
+			k.removePod(pod)
 		}
 	}
 
-	// The driver has no part in it, and is not left out of sight for it.
-	before := n.inits(t)
+	// A change of replicas neither reopens the driver nor interrupts fault detection.
+	before := n.nvmlInits(t)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]")
-	k.counts(t, 12, 2) // three quarters of each GPU are held, and a sixth fits
+	k.awaitGPUs(t, 12, 2) // three quarters of each GPU are allocated, and a sixth fits
 	if err := n.driver.RaiseXID(first, 9999); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 12, 1)
-	if after := n.inits(t); before == 0 || after != before {
-		t.Errorf("the driver was opened %d times, and %d times once its GPUs were shared otherwise", before, after)
+	k.awaitGPUs(t, 12, 1)
+	if after := n.nvmlInits(t); before == 0 || after != before {
+		t.Errorf("NVML was initialized %d times before the config change and %d times after it", before, after)
 	}
-	k.counts(t, 12, 2)
+	k.awaitGPUs(t, 12, 2)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
-	k.counts(t, 6, 0)
-	stillHave(first, pods[first]...)
+	k.awaitGPUs(t, 6, 0)
+	checkGPU(first, pods[first]...)
 
 	n.configure(t, "resources: []")
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 	n.awaitMetric(t, `gpucdi_devices{health="draining",reason="",resource="nvidia.com/gpu"} 4`)
-	end(pods[first]...)
-	end(pods[second][2])
-	k.counts(t, 4, 1)
-	alone, uuids := n.admitted(t, k, "alone", 1)
+	remove(pods[first]...)
+	remove(pods[second][2])
+	k.awaitGPUs(t, 4, 1)
+	exclusive, uuids := n.admitPod(t, k, "exclusive", 1)
 	if uuids[0] != first {
-		t.Errorf("%v is given out to be had alone, and shared", uuids)
+		t.Errorf("exclusive allocation of %v, want the released %s", uuids, first)
 	}
 
-	// An agent that starts now is told of them by the kubelet alone.
+	// A restarted agent reads the allocations from the kubelet.
 	n.killAgent(t)
-	k.counts(t, 4, 0)
+	k.awaitGPUs(t, 4, 0)
 	n.startAgent(t)
-	k.counts(t, 4, 1)
-	stillHave(second, pods[second][:2]...)
+	k.awaitGPUs(t, 4, 1)
+	checkGPU(second, pods[second][:2]...)
 
-	// By another name there are as many as fit beside those who have them by the first.
-	_, renamed := sharing(t)
+	// Under the other name, as many replicas are allocatable as fit beside the allocated devices.
+	_, renamed := sharingConfigs(t)
 	n.configure(t, renamed)
 	const other = "nvidia.com/gpu.shared"
-	k.awaits(t, offer{gpuResource: "0 of 3", other: "2 of 8"})
-	stillHave(second, pods[second][:2]...)
-	end(pods[second][:2]...)
-	k.awaits(t, offer{gpuResource: "0 of 1", other: "4 of 8"})
-	end(alone)
-	k.awaits(t, offer{gpuResource: "0 of 0", other: "8 of 8"})
+	k.awaitResources(t, resourceCounts{gpuResource: "0 of 3", other: "2 of 8"})
+	checkGPU(second, pods[second][:2]...)
+	remove(pods[second][:2]...)
+	k.awaitResources(t, resourceCounts{gpuResource: "0 of 1", other: "4 of 8"})
+	remove(exclusive)
+	k.awaitResources(t, resourceCounts{gpuResource: "0 of 0", other: "8 of 8"})
 }
 
-// inits is how often the driver was opened.
-func (n *node) inits(t *testing.T) uint64 {
+// nvmlInits returns the number of NVML initializations.
+func (n *node) nvmlInits(t *testing.T) uint64 {
 	t.Helper()
 	calls, err := simdriver.Calls(n.calls)
 	if err != nil {
@@ -227,57 +227,58 @@ func (n *node) inits(t *testing.T) uint64 {
 	return calls["nvmlInit_v2"]
 }
 
-// MIG devices are shared as GPUs are, and fail with their GPU.
+// MIG devices are shared like GPUs, and become unhealthy with their GPU.
 func TestSharedMIGDevices(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.A100MIG())
 	n.configure(t, "mig: {strategy: mixed}", "resources: [{name: nvidia.com/mig-3g.20gb, replicas: 2}]")
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.awaits(t, a100s().but(offer{large: "6 of 6"}))
+	k.awaitResources(t, a100s().with(resourceCounts{large: "6 of 6"}))
 	pod := podWith("both-halves", large, 2)
 	if err := k.admit(pod); err != nil {
 		t.Fatal(err)
 	}
-	if parts := n.usable(t, k, pod); len(parts) != 2 {
-		t.Errorf("a pod with two replicas can use %v", parts)
+	if parts := n.usableMIGDevices(t, k, pod); len(parts) != 2 {
+		t.Errorf("a pod with two replicas can use %v, want 2 MIG devices", parts)
 	}
-	halved := n.uuids()[3]
-	if err := n.driver.Lose(halved); err != nil {
+	faulty := n.uuids()[3]
+	if err := n.driver.Lose(faulty); err != nil {
 		t.Fatal(err)
 	}
-	k.awaits(t, a100s().but(offer{large: "2 of 6"}))
-	if err := n.driver.Return(halved); err != nil {
+	k.awaitResources(t, a100s().with(resourceCounts{large: "2 of 6"}))
+	if err := n.driver.Return(faulty); err != nil {
 		t.Fatal(err)
 	}
-	k.awaits(t, a100s().but(offer{large: "6 of 6"}))
+	k.awaitResources(t, a100s().with(resourceCounts{large: "6 of 6"}))
 }
 
-// The kubelet takes as many replicas as there can be. One more are none at all, and
-// it is said why.
-func TestAsManyReplicasAsThereCanBe(t *testing.T) {
-	n, k := bothWithSharing(t)
+// The kubelet accepts the maximum number of replicas. With more, all replicas are unhealthy with a config fault.
+func TestReplicaLimit(t *testing.T) {
+	t.Parallel()
+	n, k := startSharingNode(t)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10000}]")
-	t.Logf("20,000 replicas are known after %s", k.counts(t, 20_000, 20_000).Round(time.Millisecond))
+	t.Logf("20,000 replicas allocatable after %s", k.awaitGPUs(t, 20_000, 20_000).Round(time.Millisecond))
 	start := time.Now()
-	n.admitted(t, k, "one-of-many", 2)
-	t.Logf("a pod has two of them after %s", time.Since(start).Round(time.Millisecond))
+	n.admitPod(t, k, "one-of-many", 2)
+	t.Logf("two of them allocated in %s", time.Since(start).Round(time.Millisecond))
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10001}]")
-	k.counts(t, 20_002, 0)
-	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Message, "more than the 20000") {
-		t.Errorf("the fault is %+v", f)
+	k.awaitGPUs(t, 20_002, 0)
+	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Message, "exceed the limit of 20000") {
+		t.Errorf("got fault %+v", f)
 	}
 }
 
-// A planned change, here sharing what was not shared, is no fault: nothing is logged as an
-// error, and the devices that leave are reported as draining.
-func TestSharingIsNoOutage(t *testing.T) {
-	n, k := both(t)
+// A planned change, here of sharing, is not a fault: no error is logged, and withdrawn devices are logged as draining.
+func TestPlannedChangeIsNotAFault(t *testing.T) {
+	t.Parallel()
+	n, k := startNode(t)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
-	k.counts(t, 16, 16)
+	k.awaitGPUs(t, 16, 16)
 	n.configure(t)
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	n.stopAgent(t)
-	log := n.said.String()
+	log := n.logs.String()
 	if strings.Contains(log, "level=ERROR") || strings.Contains(log, "unhealthy") {
 		t.Errorf("a planned change is logged as a fault:\n%s", log)
 	}

@@ -21,61 +21,64 @@ import (
 )
 
 var (
-	soakFor  = flag.Duration("soak", time.Minute, "duration of the faults of TestSoak, over all of its cases")
-	soakSeed = flag.Uint64("seed", 7, "seed of the choices of TestSoak")
+	soakDuration = flag.Duration("soak", time.Minute, "total duration of the cases of TestSoak")
+	soakSeed     = flag.Uint64("seed", 7, "seed of the random actions of TestSoak")
 )
 
-// sharedByTwo has each GPU shared by two containers.
-const sharedByTwo = "resources: [{name: nvidia.com/gpu, replicas: 2}]"
+// twoReplicas configures two replicas of each GPU.
+const twoReplicas = "resources: [{name: nvidia.com/gpu, replicas: 2}]"
 
-// soakCase is a node to soak.
+// soakCase is a node that TestSoak runs on.
 type soakCase struct {
 	name    string
 	profile simdriver.Profile
 	config  []string
-	pods    []v1.ResourceName // that pods request
-	// change has the GPUs given out in another way, while pods hold them; nil: never.
+	pods    []v1.ResourceName // requested by pods
+	// change changes the replicas or the MIG layout while pods hold devices; nil for no such change.
 	change func(s *soak, gpu string) error
 }
 
 var soakCases = []soakCase{
 	{name: "GPUs", profile: simdriver.H100x8(), pods: []v1.ResourceName{gpuResource}},
-	{name: "sharing", profile: simdriver.PCIe4(), config: []string{sharedByTwo}, pods: []v1.ResourceName{gpuResource}, change: (*soak).changeSharing},
+	{name: "sharing", profile: simdriver.PCIe4(), config: []string{twoReplicas}, pods: []v1.ResourceName{gpuResource}, change: (*soak).changeSharing},
 	{name: "MIG", profile: simdriver.A100MIG(), config: []string{"mig: {strategy: mixed}"},
 		pods: []v1.ResourceName{gpuResource, small, large}, change: (*soak).repartition},
 }
 
-// soak is a node on which one thing after another goes wrong.
+// soak is a node on which random actions run.
 type soak struct {
 	*testing.T
 	soakCase
 	n      *node
 	k      *kubelet
-	lister *currentHolders
+	lister *currentPodLister
 	random *rand.Rand
 
-	broken map[string]bool // GPUs that the driver has broken, until the driver is restored
-	ill    map[string]bool // GPUs that may be unhealthy: these, and those that had an XID
-	pods   map[string]*soakPod
-	alone  bool // the config shares no GPU
+	faulty    map[string]bool // GPUs with an injected fault, until clearFaults
+	suspect   map[string]bool // GPUs that may be unhealthy: faulty, or had an XID
+	pods      map[string]*soakPod
+	exclusive bool // the current config has no replicas
 
-	made   int            // pods so far
-	most   int            // pods on a GPU at once
-	counts map[string]int // what has happened
+	added   int            // number of pods so far
+	maxPods int            // highest number of pods on a GPU
+	counts  map[string]int // by kind of action
 }
 
 // soakPod is a pod that was admitted.
 type soakPod struct {
 	*v1.Pod
-	shares bool     // its devices are replicas
-	nodes  []string // of GPUs and MIG devices that its containers have
+	shared bool     // its devices are replicas
+	nodes  []string // device nodes of its GPUs and MIG devices
 }
 
-// TestSoak lets a seeded sequence of faults happen while pods come and go.
-// CI always runs the same one; -seed gives others.
+// TestSoak injects a seeded random sequence of faults while pods are added and removed. CI uses the default seed.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	for _, c := range soakCases {
-		t.Run(c.name, func(t *testing.T) { c.run(t, *soakFor/time.Duration(len(soakCases))) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, *soakDuration/time.Duration(len(soakCases)))
+		})
 	}
 }
 
@@ -84,82 +87,82 @@ func (c soakCase) run(t *testing.T, duration time.Duration) {
 	n.configure(t, c.config...)
 	k := startKubelet(t, n.kubeletDir, 2)
 	s := &soak{
-		T: t, soakCase: c, n: n, k: k, lister: &currentHolders{}, random: rand.New(rand.NewPCG(*soakSeed, 0)),
-		broken: map[string]bool{}, ill: map[string]bool{}, pods: map[string]*soakPod{}, counts: map[string]int{},
+		T: t, soakCase: c, n: n, k: k, lister: &currentPodLister{}, random: rand.New(rand.NewPCG(*soakSeed, 0)),
+		faulty: map[string]bool{}, suspect: map[string]bool{}, pods: map[string]*soakPod{}, counts: map[string]int{},
 	}
 	s.lister.k.Store(k)
-	serveLister(t, n.kubeletDir, s.lister)
+	servePodLister(t, n.kubeletDir, s.lister)
 	n.startAgent(t)
 	s.check(true)
 	t.Logf("replay with -seed %d", *soakSeed)
-	for start := time.Now(); time.Since(start) < duration || s.missing() != "" && time.Since(start) < duration+patience; {
+	for start := time.Now(); time.Since(start) < duration || s.missing() != "" && time.Since(start) < duration+timeout; {
 		s.step()
 		time.Sleep(time.Duration(s.random.IntN(500)) * time.Millisecond)
 		s.check(s.change == nil)
 	}
-	if err := s.mendAll(); err != nil {
+	if err := s.clearFaults(); err != nil {
 		t.Fatal(err)
 	}
 	s.check(s.change == nil)
-	s.giveOutAll()
+	s.allocateAll()
 	if s.change != nil {
-		n.killAgent(t) // else its end may coincide with the removal of stale devices from the spec
+		n.killAgent(t) // stopAgent could fail: the agent may prune stale devices from the spec
 	}
-	t.Logf("at most %d pods had a GPU at once; what happened: %v", s.most, s.counts)
-	if what := s.missing(); what != "" {
-		t.Errorf("it never happened: %s", what)
+	t.Logf("at most %d pods shared a GPU; actions: %v", s.maxPods, s.counts)
+	if action := s.missing(); action != "" {
+		t.Errorf("never happened: %s", action)
 	}
 }
 
-// missing is what must happen once at least for the soak to show anything; empty if all has.
+// missing returns an action that must have happened at least once for the test to be meaningful; empty if all have.
 func (s *soak) missing() string {
-	must := []string{"admitted", "admitted with an init container", "broken"}
+	must := []string{"admitted", "admitted with an init container", "faulty"}
 	if s.change != nil {
 		must = append(must, "changed")
 	}
-	for _, what := range must {
-		if s.counts[what] == 0 {
-			return what
+	for _, action := range must {
+		if s.counts[action] == 0 {
+			return action
 		}
 	}
-	if s.name == "sharing" && s.most < 2 {
-		return "two pods on a GPU"
+	if s.name == "sharing" && s.maxPods < 2 {
+		return "two pods sharing a GPU"
 	}
 	return ""
 }
 
-// step does one thing that happens to nodes.
+// step runs one random action.
 func (s *soak) step() {
 	gpu := s.n.uuids()[s.random.IntN(s.gpus())]
-	broken := func(do func() error) func() error {
+	inject := func(do func() error) func() error {
 		return func() error {
-			s.broken[gpu], s.ill[gpu] = true, true
-			s.counts["broken"]++
+			s.faulty[gpu], s.suspect[gpu] = true, true
+			s.counts["faulty"]++
 			return do()
 		}
 	}
 	fault := func(f simdriver.Fault) func() error {
 		f.GPU = gpu
-		return broken(func() error { return s.n.driver.Break(f) })
+		return inject(func() error { return s.n.driver.InjectFault(f) })
 	}
 	type action struct {
 		name string
 		do   func() error
 	}
-	kinds := [][]action{ // as likely as each other
+	kinds := [][]action{ // equally likely
 		{
 			{"XID 31", func() error { return s.n.driver.RaiseXID(gpu, 31) }},
-			{"XID 9999", func() error { return s.passingXID(gpu) }},
-			{"lost", broken(func() error { return s.n.driver.Lose(gpu) })},
+			{"XID 9999", func() error { return s.transientXID(gpu) }},
+			{"lost", inject(func() error { return s.n.driver.Lose(gpu) })},
 			{"failing", fault(simdriver.Fault{Return: unknownError})},
 			{"crashing", fault(simdriver.Fault{Crash: true})},
 			{"hanging", fault(simdriver.Fault{Hang: time.Hour})},
 		},
 		{{"spec deleted", s.deleteSpec}, {"socket deleted", s.deleteSocket}, {"kubelet restarted", s.restartKubelet}},
-		{{"all mended", s.mendAll}, {"changed", func() error { return s.changed(gpu) }}},
-		{{"pod comes", s.podComes}},
-		{{"pod comes", s.podComes}},
-		{{"pod goes", s.podGoes}},
+		{{"faults cleared", s.clearFaults}, {"changed", func() error { return s.changeConfig(gpu) }}},
+		{{"pod added", s.addPod}},
+		{{"pod added", s.addPod}},
+		{{"pod removed", s.removePod}},
 	}
 	kind := kinds[s.random.IntN(len(kinds))]
 	next := kind[s.random.IntN(len(kind))]
@@ -169,47 +172,47 @@ func (s *soak) step() {
 	}
 }
 
-// check waits until all holds that must hold whatever has happened. The kubelet may just be on
-// its way to know it. settled is whether what pods have left must be offered again.
+// check waits until all invariants hold. settled is whether devices without a pod must be allocatable again.
 func (s *soak) check(settled bool) {
 	s.Helper()
-	s.await(func() string { return s.wrong(settled) })
+	s.await(func() string { return s.problem(settled) })
 }
 
-func (s *soak) await(wrong func() string) {
+// await waits until problem returns no problem.
+func (s *soak) await(problem func() string) {
 	s.Helper()
 	var last string
-	for start := time.Now(); time.Since(start) < patience; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < timeout; time.Sleep(10 * time.Millisecond) {
 		s.restartContainers()
-		if last = wrong(); last == "" {
+		if last = problem(); last == "" {
 			return
 		}
 	}
-	s.Fatalf("still after %s: %s", patience, last)
+	s.Fatalf("after %s: %s", timeout, last)
 }
 
-// wrong is what does not hold: no GPU is dropped, the well ones are offered, the broken ones are
-// not, and what is offered resolves.
-func (s *soak) wrong(settled bool) string {
-	if has, _ := s.k.capacity(); s.change == nil && quantity(has) != int64(s.gpus()) {
-		return fmt.Sprintf("the kubelet knows %d GPUs", quantity(has))
+// problem returns a violated invariant, if any: all GPUs are advertised, the healthy ones are allocatable, the faulty
+// ones are not, and allocatable devices resolve.
+func (s *soak) problem(settled bool) string {
+	if capacity, _ := s.k.capacity(); s.change == nil && quantity(capacity) != int64(s.gpus()) {
+		return fmt.Sprintf("the kubelet has %d GPUs", quantity(capacity))
 	}
 	if _, err := os.Stat(s.n.spec()); err != nil {
 		return err.Error()
 	}
-	offered := map[string]bool{}
+	allocatable := map[string]bool{}
 	for resource, devices := range s.k.allocatable() {
 		for id := range devices {
 			gpu := s.gpuOf(id)
 			if gpu == nil {
-				return fmt.Sprintf("%s of %s is healthy, and the driver does not have it", id, resource)
+				return fmt.Sprintf("%s of %s is healthy, but the driver does not have it", id, resource)
 			}
-			if s.broken[gpu.UUID] {
-				return fmt.Sprintf("%s of %s is healthy, and %s is broken", id, resource, gpu.UUID)
+			if s.faulty[gpu.UUID] {
+				return fmt.Sprintf("%s of %s is healthy, but %s is faulty", id, resource, gpu.UUID)
 			}
-			offered[gpu.UUID] = true
+			allocatable[gpu.UUID] = true
 			if s.change == nil {
-				s.n.resolve(s.T, request{
+				s.n.injectedGPUs(s.T, containerRequest{
 					cdiDevices:  []string{"gpucdi.dev/gpu=" + id},
 					annotations: map[string]string{"cdi.k8s.io/soak": "gpucdi.dev/gpu=" + id},
 				})
@@ -218,14 +221,14 @@ func (s *soak) wrong(settled bool) string {
 	}
 	for _, gpu := range s.n.driver.State().GPUs {
 		empty := gpu.MIGMode == 1 && len(gpu.MIG) == 0
-		if settled && !empty && !offered[gpu.UUID] && !s.ill[gpu.UUID] && (s.change == nil || !s.held(gpu)) {
-			return gpu.UUID + " has nothing and is not healthy"
+		if settled && !empty && !allocatable[gpu.UUID] && !s.suspect[gpu.UUID] && (s.change == nil || !s.held(gpu)) {
+			return gpu.UUID + " is neither allocated nor allocatable"
 		}
 	}
 	return ""
 }
 
-// gpuOf returns the GPU of a device ID; nil if the driver has none of it.
+// gpuOf returns the GPU of a device ID; nil if the driver lacks the device.
 func (s *soak) gpuOf(id string) *simdriver.GPU {
 	id, _, _ = strings.Cut(id, "::")
 	for _, g := range s.n.driver.State().GPUs {
@@ -236,7 +239,7 @@ func (s *soak) gpuOf(id string) *simdriver.GPU {
 	return nil
 }
 
-// held reports whether a pod has a GPU or part of it.
+// held reports whether a pod holds a GPU or a MIG device of it.
 func (s *soak) held(gpu simdriver.GPU) bool {
 	for _, pod := range s.pods {
 		if slices.Contains(pod.nodes, gpuNode(gpu)) {
@@ -250,11 +253,11 @@ func (s *soak) gpus() int { return len(s.profile.GPUs) }
 
 func gpuNode(gpu simdriver.GPU) string { return fmt.Sprintf("/dev/nvidia%d", gpu.Minor) }
 
-// passingXID is a fault that passes. It must be detected unless the driver may just be opened
-// anew because of a GPU that is broken, or was until the last step.
-func (s *soak) passingXID(gpu string) error {
-	s.ill[gpu] = true
-	if err := s.n.driver.RaiseXID(gpu, 9999); err != nil || len(s.broken) > 0 || s.change != nil {
+// transientXID raises an XID of class transient and waits until it is detected. It does not wait if a GPU is faulty, as
+// an XID is lost while the driver worker is replaced.
+func (s *soak) transientXID(gpu string) error {
+	s.suspect[gpu] = true
+	if err := s.n.driver.RaiseXID(gpu, 9999); err != nil || len(s.faulty) > 0 || s.change != nil {
 		return err
 	}
 	s.counts["detected XIDs"]++
@@ -288,11 +291,10 @@ func (s *soak) restartKubelet() error {
 	return nil
 }
 
-// podComes may be refused where too few GPUs are free or healthy. The kubelet gives the
-// devices of an init container to the container after it.
-func (s *soak) podComes() error {
-	s.made++
-	name := fmt.Sprint("pod-", s.made)
+// addPod admits a random pod. It may be rejected if too few GPUs are allocatable.
+func (s *soak) addPod() error {
+	s.added++
+	name := fmt.Sprint("pod-", s.added)
 	of := s.soakCase.pods[s.random.IntN(len(s.soakCase.pods))]
 	pod := podWith(name, of, 1+s.random.IntN(3))
 	if s.random.IntN(2) == 0 {
@@ -301,35 +303,35 @@ func (s *soak) podComes() error {
 		pod.Spec.InitContainers = init
 	}
 	if err := s.k.admit(pod); err != nil {
-		s.counts["refused"]++
+		s.counts["rejected"]++
 		return nil
 	}
 	s.counts["admitted"]++
 	if len(pod.Spec.InitContainers) > 0 {
 		s.counts["admitted with an init container"]++
 	}
-	s.pods[name] = &soakPod{Pod: pod, shares: s.replicas(pod)}
+	s.pods[name] = &soakPod{Pod: pod, shared: s.hasReplicas(pod)}
 	s.restartContainers()
 	return nil
 }
 
-// replicas reports whether the kubelet has allocated replicas to a pod.
-func (s *soak) replicas(pod *v1.Pod) bool {
+// hasReplicas reports whether the kubelet has allocated replicas to a pod.
+func (s *soak) hasReplicas(pod *v1.Pod) bool {
 	for _, devices := range s.k.GetDevices(string(pod.UID), pod.Spec.Containers[0].Name) {
 		for id := range devices {
 			return strings.Contains(id, "::")
 		}
 	}
-	s.Fatalf("the kubelet has allocated nothing to %s", pod.Name)
+	s.Fatalf("the kubelet has allocated no device to %s", pod.Name)
 	return false
 }
 
-// restartContainers starts the containers of all pods once more, and checks that no two pods
-// have the same GPU or MIG device then, but for as many as share it.
+// restartContainers restarts the containers of all pods and checks that no more pods have a GPU or MIG device than may
+// share it.
 func (s *soak) restartContainers() {
 	s.Helper()
 	if _, err := os.Stat(s.n.spec()); err != nil {
-		return // a container waits for it
+		return // containers cannot start without it
 	}
 	users := map[string][]*soakPod{}
 	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
@@ -340,22 +342,22 @@ func (s *soak) restartContainers() {
 		}
 	}
 	for node, pods := range users {
-		limit := len(pods) // a GPU's node is common to its MIG devices
+		limit := len(pods) // MIG devices of a GPU have its device node in common
 		if isCapability(node) || slices.ContainsFunc(pods, (*soakPod).whole) {
 			limit = 1
 		}
-		if !slices.ContainsFunc(pods, func(p *soakPod) bool { return !p.shares }) {
+		if !slices.ContainsFunc(pods, func(p *soakPod) bool { return !p.shared }) {
 			limit = 2
 		}
 		if len(pods) > limit {
-			s.Fatalf("%d pods have %s, at most %d may: %v", len(pods), node, limit, pods)
+			s.Fatalf("%d pods have %s, want at most %d: %v", len(pods), node, limit, pods)
 		}
-		s.most = max(s.most, len(pods))
+		s.maxPods = max(s.maxPods, len(pods))
 	}
 }
 
-// nodesOf starts the containers of a pod and returns the nodes of GPUs and of MIG devices that
-// any of them has. The kubelet gives to one what it has given to an init container before it.
+// nodesOf starts the containers of a pod and returns the device nodes of their GPUs and MIG devices. The kubelet reuses
+// the devices of init containers for the containers after them.
 func (s *soak) nodesOf(pod *v1.Pod) (nodes []string) {
 	s.Helper()
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -363,7 +365,7 @@ func (s *soak) nodesOf(pod *v1.Pod) (nodes []string) {
 		if err != nil {
 			s.Fatalf("starting %s of %s: %v", c.Name, pod.Name, err)
 		}
-		for _, node := range s.n.injected(s.T, r) {
+		for _, node := range s.n.injectedNodes(s.T, r) {
 			if isCapability(node) || slices.ContainsFunc(s.n.driver.State().GPUs, func(g simdriver.GPU) bool { return gpuNode(g) == node }) {
 				nodes = append(nodes, node)
 			}
@@ -378,26 +380,25 @@ func (s *soak) nodesOf(pod *v1.Pod) (nodes []string) {
 
 func isCapability(node string) bool { return strings.HasPrefix(node, "/dev/nvidia-caps/") }
 
-// whole reports whether the pod has whole GPUs, be they shared or not.
+// whole reports whether the pod has no MIG devices.
 func (p *soakPod) whole() bool { return !slices.ContainsFunc(p.nodes, isCapability) }
 
 func (p *soakPod) String() string {
-	return fmt.Sprintf("%s (shares: %t) has %v", p.Name, p.shares, p.nodes)
+	return fmt.Sprintf("%s (shared: %t) has %v", p.Name, p.shared, p.nodes)
 }
 
-func (s *soak) podGoes() error {
+func (s *soak) removePod() error {
 	names := slices.Sorted(maps.Keys(s.pods))
 	if len(names) > 0 {
 		name := names[s.random.IntN(len(names))]
-		s.k.forget(s.pods[name].Pod)
+		s.k.removePod(s.pods[name].Pod)
 		delete(s.pods, name)
 	}
 	return nil
 }
 
-// changed has the GPUs given out in another way, once those that no pod has are offered in the
-// way before.
-func (s *soak) changed(gpu string) error {
+// changeConfig changes the replicas or the MIG layout, once all devices without a pod are allocatable.
+func (s *soak) changeConfig(gpu string) error {
 	if s.change == nil || len(s.pods) == 0 {
 		return nil
 	}
@@ -407,20 +408,20 @@ func (s *soak) changed(gpu string) error {
 		return err
 	}
 	s.check(false)
-	return s.podComes()
+	return s.addPod()
 }
 
-// changeSharing shares all GPUs, or none any more.
+// changeSharing toggles between two replicas of each GPU and none.
 func (s *soak) changeSharing(string) error {
-	if s.alone = !s.alone; s.alone {
+	if s.exclusive = !s.exclusive; s.exclusive {
 		s.n.configure(s.T)
 	} else {
-		s.n.configure(s.T, sharedByTwo)
+		s.n.configure(s.T, twoReplicas)
 	}
 	s.await(func() string {
 		for id := range s.k.allocatable()[string(gpuResource)] {
-			if strings.Contains(id, "::") == s.alone {
-				return fmt.Sprintf("%s is healthy, and the GPUs are to be had alone: %t", id, s.alone)
+			if strings.Contains(id, "::") == s.exclusive {
+				return fmt.Sprintf("%s is healthy, want exclusive GPUs: %t", id, s.exclusive)
 			}
 		}
 		return ""
@@ -428,21 +429,21 @@ func (s *soak) changeSharing(string) error {
 	return nil
 }
 
-// repartition partitions a GPU anew, or no more: one of which pods have parts if there is any.
-// The driver does not put a GPU into MIG mode that is in use.
+// repartition changes the MIG layout of a GPU or disables MIG mode, preferably of a GPU whose MIG devices are
+// allocated. The driver does not enable MIG mode of a GPU in use.
 func (s *soak) repartition(gpu string) error {
-	var parts []string
+	var partitioned []string
 	for _, g := range s.n.driver.State().GPUs {
 		switch {
 		case !s.held(g):
 		case g.MIGMode == 1:
-			parts = append(parts, g.UUID)
+			partitioned = append(partitioned, g.UUID)
 		case g.UUID == gpu:
 			return nil
 		}
 	}
-	if len(parts) > 0 {
-		gpu = parts[s.random.IntN(len(parts))]
+	if len(partitioned) > 0 {
+		gpu = partitioned[s.random.IntN(len(partitioned))]
 	}
 	layouts := [][]string{nil, {"3g.20gb", "3g.20gb"}, slices.Repeat([]string{"1g.5gb"}, 7)}
 	layout := layouts[s.random.IntN(len(layouts))]
@@ -452,22 +453,22 @@ func (s *soak) repartition(gpu string) error {
 	return s.n.driver.Partition(gpu, layout...)
 }
 
-// mendAll ends every fault.
-func (s *soak) mendAll() error {
-	errs := []error{s.n.driver.Mend()}
+// clearFaults clears all injected faults.
+func (s *soak) clearFaults() error {
+	errs := []error{s.n.driver.ClearFaults()}
 	for _, uuid := range s.n.uuids() {
 		errs = append(errs, s.n.driver.Return(uuid))
 	}
-	clear(s.broken)
-	clear(s.ill)
+	clear(s.faulty)
+	clear(s.suspect)
 	return errors.Join(errs...)
 }
 
-// giveOutAll ends all pods and gives all GPUs out whole, each once.
-func (s *soak) giveOutAll() {
+// allocateAll removes all pods and allocates all GPUs to a single pod, without MIG mode and replicas.
+func (s *soak) allocateAll() {
 	s.Helper()
 	for _, pod := range s.pods {
-		s.k.forget(pod.Pod)
+		s.k.removePod(pod.Pod)
 	}
 	clear(s.pods)
 	s.n.configure(s.T, "mig: {strategy: mixed}")
@@ -478,23 +479,23 @@ func (s *soak) giveOutAll() {
 			}
 		}
 	}
-	whole := slices.Sorted(slices.Values(s.n.uuids()))
+	want := slices.Sorted(slices.Values(s.n.uuids()))
 	s.await(func() string {
-		offered := slices.Sorted(maps.Keys(s.k.allocatable()[string(gpuResource)]))
-		if !slices.Equal(offered, whole) {
-			return fmt.Sprintf("%v are offered, want %v", offered, whole)
+		got := slices.Sorted(maps.Keys(s.k.allocatable()[string(gpuResource)]))
+		if !slices.Equal(got, want) {
+			return fmt.Sprintf("%v are allocatable, want %v", got, want)
 		}
 		return ""
 	})
-	s.n.admitted(s.T, s.k, "last", s.gpus())
+	s.n.admitPod(s.T, s.k, "last", s.gpus())
 }
 
-// currentHolders answers as the kubelet that runs at the moment does about its pods.
-type currentHolders struct {
+// currentPodLister serves the pod resources API for the running kubelet.
+type currentPodLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	k atomic.Pointer[kubelet]
 }
 
-func (c *currentHolders) List(ctx context.Context, r *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return (&holders{k: c.k.Load()}).List(ctx, r)
+func (c *currentPodLister) List(ctx context.Context, r *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return (&podLister{k: c.k.Load()}).List(ctx, r)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// specFaults are what can go wrong with the directory of the CDI specs.
+// specFaults are faults of the CDI directory and of the files in it.
 func specFaults() []fault {
 	foreign := func(n *node) string { return filepath.Join(n.cdiDir, "foreign.yaml") }
 	mount := func(options string, flags uintptr) func(*node, string) error {
@@ -24,24 +24,24 @@ func specFaults() []fault {
 	return []fault{
 		{
 			name: "the CDI directory is wiped",
-			// At once, or the agent would write into it meanwhile.
-			happen: func(n *node, _ string) error {
+			// The rename is atomic: the agent cannot write into the directory while it is removed.
+			inject: func(n *node, _ string) error {
 				return errors.Join(os.Rename(n.cdiDir, n.cdiDir+".old"), os.RemoveAll(n.cdiDir+".old"))
 			},
 			healthy: 8, capacity: 8,
 		},
 		{
 			name:    "the CDI spec is corrupted",
-			happen:  func(n *node, _ string) error { return os.WriteFile(n.spec(), []byte("kind: x"), 0o644) },
+			inject:  func(n *node, _ string) error { return os.WriteFile(n.spec(), []byte("kind: x"), 0o644) },
 			healthy: 8, capacity: 8,
 		},
 		{
-			name: "a foreign CDI spec defines the same devices",
-			happen: func(n *node, _ string) error {
+			name: "a conflicting CDI spec is added",
+			inject: func(n *node, _ string) error {
 				ours, err := os.ReadFile(n.spec())
 				return errors.Join(err, os.WriteFile(foreign(n), ours, 0o644))
 			},
-			end: func(n *node, _ string) error {
+			restore: func(n *node, _ string) error {
 				foreignNow, err := os.ReadFile(foreign(n))
 				ours, errOurs := os.ReadFile(n.spec())
 				if !bytes.Equal(foreignNow, ours) {
@@ -53,13 +53,13 @@ func specFaults() []fault {
 		},
 		{
 			name:    "the CDI directory cannot be written",
-			happen:  mount("", unix.MS_RDONLY),
-			end:     unmount,
+			inject:  mount("", unix.MS_RDONLY),
+			restore: unmount,
 			healthy: 0, capacity: 8,
 		},
 		{
 			name: "the CDI directory is full",
-			happen: func(n *node, gpu string) error {
+			inject: func(n *node, gpu string) error {
 				if err := mount("size=16k", 0)(n, gpu); err != nil {
 					return err
 				}
@@ -69,36 +69,39 @@ func specFaults() []fault {
 				}
 				return nil
 			},
-			end:     unmount,
+			restore: unmount,
 			healthy: 0, capacity: 8,
 		},
 	}
 }
 
-// spec is the agent's own CDI spec.
+// spec returns the path of the agent's CDI spec.
 func (n *node) spec() string { return filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") }
 
-func TestSpecFaults(t *testing.T) { letHappen(t, specFaults()) }
+func TestSpecFaults(t *testing.T) {
+	t.Parallel()
+	testFaults(t, specFaults())
+}
 
-// The features of the config decide what is in the spec, and a driver without
-// one of them gives no GPU.
+// cdi.features selects the driver files in the spec. If the driver lacks a selected feature, all GPUs are unhealthy.
 func TestFeatures(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.configure(t, "cdi: {features: [graphics]}")
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	holds := func(part string) bool {
+	k.awaitGPUs(t, 8, 8)
+	specHas := func(part string) bool {
 		spec, err := os.ReadFile(n.spec())
 		return err == nil && strings.Contains(string(spec), part)
 	}
-	if !holds("libEGL_nvidia") || !holds("/dev/dri/card") || holds("libcuda") {
-		t.Errorf("with graphics the spec is %v", n.specs(t))
+	if !specHas("libEGL_nvidia") || !specHas("/dev/dri/card") || specHas("libcuda") {
+		t.Errorf("features [graphics]: got specs %v", n.specs(t))
 	}
 	n.configure(t)
-	for start := time.Now(); holds("libEGL_nvidia") || !holds("libcuda"); time.Sleep(time.Millisecond) {
-		if time.Since(start) > patience {
-			t.Fatalf("with the default features the spec is %v", n.specs(t))
+	for start := time.Now(); specHas("libEGL_nvidia") || !specHas("libcuda"); time.Sleep(time.Millisecond) {
+		if time.Since(start) > timeout {
+			t.Fatalf("default features: got specs %v", n.specs(t))
 		}
 	}
 	decoder, err := filepath.Glob(filepath.Join(n.root, simdriver.LibraryDir, "libnvcuvid.so.*.*"))
@@ -109,28 +112,29 @@ func TestFeatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.configure(t, "cdi: {features: [compute, video]}")
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 	if err := os.Rename(decoder[0]+".away", decoder[0]); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 }
 
-// Pods that started without the hook that the config asks for would not find
-// their GPUs, in some images.
+// GPUs are unhealthy while the configured hook is missing, because containers of some images would not find the driver
+// libraries without it.
 func TestHook(t *testing.T) {
+	t.Parallel()
 	const hook = "/opt/gpucdi/gpucdi-hook"
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.configure(t, "cdi: {hook: "+hook+"}")
 	n.startAgent(t)
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 	file := filepath.Join(n.root, hook)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	if spec, err := os.ReadFile(n.spec()); err != nil || !strings.Contains(string(spec), hook) {
-		t.Errorf("the spec is %s, %v", spec, err)
+		t.Errorf("the spec lacks the hook: %s, %v", spec, err)
 	}
 }

@@ -23,25 +23,25 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// nodeStatus is what gpucdi status -o json prints, as its users read it.
+// nodeStatus decodes the output of gpucdi status -o json.
 type nodeStatus struct {
 	Name, Version string
 	Config        struct {
-		Path, Trouble, LabelsTrouble string
-		Loaded                       time.Time
+		Path, Error, LabelsError string
+		Loaded                   time.Time
 	}
-	Driver struct{ Version, CUDA, Root, Trouble string }
+	Driver struct{ Version, CUDA, Root, Error string }
 	Spec   struct {
-		Path, Trouble string
-		Devices       int
+		Path, Error string
+		Devices     int
 	}
-	Runtime struct{ Name, Version, Trouble string }
+	Runtime struct{ Name, Version, Error string }
 	Kubelet struct {
 		Resources []struct {
-			Name, Trouble string
-			Registered    time.Time
+			Name, Error string
+			Registered  time.Time
 		}
-		PodsTrouble string
+		PodsError string
 	}
 	Devices []deviceStatus
 	GPUs    []struct {
@@ -61,9 +61,9 @@ type deviceStatus struct {
 		Code, Message, Remedy string
 		Since                 time.Time
 	}
-	State, Reason, Awaits string // if it has no fault
+	State, Reason, Awaits string // without a fault
 	Replicas              []string
-	HeldBy                []struct{ Namespace, Pod, Container string }
+	AllocatedTo           []struct{ Namespace, Pod, Container string }
 }
 
 func (n *node) statusText(t *testing.T, args ...string) string {
@@ -83,23 +83,23 @@ func (n *node) status(t *testing.T) (s nodeStatus) {
 	return s
 }
 
-// awaitStatus waits until the status is as a test needs it: the agent publishes
-// it after it has told the kubelet.
-func (n *node) awaitStatus(t *testing.T, as func(nodeStatus) bool) nodeStatus {
+// awaitStatus waits until the status meets a condition. The agent publishes the status after it has updated the
+// kubelet.
+func (n *node) awaitStatus(t *testing.T, condition func(nodeStatus) bool) nodeStatus {
 	t.Helper()
 	n.awaitGet(t, "/healthz", http.StatusOK)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if s := n.status(t); as(s) {
+		if s := n.status(t); condition(s) {
 			return s
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("the status is\n%s", n.statusText(t, "-o", "yaml"))
+		if time.Since(start) > timeout {
+			t.Fatalf("got status\n%s", n.statusText(t, "-o", "yaml"))
 		}
 	}
 }
 
-// awaitDevice waits until the fault of a device has this code, "" when there is
-// none, and returns its status. Of what goes wrong, a part may be seen before the whole.
+// awaitDevice waits until the fault of a device has a code, "" for no fault, and returns its status. Other faults may
+// precede it.
 func (n *node) awaitDevice(t *testing.T, id, code string) (d deviceStatus) {
 	t.Helper()
 	n.awaitStatus(t, func(s nodeStatus) bool {
@@ -113,7 +113,7 @@ func (n *node) awaitDevice(t *testing.T, id, code string) (d deviceStatus) {
 	return d
 }
 
-// get asks the agent over HTTP.
+// get returns the body of a path of the agent's HTTP server.
 func (n *node) get(t *testing.T, path string) string {
 	t.Helper()
 	response, err := http.Get("http://" + n.address + path)
@@ -128,7 +128,7 @@ func (n *node) get(t *testing.T, path string) string {
 	return string(body)
 }
 
-// awaitGet waits until a path answers with a code.
+// awaitGet waits until a path returns a status code.
 func (n *node) awaitGet(t *testing.T, path string, code int) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
@@ -139,55 +139,57 @@ func (n *node) awaitGet(t *testing.T, path string, code int) {
 				return
 			}
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("GET %s does not answer with %d: %v", path, code, err)
+		if time.Since(start) > timeout {
+			t.Fatalf("GET %s does not return %d: %v", path, code, err)
 		}
 	}
 }
 
 func TestStatus(t *testing.T) {
-	n, k := both(t)
-	pod, held := n.admitted(t, k, "holder", 2)
-	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+	t.Parallel()
+	n, k := startNode(t)
+	pod, held := n.admitPod(t, k, "holder", 2)
+	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, held)
 
-	s := n.awaitStatus(t, func(s nodeStatus) bool { return len(s.Devices) > 0 && s.Runtime.Trouble != "not asked yet" })
+	s := n.awaitStatus(t, func(s nodeStatus) bool { return len(s.Devices) > 0 && s.Runtime.Error != "not detected yet" })
 	if s.Name != "node" || s.Version == "" || s.Driver.Version != n.driver.State().Version || s.Driver.CUDA != "13.0" ||
-		s.Driver.Root != "/" || s.Driver.Trouble != "" {
-		t.Errorf("node and driver are %+v", s)
+		s.Driver.Root != "/" || s.Driver.Error != "" {
+		t.Errorf("got node and driver %+v", s)
 	}
-	if s.Spec.Path != filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") || s.Spec.Devices != 8 || s.Spec.Trouble != "" {
-		t.Errorf("spec is %+v", s.Spec)
+	if s.Spec.Path != filepath.Join(n.cdiDir, "gpucdi.dev-gpu.json") || s.Spec.Devices != 8 || s.Spec.Error != "" {
+		t.Errorf("got spec %+v", s.Spec)
 	}
-	if s.Runtime.Name != "containerd" || s.Runtime.Trouble != "" {
-		t.Errorf("runtime is %+v", s.Runtime)
+	if s.Runtime.Name != "containerd" || s.Runtime.Error != "" {
+		t.Errorf("got runtime %+v", s.Runtime)
 	}
 	if len(s.Kubelet.Resources) != 1 || s.Kubelet.Resources[0].Name != string(gpuResource) || s.Kubelet.Resources[0].Registered.IsZero() {
-		t.Errorf("kubelet is %+v", s.Kubelet)
+		t.Errorf("got kubelet %+v", s.Kubelet)
 	}
 	if len(s.Devices) != 8 || len(s.GPUs) != 8 {
-		t.Fatalf("%d devices of %d GPUs, want 8 of 8", len(s.Devices), len(s.GPUs))
+		t.Fatalf("got %d devices and %d GPUs, want 8 and 8", len(s.Devices), len(s.GPUs))
 	}
 	holders := 0
 	for _, d := range s.Devices {
 		if d.Fault != nil || d.Resource != string(gpuResource) || d.GPU != d.ID {
-			t.Errorf("device %+v", d)
+			t.Errorf("got device %+v", d)
 		}
-		for _, h := range d.HeldBy {
+		for _, h := range d.AllocatedTo {
 			holders++
 			if h.Namespace != "default" || h.Pod != "holder" || h.Container != "main" {
-				t.Errorf("%s is held by %+v", d.ID, h)
+				t.Errorf("%s is allocated to %+v", d.ID, h)
 			}
 		}
 	}
 	if holders != 2 {
-		t.Errorf("%d devices are held, want 2", holders)
+		t.Errorf("%d devices are allocated, want 2", holders)
 	}
 	n.awaitGet(t, "/healthz", http.StatusOK)
 	n.awaitGet(t, "/readyz", http.StatusOK)
 }
 
-func TestStatusTellsMeasurements(t *testing.T) {
-	n, _ := both(t)
+func TestStatusTelemetry(t *testing.T) {
+	t.Parallel()
+	n, _ := startNode(t)
 	gpu := n.driver.State().GPUs[3]
 	err := n.driver.Update(func(s *simdriver.State) error {
 		g := s.GPU(gpu.UUID)
@@ -209,9 +211,10 @@ func TestStatusTellsMeasurements(t *testing.T) {
 	})
 }
 
-// Watching shows the status again and again, until it is interrupted.
-func TestWatchingTheStatus(t *testing.T) {
-	n, _ := both(t)
+// status --watch prints the status repeatedly until it is interrupted.
+func TestStatusWatch(t *testing.T) {
+	t.Parallel()
+	n, _ := startNode(t)
 	n.awaitGet(t, "/readyz", http.StatusOK)
 	cmd := exec.Command(binary, "status", "--address", n.address, "--watch")
 	out, err := cmd.StdoutPipe()
@@ -221,82 +224,83 @@ func TestWatchingTheStatus(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	shown := 0
-	for lines := bufio.NewScanner(out); shown < 2 && lines.Scan(); {
+	printed := 0
+	for lines := bufio.NewScanner(out); printed < 2 && lines.Scan(); {
 		if strings.HasPrefix(lines.Text(), "Node node, gpucdi ") {
-			shown++
+			printed++
 		}
 		if strings.Contains(lines.Text(), "\x1b") {
-			t.Errorf("there are colours outside of a terminal: %q", lines.Text())
+			t.Errorf("escape sequence without a terminal: %q", lines.Text())
 		}
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, out)
-	if err := cmd.Wait(); err != nil || shown != 2 {
-		t.Errorf("it was shown %d times, and ended with %v", shown, err)
+	if err := cmd.Wait(); err != nil || printed != 2 {
+		t.Errorf("status printed %d times, want 2; error %v", printed, err)
 	}
 }
 
-// Each fault has its code, its message and its remedy, and is gone from
-// the status when it is over.
+// The status has the code, message and remedy of each fault until it clears.
 func TestStatusOfFaults(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name                  string
-		happen, end           func(n *node, gpu string) error
+		inject, restore       func(n *node, gpu string) error
 		code, message, remedy string
 	}{
 		{
-			name:   "an XID",
-			happen: func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
-			end:    func(*node, string) error { return nil },
-			code:   "xid_48", message: "XID 48: memory had an error", remedy: "no recovery action",
+			name:    "an XID",
+			inject:  func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
+			restore: func(*node, string) error { return nil },
+			code:    "xid_48", message: "XID 48: double-bit ECC error", remedy: "no recovery action",
 		},
 		{
 			name: "calls fail",
-			happen: func(n *node, gpu string) error {
-				return n.driver.Break(simdriver.Fault{GPU: gpu, Return: unknownError})
+			inject: func(n *node, gpu string) error {
+				return n.driver.InjectFault(simdriver.Fault{GPU: gpu, Return: unknownError})
 			},
-			end:  func(n *node, _ string) error { return n.driver.Mend() },
-			code: "unresponsive", message: "reaching the GPU", remedy: "without a further fault",
+			restore: func(n *node, _ string) error { return n.driver.ClearFaults() },
+			code:    "unresponsive", message: "reaching the GPU", remedy: "without a further fault",
 		},
 		{
-			name:   "no driver",
-			happen: func(n *node, _ string) error { return n.driver.Unload() },
-			end:    func(n *node, _ string) error { return n.driver.Load() },
-			code:   "driver", message: "modprobe nvidia",
+			name:    "no driver",
+			inject:  func(n *node, _ string) error { return n.driver.Unload() },
+			restore: func(n *node, _ string) error { return n.driver.Load() },
+			code:    "driver", message: "modprobe nvidia",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n, _ := both(t)
-			sick := n.uuids()[5]
+			t.Parallel()
+			n, _ := startNode(t)
+			faulty := n.uuids()[5]
 			before := time.Now()
-			if err := tc.happen(n, sick); err != nil {
+			if err := tc.inject(n, faulty); err != nil {
 				t.Fatal(err)
 			}
-			f := n.awaitDevice(t, sick, tc.code).Fault
+			f := n.awaitDevice(t, faulty, tc.code).Fault
 			if !strings.Contains(f.Message, tc.message) || !strings.Contains(f.Remedy, tc.remedy) {
-				t.Errorf("the fault is %+v", f)
+				t.Errorf("got fault %+v", f)
 			}
 			if f.Since.Before(before) || f.Since.After(time.Now()) {
-				t.Errorf("the fault is since %s", f.Since)
+				t.Errorf("got fault since %s", f.Since)
 			}
 			n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason=%q,resource="nvidia.com/gpu"} `, tc.code))
-			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code=%q,gpu=%q} 0`, tc.code, sick))
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code=%q,gpu=%q} 0`, tc.code, faulty))
 			if table := n.statusText(t, "-o", "wide"); !strings.Contains(table, "unhealthy") || !strings.Contains(table, tc.message) {
-				t.Errorf("the table is\n%s", table)
+				t.Errorf("got status table\n%s", table)
 			}
-			if err := tc.end(n, sick); err != nil {
+			if err := tc.restore(n, faulty); err != nil {
 				t.Fatal(err)
 			}
-			n.awaitDevice(t, sick, "")
-			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code="",gpu=%q} 1`, sick))
+			n.awaitDevice(t, faulty, "")
+			n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code="",gpu=%q} 1`, faulty))
 		})
 	}
 }
 
-// awaitMetric waits until the metrics have a line that begins so.
+// awaitMetric waits until a line of the metrics has the prefix line.
 func (n *node) awaitMetric(t *testing.T, line string) {
 	t.Helper()
 	n.awaitGet(t, "/healthz", http.StatusOK)
@@ -305,20 +309,21 @@ func (n *node) awaitMetric(t *testing.T, line string) {
 		if strings.Contains(metrics, "\n"+line) {
 			return
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("%s is not in\n%s", line, metrics)
+		if time.Since(start) > timeout {
+			t.Fatalf("metrics lack %s:\n%s", line, metrics)
 		}
 	}
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	pod, held := n.admitted(t, k, "holder", 1)
-	servePods(t, n.kubeletDir, pod.Namespace, pod.Name, held)
-	if err := n.driver.RaiseXID(n.uuids()[5], 13); err != nil { // a program's own fault
+	k.awaitGPUs(t, 8, 8)
+	pod, held := n.admitPod(t, k, "holder", 1)
+	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, held)
+	if err := n.driver.RaiseXID(n.uuids()[5], 13); err != nil { // class application
 		t.Fatal(err)
 	}
 	for _, line := range []string{
@@ -330,44 +335,45 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_registrations_total{resource="nvidia.com/gpu"} 1`,
 		`gpucdi_spec_writes_total 1`,
-		`gpucdi_link_healthy{link="kubelet"} 1`,
-		`gpucdi_link_healthy{link="runtime"} 1`,
+		`gpucdi_component_healthy{component="kubelet"} 1`,
+		`gpucdi_component_healthy{component="runtime"} 1`,
 	} {
 		n.awaitMetric(t, line)
 	}
 }
 
-// A scrape reads what is known: it makes no call into the driver.
-func TestScrapesDoNotCallTheDriver(t *testing.T) {
+// Scrapes use the latest snapshot and do not call NVML.
+func TestScrapesDoNotCallNVML(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
-	n.configure(t, "health: {probeInterval: 1h}") // the probes call it
+	n.configure(t, "health: {probeInterval: 1h}") // probes call NVML too
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	k.counts(t, 8, 8)
-	for start := time.Now(); n.eventWaits(t) == 0; time.Sleep(time.Millisecond) { // the last call of the first round
-		if time.Since(start) > patience {
-			t.Fatal("the driver is not asked for events")
+	k.awaitGPUs(t, 8, 8)
+	for start := time.Now(); n.eventWaits(t) == 0; time.Sleep(time.Millisecond) { // the last call of the first probe
+		if time.Since(start) > timeout {
+			t.Fatal("no wait for NVML events")
 		}
 	}
 	n.awaitGet(t, "/readyz", http.StatusOK)
-	before := n.nvmlCalls(t)
+	before := n.totalNVMLCalls(t)
 	for range 10 {
 		n.get(t, "/metrics")
 		n.get(t, "/status")
 	}
-	if now := n.nvmlCalls(t); now != before || before == 0 {
-		t.Errorf("%d NVML calls before the scrapes, %d after", before, now)
+	if now := n.totalNVMLCalls(t); now != before || before == 0 {
+		t.Errorf("%d NVML calls before the scrapes, %d after; want the same number, not 0", before, now)
 	}
 }
 
-// A kubelet that does not answer about its pods, a driver that hangs and the
-// lack of everything hold nobody up who looks.
-func TestStatusWithoutAnything(t *testing.T) {
+// The HTTP server responds while the driver and the pod resources API hang and no kubelet runs.
+func TestStatusWithUnresponsiveSources(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
-	if err := n.driver.Break(simdriver.Fault{Func: "nvmlInit_v2", Hang: time.Hour}); err != nil {
+	if err := n.driver.InjectFault(simdriver.Fault{Func: "nvmlInit_v2", Hang: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	silent, err := net.Listen("unix", podsSocket(t, n.kubeletDir))
+	silent, err := net.Listen("unix", podResourcesSocket(t, n.kubeletDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,8 +382,8 @@ func TestStatusWithoutAnything(t *testing.T) {
 	n.awaitGet(t, "/healthz", http.StatusOK)
 	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
 	s := n.status(t)
-	if s.Driver.Trouble == "" || s.Kubelet.PodsTrouble == "" || len(s.Devices) != 0 {
-		t.Errorf("the status is %+v", s)
+	if s.Driver.Error == "" || s.Kubelet.PodsError == "" || len(s.Devices) != 0 {
+		t.Errorf("got status %+v", s)
 	}
 	if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
@@ -385,7 +391,8 @@ func TestStatusWithoutAnything(t *testing.T) {
 	n.awaitGet(t, "/healthz", http.StatusOK)
 }
 
-func podsSocket(t *testing.T, kubeletDir string) string {
+// podResourcesSocket returns the path of the socket of the pod resources API, and creates its directory.
+func podResourcesSocket(t *testing.T, kubeletDir string) string {
 	t.Helper()
 	path := filepath.Join(kubeletDir, "pod-resources", "kubelet.sock")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -394,37 +401,36 @@ func podsSocket(t *testing.T, kubeletDir string) string {
 	return path
 }
 
-// pods answers as the kubelet does about its pods, of which there is one.
-type pods struct {
+// staticPodLister serves the pod resources API with a fixed response.
+type staticPodLister struct {
 	podresources.UnimplementedPodResourcesListerServer
-	answer *podresources.ListPodResourcesResponse
+	response *podresources.ListPodResourcesResponse
 }
 
-func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return p.answer, nil
+func (p *staticPodLister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return p.response, nil
 }
 
-// servePods is the part of the kubelet that the in-process device manager
-// lacks: it tells who holds what.
-func servePods(t *testing.T, kubeletDir, namespace, pod string, devices []string) {
+// servePodResources serves the pod resources API with one pod. The in-process device manager does not serve that API.
+func servePodResources(t *testing.T, kubeletDir, namespace, pod string, devices []string) {
 	t.Helper()
-	serveLister(t, kubeletDir, &pods{answer: &podresources.ListPodResourcesResponse{
+	servePodLister(t, kubeletDir, &staticPodLister{response: &podresources.ListPodResourcesResponse{
 		PodResources: []*podresources.PodResources{{Namespace: namespace, Name: pod, Containers: []*podresources.ContainerResources{{
 			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: string(gpuResource), DeviceIds: devices}},
 		}}}},
 	}})
 }
 
-// serveLister answers for the kubelet who holds devices, in place of who did before.
-func serveLister(t *testing.T, kubeletDir string, lister podresources.PodResourcesListerServer) {
+// servePodLister serves the pod resources API, and replaces the previous server.
+func servePodLister(t *testing.T, kubeletDir string, lister podresources.PodResourcesListerServer) {
 	t.Helper()
-	socket := podsSocket(t, kubeletDir)
-	_ = os.Remove(socket) // of the lister that this one replaces
+	socket := podResourcesSocket(t, kubeletDir)
+	_ = os.Remove(socket) // of the previous server
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener.(*net.UnixListener).SetUnlinkOnClose(false) // it may be replaced, too
+	listener.(*net.UnixListener).SetUnlinkOnClose(false) // the path may belong to the next server
 	server := grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(server, lister)
 	ended := make(chan error)
@@ -432,7 +438,7 @@ func serveLister(t *testing.T, kubeletDir string, lister podresources.PodResourc
 	t.Cleanup(func() {
 		server.Stop()
 		if err := <-ended; err != nil {
-			t.Error(fmt.Errorf("serving the kubelet's pods: %w", err))
+			t.Error(fmt.Errorf("serving pod resources: %w", err))
 		}
 	})
 }

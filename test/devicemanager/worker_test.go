@@ -13,19 +13,21 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A worker that is stopped is as one that hangs: it is replaced.
+// A worker that is stopped by a signal is replaced like one that hangs.
 func TestStoppedWorker(t *testing.T) {
-	n, k := both(t)
+	t.Parallel()
+	n, k := startNode(t)
 	if err := syscall.Kill(n.worker(t), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	k.counts(t, 8, 0)
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 0)
+	k.awaitGPUs(t, 8, 8)
 }
 
-// A node or pod that is frozen for longer than a call may take has no unhealthy GPU when it goes on.
+// No GPU becomes unhealthy because the node or pod was frozen for longer than the call timeout.
 func TestFrozenAgent(t *testing.T) {
-	n, k := both(t)
+	t.Parallel()
+	n, k := startNode(t)
 	worker := n.worker(t)
 	send := func(signal syscall.Signal, pids ...int) {
 		t.Helper()
@@ -33,15 +35,15 @@ func TestFrozenAgent(t *testing.T) {
 			if err := syscall.Kill(pid, signal); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(50 * time.Millisecond) // one is stopped or goes on before the other
+			time.Sleep(50 * time.Millisecond) // stop or continue one process before the other
 		}
 	}
 	send(syscall.SIGSTOP, worker, n.pid())
-	time.Sleep(5 * time.Second) // an interval of 1 s, a call timeout of 2 s, and more
+	time.Sleep(5 * time.Second) // more than the probe interval of 1 s and the call timeout of 2 s
 	send(syscall.SIGCONT, n.pid(), worker)
 	for start := time.Now(); time.Since(start) < 3*time.Second; time.Sleep(5 * time.Millisecond) {
-		if _, gives := k.capacity(); quantity(gives) != 8 {
-			t.Fatalf("%d GPUs are healthy after the agent was frozen", quantity(gives))
+		if _, allocatable := k.capacity(); quantity(allocatable) != 8 {
+			t.Fatalf("%d GPUs are healthy after the agent was frozen, want 8", quantity(allocatable))
 		}
 	}
 	if now := n.worker(t); now != worker {
@@ -49,9 +51,9 @@ func TestFrozenAgent(t *testing.T) {
 	}
 }
 
-// holder holds the ends of processes, whose numbers it reads, so that they cannot be killed, as when
-// they hang in the kernel. Else they run on.
-const holder = `
+// exitBlocker reads PIDs from stdin and blocks the exit of these processes with ptrace, so that they cannot be killed,
+// as if they hung in the kernel. It passes on all signals.
+const exitBlocker = `
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -76,14 +78,14 @@ int main(void) {
 }
 `
 
-// hold returns what makes a process unkillable, and what lets all such processes end.
-func hold(t *testing.T) (process func(pid int), release func()) {
+// startExitBlocker returns a function that makes a process unkillable, and one that lets all such processes exit.
+func startExitBlocker(t *testing.T) (block func(pid int), release func()) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "holder")
+	program := filepath.Join(t.TempDir(), "exitblocker")
 	cc := exec.Command("cc", "-w", "-x", "c", "-o", program, "-")
-	cc.Stdin = strings.NewReader(holder)
+	cc.Stdin = strings.NewReader(exitBlocker)
 	if out, err := cc.CombinedOutput(); err != nil {
-		t.Fatalf("compiling: %v\n%s", err, out)
+		t.Fatalf("compiling exitblocker: %v\n%s", err, out)
 	}
 	cmd := exec.Command(program)
 	in, err := cmd.StdinPipe()
@@ -97,14 +99,14 @@ func hold(t *testing.T) (process func(pid int), release func()) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	answers := bufio.NewScanner(out)
-	process = func(pid int) {
+	results := bufio.NewScanner(out)
+	block = func(pid int) {
 		t.Helper()
 		if _, err := in.Write([]byte(strconv.Itoa(pid) + "\n")); err != nil {
 			t.Fatal(err)
 		}
-		if !answers.Scan() || answers.Text() != "0" {
-			t.Fatalf("process %d cannot be traced: %q", pid, answers.Text())
+		if !results.Scan() || results.Text() != "0" {
+			t.Fatalf("tracing process %d: %q", pid, results.Text())
 		}
 	}
 	release = func() {
@@ -112,63 +114,65 @@ func hold(t *testing.T) (process func(pid int), release func()) {
 		_ = cmd.Wait()
 	}
 	t.Cleanup(release)
-	return process, release
+	return block, release
 }
 
-// A worker that hangs in the kernel cannot be killed. Another one serves the GPUs that do not hang;
-// when it hangs too, no GPU is healthy until one of them ends.
-func TestWorkerHangsInTheKernel(t *testing.T) {
-	n, k := both(t)
-	process, release := hold(t)
+// A worker that hangs in the kernel cannot be killed. A second worker probes the other GPUs. If it hangs too, all GPUs
+// are unhealthy until one of the workers exits.
+func TestWorkerHangsInKernel(t *testing.T) {
+	t.Parallel()
+	n, k := startNode(t)
+	block, release := startExitBlocker(t)
 	gpus := n.uuids()
 	hang := func(gpu int) {
 		t.Helper()
-		if err := n.driver.Break(simdriver.Fault{GPU: gpus[gpu], Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour}); err != nil {
+		if err := n.driver.InjectFault(simdriver.Fault{GPU: gpus[gpu], Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := n.counted(t)
+	before := n.nvmlCallCounts(t)
 	first := n.worker(t)
-	process(first)
+	block(first)
 	hang(5)
-	k.counts(t, 8, 7)
+	k.awaitGPUs(t, 8, 7)
 	n.awaitCalls(t, "nvmlInit_v2", before["nvmlInit_v2"]+1)
-	n.awaitCalls(t, "nvmlDeviceRegisterEvents", before["nvmlDeviceRegisterEvents"]+uint64(len(gpus)-1)) // else the XID is lost
-	second := n.workers(t)
-	if len(second) != 2 {
-		t.Fatalf("the driver workers are %v, want two", second)
+	n.awaitCalls(t, "nvmlDeviceRegisterEvents", before["nvmlDeviceRegisterEvents"]+uint64(len(gpus)-1)) // the worker receives no XID before
+	workers := n.workers(t)
+	if len(workers) != 2 {
+		t.Fatalf("got driver workers %v, want two", workers)
 	}
 	if err := n.driver.RaiseXID(gpus[2], 13); err != nil {
 		t.Fatal(err)
 	}
 	n.awaitXIDs(t, gpus[2], 13, 1)
-	k.counts(t, 8, 7)
+	k.awaitGPUs(t, 8, 7)
 
-	for _, pid := range second {
+	for _, pid := range workers {
 		if pid != first {
-			process(pid)
+			block(pid)
 		}
 	}
 	hang(1)
-	k.counts(t, 8, 0)
+	k.awaitGPUs(t, 8, 0)
 	n.awaitDevice(t, gpus[0], "driver")
 	if now := n.workers(t); len(now) != 2 {
-		t.Errorf("the driver workers are %v, want two", now)
+		t.Errorf("got driver workers %v, want two", now)
 	}
-	if err := n.driver.Mend(); err != nil {
+	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
 	release()
-	k.counts(t, 8, 8)
+	k.awaitGPUs(t, 8, 8)
 	n.worker(t)
 }
 
-// The agent ends although its worker hangs in the kernel.
-func TestEndWhileTheWorkerHangsInTheKernel(t *testing.T) {
-	n, _ := both(t)
-	process, _ := hold(t)
-	process(n.worker(t))
-	if err := n.driver.Break(simdriver.Fault{GPU: n.uuids()[5], Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour}); err != nil {
+// The agent shuts down while its worker hangs in the kernel.
+func TestShutdownWhileWorkerHangsInKernel(t *testing.T) {
+	t.Parallel()
+	n, _ := startNode(t)
+	block, _ := startExitBlocker(t)
+	block(n.worker(t))
+	if err := n.driver.InjectFault(simdriver.Fault{GPU: n.uuids()[5], Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	n.awaitDevice(t, n.uuids()[5], "unresponsive")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// xids is how often the agent has counted an XID of a GPU.
-func (n *node) xids(t *testing.T, gpu string, xid int) int {
+// xidCount returns the agent's count of an XID of a GPU.
+func (n *node) xidCount(t *testing.T, gpu string, xid int) int {
 	t.Helper()
 	series := fmt.Sprintf(`gpucdi_xids_total\{gpu=%q,xid="%d"\} (\d+)\n`, gpu, xid)
 	found := regexp.MustCompile(series).FindStringSubmatch(n.get(t, "/metrics"))
@@ -23,34 +23,35 @@ func (n *node) xids(t *testing.T, gpu string, xid int) int {
 	return count
 }
 
-// awaitXIDs waits until the agent has counted an XID of a GPU so often.
-func (n *node) awaitXIDs(t *testing.T, gpu string, xid, times int) {
+// awaitXIDs waits until the agent has counted an XID of a GPU at least want times.
+func (n *node) awaitXIDs(t *testing.T, gpu string, xid, want int) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		now := n.xids(t, gpu, xid)
-		if now >= times {
+		now := n.xidCount(t, gpu, xid)
+		if now >= want {
 			return
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("the agent has counted XID %d of %s %d times, want %d", xid, gpu, now, times)
+		if time.Since(start) > timeout {
+			t.Fatalf("XID %d of %s was counted %d times, want %d", xid, gpu, now, want)
 		}
 	}
 }
 
-// applicationXIDs leave a GPU healthy.
+// applicationXIDs are the XIDs of class application, which leave a GPU healthy.
 var applicationXIDs = []int{8, 13, 31, 32, 37, 43, 45, 66, 67, 68, 69, 94, 109, 137}
 
-// After a GPU is lost, waits on its event set fail. XIDs of other GPUs must be reported even if
-// they come before the next probes.
-func TestXIDAfterALostGPU(t *testing.T) {
-	n, _ := both(t)
+// After a GPU is lost, waits on the event set fail. XIDs of other GPUs must be reported even if they occur before the
+// next probe.
+func TestXIDAfterLostGPU(t *testing.T) {
+	t.Parallel()
+	n, _ := startNode(t)
 	lost, other := n.uuids()[5], n.uuids()[2]
 	for i, xid := range applicationXIDs[:3] {
 		if err := n.driver.Lose(lost); err != nil {
 			t.Fatal(err)
 		}
 		n.awaitXIDs(t, lost, 79, i+1)
-		time.Sleep(20 * time.Millisecond) // until the worker waits again, well within the probe interval of 1 s
+		time.Sleep(20 * time.Millisecond) // until the worker waits again, well below the probe interval of 1 s
 		if err := n.driver.RaiseXID(other, xid); err != nil {
 			t.Fatal(err)
 		}
@@ -62,10 +63,11 @@ func TestXIDAfterALostGPU(t *testing.T) {
 	}
 }
 
-// GPUs that come and go make the worker replace its event set again and again. Each XID of another
-// GPU is reported, and counted once.
-func TestNoXIDIsLostOrCountedTwice(t *testing.T) {
-	n, _ := both(t)
+// A GPU that is lost and returns repeatedly makes the worker replace its event set repeatedly. Each XID of another GPU
+// is counted exactly once.
+func TestXIDsAreCountedExactlyOnce(t *testing.T) {
+	t.Parallel()
+	n, _ := startNode(t)
 	unstable, other := n.uuids()[5], n.uuids()[2]
 	raised := map[int]int{}
 	for i := range 200 {
@@ -84,15 +86,15 @@ func TestNoXIDIsLostOrCountedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		raised[xid]++
-		time.Sleep(50 * time.Millisecond) // 10 s in all: ten times lost, ten intervals
+		time.Sleep(50 * time.Millisecond) // 10 s in total: the GPU is lost ten times, with ten probes
 	}
 	for xid, times := range raised {
 		n.awaitXIDs(t, other, xid, times)
-		if counted := n.xids(t, other, xid); counted != times {
+		if counted := n.xidCount(t, other, xid); counted != times {
 			t.Errorf("XID %d was raised %d times and counted %d times", xid, times, counted)
 		}
 	}
-	if sets := n.counted(t)["nvmlEventSetCreate"]; sets < 10 {
-		t.Errorf("%d event sets were made: the test shows nothing", sets)
+	if sets := n.nvmlCallCounts(t)["nvmlEventSetCreate"]; sets < 10 {
+		t.Errorf("%d event sets were created, want at least 10", sets)
 	}
 }

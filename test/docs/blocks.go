@@ -1,5 +1,4 @@
-// Package docs takes the commands and manifests out of the documents, so that
-// tests run what readers will.
+// Package docs extracts commands, manifests and tables from the documents, so that tests can verify them.
 package docs
 
 import (
@@ -8,39 +7,39 @@ import (
 	"strings"
 )
 
-// Blocks returns the fenced blocks of a language in one section of a document.
-// document is its path in the repository, section its heading without marks.
+// Blocks returns the fenced code blocks of a language in a section of a document. document is a path in the repository,
+// section a heading without its marks. It is an error if there is no such block.
 func Blocks(ctx context.Context, document, section, language string) ([]string, error) {
 	text, err := read(ctx, document)
 	if err != nil {
 		return nil, err
 	}
 	var (
-		blocks  []string
-		here    bool
-		open    bool // within a block
-		wanted  bool // that one
-		current strings.Builder
+		blocks    []string
+		inSection bool
+		inBlock   bool
+		matches   bool // the block is in the section and the language
+		current   strings.Builder
 	)
 	for line := range strings.Lines(text) {
 		fence, fenced := strings.CutPrefix(strings.TrimSpace(line), "```")
 		switch {
-		case fenced && open:
-			open = false
-			if wanted {
+		case fenced && inBlock:
+			inBlock = false
+			if matches {
 				blocks = append(blocks, current.String())
 			}
 		case fenced:
-			open, wanted = true, here && fence == language
+			inBlock, matches = true, inSection && fence == language
 			current.Reset()
-		case open:
+		case inBlock:
 			current.WriteString(line)
 		case strings.HasPrefix(line, "#"):
-			here = strings.TrimSpace(strings.TrimLeft(line, "#")) == section
+			inSection = strings.TrimSpace(strings.TrimLeft(line, "#")) == section
 		}
 	}
 	if len(blocks) == 0 {
-		return nil, fmt.Errorf("%s has no %s block under %q: do test and document still agree?", document, language, section)
+		return nil, fmt.Errorf("%s has no %s block in section %q; update the document or the test", document, language, section)
 	}
 	return blocks, nil
 }

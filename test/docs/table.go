@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// HasTable says whether a document has a table of exactly these rows.
+// HasTable returns an error unless a document, a path in the repository, has a table of exactly these rows.
 func HasTable(ctx context.Context, document, rows string) error {
 	text, err := read(ctx, document)
 	if err != nil {
@@ -22,7 +22,7 @@ func HasTable(ctx context.Context, document, rows string) error {
 	return nil
 }
 
-// read reads a document by its path in the repository.
+// read returns the text of a document.
 func read(ctx context.Context, document string) (string, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package e2e runs the agent's image, deployed as deploy/ says, on a node in a
-// box over the simulated driver, and looks at the pods as their users do.
+// Package e2e deploys the agent's image with deploy/ on a node in a box with the simulated driver, and checks pods
+// through kubectl.
 package e2e

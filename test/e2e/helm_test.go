@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,10 +13,14 @@ import (
 	"github.com/gpucdi/gpucdi/test/node"
 )
 
-// helmLife does what docs/deploy.md says, with a pod that has two GPUs all the
-// while: nothing of it may touch the pod.
-func helmLife(t *testing.T, c *cluster) {
-	c.kubectl(t, "delete", "-f", checkout+"/deploy/gpucdi.yaml", "--wait")
+// helmLifecycle runs the commands of docs/deploy.md. They must not affect a running pod with two GPUs.
+func helmLifecycle(t *testing.T, c *cluster) {
+	uninstall, err := docs.Blocks(t.Context(), "README.md", "Uninstall", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.sh(t, uninstall[0])
+	c.noLabels(t)
 	c.helm(t, "Install", 0)
 	c.awaitGPUs(t, "8")
 	c.run(t, "stays", 2)
@@ -24,70 +29,70 @@ func helmLife(t *testing.T, c *cluster) {
 	same := func(after string) {
 		t.Helper()
 		if now := c.containerID(t, "stays"); now != container {
-			t.Errorf("%s: the pod's container was replaced", after)
+			t.Errorf("%s: container of pod stays was replaced", after)
 		}
 		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
-			t.Errorf("%s: the pod has %v, before %v", after, now, gpus)
+			t.Errorf("%s: pod stays has GPUs %v, want %v", after, now, gpus)
 		}
 	}
-	agent := c.agent(t)
+	agent := c.agentPod(t)
 
 	c.helm(t, "Change the config", 0)
-	c.bringConfig(t)
+	c.syncConfig(t)
 	c.awaitOutput(t, "config changed", c.agentLog)
-	if now := c.agent(t); now != agent {
-		t.Errorf("a changed config replaced the agent %s by %s", agent, now)
+	if now := c.agentPod(t); now != agent {
+		t.Errorf("config change replaced agent pod %s by %s", agent, now)
 	}
 	same("after the upgrade")
 
-	// A section that holds by a label, which the agent may only now ask for.
+	// Selecting a section by label requires permissions that the chart grants only with this upgrade.
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config=display")
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set-json "+
 		`'config.nodes=[{"section":"display","cdi":{"features":["compute","utility","display"]}}]'`)
-	c.bringConfig(t)
+	c.syncConfig(t)
 	c.awaitSpec(t, "nvidia_drv.so", true)
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-")
 	c.awaitSpec(t, "nvidia_drv.so", false)
-	same("after a label")
+	same("after a label change")
 
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.health.quietPeriod=often")
-	c.bringConfig(t)
+	c.syncConfig(t)
 	c.awaitEvent(t, "Warning", "GPUConfigRefused", "often")
-	same("after a wrong config")
+	same("after an invalid config")
 
 	c.helm(t, "Change the config", 1)
-	c.bringConfig(t)
-	c.offersTheRest(t, "after the rollback", gpus, 6)
+	c.syncConfig(t)
+	c.allocateRest(t, "after the rollback", gpus, 6)
 	same("after the rollback")
 
-	c.helm(t, "The hook", 0)
+	c.helm(t, "Install the hook", 0)
 	c.awaitSpec(t, "/opt/gpucdi/gpucdi-hook", true)
 	c.run(t, "hooked", 1)
 	c.awaitPhase(t, "hooked", "Running")
-	if cache := c.in(t, "hooked", "ldconfig -p"); !strings.Contains(cache, "libcuda.so.1") {
-		t.Errorf("with the hook, ldconfig -p prints\n%s", cache)
+	if cache := c.exec(t, "hooked", "ldconfig -p"); !strings.Contains(cache, "libcuda.so.1") {
+		t.Errorf("ldconfig -p does not list libcuda.so.1 with the hook:\n%s", cache)
 	}
 	c.remove(t, "hooked")
-	same("after the hook")
+	same("after enabling the hook")
 
 	c.helm(t, "Uninstall", 0)
 	c.awaitGPUs(t, "0")
-	same("after the end")
-	c.leftNothing(t)
+	same("after uninstall")
+	c.checkUninstalled(t)
 
-	// The spec that stays serves a container that restarts.
-	c.end(t, "stays")
+	// The spec stays on disk for containers that restart.
+	c.exitContainer(t, "stays")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "stays")
 		return id, id != container
 	})
 	c.awaitPhase(t, "stays", "Running")
 	if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
-		t.Errorf("the restarted container has %v, before %v", now, gpus)
+		t.Errorf("restarted container has GPUs %v, want %v", now, gpus)
 	}
 }
 
-// helm runs one of the blocks of a section of docs/deploy.md.
+// helm runs a command block of docs/deploy.md.
 func (c *cluster) helm(t *testing.T, section string, block int) {
 	t.Helper()
 	commands, err := docs.Blocks(t.Context(), "docs/deploy.md", section, "sh")
@@ -97,10 +102,10 @@ func (c *cluster) helm(t *testing.T, section string, block int) {
 	c.sh(t, commands[block])
 }
 
-// sh runs commands of a document on the node, in the checkout.
+// sh runs shell commands on the node, in the checkout.
 func (c *cluster) sh(t *testing.T, commands string) string {
 	t.Helper()
-	cmd := c.Box.Command(t.Context(), "sh", "-exc", "export PATH="+programs+":$PATH; cd "+checkout+"\n"+commands)
+	cmd := c.Box.Command(t.Context(), "sh", "-exc", "export "+path+"; cd "+checkout+"\n"+commands)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", commands, err, out)
@@ -108,8 +113,8 @@ func (c *cluster) sh(t *testing.T, commands string) string {
 	return string(out)
 }
 
-// agent is the name of the agent's pod.
-func (c *cluster) agent(t *testing.T) string {
+// agentPod returns the name of the agent's pod.
+func (c *cluster) agentPod(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-l", "app.kubernetes.io/name=gpucdi", "-o", "jsonpath={.items[*].metadata.name}")
 }
@@ -119,40 +124,45 @@ func (c *cluster) agentLog(t *testing.T) string {
 	return c.kubectl(t, "logs", "--namespace", "gpucdi", "daemonset/gpucdi")
 }
 
-// bringConfig makes the kubelet look at the agent's pod now, and with it at the
-// ConfigMap, which it else does once a minute.
-func (c *cluster) bringConfig(t *testing.T) {
+// syncConfig makes the kubelet sync the agent's pod, and with it the ConfigMap, which it otherwise does once a minute.
+func (c *cluster) syncConfig(t *testing.T) {
 	t.Helper()
-	c.kubectl(t, "annotate", "pod", "--namespace", "gpucdi", c.agent(t), "--overwrite", "look=now-"+c.kubectl(t, "get", "configmap", "--namespace", "gpucdi", "gpucdi", "-o", "jsonpath={.metadata.resourceVersion}"))
+	c.kubectl(t, "annotate", "pod", "--namespace", "gpucdi", c.agentPod(t), "--overwrite", "sync="+c.kubectl(t, "get", "configmap", "--namespace", "gpucdi", "gpucdi", "-o", "jsonpath={.metadata.resourceVersion}"))
 }
 
 func (c *cluster) awaitSpec(t *testing.T, part string, there bool) {
 	t.Helper()
-	await(t, "the spec to have "+part, func() (string, bool) {
+	await(t, fmt.Sprintf("the CDI spec to contain %s: %t", part, there), func() (string, bool) {
 		spec, err := os.ReadFile(c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json")))
 		return part, err == nil && strings.Contains(string(spec), part) == there
 	})
 }
 
-// leftNothing says that of the chart there is nothing but the spec.
-func (c *cluster) leftNothing(t *testing.T) {
+// checkUninstalled checks that nothing of the chart is left but the spec.
+func (c *cluster) checkUninstalled(t *testing.T) {
 	t.Helper()
 	if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings", "-A",
 		"-l", "app.kubernetes.io/name=gpucdi", "-o", "name"); left != "" {
-		t.Errorf("the cluster still has %s", left)
+		t.Errorf("objects are left in the cluster: %s", left)
 	}
-	for name := range c.labels(t) {
-		if strings.HasPrefix(name, "nvidia.com/gpu.") || strings.HasPrefix(name, "nvidia.com/cuda.") {
-			t.Errorf("the node still has the label %s", name)
-		}
-	}
+	c.noLabels(t)
 	if left, err := filepath.Glob(c.Box.Path(cdiDir + "/*")); err != nil || len(left) != 1 {
-		t.Errorf("the node has %v", left)
+		t.Errorf("CDI directory contains %v, want one spec: %v", left, err)
 	}
 	for _, socket := range c.sockets(t) {
 		if conn, err := net.Dial("unix", socket); err == nil {
 			_ = conn.Close()
-			t.Errorf("%s is served", socket)
+			t.Errorf("%s is still served", socket)
+		}
+	}
+}
+
+// noLabels checks that the node has none of the agent's labels.
+func (c *cluster) noLabels(t *testing.T) {
+	t.Helper()
+	for name := range c.labels(t) {
+		if strings.HasPrefix(name, "nvidia.com/gpu.") || strings.HasPrefix(name, "nvidia.com/cuda.") {
+			t.Errorf("the node still has the label %s", name)
 		}
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// labelled looks at the node's labels while its driver and GPUs change.
-func labelled(t *testing.T, c *cluster) {
-	c.kubectl(t, "label", "node", node.Name, "nvidia.com/somebody.elses=stays", "--overwrite")
+// nodeLabels checks the node's labels while its driver and GPUs change.
+func nodeLabels(t *testing.T, c *cluster) {
+	c.kubectl(t, "label", "node", node.Name, "nvidia.com/foreign=stays", "--overwrite")
 	c.awaitLabels(t, map[string]string{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
 		"nvidia.com/gpu.mode": "compute", "nvidia.com/cuda.driver-version.full": c.driver.State().Version})
 	fields := c.kubectl(t, "get", "node", node.Name, "--show-managed-fields", "-o", `jsonpath={.metadata.managedFields[?(@.manager=="gpucdi")]}`)
 	for _, part := range []string{`"operation":"Apply"`, "f:nvidia.com/gpu.count"} {
-		if !strings.Contains(fields, part) || strings.Contains(fields, "somebody") {
-			t.Errorf("the field manager gpucdi has %s, without %s or with too much", fields, part)
+		if !strings.Contains(fields, part) || strings.Contains(fields, "foreign") {
+			t.Errorf("field manager gpucdi owns %s, want %s and no foreign labels", fields, part)
 		}
 	}
 
@@ -27,7 +27,7 @@ func labelled(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.awaitLabels(t, map[string]string{"nvidia.com/cuda.driver-version.full": "590.10.01", "nvidia.com/cuda.driver-version.major": "590"})
-	c.awaitEvent(t, "Normal", "GPUDriverChanged", "the NVIDIA driver is now 590.10.01, before "+version)
+	c.awaitEvent(t, "Normal", "GPUDriverChanged", "NVIDIA driver changed from "+version+" to 590.10.01")
 	if err := c.driver.Upgrade(version); err != nil {
 		t.Fatal(err)
 	}
@@ -41,11 +41,11 @@ func labelled(t *testing.T, c *cluster) {
 		}
 		removed = append(removed, gone)
 	}
-	await(t, "the labels to go with the GPUs", func() (string, bool) {
+	await(t, "the labels to be removed with the GPUs", func() (string, bool) {
 		labels := fmt.Sprint(c.labels(t))
 		return labels, !strings.Contains(labels, "nvidia.com/gpu.") && !strings.Contains(labels, "nvidia.com/cuda.")
 	})
-	c.awaitLabels(t, map[string]string{"nvidia.com/somebody.elses": "stays"})
+	c.awaitLabels(t, map[string]string{"nvidia.com/foreign": "stays"})
 	for _, g := range removed {
 		if err := c.driver.Add(g); err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func (c *cluster) labels(t *testing.T) (labels map[string]string) {
 // awaitLabels waits until the node has these labels.
 func (c *cluster) awaitLabels(t *testing.T, want map[string]string) {
 	t.Helper()
-	await(t, fmt.Sprint(want), func() (string, bool) {
+	await(t, fmt.Sprint("labels ", want), func() (string, bool) {
 		labels := c.labels(t)
 		for name, value := range want {
 			if labels[name] != value {
@@ -78,9 +78,8 @@ func (c *cluster) awaitLabels(t *testing.T, want map[string]string) {
 	})
 }
 
-// sectionsByLabel edits the config of the plain manifest, whose users have nothing but
-// kubectl: a section applies by the node's label. Where the agent may not watch its node,
-// or has refused the config, those who look see that, through kubectl exec too.
+// sectionsByLabel edits the config of the plain manifest with kubectl and selects a section by a label of the node.
+// Status and doctor must report a forbidden watch and an invalid config.
 func sectionsByLabel(t *testing.T, c *cluster) {
 	configure := func(text string) { t.Helper(); c.configure(t, text) }
 	grant := func(verbs string) {
@@ -88,7 +87,7 @@ func sectionsByLabel(t *testing.T, c *cluster) {
 		c.kubectl(t, "patch", "clusterrole", "gpucdi", "--type", "json", "--patch", `[{"op":"replace","path":"/rules/0/verbs","value":`+verbs+`}]`)
 		c.restartAgent(t)
 	}
-	in := func(command string) func(*testing.T) string {
+	inAgent := func(command string) func(*testing.T) string {
 		return func(t *testing.T) string {
 			return c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi "+command+" || true")
 		}
@@ -96,23 +95,23 @@ func sectionsByLabel(t *testing.T, c *cluster) {
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config=display")
 	configure("nodes: [{section: display, cdi: {features: [compute, utility, display]}}]\n")
 	c.awaitSpec(t, "nvidia_drv.so", true)
-	if out := in("doctor")(t); !strings.Contains(out, "pass  config         /etc/gpucdi/config.yaml is valid") {
-		t.Errorf("the doctor reports\n%s", out)
+	if out := inAgent("doctor")(t); !strings.Contains(out, "pass  config         /etc/gpucdi/config.yaml is valid") {
+		t.Errorf("gpucdi doctor prints\n%s", out)
 	}
 
 	grant(`["patch"]`)
-	const says = "sections that select by label are not applied: watching node box: the API server answers 403: nodes"
-	c.awaitOutput(t, says, in("status"))
-	if out := in("doctor")(t); !strings.Contains(out, "fail  config         in the agent, "+says) {
-		t.Errorf("the doctor reports\n%s", out)
+	const refusal = "sections that select by label are not applied: watching node box: API server returned 403: nodes"
+	c.awaitOutput(t, refusal, inAgent("status"))
+	if out := inAgent("doctor")(t); !strings.Contains(out, "fail  config         the agent reports: "+refusal) {
+		t.Errorf("gpucdi doctor prints\n%s", out)
 	}
 	grant(`["patch","watch"]`)
 	c.awaitSpec(t, "nvidia_drv.so", true)
 
 	configure("mig: {strategy: both}\n")
-	c.awaitOutput(t, "keeping last known good", in("status"))
-	if out := in("doctor")(t); !strings.Contains(out, "fail  config         ") || !strings.Contains(out, `mig.strategy is "both"`) {
-		t.Errorf("the doctor reports\n%s", out)
+	c.awaitOutput(t, "keeping last known good", inAgent("status"))
+	if out := inAgent("doctor")(t); !strings.Contains(out, "fail  config         ") || !strings.Contains(out, `mig.strategy: want none, single or mixed, got "both"`) {
+		t.Errorf("gpucdi doctor prints\n%s", out)
 	}
 	configure("")
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-")
@@ -120,7 +119,7 @@ func sectionsByLabel(t *testing.T, c *cluster) {
 	c.awaitGPUs(t, "8")
 }
 
-// configure replaces the agent's config in the ConfigMap, and has the kubelet bring it.
+// configure replaces the agent's config in the ConfigMap and makes the kubelet sync it.
 func (c *cluster) configure(t *testing.T, keys string) {
 	t.Helper()
 	text := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n" + keys
@@ -129,5 +128,5 @@ func (c *cluster) configure(t *testing.T, keys string) {
 		t.Fatal(err)
 	}
 	c.kubectl(t, "patch", "configmap", "--namespace", "gpucdi", "gpucdi", "--type", "merge", "--patch", string(patch))
-	c.bringConfig(t)
+	c.syncConfig(t)
 }

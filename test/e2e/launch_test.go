@@ -15,51 +15,50 @@ import (
 
 const troubleshooting = "docs/troubleshooting.md"
 
-// launch lets the doctor start a container, as that document says.
-func launch(t *testing.T, c *cluster) {
-	commands, err := docs.Blocks(t.Context(), troubleshooting, "Troubleshooting", "sh")
+// doctorLaunch runs the command of docs/troubleshooting.md that starts a container.
+func doctorLaunch(t *testing.T, c *cluster) {
+	commands, err := docs.Blocks(t.Context(), troubleshooting, "Test a GPU from inside a container", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of a GPU that a pod has, too.
+	// It also works while a pod holds every GPU.
 	c.run(t, "holder", 8)
 	c.awaitPhase(t, "holder", "Running")
-	c.seenFromInside(t, strings.TrimSpace(commands[0]))
+	c.checkLaunch(t, strings.TrimSpace(commands[0]))
 }
 
-// launchOnNode does it without the agent's image: the program is the node's.
-func launchOnNode(t *testing.T, c *cluster) {
+// doctorLaunchOnNode does the same with gpucdi installed on the node, without the agent's image.
+func doctorLaunchOnNode(t *testing.T, c *cluster) {
 	c.sh(t, `mkdir -p /opt/doctor; for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt/doctor; done`)
-	c.seenFromInside(t, "/opt/doctor/gpucdi doctor --launch --image "+images.DebianName+
+	c.checkLaunch(t, "/opt/doctor/gpucdi doctor --launch --image "+images.DebianName+
 		` --address "$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}'):9435"`)
 }
 
-// seenFromInside checks the report of a doctor that launches a container here: nothing
-// fails, so that it ends with 0.
-func (c *cluster) seenFromInside(t *testing.T, doctor string) {
+// checkLaunch checks the output of a doctor command that launches a container. No check fails, so it exits with 0.
+func (c *cluster) checkLaunch(t *testing.T, doctor string) {
 	t.Helper()
 	out := c.sh(t, doctor)
 	first := c.driver.State().GPUs[0]
 	for _, line := range []string{
-		"pass  container      it runs from ",
-		"pass  its libraries  libcuda.so.1 and libnvidia-ml.so.1 can be loaded\n",
-		"pass  its GPU        NVML lists " + first.UUID + " and no other\n",
-		// No kernel driver stands behind the simulated nodes: they may be opened, but nobody
-		// answers, in the container as on the node.
-		fmt.Sprintf("warn  its nodes      cannot open /dev/nvidia-uvm, /dev/nvidia-uvm-tools, /dev/nvidia%d, /dev/nvidiactl: "+
-			"no such device or address; nor can the node itself\n", first.Minor),
+		"pass  container      started from image ",
+		"pass  libraries      libcuda.so.1 and libnvidia-ml.so.1 can be loaded\n",
+		"pass  visible GPUs   NVML lists " + first.UUID + " and no other\n",
+		// The simulated device nodes have no kernel driver: opening them is permitted, but fails with ENXIO, both in
+		// the container and on the node.
+		fmt.Sprintf("warn  device nodes   cannot open /dev/nvidia-uvm, /dev/nvidia-uvm-tools, /dev/nvidia%d, /dev/nvidiactl: "+
+			"no such device or address; the same on the node\n", first.Minor),
 	} {
 		if !strings.Contains(out, line) {
-			t.Errorf("the doctor does not report %q, but\n%s", line, out)
+			t.Errorf("gpucdi doctor does not print %q:\n%s", line, out)
 		}
 	}
-	if left := c.launched(t); len(left) > 0 {
-		t.Errorf("the runtime still has %v", left)
+	if left := c.launchedPods(t); len(left) > 0 {
+		t.Errorf("pods of the doctor are left in the runtime: %v", left)
 	}
 }
 
-// launched are the pods that the doctor has left to the runtime.
-func (c *cluster) launched(t *testing.T) []*cri.PodSandbox {
+// launchedPods returns the pods in the runtime that the doctor created.
+func (c *cluster) launchedPods(t *testing.T) []*cri.PodSandbox {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+c.RuntimeSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// migDevices cuts one GPU of the node, and gives a pod one of its parts.
+// migDevices partitions a GPU and allocates one of its MIG devices to a pod.
 func migDevices(t *testing.T, c *cluster) {
 	c.kubectl(t, "patch", "configmap", "gpucdi", "--namespace", "gpucdi", "--patch", `{"data": {"config.yaml": "mig: {strategy: mixed}"}}`)
-	c.bringConfig(t)
+	c.syncConfig(t)
 	c.awaitOutput(t, "config changed", c.agentLog)
 
-	cut := c.driver.State().GPUs[7].UUID
-	if err := c.driver.Partition(cut, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
+	partitioned := c.driver.State().GPUs[7].UUID
+	if err := c.driver.Partition(partitioned, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "7 MIG devices", func() (string, bool) {
@@ -30,15 +30,15 @@ func migDevices(t *testing.T, c *cluster) {
 	c.awaitPhase(t, "part", "Running")
 	seen := c.gpusOf(t, "part")
 	parts := c.driver.State().GPUs[7].MIG
-	if len(seen) != 2 || seen[0] != cut || !slices.ContainsFunc(parts, func(m simdriver.MIGDevice) bool { return m.UUID == seen[1] }) {
-		t.Errorf("nvidia-smi -L lists %v, want %s and one of %v", seen, cut, parts)
+	if len(seen) != 2 || seen[0] != partitioned || !slices.ContainsFunc(parts, func(m simdriver.MIGDevice) bool { return m.UUID == seen[1] }) {
+		t.Errorf("nvidia-smi -L lists %v, want %s and one of %v", seen, partitioned, parts)
 	}
-	if caps := strings.Fields(c.in(t, "part", "ls /dev/nvidia-caps")); len(caps) != 2 {
-		t.Errorf("the pod has the capabilities %v, want two", caps)
+	if caps := strings.Fields(c.exec(t, "part", "ls /dev/nvidia-caps")); len(caps) != 2 {
+		t.Errorf("pod has the MIG capabilities %v, want two", caps)
 	}
 
-	// A node's GPU is whole again once no pod holds a part of it.
-	if err := c.driver.Unpartition(cut); err != nil {
+	// The GPU is advertised as a whole again once no pod holds a MIG device of it.
+	if err := c.driver.Unpartition(partitioned); err != nil {
 		t.Fatal(err)
 	}
 	c.remove(t, "part")

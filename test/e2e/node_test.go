@@ -17,15 +17,18 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// patience bounds every wait. It is far beyond what anything takes: a wait
-// that ends by it is a failure, however slow the machine.
+// patience is the timeout of every wait, far longer than anything takes on a slow machine.
 const patience = 3 * time.Minute
 
-// checkout is where the node sees as much of the repository as README asks for.
+// checkout is the directory on the node with the parts of the repository that README's commands need.
 const checkout = "/src"
 
-// programs is where the node sees helm, which is no part of a node.
-const programs = "/opt/helm"
+// programs are installed in addition to those of the node, each in a directory below /opt. Containerd stands for the
+// one of Docker.
+var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd}
+
+// path sets PATH to the programs of the node, then the additional ones.
+const path = "PATH=$PATH:/opt/helm:/opt/nerdctl:/opt/containerd"
 
 // cluster is a node in a box with eight GPUs and the agent deployed on it.
 type cluster struct {
@@ -33,7 +36,7 @@ type cluster struct {
 	driver *simdriver.Driver
 }
 
-// startCluster brings everything up as make demo does; it fills what cfg leaves out.
+// startCluster starts a node with the agent deployed, as make demo does. It sets defaults in cfg.
 func startCluster(t *testing.T, cfg node.Config) *cluster {
 	t.Helper()
 	ctx := t.Context()
@@ -45,18 +48,22 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		t.Fatal(err)
 	}
 	deploy := filepath.Join(filepath.Dir(module), "deploy")
-	helm, err := tools.Build(ctx, tools.Helm)
-	if err != nil {
-		t.Fatal(err)
+	binds := map[string]string{deploy: checkout + "/deploy"}
+	for _, tool := range programs {
+		dir, err := tools.Build(ctx, tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		binds[dir] = "/opt/" + string(tool)
 	}
 	c := &cluster{}
-	// On disk and not in /tmp, which may be memory: container images go there.
+	// On disk, since container images are stored there; /tmp may be a tmpfs.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	cfg.Box = box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{deploy: checkout + "/deploy", helm: programs}}
+	cfg.Box = box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: binds}
 	cfg.Logs = filepath.Join(dir, "logs")
 	cfg.Prepare = func(_ context.Context, b *box.Box) error {
 		c.driver, err = simdriver.Install(b.Root(), simdriver.H100x8())
@@ -74,14 +81,14 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := product.Races(c.Box.Path("/dev")); err != nil {
+		if err := product.RaceReports(c.Box.Path("/dev")); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			c.tellMore(t)
+			c.logDiagnostics(t)
 		}
 		if err := c.Close(); err != nil {
-			t.Errorf("ending the node: %v", err)
+			t.Errorf("closing the node: %v", err)
 		}
 	})
 	manifest, err := os.ReadFile(filepath.Join(deploy, "gpucdi.yaml"))
@@ -92,13 +99,13 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "8")
-	// The node's status may be ahead of the pod's, without which there is no log.
+	// The node's status may be updated before the pod's, and logs require the pod's.
 	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
 	return c
 }
 
-// tellMore shows what a person would look at next.
-func (c *cluster) tellMore(t *testing.T) {
+// logDiagnostics logs pods, events and the agent's log.
+func (c *cluster) logDiagnostics(t *testing.T) {
 	ctx := context.Background()
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide"},
@@ -119,7 +126,8 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// await waits until check says that it holds, and returns how long that took.
+// await waits until check returns true, and returns how long that took. The string is the state for the failure
+// message.
 func await(t *testing.T, what string, check func() (string, bool)) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -129,13 +137,13 @@ func await(t *testing.T, what string, check func() (string, bool)) time.Duration
 			return time.Since(start)
 		}
 		if time.Since(start) > patience {
-			t.Fatalf("waited %s for %s; it is %q", patience, what, state)
+			t.Fatalf("timed out after %s waiting for %s: last state %q", patience, what, state)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// awaitGPUs waits until the node's status offers that many GPUs.
+// awaitGPUs waits until the node's status has that many allocatable GPUs.
 func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	t.Helper()
 	await(t, want+" allocatable GPUs", func() (string, bool) {
@@ -144,8 +152,7 @@ func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	})
 }
 
-// awaitPhase waits until a pod is in a phase, with its containers ready if
-// that is Running.
+// awaitPhase waits until a pod is in a phase, and its container ready if that is Running.
 func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 	t.Helper()
 	await(t, pod+" to be "+phase, func() (string, bool) {
@@ -155,20 +162,20 @@ func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 	})
 }
 
-// run starts a pod that sleeps, with so many GPUs and extra lines for its
-// container, and removes it when the test ends.
+// run starts a pod that sleeps, with a number of GPUs and extra lines of its container's manifest, and removes it when
+// the test ends.
 func (c *cluster) run(t *testing.T, name string, gpus int, extra ...string) {
 	t.Helper()
 	limits := ""
 	if gpus > 0 {
 		limits = fmt.Sprintf("\n    resources: {limits: {nvidia.com/gpu: %d}}", gpus)
 	}
-	// The loop ends, and with it the container, when /tmp/end appears or it is told to.
+	// The container exits when /tmp/end appears, or on SIGTERM.
 	manifest := fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s}
 spec:
-  # Not 0: then the pod would be gone from the API before the kubelet has freed its GPUs.
+  # With 0 the pod would be removed from the API before the kubelet has freed its GPUs.
   terminationGracePeriodSeconds: 1
   containers:
   - name: main
@@ -190,24 +197,24 @@ func (c *cluster) remove(t *testing.T, pod string) {
 	}
 }
 
-// in runs a shell command in a pod and returns all that it printed.
-func (c *cluster) in(t *testing.T, pod, command string) string {
+// exec runs a shell command in a pod and returns its stdout and stderr.
+func (c *cluster) exec(t *testing.T, pod, command string) string {
 	t.Helper()
 	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"\n} 2>&1")
 }
 
-// end ends the container of a pod that run started, after the command that does it: one that still runs is
-// killed with the container.
-func (c *cluster) end(t *testing.T, pod string) {
+// exitContainer makes the container of a pod created by run exit. The delay lets the exec itself return first, which
+// would be killed with the container.
+func (c *cluster) exitContainer(t *testing.T, pod string) {
 	t.Helper()
-	c.in(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")
+	c.exec(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")
 }
 
-// gpusOf returns the UUIDs that nvidia-smi sees inside a pod.
+// gpusOf returns the UUIDs that nvidia-smi lists inside a pod.
 func (c *cluster) gpusOf(t *testing.T, pod string) []string {
 	t.Helper()
 	var uuids []string
-	for line := range strings.Lines(c.in(t, pod, "nvidia-smi -L")) {
+	for line := range strings.Lines(c.exec(t, pod, "nvidia-smi -L")) {
 		_, uuid, found := strings.Cut(strings.TrimSpace(line), "(UUID: ")
 		if !found {
 			t.Fatalf("nvidia-smi -L in %s printed %q", pod, line)
@@ -217,7 +224,7 @@ func (c *cluster) gpusOf(t *testing.T, pod string) []string {
 	return uuids
 }
 
-// containerID tells a container from the one that a restart makes of it.
+// containerID returns the ID of a pod's container, which changes with each restart of the container.
 func (c *cluster) containerID(t *testing.T, pod string) string {
 	t.Helper()
 	return c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}")

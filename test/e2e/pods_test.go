@@ -24,40 +24,40 @@ func twoGPUs(t *testing.T, c *cluster) {
 		}
 	}
 	want = append(want, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
-	got := strings.Fields(c.in(t, "two", "ls -d /dev/nvidia*"))
+	got := strings.Fields(c.exec(t, "two", "ls -d /dev/nvidia*"))
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("device nodes %v, want %v", got, want)
+		t.Errorf("pod has device nodes %v, want %v", got, want)
 	}
 
 	const dlopen = `perl -MDynaLoader -e 'for (@ARGV) { DynaLoader::dl_load_file($_) or die DynaLoader::dl_error(), "\n" }; print "loaded"' `
-	if out := c.in(t, "two", dlopen+"libcuda.so.1 libcuda.so libnvidia-ml.so.1"); out != "loaded" {
+	if out := c.exec(t, "two", dlopen+"libcuda.so.1 libcuda.so libnvidia-ml.so.1"); out != "loaded" {
 		t.Errorf("dlopen: %s", out)
 	}
-	if out := c.in(t, "two", dlopen+"libnvidia-nosuch.so.1 || true"); out == "loaded" {
-		t.Error("dlopen loads what is not there: this test cannot fail")
+	if out := c.exec(t, "two", dlopen+"libnvidia-nosuch.so.1 || true"); out == "loaded" {
+		t.Error("dlopen succeeds for a missing library, so this check proves nothing")
 	}
 
 	if spec := c.spec(t, "two"); spec.Hooks != nil {
-		t.Errorf("the container has hooks: %+v", spec.Hooks)
+		t.Errorf("container has hooks %+v, want none", spec.Hooks)
 	}
-	libcudaPath(t, c)
+	checkVariable(t, c)
 }
 
-// libcudaPath checks whose value the pod two has of a variable that both it and the CDI spec set.
-func libcudaPath(t *testing.T, c *cluster) {
+// checkVariable checks the value of a variable that both the manifest of the pod two and the CDI spec set.
+func checkVariable(t *testing.T, c *cluster) {
 	t.Helper()
 	want := "TRITON_LIBCUDA_PATH=/usr/lib64"
 	if name, _ := c.runtime(t); name == "cri-o" {
 		want = "TRITON_LIBCUDA_PATH=/other" // before https://github.com/cri-o/cri-o/pull/9292
 	}
-	if got := c.in(t, "two", "tr '\\0' '\\n' < /proc/1/environ | grep ^TRITON_"); got != want {
-		t.Errorf("the pod has %q, want %q", got, want)
+	if got := c.exec(t, "two", "tr '\\0' '\\n' < /proc/1/environ | grep ^TRITON_"); got != want {
+		t.Errorf("environment of the pod has %q, want %q", got, want)
 	}
 }
 
-// spec returns what the runtime told runc to make of a pod's container.
+// spec returns the OCI spec of a pod's container.
 func (c *cluster) spec(t *testing.T, pod string) *specs.Spec {
 	t.Helper()
 	spec, err := c.Spec(c.containerID(t, pod))
@@ -68,20 +68,19 @@ func (c *cluster) spec(t *testing.T, pod string) *specs.Spec {
 }
 
 func deniedGPU(t *testing.T, c *cluster) {
-	// containerd lets containers make nodes, CRI-O only those that ask for it.
+	// containerd grants CAP_MKNOD by default, CRI-O does not.
 	c.run(t, "one", 1, "securityContext: {capabilities: {add: [MKNOD]}}")
 	c.awaitPhase(t, "one", "Running")
-	given := c.gpusOf(t, "one")
+	allocated := c.gpusOf(t, "one")
 	for _, g := range c.driver.State().GPUs {
-		// No kernel driver stands behind the simulated nodes, so one that may
-		// be opened says that there is no such device.
+		// The simulated device nodes have no kernel driver: where opening is permitted, it fails with ENXIO.
 		want := "Operation not permitted"
-		if slices.Contains(given, g.UUID) {
+		if slices.Contains(allocated, g.UUID) {
 			want = "No such device or address"
 		}
-		out := c.in(t, "one", fmt.Sprintf("mknod /tmp/gpu%d c 195 %d && dd if=/tmp/gpu%d count=1 || true", g.Minor, g.Minor, g.Minor))
+		out := c.exec(t, "one", fmt.Sprintf("mknod /tmp/gpu%d c 195 %d && dd if=/tmp/gpu%d count=1 || true", g.Minor, g.Minor, g.Minor))
 		if !strings.Contains(out, want) {
-			t.Errorf("opening GPU %d (given %v): %s, want %s", g.Minor, given, out, want)
+			t.Errorf("opening GPU %d (allocated %v): %s, want %s", g.Minor, allocated, out, want)
 		}
 	}
 }
@@ -89,12 +88,12 @@ func deniedGPU(t *testing.T, c *cluster) {
 func noGPU(t *testing.T, c *cluster) {
 	c.run(t, "none", 0, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]")
 	c.awaitPhase(t, "none", "Running")
-	if out := c.in(t, "none", "ls /dev /usr/bin /usr/lib/x86_64-linux-gnu | grep -i -e nvidia -e libcuda || true"); out != "" {
-		t.Errorf("the pod sees %s", out)
+	if out := c.exec(t, "none", "ls /dev /usr/bin /usr/lib/x86_64-linux-gnu | grep -i -e nvidia -e libcuda || true"); out != "" {
+		t.Errorf("pod without a GPU has driver files: %s", out)
 	}
 	for _, m := range c.spec(t, "none").Mounts {
 		if strings.Contains(m.Source, "nvidia") {
-			t.Errorf("the pod has the mount %+v", m)
+			t.Errorf("pod without a GPU has the mount %+v", m)
 		}
 	}
 }
@@ -107,11 +106,11 @@ func disjoint(t *testing.T, c *cluster) {
 	all := append(c.gpusOf(t, "first"), c.gpusOf(t, "second")...)
 	slices.Sort(all)
 	if len(slices.Compact(all)) != 8 {
-		t.Errorf("the two pods share GPUs: %v", all)
+		t.Errorf("pods first and second share GPUs: %v", all)
 	}
 
 	c.run(t, "third", 1)
-	await(t, "third to be refused by the scheduler", func() (string, bool) {
+	await(t, "third to be unschedulable", func() (string, bool) {
 		reason := c.kubectl(t, "get", "pod", "third", "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
 		return reason, strings.Contains(reason, "Insufficient nvidia.com/gpu")
 	})
@@ -120,21 +119,21 @@ func disjoint(t *testing.T, c *cluster) {
 	c.remove(t, "first")
 	c.awaitPhase(t, "third", "Running")
 	if got := c.gpusOf(t, "third"); len(got) != 1 || !slices.Contains(freed, got[0]) {
-		t.Errorf("third has %v, of the freed %v", got, freed)
+		t.Errorf("pod third has GPUs %v, want one of the freed %v", got, freed)
 	}
 }
 
 func containerRestart(t *testing.T, c *cluster) {
 	c.run(t, "again", 2)
 	c.awaitPhase(t, "again", "Running")
-	before, was := c.containerID(t, "again"), c.gpusOf(t, "again")
-	c.end(t, "again")
+	before, gpus := c.containerID(t, "again"), c.gpusOf(t, "again")
+	c.exitContainer(t, "again")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "again")
 		return id, id != before
 	})
 	c.awaitPhase(t, "again", "Running")
-	if now := c.gpusOf(t, "again"); !slices.Equal(now, was) {
-		t.Errorf("after the restart it has %v, before %v", now, was)
+	if now := c.gpusOf(t, "again"); !slices.Equal(now, gpus) {
+		t.Errorf("restarted container has GPUs %v, want %v", now, gpus)
 	}
 }

@@ -7,10 +7,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/docs"
 )
 
-// readme does what README says under Deploy, on a node that has the agent: the
-// commands must work again on it.
+// readme runs the commands of README's section "Quick start". They must also work on a node with the agent.
 func readme(t *testing.T, c *cluster) {
-	commands, err := docs.Blocks(t.Context(), "README.md", "Deploy", "sh")
+	commands, err := docs.Blocks(t.Context(), "README.md", "Quick start", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,13 +18,13 @@ func readme(t *testing.T, c *cluster) {
 		printed.WriteString(c.sh(t, block))
 	}
 	runtime, _ := c.runtime(t)
-	for _, want := range []string{"NODE   GPUS\nbox    8\n", "pass  runtime        " + runtime, "pass  agent ", "nvidia.com/gpu registered for", "registered with the kubelet"} {
+	for _, want := range []string{"NODE   GPUS\nbox    8\n", "pass  runtime        " + runtime, "pass  agent ", "nvidia.com/gpu registered for", "registered with kubelet"} {
 		if !strings.Contains(printed.String(), want) {
-			t.Errorf("%q is not in\n%s", want, printed.String())
+			t.Errorf("README's commands do not print %q:\n%s", want, printed.String())
 		}
 	}
 
-	manifests, err := docs.Blocks(t.Context(), "README.md", "Deploy", "yaml")
+	manifests, err := docs.Blocks(t.Context(), "README.md", "Quick start", "yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,11 +34,11 @@ func readme(t *testing.T, c *cluster) {
 		}
 	}
 	t.Cleanup(func() { c.remove(t, "gpus") })
-	await(t, "the pod of README to end", func() (string, bool) {
+	await(t, "the pod of README to succeed", func() (string, bool) {
 		phase := c.kubectl(t, "get", "pod", "gpus", "-o", "jsonpath={.status.phase}")
 		return phase, phase == "Succeeded"
 	})
 	if out := c.kubectl(t, "logs", "gpus"); strings.Count(out, "(UUID: GPU-") != 2 {
-		t.Errorf("the pod of README printed %s", out)
+		t.Errorf("pod of README prints %s, want two GPUs", out)
 	}
 }

@@ -18,15 +18,14 @@ import (
 
 const (
 	devicePlugins = "/var/lib/kubelet/device-plugins"
-	cdiDir        = "/run/cdi" // /var/run is an absolute link, which would lead out of the box
+	cdiDir        = "/run/cdi" // not below /var/run, an absolute symlink that leads out of the box
 )
 
 func daemonRestarts(t *testing.T, c *cluster) {
 	c.run(t, "stays", 3)
 	c.awaitPhase(t, "stays", "Running")
 	container, gpus := c.containerID(t, "stays"), c.gpusOf(t, "stays")
-	// The kubelet comes second: it then has forgotten that it would have to put the
-	// container's second restart off.
+	// The kubelet is restarted second: that resets its back-off, which would delay the container's second restart.
 	for _, tc := range []struct {
 		name    string
 		restart func(*testing.T)
@@ -34,43 +33,43 @@ func daemonRestarts(t *testing.T, c *cluster) {
 		tc.restart(t)
 		c.awaitGPUs(t, "8")
 		if now := c.containerID(t, "stays"); now != container {
-			t.Errorf("%s: the pod's container was replaced", tc.name)
+			t.Errorf("restart of the %s: container of pod stays was replaced", tc.name)
 		}
 		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
-			t.Errorf("%s: the pod has %v, before %v", tc.name, now, gpus)
+			t.Errorf("restart of the %s: pod stays has GPUs %v, want %v", tc.name, now, gpus)
 		}
-		c.offersTheRest(t, tc.name, gpus, 5)
-		// A container that restarts gets what the kubelet remembers.
-		c.end(t, "stays")
+		c.allocateRest(t, tc.name, gpus, 5)
+		// A container that restarts gets the devices in the kubelet's checkpoint.
+		c.exitContainer(t, "stays")
 		await(t, "a new container", func() (string, bool) {
 			id := c.containerID(t, "stays")
 			return id, id != container
 		})
 		c.awaitPhase(t, "stays", "Running")
 		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
-			t.Errorf("%s: the restarted container has %v, before %v", tc.name, now, gpus)
+			t.Errorf("restart of the %s: restarted container has GPUs %v, want %v", tc.name, now, gpus)
 		}
 		container = c.containerID(t, "stays")
 	}
 }
 
-// recoveries breaks what the agent has made, under a running pod.
-func recoveries(t *testing.T, c *cluster) {
+// recovery removes files of the agent and restarts the kubelet while a pod runs.
+func recovery(t *testing.T, c *cluster) {
 	c.run(t, "bystander", 2)
 	c.awaitPhase(t, "bystander", "Running")
 	container, gpus := c.containerID(t, "bystander"), c.gpusOf(t, "bystander")
 	for _, tc := range []struct {
 		name  string
-		spoil func() (back func() (string, bool))
+		fault func() (recovered func() (string, bool))
 	}{
-		{"kubelet restarted", func() func() (string, bool) {
+		{"kubelet restart", func() func() (string, bool) {
 			before := c.sockets(t)
 			if err := c.RestartKubelet(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			return c.newSocket(before)
 		}},
-		{"own socket deleted", func() func() (string, bool) {
+		{"deleted agent socket", func() func() (string, bool) {
 			before := c.sockets(t)
 			for _, socket := range before {
 				if err := os.Remove(socket); err != nil {
@@ -79,7 +78,7 @@ func recoveries(t *testing.T, c *cluster) {
 			}
 			return c.newSocket(before)
 		}},
-		{"/var/run/cdi emptied", func() func() (string, bool) {
+		{"deleted CDI spec", func() func() (string, bool) {
 			spec := c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json"))
 			want, err := os.ReadFile(spec)
 			if err != nil {
@@ -94,30 +93,29 @@ func recoveries(t *testing.T, c *cluster) {
 			}
 		}},
 	} {
-		back := tc.spoil()
-		spoiled := time.Now()
-		await(t, tc.name+" to be put right", back)
-		repaired := time.Since(spoiled)
+		recovered := tc.fault()
+		start := time.Now()
+		await(t, "recovery from "+tc.name, recovered)
+		duration := time.Since(start)
 		c.awaitGPUs(t, "8")
-		t.Logf("%s: put right after %s; the node's status says 8 after %s", tc.name,
-			repaired.Round(time.Millisecond), time.Since(spoiled).Round(time.Millisecond))
+		t.Logf("%s: recovered after %s; node status has 8 GPUs after %s", tc.name,
+			duration.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
 		c.awaitKubelet(t)
 		if now := c.containerID(t, "bystander"); now != container {
-			t.Errorf("%s: the running pod's container was replaced", tc.name)
+			t.Errorf("%s: container of pod bystander was replaced", tc.name)
 		}
-		c.offersTheRest(t, tc.name, gpus, 6)
+		c.allocateRest(t, tc.name, gpus, 6)
 	}
 }
 
-// offersTheRest starts a pod on all other GPUs: what the node's status says is
-// worth nothing if the kubelet and the runtime cannot act on it.
-func (c *cluster) offersTheRest(t *testing.T, after string, taken []string, free int) {
+// allocateRest starts a pod on all free GPUs: the node's status alone does not show that they can be allocated.
+func (c *cluster) allocateRest(t *testing.T, after string, held []string, free int) {
 	t.Helper()
 	c.run(t, "rest", free)
 	c.awaitPhase(t, "rest", "Running")
 	got := c.gpusOf(t, "rest")
-	if len(got) != free || slices.ContainsFunc(got, func(uuid string) bool { return slices.Contains(taken, uuid) }) {
-		t.Errorf("%s: the other pod has %v, taken are %v", after, got, taken)
+	if len(got) != free || slices.ContainsFunc(got, func(uuid string) bool { return slices.Contains(held, uuid) }) {
+		t.Errorf("%s: pod rest has GPUs %v, want %d without %v", after, got, free, held)
 	}
 	c.remove(t, "rest")
 }
@@ -130,15 +128,15 @@ func (c *cluster) restartKubelet(t *testing.T) {
 	c.awaitKubelet(t)
 }
 
-// awaitKubelet waits until a kubelet that may just have started is at work.
+// awaitKubelet waits until a kubelet that may just have started is ready and has restored the running pods.
 func (c *cluster) awaitKubelet(t *testing.T) {
 	t.Helper()
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Ready comes before the kubelet has taken up the pods that run.
+	// The node is Ready before the kubelet has restored its running pods.
 	for pod := range strings.FieldsSeq(c.kubectl(t, "get", "pods", "-o", "name")) {
-		await(t, "the kubelet to know "+pod, func() (string, bool) {
+		await(t, "the kubelet to restore "+pod, func() (string, bool) {
 			out, err := c.Kubectl(t.Context(), "exec", pod, "--", "true")
 			return string(out), err == nil
 		})
@@ -151,18 +149,18 @@ func (c *cluster) restartAgent(t *testing.T) {
 	c.awaitRollout(t)
 }
 
-// awaitRollout waits until the new agent has taken over.
+// awaitRollout waits until the new agent has replaced the old one.
 func (c *cluster) awaitRollout(t *testing.T) {
 	t.Helper()
 	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
-	await(t, "the old agent to be gone", func() (string, bool) {
+	await(t, "the old agent to be removed", func() (string, bool) {
 		pods := c.kubectl(t, "get", "pods", "-n", "gpucdi", "-o", "name")
 		return pods, strings.Count(pods, "pod/gpucdi-") == 1
 	})
 }
 
-// rollout starts pods while the agent is replaced. A pod that the kubelet admits in the moment without an
-// agent is rejected.
+// rollout starts pods while the agent is replaced. A pod that the kubelet admits while no agent is registered is
+// rejected.
 func rollout(t *testing.T, c *cluster) {
 	const rollouts, pods = 5, 6
 	rejected := 0
@@ -187,7 +185,7 @@ func rollout(t *testing.T, c *cluster) {
 	}
 	t.Logf("%d of %d pods were rejected in %d rollouts", rejected, rollouts*pods, rollouts)
 	if rejected > rollouts {
-		t.Errorf("%d pods of %d were rejected while the agent was replaced", rejected, rollouts*pods)
+		t.Errorf("%d of %d pods were rejected in %d rollouts, want at most %d", rejected, rollouts*pods, rollouts, rollouts)
 	}
 	c.awaitGPUs(t, "8")
 }
@@ -196,12 +194,12 @@ func (c *cluster) sockets(t *testing.T) []string {
 	t.Helper()
 	found, err := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))
 	if err != nil || len(found) == 0 {
-		t.Fatalf("sockets of the agent: %v, %v", found, err)
+		t.Fatalf("agent has no sockets: %v, %v", found, err)
 	}
 	return found
 }
 
-// newSocket waits for the agent to serve on a socket that was not there before.
+// newSocket returns a check that the agent has replaced all of its sockets.
 func (c *cluster) newSocket(before []string) func() (string, bool) {
 	return func() (string, bool) {
 		now, _ := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))
@@ -209,8 +207,8 @@ func (c *cluster) newSocket(before []string) func() (string, bool) {
 	}
 }
 
-// pulledOut takes a GPU out of the node while a pod holds it, and puts it back.
-func pulledOut(t *testing.T, c *cluster) {
+// removedGPU removes a GPU from the node while a pod holds it, and adds it again.
+func removedGPU(t *testing.T, c *cluster) {
 	c.run(t, "holder", 1)
 	c.awaitPhase(t, "holder", "Running")
 	container, gpus := c.containerID(t, "holder"), c.gpusOf(t, "holder")
@@ -227,13 +225,13 @@ func pulledOut(t *testing.T, c *cluster) {
 		removed = append(removed, gone)
 	}
 	c.awaitGPUs(t, "6")
-	// One that nobody holds is released, which shows that the other could be by now.
+	// The unallocated GPU is pruned, which proves that the other one had the time to be.
 	c.awaitState(t, free, "")
 	if state := c.stateOf(t, held); state != "unhealthy" {
-		t.Errorf("the GPU that a pod holds is %q", state)
+		t.Errorf("removed GPU that a pod holds is %q, want unhealthy", state)
 	}
 	if now := c.containerID(t, "holder"); now != container {
-		t.Error("the pod's container was replaced")
+		t.Error("container of pod holder was replaced")
 	}
 	c.remove(t, "holder")
 	c.awaitState(t, held, "")
@@ -246,12 +244,12 @@ func pulledOut(t *testing.T, c *cluster) {
 	c.run(t, "all", 8)
 	c.awaitPhase(t, "all", "Running")
 	if got := c.gpusOf(t, "all"); len(got) != 8 {
-		t.Errorf("the pod has %v", got)
+		t.Errorf("pod all has GPUs %v, want 8", got)
 	}
 }
 
-// stateOf returns how the agent tells of a device of nvidia.com/gpu: "available", "unhealthy", "draining",
-// "waiting", or "" if it does not.
+// stateOf returns the state that gpucdi status reports for a device of nvidia.com/gpu: "available", "unhealthy",
+// "draining", "waiting", or "" if the device is not listed.
 func (c *cluster) stateOf(t *testing.T, id string) string {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "json")
@@ -281,15 +279,15 @@ func (c *cluster) stateOf(t *testing.T, id string) string {
 
 func (c *cluster) awaitState(t *testing.T, id, want string) {
 	t.Helper()
-	await(t, fmt.Sprintf("the state %q of %s", want, id), func() (string, bool) {
+	await(t, fmt.Sprintf("state %q of %s", want, id), func() (string, bool) {
 		state := c.stateOf(t, id)
 		return state, state == want
 	})
 }
 
-// moves shares GPUs that were not shared while pods hold some of them, one by an init container alone: no
-// GPU is given out twice, those that nobody holds move, and the others when their pods have ended.
-func moves(t *testing.T, c *cluster) {
+// enableSharing enables sharing while pods hold some of the GPUs, one of them only by an init container. No GPU may be
+// allocated twice: unallocated GPUs become shared at once, the others when their pods have ended.
+func enableSharing(t *testing.T, c *cluster) {
 	c.run(t, "app", 1)
 	c.awaitPhase(t, "app", "Running")
 	if err := c.Apply(t.Context(), fmt.Appendf(nil, `apiVersion: v1
@@ -308,25 +306,25 @@ spec:
 	c.awaitPhase(t, "init", "Running")
 
 	c.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/gpu.shared}]\n")
-	moved := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "12")
+	unallocated := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "12")
 	c.awaitAllocatable(t, "nvidia.com/gpu", "0")
 	held := c.gpusOf(t, "app")
 	if len(held) != 1 {
-		t.Fatalf("the pod has %v", held)
+		t.Fatalf("pod app has GPUs %v, want one", held)
 	}
 	c.awaitState(t, held[0], "draining")
 	c.remove(t, "app")
 	app := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "14")
 	c.remove(t, "init")
 	init := c.awaitAllocatable(t, "nvidia.com/gpu.shared", "16")
-	t.Logf("GPUs that nobody held moved %s after the change, the others %s and %s after the end of their pods",
-		moved.Round(time.Millisecond), app.Round(time.Millisecond), init.Round(time.Millisecond))
+	t.Logf("unallocated GPUs were shared %s after the change, the others %s and %s after the end of their pods",
+		unallocated.Round(time.Millisecond), app.Round(time.Millisecond), init.Round(time.Millisecond))
 	c.configure(t, "")
 	c.awaitGPUs(t, "8")
 }
 
-// awaitAllocatable waits until the node's status offers that many of a resource, and returns how long that
-// took.
+// awaitAllocatable waits until the node's status has that many allocatable devices of a resource, and returns how long
+// that took.
 func (c *cluster) awaitAllocatable(t *testing.T, resource, want string) time.Duration {
 	t.Helper()
 	path := "jsonpath={.status.allocatable." + strings.ReplaceAll(resource, ".", `\.`) + "}"

@@ -12,40 +12,46 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// cases run one after the other on a node of each runtime; each leaves it with all GPUs free.
+// cases run in this order on a node of each runtime, and those that do not depend on it on one node, by the name of its
+// test. Each leaves all GPUs free.
 var cases = []struct {
 	name string
 	run  func(*testing.T, *cluster)
+	on   string
 }{
-	{"docs/runtimes.md has this node", documented},
-	{"what README says works", readme},
-	{"a pod sees its two GPUs", twoGPUs},
-	{"a pod cannot reach a GPU it was not given", deniedGPU},
-	{"a pod that asks for none sees none", noGPU},
-	{"pods get disjoint GPUs and wait their turn", disjoint},
-	{"GPUs stay with a container that restarts", containerRestart},
-	{"GPUs stay across restarts of kubelet and agent", daemonRestarts},
-	{"pods start while the agent is replaced", rollout},
-	{"what goes wrong beside the agent is put right", recoveries},
-	{"what happens to a GPU is told where people look", told},
-	{"the node's labels tell its GPUs", labelled},
-	{"sections of the config apply by the node's labels", sectionsByLabel},
-	{"pods choose among GPUs of different models", models},
-	{"the agent may do no more than it does", leastRights},
-	{"the agent gives up the rights that it does not need", fewRights},
-	{"the doctor looks at a GPU from inside a container", launch},
-	{"the doctor brings itself into a container", launchOnNode},
-	{"nothing less than privileged opens the device nodes", whyPrivileged},
-	{"a GPU that is pulled out stays listed while a pod holds it", pulledOut},
-	{"GPUs that are shared from now on move when no pod holds them", moves},
-	{"a pod sees its MIG device", migDevices},
-	{"a pod in a user namespace sees its GPU, or is refused", userNamespace},
-	{"a chart comes, changes and goes", helmLife},
+	{"docs/runtimes.md lists this node", documented, ""},
+	{"the commands of README work", readme, "TestNode"},
+	{"a pod sees its two GPUs", twoGPUs, ""},
+	{"a pod cannot open GPUs not allocated to it", deniedGPU, ""},
+	{"a pod without a GPU request sees no GPU", noGPU, ""},
+	{"pods get disjoint GPUs and wait for free ones", disjoint, "TestCRIO"},
+	{"a container keeps its GPUs across its restart", containerRestart, ""},
+	{"pods keep their GPUs across restarts of kubelet and agent", daemonRestarts, ""},
+	{"pods start during a rollout of the agent", rollout, "TestCRIO"},
+	{"the agent recovers from faults of its environment", recovery, ""},
+	{"a GPU fault is reported in Events, metrics and status", faultReporting, "TestContainerd17"},
+	{"node labels describe the GPUs", nodeLabels, "TestNode"},
+	{"node labels select config sections", sectionsByLabel, "TestNode"},
+	{"pods select GPUs of different models", modelSelection, "TestNode"},
+	{"the service account has minimal permissions", rbac, "TestContainerd17"},
+	{"the agent drops capabilities", droppedCapabilities, ""},
+	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},
+	{"the doctor on the node launches a container", doctorLaunchOnNode, ""},
+	{"only privileged containers open device nodes", privilegedOnly, ""},
+	{"a removed GPU stays listed while a pod holds it", removedGPU, ""},
+	{"a GPU held by nerdctl is reported, and reserved on request", foreignContainer, ""},
+	{"GPUs become shared once no pod holds them", enableSharing, ""},
+	{"a pod sees its MIG device", migDevices, ""},
+	{"a pod in a user namespace sees its GPU or is rejected", userNamespace, ""},
+	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},
 }
 
 func (c *cluster) runCases(t *testing.T) {
 	for _, tc := range cases {
-		// What a case that fails leaves behind would fail the others, each after minutes.
+		if tc.on != "" && tc.on != t.Name() {
+			continue
+		}
+		// The leftovers of a failed case would make the others fail, each after minutes.
 		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
 			return
 		}
@@ -57,7 +63,7 @@ func TestNode(t *testing.T) {
 	startCluster(t, node.Config{}).runCases(t)
 }
 
-// documented looks for the row of docs/runtimes.md that says what runs here.
+// documented checks that docs/runtimes.md has a row for this node.
 func documented(t *testing.T, c *cluster) {
 	t.Helper()
 	name, version := c.runtime(t)
@@ -68,73 +74,73 @@ func documented(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), row) {
-		t.Errorf("docs/runtimes.md has no row that begins %s", row)
+		t.Errorf("docs/runtimes.md has no row that starts with %s", row)
 	}
 }
 
-// runtime is what the node says that its container runtime is.
+// runtime returns the container runtime in the node's status.
 func (c *cluster) runtime(t *testing.T) (name, version string) {
 	t.Helper()
 	name, version, _ = strings.Cut(c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"), "://")
 	return name, version
 }
 
-// TestContainerd17 starts with containerd as it comes, which has CDI off, and
-// mends that as the agent says. It is an old node: its kubelet is two releases
-// older than the control plane. And the kubelet is where k0s has it.
+// TestContainerd17 starts with the defaults of containerd 1.7, which disable CDI, and applies the remedy that the agent
+// logs. The kubelet is two releases older than the control plane, and its directory is that of k0s.
 func TestContainerd17(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, node.Config{
 		Runtime: node.Containerd17(), Kubelet: tools.Kubelet134, KubeletDir: "/var/lib/k0s/kubelet",
 	})
-	advice := regexp.MustCompile(`msg="containerd v1\.7\.\d+ has CDI off: pods start without their GPUs; ` +
+	message := regexp.MustCompile(`reason="containerd v1\.7\.\d+ has CDI disabled: pods start without their GPUs; ` +
 		`set (.*) under (\[.*\]) in (\S+) and restart containerd"`)
-	var fix []string
-	await(t, "the agent to say that CDI is off", func() (string, bool) {
+	var remedy []string
+	await(t, "the agent to log that CDI is disabled", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
-		fix = advice.FindStringSubmatch(strings.ReplaceAll(log, `\"`, `"`))
-		return log, fix != nil
+		remedy = message.FindStringSubmatch(strings.ReplaceAll(log, `\"`, `"`))
+		return log, remedy != nil
 	})
-	c.awaitEvent(t, "Warning", "RuntimeWithoutCDI", fix[1])
+	c.awaitEvent(t, "Warning", "RuntimeWithoutCDI", remedy[1])
 	c.run(t, "without", 2)
 	c.awaitPhase(t, "without", "Running")
-	if out := c.in(t, "without", "ls /dev /usr/bin | grep nvidia || true"); out != "" {
-		t.Errorf("with CDI off the pod sees %s", out)
+	if out := c.exec(t, "without", "ls /dev /usr/bin | grep nvidia || true"); out != "" {
+		t.Errorf("pod sees %s while CDI is disabled", out)
 	}
+	c.checkPodWithoutGPU(t, "without")
 	c.remove(t, "without")
 	launched := c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor --launch || true")
-	for _, line := range []string{": no such file or directory\n", "turn its CDI on\n", "fail  its libraries  libcuda.so.1: cannot open"} {
+	for _, line := range []string{": no such file or directory\n", "enable CDI in the container runtime", "fail  libraries      libcuda.so.1: cannot open"} {
 		if !strings.Contains(launched, line) {
-			t.Errorf("with CDI off the doctor does not say %q, but\n%s", line, launched)
+			t.Errorf("gpucdi doctor does not print %q while CDI is disabled:\n%s", line, launched)
 		}
 	}
 
-	setting, section, file := fix[1], fix[2], c.Box.Path(fix[3])
+	setting, section, file := remedy[1], remedy[2], c.Box.Path(remedy[3])
 	config, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mended := strings.Replace(string(config), section, section+"\n"+setting, 1)
-	if err := os.WriteFile(file, []byte(mended), 0o600); err != nil {
+	fixed := strings.Replace(string(config), section, section+"\n"+setting, 1)
+	if err := os.WriteFile(file, []byte(fixed), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.RestartRuntime(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the agent to say that CDI is on", func() (string, bool) {
+	await(t, "the agent to log that CDI is enabled", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, "container runtime supports CDI")
 	})
 	c.runCases(t)
 }
 
-// TestCRIO runs the image of the release, where the others run the Dockerfile's.
+// TestCRIO uses the release image; the other tests use that of the Dockerfile.
 func TestCRIO(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, node.Config{
 		Runtime: node.CRIO(), Images: []func(context.Context) (string, error){images.Release},
 	})
-	await(t, "the agent to know CRI-O", func() (string, bool) {
+	await(t, "the agent to detect CRI-O", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, `msg="container runtime supports CDI"`) && strings.Contains(log, "name=cri-o version=1.34.0")
 	})

@@ -8,12 +8,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// whyPrivileged shows what docs/security.md says: nothing less than privileged
-// opens the node's device nodes, which NVML does.
-func whyPrivileged(t *testing.T, c *cluster) {
-	for name, tc := range map[string]struct{ context, says string }{
-		// No kernel driver stands behind the simulated nodes, so one that may be
-		// opened says that there is no such device.
+// privilegedOnly checks that only a privileged container can open the host's device nodes, as NVML does. See
+// docs/security.md.
+func privilegedOnly(t *testing.T, c *cluster) {
+	for name, tc := range map[string]struct{ context, want string }{
+		// The simulated device nodes have no kernel driver: where opening is permitted, it fails with ENXIO.
 		"privileged":   {"{privileged: true}", "No such device or address"},
 		"capabilities": {"{capabilities: {add: [ALL]}}", "Operation not permitted"},
 		"unconfined": {"{capabilities: {add: [ALL]}, seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}}",
@@ -40,17 +39,16 @@ spec:
 		t.Cleanup(func() { c.remove(t, name) })
 		c.awaitPhase(t, name, "Running")
 		for _, device := range []string{"/dev/nvidiactl", "/dev/nvidia0"} {
-			if out := c.in(t, name, "dd if="+device+" count=1 || true"); !strings.Contains(out, tc.says) {
-				t.Errorf("%s: opening %s: %s, want %s", name, device, out, tc.says)
+			if out := c.exec(t, name, "dd if="+device+" count=1 || true"); !strings.Contains(out, tc.want) {
+				t.Errorf("%s: opening %s: %s, want %s", name, device, out, tc.want)
 			}
 		}
 	}
 }
 
-// fewRights looks at all threads of the agent, and of the process that holds the
-// driver for it, once they are at work: a container that is privileged starts
-// with all capabilities.
-func fewRights(t *testing.T, c *cluster) {
+// droppedCapabilities checks all threads of the running agent and its driver worker: privileged containers start with
+// all capabilities.
+func droppedCapabilities(t *testing.T, c *cluster) {
 	const (
 		none     = "0000000000000000"
 		sysAdmin = "0000000000200000"
@@ -65,26 +63,52 @@ func fewRights(t *testing.T, c *cluster) {
 			process = value
 			threads[process]++
 		}
-		if name == "State" { // what the doctor leaves when its end is sudden can use nothing
+		if name == "State" { // a zombie left by a killed doctor cannot use its capabilities
 			zombie = strings.HasPrefix(value, "Z")
 		}
-		inEffect := none
+		effective := none
 		if process == "gpucdi-nvml" {
-			inEffect = sysAdmin
+			effective = sysAdmin
 		}
-		want, known := map[string]string{"CapInh": none, "CapAmb": none, "CapPrm": sysAdmin, "CapEff": inEffect,
+		want, known := map[string]string{"CapInh": none, "CapAmb": none, "CapPrm": sysAdmin, "CapEff": effective,
 			"NoNewPrivs": "1"}[name]
 		if known && value != want && !zombie {
-			t.Errorf("%s of %s is %s, want %s, in\n%s", name, process, value, want, out)
+			t.Errorf("%s of %s is %s, want %s:\n%s", name, process, value, want, out)
 		}
 	}
 	for _, process := range []string{"gpucdi", "gpucdi-nvml"} {
 		if threads[process] < 2 {
-			t.Errorf("%s has %d threads: are there no processes to look at?\n%s", process, threads[process], out)
+			t.Errorf("found %d threads of %s, want several:\n%s", threads[process], process, out)
 		}
 	}
 	status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "sh", "-c", "grep CapEff /proc/self/status")
 	if strings.Contains(status, sysAdmin) {
-		t.Errorf("the container has no other rights itself: %s", status)
+		t.Errorf("the container itself has no more capabilities, so this check proves nothing: %s", status)
+	}
+}
+
+// rbac checks the permissions of the agent's service account.
+func rbac(t *testing.T, c *cluster) {
+	for _, tc := range []struct {
+		access []string
+		want   bool
+	}{
+		{[]string{"create", "events", "--namespace", "default"}, true},
+		{[]string{"patch", "events", "--namespace", "default"}, true},
+		{[]string{"get", "events", "--namespace", "default"}, false},
+		{[]string{"create", "events", "--namespace", "kube-system"}, false},
+		{[]string{"get", "pods", "--namespace", "gpucdi"}, false},
+		{[]string{"get", "secrets", "--namespace", "gpucdi"}, false},
+		{[]string{"patch", "nodes"}, true},
+		{[]string{"watch", "nodes"}, true},
+		{[]string{"get", "nodes"}, false},
+		{[]string{"list", "nodes"}, false},
+		{[]string{"update", "nodes"}, false},
+		{[]string{"patch", "nodes", "--subresource", "status"}, false},
+	} {
+		out, _ := c.Kubectl(t.Context(), append([]string{"auth", "can-i", "--as", "system:serviceaccount:gpucdi:gpucdi"}, tc.access...)...)
+		if got := strings.TrimSpace(string(out)); got != map[bool]string{true: "yes", false: "no"}[tc.want] {
+			t.Errorf("kubectl auth can-i %v: %s", tc.access, got)
+		}
 	}
 }

@@ -5,10 +5,9 @@ import (
 	"testing"
 )
 
-// moveDriver puts the driver where a driver container has it, on a file system
-// whose files' owners can be mapped: the box's own, an overlay, is none. And
-// before the kernel lets a user namespace mount /proc and /sys it wants to see
-// them whole, which the box's are not.
+// moveDriver moves the driver to the root of a driver container, on a file system that supports idmapped mounts, which
+// the overlay of the box does not. It also mounts a complete /proc and /sys: without them, which the box lacks, the
+// kernel does not allow these mounts in a user namespace.
 const moveDriver = `set -e
 for fs in proc sysfs; do mkdir -p /run/whole/$fs; mount -t $fs $fs /run/whole/$fs; done
 root=/run/nvidia/driver
@@ -34,44 +33,44 @@ spec:
     resources: {limits: {nvidia.com/gpu: 1}}
 `
 
-// userNamespace starts a pod whose root is nobody on the node. containerd 1 makes
-// no user namespaces for pods, and there the kubelet refuses it.
+// userNamespace starts a pod in a user namespace. containerd 1 does not support those for pods, and the kubelet rejects
+// the pod.
 func userNamespace(t *testing.T, c *cluster) {
 	if name, version := c.runtime(t); name == "containerd" && strings.HasPrefix(version, "1.") {
-		c.waits(t, "userns", inUserNamespace, troubleshooting, "runtime does not support user namespaces")
+		c.staysPending(t, "userns", inUserNamespace, troubleshooting, "runtime does not support user namespaces")
 		return
 	}
-	c.onNode(t, moveDriver)
+	c.runOnNode(t, moveDriver)
 	defer func() {
-		c.onNode(t, moveDriverBack)
-		c.rereadDriver(t, false)
+		c.runOnNode(t, moveDriverBack)
+		c.reloadDriver(t, false)
 	}()
-	c.rereadDriver(t, true)
+	c.reloadDriver(t, true)
 	if err := c.Apply(t.Context(), []byte(inUserNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	defer c.remove(t, "userns")
 	c.awaitPhase(t, "userns", "Running")
-	if mapped := strings.Fields(c.in(t, "userns", "cat /proc/self/uid_map")); len(mapped) != 3 || mapped[1] == "0" {
-		t.Errorf("the pod has the user namespace %v, want one of its own", mapped)
+	if mapped := strings.Fields(c.exec(t, "userns", "cat /proc/self/uid_map")); len(mapped) != 3 || mapped[1] == "0" {
+		t.Errorf("pod has the UID mapping %v, want a user namespace of its own", mapped)
 	}
 	if uuids := c.gpusOf(t, "userns"); len(uuids) != 1 {
 		t.Errorf("nvidia-smi -L lists %v, want one", uuids)
 	}
 }
 
-// rereadDriver lets the agent look anew for the driver, and waits until its spec
-// is, or is no longer, of the driver container's.
-func (c *cluster) rereadDriver(t *testing.T, moved bool) {
+// reloadDriver makes the agent search for the driver again, and waits until its spec uses the driver container's root
+// or no longer does.
+func (c *cluster) reloadDriver(t *testing.T, moved bool) {
 	t.Helper()
 	c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "sh", "-c", "kill -HUP 1")
 	c.awaitSpec(t, "/run/nvidia/driver/", moved)
 	c.awaitGPUs(t, "8")
 }
 
-func (c *cluster) onNode(t *testing.T, script string) {
+func (c *cluster) runOnNode(t *testing.T, script string) {
 	t.Helper()
 	if out, err := c.Box.Command(t.Context(), "sh", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("running a script on the node: %v\n%s", err, out)
 	}
 }

@@ -21,16 +21,16 @@ type authority struct {
 	pem  []byte
 }
 
-// A pair is a certificate and its key, PEM.
+// A pair is a certificate and its key, in PEM.
 type pair struct{ cert, key []byte }
 
-// validity of what is issued: longer than any node in a box lives.
+// validity of issued certificates, longer than any node in a box runs.
 const validity = 30 * 24 * time.Hour
 
 func newAuthority() (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making the key of the cluster's authority: %w", err)
+		return nil, fmt.Errorf("generating the CA key: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "box"},
@@ -40,16 +40,16 @@ func newAuthority() (*authority, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("signing the certificate of the cluster's authority: %w", err)
+		return nil, fmt.Errorf("signing the CA certificate: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate of the cluster's authority back: %w", err)
+		return nil, fmt.Errorf("parsing the CA certificate: %w", err)
 	}
 	return &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// issue makes a certificate for a user in a group, or, with hosts, for a server.
+// issue issues a certificate for a user in a group, or, with hosts, for a server.
 func (a *authority) issue(user, group string, hosts ...string) (pair, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -57,7 +57,7 @@ func (a *authority) issue(user, group string, hosts ...string) (pair, error) {
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return pair{}, fmt.Errorf("choosing a serial number: %w", err)
+		return pair{}, fmt.Errorf("generating a serial number: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: user},
@@ -82,7 +82,7 @@ func (a *authority) issue(user, group string, hosts ...string) (pair, error) {
 	return pair{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM}, nil
 }
 
-// kubeconfig is the kubectl configuration of a user in a group.
+// kubeconfig returns a kubeconfig for a user in a group.
 func (a *authority) kubeconfig(user, group string) ([]byte, error) {
 	p, err := a.issue(user, group)
 	if err != nil {
@@ -107,7 +107,7 @@ current-context: box
 func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a key: %w", err)
+		return nil, nil, fmt.Errorf("generating a key: %w", err)
 	}
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// startControlPlane starts etcd, the API server, the controllers and the scheduler.
+// startControlPlane starts etcd, the API server, the controller manager and the scheduler.
 func (n *Node) startControlPlane(ctx context.Context) error {
 	err := n.start(ctx, "etcd", "--data-dir", "/var/lib/etcd", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
 		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
@@ -47,7 +47,7 @@ func (n *Node) startAPIServer(ctx context.Context) error {
 		"--service-account-key-file", etc+"/sa.key", "--service-account-signing-key-file", etc+"/sa.key")
 }
 
-// startNode starts the kubelet and waits until pods can be made.
+// startNode starts the kubelet and waits until pods can be created.
 func (n *Node) startNode(ctx context.Context) error {
 	if err := n.StartKubelet(ctx); err != nil {
 		return err
@@ -68,8 +68,7 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 		"--hostname-override", Name, "--node-ip", nodeIP)
 }
 
-// StopKubelet ends the kubelet, as a service manager would, and waits until it is gone. Pods
-// keep running.
+// StopKubelet sends SIGTERM to the kubelet and waits until it has exited. Pods keep running.
 func (n *Node) StopKubelet(ctx context.Context) error { return n.stop(ctx, "kubelet") }
 
 // RestartKubelet stops the kubelet and starts it again.
@@ -80,10 +79,10 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	return n.StartKubelet(ctx)
 }
 
-// WaitReady waits until the kubelet answers and the node is Ready and takes pods.
+// WaitReady waits until the kubelet is healthy and the node is Ready and schedulable.
 func (n *Node) WaitReady(ctx context.Context) error {
 	return n.await(ctx, "the node to be Ready", func(ctx context.Context) error {
-		// For some time after a kubelet has ended, the node's status still says Ready.
+		// The node's status stays Ready for some time after a kubelet has exited.
 		if _, err := n.Kubectl(ctx, "get", "--raw", "/api/v1/nodes/"+Name+"/proxy/healthz"); err != nil {
 			return err
 		}
@@ -100,7 +99,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}, "kubelet", "kube-controller-manager")
 }
 
-// Log returns what a component has written so far: its name is that of its program.
+// Log returns the log of a component so far. The component has the name of its program.
 func (n *Node) Log(component string) (string, error) {
 	data, err := os.ReadFile(n.logs + "/" + component + ".log")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/box"
 )
 
-// Addresses inside the box. The service address is on the loopback interface and the API
-// server listens on the service's own port, so that no kube-proxy is needed to reach it.
+// Addresses inside the box. The service address is on the loopback interface and the API server listens on the
+// service's port, so that no kube-proxy is needed.
 const (
 	nodeIP      = "10.100.0.1"
 	serviceIP   = "10.96.0.1"
@@ -19,11 +19,11 @@ const (
 	podCIDR     = "10.244.0.0/24"
 )
 
-// etc is where the node's own files are in the box.
+// etc is the directory of the node's configuration in the box.
 const etc = "/etc/kubernetes"
 
-// The kubelet insists on these settings of the kernel, which are the whole machine's. The box
-// shows it files in their place, so that it neither refuses nor changes anything.
+// sysctls are required by the kubelet. They are not namespaced, so the box mounts files over them: the kubelet then
+// accepts the values and does not change those of the machine.
 var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
@@ -54,15 +54,15 @@ failSwapOn: false
 makeIPTablesUtilChains: false
 protectKernelDefaults: true
 localStorageCapacityIsolation: false
-# The machine's disk may be fuller than a node's should be.
+# The machine's disk may be fuller than the default thresholds allow.
 evictionHard: {memory.available: 50Mi}
 imageGCHighThresholdPercent: 100
-# Seconds, not tens of them: what devices there are is told with the node's status.
+# The default is 10s. Device capacity is reported with the node's status.
 nodeStatusUpdateFrequency: 1s
 resolvConf: ""
 `
 
-// CRI-O takes short names of images only for registries that it is told of.
+// registriesConfig lets CRI-O resolve short image names.
 const registriesConfig = `unqualified-search-registries = ["docker.io"]
 `
 
@@ -99,7 +99,7 @@ func write(file string, data []byte, mode os.FileMode) error {
 	return nil
 }
 
-// credentials makes the cluster's certificates, by their file names in the box.
+// credentials generates the cluster's certificates, keys and kubeconfigs, by path in the box.
 func credentials() (map[string][]byte, error) {
 	ca, err := newAuthority()
 	if err != nil {
@@ -139,7 +139,7 @@ func credentials() (map[string][]byte, error) {
 	return files, nil
 }
 
-// kubectlScript writes a kubectl for this cluster that anyone on the machine (root) can call.
+// kubectlScript writes a kubectl wrapper for this cluster that root can run outside of the box.
 func kubectlScript(ctx context.Context, b *box.Box) error {
 	cmd := b.Command(ctx, "kubectl")
 	script := fmt.Sprintf("#!/bin/sh\nexec env -i %s TERM=\"$TERM\" %s kubectl \"$@\"\n",
@@ -150,16 +150,15 @@ func kubectlScript(ctx context.Context, b *box.Box) error {
 	return nil
 }
 
-// prepareKernel gives the box its addresses, the runtime its CNI plugins, and the kubelet the
-// kernel settings that it asks for.
-func (n *Node) prepareKernel(ctx context.Context) error {
+// prepareBox adds the addresses, the CNI plugins and the sysctls.
+func (n *Node) prepareBox(ctx context.Context) error {
 	script := []string{
 		"set -e",
 		"ip address add " + nodeIP + "/32 dev lo",
 		"ip address add " + serviceIP + "/32 dev lo",
 		"mkdir -p /run/sysctl /opt/cni",
 		"ln -s /usr/lib/cni /opt/cni/bin",
-		// CRI-O sets limits for every controller that the kernel has, mounted or not.
+		// CRI-O sets limits for every cgroup controller of the kernel, mounted or not.
 		"[ -e /sys/fs/cgroup/cgroup.controllers ] || { awk '$2 != 0' /proc/cgroups > /run/cgroups && " +
 			"mount --bind /run/cgroups /proc/cgroups; }",
 	}
@@ -169,7 +168,7 @@ func (n *Node) prepareKernel(ctx context.Context) error {
 	}
 	_, err := n.run(ctx, nil, "sh", "-c", strings.Join(script, "\n"))
 	if err != nil {
-		return fmt.Errorf("preparing the box for a kubelet: %w", err)
+		return fmt.Errorf("preparing the box for the kubelet: %w", err)
 	}
 	return nil
 }

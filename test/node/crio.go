@@ -7,8 +7,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// CRIO is CRI-O 1.34 with runc, not its default crun: Debian's refuses machines with both
-// versions of cgroups.
+// CRIO returns CRI-O 1.34 with runc instead of its default crun: Debian's crun does not support hybrid cgroup
+// hierarchies.
 func CRIO() Runtime {
 	const (
 		storage = "/var/lib/containers/storage"
@@ -37,17 +37,17 @@ monitor_cgroup = "pod"
 pause_image = %q
 pause_command = "/pause"
 `, storage, run, runc, images.PauseName),
-		scripts: map[string]string{runc: modestRunc},
+		scripts: map[string]string{runc: runcWrapper},
 		ready:   []string{"crio", "status", "info"},
 		load:    []string{"buildah", "--root", storage, "--runroot", run, "pull", "docker-archive:/dev/stdin"},
 		bundles: run + "/overlay-containers/%s/userdata",
 	}
 }
 
-// modestRunc calls runc for what the machine can do. It lacks CAP_SYS_RESOURCE, and so can
-// neither give it to a privileged container nor make one less likely to be killed. containerd
-// sees to that by itself; CRI-O does not.
-const modestRunc = `#!/bin/sh
+// runcWrapper adapts the OCI spec to a machine without CAP_SYS_RESOURCE: it removes that capability from privileged
+// containers, and replaces a negative oom_score_adj, which could not be set, by that of the wrapper. containerd limits
+// the capabilities to its own and has restrict_oom_score_adj; CRI-O has neither.
+const runcWrapper = `#!/bin/sh
 set -e
 for word; do
 	case $before in

@@ -1,9 +1,9 @@
-// Package node runs Kubernetes in a box: etcd, the control plane, a container runtime and a kubelet,
-// each the real program, on one machine in namespaces (package box). The container runtime is
-// stock: no runtime class, no hook, and CDI as it comes.
+// Package node runs a Kubernetes node in a box: the released etcd, control plane, container runtime and kubelet, in
+// namespaces on one machine (package box). The container runtime is stock: no RuntimeClass, no hook, default CDI
+// settings.
 //
-// Pods have a network of the box's own, on which they reach each other and the API server,
-// and nothing beyond: images are imported, never pulled.
+// Pods reach each other and the API server through the box's network, and nothing else: images are imported, never
+// pulled.
 //
-// The package knows nothing of GPUs. Programs and images come from packages tools and images.
+// The package is independent of GPUs. Programs and images come from packages tools and images.
 package node

@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// Kubectl runs kubectl as the cluster's admin and returns what it printed.
+// Kubectl runs kubectl as the cluster's admin and returns its stdout.
 func (n *Node) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return n.run(ctx, nil, "kubectl", args...)
 }
 
-// Apply makes the cluster hold the objects of a manifest.
+// Apply applies a manifest as the cluster's admin.
 func (n *Node) Apply(ctx context.Context, manifest []byte) error {
 	_, err := n.run(ctx, bytes.NewReader(manifest), "kubectl", "apply", "-f", "-")
 	return err
 }
 
-// run runs a command in the box and returns its standard output; its standard error goes into
-// the error.
+// run runs a command in the box and returns its stdout. The error contains its stderr.
 func (n *Node) run(ctx context.Context, stdin io.Reader, name string, args ...string) ([]byte, error) {
 	cmd := n.Box.Command(ctx, name, args...)
 	var stderr bytes.Buffer

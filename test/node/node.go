@@ -16,30 +16,29 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Name is what the node is called.
+// Name is the node's name in the cluster.
 const Name = "box"
 
-// Config says what node to start.
+// Config configures a node.
 type Config struct {
-	// Box is the machine to make; Box.Dir must be given. Its hostname is set here.
+	// Box configures the machine. Box.Dir is required; Start sets the hostname.
 	Box box.Config
-	// Logs is the directory for the components' logs, which outlives the node; logs below
-	// Box.Dir when empty, which does not.
+	// Logs is the directory for the components' logs, which Close keeps. Default: logs below Box.Dir, which Close
+	// removes.
 	Logs string
-	// Prepare is called when the box is up and before Kubernetes is started in it: the moment
-	// to install a driver.
+	// Prepare is called after the box has started and before Kubernetes does, for example to install a driver. May be
+	// nil.
 	Prepare func(context.Context, *box.Box) error
-	// Runtime is the node's container runtime, Containerd when it is not given.
+	// Runtime is the node's container runtime. Default: Containerd.
 	Runtime Runtime
-	// Kubelet has the kubelet's program, that of the control plane's version when empty.
+	// Kubelet is the tool with the kubelet. Default: tools.Kube, which has the control plane's version.
 	Kubelet tools.Tool
-	// KubeletDir is the kubelet's root directory, the usual one when empty.
+	// KubeletDir is the kubelet's root directory. Default: /var/lib/kubelet.
 	KubeletDir string
-	// Images are made, while the programs are built, and imported besides the sandbox's and
-	// Debian's; each returns an archive.
+	// Images build images to import in addition to the sandbox and Debian images, while the programs are built. Each
+	// returns an archive.
 	Images []func(context.Context) (archive string, err error)
-	// Stage is told when a stage starts; what it returns is called when the stage has ended
-	// well. May be nil.
+	// Stage is called when a stage starts, and its result when the stage has succeeded. May be nil.
 	Stage func(name string) (done func())
 }
 
@@ -54,14 +53,14 @@ type Node struct {
 	processes map[string]*process
 }
 
-// A stage is a step of starting with a name to show.
+// A stage is a step of Start with its display name.
 type stage struct {
 	name string
 	run  func(context.Context) error
 }
 
-// Start brings a node up and returns when it is Ready and can start pods. The context ends
-// the starting, not the node.
+// Start starts a node and returns when it is Ready and can start pods. The context limits Start, not the lifetime of
+// the node.
 func Start(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Runtime.Name == "" {
 		cfg.Runtime = Containerd()
@@ -70,12 +69,12 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		runtime: cfg.Runtime, kubeletDir: cmp.Or(cfg.KubeletDir, "/var/lib/kubelet"), logs: cfg.Logs,
 		processes: map[string]*process{},
 	}
-	var dirs, archives []string // of programs; of images
+	var dirs, archives []string // directories of programs, archives of images
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	background, backgroundCtx := errgroup.WithContext(ctx)
 	background.Go(func() (err error) {
-		archives, err = makeImages(backgroundCtx, append([]maker{images.Pause, images.Debian}, cfg.Images...))
+		archives, err = buildImages(backgroundCtx, append([]builder{images.Pause, images.Debian}, cfg.Images...))
 		return err
 	})
 	var stages []stage
@@ -101,21 +100,21 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		if err := s.run(ctx); err != nil {
 			cancel()
 			_ = background.Wait()
-			return nil, errors.Join(fmt.Errorf("starting the node, at %q: %w", s.name, err), n.Close())
+			return nil, errors.Join(fmt.Errorf("starting the node, stage %q: %w", s.name, err), n.Close())
 		}
 		done()
 	}
 	return n, nil
 }
 
-// A program is something that the node runs.
+// A program is a tool that the node runs.
 type program struct {
-	name string // to show
+	name string // for display
 	tool tools.Tool
 }
 
-// programs are built in this order, each in a stage of its own; of two that have a name, the later
-// one is installed.
+// programs returns the programs in build order, each of which is a stage. If two contain a file of the same name, that
+// of the later one is installed.
 func programs(cfg Config) []program {
 	all := []program{{"Kubernetes", tools.Kube}, {cfg.Runtime.Name, cfg.Runtime.tool}, {"runc", tools.Runc}}
 	if cfg.Kubelet != "" {
@@ -124,13 +123,13 @@ func programs(cfg Config) []program {
 	return all
 }
 
-// A maker makes an image and returns its archive.
-type maker = func(context.Context) (string, error)
+// A builder builds an image and returns its archive.
+type builder = func(context.Context) (string, error)
 
-func makeImages(ctx context.Context, makers []maker) ([]string, error) {
+func buildImages(ctx context.Context, builders []builder) ([]string, error) {
 	var archives []string
-	for _, m := range makers {
-		archive, err := m(ctx)
+	for _, build := range builders {
+		archive, err := build(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +138,7 @@ func makeImages(ctx context.Context, makers []maker) ([]string, error) {
 	return archives, nil
 }
 
-// openBox makes the box and puts the programs and the configuration into it.
+// openBox starts the box and installs the programs and the configuration.
 func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error {
 	cfg.Box.Hostname = Name
 	if cfg.Box.Binds == nil {
@@ -157,7 +156,7 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 		n.logs = filepath.Join(b.Dir(), "logs")
 	}
 	if err := os.MkdirAll(n.logs, 0o755); err != nil {
-		return fmt.Errorf("making the directory for logs: %w", err)
+		return fmt.Errorf("creating the log directory: %w", err)
 	}
 	for _, dir := range programs {
 		if err := linkPrograms(b, dir, cfg.Box.Binds[dir]); err != nil {
@@ -167,7 +166,7 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 	if err := configure(ctx, b, n.runtime); err != nil {
 		return err
 	}
-	if err := n.prepareKernel(ctx); err != nil {
+	if err := n.prepareBox(ctx); err != nil {
 		return err
 	}
 	if cfg.Prepare == nil {
@@ -176,7 +175,7 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 	return cfg.Prepare(ctx, b)
 }
 
-// linkPrograms makes the programs of a directory commands in the box.
+// linkPrograms links the programs of a directory into /usr/local/bin of the box.
 func linkPrograms(b *box.Box, dir, inside string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -194,7 +193,7 @@ func linkPrograms(b *box.Box, dir, inside string) error {
 	return nil
 }
 
-// Close ends everything that runs on the node and removes the box.
+// Close stops all processes of the node and removes the box.
 func (n *Node) Close() error {
 	if n.Box == nil {
 		return nil
@@ -204,7 +203,7 @@ func (n *Node) Close() error {
 	defer n.mu.Unlock()
 	var wait errgroup.Group
 	for _, p := range n.processes {
-		wait.Go(func() error { <-p.ended; return nil })
+		wait.Go(func() error { <-p.exited; return nil })
 	}
 	return errors.Join(err, wait.Wait())
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// TestNode starts one node and asks of it what the tests of the agent rely on.
+// TestNode checks what the tests of the agent rely on.
 func TestNode(t *testing.T) {
 	if err := tools.InstallPackages(t.Context()); err != nil {
 		t.Fatal(err)
@@ -30,18 +30,18 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig := &rig{n}
-	t.Run("a pod runs and its log can be read", rig.runsPods)
-	t.Run("a pod reaches the API with its service account", rig.givesServiceAccounts)
-	t.Run("a daemon set and a job do what they are for", rig.hasControllers)
-	t.Run("the runtime is stock", rig.isStock)
-	t.Run("pods survive a restart of the kubelet", rig.restartsKubelet)
-	t.Run("the kubelet's directories are where plugins look", rig.servesPlugins)
-	t.Run("kubectl can be called from outside", rig.hasKubectl)
+	t.Run("a pod runs and has a log", rig.pod)
+	t.Run("a pod reaches the API server with its service account", rig.serviceAccount)
+	t.Run("DaemonSets and Jobs create pods", rig.controllers)
+	t.Run("the container runtime is stock", rig.stockRuntime)
+	t.Run("pods survive a restart of the kubelet", rig.kubeletRestart)
+	t.Run("the kubelet's sockets are in the default directories", rig.kubeletSockets)
+	t.Run("kubectl runs outside of the box", rig.kubectlScript)
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Errorf("%s is left behind", dir)
+		t.Errorf("Close does not remove %s", dir)
 	}
 }
 
@@ -63,18 +63,17 @@ func (r *rig) kubectl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (r *rig) runsPods(t *testing.T) {
+func (r *rig) pod(t *testing.T) {
 	r.apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: hello}, spec: {restartPolicy: Never, containers: [
 		{name: c, image: "debian:bookworm-slim", command: [sh, -c, "echo hello from $(hostname)"]}]}}`)
 	r.kubectl(t, "wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
 	if got := r.kubectl(t, "logs", "hello"); got != "hello from hello" {
-		t.Errorf("the pod wrote %q", got)
+		t.Errorf("log of pod hello is %q", got)
 	}
 }
 
-// The program is the node's own kubectl, which finds the API server and its credentials as
-// any program in a pod does.
-func (r *rig) givesServiceAccounts(t *testing.T) {
+// serviceAccount runs the node's kubectl in a pod, which uses the in-cluster configuration.
+func (r *rig) serviceAccount(t *testing.T) {
 	r.apply(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: viewer},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view},
 		subjects: [{kind: ServiceAccount, namespace: default, name: default}]}`)
@@ -84,11 +83,11 @@ func (r *rig) givesServiceAccounts(t *testing.T) {
 		command: [sh, -c, "/p/kube-*/kubectl get pod client -o name && /p/kube-*/kubectl auth can-i delete pods; true"]}]}}`)
 	r.kubectl(t, "wait", "pod/client", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
 	if got := r.kubectl(t, "logs", "client"); got != "pod/client\nno" {
-		t.Errorf("the pod wrote %q", got)
+		t.Errorf("log of pod client is %q", got)
 	}
 }
 
-func (r *rig) hasControllers(t *testing.T) {
+func (r *rig) controllers(t *testing.T) {
 	r.apply(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: daemon}, spec: {
 		selector: {matchLabels: {app: daemon}}, template: {metadata: {labels: {app: daemon}}, spec: {
 		terminationGracePeriodSeconds: 0,
@@ -100,22 +99,22 @@ func (r *rig) hasControllers(t *testing.T) {
 	r.kubectl(t, "delete", "daemonset/daemon", "--wait", "--timeout=60s")
 }
 
-func (r *rig) isStock(t *testing.T) {
+func (r *rig) stockRuntime(t *testing.T) {
 	out, err := r.Box.Command(t.Context(), "containerd", "config", "dump").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"default_runtime_name = 'runc'", "cdi_spec_dirs = ['/etc/cdi', '/var/run/cdi']"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("containerd's configuration lacks %s", want)
+			t.Errorf("containerd's configuration does not contain %s", want)
 		}
 	}
 	if got := r.kubectl(t, "get", "runtimeclasses", "-o", "name"); got != "" {
-		t.Errorf("there are runtime classes: %s", got)
+		t.Errorf("cluster has the RuntimeClasses %s, want none", got)
 	}
 }
 
-func (r *rig) restartsKubelet(t *testing.T) {
+func (r *rig) kubeletRestart(t *testing.T) {
 	r.apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: stays}, spec: {terminationGracePeriodSeconds: 0, containers: [
 		{name: c, image: "debian:bookworm-slim", command: [sleep, infinity]}]}}`)
 	r.kubectl(t, "wait", "pod/stays", "--for=condition=Ready", "--timeout=60s")
@@ -127,7 +126,7 @@ func (r *rig) restartsKubelet(t *testing.T) {
 	if err := r.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The kubelet answers before it has looked at its pods again.
+	// The kubelet is healthy before it has restored its running pods.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		_, err := r.Kubectl(t.Context(), "exec", "stays", "--", "true")
 		if err == nil {
@@ -138,11 +137,11 @@ func (r *rig) restartsKubelet(t *testing.T) {
 		}
 	}
 	if after := r.kubectl(t, "get", "pod", "stays", "-o", id); after != before {
-		t.Errorf("the container was %s and is %s", before, after)
+		t.Errorf("container is %s after the restart, want %s", after, before)
 	}
 }
 
-func (r *rig) servesPlugins(t *testing.T) {
+func (r *rig) kubeletSockets(t *testing.T) {
 	for _, name := range []string{"device-plugins/kubelet.sock", "pod-resources/kubelet.sock"} {
 		info, err := os.Stat(r.Box.Path(filepath.Join("/var/lib/kubelet", name)))
 		if err != nil || info.Mode()&os.ModeSocket == 0 {
@@ -151,7 +150,7 @@ func (r *rig) servesPlugins(t *testing.T) {
 	}
 }
 
-func (r *rig) hasKubectl(t *testing.T) {
+func (r *rig) kubectlScript(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), filepath.Join(r.Box.Dir(), "kubectl"), "get", "nodes", "-o", "name").CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "node/"+node.Name {
 		t.Errorf("kubectl get nodes: %v\n%s", err, out)

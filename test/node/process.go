@@ -14,14 +14,13 @@ import (
 
 // A process is a component that runs in the box.
 type process struct {
-	name  string
-	cmd   *exec.Cmd
-	log   string
-	ended chan struct{} // closed when it has ended
+	name   string
+	cmd    *exec.Cmd
+	log    string
+	exited chan struct{} // closed when it has exited
 }
 
-// start starts a component. It runs until it is stopped, or until the box ends: the
-// context only lends its values.
+// start starts a component, which runs until stop is called or the box is closed, even if ctx is canceled before.
 func (n *Node) start(ctx context.Context, name string, args ...string) error {
 	log := filepath.Join(n.logs, name+".log")
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -29,17 +28,17 @@ func (n *Node) start(ctx context.Context, name string, args ...string) error {
 		return fmt.Errorf("opening the log of %s: %w", name, err)
 	}
 	defer out.Close()
-	p := &process{name: name, log: log, ended: make(chan struct{})}
+	p := &process{name: name, log: log, exited: make(chan struct{})}
 	p.cmd = n.Box.Command(context.WithoutCancel(ctx), name, args...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// An interrupt from the terminal is for the owner of the node to act on.
+	// In a session of its own it gets no SIGINT from the terminal: the caller decides when to close the node.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() { // Close waits for it
 		_ = p.cmd.Wait()
-		close(p.ended)
+		close(p.exited)
 	}()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,28 +46,28 @@ func (n *Node) start(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// stop ends a component and waits until it is gone.
+// stop sends SIGTERM to a component and waits until it has exited.
 func (n *Node) stop(ctx context.Context, name string) error {
 	n.mu.Lock()
 	p := n.processes[name]
 	n.mu.Unlock()
 	if p == nil {
-		return fmt.Errorf("stopping %s: it was never started", name)
+		return fmt.Errorf("stopping %s: not started", name)
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stopping %s: %w", name, err)
 	}
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for %s to end: %w", name, ctx.Err())
+		return fmt.Errorf("waiting for %s to exit: %w", name, ctx.Err())
 	}
 }
 
-// await asks again and again until ready answers without an error. It gives up with the
-// context, and when one of the components it depends on has ended.
-func (n *Node) await(ctx context.Context, what string, ready func(context.Context) error, on ...string) error {
+// await calls ready until it returns no error. It fails after five minutes, when ctx is done, or when one of the given
+// components has exited.
+func (n *Node) await(ctx context.Context, what string, ready func(context.Context) error, components ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
@@ -76,14 +75,14 @@ func (n *Node) await(ctx context.Context, what string, ready func(context.Contex
 		if err == nil {
 			return nil
 		}
-		for _, name := range on {
-			if p := n.process(name); p.over() {
-				return fmt.Errorf("waiting for %s: %s ended; its log %s closes with:\n%s", what, name, p.log, tail(p.log))
+		for _, name := range components {
+			if p := n.process(name); p.hasExited() {
+				return fmt.Errorf("waiting for %s: %s exited; end of its log %s:\n%s", what, name, p.log, tail(p.log))
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w; the last answer: %w (logs are in %s)", what, ctx.Err(), err, n.logs)
+			return fmt.Errorf("waiting for %s: %w; last error: %w (logs are in %s)", what, ctx.Err(), err, n.logs)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -95,12 +94,12 @@ func (n *Node) process(name string) *process {
 	return n.processes[name]
 }
 
-func (p *process) over() bool {
+func (p *process) hasExited() bool {
 	if p == nil {
 		return false
 	}
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	default:
 		return false

@@ -15,24 +15,24 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Runtime is a container runtime that a node can have. It is configured for what this machine
-// cannot do and for images that cannot be pulled; its CDI is as it comes.
+// Runtime is a container runtime of a node. Its configuration covers the limits of this machine and images that cannot
+// be pulled; the CDI settings are the defaults.
 type Runtime struct {
-	// Name is its program's, and so that of its log.
+	// Name is the name of its program and of its log.
 	Name string
-	// Config is where its configuration is in the box.
+	// Config is the path of its configuration in the box.
 	Config string
 
 	tool     tools.Tool
 	socket   string
 	settings string
-	scripts  map[string]string // commands that it is configured to call
-	ready    []string          // a command that works once it answers
-	load     []string          // takes an archive of images on its standard input
-	bundles  string            // where it keeps what it gives to runc, for a container in place of %s
+	scripts  map[string]string // scripts that the configuration refers to, by path
+	ready    []string          // a command that succeeds once the runtime serves requests
+	load     []string          // a command that imports an image archive from stdin
+	bundles  string            // path of OCI bundles, with %s for the container ID
 }
 
-// Containerd is containerd 2.4.
+// Containerd returns containerd 2.4.
 func Containerd() Runtime {
 	return containerd(tools.Containerd, fmt.Sprintf(`version = 3
 
@@ -40,12 +40,12 @@ func Containerd() Runtime {
 sandbox = %q
 
 [plugins.'io.containerd.cri.v1.runtime']
-# Without CAP_SYS_RESOURCE nothing may be made less likely to be killed than containerd is.
+# Without CAP_SYS_RESOURCE a process cannot have a lower oom_score_adj than containerd.
 restrict_oom_score_adj = true
 `, images.PauseName))
 }
 
-// Containerd17 is containerd 1.7, which has CDI off.
+// Containerd17 returns containerd 1.7, which disables CDI by default.
 func Containerd17() Runtime {
 	return containerd(tools.Containerd17, fmt.Sprintf(`version = 2
 
@@ -66,7 +66,7 @@ func containerd(tool tools.Tool, settings string) Runtime {
 	}
 }
 
-// startRuntime starts the container runtime and gives it the images.
+// startRuntime starts the container runtime and imports the images.
 func (n *Node) startRuntime(ctx context.Context, archives []string) error {
 	if err := n.StartRuntime(ctx); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (n *Node) startRuntime(ctx context.Context, archives []string) error {
 	return nil
 }
 
-// StartRuntime starts the container runtime and waits until it answers.
+// StartRuntime starts the container runtime and waits until it serves requests.
 func (n *Node) StartRuntime(ctx context.Context) error {
 	name := n.runtime.Name
 	if err := n.start(ctx, name); err != nil {
@@ -99,7 +99,7 @@ func (n *Node) RestartRuntime(ctx context.Context) error {
 	return n.StartRuntime(ctx)
 }
 
-// ImportImage gives the runtime the images of an archive (docker-archive) on this machine.
+// ImportImage imports the images of a docker-archive on this machine into the runtime.
 func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	f, err := os.Open(archive)
 	if err != nil {
@@ -113,11 +113,10 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// RuntimeSocket is where the container runtime listens, as this machine sees it.
+// RuntimeSocket returns the path of the runtime's CRI socket outside of the box.
 func (n *Node) RuntimeSocket() string { return n.Box.Path(n.runtime.socket) }
 
-// Spec returns what the runtime told runc to make of a running container, which has the ID that
-// its pod's status gives.
+// Spec returns the OCI spec of a running container. containerID is that of the pod's status.
 func (n *Node) Spec(containerID string) (*specs.Spec, error) {
 	_, id, _ := strings.Cut(containerID, "://")
 	data, err := os.ReadFile(n.Box.Path(filepath.Join(fmt.Sprintf(n.runtime.bundles, path.Base(id)), "config.json")))

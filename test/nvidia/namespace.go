@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hidden are the machine's directories in which NVIDIA's plugin has places that cannot be chosen.
-// What runs in a namespace sees empty ones instead.
+// hidden lists host directories that contain fixed paths of NVIDIA's plugin. They are empty in a Namespace.
 var hidden = []string{"/var/lib", "/var/run"}
 
-// Namespace is a mount namespace to start programs in, held by a thread.
+// Namespace is a mount namespace in which programs can be started. A thread keeps it alive.
 type Namespace struct{ do chan func() }
 
-// NewNamespace has the kernel of the node whose root is at root, and shows other files and
-// directories of the machine at other places: from there to here. NVIDIA's programs know no root
-// of a node. They take most of their time for one file of its kernel, mig-minors, which the driver
-// fills with 4322 lines whatever GPUs there are.
+// NewNamespace creates a mount namespace with the /proc and /sys files of the node at root, since NVIDIA's programs
+// have no flag for a host root. binds are additional bind mounts, from host path to path in the namespace.
+//
+// /proc/driver includes nvidia-caps/mig-minors, on which NVIDIA's programs spend most of their time: it has 4322 lines,
+// whatever the GPUs.
 func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 	all := map[string]string{}
 	maps.Copy(all, binds)
@@ -31,28 +31,28 @@ func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 		all[filepath.Join(root, file)] = file
 	}
 	n := &Namespace{do: make(chan func())}
-	made := make(chan error)
+	entered := make(chan error)
 	go func() { // until Close
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		made <- enter(all)
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
+		entered <- enter(all)
 		for do := range n.do {
 			do()
 		}
 	}()
-	if err := <-made; err != nil {
+	if err := <-entered; err != nil {
 		n.Close()
-		return nil, fmt.Errorf("making a mount namespace: %w", err)
+		return nil, fmt.Errorf("creating a mount namespace: %w", err)
 	}
 	return n, nil
 }
 
-// enter takes the thread into a namespace of its own.
+// enter moves the thread to a new mount namespace.
 func enter(binds map[string]string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("cutting its mounts off from the machine's: %w", err)
+		return fmt.Errorf("making mounts private: %w", err)
 	}
 	for _, dir := range hidden {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
@@ -66,20 +66,20 @@ func enter(binds map[string]string) error {
 			}
 		}
 		if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return fmt.Errorf("showing %s at %s: %w", from, to, err)
+			return fmt.Errorf("mounting %s at %s: %w", from, to, err)
 		}
 	}
 	return nil
 }
 
-// Start starts a command in the namespace, which has to outlive it.
+// Start starts a command in the namespace. Close must not be called before the command has exited.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	n.do <- func() { started <- cmd.Start() }
 	return <-started
 }
 
-// Run starts a command in the namespace and waits for its end.
+// Run runs a command in the namespace and waits until it exits.
 func (n *Namespace) Run(cmd *exec.Cmd) error {
 	if err := n.Start(cmd); err != nil {
 		return err
@@ -87,5 +87,5 @@ func (n *Namespace) Run(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// Close lets go of the namespace, which ends with the last program in it.
+// Close releases the namespace, which exists until its last process exits.
 func (n *Namespace) Close() { close(n.do) }

@@ -1,16 +1,16 @@
-// Package nvidia runs NVIDIA's own programs on a node that is a directory with a simulated driver,
-// to hold ours against them.
+// Package nvidia runs NVIDIA's programs on a node that is a directory with a simulated driver, to compare gpucdi with
+// them.
 package nvidia
 
 import "path/filepath"
 
-// NoSandboxUtils is a feature flag: the simulated driver's libnvidia-sandboxutils has no functions.
-// Without them NVIDIA's programs look at NVML and the files, as they do with most drivers.
+// NoSandboxUtils is a feature flag for NVIDIA's programs, since the simulated driver's libnvidia-sandboxutils has no
+// functions. They use NVML and the file system instead, as with most drivers.
 const NoSandboxUtils = "disable-nvsandboxutils"
 
-// Plugin is the command line of NVIDIA's device plugin, which tools.Build has put into dir, on the
-// node whose root is at root. It is told to do what gpucdi does: to pass GPUs by CDI alone, both
-// ways, and no devices of other classes. It always gives all features.
+// Plugin returns the command line of NVIDIA's device plugin, built by tools.Build in dir, for the node at root. Like
+// gpucdi, it passes GPUs only with CDI, in CRI fields and annotations, and no devices of other classes. It always
+// exposes all driver capabilities.
 func Plugin(dir, root string) []string {
 	return []string{
 		filepath.Join(dir, "nvidia-device-plugin"),

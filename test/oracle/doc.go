@@ -1,5 +1,3 @@
-// Package oracle compares the specs that gpucdi generates with those of
-// NVIDIA's own library, over the same simulated drivers. What theirs gives a
-// container and ours does not is a failure, unless it is listed with the
-// reason.
+// Package oracle compares the CDI specs that gpucdi generates with those of NVIDIA's library nvcdi, for the same
+// simulated drivers. A difference is a failure unless it is listed with a reason.
 package oracle

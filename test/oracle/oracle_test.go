@@ -18,17 +18,17 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// everything is what NVIDIA's library gives: it does not ask.
+// everything selects all driver capabilities, as nvcdi always does.
 const everything = "compute,utility,graphics,video,display"
 
-// difference is what one side has and the other has not, and why: a pattern of
-// the container's path, or of its last element alone, or the name of a variable.
-type difference struct{ pattern, why string }
+// A difference is something that only one spec contains. pattern matches the container path, its last element if the
+// pattern has no slash, or the name of a variable.
+type difference struct{ pattern, reason string }
 
-const linkTime = "a name for building programs against the driver; what they open is the SONAME"
+const linkTime = "only for linking programs; at run time they load the SONAME"
 
-// left is what theirs has and ours has not.
-var left = []difference{
+// theirsOnly lists what only NVIDIA's spec contains.
+var theirsOnly = []difference{
 	{"libnvcuvid.so", linkTime},
 	{"libnvidia-allocator.so", linkTime},
 	{"libnvidia-cfg.so", linkTime},
@@ -36,29 +36,29 @@ var left = []difference{
 	{"libnvidia-fbc.so", linkTime},
 	{"libnvidia-nvvm.so", linkTime},
 	{"libnvidia-ptxjitcompiler.so", linkTime},
-	{"/usr/bin/nvidia-debugdump", "bug reports are made on the host"},
-	{"/usr/bin/nvidia-imex", "a daemon that runs once on a node"},
-	{"/usr/bin/nvidia-imex-ctl", "it controls the daemon"},
-	{"/usr/bin/nvidia-persistenced", "a daemon of the host: how long the driver stays loaded is the host's business"},
-	{"/run/nvidia-persistenced/socket", "it takes commands for how long the driver stays loaded"},
-	{"/run/nvidia-fabricmanager/socket", "it takes commands for the whole machine's fabric"},
-	{"/tmp/nvidia-mps", "of an MPS daemon: pods mount it from where theirs is"},
-	{"/etc/vulkan/icd.d/nvidia_layers.json", "no loader of Vulkan looks for layers there"},
-	{"/lib/firmware/nvidia/*/gsp*.bin", "the kernel loads the firmware, on the host"},
-	{"libnvidia-gtk3.so.*", "of nvidia-settings, which sets up the host's screens"},
-	{"libnvidia-pkcs11*.so.*", "CUDA opens it where confidential computing is on; there ours has it"},
-	{"libnvidia-sandboxutils.so.*", "it tells the host's tools what a container needs of the driver"},
-	{"libnvidia-wayland-client.so.*", "of nvidia-settings, which sets up the host's screens"},
-	{"NVIDIA_CTK_LIBCUDA_DIR", "for scripts that know NVIDIA's toolkit; no program is known that reads it"},
+	{"/usr/bin/nvidia-debugdump", "bug reports are created on the host"},
+	{"/usr/bin/nvidia-imex", "a daemon of the node"},
+	{"/usr/bin/nvidia-imex-ctl", "controls the IMEX daemon"},
+	{"/usr/bin/nvidia-persistenced", "a daemon of the node; controls driver persistence"},
+	{"/run/nvidia-persistenced/socket", "controls driver persistence"},
+	{"/run/nvidia-fabricmanager/socket", "controls the fabric of the whole node"},
+	{"/tmp/nvidia-mps", "the directory of an MPS daemon; pods mount that of their own daemon"},
+	{"/etc/vulkan/icd.d/nvidia_layers.json", "no Vulkan loader searches for layers there"},
+	{"/lib/firmware/nvidia/*/gsp*.bin", "loaded by the kernel, on the host"},
+	{"libnvidia-gtk3.so.*", "part of nvidia-settings, which configures the host's displays"},
+	{"libnvidia-pkcs11*.so.*", "CUDA loads it only with confidential computing, and then ours contains it"},
+	{"libnvidia-sandboxutils.so.*", "lists driver files for tools on the host"},
+	{"libnvidia-wayland-client.so.*", "part of nvidia-settings, which configures the host's displays"},
+	{"NVIDIA_CTK_LIBCUDA_DIR", "for scripts that use NVIDIA's toolkit; no known program reads it"},
 }
 
-// added is what ours has and theirs has not.
-var added = []difference{
-	{"/dev/dri/by-path/*", "nodes, where theirs makes links, by a hook and as far as the host has them"},
-	{"TRITON_LIBCUDA_PATH", "Triton finds libcuda by it, where theirs adds the library to the image's ld.so.cache, by a hook"},
+// oursOnly lists what only gpucdi's spec contains.
+var oursOnly = []difference{
+	{"/dev/dri/by-path/*", "device nodes; NVIDIA's hook creates symlinks instead, if the host has them"},
+	{"TRITON_LIBCUDA_PATH", "Triton finds libcuda with it; NVIDIA's hook adds libcuda to the image's ld.so.cache instead"},
 }
 
-func TestNothingIsMissing(t *testing.T) {
+func TestGPUSpecs(t *testing.T) {
 	programs := buildPrograms(t)
 	used := map[string]bool{}
 	for _, profile := range []simdriver.Profile{
@@ -66,7 +66,7 @@ func TestNothingIsMissing(t *testing.T) {
 	} {
 		t.Run(profile.Name, func(t *testing.T) {
 			m := startMachine(t, programs, profile)
-			m.furnish(t)
+			m.addOptionalFiles(t)
 			theirs := m.spec(t, "nvcdi", "nvml")
 			ours := m.spec(t, "gpucdi", "generate", "--format", "json", "--features", everything)
 			compareFiles(t, theirs, ours, used)
@@ -74,16 +74,16 @@ func TestNothingIsMissing(t *testing.T) {
 			compareEnvironment(t, theirs, ours, used)
 		})
 	}
-	for _, d := range slices.Concat(left, added) {
+	for _, d := range slices.Concat(theirsOnly, oursOnly) {
 		if !used[d.pattern] {
-			t.Errorf("%s is listed, and is no difference", d.pattern)
+			t.Errorf("the listed difference %s does not exist", d.pattern)
 		}
 	}
 }
 
-// furnish adds what theirs looks for and the simulated driver has not: what comes with other
-// versions and packages, and with NVIDIA's daemons.
-func (m machine) furnish(t *testing.T) {
+// addOptionalFiles adds files that nvcdi looks for and the simulated driver lacks: those of other driver versions, of
+// other packages and of NVIDIA's daemons.
+func (m machine) addOptionalFiles(t *testing.T) {
 	t.Helper()
 	libs := "/" + simdriver.LibraryDir
 	version := m.Driver.State().Version
@@ -99,8 +99,8 @@ func (m machine) furnish(t *testing.T) {
 	}
 }
 
-// The classes besides GPUs, by the name that NVIDIA's library has for them.
-func TestNothingIsMissingOfOtherClasses(t *testing.T) {
+// The other classes are modes of nvcdi.
+func TestClassSpecs(t *testing.T) {
 	m := startMachine(t, buildPrograms(t), simdriver.GTX1060x2())
 	m.nodes(t, "nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv", "nvidia-nvswitchctl", "nvidia-nvswitch0",
 		"nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels/channel1")
@@ -117,45 +117,45 @@ func TestNothingIsMissingOfOtherClasses(t *testing.T) {
 	}
 }
 
-// compareFiles wants each file of theirs to be among ours, and the other way round.
+// compareFiles requires both specs to contain the same files.
 func compareFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
-	wantFiles(t, theirs, ours, used)
-	known := map[string]bool{}
+	requireFiles(t, theirs, ours, used)
+	theirFiles := map[string]bool{}
 	for _, m := range mounts(theirs) {
-		known[m.HostPath] = true
+		theirFiles[m.HostPath] = true
 	}
 	for _, m := range mounts(ours) {
-		if !known[m.HostPath] && !isListed(added, m.ContainerPath, used) {
-			t.Errorf("ours mounts %s, theirs does not", m.ContainerPath)
+		if !theirFiles[m.HostPath] && !isListed(oursOnly, m.ContainerPath, used) {
+			t.Errorf("only gpucdi's spec mounts %s", m.ContainerPath)
 		}
 	}
 }
 
-// wantFiles wants each file of theirs to be among ours, or in a directory of ours, under each
-// name that theirs makes it known by.
-func wantFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
+// requireFiles requires each file of theirs in ours, by itself or in a mounted directory, under each of its names in
+// theirs.
+func requireFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
-	mounted := map[string]bool{} // by their names without directory and with it, and by the files
+	mounted := map[string]bool{} // by base name, container path and host path
 	for _, m := range mounts(ours) {
 		mounted[path.Base(m.ContainerPath)] = true
 		mounted[m.ContainerPath] = true
 		mounted[m.HostPath] = true
 	}
 	for _, m := range mounts(theirs) {
-		if !mounted[m.HostPath] && !mounted[m.ContainerPath] && !isInside(m, ours) && !isListed(left, m.ContainerPath, used) {
-			t.Errorf("theirs mounts %s, ours does not", m.ContainerPath)
+		if !mounted[m.HostPath] && !mounted[m.ContainerPath] && !isInside(m, ours) && !isListed(theirsOnly, m.ContainerPath, used) {
+			t.Errorf("only NVIDIA's spec mounts %s", m.ContainerPath)
 		}
 	}
 	for _, link := range links(theirs) {
-		if !mounted[path.Base(link)] && !isListed(left, link, used) {
-			t.Errorf("theirs links %s, ours has no file of that name", link)
+		if !mounted[path.Base(link)] && !isListed(theirsOnly, link, used) {
+			t.Errorf("only NVIDIA's spec links %s", link)
 		}
 	}
-	t.Logf("%d files and links of theirs, %d mounts of ours", len(mounts(theirs))+len(links(theirs)), len(mounts(ours)))
+	t.Logf("NVIDIA's spec has %d files and links, gpucdi's has %d mounts", len(mounts(theirs))+len(links(theirs)), len(mounts(ours)))
 }
 
-// isInside says whether a directory that ours mounts has the file at the same place.
+// isInside reports whether a directory that ours mounts contains the file at the same path.
 func isInside(file *specs.Mount, ours *specs.Spec) bool {
 	return slices.ContainsFunc(mounts(ours), func(dir *specs.Mount) bool {
 		onHost, there := strings.CutPrefix(file.HostPath, dir.HostPath+"/")
@@ -164,45 +164,44 @@ func isInside(file *specs.Mount, ours *specs.Spec) bool {
 	})
 }
 
-// compareDevices wants each device of theirs to be among ours, with the same
-// nodes.
+// compareDevices requires each device of theirs in ours, with the same device nodes.
 func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
 	has, wanted := nodesOf(ours), nodesOf(theirs)
 	if len(wanted) == 0 {
-		t.Error("theirs has no device with nodes, so nothing is compared")
+		t.Error("NVIDIA's spec has no devices to compare")
 	}
 	for name, nodes := range wanted {
 		for _, node := range has[name] {
-			if !slices.Contains(nodes, node) && !isListed(added, node, used) {
-				t.Errorf("%s: ours gives %s, theirs gives %v", name, node, nodes)
+			if !slices.Contains(nodes, node) && !isListed(oursOnly, node, used) {
+				t.Errorf("%s: only gpucdi's spec has the node %s, NVIDIA's has %v", name, node, nodes)
 			}
 		}
 		if has[name] == nil {
-			t.Errorf("theirs has the device %s, ours has %v", name, names(ours))
+			t.Errorf("only NVIDIA's spec has the device %s, gpucdi's has %v", name, names(ours))
 			continue
 		}
 		for _, node := range nodes {
 			if !slices.Contains(has[name], node) {
-				t.Errorf("%s: theirs gives %s, ours gives %v", name, node, has[name])
+				t.Errorf("%s: only NVIDIA's spec has the node %s, gpucdi's has %v", name, node, has[name])
 			}
 		}
 	}
 }
 
-// compareEnvironment wants the variables of both sides to be the same.
+// compareEnvironment requires both specs to set the same variables.
 func compareEnvironment(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
-	compare := func(has, other *specs.Spec, listed []difference, whose string) {
+	compare := func(has, other *specs.Spec, listed []difference, name string) {
 		for _, variable := range has.ContainerEdits.Env {
-			name, _, _ := strings.Cut(variable, "=")
-			if !slices.Contains(other.ContainerEdits.Env, variable) && !isListed(listed, name, used) {
-				t.Errorf("only %s sets %s", whose, variable)
+			key, _, _ := strings.Cut(variable, "=")
+			if !slices.Contains(other.ContainerEdits.Env, variable) && !isListed(listed, key, used) {
+				t.Errorf("only %s spec sets %s", name, variable)
 			}
 		}
 	}
-	compare(theirs, ours, left, "theirs")
-	compare(ours, theirs, added, "ours")
+	compare(theirs, ours, theirsOnly, "NVIDIA's")
+	compare(ours, theirs, oursOnly, "gpucdi's")
 }
 
 func mounts(spec *specs.Spec) []*specs.Mount {
@@ -213,7 +212,7 @@ func mounts(spec *specs.Spec) []*specs.Mount {
 	return all
 }
 
-// links are those that their hooks make: --link TARGET::PATH.
+// links returns the symlinks that hooks create, from their arguments --link TARGET::PATH.
 func links(spec *specs.Spec) (paths []string) {
 	hooks := slices.Clone(spec.ContainerEdits.Hooks)
 	for _, d := range spec.Devices {
@@ -221,7 +220,7 @@ func links(spec *specs.Spec) (paths []string) {
 	}
 	for _, hook := range hooks {
 		for _, arg := range hook.Args {
-			if _, link, is := strings.Cut(arg, "::"); is {
+			if _, link, ok := strings.Cut(arg, "::"); ok {
 				paths = append(paths, link)
 			}
 		}
@@ -229,8 +228,7 @@ func links(spec *specs.Spec) (paths []string) {
 	return paths
 }
 
-// nodesOf are the nodes that a container gets by each device, those that all
-// share included.
+// nodesOf returns the device nodes that a container gets with each device, including those of the spec's own edits.
 func nodesOf(spec *specs.Spec) map[string][]string {
 	nodes := map[string][]string{}
 	for _, d := range spec.Devices {
@@ -254,7 +252,7 @@ func isListed(differences []difference, containerPath string, used map[string]bo
 		if !strings.Contains(d.pattern, "/") {
 			name = path.Base(containerPath)
 		}
-		if fits, _ := path.Match(d.pattern, name); fits {
+		if match, _ := path.Match(d.pattern, name); match {
 			used[d.pattern] = true
 			return true
 		}
@@ -262,11 +260,11 @@ func isListed(differences []difference, containerPath string, used map[string]bo
 	return false
 }
 
-// machine is a box with a simulated driver and both programs.
+// machine is a box with gpucdi, nvcdi and a simulated driver.
 type machine struct {
 	*box.Box
 	programs string
-	Driver   *simdriver.Driver // nil: none
+	Driver   *simdriver.Driver // may be nil
 }
 
 func startMachine(t *testing.T, programs string, profile simdriver.Profile) machine {
@@ -280,7 +278,7 @@ func startMachine(t *testing.T, programs string, profile simdriver.Profile) mach
 	return m
 }
 
-// startBare is a machine without any driver.
+// startBare starts a machine without a driver.
 func startBare(t *testing.T, programs string) machine {
 	t.Helper()
 	b, err := box.Start(t.Context(), box.Config{
@@ -297,15 +295,15 @@ func startBare(t *testing.T, programs string) machine {
 	return machine{Box: b, programs: "/opt/programs"}
 }
 
-// spec is what a program prints.
+// spec returns the CDI spec that a program prints.
 func (m machine) spec(t *testing.T, program string, args ...string) *specs.Spec {
 	t.Helper()
 	cmd := m.Command(t.Context(), path.Join(m.programs, program), args...)
-	var said strings.Builder
-	cmd.Stderr = &said
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %v: %v\n%s", program, args, err, said.String())
+		t.Fatalf("%s %v: %v\n%s", program, args, err, stderr.String())
 	}
 	spec := new(specs.Spec)
 	if err := json.Unmarshal(out, spec); err != nil {
@@ -324,7 +322,7 @@ func buildPrograms(t *testing.T) string {
 	cmd.Dir = "nvcdi"
 	cmd.Env = append(os.Environ(), "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building NVIDIA's library: %v\n%s", err, out)
+		t.Fatalf("building nvcdi: %v\n%s", err, out)
 	}
 	return dir
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A Jetson tells of its GPU by files in which JetPack lists what containers need of the driver.
-func TestNothingIsMissingOnAJetson(t *testing.T) {
+// On a Jetson, JetPack installs CSV files that list the driver files and device nodes for containers.
+func TestJetsonSpec(t *testing.T) {
 	const lists = "/etc/nvidia-container-runtime/host-files-for-container.d/"
 	libs := "/" + simdriver.LibraryDir + "/"
 	m := startBare(t, buildPrograms(t))
@@ -38,7 +38,7 @@ func TestNothingIsMissingOnAJetson(t *testing.T) {
 	m.compare(t, "csv", "tegra")
 }
 
-func TestNothingIsMissingOnWSL2(t *testing.T) {
+func TestWSL2Spec(t *testing.T) {
 	const (
 		libs  = "/usr/lib/wsl/lib/"
 		store = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123456789abcdef/"
@@ -63,12 +63,12 @@ func TestNothingIsMissingOnWSL2(t *testing.T) {
 	m.compare(t, "wsl", "wsl")
 }
 
-// compare wants all that theirs finds in a mode in our class. Ours may have more: it does not
-// have ldconfig run in the container.
+// compare requires gpucdi's spec of a class to contain everything that nvcdi finds in a mode. It may contain more,
+// since it does not run ldconfig in the container.
 func (m machine) compare(t *testing.T, mode, class string) {
 	t.Helper()
 	theirs, ours := m.spec(t, "nvcdi", mode), m.spec(t, "gpucdi", "generate", "--format", "json", "--class", class)
-	wantFiles(t, theirs, ours, map[string]bool{})
+	requireFiles(t, theirs, ours, map[string]bool{})
 	compareDevices(t, theirs, ours, map[string]bool{})
 	compareEnvironment(t, theirs, ours, map[string]bool{})
 }
@@ -108,7 +108,7 @@ func (m machine) compile(t *testing.T, name, source string, flags ...string) {
 	m.makeDir(t, name)
 	out, err := exec.Command("cc", append(flags, "-shared", "-fPIC", "-o", m.Path(name), "-x", "c", source)...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("making %s: %v\n%s", name, err, out)
+		t.Fatalf("compiling %s: %v\n%s", name, err, out)
 	}
 }
 

@@ -24,12 +24,12 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// host is a file tree with a simulated driver, and the binary to look at it.
+// host is a host root with a simulated driver, and a gpucdi binary.
 type host struct {
 	binary string
 	root   string
 	driver *simdriver.Driver
-	user   *syscall.Credential // who runs it; nil: the test's
+	user   *syscall.Credential // user that runs gpucdi; nil: the test's
 }
 
 func newHost(t *testing.T, binary string, profile simdriver.Profile) host {
@@ -42,8 +42,7 @@ func newHost(t *testing.T, binary string, profile simdriver.Profile) host {
 	return host{binary: binary, root: root, driver: driver}
 }
 
-// run runs a command of gpucdi on the host, and returns its exit code and what
-// it printed.
+// run runs a gpucdi command on the host, and returns its exit code and output.
 func (h host) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	if h.root != "" {
@@ -65,6 +64,7 @@ func (h host) run(t *testing.T, args ...string) (code int, stdout, stderr string
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
+// must runs a command that must succeed, and returns its standard output.
 func (h host) must(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := h.run(t, args...)
@@ -74,7 +74,7 @@ func (h host) must(t *testing.T, args ...string) string {
 	return stdout
 }
 
-// inventory is what list --format json prints, as its users read it.
+// inventory is the output of list -o json.
 type inventory struct {
 	Driver struct {
 		Version, CUDA string
@@ -108,7 +108,7 @@ type fault struct{ Code, Message, Remedy string }
 func (h host) list(t *testing.T) inventory {
 	t.Helper()
 	var inv inventory
-	if err := json.Unmarshal([]byte(h.must(t, "list", "--format", "json")), &inv); err != nil {
+	if err := json.Unmarshal([]byte(h.must(t, "list", "-o", "json")), &inv); err != nil {
 		t.Fatal(err)
 	}
 	return inv
@@ -123,39 +123,40 @@ func TestCommands(t *testing.T) {
 		name string
 		run  func(t *testing.T, binary string)
 	}{
-		{"list tells all that the driver and the host say", listTells},
-		{"list shows links", listShowsLinks},
-		{"list shows MIG devices", listShowsMIG},
-		{"a MIG device that is not whole is left out", migNotWhole},
-		{"generate takes single MIG devices", migChosen},
-		{"a GPU that fails is reported and the others are served", oneFails},
-		{"a GPU that ends who asks it keeps no other from being listed", oneCrashes},
-		{"a GPU that never answers keeps no other from being listed", oneHangs},
-		{"the specs of every profile", everyProfile},
-		{"generate gives the same bytes each time", sameBytes},
-		{"features bring what they need", features},
-		{"confidential computing brings its library", confidential},
-		{"generate writes a file", writesFile},
-		{"generate chooses GPUs", choosesGPUs},
-		{"generate checks a file", checksFile},
-		{"no file of a user blocks", pipesDoNotBlock},
-		{"generate needs no root", needsNoRoot},
-		{"generate writes other classes", otherClasses},
-		{"without a driver the paths tried are named", noDriver},
-		{"a driver that does not answer is explained", driverRefuses},
-		{"status explains that no agent answers", noAgent},
-		{"unlabel explains that it needs a cluster", noCluster},
-		{"a config is checked", configCheck},
-		{"commands of the agent are helped with and completed", agentHelps},
-		{"without the driver worker in its directory, gpucdi asks for it", workerMissing},
-		{"serve ends however early it is told to", endsEarly},
-		{"wrong use is told at once and as a whole", wrongUse},
+		{"list GPUs", listGPUs},
+		{"list links", listLinks},
+		{"list MIG devices", listMIG},
+		{"incomplete MIG device", incompleteMIG},
+		{"generate MIG devices", generateMIG},
+		{"GPU fails", gpuFails},
+		{"GPU crashes the driver worker", gpuCrashes},
+		{"GPU hangs", gpuHangs},
+		{"generate device nodes", deviceNodes},
+		{"generate is byte-stable", byteStable},
+		{"generate features", features},
+		{"confidential computing", confidential},
+		{"generate --output", outputFile},
+		{"generate --device", selectGPUs},
+		{"generate --check", checkFile},
+		{"named pipes do not block", namedPipes},
+		{"generate without root", unprivileged},
+		{"generate --class", otherClasses},
+		{"no driver", noDriver},
+		{"driver not loaded", notLoaded},
+		{"status without agent", noAgent},
+		{"doctor on a host without Kubernetes", doctorWithoutKubernetes},
+		{"unlabel outside of a cluster", noCluster},
+		{"config check", configCheck},
+		{"help and completion", help},
+		{"driver worker missing", workerMissing},
+		{"SIGTERM during start", terminateEarly},
+		{"usage errors", usageErrors},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
 	}
 }
 
-func listTells(t *testing.T, binary string) {
+func listGPUs(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.H100x8())
 	inv := h.list(t)
 	if inv.Driver.Version != "580.95.05" || inv.Driver.CUDA != "13.0" {
@@ -173,20 +174,20 @@ func listTells(t *testing.T, binary string) {
 			t.Errorf("got  %s\nwant %s", got, expect)
 		}
 		if !strings.EqualFold("0000"+g.PCIBusID, w.BusID) {
-			t.Errorf("PCI bus id %s, the driver says %s", g.PCIBusID, w.BusID)
+			t.Errorf("PCI bus ID %s, want %s", g.PCIBusID, w.BusID)
 		}
 		if len(g.Links) != len(want)-1 {
-			t.Errorf("%d links", len(g.Links))
+			t.Errorf("%d links, want %d", len(g.Links), len(want)-1)
 		}
 		for _, l := range g.Links {
 			if l.NVLinks != 18 {
-				t.Errorf("%s to %s: %d NVLinks through the switches, want 18", g.UUID, l.Peer, l.NVLinks)
+				t.Errorf("%s to %s: %d NVLinks, want 18", g.UUID, l.Peer, l.NVLinks)
 			}
 		}
 	}
 }
 
-func listShowsLinks(t *testing.T, binary string) {
+func listLinks(t *testing.T, binary string) {
 	out := newHost(t, binary, simdriver.PCIe4()).must(t, "list")
 	_, links, _ := strings.Cut(out, "LINKS")
 	want := `
@@ -196,7 +197,7 @@ func listShowsLinks(t *testing.T, binary string) {
 3      SYS  SYS  PIX  X
 `
 	if !strings.HasSuffix("LINKS"+links, want) {
-		t.Errorf("links are\n%s\nwant\n%s", links, want)
+		t.Errorf("links\n%s\nwant\n%s", links, want)
 	}
 	numa := newHost(t, binary, simdriver.GTX1060x2()).list(t)
 	for _, g := range numa.GPUs {
@@ -206,7 +207,7 @@ func listShowsLinks(t *testing.T, binary string) {
 	}
 }
 
-func listShowsMIG(t *testing.T, binary string) {
+func listMIG(t *testing.T, binary string) {
 	profile := simdriver.A100MIG()
 	h := newHost(t, binary, profile)
 	if err := h.driver.Partition(profile.GPUs[4].UUID, "1g.5gb+me", "1c.3g.20gb"); err != nil {
@@ -215,7 +216,7 @@ func listShowsMIG(t *testing.T, binary string) {
 	state := h.driver.State()
 	for i, g := range h.list(t).GPUs {
 		if mode := map[int]string{0: "disabled", 1: "enabled"}[state.GPUs[i].MIGMode]; g.MIG != mode {
-			t.Errorf("GPU %d: MIG is %s, want %s", i, g.MIG, mode)
+			t.Errorf("GPU %d: MIG %s, want %s", i, g.MIG, mode)
 		}
 		if len(g.MIGDevices) != len(state.GPUs[i].MIG) {
 			t.Fatalf("GPU %d: %+v, want %+v", i, g.MIGDevices, state.GPUs[i].MIG)
@@ -224,7 +225,7 @@ func listShowsMIG(t *testing.T, binary string) {
 			w := state.GPUs[i].MIG[j]
 			got := fmt.Sprint(m.UUID, m.Index, m.GPUInstance, m.ComputeInstance, m.Placement.Start, m.Fault.Code)
 			if want := fmt.Sprint(w.UUID, j, w.GPUInstance, w.CI, w.Start, ""); got != want {
-				t.Errorf("MIG device %d:%d is %s, want %s", i, j, got, want)
+				t.Errorf("MIG device %d:%d: %s, want %s", i, j, got, want)
 			}
 		}
 	}
@@ -241,7 +242,7 @@ func listShowsMIG(t *testing.T, binary string) {
 	}
 }
 
-func migChosen(t *testing.T, binary string) {
+func generateMIG(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.A100MIG())
 	gpus := h.driver.State().GPUs
 	spec := h.must(t, "generate", "--device", "0:2,6,"+gpus[3].MIG[1].UUID)
@@ -251,15 +252,15 @@ func migChosen(t *testing.T, binary string) {
 		}
 	}
 	if named := strings.Count(spec, "- name: "); named != 7 {
-		t.Errorf("%d names in\n%s", named, spec)
+		t.Errorf("%d device names, want 7:\n%s", named, spec)
 	}
 	code, _, stderr := h.run(t, "generate", "--device", "0")
-	if code != 1 || !strings.Contains(stderr, "there is no 0; there are 0:0, "+gpus[0].MIG[0].UUID) {
-		t.Errorf("of a GPU in MIG mode: exit code %d, %s", code, stderr)
+	if code != 1 || !strings.Contains(stderr, "not found: 0; available: 0:0, "+gpus[0].MIG[0].UUID) {
+		t.Errorf("--device with a GPU in MIG mode: exit code %d, %s", code, stderr)
 	}
 }
 
-func migNotWhole(t *testing.T, binary string) {
+func incompleteMIG(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.A100MIG())
 	gpus := h.driver.State().GPUs
 	minors := filepath.Join(h.root, "proc/driver/nvidia-caps/mig-minors")
@@ -271,38 +272,39 @@ func migNotWhole(t *testing.T, binary string) {
 	for _, m := range gpus[0].MIG {
 		bad := m.GPUInstance == 8
 		if strings.Contains(spec, m.UUID) == bad || strings.Contains(warning, m.UUID) != bad {
-			t.Errorf("%s of GPU instance %d; the warnings are %s", m.UUID, m.GPUInstance, warning)
+			t.Errorf("%s of GPU instance %d; warnings: %s", m.UUID, m.GPUInstance, warning)
 		}
 	}
-	if !strings.Contains(warning, "gpu0/gi8/ci0/access") || !strings.Contains(warning, "not cut into MIG devices") {
-		t.Errorf("the warnings are %s", warning)
+	if !strings.Contains(warning, "gpu0/gi8/ci0/access") || !strings.Contains(warning, "without MIG devices") {
+		t.Errorf("warnings: %s", warning)
 	}
 }
 
-func oneCrashes(t *testing.T, binary string) {
-	oneDoubted(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Crash: true})
+func gpuCrashes(t *testing.T, binary string) {
+	gpuUnresponsive(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Crash: true})
 }
 
-func oneHangs(t *testing.T, binary string) {
-	oneDoubted(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Hang: time.Hour})
+func gpuHangs(t *testing.T, binary string) {
+	gpuUnresponsive(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Hang: time.Hour})
 }
 
-// oneDoubted gives one GPU a fault that no process survives.
-func oneDoubted(t *testing.T, binary string, fault simdriver.Fault) {
+// gpuUnresponsive injects a fault that ends or blocks the driver worker into one GPU.
+func gpuUnresponsive(t *testing.T, binary string, fault simdriver.Fault) {
 	h := newHost(t, binary, simdriver.H100x8())
 	fault.GPU = h.driver.State().GPUs[3].UUID
-	if err := h.driver.Break(fault); err != nil {
+	if err := h.driver.InjectFault(fault); err != nil {
 		t.Fatal(err)
 	}
 	inv := h.list(t)
 	if len(inv.GPUs) != 7 || len(inv.Unreadable) != 1 || inv.Unreadable[0].Index != 3 || inv.Unreadable[0].Fault.Code != "unresponsive" {
-		t.Errorf("%d GPUs are listed, unreadable %+v", len(inv.GPUs), inv.Unreadable)
+		t.Errorf("%d GPUs listed, unreadable %+v", len(inv.GPUs), inv.Unreadable)
 	}
 }
 
-func oneFails(t *testing.T, binary string) {
+func gpuFails(t *testing.T, binary string) {
 	const lost = 15 // NVML_ERROR_GPU_IS_LOST
-	for function, named := range map[string]bool{
+	// listed: by UUID; otherwise the GPU is only reported as unreadable, by index.
+	for function, listed := range map[string]bool{
 		"nvmlDeviceGetUUID":             false,
 		"nvmlDeviceGetMinorNumber":      true,
 		"nvmlDeviceGetPciInfo_v3":       true,
@@ -314,7 +316,7 @@ func oneFails(t *testing.T, binary string) {
 		t.Run(function, func(t *testing.T) {
 			h := newHost(t, binary, simdriver.H100x8())
 			bad := h.driver.State().GPUs[3].UUID
-			if err := h.driver.Break(simdriver.Fault{GPU: bad, Func: function, Return: lost}); err != nil {
+			if err := h.driver.InjectFault(simdriver.Fault{GPU: bad, Func: function, Return: lost}); err != nil {
 				t.Fatal(err)
 			}
 			inv := h.list(t)
@@ -329,21 +331,21 @@ func oneFails(t *testing.T, binary string) {
 					t.Errorf("%s: fault %+v", g.UUID, g.Fault)
 				}
 			}
-			if healthy != 7 || (faulty == 1) != named || (len(inv.Unreadable) == 1) == named {
+			if healthy != 7 || (faulty == 1) != listed || (len(inv.Unreadable) == 1) == listed {
 				t.Errorf("%d healthy, %d faulty, unreadable %+v", healthy, faulty, inv.Unreadable)
 			}
 			_, spec, warning := h.run(t, "generate", "--names", "uuid")
 			if strings.Contains(spec, bad) || strings.Count(spec, "name: GPU-") != 7 {
-				t.Errorf("the spec holds %d GPUs", strings.Count(spec, "name: GPU-"))
+				t.Errorf("spec with %d GPUs", strings.Count(spec, "name: GPU-"))
 			}
-			if !strings.Contains(warning, "GPU left out") {
-				t.Errorf("no word of it: %s", warning)
+			if !strings.Contains(warning, "GPU excluded") {
+				t.Errorf("no warning about the GPU: %s", warning)
 			}
 		})
 	}
 }
 
-func everyProfile(t *testing.T, binary string) {
+func deviceNodes(t *testing.T, binary string) {
 	for _, profile := range []simdriver.Profile{
 		simdriver.H100x8(), simdriver.A100MIG(), simdriver.PCIe4(), simdriver.GTX1060x2(), simdriver.GPUs16(),
 	} {
@@ -371,7 +373,7 @@ func everyProfile(t *testing.T, binary string) {
 		}
 		want := wantNodes(t, h)
 		if !reflect.DeepEqual(nodes, want) {
-			t.Errorf("%s: the devices and their nodes are\n%v\nwant\n%v", profile.Name, nodes, want)
+			t.Errorf("%s: device nodes\n%v\nwant\n%v", profile.Name, nodes, want)
 		}
 		if spec.CDIVersion != "0.5.0" {
 			t.Errorf("%s: CDI version %s", profile.Name, spec.CDIVersion)
@@ -379,8 +381,7 @@ func everyProfile(t *testing.T, binary string) {
 	}
 }
 
-// wantNodes are the device nodes that the driver's own files ask for, by the
-// name of the CDI device.
+// wantNodes returns the device nodes that the driver's files require, by CDI device name.
 func wantNodes(t *testing.T, h host) map[string][]string {
 	t.Helper()
 	major := ""
@@ -430,12 +431,12 @@ func read(t *testing.T, h host, file string) string {
 	return string(data)
 }
 
-func sameBytes(t *testing.T, binary string) {
+func byteStable(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.H100x8())
 	first := h.must(t, "generate")
 	for range 5 {
 		if again := h.must(t, "generate"); again != first {
-			t.Fatalf("it differs:\n%s\n%s", first, again)
+			t.Fatalf("specs differ:\n%s\n%s", first, again)
 		}
 	}
 }
@@ -444,7 +445,7 @@ func features(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.H100x8())
 	version := h.driver.State().Version
 	const libs, libs64 = "/usr/lib/x86_64-linux-gnu/", "/usr/lib64/"
-	marks := map[string][]string{ // what tells each feature
+	marks := map[string][]string{ // mounts that identify a feature
 		"compute":  {libs + "libcuda.so", libs64 + "libnvidia-ptxjitcompiler.so.1", "/usr/bin/nvidia-cuda-mps-server", "/etc/OpenCL/vendors/nvidia.icd"},
 		"utility":  {"/usr/bin/nvidia-smi"},
 		"graphics": {libs + "libGLX_nvidia.so.0", libs64 + "libnvidia-glcore.so." + version, libs + "libnvidia-egl-gbm.so.1", libs + "gbm/nvidia-drm_gbm.so", "/usr/share/vulkan/icd.d/nvidia_icd.json", "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json"},
@@ -470,18 +471,18 @@ func features(t *testing.T, binary string) {
 					t.Errorf("%s does not mount %s", feature, path)
 				}
 				if of != feature && mounted[path] && !slices.Contains(shared, path) {
-					t.Errorf("%s mounts %s, which is of %s", feature, path, of)
+					t.Errorf("%s mounts %s, which belongs to %s", feature, path, of)
 				}
 			}
 		}
-		cards := 0
+		dri := 0
 		for _, n := range spec.Devices[0].ContainerEdits.DeviceNodes {
 			if strings.HasPrefix(n.Path, "/dev/dri/") {
-				cards++
+				dri++
 			}
 		}
-		if drawn := feature == "graphics" || feature == "display"; drawn && cards != 4 || !drawn && cards != 0 {
-			t.Errorf("%s gives %d nodes below /dev/dri", feature, cards)
+		if wanted := feature == "graphics" || feature == "display"; wanted && dri != 4 || !wanted && dri != 0 {
+			t.Errorf("%s injects %d nodes below /dev/dri", feature, dri)
 		}
 	}
 	if one, two := h.must(t, "generate"), h.must(t, "generate", "--features", "utility,compute"); one != two {
@@ -489,34 +490,34 @@ func features(t *testing.T, binary string) {
 	}
 }
 
-// confidential holds a library to the state in which CUDA opens it, with what drivers of
-// different age tell of that, and one that does not tell.
+// confidential checks that a library that CUDA opens only with confidential computing is mounted only if confidential
+// computing is on, or if its state cannot be read.
 func confidential(t *testing.T, binary string) {
 	const settings, state = "nvmlSystemGetConfComputeSettings", "nvmlSystemGetConfComputeState"
 	const notSupported, unknown = 3, 999 // NVML_ERROR_…
 	on := func(s *simdriver.State) { s.Confidential = true }
-	answer := func(function string, code int) func(*simdriver.State) {
+	returns := func(function string, code int) func(*simdriver.State) {
 		return func(s *simdriver.State) { s.Faults = []simdriver.Fault{{Func: function, Return: code}} }
 	}
 	for _, tc := range []struct {
 		name   string
-		lacks  []string // functions that the driver does not have yet
+		lacks  []string // functions that older drivers lack
 		change func(*simdriver.State)
 		want   bool
 	}{
 		{name: "off"},
 		{name: "on", change: on, want: true},
-		{name: "on between GPUs", change: func(s *simdriver.State) { s.ProtectedPCIe = true }, want: true},
-		{name: "a GPU without it", change: answer(settings, notSupported)},
-		{name: "not told", change: answer(settings, unknown), want: true},
+		{name: "protected PCIe", change: func(s *simdriver.State) { s.ProtectedPCIe = true }, want: true},
+		{name: "not supported", change: returns(settings, notSupported)},
+		{name: "unknown", change: returns(settings, unknown), want: true},
 		{name: "older driver, off", lacks: []string{settings}},
 		{name: "older driver, on", lacks: []string{settings}, change: on, want: true},
-		{name: "older driver, a GPU without it", lacks: []string{settings}, change: answer(state, notSupported)},
-		{name: "older driver, not told", lacks: []string{settings}, change: answer(state, unknown), want: true},
-		{name: "before there was any", lacks: []string{settings, state}, change: on},
+		{name: "older driver, not supported", lacks: []string{settings}, change: returns(state, notSupported)},
+		{name: "older driver, unknown", lacks: []string{settings}, change: returns(state, unknown), want: true},
+		{name: "oldest driver", lacks: []string{settings, state}, change: on},
 	} {
 		h := newHost(t, binary, simdriver.H100x8())
-		err := errors.Join(h.driver.Unlearn(tc.lacks...), h.driver.Update(func(s *simdriver.State) error {
+		err := errors.Join(h.driver.RemoveFunctions(tc.lacks...), h.driver.Update(func(s *simdriver.State) error {
 			if tc.change != nil {
 				tc.change(s)
 			}
@@ -527,15 +528,15 @@ func confidential(t *testing.T, binary string) {
 		}
 		got := strings.Contains(h.must(t, "generate"), "/usr/lib64/libnvidia-pkcs11-openssl3.so.")
 		if got != tc.want {
-			t.Errorf("%s: the library is mounted: %v", tc.name, got)
+			t.Errorf("%s: library mounted: %v, want %v", tc.name, got, tc.want)
 		}
 		if h.list(t).Driver.Confidential != tc.want {
-			t.Errorf("%s: list does not tell", tc.name)
+			t.Errorf("%s: list does not report confidential: %v", tc.name, tc.want)
 		}
 	}
 }
 
-func writesFile(t *testing.T, binary string) {
+func outputFile(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.GTX1060x2())
 	for _, name := range []string{"nvidia.yaml", "nvidia.json"} {
 		file := filepath.Join(t.TempDir(), "cdi", name)
@@ -545,7 +546,7 @@ func writesFile(t *testing.T, binary string) {
 			t.Fatal(err)
 		}
 		if json.Valid(data) != strings.HasSuffix(name, ".json") || !strings.Contains(string(data), "example.com/card") {
-			t.Errorf("%s holds %s", name, data)
+			t.Errorf("%s contains %s", name, data)
 		}
 		if info, err := os.Stat(file); err != nil || info.Mode() != 0o644 {
 			t.Errorf("%s: mode %v, %v", name, info.Mode(), err)
@@ -553,7 +554,7 @@ func writesFile(t *testing.T, binary string) {
 	}
 }
 
-func choosesGPUs(t *testing.T, binary string) {
+func selectGPUs(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.H100x8())
 	gpus := h.driver.State().GPUs
 	out := h.must(t, "generate", "--format", "json", "--names", "index", "--device", "6,"+gpus[1].UUID, "--device", "6")
@@ -561,30 +562,30 @@ func choosesGPUs(t *testing.T, binary string) {
 	if err := json.Unmarshal([]byte(out), &spec); err != nil {
 		t.Fatal(err)
 	}
-	given := map[string]int{}
+	nodes := map[string]int{}
 	for _, d := range spec.Devices {
-		given[d.Name] = len(d.ContainerEdits.DeviceNodes)
+		nodes[d.Name] = len(d.ContainerEdits.DeviceNodes)
 	}
-	if want := map[string]int{"1": 1, "6": 1, "all": 2}; !maps.Equal(given, want) {
-		t.Errorf("devices and their nodes are %v, want %v", given, want)
+	if want := map[string]int{"1": 1, "6": 1, "all": 2}; !maps.Equal(nodes, want) {
+		t.Errorf("numbers of device nodes %v, want %v", nodes, want)
 	}
 	code, _, stderr := h.run(t, "generate", "--device", "8,0,GPU-x")
-	if code != 1 || !strings.Contains(stderr, "there is no 8, GPU-x; there are 0, "+gpus[0].UUID) {
+	if code != 1 || !strings.Contains(stderr, "not found: 8, GPU-x; available: 0, "+gpus[0].UUID) {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }
 
-func checksFile(t *testing.T, binary string) {
+func checkFile(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.GTX1060x2())
 	for _, name := range []string{"nvidia.yaml", "nvidia.json"} {
 		file := filepath.Join(t.TempDir(), name)
 		code, missing, _ := h.run(t, "generate", "--check", file)
 		if code != 1 || !strings.Contains(missing, "\n+") || strings.Contains(missing, "\n-") {
-			t.Errorf("a file that is missing: exit code %d\n%.300s", code, missing)
+			t.Errorf("missing file: exit code %d\n%.300s", code, missing)
 		}
 		h.must(t, "generate", "--output", file)
 		if out := h.must(t, "generate", "--check", file); out != "" {
-			t.Errorf("a file that is right: %s", out)
+			t.Errorf("current file: %s", out)
 		}
 		before, err := os.ReadFile(file)
 		if err != nil {
@@ -601,7 +602,7 @@ func checksFile(t *testing.T, binary string) {
 			}
 		}
 		if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
-			t.Errorf("the file was changed: %v", err)
+			t.Errorf("--check changed the file: %v", err)
 		}
 		if err := h.driver.Upgrade(version); err != nil {
 			t.Fatal(err)
@@ -610,8 +611,8 @@ func checksFile(t *testing.T, binary string) {
 	}
 }
 
-// Opening a named pipe blocks until somebody opens its other end.
-func pipesDoNotBlock(t *testing.T, binary string) {
+// Opening a named pipe blocks until another process opens the other end.
+func namedPipes(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.GTX1060x2())
 	dir := t.TempDir()
 	for name, tc := range map[string]struct {
@@ -638,14 +639,14 @@ func pipesDoNotBlock(t *testing.T, binary string) {
 	h.must(t, "generate", "--check", filepath.Join(dir, "output.yaml"))
 }
 
-// As rootless nerdctl, podman and docker have it: anybody may use the nodes, and
-// the spec is in a directory of the user's.
-func needsNoRoot(t *testing.T, binary string) {
+// As with rootless nerdctl, podman and docker, the device nodes are accessible to all users, and the spec is in a
+// directory of the user.
+func unprivileged(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.GTX1060x2())
 	privileged := h.must(t, "generate")
 	h.user = &syscall.Credential{Uid: 65534, Gid: 65534}
 	for _, path := range []string{h.root, filepath.Dir(binary)} {
-		if err := os.Chmod(filepath.Dir(path), 0o755); err != nil { // which the tests' directories are not
+		if err := os.Chmod(filepath.Dir(path), 0o755); err != nil { // test directories are not accessible to others
 			t.Fatal(err)
 		}
 	}
@@ -656,17 +657,17 @@ func needsNoRoot(t *testing.T, binary string) {
 	file := filepath.Join(home, ".config/cdi/nvidia.yaml")
 	h.must(t, "generate", "--output", file)
 	if spec, err := os.ReadFile(file); err != nil || string(spec) != privileged {
-		t.Errorf("the spec is %s, %v", spec, err)
+		t.Errorf("spec %s, %v", spec, err)
 	}
 	h.must(t, "generate", "--check", file)
 	code, _, stderr := h.run(t, "generate", "--output", "/etc/cdi-of-root/nvidia.yaml")
 	if code != 1 || !strings.Contains(stderr, "permission denied") {
-		t.Errorf("a directory of root's: exit code %d, %s", code, stderr)
+		t.Errorf("directory owned by root: exit code %d, %s", code, stderr)
 	}
 }
 
 func otherClasses(t *testing.T, binary string) {
-	h := host{binary: binary, root: t.TempDir()} // which takes no GPU and no driver
+	h := host{binary: binary, root: t.TempDir()} // without GPU and driver
 	code, _, stderr := h.run(t, "generate", "--class", "gdrcopy")
 	if code != 1 || !strings.Contains(stderr, "/dev/gdrdrv") || !strings.Contains(stderr, "modprobe gdrdrv") {
 		t.Errorf("exit code %d, %s", code, stderr)
@@ -702,7 +703,7 @@ func noDriver(t *testing.T, binary string) {
 	}
 }
 
-func driverRefuses(t *testing.T, binary string) {
+func notLoaded(t *testing.T, binary string) {
 	h := newHost(t, binary, simdriver.GTX1060x2())
 	if err := h.driver.Unload(); err != nil {
 		t.Fatal(err)
@@ -721,19 +722,33 @@ func noAgent(t *testing.T, binary string) {
 	}
 }
 
-// configCheck does what docs/configuration.md says with the configs that it
-// shows, and then with a wrong one.
+func doctorWithoutKubernetes(t *testing.T, binary string) {
+	h := newHost(t, binary, simdriver.H100x8())
+	args := []string{"doctor", "--kubelet-dir", "/nowhere", "--cdi-dir", t.TempDir(), "--address", "127.0.0.1:1"}
+	code, stdout, stderr := h.run(t, args...)
+	if code != 0 || !strings.Contains(stdout, "skip  kubelet        host without Kubernetes: no kubelet directory /nowhere") {
+		t.Errorf("exit code %d, %s\n%s", code, stderr, stdout)
+	}
+	if err := h.driver.Unload(); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr = h.run(t, args...); code != 1 || !strings.Contains(stderr, " checks failed; fix the first one first\n") {
+		t.Errorf("without the kernel module: exit code %d, %s", code, stderr)
+	}
+}
+
+// configCheck runs the command in docs/configuration.md on the configs there, and on an invalid one.
 func configCheck(t *testing.T, binary string) {
 	const document = "docs/configuration.md"
-	var shown []string
-	for _, section := range []string{"Configuration", "For some nodes"} {
+	var examples []string
+	for _, section := range []string{"Sections for some nodes", "Reference"} {
 		blocks, err := docs.Blocks(t.Context(), document, section, "yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		shown = append(shown, blocks...)
+		examples = append(examples, blocks...)
 	}
-	commands, err := docs.Blocks(t.Context(), document, "Configuration", "sh")
+	commands, err := docs.Blocks(t.Context(), document, "Validate and apply", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -748,7 +763,7 @@ func configCheck(t *testing.T, binary string) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	for _, config := range shown {
+	for _, config := range examples {
 		if out, err := check(config); err != nil {
 			t.Errorf("%s\n%s", out, config)
 		}
@@ -756,9 +771,9 @@ func configCheck(t *testing.T, binary string) {
 	out, err := check("kind: Node\nnodes: [{healt: {}}]")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("a wrong config: %v", err)
+		t.Errorf("invalid config: %v", err)
 	}
-	for _, problem := range []string{`"Node"`, "healt", "holds on no node"} {
+	for _, problem := range []string{`"Node"`, "healt", "want section, names or selector"} {
 		if !strings.Contains(out, problem) {
 			t.Errorf("%q is not in %s", problem, out)
 		}
@@ -772,22 +787,22 @@ func noCluster(t *testing.T, binary string) {
 	}
 }
 
-func agentHelps(t *testing.T, binary string) {
+func help(t *testing.T, binary string) {
 	h := host{binary: binary}
 	for _, name := range []string{"serve", "status", "doctor", "unlabel"} {
 		if list := h.must(t, "--help"); !strings.Contains(list, "\n  "+name+" ") {
-			t.Errorf("%s is not in %s", name, list)
+			t.Errorf("%s is not listed in\n%s", name, list)
 		}
-		help := h.must(t, name, "--help")
-		if !strings.Contains(help, "\n  gpucdi "+name+" [flags]\n") {
-			t.Errorf("of %s, --help says\n%s", name, help)
+		text := h.must(t, name, "--help")
+		if !strings.Contains(text, "\n  gpucdi "+name+" [flags]\n") {
+			t.Errorf("%s --help prints\n%s", name, text)
 		}
-		if other := h.must(t, "help", name); other != help {
-			t.Errorf("of %s, help says\n%s\nand --help\n%s", name, other, help)
+		if other := h.must(t, "help", name); other != text {
+			t.Errorf("help %s prints\n%s\n%s --help\n%s", name, other, name, text)
 		}
 	}
 	if flags := h.must(t, "__complete", "serve", "--kubelet"); !strings.HasPrefix(flags, "--kubelet-dir\t") {
-		t.Errorf("after serve --kubelet, a shell is offered\n%s", flags)
+		t.Errorf("completion of serve --kubelet:\n%s", flags)
 	}
 }
 
@@ -809,17 +824,17 @@ func workerMissing(t *testing.T, binary string) {
 	}
 }
 
-// endsEarly sends SIGTERM at any time of a start, the end of which is about when gpucdi version ends.
-func endsEarly(t *testing.T, binary string) {
+// terminateEarly sends SIGTERM at points throughout a start, whose duration is estimated by gpucdi version.
+func terminateEarly(t *testing.T, binary string) {
 	const tries = 200
 	dir := t.TempDir()
 	start := time.Minute
 	for i := range tries {
-		began := time.Now()
+		begin := time.Now()
 		host{binary: binary}.must(t, "version")
-		start = min(start, time.Since(began))
+		start = min(start, time.Since(begin))
 
-		ctx, enough := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		cmd := exec.CommandContext(ctx, binary, "serve", "--host-root", dir, "--kubelet-dir", "/nowhere", "--cdi-dir", dir, "--listen", "")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -829,27 +844,28 @@ func endsEarly(t *testing.T, binary string) {
 			t.Fatal(err)
 		}
 		err := cmd.Wait()
-		late := ctx.Err() != nil
-		enough()
-		if late {
-			t.Fatalf("it goes on when it is told to end after %d/%d of a start", 3*i, tries)
+		timedOut := ctx.Err() != nil
+		cancel()
+		if timedOut {
+			t.Fatalf("serve did not exit on SIGTERM after %d/%d of a start", 3*i, tries)
 		}
 		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGTERM {
-			t.Fatalf("it does not end because it is told to: %v", err)
+			t.Fatalf("serve exited with %v, want success or SIGTERM", err)
 		}
 	}
 }
 
-func wrongUse(t *testing.T, binary string) {
+func usageErrors(t *testing.T, binary string) {
 	h := host{binary: binary}
 	for _, tc := range []struct {
 		args []string
-		says []string
+		want []string
 	}{
 		{[]string{"list", "--fromat", "json"}, []string{"--fromat", "gpucdi list --help"}},
 		{[]string{"nonsense"}, []string{"nonsense"}},
 		{[]string{"list", "extra"}, []string{"extra"}},
-		{[]string{"list", "--format", "xml"}, []string{"xml"}},
+		{[]string{"list", "--output", "xml"}, []string{"xml", "yaml"}},
+		{[]string{"doctor", "-o", "wide"}, []string{"wide", "yaml"}},
 		{[]string{"list", "--host-root", "/dev/null"}, []string{"--host-root", "/dev/null is not a directory"}},
 		{[]string{"serve", "--host-root", "/nowhere"}, []string{"--host-root", "/nowhere"}},
 		{[]string{"config", "check"}, []string{"arg"}},
@@ -865,11 +881,11 @@ func wrongUse(t *testing.T, binary string) {
 	} {
 		code, _, stderr := h.run(t, tc.args...)
 		if code != 2 {
-			t.Errorf("%v: exit code %d", tc.args, code)
+			t.Errorf("%v: exit code %d, want 2", tc.args, code)
 		}
-		for _, says := range tc.says {
-			if !strings.Contains(stderr, says) {
-				t.Errorf("%v: %q is not in %s", tc.args, says, stderr)
+		for _, want := range tc.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%v: %q is not in %s", tc.args, want, stderr)
 			}
 		}
 	}

@@ -15,13 +15,13 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// layout lays a driver out as a distribution does.
+// layout is the driver layout of a distribution.
 type layout struct {
 	name  string
-	move  [][2]string // directories of a Debian node, and where they are here
-	links [][2]string // links, and their targets
+	move  [][2]string // directories on Debian, and their paths in this layout
+	links [][2]string // symlinks and their targets
 	flags []string
-	below []string // where everything that is mounted is
+	below []string // parent directories of all mount sources
 }
 
 const bottlerocket = "/x86_64-bottlerocket-linux-gnu/sys-root/usr"
@@ -45,7 +45,7 @@ func layouts() []layout {
 				{libs, "/run/nvidia/driver" + libs}, {bin, "/run/nvidia/driver" + bin},
 				{share, "/run/nvidia/driver" + share}, {"/etc", "/run/nvidia/driver/etc"},
 			},
-			// What is left of an old driver does not count.
+			// Leftovers of an old driver are ignored.
 			links: [][2]string{{libs + "/libnvidia-ml.so.1", "libnvidia-ml.so.340.108"}, {libs + "/libnvidia-ml.so.340.108", "/dev/null"}},
 			below: []string{"/run/nvidia/driver"},
 		},
@@ -92,13 +92,13 @@ func layouts() []layout {
 			below: []string{store, drivers},
 		},
 		{
-			name:  "a root of the user's",
+			name:  "custom driver root",
 			move:  [][2]string{{libs, "/srv/driver/lib64"}, {bin, "/srv/driver/bin"}, {share, "/srv/driver/usr/share"}, {"/etc", "/srv/driver/etc"}},
 			flags: []string{"--driver-root", "/srv/driver"},
 			below: []string{"/srv/driver"},
 		},
 		{
-			name:  "a library of the user's",
+			name:  "custom library path",
 			move:  [][2]string{{libs, "/srv/odd/place"}},
 			flags: []string{"--nvml-library", "/srv/odd/place/libnvidia-ml.so.1"},
 			below: []string{"/srv/odd/place", bin, share, "/etc"},
@@ -106,8 +106,8 @@ func layouts() []layout {
 	}
 }
 
-// Wherever the driver is, containers get the same of it, at the same places.
-func TestEveryDriverLayoutGivesContainersTheSame(t *testing.T) {
+// Containers get the same driver files at the same paths with every layout.
+func TestDriverLayouts(t *testing.T) {
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -122,29 +122,29 @@ func TestEveryDriverLayoutGivesContainersTheSame(t *testing.T) {
 			if err := json.Unmarshal([]byte(h.must(t, args...)), &spec); err != nil {
 				t.Fatal(err)
 			}
-			var given []string
+			var mounted []string
 			for _, m := range spec.ContainerEdits.Mounts {
-				given = append(given, m.ContainerPath)
+				mounted = append(mounted, m.ContainerPath)
 				if !slices.ContainsFunc(l.below, func(dir string) bool { return strings.HasPrefix(m.HostPath, dir+"/") }) {
-					t.Errorf("%s is at %s, which is not below %v", m.ContainerPath, m.HostPath, l.below)
+					t.Errorf("%s: source %s is not below %v", m.ContainerPath, m.HostPath, l.below)
 				}
 				if info, err := os.Lstat(filepath.Join(h.root, m.HostPath)); err != nil || !info.Mode().IsRegular() {
-					t.Errorf("%s is no file: %v", m.HostPath, err)
+					t.Errorf("%s is not a regular file: %v", m.HostPath, err)
 				}
 			}
 			if want == nil {
-				want = given
+				want = mounted
 			}
-			if !slices.Equal(given, want) {
-				t.Errorf("containers get\n%s\nand on Debian\n%s", strings.Join(given, "\n"), strings.Join(want, "\n"))
+			if !slices.Equal(mounted, want) {
+				t.Errorf("mounts\n%s\nwant those of Debian\n%s", strings.Join(mounted, "\n"), strings.Join(want, "\n"))
 			}
 		})
 	}
 }
 
-// NixOS makes the driver's files name libraries by their places in its store, and puts a loader of
-// the store in front of programs, of which it keeps the unchanged ones.
-func TestNixOSsStoreIsNotMissedInContainers(t *testing.T) {
+// On NixOS, driver files refer to libraries by store path, and programs use a loader in the store.
+// NixOS keeps the unmodified programs in origBin.
+func TestNixOSStorePaths(t *testing.T) {
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -181,12 +181,12 @@ func TestNixOSsStoreIsNotMissedInContainers(t *testing.T) {
 	}
 	for _, m := range spec.ContainerEdits.Mounts {
 		if from, is := want[m.ContainerPath]; is && m.HostPath != from {
-			t.Errorf("%s is %s, want %s", m.ContainerPath, m.HostPath, from)
+			t.Errorf("%s: source %s, want %s", m.ContainerPath, m.HostPath, from)
 		}
 		delete(want, m.ContainerPath)
 	}
 	for at := range want {
-		t.Errorf("nothing is mounted at %s", at)
+		t.Errorf("no mount at %s", at)
 	}
 }
 
@@ -198,7 +198,7 @@ func (l layout) make(t *testing.T, root string) {
 		}
 	}
 	for i, m := range l.move {
-		// By way of another place: a directory may go into itself.
+		// Via a temporary directory, because a directory may be moved below itself.
 		between := filepath.Join(root, "moving", strings.Repeat("x", i+1))
 		must(os.MkdirAll(filepath.Dir(between), 0o755))
 		must(os.Rename(filepath.Join(root, m[0]), between))

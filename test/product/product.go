@@ -1,5 +1,4 @@
-// Package product builds the programs that ship, for tests that run them. Where
-// the test has the race detector, they have it too.
+// Package product builds the programs that ship, for tests that run them.
 package product
 
 import (
@@ -12,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Build builds gpucdi and what stands beside it as make build does into dir,
-// and returns gpucdi's path.
+// Build builds gpucdi, gpucdi-nvml and gpucdi-hook into dir, as make build does,
+// and returns the path of gpucdi.
 func Build(ctx context.Context, dir string) (string, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {

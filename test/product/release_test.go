@@ -16,8 +16,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// The same commit gives the same bytes, wherever it is checked out; and they are
-// what their names say.
+// Release builds are reproducible in any directory, and contain the programs for
+// their architecture.
 func TestRelease(t *testing.T) {
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
@@ -36,7 +36,7 @@ func TestRelease(t *testing.T) {
 		sums[i] = textOf(t, filepath.Join(dist, "SHA256SUMS"))
 	}
 	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 6 {
-		t.Errorf("released was\n%s\nand then\n%s", sums[0], sums[1])
+		t.Errorf("checksums of two builds:\n%s\n%s", sums[0], sums[1])
 	}
 	in(t, dist, "sha256sum", "--check", "--quiet", "SHA256SUMS")
 	pushed := push(t, dist)
@@ -49,16 +49,16 @@ func TestRelease(t *testing.T) {
 				checkProgram(t, filepath.Join(dir, program), machine)
 				in(t, dist, "cmp", filepath.Join(dir, program), filepath.Join(root, "usr/bin", program))
 			}
-			checkList(t, filepath.Join(dist, "gpucdi_v9.9.9_image_"+arch+".cdx.json"), "libc6", "busybox-static", "google.golang.org/grpc")
+			checkSBOM(t, filepath.Join(dist, "gpucdi_v9.9.9_image_"+arch+".cdx.json"), "libc6", "busybox-static", "google.golang.org/grpc")
 			runImage(t, root, arch)
 		})
 	}
 }
 
-// push does with the image what docs/deploy.md says, but for the registry.
+// push pushes the image with the command in docs/deploy.md, to a directory instead of a registry.
 func push(t *testing.T, dist string) (layout string) {
 	t.Helper()
-	commands, err := docs.Blocks(t.Context(), "docs/deploy.md", "The image", "sh")
+	commands, err := docs.Blocks(t.Context(), "docs/deploy.md", "Build and push the image", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func push(t *testing.T, dist string) (layout string) {
 	return layout
 }
 
-// unpackImage unpacks what an OCI image layout has for an architecture.
+// unpackImage unpacks the image for an architecture from an OCI image layout.
 func unpackImage(t *testing.T, layout, arch string) (root string) {
 	t.Helper()
 	type descriptor struct {
@@ -100,7 +100,7 @@ func unpackImage(t *testing.T, layout, arch string) (root string) {
 	return root
 }
 
-// runImage runs the programs in the image's root, those for arm64 in an emulator.
+// runImage runs the programs in the root of an image, with QEMU for arm64.
 func runImage(t *testing.T, root, arch string) {
 	t.Helper()
 	run := []string{root}
@@ -109,17 +109,17 @@ func runImage(t *testing.T, root, arch string) {
 		run = append(run, "/emulator")
 	}
 	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi", "version")...); out != "gpucdi v9.9.9\n" {
-		t.Errorf("the program says that it is %s", out)
+		t.Errorf("gpucdi version prints %s", out)
 	}
-	// This one is linked against glibc.
+	// gpucdi-nvml is linked against glibc.
 	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi-nvml", "--help")...); !strings.Contains(out, "-library") {
-		t.Errorf("the driver's process prints %s", out)
+		t.Errorf("gpucdi-nvml --help prints %s", out)
 	}
 	if out := in(t, root, "chroot", append(run, "/bin/sh", "-c", "echo a shell")...); out != "a shell\n" {
-		t.Errorf("the shell says %s", out)
+		t.Errorf("the shell prints %s", out)
 	}
 	if arch != runtime.GOARCH {
-		return // the simulated driver is for this machine
+		return // the simulated driver is built for the native architecture
 	}
 	host := filepath.Join(root, "host")
 	if _, err := simdriver.Install(host, simdriver.GTX1060x2()); err != nil {
@@ -128,11 +128,11 @@ func runImage(t *testing.T, root, arch string) {
 	out := in(t, root, "unshare", "--mount", "sh", "-ec", "mkdir proc && mount --bind /proc proc && "+
 		"NVSIM_DEV=/host/dev chroot . /usr/bin/gpucdi list --host-root /host")
 	if strings.Count(out, "GTX 1060") != 2 {
-		t.Errorf("with a driver, gpucdi list prints %s", out)
+		t.Errorf("gpucdi list prints %s", out)
 	}
 }
 
-// checkProgram looks at a program, and at what its list of components holds.
+// checkProgram checks the architecture and the SBOM of a program.
 func checkProgram(t *testing.T, program string, machine elf.Machine) {
 	t.Helper()
 	image, err := elf.Open(program)
@@ -141,13 +141,13 @@ func checkProgram(t *testing.T, program string, machine elf.Machine) {
 	}
 	defer image.Close()
 	if image.Machine != machine {
-		t.Errorf("%s is for %s", program, image.Machine)
+		t.Errorf("%s is for %s, want %s", program, image.Machine, machine)
 	}
-	checkList(t, program+".cdx.json")
+	checkSBOM(t, program+".cdx.json")
 }
 
-// checkList looks at a list of components, and for some of them.
-func checkList(t *testing.T, file string, names ...string) {
+// checkSBOM checks that an SBOM has the version and these components.
+func checkSBOM(t *testing.T, file string, names ...string) {
 	t.Helper()
 	var bom struct {
 		Metadata   struct{ Component struct{ Version string } }
@@ -157,17 +157,17 @@ func checkList(t *testing.T, file string, names ...string) {
 		t.Fatal(err)
 	}
 	if bom.Metadata.Component.Version != "v9.9.9" || len(bom.Components) == 0 {
-		t.Errorf("%s has %+v", file, bom)
+		t.Errorf("%s: %+v", file, bom)
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version string }) bool { return c.Name == name && c.Version != "" }) {
-			t.Errorf("%s does not have %s", file, name)
+			t.Errorf("%s lacks %s", file, name)
 		}
 	}
 }
 
-// commit makes a repository of the source tree from, with one tagged commit that is
-// the same each time.
+// commit creates a repository with a single, reproducible, tagged commit of the source
+// tree from.
 func commit(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.MkdirAll(to, 0o755); err != nil {

@@ -1,7 +1,6 @@
-// Package readers asks the programs of others that read what gpucdi writes for a
-// cluster: Prometheus, its operator, Grafana and Node Feature Discovery. Their
-// code is built into programs of a module of its own, foreign: each would bring
-// this module other versions than Kubernetes'.
+// Package readers parses gpucdi's output with the code of the programs that read it in a cluster: Prometheus, its
+// operator, Grafana and Node Feature Discovery. That code runs in the programs of a separate module, foreign, since its
+// dependencies conflict with those of Kubernetes.
 package readers
 
 import (
@@ -16,53 +15,53 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// ask runs one of the programs and returns what it answers.
-func ask(ctx context.Context, name string, question []byte, flags ...string) ([]byte, error) {
+// run runs a program of foreign and returns its standard output.
+func run(ctx context.Context, name string, stdin []byte, flags ...string) ([]byte, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
 		return nil, err
 	}
 	args := append([]string{"run", "-C", filepath.Join(module, "readers/foreign")}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+name)...)
-	cmd.Stdin = bytes.NewReader(question)
-	var complaints strings.Builder
-	cmd.Stderr = &complaints
-	answer, err := cmd.Output()
+	cmd.Stdin = bytes.NewReader(stdin)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", name, err, complaints.String())
+		return nil, fmt.Errorf("%s: %w\n%s", name, err, stderr.String())
 	}
-	return answer, nil
+	return stdout, nil
 }
 
-// Scrapes is what Prometheus knows of a target.
+// Scrapes are the scrapes of one target.
 type Scrapes struct {
-	Scrapes []string          // what it answered, the latest last; 30 s lie between two
-	Target  map[string]string // its labels, which a metric's own win over
+	Scrapes []string          // responses, oldest first, 30 s apart
+	Target  map[string]string // labels of the target; a metric's own labels take precedence
 }
 
-// Sample is one of those that a query results in.
+// Sample is an element of an instant vector.
 type Sample struct {
 	Labels map[string]string
 	Value  string
 }
 
-// Answer is what a query results in.
+// Answer is the result of a query.
 type Answer struct {
 	Samples []Sample
-	Unknown []string // selectors of the query that no metric fits
+	Unknown []string // selectors of the query that match no series
 	Error   string
 }
 
 // Query evaluates queries with Prometheus's engine at the time of the last scrape.
-func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, error) {
-	question, err := json.Marshal(struct {
+func Query(ctx context.Context, scrapes Scrapes, queries []string) ([]Answer, error) {
+	input, err := json.Marshal(struct {
 		Scrapes
 		Queries []string
-	}{known, queries})
+	}{scrapes, queries})
 	if err != nil {
 		return nil, err
 	}
-	text, err := ask(ctx, "promql", question)
+	text, err := run(ctx, "promql", input)
 	if err != nil {
 		return nil, err
 	}
@@ -70,29 +69,28 @@ func Query(ctx context.Context, known Scrapes, queries []string) ([]Answer, erro
 	return answers, json.Unmarshal(text, &answers)
 }
 
-// Rules has Prometheus read a file of alerts.
+// Rules validates a file of alerting rules as Prometheus does.
 func Rules(ctx context.Context, file string) error {
-	_, err := ask(ctx, "rules", []byte(file))
+	_, err := run(ctx, "rules", []byte(file))
 	return err
 }
 
-// Dashboard has Grafana's own types read a dashboard, strictly as far as panels.
+// Dashboard decodes a dashboard into Grafana's types. It rejects unknown fields, except within panels.
 func Dashboard(ctx context.Context, file string) error {
-	_, err := ask(ctx, "grafana", []byte(file))
+	_, err := run(ctx, "grafana", []byte(file))
 	return err
 }
 
-// Operator has the Prometheus operator's own types read an object, strictly.
+// Operator decodes an object into the Prometheus operator's types. It rejects unknown fields.
 func Operator(ctx context.Context, object string) error {
-	_, err := ask(ctx, "operator", []byte(object))
+	_, err := run(ctx, "operator", []byte(object))
 	return err
 }
 
-// Features returns the labels that Node Feature Discovery finds in a directory
-// with feature files.
+// Features returns the labels that Node Feature Discovery reads from a directory of feature files.
 func Features(ctx context.Context, dir string) (map[string]string, error) {
-	const place = "sigs.k8s.io/node-feature-discovery/source/local.featureFilesDir"
-	text, err := ask(ctx, "nfd", nil, "-ldflags", "-X "+place+"="+dir)
+	const variable = "sigs.k8s.io/node-feature-discovery/source/local.featureFilesDir"
+	text, err := run(ctx, "nfd", nil, "-ldflags", "-X "+variable+"="+dir)
 	if err != nil {
 		return nil, err
 	}

@@ -16,15 +16,14 @@ import (
 //go:embed src
 var sources embed.FS
 
-// placeholder is the SONAME that the stub library is linked with; each stub of
-// a driver is a copy with its own name written over it, so that the dozens of
-// them take one link.
+// placeholder is the SONAME that the stub library is linked with. Each stub is a
+// copy with its own SONAME written over it, so that dozens need only one link.
 var placeholder = strings.Repeat("S", 96)
 
 // target is one object to compile.
 type target struct {
 	name    string
-	sources string // a pattern below src
+	sources string // glob pattern below src
 	flags   []string
 }
 
@@ -36,9 +35,9 @@ var targets = []target{
 	{"program", "program.c", nil},
 }
 
-// build returns the directory of the compiled objects. They are kept under
-// cache by the hash of the sources and the compiler, whatever the driver's
-// version. Safe for several processes at once.
+// build returns the directory of the compiled objects. They are cached by the
+// hash of the sources and the compiler, for all driver versions. Several
+// processes may build concurrently.
 func build(cache string) (string, error) {
 	key, err := buildKey()
 	if err != nil {
@@ -60,7 +59,7 @@ func build(cache string) (string, error) {
 		return "", err
 	}
 	if err := os.Rename(filepath.Join(work, "out"), dir); err != nil {
-		if _, there := os.Stat(dir); there != nil {
+		if _, missing := os.Stat(dir); missing != nil {
 			return "", err
 		}
 	}
@@ -68,9 +67,9 @@ func build(cache string) (string, error) {
 }
 
 func buildKey() (string, error) {
-	version, err := exec.Command("cc", "--version").Output() //nolint:noctx // ends by itself
+	version, err := exec.Command("cc", "--version").Output() //nolint:noctx // terminates on its own
 	if err != nil {
-		return "", fmt.Errorf("asking the C compiler for its version (install gcc and libc6-dev): %w", err)
+		return "", fmt.Errorf("getting the version of the C compiler: %w; install gcc and libc6-dev", err)
 	}
 	h := sha256.New()
 	h.Write(version)
@@ -100,7 +99,7 @@ func compile(work string) error {
 		}
 		args := slices.Concat([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC",
 			"-fvisibility=hidden", "-o", filepath.Join(work, "out", t.name)}, files, t.flags)
-		out, err := exec.Command("cc", args...).CombinedOutput() //nolint:noctx // ends by itself
+		out, err := exec.Command("cc", args...).CombinedOutput() //nolint:noctx // terminates on its own
 		if err != nil {
 			return fmt.Errorf("compiling the simulated %s: %w\n%s", t.name, err, out)
 		}
@@ -108,7 +107,7 @@ func compile(work string) error {
 	return nil
 }
 
-// stubNamed returns the stub library with that SONAME.
+// stubNamed returns the stub library with a SONAME.
 func stubNamed(stub []byte, soname string) []byte {
 	name := append([]byte(soname), make([]byte, len(placeholder)-len(soname))...)
 	return bytes.Replace(stub, []byte(placeholder), name, 1)

@@ -7,13 +7,13 @@ import (
 	"os"
 )
 
-// counterSize is that of struct counter in src/nvml/counter.c: a 4-byte owner,
-// a name of 52 bytes, and a count.
+// counterSize is the size of struct counter in src/nvml/counter.c: 4 bytes
+// owner, 52 bytes name, 8 bytes count.
 const counterSize = 64
 
-// Calls reads how often each NVML function was called by the processes that
-// were given that file in NVSIM_CALLS, by the newest name of the function.
-// It is empty before the first call.
+// Calls returns how often each NVML function was called by the processes with
+// this file in NVSIM_CALLS, by the newest name of the function. It is empty
+// before the first call.
 func Calls(file string) (map[string]uint64, error) {
 	calls := map[string]uint64{}
 	b, err := os.ReadFile(file)

@@ -1,33 +1,32 @@
-// Package simdriver is a simulated NVIDIA driver: real ELF libraries,
-// programs, device nodes and kernel files below a root directory, over a
-// libnvidia-ml.so.1 that behaves as NVML does. Programs under test load it
-// unmodified, so what is tested is the program that ships.
+// Package simdriver is a simulated NVIDIA driver: ELF libraries, programs,
+// device nodes and kernel files below a root directory, with a
+// libnvidia-ml.so.1 that implements NVML. Programs under test load it
+// unmodified, so tests exercise the binaries that ship.
 //
-// The state of the driver (its GPUs, their links, MIG devices, events, and the
-// faults that calls are to show) lives in the last 64 KiB of the library file
-// itself. That file is the one thing that is present wherever the driver is:
-// on the host, and bind-mounted under another name in a container. Mounts
-// share the inode, so a change written in place is seen everywhere at once,
-// by processes that are already running, without a word in their environment.
+// The state of the driver (GPUs, links, MIG devices, events and injected
+// faults) is stored in the last 64 KiB of the library file itself. That file is
+// present wherever the driver is: on the host, and bind-mounted under another
+// name in a container. All mounts share the inode, so running processes
+// observe a change that is written in place, without environment variables.
 //
-// What the simulation keeps of the real library, because programs depend on it:
+// The simulation implements the behavior of NVML that programs depend on:
 //
-//   - a process sees the GPUs that were there, and whose device nodes it could
-//     open, when it called nvmlInit; a GPU that is added later shows only after
-//     nvmlShutdown and nvmlInit. A removed or lost one is still counted, and
+//   - A process sees the GPUs that were present, and whose device nodes it could
+//     open, when it called nvmlInit. A GPU that is added later appears after
+//     nvmlShutdown and nvmlInit. A removed or lost GPU is still counted, and
 //     its calls return NVML_ERROR_GPU_IS_LOST.
-//   - MIG devices come and go without a new nvmlInit, and are visible where
-//     their capability nodes can be opened.
-//   - an event set delivers what happened after the registration, each event
-//     once; with a lost GPU in it, a wait with nothing to deliver returns
+//   - MIG devices appear and disappear without a new nvmlInit, and are visible
+//     if their capability nodes can be opened.
+//   - An event set delivers each event after the registration once. If it
+//     contains a lost GPU and has no event, a wait returns
 //     NVML_ERROR_GPU_IS_LOST at once.
-//   - a library whose version is not that of the kernel module answers
+//   - A library whose version differs from that of the kernel module returns
 //     NVML_ERROR_LIB_RM_VERSION_MISMATCH.
 //
-// Two environment variables exist, for tests only: NVSIM_DEV is the directory
-// of the device nodes where it is not /dev, and NVSIM_CALLS a file that counts
-// the calls (see Calls).
+// Tests can set two environment variables: NVSIM_DEV is the directory of the
+// device nodes (default /dev), and NVSIM_CALLS a file that counts the calls
+// (see Calls).
 //
-// The package knows nothing of the product, CDI or Kubernetes. Making device
-// nodes takes root; compiling takes a C compiler named cc.
+// The package is independent of gpucdi, CDI and Kubernetes. Creating device
+// nodes requires root; compiling requires a C compiler named cc.
 package simdriver

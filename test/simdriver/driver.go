@@ -12,33 +12,32 @@ import (
 	"sync"
 )
 
-// Driver is a simulated driver that is installed below a root. Its methods may
-// be called from any goroutine; each returns when the change is visible.
+// Driver is a simulated driver installed below a root. Its methods can be called
+// concurrently; each returns when the change is visible.
 type Driver struct {
 	files   kernel
-	symbols []string // what the library exports
+	symbols []string // exported by the library
 
 	mu    sync.Mutex
 	state State
 }
 
-// Install writes a driver and its GPUs below root and loads it. The root may
-// be an empty directory, or that of a running namespace (/proc/<pid>/root):
-// files are replaced, and proc/devices keeps the lines of other drivers. There,
-// proc/driver must be something that can be written (a tmpfs), proc/devices a
-// regular file mounted over the kernel's; of sys, only what is not the kernel's
-// own is written.
+// Install writes a driver and its GPUs below root and loads it. The root may be
+// an empty directory, or that of a running namespace (/proc/<pid>/root). Install
+// replaces files, and keeps the lines of other drivers in proc/devices. In a
+// namespace, proc/driver must be writable (a tmpfs) and proc/devices a regular
+// file; directories of a real sysfs are left out.
 //
-// Compiled objects are kept in the user's cache directory; see Installer.
+// Compiled objects are cached in the user's cache directory; see Installer.
 func Install(root string, p Profile) (*Driver, error) {
 	return Installer{}.Install(root, p)
 }
 
-// Installer is where compiled objects are kept: Cache, or gpucdi in the user's
-// cache directory.
+// Installer installs drivers from compiled objects in Cache; empty: gpucdi in the
+// user's cache directory.
 type Installer struct{ Cache string }
 
-// Install does what the function Install does.
+// Install is like the function Install.
 func (i Installer) Install(root string, p Profile) (*Driver, error) {
 	if i.Cache == "" {
 		dir, err := os.UserCacheDir()
@@ -84,15 +83,15 @@ func exported(library string) ([]string, error) {
 	return names, nil
 }
 
-// State returns a copy of the present state.
+// State returns a copy of the current state.
 func (d *Driver) State() State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.state.clone()
 }
 
-// Update changes the state and brings proc, sys and dev in step: what appears
-// is there before the library tells of it, what disappears goes after. When
+// Update changes the state and updates proc, sys and dev. Files are created
+// before the library reports a GPU, and removed after it no longer does. If
 // change returns an error, nothing changes.
 func (d *Driver) Update(change func(*State) error) error {
 	d.mu.Lock()
@@ -117,22 +116,22 @@ func (d *Driver) Update(change func(*State) error) error {
 func (d *Driver) check(s *State) error {
 	for _, f := range s.Faults {
 		if f.Func != "" && !slices.Contains(d.symbols, f.Func) {
-			return fmt.Errorf("fault of %s: the simulated library has no such function", f.Func)
+			return fmt.Errorf("injecting a fault into %s: no such function in the simulated library", f.Func)
 		}
 	}
 	return s.check()
 }
 
-// LibraryPath is the libnvidia-ml file that holds the state.
+// LibraryPath returns the path of the libnvidia-ml file, which contains the state.
 func (d *Driver) LibraryPath() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.files.library(d.state.Version)
 }
 
-// Unlearn makes the library that of a driver which does not have some functions yet. No
+// RemoveFunctions removes functions from the library, as in an older driver. No
 // process may have loaded it.
-func (d *Driver) Unlearn(functions ...string) error {
+func (d *Driver) RemoveFunctions(functions ...string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	path := d.files.library(d.state.Version)
@@ -145,20 +144,20 @@ func (d *Driver) Unlearn(functions ...string) error {
 		return fmt.Errorf("changing the simulated library: %w", err)
 	}
 	for _, function := range functions {
-		// Where the name comes first it is that of the dynamic symbol, which is found by its hash.
+		// The first occurrence of the name is in .dynstr. Changing it hides the symbol, which is looked up by hash.
 		at := bytes.Index(library, []byte("\x00"+function+"\x00"))
 		if at < 0 {
-			return errors.Join(fmt.Errorf("unlearning %s: the simulated library has no such function", function), file.Close())
+			return errors.Join(fmt.Errorf("removing %s: no such function in the simulated library", function), file.Close())
 		}
 		if _, err := file.WriteAt([]byte("-"), int64(at)+1); err != nil {
-			return errors.Join(fmt.Errorf("unlearning %s: %w", function, err), file.Close())
+			return errors.Join(fmt.Errorf("removing %s: %w", function, err), file.Close())
 		}
 	}
 	return file.Close()
 }
 
-// Env is what a process outside of the root needs in its environment to see
-// the root's device nodes, and to count its calls in a file ("" counts none).
+// Env returns the environment for a process outside of the root: it uses the
+// root's device nodes, and counts its calls in a file ("": no counting).
 func (d *Driver) Env(calls string) []string {
 	env := []string{"NVSIM_DEV=" + d.files.path("dev")}
 	if calls != "" {
@@ -167,8 +166,8 @@ func (d *Driver) Env(calls string) []string {
 	return env
 }
 
-// Command is a program of the driver, such as nvidia-smi, run outside of the
-// root with the root's libraries and device nodes.
+// Command returns a command that runs a program of the driver, such as
+// nvidia-smi, outside of the root with the root's libraries and device nodes.
 func (d *Driver) Command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(d.files.path("usr/bin", name), args...) //nolint:noctx // the caller starts and ends it
 	cmd.Env = append(os.Environ(), d.Env("")...)

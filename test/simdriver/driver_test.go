@@ -33,7 +33,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// smi runs the driver's nvidia-smi and returns what it printed.
+// smi runs the driver's nvidia-smi and returns its output.
 func smi(t *testing.T, d *simdriver.Driver, args ...string) string {
 	t.Helper()
 	out, err := d.Command("nvidia-smi", args...).CombinedOutput()
@@ -43,7 +43,7 @@ func smi(t *testing.T, d *simdriver.Driver, args ...string) string {
 	return string(out)
 }
 
-func TestEveryProfileListsItsGPUs(t *testing.T) {
+func TestSMIList(t *testing.T) {
 	for _, tc := range []struct {
 		profile simdriver.Profile
 		gpus    int
@@ -94,9 +94,9 @@ func TestSMIQuery(t *testing.T) {
 	}
 }
 
-// A program finds a library by its SONAME, and the loader's cache is made of
-// them: each must be in the file, and beside it as a link.
-func TestLibrariesHaveTheirSONAMEs(t *testing.T) {
+// The loader and ldconfig find libraries by SONAME, so each library needs one, and
+// a symlink of that name beside it.
+func TestSONAMEs(t *testing.T) {
 	root := t.TempDir()
 	d := installAt(t, root, simdriver.GTX1060x2())
 	version := d.State().Version
@@ -104,7 +104,7 @@ func TestLibrariesHaveTheirSONAMEs(t *testing.T) {
 	found, err := filepath.Glob(filepath.Join(dir, "*.so."+version))
 	must(t, err)
 	if len(found) < 30 {
-		t.Errorf("only %d libraries of the driver", len(found))
+		t.Errorf("%d driver libraries, want at least 30", len(found))
 	}
 	for _, path := range append(found, filepath.Join(dir, "vdpau/libvdpau_nvidia.so."+version)) {
 		f, err := elf.Open(path)
@@ -113,11 +113,11 @@ func TestLibrariesHaveTheirSONAMEs(t *testing.T) {
 		f.Close()
 		must(t, err)
 		if len(names) != 1 {
-			t.Fatalf("%s has the SONAMEs %q", path, names)
+			t.Fatalf("%s has SONAMEs %q, want one", path, names)
 		}
 		target, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), names[0]))
 		if err != nil || target != path {
-			t.Errorf("%s beside %s leads to %q: %v", names[0], path, target, err)
+			t.Errorf("symlink %s beside %s resolves to %q, %v", names[0], path, target, err)
 		}
 	}
 }
@@ -142,19 +142,19 @@ func TestInstallKeepsOtherDrivers(t *testing.T) {
 	again, err := os.ReadFile(devices)
 	must(t, err)
 	if string(again) != want {
-		t.Errorf("proc/devices after a second installation:\n%swant\n%s", again, want)
+		t.Errorf("proc/devices after the second Install:\n%swant\n%s", again, want)
 	}
 
 	must(t, d.Uninstall())
 	after, err := os.ReadFile(devices)
 	must(t, err)
 	if string(after) != before {
-		t.Errorf("proc/devices after the driver is gone:\n%swant\n%s", after, before)
+		t.Errorf("proc/devices after Uninstall:\n%swant\n%s", after, before)
 	}
 }
 
-// listing is every file of the driver below root, but for what the simulation
-// makes beside it (the directories, proc/devices, PCI devices).
+// listing returns the driver's files below root, without directories, proc/devices
+// and PCI devices.
 func listing(t *testing.T, root string) (files []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
@@ -167,11 +167,11 @@ func listing(t *testing.T, root string) (files []string) {
 	return files
 }
 
-func TestUninstallLeavesNothing(t *testing.T) {
+func TestUninstall(t *testing.T) {
 	root := t.TempDir()
 	d := installAt(t, root, simdriver.A100MIG())
 	if n := len(listing(t, root)); n < 80 {
-		t.Fatalf("a driver of only %d files", n)
+		t.Fatalf("%d driver files, want at least 80", n)
 	}
 	must(t, d.Uninstall())
 	if left := listing(t, root); len(left) > 0 {
@@ -179,19 +179,19 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestInstallStaysInItsRoot(t *testing.T) {
+func TestInstallRefusesAbsoluteLinks(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(root, "usr"), 0o755))
 	must(t, os.Symlink(outside, filepath.Join(root, "usr/lib")))
 	if _, err := simdriver.Install(root, simdriver.GTX1060x2()); err == nil {
-		t.Error("an absolute link was followed")
+		t.Error("Install followed an absolute symlink")
 	}
 	if files := listing(t, outside); len(files) > 0 {
-		t.Errorf("written outside of the root: %s", strings.Join(files, " "))
+		t.Errorf("files outside of the root: %s", strings.Join(files, " "))
 	}
 }
 
-func TestWrongStatesAreRefused(t *testing.T) {
+func TestInvalidStates(t *testing.T) {
 	d := install(t, simdriver.GTX1060x2())
 	g := d.State().GPUs
 	for _, tc := range []struct {
@@ -199,16 +199,16 @@ func TestWrongStatesAreRefused(t *testing.T) {
 		do   func() error
 		want string
 	}{
-		{"unknown GPU", func() error { return d.Lose("GPU-nobody") }, "GPU-nobody"},
-		{"same GPU twice", func() error { return d.Add(g[0]) }, "share"},
-		{"no such function", func() error { return d.Break(simdriver.Fault{Func: "nvmlNothing"}) }, "nvmlNothing"},
-		{"fault of an unknown GPU", func() error { return d.Break(simdriver.Fault{GPU: "GPU-nobody"}) }, "GPU-nobody"},
-		{"MIG without MIG", func() error { return d.Partition(g[0].UUID, "1g.5gb") }, "1g.5gb"},
+		{"unknown GPU", func() error { return d.Lose("GPU-unknown") }, "GPU-unknown"},
+		{"duplicate GPU", func() error { return d.Add(g[0]) }, "share"},
+		{"unknown function", func() error { return d.InjectFault(simdriver.Fault{Func: "nvmlNothing"}) }, "nvmlNothing"},
+		{"fault of an unknown GPU", func() error { return d.InjectFault(simdriver.Fault{GPU: "GPU-unknown"}) }, "GPU-unknown"},
+		{"MIG not supported", func() error { return d.Partition(g[0].UUID, "1g.5gb") }, "1g.5gb"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.do()
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want one that names %s", err, tc.want)
+				t.Errorf("got error %v, want one that contains %q", err, tc.want)
 			}
 		})
 	}

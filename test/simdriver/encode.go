@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// encode writes a state as src/nvml/parse.c reads it: one record a line, its
-// kind first, then key=value fields, separated by tabs. library is the version
-// of the library it is for, which an upgrade leaves behind the module's.
+// encode encodes a state for src/nvml/parse.c: one record per line, its kind
+// first, then key=value fields, separated by tabs. library is the version of
+// libnvidia-ml, which differs from that of the kernel module after an upgrade.
 func encode(s *State, library string) string {
 	var b strings.Builder
 	module := s.Version

@@ -12,12 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is what the kernel module shows below a root: proc/, sys/ and dev/.
+// kernel is the kernel module's files below a root: proc/, sys/ and dev/.
 type kernel struct{ tree }
 
-// show brings proc, sys and dev in step with a state. Device nodes that a
-// state no longer has are left for hide, so that the library can be told in
-// between.
+// show creates the files of a state in proc, sys and dev. Stale device nodes are
+// left to hide, so that the library is updated in between.
 func (k kernel) show(s *State) error {
 	if s.Unloaded {
 		return nil
@@ -35,7 +34,7 @@ func (k kernel) show(s *State) error {
 	return k.makeNodes(s, m)
 }
 
-// hide removes what a state does not have (any more).
+// hide removes files that a state does not have.
 func (k kernel) hide(s *State) error {
 	if s.Unloaded {
 		s = &State{Unloaded: true}
@@ -76,7 +75,7 @@ func (k kernel) hideDriver() error {
 
 func (k kernel) showProc(s *State) error {
 	if onFS(k.path("proc/driver"), unix.PROC_SUPER_MAGIC) {
-		return fmt.Errorf("%s is the kernel's own procfs, where no driver can be simulated: mount a tmpfs on it, and a regular file on proc/devices, before installing", k.path("proc/driver"))
+		return fmt.Errorf("%s is a real procfs, in which no driver can be simulated; mount a tmpfs on it and a regular file on proc/devices", k.path("proc/driver"))
 	}
 	files := map[string]string{
 		"proc/driver/nvidia/version":                  fmt.Sprintf("NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  Tue Sep 23 10:11:16 UTC 2025\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", s.Version),
@@ -107,8 +106,8 @@ func capability(minor, mode int) string {
 	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
 }
 
-// showSys writes the PCI devices and the modules. Where sys is the kernel's own
-// and nothing is mounted over it, they are left out: no program can add to it.
+// showSys writes the PCI devices and the modules, except below a real sysfs, in
+// which no files can be created.
 func (k kernel) showSys(s *State, m majors) error {
 	files := map[string]string{}
 	if !onFS(k.path("sys/module"), unix.SYSFS_MAGIC) {
@@ -132,7 +131,7 @@ func (k kernel) showSys(s *State, m majors) error {
 	return k.write(files)
 }
 
-// bind makes the link of a PCI device to its driver.
+// bind creates the symlink from a PCI device to its driver.
 func (k kernel) bind(g GPU) error {
 	device := k.path(filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID)))
 	if err := os.MkdirAll(device, 0o755); err != nil {
@@ -161,13 +160,13 @@ func pciFiles(g GPU) map[string]string {
 	}
 }
 
-// pciConfig is the configuration space: the vendor-specific capability of NVIDIA's
-// GPUs is in it, which those that are virtual fill with "VF" and a record of 22
-// bytes about the driver of their host.
+// pciConfig returns the PCI configuration space with NVIDIA's vendor-specific
+// capability. On a virtual GPU it contains "VF" and a 22-byte record about the
+// driver of the hypervisor.
 func pciConfig(g GPU) string {
 	config := make([]byte, 4096)
 	copy(config, []byte{0xde, 0x10, byte(g.DeviceID >> 16), byte(g.DeviceID >> 24)})
-	config[0x06], config[0x34] = 0x10, 0xc8 // there are capabilities, and where
+	config[0x06], config[0x34] = 0x10, 0xc8 // capability list: status bit and pointer
 	copy(config[0xc8:], "\x09\x00\x14\x01")
 	if g.HostDriver != [2]string{} {
 		copy(config[0xc8:], "\x09\x00\x1bVF\x00\x16")
@@ -177,8 +176,7 @@ func pciConfig(g GPU) string {
 	return string(config)
 }
 
-// write leaves files alone that are right already: most changes of a state
-// touch none of them.
+// write skips unchanged files: most state changes affect none of them.
 func (k kernel) write(files map[string]string) error {
 	for path, content := range files {
 		if b, err := os.ReadFile(k.path(path)); err == nil && string(b) == content {
@@ -208,7 +206,7 @@ func (k kernel) hidePCI(s *State) error {
 		if strings.TrimSpace(string(vendor)) != "0x10de" {
 			continue
 		}
-		// A PCI device outlives its driver's module; only a removed GPU goes.
+		// PCI devices outlive the kernel module; remove only those of removed GPUs.
 		device := filepath.Dir(path)
 		if ours[filepath.Base(device)] {
 			continue
@@ -216,19 +214,19 @@ func (k kernel) hidePCI(s *State) error {
 		if err := k.unbind(device); err != nil {
 			return err
 		}
-		goes := device
+		stale := device
 		if s.Unloaded {
-			goes = filepath.Join(goes, "drm")
+			stale = filepath.Join(device, "drm")
 		}
-		if err := os.RemoveAll(goes); err != nil {
+		if err := os.RemoveAll(stale); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// unbind takes away the link of a PCI device to its driver. It is kept aside, where that is on the same
-// file system: sysfs gives no inode number twice, as tmpfs does not, while others may at once.
+// unbind removes the symlink from a PCI device to its driver. It moves the symlink aside if it can: sysfs and
+// tmpfs never reuse inode numbers, but other file systems may reuse the number of a removed file at once.
 func (k kernel) unbind(device string) error {
 	link := filepath.Join(device, "driver")
 	err := os.Rename(link, k.path(fmt.Sprintf("sys/bus/pci/unbound-%d", time.Now().UnixNano())))
@@ -271,7 +269,7 @@ func capGPUs(s *State) map[string]bool {
 	return names
 }
 
-// removeOthers deletes what matches the pattern in dir and is not named.
+// removeOthers deletes the files in dir that match pattern and are not in names.
 func removeOthers(dir, pattern string, names map[string]bool) error {
 	found, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
@@ -287,8 +285,8 @@ func removeOthers(dir, pattern string, names map[string]bool) error {
 	return nil
 }
 
-// onFS tells whether path, or the nearest directory above it that is there, is
-// on a file system of that kind.
+// onFS reports whether path, or its nearest existing parent, is on a file system
+// with this magic number.
 func onFS(path string, magic int64) bool {
 	var st unix.Statfs_t
 	for unix.Statfs(path, &st) == unix.ENOENT && path != "/" {

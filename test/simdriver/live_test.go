@@ -19,7 +19,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func TestLostGPUFailsAloneAndReturns(t *testing.T) {
+func TestLostGPU(t *testing.T) {
 	d := install(t, simdriver.PCIe4())
 	g := d.State().GPUs
 	p := startProbe(t, d)
@@ -36,7 +36,7 @@ func TestLostGPUFailsAloneAndReturns(t *testing.T) {
 	p.want("uuid 1", "0 "+g[1].UUID)
 }
 
-func TestHotPlugShowsAfterInit(t *testing.T) {
+func TestHotPlug(t *testing.T) {
 	root := t.TempDir()
 	d := installAt(t, root, simdriver.PCIe4())
 	g := d.State().GPUs
@@ -49,7 +49,7 @@ func TestHotPlugShowsAfterInit(t *testing.T) {
 	p.want("count", "0 4")
 	p.want("uuid 1", "15")
 	if exists(filepath.Join(root, "dev/nvidia1")) || exists(pci) {
-		t.Error("the node or the PCI device of a removed GPU is still there")
+		t.Error("device node or PCI device of a removed GPU exists")
 	}
 	p.want("shutdown", "0")
 	p.open(3)
@@ -62,14 +62,14 @@ func TestHotPlugShowsAfterInit(t *testing.T) {
 	p.open(4)
 	p.want("uuid 1", "0 "+g[1].UUID)
 	if !exists(filepath.Join(root, "dev/nvidia1")) || !exists(pci) {
-		t.Error("the node or the PCI device of an added GPU is missing")
+		t.Error("device node or PCI device of an added GPU is missing")
 	}
 }
 
-func TestEventsAreDeliveredOnce(t *testing.T) {
+func TestEvents(t *testing.T) {
 	d := install(t, simdriver.PCIe4())
 	g := d.State().GPUs
-	must(t, d.RaiseXID(g[0].UUID, 13)) // before anybody listens
+	must(t, d.RaiseXID(g[0].UUID, 13)) // before the registration
 	p := startProbe(t, d)
 	p.open(4)
 	p.want("set", "0")
@@ -85,9 +85,9 @@ func TestEventsAreDeliveredOnce(t *testing.T) {
 	p.want("wait 60000", "0 gpu=0 xid=63")
 	p.want("wait 1", "10")
 
-	p.send("wait 60000") // an event ends a wait that is under way
+	p.send("wait 60000") // interrupted by the event
 	must(t, d.RaiseXID(g[1].UUID, 94))
-	if got := p.answer(); got != "0 gpu=1 xid=94" {
+	if got := p.result(); got != "0 gpu=1 xid=94" {
 		t.Errorf("wait: %q", got)
 	}
 
@@ -122,16 +122,16 @@ func TestFaults(t *testing.T) {
 		{"another minor number", simdriver.Fault{GPU: g[1].UUID, Func: "nvmlDeviceGetMinorNumber", Answers: true, Answer: "4294967295"},
 			[][2]string{{"minor 1", "0 4294967295"}, {"minor 0", "0 0"}}},
 		{"a crash", simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Crash: true},
-			[][2]string{{"uuid 0", "0 " + g[0].UUID}, {"minor 0", "dead"}}},
+			[][2]string{{"uuid 0", "0 " + g[0].UUID}, {"minor 0", "exited"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := startProbe(t, d)
 			p.open(4)
-			must(t, d.Break(tc.fault))
+			must(t, d.InjectFault(tc.fault))
 			for _, w := range tc.wants {
 				p.want(w[0], w[1])
 			}
-			must(t, d.Mend())
+			must(t, d.ClearFaults())
 			if tc.name != "a crash" {
 				p.want("count", "0 4")
 				p.want("uuid 1", "0 "+g[1].UUID)
@@ -140,15 +140,15 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestHangEndsWhenItIsMended(t *testing.T) {
+func TestHangEndsWithItsFault(t *testing.T) {
 	d := install(t, simdriver.PCIe4())
 	g := d.State().GPUs
 	calls := filepath.Join(t.TempDir(), "calls")
 	p := startProbe(t, d, d.Env(calls)...)
 	p.open(4)
-	must(t, d.Break(simdriver.Fault{GPU: g[1].UUID, Func: "nvmlDeviceGetUUID", Hang: time.Hour}))
+	must(t, d.InjectFault(simdriver.Fault{GPU: g[1].UUID, Func: "nvmlDeviceGetUUID", Hang: time.Hour}))
 	p.send("uuid 1")
-	for { // a call is counted before it hangs
+	for { // calls are counted before they hang
 		n, err := simdriver.Calls(calls)
 		must(t, err)
 		if n["nvmlDeviceGetUUID"] == 1 {
@@ -156,13 +156,13 @@ func TestHangEndsWhenItIsMended(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	must(t, d.Mend())
-	if got, want := p.answer(), "0 "+g[1].UUID; got != want {
+	must(t, d.ClearFaults())
+	if got, want := p.result(), "0 "+g[1].UUID; got != want {
 		t.Errorf("after the hang: %q, want %q", got, want)
 	}
 }
 
-func TestCallsAreCountedAcrossProcesses(t *testing.T) {
+func TestCallCounters(t *testing.T) {
 	d := install(t, simdriver.PCIe4())
 	calls := filepath.Join(t.TempDir(), "calls")
 	if n, err := simdriver.Calls(calls); err != nil || len(n) != 0 {
@@ -179,13 +179,13 @@ func TestCallsAreCountedAcrossProcesses(t *testing.T) {
 	}
 }
 
-func TestPartitioningShowsAtOnce(t *testing.T) {
+func TestPartition(t *testing.T) {
 	root := t.TempDir()
 	d := installAt(t, root, simdriver.A100MIG())
 	g := d.State().GPUs
 	p := startProbe(t, d)
 	p.open(8)
-	p.want("mig 4 0", "6") // in MIG mode, uncut
+	p.want("mig 4 0", "6") // in MIG mode, not partitioned
 	p.want("mig 0 6", "0 NVIDIA A100-SXM4-40GB MIG 1g.5gb")
 
 	must(t, d.Partition(g[0].UUID, "4g.20gb", "1c.3g.20gb"))
@@ -200,7 +200,7 @@ func TestPartitioningShowsAtOnce(t *testing.T) {
 		"dev/nvidia-caps/nvidia-cap66":                            false, // gi7
 	} {
 		if exists(filepath.Join(root, path)) != want {
-			t.Errorf("%s is there: %t", path, !want)
+			t.Errorf("%s exists: %t, want %t", path, !want, want)
 		}
 	}
 	minors, err := os.ReadFile(filepath.Join(root, "proc/driver/nvidia-caps/mig-minors"))
@@ -214,7 +214,7 @@ func TestPartitioningShowsAtOnce(t *testing.T) {
 	must(t, d.Unpartition(g[0].UUID))
 	p.want("mig 0 0", "6")
 	if err := d.Partition(g[0].UUID, "7g.40gb", "1g.5gb"); err == nil {
-		t.Error("an eighth slice found room beside seven")
+		t.Error("1g.5gb was placed beside 7g.40gb")
 	}
 }
 
@@ -228,7 +228,7 @@ func TestUnloadAndUpgrade(t *testing.T) {
 	old.want("uuid 0", "9")
 	startProbe(t, d).want("init", "9")
 	if exists(filepath.Join(root, "dev/nvidia0")) || exists(filepath.Join(root, "proc/driver/nvidia")) {
-		t.Error("an unloaded driver shows itself")
+		t.Error("device nodes or /proc entries of an unloaded driver exist")
 	}
 	must(t, d.Load())
 	old.want("version", "0 580.95.05")
@@ -242,12 +242,11 @@ func TestUnloadAndUpgrade(t *testing.T) {
 	fresh.open(4)
 	fresh.want("version", "0 590.44.01")
 	if exists(was) {
-		t.Errorf("%s outlived the upgrade", was)
+		t.Errorf("%s exists after the upgrade", was)
 	}
 	must(t, d.RaiseXID(d.State().GPUs[0].UUID, 13))
 }
 
-// Each of these is what a GPU's place in the machine decides.
 func TestTopology(t *testing.T) {
 	for _, tc := range []struct {
 		profile simdriver.Profile
@@ -269,15 +268,15 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// A container has some of the nodes, and the library mounted at its SONAME.
-func TestContainerSeesItsNodesAndEveryChange(t *testing.T) {
+// A container has some of the device nodes, and the library mounted at its SONAME.
+func TestContainer(t *testing.T) {
 	root := t.TempDir()
 	d := installAt(t, root, simdriver.A100MIG())
 	g := d.State().GPUs
 	dev, lib := t.TempDir(), t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dev, "nvidia-caps"), 0o755))
 	for _, name := range []string{"nvidiactl", "nvidia-uvm", "nvidia2", "nvidia6",
-		"nvidia-caps/nvidia-cap282", "nvidia-caps/nvidia-cap283"} { // gpu2/gi1 and its ci0
+		"nvidia-caps/nvidia-cap282", "nvidia-caps/nvidia-cap283"} { // gpu2/gi1 and gpu2/gi1/ci0
 		must(t, os.Link(filepath.Join(root, "dev", name), filepath.Join(dev, name)))
 	}
 	for file, source := range map[string]string{"libnvidia-ml.so.1": d.LibraryPath(),
@@ -306,12 +305,12 @@ func TestContainerSeesItsNodesAndEveryChange(t *testing.T) {
 	p.want("uuid 1", "15")
 	must(t, os.Remove(filepath.Join(dev, "nvidiactl")))
 	p.want("shutdown", "0")
-	p.want("shutdown", "0") // that of libcuda
+	p.want("shutdown", "0") // for libcuda's nvmlInit
 	p.want("init", "9")
 }
 
-// Readers must never see half of a state, however fast it changes.
-func TestStateIsReadWhole(t *testing.T) {
+// Readers never observe a half-written state.
+func TestConcurrentReads(t *testing.T) {
 	d := install(t, simdriver.GPUs16())
 	g := d.State().GPUs
 	var readers sync.WaitGroup

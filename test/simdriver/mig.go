@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// The driver numbers GPU instances by size: 0 is the whole GPU, 1 and 2 its
-// halves, 3 to 6 the quarters, 7 to 14 the eighths.
+// firstInstance is the first GPU instance ID by memory slices: 0 is the whole
+// GPU, 1 and 2 are the halves, 3 to 6 the quarters, 7 to 14 the eighths.
 var firstInstance = map[int]int{8: 0, 4: 1, 2: 3, 1: 7}
 
-// partition puts the GPU into MIG mode and cuts it into GPU instances of those
-// profiles, with one compute instance each ("2c.3g.20gb": a smaller one).
+// partition enables MIG mode and partitions the GPU into GPU instances by
+// profile, with one compute instance each ("2c.3g.20gb": a smaller one).
 func partition(g *GPU, profiles []string) error {
 	var used [8]bool
 	ids := map[int]bool{}
@@ -23,7 +23,7 @@ func partition(g *GPU, profiles []string) error {
 		}
 		start, ok := place(&used, profile)
 		if !ok {
-			return fmt.Errorf("no room for %s beside %s on %s", name, strings.Join(profiles, ", "), g.Name)
+			return fmt.Errorf("no free placement for %s on %s with profiles %s", name, g.Name, strings.Join(profiles, ", "))
 		}
 		gi := firstInstance[profile.Size]
 		for ids[gi] {
@@ -53,15 +53,15 @@ func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
 	compute = p.Slices
 	if isPart {
 		if _, err := fmt.Sscanf(prefix, "%d", &compute); err != nil || compute < 1 || compute >= p.Slices {
-			return 0, p, fmt.Errorf("%s: no such compute instance in a %s", name, rest)
+			return 0, p, fmt.Errorf("%s: no such compute instance profile in %s", name, rest)
 		}
 	}
 	return compute, p, nil
 }
 
-// place finds a free run of memory slices. A GPU instance starts at a multiple
-// of its size; one of 3 compute slices prefers the far end, so that the smaller
-// ones find the rest in one piece.
+// place allocates contiguous memory slices. A GPU instance starts at a multiple of
+// its size. One with 3 compute slices is placed at the end, so that the rest stays
+// contiguous.
 func place(used *[8]bool, p migProfile) (start int, ok bool) {
 	starts := p.Instances
 	if p.Size == 1 {
@@ -82,8 +82,8 @@ func place(used *[8]bool, p migProfile) (start int, ok bool) {
 	return 0, false
 }
 
-// Minors of MIG capabilities follow a fixed scheme: 15 GPU instances a GPU,
-// and for each an access node and those of 8 compute instances.
+// Minor numbers of MIG capabilities are static: 15 GPU instances per GPU, each
+// with its access node and those of 8 compute instances.
 const (
 	capsConfig, capsMonitor = 1, 2
 	capsInstances           = 15
@@ -93,7 +93,8 @@ const (
 func giMinor(gpu, gi int) int     { return 3 + (gpu*capsInstances+gi)*(capsCompute+1) }
 func ciMinor(gpu, gi, ci int) int { return giMinor(gpu, gi) + 1 + ci }
 
-// migMinors is /proc/driver/nvidia-caps/mig-minors, which lists what could be.
+// migMinors returns /proc/driver/nvidia-caps/mig-minors, which lists all possible
+// instances.
 func migMinors() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "config %d\nmonitor %d\n", capsConfig, capsMonitor)

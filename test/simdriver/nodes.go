@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nvidiaMajor is assigned to the driver for good; the others are dynamic.
+// nvidiaMajor is the driver's static major number; the others are dynamic.
 const nvidiaMajor = 195
 
-// majors are the dynamic ones of a running driver.
+// majors are the dynamic major numbers of a loaded driver.
 type majors struct{ uvm, caps, imex, drm int }
 
 // card and render are the names of a GPU's DRM nodes.
@@ -33,9 +33,9 @@ func (m majors) lines() []string {
 	}
 }
 
-// showDevices adds the driver to proc/devices and returns its majors: numbers
-// that no real driver of the kernel below has, because a container that may
-// use them would reach its devices.
+// showDevices adds the driver to proc/devices and returns its majors. It chooses
+// numbers that the real kernel does not use: a container that may use them would
+// otherwise get access to real devices.
 func (k kernel) showDevices() (majors, error) {
 	head, char, block, err := k.readDevices()
 	if err != nil {
@@ -43,7 +43,7 @@ func (k kernel) showDevices() (majors, error) {
 	}
 	m := majors{uvm: freeMajor(char, 511), caps: freeMajor(char, 236)}
 	m.imex = freeMajor(char, m.caps-1)
-	m.drm = freeMajor(char, 226) // DRM's own, where there is no real one
+	m.drm = freeMajor(char, 226) // the static major of DRM, unless a real driver uses it
 	char = append(char, m.lines()...)
 	slices.SortStableFunc(char, func(a, b string) int { return major(a) - major(b) })
 	return m, k.writeDevices(head, char, block)
@@ -71,7 +71,7 @@ func freeMajor(char []string, from int) int {
 	return from
 }
 
-// readDevices returns proc/devices without what it says of the driver.
+// readDevices returns proc/devices without the lines of the driver.
 func (k kernel) readDevices() (head string, char []string, block string, err error) {
 	head = "Character devices:"
 	b, err := os.ReadFile(k.path("proc/devices"))
@@ -92,14 +92,14 @@ func (k kernel) readDevices() (head string, char []string, block string, err err
 	return head, char, "\n" + block, lines.Err()
 }
 
-// writeDevices writes in place: in a running root the file can be a mount.
+// writeDevices writes in place, because in a running root the file can be a mount point.
 func (k kernel) writeDevices(head string, char []string, block string) error {
 	path := k.path("proc/devices")
 	if err := mkdirs(filepath.Dir(path)); err != nil {
 		return err
 	}
 	text := head + "\n" + strings.Join(char, "\n") + "\n" + block
-	//nolint:gosec // everybody reads /proc/devices
+	//nolint:gosec // /proc/devices is world-readable
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("adding the driver to %s: %w", path, err)
 	}
@@ -142,7 +142,7 @@ func capMinors(s *State) (minors []int) {
 	return minors
 }
 
-// makeNodes makes the device nodes of a state that are not there yet.
+// makeNodes creates the missing device nodes of a state.
 func (k kernel) makeNodes(s *State, m majors) error {
 	if err := errors.Join(mkdirs(k.path("dev/nvidia-caps")), mkdirs(k.path("dev/dri"))); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (k kernel) makeNodes(s *State, m majors) error {
 	return nil
 }
 
-// makeNode leaves a node alone that is right already: programs may watch it.
+// makeNode keeps a correct node, because programs may watch it.
 func makeNode(path string, major, minor int, mode uint32) error {
 	device := unix.Mkdev(uint32(major), uint32(minor))
 	var st unix.Stat_t
@@ -188,7 +188,7 @@ func makeNode(path string, major, minor int, mode uint32) error {
 		}
 	}
 	if err := unix.Mknod(path, unix.S_IFCHR|mode, int(device)); err != nil {
-		return fmt.Errorf("making the device node %s (takes root and CAP_MKNOD): %w", path, err)
+		return fmt.Errorf("creating device node %s (requires root and CAP_MKNOD): %w", path, err)
 	}
-	return unix.Chmod(path, mode) // mknod leaves out what the umask says
+	return unix.Chmod(path, mode) // mknod applies the umask
 }

@@ -23,7 +23,7 @@ func buildProbe(t *testing.T) string {
 	return path
 }
 
-// probe is a running program that has the simulated NVML loaded.
+// probe is a running program that has loaded the simulated NVML.
 type probe struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -31,7 +31,7 @@ type probe struct {
 	out *bufio.Scanner
 }
 
-// startProbe runs the probe on a driver; env comes after the driver's own.
+// startProbe starts a probe with the environment of a driver and env.
 func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 	t.Helper()
 	cmd := exec.Command(buildProbe(t))
@@ -49,14 +49,13 @@ func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()
 	})
 	return &probe{t, cmd, in, bufio.NewScanner(out)}
 }
 
-// send starts a call, and answer waits for what it says: the NVML return code
-// and, when that is 0, what the call told.
+// send starts a call.
 func (p *probe) send(call string) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.in, call); err != nil {
@@ -64,29 +63,26 @@ func (p *probe) send(call string) {
 	}
 }
 
-func (p *probe) answer() string {
+// result waits for the result of a call: the NVML return code and, if that is 0, the output value. It returns "exited"
+// if the probe has exited.
+func (p *probe) result() string {
 	p.t.Helper()
 	if !p.out.Scan() {
-		return "dead"
+		return "exited"
 	}
 	return strings.TrimSpace(p.out.Text())
 }
 
-func (p *probe) ask(call string) string {
+// want makes a call, and fails the test unless it has this result.
+func (p *probe) want(call, result string) {
 	p.t.Helper()
 	p.send(call)
-	return p.answer()
-}
-
-// want asks, and fails the test when the answer is another.
-func (p *probe) want(call, answer string) {
-	p.t.Helper()
-	if got := p.ask(call); got != answer {
-		p.t.Errorf("%s: got %q, want %q", call, got, answer)
+	if got := p.result(); got != result {
+		p.t.Errorf("%s: got %q, want %q", call, got, result)
 	}
 }
 
-// open initialises NVML and takes a handle of every GPU.
+// open initializes NVML and gets a handle of every GPU.
 func (p *probe) open(gpus int) {
 	p.t.Helper()
 	p.want("init", "0")

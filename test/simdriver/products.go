@@ -1,6 +1,6 @@
 package simdriver
 
-// What the simulated products are like. Numbers as NVML tells them.
+// Simulated products, with the values that NVML reports.
 
 const mib = 1 << 20
 
@@ -42,13 +42,13 @@ var gtx1060 = GPU{
 	RecoveryAction: NotSupported, MIGMode: NotSupported, MIGPending: NotSupported,
 }
 
-// migProfile is one way to cut a product into GPU instances.
+// migProfile is a GPU instance profile of a product.
 type migProfile struct {
 	Name      string `nvsim:"name"`
 	Index     int    `nvsim:"index"` // NVML_GPU_INSTANCE_PROFILE_…
-	ID        int    `nvsim:"id"`    // what nvidia-smi mig -cgi takes
+	ID        int    `nvsim:"id"`    // argument of nvidia-smi mig -cgi
 	Slices    int    `nvsim:"slices"`
-	Instances int    `nvsim:"instances"` // how many fit a GPU
+	Instances int    `nvsim:"instances"` // maximum per GPU
 	Size      int    `nvsim:"size"`      // memory slices, of 8
 	SMs       int    `nvsim:"sms"`
 	Copy      int    `nvsim:"copy"`
@@ -58,7 +58,7 @@ type migProfile struct {
 	Memory    int    `nvsim:"memory"` // MiB
 }
 
-// migProfiles by product name. A product that is not here has no MIG.
+// migProfiles are the MIG profiles by product name. Other products do not support MIG.
 var migProfiles = map[string][]migProfile{
 	a100.Name: {
 		{"1g.5gb", 0, 19, 1, 7, 1, 14, 1, 0, 0, 0, 4864},

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Profile is a node to install: a driver and its GPUs.
+// Profile describes a node to simulate: a driver and its GPUs.
 type Profile struct {
 	Name    string
 	Version string // of the driver
@@ -13,7 +13,7 @@ type Profile struct {
 	GPUs    []GPU
 }
 
-// uuid makes the same well-formed UUID of the same seed.
+// uuid returns a well-formed UUID that is determined by the seed.
 func uuid(prefix, seed string) string {
 	b := sha256.Sum256([]byte(seed))
 	b[6] = b[6]&0x0F | 0x50
@@ -37,7 +37,7 @@ func node(name string, buses []int, product GPU, place func(i int, g *GPU)) Prof
 	return p
 }
 
-// switched gives a GPU n NVLinks, spread over the NVSwitches at those buses.
+// switched adds n NVLinks to a GPU, spread over the NVSwitches at these PCI buses.
 func switched(g *GPU, n, version int, switches ...int) {
 	for l := range n {
 		remote := fmt.Sprintf("00000000:%02X:00.0", switches[l*len(switches)/n])
@@ -45,8 +45,8 @@ func switched(g *GPU, n, version int, switches ...int) {
 	}
 }
 
-// H100x8 is an HGX H100: 18 links a GPU to 4 NVSwitches, four GPUs a NUMA
-// node, each behind a PCIe switch of its own.
+// H100x8 is an HGX H100: 18 links per GPU to 4 NVSwitches, four GPUs per NUMA
+// node, each behind its own PCIe switch.
 func H100x8() Profile {
 	buses := []int{0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB}
 	return node("H100x8", buses, h100, func(i int, g *GPU) {
@@ -66,10 +66,10 @@ func GPUs16() Profile {
 	})
 }
 
-// A100MIG is eight A100 on NVSwitch, of which the first five are in MIG mode:
-// two in sevenths, one mixed, one in halves, and one that nobody has cut yet.
+// A100MIG is eight A100 GPUs with NVSwitch. The first five are in MIG mode: two
+// with 7 1g.5gb devices, one mixed, one with 2 3g.20gb devices, one not partitioned.
 func A100MIG() Profile {
-	cuts := [][]string{
+	layouts := [][]string{
 		{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"},
 		{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"},
 		{"3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"},
@@ -81,13 +81,13 @@ func A100MIG() Profile {
 		g.NUMANode = i / 4
 		g.PCIe = PCIe{Node: i / 4, Bridge: i / 2, Root: i / 2, Switch: i / 2}
 		switched(g, 12, 3, 0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9)
-		if i < len(cuts) {
-			must(partition(g, cuts[i]))
+		if i < len(layouts) {
+			must(partition(g, layouts[i]))
 		}
 	})
 }
 
-// PCIe4 is four GPUs without NVLink, two NUMA nodes, a PCIe switch for each pair.
+// PCIe4 is four GPUs without NVLink in two NUMA nodes, each with a PCIe switch.
 func PCIe4() Profile {
 	return node("PCIe4", []int{0x17, 0x18, 0xB3, 0xB4}, l40s, func(i int, g *GPU) {
 		g.NUMANode = i / 2

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// slotSize is what the state takes at the end of the library file.
+	// slotSize is the size of the state at the end of the library file, in bytes.
 	slotSize   = 64 << 10
 	slotHeader = 32
 	slotMagic  = "NVSIM/1\x00"
 )
 
-// slot lays text out for the end of the library: magic, a sequence number that
-// differs from every earlier one, checksum, length, text, and zeros. Readers
-// that meet a half-written slot see it in the checksum, and look again.
+// slot encodes text for the end of the library: magic, a unique sequence number,
+// checksum, length, text, and zeros. Readers detect a half-written slot by its
+// checksum, and retry.
 func slot(text string) ([]byte, error) {
 	if len(text) >= slotSize-slotHeader {
-		return nil, fmt.Errorf("a state of %d bytes does not fit its %d: fewer GPUs, links or events", len(text), slotSize-slotHeader)
+		return nil, fmt.Errorf("state of %d bytes exceeds %d; use fewer GPUs, links or events", len(text), slotSize-slotHeader)
 	}
 	sum := fnv.New64a()
 	sum.Write([]byte(text))
@@ -33,8 +33,8 @@ func slot(text string) ([]byte, error) {
 	return b[:slotSize], nil
 }
 
-// writeSlot puts a new state into a library in place: programs that have it
-// mapped, and containers that have it mounted, see the same inode.
+// writeSlot writes a new state into a library in place, because programs that
+// map it and containers that mount it share the inode.
 func writeSlot(library, text string) error {
 	b, err := slot(text)
 	if err != nil {
@@ -50,7 +50,7 @@ func writeSlot(library, text string) error {
 		return err
 	}
 	if _, err := f.WriteAt(b, st.Size()-slotSize); err != nil {
-		return fmt.Errorf("writing the state into %s: %w", library, err)
+		return fmt.Errorf("writing the state to %s: %w", library, err)
 	}
 	return nil
 }

@@ -6,36 +6,35 @@ import (
 	"time"
 )
 
-// NotSupported as any number of a GPU makes NVML answer
-// NVML_ERROR_NOT_SUPPORTED for it, as it does for what a product lacks.
+// NotSupported as a number of a GPU makes NVML return NVML_ERROR_NOT_SUPPORTED
+// for it.
 const NotSupported = -1
 
-// State is all that the simulated driver knows. It is plain data: what is
-// written to the library is a copy.
+// State is the state of the simulated driver. A copy of it is written to the
+// library.
 type State struct {
-	// Version is that of the kernel module and the library.
+	// Version is the version of the kernel module and the library.
 	Version string
-	// CUDA is as NVML writes it: 13000 for 13.0.
+	// CUDA is the CUDA version as in NVML: 13000 for 13.0.
 	CUDA int
-	// Confidential says that confidential computing is on, ProtectedPCIe that it is on
-	// between several GPUs.
+	// Confidential enables confidential computing, ProtectedPCIe the multi-GPU mode of
+	// that name.
 	Confidential, ProtectedPCIe bool
-	// Unloaded says that the kernel module is not there.
+	// Unloaded is true while the kernel module is not loaded.
 	Unloaded bool
 
 	GPUs   []GPU
 	Faults []Fault
 
-	// Events are the last ones; a library delivers each once. See Raise.
+	// Events are the latest events, which event sets deliver once; see Raise.
 	Events []Event
 }
 
-// GPU is a simulated GPU. Booleans and numbers go to the library under the
-// names in the tags.
+// GPU is a simulated GPU. The tags name the keys in the state of the library.
 type GPU struct {
 	UUID     string `nvsim:"uuid"`
 	Minor    int    `nvsim:"minor"` // the N of /dev/nvidiaN
-	BusID    string `nvsim:"bus"`   // as NVML spells it: "00000000:18:00.0"
+	BusID    string `nvsim:"bus"`   // in NVML format: "00000000:18:00.0"
 	Name     string `nvsim:"name"`
 	Serial   string `nvsim:"serial"` // empty: not supported
 	Brand    int    `nvsim:"brand"`
@@ -48,8 +47,8 @@ type GPU struct {
 	Memory   uint64 `nvsim:"memory"` // bytes
 	Used     uint64 `nvsim:"used"`   // bytes
 
-	// NUMANode is what sysfs tells, -1 for none. MemoryNode is NVML's: the
-	// node that the GPU's own memory is, on platforms where it is one.
+	// NUMANode is the NUMA node in sysfs; -1: none. MemoryNode is the node of the GPU's
+	// own memory in NVML, on platforms with coherent memory.
 	NUMANode   int
 	MemoryNode int `nvsim:"numa"`
 	PCIe       PCIe
@@ -75,15 +74,15 @@ type GPU struct {
 	RemappedUnc     int `nvsim:"remapped_unc"`
 	RemappedPending int `nvsim:"remapped_pending"`
 	RemappedFailure int `nvsim:"remapped_failure"`
-	RecoveryAction  int `nvsim:"recovery"` // NVML's: 1 reset, 2 reboot, …
+	RecoveryAction  int `nvsim:"recovery"` // NVML_GPU_RECOVERY_ACTION_…: 1 reset, 2 reboot
 	Persistence     int `nvsim:"persistence"`
 	AddressingMode  int `nvsim:"addressing"`
 
-	Cluster string `nvsim:"cluster"` // UUID of the fabric of several nodes, 32 digits; empty: not joined
+	Cluster string `nvsim:"cluster"` // UUID of the multi-node NVLink fabric, 32 hex digits; empty: not joined
 	Clique  int    `nvsim:"clique"`
 
-	// HostDriver is that of the hypervisor, by version and branch, of which the
-	// PCI configuration space of a virtual GPU tells; empty: it is not virtual.
+	// HostDriver is the version and branch of the hypervisor's driver, which a virtual
+	// GPU has in its PCI configuration space; empty: not virtual.
 	HostDriver [2]string
 
 	Lost bool `nvsim:"lost"` // fallen off the bus
@@ -94,8 +93,8 @@ type GPU struct {
 	Links      []Link
 }
 
-// PCIe is the way up from a GPU: two GPUs meet at the first that differs. It
-// is what NVML's common ancestor is made of.
+// PCIe is the path from a GPU up to the root. The first level at which two GPUs
+// differ determines their common ancestor in NVML.
 type PCIe struct {
 	Node   int `nvsim:"node"`   // differs: SYS
 	Bridge int `nvsim:"bridge"` // differs: NODE
@@ -108,60 +107,60 @@ type Link struct {
 	Index   int    `nvsim:"index"`
 	Version int    `nvsim:"version"`
 	Active  bool   `nvsim:"active"`
-	Remote  string `nvsim:"remote"` // PCI bus id of the other end
+	Remote  string `nvsim:"remote"` // PCI bus ID of the other end
 	Type    int    `nvsim:"type"`   // LinkToGPU or LinkToSwitch
 }
 
-// What can be at the other end of a Link.
+// Types of the device at the other end of a Link.
 const (
 	LinkToGPU    = 0
 	LinkToSwitch = 2
 )
 
-// MIGDevice is one compute instance in one GPU instance.
+// MIGDevice is a compute instance in a GPU instance.
 type MIGDevice struct {
 	UUID          string `nvsim:"uuid"`
 	GPUInstance   int    `nvsim:"gi"`
-	CI            int    `nvsim:"ci"` // the compute instance's number in it
+	CI            int    `nvsim:"ci"` // compute instance ID
 	Profile       int    `nvsim:"profile"`
 	Start         int    `nvsim:"start"`     // first memory slice
 	ComputeSlices int    `nvsim:"ci_slices"` // of the compute instance
 	ComputeStart  int    `nvsim:"ci_start"`
 }
 
-// Event is something that a driver reports once.
+// Event is an event that the driver reports once.
 type Event struct {
 	Seq  int    `nvsim:"seq"` // set by Raise
 	GPU  string `nvsim:"gpu"`
-	Type int    `nvsim:"type"` // EventXID, or another of NVML's event types
+	Type int    `nvsim:"type"` // EventXID or another NVML event type
 	Data int    `nvsim:"data"` // the XID
 	GI   int    `nvsim:"gi"`   // NotSupported: the whole GPU
 	CI   int    `nvsim:"ci"`
 }
 
-// EventXID is NVML's type of critical XID errors.
+// EventXID is NVML's event type for critical XID errors.
 const EventXID = 0x8
 
-// maxEvents is what the library has room for; a reader that is further behind
-// loses the oldest, as with the real driver.
+// maxEvents is the capacity of the library. A reader that is further behind loses
+// the oldest events, as with a real driver.
 const maxEvents = 64
 
-// Fault makes calls misbehave. The first that fits a call counts; an empty
-// GPU or Func fits any.
+// Fault makes calls fail. The first matching fault of a call applies; an empty GPU
+// or Func matches any.
 type Fault struct {
 	GPU    string        `nvsim:"gpu"`
-	Func   string        `nvsim:"func"` // e.g. "nvmlDeviceGetUUID"; its _v2 is meant too
-	Return int           `nvsim:"ret"`  // the NVML error; 0: none
+	Func   string        `nvsim:"func"` // e.g. "nvmlDeviceGetUUID", which also matches its _v2
+	Return int           `nvsim:"ret"`  // NVML error; 0: none
 	Hang   time.Duration `nvsim:"hang_ms"`
 	Crash  bool          `nvsim:"crash"` // the process aborts
 
-	// Answer is what nvmlDeviceGetUUID or nvmlDeviceGetMinorNumber answers, if
-	// Answers is set.
+	// Answer is the value that nvmlDeviceGetUUID or nvmlDeviceGetMinorNumber returns
+	// if Answers is set.
 	Answer  string `nvsim:"answer"`
 	Answers bool   `nvsim:"answers"`
 }
 
-// GPU returns the GPU of that UUID, to be changed in place; nil if there is none.
+// GPU returns the GPU with a UUID, for changes in place; nil if there is none.
 func (s *State) GPU(uuid string) *GPU {
 	i := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.UUID == uuid })
 	if i < 0 {
@@ -192,7 +191,7 @@ func (s *State) clone() State {
 	return c
 }
 
-// check finds what the library could not stand for.
+// check returns an error for a state that the library cannot represent.
 func (s *State) check() error {
 	seen := map[any]string{}
 	for _, g := range s.GPUs {
@@ -205,7 +204,7 @@ func (s *State) check() error {
 	}
 	for _, f := range s.Faults {
 		if f.GPU != "" && s.GPU(f.GPU) == nil {
-			return fmt.Errorf("fault of %s: there is no GPU %s", f.Func, f.GPU)
+			return fmt.Errorf("injecting a fault into %s: no GPU %s", f.Func, f.GPU)
 		}
 	}
 	return nil

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// multiarch is Debian's name of the library directory.
+// multiarch is the multiarch tuple, which names the library directory on Debian.
 var multiarch = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 
-// LibraryDir is where the libraries are, below the root.
+// LibraryDir is the library directory, relative to the root.
 var LibraryDir = filepath.Join("usr/lib", multiarch)
 
-// sonames of the libraries of a driver, by file name without ".so.<version>".
-// Empty: the SONAME carries the driver's version.
+// sonames are the SONAMEs of the driver's libraries, by file name without
+// ".so.<version>". Empty: the SONAME is the file name with the driver version.
 var sonames = map[string]string{
 	"libcuda":                   "libcuda.so.1",
 	"libcudadebugger":           "libcudadebugger.so.1",
@@ -53,7 +53,7 @@ var sonames = map[string]string{
 	"vdpau/libvdpau_nvidia":     "libvdpau_nvidia.so.1",
 }
 
-// links that programs and packages expect beside those of the SONAMEs.
+// links are the symlinks that driver packages create besides those of the SONAMEs.
 var links = map[string]string{
 	"libcuda.so":                  "libcuda.so.1",
 	"libGLX_indirect.so.0":        "libGLX_nvidia.so.0",
@@ -68,8 +68,8 @@ var links = map[string]string{
 	"libnvidia-ptxjitcompiler.so": "libnvidia-ptxjitcompiler.so.1",
 }
 
-// unversioned are the libraries whose files have a version of their own, with
-// their SONAMEs.
+// unversioned are the SONAMEs of libraries whose version is not the driver's, by
+// file name.
 var unversioned = map[string]string{
 	"libnvidia-nvvm70.so.4":           "libnvidia-nvvm70.so.4",
 	"libnvidia-egl-gbm.so.1.1.2":      "libnvidia-egl-gbm.so.1",
@@ -79,7 +79,7 @@ var unversioned = map[string]string{
 	"libnvidia-egl-xlib.so.1.0.3":     "libnvidia-egl-xlib.so.1",
 }
 
-// texts are what programs of others read of the driver, by their paths.
+// texts are the driver's config and data files for other programs, by path.
 var texts = map[string]string{
 	"etc/OpenCL/vendors/nvidia.icd":                                 "libnvidia-opencl.so.1\n",
 	"usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf":         "Section \"OutputClass\"\n\tIdentifier \"nvidia\"\n\tMatchDriver \"nvidia-drm\"\n\tDriver \"nvidia\"\nEndSection\n",
@@ -98,7 +98,7 @@ func icd(library string) string {
 	return fmt.Sprintf(`{"file_format_version": "1.0.0", "ICD": {"library_path": %q}}`+"\n", library)
 }
 
-// xorgModules are the X server's, below its module directory.
+// xorgModules is the module directory of the X server.
 const xorgModules = "usr/lib/xorg/modules"
 
 var (
@@ -106,7 +106,7 @@ var (
 	firmwares = []string{"gsp_ga10x.bin", "gsp_tu10x.bin"}
 )
 
-// tree is the driver's files below a root, made of compiled objects.
+// tree is the driver's files below a root.
 type tree struct{ root, objects string }
 
 func (t tree) path(elem ...string) string {
@@ -118,21 +118,21 @@ func (t tree) library(version string) string {
 }
 
 // checkLinks refuses a root in which a directory of the driver is an absolute
-// link: written from outside, it would lead into this machine's own files.
+// symlink, which would resolve to this machine's own files.
 func (t tree) checkLinks() error {
 	for _, dir := range []string{LibraryDir, "usr/bin", "usr/share", xorgModules, "etc/OpenCL", "lib/firmware/nvidia", "proc/driver", "sys/bus/pci/devices", "sys/module", "dev"} {
 		for at := dir; at != "."; at = filepath.Dir(at) {
 			target, err := os.Readlink(t.path(at))
 			if err == nil && filepath.IsAbs(target) {
-				return fmt.Errorf("%s leads out of the root, to %s: make it relative", t.path(at), target)
+				return fmt.Errorf("symlink %s leads out of the root to %s; make it relative", t.path(at), target)
 			}
 		}
 	}
 	return nil
 }
 
-// install writes the files of a driver version. The library gets its state
-// before it gets its name.
+// install writes the files of a driver version. The library contains its state
+// when it becomes visible.
 func (t tree) install(version, state string) error {
 	stub, err := os.ReadFile(filepath.Join(t.objects, "stub"))
 	if err != nil {
@@ -159,7 +159,7 @@ func (t tree) install(version, state string) error {
 		}
 	}
 	if err := t.installGraphics(version, stub); err != nil {
-		return fmt.Errorf("installing what graphics and display need: %w", err)
+		return fmt.Errorf("installing graphics and display files: %w", err)
 	}
 	for _, name := range firmwares {
 		data := []byte("simulated firmware of " + version + "\n")
@@ -234,8 +234,7 @@ func (t tree) installPrograms() error {
 	return nil
 }
 
-// remove deletes the files of a driver version, and with all the links and
-// programs too.
+// remove deletes the files of a driver version; all includes links and programs.
 func (t tree) remove(version string, all bool) error {
 	paths := []string{t.path(xorgModules, "extensions/libglxserver_nvidia.so."+version)}
 	for name, soname := range sonames {
@@ -268,13 +267,12 @@ func (t tree) remove(version string, all bool) error {
 	return nil
 }
 
-// mkdirs makes a directory that everybody may read, as a system's are.
+// mkdirs creates a world-readable directory.
 func mkdirs(path string) error {
 	return os.MkdirAll(path, 0o755) //nolint:gosec // see above
 }
 
-// replace puts a file in place at once: a reader sees the old or the new one,
-// and what has the old one open keeps it.
+// replace writes a file atomically. Processes that have the old file open keep it.
 func replace(path string, data []byte, mode os.FileMode) error {
 	if err := mkdirs(filepath.Dir(path)); err != nil {
 		return err
@@ -308,6 +306,6 @@ func symlink(target, path string) error {
 	return os.Rename(temporary, path)
 }
 
-// sysfsBus is a PCI bus id as the kernel spells it: NVML's "00000000:18:00.0"
-// is "0000:18:00.0" there, in lower case.
+// sysfsBus returns a PCI bus ID in sysfs format: "0000:18:00.0" for NVML's
+// "00000000:18:00.0", in lower case.
 func sysfsBus(bus string) string { return strings.ToLower(strings.TrimPrefix(bus, "0000")) }

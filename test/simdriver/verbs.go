@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// xidFellOff is the XID of a GPU that has fallen off the bus.
+// xidFellOff is the XID "GPU has fallen off the bus".
 const xidFellOff = 79
 
 // onGPU updates one GPU.
@@ -19,7 +19,7 @@ func (d *Driver) onGPU(uuid string, change func(*State, *GPU) error) error {
 	})
 }
 
-// RaiseXID reports a critical XID error of the whole GPU.
+// RaiseXID raises a critical XID error of the whole GPU.
 func (d *Driver) RaiseXID(uuid string, xid int) error {
 	return d.onGPU(uuid, func(s *State, _ *GPU) error {
 		s.Raise(Event{GPU: uuid, Type: EventXID, Data: xid, GI: NotSupported, CI: NotSupported})
@@ -27,8 +27,8 @@ func (d *Driver) RaiseXID(uuid string, xid int) error {
 	})
 }
 
-// Lose lets the GPU fall off the bus: XID 79, then every call of it fails. Its
-// device node and PCI device stay, as they do.
+// Lose makes the GPU fall off the bus: XID 79, then every call for it fails. Its
+// device node and PCI device stay, as with a real driver.
 func (d *Driver) Lose(uuid string) error {
 	return d.onGPU(uuid, func(s *State, g *GPU) error {
 		g.Lost = true
@@ -45,7 +45,7 @@ func (d *Driver) Return(uuid string) error {
 	})
 }
 
-// Add plugs a GPU in. The enumeration order is by bus id, as NVML's is.
+// Add adds a GPU. GPUs are enumerated by PCI bus ID, as by NVML.
 func (d *Driver) Add(g GPU) error {
 	return d.Update(func(s *State) error {
 		s.GPUs = append(s.GPUs, g)
@@ -54,7 +54,7 @@ func (d *Driver) Add(g GPU) error {
 	})
 }
 
-// Remove takes a GPU out of the machine, and returns it for a later Add.
+// Remove removes a GPU, and returns it for a later Add.
 func (d *Driver) Remove(uuid string) (removed GPU, err error) {
 	err = d.onGPU(uuid, func(s *State, g *GPU) error {
 		removed = *g
@@ -64,41 +64,41 @@ func (d *Driver) Remove(uuid string) (removed GPU, err error) {
 	return removed, err
 }
 
-// Partition puts a GPU into MIG mode and cuts it anew: "3g.20gb", or
-// "1c.3g.20gb" for a smaller compute instance in it. No profile leaves it uncut.
+// Partition enables MIG mode and repartitions a GPU by profiles: "3g.20gb", or
+// "1c.3g.20gb" for a smaller compute instance. Without profiles it has no MIG devices.
 func (d *Driver) Partition(uuid string, profiles ...string) error {
 	return d.onGPU(uuid, func(_ *State, g *GPU) error { return partition(g, profiles) })
 }
 
-// Unpartition takes a GPU out of MIG mode.
+// Unpartition disables the MIG mode of a GPU.
 func (d *Driver) Unpartition(uuid string) error {
 	return d.onGPU(uuid, func(_ *State, g *GPU) error {
 		if g.MIGMode == NotSupported {
-			return fmt.Errorf("%s has no MIG", g.Name)
+			return fmt.Errorf("%s does not support MIG", g.Name)
 		}
 		g.MIGMode, g.MIGPending, g.MIG = 0, 0, nil
 		return nil
 	})
 }
 
-// Break adds a fault; Update with an empty Faults mends everything.
-func (d *Driver) Break(f Fault) error {
+// InjectFault adds a fault. ClearFaults removes it.
+func (d *Driver) InjectFault(f Fault) error {
 	return d.Update(func(s *State) error {
 		s.Faults = append(s.Faults, f)
 		return nil
 	})
 }
 
-// Mend takes all faults back.
-func (d *Driver) Mend() error {
+// ClearFaults removes all faults.
+func (d *Driver) ClearFaults() error {
 	return d.Update(func(s *State) error {
 		s.Faults = nil
 		return nil
 	})
 }
 
-// Unload takes the kernel module away: device nodes and /proc entries go, the
-// libraries stay and answer NVML_ERROR_DRIVER_NOT_LOADED.
+// Unload unloads the kernel module: it removes device nodes and /proc entries.
+// The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
 func (d *Driver) Unload() error {
 	return d.Update(func(s *State) error {
 		s.Unloaded = true
@@ -114,9 +114,9 @@ func (d *Driver) Load() error {
 	})
 }
 
-// Upgrade installs another version and loads its kernel module. Programs that
-// have the old library loaded get NVML_ERROR_LIB_RM_VERSION_MISMATCH from it;
-// its files are gone.
+// Upgrade installs another version, loads its kernel module, and removes the
+// files of the old version. The old library returns
+// NVML_ERROR_LIB_RM_VERSION_MISMATCH to programs that have loaded it.
 func (d *Driver) Upgrade(version string) error {
 	before := d.State()
 	if before.Version == version {
@@ -136,8 +136,7 @@ func (d *Driver) Upgrade(version string) error {
 	return d.files.remove(before.Version, false)
 }
 
-// Uninstall unloads the driver and removes its files; nothing can be done with
-// it afterwards.
+// Uninstall unloads the driver and removes its files. The Driver cannot be used afterwards.
 func (d *Driver) Uninstall() error {
 	if err := d.Unload(); err != nil {
 		return err

@@ -3,31 +3,31 @@ app.kubernetes.io/name: gpucdi
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* What pods are selected by: it can never change. */ -}}
+{{- /* The pod selector, which is immutable. */ -}}
 {{- define "gpucdi.selector" -}}
 {app.kubernetes.io/name: gpucdi, app.kubernetes.io/instance: {{ .Release.Name }}}
 {{- end }}
 
-{{- /* Whether labels go to a place on some node. */ -}}
+{{- /* "true" if labels.place has the given value for any node. */ -}}
 {{- define "gpucdi.labelsAt" -}}
 {{- $place := .place -}}
-{{- $here := eq $place (dig "labels" "place" "node" .config) -}}
-{{- range .config.nodes }}{{ if eq $place (dig "labels" "place" "" .) }}{{ $here = true }}{{ end }}{{ end -}}
-{{- if $here }}true{{ end -}}
+{{- $used := eq $place (dig "labels" "place" "node" .config) -}}
+{{- range .config.nodes }}{{ if eq $place (dig "labels" "place" "" .) }}{{ $used = true }}{{ end }}{{ end -}}
+{{- if $used }}true{{ end -}}
 {{- end }}
 
-{{- /* Whether a section of the config holds by a label. */ -}}
+{{- /* "true" if a section of the config selects nodes by label. */ -}}
 {{- define "gpucdi.byLabel" -}}
-{{- $by := false -}}
-{{- range .Values.config.nodes }}{{ if or .section .selector }}{{ $by = true }}{{ end }}{{ end -}}
-{{- if $by }}true{{ end -}}
+{{- $found := false -}}
+{{- range .Values.config.nodes }}{{ if or .section .selector }}{{ $found = true }}{{ end }}{{ end -}}
+{{- if $found }}true{{ end -}}
 {{- end }}
 
 {{- define "gpucdi.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* Of an object that is there while helm uninstalls; the number is its turn. */ -}}
+{{- /* Annotations of a post-delete hook with the given weight. */ -}}
 {{- define "gpucdi.hook" -}}
 helm.sh/hook: post-delete
 helm.sh/hook-weight: {{ . | quote }}

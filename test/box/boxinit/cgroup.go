@@ -16,11 +16,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// makeCgroups makes a cgroup for the box at the root of each hierarchy. At the root, because
-// only there cgroup v2 lets processes and controllers live side by side.
+// makeCgroups creates a cgroup for the box below the root of each hierarchy, because only the
+// root of cgroup v2 can have processes and controllers for its children.
 //
-// On a machine that has v1 controllers, the v2 hierarchy beside them is left alone: it has
-// none, and not every runtime puts up with the two together.
+// On a machine with v1 controllers it ignores the v2 hierarchy, which has none: not every
+// runtime supports both together.
 func makeCgroups(id string) ([]spec.Cgroup, error) {
 	hierarchies, err := hierarchies()
 	if err != nil {
@@ -30,20 +30,20 @@ func makeCgroups(id string) ([]spec.Cgroup, error) {
 	for _, h := range hierarchies {
 		dir := filepath.Join(h.Path, id)
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			return made, fmt.Errorf("making the box's cgroup: %w", err)
+			return made, fmt.Errorf("creating the box's cgroup: %w", err)
 		}
 		made = append(made, spec.Cgroup{Controllers: h.Controllers, Path: dir})
 		if err := prepare(h, dir); err != nil {
 			return made, fmt.Errorf("preparing the cgroup %s: %w", dir, err)
 		}
 		if err := os.Mkdir(filepath.Join(dir, spec.Leaf), 0o755); err != nil {
-			return made, fmt.Errorf("making the box's cgroup: %w", err)
+			return made, fmt.Errorf("creating the box's cgroup: %w", err)
 		}
 	}
 	return made, nil
 }
 
-// prepare gives a new cgroup what its processes need.
+// prepare enables controllers for a new cgroup, and initializes its cpuset.
 func prepare(h spec.Cgroup, dir string) error {
 	if h.Controllers == "" {
 		available, err := os.ReadFile(filepath.Join(h.Path, "cgroup.controllers"))
@@ -52,13 +52,13 @@ func prepare(h spec.Cgroup, dir string) error {
 		}
 		for c := range strings.FieldsSeq(string(available)) {
 			if err := write(filepath.Join(h.Path, "cgroup.subtree_control"), "+"+c); err != nil {
-				return fmt.Errorf("handing down the controller %q (is this the root of the machine's cgroups?): %w", c, err)
+				return fmt.Errorf("enabling controller %q in the root cgroup of the machine: %w", c, err)
 			}
 		}
 		return nil
 	}
 	if slices.Contains(strings.Split(h.Controllers, ","), "cpuset") {
-		// A v1 cpuset is born empty, and nothing runs in it; with this its children are not.
+		// No process can run in an empty v1 cpuset. clone_children initializes those of its children.
 		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
 			v, err := os.ReadFile(filepath.Join(h.Path, f))
 			if err != nil {
@@ -73,12 +73,12 @@ func prepare(h spec.Cgroup, dir string) error {
 	return nil
 }
 
-// hierarchies returns the machine's cgroup hierarchies at their mount points: the v1 ones, or
-// where there is none the v2 one.
+// hierarchies returns the mount points of the machine's cgroup hierarchies: v1, or v2 if there
+// is no v1.
 func hierarchies() ([]spec.Cgroup, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return nil, fmt.Errorf("reading which cgroups there are: %w", err)
+		return nil, fmt.Errorf("listing cgroup hierarchies: %w", err)
 	}
 	mounts, err := cgroupMounts()
 	if err != nil {
@@ -92,7 +92,7 @@ func hierarchies() ([]spec.Cgroup, error) {
 		}
 		at, ok := mounts[parts[1]]
 		switch {
-		case !ok: // a hierarchy that nothing here uses
+		case !ok: // not mounted
 		case parts[1] == "":
 			v2 = append(v2, spec.Cgroup{Path: at})
 		default:
@@ -103,17 +103,17 @@ func hierarchies() ([]spec.Cgroup, error) {
 		return v1, nil
 	}
 	if len(v2) == 0 {
-		return nil, errors.New("no cgroup hierarchy is mounted: mount cgroup2 at /sys/fs/cgroup")
+		return nil, errors.New("no cgroup hierarchy is mounted; mount cgroup2 at /sys/fs/cgroup")
 	}
 	return v2, nil
 }
 
-// cgroupMounts maps the controllers of each mounted hierarchy, as /proc/self/cgroup writes
-// them, to its mount point.
+// cgroupMounts returns the mount points of hierarchies by their controllers, in the format of
+// /proc/self/cgroup.
 func cgroupMounts() (map[string]string, error) {
 	data, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
-		return nil, fmt.Errorf("reading where cgroups are mounted: %w", err)
+		return nil, fmt.Errorf("reading cgroup mounts: %w", err)
 	}
 	at := map[string]string{}
 	for line := range strings.Lines(string(data)) {
@@ -131,7 +131,7 @@ func cgroupMounts() (map[string]string, error) {
 	return at, nil
 }
 
-// controllers picks the controllers out of the options of a v1 mount.
+// controllers returns the controllers in the options of a v1 mount.
 func controllers(options string) string {
 	plain := []string{"rw", "ro", "nosuid", "nodev", "noexec", "relatime", "noatime", "xattr",
 		"clone_children", "noprefix", "cpuset_v2_mode"}
@@ -145,8 +145,8 @@ func controllers(options string) string {
 	return strings.Join(names, ",")
 }
 
-// removeCgroups removes the box's cgroups and all that was made below them. Their processes
-// have been killed; the kernel may take a moment to let go of them.
+// removeCgroups removes the box's cgroups and their children. The kernel may need some time to
+// release the processes, which were killed.
 func removeCgroups(cgroups []spec.Cgroup) error {
 	deadline := time.Now().Add(10 * time.Second)
 	var errs []error
@@ -180,7 +180,7 @@ func removeTree(dir string) error {
 	return unix.Rmdir(dir)
 }
 
-// joinCgroups moves this process into the box's cgroups, into sub below each.
+// joinCgroups moves this process to the child sub of each cgroup of the box.
 func joinCgroups(cgroups []spec.Cgroup, sub string) error {
 	for _, c := range cgroups {
 		if err := write(filepath.Join(c.Path, sub, "cgroup.procs"), "0"); err != nil {

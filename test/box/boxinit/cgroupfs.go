@@ -11,9 +11,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// cgroups mounts the hierarchies afresh: with the cgroup namespace, the box's own cgroup is
-// their root.
-func cgroups(s *spec.Spec, root string) error {
+// mountCgroups mounts the cgroup hierarchies. In the cgroup namespace, the box's cgroup is their
+// root.
+func mountCgroups(s *spec.Spec, root string) error {
 	at := filepath.Join(root, "sys/fs/cgroup")
 	if s.Cgroups[0].Controllers == "" {
 		return mount("cgroup2", at, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
@@ -22,10 +22,10 @@ func cgroups(s *spec.Spec, root string) error {
 		return err
 	}
 	for _, c := range s.Cgroups {
-		// The directory has the name that it has on the machine: cpu,cpuacct or systemd.
+		// The same name as on the machine, such as cpu,cpuacct or systemd.
 		dir := filepath.Join(at, filepath.Base(filepath.Dir(c.Path)))
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			return fmt.Errorf("making a mount point for a cgroup hierarchy: %w", err)
+			return fmt.Errorf("creating a mount point for a cgroup hierarchy: %w", err)
 		}
 		if err := mount("cgroup", dir, "cgroup", 0, v1Options(c.Controllers)); err != nil {
 			return err
@@ -37,7 +37,7 @@ func cgroups(s *spec.Spec, root string) error {
 	return nil
 }
 
-// v1Options are the mount options that name a v1 hierarchy.
+// v1Options returns the mount options of a v1 hierarchy.
 func v1Options(controllers string) string {
 	if strings.HasPrefix(controllers, "name=") {
 		return "none," + controllers
@@ -45,7 +45,7 @@ func v1Options(controllers string) string {
 	return controllers
 }
 
-// linkControllers makes cpu and cpuacct lead to cpu,cpuacct.
+// linkControllers creates symlinks such as cpu and cpuacct to cpu,cpuacct.
 func linkControllers(dir, controllers string) error {
 	if !strings.Contains(controllers, ",") {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// The character devices that every machine has, and kmsg, which the kubelet watches.
+// nodes are the standard character devices, and kmsg, which the kubelet reads.
 var nodes = []struct {
 	name         string
 	major, minor uint32
@@ -27,15 +27,15 @@ var links = map[string]string{
 	"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
 }
 
-// devices makes a /dev of the box's own.
-func devices(s *spec.Spec, root string) error {
+// mountDev mounts and fills /dev.
+func mountDev(s *spec.Spec, root string) error {
 	dev := filepath.Join(root, "dev")
 	if err := mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
 		return err
 	}
 	for _, n := range nodes {
 		if err := unix.Mknod(filepath.Join(dev, n.name), unix.S_IFCHR|0o666, int(unix.Mkdev(n.major, n.minor))); err != nil {
-			return fmt.Errorf("making the device node %s: %w", n.name, err)
+			return fmt.Errorf("creating device node %s: %w", n.name, err)
 		}
 	}
 	for name, target := range links {
@@ -45,25 +45,25 @@ func devices(s *spec.Spec, root string) error {
 	}
 	for _, name := range []string{"pts", "shm", "mqueue"} {
 		if err := os.Mkdir(filepath.Join(dev, name), 0o755); err != nil {
-			return fmt.Errorf("making /dev/%s: %w", name, err)
+			return fmt.Errorf("creating /dev/%s: %w", name, err)
 		}
 	}
-	const quiet = unix.MS_NOSUID | unix.MS_NOEXEC
+	const flags = unix.MS_NOSUID | unix.MS_NOEXEC
 	if err := errors.Join(
-		mount("devpts", filepath.Join(dev, "pts"), "devpts", quiet, "newinstance,ptmxmode=0666,mode=620"),
+		mount("devpts", filepath.Join(dev, "pts"), "devpts", flags, "newinstance,ptmxmode=0666,mode=620"),
 		mount("tmpfs", filepath.Join(dev, "shm"), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"),
-		mount("mqueue", filepath.Join(dev, "mqueue"), "mqueue", quiet|unix.MS_NODEV, ""),
+		mount("mqueue", filepath.Join(dev, "mqueue"), "mqueue", flags|unix.MS_NODEV, ""),
 	); err != nil {
 		return err
 	}
 	if s.Simulated {
 		return nil
 	}
-	return realGPUs(dev)
+	return copyNVIDIANodes(dev)
 }
 
-// realGPUs gives the box the nodes of the machine's own NVIDIA driver.
-func realGPUs(dev string) error {
+// copyNVIDIANodes copies the device nodes of the machine's NVIDIA driver.
+func copyNVIDIANodes(dev string) error {
 	found, err := filepath.Glob("/dev/nvidia*")
 	if err != nil {
 		return err

@@ -13,11 +13,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// The namespaces of a box. mnt comes last: it takes the machine's /proc away.
+// The namespaces of a box. mnt is last, because the machine's /proc is not visible in it.
 var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
-// enter runs a command in the box as if PID 1 had started it, passes signals on to it, and
-// takes it along when it is killed itself.
+// enter runs a command in the box and forwards signals to it. The command is killed with it.
 func enter(dir, name string, args []string) error {
 	s, err := spec.Read(dir)
 	if err != nil {
@@ -36,7 +35,7 @@ func enter(dir, name string, args []string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s in the box: %w", name, err)
 	}
-	go func() { // ends with the process
+	go func() { // runs until the process exits
 		for sig := range signals {
 			_ = cmd.Process.Signal(sig)
 		}
@@ -50,15 +49,15 @@ func enter(dir, name string, args []string) error {
 	return nil
 }
 
-// become turns this process, which is in the box, into the command. It asks to die with its
-// parent itself: SysProcAttr.Pdeathsig takes a parent in another PID namespace for dead.
-func become(name string, args []string) error {
+// execCommand replaces this process, which is in the box, by the command. It sets the parent death
+// signal itself, because SysProcAttr.Pdeathsig considers a parent in another PID namespace dead.
+func execCommand(name string, args []string) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("asking to end with boxinit: %w", err)
+		return fmt.Errorf("setting the parent death signal: %w", err)
 	}
 	program, err := exec.LookPath(name)
 	if err != nil {
-		return fmt.Errorf("looking for a command in the box: %w", err)
+		return fmt.Errorf("finding a command in the box: %w", err)
 	}
 	err = syscall.Exec(program, append([]string{name}, args...), os.Environ())
 	return fmt.Errorf("starting %s in the box: %w", program, err)
@@ -69,20 +68,20 @@ func joinNamespaces(pid int) error {
 	for _, ns := range namespaces {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
 		if err != nil {
-			return fmt.Errorf("opening the box's namespaces (is it still up?): %w", err)
+			return fmt.Errorf("opening the namespaces of the box, which may have ended: %w", err)
 		}
 		defer f.Close()
 		files = append(files, f)
 	}
-	// The root of a mount namespace is not that of PID 1 when the box was made in a chroot.
+	// If the box was started in a chroot, the root of its mount namespace is not that of PID 1.
 	root, err := os.Open(fmt.Sprintf("/proc/%d/root", pid))
 	if err != nil {
 		return fmt.Errorf("opening the box's root: %w", err)
 	}
 	defer root.Close()
-	// A thread that shares its root with others may not change its mount namespace.
+	// setns to a mount namespace requires that the thread does not share its root.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("letting go of the shared root: %w", err)
+		return fmt.Errorf("unsharing the root: %w", err)
 	}
 	for _, f := range files {
 		if err := unix.Setns(int(f.Fd()), 0); err != nil {
@@ -95,7 +94,7 @@ func joinNamespaces(pid int) error {
 	return nil
 }
 
-// exitCode tells how a command ended the way a shell does.
+// exitCode returns an exit code as a shell does.
 func exitCode(exit *exec.ExitError) int {
 	var status syscall.WaitStatus
 	if ws, ok := exit.Sys().(syscall.WaitStatus); ok {

@@ -12,10 +12,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// keep holds a box from outside: it is the one that is left to clean up whatever happens to
-// the owner. Its standard output says "ready" when the box is up. The box ends when standard
-// input ends (the owner closed it, or is no more; not so for a box that is kept), on SIGTERM,
-// and when PID 1 dies.
+// keep runs the keeper, which removes the box even if its owner crashes. It prints "ready" when
+// the box is up. The box ends on EOF of standard input (unless it is kept), on SIGTERM, and
+// when its PID 1 dies.
 func keep(dir string) (err error) {
 	s, err := spec.Read(dir)
 	if err != nil {
@@ -44,7 +43,7 @@ func keep(dir string) (err error) {
 	fmt.Println("ready")
 
 	ended := make(chan struct{}, 2)
-	go func() { // ends with its pipe; the process goes when keep returns
+	go func() { // may outlive keep; the process exits then
 		if _, err := io.Copy(io.Discard, os.Stdin); err == nil && !s.Keep {
 			ended <- struct{}{}
 		}
@@ -62,11 +61,11 @@ func keep(dir string) (err error) {
 	return nil
 }
 
-// startInit starts PID 1 and returns when it has built the box.
+// startInit starts PID 1 and waits until it has built the box.
 func startInit(s *spec.Spec) (*exec.Cmd, error) {
 	ready, readyW, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("making a pipe for the box's PID 1: %w", err)
+		return nil, fmt.Errorf("creating a pipe for the box's PID 1: %w", err)
 	}
 	defer ready.Close()
 	cmd := exec.Command("/proc/self/exe", "init", s.Dir)
@@ -75,7 +74,7 @@ func startInit(s *spec.Spec) (*exec.Cmd, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:    true,
 		Pdeathsig: syscall.SIGKILL,
-		// The cgroup namespace comes later: its root is the cgroup that PID 1 has joined by then.
+		// PID 1 creates the cgroup namespace itself, after it has joined the cgroup that becomes its root.
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
 			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
@@ -85,7 +84,7 @@ func startInit(s *spec.Spec) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("starting the box's PID 1: %w", err)
 	}
 	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
-		return nil, errors.Join(errors.New("building the box failed: the lines above say why"), kill(cmd))
+		return nil, errors.Join(errors.New("building the box failed; see the lines above"), kill(cmd))
 	}
 	return cmd, nil
 }

@@ -1,8 +1,10 @@
-// Command boxinit is every process that a box needs, told apart by the first argument:
+// Command boxinit runs the processes of a box:
 //
-//	keep DIR               makes the cgroups, starts PID 1 and takes everything away at the end
-//	init DIR               PID 1: builds the box's file system from inside, then reaps orphans
-//	enter DIR NAME ARG...  runs a command in the box
+//	keep DIR               create the cgroups, start PID 1, and remove the box at the end
+//	init DIR               PID 1: join the cgroups, then exec inside
+//	inside DIR             PID 1: build the box's file system, then reap orphans
+//	enter DIR NAME ARG...  run a command in the box
+//	run NAME ARG...        exec a command in the box's namespaces
 package main
 
 import (
@@ -13,8 +15,7 @@ import (
 )
 
 func main() {
-	// Namespaces belong to threads: everything here happens on this one, and the children that
-	// ask to die with their parent die with this one.
+	// Namespaces and Pdeathsig are per thread.
 	runtime.LockOSThread()
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "boxinit:", err)
@@ -27,13 +28,13 @@ func run(args []string) error {
 	case len(args) == 2 && args[0] == "keep":
 		return keep(args[1])
 	case len(args) == 2 && args[0] == "init":
-		return join(args[1])
+		return initBox(args[1])
 	case len(args) == 2 && args[0] == "inside":
 		return inside(args[1])
 	case len(args) >= 3 && args[0] == "enter":
 		return enter(args[1], args[2], args[3:])
 	case len(args) >= 2 && args[0] == "run":
-		return become(args[1], args[2:])
+		return execCommand(args[1], args[2:])
 	}
 	return errors.New("usage: boxinit keep DIR | init DIR | enter DIR NAME ARGS")
 }

@@ -2,7 +2,7 @@
 
 package main
 
-// The library's path until 0.5.
+// The module path of the CDI library before 0.6.
 import "github.com/container-orchestrated-devices/container-device-interface/pkg/cdi"
 
 func open(dir string) (cache, error) {

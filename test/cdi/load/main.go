@@ -1,6 +1,5 @@
-// Command load resolves every CDI device of a directory, as a container
-// runtime does that has a certain version of the CDI library built in. The
-// .mod files beside it name the versions.
+// Command load injects each CDI device of a directory into an OCI spec, as container runtimes do, and prints the edits.
+// A .mod file selects the version of the CDI library.
 package main
 
 import (
@@ -10,7 +9,7 @@ import (
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// cache is the library's, in any version.
+// cache has the methods of the library's Cache that all versions share.
 type cache interface {
 	GetErrors() map[string][]error
 	ListDevices() []string
@@ -29,7 +28,7 @@ func load(dir string) error {
 	if err != nil {
 		return err
 	}
-	// A file that is not understood is passed over: only this tells of it.
+	// The library skips invalid files and reports them only here.
 	for path, errs := range c.GetErrors() {
 		return fmt.Errorf("reading %s: %v", path, errs)
 	}

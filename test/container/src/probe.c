@@ -1,5 +1,5 @@
-// Tells, from within a container, what the loader and the kernel let a program do there. One
-// line for each argument: the argument, and "ok" or what failed and why.
+// Reports from inside a container what the loader and the kernel permit. It prints one line for each argument: the
+// argument, and "ok" or the failed call and its error.
 //
 //	probe cuda LIBRARY...          count the devices of CUDA: a number for "ok"
 //	probe nvml LIBRARY...          the same for NVML
@@ -9,7 +9,7 @@
 //	probe write PATH...            open files for writing
 //	probe node MAJOR:MINOR...      make a device node and open it
 //
-// Some images have no other program, so it can stand in for these, too:
+// Some images contain no other program, so it can also replace these:
 //
 //	probe list DIRECTORY           ls
 //	probe sleep                    sleep infinity
@@ -24,7 +24,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* strerrorname_np is glibc's alone. */
+/* musl has no strerrorname_np. */
 static const char *name(int error)
 {
 	switch (error) {
@@ -37,7 +37,7 @@ static const char *name(int error)
 	}
 }
 
-static void opened(const char *path, int flags)
+static void try_open(const char *path, int flags)
 {
 	int fd = open(path, flags);
 	if (fd < 0) {
@@ -50,7 +50,7 @@ static void opened(const char *path, int flags)
 
 static void node(const char *numbers)
 {
-	/* Only root may write to /dev, and /dev/shm takes no device nodes for it to open. */
+	/* Only root may write to /dev. Device nodes in /dev/shm cannot be opened, since it is mounted nodev. */
 	const char *path = geteuid() == 0 ? "/dev/probe" : "/dev/shm/probe";
 	unsigned major, minor;
 	if (sscanf(numbers, "%u:%u", &major, &minor) != 2) {
@@ -61,7 +61,7 @@ static void node(const char *numbers)
 		printf("mknod %s\n", name(errno));
 		return;
 	}
-	opened(path, O_RDWR);
+	try_open(path, O_RDWR);
 	unlink(path);
 }
 
@@ -72,7 +72,7 @@ static void count(const char *library, const char *init_name, const char *count_
 		puts(dlerror());
 		return;
 	}
-	/* nvmlInit takes no argument, and ignores this one as any C function does. */
+	/* nvmlInit takes no argument; the C calling convention permits an extra one. */
 	int (*init)(unsigned) = dlsym(handle, init_name);
 	int (*count)(int *) = dlsym(handle, count_name);
 	if (!init || !count) {
@@ -120,9 +120,9 @@ int main(int argc, char **argv)
 		else if (strcmp(verb, "nvml") == 0)
 			count(argv[i], "nvmlInit_v2", "nvmlDeviceGetCount_v2");
 		else if (strcmp(verb, "open") == 0)
-			opened(argv[i], O_RDWR);
+			try_open(argv[i], O_RDWR);
 		else if (strcmp(verb, "write") == 0)
-			opened(argv[i], O_WRONLY);
+			try_open(argv[i], O_WRONLY);
 		else if (strcmp(verb, "node") == 0)
 			node(argv[i]);
 		else

@@ -1,4 +1,4 @@
-/* A libcuda that an image has brought along: CUDA_ERROR_STUB_LIBRARY is all that it says. */
+/* The libcuda of an image: it returns CUDA_ERROR_STUB_LIBRARY from each function. */
 enum { CUDA_ERROR_STUB_LIBRARY = 34 };
 
 int cuInit(unsigned flags)

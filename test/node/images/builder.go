@@ -16,12 +16,12 @@ import (
 	"github.com/gpucdi/gpucdi/test/product"
 )
 
-// suite is the Debian that images are made of.
+// suite is the Debian release of the images.
 const suite = "bookworm"
 
 const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// A builder makes images with buildah, in a store of its own below the cache.
+// A builder builds images with buildah, in a store of its own below the cache.
 type builder struct{ cache string }
 
 func newBuilder() (*builder, error) {
@@ -32,7 +32,8 @@ func newBuilder() (*builder, error) {
 	return &builder{cache: filepath.Join(cache, "images")}, nil
 }
 
-// archive returns the archive called key of the image name, and makes it if it is not there.
+// archive returns the path of the archive of an image. If the cache has none for the key, it calls produce and exports
+// the image.
 func (b *builder) archive(ctx context.Context, key, name string, produce func(context.Context) error) (string, error) {
 	file := filepath.Join(b.cache, key+".tar")
 	err := tools.Once(ctx, file, func(temporary string) error {
@@ -42,32 +43,31 @@ func (b *builder) archive(ctx context.Context, key, name string, produce func(co
 		return b.run(ctx, "push", "--quiet", name, "docker-archive:"+temporary+":"+name)
 	})
 	if err != nil {
-		return "", fmt.Errorf("making the image %s: %w", name, err)
+		return "", fmt.Errorf("building the image %s: %w", name, err)
 	}
 	return file, nil
 }
 
-// forget removes the archives that match a pattern, but for one: those of earlier states of
-// the repository.
-func (b *builder) forget(pattern, but string) error {
+// prune removes the archives that match a pattern, except one. They are of earlier states of the repository.
+func (b *builder) prune(pattern, except string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	if err != nil {
 		return err
 	}
 	for _, name := range old {
-		if name == but {
+		if name == except {
 			continue
 		}
 		for _, file := range []string{name, name + ".lock"} {
 			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("removing an image that is out of date: %w", err)
+				return fmt.Errorf("removing a stale image: %w", err)
 			}
 		}
 	}
 	return nil
 }
 
-// commit makes an image: another one with source added at target, and configured.
+// commit creates an image from another one, with source added at target and the given buildah configuration.
 func (b *builder) commit(ctx context.Context, name, from, source, target string, config ...string) error {
 	container, err := output(b.command(ctx, "from", "--pull-never", from))
 	if err != nil {
@@ -86,12 +86,12 @@ func (b *builder) commit(ctx context.Context, name, from, source, target string,
 
 func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
 	store := []string{"--root", filepath.Join(b.cache, "store"), "--runroot", filepath.Join(b.cache, "run")}
-	return apart(ctx, "buildah", append(store, args...)...)
+	return isolated(ctx, "buildah", append(store, args...)...)
 }
 
-// apart returns a command whose mounts and processes are its own: none of them is left when it
-// is killed, and none of its mounts is there to be walked into when its files are removed.
-func apart(ctx context.Context, name string, args ...string) *exec.Cmd {
+// isolated returns a command with its own mount and PID namespaces. Its processes end when it is killed, and removing
+// its files cannot descend into its mounts.
+func isolated(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "unshare",
 		append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", name}, args...)...)
 }
@@ -101,8 +101,8 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// digest names the content of what can change the agent's image: the repository without its
-// tests and documents, and the flags.
+// digest returns a hash of the inputs of the agent's image: the repository without tests and documents, and the build
+// flags.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, product.GoFlags())

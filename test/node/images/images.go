@@ -19,7 +19,7 @@ const (
 	AgentName  = "docker.io/gpucdi/gpucdi:dev"
 )
 
-// Pause returns an archive of the sandbox image: one static program.
+// Pause returns an archive of the sandbox image, which contains one static program.
 func Pause(ctx context.Context) (string, error) {
 	dir, err := tools.Build(ctx, tools.Pause)
 	if err != nil {
@@ -43,8 +43,7 @@ func Debian(ctx context.Context) (string, error) {
 	return b.archive(ctx, "debian", DebianName, b.debian)
 }
 
-// Agent returns an archive of the agent's image, built from the Dockerfile of the repository
-// as it lies in the working tree.
+// Agent returns an archive of the agent's image, built from the working tree with the repository's Dockerfile.
 func Agent(ctx context.Context) (string, error) {
 	b, err := newBuilder()
 	if err != nil {
@@ -54,14 +53,17 @@ func Agent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if product.RaceEnabled() {
+		key += "-race"
+	}
 	archive, err := b.archive(ctx, "agent-"+key, AgentName, func(ctx context.Context) error { return b.agent(ctx, repository) })
 	if err != nil {
 		return "", err
 	}
-	return archive, b.forget("agent-*.tar", archive)
+	return archive, b.prune("agent-*.tar", archive)
 }
 
-// workingTree is the directory of the repository, and what tells its state from any other.
+// workingTree returns the directory of the repository and a cache key for its state.
 func workingTree(ctx context.Context) (repository, key string, err error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
@@ -69,7 +71,7 @@ func workingTree(ctx context.Context) (repository, key string, err error) {
 	}
 	repository = filepath.Dir(module)
 	if key, err = digest(repository); err != nil {
-		return "", "", fmt.Errorf("looking for changes in %s: %w", repository, err)
+		return "", "", fmt.Errorf("hashing %s: %w", repository, err)
 	}
 	return repository, key, nil
 }
@@ -82,8 +84,7 @@ func (b *builder) debian(ctx context.Context) error {
 	return b.commit(ctx, DebianName, "scratch", root, "/", "--cmd", `["bash"]`, "--env", "PATH="+path)
 }
 
-// golang makes the image that the Dockerfile builds in: the root Compiler and the Go of this
-// machine.
+// golang creates the Dockerfile's build image from the root Compiler and this machine's Go.
 func (b *builder) golang(ctx context.Context) error {
 	plain := "localhost/" + compilerKey
 	if b.has(ctx, plain) && b.has(ctx, golangName) {
@@ -104,13 +105,13 @@ func (b *builder) golang(ctx context.Context) error {
 		"--env", "PATH=/usr/local/go/bin:"+path, "--env", "GOTOOLCHAIN=local", "--env", "GOPATH=/go")
 }
 
-// has says whether the builder has an image.
+// has reports whether the store has an image.
 func (b *builder) has(ctx context.Context, name string) bool {
 	return b.run(ctx, "inspect", "--type", "image", name) == nil
 }
 
-// agent runs the Dockerfile. The modules come from this machine's cache, so it needs no network.
-// What it says of races goes where any pod of it has a directory, and the agent's has the node's.
+// agent builds the Dockerfile. Modules come from this machine's cache, so it needs no network. Race reports are written
+// to /dev, which every pod has and which is the node's in the agent's pod.
 func (b *builder) agent(ctx context.Context, repository string) error {
 	if !b.has(ctx, DebianName) {
 		if err := b.debian(ctx); err != nil {
@@ -123,7 +124,7 @@ func (b *builder) agent(ctx context.Context, repository string) error {
 	download := exec.CommandContext(ctx, "go", "mod", "download")
 	download.Dir = repository
 	if _, err := output(download); err != nil {
-		return fmt.Errorf("filling the module cache: %w", err)
+		return fmt.Errorf("downloading modules: %w", err)
 	}
 	modules, err := output(exec.CommandContext(ctx, "go", "env", "GOMODCACHE"))
 	if err != nil {
@@ -139,11 +140,11 @@ func (b *builder) agent(ctx context.Context, repository string) error {
 	if err != nil {
 		return err
 	}
-	// The image that had the name before.
+	// Remove the previous image of this name.
 	return b.run(ctx, "rmi", "--prune", "--force")
 }
 
-// output runs a command and returns what it printed, or what it said about its failure.
+// output runs a command and returns its stdout. The error contains its stderr.
 func output(cmd *exec.Cmd) (string, error) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

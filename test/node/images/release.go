@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// makeRelease releases a copy of the working tree, in a repository of its own: make release wants
-// a commit. Of the image it takes what is for this machine.
+// makeRelease runs make release in a copy of the working tree with a repository of its own, since a commit is required.
+// It exports the image for this machine's architecture.
 const makeRelease = `set -e
 tar --exclude=./.git --exclude=./bin --exclude=./dist --create . | tar --extract --directory "$1"
 cd "$1"
@@ -21,8 +21,7 @@ git -c user.name=release -c user.email=release@example.com commit --quiet --mess
 make --no-print-directory release
 skopeo copy --quiet oci-archive:$(ls dist/*_image.tar) "docker-archive:$2:$3"`
 
-// Release returns an archive of the agent's image as make release puts it together, of the
-// repository as it lies in the working tree.
+// Release returns an archive of the agent's image as built by make release from the working tree.
 func Release(ctx context.Context) (string, error) {
 	if err := tools.InstallPackages(ctx, "skopeo"); err != nil {
 		return "", err
@@ -48,7 +47,7 @@ func Release(ctx context.Context) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("making the release's image: %w", err)
+		return "", fmt.Errorf("building the release image: %w", err)
 	}
-	return archive, b.forget("release-*.tar", archive)
+	return archive, b.prune("release-*.tar", archive)
 }

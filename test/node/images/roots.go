@@ -11,29 +11,29 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Root names a root file system, by what its dynamic loader looks like, or by what it is for.
+// Root names a root file system by its dynamic loader or its purpose.
 type Root string
 
 // The root file systems.
 const (
-	Debian12 Root = "debian"   // that of the image DebianName
+	Debian12 Root = "debian"   // the root of the image DebianName
 	Debian13 Root = "debian13" // a newer glibc
-	// Compiler is Debian 12 with a C compiler and Python, as images have that compile kernels.
+	// Compiler is Debian 12 with a C compiler and Python, like images that compile GPU kernels.
 	Compiler Root = "compiler"
-	// Docker is Debian 13 with its docker, rootless too.
+	// Docker is Debian 13 with Debian's docker, including rootless mode.
 	Docker Root = "docker"
-	// Lib64 has a glibc that searches /lib64 and /usr/lib64, as RHEL's and SUSE's do.
+	// Lib64 has a glibc that searches /lib64 and /usr/lib64, like those of RHEL and SUSE.
 	Lib64 Root = "lib64"
-	// Distroless has Debian's glibc: no shell, no ldconfig.
+	// Distroless has only Debian's glibc, no shell and no ldconfig.
 	Distroless Root = "distroless"
-	// Musl has musl, and no glibc.
+	// Musl has musl and no glibc.
 	Musl Root = "musl"
 )
 
-// compilerPackages are those of Compiler, and of the image that the Dockerfile builds in.
+// compilerPackages are installed in Compiler and in the Dockerfile's build image.
 var compilerPackages = []string{"gcc", "libc6-dev", "make", "ca-certificates", "python3"}
 
-// compilerKey changes with the packages, so that an archive of others is not used.
+// compilerKey is a cache key that changes with the packages.
 var compilerKey = string(Compiler) + "-" + strings.Join(compilerPackages, "-")
 
 // Tar returns the root file system as a tar archive.
@@ -50,32 +50,31 @@ func (r Root) Tar(ctx context.Context) (string, error) {
 	case Docker:
 		return b.debootstrap(ctx, string(r), "trixie", "docker.io", "docker-cli", "rootlesskit", "slirp4netns", "uidmap", "iproute2")
 	case Lib64:
-		return b.bare(ctx, string(r), "i386", "libc6-amd64")
+		return b.singlePackage(ctx, string(r), "i386", "libc6-amd64")
 	case Distroless:
-		return b.bare(ctx, string(r), "amd64", "libc6")
+		return b.singlePackage(ctx, string(r), "amd64", "libc6")
 	case Musl:
-		return b.bare(ctx, string(r), "amd64", "musl")
+		return b.singlePackage(ctx, string(r), "amd64", "musl")
 	default:
 		return b.debootstrap(ctx, string(Debian12), suite)
 	}
 }
 
-// bare returns a tar archive of nothing but one package of Debian 12, and the directories that
-// container runtimes expect.
-func (b *builder) bare(ctx context.Context, key, architecture, name string) (string, error) {
+// singlePackage returns a tar archive of one package of Debian 12 and the directories that container runtimes expect.
+func (b *builder) singlePackage(ctx context.Context, key, architecture, name string) (string, error) {
 	file := filepath.Join(b.cache, key+"-root.tar")
 	err := tools.Once(ctx, file, func(temporary string) error {
 		dir := temporary + ".d"
 		defer os.RemoveAll(dir)
 		downloads := filepath.Join(dir, "downloads")
-		_, err := output(apart(ctx, "debootstrap", "--download-only", "--variant=minbase",
+		_, err := output(isolated(ctx, "debootstrap", "--download-only", "--variant=minbase",
 			"--arch="+architecture, "--include="+name, suite, downloads))
 		if err != nil {
 			return err
 		}
 		packages, err := filepath.Glob(filepath.Join(downloads, "var/cache/apt/archives", name+"_*.deb"))
 		if err != nil || len(packages) != 1 {
-			return fmt.Errorf("debootstrap got %q for the package %s: %w", packages, name, err)
+			return fmt.Errorf("debootstrap downloaded %q for the package %s: %w", packages, name, err)
 		}
 		root := filepath.Join(dir, "root")
 		if err := unpack(ctx, packages[0], root); err != nil {
@@ -84,13 +83,12 @@ func (b *builder) bare(ctx context.Context, key, architecture, name string) (str
 		return pack(ctx, root, temporary)
 	})
 	if err != nil {
-		return "", fmt.Errorf("making a root file system of %s: %w", name, err)
+		return "", fmt.Errorf("building a root file system from %s: %w", name, err)
 	}
 	return file, nil
 }
 
-// unpack unpacks a Debian package into a new root whose /usr is merged, as those of today's
-// distributions are.
+// unpack extracts a Debian package into a new root with a merged /usr.
 func unpack(ctx context.Context, deb, root string) error {
 	for _, name := range []string{"bin", "lib", "lib64"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", name), 0o755); err != nil {
@@ -117,7 +115,7 @@ func unpack(ctx context.Context, deb, root string) error {
 	return err
 }
 
-// pack makes a tar archive of a root, less what no test looks at.
+// pack creates a tar archive of a root without files that no test uses.
 func pack(ctx context.Context, root, file string) error {
 	args := []string{"-C", root, "--create", "--file", file}
 	for _, dir := range []string{
@@ -139,7 +137,7 @@ func (b *builder) debootstrap(ctx context.Context, key, suite string, packages .
 		if len(packages) > 0 {
 			args = append(args, "--include="+strings.Join(packages, ","))
 		}
-		if _, err := output(apart(ctx, "debootstrap", append(args, suite, dir)...)); err != nil {
+		if _, err := output(isolated(ctx, "debootstrap", append(args, suite, dir)...)); err != nil {
 			return err
 		}
 		return pack(ctx, dir, temporary)

@@ -1,6 +1,5 @@
-// Command kube is a whole Kubernetes in one program: etcd, the control plane, the kubelet and
-// kubectl, told apart by the name it is called under. One program links once, where six would
-// link six times.
+// Command kube combines etcd, the control plane, the kubelet and kubectl in one program, selected by the name of the
+// executable. One program links faster than six.
 package main
 
 import (
@@ -30,7 +29,7 @@ func main() {
 	}
 	command := component(name)
 	if command == nil {
-		fmt.Fprintf(os.Stderr, "%s: call this program as etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
+		fmt.Fprintf(os.Stderr, "unknown program name %s, want etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))

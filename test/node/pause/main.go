@@ -1,5 +1,5 @@
-// Command pause is what a sandbox container runs: it holds the pod's namespaces, and reaps
-// what the pod's containers orphan when they share a PID namespace.
+// Command pause runs in sandbox containers: it holds the pod's namespaces, and reaps orphaned processes if the pod's
+// containers share a PID namespace.
 package main
 
 import (

@@ -9,19 +9,18 @@ import (
 	"strings"
 )
 
-// packages are the Debian packages that the programs and images are made with and that a node
-// runs on.
+// packages returns the Debian packages that building programs and images and running a node require.
 func packages() []string {
 	return []string{
 		"buildah", "debootstrap", // images
 		"conmon",                                  // CRI-O
-		"containernetworking-plugins", "iproute2", // the network of pods
+		"containernetworking-plugins", "iproute2", // pod network
 		"gcc", "libc6-dev", "libseccomp-dev", "pkg-config", // runc, and the agent
 	}
 }
 
-// InstallPackages installs the Debian packages that are missing, besides others that the
-// caller needs. As with Build, one process does it at a time.
+// InstallPackages installs missing Debian packages, including those given. As with Build, one process at a time does
+// so.
 func InstallPackages(ctx context.Context, others ...string) error {
 	cache, err := CacheDir()
 	if err != nil {
@@ -53,7 +52,7 @@ func InstallPackages(ctx context.Context, others ...string) error {
 // notInstalled returns the packages that dpkg does not list as installed.
 func notInstalled(ctx context.Context, names []string) ([]string, error) {
 	if _, err := exec.LookPath("dpkg-query"); err != nil {
-		return nil, fmt.Errorf("looking for dpkg (this needs a Debian machine): %w", err)
+		return nil, fmt.Errorf("finding dpkg-query: %w; run this on Debian", err)
 	}
 	var missing []string
 	for _, name := range names {

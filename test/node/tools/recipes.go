@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// recipe says how a tool is built.
+// recipe returns how to build a tool.
 func recipe(ctx context.Context, t Tool) (*build, error) {
 	switch t {
 	case Kube:
@@ -48,7 +48,7 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	case NVIDIAToolkit:
 		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
 	}
-	return nil, fmt.Errorf("no tool is called %q", t)
+	return nil, fmt.Errorf("unknown tool %q", t)
 }
 
 func containerd(t Tool, module, version string) *build {
@@ -67,8 +67,8 @@ func nvidia(t Tool, version, module string, packages ...string) *build {
 	}
 }
 
-// kube is pinned by the go.mod of this module. Its key holds what was asked for, not every
-// dependency: a module that another package of the tests adds is no reason to link again.
+// kube is pinned by the go.mod of this module. Its version covers Kubernetes and etcd but no other dependency, so that
+// a module added for another test package does not cause a rebuild.
 func kube(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func kube(ctx context.Context) (*build, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}",
 		"k8s.io/kubernetes", "go.etcd.io/etcd/server/v3").Output()
 	if err != nil {
-		return nil, fmt.Errorf("finding the version of Kubernetes: %w", explain(err))
+		return nil, fmt.Errorf("finding the version of Kubernetes: %w", withStderr(err))
 	}
 	versions := strings.Fields(string(out))
 	source, err := digest(filepath.Join(in, "node/kube/main.go"))
@@ -91,15 +91,15 @@ func kube(ctx context.Context) (*build, error) {
 	}, nil
 }
 
-// kubernetesVersion is what tells a program of Kubernetes its version.
+// kubernetesVersion returns linker flags that set the version of a Kubernetes program.
 func kubernetesVersion(version string) string {
 	const v = "k8s.io/component-base/version."
 	number := strings.Split(strings.TrimPrefix(version, "v"), ".")
 	return fmt.Sprintf("-X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s", v, version, number[0], number[1])
 }
 
-// pinned is for a program whose go.mod names directories of its own repository in replaces, which
-// its module lacks: one of ours, in the directory with the tool's name, pins it instead.
+// pinned returns the build of a program that is pinned by a go.mod in the directory with the tool's name. The program's
+// own go.mod has replace directives for directories of its repository, which its module does not contain.
 func pinned(ctx context.Context, t Tool, version, pkg, settings string) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func pinned(ctx context.Context, t Tool, version, pkg, settings string) (*build,
 	}, nil
 }
 
-// pause is static: its image holds nothing else.
+// pause is linked statically, since its image contains nothing else.
 func pause(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {

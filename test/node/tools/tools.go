@@ -1,9 +1,8 @@
-// Package tools builds the programs that a node is made of, and those that ours is held
-// against, from their Go modules at exact versions, into a cache: a second time it only looks
-// whether they are there.
+// Package tools builds the programs of a node, and those that gpucdi is compared with, from Go modules at pinned
+// versions into a cache.
 //
-// It needs the go command, the module proxy for what the module cache lacks, a C compiler and
-// libseccomp's headers, and to be called from within this module.
+// It requires the go command, the module proxy for modules that are not cached, a C compiler and libseccomp's headers,
+// and a working directory within this module.
 package tools
 
 import (
@@ -23,18 +22,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tool is something that can be built: one program or a few that belong together.
+// Tool is one or more programs that are built together.
 type Tool string
 
 // The tools.
 const (
-	// Kube is the program kube and, as links to it, kubectl and the components of Kubernetes.
+	// Kube is the program kube, with symlinks for kubectl and the components of Kubernetes.
 	Kube Tool = "kube"
-	// Kubelet134 is the kubelet of an older Kubernetes.
+	// Kubelet134 is the kubelet of Kubernetes 1.34.
 	Kubelet134 Tool = "kubelet-1.34"
 	// Containerd is containerd, its shim for runc, and ctr.
 	Containerd Tool = "containerd"
-	// Containerd17 is the same of the releases that have CDI as a choice.
+	// Containerd17 is the same of containerd 1.7, in which CDI is opt-in.
 	Containerd17 Tool = "containerd-1.7"
 	// CRIO is CRI-O and its helper pinns.
 	CRIO Tool = "cri-o"
@@ -48,7 +47,7 @@ const (
 	Pause Tool = "pause"
 	// NVIDIAPlugin is NVIDIA's device plugin.
 	NVIDIAPlugin Tool = "nvidia-device-plugin"
-	// NVIDIAToolkit is nvidia-ctk, and the hook that its CDI specs name.
+	// NVIDIAToolkit is nvidia-ctk and the hook of its CDI specs.
 	NVIDIAToolkit Tool = "nvidia-container-toolkit"
 )
 
@@ -60,18 +59,17 @@ const (
 	crioVersion         = "v1.34.0"
 	runcVersion         = "v1.5.2"
 	helmVersion         = "v4.2.0"
-	// Later versions need a module that the proxy does not have.
+	// Later versions require a module that the proxy does not have.
 	nerdctlVersion = "v2.1.2"
 )
 
-// The versions of what ours is held against, the newest that the module proxy has.
+// Versions of the programs that gpucdi is compared with, the latest that the module proxy has.
 const (
 	NVIDIAPluginVersion  = "v0.19.3"
 	NVIDIAToolkitVersion = "v1.20.1"
 )
 
-// CacheDir is where everything is kept that is slow to make, across runs: gpucdi below
-// $XDG_CACHE_HOME or ~/.cache.
+// CacheDir creates and returns the directory for built programs and images: gpucdi below $XDG_CACHE_HOME or ~/.cache.
 func CacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -79,22 +77,22 @@ func CacheDir() (string, error) {
 	}
 	dir = filepath.Join(dir, "gpucdi")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("making the cache directory: %w", err)
+		return "", fmt.Errorf("creating the cache directory: %w", err)
 	}
 	return dir, nil
 }
 
-// ModuleDir is the source directory of the module that the tests are in.
+// ModuleDir returns the directory of the test module.
 func ModuleDir(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
-		return "", fmt.Errorf("finding the module %s (is the working directory inside it?): %w", module, explain(err))
+		return "", fmt.Errorf("finding the module %s: %w; run this from within the module", module, withStderr(err))
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-// Build returns the directory with the tool's programs, and builds them if it is not there.
-// Processes that want the same tool at the same time wait for each other.
+// Build builds a tool unless it is cached, and returns the directory of its programs. Concurrent processes wait for
+// each other.
 func Build(ctx context.Context, t Tool) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -112,7 +110,7 @@ func Build(ctx context.Context, t Tool) (string, error) {
 	return dir, nil
 }
 
-// Built says whether Build has nothing to do.
+// Built reports whether a tool is cached.
 func Built(ctx context.Context, t Tool) (bool, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -126,8 +124,8 @@ func Built(ctx context.Context, t Tool) (bool, error) {
 	return err == nil, nil
 }
 
-// Once makes sure that the file or directory at path is there and whole: produce is called with
-// a name beside it, which becomes path when produce succeeds. One process does it at a time.
+// Once creates the file or directory at path unless it exists. It calls produce with a temporary path and renames that
+// to path when produce succeeds, so that path is always complete. One process at a time does so.
 func Once(ctx context.Context, path string, produce func(temporary string) error) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -150,7 +148,7 @@ func Once(ctx context.Context, path string, produce func(temporary string) error
 	return os.Rename(temporary, path)
 }
 
-// lock waits until this process alone holds the lock file.
+// lock waits for an exclusive lock on a file.
 func lock(ctx context.Context, name string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, err
@@ -171,27 +169,26 @@ func lock(ctx context.Context, name string) (unlock func(), err error) {
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("waiting for the process that holds %s: %w", name, ctx.Err())
+			return nil, fmt.Errorf("waiting for the lock %s: %w", name, ctx.Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// A build is how a tool is made.
+// A build describes how a tool is built.
 type build struct {
 	tool    Tool
 	version string
-	// module, at version, is where packages lie. It is built as its makers build it: as the main
-	// module, with its own go.mod and go.sum.
+	// module, at version, contains packages. It is built as the main module, with its own go.mod and go.sum.
 	module string
-	// in is the directory of a module of ours that pins what is built instead.
+	// in is the directory of a local module that pins the packages, if module is empty.
 	in       string
 	packages []string
 	flags    []string
 	env      []string
-	// c are programs in C: their names, and where in the module their source is.
+	// c maps names of C programs to their source directories in the module.
 	c map[string]string
-	// links are other names of the one program.
+	// links are symlinks to the program.
 	links []string
 }
 
@@ -210,8 +207,8 @@ func (b *build) build(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	// The name of a directory, and not of a file, is what the slash says. GOFLAGS may ask for the race
-	// detector, for the product. A tool stays in the cache, for others who do not, and has its own races.
+	// The trailing slash makes -o a directory. GOFLAGS may enable the race detector for the product; cached tools are
+	// shared with runs that do not use it.
 	args := append([]string{"build", "-C", in, "-mod=readonly", "-race=false", "-o", dir + "/"}, append(b.flags, b.packages...)...)
 	if err := b.run(ctx, "go", args...); err != nil {
 		return err
@@ -236,13 +233,13 @@ func (b *build) build(ctx context.Context, dir string) error {
 // source returns the directory of a module in the module cache.
 func source(ctx context.Context, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	cmd.Dir = os.TempDir() // the version is to be the one named, whatever module we are in
+	cmd.Dir = os.TempDir() // outside of any module, whose go.mod could select another version
 	out, err := cmd.Output()
-	var said struct{ Dir, Error string }
-	if parsed := json.Unmarshal(out, &said); err != nil || parsed != nil {
-		return "", fmt.Errorf("downloading %s: %w: %s", module, errors.Join(explain(err), parsed), said.Error)
+	var result struct{ Dir, Error string }
+	if parsed := json.Unmarshal(out, &result); err != nil || parsed != nil {
+		return "", fmt.Errorf("downloading %s: %w: %s", module, errors.Join(withStderr(err), parsed), result.Error)
 	}
-	return said.Dir, nil
+	return result.Dir, nil
 }
 
 func (b *build) run(ctx context.Context, name string, args ...string) error {
@@ -254,7 +251,7 @@ func (b *build) run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// tail keeps the end of a long output, where the error is.
+// tail returns the end of a long output, which contains the error.
 func tail(s string) string {
 	const most = 4000
 	if len(s) > most {
@@ -263,8 +260,8 @@ func tail(s string) string {
 	return s
 }
 
-// explain adds what a command wrote about its failure.
-func explain(err error) error {
+// withStderr adds the stderr of a command to its error.
+func withStderr(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
@@ -272,7 +269,7 @@ func explain(err error) error {
 	return err
 }
 
-// digest names a source file's content.
+// digest returns a hash of a file.
 func digest(name string) (string, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {

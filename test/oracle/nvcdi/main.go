@@ -1,5 +1,5 @@
-// Command nvcdi prints the CDI spec that NVIDIA's own library makes of this
-// machine.
+// Command nvcdi prints the CDI spec that NVIDIA's library generates on this machine. Its argument is the library's
+// mode, such as nvml.
 package main
 
 import (
@@ -21,8 +21,8 @@ func write(mode nvcdi.Mode) error {
 	lib, err := nvcdi.New(
 		nvcdi.WithMode(mode),
 		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
-		// The simulated driver has no sandboxutils; without, the library asks
-		// NVML and the file system, as it does with most drivers.
+		// The simulated driver's libnvidia-sandboxutils has no functions. With this flag the library uses NVML and the
+		// file system instead.
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
 	if err != nil {

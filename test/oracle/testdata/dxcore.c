@@ -1,5 +1,4 @@
-// As much of WSL2's libdxcore.so as NVIDIA's library asks for (Windows' d3dkmthk.h): one GPU, and
-// that its driver is kept in STORE.
+// The part of WSL2's libdxcore.so that NVIDIA's library uses (Windows' d3dkmthk.h): one GPU whose driver is in STORE.
 #include <string.h>
 #include <wchar.h>
 
@@ -13,12 +12,12 @@ struct adapters {
 };
 
 struct registry {
-	int asked;
+	int query;
 	unsigned flags;
 	wchar_t name[260];
 	unsigned type, index, size; // size: of text, in bytes
 	int status;
-	_Alignas(8) wchar_t text[]; // where there is room
+	_Alignas(8) wchar_t text[]; // if the buffer is large enough
 };
 
 struct query {

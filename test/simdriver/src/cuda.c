@@ -1,7 +1,7 @@
 /*
- * The smallest libcuda: it counts and names the devices that this process may
- * use, and computes nothing. CUDA sees a GPU that is cut by MIG as its first
- * visible MIG device.
+ * A minimal libcuda: it enumerates the devices that this process may use, and
+ * cannot compute. As in CUDA, a GPU in MIG mode appears as its first visible MIG
+ * device.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -25,7 +25,7 @@ typedef enum {
 static nvmlDevice_t devices[64];
 static int count = -1; /* before cuInit */
 
-/* CUDA works through the unified-memory driver, NVML does not. */
+/* CUDA requires nvidia-uvm, NVML does not. */
 static int uvm_opens(void)
 {
 	const char *dir = getenv("NVSIM_DEV");
@@ -37,7 +37,7 @@ static int uvm_opens(void)
 	return fd >= 0 || errno == ENXIO;
 }
 
-/* The device as CUDA sees it; NULL when it is cut and no part is visible. */
+/* The device that CUDA uses; NULL in MIG mode without a visible MIG device. */
 static nvmlDevice_t usable(nvmlDevice_t device)
 {
 	unsigned mode, pending;
@@ -115,7 +115,7 @@ NVML_API CUresult cuDeviceTotalMem_v2(size_t *bytes, int device)
 	return ret;
 }
 
-/* The 16 bytes that NVML writes as hexadecimal digits behind "GPU-". */
+/* The 16 bytes of the UUID, which NVML formats in hexadecimal after "GPU-". */
 NVML_API CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], int device)
 {
 	char text[96];

@@ -1,5 +1,4 @@
-/* NVML as a program reaches it: by name, through the loader. Including this
- * shows what of it the program uses. */
+/* NVML as programs load it: with dlopen and dlsym. */
 #pragma once
 #include "nvml/nvml.h"
 
@@ -30,7 +29,7 @@ static struct {
 	NVML_FUNCTIONS(NVML_MEMBER)
 } nvml;
 
-/* The name of what is missing, or NULL when all of it is there. */
+/* Returns the name of the missing library or symbol, or NULL. */
 static inline const char *nvml_load(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);

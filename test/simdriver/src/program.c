@@ -1,4 +1,4 @@
-/* A driver program that nothing needs to work: it tells its name. */
+/* Stub of a driver program that no test needs: it prints its name. */
 #include <stdio.h>
 #include <string.h>
 

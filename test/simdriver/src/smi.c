@@ -1,6 +1,6 @@
 /*
- * nvidia-smi: what people type to see their GPUs. It finds NVML by name
- * through the loader, so inside a container it proves the injected library.
+ * nvidia-smi. It loads NVML by SONAME, so that inside a container it verifies the
+ * injected library.
  */
 #include "load.h"
 
@@ -25,7 +25,7 @@ static unsigned device_count(void)
 	return n;
 }
 
-/* The GPU of that index, or NULL with a line that says why not. */
+/* Returns the GPU with an index; prints the error and returns NULL on failure. */
 static nvmlDevice_t device_at(unsigned index)
 {
 	nvmlDevice_t device;
@@ -85,7 +85,7 @@ static const char *unit_of(const char *column)
 	return !strcmp(column, "power.draw") ? "W" : NULL;
 }
 
-/* Prints a column of a GPU; 0 when there is no such column. */
+/* Formats a column of a GPU; returns 0 for an unknown column. */
 static int cell(nvmlDevice_t device, unsigned index, const char *column, char *out, size_t size)
 {
 	nvmlMemory_t m = {0};

@@ -1,3 +1,3 @@
-/* A driver library that nothing calls: it is there to be found and loaded.
- * Its SONAME is written over the placeholder it is linked with. */
+/* Stub of a driver library that programs load but do not call. Its SONAME is
+ * written over the placeholder that it is linked with. */
 __attribute__((visibility("default"))) const char nvsim_stub[] = "simulated NVIDIA driver";

@@ -1,7 +1,6 @@
 /*
- * A program that uses NVML for as long as a test wants: it reads calls from
- * its input, one a line, and answers each with the return code and what the
- * call told. The libraries are those that the loader finds.
+ * A program that calls NVML on request: it reads calls from standard input, one
+ * per line, and prints the return code and the output value of each.
  */
 #include "../src/nvml/nvml.h"
 

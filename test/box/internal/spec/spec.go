@@ -1,4 +1,4 @@
-// Package spec is what the owner of a box and the processes of boxinit tell each other.
+// Package spec is the description of a box, shared by its owner and the boxinit processes.
 package spec
 
 import (
@@ -8,31 +8,31 @@ import (
 	"path/filepath"
 )
 
-// Spec describes one box. It lies in the state directory as box.json.
+// Spec describes a box. It is stored as box.json in the state directory.
 type Spec struct {
 	// ID names the box's cgroups.
 	ID string
-	// Dir is the state directory: an absolute path.
+	// Dir is the absolute path of the state directory.
 	Dir string
-	// Hostname inside.
+	// Hostname is the host name in the box.
 	Hostname string
-	// Simulated asks for plain files where the kernel's would refuse a simulated driver.
+	// Simulated mounts writable files for a simulated driver in /proc and /sys.
 	Simulated bool
-	// Keep lets the box outlive whoever started it.
+	// Keep lets the box outlive its owner.
 	Keep bool
-	// Binds are directories of the machine, and where the box sees them.
+	// Binds are bind mounts: directory on the machine to directory in the box.
 	Binds map[string]string `json:",omitempty"`
-	// Init is PID 1 of the box as the machine counts it: 0 until the box is up.
+	// Init is the PID on the machine of the box's PID 1; 0 until it is started.
 	Init int
-	// Keeper is the process that takes the box away when it is sent SIGTERM.
+	// Keeper is the PID of the keeper, which removes the box on SIGTERM.
 	Keeper int
-	// Cgroups are the box's own directories, one in each hierarchy, as the machine sees them.
+	// Cgroups are the box's cgroups, one in each hierarchy, by their paths on the machine.
 	Cgroups []Cgroup
 }
 
-// Cgroup is the box's directory in one hierarchy.
+// Cgroup is the box's cgroup in one hierarchy.
 type Cgroup struct {
-	// Controllers as /proc/self/cgroup writes them: "cpu,cpuacct", "name=systemd", "" for v2.
+	// Controllers are in the format of /proc/self/cgroup: "cpu,cpuacct", "name=systemd", "" for v2.
 	Controllers string
 	Path        string
 }
@@ -40,8 +40,8 @@ type Cgroup struct {
 // File is the name of the spec in a state directory.
 const File = "box.json"
 
-// Leaf is the cgroup below the box's own that its processes live in: cgroup v2 lets no
-// process sit beside children that have controllers.
+// Leaf is the child of the box's cgroup that contains its processes: a cgroup v2 with
+// controllers enabled for its children cannot contain processes itself.
 const Leaf = "init"
 
 // Read returns the spec of the box in dir.
@@ -57,7 +57,7 @@ func Read(dir string) (*Spec, error) {
 	return s, nil
 }
 
-// Write puts the spec into its state directory.
+// Write writes the spec to its state directory.
 func (s *Spec) Write() error {
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

@@ -1,5 +1,4 @@
-// Command grafana reads a dashboard into Grafana's own types, and refuses what
-// these do not have.
+// Command grafana decodes a dashboard into Grafana's types and rejects unknown fields.
 package main
 
 import (
@@ -27,13 +26,13 @@ func read(in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	known := cog.NewRuntime()
-	known.RegisterDataqueryVariant(prometheus.VariantConfig())
-	known.RegisterPanelcfgVariant(stat.VariantConfig())
-	known.RegisterPanelcfgVariant(table.VariantConfig())
-	known.RegisterPanelcfgVariant(timeseries.VariantConfig())
+	runtime := cog.NewRuntime()
+	runtime.RegisterDataqueryVariant(prometheus.VariantConfig())
+	runtime.RegisterPanelcfgVariant(stat.VariantConfig())
+	runtime.RegisterPanelcfgVariant(table.VariantConfig())
+	runtime.RegisterPanelcfgVariant(timeseries.VariantConfig())
 	var d dashboard.Dashboard
-	// Where nothing is wrong, these return an error without a word.
+	// For a valid dashboard, these return an error with an empty message.
 	for _, check := range []func() error{
 		func() error { return d.UnmarshalJSONStrict(text) },
 		d.Validate,

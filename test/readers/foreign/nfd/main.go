@@ -1,5 +1,4 @@
-// Command nfd prints the labels that Node Feature Discovery finds in feature
-// files. The linker tells it the directory.
+// Command nfd prints the labels that Node Feature Discovery reads from feature files. The linker sets the directory.
 package main
 
 import (

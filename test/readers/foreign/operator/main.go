@@ -1,5 +1,5 @@
-// Command operator reads an object of the Prometheus operator into the
-// operator's own type, and refuses what that type does not have.
+// Command operator decodes a PodMonitor or PrometheusRule into the Prometheus operator's type. It rejects unknown
+// fields.
 package main
 
 import (

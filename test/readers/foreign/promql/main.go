@@ -1,5 +1,4 @@
-// Command promql evaluates queries as Prometheus does, with its own parsers of
-// metrics and queries and its own engine, over a few scrapes of one target.
+// Command promql evaluates queries over scrapes of one target, with the parsers and the engine of Prometheus.
 package main
 
 import (
@@ -20,23 +19,23 @@ import (
 // interval is the time between two scrapes.
 const interval = 30 * time.Second
 
-// question is what is read.
-type question struct {
-	Scrapes []string          // what the target answered, the latest last
-	Target  map[string]string // its labels; a metric's own win, as with honorLabels
+// input is read from standard input as JSON.
+type input struct {
+	Scrapes []string          // responses of the target, oldest first
+	Target  map[string]string // labels of the target; a metric's own labels take precedence, as with honorLabels
 	Queries []string
 }
 
-// sample is one of those that a query results in.
+// sample is an element of an instant vector.
 type sample struct {
 	Labels map[string]string
-	Value  string // NaN is no number to JSON
+	Value  string // a string, since JSON has no NaN
 }
 
-// answer is what is written for each query.
+// answer is the result of a query. All answers are written to standard output as JSON.
 type answer struct {
 	Samples []sample
-	Unknown []string `json:",omitempty"` // its selectors that nothing fits
+	Unknown []string `json:",omitempty"` // selectors that match no series
 	Error   string   `json:",omitempty"`
 }
 
@@ -48,15 +47,15 @@ func main() {
 }
 
 func run(ctx context.Context, in io.Reader, out io.Writer) error {
-	var q question
+	var q input
 	if err := json.NewDecoder(in).Decode(&q); err != nil {
-		return fmt.Errorf("reading the question: %w", err)
+		return fmt.Errorf("decoding the input: %w", err)
 	}
-	known := &memory{}
+	series := &memory{}
 	var at time.Time
 	for i, text := range q.Scrapes {
 		at = time.Unix(0, 0).Add(time.Duration(i+1) * interval)
-		if err := known.scrape(text, q.Target, at); err != nil {
+		if err := series.scrape(text, q.Target, at); err != nil {
 			return fmt.Errorf("parsing scrape %d: %w", i, err)
 		}
 	}
@@ -64,14 +63,14 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, Parser: parse})
 	answers := make([]answer, len(q.Queries))
 	for i, query := range q.Queries {
-		if err := answers[i].evaluate(ctx, engine, parse, known, query, at); err != nil {
+		if err := answers[i].evaluate(ctx, engine, parse, series, query, at); err != nil {
 			answers[i].Error = err.Error()
 		}
 	}
 	return json.NewEncoder(out).Encode(answers)
 }
 
-// scrape takes in what a target answered.
+// scrape adds the samples of a response.
 func (m *memory) scrape(text string, target map[string]string, at time.Time) error {
 	p := textparse.NewPromParser([]byte(text), labels.NewSymbolTable(), false)
 	for {
@@ -98,17 +97,17 @@ func (m *memory) scrape(text string, target map[string]string, at time.Time) err
 	}
 }
 
-func (a *answer) evaluate(ctx context.Context, engine *promql.Engine, parse parser.Parser, known *memory, text string, at time.Time) error {
+func (a *answer) evaluate(ctx context.Context, engine *promql.Engine, parse parser.Parser, series *memory, text string, at time.Time) error {
 	expr, err := parse.ParseExpr(text)
 	if err != nil {
 		return err
 	}
 	for _, selector := range parser.ExtractSelectors(expr) {
-		if len(known.matching(selector)) == 0 {
+		if len(series.matching(selector)) == 0 {
 			a.Unknown = append(a.Unknown, fmt.Sprint(selector))
 		}
 	}
-	query, err := engine.NewInstantQuery(ctx, known, nil, text, at)
+	query, err := engine.NewInstantQuery(ctx, series, nil, text, at)
 	if err != nil {
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// memory is a storage of a few samples.
+// memory is a storage.Queryable with all samples in memory.
 type memory struct {
-	storage.MockQuerier // what only answers about labels
+	storage.MockQuerier // for label queries
 	all                 []*promql.Series
 }
 
@@ -40,23 +40,23 @@ func (m *memory) Querier(int64, int64) (storage.Querier, error) { return m, nil 
 
 // Select implements storage.Querier.
 func (m *memory) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	return &set{left: m.matching(matchers)}
+	return &set{next: m.matching(matchers)}
 }
 
 // set implements storage.SeriesSet.
 type set struct {
-	left []*promql.Series
-	at   *promql.Series
+	next    []*promql.Series
+	current *promql.Series
 }
 
 func (s *set) Next() bool {
-	if len(s.left) == 0 {
+	if len(s.next) == 0 {
 		return false
 	}
-	s.at, s.left = s.left[0], s.left[1:]
+	s.current, s.next = s.next[0], s.next[1:]
 	return true
 }
 
-func (s *set) At() storage.Series                { return promql.NewStorageSeries(*s.at) }
+func (s *set) At() storage.Series                { return promql.NewStorageSeries(*s.current) }
 func (s *set) Err() error                        { return nil }
 func (s *set) Warnings() annotations.Annotations { return nil }

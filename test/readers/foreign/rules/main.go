@@ -1,4 +1,4 @@
-// Command rules reads a file of alerts as Prometheus does.
+// Command rules validates a file of alerting rules as Prometheus does.
 package main
 
 import (

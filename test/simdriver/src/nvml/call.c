@@ -1,4 +1,4 @@
-/* The beginning and the end of every call. */
+/* Prologue and epilogue of calls. */
 #include "nvsim.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ const struct handle *handle_check(const void *pointer)
 	return NULL;
 }
 
-/* Points v at what the handle names, as far as it is still there. */
+/* Resolves a handle to its GPU and MIG device; NULL for those that are gone. */
 static void look_up(struct view *v, const void *pointer)
 {
 	const struct handle *h = v->handle = handle_check(pointer);
@@ -58,12 +58,12 @@ static void look_up(struct view *v, const void *pointer)
 	}
 }
 
-static nvmlReturn_t judge(const struct view *v, int kinds)
+static nvmlReturn_t validate(const struct view *v, int kinds)
 {
 	if (!v->handle || !(v->handle->kind & kinds))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (v->handle->kind != GPU && !v->mig)
-		return NVML_ERROR_NOT_FOUND; /* the geometry has changed since */
+		return NVML_ERROR_NOT_FOUND; /* repartitioned since */
 	if (!v->gpu || v->gpu->lost > 0)
 		return NVML_ERROR_GPU_IS_LOST;
 	return NVML_SUCCESS;
@@ -72,11 +72,11 @@ static nvmlReturn_t judge(const struct view *v, int kinds)
 nvmlReturn_t call_resolve(struct view *v, int kinds, const void *handle)
 {
 	look_up(v, handle);
-	return judge(v, kinds);
+	return validate(v, kinds);
 }
 
-/* The length of a function's name without _v2 and the like: a fault named for
- * one version of a function is meant for all of them. */
+/* The length of a function name without its version suffix: faults apply to all
+ * versions of a function. */
 static size_t stem(const char *func)
 {
 	size_t n = strlen(func);
@@ -87,16 +87,16 @@ static const struct fault *find_fault(const struct view *v, const char *func, in
 {
 	for (unsigned i = 0; i < v->state->nfaults; i++) {
 		const struct fault *f = &v->state->faults[i];
-		bool here = *f->gpu ? (scope & OF_THE_GPU) && v->gpu && !strcmp(f->gpu, v->gpu->uuid)
+		bool applies = *f->gpu ? (scope & OF_THE_GPU) && v->gpu && !strcmp(f->gpu, v->gpu->uuid)
 				    : (scope & OF_ALL_GPUS);
 		bool named = !*f->func || (stem(f->func) == stem(func) && !strncmp(f->func, func, stem(func)));
-		if (here && named)
+		if (applies && named)
 			return f;
 	}
 	return NULL;
 }
 
-/* Sleeps, unlocked, for as long as the state holds a hang for this call. */
+/* Sleeps, unlocked, while the state has a hang for this call. */
 static bool hang(struct view *v, const char *func, int scope)
 {
 	const struct fault *f;
@@ -150,7 +150,7 @@ struct view call_begin(const char *func, struct counter **counter, int kinds, co
 	if (v.ret == NVML_SUCCESS && kinds != ALWAYS)
 		v.ret = driver_answers(v.state);
 	if (v.ret == NVML_SUCCESS && kinds != ALWAYS && kinds != SESSION)
-		v.ret = judge(&v, kinds);
+		v.ret = validate(&v, kinds);
 	return v;
 }
 

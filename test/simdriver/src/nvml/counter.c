@@ -1,6 +1,6 @@
 /*
- * The counters in the file that NVSIM_CALLS names: an array that every
- * process of a test maps, so that a reader sees the calls while they happen.
+ * Call counters in the file NVSIM_CALLS: an array that all processes of a test
+ * share, so that a reader observes calls while they happen.
  */
 #include "nvsim.h"
 
@@ -20,9 +20,9 @@ struct counter {
 	char name[52];
 	_Atomic uint64_t calls;
 };
-_Static_assert(sizeof(struct counter) == 64, "the reader in Go counts on 64 bytes");
+_Static_assert(sizeof(struct counter) == 64, "must match counterSize in calls.go");
 
-static struct counter unread; /* where calls go that nobody asked to count */
+static struct counter unread; /* for calls that are not counted */
 static struct counter *table;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -33,7 +33,7 @@ static void map_table(void)
 		return;
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 	if (fd < 0 || ftruncate(fd, MAX_COUNTERS * sizeof *table)) {
-		perror("simulated driver: opening the file of NVSIM_CALLS");
+		perror("simulated driver: opening NVSIM_CALLS");
 		abort();
 	}
 	table = mmap(NULL, MAX_COUNTERS * sizeof *table, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

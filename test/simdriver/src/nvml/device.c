@@ -1,4 +1,4 @@
-/* Which GPUs there are, and who each of them is. */
+/* Enumeration and identity of GPUs. */
 #include "nvsim.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 }
 NVML_ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
 
-/* Hands out the GPU of that index, unless it is lost or its fault says no. */
-static nvmlReturn_t hand_out(struct view *v, unsigned index, const char *func, nvmlDevice_t *out)
+/* Returns the handle of a GPU by index, unless it is lost or has a fault. */
+static nvmlReturn_t device_handle(struct view *v, unsigned index, const char *func, nvmlDevice_t *out)
 {
 	struct handle *h = handle_of(GPU, session_gpu(index), -1, -1);
 	nvmlReturn_t ret = call_resolve(v, GPU, h);
@@ -31,7 +31,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t
 {
 	CALL(SESSION, NULL);
 	REQUIRE(device && index < session_count());
-	return hand_out(&v, index, __func__, device);
+	return device_handle(&v, index, __func__, device);
 }
 NVML_ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
 
@@ -49,7 +49,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *
 	REQUIRE(uuid && device);
 	unsigned index;
 	if (in_session(uuid, &index))
-		return hand_out(&v, index, __func__, device);
+		return device_handle(&v, index, __func__, device);
 	const struct mig *m = state_mig(v.state, uuid);
 	const struct gpu *g = m ? state_gpu(v.state, m->gpu) : NULL;
 	if (!g || !in_session(g->uuid, &index) || !mig_visible(g, m))
@@ -78,7 +78,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevi
 		const struct gpu *g = state_gpu(v.state, session_gpu(i));
 		struct address have = address_of(g ? g->bus : "");
 		if (g && !memcmp(&want, &have, sizeof want))
-			return hand_out(&v, i, __func__, device);
+			return device_handle(&v, i, __func__, device);
 	}
 	return NVML_ERROR_NOT_FOUND;
 }

@@ -1,6 +1,6 @@
 /*
- * Events. The state keeps the last ones, numbered; a set delivers those that
- * came after the registration of their GPU, each once.
+ * Event sets. The state has the latest events, numbered; a set delivers those
+ * after the registration of their GPU once.
  */
 #include "nvsim.h"
 
@@ -16,13 +16,13 @@
 struct watch {
 	char gpu[TEXT_LEN];
 	unsigned long long types;
-	long long since; /* the last event number that is not ours */
+	long long since; /* sequence number of the last event not to deliver */
 };
 
 struct event_set {
 	struct watch watches[MAX_GPUS];
 	unsigned count;
-	int changes; /* inotify of the library file; -1: the wait polls */
+	int changes; /* inotify instance for the library file; -1: polling */
 };
 
 NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
@@ -80,7 +80,7 @@ static bool watched(const struct watch *w, const struct event *e)
 	return e->seq > w->since && (w->types & e->type) && !strcmp(w->gpu, e->gpu);
 }
 
-/* The oldest event that the set still has to deliver; consumed with that. */
+/* Returns and consumes the oldest pending event of the set. */
 static const struct event *next_event(struct event_set *set, const struct state *s)
 {
 	const struct event *oldest = NULL;
@@ -115,8 +115,8 @@ static long long now_ms(void)
 }
 
 /*
- * Sleeps until the state changes or ms have passed. As with a real driver, who
- * waits is not woken for nothing.
+ * Sleeps until the state changes or ms have passed. As in NVML, there are no
+ * spurious wakeups.
  */
 static void wait_for_change(const struct event_set *set, long long ms)
 {
@@ -141,8 +141,8 @@ static nvmlReturn_t next(struct event_set *set, const struct state *s, nvmlEvent
 	return NVML_SUCCESS;
 }
 
-/* The fault of a wait may come while it waits, so each round looks again. */
-static nvmlReturn_t round_of(struct event_set *set, struct view *v, nvmlEventData_t *data)
+/* A fault may be injected during the wait, so each iteration checks it. */
+static nvmlReturn_t poll_once(struct event_set *set, struct view *v, nvmlEventData_t *data)
 {
 	nvmlReturn_t ret = call_fault(v, "nvmlEventSetWait", OF_ALL_GPUS);
 	if (ret == NVML_SUCCESS && !*v->state->driver.module)
@@ -154,7 +154,7 @@ static nvmlReturn_t wait_event(struct event_set *set, struct view *v, nvmlEventD
 {
 	long long end = now_ms() + timeout;
 	for (;;) {
-		nvmlReturn_t ret = round_of(set, v, data);
+		nvmlReturn_t ret = poll_once(set, v, data);
 		long long left = end - now_ms();
 		if (ret != NVML_ERROR_TIMEOUT || left <= 0)
 			return ret;

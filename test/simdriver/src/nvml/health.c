@@ -1,4 +1,4 @@
-/* What a GPU says about its own health: ECC, retired pages, remapped rows. */
+/* ECC errors, retired pages, remapped rows, and field values. */
 #include "nvsim.h"
 
 #include <string.h>
@@ -63,22 +63,22 @@ NVML_API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *c
 	return NVML_SUCCESS;
 }
 
-/* The fields that tools ask for in bulk, by NVML's numbers. */
+/* Fields by NVML_FI_DEV_… number. */
 static const struct field_of_gpu {
 	unsigned id;
-	size_t at;
+	size_t offset;
 } fields[] = {
-	{1, offsetof(struct gpu, ecc)},
-	{2, offsetof(struct gpu, ecc)},
-	{29, offsetof(struct gpu, retired_sbe)},
-	{30, offsetof(struct gpu, retired_dbe)},
-	{31, offsetof(struct gpu, retired_pending)},
-	{142, offsetof(struct gpu, remapped_cor)},
-	{143, offsetof(struct gpu, remapped_unc)},
-	{144, offsetof(struct gpu, remapped_pending)},
-	{145, offsetof(struct gpu, remapped_failure)},
-	{186, offsetof(struct gpu, power)},
-	{230, offsetof(struct gpu, recovery)},
+	{1 /* ECC_CURRENT */, offsetof(struct gpu, ecc)},
+	{2 /* ECC_PENDING */, offsetof(struct gpu, ecc)},
+	{29 /* RETIRED_SBE */, offsetof(struct gpu, retired_sbe)},
+	{30 /* RETIRED_DBE */, offsetof(struct gpu, retired_dbe)},
+	{31 /* RETIRED_PENDING */, offsetof(struct gpu, retired_pending)},
+	{142 /* REMAPPED_COR */, offsetof(struct gpu, remapped_cor)},
+	{143 /* REMAPPED_UNC */, offsetof(struct gpu, remapped_unc)},
+	{144 /* REMAPPED_PENDING */, offsetof(struct gpu, remapped_pending)},
+	{145 /* REMAPPED_FAILURE */, offsetof(struct gpu, remapped_failure)},
+	{186 /* POWER_INSTANT */, offsetof(struct gpu, power)},
+	{230 /* GET_GPU_RECOVERY_ACTION */, offsetof(struct gpu, recovery)},
 };
 
 enum { FIELD_NVLINK_COUNT = 91 };
@@ -96,7 +96,7 @@ static void get_field(const struct view *v, nvmlFieldValue_t *value)
 	long long number = -1;
 	for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
 		if (fields[i].id == value->fieldId)
-			number = *(const long long *)((const char *)v->gpu + fields[i].at);
+			number = *(const long long *)((const char *)v->gpu + fields[i].offset);
 	if (value->fieldId == FIELD_NVLINK_COUNT)
 		number = count_links(v);
 	value->timestamp = value->latencyUsec = 0;

@@ -1,4 +1,4 @@
-/* How GPUs reach each other: over PCIe and over NVLink. */
+/* PCIe topology and NVLinks. */
 #include "nvsim.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, 
 	return ret;
 }
 
-/* With *count 0 only counts; otherwise fills as many as there is room for. */
+/* If *count is 0, returns only the count; otherwise fills up to *count GPUs. */
 NVML_API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned level, unsigned *count,
 						       nvmlDevice_t *nearest)
 {
@@ -59,7 +59,7 @@ static const struct link *find_link(const struct view *v, unsigned index)
 	return NULL;
 }
 
-/* Leaves in l the link asked for, or returns why there is none. */
+/* Declares l, the link with this index, or returns an error. */
 #define LINK(l, out) \
 	REQUIRE(index < NVML_MAX_LINKS && out); \
 	const struct link *l = find_link(&v, index); \

@@ -1,4 +1,4 @@
-/* MIG devices and the instances they are made of. */
+/* MIG devices, GPU instances and compute instances. */
 #include "nvsim.h"
 
 #include <string.h>
@@ -122,7 +122,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned pr
 		if (strcmp(m->gpu, v.gpu->uuid) || !p || p->id != profile_id)
 			continue;
 		struct handle *h = handle_of(GPU_INSTANCE, v.gpu->uuid, m->gi, -1);
-		if (!*count || out[*count - 1] != h) /* its compute instances stand together */
+		if (!*count || out[*count - 1] != h) /* compute instances are sorted by GPU instance */
 			out[(*count)++] = h;
 	}
 	return NVML_SUCCESS;
@@ -154,8 +154,8 @@ NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t in
 	return ret;
 }
 
-/* The profile of a compute instance is numbered like that of a GPU instance
- * of as many slices. */
+/* Compute instance profiles are numbered like GPU instance profiles with as many
+ * slices. */
 static unsigned compute_profile(long long slices)
 {
 	static const unsigned by_slices[] = {0, 0, 1, 2, 3, 0, 6, 4, 5};

@@ -1,4 +1,4 @@
-/* What device nodes this process may open decides what it sees. */
+/* Visibility of GPUs and MIG devices, which depends on access to device nodes. */
 #define _GNU_SOURCE
 #include "nvsim.h"
 
@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A tree of a test is not /dev: NVSIM_DEV names its directory. */
+/* NVSIM_DEV overrides /dev for tests. */
 static const char *dev(void)
 {
 	const char *dir = getenv("NVSIM_DEV");
 	return dir && *dir ? dir : "/dev";
 }
 
-/* ENXIO means that everything let us through to the kernel driver that the
- * simulation lacks: name, mode, and the container's device cgroup. */
+/* ENXIO: path, mode and device cgroup permit access, and only the kernel driver,
+ * which the simulation lacks, is missing. */
 static bool opens(int flags, const char *format, long long number)
 {
 	char name[64], path[4096];
@@ -30,8 +30,8 @@ static bool opens(int flags, const char *format, long long number)
 
 bool node_visible(const char *format, long long number) { return opens(O_RDWR, format, number); }
 
-/* The driver numbers MIG capabilities by a fixed scheme: 15 GPU instances a
- * GPU, and for each an access node and those of 8 compute instances. */
+/* Minor numbers of MIG capabilities are static: 15 GPU instances per GPU, each with
+ * its access node and those of 8 compute instances. */
 static long long cap_minor(long long gpu, long long gi) { return 3 + (gpu * 15 + gi) * 9; }
 
 bool mig_visible(const struct gpu *g, const struct mig *m)

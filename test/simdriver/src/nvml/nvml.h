@@ -1,17 +1,16 @@
 /*
- * The part of NVML's ABI that the simulation implements: types laid out as
- * callers of libnvidia-ml.so.1 expect them. Facts of the interface only;
- * whatever is not declared here is a missing symbol, as on an old driver.
+ * The part of NVML's ABI that the simulation implements. Other functions are
+ * missing symbols, as in an old driver.
  */
 #pragma once
 
 #define NVML_API __attribute__((visibility("default")))
 
-/* An older name of an exported function whose arguments never changed. */
+/* An older name of an exported function with the same arguments. */
 #define NVML_ALIAS(name, target) \
 	NVML_API __typeof__(target) name __attribute__((alias(#target)))
 
-/* The version word of a versioned struct: its size, and the version on top. */
+/* The version word of a versioned struct: its size, and the version in the top byte. */
 #define NVML_STRUCT(type, version) ((unsigned)(sizeof(type) | (version) << 24))
 
 typedef enum {
@@ -32,7 +31,7 @@ typedef enum {
 	NVML_ERROR_UNKNOWN = 999,
 } nvmlReturn_t;
 
-/* Opaque to callers; nvsim.h says what stands behind them. */
+/* Opaque to callers; defined in nvsim.h and event.c. */
 typedef struct handle *nvmlDevice_t;
 typedef struct handle *nvmlGpuInstance_t;
 typedef struct handle *nvmlComputeInstance_t;
@@ -168,7 +167,7 @@ enum { NVML_EVENT_XID = 0x8 };
 enum { NVML_NO_INSTANCE = 0xFFFFFFFF };
 enum { NVML_MAX_LINKS = 36 };
 
-/* What callers were compiled with. */
+/* Sizes that callers are compiled with. */
 _Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_v2_t) == 40 &&
 	       sizeof(nvmlEventData_t) == 32 && sizeof(nvmlFieldValue_t) == 40 &&
 	       sizeof(nvmlDeviceAttributes_t) == 40 && sizeof(nvmlGpuFabricInfo_t) == 28 && sizeof(nvmlGpuInstanceInfo_t) == 24 &&

@@ -1,4 +1,4 @@
-/* How every call of the library begins, and what stands behind its handles. */
+/* Prologue of calls, handles, and helpers. */
 #pragma once
 #include "nvml.h"
 #include "state.h"
@@ -7,12 +7,12 @@
 
 enum kind { GPU = 1, MIG = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
 
-/* What a call without a handle needs: an initialised NVML, or nothing. */
+/* Kinds for calls without a handle: SESSION requires nvmlInit. */
 enum { SESSION = 0, ALWAYS = 16 };
 
-/* Names a thing of the driver; what it is like is in the state. Handles are
- * interned: equal things have the same address, and it stays valid until the
- * process ends. */
+/* Identifies an object of the driver; its properties are in the state. Handles are
+ * interned: equal handles have the same address, which is valid until the process
+ * exits. */
 struct handle {
 	enum kind kind;
 	char uuid[TEXT_LEN]; /* of the GPU; for MIG of the MIG device */
@@ -21,11 +21,11 @@ struct handle {
 
 struct handle *handle_of(enum kind kind, const char *uuid, long long gi, long long ci);
 
-/* NULL for a pointer that was never handed out. */
+/* Returns NULL for a pointer that is not a handle. */
 const struct handle *handle_check(const void *pointer);
 
-/* What a call looks at. Unless ret is an error, the state is locked until the
- * view goes out of scope. */
+/* The state that a call uses. Unless ret is an error, it is locked until the view
+ * goes out of scope. */
 struct view {
 	nvmlReturn_t ret;
 	const struct state *state; /* NULL: not locked */
@@ -39,19 +39,19 @@ struct counter;
 struct view call_begin(const char *func, struct counter **counter, int kinds, const void *handle);
 void call_end(struct view *v);
 
-/* Looks a further handle up, in the state of a call that has begun. */
+/* Resolves another handle of the call. */
 nvmlReturn_t call_resolve(struct view *v, int kinds, const void *handle);
 
-/* What the state wants of calls of func: that they hang, abort, return an
- * error. Obeys the faults of all GPUs, or those that name v's. */
+/* Applies the fault of a call of func: it hangs, aborts, or returns an error. scope
+ * selects the faults of all GPUs or those of v's GPU. */
 enum scope { OF_ALL_GPUS = 1, OF_THE_GPU = 2 };
 nvmlReturn_t call_fault(struct view *v, const char *func, int scope);
 
-/* What a call of func answers about v's GPU: the truth, unless the state wants something else. */
+/* The output value of a call of func for v's GPU: truth, unless a fault overrides it. */
 const char *call_answer(const struct view *v, const char *func, const char *truth);
 
-/* First line of every exported function: counts it, obeys the faults, and
- * leaves in v what it is about; returns at once when that fails. */
+/* First line of every exported function: counts the call, applies faults, and
+ * resolves the handle into v; returns on failure. */
 #define CALL(kinds, handle_arg) \
 	static struct counter *counter_; \
 	__attribute__((cleanup(call_end))) struct view v = \
@@ -63,7 +63,7 @@ const char *call_answer(const struct view *v, const char *func, const char *trut
 	if (!(condition)) \
 	return NVML_ERROR_INVALID_ARGUMENT
 
-/* An exported getter of one number; a negative one is not supported. */
+/* An exported getter of a number; negative: not supported. */
 #define GETTER(name, type, field) \
 	NVML_API nvmlReturn_t name(nvmlDevice_t device, type *out) \
 	{ \
@@ -75,17 +75,17 @@ const char *call_answer(const struct view *v, const char *func, const char *trut
 		return NVML_SUCCESS; \
 	}
 
-/* Adds 1 to the function's counter in the file that NVSIM_CALLS names. */
+/* Increments the function's counter in the file NVSIM_CALLS. */
 void calls_count(const char *func, struct counter **counter);
 
-/* The GPUs that this process saw when it initialised NVML: a later one shows
- * only after the next nvmlInit, as with the real library. */
+/* The GPUs that were visible to this process at nvmlInit. GPUs that are added later
+ * appear after the next nvmlInit, as in NVML. */
 bool session_open(void);
 unsigned session_count(void);
 const char *session_gpu(unsigned index); /* its UUID */
 
-/* Whether the node opens below the device directory, or would but for the
- * missing kernel driver. errno tells why not. */
+/* Whether the device node can be opened, or fails only because there is no kernel
+ * driver. Sets errno otherwise. */
 bool node_visible(const char *format, long long number);
 bool mig_visible(const struct gpu *g, const struct mig *m);
 

@@ -1,7 +1,7 @@
 /*
- * The text of a state: one record a line, its kind first, then key=value
- * fields, separated by tabs. A key that is not given is 0 or empty; one that
- * is not known is an error, so that writer and reader cannot drift apart.
+ * Parses a state: one record per line, its kind first, then key=value fields,
+ * separated by tabs. Missing keys are 0 or empty; unknown keys are errors, so that
+ * writer and reader cannot diverge.
  */
 #include "state.h"
 

@@ -1,11 +1,11 @@
-/* The MIG profiles that a product offers. */
+/* MIG profiles of a product. */
 #include "nvsim.h"
 
 #include <stdio.h>
 
 enum { GPU_INSTANCE_PROFILES = 18, COMPUTE_INSTANCE_PROFILES = 9 };
 
-/* Leaves in v's state the profile asked for, or says why there is none. */
+/* Finds the profile with an index. */
 static nvmlReturn_t find(const struct view *v, unsigned index, const struct profile **out)
 {
 	REQUIRE(index < GPU_INSTANCE_PROFILES);
@@ -31,7 +31,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, u
 	return ret;
 }
 
-/* The caller's version word says which of the two structs it passed. */
+/* The version word selects one of two structs. */
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned index, void *info)
 {
 	CALL(GPU, device);
@@ -54,8 +54,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, 
 	return NVML_SUCCESS;
 }
 
-/* A compute instance takes 1, 2, 3, 4 or all of the slices of its GPU
- * instance, and shares the rest of it. */
+/* A compute instance has 1, 2, 3, 4 or all slices of its GPU instance, and shares
+ * its engines. */
 static nvmlReturn_t compute_info(const struct view *v, unsigned index, unsigned engine,
 				 nvmlComputeInstanceProfileInfo_t *info)
 {

@@ -1,4 +1,4 @@
-/* What a GPU measures: memory, load, heat, power, clocks, its PCIe link. */
+/* Memory, utilization, temperature, power, clocks, and PCIe link. */
 #include "nvsim.h"
 
 static nvmlMemory_t memory_of(const struct view *v)
@@ -91,7 +91,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned ty
 	return NVML_SUCCESS;
 }
 
-/* No program ever computes on a simulated GPU. */
+/* Simulated GPUs run no processes. */
 NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos)
 {
 	(void)infos;

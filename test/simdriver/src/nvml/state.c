@@ -1,4 +1,4 @@
-/* Reading the slot at the end of the library file. */
+/* Reads the slot at the end of the library file. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -19,12 +19,12 @@ struct header {
 static const char magic[8] = "NVSIM/1";
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct state current;
-static uint64_t current_seq; /* 0: nothing read yet */
+static uint64_t current_seq; /* 0: not read yet */
 static int file = -1;
 static off_t slot;
 
-/* Opened as soon as the library is loaded: later its path may be another
- * driver's file, or nothing, while this one stays mapped. */
+/* The file is opened when the library is loaded, because its path may later be
+ * another driver's file or missing. */
 __attribute__((constructor)) static void open_self(void)
 {
 	Dl_info info;
@@ -52,7 +52,7 @@ static uint64_t fnv1a(const char *text, size_t length)
 	return sum;
 }
 
-/* Reads the whole slot; false while a writer is in the middle of it. */
+/* Reads the slot; false if it is half-written. */
 static bool read_slot(struct header *h, char *text)
 {
 	if (pread(file, h, sizeof *h, slot) != sizeof *h ||

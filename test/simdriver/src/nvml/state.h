@@ -1,8 +1,7 @@
 /*
- * The state of the simulated driver, as the tail of the library file tells it.
- *
- * Every number is a long long; a negative one is what the product does not
- * have (NVML_ERROR_NOT_SUPPORTED), so a getter needs no second flag.
+ * The state of the simulated driver, which is stored at the end of the library
+ * file. A negative number means that the product does not support the value
+ * (NVML_ERROR_NOT_SUPPORTED).
  */
 #pragma once
 #include <stdbool.h>
@@ -24,8 +23,8 @@ struct gpu {
 	long long brand, arch, major, cc_minor, cores, device, subsystem;
 	long long memory, used;                  /* bytes */
 	long long mig, mig_pending;              /* 0 off, 1 on */
-	long long numa;                          /* where the GPU's own memory is a NUMA node */
-	/* The way up the PCIe tree; two GPUs meet at the first that differs. */
+	long long numa;                          /* NUMA node of the GPU's own memory */
+	/* PCIe path; the first level that differs is the common ancestor of two GPUs. */
 	long long node, bridge, root, sw;
 	long long pcie_gen, pcie_width;
 	long long util, util_memory, temperature, power, power_limit; /* %, %, °C, mW, mW */
@@ -33,20 +32,20 @@ struct gpu {
 	long long ecc, ecc_corrected, ecc_uncorrected;
 	long long retired_sbe, retired_dbe, retired_pending;
 	long long remapped_cor, remapped_unc, remapped_pending, remapped_failure;
-	long long recovery;                      /* NVML's GPU recovery action */
+	long long recovery;                      /* GPU recovery action */
 	long long persistence, addressing;
-	char cluster[TEXT_LEN];                  /* UUID of the fabric, 32 digits; empty: not joined */
+	char cluster[TEXT_LEN];                  /* fabric UUID, 32 hex digits; empty: not joined */
 	long long clique;
 };
 
 struct link {
 	char gpu[TEXT_LEN];
-	char remote[TEXT_LEN];                   /* PCI bus id of the other end */
+	char remote[TEXT_LEN];                   /* PCI bus ID of the other end */
 	long long index, version, active;
 	long long type;                          /* 0 GPU, 2 NVSwitch */
 };
 
-/* One way to cut a product; the numbers of MIG devices come from here. */
+/* A GPU instance profile of a product. */
 struct profile {
 	char product[TEXT_LEN], name[TEXT_LEN];  /* "NVIDIA A100-SXM4-40GB", "1g.5gb" */
 	long long index, id, slices, instances, size; /* size: memory slices */
@@ -64,12 +63,12 @@ struct event {
 	long long seq, type, data, gi, ci;
 };
 
-/* What a call does instead of its work. Empty gpu or func: any. */
+/* Makes calls fail. Empty gpu or func: any. */
 struct fault {
 	char gpu[TEXT_LEN], func[TEXT_LEN];
-	long long ret;                           /* 0: goes on with its work */
+	long long ret;                           /* 0: the call proceeds */
 	long long hang_ms, crash;
-	char answer[TEXT_LEN];                   /* what it answers, if answers is 1 */
+	char answer[TEXT_LEN];                   /* output value, if answers is 1 */
 	long long answers;
 };
 
@@ -84,15 +83,16 @@ struct state {
 	unsigned drivers, ngpus, nlinks, nprofiles, nmigs, nevents, nfaults;
 };
 
-/* The state as of now, locked until state_unlock; NULL (and not locked) when
- * the slot cannot be read. */
+/* Locks the current state until state_unlock; NULL (not locked) if the slot
+ * cannot be read. */
 const struct state *state_lock(void);
 void state_unlock(void);
 
-/* An open descriptor of the library's own file, for a watch on changes. */
+/* An open file descriptor of the library file, for inotify. */
 int state_fd(void);
 
-/* Fills *into from text; false, with a line on stderr, when it is malformed. */
+/* Parses text, which it modifies; prints malformed input to stderr and returns
+ * false. */
 bool state_parse(char *text, struct state *into);
 
 const struct gpu *state_gpu(const struct state *s, const char *uuid);

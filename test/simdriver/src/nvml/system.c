@@ -1,4 +1,4 @@
-/* Starting and ending the use of NVML, and what is true of the whole node. */
+/* Initialization, shutdown, and system queries. */
 #include "nvsim.h"
 
 #include <errno.h>
@@ -60,7 +60,7 @@ NVML_API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 	return put_text(version, length, v.state->driver.module);
 }
 
-/* NVML's own version is the driver's, behind the CUDA major version. */
+/* The NVML version is the CUDA major version and the driver version. */
 NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
 	CALL(ALWAYS, NULL);
@@ -90,7 +90,7 @@ NVML_API nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSett
 	return NVML_SUCCESS;
 }
 
-/* What older drivers have of it. */
+/* The same in older drivers. */
 NVML_API nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *state)
 {
 	CALL(SESSION, NULL);

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/runtime"
+)
+
+// newAuditedLoop returns a loop with two GPUs. GPU-0 is used by a Docker container; GPU-1 is allocated to a pod
+// whose container lacks it.
+func newAuditedLoop() *loop {
+	l := &loop{snapshot: *newSnapshot()}
+	node := func(minor int64) []cdi.DeviceNode {
+		return []cdi.DeviceNode{{Path: "/dev/nvidia", Major: 195, Minor: minor}}
+	}
+	l.plan = &plan{inventory: &gpu.Inventory{}, parts: cdi.Parts{GPUs: map[string][]cdi.DeviceNode{"GPU-0": node(0), "GPU-1": node(1)}}}
+	l.running = running{
+		listed: true,
+		containers: []runtime.Container{
+			{Namespace: "moby", ID: "docker", Devices: map[uint64]bool{unix.Mkdev(195, 0): true}},
+			{Namespace: "k8s.io", ID: "pod", Name: "main", Pod: runtime.Pod{UID: "uid", Namespace: "default", Name: "pod"}},
+		},
+		checkpoint: kubelet.Checkpoint{Holders: []kubelet.Holder{{PodUID: "uid", Container: "main", Resource: "nvidia.com/gpu", Device: "GPU-1::3", CDI: []string{"gpucdi.dev/gpu=GPU-1"}}}},
+	}
+	l.audit()
+	return l
+}
+
+func TestAuditAgainstCheckpoint(t *testing.T) {
+	l := newAuditedLoop()
+	s := containersStatus(l.audited, nil)
+	if len(s.Foreign) != 1 || !slices.Equal(s.Foreign[0].GPUs, []string{"GPU-0"}) || s.Foreign[0].Name != "container docker (containerd namespace moby)" {
+		t.Errorf("foreign: %+v", s.Foreign)
+	}
+	if len(s.Lacking) != 1 || !slices.Equal(s.Lacking[0].GPUs, []string{"GPU-1"}) || s.Lacking[0].Name != "default/pod/main" {
+		t.Errorf("lacking: %+v", s.Lacking)
+	}
+
+	l.plan = &plan{inventory: &gpu.Inventory{}} // while the driver does not respond
+	l.audit()
+	if len(l.audited.Foreign) != 1 || len(l.audited.Lacking) != 1 {
+		t.Error("without a driver, the audit is dropped")
+	}
+}
+
+func TestRespectForeignContainers(t *testing.T) {
+	l := newAuditedLoop()
+	if foreign := l.foreign(partResolver{inv: &gpu.Inventory{}}); len(foreign) > 0 {
+		t.Errorf("by default: got %v, want none", foreign)
+	}
+	l.config.Allocation.RespectForeignContainers = true
+	l.audited.Foreign = append(l.audited.Foreign, runtime.Use{Container: runtime.Container{Pod: runtime.Pod{UID: "uid"}}, GPUs: []string{"GPU-1"}})
+	want := []allocator.Foreign{{
+		Device:    allocator.Part{GPU: "GPU-0", Extent: allocator.ExtentWhole},
+		Container: "container docker (containerd namespace moby)",
+	}}
+	if foreign := l.foreign(partResolver{inv: &gpu.Inventory{}}); !slices.Equal(foreign, want) {
+		t.Errorf("got %v, want %v", foreign, want)
+	}
+}
+
+// Until the runtime has listed its containers once, any GPU may be in use outside Kubernetes.
+func TestNoGPUBecomesAvailableBeforeContainersAreListed(t *testing.T) {
+	l := &loop{snapshot: *newSnapshot(), collaborators: collaborators{gate: allocator.NewGate(time.Now)}}
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0", PCIBusID: "0000:01:00.0"}}}
+	l.plan = &plan{inventory: inv, verified: map[string]bool{"gpucdi.dev/gpu=GPU-0": true},
+		resources: allocator.Plan(inv, cdi.AgentKind, allocator.MIGNone, nil)}
+	for _, tc := range []struct{ respect, listed, durable bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
+		l.config.Allocation.RespectForeignContainers, l.running.listed = tc.respect, tc.listed
+		wanted := l.observation().Wanted
+		if len(wanted) != 1 || wanted[0].Durable != tc.durable {
+			t.Errorf("%+v: got %+v", tc, wanted)
+		}
+	}
+}
+
+func TestNewUses(t *testing.T) {
+	use := func(id string, gpus ...string) runtime.Use {
+		return runtime.Use{Container: runtime.Container{ID: id}, GPUs: gpus}
+	}
+	got := newUses([]runtime.Use{use("a", "GPU-0"), use("b", "GPU-0")}, []runtime.Use{use("a", "GPU-0"), use("b", "GPU-1"), use("c", "GPU-0")})
+	if len(got) != 2 || got[0].ID != "b" || got[1].ID != "c" {
+		t.Errorf("got %v", got)
+	}
+	restarted := func(id string) runtime.Use {
+		return runtime.Use{Container: runtime.Container{ID: id, Name: "main", Pod: runtime.Pod{UID: "uid"}}, GPUs: []string{"GPU-0"}}
+	}
+	if got := newUses([]runtime.Use{restarted("a")}, []runtime.Use{restarted("b")}); len(got) > 0 {
+		t.Errorf("got %v for a container that restarted", got)
+	}
+}
+
+// Containers keep running while their runtime is stopped or hangs, so the last list is kept.
+func TestContainersOutliveTheirRuntime(t *testing.T) {
+	dir := t.TempDir()
+	a := New(Config{Node: host.NewRoot(dir), KubeletDir: dir}, slog.New(slog.DiscardHandler))
+	lists := map[string][]runtime.Container{"/run/containerd/containerd.sock": {{ID: "docker"}}}
+	var now running
+	a.readRunning(t.Context(), &now, lists)
+	if len(now.containers) != 1 || now.listed || now.err == nil {
+		t.Errorf("got %+v", now)
+	}
+}

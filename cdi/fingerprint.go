@@ -1,0 +1,67 @@
+package cdi
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+)
+
+// kernelFiles depend on the loaded driver.
+var kernelFiles = []string{"/proc/devices", "/proc/driver/nvidia/version"}
+
+// dependencies returns the host paths in a spec, those of device nodes included.
+func dependencies(spec *specs.Spec) []string {
+	paths := sources(spec)
+	for _, d := range spec.Devices {
+		for _, n := range d.ContainerEdits.DeviceNodes {
+			paths = append(paths, n.Path)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// fingerprint distinguishes states of the host files that the spec depends on.
+func (f *File) fingerprint() string {
+	var state strings.Builder
+	for _, path := range f.dependencies {
+		info, err := f.root.Stat(path)
+		if err != nil {
+			fmt.Fprintln(&state, path, err)
+			continue
+		}
+		fmt.Fprintln(&state, path, identity(info))
+	}
+	if _, err := f.root.Stat(modesetModule); err == nil {
+		fmt.Fprintln(&state, modesetModule)
+	}
+	// Files in /proc have no size, and stat returns the current time as their mtime.
+	for _, path := range kernelFiles {
+		text, err := f.root.ReadFile(path)
+		fmt.Fprintln(&state, path, string(text), err)
+	}
+	return state.String()
+}
+
+// fileIdentity changes when a file is replaced or modified.
+type fileIdentity struct {
+	dev, ino, rdev uint64
+	mode, uid      uint32
+	size, mtime    int64 // in bytes; in nanoseconds
+}
+
+func identity(info fs.FileInfo) fileIdentity {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fileIdentity{}
+	}
+	// Writing to a device changes its mtime, but not the device.
+	if info.Mode()&fs.ModeDevice != 0 {
+		return fileIdentity{ino: stat.Ino, rdev: stat.Rdev, mode: stat.Mode}
+	}
+	return fileIdentity{dev: stat.Dev, ino: stat.Ino, mode: stat.Mode, uid: stat.Uid, size: stat.Size, mtime: stat.Mtim.Nano()}
+}

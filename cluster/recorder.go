@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// queueSize is the number of Events that can wait to be sent.
+	queueSize = 64
+	// maxSent is the number of sent Events that are tracked, to update their count when they recur.
+	maxSent = 256
+	// maxAttempts is how often an Event is sent before it is dropped.
+	maxAttempts = 6
+	// firstPause is the pause after the first attempt; it doubles with each attempt.
+	firstPause = time.Second
+)
+
+// EventRecorder sends Events of a node to the API server.
+type EventRecorder struct {
+	node   string
+	client *Client
+	log    *slog.Logger
+	queue  chan queuedEvent
+
+	limit *rate.Limiter
+	pause time.Duration       // after the first attempt
+	sent  map[Event]sentEvent // only used by Run
+}
+
+// queuedEvent is an Event and the time it was recorded.
+type queuedEvent struct {
+	Event
+	at time.Time
+}
+
+// sentEvent identifies an Event that the API server has accepted.
+type sentEvent struct {
+	name  string
+	count int
+}
+
+// NewEventRecorder returns the recorder of a node. It sends Events while Run runs.
+func NewEventRecorder(node string, client *Client, log *slog.Logger) *EventRecorder {
+	return &EventRecorder{
+		node:   node,
+		client: client,
+		log:    log,
+		queue:  make(chan queuedEvent, queueSize),
+		// Allows a burst when the whole node changes, and limits a device that flaps.
+		limit: rate.NewLimiter(rate.Every(10*time.Second), 25),
+		pause: firstPause,
+		sent:  map[Event]sentEvent{},
+	}
+}
+
+// Record queues an Event. It never blocks: if the queue is full, the Event is dropped. A nil recorder drops every
+// Event.
+func (r *EventRecorder) Record(event Event) {
+	if r == nil {
+		return
+	}
+	select {
+	case r.queue <- queuedEvent{event, time.Now()}:
+	default:
+		r.log.Warn("Event dropped, queue is full", "reason", event.Reason, "message", event.Message)
+	}
+}
+
+// Run sends Events until ctx ends.
+func (r *EventRecorder) Run(ctx context.Context) {
+	for logged := ""; ; {
+		var next queuedEvent
+		select {
+		case <-ctx.Done():
+			return
+		case next = <-r.queue:
+		}
+		err := r.limit.Wait(ctx)
+		if err == nil {
+			err = r.send(ctx, next)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			logged = ""
+		case err.Error() != logged:
+			logged = err.Error()
+			r.log.Warn("Event dropped", "reason", next.Reason, "message", next.Message, "err", err,
+				"remedy", "if forbidden, allow the service account to create and patch events in namespace default, as in deploy/")
+		}
+	}
+}
+
+// send retries until the API server accepts or refuses the Event, or maxAttempts is reached.
+func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
+	pause := r.pause
+	for attempt := 1; ; attempt++ {
+		err := r.createOrUpdate(ctx, e)
+		if err == nil || Refused(err) || attempt == maxAttempts {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause + rand.N(pause/4)):
+		}
+		pause *= 2
+	}
+}
+
+// createOrUpdate increments the count of an Event that was sent before, or creates it.
+func (r *EventRecorder) createOrUpdate(ctx context.Context, e queuedEvent) error {
+	if sent, ok := r.sent[e.Event]; ok {
+		next := recurrence{Count: sent.count + 1, Last: e.at.UTC().Truncate(time.Second)}
+		err := r.client.updateEvent(ctx, sent.name, next)
+		var refused *refusedError
+		if !errors.As(err, &refused) || refused.code != http.StatusNotFound {
+			if err == nil {
+				r.sent[e.Event] = sentEvent{sent.name, next.Count}
+			}
+			return err
+		}
+		delete(r.sent, e.Event) // expired: the API server keeps Events for an hour by default
+	}
+	o := newEventObject(r.node, e.Event, e.at)
+	if err := r.client.createEvent(ctx, o); err != nil {
+		return err
+	}
+	if len(r.sent) == maxSent {
+		clear(r.sent)
+	}
+	r.sent[e.Event] = sentEvent{o.Metadata.Name, 1}
+	return nil
+}

@@ -1,0 +1,58 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/runtime"
+)
+
+// containers compares the GPUs of running containers with their allocations.
+func (e *examination) containers(ctx context.Context) []Finding {
+	const check = checkContainers
+	if e.inspected.GPUs == nil || e.container.Name == "" {
+		return skip(check, "requires GPUs and a container runtime")
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var running []runtime.Container
+	for _, of := range runtime.ListRunning(ctx, e.Root, e.KubeletDir) {
+		if of.Err != nil && !errors.Is(of.Err, runtime.ErrStopped) {
+			return warn(check, gpu.OneLine(of.Err), "")
+		}
+		running = append(running, of.Containers...)
+	}
+	checkpoint, err := kubelet.ReadCheckpoint(filepath.Join(e.KubeletDir, "device-plugins"))
+	if err != nil {
+		return warn(check, gpu.OneLine(err), "")
+	}
+	audit := runtime.NewAudit(running, checkpoint.Allocations(cdi.AgentKind), e.inspected.DeviceNumbers())
+	var findings []Finding
+	for _, use := range audit.Lacking {
+		findings = append(findings, fail(check, fmt.Sprintf("%s lacks %s, which is allocated to it", use, strings.Join(use.GPUs, ", ")),
+			"delete its pod: the container was created while CDI was off")...)
+	}
+	for _, use := range audit.Foreign {
+		findings = append(findings, warn(check, fmt.Sprintf("%s has %s, which is not allocated to it", use, strings.Join(use.GPUs, ", ")), e.remedyForeign(use))...)
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(check, fmt.Sprintf("%d running containers have exactly their allocated GPUs", len(running)))
+}
+
+func (e *examination) remedyForeign(use runtime.Use) string {
+	switch {
+	case use.Pod.UID != "":
+		return "none if a resource claim allocated it; otherwise request GPUs as a resource, not with annotations or environment variables"
+	case e.settings.Allocation.RespectForeignContainers:
+		return "" // the GPUs are not advertised as available
+	}
+	return "stop it, or set allocation.respectForeignContainers to true; otherwise pods may share the GPU with it"
+}

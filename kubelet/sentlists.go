@@ -1,0 +1,44 @@
+package kubelet
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// sentLists records the last message of each open ListAndWatch stream of a plugin.
+type sentLists struct {
+	mu   sync.Mutex
+	open []*allocator.List // in the order in which the streams were opened
+}
+
+func (l *sentLists) begin() *allocator.List {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := &allocator.List{Stream: time.Now()}
+	l.open = append(l.open, list)
+	return list
+}
+
+func (l *sentLists) sent(list *allocator.List) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list.Sent = time.Now()
+}
+
+func (l *sentLists) end(list *allocator.List) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = slices.DeleteFunc(l.open, func(o *allocator.List) bool { return o == list })
+}
+
+func (l *sentLists) newest() allocator.List {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) == 0 {
+		return allocator.List{}
+	}
+	return *l.open[len(l.open)-1]
+}

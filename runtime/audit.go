@@ -1,0 +1,73 @@
+package runtime
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Audit is the difference between the GPUs of running containers and those allocated to them.
+type Audit struct {
+	// Foreign has containers with GPUs that were not allocated to them.
+	Foreign []Use
+	// Lacking has containers that were started without GPUs allocated to them.
+	Lacking []Use
+	// Privileged has privileged containers, which have all devices of the node.
+	Privileged []Container
+}
+
+// Use is a container and the GPUs and MIG devices it has or lacks, by UUID, sorted.
+type Use struct {
+	Container
+	GPUs []string
+}
+
+// Allocations returns the devices allocated to a container of a pod, and those of them that the runtime injects by CDI
+// device names. Others may be injected by a hook, which leaves no trace in a Container.
+type Allocations func(podUID, container string) (allocated, viaCDI []string)
+
+// NewAudit compares the devices of running containers with their allocations. nodes has the device numbers of the device
+// nodes of each GPU and MIG device, by UUID; other devices are ignored. The result is in the order of the names of the
+// containers, since runtimes list them in any order.
+func NewAudit(running []Container, allocations Allocations, nodes map[string][]uint64) Audit {
+	var a Audit
+	running = slices.SortedFunc(slices.Values(running), func(a, b Container) int {
+		return cmp.Or(cmp.Compare(a.String(), b.String()), cmp.Compare(a.ID, b.ID))
+	})
+	for _, c := range running {
+		present := c.gpus(nodes)
+		if c.Privileged {
+			if len(present) > 0 {
+				a.Privileged = append(a.Privileged, c)
+			}
+			continue
+		}
+		var allocated, viaCDI []string
+		if c.Pod.UID != "" {
+			allocated, viaCDI = allocations(c.Pod.UID, c.Name)
+		}
+		if foreign := without(present, allocated); len(foreign) > 0 {
+			a.Foreign = append(a.Foreign, Use{c, foreign})
+		}
+		lacking := slices.DeleteFunc(without(viaCDI, present), func(uuid string) bool { return nodes[uuid] == nil })
+		if len(lacking) > 0 {
+			a.Lacking = append(a.Lacking, Use{c, lacking})
+		}
+	}
+	return a
+}
+
+// gpus returns the UUIDs of the GPUs and MIG devices whose device nodes are all in the container, sorted.
+func (c Container) gpus(nodes map[string][]uint64) (uuids []string) {
+	for uuid, numbers := range nodes {
+		if !slices.ContainsFunc(numbers, func(n uint64) bool { return !c.Devices[n] }) {
+			uuids = append(uuids, uuid)
+		}
+	}
+	slices.Sort(uuids)
+	return uuids
+}
+
+// without returns a copy of all without the elements of excluded.
+func without(all, excluded []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(uuid string) bool { return slices.Contains(excluded, uuid) })
+}
