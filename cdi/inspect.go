@@ -136,9 +136,10 @@ func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
 	}
 }
 
-// replaced reports whether a GPU is gone and another one has its minor number.
+// replaced reports whether the minor number of a GPU is that of an earlier inventory, and another one has it now.
 func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
-	return g.Fault.Code == gpu.FaultGone && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {
-		return other.Fault.Code != gpu.FaultGone && other.Minor == g.Minor
+	earlier := func(g gpu.GPU) bool { return g.Fault.Code == gpu.FaultGone || g.Partial }
+	return earlier(g) && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {
+		return !earlier(other) && other.Minor == g.Minor
 	})
 }

@@ -66,12 +66,19 @@ func (f Fault) String() string {
 // Retain returns now with the GPUs and MIG devices appended that only earlier contains. A pod may still hold such a
 // device, and an allocated device must remain advertised to the kubelet. Its fault is that of the Unreadable entry
 // with the same index, or Gone.
+//
+// A partial GPU keeps its earlier attributes and MIG devices, because containers that hold it may restart.
 func Retain(earlier, now *Inventory) *Inventory {
 	kept := *now
 	kept.GPUs = slices.Clone(now.GPUs)
 	for _, g := range earlier.GPUs {
 		i := slices.IndexFunc(now.GPUs, func(n GPU) bool { return n.UUID == g.UUID })
-		if i >= 0 {
+		switch {
+		case i >= 0 && now.GPUs[i].Partial:
+			g.Index, g.Links, g.Fault, g.Partial = now.GPUs[i].Index, now.GPUs[i].Links, now.GPUs[i].Fault, true
+			kept.GPUs[i] = g
+			continue
+		case i >= 0:
 			kept.GPUs[i].MIGDevices = retain(g.MIGDevices, now.GPUs[i].MIGDevices)
 			continue
 		}

@@ -75,6 +75,36 @@ func TestRetainKeepsMIGDevices(t *testing.T) {
 	}
 }
 
+// A device that could not be read completely is still the one of the earlier inventory.
+func TestRetainKeepsAttributesOfPartialDevices(t *testing.T) {
+	earlier := &gpu.Inventory{GPUs: []gpu.GPU{
+		{UUID: "GPU-a", Minor: 3, PCIBusID: "0000:18:00.0", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", GPUInstance: 1}}},
+		{UUID: "GPU-b", Index: 1, Minor: 4, MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", GPUInstance: 2, Profile: "1g.10gb"}}},
+	}}
+	now := &gpu.Inventory{GPUs: []gpu.GPU{
+		{UUID: "GPU-b", Index: 0, Minor: 4, MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-2", Index: 1, Fault: fault("no name"), Partial: true}}},
+		{UUID: "GPU-a", Index: 1, Minor: gpu.MinorUnknown, MIG: gpu.MIGUnsupported, Fault: fault("no minor"), Partial: true},
+		{UUID: "GPU-c", Index: 2, Minor: gpu.MinorUnknown, Fault: fault("no minor"), Partial: true},
+	}}
+	want := []gpu.GPU{
+		{UUID: "GPU-b", Minor: 4, MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{
+			{UUID: "MIG-2", Index: 1, GPUInstance: 2, Profile: "1g.10gb", Fault: fault("no name"), Partial: true}}},
+		{UUID: "GPU-a", Index: 1, Minor: 3, PCIBusID: "0000:18:00.0", MIG: gpu.MIGEnabled, Fault: fault("no minor"), Partial: true,
+			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", GPUInstance: 1}}},
+		now.GPUs[2],
+	}
+	kept := gpu.Retain(earlier, now)
+	if !reflect.DeepEqual(kept.GPUs, want) {
+		t.Errorf("got %+v, want %+v", kept.GPUs, want)
+	}
+	if now.GPUs[1].Minor != gpu.MinorUnknown {
+		t.Error("Retain modified its argument")
+	}
+	if back := gpu.Retain(kept, earlier); !reflect.DeepEqual(back.GPUs[:2], earlier.GPUs) {
+		t.Errorf("after they were read: got %+v, want %+v", back.GPUs, earlier.GPUs)
+	}
+}
+
 func TestPruneRemovesOnlyGoneDevicesNotKept(t *testing.T) {
 	gone := gpu.Gone()
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{

@@ -71,6 +71,10 @@ type GPU struct {
 
 	// Fault is the reason that the GPU cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
+
+	// Partial is set if reading an attribute failed, for which Fault has the reason. Those that were not read are zero,
+	// and MIGDevices may lack some.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // VGPU describes the driver of a vGPU's host. Its fields are empty if unknown.

@@ -20,9 +20,9 @@ func TestInventoryJSONRoundTrip(t *testing.T) {
 			MIGDevices: []gpu.MIGDevice{{
 				UUID: "MIG-a", Index: 1, Profile: "1g.10gb+me", GPUInstance: 7, ComputeInstance: 2,
 				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: fault("gone"),
-				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, Engines: gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5},
+				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, Engines: gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5}, Partial: true,
 			}},
-			VGPU:  &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"},
+			VGPU: &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"}, Partial: true,
 			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}, {Peer: "GPU-c", PCIe: gpu.PCIeUnknown}},
 		}},
 		Unreadable: []gpu.Unreadable{{Index: 1, Fault: fault("gone")}},

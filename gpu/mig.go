@@ -34,6 +34,9 @@ type MIGDevice struct {
 
 	// Fault is the reason that the MIG device cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
+
+	// Partial is as for a GPU.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Engines are the engine counts of a GPU instance. Its compute instances share them.
@@ -51,13 +54,18 @@ type Placement struct {
 	Size  int `json:"size"`
 }
 
-// retain returns now with the devices appended that only earlier contains, with the fault Gone.
+// retain returns now with the devices appended that only earlier contains, with the fault Gone. Of partial devices it
+// keeps the earlier attributes.
 func retain(earlier, now []MIGDevice) []MIGDevice {
 	kept := slices.Clone(now)
 	for _, m := range earlier {
-		if _, present := find(now, m.UUID); !present {
+		switch i := slices.IndexFunc(kept, func(n MIGDevice) bool { return n.UUID == m.UUID }); {
+		case i < 0:
 			m.Fault = Gone()
 			kept = append(kept, m)
+		case kept[i].Partial:
+			m.Index, m.Fault, m.Partial = kept[i].Index, kept[i].Fault, true
+			kept[i] = m
 		}
 	}
 	return kept

@@ -26,7 +26,7 @@ func (s session) readGPU(index int) (gpu.GPU, nvml.Device, error) {
 	g := gpu.GPU{UUID: uuid, Index: index, Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown}
 	err := errors.Join(s.readLocation(&g, dev), s.readAttributes(&g, dev))
 	if err != nil {
-		g.Fault = readFault(err)
+		g.Fault, g.Partial = readFault(err), true
 	}
 	return g, dev, nil
 }

@@ -53,7 +53,7 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 		}
 		m := gpu.MIGDevice{UUID: uuid, Index: index}
 		if err := readMIGDevice(&m, migDev, dev, g.MemoryBytes); err != nil {
-			m.Fault = readFault(err)
+			m.Fault, m.Partial = readFault(err), true
 		}
 		g.MIGDevices = append(g.MIGDevices, m)
 	}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,6 +140,39 @@ func TestXIDOfOneMIGDevice(t *testing.T) {
 		}
 	}
 	k.awaitResources(t, a100s())
+}
+
+// A GPU whose attributes cannot be read is unhealthy, but its MIG devices are not gone: containers that hold it, or one
+// of them, can restart.
+func TestPartialRead(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo", "nvmlDeviceGetName", "nvmlDeviceGetMigMode",
+		"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			n, k := startMIGNode(t, "mixed")
+			k.awaitResources(t, a100s())
+			pod := podWith("part", large, 2)
+			if err := k.admit(pod); err != nil {
+				t.Fatal(err)
+			}
+			held := n.usableMIGDevices(t, k, pod)
+			if err := n.driver.InjectFault(simdriver.Fault{GPU: n.uuids()[3], Func: call, Return: unknownError}); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.process.Process.Signal(syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitDevice(t, held[0], "unreadable")
+			if now := n.usableMIGDevices(t, k, pod); !slices.Equal(now, held) {
+				t.Errorf("the restarted container can use %v, want %v", now, held)
+			}
+			if err := n.driver.ClearFaults(); err != nil {
+				t.Fatal(err)
+			}
+			k.awaitResources(t, a100s())
+		})
+	}
 }
 
 // A MIG device without its capability device node is advertised as unhealthy and is not in the CDI spec. It recovers
