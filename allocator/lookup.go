@@ -38,6 +38,10 @@ func (r *Resource) Lookup(ids []string) ([]int, error) {
 		}
 		last = slot.device
 		devices = append(devices, slot.device)
+		if len(ids) > 1 && r.Devices[slot.device].OneReplica {
+			errs.add(ErrMalformed, "%d replicas of %s are requested, but %s allows one for each container (failRequestsGreaterThanOne); request 1",
+				len(ids), r.Name, r.Devices[slot.device].ID)
+		}
 	}
 	if err := errs.err(); err != nil {
 		return nil, err

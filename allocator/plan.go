@@ -1,10 +1,8 @@
 package allocator
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,6 +60,8 @@ type Device struct {
 
 	// Replicas are the device IDs of a shared device; nil if it is not shared.
 	Replicas []string
+	// OneReplica reports whether a container that requests more than one device is rejected.
+	OneReplica bool
 
 	part instances
 }
@@ -92,113 +92,35 @@ var wholeGPU = instances{-1, -1}
 // result always contains GPUResource, even without devices, so that it is registered before the driver is installed.
 // Devices that are gone are omitted.
 func Plan(inv *gpu.Inventory, cdiKind string, strategy MIGStrategy, rules Rules) []*Resource {
-	b := planBuilder{
-		names: []string{GPUResource}, kind: cdiKind,
-		devices: map[string][]Device{}, owners: map[string][]gpu.GPU{},
-	}
-	var notUniform gpu.Fault
-	if strategy == MIGSingle {
-		notUniform = NotUniform(inv)
-	}
-	for _, g := range inv.GPUs {
-		if fault, whole := advertisedWhole(g, strategy); whole {
-			b.add(GPUResource, g, Device{
-				ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU,
-				Fault: cmp.Or(g.Fault, fault, notUniform),
-			})
+	names := []string{GPUResource} // in the order of the first devices
+	assigned := map[string][]Assignment{}
+	for _, a := range Assign(inv, strategy, rules) {
+		if a.Resource == "" {
+			continue
 		}
-		for _, m := range g.MIGDevices {
-			if name := resourceOf(m, strategy); name != "" {
-				b.add(name, g, Device{
-					ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index), part: instances{m.GPUInstance, m.ComputeInstance},
-					Fault: cmp.Or(m.Fault, notUniform),
-				})
-			}
+		if !slices.Contains(names, a.Resource) {
+			names = append(names, a.Resource)
+		}
+		if a.Device.Fault.Code != gpu.FaultGone {
+			a.Device.CDIName = cdiKind + "=" + a.Device.ID
+			assigned[a.Resource] = append(assigned[a.Resource], a)
 		}
 	}
 	var resources []*Resource
-	for _, name := range b.names {
-		rule := rules.Of(name)
-		if name == GPUResource && rule.Rename != "" {
-			resources = append(resources, newResource(name, nil, nil))
-		}
-		share(b.devices[name], rule.Replicas)
-		resources = append(resources, newResource(cmp.Or(rule.Rename, name), b.devices[name], newAffinity(b.owners[name])))
+	for _, name := range names {
+		devices := share(assigned[name])
+		resources = append(resources, newResource(name, devices, newAffinity(owners(assigned[name]))))
 	}
 	return resources
 }
 
-// planBuilder groups devices by resource.
-type planBuilder struct {
-	kind    string
-	names   []string // of the resources, in order of their first devices
-	devices map[string][]Device
-	owners  map[string][]gpu.GPU // GPU of each device
-}
-
-func (b *planBuilder) add(resource string, g gpu.GPU, device Device) {
-	if !slices.Contains(b.names, resource) {
-		b.names = append(b.names, resource)
+// owners returns the GPU of each device.
+func owners(assigned []Assignment) []gpu.GPU {
+	gpus := make([]gpu.GPU, len(assigned))
+	for i, a := range assigned {
+		gpus[i] = a.GPU
 	}
-	if device.Fault.Code == gpu.FaultGone {
-		return
-	}
-	device.CDIName, device.GPU, device.NUMANode = b.kind+"="+device.ID, g.UUID, g.NUMANode
-	b.devices[resource] = append(b.devices[resource], device)
-	b.owners[resource] = append(b.owners[resource], g)
-}
-
-// advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs cannot use a GPU in
-// MIG mode without one of its MIG devices, so with the strategy none it is advertised as unhealthy.
-func advertisedWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {
-	switch {
-	case g.MIG != gpu.MIGEnabled:
-		return gpu.Fault{}, true
-	case strategy == MIGNone:
-		return configFault("set mig.strategy to single or mixed, or disable MIG mode",
-			"in MIG mode, but mig.strategy is none"), true
-	}
-	return gpu.Fault{}, false
-}
-
-// resourceOf returns the resource of a MIG device, empty if it is not advertised.
-func resourceOf(m gpu.MIGDevice, strategy MIGStrategy) string {
-	switch {
-	case strategy == MIGSingle:
-		return GPUResource
-	case strategy == MIGMixed && m.Profile != "": // without a profile it has no resource
-		return MIGResource(m.Profile)
-	}
-	return ""
-}
-
-// NotUniform returns the fault of a node whose GPUs are not partitioned alike, which the strategy single requires; the
-// zero Fault if they are. GPUs with a fault, MIG devices that are gone and those without a profile do not count, so
-// that they do not make the healthy ones unhealthy.
-func NotUniform(inv *gpu.Inventory) gpu.Fault {
-	var whole, partitioned bool
-	var profiles []string
-	for _, g := range inv.GPUs {
-		if !g.Fault.None() {
-			continue
-		}
-		whole = whole || g.MIG != gpu.MIGEnabled
-		partitioned = partitioned || g.MIG == gpu.MIGEnabled
-		for _, m := range g.MIGDevices {
-			if m.Fault.Code != gpu.FaultGone && m.Profile != "" && !slices.Contains(profiles, m.Profile) {
-				profiles = append(profiles, m.Profile)
-			}
-		}
-	}
-	switch {
-	case whole && partitioned:
-		return configFault("enable MIG mode on all GPUs, or set mig.strategy to mixed",
-			"mig.strategy is single, but only some GPUs are in MIG mode")
-	case len(profiles) > 1:
-		return configFault("partition all GPUs alike, or set mig.strategy to mixed",
-			"mig.strategy is single, but there are MIG devices of %s", strings.Join(profiles, ", "))
-	}
-	return gpu.Fault{}
+	return gpus
 }
 
 // configFault returns a fault that is caused by the config.

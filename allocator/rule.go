@@ -1,10 +1,13 @@
 package allocator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // MaxDevices bounds the devices of a resource. The kubelet accepts messages of up to 4 MiB, and a device takes up to
@@ -14,45 +17,103 @@ const MaxDevices = 20_000
 // SharedSuffix is the suffix of renamed resources.
 const SharedSuffix = ".shared"
 
-// Rule configures how the devices of one resource are advertised.
+// Rule configures how the devices that it matches are advertised.
 type Rule struct {
-	Name     string `yaml:"name"`     // nvidia.com/gpu, or that of a MIG profile such as nvidia.com/mig-1g.5gb
-	Replicas int    `yaml:"replicas"` // replicas to advertise of each device, at least 2
-	Rename   string `yaml:"rename"`   // name with the suffix .shared to advertise the replicas under; empty keeps the name
+	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, those of the resource name, which is nvidia.com/gpu or that of a MIG profile such as nvidia.com/mig-1g.5gb
+	Name     string   `yaml:"name"`     // extended resource to advertise the devices as; empty keeps their default
+	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored
+	Replicas int      `yaml:"replicas"` // replicas to advertise of each device, at least 2
+
+	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected
+
+	Rename string `yaml:"rename"` // name with the suffix .shared to advertise the replicas under, without select; empty keeps the name
 }
 
-// Rules are the rules of one node, at most one per resource.
+// Rules are the rules of one node. The first that matches a device applies to it.
 type Rules []Rule
 
-// Of returns the rule of a resource. A resource without a rule is not shared.
-func (r Rules) Of(name string) Rule {
-	for _, rule := range r {
-		if rule.Name == name {
-			return rule
-		}
-	}
-	return Rule{Name: name}
+// noRule is the position of the rule of a device that no rule matches.
+const noRule = -1
+
+// Resource returns the resource under which a device that the rule matches is advertised, given its default resource.
+func (r Rule) Resource(standard string) string { return cmp.Or(r.Rename, r.Name, standard) }
+
+// Removes reports whether the rule leaves a device that it matches out of its default resource. A renamed resource is
+// the same one under another name.
+func (r Rule) Removes(standard string) bool {
+	return r.Exclude || !r.Select.IsZero() && r.Resource(standard) != standard
 }
 
-// Validate returns every problem of rules that were read from a config file, one per line, each with its key.
+// Match returns the first rule that matches a GPU, or a MIG device of it if m is not nil, and its position; the zero
+// Rule and a negative position if there is none. standard is the resource of the device without rules.
+func (r Rules) Match(g gpu.GPU, m *gpu.MIGDevice, standard string) (Rule, int) {
+	for i, rule := range r {
+		if rule.matches(g, m, standard) {
+			return rule, i
+		}
+	}
+	return Rule{}, noRule
+}
+
+// matches reports whether the rule matches a device. Excluding a GPU excludes its MIG devices, so that the GPU is not
+// used once it is partitioned.
+func (r Rule) matches(g gpu.GPU, m *gpu.MIGDevice, standard string) bool {
+	switch {
+	case r.Select.IsZero():
+		return r.Name == standard
+	case m == nil || r.Exclude && !r.Select.selectsMIG():
+		return r.Select.matchesGPU(g)
+	}
+	return r.Select.matchesMIG(g, *m)
+}
+
+// Validate returns every problem of rules that were read from a config file, one per line, each with its key. It does
+// not check whether names are valid in Kubernetes.
 func (r Rules) Validate() error {
 	var errs []error
 	for i, rule := range r {
-		invalid := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("resources[%d].%s", i, fmt.Sprintf(format, args...)))
+		key := fmt.Sprintf("resources[%d]", i)
+		for _, problem := range slices.Concat(rule.Select.problems(), rule.problems()) {
+			errs = append(errs, errors.New(key+problem))
 		}
-		if !IsStandardResource(rule.Name) || strings.Contains(rule.Name, "+") {
-			invalid("name: want %s or %s<profile> with . for +, got %q", GPUResource, migPrefix, rule.Name)
-		}
-		if slices.ContainsFunc(r[:i], func(earlier Rule) bool { return earlier.Name == rule.Name }) {
-			invalid("name: want each resource once, got %q again", rule.Name)
-		}
-		if rule.Rename != "" && rule.Rename != rule.Name+SharedSuffix {
-			invalid("rename: want %q or nothing, got %q", rule.Name+SharedSuffix, rule.Rename)
-		}
-		if rule.Replicas < 2 || rule.Replicas > MaxDevices {
-			invalid("replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, rule.Replicas)
+		same := func(earlier Rule) bool { return earlier.Name == rule.Name && earlier.Select.IsZero() }
+		if rule.Select.IsZero() && slices.ContainsFunc(r[:i], same) {
+			errs = append(errs, fmt.Errorf("%s.name: want each resource once without select, got %q again", key, rule.Name))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// problems returns the problems of a rule, each starting with the key.
+func (r Rule) problems() (found []string) {
+	invalid := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	selects := !r.Select.IsZero()
+	switch {
+	case !selects && (!IsStandardResource(r.Name) || strings.Contains(r.Name, "+")):
+		invalid(".name: want %s or %s<profile> with . for +, got %q; set select for other names", GPUResource, migPrefix, r.Name)
+	case selects && r.Name == "" && r.Replicas == 0 && !r.Exclude:
+		invalid(": want name, replicas or exclude, got none")
+	}
+	if r.Exclude {
+		if selects && r.Name != "" || r.Replicas != 0 || r.Rename != "" || r.FailRequestsGreaterThanOne {
+			invalid(".exclude: want no other key but select, since excluded devices are not advertised")
+		}
+		return found
+	}
+	switch {
+	case selects && r.Rename != "":
+		invalid(".rename: want name instead, since the rule has select")
+	case r.Rename != "" && r.Rename != r.Name+SharedSuffix:
+		invalid(".rename: want %q or nothing, got %q", r.Name+SharedSuffix, r.Rename)
+	}
+	switch {
+	case r.Replicas >= 2 && r.Replicas <= MaxDevices:
+	case !selects:
+		invalid(".replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, r.Replicas)
+	case r.Replicas != 0:
+		invalid(".replicas: want 2 to %d, got %d; remove the key to disable sharing", MaxDevices, r.Replicas)
+	case r.FailRequestsGreaterThanOne:
+		invalid(".failRequestsGreaterThanOne: want replicas, since devices without replicas are not shared")
+	}
+	return found
 }

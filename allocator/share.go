@@ -10,26 +10,35 @@ import (
 // tools parse these IDs.
 const replicaMark = "::"
 
-// share gives each device of a resource this many replicas, 0 for none. If that exceeds MaxDevices, the devices get a
+// share returns the devices of a resource with their replicas. If they exceed MaxDevices, the shared devices get a
 // fault instead.
-func share(devices []Device, replicas int) {
-	if replicas == 0 {
-		return
+func share(assigned []Assignment) []Device {
+	total, shared := 0, 0
+	for _, a := range assigned {
+		total += max(1, a.Rule.Replicas)
+		shared += min(1, a.Rule.Replicas)
 	}
-	if replicas > MaxDevices/max(1, len(devices)) {
-		for i, d := range devices {
-			devices[i].Fault = cmp.Or(d.Fault, configFault("reduce replicas in resources",
-				"%d replicas of each of %d devices exceed the limit of %d devices per resource",
-				replicas, len(devices), MaxDevices))
+	devices := make([]Device, len(assigned))
+	for i, a := range assigned {
+		devices[i] = a.Device
+		switch {
+		case a.Rule.Replicas == 0:
+		case total > MaxDevices:
+			devices[i].Fault = cmp.Or(a.Device.Fault, configFault("reduce replicas in resources",
+				"the replicas of %d devices add up to %d, more than the limit of %d devices per resource", shared, total, MaxDevices))
+		default:
+			devices[i].Replicas = replicaIDs(a.Device.ID, a.Rule.Replicas)
 		}
-		return
 	}
-	for i, d := range devices {
-		devices[i].Replicas = make([]string, replicas)
-		for n := range replicas {
-			devices[i].Replicas[n] = fmt.Sprintf("%s%s%d", d.ID, replicaMark, n)
-		}
+	return devices
+}
+
+func replicaIDs(id string, count int) []string {
+	ids := make([]string, count)
+	for n := range ids {
+		ids[n] = fmt.Sprintf("%s%s%d", id, replicaMark, n)
 	}
+	return ids
 }
 
 // DeviceOf returns the device ID without the replica number, if it has one.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -24,8 +26,9 @@ type Config struct {
 	Health     Health     `yaml:"health"`
 	Allocation Allocation `yaml:"allocation"`
 
-	// Resources whose devices are shared by several containers; docs/sharing.md describes the
-	// limits. Each has:
+	// Rules for how GPUs and MIG devices are advertised; see docs/resources.md. The first that
+	// matches a device applies. A device that none matches is advertised as nvidia.com/gpu or
+	// nvidia.com/mig-<profile>. Each has:
 	Resources allocator.Rules `yaml:"resources"`
 }
 
@@ -160,7 +163,30 @@ func (c Config) validate() error {
 			invalid("health.xids: want each XID in ignore or in fatal, got %d in both", xid)
 		}
 	}
+	for i, rule := range c.Resources {
+		if rule.Select.IsZero() && (!allocator.IsStandardResource(rule.Name) || strings.Contains(rule.Name, "+")) {
+			continue // reported by Validate
+		}
+		if problem := invalidResource(rule.Name); problem != "" {
+			invalid("resources[%d].name: want a resource name such as nvidia.com/h100, got %q: %s", i, rule.Name, problem)
+		}
+	}
 	return errors.Join(append(errs, c.Resources.Validate())...)
+}
+
+// invalidResource returns why Kubernetes rejects a name of an extended resource; empty if it is valid or missing.
+func invalidResource(name string) string {
+	domain, _, qualified := strings.Cut(name, "/")
+	switch {
+	case name == "":
+		return ""
+	case !qualified:
+		return "it has no domain"
+	case domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io"):
+		return "its domain is reserved"
+	}
+	// Quotas count the resource under this name.
+	return strings.Join(validation.IsQualifiedName("requests."+name), "; ")
 }
 
 // oneOf formats values as "a, b or c".

@@ -157,7 +157,7 @@ nodes:
 		`resources[0].name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got "nvidia.com/gpus"`,
 		`resources[0].replicas: want 2 to 20000, got 1000000; remove the resource`,
 		`resources[1].replicas: want an integer, got "many" (line 9)`,
-		`resources[2].name: want each resource once, got "nvidia.com/mig-1g.5gb" again`,
+		`resources[2].name: want each resource once without select, got "nvidia.com/mig-1g.5gb" again`,
 		`resources[2].as: unknown key (line 10)`,
 		`resources[2].rename: want "nvidia.com/mig-1g.5gb.shared" or nothing, got "nvidia.com/part"`,
 		`health.probeInterval: want at least 1s, got 1ms`,
@@ -218,6 +218,35 @@ func TestParseRejects(t *testing.T) {
 	} {
 		if _, err := config.Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%.80s: error %q, want %q", text, err, want)
+		}
+	}
+}
+
+func TestParseRejectsRules(t *testing.T) {
+	for rule, want := range map[string]string{
+		"{select: {product: H100}}":                                                  ": want name, replicas or exclude, got none",
+		"{select: {product: '['}, name: a.com/b}":                                    `.select.product: want a glob, got "["`,
+		"{select: {product: H100, vendor: x}, name: a.com/b}":                        ".select.vendor: unknown key (line 1)",
+		"{select: {memory: 16Gi}, name: a.com/b}":                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,
+		"{select: {memory: '>16GB'}, name: a.com/b}":                                 `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">16GB": ">16GB" has an invalid value`,
+		"{select: {memory: '>NaNGi'}, name: a.com/b}":                                `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">NaNGi": ">NaNGi" has an invalid value`,
+		"{select: {computeCapability: '>=8.x'}, name: a.com/b}":                      `.select.computeCapability: want comparisons such as ">=8.0", got ">=8.x": ">=8.x" has an invalid value`,
+		"{select: {index: [-1]}, name: a.com/b}":                                     ".select.index: want at least 0, got -1",
+		"{select: {index: [one]}, name: a.com/b}":                                    `.select.index[0]: want an integer, got "one" (line 1)`,
+		"{select: {uuid: []}, exclude: true}":                                        ".select: want at least one value in index, uuid and pci, got an empty list",
+		"{select: {index: [0]}, name: gpu}":                                          `.name: want a resource name such as nvidia.com/h100, got "gpu": it has no domain`,
+		"{select: {index: [0]}, name: kubernetes.io/gpu}":                            `.name: want a resource name such as nvidia.com/h100, got "kubernetes.io/gpu": its domain is reserved`,
+		"{select: {index: [0]}, name: 'a.com/b c'}":                                  `.name: want a resource name such as nvidia.com/h100, got "a.com/b c": name part must consist of`,
+		"{select: {index: [0]}, name: a.com/" + strings.Repeat("b", 64) + "}":        `.name: want a resource name such as nvidia.com/h100, got "a.com/bbb`,
+		"{select: {index: [0]}, name: a.com/b, rename: a.com/b.shared, replicas: 2}": ".rename: want name instead, since the rule has select",
+		"{select: {index: [0]}, name: a.com/b, replicas: 1}":                         ".replicas: want 2 to 20000, got 1; remove the key",
+		"{select: {index: [0]}, name: a.com/b, failRequestsGreaterThanOne: true}":    ".failRequestsGreaterThanOne: want replicas",
+		"{select: {index: [0]}, name: a.com/b, exclude: true}":                       ".exclude: want no other key but select",
+		"{exclude: true}": `.name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got ""; set select for other names`,
+		"{name: 'nvidia.com/mig-1g 5gb', replicas: 2}": ".name: want a resource name such as nvidia.com/h100",
+	} {
+		if _, err := config.Parse([]byte("resources: [" + rule + "]")); err == nil || !strings.HasPrefix(err.Error(), "resources[0]"+want) {
+			t.Errorf("%s: error %q, want %q", rule, err, "resources[0]"+want)
 		}
 	}
 }

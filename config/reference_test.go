@@ -176,10 +176,20 @@ func (r *reference) list(of reflect.Type) (lines []string) {
 	if of.Elem().Kind() != reflect.Struct {
 		return r.values[of.Elem().String()]
 	}
-	for i := range of.Elem().NumField() {
-		field := of.Elem().Field(i)
-		if comment := r.comments[of.Elem().String()+"."+field.Name]; field.Tag.Get("yaml") != "" && comment != "" {
-			lines = append(lines, field.Tag.Get("yaml")+": "+comment)
+	return r.keys("", of.Elem())
+}
+
+// keys describes the keys of a struct, and of structs in it.
+func (r *reference) keys(prefix string, of reflect.Type) (lines []string) {
+	for i := range of.NumField() {
+		field := of.Field(i)
+		name, comment := field.Tag.Get("yaml"), r.comments[of.String()+"."+field.Name]
+		if name == "" || comment == "" {
+			continue
+		}
+		lines = append(lines, prefix+name+": "+comment)
+		if field.Type.Kind() == reflect.Struct {
+			lines = append(lines, r.keys(prefix+name+".", field.Type)...)
 		}
 	}
 	return lines

@@ -19,7 +19,7 @@ const (
 )
 
 // Of returns the labels of a node, or nil if it has no GPUs. machine is the product name in DMI. If the products of the
-// GPUs differ, the labels describe those with the product of the first GPU.
+// GPUs differ, the labels describe those with the product of the first GPU that is not excluded.
 func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
 	listed := listedGPUs(inv)
 	if len(listed) == 0 {
@@ -110,19 +110,27 @@ func setDriverLabels(l map[string]string, d gpu.Driver) {
 	l[prefix+"cuda.runtime-version.full"] = d.CUDA.String()
 }
 
-// setGPULabels sets the labels of whole GPUs.
+// setGPULabels sets the labels of whole GPUs. Excluded GPUs do not count.
 func setGPULabels(l map[string]string, listed []gpu.GPU, rules allocator.Rules) {
-	rule, first, count, replicas := rules.Of(allocator.GPUResource), listed[0], 0, 0
+	ruleOf := func(g gpu.GPU) allocator.Rule {
+		rule, _ := rules.Match(g, nil, allocator.GPUResource)
+		return rule
+	}
+	first, count, of := listed[0], 0, sharing{}
+	if i := slices.IndexFunc(listed, func(g gpu.GPU) bool { return !ruleOf(g).Exclude }); i >= 0 {
+		first = listed[i]
+	}
 	for _, g := range listed {
-		if g.Product != first.Product {
+		rule := ruleOf(g)
+		if g.Product != first.Product || rule.Exclude {
 			continue
 		}
 		count++
-		if g.MIG != gpu.MIGEnabled { // a GPU in MIG mode cannot be allocated as a whole
-			replicas = max(1, rule.Replicas)
+		if g.MIG != gpu.MIGEnabled && of.replicas == 0 { // a GPU in MIG mode cannot be allocated as a whole
+			of = sharingOf(rule, allocator.GPUResource)
 		}
 	}
-	setResourceLabels(l, rule, value(first.Product, "unknown"), count, replicas)
+	setResourceLabels(l, allocator.GPUResource, value(first.Product, "unknown"), count, of)
 	if first.MemoryBytes > 0 {
 		l[gpuPrefix+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
 	}
@@ -133,18 +141,28 @@ func setGPULabels(l map[string]string, listed []gpu.GPU, rules allocator.Rules) 
 	}
 }
 
+// sharing is how devices are shared.
+type sharing struct {
+	replicas int  // of each device; 0 if none can be allocated
+	renamed  bool // not advertised under their default resource
+}
+
+func sharingOf(rule allocator.Rule, standard string) sharing {
+	return sharing{max(1, rule.Replicas), rule.Resource(standard) != standard}
+}
+
 // setResourceLabels sets the labels of a resource. If it is shared and not renamed, the product has the suffix -SHARED.
-func setResourceLabels(l map[string]string, rule allocator.Rule, product string, count, replicas int) {
-	strategy, under := "none", rule.Name+"."
-	if replicas > 1 {
+func setResourceLabels(l map[string]string, resource, product string, count int, of sharing) {
+	strategy, under := "none", resource+"."
+	if of.replicas > 1 {
 		strategy = "time-slicing"
 	}
-	if replicas > 1 && rule.Rename == "" {
+	if of.replicas > 1 && !of.renamed {
 		product = value(product+"-SHARED", "")
 	}
 	l[under+"product"] = product
 	l[under+"count"] = strconv.Itoa(count)
-	l[under+"replicas"] = strconv.Itoa(replicas)
+	l[under+"replicas"] = strconv.Itoa(of.replicas)
 	l[under+"sharing-strategy"] = strategy
 }
 

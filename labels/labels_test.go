@@ -226,4 +226,38 @@ func TestShared(t *testing.T) {
 	}
 }
 
+// Labels describe GPUs that are not excluded, also under another name, and MIG devices that keep their resource.
+func TestRules(t *testing.T) {
+	first := allocator.Selector{Index: []int{0}}
+	all := mig(h100s(2), []string{"1g.10gb"})
+	for name, tc := range map[string]struct {
+		inv      *gpu.Inventory
+		strategy allocator.MIGStrategy
+		rules    allocator.Rules
+		want     map[string]string
+	}{
+		"one excluded": {h100s(2), allocator.MIGNone, allocator.Rules{{Select: first, Exclude: true}}, map[string]string{"gpu.count": "1", "gpu.replicas": "1"}},
+		"all excluded": {h100s(2), allocator.MIGNone, allocator.Rules{{Name: "nvidia.com/gpu", Exclude: true}},
+			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "0", "gpu.replicas": "0"}},
+		"named and shared": {h100s(2), allocator.MIGNone, allocator.Rules{{Select: first, Name: "nvidia.com/h100", Replicas: 3}},
+			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "2", "gpu.replicas": "3", "gpu.sharing-strategy": "time-slicing"}},
+		"single, whole GPU excluded": {all, allocator.MIGSingle, allocator.Rules{{Select: allocator.Selector{Index: []int{1}}, Exclude: true}},
+			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "gpu.count": "1"}},
+		"single, partitioned GPU excluded": {all, allocator.MIGSingle, allocator.Rules{{Select: first, Exclude: true}},
+			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "1"}},
+		"mixed, named": {all, allocator.MIGMixed, allocator.Rules{{Select: allocator.Selector{MIG: "1g.*"}, Name: "nvidia.com/small"}},
+			map[string]string{"gpu.count": "2", "mig-1g.10gb.count": ""}},
+	} {
+		for i := range tc.inv.GPUs {
+			tc.inv.GPUs[i].Index = i
+		}
+		got := labels.Of(tc.inv, tc.strategy, tc.rules, "")
+		for label, want := range tc.want {
+			if v := got["nvidia.com/"+label]; v != want {
+				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
+			}
+		}
+	}
+}
+
 func fault(message string) gpu.Fault { return gpu.Fault{Code: gpu.FaultRowsFailed, Message: message} }

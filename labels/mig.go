@@ -12,6 +12,7 @@ import (
 type profile struct {
 	product string // of the GPU of first
 	first   gpu.MIGDevice
+	sharing sharing // of first
 	count   int
 }
 
@@ -21,53 +22,62 @@ func setMIGLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGS
 		return
 	}
 	l[prefix+"mig.strategy"] = string(strategy)
-	all := profiles(listed)
+	all := profiles(listed, strategy, rules)
 	if strategy == allocator.MIGMixed {
 		for _, p := range all {
-			p.setLabels(l, allocator.MIGResource(p.first.Profile), rules)
+			p.setLabels(l, allocator.MIGResource(p.first.Profile))
 		}
 		return
 	}
-	deciding := decidingGPUs(listed)
+	deciding := decidingGPUs(listed, rules)
 	if !slices.ContainsFunc(deciding, func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled }) {
 		return // whole GPUs are advertised
 	}
-	found := profiles(deciding)
-	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}).None() {
-		setResourceLabels(l, allocator.Rule{Name: allocator.GPUResource}, value(listed[0].Product+" MIG INVALID", ""), 0, 0)
+	found := profiles(deciding, strategy, rules)
+	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}, rules).None() {
+		setResourceLabels(l, allocator.GPUResource, value(listed[0].Product+" MIG INVALID", ""), 0, sharing{})
 		l[gpuPrefix+"memory"] = "0"
 		return
 	}
 	// Count the devices of unhealthy GPUs, too.
 	i := slices.IndexFunc(all, func(p *profile) bool { return p.first.Profile == found[0].first.Profile })
-	all[i].setLabels(l, allocator.GPUResource, rules)
+	all[i].setLabels(l, allocator.GPUResource)
 }
 
-// decidingGPUs returns the GPUs that determine what the strategy single advertises: the healthy ones, as in
-// allocator.NotUniform. If none is healthy, it returns all GPUs without their faults, so that an outage does not change
-// labels.
-func decidingGPUs(listed []gpu.GPU) []gpu.GPU {
-	healthy := slices.DeleteFunc(slices.Clone(listed), func(g gpu.GPU) bool { return !g.Fault.None() })
+// decidingGPUs returns the GPUs that determine what the strategy single advertises: the healthy ones that rules do not
+// exclude, as in allocator.NotUniform. If none is healthy, it returns them without their faults, so that an outage does
+// not change labels.
+func decidingGPUs(listed []gpu.GPU, rules allocator.Rules) []gpu.GPU {
+	all := slices.DeleteFunc(slices.Clone(listed), func(g gpu.GPU) bool {
+		rule, _ := rules.Match(g, nil, allocator.GPUResource)
+		return rule.Exclude
+	})
+	healthy := slices.DeleteFunc(slices.Clone(all), func(g gpu.GPU) bool { return !g.Fault.None() })
 	if len(healthy) > 0 {
 		return healthy
 	}
-	all := slices.Clone(listed)
 	for i := range all {
 		all[i].Fault = gpu.Fault{}
 	}
 	return all
 }
 
-// profiles returns the MIG devices grouped by profile, in the order of the first device of each.
-func profiles(listed []gpu.GPU) (found []*profile) {
+// profiles returns the MIG devices that keep their default resource, grouped by profile, in the order of the first
+// device of each.
+func profiles(listed []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.Rules) (found []*profile) {
 	byName := map[string]*profile{}
 	for _, g := range listed {
 		for _, m := range g.MIGDevices {
 			if m.Fault.Code == gpu.FaultGone || m.Profile == "" { // no resource advertises devices without a profile
 				continue
 			}
+			standard := standardResource(m, strategy)
+			rule, _ := rules.Match(g, &m, standard)
+			if rule.Removes(standard) {
+				continue
+			}
 			if byName[m.Profile] == nil {
-				byName[m.Profile] = &profile{product: g.Product, first: m}
+				byName[m.Profile] = &profile{product: g.Product, first: m, sharing: sharingOf(rule, standard)}
 				found = append(found, byName[m.Profile])
 			}
 			byName[m.Profile].count++
@@ -76,10 +86,18 @@ func profiles(listed []gpu.GPU) (found []*profile) {
 	return found
 }
 
+// standardResource returns the resource of a MIG device without rules.
+func standardResource(m gpu.MIGDevice, strategy allocator.MIGStrategy) string {
+	if strategy == allocator.MIGSingle {
+		return allocator.GPUResource
+	}
+	return allocator.MIGResource(m.Profile)
+}
+
 // setLabels sets the labels of the resource that advertises the profile.
-func (p *profile) setLabels(l map[string]string, resource string, rules allocator.Rules) {
-	m, under, rule := p.first, resource+".", rules.Of(resource)
-	setResourceLabels(l, rule, value(p.product+" MIG "+m.Profile, ""), p.count, max(1, rule.Replicas))
+func (p *profile) setLabels(l map[string]string, resource string) {
+	m, under := p.first, resource+"."
+	setResourceLabels(l, resource, value(p.product+" MIG "+m.Profile, ""), p.count, p.sharing)
 	l[under+"memory"] = strconv.FormatUint(m.MemoryBytes>>20, 10) // MiB
 	for label, n := range map[string]int{
 		"multiprocessors": m.Multiprocessors,

@@ -21,6 +21,7 @@ type Node struct {
 	Containers Containers `json:"containers"`
 
 	Devices    []Device         `json:"devices"`
+	Excluded   []Excluded       `json:"excluded,omitempty"`
 	GPUs       []GPU            `json:"gpus"` // physical GPUs; Device.GPU refers to them by UUID
 	Unreadable []gpu.Unreadable `json:"unreadable,omitempty"`
 }
@@ -105,6 +106,13 @@ type Device struct {
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
 	Awaits string    `json:"awaits,omitempty"` // what a draining device waits for
+}
+
+// Excluded is a GPU or MIG device that is not advertised because of the config.
+type Excluded struct {
+	ID    string `json:"id"`
+	Index string `json:"index"` // as in Device
+	Rule  string `json:"rule"`  // key of the rule in the config: "resources[0]"
 }
 
 // Health summarizes whether a device is available.

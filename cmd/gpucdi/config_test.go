@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 func TestConfigCheck(t *testing.T) {
@@ -36,6 +39,57 @@ func TestConfigCheck(t *testing.T) {
 			}
 			if !strings.HasSuffix(out.String(), tc.out) || tc.out == "" && out.Len() > 0 {
 				t.Errorf("got output %q, want %q", out.String(), tc.out)
+			}
+		})
+	}
+}
+
+// The inventory is that of another node, as printed by gpucdi list -o json.
+func TestConfigCheckExplain(t *testing.T) {
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{
+		{UUID: "GPU-a", Product: "NVIDIA H100", MIG: gpu.MIGDisabled, ComputeCapability: gpu.ComputeCapability{Major: 9},
+			Links: []gpu.Link{{Peer: "GPU-b", NVLinks: 18, PCIe: gpu.CrossNUMA}}},
+		{UUID: "GPU-b", Index: 1, Product: strings.ToValidUTF8(hostile, ""), MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-c", Profile: "1g.10gb"}}},
+		{UUID: "GPU-d", Index: 2, Product: "NVIDIA T4", MIG: gpu.MIGUnsupported, Fault: fault("lost")},
+	}}
+	data, err := json.Marshal(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "inventory.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const config = `mig: {strategy: mixed}
+nodes:
+- names: [a]
+  resources: [{select: {computeCapability: ">=9"}, exclude: true}, {select: {product: "*T4"}, name: example.com/t4, replicas: 2}]
+- selector: pool=b
+  resources: [{select: {mig: "*"}, name: example.com/mig}]
+`
+	for name, tc := range map[string]struct{ flags, want []string }{
+		"no section": {nil, []string{"0 GPU-a NVIDIA H100 nvidia.com/gpu 1 default -", "MIG-c", "nvidia.com/mig-1g.10gb 1 default -", "nvidia.com/gpu 1 default lost"}},
+		"by name":    {[]string{"--node-name", "a"}, []string{"NVIDIA H100 excluded 1 resources[0] -", "nvidia.com/mig-1g.10gb 1 default -", "example.com/t4 2 resources[1] lost"}},
+		"by label":   {[]string{"--node-labels", "pool=b"}, []string{"nvidia.com/gpu 1 default -", "example.com/mig 1 resources[0] -", "nvidia.com/gpu 1 default lost"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			cmd := newRootCommand()
+			cmd.SetArgs(append([]string{"config", "check", "-", "--explain", "--inventory", file}, tc.flags...))
+			cmd.SetIn(strings.NewReader(config))
+			cmd.SetOut(&out)
+			if err := cmd.ExecuteContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			checkGraphic(t, out.String())
+			text := strings.Join(strings.Fields(out.String()), " ")
+			for _, want := range tc.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("no %q in\n%s", want, out.String())
+				}
+			}
+			if lines := strings.Count(out.String(), "\n"); lines != 4 {
+				t.Errorf("got %d lines, want 4:\n%s", lines, out.String())
 			}
 		})
 	}

@@ -59,6 +59,13 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	if err := writeContainers(w, n, table, paint); err != nil {
 		return err
 	}
+	if len(n.Excluded) > 0 {
+		var names []string
+		for _, e := range n.Excluded {
+			names = append(names, fmt.Sprintf("%s (%s)", e.Index, e.Rule))
+		}
+		line(w, "Excluded by the config: %s", strings.Join(names, ", "))
+	}
 	for _, u := range n.Unreadable {
 		line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
 	}

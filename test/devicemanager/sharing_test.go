@@ -264,7 +264,7 @@ func TestReplicaLimit(t *testing.T) {
 	t.Logf("two of them allocated in %s", time.Since(start).Round(time.Millisecond))
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 10001}]")
 	k.awaitGPUs(t, 20_002, 0)
-	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Message, "exceed the limit of 20000") {
+	if f := n.awaitDevice(t, n.uuids()[0], "config").Fault; !strings.Contains(f.Message, "more than the limit of 20000") {
 		t.Errorf("got fault %+v", f)
 	}
 }

@@ -43,8 +43,9 @@ type nodeStatus struct {
 		}
 		PodsError string
 	}
-	Devices []deviceStatus
-	GPUs    []struct {
+	Devices  []deviceStatus
+	Excluded []struct{ ID, Index, Rule string }
+	GPUs     []struct {
 		UUID, Product string
 		Index         int
 		MemoryBytes   uint64

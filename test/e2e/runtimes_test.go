@@ -33,6 +33,7 @@ var cases = []struct {
 	{"node labels describe the GPUs", nodeLabels, "TestNode"},
 	{"node labels select config sections", sectionsByLabel, "TestNode"},
 	{"pods select GPUs of different models", modelSelection, "TestNode"},
+	{"rules assign GPUs to resources", resourceRules, "TestContainerd17"},
 	{"the service account has minimal permissions", rbac, "TestContainerd17"},
 	{"the agent drops capabilities", droppedCapabilities, ""},
 	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},

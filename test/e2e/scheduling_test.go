@@ -36,7 +36,13 @@ func modelSelection(t *testing.T, c *cluster) {
 // blocks returns the code blocks of a section of docs/scheduling.md.
 func blocks(t *testing.T, section, language string) []string {
 	t.Helper()
-	found, err := docs.Blocks(t.Context(), scheduling, section, language)
+	return blocksOf(t, scheduling, section, language)
+}
+
+// blocksOf returns the code blocks of a section of a document.
+func blocksOf(t *testing.T, document, section, language string) []string {
+	t.Helper()
+	found, err := docs.Blocks(t.Context(), document, section, language)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,6 +102,17 @@ func GTX1060x2() Profile {
 	})
 }
 
+// Mixed is two H100 and two GTX 1060.
+func Mixed() Profile {
+	p := node("Mixed", []int{0x18, 0x2A, 0x81, 0x82}, h100, func(i int, g *GPU) { g.PCIe = PCIe{Root: i} })
+	for i, g := range GTX1060x2().GPUs {
+		old := p.GPUs[2+i]
+		g.UUID, g.Minor, g.BusID = old.UUID, old.Minor, old.BusID
+		p.GPUs[2+i] = g
+	}
+	return p
+}
+
 func must(err error) {
 	if err != nil {
 		panic(err)

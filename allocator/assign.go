@@ -1,0 +1,121 @@
+package allocator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Assignment is the resource of a GPU or MIG device under a config.
+type Assignment struct {
+	GPU    gpu.GPU
+	Device Device // without CDIName and Replicas
+
+	Resource string // empty if the rule excludes the device
+	Rule     Rule   // the zero Rule if none matches
+	Position int    // of the rule in the config; negative if none matches
+}
+
+// Assign returns the resource of each device that a node could advertise, those that are gone and those that rules
+// exclude included. With MIGNone that omits MIG devices, and otherwise GPUs in MIG mode.
+func Assign(inv *gpu.Inventory, strategy MIGStrategy, rules Rules) []Assignment {
+	var notUniform gpu.Fault
+	if strategy == MIGSingle {
+		notUniform = NotUniform(inv, rules)
+	}
+	var all []Assignment
+	add := func(g gpu.GPU, m *gpu.MIGDevice, standard string, d Device) {
+		a := Assignment{GPU: g, Device: d}
+		a.Rule, a.Position = rules.Match(g, m, standard)
+		if !a.Rule.Exclude {
+			a.Resource = a.Rule.Resource(standard)
+		}
+		if a.Resource == GPUResource {
+			a.Device.Fault = cmp.Or(a.Device.Fault, notUniform)
+		}
+		a.Device.GPU, a.Device.NUMANode, a.Device.OneReplica = g.UUID, g.NUMANode, a.Rule.FailRequestsGreaterThanOne
+		all = append(all, a)
+	}
+	for _, g := range inv.GPUs {
+		if fault, whole := advertisedWhole(g, strategy); whole {
+			add(g, nil, GPUResource, Device{ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU, Fault: cmp.Or(g.Fault, fault)})
+		}
+		for _, m := range g.MIGDevices {
+			if name := resourceOf(m, strategy); name != "" {
+				add(g, &m, name, Device{ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index),
+					part: instances{m.GPUInstance, m.ComputeInstance}, Fault: m.Fault})
+			}
+		}
+	}
+	return all
+}
+
+// advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs cannot use a GPU in
+// MIG mode without one of its MIG devices, so with the strategy none it is advertised as unhealthy.
+func advertisedWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {
+	switch {
+	case g.MIG != gpu.MIGEnabled:
+		return gpu.Fault{}, true
+	case strategy == MIGNone:
+		return configFault("set mig.strategy to single or mixed, or disable MIG mode",
+			"in MIG mode, but mig.strategy is none"), true
+	}
+	return gpu.Fault{}, false
+}
+
+// resourceOf returns the resource of a MIG device, empty if it is not advertised.
+func resourceOf(m gpu.MIGDevice, strategy MIGStrategy) string {
+	switch {
+	case strategy == MIGSingle:
+		return GPUResource
+	case strategy == MIGMixed && m.Profile != "": // without a profile it has no resource
+		return MIGResource(m.Profile)
+	}
+	return ""
+}
+
+// NotUniform returns the fault of a node whose GPUs are not partitioned alike, which the strategy single requires; the
+// zero Fault if they are. GPUs with a fault, MIG devices that are gone, those without a profile and those that rules
+// exclude or advertise as another resource do not count, so that they do not make the healthy ones unhealthy.
+func NotUniform(inv *gpu.Inventory, rules Rules) gpu.Fault {
+	removed := func(g gpu.GPU, m *gpu.MIGDevice) bool {
+		rule, _ := rules.Match(g, m, GPUResource)
+		return rule.Removes(GPUResource)
+	}
+	var whole, partitioned bool
+	var profiles []string
+	for _, g := range inv.GPUs {
+		switch {
+		case !g.Fault.None():
+			continue
+		case g.MIG != gpu.MIGEnabled:
+			whole = whole || !removed(g, nil)
+			continue
+		}
+		count := 0
+		for _, m := range g.MIGDevices {
+			if removed(g, &m) {
+				continue
+			}
+			count++
+			if m.Fault.Code != gpu.FaultGone && m.Profile != "" && !slices.Contains(profiles, m.Profile) {
+				profiles = append(profiles, m.Profile)
+			}
+		}
+		rule, _ := rules.Match(g, nil, GPUResource)
+		partitioned = partitioned || count > 0 || len(g.MIGDevices) == 0 && !rule.Exclude
+	}
+	switch {
+	case whole && partitioned:
+		return configFault("enable MIG mode on all GPUs, or set mig.strategy to mixed",
+			"mig.strategy is single, but only some GPUs are in MIG mode")
+	case len(profiles) > 1:
+		return configFault("partition all GPUs alike, or set mig.strategy to mixed",
+			"mig.strategy is single, but there are MIG devices of %s", strings.Join(profiles, ", "))
+	}
+	return gpu.Fault{}
+}
