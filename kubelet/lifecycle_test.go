@@ -52,6 +52,27 @@ func TestNoListBeforeFirstUpdate(t *testing.T) {
 	checkRegistration(t, r)
 }
 
+// The longest resource names that Kubernetes accepts fit in a socket path, and are distinguished.
+func TestLongResourceNames(t *testing.T) {
+	dir := t.TempDir()
+	long := strings.Repeat("a", 240) + "/" + strings.Repeat("b", 62)
+	named := func(resource string) func(*Plugin) { return func(p *Plugin) { p.cfg.Resource = resource } }
+	kubelet := newFakeKubelet(t, dir).start()
+	p, _ := start(t, dir, named(long+"1"))
+	first := kubelet.next()
+	checkRegistration(t, first)
+	if other, _ := start(t, t.TempDir(), named(long+"2")); p.resourcePrefix() == other.resourcePrefix() {
+		t.Errorf("two resources have sockets with the prefix %s", p.resourcePrefix())
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return p.isOwnSocketName(e.Name()) && isAgentSocket(e) }) {
+		t.Errorf("the plugin does not recognize its socket in %v", entries)
+	}
+}
+
 func TestStopBeforeFirstUpdate(t *testing.T) {
 	runPlugin(t, New(testConfig(t.TempDir()), testLog(t)))()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -25,9 +26,19 @@ func (p *Plugin) socketPath() string {
 	return filepath.Join(p.cfg.Dir, fmt.Sprintf("%s%08x.sock", p.resourcePrefix(), rand.Uint32()))
 }
 
+// maxResourceInName bounds the part of a socket's name that identifies the resource, whose name may have 300 bytes.
+const maxResourceInName = 32
+
 // resourcePrefix returns the prefix of the sockets of the plugin's resource.
 func (p *Plugin) resourcePrefix() string {
-	return socketPrefix + strings.ReplaceAll(p.cfg.Resource, "/", "_") + "-"
+	name := strings.ReplaceAll(p.cfg.Resource, "/", "_")
+	if len(name) > maxResourceInName {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(name))
+		suffix := fmt.Sprintf("~%08x", hash.Sum32())
+		name = name[:maxResourceInName-len(suffix)] + suffix
+	}
+	return socketPrefix + name + "-"
 }
 
 // isOwnSocketName reports whether name is that of a socket for the plugin's resource, created by this process or an
