@@ -74,7 +74,7 @@ func TestTooManyReplicas(t *testing.T) {
 		if got := len(r.slots); valid != (got == 8*n) || valid != r.Devices[0].Fault.None() {
 			t.Errorf("%d replicas: %d device IDs, fault %q", n, got, r.Devices[0].Fault)
 		}
-		if fault := r.Devices[7].Fault; !valid && (fault.Code != gpu.FaultConfig || !strings.Contains(fault.Message, fmt.Sprint(n))) {
+		if fault := r.Devices[7].Fault; !valid && (fault.Code != gpu.FaultConfig || !strings.Contains(fault.Message, fmt.Sprint(8*n))) {
 			t.Errorf("got fault %q", fault)
 		}
 	}
