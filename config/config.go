@@ -163,15 +163,21 @@ func (c Config) validate() error {
 			invalid("health.xids: want each XID in ignore or in fatal, got %d in both", xid)
 		}
 	}
-	for i, rule := range c.Resources {
+	return errors.Join(append(errs, validateNames(c.Resources), c.Resources.Validate())...)
+}
+
+// validateNames returns the names of resources that Kubernetes rejects, except those that Rules.Validate reports.
+func validateNames(rules allocator.Rules) error {
+	var errs []error
+	for i, rule := range rules {
 		if rule.Select.IsZero() && (!allocator.IsStandardResource(rule.Name) || strings.Contains(rule.Name, "+")) {
-			continue // reported by Validate
+			continue
 		}
 		if problem := invalidResource(rule.Name); problem != "" {
-			invalid("resources[%d].name: want a resource name such as nvidia.com/h100, got %q: %s", i, rule.Name, problem)
+			errs = append(errs, fmt.Errorf("resources[%d].name: want a resource name such as nvidia.com/h100, got %q: %s", i, rule.Name, problem))
 		}
 	}
-	return errors.Join(append(errs, c.Resources.Validate())...)
+	return errors.Join(errs...)
 }
 
 // invalidResource returns why Kubernetes rejects a name of an extended resource; empty if it is valid or missing.
