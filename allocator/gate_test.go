@@ -32,7 +32,7 @@ func TestGateGrantsAllOrNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if err := g.Allocate("other", []string{"0"}); !errors.Is(err, ErrUnknown) {
-		t.Errorf("the wrong outlet grants: %v", err)
+		t.Errorf("granted an ID of another outlet: %v", err)
 	}
 	if grants := g.Grants(); len(grants) > 0 {
 		t.Errorf("refusals are recorded as grants: %v", grants)
@@ -52,7 +52,7 @@ func TestGateWithdraws(t *testing.T) {
 	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
 		t.Errorf("got %v", err)
 	}
-	// A ledger that was not saved grants nothing.
+	// Only Advertise reopens an entry: at Withdraw the ledger is not saved yet.
 	g.Withdraw(ledgerOf(map[string]State{"0": StateAvailable}))
 	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
 		t.Errorf("got %v", err)
@@ -87,19 +87,18 @@ func TestGateClosesUngrantedEntries(t *testing.T) {
 func TestGateCountsEachGrant(t *testing.T) {
 	g := NewGate(time.Now)
 	g.Advertise(ledgerOf(map[string]State{"0": StateAvailable}))
-	var granted sync.WaitGroup
+	var calls sync.WaitGroup
 	results := make(chan error, 100)
 	for range cap(results) {
-		granted.Go(func() { results <- g.Allocate("gpu", []string{"0"}) })
+		calls.Go(func() { results <- g.Allocate("gpu", []string{"0"}) })
 	}
 	key := Key{"gpu", "0"}
-	var closed uint64
-	for closed == 0 {
-		if seq := g.Grants()[key].Seq; g.Close([]Closing{{key, seq}}) {
-			closed = seq + 1
-		}
+	var seqAtClose uint64
+	for closed := false; !closed; {
+		seqAtClose = g.Grants()[key].Seq
+		closed = g.Close([]Closing{{key, seqAtClose}})
 	}
-	granted.Wait()
+	calls.Wait()
 	close(results)
 	var grants uint64
 	for err := range results {
@@ -107,7 +106,7 @@ func TestGateCountsEachGrant(t *testing.T) {
 			grants++
 		}
 	}
-	if last := g.Grants()[key].Seq; last != grants || closed != last+1 {
-		t.Errorf("%d grants, %d counted, closed at %d", grants, last, closed-1)
+	if last := g.Grants()[key].Seq; last != grants || seqAtClose != last {
+		t.Errorf("%d grants, %d counted, closed at %d", grants, last, seqAtClose)
 	}
 }

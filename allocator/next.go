@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Next returns the successor of prev after an observation, and the requests that release draining entries. It is pure.
-// With the same observation and time, it is idempotent.
+// Next returns the successor of prev after an observation, and the requests for missing evidence. It is pure. With the
+// same observation and time, it is idempotent.
 func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	n := &next{Ledger: prev, o: &o, now: now}
 	n.entries = slices.Clone(prev.entries)
@@ -26,7 +26,7 @@ func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	n.prove()
 	n.add(n.newlyWanted())
 	n.reconcile()
-	n.entries = slices.DeleteFunc(n.entries, func(e Entry) bool { return e.State == "" })
+	n.entries = slices.DeleteFunc(n.entries, func(e Entry) bool { return e.State == "" }) // see withdraw
 	for i := range n.entries {
 		e := &n.entries[i]
 		e.accepts = n.accepts(e)
@@ -43,7 +43,7 @@ type next struct {
 	o      *Observation
 	now    time.Time
 	wanted []Want       // by outlet and ID
-	held   map[Key]bool // by the checkpoint
+	held   map[Key]bool // according to the checkpoint
 	used   usage        // parts that exclude others
 	strays []Part       // see findStrays
 }
@@ -120,7 +120,9 @@ func (n *next) reconcile() {
 	}
 }
 
-// withdraw drains or drops an entry that is not wanted with its part.
+// withdraw drains an entry unless it is wanted with the same part, and releases a waiting entry that is not wanted. A
+// released entry that is wanted again waits. Other released entries get an empty state, which removes them, when their
+// ID need not be listed any more.
 func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	same := wanted && w.Part == e.Part
 	switch e.State {
@@ -136,7 +138,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 		case e.Drain.Reason != ReasonUnknown:
 			e.Drain.Reason = n.reason(e)
 		case wanted:
-			e.Part = w.Part // as in unknown
+			e.Part = w.Part // see unknown()
 		}
 	case StateWaiting:
 		if !wanted {
@@ -154,7 +156,8 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	}
 }
 
-// offer makes a wanted entry available, or unavailable if it has a fault, unless another entry excludes it.
+// offer makes a wanted entry available once its CDI device is on disk, or unavailable if it has a fault, unless another
+// entry excludes it.
 func (n *next) offer(e *Entry, w Want) {
 	if w.Fault.None() && !w.Durable && e.State != StateAvailable {
 		return
@@ -182,8 +185,8 @@ func (n *next) offer(e *Entry, w Want) {
 	e.State, e.withdrawn, e.processed = StateAvailable, time.Time{}, false
 }
 
-// unclaimed reports whether no entry excludes this one, including entries that the bootstrap may still find. Entries
-// that the earlier agent advertised are exempt, since that agent had proved them free.
+// unclaimed reports whether no other entry excludes this one. While the bootstrap may still find such an entry,
+// only entries that the earlier agent advertised can be unclaimed, since that agent had proved them free.
 func (n *next) unclaimed(e *Entry) bool {
 	if n.bootstrap.pending && !n.advertised(e.Key) {
 		return false
@@ -215,6 +218,7 @@ func (n *next) reason(e *Entry) Reason {
 	return ReasonGone
 }
 
+// present reports whether the inventory contains the device of a part, and without a fault if healthy is set.
 func (n *next) present(part Part, healthy bool) bool {
 	return slices.ContainsFunc(n.o.Present, func(p Present) bool {
 		return p.Device == part.Device() && (p.Fault.None() || !healthy)

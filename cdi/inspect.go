@@ -18,8 +18,8 @@ type Parts struct {
 	Libraries []Library
 	Binds     []Bind
 	Control   []DeviceNode            // required with any GPU
-	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device; only complete ones
-	Faults    map[string]gpu.Fault    // by UUID of those that are not in GPUs
+	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device
+	Faults    map[string]gpu.Fault    // by UUID of the GPUs and MIG devices that are not in GPUs because of a fault
 	Hook      string                  // host path of gpucdi-hook; empty for none
 }
 
@@ -62,13 +62,13 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	return parts, nil
 }
 
-// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID, without those that depend
-// on features.
+// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID. It omits DRM nodes, which
+// depend on the features.
 func (p Parts) DeviceNumbers() map[string][]uint64 {
 	numbers := map[string][]uint64{}
 	for uuid, nodes := range p.GPUs {
 		for _, n := range nodes {
-			if strings.HasPrefix(n.Path, "/dev/nvidia") { // not DRM
+			if strings.HasPrefix(n.Path, "/dev/nvidia") {
 				numbers[uuid] = append(numbers[uuid], unix.Mkdev(uint32(n.Major), uint32(n.Minor)))
 			}
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// settleTime is how long a file must be unchanged before it is reported, since it may still be being written.
+	// settleTime is how long a file must be unchanged before it is reported, since a write may be in progress.
 	settleTime = 300 * time.Millisecond
 	// maxSettleTime bounds that wait for a file that changes continuously.
 	maxSettleTime = 3 * time.Second
@@ -32,8 +32,8 @@ func Watch(ctx context.Context, path string, changed func()) error {
 		return fmt.Errorf("watching config: %w", err)
 	}
 	dir := filepath.Dir(path)
-	// The parent's events show that the directory was replaced, as by another symlink. Without access to it, only
-	// those are missed.
+	// Events of the parent report that the directory is replaced, for example if it is a symlink. If the parent cannot
+	// be watched, only this goes undetected.
 	_ = watcher.Add(filepath.Dir(dir))
 	if err := watcher.Add(dir); err != nil {
 		return fmt.Errorf("watching config directory %s: %w", dir, err)

@@ -69,7 +69,7 @@ type examination struct {
 	Node
 	settings config.Config
 	driver   *host.DriverRoot // nil: not found
-	reading  *driver.Snapshot // nil: NVML not available
+	snapshot *driver.Snapshot // nil: NVML not available
 	health   health.Tracker
 
 	inspected cdi.Parts // without GPUs: not inspected

@@ -63,7 +63,7 @@ func (e *examination) files(context.Context) []Finding {
 	}
 	e.driver = &driver
 	_, version, _ := strings.Cut(path.Base(driver.NVML), ".so.")
-	// In some sandboxes the library has no version.
+	// In some sandboxes the library is named libnvidia-ml.so.1, without the driver version.
 	if module, err := cdi.KernelModuleVersion(e.Root); err == nil && strings.Contains(version, ".") && module != version {
 		return fail(check, fmt.Sprintf("%s does not match the version of the kernel module, %s", driver.NodePath(driver.NVML), module),
 			"reload the kernel module or reboot the node; after a driver upgrade the old module stays loaded")
@@ -77,19 +77,19 @@ func (e *examination) nvml(ctx context.Context) []Finding {
 	if e.driver == nil {
 		return skip(check, "requires libnvidia-ml.so.1")
 	}
-	reading := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker})
-	if reading.Err != nil {
-		return fail(check, reading.Err.Error(), "")
+	snapshot := driver.Read(ctx, driver.Config{Node: e.Root, DriverRoot: e.DriverRoot, Library: e.Library, Worker: e.Worker})
+	if snapshot.Err != nil {
+		return fail(check, snapshot.Err.Error(), "")
 	}
-	e.reading = &reading
-	for uuid, p := range reading.Probes {
+	e.snapshot = &snapshot
+	for uuid, p := range snapshot.Probes {
 		e.health.Probe(uuid, p, time.Now())
 	}
-	version := reading.Inventory.Driver
-	findings := pass(check, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", version.Version, version.CUDA, len(reading.Inventory.GPUs)))
-	if missing := e.unlisted(reading.Inventory); len(missing) > 0 {
+	version := snapshot.Inventory.Driver
+	findings := pass(check, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", version.Version, version.CUDA, len(snapshot.Inventory.GPUs)))
+	if missing := e.unlisted(snapshot.Inventory); len(missing) > 0 {
 		findings = append(findings, warn(check, fmt.Sprintf("NVML does not list %s, which the kernel driver lists", strings.Join(missing, ", ")),
-			"search the kernel log for RmInitAdapter; if its device node in /dev is missing, run nvidia-modprobe on the node")...)
+			"search the kernel log for RmInitAdapter; if the device node of the GPU in /dev is missing, run nvidia-modprobe on the node")...)
 	}
 	return findings
 }
@@ -106,7 +106,7 @@ func (e *examination) unlisted(inventory *gpu.Inventory) (addresses []string) {
 			addresses = append(addresses, entry.Name())
 		}
 	}
-	// GPUs that NVML lists without a PCI address have findings of their own.
+	// GPUs that NVML lists without a PCI address are among the addresses. They have findings of their own.
 	withoutAddress := len(inventory.Unreadable)
 	for _, g := range inventory.GPUs {
 		if g.PCIBusID == "" {
@@ -121,14 +121,14 @@ func (e *examination) unlisted(inventory *gpu.Inventory) (addresses []string) {
 
 func (e *examination) gpus(context.Context) []Finding {
 	const check = "GPUs"
-	if e.reading == nil {
+	if e.snapshot == nil {
 		return skip(check, "requires NVML")
 	}
 	var findings []Finding
-	for _, u := range e.reading.Inventory.Unreadable {
+	for _, u := range e.snapshot.Inventory.Unreadable {
 		findings = append(findings, fail(check, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault.Message), u.Fault.Remedy)...)
 	}
-	for _, g := range e.reading.Inventory.GPUs {
+	for _, g := range e.snapshot.Inventory.GPUs {
 		if fault := cmp.Or(g.Fault, e.health.Fault(g.UUID)); !fault.None() {
 			findings = append(findings, fail(check, prefix(g)+fault.Message, fault.Remedy)...)
 		}
@@ -136,7 +136,7 @@ func (e *examination) gpus(context.Context) []Finding {
 	switch {
 	case len(findings) > 0:
 		return findings
-	case len(e.reading.Inventory.GPUs) == 0:
+	case len(e.snapshot.Inventory.GPUs) == 0:
 		return warn(check, "NVML lists no GPUs", "")
 	}
 	return pass(check, "all respond and have no faults")
@@ -145,16 +145,16 @@ func (e *examination) gpus(context.Context) []Finding {
 // parts checks the sources of the CDI container edits: driver files and device nodes.
 func (e *examination) parts(context.Context) []Finding {
 	const check = "CDI edits"
-	if e.reading == nil {
+	if e.snapshot == nil {
 		return skip(check, "requires NVML")
 	}
-	parts, err := cdi.Inspect(e.Root, *e.driver, e.reading.Inventory, e.settings.CDI.Features)
+	parts, err := cdi.Inspect(e.Root, *e.driver, e.snapshot.Inventory, e.settings.CDI.Features)
 	if err != nil {
 		return fail(check, gpu.OneLine(err), "")
 	}
 	e.inspected = parts
 	var findings []Finding
-	for _, g := range e.reading.Inventory.GPUs {
+	for _, g := range e.snapshot.Inventory.GPUs {
 		if fault := parts.Faults[g.UUID]; !fault.None() {
 			findings = append(findings, fail(check, prefix(g)+fault.Message, fault.Remedy)...)
 		}

@@ -114,10 +114,10 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 
 // healthy returns the first healthy GPU or MIG device that has a CDI device; empty if there is none.
 func (e *examination) healthy(devices map[string]cdi.Edits) string {
-	if e.reading == nil {
+	if e.snapshot == nil {
 		return ""
 	}
-	inventory := e.reading.Inventory
+	inventory := e.snapshot.Inventory
 	for _, uuid := range usable(inventory.GPUs) {
 		_, exists := devices[uuid]
 		parent, _ := inventory.Find(uuid)

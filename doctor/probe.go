@@ -45,12 +45,12 @@ func Probe(ctx context.Context, worker string, names []string, out io.Writer) er
 		if name != host.NVMLName {
 			continue
 		}
-		reading := driver.Read(ctx, driver.Config{Node: host.NewRoot("/"), Library: path, Worker: worker})
-		if reading.Err != nil {
-			found.NVMLError = reading.Err.Error()
+		snapshot := driver.Read(ctx, driver.Config{Node: host.NewRoot("/"), Library: path, Worker: worker})
+		if snapshot.Err != nil {
+			found.NVMLError = snapshot.Err.Error()
 			continue
 		}
-		found.GPUs = reading.Inventory.GPUs
+		found.GPUs = snapshot.Inventory.GPUs
 	}
 	return json.NewEncoder(out).Encode(found)
 }

@@ -28,7 +28,8 @@ type PodResources struct {
 	conn *grpc.ClientConn // nil before the first request and after a failed one
 }
 
-// Holders is the function Holders over the open connection, or over a new one if that fails.
+// Holders is like the function Holders. It uses the open connection, or a new one if there is none or a request on it
+// fails.
 func (p *PodResources) Holders(ctx context.Context) ([]Holder, error) {
 	if p.conn != nil {
 		if holders, err := listHolders(ctx, p.conn, p.Socket); err == nil {
@@ -56,8 +57,8 @@ func (p *PodResources) Close() {
 	}
 }
 
-// Holders lists the containers that hold devices, through the pod resources API at socket. Init containers are
-// missing. As a side effect, the kubelet releases the devices of pods that have ended.
+// Holders lists the containers that hold devices, through the pod resources API at socket. Init containers other than
+// sidecars are missing. As a side effect, the kubelet releases the devices of pods that have ended.
 func Holders(ctx context.Context, socket string) ([]Holder, error) {
 	p := PodResources{Socket: socket}
 	defer p.Close()

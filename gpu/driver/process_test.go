@@ -23,7 +23,7 @@ import (
 // testTimeout bounds the wait for an expected event.
 const testTimeout = 30 * time.Second
 
-// scripted returns a config whose worker is a shell script.
+// scripted returns a config whose worker is a shell script. It sends messages on file descriptor 4 (messagesFD).
 func scripted(t *testing.T, script string) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func scripted(t *testing.T, script string) Config {
 	return Config{Node: host.NewRoot(dir), Library: "/" + host.NVMLName, Interval: time.Millisecond, CallTimeout: time.Hour, Worker: worker}
 }
 
-// firstTwoSnapshots runs the driver until it has yielded two snapshots, and returns them.
+// firstTwoSnapshots calls Run until it has yielded two snapshots, and returns them.
 func firstTwoSnapshots(t *testing.T, cfg Config) (all []Snapshot) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -103,8 +103,8 @@ func TestWorkerOutputIsBounded(t *testing.T) {
 			if len(text) > 2*failedLimit || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 				t.Errorf("error of %d bytes is too long or not printable: %.200q", len(text), text)
 			}
-			if took := after.TotalAlloc - before.TotalAlloc; took > 6*messageLimit {
-				t.Errorf("%d MiB of memory were allocated", took>>20)
+			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 6*messageLimit {
+				t.Errorf("%d MiB of memory were allocated", allocated>>20)
 			}
 		})
 	}
@@ -187,7 +187,7 @@ func TestMessagesAreReadAfterWorkerExit(t *testing.T) {
 		switch r := r.(type) {
 		case XID:
 			codes = append(codes, r.Code)
-			time.Sleep(2 * host.OutputDelay)
+			time.Sleep(2 * host.OutputDelay) // longer than the read deadline that follows the exit
 		case Snapshot:
 			cancel()
 		}
@@ -247,6 +247,7 @@ func TestXIDsOfReplacedWorkerAreReported(t *testing.T) {
 			}
 			return
 		}
+		// Replace the worker only after it has written all XIDs.
 		for start := time.Now(); time.Since(start) < testTimeout; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(cfg.Worker + ".done"); err == nil {
 				break

@@ -19,7 +19,7 @@ const (
 	Fatal Class = "fatal"
 )
 
-// XID is an entry of NVIDIA's XID catalog.
+// XID is an XID error with its class and description.
 type XID struct {
 	Code  int
 	Class Class
@@ -29,8 +29,8 @@ type XID struct {
 // fellOffTheBus is the only fatal XID that implies that the GPU is unreachable.
 const fellOffTheBus = 79
 
-// xids is the catalog, by ascending code, with the descriptions of NVIDIA's XID catalog for data center GPUs. Unlisted
-// XIDs are Transient: an unknown error must neither disable a GPU permanently nor have no effect.
+// xids is the catalog, by ascending code. The texts follow NVIDIA's XID catalog for data center GPUs. Unlisted XIDs are
+// Transient: an unknown error must neither disable a GPU permanently nor have no effect.
 var xids = []XID{
 	{8, Application, "GPU stopped processing a kernel"},
 	{13, Application, "graphics engine exception"},
@@ -98,5 +98,5 @@ func find(code int) (XID, bool) {
 	return xids[i], true
 }
 
-// Catalog returns the cataloged XIDs by ascending code.
+// Catalog returns all XIDs of the catalog, by ascending code.
 func Catalog() []XID { return slices.Clone(xids) }

@@ -12,20 +12,20 @@ import (
 const (
 	pciConfigSize     = 256
 	pciStatus         = 0x06
-	pciHasList        = 0x10 // bit of the status register: capability list present
-	pciFirst          = 0x34 // pointer to the first capability
+	pciStatusCapList  = 0x10 // bit of the status register: capability list present
+	pciCapabilityList = 0x34 // pointer to the first capability
 	pciVendorSpecific = 0x09 // capability ID
 )
 
 // The vendor-specific capability of a vGPU has, after the common header of three bytes, the signature "VF", followed by
 // records: type, length of the whole record, data.
 const (
-	vgpuHostDriver = 0 // record type: version and branch of the host's driver
-	vgpuTextSize   = 10
+	vgpuHostDriver = 0  // record type: version and branch of the host's driver
+	vgpuTextSize   = 10 // of the version, and of the branch
 )
 
 // readVGPU sets VGPU if the GPU is a vGPU. Unprivileged processes can only read the beginning of the configuration
-// space, which has no capabilities. The extended space is not read, because each access goes to the device.
+// space, which contains no capabilities. The extended space is not read, because each access goes to the device.
 func (s session) readVGPU(g *gpu.GPU) {
 	file, err := s.node.Open(path.Join("/sys/bus/pci/devices", g.PCIBusID, "config"))
 	if err != nil {
@@ -40,12 +40,12 @@ func (s session) readVGPU(g *gpu.GPU) {
 
 // parseVGPU parses a PCI configuration space. It returns nil if the device is not a vGPU.
 func parseVGPU(config []byte) *gpu.VGPU {
-	if len(config) < pciConfigSize || config[pciStatus]&pciHasList == 0 {
+	if len(config) < pciConfigSize || config[pciStatus]&pciStatusCapList == 0 {
 		return nil
 	}
 	config = config[:pciConfigSize]
 	const low = 3 // reserved bits of a pointer
-	at := config[pciFirst] &^ low
+	at := config[pciCapabilityList] &^ low
 	for range pciConfigSize / (low + 1) { // more capabilities would be a loop
 		if at == 0 {
 			break

@@ -11,7 +11,7 @@ import (
 // configSpace returns a PCI configuration space with capabilities, by offset. Each contains the pointer to the next.
 func configSpace(first byte, capabilities map[byte]string) []byte {
 	config := make([]byte, 4096)
-	config[pciStatus], config[pciFirst] = pciHasList, first
+	config[pciStatus], config[pciCapabilityList] = pciStatusCapList, first
 	for at, capability := range capabilities {
 		copy(config[at:], capability)
 	}

@@ -113,9 +113,9 @@ func (b *Box) start(ctx context.Context, kept bool) error {
 	if err := b.keeper.Start(); err != nil {
 		return err
 	}
-	cancel := context.AfterFunc(ctx, func() { _ = b.keeper.Process.Signal(syscall.SIGTERM) })
+	stop := context.AfterFunc(ctx, func() { _ = b.keeper.Process.Signal(syscall.SIGTERM) })
 	line, _ := bufio.NewReader(out).ReadString('\n')
-	if cancel() && line == "ready\n" {
+	if stop() && line == "ready\n" {
 		return nil
 	}
 	err = b.keeper.Wait()
@@ -144,8 +144,8 @@ func (b *Box) Dir() string { return b.dir }
 func (b *Box) Keeper() int { return b.spec.Keeper }
 
 // Command returns a command that runs in the box, with a minimal environment that the caller
-// may extend. It is found in the PATH of the box. When ctx ends, it is killed, but its children
-// are not. Signals are forwarded to it.
+// may extend. name is resolved in the PATH of the box. Signals are forwarded to the command.
+// When ctx ends, it is killed, but its children are not.
 func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.Enter()[0], append(append(b.Enter()[1:], name), args...)...)
 	cmd.Env = []string{"PATH=" + path, "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}

@@ -16,8 +16,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// The migration from NVIDIA's device plugin and back in docs/moving.md: both advertise the same device IDs, so the
-// kubelet keeps its allocations.
+// TestMoving migrates a node from NVIDIA's device plugin to gpucdi and rolls back, as in docs/moving.md. Both plugins
+// advertise the same device IDs, so the kubelet keeps its allocations.
 func TestMoving(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/moving.md")
@@ -59,7 +59,7 @@ func TestMoving(t *testing.T) {
 	n.startNVIDIAPlugin(t)
 	k.awaitGPUs(t, 8, 8)
 	if now := k.requestedGPUs(t, stays); !slices.Equal(now, slices.Sorted(slices.Values(allocated))) {
-		t.Errorf("back with NVIDIA's plugin, the restarted container has %v, want %v", now, allocated)
+		t.Errorf("after the rollback, the restarted container has %v, want %v", now, allocated)
 	}
 	k.removePod(old)
 	back := newPod("back", 3)
@@ -67,7 +67,7 @@ func TestMoving(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := k.requestedGPUs(t, back); !slices.Equal(now, before) {
-		t.Errorf("back with NVIDIA's plugin, a pod has %v, want the free %v", now, before)
+		t.Errorf("after the rollback, a new pod has %v, want the free %v", now, before)
 	}
 }
 

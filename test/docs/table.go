@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// HasTable returns an error unless a document, a path in the repository, has a table of exactly these rows.
+// HasTable returns an error unless a document has a table of exactly these rows. document is a path in the repository.
 func HasTable(ctx context.Context, document, rows string) error {
 	text, err := read(ctx, document)
 	if err != nil {

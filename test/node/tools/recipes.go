@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// recipe returns how to build a tool.
+// recipe returns the build of a tool.
 func recipe(ctx context.Context, t Tool) (*build, error) {
 	switch t {
 	case Kube:
@@ -67,8 +67,9 @@ func nvidia(t Tool, version, module string, packages ...string) *build {
 	}
 }
 
-// kube is pinned by the go.mod of this module. Its version covers Kubernetes and etcd but no other dependency, so that
-// a module added for another test package does not cause a rebuild.
+// kube returns the build of Kube, whose dependencies the go.mod of this module pins. The version covers its
+// main.go, Kubernetes and etcd but no other dependency, so that a module added for another test package does not cause a
+// rebuild.
 func kube(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
@@ -98,20 +99,20 @@ func kubernetesVersion(version string) string {
 	return fmt.Sprintf("-X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s", v, version, number[0], number[1])
 }
 
-// pinned returns the build of a program that is pinned by a go.mod in the directory with the tool's name. The program's
-// own go.mod has replace directives for directories of its repository, which its module does not contain.
-func pinned(ctx context.Context, t Tool, version, pkg, settings string) (*build, error) {
+// pinned returns the build of a program that is pinned by a go.mod in the directory with the tool's name. Its own go.mod
+// cannot be used: replace directives refer to directories of the repository that are not in the module.
+func pinned(ctx context.Context, t Tool, version, pkg, linkerFlags string) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &build{
 		tool: t, version: version, in: filepath.Join(in, "node/tools", string(t)), packages: []string{pkg},
-		flags: []string{"-ldflags", "-s -w " + settings},
+		flags: []string{"-ldflags", "-s -w " + linkerFlags},
 	}, nil
 }
 
-// pause is linked statically, since its image contains nothing else.
+// pause returns the build of Pause. It is linked statically, since its image contains nothing else.
 func pause(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {

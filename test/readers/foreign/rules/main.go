@@ -1,4 +1,4 @@
-// Command rules validates a file of alerting rules as Prometheus does.
+// Command rules validates alerting rules on standard input as Prometheus does. It rejects unknown fields.
 package main
 
 import (
@@ -14,17 +14,18 @@ import (
 )
 
 func main() {
-	if err := read(os.Stdin); err != nil {
+	if err := validate(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func read(in io.Reader) error {
+func validate(in io.Reader) error {
 	text, err := io.ReadAll(in)
 	if err != nil {
 		return err
 	}
-	_, errs := rulefmt.Parse(text, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.Default())
+	const ignoreUnknownFields = false
+	_, errs := rulefmt.Parse(text, ignoreUnknownFields, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.Default())
 	return errors.Join(errs...)
 }

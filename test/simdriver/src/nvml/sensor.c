@@ -1,4 +1,5 @@
-/* Memory, utilization, temperature, power, clocks, and PCIe link. */
+/* Memory, utilization, temperature, power, PCIe link, clocks, processes, and addressing
+ * mode. */
 #include "nvsim.h"
 
 static nvmlMemory_t memory_of(const struct view *v)
