@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -42,7 +43,8 @@ func (g *Gate) Allocate(outlet string, ids []string) error {
 		case d == nil:
 			errs.add(ErrUnknown, "%s is not a device of %s; delete the pod to get another device", quoteID(id), outlet)
 		case !d.open:
-			errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet, d.entry.Message())
+			errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet,
+				cmp.Or(d.entry.Message(), "not advertised yet"))
 		}
 	}
 	if err := errs.err(); err != nil {

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func TestGateWithdraws(t *testing.T) {
 	}
 	// Only Advertise reopens an entry: at Withdraw the ledger is not saved yet.
 	g.Withdraw(ledgerOf(map[string]State{"0": StateAvailable}))
-	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) {
+	if err := g.Allocate("gpu", []string{"0"}); !errors.Is(err, ErrUnhealthy) || !strings.Contains(err.Error(), "not advertised yet") {
 		t.Errorf("got %v", err)
 	}
 }

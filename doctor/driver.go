@@ -128,11 +128,7 @@ func (e *examination) gpus(context.Context) []Finding {
 	for _, u := range e.snapshot.Inventory.Unreadable {
 		findings = append(findings, fail(check, fmt.Sprintf("GPU %d: %s", u.Index, u.Fault.Message), u.Fault.Remedy)...)
 	}
-	for _, g := range e.snapshot.Inventory.GPUs {
-		if fault := cmp.Or(g.Fault, e.health.Fault(g.UUID)); !fault.None() {
-			findings = append(findings, fail(check, prefix(g)+fault.Message, fault.Remedy)...)
-		}
-	}
+	findings = append(findings, e.faults(check, func(uuid string, known gpu.Fault) gpu.Fault { return cmp.Or(known, e.health.Fault(uuid)) })...)
 	switch {
 	case len(findings) > 0:
 		return findings
@@ -153,16 +149,28 @@ func (e *examination) parts(context.Context) []Finding {
 		return fail(check, gpu.OneLine(err), "")
 	}
 	e.inspected = parts
-	var findings []Finding
-	for _, g := range e.snapshot.Inventory.GPUs {
-		if fault := parts.Faults[g.UUID]; !fault.None() {
-			findings = append(findings, fail(check, prefix(g)+fault.Message, fault.Remedy)...)
-		}
-	}
-	if len(findings) > 0 {
+	if findings := e.faults(check, func(uuid string, _ gpu.Fault) gpu.Fault { return parts.Faults[uuid] }); len(findings) > 0 {
 		return findings
 	}
 	return pass(check, fmt.Sprintf("%d libraries and all device nodes found", len(parts.Libraries)))
 }
 
-func prefix(g gpu.GPU) string { return fmt.Sprintf("GPU %d (%s): ", g.Index, g.UUID) }
+// faults reports the GPUs and MIG devices for which of, called with the fault in the inventory, returns one. It omits the
+// MIG devices of a GPU that has a fault.
+func (e *examination) faults(check string, of func(uuid string, known gpu.Fault) gpu.Fault) (findings []Finding) {
+	report := func(name, uuid string, fault gpu.Fault) {
+		if !fault.None() {
+			findings = append(findings, fail(check, fmt.Sprintf("%s (%s): %s", name, uuid, fault.Message), fault.Remedy)...)
+		}
+	}
+	for _, g := range e.snapshot.Inventory.GPUs {
+		own := of(g.UUID, g.Fault)
+		report(fmt.Sprintf("GPU %d", g.Index), g.UUID, own)
+		for _, m := range g.MIGDevices {
+			if own.None() {
+				report(fmt.Sprintf("MIG device %d:%d", g.Index, m.Index), m.UUID, of(m.UUID, m.Fault))
+			}
+		}
+	}
+	return findings
+}
