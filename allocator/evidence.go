@@ -70,9 +70,9 @@ type Allocatable struct {
 	IDs             map[Key]bool
 }
 
-// PodResources is a response to List. It never proves that a device is free: it omits init containers, pods in
-// admission, pods that the kubelet has not added again after a restart, and force-deleted pods. The request makes the
-// kubelet remove terminated pods from its records.
+// PodResources is a response to List. It never proves that a device is free: it omits init containers except sidecars,
+// pods in admission, pods that the kubelet has not added again after a restart, and force-deleted pods. The request
+// makes the kubelet remove terminated pods from its records.
 type PodResources struct {
 	Asked, Answered time.Time
 	Held            map[Key]bool

@@ -29,7 +29,7 @@ const (
 	checkpointPoll = 20 * time.Millisecond
 )
 
-// Checkpoint is the content of the kubelet's device manager checkpoint. Unlike the pod resources API it includes
+// Checkpoint is the content of the kubelet's device manager checkpoint. Unlike the pod resources API it includes all
 // init containers. The kubelet writes it after each ListAndWatch message and each allocation, but not when a pod
 // ends, so it may still contain devices of terminated pods.
 type Checkpoint struct {

@@ -117,8 +117,8 @@ const inventoryLimit = 16 << 20
 
 func (e *explanation) read(cmd *cobra.Command) (*gpu.Inventory, error) {
 	if e.inventory == "" {
-		reading, err := readInventory(cmd.Context(), e.host)
-		return reading.Inventory, err
+		snapshot, err := readInventory(cmd.Context(), e.host)
+		return snapshot.Inventory, err
 	}
 	data, err := host.ReadFile(e.inventory, inventoryLimit)
 	if err != nil {

@@ -142,22 +142,22 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.root())
 	}
-	reading, err := readInventory(ctx, g.hostFlags)
+	snapshot, err := readInventory(ctx, g.hostFlags)
 	if err != nil {
 		return nil, err
 	}
-	parts, err := cdi.Inspect(g.root(), reading.Driver, reading.Inventory, g.driverFeatures())
+	parts, err := cdi.Inspect(g.root(), snapshot.Driver, snapshot.Inventory, g.driverFeatures())
 	if err != nil {
 		return nil, err
 	}
 	parts.Hook = g.hook
 	if len(g.devices) > 0 {
-		if parts, err = parts.Select(reading.Inventory, g.devices); err != nil {
+		if parts, err = parts.Select(snapshot.Inventory, g.devices); err != nil {
 			return nil, err
 		}
 	}
-	healthy := &gpu.Inventory{Driver: reading.Inventory.Driver}
-	for _, found := range reading.Inventory.WithFaults(func(uuid string) gpu.Fault { return parts.Faults[uuid] }).GPUs {
+	healthy := &gpu.Inventory{Driver: snapshot.Inventory.Driver}
+	for _, found := range snapshot.Inventory.WithFaults(func(uuid string) gpu.Fault { return parts.Faults[uuid] }).GPUs {
 		if !found.Fault.None() {
 			log.Warn("GPU excluded", "gpu", found.UUID, "index", found.Index, "reason", found.Fault.String())
 			continue
@@ -173,7 +173,7 @@ func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec
 		})
 		healthy.GPUs = append(healthy.GPUs, found)
 	}
-	for _, u := range reading.Inventory.Unreadable {
+	for _, u := range snapshot.Inventory.Unreadable {
 		log.Warn("GPU excluded", "index", u.Index, "reason", u.Fault.String())
 	}
 	names := make([]cdi.NameStrategy, len(g.names))

@@ -12,6 +12,6 @@ func readInventory(ctx context.Context, host hostFlags) (driver.Snapshot, error)
 	if err != nil {
 		return driver.Snapshot{}, err
 	}
-	reading := driver.Read(ctx, driver.Config{Node: host.root(), DriverRoot: host.driverRoot, Library: host.library, Worker: worker})
-	return reading, reading.Err
+	snapshot := driver.Read(ctx, driver.Config{Node: host.root(), DriverRoot: host.driverRoot, Library: host.library, Worker: worker})
+	return snapshot, snapshot.Err
 }

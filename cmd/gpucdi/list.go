@@ -22,14 +22,14 @@ func newListCommand() *cobra.Command {
 		Short: "List the GPUs of the node, their MIG devices and links",
 		Args:  checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			reading, err := readInventory(cmd.Context(), host)
+			snapshot, err := readInventory(cmd.Context(), host)
 			if err != nil {
 				return err
 			}
 			if output.structured() {
-				return output.encode(cmd.OutOrStdout(), reading.Inventory)
+				return output.encode(cmd.OutOrStdout(), snapshot.Inventory)
 			}
-			return writeInventory(cmd.OutOrStdout(), reading.Inventory, output.name == formatWide)
+			return writeInventory(cmd.OutOrStdout(), snapshot.Inventory, output.name == formatWide)
 		},
 	}
 	host.register(cmd.Flags())

@@ -109,8 +109,8 @@ func startMIGNode(t *testing.T, strategy string, change ...func(d *simdriver.Dri
 	return n, k
 }
 
-// podLister serves the pod resources API as the kubelet does: without init containers, and without the devices of pods
-// that have ended.
+// podLister serves the pod resources API as the kubelet does: without init containers except sidecars, and without the
+// devices of pods that have ended.
 type podLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	k     *kubelet
@@ -368,8 +368,8 @@ func TestGPUWaitsForItsMIGDevices(t *testing.T) {
 	k.awaitResources(t, a100s().with(resourceCounts{gpuResource: "4 of 4", large: "1 of 1"}))
 }
 
-// The pod resources API does not list init containers. A device that overlaps one of an init container must still wait
-// until the pod ends.
+// The pod resources API lists no init containers except sidecars. A device that overlaps one of an init
+// container must still wait until the pod ends.
 func TestInitContainerHoldsItsDevice(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.A100MIG())
