@@ -96,11 +96,12 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 	now.err = errors.Join(append(errs, err)...)
 }
 
-// audit compares the running containers with their allocations. Without the devices of the driver nothing can be
-// compared, and the result stays.
+// audit compares the running containers with their allocations. Any container may use excluded devices. Without the
+// devices of the driver nothing can be compared, and the result stays.
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
-		l.audited = runtime.NewAudit(r.containers, r.checkpoint.Allocations(cdi.AgentKind), l.plan.parts.DeviceNumbers())
+		excluded := l.config.Resources.Excluded(l.plan.inventory, l.config.MIG.Strategy)
+		l.audited = runtime.NewAudit(r.containers, r.checkpoint.Allocations(cdi.AgentKind), l.plan.parts.DeviceNumbers(excluded...))
 	}
 }
 

@@ -53,6 +53,17 @@ func TestAuditAgainstCheckpoint(t *testing.T) {
 	}
 }
 
+// An excluded GPU may be used outside Kubernetes.
+func TestAuditIgnoresExcludedGPUs(t *testing.T) {
+	l := newAuditedLoop()
+	l.plan.inventory = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0"}, {UUID: "GPU-1", Index: 1}}}
+	l.config.Resources = allocator.Rules{{Select: allocator.Selector{Index: []int{0}}, Exclude: true}}
+	l.audit()
+	if len(l.audited.Foreign) > 0 || len(l.audited.Lacking) != 1 {
+		t.Errorf("got %+v, want no foreign container and one that lacks its GPU", l.audited)
+	}
+}
+
 func TestRespectForeignContainers(t *testing.T) {
 	l := newAuditedLoop()
 	if foreign := l.foreign(partResolver{inv: &gpu.Inventory{}}); len(foreign) > 0 {

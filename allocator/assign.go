@@ -54,6 +54,16 @@ func Assign(inv *gpu.Inventory, strategy MIGStrategy, rules Rules) []Assignment 
 	return all
 }
 
+// Excluded returns the UUIDs of the devices that the rules exclude.
+func (r Rules) Excluded(inv *gpu.Inventory, strategy MIGStrategy) (uuids []string) {
+	for _, a := range Assign(inv, strategy, r) {
+		if a.Rule.Exclude {
+			uuids = append(uuids, a.Device.ID)
+		}
+	}
+	return uuids
+}
+
 // advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs cannot use a GPU in
 // MIG mode without one of its MIG devices, so with the strategy none it is advertised as unhealthy.
 func advertisedWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {

@@ -62,11 +62,14 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	return parts, nil
 }
 
-// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID. It omits DRM nodes, which
-// depend on the features.
-func (p Parts) DeviceNumbers() map[string][]uint64 {
+// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device but those in except, by UUID. It
+// omits DRM nodes, which depend on the features.
+func (p Parts) DeviceNumbers(except ...string) map[string][]uint64 {
 	numbers := map[string][]uint64{}
 	for uuid, nodes := range p.GPUs {
+		if slices.Contains(except, uuid) {
+			continue
+		}
 		for _, n := range nodes {
 			if strings.HasPrefix(n.Path, "/dev/nvidia") {
 				numbers[uuid] = append(numbers[uuid], unix.Mkdev(uint32(n.Major), uint32(n.Minor)))

@@ -32,7 +32,8 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	if err != nil {
 		return warn(check, gpu.OneLine(err), "")
 	}
-	audit := runtime.NewAudit(running, checkpoint.Allocations(cdi.AgentKind), e.inspected.DeviceNumbers())
+	excluded := e.settings.Resources.Excluded(e.snapshot.Inventory, e.settings.MIG.Strategy)
+	audit := runtime.NewAudit(running, checkpoint.Allocations(cdi.AgentKind), e.inspected.DeviceNumbers(excluded...))
 	var findings []Finding
 	for _, use := range audit.Lacking {
 		findings = append(findings, fail(check, fmt.Sprintf("%s lacks %s, which is allocated to it", use, strings.Join(use.GPUs, ", ")),
