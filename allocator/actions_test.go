@@ -55,6 +55,11 @@ var kinds = []kind{
 	{"drop old", outlets, 1, anyOf(outlets, (*world).dropStale)},
 	{"connect", outlets, 2, anyOf(outlets, (*world).connect)},
 	{"disconnect", outlets, 1, (*world).disconnect},
+	{"publish", 1, 2, func(w *world, _ uint8) bool { return w.publish() }},
+	{"watch slice", 1, 2, func(w *world, _ uint8) bool { return w.watchSlice() }},
+	{"schedule", 1, 6, func(w *world, _ uint8) bool { return w.schedule() }},
+	{"prepare", podSlots, 5, anyOf(podSlots, (*world).prepare)},
+	{"unprepare", 1, 4, func(w *world, _ uint8) bool { return w.unprepare() }},
 	{"get ready", 1, 1, func(w *world, _ uint8) bool { return w.getReady() }},
 	{"restart kubelet", 1, 1, func(w *world, _ uint8) bool { return w.restartKubelet() }},
 	{"pass", 1, 14, func(w *world, _ uint8) bool { return w.pass() }},
@@ -114,10 +119,12 @@ func (w *world) runKubelet() bool {
 		_ = (!p.hangs || w.overdue(p)) && w.allocate(i)
 		_ = due && w.insert(i)
 		_ = !p.hangs && w.write(i)
+		_ = !p.hangs && w.prepare(i)
 		w.landAll()
 		_ = !p.hangs && w.start(i)
 		_ = (!p.hangs || due && !w.tracks(p)) && w.appear(i)
 	}
+	w.unprepareStopped()
 	return true
 }
 

@@ -80,9 +80,11 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 	}
 	for _, k := range keys {
 		if d := w.gate.entries[k.Key]; d != nil {
-			mix(maphash.Comparable(seed, d.grant))
-			mix(maphash.Comparable(seed, d.open))
+			mix(maphash.Comparable(seed, [...]any{d.grant.Seq, d.grant.Last, d.grant.Closed, len(d.grant.Pods), d.open}))
 		}
+	}
+	for _, c := range w.gate.Claims() {
+		mix(maphash.String(seed, c.UID))
 	}
 	for _, s := range w.saved.Entries {
 		mix(maphash.Comparable(seed, s))

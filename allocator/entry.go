@@ -14,6 +14,12 @@ type Key struct {
 	ID     string `json:"id"`
 }
 
+// SliceOutlet is the outlet of the node's ResourceSlices. Devices of the slices are allocated to claims by the scheduler.
+const SliceOutlet = "slice"
+
+// sliced reports whether the ID is in the node's ResourceSlices.
+func (k Key) sliced() bool { return k.Outlet == SliceOutlet }
+
 func (k Key) String() string { return k.Outlet + " " + k.ID }
 
 func (k Key) compare(l Key) int {

@@ -22,6 +22,11 @@ type Observation struct {
 	Pods        *PodResources
 	Checkpoint  *Checkpoint
 	Runtime     *Runtime
+
+	// Claims are those that are prepared. They must be read after Grants, so that for each observed grant of a claim,
+	// the claim is observed too or has been unprepared.
+	Claims []Claim
+	Pool   Pool
 }
 
 // Want is an ID that an outlet should advertise.
@@ -96,6 +101,12 @@ type Holding struct {
 	Key
 	Part Part
 	Pod  string // UID
+}
+
+// Pool is the last version of the node's ResourceSlices that the API server has acknowledged.
+type Pool struct {
+	Acknowledged time.Time // zero if none was
+	IDs          map[string]bool
 }
 
 // Runtime is the container runtime's list of all created and running containers, in all its namespaces.

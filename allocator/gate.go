@@ -13,7 +13,9 @@ type Gate struct {
 
 	mu      sync.Mutex
 	entries map[Key]*gateEntry
-	seq     uint64 // of the last grant; never reused, even if an entry is removed and added again
+	seq     uint64           // of the last grant; never reused, even if an entry is removed and added again
+	claims  map[string]Claim // prepared, by UID
+	changed chan struct{}    // closed by the next Advertise
 }
 
 // gateEntry is the gate's view of an entry.
@@ -26,12 +28,15 @@ type gateEntry struct {
 // Grant is the gate's record of an entry.
 type Grant struct {
 	Seq    uint64    // of the last grant
-	Last   time.Time // of the last grant, before Allocate returned
+	Last   time.Time // of the last grant, before Allocate or Prepare returned
+	Pods   []string  // of the claim that it was last granted to; nil for other grants
 	Closed bool      // by Close, and not advertised since
 }
 
 // NewGate returns a gate that grants nothing. now is the clock that Next is called with.
-func NewGate(now func() time.Time) *Gate { return &Gate{now: now, entries: map[Key]*gateEntry{}} }
+func NewGate(now func() time.Time) *Gate {
+	return &Gate{now: now, entries: map[Key]*gateEntry{}, claims: map[string]Claim{}, changed: make(chan struct{})}
+}
 
 // Allocate grants all IDs of an outlet, or none. The error describes up to 10 problems.
 func (g *Gate) Allocate(outlet string, ids []string) error {
@@ -53,7 +58,7 @@ func (g *Gate) Allocate(outlet string, ids []string) error {
 	for _, id := range ids {
 		g.seq++
 		d := g.entries[Key{outlet, id}]
-		d.grant.Seq, d.grant.Last = g.seq, g.now()
+		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), nil
 	}
 	return nil
 }
@@ -64,7 +69,7 @@ func (g *Gate) Grants() map[Key]Grant {
 	defer g.mu.Unlock()
 	grants := map[Key]Grant{}
 	for k, d := range g.entries {
-		if d.grant != (Grant{}) {
+		if d.grant.Seq != 0 || d.grant.Closed {
 			grants[k] = d.grant
 		}
 	}
@@ -116,4 +121,6 @@ func (g *Gate) Advertise(l Ledger) {
 		entries[e.Key] = d
 	}
 	g.entries = entries
+	close(g.changed)
+	g.changed = make(chan struct{})
 }

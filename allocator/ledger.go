@@ -20,6 +20,9 @@ const (
 	// that a planned change releases them at once.
 	idleInterval = 15 * time.Second
 
+	// claimInterval is the same for a device whose claim was unprepared, since the next claim may be waiting for it.
+	claimInterval = 500 * time.Millisecond
+
 	// listLag bounds the time until the kubelet has processed a list, for each of which it syncs a file. It also bounds
 	// the time from the selection of a device to the Allocate call, which other plugins can delay. Only the time that a
 	// released ID stays listed depends on it.

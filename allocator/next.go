@@ -24,6 +24,7 @@ func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 		n.observe(&n.entries[i])
 	}
 	n.prove()
+	n.proveUnprepared()
 	n.add(n.newlyWanted())
 	n.reconcile()
 	n.entries = slices.DeleteFunc(n.entries, func(e Entry) bool { return e.State == "" }) // see withdraw
@@ -84,6 +85,7 @@ func (n *next) observe(e *Entry) {
 			if e.State != StateDraining {
 				e.pods = nil // bounds the slice: pods of earlier grants matter only while it drains
 			}
+			e.addPods(g.Pods)
 		}
 		if g.Closed && e.State == StateDraining {
 			e.release(n.now)
@@ -151,7 +153,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	switch {
 	case wanted:
 		e.State = StateWaiting
-	case !n.now.Before(e.released.Add(listLag + settle)): // at once if never advertised
+	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // at once if never advertised
 		e.State = ""
 	}
 }

@@ -17,6 +17,9 @@ import (
 //  4. The runtime, asked a settle later, must have no container with the part.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
+// For an entry of the slice, step 1 is that the API server has acknowledged slices without it, and step 3 that no claim
+// with it is prepared.
+//
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
 // observeCheckpoint records the earliest time at which the current checkpoint can have been renamed into place.
@@ -31,13 +34,11 @@ func (n *next) observeCheckpoint() {
 	n.checkpoint.asked = c.Asked
 }
 
-// unknown returns entries for IDs in the checkpoint that have none. An earlier agent advertised them, so any grant was
-// before the start. IDs that are still wanted get the part of the plan, because their former part is not recorded.
+// unknown returns entries for IDs in the checkpoint or in claims that have none. An earlier agent advertised them, so
+// any grant was before the start. IDs that are still wanted get the part of the plan, because their former part is not
+// recorded.
 func (n *next) unknown() (adopted []Entry) {
 	n.held = map[Key]bool{}
-	if n.o.Checkpoint == nil {
-		return nil
-	}
 	adopt := func(k Key, part Part) {
 		if e, found := n.Entry(k); found && (e.State != StateWaiting || !e.released.IsZero()) {
 			return
@@ -49,6 +50,14 @@ func (n *next) unknown() (adopted []Entry) {
 			Key: k, Part: part, State: StateDraining, Drain: Drain{ReasonUnknown, n.now},
 			withdrawn: n.start, dirty: true, last: n.start,
 		})
+	}
+	for _, c := range n.o.Claims {
+		for i, id := range c.Devices {
+			adopt(Key{SliceOutlet, id}, c.Parts[i])
+		}
+	}
+	if n.o.Checkpoint == nil {
+		return adopted
 	}
 	for _, h := range n.o.Checkpoint.Held {
 		n.held[h.Key] = true
@@ -75,18 +84,47 @@ func (n *next) prove() {
 	}
 	for _, h := range n.o.Checkpoint.Held {
 		i, _ := n.find(h.Key)
-		e := &n.entries[i]
-		if at, found := slices.BinarySearch(e.pods, h.Pod); e.dirty && !found {
-			e.pods = slices.Insert(slices.Clone(e.pods), at, h.Pod)
+		if e := &n.entries[i]; e.dirty {
+			e.addPods([]string{h.Pod})
 		}
 	}
 	for i := range n.entries {
 		e := &n.entries[i]
-		if e.dirty && e.unrecorded.IsZero() && n.written(e.last) && !n.held[e.Key] {
+		if e.dirty && !e.sliced() && e.unrecorded.IsZero() && n.written(e.last) && !n.held[e.Key] {
 			e.unrecorded = n.o.Checkpoint.Answered
 		}
 	}
 	n.proveBootstrap()
+}
+
+// proveUnprepared records which dirty entries of the slice have no prepared claim, and the pods of the others.
+func (n *next) proveUnprepared() {
+	prepared := map[string]bool{}
+	for _, c := range n.o.Claims {
+		for _, id := range c.Devices {
+			if i, found := n.find(Key{SliceOutlet, id}); found {
+				prepared[id] = true
+				e := &n.entries[i]
+				e.dirty, e.unrecorded = true, time.Time{}
+				e.addPods(c.Pods)
+			}
+		}
+	}
+	for i := range n.entries {
+		e := &n.entries[i]
+		if e.dirty && e.sliced() && e.unrecorded.IsZero() && !prepared[e.ID] {
+			e.unrecorded = n.now
+		}
+	}
+}
+
+// addPods adds pods to those that hold the entry, without changing the slice of other versions of the entry.
+func (e *Entry) addPods(uids []string) {
+	for _, uid := range uids {
+		if at, found := slices.BinarySearch(e.pods, uid); !found {
+			e.pods = slices.Insert(slices.Clone(e.pods), at, uid)
+		}
+	}
 }
 
 // proveBootstrap ends the bootstrap if the evidence is complete.
@@ -115,9 +153,12 @@ func (n *next) written(last time.Time) bool {
 	return !n.checkpoint.landed.Before(last.Add(2 * settle))
 }
 
-// listProcessed reports whether the kubelet has processed the list that withdrew an entry. A new stream proves nothing,
-// because the kubelet has no healthy device before the first list.
+// listProcessed reports whether the kubelet has processed the list that withdrew an entry, or the API server the slices.
+// A new stream proves nothing, because the kubelet has no healthy device before the first list.
 func (n *next) listProcessed(e *Entry) bool {
+	if e.sliced() {
+		return !n.o.Pool.IDs[e.ID] && !n.o.Pool.Acknowledged.Before(e.withdrawn)
+	}
 	list, a := n.o.Lists[e.Outlet], n.o.Allocatable
 	return a != nil && !a.IDs[e.Key] && !list.Sent.IsZero() &&
 		!list.Sent.Before(e.withdrawn) && !a.Asked.Before(list.Sent) && !a.Asked.Before(list.Stream.Add(settle))
@@ -134,7 +175,16 @@ func (n *next) free(e *Entry) bool { return n.deselected(e) && (!e.dirty || n.un
 // unheld reports whether steps 3 and 4 are complete.
 func (n *next) unheld(e *Entry) bool {
 	r := n.o.Runtime
-	return !e.unrecorded.IsZero() && r != nil && !r.Asked.Before(e.unrecorded.Add(settle)) && !n.running(e)
+	return !e.unrecorded.IsZero() && r != nil && !r.Asked.Before(e.visible()) && !n.running(e)
+}
+
+// visible returns when the runtime has every container that could use an entry without a record. Before a claim is
+// unprepared, it has the sandbox.
+func (e *Entry) visible() time.Time {
+	if e.sliced() {
+		return e.unrecorded
+	}
+	return e.unrecorded.Add(settle)
 }
 
 // clean marks an advertised entry as not dirty if it is proved free, so that it can later be released at once.
@@ -167,6 +217,9 @@ func (n *next) findStrays() []Part {
 }
 
 func (n *next) explained(c Container) bool {
+	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) }) {
+		return true
+	}
 	return n.o.Checkpoint != nil && slices.ContainsFunc(n.o.Checkpoint.Held, func(h Holding) bool {
 		if h.Pod != c.Pod {
 			return false

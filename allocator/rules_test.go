@@ -40,7 +40,7 @@ var mutants = []struct {
 	{"the runtime is asked", "release.go", "«!n.running(e)»", "true"},
 	{"the runtime is asked for containers", "release.go", "|| «n.stray(e.Part)» || slices", "false"},
 	{"the runtime is asked for sandboxes", "release.go", "«r.Sandboxes[pod]»", "false"},
-	{"the runtime is asked after the checkpoint", "release.go", "r.Asked.Before(«e.unrecorded.Add(settle)»)", "e.unrecorded"},
+	{"the runtime is asked after the checkpoint", "release.go", "return «e.unrecorded.Add(settle)»\n", "e.unrecorded"},
 	{"containers of other shares do not count", "release.go", "«!n.explained(c)»", "true"},
 
 	// The kubelet's list.
@@ -66,6 +66,13 @@ var mutants = []struct {
 	{"advertised IDs are tracked without state", "release.go", "if «n.bootstrap.pending» {\n\t\tfor k", "false"},
 	{"an unknown ID was granted up to the start", "release.go", "dirty: true, last: «n.start»", "time.Time{}"},
 	{"advertised IDs are available once lists may be sent", "release.go", "return «n.MayList()» &&", "true"},
+
+	// Claims.
+	{"a claim waits for containers of the previous one", "claim.go", "case «d.entry.dirty» ||", "false"},
+	{"a claim waits for a ledger that knows the last grant", "claim.go", "|| «d.grant.Seq != d.entry.seq»:", "false"},
+	{"the gate prepares available entries only", "claim.go", "case «!d.open»:", "false"},
+	{"a prepared claim holds its devices", "release.go", "prepared[id] = «true»", "false"},
+	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},
 
 	// The requests.
 	{"the kubelet is asked for pods", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},

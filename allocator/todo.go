@@ -37,6 +37,9 @@ func (n *next) todo() Todo {
 			t.drain(e)
 		case e.dirty:
 			t.every = idleInterval
+			if e.sliced() {
+				t.every = claimInterval
+			}
 			t.askProof(e)
 		case e.State == StateWaiting && n.stray(e.Part):
 			t.every = drainInterval
@@ -88,7 +91,9 @@ func (t *planner) drain(e *Entry) {
 	t.every = drainInterval
 	if !t.deselected(e) {
 		t.again(e.withdrawn.Add(3 * settle))
-		t.askAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
+		if !e.sliced() {
+			t.askAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
+		}
 	}
 	t.askProof(e)
 }
@@ -96,11 +101,11 @@ func (t *planner) drain(e *Entry) {
 // askProof queries the sources that prove an entry free.
 func (t *planner) askProof(e *Entry) {
 	switch {
-	case !e.dirty:
+	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // until it is unprepared
 	case e.unrecorded.IsZero():
 		t.askCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
-	case t.reached(e.unrecorded.Add(settle)):
-		t.askRuntime(e.unrecorded.Add(settle))
+	case t.reached(e.visible()):
+		t.askRuntime(e.visible())
 	}
 }
 

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
@@ -44,6 +45,12 @@ var hardwareUse = [len(parts)][10]uint8{
 // The outlets: the GPU, the same under another name, two MIG profiles, and replicas of the GPU.
 const outlets = 5
 
+// sliceOutlet follows the outlets of the device plugin. Its only ID is that of the GPU.
+const (
+	sliceOutlet = outlets
+	sliceKey    = uint8(len(keys) - 1)
+)
+
 var outletNames = [outlets]string{"a", "b", "m", "n", "s"}
 
 // keys are all IDs of the outlets, in the order of the ledger.
@@ -59,14 +66,15 @@ var keys = [...]struct {
 	{Key{"s", gpu0 + "::0"}, 4},
 	{Key{"s", gpu0 + "::1"}, 4},
 	{Key{"s", gpu0 + "::2"}, 4},
+	{Key{SliceOutlet, gpu0}, sliceOutlet},
 }
 
 // mask is a set of keys, by index.
-type mask uint8
+type mask uint16
 
 func bit(k uint8) mask { return 1 << k }
 
-var ofOutlet [outlets]mask
+var ofOutlet [outlets + 1]mask
 
 var keyIndex = map[Key]uint8{}
 
@@ -90,8 +98,8 @@ const (
 	layouts
 )
 
-// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource.
-const configs = 5
+// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource, whole GPUs by claims.
+const configs = 6
 
 func planOf(config, layout uint8) planned {
 	if config == 4 || layout == layoutLost {
@@ -105,7 +113,7 @@ func planOf(config, layout uint8) planned {
 	case layoutMoved:
 		return planned{{4, 6}}
 	}
-	return [...]planned{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}}[config]
+	return [...]planned{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}, nil, {{sliceKey, 0}}}[config]
 }
 
 var plans [configs][layouts][]Want
@@ -242,6 +250,8 @@ type state struct {
 
 	// The agent.
 	parts          [len(keys)]uint8 // of the ledger's entries
+	slice          poolVersion      // acknowledged by the API server
+	scheduled      bool             // the scheduler sees the GPU in the slice
 	listed, offers mask
 	answers        [sources]answer // delivered
 	asked          [sources]answer // not delivered yet
@@ -273,6 +283,7 @@ func (w *world) clone() *world {
 		copied := *e
 		c.gate.entries[k] = &copied
 	}
+	maps.Copy(c.gate.claims, w.gate.claims)
 	return &c
 }
 
@@ -282,8 +293,8 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// checkAllocated fails if hardware is allocated twice. Pods with the same key count once, because the kubelet allocates
-// the device of a force-deleted pod to the next one.
+// checkAllocated fails if hardware is allocated twice. Pods with the same key of the device plugin count once, because the
+// kubelet allocates the device of a force-deleted pod to the next one.
 func (w *world) checkAllocated(doing string) { w.checkHardware(doing, [10]uint8{}, 0) }
 
 // checkFree fails if a key becomes available while pods hold its hardware through other keys.
@@ -297,7 +308,9 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 		if !p.holds || seen&bit(p.key) != 0 {
 			continue
 		}
-		seen |= bit(p.key)
+		if p.key != sliceKey {
+			seen |= bit(p.key)
+		}
 		for j, used := range hardwareUse[p.part] {
 			if sum[j] += used; sum[j] > 6 {
 				w.fail("%s: hardware is allocated twice: %s", doing, w.holders())

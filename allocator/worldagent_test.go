@@ -85,6 +85,16 @@ func (w *world) observation() Observation {
 	if a := &w.answers[containers]; a.valid {
 		o.Runtime = a.runtime()
 	}
+	for _, c := range w.gate.Claims() {
+		c.Parts = []Part{parts[0]}
+		o.Claims = append(o.Claims, c)
+	}
+	if w.slice.written {
+		o.Pool = Pool{Acknowledged: stamp(w.slice.at), IDs: map[string]bool{}}
+		if w.slice.listed != 0 {
+			o.Pool.IDs[gpu0] = true
+		}
+	}
 	return o
 }
 
@@ -265,7 +275,9 @@ func (w *world) restartAgent(withState bool) bool {
 	}
 	w.ledger = Start(saved, !w.socket, w.now())
 	w.todo = Todo{}
+	claims := w.gate.Claims()
 	w.newGate()
+	w.restoreClaims(claims)
 	if w.listed = 0; !withState {
 		w.offers = 0
 	}
@@ -334,6 +346,8 @@ func (w *world) runAgent(late bool) bool {
 	for i := range uint8(outlets) {
 		w.send(i, w.todo.Resend == outletNames[i])
 	}
+	w.publish()
+	w.watchSlice()
 	for source, due := range [sources]bool{w.todo.Allocatable, w.todo.Pods, w.todo.Checkpoint, w.todo.Runtime} {
 		if due {
 			w.ask(uint8(source))

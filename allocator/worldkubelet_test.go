@@ -88,7 +88,7 @@ func (w *world) slotFor(key uint8) int {
 // allocate is the Allocate call.
 func (w *world) allocate(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.stage != selected {
+	if p.uid == 0 || p.stage != selected || p.key == sliceKey {
 		return false
 	}
 	k := keys[p.key]
@@ -248,7 +248,7 @@ func (w *world) restartKubelet() bool {
 	w.streams = [outlets]stream{}
 	for i := range w.pods {
 		p := &w.pods[i]
-		if p.uid == 0 {
+		if p.uid == 0 || p.key == sliceKey { // claims are in the DRA manager's state
 			continue
 		}
 		recorded := w.recorded(p.uid)
@@ -273,7 +273,9 @@ func (w *world) tracks(p *pod) bool {
 }
 
 // overdue reports whether the kubelet must call Allocate now.
-func (w *world) overdue(p *pod) bool { return p.stage == selected && p.since+lag <= w.tick+1 }
+func (w *world) overdue(p *pod) bool {
+	return p.stage == selected && p.key != sliceKey && p.since+lag <= w.tick+1
+}
 
 // pass lets a tick pass, unless a bounded step is due.
 func (w *world) pass() bool {

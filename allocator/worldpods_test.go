@@ -4,7 +4,7 @@ package allocator
 
 func (w *world) start(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.stage != admitted || !p.active || p.container != absent || !w.recorded(p.uid) {
+	if p.uid == 0 || p.stage != admitted || !p.active || p.container != absent || p.key != sliceKey && !w.recorded(p.uid) {
 		return false
 	}
 	p.container, p.since = creating, w.tick
@@ -56,13 +56,19 @@ func (w *world) force(slot uint8) bool {
 	return true
 }
 
-// stop stops the container of a force-deleted pod.
+// stop stops the container of a force-deleted pod, or the admission of one with a claim.
 func (w *world) stop(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.active || p.container != running {
+	switch {
+	case p.uid == 0 || p.active:
+		return false
+	case p.container == running:
+		p.container, p.holds = absent, false
+	case p.key == sliceKey && p.stage == selected: // the kubelet gives up on Prepare
+		p.stage = idle
+	default:
 		return false
 	}
-	p.container, p.holds = absent, false
 	w.free(slot)
 	return true
 }

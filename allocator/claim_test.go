@@ -1,0 +1,155 @@
+package allocator
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// slicedGPU is an agent with one GPU in the slice. The runtime has answered before its start ended.
+type slicedGPU struct {
+	*testing.T
+	gate   *Gate
+	ledger Ledger
+	now    time.Time
+	o      Observation
+	todo   Todo
+}
+
+func newSlicedGPU(t *testing.T) *slicedGPU {
+	whole := Part{GPU: gpu0, Extent: ExtentWhole}
+	s := &slicedGPU{T: t, now: epoch, ledger: Start(nil, true, epoch)}
+	s.gate = NewGate(func() time.Time { return s.now })
+	s.o = Observation{
+		Wanted:     []Want{{Key: Key{SliceOutlet, gpu0}, Part: whole, Durable: true}},
+		Present:    []Present{{Device: whole}},
+		Checkpoint: &Checkpoint{Asked: epoch, Answered: epoch},
+		Runtime:    &Runtime{Asked: epoch, Answered: epoch},
+	}
+	s.next()
+	return s
+}
+
+// next reconciles a second later, after the runtime has answered if it was asked.
+func (s *slicedGPU) next(containers ...Container) {
+	s.Helper()
+	s.now = s.now.Add(time.Second)
+	if s.todo.Runtime {
+		s.o.Runtime = &Runtime{Asked: s.now, Answered: s.now, Containers: containers}
+	}
+	s.o.Grants, s.o.Claims = s.gate.Grants(), s.gate.Claims()
+	for i := range s.o.Claims {
+		s.o.Claims[i].Parts = make([]Part, len(s.o.Claims[i].Devices))
+	}
+	s.ledger, s.todo = Next(s.ledger, s.o, s.now)
+	s.gate.Advertise(s.ledger)
+}
+
+func claim(uid string) Claim {
+	return Claim{UID: uid, Name: "default/" + uid, Pods: []string{"pod-" + uid}, Devices: []string{gpu0}}
+}
+
+func (s *slicedGPU) refuses(c Claim, kind error, reason string) {
+	s.Helper()
+	if err := s.gate.Prepare(c); !errors.Is(err, kind) || !strings.Contains(err.Error(), reason) {
+		s.Errorf("Prepare of %s: error %v, want one with %q", c.Name, err, reason)
+	}
+}
+
+func (s *slicedGPU) prepares(c Claim) {
+	s.Helper()
+	if err := s.gate.Prepare(c); err != nil {
+		s.Errorf("Prepare of %s: %v", c.Name, err)
+	}
+}
+
+// The next claim gets a device once no container of the previous claim uses it.
+func TestClaimsTakeTurns(t *testing.T) {
+	s := newSlicedGPU(t)
+	s.prepares(claim("a"))
+	again := claim("a")
+	again.Pods = []string{"another"}
+	s.prepares(again)
+	if pods := s.gate.Claims()[0].Pods; !slices.Equal(pods, []string{"another", "pod-a"}) {
+		t.Errorf("the claim has pods %v", pods)
+	}
+	s.refuses(claim("b"), ErrHeld, "prepared for claim default/a")
+	s.next()
+	s.refuses(claim("b"), ErrHeld, "prepared for claim default/a")
+	s.gate.Unprepare("a")
+	s.refuses(claim("b"), ErrHeld, "containers of an earlier claim")
+	s.next()
+	running := Container{Pod: "pod-a", Part: Part{GPU: gpu0, Extent: ExtentWhole}}
+	s.next(running)
+	s.refuses(claim("b"), ErrHeld, "containers of an earlier claim")
+	s.next() // asks the runtime again
+	changed := s.gate.Changed()
+	s.next()
+	select {
+	case <-changed:
+	default:
+		t.Error("a waiting claim is not woken")
+	}
+	s.prepares(claim("b"))
+}
+
+// A claim for monitoring neither waits nor holds.
+func TestAdminClaims(t *testing.T) {
+	s := newSlicedGPU(t)
+	admin := Claim{UID: "m", Name: "default/m", Pods: []string{"monitor"}, Admin: []string{gpu0}}
+	s.prepares(claim("a"))
+	s.prepares(admin)
+	s.gate.Unprepare("a")
+	s.next()
+	s.next(Container{Pod: "monitor", Part: Part{GPU: gpu0, Extent: ExtentWhole}})
+	s.prepares(claim("b"))
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	s := newSlicedGPU(t)
+	s.refuses(Claim{UID: "x", Name: "default/x", Devices: []string{gpu0, "GPU-9"}}, ErrUnknown, "GPU-9")
+	s.prepares(claim("a")) // none was granted
+	s.gate.Unprepare("a")
+	s.next()
+	s.next()
+	s.o.Wanted[0].Fault = gpu.Fault{Code: gpu.FaultECC, Message: "2 errors"}
+	s.next()
+	s.refuses(claim("b"), ErrUnhealthy, "2 errors")
+}
+
+// A device that leaves the slice is free once no claim has it, and not before the API server has acknowledged a slice
+// without it.
+func TestGPULeavesTheSlice(t *testing.T) {
+	s := newSlicedGPU(t)
+	plugin := Key{GPUResource, gpu0}
+	s.prepares(claim("a"))
+	s.next()
+	s.o.Wanted[0].Key = plugin
+	s.next()
+	s.o.Pool = Pool{Acknowledged: s.now}
+	state := func(k Key) State {
+		e, _ := s.ledger.Entry(k)
+		return e.State
+	}
+	for range 30 {
+		s.next(Container{Pod: "pod-a", Part: Part{GPU: gpu0, Extent: ExtentWhole}})
+	}
+	if state(Key{SliceOutlet, gpu0}) != StateDraining || state(plugin) != StateWaiting {
+		t.Fatalf("while a claim has the GPU, it is %s in the slice and %s in the plugin", state(Key{SliceOutlet, gpu0}), state(plugin))
+	}
+	s.gate.Unprepare("a")
+	for range 5 {
+		s.next()
+		if len(s.todo.Close) > 0 {
+			s.gate.Close(s.todo.Close)
+		}
+	}
+	if got := state(plugin); got != StateAvailable {
+		t.Errorf("after the claim has ended, the GPU is %s in the plugin", got)
+	}
+	s.refuses(claim("b"), ErrUnknown, "not in the ResourceSlices")
+}

@@ -1,0 +1,110 @@
+package allocator
+
+// The actions of claims: of the scheduler, the kubelet's DRA manager, and the agent's ResourceSlice. Each claim is
+// that of one pod and has its UID.
+
+// poolVersion is a version of the ResourceSlice.
+type poolVersion struct {
+	written bool
+	at      int32
+	listed  mask
+}
+
+// publish writes the slice.
+func (w *world) publish() bool {
+	now := poolVersion{true, w.tick, w.offers & ofOutlet[sliceOutlet]}
+	if w.slice == now {
+		return false
+	}
+	w.slice = now
+	return true
+}
+
+// watchSlice delivers the slice to the scheduler.
+func (w *world) watchSlice() bool {
+	now := w.slice.listed != 0
+	if w.scheduled == now {
+		return false
+	}
+	w.scheduled = now
+	return true
+}
+
+// schedule allocates the GPU to the claim of a new pod. The claim of a pod that has ended, or was force-deleted, is gone.
+func (w *world) schedule() bool {
+	if !w.scheduled || w.uids == 255 {
+		return false
+	}
+	slot := -1
+	for i := range w.pods {
+		p := &w.pods[i]
+		if p.uid != 0 && p.active && p.key == sliceKey {
+			return false
+		}
+		if p.uid == 0 {
+			slot = i
+		}
+	}
+	if slot < 0 {
+		return false
+	}
+	w.uids++
+	w.pods[slot] = pod{uid: w.uids, active: true, key: sliceKey, stage: selected, since: w.tick}
+	return true
+}
+
+// claimOf returns the claim of a pod.
+func claimOf(p *pod) Claim {
+	uid := uidNames[p.uid]
+	return Claim{UID: uid, Name: uid, Pods: []string{uid}, Devices: []string{gpu0}}
+}
+
+// prepare is NodePrepareResources. The kubelet retries a refused call.
+func (w *world) prepare(slot uint8) bool {
+	p := &w.pods[slot]
+	if p.uid == 0 || p.key != sliceKey || p.stage != selected || w.gate.Prepare(claimOf(p)) != nil {
+		return false
+	}
+	p.stage, p.since, p.part = admitted, w.tick, w.parts[sliceKey]
+	p.holds = p.active
+	w.checkAllocated("prepare")
+	w.free(slot)
+	return true
+}
+
+// unprepare is NodeUnprepareResources for a claim without an active pod. The kubelet's reconcile loop calls it for a
+// force-deleted pod although its container may still run.
+func (w *world) unprepare() bool {
+	for _, c := range w.gate.Claims() {
+		if p := w.podOf(c); p == nil || !p.active {
+			w.gate.Unprepare(c.UID)
+			return true
+		}
+	}
+	return false
+}
+
+// unprepareStopped is what the kubelet does for pods that have ended.
+func (w *world) unprepareStopped() {
+	for _, c := range w.gate.Claims() {
+		if p := w.podOf(c); p == nil || !p.active && p.container == absent {
+			w.gate.Unprepare(c.UID)
+		}
+	}
+}
+
+func (w *world) podOf(c Claim) *pod {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.uid != 0 && uidNames[p.uid] == c.UID {
+			return p
+		}
+	}
+	return nil
+}
+
+// restoreClaims is what an agent does at its start. If its records are lost, it reads those of the kubelet.
+func (w *world) restoreClaims(claims []Claim) {
+	for _, c := range claims {
+		w.gate.Restore(c)
+	}
+}
