@@ -116,7 +116,7 @@ func FuzzModel(f *testing.F) {
 			kind := data[0] % uint8(len(kinds))
 			actions = append(actions, action{kind, data[1] % kinds[kind].args})
 		}
-		if violation := run(actions, convergeAlone); violation != "" {
+		if violation := run(actions, convergeWithoutPods); violation != "" {
 			t.Fatalf("%s\n%s", violation, script(actions))
 		}
 	})

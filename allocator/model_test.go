@@ -16,39 +16,40 @@ import (
 const (
 	// modelSequences is low because TestModel also runs under the race detector; TestRules runs more.
 	modelSequences = 5_000
-	modelSteps     = 60
-	convergeEvery  = 8 // one of this many sequences ends in each way to converge
+	modelSteps     = 60 // actions to draw for a sequence
+	convergeEvery  = 8  // of this many sequences, one ends with convergeWithoutPods, one with convergeWithPods
 )
 
-// The ways in which a sequence ends: at once, by converging after all pods have ended, or after the pods that hold
-// unwanted devices have.
+// ending is what follows the last action of a sequence.
+type ending int64
+
 const (
-	convergeNever = iota
-	convergeAlone
-	convergeAlongside
+	endAtOnce           ending = iota
+	convergeWithoutPods        // end all pods, then converge
+	convergeWithPods           // end the pods that hold unwanted devices, then converge
 )
 
 // run runs a sequence, and returns the property that it violates; empty for none.
-func run(actions []action, rest int64) string {
+func run(actions []action, end ending) string {
 	w := newWorld()
 	for _, a := range actions {
 		if w.do(a); w.violation != "" {
 			return w.violation
 		}
 	}
-	if rest != convergeNever {
-		w.converge(rest == convergeAlone)
+	if end != endAtOnce {
+		w.converge(end == convergeWithoutPods)
 	}
 	return w.violation
 }
 
 // shrink removes actions while the sequence still violates a property.
-func shrink(actions []action, rest int64) []action {
+func shrink(actions []action, end ending) []action {
 	for size := len(actions) / 2; size > 0; {
 		removed := false
 		for i := 0; i+size <= len(actions); {
 			without := append(append([]action(nil), actions[:i]...), actions[i+size:]...)
-			if run(without, rest) != "" {
+			if run(without, end) != "" {
 				actions, removed = without, true
 			} else {
 				i++
@@ -62,7 +63,7 @@ func shrink(actions []action, rest int64) []action {
 }
 
 // findFailure runs random sequences in parallel, and returns one that violates a property.
-func findFailure(seed uint64, sequences int) (actions []action, rest int64) {
+func findFailure(seed uint64, sequences int) (actions []action, end ending) {
 	var next atomic.Int64
 	var mu sync.Mutex
 	var workers sync.WaitGroup
@@ -80,15 +81,15 @@ func findFailure(seed uint64, sequences int) (actions []action, rest int64) {
 						break
 					}
 				}
-				resting := max(convergeNever, convergeAlongside-i%convergeEvery)
-				if w.violation == "" && resting != convergeNever {
-					w.converge(resting == convergeAlone)
+				sequenceEnd := max(endAtOnce, convergeWithPods-ending(i%convergeEvery))
+				if w.violation == "" && sequenceEnd != endAtOnce {
+					w.converge(sequenceEnd == convergeWithoutPods)
 				}
 				if w.violation != "" {
 					next.Store(int64(sequences))
 					mu.Lock()
 					if actions == nil {
-						actions, rest = done, resting
+						actions, end = done, sequenceEnd
 					}
 					mu.Unlock()
 					return
@@ -97,7 +98,7 @@ func findFailure(seed uint64, sequences int) (actions []action, rest int64) {
 		})
 	}
 	workers.Wait()
-	return actions, rest
+	return actions, end
 }
 
 func TestScripts(t *testing.T) {
@@ -107,7 +108,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if violation := run(actions, convergeAlongside); violation != "" {
+			if violation := run(actions, convergeWithPods); violation != "" {
 				t.Errorf("%s\n%s", violation, trace(actions))
 			}
 		})
@@ -118,12 +119,12 @@ func TestScripts(t *testing.T) {
 func TestModel(t *testing.T) {
 	seed := envUint(t, "MODEL_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MODEL_SEED=%d", seed)
-	actions, rest := findFailure(seed, int(envUint(t, "MODEL_SEQUENCES", modelSequences)))
+	actions, end := findFailure(seed, int(envUint(t, "MODEL_SEQUENCES", modelSequences)))
 	if actions == nil {
 		return
 	}
-	actions = shrink(actions, rest)
-	t.Errorf("%s\nrest %d: %s\n%s", run(actions, rest), rest, script(actions), trace(actions))
+	actions = shrink(actions, end)
+	t.Errorf("%s\nending %d: %s\n%s", run(actions, end), end, script(actions), trace(actions))
 }
 
 func envUint(t *testing.T, name string, defaultValue uint64) uint64 {

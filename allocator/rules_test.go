@@ -56,7 +56,7 @@ var mutants = []struct {
 	{"an ID is saved while the kubelet may list it", "saved.go", "«e.released.IsZero()»", "true"},
 	{"only advertised IDs are available without state", "next.go", "n.bootstrap.pending && «!n.advertised(e.Key)»", "false"},
 	{"a checkpoint proves grants", "release.go", "«e.State != StateWaiting || !e.released.IsZero()»", "true"},
-	{"grants of an unknown agent end up in the checkpoint", "release.go", "«b.fresh || n.written(n.start)»", "true"},
+	{"the checkpoint contains the grants of the earlier agent", "release.go", "«b.fresh || n.written(n.start)»", "true"},
 	{"a start asks the runtime", "release.go", "b.unrecorded.IsZero() || «n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unrecorded.Add(n.margin()))»", "false"},
 	{"a start waits for containers", "next.go", "«n.stray(e.Part)»", "false"},
 	{"a start with state asks the runtime", "release.go", "«n.o.Runtime == nil» || slices", "false"},

@@ -43,7 +43,7 @@ var scripts = map[string]string{
 		rounds 4; create 0; hang 0; configure 1; rounds 1; run agent; pass; run agent; pass; run agent; pass; run agent;
 		configure 0; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent;
 		pass; run agent; allocate 0; process 0; insert 0`,
-	"grants of an unknown agent end up in the checkpoint": `
+	"the checkpoint contains the grants of the earlier agent": `
 		rounds 6; create 6; run agent, grant late; partition 2; hang 2; rounds 2; restart agent, no state; rounds 6`,
 	"advertised IDs are available once lists may be sent": `
 		rounds 3; configure 1; run agent; process 0; ask 0; deliver 0; reconcile; close; reconcile;

@@ -23,8 +23,9 @@ var (
 	errOtherMachine = errors.New("ELF file of another machine")
 )
 
-// readELF returns the SONAME of a library, "" if it has none, and its machine. size is in bytes. Like the loader, it
-// reads the program headers only. debug/elf also reads the sections, and allocates whatever size they declare.
+// readELF returns the SONAME of a library, "" if it has none, and its machine. size is that of the file in bytes. Like
+// the loader, it finds the dynamic section by the program headers. debug/elf uses the section headers, and allocates
+// what they declare (docs/decisions/0016).
 func readELF(file io.ReaderAt, size int64) (soname string, machine elf.Machine, err error) {
 	var header elf.Header64
 	if err := readStruct(file, 0, &header); err != nil {
@@ -97,7 +98,8 @@ func readSONAME(file io.ReaderAt, progs []elf.Prog64) (string, error) {
 		return "", err
 	}
 	text := make([]byte, maxName+1)
-	n, _ := file.ReadAt(text, int64(offset+name)) // the name may end close to the end of the file
+	// A short read is not an error: the name may end close to the end of the file.
+	n, _ := file.ReadAt(text, int64(offset+name))
 	if end := bytes.IndexByte(text[:n], 0); end >= 0 {
 		return string(text[:end]), nil
 	}

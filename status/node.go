@@ -32,8 +32,8 @@ type Config struct {
 	Loaded time.Time `json:"loaded"`
 	Error  string    `json:"error,omitempty"` // why the current file is not in effect
 
-	// LabelsError is why sections that select by label are not applied or may be stale;
-	// empty if the file has none.
+	// LabelsError is why sections that select by label are not applied or may be stale; empty if there is no such
+	// problem or no such section.
 	LabelsError string `json:"labelsError,omitempty"`
 }
 
@@ -96,7 +96,7 @@ type Device struct {
 	Index       string   `json:"index"` // "5" for a GPU, "5:1" for a MIG device of it
 	Resource    string   `json:"resource"`
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
-	Replicas    []string `json:"replicas,omitempty"` // device IDs in the kubelet if the device is shared; else it is ID
+	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if the device is shared; otherwise it has ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
 	Fault gpu.Fault `json:"fault,omitzero"`
@@ -149,7 +149,7 @@ func (d Device) MarshalJSON() ([]byte, error) {
 	}{fields(d), d.Health()})
 }
 
-// IDs returns the device IDs of the device in the kubelet.
+// IDs returns the device IDs that the kubelet's list has for the device.
 func (d Device) IDs() []string {
 	if d.Replicas != nil {
 		return d.Replicas
@@ -164,8 +164,8 @@ type Holder struct {
 	Container string `json:"container"`
 }
 
-// GPU is a physical GPU with its latest telemetry. If the GPU itself has no fault, Fault is that of one of
-// its devices.
+// GPU is a physical GPU with its latest telemetry. If the GPU itself has no fault, Fault is that of one of its devices,
+// or the one that affects all devices.
 type GPU struct {
 	gpu.GPU
 	Telemetry gpu.Telemetry `json:"telemetry"`

@@ -12,9 +12,9 @@ import (
 // makes preferred allocations worse, but must not make a GPU unhealthy.
 func (w *worker) link(gpus []gpu.GPU, devices map[string]nvml.Device) error {
 	device := func(i int) nvml.Device { return devices[gpus[i].UUID] }
-	lanes := make([]nvlinks, len(gpus))
-	paths := make([][]gpu.PCIePath, len(gpus)) // from each GPU to those with a greater position
-	err := w.each(indexes(gpus), func(i int) { lanes[i] = w.nvlinks(device(i)) })
+	counts := make([]nvlinks, len(gpus))
+	paths := make([][]gpu.PCIePath, len(gpus)) // from each GPU to those after it in gpus
+	err := w.each(indexes(gpus), func(i int) { counts[i] = w.nvlinks(device(i)) })
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (w *worker) link(gpus []gpu.GPU, devices map[string]nvml.Device) error {
 	}
 	for i := range gpus {
 		for j := i + 1; j < len(gpus); j++ {
-			l := gpu.Link{NVLinks: lanes[i].to(lanes[j], gpus[j].PCIBusID), PCIe: paths[i][j-i-1]}
+			l := gpu.Link{NVLinks: counts[i].to(counts[j], gpus[j].PCIBusID), PCIe: paths[i][j-i-1]}
 			l.Peer = gpus[j].UUID
 			gpus[i].Links = append(gpus[i].Links, l)
 			l.Peer = gpus[i].UUID
@@ -44,14 +44,14 @@ type nvlinks struct {
 	switched int            // to NVSwitches, which connect all GPUs
 }
 
-// to returns the number of links to the peer at busID, which has the links peer.
+// to returns the number of NVLinks to the GPU at busID, whose own NVLinks are peer.
 func (l nvlinks) to(peer nvlinks, busID string) int {
 	return l.direct[busID] + min(l.switched, peer.switched)
 }
 
 func (s session) nvlinks(dev nvml.Device) nvlinks {
 	found := nvlinks{direct: map[string]int{}}
-	typed := s.has("nvmlDeviceGetNvLinkRemoteDeviceType")
+	typed := s.has("nvmlDeviceGetNvLinkRemoteDeviceType") // older drivers lack it
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := dev.GetNvLinkState(link)
 		if ret != nvml.SUCCESS {

@@ -63,7 +63,7 @@ var matrix = []image{
 	{name: "RHEL, SUSE and derivatives", root: images.Lib64, finds: driverCUDA,
 		why: "glibc's built-in directory `/usr/lib64`"},
 	{name: "distroless: no shell, no `ldconfig`", root: images.Distroless, finds: driverCUDA,
-		why: "no program of the image runs"},
+		why: "mounts require no program in the image"},
 	{name: "Debian 12, root read-only", root: images.Debian12, finds: driverCUDA,
 		spec: readOnly,
 		why:  "the runtime creates the mount points before the root becomes read-only"},

@@ -56,10 +56,10 @@ func TestBrokenClassDoesNotAffectGPUs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, "cdi: {classes: [gdrcopy, gds]}")
-	node := filepath.Join(n.root, "dev/gdrdrv")
-	storage := filepath.Join(n.root, "dev/nvidia-fs0")
+	gdrcopy := filepath.Join(n.root, "dev/gdrdrv")
+	gds := filepath.Join(n.root, "dev/nvidia-fs0")
 	device := func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))) }
-	if err := errors.Join(device(node), device(storage)); err != nil {
+	if err := errors.Join(device(gdrcopy), device(gds)); err != nil {
 		t.Fatal(err)
 	}
 	k := startKubelet(t, n.kubeletDir, 2)
@@ -70,8 +70,8 @@ func TestBrokenClassDoesNotAffectGPUs(t *testing.T) {
 	spec := filepath.Join(n.cdiDir, "gpucdi.dev-gdrcopy.json")
 	for name, fault := range map[string]struct{ inject, restore func() error }{
 		"device node is a regular file": {
-			func() error { return errors.Join(os.Remove(node), os.WriteFile(node, nil, 0o666)) },
-			func() error { return errors.Join(os.Remove(node), device(node)) },
+			func() error { return errors.Join(os.Remove(gdrcopy), os.WriteFile(gdrcopy, nil, 0o666)) },
+			func() error { return errors.Join(os.Remove(gdrcopy), device(gdrcopy)) },
 		},
 		"spec cannot be written": {
 			func() error { return errors.Join(os.Remove(spec), os.MkdirAll(filepath.Join(spec, "x"), 0o755)) },

@@ -13,7 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Labels are written to the place that the config selects, and removed with the GPUs and the driver.
+// With labels.place nfd, the agent writes a feature file, updates it when GPUs or the config change, and removes it when
+// the place changes or the driver is uninstalled.
 func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -76,7 +77,7 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	n.awaitNoLabels(t)
 }
 
-// The PCI config space of a virtual GPU has the version of the host's driver.
+// The labels of a vGPU contain the version and branch of the host's driver, which are in its PCI configuration space.
 func TestVirtualGPULabels(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 )
 
-// raceVariable, if not empty, enables the race detector in the programs under test. The tests themselves are built
-// without it, so that they share the build of Kubernetes with the nodes.
+// raceVariable is the environment variable that, if not empty, enables the race detector in the programs under test. The
+// tests themselves are built without it, so that they use the same compiled Kubernetes packages as the test nodes.
 const raceVariable = "TEST_RACE"
 
-// GoFlags returns the variable that makes the go command build the product, with the race detector if RaceEnabled.
+// GoFlags returns the environment variable GOFLAGS for building the product, with -race if RaceEnabled.
 func GoFlags() string {
 	flags := "GOFLAGS=" + os.Getenv("GOFLAGS")
 	if RaceEnabled() {
