@@ -68,14 +68,14 @@ fuzz: packages ## Run each fuzz test for FUZZTIME (default: 10s)
 		done
 
 .PHONY: prepare
-prepare: packages ## Build what the system tests share: Kubernetes, runtimes, images (half an hour the first time)
+prepare: packages ## Build what the system tests share: Kubernetes, runtimes, images (10 minutes the first time)
 	@cd test && go run ./prepare
 
 # The tests that depend on the Kubernetes release.
 lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|Moving|PassBy
 
 # -count=1: the test cache does not track the programs under test. TEST_RACE: those are built with the race detector;
-# the tests are not, so that they share the build of Kubernetes with the nodes. -p and -parallel: most tests wait.
+# the tests are not, so that they use the same compiled Kubernetes packages as the nodes. -p and -parallel: most tests wait.
 system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)

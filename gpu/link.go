@@ -18,7 +18,7 @@ type Link struct {
 // PCIePath is the PCIe topology between two GPUs.
 type PCIePath int
 
-// The PCIe topologies, nearest first, with their names in nvidia-smi topo.
+// The PCIe topologies, nearest first, with their names in nvidia-smi topo as far as it has them.
 const (
 	PCIeUnknown  PCIePath = iota
 	SameBoard             // PSB: two GPUs on one board
