@@ -56,6 +56,14 @@ func TestSelector(t *testing.T) {
 	}
 }
 
+func TestGlob(t *testing.T) {
+	for pattern, want := range map[string]bool{"*RTX*": true, "*/RTX 2000": true, "quadro*": true, "RTX": false, "[^q]*": false} {
+		if glob(pattern, "Quadro/RTX 2000") != want {
+			t.Errorf("%s matches: %t, want %t", pattern, !want, want)
+		}
+	}
+}
+
 func TestAssign(t *testing.T) {
 	unchanged := "GPU-0=nvidia.com/gpu GPU-1=nvidia.com/gpu MIG-0=nvidia.com/mig-1g.5gb MIG-1=nvidia.com/mig-3g.20gb GPU-3=nvidia.com/gpu GPU-4=nvidia.com/gpu"
 	for name, tc := range map[string]struct {

@@ -66,11 +66,12 @@ func matchesAny(globs []string, value string) bool {
 
 // glob reports whether a valid glob matches a value.
 func glob(pattern, value string) bool {
-	// A product name can contain a slash, which * does not match in path.Match.
-	slashless := strings.NewReplacer("/", "\x00")
-	matched, _ := path.Match(slashless.Replace(strings.ToLower(pattern)), slashless.Replace(strings.ToLower(value)))
+	matched, _ := path.Match(globText(pattern), globText(value))
 	return matched
 }
+
+// globText returns text in lower case and without slashes, which * does not match and product names can contain.
+func globText(text string) string { return strings.ReplaceAll(strings.ToLower(text), "/", "\x00") }
 
 // bounds are the parsed comparisons of a Comparison.
 type bounds []bound
