@@ -204,7 +204,7 @@ func listNodes(w http.ResponseWriter, r *http.Request, count int) {
 		http.Error(w, "too many nodes in one response", http.StatusInternalServerError)
 		return
 	}
-	var list nodePage
+	var list page[nodeMetadata]
 	for i := first; i < min(first+limit, count); i++ {
 		var n nodeMetadata
 		n.Metadata.Name = fmt.Sprint("node-", i)

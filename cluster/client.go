@@ -17,6 +17,11 @@ import (
 	"time"
 )
 
+// dialer detects a dead peer of an idle connection within 30 s. Its probes also keep idle connections open in NAT.
+var dialer = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+	Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
+}}
+
 // ErrNotInCluster means that this process does not run in a pod with a service account, so it cannot access an API
 // server.
 var ErrNotInCluster = errors.New("not in a pod with a service account")
@@ -37,10 +42,8 @@ const (
 const (
 	// headerLimit bounds the headers of a response, in bytes.
 	headerLimit = 64 << 10
-	// errorBodyLimit bounds the body of an error response, and errorMessageLimit the part that is included in
-	// errors, in bytes.
-	errorBodyLimit    = 64 << 10
-	errorMessageLimit = 1000
+	// errorBodyLimit bounds the body of an error response, in bytes.
+	errorBodyLimit = 64 << 10
 )
 
 // Client is a client of the API server with the credentials of a pod. It is safe for concurrent use.
@@ -50,6 +53,8 @@ type Client struct {
 
 	// dial connects to the API server; nil uses the network. Tests replace it.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	kept keptTransport // of DRA requests; see reuse
 }
 
 // New returns a client of the API server at host, such as "https://10.96.0.1:443". credentials is the directory of a
@@ -69,12 +74,24 @@ func InCluster() (*Client, error) {
 	return New("https://"+net.JoinHostPort(host, port), serviceAccountDir), nil
 }
 
-// rootCAs reads the cluster's CA certificates.
+// rootCAs parses the cluster's CA certificates.
 func (c *Client) rootCAs() (*x509.CertPool, error) {
+	pem, err := c.readCA()
+	if err != nil {
+		return nil, err
+	}
+	return c.parseCA(pem)
+}
+
+func (c *Client) readCA() ([]byte, error) {
 	pem, err := os.ReadFile(filepath.Join(c.credentials, "ca.crt"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the cluster CA: %w", err)
 	}
+	return pem, nil
+}
+
+func (c *Client) parseCA(pem []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("reading the cluster CA: no certificate in %s", filepath.Join(c.credentials, "ca.crt"))
@@ -82,37 +99,43 @@ func (c *Client) rootCAs() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// roundTrip sends a request over a new connection and returns the response if its status is 2xx. The credentials are
-// read each time, since the kubelet rotates them and requests are rare. Redirects are not followed: the API server
-// sends none for these paths, and following one would leak the token.
+// sender sends a request and returns the response if its status is 2xx.
+type sender func(*http.Request) (*http.Response, error)
+
+// roundTrip sends a request over a new connection. The credentials are read each time, since the kubelet rotates them
+// and requests are rare.
 func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
-	token, err := os.ReadFile(filepath.Join(c.credentials, "token"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the service account token: %w", err)
-	}
 	pool, err := c.rootCAs()
 	if err != nil {
 		return nil, err
 	}
+	transport := c.transport(pool)
+	transport.DisableKeepAlives = true
+	return c.exchange(request, transport)
+}
+
+// exchange sends a request with the current token and returns the response if its status is 2xx. Redirects are not
+// followed: the API server sends none for these paths, and following one would leak the token.
+func (c *Client) exchange(request *http.Request, transport *http.Transport) (*http.Response, error) {
+	token, err := os.ReadFile(filepath.Join(c.credentials, "token"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the service account token: %w", err)
+	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	client := http.Client{
-		Transport:     c.transport(pool),
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	response, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
-	code := response.StatusCode
-	if code < 300 {
+	if response.StatusCode < 300 {
 		return response, nil
 	}
 	defer response.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(response.Body, errorBodyLimit)) // best effort
-	if code == http.StatusTooManyRequests || code >= 500 {
-		return nil, fmt.Errorf("API server returned %d: %s", code, errorMessage(body))
-	}
-	return nil, &refusedError{code, errorMessage(body)}
+	return nil, newResponseError(response.StatusCode, body)
 }
 
 // transport returns a transport with a timeout for each step before the body of a response. Reading the body is bounded
@@ -120,7 +143,7 @@ func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
 func (c *Client) transport(pool *x509.CertPool) *http.Transport {
 	dial := c.dial
 	if dial == nil {
-		dial = (&net.Dialer{}).DialContext // with TCP keep-alive, which detects a dead peer
+		dial = dialer.DialContext
 	}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
@@ -133,38 +156,7 @@ func (c *Client) transport(pool *x509.CertPool) *http.Transport {
 		TLSHandshakeTimeout:    handshakeTimeout,
 		ResponseHeaderTimeout:  headerTimeout,
 		MaxResponseHeaderBytes: headerLimit,
-		DisableKeepAlives:      true,
 	}
-}
-
-// errorMessage returns the message of a Status object, or the whole body if it is not one, truncated to
-// errorMessageLimit.
-func errorMessage(body []byte) string {
-	var object struct {
-		Message string `json:"message"`
-	}
-	text := string(body)
-	if json.Unmarshal(body, &object) == nil && object.Message != "" {
-		text = object.Message
-	}
-	return strings.ToValidUTF8(text[:min(len(text), errorMessageLimit)], "")
-}
-
-// refusedError is an error response that a retry would not change.
-type refusedError struct {
-	code    int
-	message string
-}
-
-// Refused reports whether the API server refused the request, so that a retry is useless until an administrator has
-// changed the permissions.
-func Refused(err error) bool {
-	var refused *refusedError
-	return errors.As(err, &refused)
-}
-
-func (e *refusedError) Error() string {
-	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
 // do sends an object as JSON. path is the URL after the host, including the query.

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// nodesPerPage is the number of nodes in one response, and pageLimit bounds its size, in bytes. A node usually
-	// takes half a dozen KiB, mostly managed fields.
-	nodesPerPage = 500
-	pageLimit    = 32 << 20
-	// maxPages bounds the list to 100,000 nodes, several times the maximum size of a cluster.
+	// objectsPerPage is the number of objects in one response, and pageLimit bounds its size, in bytes. A node or a
+	// claim usually takes half a dozen KiB, mostly managed fields.
+	objectsPerPage = 500
+	pageLimit      = 32 << 20
+	// maxPages bounds a list to 100,000 objects: several times the maximum number of nodes in a cluster.
 	maxPages = 200
 )
 
@@ -48,54 +48,71 @@ func (c *Client) RemoveLabels(ctx context.Context, label string) error {
 
 // nodesWithLabel returns the names of the nodes that have a label.
 func (c *Client) nodesWithLabel(ctx context.Context, label string) (names []string, err error) {
-	next := ""
-	for range maxPages {
-		page, err := c.page(ctx, label, next)
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range page.Items {
-			names = append(names, n.Metadata.Name)
-		}
-		if next = page.Metadata.Continue; next == "" {
-			return names, nil
-		}
-	}
-	return nil, fmt.Errorf("list exceeds %d pages of %d nodes", maxPages, nodesPerPage)
+	query := url.Values{"labelSelector": {label}}
+	const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	_, err = list(ctx, c.roundTrip, c.host+nodesPath, query, accept, func(n nodeMetadata) error {
+		names = append(names, n.Metadata.Name)
+		return nil
+	})
+	return names, err
 }
 
-// nodePage is one page of a list of nodes.
-type nodePage struct {
+// page is one page of a list of objects.
+type page[T any] struct {
 	Metadata struct {
-		Continue string `json:"continue"` // token for the next page; empty on the last one
+		Continue        string `json:"continue"` // token for the next page; empty on the last one
+		ResourceVersion string `json:"resourceVersion"`
 	} `json:"metadata"`
-	Items []nodeMetadata `json:"items"`
+	Items []T `json:"items"`
 }
 
-// page requests the page for a continue token; the first page if it is empty.
-func (c *Client) page(ctx context.Context, label, next string) (page nodePage, err error) {
+// list requests a list in pages and calls each for every object. It returns the resource version of the list.
+func list[T any](ctx context.Context, send sender, address string, query url.Values, accept string, each func(T) error) (string, error) {
+	query.Set("limit", strconv.Itoa(objectsPerPage))
+	for range maxPages {
+		var p page[T]
+		if err := get(ctx, send, address+"?"+query.Encode(), accept, pageLimit, &p); err != nil {
+			return "", err
+		}
+		for _, item := range p.Items {
+			if err := each(item); err != nil {
+				return "", err
+			}
+		}
+		if p.Metadata.Continue == "" {
+			return p.Metadata.ResourceVersion, nil
+		}
+		query.Set("continue", p.Metadata.Continue)
+	}
+	return "", fmt.Errorf("list exceeds %d pages of %d objects", maxPages, objectsPerPage)
+}
+
+// get requests an object and decodes it into object. limit bounds the size of the response, in bytes.
+func get(ctx context.Context, send sender, address, accept string, limit int64, object any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	query := url.Values{"labelSelector": {label}, "limit": {strconv.Itoa(nodesPerPage)}}
-	if next != "" {
-		query.Set("continue", next)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.host+nodesPath+"?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return page, err
+		return err
 	}
-	request.Header.Set("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
-	response, err := c.roundTrip(request)
+	request.Header.Set("Accept", accept)
+	response, err := send(request)
 	if err != nil {
-		return page, err
+		return err
 	}
 	defer response.Body.Close()
-	limited := &io.LimitedReader{R: response.Body, N: pageLimit}
-	if err := json.NewDecoder(limited).Decode(&page); err != nil {
-		if limited.N == 0 {
-			return page, fmt.Errorf("response exceeds %d bytes", pageLimit)
-		}
-		return page, err
+	return decode(response.Body, limit, object)
+}
+
+// decode decodes a response of at most limit bytes. It reads up to the end, so that the connection can be reused.
+func decode(body io.Reader, limit int64, object any) error {
+	limited := &io.LimitedReader{R: body, N: limit}
+	err := json.NewDecoder(limited).Decode(object)
+	if err == nil {
+		_, err = io.Copy(io.Discard, limited)
 	}
-	return page, nil
+	if limited.N == 0 {
+		return fmt.Errorf("response exceeds %d bytes", limit)
+	}
+	return err
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -121,8 +120,7 @@ func (r *EventRecorder) createOrUpdate(ctx context.Context, e queuedEvent) error
 	if sent, ok := r.sent[e.Event]; ok {
 		next := recurrence{Count: sent.count + 1, Last: e.at.UTC().Truncate(time.Second)}
 		err := r.client.updateEvent(ctx, sent.name, next)
-		var refused *refusedError
-		if !errors.As(err, &refused) || refused.code != http.StatusNotFound {
+		if statusCode(err) != http.StatusNotFound {
 			if err == nil {
 				r.sent[e.Event] = sentEvent{sent.name, next.Count}
 			}

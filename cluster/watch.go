@@ -81,14 +81,18 @@ func (c *Client) watch(ctx context.Context, node string, changed func(labels map
 	}
 	defer response.Body.Close()
 	limit := rate.NewLimiter(rate.Every(eventInterval), eventBurst)
-	return readEvents(response.Body, func(labels map[string]string) (more bool) {
-		changed(labels)
-		return limit.Wait(ctx) == nil // on error the next watch delivers the labels
+	return readEvents(response.Body, func(_ string, object json.RawMessage) (more bool, err error) {
+		var n nodeMetadata
+		if err := json.Unmarshal(object, &n); err != nil {
+			return false, err
+		}
+		changed(n.Metadata.Labels)
+		return limit.Wait(ctx) == nil, nil // on error the next watch delivers the labels
 	})
 }
 
-// readEvents calls changed for each watch event, until changed returns false or the watch ends.
-func readEvents(body io.Reader, changed func(labels map[string]string) (more bool)) error {
+// readEvents calls each for each watch event, until each returns false or the watch ends.
+func readEvents(body io.Reader, each func(event string, object json.RawMessage) (more bool, err error)) error {
 	limited := &io.LimitedReader{R: body}
 	decoder := json.NewDecoder(limited)
 	for {
@@ -108,12 +112,8 @@ func readEvents(body io.Reader, changed func(labels map[string]string) (more boo
 		case event.Type == "ERROR":
 			return fmt.Errorf("API server returned a watch error: %s", errorMessage(event.Object))
 		}
-		var n nodeMetadata
-		if err := json.Unmarshal(event.Object, &n); err != nil {
+		if more, err := each(event.Type, event.Object); !more || err != nil {
 			return err
-		}
-		if !changed(n.Metadata.Labels) {
-			return nil
 		}
 	}
 }
