@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"unicode"
 )
 
 // errorMessageLimit bounds the part of an error response that is included in errors, in bytes.
@@ -56,9 +57,16 @@ func errorMessage(body []byte) string {
 	return truncate(text, errorMessageLimit)
 }
 
-// truncate returns the first bytes of a text, up to a limit, without invalid or incomplete characters.
+// truncate returns the first bytes of a text, up to a limit, on one line and without invalid or incomplete characters.
 func truncate(text string, limit int) string {
-	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
+	printable := func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}
+	text = strings.ToValidUTF8(text[:min(len(text), limit)], "")
+	return strings.TrimSpace(strings.Map(printable, text))
 }
 
 func (e *responseError) Error() string {

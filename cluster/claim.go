@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+)
+
+// claimsPath is the path of all claims.
+const claimsPath = "/apis/resource.k8s.io/v1/resourceclaims"
+
+// claimTimeout bounds the first attempt to read a claim. Its connection may have died while it was idle.
+const claimTimeout = 3 * time.Second
+
+// Claim is a ResourceClaim with the fields that a driver needs.
+type Claim struct {
+	Namespace, Name, UID string
+
+	// Allocated reports whether the scheduler has allocated devices.
+	Allocated bool
+	Devices   []ClaimDevice // of all drivers
+	Config    []ClaimConfig // of all drivers; those of the class precede those of the claim
+	Consumers []Consumer
+}
+
+// ClaimDevice is a device that the scheduler allocated.
+type ClaimDevice struct {
+	Request     string `json:"request"` // name of the request, or "request/subrequest"
+	Driver      string `json:"driver"`
+	Pool        string `json:"pool"`
+	Device      string `json:"device"`
+	ShareID     string `json:"shareID"`     // empty unless the device allows multiple allocations
+	AdminAccess bool   `json:"adminAccess"` // granted regardless of other allocations
+}
+
+// ClaimConfig is the configuration of a driver.
+type ClaimConfig struct {
+	FromClass  bool            // of a DeviceClass; the claim's own overrides it
+	Requests   []string        // empty for all requests
+	Driver     string          // empty if the configuration is not opaque
+	Parameters json.RawMessage // chosen by users
+}
+
+// Consumer is an object for which a claim is reserved, usually a pod.
+type Consumer struct {
+	APIGroup string `json:"apiGroup"`
+	Resource string `json:"resource"` // "pods"
+	Name     string `json:"name"`
+	UID      string `json:"uid"`
+}
+
+// UnmarshalJSON decodes a ResourceClaim.
+func (c *Claim) UnmarshalJSON(data []byte) error {
+	var object struct {
+		Metadata struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+			UID       string `json:"uid"`
+		} `json:"metadata"`
+		Status struct {
+			Allocation *struct {
+				Devices struct {
+					Results []ClaimDevice `json:"results"`
+					Config  []struct {
+						Source   string   `json:"source"`
+						Requests []string `json:"requests"`
+						Opaque   struct {
+							Driver     string          `json:"driver"`
+							Parameters json.RawMessage `json:"parameters"`
+						} `json:"opaque"`
+					} `json:"config"`
+				} `json:"devices"`
+			} `json:"allocation"`
+			ReservedFor []Consumer `json:"reservedFor"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(data, &object); err != nil {
+		return err
+	}
+	m := object.Metadata
+	*c = Claim{Namespace: m.Namespace, Name: m.Name, UID: m.UID, Consumers: object.Status.ReservedFor}
+	allocation := object.Status.Allocation
+	if allocation == nil {
+		return nil
+	}
+	c.Allocated, c.Devices = true, allocation.Devices.Results
+	for _, config := range allocation.Devices.Config {
+		c.Config = append(c.Config, ClaimConfig{
+			FromClass: config.Source == "FromClass", Requests: config.Requests,
+			Driver: config.Opaque.Driver, Parameters: config.Opaque.Parameters,
+		})
+	}
+	return nil
+}
+
+// Claim returns a claim. The error is ErrNotFound if it does not exist.
+func (c *Client) Claim(ctx context.Context, namespace, name string) (claim Claim, err error) {
+	address := c.host + "/apis/resource.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/resourceclaims/" + url.PathEscape(name)
+	if err = c.claim(ctx, claimTimeout, address, &claim); err != nil && statusCode(err) == 0 && ctx.Err() == nil {
+		c.CloseIdle()
+		err = c.claim(ctx, requestTimeout, address, &claim)
+	}
+	if err == nil && (claim.Namespace != namespace || claim.Name != name || claim.UID == "") {
+		err = errors.New("the response is not that claim")
+	}
+	if err != nil {
+		return Claim{}, fmt.Errorf("reading ResourceClaim %s/%s: %w", namespace, name, err)
+	}
+	return claim, nil
+}
+
+func (c *Client) claim(ctx context.Context, timeout time.Duration, address string, claim *Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return get(ctx, c.reuse, address, "application/json", objectLimit, claim)
+}
+
+// Claims returns the claims of the cluster for which devices of a pool are allocated, with only these devices and the
+// configuration of their driver. It lists the claims of all nodes, so it should be called rarely.
+func (c *Client) Claims(ctx context.Context, driver, pool string) (claims []Claim, err error) {
+	_, err = list(ctx, c.reuse, c.host+claimsPath, url.Values{}, "application/json", func(claim Claim) error {
+		claim.Devices = slices.DeleteFunc(claim.Devices, func(d ClaimDevice) bool { return d.Driver != driver || d.Pool != pool })
+		claim.Config = slices.DeleteFunc(claim.Config, func(config ClaimConfig) bool { return config.Driver != driver })
+		if len(claim.Devices) > 0 {
+			claims = append(claims, claim)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing ResourceClaims: %w", err)
+	}
+	return claims, nil
+}

@@ -1,0 +1,25 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+)
+
+// NodeUID returns the UID of a node.
+func (c *Client) NodeUID(ctx context.Context, node string) (string, error) {
+	var n struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	const accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	err := get(ctx, c.reuse, c.host+nodesPath+"/"+url.PathEscape(node), accept, objectLimit, &n)
+	if err == nil && n.Metadata.UID == "" {
+		err = fmt.Errorf("the response has no UID")
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the UID of node %s: %w", node, err)
+	}
+	return n.Metadata.UID, nil
+}

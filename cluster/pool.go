@@ -1,0 +1,237 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Pool publishes the devices of a node in ResourceSlices. The slices form one pool with the name of the node. Their
+// owner is the Node, so they are deleted with it.
+//
+// Slices that others have changed or deleted are restored. The kubelet deletes all slices of its node each time it
+// starts.
+type Pool struct {
+	driver, node string
+	client       *Client
+	log          *slog.Logger
+
+	mu     sync.Mutex
+	wanted wantedDevices
+
+	wake    chan struct{} // capacity 1: wanted has changed
+	changes chan struct{} // capacity 1: status has changed
+	status  atomic.Pointer[PoolStatus]
+	writes  atomic.Uint64
+	limit   *rate.Limiter // of repairs and watches
+
+	state poolState // only used by Run and Withdraw
+}
+
+// wantedDevices are the devices to publish.
+type wantedDevices struct {
+	devices  []Device
+	revision uint64 // 0 before the first Want
+}
+
+// PoolStatus is what the API server has acknowledged. It must not be modified.
+type PoolStatus struct {
+	// Revision is the latest revision that is completely published, except for Refused devices and Dropped fields.
+	Revision uint64
+	// Devices are the names of the devices in the slices of the pool. A device that a Want has removed is withdrawn
+	// once Revision is at least the revision of that Want and Devices does not contain it.
+	Devices []string
+	// Since is when the response arrived that gave Revision and Devices their values. It is zero as long as the state
+	// in the API server is unknown.
+	Since time.Time
+
+	// Error is why the latest Want is not published. It is empty if it is.
+	Error string
+	// Refused are devices that the API server does not accept, with the reasons. They are not published.
+	Refused map[string]string
+	// Dropped are fields that the API server does not store, since their feature gate is disabled.
+	Dropped []string
+	// Foreign are slices of the same driver and node that gpucdi did not write. They are never modified. A scheduler
+	// may ignore the pool as long as they exist.
+	Foreign []ForeignSlice
+}
+
+// ForeignSlice is a slice of another writer.
+type ForeignSlice struct {
+	Name, Pool string
+	Manager    string // field manager that created it, usually the name of a program
+	Generation int64  // of its pool; a scheduler uses only the slices with the highest
+}
+
+// NewPool returns the pool of a node. It publishes devices while Run runs.
+func NewPool(client *Client, driver, node string, log *slog.Logger) *Pool {
+	p := &Pool{
+		driver: driver, node: node,
+		client:  client,
+		log:     log,
+		wake:    make(chan struct{}, 1),
+		changes: make(chan struct{}, 1),
+		limit:   rate.NewLimiter(rate.Every(eventInterval), eventBurst),
+		state:   newPoolState(),
+	}
+	p.status.Store(&PoolStatus{})
+	return p
+}
+
+// Want replaces the devices to publish, in the order in which the scheduler considers them, and returns the revision
+// under which the API server acknowledges them. No devices result in an empty pool, which means that the driver runs.
+// Before the first call nothing is written. Want never blocks.
+func (p *Pool) Want(devices []Device) (revision uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wanted.revision > 0 && len(devices) == len(p.wanted.devices) &&
+		(len(devices) == 0 || reflect.DeepEqual(devices, p.wanted.devices)) {
+		return p.wanted.revision
+	}
+	p.wanted = wantedDevices{slices.Clone(devices), p.wanted.revision + 1}
+	notify(p.wake)
+	return p.wanted.revision
+}
+
+func (p *Pool) latest() wantedDevices {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.wanted
+}
+
+// Status returns what the API server has acknowledged.
+func (p *Pool) Status() PoolStatus { return *p.status.Load() }
+
+// Changes returns a channel that receives a value after the status has changed. It has one receiver.
+func (p *Pool) Changes() <-chan struct{} { return p.changes }
+
+// Writes returns the number of slices that the API server has created, updated or deleted on request of the pool.
+func (p *Pool) Writes() uint64 { return p.writes.Load() }
+
+// setStatus publishes a status if it differs from the latest.
+func (p *Pool) setStatus(s PoolStatus) {
+	old := p.status.Load()
+	s.Since = old.Since
+	if s.Since.IsZero() && p.state.known || s.Revision != old.Revision || !slices.Equal(s.Devices, old.Devices) {
+		s.Since = time.Now()
+	}
+	if reflect.DeepEqual(s, *old) {
+		return
+	}
+	p.status.Store(&s)
+	notify(p.changes)
+}
+
+// notify sends to a channel of capacity 1 unless it is full.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run publishes devices until ctx ends. It leaves the slices in place, so that a restart of the agent does not affect
+// the scheduler.
+func (p *Pool) Run(ctx context.Context) {
+	var (
+		retry  poolBackoff
+		logged string
+	)
+	for ctx.Err() == nil {
+		begin := time.Now()
+		err := p.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil || time.Since(begin) > stableAfter {
+			retry, logged = poolBackoff{}, ""
+		}
+		if err == nil {
+			_ = p.limit.Wait(ctx) // a proxy may end each watch at once
+			continue
+		}
+		pause := retry.next(err)
+		switch first := retry.attempts == 1; {
+		case isStale(err) && first:
+			p.log.Debug("ResourceSlice changed in the meantime, will retry", "err", err)
+		case err.Error() == logged:
+			p.log.Debug("ResourceSlices not published, will retry", "err", err)
+		default:
+			logged = err.Error()
+			p.log.Warn("ResourceSlices not published, will retry", "err", err)
+		}
+		p.fail(err)
+		p.pause(ctx, pause)
+	}
+}
+
+// fail records the error of an attempt.
+func (p *Pool) fail(err error) {
+	if statusCode(err) == 0 {
+		p.state.forgetDropped()
+	}
+	p.state.problem = err.Error()
+	p.report()
+}
+
+// pause waits before a retry. A new Want ends it early.
+func (p *Pool) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-p.wake:
+		_ = p.limit.Wait(ctx)
+	}
+}
+
+// Withdraw deletes all slices of the node that gpucdi wrote, also those of other driver names, until none is left or
+// ctx ends. Run must have returned.
+func (p *Pool) Withdraw(ctx context.Context) error {
+	var retry poolBackoff
+	for {
+		left, err := p.withdraw(ctx)
+		if err == nil && left == 0 {
+			p.log.Info("ResourceSlices deleted")
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%d are left; check their finalizers", left)
+		}
+		p.pause(ctx, retry.next(err))
+		if ctx.Err() != nil {
+			return fmt.Errorf("deleting ResourceSlices of node %s: %w%s", p.node, err, remedy(err))
+		}
+	}
+}
+
+// withdraw deletes all own slices once and returns how many are left. An API server without DRA has none.
+func (p *Pool) withdraw(ctx context.Context) (left int, err error) {
+	if _, err := p.list(ctx); err != nil {
+		if statusCode(err) == http.StatusNotFound {
+			return 0, nil
+		}
+		return 0, err
+	}
+	if len(p.state.own) == 0 {
+		return 0, nil
+	}
+	for _, s := range p.obsolete(nil) {
+		if err := p.delete(ctx, s); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := p.list(ctx); err != nil {
+		return 0, err
+	}
+	return len(p.state.own), nil
+}

@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+)
+
+const (
+	// maxForeign and fieldLimit bound the report of foreign slices.
+	maxForeign = 16
+	fieldLimit = 253
+)
+
+// poolState is what the API server has, according to its latest responses.
+type poolState struct {
+	known    bool             // at least one list has succeeded
+	revision uint64           // latest revision that is completely published
+	problem  string           // why the latest Want is not published
+	own      map[string]slice // by name
+	foreign  map[string]slice // by name
+
+	accepted  map[string]acceptance // by name of the slice
+	refused   map[string]refusal    // by name of the device
+	uncertain map[string]bool       // names of slices for which a write had no response
+	added     map[taintKey]string   // times at which taints were added
+}
+
+// acceptance is how the API server stores a slice: it drops unknown fields and formats quantities.
+type acceptance struct {
+	sent, stored string   // see specForm
+	dropped      []string // see droppedFields
+}
+
+// refusal is a device that the API server does not accept.
+type refusal struct {
+	device string // as JSON
+	reason string
+}
+
+// taintKey identifies a taint of a device.
+type taintKey struct {
+	device string
+	Taint
+}
+
+func newPoolState() poolState {
+	return poolState{
+		own: map[string]slice{}, foreign: map[string]slice{},
+		accepted: map[string]acceptance{}, refused: map[string]refusal{}, uncertain: map[string]bool{},
+		added: map[taintKey]string{},
+	}
+}
+
+// store records a slice from a response. Responses to lists, watches and writes overlap, so an older version may
+// arrive later and is ignored.
+func (s *poolState) store(received slice) (changed bool) {
+	target := s.foreign
+	if isOwnSlice(received.Name) {
+		target = s.own
+	}
+	if held, ok := target[received.Name]; ok && !isNewer(received.ResourceVersion, held.ResourceVersion) {
+		return false
+	}
+	target[received.Name] = received
+	for _, device := range received.spec.Devices {
+		for _, taint := range device.Taints {
+			s.added[taintKey{device.Name, taint.Taint}] = taint.TimeAdded
+		}
+	}
+	return true
+}
+
+// isNewer compares resource versions, which are increasing integers.
+func isNewer(a, b string) bool {
+	x, errX := strconv.ParseUint(a, 10, 64)
+	y, errY := strconv.ParseUint(b, 10, 64)
+	return errX != nil || errY != nil || x > y
+}
+
+// remove records the deletion of a slice. It ignores the deletion of an earlier slice with the same name.
+func (s *poolState) remove(deleted slice) (changed bool) {
+	for _, held := range []map[string]slice{s.own, s.foreign} {
+		if current, ok := held[deleted.Name]; ok && current.UID == deleted.UID {
+			delete(held, deleted.Name)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// replace records the complete state.
+func (s *poolState) replace(all []slice) {
+	s.known = true
+	clear(s.own)
+	clear(s.foreign)
+	for _, received := range all {
+		s.store(received)
+	}
+}
+
+// forgetDropped makes slices without all their fields be written again. An API server that was away may have other
+// feature gates.
+func (s *poolState) forgetDropped() {
+	maps.DeleteFunc(s.accepted, func(_ string, a acceptance) bool { return len(a.dropped) > 0 })
+}
+
+// prune removes what belongs to slices and taints that are not wanted any more.
+func (s *poolState) prune(plan poolPlan) {
+	taints := map[taintKey]bool{}
+	for _, spec := range plan.specs {
+		for _, device := range spec.Devices {
+			for _, taint := range device.Taints {
+				taints[taintKey{device.Name, taint.Taint}] = true
+			}
+		}
+	}
+	maps.DeleteFunc(s.added, func(key taintKey, _ string) bool { return !taints[key] })
+	maps.DeleteFunc(s.accepted, func(name string, _ acceptance) bool { return !slices.Contains(plan.names, name) })
+	clear(s.uncertain)
+}
+
+// status returns the view of the state.
+func (s *poolState) status() PoolStatus {
+	view := PoolStatus{Revision: s.revision, Error: s.problem}
+	for _, name := range slices.Sorted(maps.Keys(s.own)) {
+		for _, device := range s.own[name].spec.Devices {
+			view.Devices = append(view.Devices, device.Name)
+		}
+	}
+	for name, r := range s.refused {
+		if view.Refused == nil {
+			view.Refused = map[string]string{}
+		}
+		view.Refused[name] = r.reason
+	}
+	for _, a := range s.accepted {
+		view.Dropped = append(view.Dropped, a.dropped...)
+	}
+	slices.Sort(view.Dropped)
+	view.Dropped = slices.Compact(view.Dropped)
+	view.Foreign = s.foreignSlices()
+	return view
+}
+
+// foreignSlices returns the first foreign slices by name.
+func (s *poolState) foreignSlices() (all []ForeignSlice) {
+	for _, name := range slices.Sorted(maps.Keys(s.foreign)) {
+		if len(all) == maxForeign {
+			break
+		}
+		f := s.foreign[name]
+		all = append(all, ForeignSlice{
+			Name: truncate(f.Name, fieldLimit), Pool: truncate(f.spec.Pool.Name, fieldLimit),
+			Manager: truncate(f.manager, fieldLimit), Generation: f.spec.Pool.Generation,
+		})
+	}
+	return all
+}

@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+const (
+	// sliceWatchTimeout is the time after which the API server ends a watch of slices, less up to a tenth. A list
+	// follows each watch, so it is also the interval at which the slices are verified. If the API server has not
+	// ended the watch within sliceWatchGrace more, the client considers the connection dead.
+	sliceWatchTimeout = time.Minute
+	sliceWatchGrace   = 10 * time.Second
+	// settleTime is how long further events are collected after one. A kubelet deletes several slices one by one.
+	settleTime = 50 * time.Millisecond
+)
+
+// sliceEvent is a change of a slice.
+type sliceEvent struct {
+	slice
+	deleted bool
+}
+
+// follow lists the slices, publishes the pool, and reacts to changes until the watch of the slices ends.
+func (p *Pool) follow(ctx context.Context) error {
+	version, err := p.list(ctx)
+	if err != nil {
+		return fmt.Errorf("listing ResourceSlices of node %s: %w%s", p.node, err, remedy(err))
+	}
+	watching, cancel := context.WithCancel(ctx)
+	events, ended := make(chan sliceEvent), make(chan error, 1)
+	go func() { ended <- p.watch(watching, version, events) }()
+	err, joined := p.react(ctx, events, ended)
+	cancel()
+	if !joined {
+		<-ended
+	}
+	return err
+}
+
+// react publishes the pool after each event and each Want. joined reports whether the watch has ended.
+func (p *Pool) react(ctx context.Context, events <-chan sliceEvent, ended <-chan error) (err error, joined bool) {
+	settled := time.NewTimer(0)
+	defer settled.Stop()
+	settling := true
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, false
+		case err := <-ended:
+			return err, true
+		case e := <-events:
+			if p.apply(e) && !settling {
+				settled.Reset(settleTime)
+				settling = true
+			}
+			continue
+		case <-settled.C:
+			settling = false
+		case <-p.wake:
+		}
+		if err := p.publish(ctx); err != nil {
+			return err, false
+		}
+	}
+}
+
+// apply records an event.
+func (p *Pool) apply(e sliceEvent) (changed bool) {
+	if e.deleted {
+		changed = p.state.remove(e.slice)
+	} else {
+		changed = p.state.store(e.slice)
+	}
+	if changed {
+		p.report()
+	}
+	return changed
+}
+
+// list replaces the recorded slices by those of the API server, and returns the version for a watch. It includes
+// slices of other drivers, to find own ones that an earlier configuration left behind.
+func (p *Pool) list(ctx context.Context) (version string, err error) {
+	var all []slice
+	query := url.Values{"fieldSelector": {"spec.nodeName=" + p.node}}
+	version, err = list(ctx, p.client.reuse, p.client.host+slicesPath, query, "application/json", func(s slice) error {
+		if isOwnSlice(s.Name) || s.spec.Driver == p.driver {
+			all = append(all, s)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	p.state.replace(all)
+	p.report()
+	return version, nil
+}
+
+// watch sends the changes of the driver's slices since a version to events. It returns nil when the API server ends
+// the watch.
+func (p *Pool) watch(ctx context.Context, version string, events chan<- sliceEvent) error {
+	timeout := sliceWatchTimeout - rand.N(sliceWatchTimeout/10) // keeps nodes from listing at the same time
+	watching, cancel := context.WithTimeout(ctx, timeout+sliceWatchGrace)
+	defer cancel()
+	query := url.Values{
+		"watch":           {"true"},
+		"fieldSelector":   {"spec.nodeName=" + p.node + ",spec.driver=" + p.driver},
+		"resourceVersion": {version},
+		"timeoutSeconds":  {strconv.Itoa(int(timeout.Seconds()))},
+	}
+	err := p.client.watchSlices(watching, query, events)
+	switch {
+	case ctx.Err() != nil || err == nil:
+		return nil
+	case watching.Err() != nil:
+		err = fmt.Errorf("connection dead: the API server did not end the watch within %s", timeout+sliceWatchGrace)
+	}
+	return fmt.Errorf("watching ResourceSlices of node %s: %w%s", p.node, err, remedy(err))
+}
+
+func (c *Client) watchSlices(ctx context.Context, query url.Values, events chan<- sliceEvent) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.host+slicesPath+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.reuse(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	return readEvents(response.Body, func(event string, object json.RawMessage) (more bool, err error) {
+		e := sliceEvent{deleted: event == "DELETED"}
+		if err := json.Unmarshal(object, &e.slice); err != nil {
+			return false, err
+		}
+		select {
+		case events <- e:
+			return true, nil
+		case <-ctx.Done():
+			return false, nil
+		}
+	})
+}
+
+// remedy returns what an administrator can do about an error response.
+func remedy(err error) string {
+	switch statusCode(err) {
+	case http.StatusForbidden:
+		return "; allow the service account to list, watch, create, update and delete resourceslices, and to get its node"
+	case http.StatusNotFound:
+		return "; DRA requires Kubernetes 1.34 or later"
+	}
+	return ""
+}
