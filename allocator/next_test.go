@@ -23,7 +23,7 @@ type fixture struct {
 
 func whole(id string) Part { return Part{GPU: id, Extent: ExtentWhole} }
 
-func offer(outlet string, ids ...string) (wants []Want) {
+func wantsFor(outlet string, ids ...string) (wants []Want) {
 	for _, id := range ids {
 		wants = append(wants, Want{Key: Key{outlet, id}, Part: whole(id), Durable: true})
 	}
@@ -33,14 +33,14 @@ func offer(outlet string, ids ...string) (wants []Want) {
 // newFixture returns a fixture in which these GPUs are present and wanted.
 func newFixture(ids ...string) *fixture {
 	n := &fixture{ledger: Start(&Saved{Complete: true}, false, at(0))}
-	n.o = Observation{Wanted: offer("gpu", ids...), Lists: map[string]List{}, Grants: map[Key]Grant{}, Runtime: &Runtime{Asked: at(0), Answered: at(0)}}
+	n.o = Observation{Wanted: wantsFor("gpu", ids...), Lists: map[string]List{}, Grants: map[Key]Grant{}, Runtime: &Runtime{Asked: at(0), Answered: at(0)}}
 	for _, id := range ids {
 		n.o.Present = append(n.o.Present, Present{Device: whole(id)})
 	}
 	return n
 }
 
-// next reconciles, and formats the entries as "gpu 0 available".
+// next advances the ledger, and formats its entries as "gpu 0 available".
 func (n *fixture) next(d time.Duration) string {
 	n.ledger, n.todo = Next(n.ledger, n.o, at(d))
 	var lines []string
@@ -98,14 +98,14 @@ func TestDrainReasons(t *testing.T) {
 			if err := g.Allocate("gpu", []string{"0"}); (err == nil) != tc.granted {
 				t.Errorf("Allocate: %v", err)
 			}
-			n.o.Wanted = offer("gpu", "0")
+			n.o.Wanted = wantsFor("gpu", "0")
 			n.expect(t, time.Hour, "gpu 0 available")
 		})
 	}
 }
 
-// An entry whose pods have ended is proved free while it is advertised. It is then released as if it had never been
-// granted.
+// An entry whose pods have ended is proved free while it is still advertised. When it is withdrawn later, it is released
+// as if it had never been granted.
 func TestIdleEntryBecomesClean(t *testing.T) {
 	n := newFixture("0")
 	n.expect(t, 0, "gpu 0 available")
@@ -159,7 +159,7 @@ func TestIdleEntryBecomesClean(t *testing.T) {
 func TestUngrantedEntriesAreReleasedAtOnce(t *testing.T) {
 	n := newFixture("0")
 	n.expect(t, 0, "gpu 0 available")
-	n.o.Wanted = offer("renamed", "0")
+	n.o.Wanted = wantsFor("renamed", "0")
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(0)}
 	n.expect(t, time.Second, "gpu 0 draining config, renamed 0 waiting")
 	if n.todo.Allocatable || len(n.todo.Close) > 0 {
@@ -234,7 +234,7 @@ func TestStartWithoutState(t *testing.T) {
 func TestSave(t *testing.T) {
 	n := newFixture("0", "1", "2", "3")
 	n.next(0)
-	n.o.Wanted = append(offer("gpu", "0", "1"), offer("renamed", "2")...)
+	n.o.Wanted = append(wantsFor("gpu", "0", "1"), wantsFor("renamed", "2")...)
 	n.o.Wanted[1].Fault = fault("lost")
 	n.o.Grants[Key{"gpu", "3"}] = Grant{Closed: true}
 	n.next(0)

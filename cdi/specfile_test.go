@@ -118,7 +118,7 @@ func TestPutReplacesOtherFiles(t *testing.T) {
 		"world-writable":        {func(path string) error { return errors.Join(os.Rename(backup(path), path), os.Chmod(path, 0o666)) }, false},
 		"not world-readable":    {func(path string) error { return errors.Join(os.Rename(backup(path), path), os.Chmod(path, 0o600)) }, false},
 		"read-only":             {func(path string) error { return errors.Join(os.Rename(backup(path), path), os.Chmod(path, 0o444)) }, true},
-		"5 GB": {func(path string) error {
+		"5 GiB": {func(path string) error {
 			return errors.Join(os.Rename(backup(path), path), os.Truncate(path, 5<<30))
 		}, false},
 	} {
@@ -172,7 +172,7 @@ func TestVerifyAndDeviceEditsDoNotBlockOnPipe(t *testing.T) {
 	})
 }
 
-// Changes of dependencies do not trigger Watch.
+// Watch does not report changes of dependencies; only Stale detects them.
 func TestStaleAfterDependencyChanged(t *testing.T) {
 	for name, change := range map[string]func(n node){
 		"library removed":     func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },

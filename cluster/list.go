@@ -16,15 +16,15 @@ const (
 	// claim usually takes half a dozen KiB, mostly managed fields.
 	objectsPerPage = 500
 	pageLimit      = 32 << 20
-	// maxPages bounds a list to 100,000 objects: several times the maximum number of nodes in a cluster.
-	maxPages = 200
+	// maxPages bounds a list to 200,000 objects. Kubernetes documents a maximum of 5,000 nodes per cluster.
+	maxPages = 400
 )
 
 // maxRefused is the number of refused requests after which RemoveLabels stops.
 const maxRefused = 10
 
-// RemoveLabels removes all labels that ApplyLabels has applied, from all nodes with the given label. It continues after
-// up to maxRefused refusals and stops at any other error. It can be called again to resume.
+// RemoveLabels removes all labels that ApplyLabels has applied, from all nodes with the given label. It stops after
+// maxRefused refusals, or at the first other error. It can be called again to resume.
 func (c *Client) RemoveLabels(ctx context.Context, label string) error {
 	nodes, err := c.nodesWithLabel(ctx, label)
 	if err != nil {

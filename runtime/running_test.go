@@ -31,7 +31,7 @@ import (
 const (
 	specOfGPU0 = `{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0},{"path":"/dev/sda","type":"b","major":195,"minor":1}],
 		"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","access":"m"},{"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}]}}}`
-	specOfAll = `{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],
+	privilegedSpec = `{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],
 		"resources":{"devices":[{"allow":true,"access":"rwm"}]}}}`
 )
 
@@ -136,7 +136,7 @@ func TestListRunningContainerd(t *testing.T) {
 			{"exited", podLabels, specOfGPU0, task.Status_STOPPED},
 			{"no task", podLabels, "invalid JSON, not decoded", task.Status_UNKNOWN},
 		},
-		"moby":    {{"paused", podLabels, specOfAll, task.Status_PAUSED}}, // labels of the image
+		"moby":    {{"paused", podLabels, privilegedSpec, task.Status_PAUSED}}, // the image sets the labels: no pod
 		"default": {{"created", map[string]string{"nerdctl/name": "web"}, specOfGPU0, task.Status_CREATED}},
 		"empty":   nil,
 	}})
@@ -168,7 +168,7 @@ func TestListRunningCRIO(t *testing.T) {
 	}
 }
 
-// Docker's containerd next to the kubelet's runtime is optional.
+// Docker's containerd is listed after the kubelet's runtime. It may be missing or stopped.
 func TestListRunningIncludesDocker(t *testing.T) {
 	node := shortDir(t)
 	serve(t, node, "/run/crio/crio.sock", fakeCRI{name: "cri-o"})

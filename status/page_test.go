@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// requests sends count requests at once. The responses are complete after wait.
-func requests(ctx context.Context, p *page, count int) (responses []*httptest.ResponseRecorder, wait func()) {
+// send sends count requests at once. The responses are complete when wait returns.
+func send(ctx context.Context, p *page, count int) (responses []*httptest.ResponseRecorder, wait func()) {
 	var all sync.WaitGroup
 	for range count {
 		recorder := httptest.NewRecorder()
@@ -24,8 +24,7 @@ func requests(ctx context.Context, p *page, count int) (responses []*httptest.Re
 	return responses, all.Wait
 }
 
-// Requests that wait for a response in progress share the next one, which is newer than
-// they are.
+// Requests that wait for a response in progress share the next one, which is started after they arrive.
 func TestWaitingRequestsShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
@@ -34,9 +33,9 @@ func TestWaitingRequestsShareAResponse(t *testing.T) {
 			fmt.Fprint(w, made)
 			time.Sleep(time.Second)
 		}))
-		first, waitFirst := requests(t.Context(), p, 1)
+		first, waitFirst := send(t.Context(), p, 1)
 		time.Sleep(time.Millisecond)
-		others, waitOthers := requests(t.Context(), p, 100)
+		others, waitOthers := send(t.Context(), p, 100)
 		waitFirst()
 		waitOthers()
 		if made != 2 || first[0].Body.String() != "1" {
@@ -57,10 +56,10 @@ func TestDisconnectedClientsDoNotWait(t *testing.T) {
 			made++
 			time.Sleep(time.Hour)
 		}))
-		_, waitFirst := requests(t.Context(), p, 1)
+		_, waitFirst := send(t.Context(), p, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		synctest.Wait()
-		_, waitOthers := requests(ctx, p, 100)
+		_, waitOthers := send(ctx, p, 100)
 		synctest.Wait()
 		start := time.Now()
 		cancel()

@@ -19,8 +19,8 @@ const (
 	maxNote = 4 << 10
 )
 
-// supportsDriver reports whether a libcuda of a version is newer than a driver and supports it. A libcuda without a
-// note must be of a newer branch.
+// supportsDriver reports whether a libcuda with the given version is newer than the driver and supports it. A libcuda
+// without a note must be of a newer branch.
 func supportsDriver(libcuda io.ReaderAt, libcudaVersion, driver version) bool {
 	branches, found, err := readNote(&limitedReaderAt{libcuda, maxELF})
 	switch {
@@ -60,7 +60,7 @@ func readNote(libcuda io.ReaderAt) (branches []uint64, found bool, err error) {
 }
 
 // checkSectionNames returns an error if the section names are compressed, because debug/elf decompresses them, to any
-// size, when it opens the file. Those of libcuda are not.
+// size, when it opens the file. Those of NVIDIA's libcuda are not compressed.
 func checkSectionNames(libcuda io.ReaderAt) error {
 	var header elf.Header64
 	if err := readStruct(libcuda, 0, &header); err != nil {

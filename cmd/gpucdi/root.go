@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newRootCommand returns the command line. SIGTERM or SIGINT ends the context of a command.
+// newRootCommand returns gpucdi with all its subcommands. SIGTERM or SIGINT ends the context of a command.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gpucdi",
@@ -42,7 +42,7 @@ GPUCDI_HOST_ROOT. For shell completion, see gpucdi completion --help.`,
 	return root
 }
 
-// usageError is an error in the command line, which has an exit code of its own.
+// usageError is an error in the command line or in an environment variable. It has an exit code of its own.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

@@ -85,7 +85,7 @@ func (m StepLog) Set(s Step) error {
 	var word [slotSize]byte
 	binary.NativeEndian.PutUint64(word[:], uint64(value))
 	if _, err := m.file.WriteAt(word[:], int64(slot)*slotSize); err != nil {
-		return fmt.Errorf("recording a step about GPU %d: %w", s.Index, err)
+		return fmt.Errorf("recording a step with GPU index %d: %w", s.Index, err)
 	}
 	return nil
 }

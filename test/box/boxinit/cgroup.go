@@ -19,8 +19,8 @@ import (
 // makeCgroups creates a cgroup for the box below the root of each hierarchy, because only the
 // root of cgroup v2 can have processes and controllers for its children.
 //
-// On a machine with v1 controllers it ignores the v2 hierarchy, which has none: not every
-// runtime supports both together.
+// On a machine with v1 controllers it ignores the v2 hierarchy, because not every runtime
+// supports hybrid mode.
 func makeCgroups(id string) ([]spec.Cgroup, error) {
 	hierarchies, err := hierarchies()
 	if err != nil {
@@ -73,8 +73,8 @@ func prepare(h spec.Cgroup, dir string) error {
 	return nil
 }
 
-// hierarchies returns the mount points of the machine's cgroup hierarchies: v1, or v2 if there
-// is no v1.
+// hierarchies returns the mount points of the machine's cgroup hierarchies: v1, or v2 if no v1
+// hierarchy has controllers.
 func hierarchies() ([]spec.Cgroup, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -103,7 +103,7 @@ func hierarchies() ([]spec.Cgroup, error) {
 		return v1, nil
 	}
 	if len(v2) == 0 {
-		return nil, errors.New("no cgroup hierarchy is mounted; mount cgroup2 at /sys/fs/cgroup")
+		return nil, errors.New("listing cgroup hierarchies: none is mounted; mount cgroup2 at /sys/fs/cgroup")
 	}
 	return v2, nil
 }
@@ -133,11 +133,11 @@ func cgroupMounts() (map[string]string, error) {
 
 // controllers returns the controllers in the options of a v1 mount.
 func controllers(options string) string {
-	plain := []string{"rw", "ro", "nosuid", "nodev", "noexec", "relatime", "noatime", "xattr",
+	nonControllers := []string{"rw", "ro", "nosuid", "nodev", "noexec", "relatime", "noatime", "xattr",
 		"clone_children", "noprefix", "cpuset_v2_mode"}
 	var names []string
 	for o := range strings.SplitSeq(options, ",") {
-		if strings.HasPrefix(o, "release_agent=") || slices.Contains(plain, o) {
+		if strings.HasPrefix(o, "release_agent=") || slices.Contains(nonControllers, o) {
 			continue
 		}
 		names = append(names, o)

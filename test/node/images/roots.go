@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Root names a root file system by its dynamic loader or its purpose.
+// Root names a root file system by its distribution, dynamic loader or purpose.
 type Root string
 
 // The root file systems.
@@ -22,7 +22,8 @@ const (
 	Compiler Root = "compiler"
 	// Docker is Debian 13 with Debian's docker, including rootless mode.
 	Docker Root = "docker"
-	// Lib64 has a glibc that searches /lib64 and /usr/lib64, like those of RHEL and SUSE.
+	// Lib64 has a glibc that searches /lib64 and /usr/lib64, like those of RHEL and SUSE: the 64-bit one of Debian's
+	// i386 architecture.
 	Lib64 Root = "lib64"
 	// Distroless has only Debian's glibc, no shell and no ldconfig.
 	Distroless Root = "distroless"
@@ -36,7 +37,7 @@ var compilerPackages = []string{"gcc", "libc6-dev", "make", "ca-certificates", "
 // compilerKey is a cache key that changes with the packages.
 var compilerKey = string(Compiler) + "-" + strings.Join(compilerPackages, "-")
 
-// Tar returns the root file system as a tar archive.
+// Tar returns the path of a tar archive of the root file system.
 func (r Root) Tar(ctx context.Context) (string, error) {
 	b, err := newBuilder()
 	if err != nil {
@@ -60,7 +61,8 @@ func (r Root) Tar(ctx context.Context) (string, error) {
 	}
 }
 
-// singlePackage returns a tar archive of one package of Debian 12 and the directories that container runtimes expect.
+// singlePackage returns the path of a tar archive of one package of Debian 12, with the directories that container
+// runtimes expect.
 func (b *builder) singlePackage(ctx context.Context, key, architecture, name string) (string, error) {
 	file := filepath.Join(b.cache, key+"-root.tar")
 	err := tools.Once(ctx, file, func(temporary string) error {
@@ -115,7 +117,7 @@ func unpack(ctx context.Context, deb, root string) error {
 	return err
 }
 
-// pack creates a tar archive of a root without files that no test uses.
+// pack creates a tar archive of a root without caches, logs and documentation.
 func pack(ctx context.Context, root, file string) error {
 	args := []string{"-C", root, "--create", "--file", file}
 	for _, dir := range []string{
@@ -127,7 +129,7 @@ func pack(ctx context.Context, root, file string) error {
 	return err
 }
 
-// debootstrap returns a tar archive of a minimal Debian with packages added.
+// debootstrap returns the path of a tar archive of a minimal Debian with packages added.
 func (b *builder) debootstrap(ctx context.Context, key, suite string, packages ...string) (string, error) {
 	file := filepath.Join(b.cache, key+"-root.tar")
 	err := tools.Once(ctx, file, func(temporary string) error {
