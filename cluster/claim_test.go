@@ -115,7 +115,7 @@ func TestClaim(t *testing.T) {
 
 // Names from a request cannot change the path.
 func TestClaimPath(t *testing.T) {
-	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	client := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if want := "/apis/resource.k8s.io/v1/namespaces/..%2F..%2Fns/resourceclaims/a%2Fb%3Fc"; r.URL.EscapedPath() != want {
 			t.Errorf("request for %s", r.URL.EscapedPath())
 		}

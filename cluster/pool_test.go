@@ -167,7 +167,7 @@ func TestPoolRestart(t *testing.T) {
 
 // The slices are restored within a second, whatever another client does to them.
 func TestPoolRestores(t *testing.T) {
-	for name, break_ := range map[string]func(api *fakeAPI){
+	for name, change := range map[string]func(api *fakeAPI){
 		"all deleted": (*fakeAPI).deleteAll,
 		"deleted": func(api *fakeAPI) {
 			api.mu.Lock()
@@ -210,7 +210,7 @@ func TestPoolRestores(t *testing.T) {
 				t.within(10 * time.Second)
 				for range 2 {
 					before := t.api.snapshot()
-					break_(t.api)
+					change(t.api)
 					if before == t.api.snapshot() {
 						t.Fatal("nothing has changed")
 					}
@@ -516,7 +516,7 @@ func TestPoolOutage(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		before  func(http.ResponseWriter, *http.Request) bool // nil refuses connections
-		return_ time.Duration
+		returns time.Duration
 	}{
 		"down":        {nil, time.Second},
 		"silent":      {func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }, 11 * time.Second},
@@ -548,7 +548,7 @@ func TestPoolOutage(t *testing.T) {
 					t.Errorf("status during the outage: %+v", s)
 				}
 				set(nil, false)
-				t.within(tc.return_)
+				t.within(tc.returns)
 				t.want("a", "c9")
 				if writes := t.api.written(); len(writes) != 2 {
 					t.Errorf("writes %v", writes)
@@ -645,7 +645,7 @@ func TestPoolLostResponses(t *testing.T) {
 			testPool(t, func(t *poolTest) {
 				var delayed func() int
 				lose := false
-				t.api.before = func(w http.ResponseWriter, r *http.Request) bool {
+				t.api.before = func(_ http.ResponseWriter, r *http.Request) bool {
 					if !lose || r.Method == http.MethodGet {
 						return false
 					}

@@ -36,7 +36,7 @@ func (p *Pool) follow(ctx context.Context) error {
 	watching, cancel := context.WithCancel(ctx)
 	events, ended := make(chan sliceEvent), make(chan error, 1)
 	go func() { ended <- p.watch(watching, version, events) }()
-	err, joined := p.react(ctx, events, ended)
+	joined, err := p.react(ctx, events, ended)
 	cancel()
 	if !joined {
 		<-ended
@@ -45,16 +45,16 @@ func (p *Pool) follow(ctx context.Context) error {
 }
 
 // react publishes the pool after each event and each Want. joined reports whether the watch has ended.
-func (p *Pool) react(ctx context.Context, events <-chan sliceEvent, ended <-chan error) (err error, joined bool) {
+func (p *Pool) react(ctx context.Context, events <-chan sliceEvent, ended <-chan error) (joined bool, err error) {
 	settled := time.NewTimer(0)
 	defer settled.Stop()
 	settling := true
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, false
+			return false, nil
 		case err := <-ended:
-			return err, true
+			return true, err
 		case e := <-events:
 			if p.apply(e) && !settling {
 				settled.Reset(settleTime)
@@ -66,7 +66,7 @@ func (p *Pool) react(ctx context.Context, events <-chan sliceEvent, ended <-chan
 		case <-p.wake:
 		}
 		if err := p.publish(ctx); err != nil {
-			return err, false
+			return false, err
 		}
 	}
 }

@@ -75,8 +75,11 @@ func (b *builder) singlePackage(ctx context.Context, key, architecture, name str
 			return err
 		}
 		packages, err := filepath.Glob(filepath.Join(downloads, "var/cache/apt/archives", name+"_*.deb"))
-		if err != nil || len(packages) != 1 {
-			return fmt.Errorf("debootstrap downloaded %q for the package %s: %w", packages, name, err)
+		if err != nil {
+			return err
+		}
+		if len(packages) != 1 {
+			return fmt.Errorf("debootstrap downloaded %q for the package %s, want one file", packages, name)
 		}
 		root := filepath.Join(dir, "root")
 		if err := unpack(ctx, packages[0], root); err != nil {
