@@ -118,7 +118,10 @@ const inventoryLimit = 16 << 20
 func (e *explanation) read(cmd *cobra.Command) (*gpu.Inventory, error) {
 	if e.inventory == "" {
 		snapshot, err := readInventory(cmd.Context(), e.host)
-		return snapshot.Inventory, err
+		if err != nil {
+			return nil, fmt.Errorf("%w; for the GPUs of another node, set --inventory", err)
+		}
+		return snapshot.Inventory, nil
 	}
 	data, err := host.ReadFile(e.inventory, inventoryLimit)
 	if err != nil {
