@@ -176,7 +176,7 @@ func (p *Pool) Run(ctx context.Context) {
 // fail records the error of an attempt.
 func (p *Pool) fail(err error) {
 	if statusCode(err) == 0 {
-		p.state.forgetDropped()
+		p.state.forgetLimits()
 	}
 	p.state.problem = err.Error()
 	p.report()

@@ -122,7 +122,7 @@ func names(devices []Device) (names []string) {
 	return names
 }
 
-func first(i int) string { return sliceName(testDriver, "node", i) }
+func slicename(i int) string { return sliceName(testDriver, "node", i) }
 
 func TestPoolPublishes(t *testing.T) {
 	for count, want := range map[int]int{0: 1, 1: 1, 64: 1, 65: 2, 130: 3} {
@@ -140,7 +140,7 @@ func TestPoolPublishes(t *testing.T) {
 				if len(t.api.slices) != want || t.pool.Writes() != uint64(want) {
 					t.Errorf("%d slices, %d writes, want %d", len(t.api.slices), t.pool.Writes(), want)
 				}
-				owner := fmt.Sprint(meta(t.api.slices[first(0)])["ownerReferences"])
+				owner := fmt.Sprint(meta(t.api.slices[slicename(0)])["ownerReferences"])
 				if owner != "[map[apiVersion:v1 controller:true kind:Node name:node uid:node-uid-1]]" {
 					t.Errorf("owner %s", owner)
 				}
@@ -172,33 +172,33 @@ func TestPoolRestores(t *testing.T) {
 		"deleted": func(api *fakeAPI) {
 			api.mu.Lock()
 			defer api.mu.Unlock()
-			api.remove(first(1))
+			api.remove(slicename(1))
 		},
-		"devices removed": func(api *fakeAPI) { api.edit(first(0), func(s object) { delete(spec(s), "devices") }) },
+		"devices removed": func(api *fakeAPI) { api.edit(slicename(0), func(s object) { delete(spec(s), "devices") }) },
 		"device changed": func(api *fakeAPI) {
-			api.edit(first(0), func(s object) { spec(s)["devices"].([]any)[3].(object)["attributes"] = object{} })
+			api.edit(slicename(0), func(s object) { spec(s)["devices"].([]any)[3].(object)["attributes"] = object{} })
 		},
 		"unknown field": func(api *fakeAPI) {
-			api.edit(first(0), func(s object) { spec(s)["skipNodeOperations"] = []any{"*"} })
+			api.edit(slicename(0), func(s object) { spec(s)["skipNodeOperations"] = []any{"*"} })
 		},
 		"unknown field of a device": func(api *fakeAPI) {
-			api.edit(first(1), func(s object) { spec(s)["devices"].([]any)[0].(object)["bindsToNode"] = true })
+			api.edit(slicename(1), func(s object) { spec(s)["devices"].([]any)[0].(object)["bindsToNode"] = true })
 		},
 		"large number": func(api *fakeAPI) {
-			api.edit(first(0), func(s object) {
+			api.edit(slicename(0), func(s object) {
 				spec(s)["devices"].([]any)[0].(object)["attributes"].(object)["index"] = object{"int": 1<<60 + 1}
 			})
 		},
 		"generation": func(api *fakeAPI) {
-			api.edit(first(0), func(s object) { pool := spec(s)["pool"].(object); pool["generation"] = number(pool["generation"]) + 7 })
+			api.edit(slicename(0), func(s object) { pool := spec(s)["pool"].(object); pool["generation"] = number(pool["generation"]) + 7 })
 		},
 		"lower generation": func(api *fakeAPI) {
-			api.edit(first(0), func(s object) { spec(s)["pool"].(object)["generation"] = 0 })
+			api.edit(slicename(0), func(s object) { spec(s)["pool"].(object)["generation"] = 0 })
 		},
 		"count": func(api *fakeAPI) {
-			api.edit(first(0), func(s object) { spec(s)["pool"].(object)["resourceSliceCount"] = 3 })
+			api.edit(slicename(0), func(s object) { spec(s)["pool"].(object)["resourceSliceCount"] = 3 })
 		},
-		"owner": func(api *fakeAPI) { api.edit(first(0), func(s object) { delete(meta(s), "ownerReferences") }) },
+		"owner": func(api *fakeAPI) { api.edit(slicename(0), func(s object) { delete(meta(s), "ownerReferences") }) },
 		"additional slice": func(api *fakeAPI) {
 			api.create("00002-copy-gpucdi", testDriver, "node", 1, "gpu-x")
 		},
@@ -216,7 +216,7 @@ func TestPoolRestores(t *testing.T) {
 					}
 					t.within(time.Second)
 					t.want(names(manyDevices(70))...)
-					if owner := fmt.Sprint(meta(t.api.slices[first(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-1") {
+					if owner := fmt.Sprint(meta(t.api.slices[slicename(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-1") {
 						t.Errorf("owner %s", owner)
 					}
 				}
@@ -232,7 +232,7 @@ func TestPoolKeepsMetadata(t *testing.T) {
 		t.start()
 		t.pool.Want(devices("a"))
 		synctest.Wait()
-		t.api.edit(first(0), func(s object) {
+		t.api.edit(slicename(0), func(s object) {
 			meta(s)["labels"] = object{"label": "value"}
 			meta(s)["annotations"] = object{"annotation": "value"}
 			meta(s)["finalizers"] = []any{"example.com/finalizer"}
@@ -240,7 +240,7 @@ func TestPoolKeepsMetadata(t *testing.T) {
 		t.pool.Want(devices("b"))
 		t.within(time.Second)
 		t.want("b")
-		got := fmt.Sprint(meta(t.api.slices[first(0)]))
+		got := fmt.Sprint(meta(t.api.slices[slicename(0)]))
 		for _, kept := range []string{"labels:map[label:value]", "annotations:map[annotation:value]", "finalizers:[example.com/finalizer]"} {
 			if !strings.Contains(got, kept) {
 				t.Errorf("metadata %s lacks %s", got, kept)
@@ -313,7 +313,7 @@ func TestPoolGeneration(t *testing.T) {
 				if !slices.Equal(writes, tc.writes) {
 					t.Errorf("writes %v, want %v", writes, tc.writes)
 				}
-				if got := number(clone(spec(t.api.slices[first(0)]))["pool"].(object)["generation"]); got != tc.generation {
+				if got := number(clone(spec(t.api.slices[slicename(0)]))["pool"].(object)["generation"]); got != tc.generation {
 					t.Errorf("generation %v, want %v", got, tc.generation)
 				}
 			})
@@ -351,7 +351,7 @@ func TestPoolKeepsTaintTimes(t *testing.T) {
 			"restart":      func() { t.start(); t.pool.Want(tainted("79", "48")) },
 			"device added": func() { t.pool.Want(append(tainted("79"), devices("c")...)) },
 			"removed by admin": func() {
-				t.api.edit(first(0), func(s object) { delete(spec(s)["devices"].([]any)[0].(object), "taints") })
+				t.api.edit(slicename(0), func(s object) { delete(spec(s)["devices"].([]any)[0].(object), "taints") })
 			},
 		} {
 			change()
@@ -449,6 +449,12 @@ func TestPoolRefusedDevices(t *testing.T) {
 		if refused := t.pool.Status().Refused; len(refused) != 1 {
 			t.Errorf("refused %v", refused)
 		}
+		t.api.setDown(true)
+		t.within(time.Minute)
+		t.api.invalid = nil // another version
+		t.api.setDown(false)
+		t.within(time.Second)
+		t.want(names(all)...)
 	})
 }
 
@@ -500,7 +506,7 @@ func TestPoolNodeRecreated(t *testing.T) {
 		t.api.deleteAll()
 		t.within(time.Second)
 		t.want("a")
-		if owner := fmt.Sprint(meta(t.api.slices[first(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-2") {
+		if owner := fmt.Sprint(meta(t.api.slices[slicename(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-2") {
 			t.Errorf("owner %s", owner)
 		}
 	})

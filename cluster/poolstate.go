@@ -99,10 +99,11 @@ func (s *poolState) replace(all []slice) {
 	}
 }
 
-// forgetDropped makes slices without all their fields be written again. An API server that was away may have other
-// feature gates.
-func (s *poolState) forgetDropped() {
+// forgetLimits makes dropped fields and refused devices be sent again. An API server that was away may be another
+// version or have other feature gates.
+func (s *poolState) forgetLimits() {
 	maps.DeleteFunc(s.accepted, func(_ string, a acceptance) bool { return len(a.dropped) > 0 })
+	clear(s.refused)
 }
 
 // prune removes what belongs to slices and taints that are not wanted any more.
