@@ -104,15 +104,15 @@ func get(ctx context.Context, send sender, address, accept string, limit int64, 
 	return decode(response.Body, limit, object)
 }
 
-// decode decodes a response of at most limit bytes. It reads up to the end, so that the connection can be reused.
+// decode decodes a response of at most limit bytes. It reads all of it first, so that the connection can be reused and
+// an endless response is not parsed.
 func decode(body io.Reader, limit int64, object any) error {
-	limited := &io.LimitedReader{R: body, N: limit}
-	err := json.NewDecoder(limited).Decode(object)
-	if err == nil {
-		_, err = io.Copy(io.Discard, limited)
-	}
-	if limited.N == 0 {
+	data, err := io.ReadAll(io.LimitReader(body, limit+1))
+	switch {
+	case err != nil:
+		return err
+	case int64(len(data)) > limit:
 		return fmt.Errorf("response exceeds %d bytes", limit)
 	}
-	return err
+	return json.Unmarshal(data, object)
 }
