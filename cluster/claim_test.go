@@ -177,10 +177,10 @@ func TestClaimDeadConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, stop := newFakeAPI(t, credentials)
 		defer stop()
-		dead := true
+		var dead atomic.Bool
+		dead.Store(true)
 		api.before = func(w http.ResponseWriter, r *http.Request) bool {
-			if dead {
-				dead = false
+			if dead.Swap(false) {
 				<-r.Context().Done()
 			} else {
 				fmt.Fprint(w, claimJSON)
@@ -195,7 +195,7 @@ func TestClaimDeadConnection(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 		// The caller's deadline holds.
-		dead = true
+		dead.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := api.client.Claim(ctx, "ns", "c"); !errors.Is(err, context.DeadlineExceeded) {
