@@ -24,7 +24,7 @@ var importRules = map[string]struct {
 	"gpu/nvml":          {[]string{"gpu", "gpu/driver", "gpu/health", "internal/host"}, "it runs in the driver worker, which depends on the driver only"},
 	"cdi":               {[]string{"gpu", "internal/host"}, "a spec is a pure function of the inventory, the driver files and the features"},
 	"allocator":         {[]string{"gpu"}, "plan and ledger are pure, so that Allocate does no I/O"},
-	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
+	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
 	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects only the container runtime"},
 	"status":            {[]string{"gpu"}, "a view: it has no state"},
 	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},
@@ -37,6 +37,7 @@ var importRules = map[string]struct {
 	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "the driver worker is limited to NVML"},
 	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it handles untrusted images, so it is minimal"},
 	"internal/host":     {nil, "internal packages are independent of each other"},
+	"internal/sockets":  {nil, "internal packages are independent of each other"},
 	"internal/unixgrpc": {nil, "internal packages are independent of each other"},
 	"internal/ldcache":  {nil, "internal packages are independent of each other"},
 }

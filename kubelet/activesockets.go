@@ -2,22 +2,16 @@ package kubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
-	"syscall"
-	"time"
+
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
-const (
-	// dialTimeout bounds the connection to one socket. A server that listens accepts at once.
-	dialTimeout = time.Second
-	// maxDialed bounds the number of sockets that are dialed.
-	maxDialed = 64
-)
+// maxDialed bounds the number of sockets that are dialed.
+const maxDialed = 64
 
 // ActiveSockets returns the names of the sockets with a listener in a device-plugins directory, without the
 // kubelet's own. Each belongs to a device plugin of the node.
@@ -32,20 +26,9 @@ func ActiveSockets(ctx context.Context, dir string) (names []string, err error) 
 			continue
 		}
 		dialed++
-		if hasListener(ctx, filepath.Join(dir, e.Name())) {
+		if sockets.HasListener(ctx, filepath.Join(dir, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
-}
-
-// hasListener reports whether a process listens on a socket. Only a refused connection or a missing file proves
-// that none does; other errors may come from a slow server.
-func hasListener(ctx context.Context, path string) bool {
-	d := net.Dialer{Timeout: dialTimeout}
-	conn, err := d.DialContext(ctx, "unix", path)
-	if err == nil {
-		_ = conn.Close()
-	}
-	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }

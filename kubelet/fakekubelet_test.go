@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -208,7 +210,7 @@ func runPlugin(t *testing.T, p *Plugin) (stop func()) {
 			t.Errorf("sockets left behind: %v, want at most one", left)
 		}
 		for _, name := range left {
-			if hasListener(context.Background(), filepath.Join(p.cfg.Dir, name)) {
+			if sockets.HasListener(context.Background(), filepath.Join(p.cfg.Dir, name)) {
 				t.Errorf("%s still has a listener", name)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
 // Config configures a Plugin.
@@ -99,13 +100,14 @@ func (p *Plugin) Resend() {
 // even an empty one. The socket is left in the directory, see HasAgentSocket. Run returns an error only if the
 // Config is unusable.
 func (p *Plugin) Run(ctx context.Context) error {
-	if path := p.socketPath(); len(path) > maxSocketPath {
+	if path := p.socketPath(); len(path) > sockets.MaxPath {
 		return fmt.Errorf("serving %s: socket path %s has %d bytes, more than the maximum of %d; use a shorter --kubelet-dir",
-			p.cfg.Resource, path, len(path), maxSocketPath)
+			p.cfg.Resource, path, len(path), sockets.MaxPath)
 	}
 	changed := make(chan struct{}, 1)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.watch(ctx, changed) })
+	watcher := sockets.Watcher{Dir: p.cfg.Dir, Relevant: p.isRelevant, Changed: changed, Log: p.log}
+	g.Go(func() error { watcher.Run(ctx); return nil })
 	g.Go(func() error { return p.keepRegistered(ctx, changed) })
 	return g.Wait()
 }
@@ -114,3 +116,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 const kubeletSocketName = "kubelet.sock"
 
 func (p *Plugin) kubeletSocket() string { return filepath.Join(p.cfg.Dir, kubeletSocketName) }
+
+// isRelevant excludes other files, above all the kubelet's checkpoint, which changes with every pod.
+func (p *Plugin) isRelevant(name string) bool {
+	return name == kubeletSocketName || p.isOwnSocketName(name)
+}

@@ -11,8 +11,12 @@ import (
 
 	"google.golang.org/grpc/connectivity"
 
+	"github.com/gpucdi/gpucdi/internal/sockets"
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
+
+// pollInterval is the interval between checks for another agent that cannot be connected to.
+const pollInterval = time.Second
 
 // waitingInterval is how often AwaitPredecessor reports that it is still waiting.
 const waitingInterval = time.Minute
@@ -48,7 +52,7 @@ func activeAgentSocket(ctx context.Context, dir string) (string, error) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if isAgentSocket(e) && hasListener(ctx, path) {
+		if isAgentSocket(e) && sockets.HasListener(ctx, path) {
 			return path, nil
 		}
 	}

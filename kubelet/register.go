@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/gpucdi/gpucdi/internal/sockets"
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
@@ -26,7 +27,7 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 	}
 	var (
 		retry  backoff
-		tried  identity
+		tried  sockets.Identity
 		logged string
 	)
 	for pause := time.Duration(0); ; pause = retry.next() {
@@ -62,12 +63,12 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 
 // awaitKubelet waits for a kubelet to register with: at least for pause if it is the one that was tried last. A new
 // kubelet is returned at once.
-func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Duration, changed <-chan struct{}) (identity, error) {
+func (p *Plugin) awaitKubelet(ctx context.Context, tried sockets.Identity, pause time.Duration, changed <-chan struct{}) (sockets.Identity, error) {
 	paused := time.NewTimer(pause)
 	defer paused.Stop()
 	var logged bool
 	for pausing := pause > 0; ; {
-		kubelet, err := identify(p.kubeletSocket())
+		kubelet, err := sockets.Identify(p.kubeletSocket())
 		if err == nil && (kubelet != tried || !pausing) {
 			return kubelet, nil
 		}
@@ -78,7 +79,7 @@ func (p *Plugin) awaitKubelet(ctx context.Context, tried identity, pause time.Du
 		}
 		select {
 		case <-ctx.Done():
-			return identity{}, ctx.Err()
+			return sockets.Identity{}, ctx.Err()
 		case <-changed:
 		case <-paused.C:
 			pausing = false

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
 // stopTimeout bounds the graceful stop of a server.
@@ -33,13 +35,13 @@ func (e *lostError) Error() string { return e.reason }
 
 // serve starts a server on a new socket, registers it with the kubelet, and runs it until the registration is lost or
 // ctx ends, as the error reports. The server has stopped when serve returns.
-func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan struct{}) error {
+func (p *Plugin) serve(ctx context.Context, kubelet sockets.Identity, changed <-chan struct{}) error {
 	listener, err := p.listen(ctx)
 	if err != nil {
 		return err
 	}
 	path := p.socket
-	own, err := identify(path)
+	own, err := sockets.Identify(path)
 	if err != nil {
 		return errors.Join(fmt.Errorf("inspecting the new socket: %w", err), listener.Close())
 	}
@@ -62,7 +64,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet identity, changed <-chan str
 		p.registration.Store(&Registration{Since: time.Now()})
 		p.cfg.Observer.Registered(p.cfg.Resource)
 		p.log.Info("registered with kubelet", "socket", path)
-		return p.awaitLoss(ctx, s, sockets{kubelet: kubelet, own: own, ownPath: path}, changed)
+		return p.awaitLoss(ctx, s, dependencies{kubelet: kubelet, own: own, ownPath: path}, changed)
 	})
 	return run.Wait()
 }
@@ -92,15 +94,15 @@ func (s *server) stop(g *grpc.Server) {
 	g.GracefulStop()
 }
 
-// sockets are those that a registration depends on.
-type sockets struct {
-	kubelet identity // the kubelet's registration socket
-	own     identity // the plugin's socket at ownPath
+// dependencies are the sockets that a registration depends on.
+type dependencies struct {
+	kubelet sockets.Identity // the kubelet's registration socket
+	own     sockets.Identity // the plugin's socket at ownPath
 	ownPath string
 }
 
 // awaitLoss waits until the registration is lost or ctx ends.
-func (p *Plugin) awaitLoss(ctx context.Context, s *server, at sockets, changed <-chan struct{}) error {
+func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, changed <-chan struct{}) error {
 	overdue := time.NewTimer(p.streamTimeout)
 	defer overdue.Stop()
 	for {
@@ -108,11 +110,11 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at sockets, changed <
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			if own, err := identify(at.ownPath); err != nil || own != at.own {
+			if own, err := sockets.Identify(at.ownPath); err != nil || own != at.own {
 				return &lostError{reason: "socket " + at.ownPath + " removed", socketChanged: true}
 			}
 			// A missing socket is not conclusive: the stream ends when the kubelet does.
-			if kubelet, err := identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
+			if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
 				return &lostError{reason: "kubelet restarted", socketChanged: true}
 			}
 		case <-s.streams.changed:

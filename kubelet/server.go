@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
 // server serves the device plugin API for one registration.
@@ -45,21 +46,13 @@ func (s *streams) add() error {
 		return status.Errorf(codes.ResourceExhausted, "opening a ListAndWatch stream: %d are open; close one", maxStreams)
 	}
 	s.opened.Add(1)
-	notify(s.changed)
+	sockets.Notify(s.changed)
 	return nil
 }
 
 func (s *streams) remove() {
 	s.open.Add(-1)
-	notify(s.changed)
-}
-
-// notify sends to a channel with a buffer of one, unless a value is already pending.
-func notify(changed chan<- struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default:
-	}
+	sockets.Notify(s.changed)
 }
 
 func (s *server) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {

@@ -12,13 +12,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
+
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
 // socketPrefix is the prefix of the sockets of all resources.
 const socketPrefix = "gpucdi-"
-
-const maxSocketPath = 107 // bytes; sun_path of sockaddr_un has 108 with the terminating zero
 
 // socketPath returns a new path for a server's socket, unique to each registration: the kubelet of 1.37 rejects an
 // endpoint that is still registered.
@@ -77,24 +76,9 @@ func (p *Plugin) removeStaleSockets(ctx context.Context) error {
 	errs := []error{err}
 	for _, e := range entries {
 		path := filepath.Join(p.cfg.Dir, e.Name())
-		if e.Type() == fs.ModeSocket && p.isOwnSocketName(e.Name()) && !hasListener(ctx, path) {
+		if e.Type() == fs.ModeSocket && p.isOwnSocketName(e.Name()) && !sockets.HasListener(ctx, path) {
 			errs = append(errs, os.Remove(path))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// identity distinguishes a file from a later one at the same path, even if that reuses the inode number.
-type identity struct {
-	dev, inode uint64
-	modified   syscall.Timespec
-}
-
-func identify(path string) (identity, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return identity{}, err
-	}
-	stat := info.Sys().(*syscall.Stat_t)
-	return identity{stat.Dev, stat.Ino, stat.Mtim}, nil
 }
