@@ -25,6 +25,7 @@ var importRules = map[string]struct {
 	"cdi":               {[]string{"gpu", "internal/host"}, "a spec is a pure function of the inventory, the driver files and the features"},
 	"allocator":         {[]string{"gpu"}, "plan and ledger are pure, so that Allocate does no I/O"},
 	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
+	"dra":               {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it prepares claims that the gate grants, without the driver, CDI specs and the API server"},
 	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects only the container runtime"},
 	"status":            {[]string{"gpu"}, "a view: it has no state"},
 	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},
@@ -49,8 +50,8 @@ var owners = []struct {
 	reason   string
 }{
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "only the driver worker loads NVML"},
-	{"google.golang.org/grpc", []string{"kubelet", "runtime", "internal/unixgrpc"}, "the packages before kubelet do no I/O"},
-	{"k8s.io/", []string{"cluster", "kubelet", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
+	{"google.golang.org/grpc", []string{"kubelet", "dra", "runtime", "internal/unixgrpc"}, "the packages before kubelet do no I/O"},
+	{"k8s.io/", []string{"cluster", "kubelet", "dra", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
 	{"github.com/containerd", []string{"runtime"}, "only one package depends on the API of a runtime"},
 	{"github.com/prometheus", []string{"metrics"}, "only one package depends on the metrics library"},
 	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "other packages use package cdi"},

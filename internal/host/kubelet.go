@@ -30,3 +30,23 @@ func (r Root) PodResources(kubeletDir string) string {
 	}
 	return configured
 }
+
+// KubeletRoot returns the kubelet's root directory, where it finds DRA drivers, as seen by this process and as seen by
+// the kubelet: kubeletDir if it has a directory for them, else one of the known kubelet directories of the node, else
+// kubeletDir.
+func (r Root) KubeletRoot(kubeletDir string) (local, node string) {
+	const registry = "plugins_registry"
+	if info, err := os.Stat(filepath.Join(kubeletDir, registry)); err == nil && info.IsDir() {
+		return kubeletDir, kubeletDir
+	}
+	for _, dir := range kubeletDirs {
+		inside, err := r.Resolve(dir)
+		if err != nil {
+			continue
+		}
+		if info, err := r.Stat(path.Join(inside, registry)); err == nil && info.IsDir() {
+			return r.LocalPath(inside), r.NodePath(inside)
+		}
+	}
+	return kubeletDir, kubeletDir
+}

@@ -74,3 +74,29 @@ func makeSocket(t *testing.T, socket string) {
 		t.Fatal(err)
 	}
 }
+
+func TestKubeletRoot(t *testing.T) {
+	node, configured := t.TempDir(), t.TempDir()
+	root := host.NewRoot(node)
+	check := func(wantLocal, wantNode string) {
+		t.Helper()
+		if local, onNode := root.KubeletRoot(configured); local != wantLocal || onNode != wantNode {
+			t.Errorf("got %s, %s; want %s, %s", local, onNode, wantLocal, wantNode)
+		}
+	}
+	check(configured, configured)
+	const k0s = "/srv/k0s/kubelet"
+	for _, dir := range []string{filepath.Join(node, "var/lib"), filepath.Join(node, k0s, "plugins_registry")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/srv/k0s", filepath.Join(node, "var/lib/k0s")); err != nil {
+		t.Fatal(err)
+	}
+	check(filepath.Join(node, k0s), k0s)
+	if err := os.Mkdir(filepath.Join(configured, "plugins_registry"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	check(configured, configured)
+}

@@ -1,0 +1,131 @@
+package dra
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/internal/sockets"
+)
+
+// Config configures a Driver.
+type Config struct {
+	Driver  string // "gpu.nvidia.com"
+	Pool    string // of this node's devices: the name of the node
+	CDIKind string // "gpucdi.dev/gpu"
+
+	// KubeletDir is the kubelet's root directory as this process sees it, and KubeletPath as the kubelet does. It may be
+	// missing or replaced at any time.
+	KubeletDir  string
+	KubeletPath string // empty if they are the same
+
+	StateDir string // directory of the claim records' directory; empty keeps them only in memory
+
+	Claims ClaimReader
+	Gate   Gate
+	Wait   time.Duration // how long a claim waits for devices of other holders; 20 s if zero
+
+	Observer Observer // may be nil
+	Changed  func()   // called after the records changed; may be nil, must not block
+}
+
+// Gate grants devices to claims. *allocator.Gate implements it. Its methods must not block.
+type Gate interface {
+	Prepare(claim allocator.Claim) error // wraps allocator.ErrHeld if a retry after Changed can succeed
+	Restore(claim allocator.Claim)
+	Unprepare(uid string)
+	Changed() <-chan struct{}
+}
+
+// defaultWait leaves time for the rest of a call, for which the kubelet waits 45 s.
+const defaultWait = 20 * time.Second
+
+// Driver is the kubelet plugin of a DRA driver. Its methods are safe for concurrent use; Run must be called once.
+type Driver struct {
+	cfg     Config
+	log     *slog.Logger
+	locks   claimLocks
+	records *store
+
+	update sync.Mutex // serializes writes to health
+	health atomic.Pointer[healthList]
+
+	registration registrationState
+
+	// registerTimeout bounds the time that the kubelet needs to register a new socket.
+	registerTimeout time.Duration
+}
+
+// recordsDir is the directory of the claim records in the state directory.
+const recordsDir = "claims"
+
+// New returns a Driver that does not serve until Run is called. It restores the records of an earlier agent, and their
+// grants in the gate, so it must be called before the gate grants anything.
+func New(cfg Config, log *slog.Logger) *Driver {
+	cfg.KubeletDir = filepath.Clean(cfg.KubeletDir) // fsnotify reports clean paths
+	if cfg.KubeletPath == "" {
+		cfg.KubeletPath = cfg.KubeletDir
+	}
+	if cfg.Wait == 0 {
+		cfg.Wait = defaultWait
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = noObserver{}
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func() {}
+	}
+	dir := ""
+	if cfg.StateDir != "" {
+		dir = filepath.Join(cfg.StateDir, recordsDir)
+	}
+	d := &Driver{cfg: cfg, log: log.With("driver", cfg.Driver), registerTimeout: time.Minute}
+	d.health.Store(&healthList{superseded: make(chan struct{})})
+	d.registration.problem = "not attempted yet"
+	var err error
+	if d.records, err = load(dir); err != nil {
+		d.log.Warn("claim records not read, prepared claims are known only by their containers", "dir", dir, "err", err)
+	}
+	for _, r := range d.Records() {
+		if r.Damaged != "" {
+			d.log.Warn("claim record damaged, its devices are known only by their containers", "uid", r.UID, "err", r.Damaged)
+			continue
+		}
+		cfg.Gate.Restore(r.grant())
+	}
+	return d
+}
+
+// Records returns the prepared claims, by UID. The slice must not be modified.
+func (d *Driver) Records() []Record { return d.records.snapshot() }
+
+// Run serves the driver and keeps it registered with the kubelet until ctx ends. It must be called after the gate's first
+// ledger: a claim whose device is not in the ledger is refused. Run returns an error only if the Config is unusable.
+func (d *Driver) Run(ctx context.Context) error {
+	registry, service := d.socketPaths()
+	seen := filepath.Join(d.cfg.KubeletPath, pluginsDir, d.cfg.Driver, filepath.Base(service))
+	for _, path := range []string{registry, service, seen} {
+		if len(path) > sockets.MaxPath {
+			return fmt.Errorf("serving DRA driver %s: socket path %s has %d bytes, more than the maximum of %d; use a shorter driver name or --kubelet-dir",
+				d.cfg.Driver, path, len(path), sockets.MaxPath)
+		}
+	}
+	changed := make(chan struct{}, 1)
+	g, ctx := errgroup.WithContext(ctx)
+	for _, w := range []sockets.Watcher{
+		{Dir: d.registryDir(), Relevant: d.isRelevant},
+		{Dir: d.pluginDir(), Relevant: isServiceSocket},
+	} {
+		w.Changed, w.Log = changed, d.log
+		g.Go(func() error { w.Run(ctx); return nil })
+	}
+	g.Go(func() error { d.keepRegistered(ctx, changed); return nil })
+	return g.Wait()
+}

@@ -1,0 +1,70 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// Outcome is the result of a call for one claim.
+type Outcome struct {
+	Namespace, Name, UID string
+	Took                 time.Duration
+	Refusal              Refusal // empty if the call succeeded
+	Err                  error   // nil if the call succeeded
+}
+
+// Refusal is the kind of reason why a claim was not prepared or unprepared.
+type Refusal string
+
+// The kinds of refusals.
+const (
+	RefusedHeld     Refusal = "held"     // another holder did not release a device in time
+	RefusedUnknown  Refusal = "unknown"  // a device is not in the ResourceSlices of this node
+	RefusedFault    Refusal = "fault"    // a device is unhealthy
+	RefusedConfig   Refusal = "config"   // the opaque configuration is not supported
+	RefusedRecord   Refusal = "record"   // the record cannot be written or removed
+	RefusedCanceled Refusal = "canceled" // by the kubelet, the end of the agent or a timeout
+	RefusedClaim    Refusal = "claim"    // the claim cannot be read, or is not what the kubelet refers to
+)
+
+// refusal returns the kind of an error; empty for nil.
+func refusal(err error) Refusal {
+	if err == nil {
+		return ""
+	}
+	for _, kind := range []struct {
+		err     error
+		refusal Refusal
+	}{
+		{errUnsupported, RefusedConfig},
+		{errRecord, RefusedRecord},
+		{allocator.ErrUnknown, RefusedUnknown},
+		{allocator.ErrUnhealthy, RefusedFault},
+		{allocator.ErrHeld, RefusedHeld},
+		{errStopping, RefusedCanceled},
+		{errTimeout, RefusedCanceled},
+		{context.Canceled, RefusedCanceled},
+		{context.DeadlineExceeded, RefusedCanceled},
+	} {
+		if errors.Is(err, kind.err) {
+			return kind.refusal
+		}
+	}
+	return RefusedClaim
+}
+
+// Observer receives what a Driver does. Its methods must not block: the kubelet waits for them.
+type Observer interface {
+	Registered()
+	Prepared(Outcome)
+	Unprepared(Outcome)
+}
+
+type noObserver struct{}
+
+func (noObserver) Registered()        {}
+func (noObserver) Prepared(Outcome)   {}
+func (noObserver) Unprepared(Outcome) {}

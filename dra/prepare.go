@@ -1,0 +1,226 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+const (
+	// callTimeout bounds a call. The kubelet waits 45 s, and reports a timeout without the reason.
+	callTimeout = 40 * time.Second
+	// rereadTimeout bounds the request for a claim that is prepared already, which only returns the pods that were added.
+	rereadTimeout = 2 * time.Second
+	// gatePoll bounds the time between attempts to get devices that are held.
+	gatePoll = time.Second
+	// maxClaims bounds the claims in a call. The kubelet sends those of one pod.
+	maxClaims = 256
+	// maxMessage bounds an error in a response, in bytes. The kubelet includes it in an Event.
+	maxMessage = 900
+	// maxName bounds the namespace and the name of a claim, in bytes.
+	maxName = 253
+)
+
+var (
+	errStopping = errors.New("the agent is stopping; the kubelet retries")
+	errTimeout  = fmt.Errorf("not done after %s; the kubelet retries", callTimeout)
+	errReplaced = errors.New("another claim has this name")
+)
+
+// claimRef identifies a claim in a call of the kubelet.
+type claimRef struct{ uid, namespace, name string }
+
+func (c claimRef) String() string { return c.namespace + "/" + c.name }
+
+// validate bounds what becomes a file name, a URL or part of a message.
+func (c claimRef) validate() error {
+	if !validUID.MatchString(c.uid) {
+		return fmt.Errorf("invalid claim UID %q", host.Printable(c.uid, maxShown))
+	}
+	for _, name := range []string{c.namespace, c.name} {
+		if name == "" || len(name) > maxName {
+			return fmt.Errorf("invalid claim name %q in namespace %q", host.Printable(c.name, maxShown), host.Printable(c.namespace, maxShown))
+		}
+	}
+	return nil
+}
+
+// forEach calls do for each claim of a call at the same time, and waits for all.
+func (d *Driver) forEach(ctx context.Context, claims []*drapb.Claim, do func(ctx context.Context, c claimRef)) error {
+	if len(claims) > maxClaims {
+		return fmt.Errorf("%d claims in one call are more than the maximum of %d", len(claims), maxClaims)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errTimeout)
+	defer cancel()
+	var calls sync.WaitGroup
+	seen := map[string]bool{}
+	for _, c := range claims {
+		if uid := c.GetUid(); !seen[uid] {
+			seen[uid] = true
+			calls.Go(func() { do(ctx, claimRef{uid, c.GetNamespace(), c.GetName()}) })
+		}
+	}
+	calls.Wait()
+	return nil
+}
+
+// prepare prepares a claim and returns its record, which is on disk.
+func (d *Driver) prepare(ctx context.Context, ref claimRef) (Record, error) {
+	if err := ref.validate(); err != nil {
+		return Record{}, err
+	}
+	if err := d.locks.lock(ctx, ref.uid); err != nil {
+		return Record{}, fmt.Errorf("waiting for an earlier call for this claim: %w", err)
+	}
+	defer d.locks.unlock(ref.uid)
+	earlier, recorded := d.records.get(ref.uid)
+	if recorded && earlier.Damaged == "" {
+		return d.prepareAgain(ctx, ref, earlier)
+	}
+	claim, err := d.read(ctx, ref)
+	if err != nil {
+		return Record{}, err
+	}
+	return d.prepareNew(ctx, ref, claim)
+}
+
+// read reads the claim that the kubelet refers to.
+func (d *Driver) read(ctx context.Context, ref claimRef) (Claim, error) {
+	claim, err := d.cfg.Claims.Claim(ctx, ref.namespace, ref.name)
+	if err != nil {
+		return Claim{}, fmt.Errorf("reading the claim: %w", err)
+	}
+	if claim.UID != ref.uid {
+		return Claim{}, fmt.Errorf("reading the claim: %w: its UID is %q, not %s", errReplaced, host.Printable(claim.UID, maxShown), ref.uid)
+	}
+	return claim, nil
+}
+
+// prepareNew prepares a claim without a record.
+func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim Claim) (Record, error) {
+	devices, err := claim.devices(d.cfg.Driver, d.cfg.Pool)
+	if err == nil {
+		err = claim.checkConfig(d.cfg.Driver)
+	}
+	if err == nil && d.records.full() {
+		err = fmt.Errorf("%w not written: %d claims are prepared, the maximum", errRecord, maxRecords)
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	record := Record{UID: ref.uid, Namespace: ref.namespace, Name: ref.name, Devices: devices, Prepared: time.Now().UTC()}.withPods(claim.pods())
+	if err := d.grant(ctx, record); err != nil {
+		return Record{}, err
+	}
+	// A crash before the record is written leaves nothing: the kubelet has no response and the containers no devices.
+	if err := d.records.save(record); err != nil {
+		_ = d.records.remove(ref.uid) // the file may be complete
+		d.cfg.Gate.Unprepare(ref.uid)
+		d.cfg.Changed()
+		return Record{}, fmt.Errorf("%w; check --state-dir", err)
+	}
+	d.cfg.Changed()
+	return record, nil
+}
+
+// prepareAgain ensures that a prepared claim has its devices, and adds the pods for which it is reserved by now. If the
+// API server is unavailable, the record suffices.
+func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) (Record, error) {
+	reading, cancel := context.WithTimeout(ctx, rereadTimeout)
+	claim, err := d.read(reading, ref)
+	cancel()
+	if errors.Is(err, ErrClaimNotFound) || errors.Is(err, errReplaced) {
+		return Record{}, err
+	}
+	next := record
+	if err == nil {
+		devices, err := claim.devices(d.cfg.Driver, d.cfg.Pool)
+		if err != nil {
+			return Record{}, err
+		}
+		if !record.sameDevices(devices) {
+			// The claim was allocated again, after its pods were deleted by force. The gate withholds the former devices
+			// from other claims while containers use them.
+			if err := d.release(ref.uid); err != nil {
+				return Record{}, err
+			}
+			return d.prepareNew(ctx, ref, claim)
+		}
+		next = record.withPods(claim.pods())
+	}
+	if err := d.grant(ctx, next); err != nil {
+		return Record{}, err
+	}
+	if len(next.Pods) == len(record.Pods) {
+		return record, nil
+	}
+	if err := d.records.save(next); err != nil {
+		return Record{}, fmt.Errorf("%w; check --state-dir", err)
+	}
+	d.cfg.Changed()
+	return next, nil
+}
+
+// grant gets the devices of a record from the gate. It waits for devices that others are about to release.
+func (d *Driver) grant(ctx context.Context, r Record) error {
+	claim, start := r.grant(), time.Now()
+	deadline, poll := time.NewTimer(d.cfg.Wait), time.NewTicker(gatePoll)
+	defer deadline.Stop()
+	defer poll.Stop()
+	for waited := false; ; waited = true {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // the kubelet may have unprepared the claim
+		}
+		changed := d.cfg.Gate.Changed()
+		err := d.cfg.Gate.Prepare(claim)
+		if !mayBeReleased(err) {
+			return err
+		}
+		if !waited {
+			d.log.Info("claim waits for devices", "claim", r.Namespace+"/"+r.Name, "err", err)
+		}
+		select {
+		case <-changed:
+		case <-poll.C:
+		case <-deadline.C:
+			return fmt.Errorf("%w; waited %s, the kubelet retries", err, d.cfg.Wait)
+		case <-ctx.Done():
+			return fmt.Errorf("%w; waited %s: %w", err, time.Since(start).Round(time.Second), context.Cause(ctx))
+		}
+	}
+}
+
+// mayBeReleased reports whether the gate can grant the same devices later, without a change by an administrator.
+func mayBeReleased(err error) bool {
+	return errors.Is(err, allocator.ErrHeld) && !errors.Is(err, allocator.ErrUnknown) && !errors.Is(err, allocator.ErrUnhealthy)
+}
+
+// unprepare ends the use of devices by a claim. It succeeds if the claim is not prepared.
+func (d *Driver) unprepare(ctx context.Context, ref claimRef) error {
+	if err := ref.validate(); err != nil {
+		return err
+	}
+	if err := d.locks.lock(ctx, ref.uid); err != nil {
+		return fmt.Errorf("waiting for an earlier call for this claim: %w", err)
+	}
+	defer d.locks.unlock(ref.uid)
+	return d.release(ref.uid)
+}
+
+// release removes the record of a claim, and then its grant. A crash in between leaves nothing. If removing the record
+// fails, the claim remains prepared: the next agent would find it in use.
+func (d *Driver) release(uid string) error {
+	if err := d.records.remove(uid); err != nil {
+		return fmt.Errorf("%w; check --state-dir", err)
+	}
+	d.cfg.Gate.Unprepare(uid)
+	d.cfg.Changed()
+	return nil
+}

@@ -1,0 +1,652 @@
+package dra
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+func TestPrepare(t *testing.T) {
+	n := newNode(t)
+	changes := 0
+	n.cfg.Changed = func() { changes++ }
+	n.restart()
+	c := allocated("a", "0", "1")
+	c.Devices[0].Request, c.Devices[0].ShareID = "first/second", "share"
+	c.Devices = append(c.Devices,
+		ClaimDevice{Request: "nic", Driver: "nic.example.com", Pool: "other", Device: "nic-0"},
+		ClaimDevice{Request: "monitor", Driver: testDriver, Pool: testPool, Device: "gpu-2", AdminAccess: true})
+	n.claims.set("a", c)
+	response, err := n.service.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{ref("a"), ref("a")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	share := "share"
+	want := &drapb.NodePrepareResourcesResponse{Claims: map[string]*drapb.NodePrepareResourceResponse{"uid-a": {Devices: []*drapb.Device{
+		{RequestNames: []string{"first"}, PoolName: testPool, DeviceName: "gpu-0", CdiDeviceIds: []string{testKind + "=GPU-0"}, ShareId: &share},
+		{RequestNames: []string{"gpu-1"}, PoolName: testPool, DeviceName: "gpu-1", CdiDeviceIds: []string{testKind + "=GPU-1"}},
+		{RequestNames: []string{"monitor"}, PoolName: testPool, DeviceName: "gpu-2", CdiDeviceIds: []string{testKind + "=GPU-2"}},
+	}}}}
+	if got := response.String(); got != want.String() {
+		t.Errorf("response\n%s, want\n%s", got, want)
+	}
+	granted := n.gate.claims["uid-a"]
+	if !slices.Equal(granted.Devices, []string{"GPU-0", "GPU-1"}) || !slices.Equal(granted.Admin, []string{"GPU-2"}) ||
+		!slices.Equal(granted.Pods, []string{"pod-uid-a"}) || granted.Name != "default/a of pod pod-a" {
+		t.Errorf("granted %+v", granted)
+	}
+	n.recorded("uid-a")
+	n.unprepares("a")
+	n.recorded()
+	if len(n.gate.holders()) > 0 {
+		t.Errorf("claims %v still have devices", n.gate.holders())
+	}
+	if changes != 2 {
+		t.Errorf("%d changes reported, want 2", changes)
+	}
+	if o := n.observer; len(o.prepared) != 1 || len(o.unprepared) != 1 || o.prepared[0].Err != nil || o.unprepared[0].Err != nil {
+		t.Errorf("outcomes %+v", n.observer)
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	change := func(f func(c *Claim)) Claim {
+		c := allocated("a", "0")
+		f(&c)
+		return c
+	}
+	for name, tc := range map[string]struct {
+		claim   Claim
+		want    string
+		refusal Refusal
+	}{
+		"another claim":   {change(func(c *Claim) { c.UID = "other" }), "another claim has this name", RefusedClaim},
+		"not allocated":   {change(func(c *Claim) { c.Allocated = false }), "has not allocated", RefusedClaim},
+		"other driver":    {change(func(c *Claim) { c.Devices[0].Driver = "other" }), "no device of driver gpu.nvidia.com", RefusedClaim},
+		"other pool":      {change(func(c *Claim) { c.Devices[0].Pool = "node-2" }), `device "gpu-0" of pool "node-2"`, RefusedUnknown},
+		"unknown device":  {change(func(c *Claim) { c.Devices[0].Device = "nic-0" }), `device "nic-0"`, RefusedUnknown},
+		"uppercase":       {change(func(c *Claim) { c.Devices[0].Device = "gpu-A" }), `device "gpu-A"`, RefusedUnknown},
+		"path in a name":  {change(func(c *Claim) { c.Devices[0].Device = "gpu-../x" }), `device "gpu-../x"`, RefusedUnknown},
+		"too many":        {allocated("a", slices.Repeat([]string{"0"}, 129)...), "129 devices", RefusedClaim},
+		"unsupported":     {change(func(c *Claim) { c.Config = []ClaimConfig{{Driver: testDriver}} }), "config[0]", RefusedConfig},
+		"other parameter": {change(func(c *Claim) { c.Config = []ClaimConfig{{Driver: "other"}} }), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.claims.set("a", tc.claim)
+			_, err := n.prepare("a")
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+			if got := n.observer.prepared[0].Refusal; got != tc.refusal {
+				t.Errorf("refusal %q, want %q", got, tc.refusal)
+			}
+			n.recorded()
+			if len(n.gate.holders()) > 0 {
+				t.Errorf("claims %v have devices", n.gate.holders())
+			}
+		})
+	}
+}
+
+// Errors of the API server and the gate refuse the claim only.
+func TestPrepareErrors(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.claims.fail(errors.New("connection refused\nsecond line"))
+	if _, err := n.prepare("a"); err == nil || err.Error() != "reading the claim: connection refused; second line" {
+		t.Errorf("error %v", err)
+	}
+	n.claims.fail(nil)
+	for err, want := range map[error]Refusal{allocator.ErrUnknown: RefusedUnknown, allocator.ErrUnhealthy: RefusedFault} {
+		n.gate.err = errors.Join(err, allocator.ErrHeld) // waiting does not help
+		if _, got := n.prepare("a"); got == nil {
+			t.Errorf("%v: prepared", err)
+		}
+		if got := n.observer.prepared[len(n.observer.prepared)-1].Refusal; got != want {
+			t.Errorf("refusal %q, want %q", got, want)
+		}
+	}
+	n.gate.err = nil
+	n.recorded()
+	n.prepares("a", "0")
+	if _, err := n.prepare("missing"); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("error %v for a missing claim", err)
+	}
+}
+
+// What the kubelet sends becomes file names and messages.
+func TestInvalidRequests(t *testing.T) {
+	n := newNode(t)
+	for _, claim := range []*drapb.Claim{
+		{Namespace: "default", Name: "a"},
+		{Namespace: "default", Name: "a", Uid: "../state"},
+		{Namespace: "default", Name: "a", Uid: ".hidden"},
+		{Namespace: "default", Name: "a", Uid: strings.Repeat("a", 129)},
+		{Namespace: "default", Uid: "uid"},
+		{Name: "a", Uid: "uid"},
+		{Namespace: "default", Name: strings.Repeat("a", 100_000), Uid: "uid"},
+		nil,
+	} {
+		claims := []*drapb.Claim{claim}
+		prepared, err := n.service.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: claims})
+		if err != nil {
+			t.Error(err)
+		}
+		if message := prepared.GetClaims()[claim.GetUid()].GetError(); !strings.Contains(message, "invalid claim") || len(message) > maxMessage {
+			t.Errorf("Prepare: %q", message)
+		}
+		unprepared, err := n.service.NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: claims})
+		if err != nil {
+			t.Error(err)
+		}
+		if message := unprepared.GetClaims()[claim.GetUid()].GetError(); !strings.Contains(message, "invalid claim") || len(message) > maxMessage {
+			t.Errorf("Unprepare: %q", message)
+		}
+	}
+	many := make([]*drapb.Claim, maxClaims+1)
+	if _, err := n.service.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: many}); err == nil {
+		t.Error("too many claims prepared")
+	}
+	if _, err := n.service.NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: many}); err == nil {
+		t.Error("too many claims unprepared")
+	}
+}
+
+// Each call can be repeated, also with another agent, and without an API server once the claim is prepared.
+func TestIdempotent(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	before := n.readFile("uid-a")
+	n.prepares("a", "0")
+	n.restart()
+	if got := n.gate.holders(); !slices.Equal(got, []string{"uid-a"}) {
+		t.Errorf("the next agent has %v in its gate", got)
+	}
+	n.claims.fail(errors.New("unavailable"))
+	n.prepares("a", "0")
+	n.recorded("uid-a")
+	if after := n.readFile("uid-a"); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the record changed from %v to %v", before, after)
+	}
+	n.unprepares("a")
+	n.unprepares("a")
+	n.unprepares("unknown")
+	n.recorded()
+	n.restart()
+	if got := n.gate.holders(); len(got) > 0 {
+		t.Errorf("the next agent has %v in its gate", got)
+	}
+}
+
+// A prepared claim whose API object is gone or replaced is not prepared again.
+func TestPreparedClaimReplaced(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	other := allocated("a", "1")
+	other.UID = "other"
+	n.claims.set("a", other)
+	if _, err := n.prepare("a"); err == nil {
+		t.Error("prepared a replaced claim")
+	}
+	n.claims.fail(ErrClaimNotFound)
+	if _, err := n.prepare("a"); err == nil {
+		t.Error("prepared a deleted claim")
+	}
+	n.recorded("uid-a")
+	n.unprepares("a")
+}
+
+// Pods that share a claim are added to its record.
+func TestPodsAdded(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	n.writeFile("uid-a", strings.Replace(mustRead(t, n.file("uid-a")), `{`, `{"later":{"b":[1]},`, 1))
+	n.restart()
+	c := allocated("a", "0")
+	c.Consumers = []Consumer{
+		{Resource: "pods", Name: "second", UID: "2"}, {Resource: "pods", Name: "third", UID: "3"},
+		{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "group", UID: "4"},
+	}
+	n.claims.set("a", c)
+	n.prepares("a", "0")
+	if got := n.gate.claims["uid-a"].Pods; !slices.Equal(got, []string{"2", "3", "pod-uid-a"}) {
+		t.Errorf("pods %v in the gate", got)
+	}
+	n.restart()
+	if got := n.driver.Records()[0].Pods; len(got) != 3 {
+		t.Errorf("pods %v in the record", got)
+	}
+	if got := fmt.Sprint(n.readFile("uid-a")["later"]); got != "map[b:[1]]" {
+		t.Errorf("field of a later version: %s", got)
+	}
+}
+
+func mustRead(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// A claim that was allocated other devices gives up the first ones.
+func TestAllocatedAgain(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	n.add("a", "1")
+	n.prepares("a", "1")
+	n.recorded("uid-a")
+	n.add("b", "0")
+	n.prepares("b", "0")
+	if got := n.gate.claims["uid-a"].Devices; !slices.Equal(got, []string{"GPU-1"}) {
+		t.Errorf("devices %v", got)
+	}
+}
+
+// A record that cannot be written or removed refuses the call, and leaves the claim as it was.
+func TestRecordFails(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.add("b", "1")
+	dir := filepath.Join(n.cfg.StateDir, recordsDir)
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "claim record not written") || !strings.Contains(err.Error(), "--state-dir") {
+		t.Errorf("error %v", err)
+	}
+	if got := n.observer.prepared[0].Refusal; got != RefusedRecord {
+		t.Errorf("refusal %q", got)
+	}
+	if len(n.gate.holders())+len(n.driver.Records()) > 0 {
+		t.Errorf("prepared without a record: %v", n.gate.holders())
+	}
+	n.unprepares("a")
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	n.prepares("a", "0")
+	n.prepares("b", "1")
+
+	// A directory in place of the record cannot be removed.
+	if err := os.Remove(n.file("uid-a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(n.file("uid-a"), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.unprepare("a"); err == nil || !strings.Contains(err.Error(), "claim record not removed") {
+		t.Errorf("error %v", err)
+	}
+	if got := n.gate.holders(); !slices.Equal(got, []string{"uid-a", "uid-b"}) {
+		t.Errorf("claims %v have devices", got)
+	}
+	if err := os.RemoveAll(n.file("uid-a")); err != nil {
+		t.Fatal(err)
+	}
+	n.unprepares("a")
+	n.unprepares("b")
+	n.recorded()
+}
+
+// Without a state directory, records are kept in memory.
+func TestNoStateDirectory(t *testing.T) {
+	n := newNode(t)
+	n.cfg.StateDir = ""
+	n.restart()
+	n.add("a", "0")
+	n.prepares("a", "0")
+	n.prepares("a", "0")
+	if got := uids(n.driver.Records()); !slices.Equal(got, []string{"uid-a"}) {
+		t.Errorf("records of %v", got)
+	}
+	n.unprepares("a")
+}
+
+// The agent is killed at each step of Prepare and Unprepare. What the next one finds on disk is either the prepared
+// claim or nothing, and both calls then succeed.
+func TestKilledAtEachStep(t *testing.T) {
+	type disk map[string]string
+	for name, call := range map[string]func(n *node){
+		"Prepare":   func(n *node) { n.prepares("a", "0") },
+		"Unprepare": func(n *node) { n.prepares("a", "0"); n.unprepares("a") },
+	} {
+		n := newNode(t)
+		n.add("a", "0")
+		var steps []disk
+		kill := func(string) {
+			state := disk{}
+			if data, err := os.ReadFile(n.file("uid-a")); err == nil {
+				state["uid-a"] = string(data)
+			}
+			steps = append(steps, state)
+		}
+		n.claims.before = func(context.Context) { kill("Claim") }
+		n.gate.called = kill
+		n.driver.cfg.Changed = func() { kill("Changed") }
+		call(n)
+		kill("response")
+		if len(steps) < 4 {
+			t.Fatalf("%s has %d steps", name, len(steps))
+		}
+		for i, state := range steps {
+			t.Run(fmt.Sprintf("%s at step %d", name, i), func(t *testing.T) {
+				next := newNode(t)
+				next.add("a", "0")
+				next.add("b", "0")
+				for uid, text := range state {
+					next.writeFile(uid, text)
+				}
+				next.restart()
+				if prepared := len(state) > 0; prepared != slices.Contains(next.gate.holders(), "uid-a") {
+					t.Errorf("recorded: %t, gate has %v", prepared, next.gate.holders())
+				}
+				next.prepares("a", "0")
+				next.unprepares("a")
+				next.prepares("b", "0")
+				next.unprepares("b")
+				next.recorded()
+				files, err := os.ReadDir(filepath.Join(next.cfg.StateDir, recordsDir))
+				if err != nil || len(files) > 0 {
+					t.Errorf("left over: %v, error %v", files, err)
+				}
+			})
+		}
+	}
+}
+
+// A damaged record counts as a prepared claim until it is prepared again or unprepared.
+func TestDamagedRecords(t *testing.T) {
+	n := newNode(t)
+	for uid, text := range map[string]string{
+		"empty": "", "null": "null", "torn": `{"namespace":"d`, "array": "[]", "other": `{"a":1}`,
+		"no-id":    `{"namespace":"default","name":"x","devices":[{"name":"gpu-0"}]}`,
+		"bad-time": `{"namespace":"default","name":"x","devices":[{"name":"gpu-0","id":"GPU-0"}],"prepared":"yesterday"}`,
+		"uid-a":    "\x00", "good": `{"namespace":"default","name":"good","devices":[{"name":"gpu-5","id":"GPU-5"}]}`,
+	} {
+		n.writeFile(uid, text)
+	}
+	for _, ignored := range []string{".hidden", ".uid-a.json.123", "no suffix"} {
+		if err := os.WriteFile(filepath.Join(n.cfg.StateDir, recordsDir, ignored), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(n.file("directory"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.writeFile("large", strings.Repeat(" ", recordLimit+1))
+	n.restart()
+	want := []string{"array", "bad-time", "directory", "empty", "good", "large", "no-id", "null", "other", "torn", "uid-a"}
+	n.recorded(want...)
+	for _, r := range n.driver.Records() {
+		if (r.Damaged == "") != (r.UID == "good") {
+			t.Errorf("record %+v", r)
+		}
+	}
+	if got := n.gate.holders(); !slices.Equal(got, []string{"good"}) {
+		t.Errorf("claims %v in the gate", got)
+	}
+	n.add("a", "0")
+	n.prepares("a", "0")
+	n.restart()
+	if got := n.gate.holders(); !slices.Equal(got, []string{"good", "uid-a"}) {
+		t.Errorf("claims %v in the gate", got)
+	}
+	n.writeFile("uid-b", "")
+	n.restart()
+	n.unprepares("b")
+	if slices.Contains(n.onDisk(), "uid-b") {
+		t.Error("the damaged record remains")
+	}
+}
+
+func TestTooManyRecords(t *testing.T) {
+	n := newNode(t)
+	for i := range maxRecords {
+		r := Record{UID: fmt.Sprint(i)}
+		n.driver.records.records[r.UID] = storedRecord{Record: r}
+	}
+	n.driver.records.publish()
+	n.add("a", "0")
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "4096 claims") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A claim gets its device as soon as the claim that has it is unprepared.
+func TestWaitForRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.add("a", "0")
+		n.add("b", "0")
+		n.prepares("a", "0")
+		prepared := make(chan error)
+		start := time.Now()
+		go func() {
+			_, err := n.prepare("b")
+			prepared <- err
+		}()
+		time.Sleep(300 * time.Millisecond)
+		synctest.Wait()
+		n.recorded("uid-a") // a waiting claim has no record
+		n.unprepares("a")
+		if err := <-prepared; err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(start); waited != 300*time.Millisecond {
+			t.Errorf("waited %s", waited)
+		}
+		n.recorded("uid-b")
+	})
+}
+
+// A claim whose device is not released in time is refused, with the claim and the pod that hold it. Others are prepared
+// meanwhile.
+func TestWaitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		for name, g := range map[string]string{"a": "0", "b": "0", "c": "1"} {
+			n.add(name, g)
+		}
+		n.prepares("a", "0")
+		refused := make(chan error)
+		start := time.Now()
+		go func() {
+			_, err := n.prepare("b")
+			refused <- err
+		}()
+		synctest.Wait()
+		n.prepares("c", "1")
+		if took := time.Since(start); took != 0 {
+			t.Errorf("another claim took %s", took)
+		}
+		err := <-refused
+		if err == nil || !strings.Contains(err.Error(), "GPU-0 is prepared for claim default/a of pod pod-a") {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took != defaultWait {
+			t.Errorf("refused after %s", took)
+		}
+		if got := n.observer.prepared[2].Refusal; got != RefusedHeld {
+			t.Errorf("refusal %q", got)
+		}
+		n.recorded("uid-a", "uid-c")
+	})
+}
+
+// The kubelet cancels a call, or the agent ends. Neither leaves anything behind.
+func TestWaitCanceled(t *testing.T) {
+	for name, want := range map[string]string{"kubelet": "the kubelet canceled the call", "agent": "the agent is stopping"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.add("a", "0")
+				n.add("b", "0")
+				n.prepares("a", "0")
+				call, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				running, stop := context.WithCancel(t.Context())
+				defer stop()
+				n.service.running = running
+				results := make(chan string)
+				for range 2 { // the second waits for the first
+					go func() {
+						response, err := n.service.NodePrepareResources(call, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{ref("b")}})
+						if err != nil {
+							t.Error(err)
+						}
+						results <- response.GetClaims()["uid-b"].GetError()
+					}()
+				}
+				synctest.Wait()
+				if name == "agent" {
+					stop()
+				} else {
+					cancel()
+				}
+				for range 2 {
+					if message := <-results; !strings.Contains(message, want) {
+						t.Errorf("error %q, want %q", message, want)
+					}
+				}
+				n.recorded("uid-a")
+				if got := n.gate.holders(); !slices.Equal(got, []string{"uid-a"}) {
+					t.Errorf("claims %v have devices", got)
+				}
+			})
+		})
+	}
+}
+
+// A call ends before the kubelet's timeout, even if the API server hangs.
+func TestCallTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.add("a", "0")
+		n.claims.before = func(ctx context.Context) { <-ctx.Done() }
+		start := time.Now()
+		if _, err := n.prepare("a"); err == nil {
+			t.Error("no error")
+		}
+		if took := time.Since(start); took != callTimeout {
+			t.Errorf("took %s", took)
+		}
+		if got := n.observer.prepared[0].Refusal; got != RefusedCanceled {
+			t.Errorf("refusal %q", got)
+		}
+	})
+}
+
+// Calls for a claim wait for each other; those for others do not.
+func TestCallsOverlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.add("a", "0")
+		n.add("b", "1")
+		hang := make(chan struct{})
+		n.claims.before = func(context.Context) { <-hang }
+		results := make(chan error, 3)
+		go func() { _, err := n.prepare("a"); results <- err }()
+		synctest.Wait()
+		go func() { _, err := n.prepare("a"); results <- err }()
+		go func() { results <- n.unprepare("a") }()
+		n.claims.mu.Lock()
+		n.claims.before = nil
+		n.claims.mu.Unlock()
+		n.prepares("b", "1")
+		close(hang)
+		for range 3 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestParameters(t *testing.T) {
+	object := func(kind, rest string) json.RawMessage {
+		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"` + rest + `}`)
+	}
+	sharing := object("GpuConfig", `,"sharing":{"strategy":"TimeSlicing"}`)
+	for name, tc := range map[string]struct {
+		config []ClaimConfig
+		want   string // empty if supported
+	}{
+		"none":                      {nil, ""},
+		"empty":                     {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
+		"null":                      {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"sharing":null`)}}, ""},
+		"sharing":                   {[]ClaimConfig{{Driver: testDriver, Parameters: sharing}}, "config[0].opaque.parameters.sharing: not supported yet; remove it"},
+		"case":                      {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"Kind":"x"`)}}, "parameters.Kind"},
+		"kind":                      {[]ClaimConfig{{Driver: testDriver, Parameters: object("VfioDeviceConfig", "")}}, `kind "VfioDeviceConfig"`},
+		"version":                   {[]ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"v2","kind":"GpuConfig"}`)}}, `apiVersion "v2"`},
+		"no kind":                   {[]ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"kind":7}`)}}, `kind ""`},
+		"missing":                   {[]ClaimConfig{{Driver: testDriver}}, "JSON"},
+		"text":                      {[]ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`"x"`)}}, "string"},
+		"large":                     {[]ClaimConfig{{Driver: testDriver, Parameters: make([]byte, maxParameters+1)}}, "larger"},
+		"another driver":            {[]ClaimConfig{{Driver: "other", Parameters: sharing}}, ""},
+		"another request":           {[]ClaimConfig{{Driver: testDriver, Requests: []string{"x"}, Parameters: sharing}}, ""},
+		"this request":              {[]ClaimConfig{{Driver: testDriver, Requests: []string{"x", "gpu"}, Parameters: sharing}}, "config[0]"},
+		"this subrequest":           {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu/h100"}, Parameters: sharing}}, "config[0]"},
+		"another subrequest":        {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu/a100"}, Parameters: sharing}}, ""},
+		"claim overrides class":     {[]ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
+		"MIG does not override":     {[]ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, "config[0]"},
+		"MIG":                       {[]ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, ""},
+		"MIG with settings":         {[]ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing"},
+		"MIG for a GPU":             {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is for MIG devices"},
+		"unprintable field":         {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"\u001b[31m":1`)}}, "not supported"},
+		"long field":                {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"`+strings.Repeat("x", 5000)+`":1`)}}, "…"},
+		"other after ours":          {[]ClaimConfig{{Driver: testDriver, Parameters: sharing}, {Driver: "other"}}, "config[0]"},
+		"the last one is effective": {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}, {Driver: testDriver, Parameters: sharing}}, "config[1]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Claim{Config: tc.config, Devices: []ClaimDevice{{Request: "nic", Driver: "other"}, {Request: "gpu/h100", Driver: testDriver}}}
+			err := c.checkConfig(testDriver)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+			if err != nil && (!errors.Is(err, errUnsupported) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 500) {
+				t.Errorf("error %q", err)
+			}
+		})
+	}
+}
+
+func TestDeviceNames(t *testing.T) {
+	for uuid, name := range map[string]string{
+		"GPU-4fbdcb86-5b5c-4b5f-8c3a-0123456789ab": "gpu-4fbdcb86-5b5c-4b5f-8c3a-0123456789ab",
+		"GPU-0": "gpu-0", "GPU-": "", "GPU-A": "", "MIG-0": "", "": "", "GPU-0-": "",
+		"GPU-" + strings.Repeat("0", 59): "gpu-" + strings.Repeat("0", 59), "GPU-" + strings.Repeat("0", 60): "",
+	} {
+		got, ok := DeviceName(uuid)
+		if ok != (name != "") || ok && got != name {
+			t.Errorf("DeviceName(%q) = %q, %t", uuid, got, ok)
+		}
+		if id, ok := DeviceID(got); ok != (name != "") || ok && id != uuid {
+			t.Errorf("DeviceID(%q) = %q, %t", got, id, ok)
+		}
+	}
+}

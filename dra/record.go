@@ -1,0 +1,95 @@
+package dra
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// Record is a prepared claim. Records are immutable.
+type Record struct {
+	UID       string // of the claim
+	Namespace string
+	Name      string
+	Devices   []Device
+	Pods      []Pod // for which it was reserved when it was prepared; never fewer
+	Prepared  time.Time
+
+	// Damaged is the reason why the file of the record cannot be read; empty if it can. Only UID is known then: the claim
+	// may have any device.
+	Damaged string
+}
+
+// Device is a device of a prepared claim.
+type Device struct {
+	Request string `json:"request"`           // name of the request, without the subrequest
+	Name    string `json:"name"`              // in the ResourceSlices
+	ID      string `json:"id"`                // in the ledger; also the CDI device name
+	ShareID string `json:"shareID,omitempty"` // empty unless the device allows multiple allocations
+	Admin   bool   `json:"adminAccess,omitempty"`
+}
+
+// Pod is a pod for which a claim is reserved.
+type Pod struct {
+	Name string `json:"name"` // in the namespace of the claim
+	UID  string `json:"uid"`
+}
+
+// maxPodsShown bounds the pods in messages.
+const maxPodsShown = 3
+
+// grant returns the claim as the Gate needs it.
+func (r Record) grant() allocator.Claim {
+	c := allocator.Claim{UID: r.UID, Name: r.describe()}
+	for _, p := range r.Pods {
+		c.Pods = append(c.Pods, p.UID)
+	}
+	for _, d := range r.Devices {
+		if d.Admin {
+			c.Admin = append(c.Admin, d.ID)
+		} else {
+			c.Devices = append(c.Devices, d.ID)
+		}
+	}
+	return c
+}
+
+// describe returns the name of the claim and of its first pods for messages of other claims, which wait for it.
+func (r Record) describe() string {
+	name := r.Namespace + "/" + r.Name
+	if len(r.Pods) == 0 {
+		return name
+	}
+	var pods []string
+	for _, p := range r.Pods[:min(len(r.Pods), maxPodsShown)] {
+		pods = append(pods, p.Name)
+	}
+	if more := len(r.Pods) - len(pods); more > 0 {
+		pods = append(pods, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("%s of pod %s", name, strings.Join(pods, ", "))
+}
+
+// withPods returns the record with pods added.
+func (r Record) withPods(added []Pod) Record {
+	r.Pods = slices.Concat(r.Pods, added)
+	slices.SortStableFunc(r.Pods, func(a, b Pod) int { return cmp.Compare(a.UID, b.UID) })
+	r.Pods = slices.CompactFunc(r.Pods, func(a, b Pod) bool { return a.UID == b.UID })
+	r.Pods = r.Pods[:min(len(r.Pods), maxPods)]
+	return r
+}
+
+// sameDevices reports whether the allocation has the devices of the record, in any order.
+func (r Record) sameDevices(devices []Device) bool {
+	return slices.Equal(sortedDevices(r.Devices), sortedDevices(devices))
+}
+
+func sortedDevices(devices []Device) []Device {
+	return slices.SortedFunc(slices.Values(devices), func(a, b Device) int {
+		return cmp.Or(cmp.Compare(a.Request, b.Request), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ShareID, b.ShareID))
+	})
+}

@@ -1,0 +1,175 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1"
+	healthalpha "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/gpucdi/gpucdi/internal/sockets"
+)
+
+const (
+	// retryInterval is the pause between sessions, so that a process that removes each new socket does not keep the agent
+	// busy. The kubelet processes new sockets once a second.
+	retryInterval = time.Second
+	// conflictInterval is the interval between checks whether a conflict has ended. A killed process leaves its socket.
+	conflictInterval = 10 * time.Second
+	// stopTimeout bounds the graceful stop of a server.
+	stopTimeout = time.Second
+	// maxCalls bounds the concurrent calls on one connection. Each pod that waits for a device takes one, and must not
+	// delay the others.
+	maxCalls = 1024
+	// maxRequest bounds a request, in bytes.
+	maxRequest = 1 << 20
+)
+
+// keepRegistered starts a session, and another one whenever a session ends, until ctx ends.
+func (d *Driver) keepRegistered(ctx context.Context, changed <-chan struct{}) {
+	logged := ""
+	for {
+		err := d.session(ctx, changed)
+		if ctx.Err() != nil {
+			d.registration.begin(nil, "stopped")
+			return
+		}
+		d.registration.begin(nil, err.Error())
+		if err.Error() != logged {
+			logged = err.Error()
+			d.log.Warn("not registered, will retry", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// session serves the driver on new sockets until one of them is removed, the kubelet does not register it, or ctx ends,
+// as the error reports. The servers have stopped when it returns.
+func (d *Driver) session(ctx context.Context, changed <-chan struct{}) error {
+	if err := d.removeStaleSockets(ctx); err != nil {
+		d.log.Warn("stale sockets not removed", "err", err)
+	}
+	if err := d.checkConflict(ctx, ""); err != nil {
+		return err
+	}
+	if _, err := os.Stat(d.registryDir()); err != nil {
+		return fmt.Errorf("waiting for the kubelet: %w", err)
+	}
+	if err := os.MkdirAll(d.pluginDir(), pluginMode); err != nil {
+		return fmt.Errorf("creating the driver's directory: %w", err)
+	}
+	registration, service := d.socketPaths()
+	r := &registrar{driver: d, service: filepath.Base(service), changed: make(chan struct{}, 1), log: d.log.With("socket", registration)}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	run, ctx := errgroup.WithContext(ctx)
+	d.registration.begin(r, "the kubelet has not registered it yet")
+	// The kubelet connects to the service as soon as it finds the registration socket.
+	owned := map[string]sockets.Identity{}
+	for _, server := range []struct {
+		path string
+		*grpc.Server
+	}{{service, d.serviceServer(ctx, r)}, {registration, registrationServer(r)}} {
+		id, err := serve(run, ctx, server.path, server.Server)
+		if err != nil {
+			cancel()
+			return errors.Join(err, run.Wait())
+		}
+		owned[server.path] = id
+	}
+	run.Go(func() error { return d.awaitLoss(ctx, r, registration, owned, changed) })
+	return run.Wait()
+}
+
+// serviceServer returns the server of the driver's calls.
+func (d *Driver) serviceServer(ctx context.Context, r *registrar) *grpc.Server {
+	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.StatsHandler(r), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxRecvMsgSize(maxRequest))
+	drapb.RegisterDRAPluginServer(g, &service{driver: d, running: ctx})
+	watch := &healthServer{streams: &healthStreams{driver: d, running: ctx}}
+	health.RegisterDRAResourceHealthServer(g, watch)
+	healthalpha.RegisterDRAResourceHealthServer(g, health.V1ServerWrapper{Server: watch}) // for kubelet 1.36
+	return g
+}
+
+func registrationServer(r *registrar) *grpc.Server {
+	g := grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(maxRequest))
+	registerapi.RegisterRegistrationServer(g, r)
+	return g
+}
+
+// serve listens on a new socket, which it removes when ctx ends and the server stops.
+func serve(run *errgroup.Group, ctx context.Context, path string, g *grpc.Server) (sockets.Identity, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return sockets.Identity{}, fmt.Errorf("listening: %w", err)
+	}
+	id, err := sockets.Identify(path)
+	if err != nil {
+		return sockets.Identity{}, errors.Join(fmt.Errorf("inspecting the new socket: %w", err), listener.Close())
+	}
+	run.Go(func() error {
+		if err := g.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serving on %s: %w", path, err)
+		}
+		return nil
+	})
+	run.Go(func() error {
+		<-ctx.Done()
+		force := time.AfterFunc(stopTimeout, g.Stop)
+		defer force.Stop()
+		g.GracefulStop()
+		return nil
+	})
+	return id, nil
+}
+
+// awaitLoss waits until the session is lost or ctx ends.
+func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration string, owned map[string]sockets.Identity, changed <-chan struct{}) error {
+	overdue, recheck := time.NewTimer(d.registerTimeout), time.NewTicker(conflictInterval)
+	defer overdue.Stop()
+	defer recheck.Stop()
+	registered, conflict := false, ""
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+			for path, id := range owned {
+				if now, err := sockets.Identify(path); err != nil || now != id {
+					return fmt.Errorf("socket %s removed", path)
+				}
+			}
+			conflict = d.reportConflict(ctx, registration, conflict)
+		case <-recheck.C:
+			if conflict != "" {
+				conflict = d.reportConflict(ctx, registration, conflict)
+			}
+		case <-r.changed:
+			now := !d.Registration().Since.IsZero()
+			if registered && !now {
+				overdue.Reset(d.registerTimeout)
+			}
+			registered = now
+		case <-overdue.C:
+			// The kubelet may have missed the socket. It finds a new one.
+			if !registered {
+				return fmt.Errorf("the kubelet did not register the driver within %s; check that it runs and that its root directory is %s",
+					d.registerTimeout, d.cfg.KubeletDir)
+			}
+		}
+	}
+}
