@@ -44,6 +44,8 @@ type Gate interface {
 	Changed() <-chan struct{}
 }
 
+var _ Gate = (*allocator.Gate)(nil)
+
 // defaultWait leaves time for the rest of a call, for which the kubelet waits 45 s.
 const defaultWait = 20 * time.Second
 
@@ -61,6 +63,8 @@ type Driver struct {
 
 	// registerTimeout bounds the time that the kubelet needs to register a new socket.
 	registerTimeout time.Duration
+	// conflictInterval is the interval between checks whether a conflict has ended. A killed process leaves its socket.
+	conflictInterval time.Duration
 }
 
 // recordsDir is the directory of the claim records in the state directory.
@@ -86,7 +90,7 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	if cfg.StateDir != "" {
 		dir = filepath.Join(cfg.StateDir, recordsDir)
 	}
-	d := &Driver{cfg: cfg, log: log.With("driver", cfg.Driver), registerTimeout: time.Minute}
+	d := &Driver{cfg: cfg, log: log.With("driver", cfg.Driver), registerTimeout: time.Minute, conflictInterval: 10 * time.Second}
 	d.health.Store(&healthList{superseded: make(chan struct{})})
 	d.registration.problem = "not attempted yet"
 	var err error

@@ -23,8 +23,6 @@ const (
 	// retryInterval is the pause between sessions, so that a process that removes each new socket does not keep the agent
 	// busy. The kubelet processes new sockets once a second.
 	retryInterval = time.Second
-	// conflictInterval is the interval between checks whether a conflict has ended. A killed process leaves its socket.
-	conflictInterval = 10 * time.Second
 	// stopTimeout bounds the graceful stop of a server.
 	stopTimeout = time.Second
 	// maxCalls bounds the concurrent calls on one connection. Each pod that waits for a device takes one, and must not
@@ -78,12 +76,12 @@ func (d *Driver) session(ctx context.Context, changed <-chan struct{}) error {
 	run, ctx := errgroup.WithContext(ctx)
 	d.registration.begin(r, "the kubelet has not registered it yet")
 	// The kubelet connects to the service as soon as it finds the registration socket.
-	owned := map[string]sockets.Identity{}
+	owned := ownedSockets{}
 	for _, server := range []struct {
 		path string
 		*grpc.Server
 	}{{service, d.serviceServer(ctx, r)}, {registration, registrationServer(r)}} {
-		id, err := serve(run, ctx, server.path, server.Server)
+		id, err := serve(ctx, run, server.path, server.Server)
 		if err != nil {
 			cancel()
 			return errors.Join(err, run.Wait())
@@ -111,7 +109,7 @@ func registrationServer(r *registrar) *grpc.Server {
 }
 
 // serve listens on a new socket, which it removes when ctx ends and the server stops.
-func serve(run *errgroup.Group, ctx context.Context, path string, g *grpc.Server) (sockets.Identity, error) {
+func serve(ctx context.Context, run *errgroup.Group, path string, g *grpc.Server) (sockets.Identity, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "unix", path)
 	if err != nil {
@@ -137,9 +135,22 @@ func serve(run *errgroup.Group, ctx context.Context, path string, g *grpc.Server
 	return id, nil
 }
 
+// ownedSockets are the sockets of a session, by path.
+type ownedSockets map[string]sockets.Identity
+
+// check returns an error if a socket was removed or replaced.
+func (o ownedSockets) check() error {
+	for path, id := range o {
+		if now, err := sockets.Identify(path); err != nil || now != id {
+			return fmt.Errorf("socket %s removed", path)
+		}
+	}
+	return nil
+}
+
 // awaitLoss waits until the session is lost or ctx ends.
-func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration string, owned map[string]sockets.Identity, changed <-chan struct{}) error {
-	overdue, recheck := time.NewTimer(d.registerTimeout), time.NewTicker(conflictInterval)
+func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration string, owned ownedSockets, changed <-chan struct{}) error {
+	overdue, recheck := time.NewTimer(d.registerTimeout), time.NewTicker(d.conflictInterval)
 	defer overdue.Stop()
 	defer recheck.Stop()
 	registered, conflict := false, ""
@@ -148,10 +159,8 @@ func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration strin
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			for path, id := range owned {
-				if now, err := sockets.Identify(path); err != nil || now != id {
-					return fmt.Errorf("socket %s removed", path)
-				}
+			if err := owned.check(); err != nil {
+				return err
 			}
 			conflict = d.reportConflict(ctx, registration, conflict)
 		case <-recheck.C:

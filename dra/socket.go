@@ -52,8 +52,8 @@ func isServiceSocket(name string) bool {
 	return ok && uniqueSuffix.MatchString(suffix)
 }
 
-// isRelevant reports whether a file in the registry may belong to this driver, whoever serves it. Other drivers'
-// registration sockets are not connected to: some of them count that as a request of the kubelet.
+// isRelevant reports whether a file in the registry may belong to a process that serves this driver. All others are not
+// connected to: some plugins count that as a request of the kubelet.
 func (d *Driver) isRelevant(name string) bool { return strings.Contains(name, d.cfg.Driver) }
 
 // removeStaleSockets removes the sockets that killed agents have left.

@@ -64,7 +64,7 @@ func load(dir string) (*store, error) {
 		return s, nil
 	}
 	if err != nil {
-		return s, fmt.Errorf("reading %ss: %w", errRecord, err)
+		return s, fmt.Errorf("%w not read: %w", errRecord, err)
 	}
 	for _, name := range names {
 		if uid, ok := strings.CutSuffix(name, recordSuffix); ok && validUID.MatchString(uid) {
@@ -150,10 +150,10 @@ func (s *store) save(r Record) error {
 	return nil
 }
 
-// updated returns the fields of a file for a record. A field that does not change keeps its text, which can have more
-// than this version reads.
-func (earlier storedRecord) updated(r Record) (map[string]json.RawMessage, error) {
-	fields := maps.Clone(earlier.fields)
+// updated returns the fields of a file for the next version of the record. A field that does not change keeps its text,
+// which can have more than this version reads.
+func (r storedRecord) updated(next Record) (map[string]json.RawMessage, error) {
+	fields := maps.Clone(r.fields)
 	if fields == nil {
 		fields = map[string]json.RawMessage{}
 	}
@@ -166,11 +166,11 @@ func (earlier storedRecord) updated(r Record) (map[string]json.RawMessage, error
 		fields[name] = text
 		errs = append(errs, err)
 	}
-	set("namespace", r.Namespace, false)
-	set("name", r.Name, false)
-	set("prepared", r.Prepared, false)
-	set("devices", r.Devices, slices.Equal(r.Devices, earlier.Devices))
-	set("pods", r.Pods, slices.Equal(r.Pods, earlier.Pods))
+	set("namespace", next.Namespace, false)
+	set("name", next.Name, false)
+	set("prepared", next.Prepared, false)
+	set("devices", next.Devices, slices.Equal(next.Devices, r.Devices))
+	set("pods", next.Pods, slices.Equal(next.Pods, r.Pods))
 	return fields, errors.Join(errs...)
 }
 
