@@ -30,6 +30,7 @@ const (
 
 var (
 	errStopping = errors.New("the agent is stopping; the kubelet retries")
+	errCanceled = errors.New("the kubelet canceled the call")
 	errTimeout  = fmt.Errorf("not done after %s; the kubelet retries", callTimeout)
 	errReplaced = errors.New("another claim has this name")
 )

@@ -3,6 +3,7 @@ package dra
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ func (s *service) NodePrepareResources(ctx context.Context, request *drapb.NodeP
 	err := s.driver.forEach(ctx, request.GetClaims(), func(ctx context.Context, c claimRef) {
 		start := time.Now()
 		record, err := s.driver.prepare(ctx, c)
+		err = explain(ctx, err)
 		s.driver.prepared(c, record, time.Since(start), err)
 		result := &drapb.NodePrepareResourceResponse{}
 		if err == nil {
@@ -56,7 +58,7 @@ func (s *service) NodeUnprepareResources(ctx context.Context, request *drapb.Nod
 	response := &drapb.NodeUnprepareResourcesResponse{Claims: map[string]*drapb.NodeUnprepareResourceResponse{}}
 	err := s.driver.forEach(ctx, request.GetClaims(), func(ctx context.Context, c claimRef) {
 		start := time.Now()
-		err := s.driver.unprepare(ctx, c)
+		err := explain(ctx, s.driver.unprepare(ctx, c))
 		s.driver.unprepared(c, time.Since(start), err)
 		result := &drapb.NodeUnprepareResourceResponse{}
 		if err != nil {
@@ -128,11 +130,20 @@ func (c claimRef) outcome(took time.Duration, err error) Outcome {
 	return Outcome{Namespace: c.namespace, Name: c.name, UID: c.uid, Took: took, Refusal: refusal(err), Err: err}
 }
 
-// message returns the text of an error for a response, on one line and bounded. A context's error does not explain
-// itself.
-func message(err error) string {
-	if errors.Is(err, context.Canceled) {
-		err = errors.Join(err, errors.New("the kubelet canceled the call"))
+// explain adds why the context of a failed call ended: the error of a canceled request does not have the reason.
+func explain(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
 	}
-	return host.Printable(err.Error(), maxMessage)
+	cause := context.Cause(ctx)
+	if errors.Is(cause, context.Canceled) {
+		cause = errCanceled
+	}
+	if errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
+
+// message returns the text of an error for a response, on one line and bounded.
+func message(err error) string { return host.Printable(err.Error(), maxMessage) }

@@ -154,6 +154,7 @@ func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration strin
 	defer overdue.Stop()
 	defer recheck.Stop()
 	registered, conflict := false, ""
+	settled := false // a check was made later than the last change: a socket is created before its process listens
 	for {
 		select {
 		case <-ctx.Done():
@@ -162,10 +163,10 @@ func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration strin
 			if err := owned.check(); err != nil {
 				return err
 			}
-			conflict = d.reportConflict(ctx, registration, conflict)
+			conflict, settled = d.reportConflict(ctx, registration, conflict), false
 		case <-recheck.C:
-			if conflict != "" {
-				conflict = d.reportConflict(ctx, registration, conflict)
+			if conflict != "" || !settled {
+				conflict, settled = d.reportConflict(ctx, registration, conflict), true
 			}
 		case <-r.changed:
 			now := !d.Registration().Since.IsZero()
