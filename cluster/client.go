@@ -163,18 +163,27 @@ func (c *Client) transport(pool *x509.CertPool) *http.Transport {
 func (c *Client) do(ctx context.Context, method, contentType string, object any, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	body, err := json.Marshal(object)
-	if err != nil {
-		return fmt.Errorf("encoding the request: %w", err)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, c.host+path, bytes.NewReader(body))
+	request, err := c.newRequest(ctx, method, contentType, object, path)
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Content-Type", contentType)
 	response, err := c.roundTrip(request)
 	if err != nil {
 		return err
 	}
 	return response.Body.Close()
+}
+
+// newRequest returns a request with an object as JSON.
+func (c *Client) newRequest(ctx context.Context, method, contentType string, object any, path string) (*http.Request, error) {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the request: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, c.host+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", contentType)
+	return request, nil
 }

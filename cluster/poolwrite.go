@@ -1,9 +1,7 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -145,15 +143,10 @@ func (p *Pool) delete(ctx context.Context, s slice) error {
 func (c *Client) exchangeObject(ctx context.Context, method, path string, object, stored any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	body, err := json.Marshal(object)
-	if err != nil {
-		return fmt.Errorf("encoding the request: %w", err)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, c.host+path, bytes.NewReader(body))
+	request, err := c.newRequest(ctx, method, "application/json", object, path)
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
 	response, err := c.reuse(request)
 	if err != nil {
