@@ -25,7 +25,7 @@ var importRules = map[string]struct {
 	"cdi":               {[]string{"gpu", "internal/host"}, "a spec is a pure function of the inventory, the driver files and the features"},
 	"allocator":         {[]string{"gpu"}, "plan and ledger are pure, so that Allocate does no I/O"},
 	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
-	"dra":               {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it prepares claims that the gate grants, without the driver, CDI specs and the API server"},
+	"dra":               {[]string{"gpu", "allocator", "cluster", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it describes devices and prepares claims that the gate grants, without the driver, CDI specs and requests to the API server"},
 	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects only the container runtime"},
 	"status":            {[]string{"gpu"}, "a view: it has no state"},
 	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},

@@ -341,7 +341,7 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	n.driver.UpdateHealth([]DeviceHealth{
-		{ID: "GPU-0"}, {ID: "GPU-1", Fault: gpu.Fault{Code: gpu.FaultECC, Message: "2 errors", Remedy: "reset it"}}, {ID: "MIG-0"},
+		{ID: "GPU-0"}, {ID: "GPU-1", Fault: gpu.Fault{Code: gpu.FaultECC, Message: "2 errors", Remedy: "reset it"}}, {ID: "other-0"},
 	})
 	check("node-1/gpu-0 HEALTHY, node-1/gpu-1 UNHEALTHY 2 errors; reset it")
 	n.driver.UpdateHealth([]DeviceHealth{{ID: "GPU-0"}})

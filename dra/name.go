@@ -5,26 +5,39 @@ import (
 	"strings"
 )
 
-// Prefixes of the UUID of a GPU, which is its ID in the ledger and its CDI device name, and of its name in the
-// ResourceSlices, which must be a DNS label.
-const (
-	idPrefix   = "GPU-"
-	namePrefix = "gpu-"
-)
+// prefixes of the UUIDs of GPUs and MIG devices, which are their IDs in the ledger and their CDI device names, and of
+// their names in the ResourceSlices, which must be DNS labels.
+var prefixes = []struct{ id, name string }{
+	{"GPU-", "gpu-"},
+	{migPrefix, "mig-"},
+}
+
+const migPrefix = "MIG-"
+
+// isMIG reports whether a UUID is that of a MIG device.
+func isMIG(uuid string) bool { return strings.HasPrefix(uuid, migPrefix) }
 
 // dnsLabel is the format of device names in ResourceSlices.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// DeviceName returns the name in the ResourceSlices of the GPU with a UUID. It fails if the UUID cannot be derived from
-// the name.
+// DeviceName returns the name in the ResourceSlices of the GPU or MIG device with a UUID. It fails if the UUID cannot be
+// derived from the name.
 func DeviceName(uuid string) (name string, ok bool) {
-	rest, ok := strings.CutPrefix(uuid, idPrefix)
-	name = namePrefix + rest
-	return name, ok && rest != "" && dnsLabel.MatchString(name)
+	for _, p := range prefixes {
+		if rest, found := strings.CutPrefix(uuid, p.id); found {
+			name = p.name + rest
+			return name, rest != "" && dnsLabel.MatchString(name)
+		}
+	}
+	return "", false
 }
 
-// DeviceID returns the UUID of the GPU with a name in the ResourceSlices.
+// DeviceID returns the UUID of the GPU or MIG device with a name in the ResourceSlices.
 func DeviceID(name string) (uuid string, ok bool) {
-	rest, ok := strings.CutPrefix(name, namePrefix)
-	return idPrefix + rest, ok && rest != "" && dnsLabel.MatchString(name)
+	for _, p := range prefixes {
+		if rest, found := strings.CutPrefix(name, p.name); found {
+			return p.id + rest, rest != "" && dnsLabel.MatchString(name)
+		}
+	}
+	return "", false
 }

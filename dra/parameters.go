@@ -13,8 +13,7 @@ import (
 // errUnsupported means that the configuration of a claim has a setting that this version does not support.
 var errUnsupported = errors.New("unsupported configuration")
 
-// The supported kinds of opaque parameters, those of NVIDIA's driver. Only GPUs are prepared, so a MigDeviceConfig never
-// applies to a device.
+// The supported kinds of opaque parameters, those of NVIDIA's driver.
 const (
 	parametersVersion = "resource.nvidia.com/v1beta1"
 	gpuConfig         = "GpuConfig"
@@ -50,15 +49,24 @@ func (c Claim) checkConfigOf(d ClaimDevice) error {
 		}
 		path := fmt.Sprintf("status.allocation.devices.config[%d].opaque.parameters", i)
 		kind, err := checkParameters(path, config.Parameters)
-		if err != nil || kind == gpuConfig {
+		wanted, device := configFor(d)
+		if err != nil || kind == wanted {
 			return err
 		}
 		if len(config.Requests) > 0 {
-			return unsupported(path+".kind", "%s is for MIG devices, but request %s has a GPU; use %s", kind, d.Request, gpuConfig)
+			return unsupported(path+".kind", "%s is not for %s, which request %s has; use %s", kind, device, d.Request, wanted)
 		}
-		// One for all requests configures only their MIG devices.
+		// One for all requests configures only their devices of its kind.
 	}
 	return nil
+}
+
+// configFor returns the kind of the parameters of a device, and what the device is.
+func configFor(d ClaimDevice) (kind, device string) {
+	if id, ok := DeviceID(d.Device); ok && isMIG(id) {
+		return migDeviceConfig, "a MIG device"
+	}
+	return gpuConfig, "a GPU"
 }
 
 // unsupported returns an error for a field.

@@ -616,7 +616,7 @@ func TestParameters(t *testing.T) {
 		"MIG does not override":     {[]ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, "config[0]"},
 		"MIG":                       {[]ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, ""},
 		"MIG with settings":         {[]ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing"},
-		"MIG for a GPU":             {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is for MIG devices"},
+		"MIG for a GPU":             {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is not for a GPU"},
 		"unprintable field":         {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"\u001b[31m":1`)}}, "not supported"},
 		"long field":                {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"`+strings.Repeat("x", 5000)+`":1`)}}, "…"},
 		"other after ours":          {[]ClaimConfig{{Driver: testDriver, Parameters: sharing}, {Driver: "other"}}, "config[0]"},
@@ -635,10 +635,31 @@ func TestParameters(t *testing.T) {
 	}
 }
 
+// MIG devices have parameters of their own.
+func TestMIGConfig(t *testing.T) {
+	parameters := func(kind string) json.RawMessage {
+		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"}`)
+	}
+	for name, tc := range map[string]struct {
+		config []ClaimConfig
+		want   string // part of the error; empty if there is none
+	}{
+		"MIG":          {[]ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("MigDeviceConfig")}}, ""},
+		"GPU":          {[]ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("GpuConfig")}}, "is not for a MIG device"},
+		"all requests": {[]ClaimConfig{{Driver: testDriver, Parameters: parameters("GpuConfig")}}, ""},
+	} {
+		c := Claim{Config: tc.config, Devices: []ClaimDevice{{Request: "mig", Driver: testDriver, Device: "mig-0"}}}
+		if err := c.checkConfig(testDriver); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
 func TestDeviceNames(t *testing.T) {
 	for uuid, name := range map[string]string{
 		"GPU-4fbdcb86-5b5c-4b5f-8c3a-0123456789ab": "gpu-4fbdcb86-5b5c-4b5f-8c3a-0123456789ab",
-		"GPU-0": "gpu-0", "GPU-": "", "GPU-A": "", "MIG-0": "", "": "", "GPU-0-": "",
+		"MIG-4fbdcb86-5b5c-5b5f-8c3a-0123456789ab": "mig-4fbdcb86-5b5c-5b5f-8c3a-0123456789ab",
+		"GPU-0": "gpu-0", "GPU-": "", "GPU-A": "", "MIG-": "", "MIG-GPU-0/1/2": "", "": "", "GPU-0-": "",
 		"GPU-" + strings.Repeat("0", 59): "gpu-" + strings.Repeat("0", 59), "GPU-" + strings.Repeat("0", 60): "",
 	} {
 		got, ok := DeviceName(uuid)

@@ -50,11 +50,21 @@ type GPU struct {
 	NUMANode int    `json:"numaNode"` // or NUMAUnknown
 	PCIClass string `json:"pciClass"` // in the format of sysfs: "0x030200"; empty if unknown
 
-	Product           string            `json:"product"` // "NVIDIA H100 80GB HBM3"
+	// PCIeRoot is the PCIe root complex, in the format of sysfs: "pci0000:17". PCIeSwitches are the switches between the
+	// root complex and the GPU, nearest to the GPU first, as the PCI bus IDs of their upstream ports. Both are empty if
+	// unknown.
+	PCIeRoot     string   `json:"pcieRoot,omitempty"`
+	PCIeSwitches []string `json:"pcieSwitches,omitempty"`
+
+	Product           string            `json:"product"`         // "NVIDIA H100 80GB HBM3"
+	Brand             string            `json:"brand,omitempty"` // "Nvidia", as NVIDIA's tools write it; empty if unknown
 	Architecture      Architecture      `json:"architecture"`
 	ComputeCapability ComputeCapability `json:"computeCapability"`
 	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory
 	MIG               MIGMode           `json:"mig"`
+
+	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if unknown.
+	AddressingMode string `json:"addressingMode,omitempty"`
 
 	// Clique is the GPU's partition of a multi-node NVLink fabric, as CLUSTER_UUID.CLIQUE_ID. Empty if the GPU is not
 	// part of one.

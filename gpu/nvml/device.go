@@ -49,6 +49,7 @@ func (s session) readLocation(g *gpu.GPU, dev nvml.Device) error {
 	}
 	class, errClass := s.pciFile(g.PCIBusID, "class")
 	g.PCIClass = class
+	s.readPCIePath(g)
 	s.readVGPU(g)
 	return errors.Join(errNUMA, errClass)
 }
@@ -93,6 +94,7 @@ func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 			g.Architecture = architecture(arch)
 		}
 	}
+	s.readInformation(g, dev)
 	s.readClique(g, dev)
 	return errors.Join(append(errs, s.readMIG(g, dev))...)
 }

@@ -1,0 +1,100 @@
+package allocator
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// PackingOrder returns IDs of GPUs and MIG devices in the order in which they should be allocated. The scheduler
+// allocates the first ones that match. free reports whether an ID can be allocated; the others are in the order, too.
+//
+// GPUs of broken sets, of which some members are not free, precede those of whole sets. So a request for one GPU does
+// not break a set while a broken one has a free GPU. MIG devices of the GPU with the fewest free ones come first. The
+// members of a set are adjacent if nothing else separates them. The order does not depend on that of ids.
+func PackingOrder(inv *gpu.Inventory, sets Sets, ids []string, free func(id string) bool) []string {
+	p := packing{places: make(map[string]place, len(ids)), free: map[setOfSize]int{}, first: map[setOfSize]int{}}
+	for _, id := range ids {
+		p.places[id] = placeOf(inv, sets, id)
+	}
+	order := slices.Clone(ids)
+	slices.SortFunc(order, p.byPosition)
+	for i, id := range order {
+		for size, name := range p.places[id].sets {
+			set := setOfSize{size, name}
+			if _, found := p.first[set]; !found {
+				p.first[set] = i
+			}
+			if free(id) {
+				p.free[set]++
+			}
+		}
+	}
+	slices.SortStableFunc(order, func(a, b string) int {
+		return cmp.Or(p.byFree(a, b), p.bySet(a, b), p.byPosition(a, b))
+	})
+	return order
+}
+
+// place is the position of a GPU or MIG device and the sets that contain it. The sets of a MIG device are its GPU.
+type place struct {
+	gpu, mig int // indexes; those of an ID that the inventory lacks are behind all others
+	sets     setNames
+}
+
+func placeOf(inv *gpu.Inventory, sets Sets, id string) place {
+	const last = 1 << 30
+	g, found := inv.Find(id)
+	if !found {
+		return place{gpu: last, sets: setNames{id, id, id}}
+	}
+	if m, isMIG := g.MIGDevice(id); isMIG {
+		return place{gpu: g.Index, mig: m.Index, sets: setNames{g.UUID, g.UUID, g.UUID}}
+	}
+	p := place{gpu: g.Index}
+	for i, size := range SetSizes {
+		p.sets[i] = sets.Name(id, size)
+	}
+	return p
+}
+
+// setOfSize is a set, by the index of its size in SetSizes and its name.
+type setOfSize struct {
+	size int
+	name string
+}
+
+type packing struct {
+	places map[string]place
+	free   map[setOfSize]int // number of free members
+	first  map[setOfSize]int // position of the first member
+}
+
+// byFree orders by the number of free members of the sets, the smallest sets first. Sets are nested, so the members of
+// a whole set follow those of all broken sets of its size.
+func (p packing) byFree(a, b string) int {
+	x, y := p.places[a].sets, p.places[b].sets
+	for size := range SetSizes {
+		if c := cmp.Compare(p.free[setOfSize{size, x[size]}], p.free[setOfSize{size, y[size]}]); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// bySet keeps the members of a set together, those of large sets first.
+func (p packing) bySet(a, b string) int {
+	x, y := p.places[a].sets, p.places[b].sets
+	for size := range slices.Backward(SetSizes[:]) {
+		if c := cmp.Compare(p.first[setOfSize{size, x[size]}], p.first[setOfSize{size, y[size]}]); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+func (p packing) byPosition(a, b string) int {
+	x, y := p.places[a], p.places[b]
+	return cmp.Or(cmp.Compare(x.gpu, y.gpu), cmp.Compare(x.mig, y.mig), cmp.Compare(a, b))
+}

@@ -1,0 +1,27 @@
+package dra
+
+import (
+	"regexp"
+
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Keys of taints that mean the same in NVIDIA's driver.
+const (
+	taintXID     = "gpu.nvidia.com/xid" // the value is the XID
+	taintGPULost = "gpu.nvidia.com/gpu-lost"
+)
+
+var xidCode = regexp.MustCompile(`^xid_([0-9]{1,10})$`)
+
+// taint returns the taint of a device with a fault.
+func taint(code gpu.FaultCode, effect cluster.TaintEffect) cluster.Taint {
+	t := cluster.Taint{Key: domain + string(code), Effect: effect}
+	if xid := xidCode.FindStringSubmatch(string(code)); xid != nil {
+		t.Key, t.Value = taintXID, xid[1]
+	} else if code == gpu.FaultGone {
+		t.Key = taintGPULost
+	}
+	return t
+}
