@@ -60,7 +60,7 @@ func (l *loop) resources(inv *gpu.Inventory) []*allocator.Resource {
 	if !l.config.fault.None() {
 		inv = &gpu.Inventory{} // advertise only devices that pods may hold
 	}
-	return allocator.Plan(inv, cdi.AgentKind, l.config.MIG.Strategy, l.config.Resources)
+	return allocator.Plan(inv, cdi.AgentKind, l.config.Policy())
 }
 
 // writeSpec writes and verifies the CDI spec, and returns the plan with the verified devices. Without a usable

@@ -100,7 +100,7 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 // devices of the driver nothing can be compared, and the result stays.
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
-		excluded := l.config.Resources.Excluded(l.plan.inventory, l.config.MIG.Strategy)
+		excluded := l.config.Policy().Excluded(l.plan.inventory)
 		l.audited = runtime.NewAudit(r.containers, r.checkpoint.Allocations(cdi.AgentKind), l.plan.parts.DeviceNumbers(excluded...))
 	}
 }

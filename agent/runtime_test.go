@@ -85,7 +85,7 @@ func TestNoGPUBecomesAvailableBeforeContainersAreListed(t *testing.T) {
 	l := &loop{snapshot: *newSnapshot(), collaborators: collaborators{gate: allocator.NewGate(time.Now)}}
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0", PCIBusID: "0000:01:00.0"}}}
 	l.plan = &plan{inventory: inv, verified: map[string]bool{"gpucdi.dev/gpu=GPU-0": true},
-		resources: allocator.Plan(inv, cdi.AgentKind, allocator.MIGNone, nil)}
+		resources: allocator.Plan(inv, cdi.AgentKind, allocator.Policy{MIG: allocator.MIGNone})}
 	for _, tc := range []struct{ respect, listed, durable bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
 		l.config.Allocation.RespectForeignContainers, l.running.listed = tc.respect, tc.listed
 		wanted := l.observation().Wanted

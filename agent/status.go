@@ -96,7 +96,7 @@ func (s *snapshot) status() status.Node {
 		g.Links = nil // shown by gpucdi list
 		now.GPUs = append(now.GPUs, s.gpuStatus(g))
 	}
-	for _, a := range allocator.Assign(s.plan.inventory, s.config.MIG.Strategy, s.config.Resources) {
+	for _, a := range allocator.Assign(s.plan.inventory, s.config.Policy()) {
 		if a.Rule.Exclude {
 			now.Excluded = append(now.Excluded, status.Excluded{ID: a.Device.ID, Index: a.Device.Index, Rule: fmt.Sprintf("resources[%d]", a.Position)})
 		}

@@ -15,53 +15,59 @@ type Assignment struct {
 	GPU    gpu.GPU
 	Device Device // without CDIName and Replicas
 
-	Resource string // empty if the rule excludes the device
+	Resource string // extended resource, or the name of it in the ResourceSlices; empty if the rule excludes the device
+	Outlet   string // Resource or SliceOutlet; empty if the rule excludes the device
 	Rule     Rule   // the zero Rule if none matches
 	Position int    // of the rule in the config; negative if none matches
 }
 
+// Mode returns the mode of the device; empty if the rule excludes it.
+func (a Assignment) Mode() Mode {
+	switch a.Outlet {
+	case "":
+		return ""
+	case SliceOutlet:
+		return ModeDRA
+	}
+	return ModeDevicePlugin
+}
+
 // Assign returns the resource of each device that a node could advertise, those that are gone and those that rules
 // exclude included. With MIGNone that omits MIG devices, and otherwise GPUs in MIG mode.
-func Assign(inv *gpu.Inventory, strategy MIGStrategy, rules Rules) []Assignment {
+func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	var notUniform gpu.Fault
-	if strategy == MIGSingle {
-		notUniform = NotUniform(inv, rules)
+	if p.MIG == MIGSingle {
+		notUniform = NotUniform(inv, p.Rules)
 	}
 	var all []Assignment
 	add := func(g gpu.GPU, m *gpu.MIGDevice, standard string, d Device) {
 		a := Assignment{GPU: g, Device: d}
-		a.Rule, a.Position = rules.Match(g, m, standard)
+		a.Rule, a.Position = p.Rules.Match(g, m, standard)
 		if !a.Rule.Exclude {
 			a.Resource = a.Rule.Resource(standard)
+			a.Outlet = a.Resource
+			if p.mode(a.Rule) == ModeDRA {
+				a.Outlet = SliceOutlet
+			}
 		}
-		if a.Resource == GPUResource {
+		if a.Outlet == GPUResource {
 			a.Device.Fault = cmp.Or(a.Device.Fault, notUniform)
 		}
-		a.Device.GPU, a.Device.NUMANode, a.Device.OneReplica = g.UUID, g.NUMANode, a.Rule.FailRequestsGreaterThanOne
+		a.Device.GPU, a.Device.NUMANode, a.Device.Resource, a.Device.OneReplica = g.UUID, g.NUMANode, a.Resource, a.Rule.FailRequestsGreaterThanOne
 		all = append(all, a)
 	}
 	for _, g := range inv.GPUs {
-		if fault, whole := advertisedWhole(g, strategy); whole {
+		if fault, whole := advertisedWhole(g, p.MIG); whole {
 			add(g, nil, GPUResource, Device{ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU, Fault: cmp.Or(g.Fault, fault)})
 		}
 		for _, m := range g.MIGDevices {
-			if name := resourceOf(m, strategy); name != "" {
+			if name := resourceOf(m, p.MIG); name != "" {
 				add(g, &m, name, Device{ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index),
 					part: instances{m.GPUInstance, m.ComputeInstance}, Fault: m.Fault})
 			}
 		}
 	}
 	return all
-}
-
-// Excluded returns the UUIDs of the devices that the rules exclude.
-func (r Rules) Excluded(inv *gpu.Inventory, strategy MIGStrategy) (uuids []string) {
-	for _, a := range Assign(inv, strategy, r) {
-		if a.Rule.Exclude {
-			uuids = append(uuids, a.Device.ID)
-		}
-	}
-	return uuids
 }
 
 // advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs cannot use a GPU in

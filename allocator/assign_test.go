@@ -44,7 +44,7 @@ func TestSelector(t *testing.T) {
 	} {
 		for _, s := range selectors {
 			var got []string
-			for _, a := range Assign(mixed, MIGMixed, Rules{{Select: s, Name: "example.com/x"}}) {
+			for _, a := range Assign(mixed, Policy{MIG: MIGMixed, Rules: Rules{{Select: s, Name: "example.com/x"}}}) {
 				if a.Position == 0 {
 					got = append(got, a.Device.ID)
 				}
@@ -84,7 +84,7 @@ func TestAssign(t *testing.T) {
 		"replicas only": {Rules{{Select: Selector{Memory: "<16Gi"}, Replicas: 4}}, unchanged},
 	} {
 		var got []string
-		for _, a := range Assign(fleet(), MIGMixed, tc.rules) {
+		for _, a := range Assign(fleet(), Policy{MIG: MIGMixed, Rules: tc.rules}) {
 			resource := a.Resource
 			if a.Rule.Exclude {
 				resource += "!"
@@ -104,7 +104,7 @@ func TestPlanOfRules(t *testing.T) {
 		{Select: Selector{Index: []int{1}}, Name: "example.com/x"},
 		{Select: Selector{Index: []int{3, 4}}, Exclude: true},
 	}
-	resources := Plan(fleet(), testKind, MIGNone, rules)
+	resources := Plan(fleet(), testKind, Policy{MIG: MIGNone, Rules: rules})
 	if got, want := slots(resources), []string{"gpu: GPU-2!", "example.com/x: GPU-0::0 GPU-0::1 GPU-1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -115,14 +115,14 @@ func TestPlanOfRules(t *testing.T) {
 		}
 	}
 	rules[0].Replicas = MaxDevices
-	if d := Plan(fleet(), testKind, MIGNone, rules)[1].Devices; d[0].Fault.Code != gpu.FaultConfig || !d[1].Healthy() {
+	if d := Plan(fleet(), testKind, Policy{MIG: MIGNone, Rules: rules})[1].Devices; d[0].Fault.Code != gpu.FaultConfig || !d[1].Healthy() {
 		t.Errorf("over the limit: got devices %+v, want a fault of the shared one only", d)
 	}
 }
 
 // nvidia.com/gpu stays registered if rules leave it no device.
 func TestPlanKeepsTheDefaultResource(t *testing.T) {
-	got := slots(Plan(fleet(), testKind, MIGNone, Rules{{Select: Selector{Product: "*"}, Name: "example.com/x"}}))
+	got := slots(Plan(fleet(), testKind, Policy{MIG: MIGNone, Rules: Rules{{Select: Selector{Product: "*"}, Name: "example.com/x"}}}))
 	if want := []string{"gpu:", "example.com/x: GPU-0 GPU-1 GPU-2! GPU-3 GPU-4"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

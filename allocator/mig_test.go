@@ -67,7 +67,7 @@ func TestPlanByStrategy(t *testing.T) {
 		{"mixed, all GPUs in MIG mode", alike, MIGMixed, []string{"gpu:", "mig-3g.20gb: MIG-0.0 MIG-0.1 MIG-1.0 MIG-1.1"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			resources := Plan(tc.inv, testKind, tc.strategy, nil)
+			resources := Plan(tc.inv, testKind, Policy{MIG: tc.strategy})
 			if got := listed(resources); !slices.Equal(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -88,15 +88,15 @@ func TestSingleIgnoresFaultyDevices(t *testing.T) {
 	inv.GPUs[2].MIGDevices[1].Fault = gpu.Gone()
 	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = fault("reading the size: Unknown Error"), ""
 	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.2!"}
-	if got := listed(Plan(inv, testKind, MIGSingle, nil)); !slices.Equal(got, want) {
+	if got := listed(Plan(inv, testKind, Policy{MIG: MIGSingle})); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestPlanMIGDevice(t *testing.T) {
 	inv := partitioned(nil, nil, nil, nil, times(1, "1g.5gb"))
-	got := Plan(inv, testKind, MIGMixed, nil)[1].Devices
-	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Index: "4:0", NUMANode: 1, part: instances{7, 0}}}
+	got := Plan(inv, testKind, Policy{MIG: MIGMixed})[1].Devices
+	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Resource: "nvidia.com/mig-1g.5gb", Index: "4:0", NUMANode: 1, part: instances{7, 0}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -112,7 +112,7 @@ func TestPreferPacksMIGDevices(t *testing.T) {
 			}
 		}
 	}
-	r := Plan(inv, testKind, MIGMixed, nil)[1]
+	r := Plan(inv, testKind, Policy{MIG: MIGMixed})[1]
 	var all []string
 	for _, d := range r.Devices {
 		all = append(all, d.ID)

@@ -46,10 +46,10 @@ func after(t *testing.T, held []string, stages ...stage) []*Resource {
 }
 
 func TestOffers(t *testing.T) {
-	mixed := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
-	single := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGSingle, nil)} }
+	mixed := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGMixed})} }
+	single := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGSingle})} }
 	sharedBy := func(n int) stage {
-		return stage{partitioned(nil), Plan(partitioned(nil), testKind, MIGNone, replicas(n))}
+		return stage{partitioned(nil), Plan(partitioned(nil), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})}
 	}
 	repartitioned, gone := partitioned(times(2, "3g.20gb"), nil), partitioned(nil, nil)
 	repartitioned.GPUs[0].MIGDevices[1].GPUInstance = 1
@@ -99,7 +99,7 @@ func TestOffers(t *testing.T) {
 func TestOffersHaveReasons(t *testing.T) {
 	before, now := partitioned(nil, times(1, "1g.5gb"), nil), partitioned(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
 	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.Gone(), fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGMixed})} }
 	reasons := map[string]string{} // of devices without a fault
 	faults := map[string]gpu.FaultCode{}
 	for _, r := range after(t, []string{"gpu GPU-0", "gpu GPU-2"}, plan(before), plan(now)) {
@@ -129,7 +129,7 @@ func TestOffersHaveReasons(t *testing.T) {
 func TestOffersOfFaultyWaitingDevice(t *testing.T) {
 	before, now := partitioned(nil), partitioned(times(1, "1g.5gb"))
 	now.GPUs[0].MIGDevices[0].Fault = fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGMixed})} }
 	for _, r := range after(t, []string{"gpu GPU-0"}, plan(before), plan(now)) {
 		for _, d := range r.Devices {
 			if d.ID == "MIG-0.0" && (d.State != StateWaiting || !d.Fault.Same(fault("lost")) || d.Fault.Since.IsZero() || d.Healthy()) {
@@ -142,7 +142,7 @@ func TestOffersOfFaultyWaitingDevice(t *testing.T) {
 func TestOffersKeepAffinity(t *testing.T) {
 	inv, more := topologies["8 in bridged pairs"](), topologies["8 in bridged pairs"]()
 	more.GPUs = append(more.GPUs, gpu.GPU{UUID: "GPU-8"})
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGNone, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGNone})} }
 	r := after(t, []string{"gpu GPU-8"}, plan(more), plan(inv))[0]
 	if got, err := r.Prefer(append(all(8), "GPU-8"), nil, 2); err != nil || !slices.Equal(got, gpus(0, 4)) {
 		t.Errorf("Prefer = %v, %v; want the first pair, 0 and 4", got, err)
@@ -152,7 +152,7 @@ func TestOffersKeepAffinity(t *testing.T) {
 // An ID that is known only from evidence is listed.
 func TestOffersOfUnknownEntries(t *testing.T) {
 	inv, now := partitioned(nil), time.Unix(1e9, 0)
-	plan := Plan(inv, testKind, MIGNone, nil)
+	plan := Plan(inv, testKind, Policy{MIG: MIGNone})
 	held := func(outlet, id string) Holding { return Holding{Key: Key{outlet, id}, Pod: "uid"} }
 	ledger, _ := Next(Start(nil, true, now), Observation{
 		Wanted: Wants(plan, inv, func(string) bool { return true }), Present: PresentIn(inv),
@@ -172,7 +172,7 @@ func TestOffersOfUnknownEntries(t *testing.T) {
 func TestChanges(t *testing.T) {
 	before, now := partitioned(times(2, "1g.5gb"), nil), partitioned(times(3, "1g.5gb"), nil)
 	now.GPUs[0].MIGDevices[1].Fault = fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGMixed, nil)} }
+	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGMixed})} }
 	var got []string
 	for _, c := range Changes(after(t, nil, plan(before)), after(t, nil, plan(before), plan(now))) {
 		got = append(got, strings.Join([]string{c.Now.ID, string(c.Before.State), c.Now.Fault.Message}, " "))
@@ -185,7 +185,9 @@ func TestChanges(t *testing.T) {
 func TestChangesReportSharedDeviceOnce(t *testing.T) {
 	inv, unhealthy := partitioned(nil, nil), partitioned(nil, nil)
 	unhealthy.GPUs[1].Fault = fault("lost")
-	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, MIGNone, replicas(9))} }
+	plan := func(inv *gpu.Inventory) stage {
+		return stage{inv, Plan(inv, testKind, Policy{MIG: MIGNone, Rules: replicas(9)})}
+	}
 	changes := Changes(after(t, nil, plan(inv)), after(t, nil, plan(inv), plan(unhealthy)))
 	if len(changes) != 1 || changes[0].Before.State != StateAvailable || changes[0].Now.ID != "GPU-1" {
 		t.Errorf("got %+v", changes)

@@ -26,10 +26,10 @@ func IsStandardResource(resource string) bool {
 	return resource == GPUResource || strings.HasPrefix(resource, migPrefix)
 }
 
-// Resource is an extended resource of the node with all its devices. It includes unhealthy ones, because a device that
-// a pod may hold must stay in the kubelet's list.
+// Resource is an outlet with all its devices: an extended resource of the node, or its ResourceSlices. It includes
+// unhealthy devices, because a device that a pod may hold must stay in the kubelet's list.
 type Resource struct {
-	Name    string
+	Name    string   // SliceOutlet for the ResourceSlices
 	Devices []Device // in the order of the inventory; draining and released ones last
 
 	affinity affinity
@@ -48,6 +48,7 @@ type Device struct {
 	ID       string // UUID; the device ID in the device plugin API unless it is shared
 	CDIName  string // qualified CDI device name: "gpucdi.dev/gpu=GPU-…"
 	GPU      string // UUID of the GPU that it is, or is a part of
+	Resource string // under the config; empty if it is no longer wanted
 	Index    string // "5" for a GPU, "5:1" for a MIG device of it
 	NUMANode int    // gpu.NUMAUnknown if the platform does not report it
 	Fault    gpu.Fault
@@ -65,6 +66,9 @@ type Device struct {
 
 	part instances
 }
+
+// Sliced reports whether the devices are those of the ResourceSlices.
+func (r *Resource) Sliced() bool { return r.Name == SliceOutlet }
 
 // IDs returns the IDs of the device in the device plugin API.
 func (d Device) IDs() []string {
@@ -91,19 +95,19 @@ var wholeGPU = instances{-1, -1}
 // Plan returns the resources that a node with these GPUs should advertise. cdiKind is the kind of its CDI spec. The
 // result always contains GPUResource, even without devices, so that it is registered before the driver is installed.
 // Devices that are gone are omitted.
-func Plan(inv *gpu.Inventory, cdiKind string, strategy MIGStrategy, rules Rules) []*Resource {
+func Plan(inv *gpu.Inventory, cdiKind string, policy Policy) []*Resource {
 	names := []string{GPUResource} // in the order of the first devices
 	assigned := map[string][]Assignment{}
-	for _, a := range Assign(inv, strategy, rules) {
-		if a.Resource == "" {
+	for _, a := range Assign(inv, policy) {
+		if a.Outlet == "" {
 			continue
 		}
-		if !slices.Contains(names, a.Resource) {
-			names = append(names, a.Resource)
+		if !slices.Contains(names, a.Outlet) {
+			names = append(names, a.Outlet)
 		}
 		if a.Device.Fault.Code != gpu.FaultGone {
 			a.Device.CDIName = cdiKind + "=" + a.Device.ID
-			assigned[a.Resource] = append(assigned[a.Resource], a)
+			assigned[a.Outlet] = append(assigned[a.Outlet], a)
 		}
 	}
 	var resources []*Resource

@@ -21,6 +21,7 @@ const SharedSuffix = ".shared"
 type Rule struct {
 	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, those of the resource name, which is nvidia.com/gpu or that of a MIG profile such as nvidia.com/mig-1g.5gb
 	Name     string   `yaml:"name"`     // extended resource to advertise the devices as; empty keeps their default
+	Mode     Mode     `yaml:"mode"`     // API through which the devices are allocated; empty stands for allocation.mode
 	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored
 	Replicas int      `yaml:"replicas"` // replicas to advertise of each device, at least 2
 
@@ -67,14 +68,19 @@ func (r Rule) matches(g gpu.GPU, m *gpu.MIGDevice, standard string) bool {
 	return r.Select.matchesMIG(g, *m)
 }
 
-// Validate returns every problem of rules that were read from a config file, one per line, each with its key. It does
-// not check whether names are valid in Kubernetes.
-func (r Rules) Validate() error {
+// ValidateRules returns every problem of rules that were read from a config file, one per line, each with its key. It
+// does not check whether names are valid in Kubernetes.
+func (p Policy) ValidateRules() error {
 	var errs []error
+	r := p.Rules
 	for i, rule := range r {
 		key := fmt.Sprintf("resources[%d]", i)
 		for _, problem := range slices.Concat(rule.Select.problems(), rule.problems()) {
 			errs = append(errs, errors.New(key+problem))
+		}
+		if p.mode(rule) == ModeDRA && (rule.Replicas != 0 || rule.Rename != "") {
+			errs = append(errs, fmt.Errorf("%s: want mode %s with replicas and rename, got %s; in that mode, several pods share a GPU by one claim",
+				key, ModeDevicePlugin, ModeDRA))
 		}
 		same := func(earlier Rule) bool { return earlier.Name == rule.Name && earlier.Select.IsZero() }
 		if rule.Select.IsZero() && slices.ContainsFunc(r[:i], same) {
@@ -91,11 +97,14 @@ func (r Rule) problems() (found []string) {
 	switch {
 	case !selects && (!IsStandardResource(r.Name) || strings.Contains(r.Name, "+")):
 		invalid(".name: want %s or %s<profile> with . for +, got %q; set select for other names", GPUResource, migPrefix, r.Name)
-	case selects && r.Name == "" && r.Replicas == 0 && !r.Exclude:
-		invalid(": want name, replicas or exclude, got none")
+	case selects && r.Name == "" && r.Mode == "" && r.Replicas == 0 && !r.Exclude:
+		invalid(": want name, mode, replicas or exclude, got none")
+	}
+	if r.Mode != "" && !slices.Contains(Modes(), r.Mode) {
+		invalid(".mode: want %s or %s, got %q", ModeDevicePlugin, ModeDRA, r.Mode)
 	}
 	if r.Exclude {
-		if selects && r.Name != "" || r.Replicas != 0 || r.Rename != "" || r.FailRequestsGreaterThanOne {
+		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || r.FailRequestsGreaterThanOne {
 			invalid(".exclude: want no other key but select, since excluded devices are not advertised")
 		}
 		return found
@@ -108,7 +117,7 @@ func (r Rule) problems() (found []string) {
 	}
 	switch {
 	case r.Replicas >= 2 && r.Replicas <= MaxDevices:
-	case !selects:
+	case !selects && r.Mode == "":
 		invalid(".replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, r.Replicas)
 	case r.Replicas != 0:
 		invalid(".replicas: want 2 to %d, got %d; remove the key to disable sharing", MaxDevices, r.Replicas)

@@ -14,7 +14,7 @@ func replicas(n int) Rules { return Rules{{Name: GPUResource, Replicas: n}} }
 
 // shared plans a topology with n replicas of each GPU.
 func shared(topology string, n int) *Resource {
-	return Plan(topologies[topology](), testKind, MIGNone, replicas(n))[0]
+	return Plan(topologies[topology](), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})[0]
 }
 
 // slots formats resources like listed, but with each replica.
@@ -46,7 +46,7 @@ func TestPlanReplicas(t *testing.T) {
 	inv.GPUs[1].Fault = fault("lost")
 	rules := Rules{
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 3}, {Name: GPUResource, Replicas: 2}, {Name: "nvidia.com/mig-7g.40gb", Replicas: 9}}
-	resources := Plan(inv, testKind, MIGMixed, rules)
+	resources := Plan(inv, testKind, Policy{MIG: MIGMixed, Rules: rules})
 	want := []string{"gpu: GPU-0::0 GPU-0::1 GPU-1::0! GPU-1::1!", "mig-1g.5gb: MIG-2.0::0 MIG-2.0::1 MIG-2.0::2"}
 	if got := slots(resources); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -60,7 +60,7 @@ func TestPlanRename(t *testing.T) {
 	rules := Rules{{Name: GPUResource, Replicas: 2, Rename: GPUResource + SharedSuffix},
 		{Name: "nvidia.com/mig-1g.5gb", Replicas: 2, Rename: "nvidia.com/mig-1g.5gb.shared"}}
 	inv := partitioned(nil, times(1, "1g.5gb"))
-	renamed := Plan(inv, testKind, MIGMixed, rules)
+	renamed := Plan(inv, testKind, Policy{MIG: MIGMixed, Rules: rules})
 	want := []string{"gpu:", "gpu.shared: GPU-0::0 GPU-0::1", "mig-1g.5gb.shared: MIG-1.0::0 MIG-1.0::1"}
 	if got := slots(renamed); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

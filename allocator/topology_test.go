@@ -92,4 +92,4 @@ var topologies = map[string]func() *gpu.Inventory{
 
 const testKind = "example.com/gpu"
 
-func plan(inv *gpu.Inventory) *Resource { return Plan(inv, testKind, MIGNone, nil)[0] }
+func plan(inv *gpu.Inventory) *Resource { return Plan(inv, testKind, Policy{MIG: MIGNone})[0] }

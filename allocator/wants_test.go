@@ -14,7 +14,7 @@ func TestWants(t *testing.T) {
 	inv.GPUs[1].MIGDevices[1].Placement = gpu.Placement{Start: 4, Size: 4}
 	inv.GPUs[1].MIGDevices[1].Fault = fault("lost")
 	inv.GPUs[2].Fault = gpu.Gone()
-	wants := Wants(Plan(inv, testKind, MIGMixed, replicas(2)), inv, func(name string) bool { return name == testKind+"=GPU-0" })
+	wants := Wants(Plan(inv, testKind, Policy{MIG: MIGMixed, Rules: replicas(2)}), inv, func(name string) bool { return name == testKind+"=GPU-0" })
 	half := shareOf(whole("GPU-0"), TimeSliced, 2)
 	first, second := mig("GPU-1", 7, 0, 0, 4), mig("GPU-1", 8, 0, 4, 4)
 	want := []Want{

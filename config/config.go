@@ -100,12 +100,29 @@ type XIDs struct {
 	Fatal []int `yaml:"fatal"`
 }
 
-// Allocation configures which GPUs may be allocated.
+// Allocation configures how GPUs are allocated, and which.
 type Allocation struct {
+	// API through which GPUs are allocated; dra requires dra.enabled of the chart. Running pods keep
+	// their GPUs when it changes; see docs/dra.md.
+	Mode allocator.Mode `yaml:"mode"`
+
+	// Effect of the taints of GPUs with a fault, for claims: NoSchedule, or NoExecute to also evict
+	// pods.
+	TaintEffect TaintEffect `yaml:"taintEffect"`
+
 	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one of Docker
 	// or nerdctl. Privileged containers do not count. See docs/runtimes.md.
 	RespectForeignContainers bool `yaml:"respectForeignContainers"`
 }
+
+// TaintEffect is the effect of the taints of devices in ResourceSlices.
+type TaintEffect string
+
+// The taint effects.
+const (
+	NoSchedule TaintEffect = "NoSchedule" // no new claims
+	NoExecute  TaintEffect = "NoExecute"  // evicts pods, too
+)
 
 // Default returns the config of a node whose file sets no key.
 func Default() Config {
@@ -118,6 +135,7 @@ func Default() Config {
 			QuietPeriod:   time.Minute,
 			CallTimeout:   30 * time.Second,
 		},
+		Allocation: Allocation{Mode: allocator.ModeDevicePlugin, TaintEffect: NoSchedule},
 	}
 }
 
@@ -163,7 +181,18 @@ func (c Config) validate() error {
 			invalid("health.xids: want each XID in ignore or in fatal, got %d in both", xid)
 		}
 	}
-	return errors.Join(append(errs, validateNames(c.Resources), c.Resources.Validate())...)
+	if modes := allocator.Modes(); !slices.Contains(modes, c.Allocation.Mode) {
+		invalid("allocation.mode: want %s, got %q", oneOf(modes), c.Allocation.Mode)
+	}
+	if effects := []TaintEffect{NoSchedule, NoExecute}; !slices.Contains(effects, c.Allocation.TaintEffect) {
+		invalid("allocation.taintEffect: want %s, got %q", oneOf(effects), c.Allocation.TaintEffect)
+	}
+	return errors.Join(append(errs, validateNames(c.Resources), c.Policy().ValidateRules())...)
+}
+
+// Policy returns how the node advertises its devices.
+func (c Config) Policy() allocator.Policy {
+	return allocator.Policy{MIG: c.MIG.Strategy, Mode: c.Allocation.Mode, Rules: c.Resources}
 }
 
 // validateNames returns the names of resources that Kubernetes rejects, except those that Rules.Validate reports.

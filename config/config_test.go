@@ -207,6 +207,8 @@ func TestParseRejects(t *testing.T) {
 		"cdi: {passBy: []}":                         "cdi.passBy: want field, annotation or both, got none; pods would start",
 		"cdi: {features: []}":                       "cdi.features: ",
 		"resources: [{name: nvidia.com/gpu}]":       "resources[0].replicas: want 2 to 20000, got 0; remove the",
+		"allocation: {mode: both}":                  `allocation.mode: want devicePlugin or dra, got "both"`,
+		"allocation: {taintEffect: None}":           `allocation.taintEffect: want NoSchedule or NoExecute, got "None"`,
 		"allocation: {respectForeignContainers: 1}": "allocation.respectForeignContainers: want true or false, got 1",
 		"resources: [{name: nvidia.com/mig-1g.5gb+me, replicas: 2}]": "resources[0].name: want nvidia.com/gpu or " +
 			`nvidia.com/mig-<profile> with . for +, got "nvidia.com/mig-1g.5gb+me"`,
@@ -224,7 +226,7 @@ func TestParseRejects(t *testing.T) {
 
 func TestParseRejectsRules(t *testing.T) {
 	for rule, want := range map[string]string{
-		"{select: {product: H100}}":                                                  ": want name, replicas or exclude, got none",
+		"{select: {product: H100}}":                                                  ": want name, mode, replicas or exclude, got none",
 		"{select: {product: '['}, name: a.com/b}":                                    `.select.product: want a glob, got "["`,
 		"{select: {product: H100, vendor: x}, name: a.com/b}":                        ".select.vendor: unknown key (line 1)",
 		"{select: {memory: 16Gi}, name: a.com/b}":                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,

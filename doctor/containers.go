@@ -32,7 +32,7 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	if err != nil {
 		return warn(check, gpu.OneLine(err), "")
 	}
-	excluded := e.settings.Resources.Excluded(e.snapshot.Inventory, e.settings.MIG.Strategy)
+	excluded := e.settings.Policy().Excluded(e.snapshot.Inventory)
 	audit := runtime.NewAudit(running, checkpoint.Allocations(cdi.AgentKind), e.inspected.DeviceNumbers(excluded...))
 	var findings []Finding
 	for _, use := range audit.Lacking {

@@ -239,7 +239,7 @@ func shared(replicas int) Offer {
 		inv.GPUs = append(inv.GPUs, gpu.GPU{UUID: d.ID, NUMANode: d.NUMANode})
 	}
 	rules := allocator.Rules{{Name: allocator.GPUResource, Replicas: replicas}}
-	o.Resource = allocator.Plan(inv, cdiKind, allocator.MIGNone, rules)[0]
+	o.Resource = allocator.Plan(inv, cdiKind, allocator.Policy{MIG: allocator.MIGNone, Rules: rules})[0]
 	return o
 }
 

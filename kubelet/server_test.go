@@ -42,7 +42,7 @@ func offer(passBy []PassBy, change ...func(gpus []gpu.GPU)) Offer {
 	for _, c := range change {
 		c(inv.GPUs)
 	}
-	return Offer{Resource: allocator.Plan(inv, cdiKind, allocator.MIGNone, nil)[0], PassBy: passBy}
+	return Offer{Resource: allocator.Plan(inv, cdiKind, allocator.Policy{MIG: allocator.MIGNone})[0], PassBy: passBy}
 }
 
 func fault(n int, reason string) func([]gpu.GPU) {
@@ -114,7 +114,7 @@ func TestListAndWatch(t *testing.T) {
 }
 
 func TestListAndWatchWithoutDevices(t *testing.T) {
-	empty := allocator.Plan(&gpu.Inventory{}, cdiKind, allocator.MIGNone, nil)[0]
+	empty := allocator.Plan(&gpu.Inventory{}, cdiKind, allocator.Policy{MIG: allocator.MIGNone})[0]
 	r, p := connect(t, Offer{Resource: empty, PassBy: bothWays})
 	if list := receive(t, r.lists, "an empty list"); len(list.Devices) != 0 {
 		t.Errorf("list of a node without GPUs: %v", list)

@@ -173,7 +173,7 @@ func TestSingleMatchesAllocator(t *testing.T) {
 			t.Errorf("%s: %s × %s, want %s × %s", name, got["nvidia.com/gpu.count"], got["nvidia.com/gpu.product"], count, product)
 		}
 		healthy := 0
-		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", allocator.MIGSingle, nil)[0].Devices {
+		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", allocator.Policy{MIG: allocator.MIGSingle})[0].Devices {
 			if d.Fault.None() {
 				healthy++
 			}

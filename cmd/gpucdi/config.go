@@ -100,13 +100,13 @@ func (e *explanation) write(cmd *cobra.Command, file *config.File) error {
 		return err
 	}
 	table := newTable(cmd.OutOrStdout())
-	table.Row("INDEX", "UUID", "PRODUCT", "RESOURCE", "REPLICAS", "RULE", "FAULT")
-	for _, a := range allocator.Assign(inv, effective.MIG.Strategy, effective.Resources) {
+	table.Row("INDEX", "UUID", "PRODUCT", "RESOURCE", "MODE", "REPLICAS", "RULE", "FAULT")
+	for _, a := range allocator.Assign(inv, effective.Policy()) {
 		rule := "default"
 		if a.Position >= 0 {
 			rule = fmt.Sprintf("resources[%d]", a.Position)
 		}
-		table.Row(a.Device.Index, a.Device.ID, product(a), cmp.Or(a.Resource, "excluded"), max(1, a.Rule.Replicas), rule,
+		table.Row(a.Device.Index, a.Device.ID, product(a), cmp.Or(a.Resource, "excluded"), cmp.Or(a.Mode(), "-"), max(1, a.Rule.Replicas), rule,
 			cmp.Or(a.Device.Fault.String(), "-"))
 	}
 	return table.Flush()

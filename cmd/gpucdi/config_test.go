@@ -68,9 +68,9 @@ nodes:
   resources: [{select: {mig: "*"}, name: example.com/mig}]
 `
 	for name, tc := range map[string]struct{ flags, want []string }{
-		"no section": {nil, []string{"0 GPU-a NVIDIA H100 nvidia.com/gpu 1 default -", "MIG-c", "nvidia.com/mig-1g.10gb 1 default -", "nvidia.com/gpu 1 default lost"}},
-		"by name":    {[]string{"--node-name", "a"}, []string{"NVIDIA H100 excluded 1 resources[0] -", "nvidia.com/mig-1g.10gb 1 default -", "example.com/t4 2 resources[1] lost"}},
-		"by label":   {[]string{"--node-labels", "pool=b"}, []string{"nvidia.com/gpu 1 default -", "example.com/mig 1 resources[0] -", "nvidia.com/gpu 1 default lost"}},
+		"no section": {nil, []string{"0 GPU-a NVIDIA H100 nvidia.com/gpu devicePlugin 1 default -", "MIG-c", "nvidia.com/mig-1g.10gb devicePlugin 1 default -", "nvidia.com/gpu devicePlugin 1 default lost"}},
+		"by name":    {[]string{"--node-name", "a"}, []string{"NVIDIA H100 excluded - 1 resources[0] -", "nvidia.com/mig-1g.10gb devicePlugin 1 default -", "example.com/t4 devicePlugin 2 resources[1] lost"}},
+		"by label":   {[]string{"--node-labels", "pool=b"}, []string{"nvidia.com/gpu devicePlugin 1 default -", "example.com/mig devicePlugin 1 resources[0] -", "nvidia.com/gpu devicePlugin 1 default lost"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder

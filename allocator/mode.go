@@ -1,0 +1,45 @@
+package allocator
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Mode is the API of Kubernetes through which a GPU is allocated.
+type Mode string
+
+// The modes.
+const (
+	ModeDevicePlugin Mode = "devicePlugin" // extended resources of the device plugin
+	ModeDRA          Mode = "dra"          // ResourceClaims
+)
+
+// Modes returns all modes.
+func Modes() []Mode { return []Mode{ModeDevicePlugin, ModeDRA} }
+
+// Policy is how a node advertises its GPUs and MIG devices.
+type Policy struct {
+	MIG   MIGStrategy
+	Mode  Mode // of devices whose rule has none; empty is ModeDevicePlugin
+	Rules Rules
+}
+
+// mode returns the mode of a device under its rule.
+func (p Policy) mode(r Rule) Mode { return cmp.Or(r.Mode, p.Mode, ModeDevicePlugin) }
+
+// UsesDRA reports whether devices may be allocated to ResourceClaims.
+func (p Policy) UsesDRA() bool {
+	return p.Mode == ModeDRA || slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.Mode == ModeDRA })
+}
+
+// Excluded returns the UUIDs of the devices that the rules exclude.
+func (p Policy) Excluded(inv *gpu.Inventory) (uuids []string) {
+	for _, a := range Assign(inv, p) {
+		if a.Rule.Exclude {
+			uuids = append(uuids, a.Device.ID)
+		}
+	}
+	return uuids
+}
