@@ -2,56 +2,18 @@ package dra
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
 )
 
-// ErrClaimNotFound means that a claim does not exist.
-var ErrClaimNotFound = errors.New("claim not found")
-
-// ClaimReader reads ResourceClaims from the API server.
+// ClaimReader reads ResourceClaims from the API server. *cluster.Client implements it.
 type ClaimReader interface {
-	// Claim returns the claim with that name. The error wraps ErrClaimNotFound if it does not exist.
-	Claim(ctx context.Context, namespace, name string) (Claim, error)
-}
-
-// Claim has the fields of a ResourceClaim that are needed to prepare it.
-type Claim struct {
-	UID       string
-	Allocated bool
-	Devices   []ClaimDevice // of all drivers
-	Config    []ClaimConfig // of all drivers, in the order of the allocation: a later one overrides an earlier one
-	Consumers []Consumer
-}
-
-// ClaimDevice is a device that the scheduler allocated.
-type ClaimDevice struct {
-	Request     string // name of the request, or "request/subrequest"
-	Driver      string
-	Pool        string
-	Device      string
-	ShareID     string // empty unless the device allows multiple allocations
-	AdminAccess bool   // granted regardless of other allocations
-}
-
-// ClaimConfig is a configuration in an allocation.
-type ClaimConfig struct {
-	FromClass  bool     // of a DeviceClass, not of the claim
-	Requests   []string // empty for all requests
-	Driver     string   // empty if the configuration is not opaque
-	Parameters json.RawMessage
-}
-
-// Consumer is an object for which a claim is reserved, usually a pod.
-type Consumer struct {
-	APIGroup string
-	Resource string // "pods"
-	Name     string
-	UID      string
+	// Claim returns the claim with that name. The error wraps cluster.ErrNotFound if it does not exist.
+	Claim(ctx context.Context, namespace, name string) (cluster.Claim, error)
 }
 
 // Limits for the devices and pods of a claim. The API server allows 32 and 256.
@@ -60,8 +22,8 @@ const (
 	maxPods    = 1024
 )
 
-// pods returns the pods among the consumers.
-func (c Claim) pods() (pods []Pod) {
+// podsOf returns the pods for which a claim is reserved.
+func podsOf(c cluster.Claim) (pods []Pod) {
 	for _, consumer := range c.Consumers[:min(len(c.Consumers), maxPods)] {
 		if consumer.APIGroup == "" && consumer.Resource == "pods" {
 			pods = append(pods, Pod{Name: consumer.Name, UID: consumer.UID})
@@ -70,8 +32,8 @@ func (c Claim) pods() (pods []Pod) {
 	return pods
 }
 
-// devices returns the claim's devices of a driver. All must be in the pool of this node.
-func (c Claim) devices(driver, pool string) (devices []Device, err error) {
+// devicesOf returns the claim's devices of a driver. All must be in the pool of this node.
+func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err error) {
 	if !c.Allocated {
 		return nil, errors.New("the scheduler has not allocated devices to it")
 	}

@@ -21,6 +21,10 @@ type Config struct {
 	Pool    string // of this node's devices: the name of the node
 	CDIKind string // "gpucdi.dev/gpu"
 
+	// ExtraDevices returns the CDI devices that each device of a claim gets in addition to its own; may be nil. It must
+	// not block.
+	ExtraDevices func() []string
+
 	// KubeletDir is the kubelet's root directory as this process sees it, and KubeletPath as the kubelet does. It may be
 	// missing or replaced at any time.
 	KubeletDir  string
@@ -82,6 +86,9 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	}
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}
+	}
+	if cfg.ExtraDevices == nil {
+		cfg.ExtraDevices = func() []string { return nil }
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}

@@ -18,6 +18,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,12 +32,12 @@ const (
 // fakeClaims is an API server with claims, by namespace/name.
 type fakeClaims struct {
 	mu     sync.Mutex
-	claims map[string]Claim
+	claims map[string]cluster.Claim
 	err    error                     // of each request
 	before func(ctx context.Context) // called for each request; may be nil
 }
 
-func (f *fakeClaims) Claim(ctx context.Context, namespace, name string) (Claim, error) {
+func (f *fakeClaims) Claim(ctx context.Context, namespace, name string) (cluster.Claim, error) {
 	f.mu.Lock()
 	before, err := f.before, f.err
 	claim, found := f.claims[namespace+"/"+name]
@@ -46,17 +47,17 @@ func (f *fakeClaims) Claim(ctx context.Context, namespace, name string) (Claim, 
 	}
 	switch {
 	case ctx.Err() != nil:
-		return Claim{}, ctx.Err()
+		return cluster.Claim{}, ctx.Err()
 	case err != nil:
-		return Claim{}, err
+		return cluster.Claim{}, err
 	case !found:
-		return Claim{}, ErrClaimNotFound
+		return cluster.Claim{}, cluster.ErrNotFound
 	}
 	return claim, nil
 }
 
 // set replaces the claim default/name.
-func (f *fakeClaims) set(name string, claim Claim) {
+func (f *fakeClaims) set(name string, claim cluster.Claim) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.claims["default/"+name] = claim
@@ -177,7 +178,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{T: t, claims: &fakeClaims{claims: map[string]Claim{}}, observer: &fakeObserver{}}
+	n := &node{T: t, claims: &fakeClaims{claims: map[string]cluster.Claim{}}, observer: &fakeObserver{}}
 	n.cfg = Config{
 		Driver: testDriver, Pool: testPool, CDIKind: testKind, KubeletDir: t.TempDir(), StateDir: t.TempDir(),
 		Claims: n.claims, Observer: n.observer,
@@ -195,10 +196,10 @@ func (n *node) restart() {
 }
 
 // allocated returns a claim with GPUs, for a pod of the same name.
-func allocated(name string, gpus ...string) Claim {
-	c := Claim{UID: "uid-" + name, Allocated: true, Consumers: []Consumer{{Resource: "pods", Name: "pod-" + name, UID: "pod-uid-" + name}}}
+func allocated(name string, gpus ...string) cluster.Claim {
+	c := cluster.Claim{UID: "uid-" + name, Allocated: true, Consumers: []cluster.Consumer{{Resource: "pods", Name: "pod-" + name, UID: "pod-uid-" + name}}}
 	for i, g := range gpus {
-		c.Devices = append(c.Devices, ClaimDevice{Request: fmt.Sprintf("gpu-%d", i), Driver: testDriver, Pool: testPool, Device: "gpu-" + g})
+		c.Devices = append(c.Devices, cluster.ClaimDevice{Request: fmt.Sprintf("gpu-%d", i), Driver: testDriver, Pool: testPool, Device: "gpu-" + g})
 	}
 	return c
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -28,12 +29,12 @@ const (
 )
 
 // checkConfig returns an error if the configuration of a device of the driver is not supported.
-func (c Claim) checkConfig(driver string) error {
+func checkConfig(c cluster.Claim, driver string) error {
 	for _, d := range c.Devices {
 		if d.Driver != driver {
 			continue
 		}
-		if err := c.checkConfigOf(d); err != nil {
+		if err := checkConfigOf(c, d); err != nil {
 			return err
 		}
 	}
@@ -42,9 +43,9 @@ func (c Claim) checkConfig(driver string) error {
 
 // checkConfigOf checks the last configuration that applies to a device. It overrides the earlier ones: that of a claim
 // overrides that of its class.
-func (c Claim) checkConfigOf(d ClaimDevice) error {
+func checkConfigOf(c cluster.Claim, d cluster.ClaimDevice) error {
 	for i, config := range slices.Backward(c.Config) {
-		if config.Driver != d.Driver || !config.appliesTo(d.Request) {
+		if config.Driver != d.Driver || !appliesTo(config, d.Request) {
 			continue
 		}
 		path := fmt.Sprintf("status.allocation.devices.config[%d].opaque.parameters", i)
@@ -62,7 +63,7 @@ func (c Claim) checkConfigOf(d ClaimDevice) error {
 }
 
 // configFor returns the kind of the parameters of a device, and what the device is.
-func configFor(d ClaimDevice) (kind, device string) {
+func configFor(d cluster.ClaimDevice) (kind, device string) {
 	if id, ok := DeviceID(d.Device); ok && isMIG(id) {
 		return migDeviceConfig, "a MIG device"
 	}
@@ -76,7 +77,7 @@ func unsupported(path, format string, args ...any) error {
 
 // appliesTo reports whether a configuration applies to a request. One that names a request applies to all of its
 // subrequests.
-func (c *ClaimConfig) appliesTo(request string) bool {
+func appliesTo(c cluster.ClaimConfig, request string) bool {
 	return len(c.Requests) == 0 || slices.Contains(c.Requests, request) || slices.Contains(c.Requests, mainRequest(request))
 }
 

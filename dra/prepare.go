@@ -10,6 +10,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -93,22 +94,22 @@ func (d *Driver) prepare(ctx context.Context, ref claimRef) (Record, error) {
 }
 
 // read reads the claim that the kubelet refers to.
-func (d *Driver) read(ctx context.Context, ref claimRef) (Claim, error) {
+func (d *Driver) read(ctx context.Context, ref claimRef) (cluster.Claim, error) {
 	claim, err := d.cfg.Claims.Claim(ctx, ref.namespace, ref.name)
 	if err != nil {
-		return Claim{}, fmt.Errorf("reading the claim: %w", err)
+		return cluster.Claim{}, fmt.Errorf("reading the claim: %w", err)
 	}
 	if claim.UID != ref.uid {
-		return Claim{}, fmt.Errorf("reading the claim: %w: its UID is %q, not %s", errReplaced, host.Printable(claim.UID, maxShown), ref.uid)
+		return cluster.Claim{}, fmt.Errorf("reading the claim: %w: its UID is %q, not %s", errReplaced, host.Printable(claim.UID, maxShown), ref.uid)
 	}
 	return claim, nil
 }
 
 // prepareNew prepares a claim without a record.
-func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim Claim) (Record, error) {
-	devices, err := claim.devices(d.cfg.Driver, d.cfg.Pool)
+func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Claim) (Record, error) {
+	devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
 	if err == nil {
-		err = claim.checkConfig(d.cfg.Driver)
+		err = checkConfig(claim, d.cfg.Driver)
 	}
 	if err == nil && d.records.full() {
 		err = fmt.Errorf("%w not written: %d claims are prepared, the maximum", errRecord, maxRecords)
@@ -116,7 +117,7 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim Claim) (Rec
 	if err != nil {
 		return Record{}, err
 	}
-	record := Record{UID: ref.uid, Namespace: ref.namespace, Name: ref.name, Devices: devices, Prepared: time.Now().UTC()}.withPods(claim.pods())
+	record := Record{UID: ref.uid, Namespace: ref.namespace, Name: ref.name, Devices: devices, Prepared: time.Now().UTC()}.withPods(podsOf(claim))
 	if err := d.grant(ctx, record); err != nil {
 		return Record{}, err
 	}
@@ -137,12 +138,12 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 	reading, cancel := context.WithTimeout(ctx, rereadTimeout)
 	claim, err := d.read(reading, ref)
 	cancel()
-	if errors.Is(err, ErrClaimNotFound) || errors.Is(err, errReplaced) {
+	if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, errReplaced) {
 		return Record{}, err
 	}
 	next := record
 	if err == nil {
-		devices, err := claim.devices(d.cfg.Driver, d.cfg.Pool)
+		devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
 		if err != nil {
 			return Record{}, err
 		}
@@ -154,7 +155,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 			}
 			return d.prepareNew(ctx, ref, claim)
 		}
-		next = record.withPods(claim.pods())
+		next = record.withPods(podsOf(claim))
 	}
 	if err := d.grant(ctx, next); err != nil {
 		return Record{}, err

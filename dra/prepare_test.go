@@ -16,6 +16,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
 )
 
 func TestPrepare(t *testing.T) {
@@ -26,8 +27,8 @@ func TestPrepare(t *testing.T) {
 	c := allocated("a", "0", "1")
 	c.Devices[0].Request, c.Devices[0].ShareID = "first/second", "share"
 	c.Devices = append(c.Devices,
-		ClaimDevice{Request: "nic", Driver: "nic.example.com", Pool: "other", Device: "nic-0"},
-		ClaimDevice{Request: "monitor", Driver: testDriver, Pool: testPool, Device: "gpu-2", AdminAccess: true})
+		cluster.ClaimDevice{Request: "nic", Driver: "nic.example.com", Pool: "other", Device: "nic-0"},
+		cluster.ClaimDevice{Request: "monitor", Driver: testDriver, Pool: testPool, Device: "gpu-2", AdminAccess: true})
 	n.claims.set("a", c)
 	response, err := n.service.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{ref("a"), ref("a")}})
 	if err != nil {
@@ -62,26 +63,26 @@ func TestPrepare(t *testing.T) {
 }
 
 func TestPrepareRefuses(t *testing.T) {
-	change := func(f func(c *Claim)) Claim {
+	change := func(f func(c *cluster.Claim)) cluster.Claim {
 		c := allocated("a", "0")
 		f(&c)
 		return c
 	}
 	for name, tc := range map[string]struct {
-		claim   Claim
+		claim   cluster.Claim
 		want    string
 		refusal Refusal
 	}{
-		"another claim":   {change(func(c *Claim) { c.UID = "other" }), "another claim has this name", RefusedClaim},
-		"not allocated":   {change(func(c *Claim) { c.Allocated = false }), "has not allocated", RefusedClaim},
-		"other driver":    {change(func(c *Claim) { c.Devices[0].Driver = "other" }), "no device of driver gpu.nvidia.com", RefusedClaim},
-		"other pool":      {change(func(c *Claim) { c.Devices[0].Pool = "node-2" }), `device "gpu-0" of pool "node-2"`, RefusedUnknown},
-		"unknown device":  {change(func(c *Claim) { c.Devices[0].Device = "nic-0" }), `device "nic-0"`, RefusedUnknown},
-		"uppercase":       {change(func(c *Claim) { c.Devices[0].Device = "gpu-A" }), `device "gpu-A"`, RefusedUnknown},
-		"path in a name":  {change(func(c *Claim) { c.Devices[0].Device = "gpu-../x" }), `device "gpu-../x"`, RefusedUnknown},
+		"another claim":   {change(func(c *cluster.Claim) { c.UID = "other" }), "another claim has this name", RefusedClaim},
+		"not allocated":   {change(func(c *cluster.Claim) { c.Allocated = false }), "has not allocated", RefusedClaim},
+		"other driver":    {change(func(c *cluster.Claim) { c.Devices[0].Driver = "other" }), "no device of driver gpu.nvidia.com", RefusedClaim},
+		"other pool":      {change(func(c *cluster.Claim) { c.Devices[0].Pool = "node-2" }), `device "gpu-0" of pool "node-2"`, RefusedUnknown},
+		"unknown device":  {change(func(c *cluster.Claim) { c.Devices[0].Device = "nic-0" }), `device "nic-0"`, RefusedUnknown},
+		"uppercase":       {change(func(c *cluster.Claim) { c.Devices[0].Device = "gpu-A" }), `device "gpu-A"`, RefusedUnknown},
+		"path in a name":  {change(func(c *cluster.Claim) { c.Devices[0].Device = "gpu-../x" }), `device "gpu-../x"`, RefusedUnknown},
 		"too many":        {allocated("a", slices.Repeat([]string{"0"}, 129)...), "129 devices", RefusedClaim},
-		"unsupported":     {change(func(c *Claim) { c.Config = []ClaimConfig{{Driver: testDriver}} }), "config[0]", RefusedConfig},
-		"other parameter": {change(func(c *Claim) { c.Config = []ClaimConfig{{Driver: "other"}} }), "", ""},
+		"unsupported":     {change(func(c *cluster.Claim) { c.Config = []cluster.ClaimConfig{{Driver: testDriver}} }), "config[0]", RefusedConfig},
+		"other parameter": {change(func(c *cluster.Claim) { c.Config = []cluster.ClaimConfig{{Driver: "other"}} }), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -209,7 +210,7 @@ func TestPreparedClaimReplaced(t *testing.T) {
 	if _, err := n.prepare("a"); err == nil {
 		t.Error("prepared a replaced claim")
 	}
-	n.claims.fail(ErrClaimNotFound)
+	n.claims.fail(cluster.ErrNotFound)
 	if _, err := n.prepare("a"); err == nil {
 		t.Error("prepared a deleted claim")
 	}
@@ -225,7 +226,7 @@ func TestPodsAdded(t *testing.T) {
 	n.writeFile("uid-a", strings.Replace(mustRead(t, n.file("uid-a")), `{`, `{"later":{"b":[1]},`, 1))
 	n.restart()
 	c := allocated("a", "0")
-	c.Consumers = []Consumer{
+	c.Consumers = []cluster.Consumer{
 		{Resource: "pods", Name: "second", UID: "2"}, {Resource: "pods", Name: "third", UID: "3"},
 		{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "group", UID: "4"},
 	}
@@ -593,38 +594,38 @@ func TestParameters(t *testing.T) {
 	}
 	sharing := object("GpuConfig", `,"sharing":{"strategy":"TimeSlicing"}`)
 	for name, tc := range map[string]struct {
-		config []ClaimConfig
+		config []cluster.ClaimConfig
 		want   string // empty if supported
 	}{
 		"none":                      {nil, ""},
-		"empty":                     {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
-		"null":                      {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"sharing":null`)}}, ""},
-		"sharing":                   {[]ClaimConfig{{Driver: testDriver, Parameters: sharing}}, "config[0].opaque.parameters.sharing: not supported yet; remove it"},
-		"case":                      {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"Kind":"x"`)}}, "parameters.Kind"},
-		"kind":                      {[]ClaimConfig{{Driver: testDriver, Parameters: object("VfioDeviceConfig", "")}}, `kind "VfioDeviceConfig"`},
-		"version":                   {[]ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"v2","kind":"GpuConfig"}`)}}, `apiVersion "v2"`},
-		"no kind":                   {[]ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"kind":7}`)}}, `kind ""`},
-		"missing":                   {[]ClaimConfig{{Driver: testDriver}}, "JSON"},
-		"text":                      {[]ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`"x"`)}}, "string"},
-		"large":                     {[]ClaimConfig{{Driver: testDriver, Parameters: make([]byte, maxParameters+1)}}, "larger"},
-		"another driver":            {[]ClaimConfig{{Driver: "other", Parameters: sharing}}, ""},
-		"another request":           {[]ClaimConfig{{Driver: testDriver, Requests: []string{"x"}, Parameters: sharing}}, ""},
-		"this request":              {[]ClaimConfig{{Driver: testDriver, Requests: []string{"x", "gpu"}, Parameters: sharing}}, "config[0]"},
-		"this subrequest":           {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu/h100"}, Parameters: sharing}}, "config[0]"},
-		"another subrequest":        {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu/a100"}, Parameters: sharing}}, ""},
-		"claim overrides class":     {[]ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
-		"MIG does not override":     {[]ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, "config[0]"},
-		"MIG":                       {[]ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, ""},
-		"MIG with settings":         {[]ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing"},
-		"MIG for a GPU":             {[]ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is not for a GPU"},
-		"unprintable field":         {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"\u001b[31m":1`)}}, "not supported"},
-		"long field":                {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"`+strings.Repeat("x", 5000)+`":1`)}}, "…"},
-		"other after ours":          {[]ClaimConfig{{Driver: testDriver, Parameters: sharing}, {Driver: "other"}}, "config[0]"},
-		"the last one is effective": {[]ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}, {Driver: testDriver, Parameters: sharing}}, "config[1]"},
+		"empty":                     {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
+		"null":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"sharing":null`)}}, ""},
+		"sharing":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: sharing}}, "config[0].opaque.parameters.sharing: not supported yet; remove it"},
+		"case":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"Kind":"x"`)}}, "parameters.Kind"},
+		"kind":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("VfioDeviceConfig", "")}}, `kind "VfioDeviceConfig"`},
+		"version":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"v2","kind":"GpuConfig"}`)}}, `apiVersion "v2"`},
+		"no kind":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"kind":7}`)}}, `kind ""`},
+		"missing":                   {[]cluster.ClaimConfig{{Driver: testDriver}}, "JSON"},
+		"text":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`"x"`)}}, "string"},
+		"large":                     {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: make([]byte, maxParameters+1)}}, "larger"},
+		"another driver":            {[]cluster.ClaimConfig{{Driver: "other", Parameters: sharing}}, ""},
+		"another request":           {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"x"}, Parameters: sharing}}, ""},
+		"this request":              {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"x", "gpu"}, Parameters: sharing}}, "config[0]"},
+		"this subrequest":           {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"gpu/h100"}, Parameters: sharing}}, "config[0]"},
+		"another subrequest":        {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"gpu/a100"}, Parameters: sharing}}, ""},
+		"claim overrides class":     {[]cluster.ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
+		"MIG does not override":     {[]cluster.ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, "config[0]"},
+		"MIG":                       {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, ""},
+		"MIG with settings":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing"},
+		"MIG for a GPU":             {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is not for a GPU"},
+		"unprintable field":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"\u001b[31m":1`)}}, "not supported"},
+		"long field":                {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"`+strings.Repeat("x", 5000)+`":1`)}}, "…"},
+		"other after ours":          {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: sharing}, {Driver: "other"}}, "config[0]"},
+		"the last one is effective": {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}, {Driver: testDriver, Parameters: sharing}}, "config[1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Claim{Config: tc.config, Devices: []ClaimDevice{{Request: "nic", Driver: "other"}, {Request: "gpu/h100", Driver: testDriver}}}
-			err := c.checkConfig(testDriver)
+			c := cluster.Claim{Config: tc.config, Devices: []cluster.ClaimDevice{{Request: "nic", Driver: "other"}, {Request: "gpu/h100", Driver: testDriver}}}
+			err := checkConfig(c, testDriver)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
@@ -641,15 +642,15 @@ func TestMIGConfig(t *testing.T) {
 		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"}`)
 	}
 	for name, tc := range map[string]struct {
-		config []ClaimConfig
+		config []cluster.ClaimConfig
 		want   string // part of the error; empty if there is none
 	}{
-		"MIG":          {[]ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("MigDeviceConfig")}}, ""},
-		"GPU":          {[]ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("GpuConfig")}}, "is not for a MIG device"},
-		"all requests": {[]ClaimConfig{{Driver: testDriver, Parameters: parameters("GpuConfig")}}, ""},
+		"MIG":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("MigDeviceConfig")}}, ""},
+		"GPU":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("GpuConfig")}}, "is not for a MIG device"},
+		"all requests": {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("GpuConfig")}}, ""},
 	} {
-		c := Claim{Config: tc.config, Devices: []ClaimDevice{{Request: "mig", Driver: testDriver, Device: "mig-0"}}}
-		if err := c.checkConfig(testDriver); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+		c := cluster.Claim{Config: tc.config, Devices: []cluster.ClaimDevice{{Request: "mig", Driver: testDriver, Device: "mig-0"}}}
+		if err := checkConfig(c, testDriver); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want %q", name, err, tc.want)
 		}
 	}

@@ -90,7 +90,7 @@ func (d *Driver) response(r Record) []*drapb.Device {
 	for _, device := range r.Devices {
 		result := &drapb.Device{
 			RequestNames: []string{device.Request}, PoolName: d.cfg.Pool, DeviceName: device.Name,
-			CdiDeviceIds: []string{d.cfg.CDIKind + "=" + device.ID},
+			CdiDeviceIds: append([]string{d.cfg.CDIKind + "=" + device.ID}, d.cfg.ExtraDevices()...),
 		}
 		if device.ShareID != "" {
 			result.ShareId = &device.ShareID
