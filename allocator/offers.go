@@ -14,7 +14,12 @@ const specPending = "waits for its CDI spec to be on disk"
 // Offers returns the resources to advertise: the devices of the plan in their ledger states, followed by the devices
 // that only the ledger contains. A device whose replicas are in different states is listed once per state.
 func Offers(plan []*Resource, l Ledger, inv *gpu.Inventory, cdiKind string) []*Resource {
-	o := offers{ledger: l, inv: inv, kind: cdiKind}
+	o := offers{ledger: l, inv: inv, kind: cdiKind, planned: map[string]string{}}
+	for _, r := range plan {
+		for _, d := range r.Devices {
+			o.planned[d.ID] = r.Name
+		}
+	}
 	var resources []*Resource
 	for _, r := range plan {
 		resources = append(resources, o.resource(r))
@@ -28,9 +33,10 @@ func Offers(plan []*Resource, l Ledger, inv *gpu.Inventory, cdiKind string) []*R
 }
 
 type offers struct {
-	ledger Ledger
-	inv    *gpu.Inventory
-	kind   string
+	ledger  Ledger
+	inv     *gpu.Inventory
+	kind    string
+	planned map[string]string // outlets of devices, by ID
 }
 
 // resource returns a resource of the plan as it is advertised. Its devices keep their positions.
@@ -101,6 +107,9 @@ func (o offers) withState(d Device, e Entry) Device {
 			break
 		}
 		d.Reason = e.Drain.Reason.describe()
+		if outlet := o.planned[d.ID]; e.Drain.Reason == ReasonConfig && outlet != "" && outlet != e.Outlet {
+			d.Reason = "moving to " + describeOutlet(outlet)
+		}
 	case StateReleased:
 		d.Reason = e.Message()
 	default:
@@ -154,13 +163,21 @@ func (l Ledger) waitReason(e Entry) string {
 	for i := range l.entries {
 		other := &l.entries[i]
 		if other.mayBeHeld() && other.Key != e.Key && other.Part.Overlaps(e.Part) {
-			return fmt.Sprintf("waits until no pod holds %s of %s", other.displayID(), other.Outlet)
+			return fmt.Sprintf("waits until no pod holds %s of %s", other.displayID(), describeOutlet(other.Outlet))
 		}
 	}
 	if l.bootstrap.pending {
 		return "waits for evidence of what an earlier agent allocated"
 	}
 	return specPending + ", and for containers that use it to end"
+}
+
+// describeOutlet returns the name of an outlet for messages.
+func describeOutlet(outlet string) string {
+	if outlet == SliceOutlet {
+		return "the ResourceSlices"
+	}
+	return outlet
 }
 
 // displayID returns the device of an entry for messages.
@@ -174,6 +191,10 @@ func (e *Entry) displayID() string {
 // awaits describes what the release of a draining entry waits for.
 func (e Entry) awaits() string {
 	switch {
+	case e.sliced() && e.dirty && e.unrecorded.IsZero():
+		return "its claim to be unprepared when its pods end"
+	case e.sliced() && !e.dirty:
+		return "the API server to acknowledge its withdrawal"
 	case e.dirty && e.unrecorded.IsZero():
 		return "its pods to end and the kubelet to write its checkpoint"
 	case e.dirty:

@@ -125,6 +125,22 @@ func TestOffersHaveReasons(t *testing.T) {
 	}
 }
 
+// A device that moves to another outlet has the target as the reason.
+func TestOffersOfMovingDevices(t *testing.T) {
+	inv := partitioned(nil)
+	plan := func(mode Mode) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGNone, Mode: mode})} }
+	var got []string
+	for _, r := range after(t, []string{"gpu GPU-0"}, plan(ModeDevicePlugin), plan(ModeDRA)) {
+		for _, d := range r.Devices {
+			got = append(got, r.Name+": "+d.Reason)
+		}
+	}
+	want := []string{"nvidia.com/gpu: moving to the ResourceSlices", "slice: waits until no pod holds GPU-0 of nvidia.com/gpu"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A waiting device has the fault of the plan, which explains why it does not become available.
 func TestOffersOfFaultyWaitingDevice(t *testing.T) {
 	before, now := partitioned(nil), partitioned(times(1, "1g.5gb"))
