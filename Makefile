@@ -83,6 +83,7 @@ system: prepare ## Run the system tests: kubelets, runtimes, containers, with th
 		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m \
 		-run '$(lifecycle)' -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
+	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./dramanager
 
 .PHONY: bench
 bench: packages ## Compare speed and memory with NVIDIA's programs (root, Debian)
