@@ -33,7 +33,7 @@ var importRules = map[string]struct {
 	"metrics":           {[]string{"gpu", "status"}, "a view of the status, with counters"},
 	"config":            {[]string{"allocator", "cdi", "kubelet"}, "a file format for types that other packages own"},
 	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every component without the agent"},
-	"agent":             {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "it wires all packages"},
+	"agent":             {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "dra", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "it wires all packages"},
 	"cmd/gpucdi":        {[]string{"agent", "allocator", "cdi", "cluster", "config", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/host"}, "flags become a Config; no logic"},
 	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "the driver worker is limited to NVML"},
 	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it handles untrusted images, so it is minimal"},

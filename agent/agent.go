@@ -35,7 +35,11 @@ type Config struct {
 
 	Version  string // agent version
 	NodeName string // name of the Node object; empty disables API server access
-	Listen   string // address for status, metrics and probes; empty disables it
+
+	// DRADriver is the name of the DRA driver, "gpu.nvidia.com"; empty disables DRA.
+	DRADriver string
+
+	Listen string // address for status, metrics and probes; empty disables it
 
 	// Worker is the driver worker executable; see driver.Config.
 	Worker string
@@ -45,6 +49,12 @@ type Config struct {
 }
 
 func (c Config) devicePluginDir() string { return filepath.Join(c.KubeletDir, "device-plugins") }
+
+// kubeletRoot returns the host's root and the kubelet's root directory on the host.
+func (c Config) kubeletRoot() (host.Root, string) {
+	_, node := c.Node.KubeletRoot(c.KubeletDir)
+	return c.Node, node
+}
 
 func (c Config) podResources() string { return c.Node.PodResources(c.KubeletDir) }
 
@@ -99,6 +109,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		background(a.events.Run)
 	}
 	l := newLoop(c, a.latest.Load())
+	l.claims = a.newClaims(client, c.gate, t, start)
 	// Without saved state nothing is advertised before this evidence, so collect it while the driver starts.
 	replace(l.requests, allocator.Todo{Checkpoint: true, Runtime: true})
 	if noClient != nil {

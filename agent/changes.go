@@ -91,9 +91,12 @@ func (a *Agent) reportDevices(before, now *snapshot) {
 	for _, devices := range groupByFault(changes) {
 		a.events.Record(now.event(devices))
 	}
+	for _, e := range now.moved(changes) {
+		a.events.Record(e)
+	}
 	for _, c := range changes {
 		g, _ := now.known.Find(c.Now.GPU)
-		logDevice(a.log.With("device", c.Now.ID, "resource", c.Resource, "index", c.Now.Index, "product", g.Product), c)
+		logDevice(a.log.With("device", c.Now.ID, "resource", now.outletName(c.Resource), "index", c.Now.Index, "product", g.Product), c)
 	}
 }
 

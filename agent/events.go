@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 const (
 	gpuUnhealthy      = "GPUUnhealthy"
 	gpuHealthy        = "GPUHealthy"
+	gpuMoved          = "GPUMoved"
 	gpuDriverFailed   = "GPUDriverFailed"
 	gpuDriverChanged  = "GPUDriverChanged"
 	gpuConfigRefused  = "GPUConfigRefused"
@@ -35,6 +37,32 @@ func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 		groups[i] = append(groups[i], c.Now)
 	}
 	return groups
+}
+
+// moved returns an Event for each outlet to which devices have moved from another one, while DRA is enabled.
+func (s *snapshot) moved(changes []allocator.Change) (events []cluster.Event) {
+	if s.claims == nil {
+		return nil
+	}
+	byOutlet := map[string][]allocator.Device{}
+	for _, c := range changes {
+		if c.Before.State == allocator.StateWaiting && c.Now.State == allocator.StateAvailable {
+			byOutlet[c.Resource] = append(byOutlet[c.Resource], c.Now)
+		}
+	}
+	for _, outlet := range slices.Sorted(maps.Keys(byOutlet)) {
+		events = append(events, cluster.Event{Type: cluster.Normal, Reason: gpuMoved,
+			Message: s.subject(byOutlet[outlet]) + " allocated through " + s.outletName(outlet) + " now"})
+	}
+	return events
+}
+
+// outletName returns the name of an outlet for logs and the status.
+func (s *snapshot) outletName(outlet string) string {
+	if outlet == allocator.SliceOutlet {
+		return s.claims.name()
+	}
+	return outlet
 }
 
 // event returns the Event for devices with the same fault, or for recovered ones.

@@ -31,6 +31,7 @@ type evidence struct {
 	pods        *allocator.PodResources
 	checkpoint  *kubelet.Checkpoint
 	runtime     *containers
+	prepared    []kubelet.PreparedClaim // of all drivers
 }
 
 // containers is a response of the container runtime.
@@ -52,7 +53,7 @@ func (e *evidence) merge(newer evidence) {
 		e.checkpoint = newer.checkpoint
 	}
 	if newer.runtime != nil {
-		e.runtime = newer.runtime
+		e.runtime, e.prepared = newer.runtime, newer.prepared
 	}
 }
 
@@ -232,6 +233,7 @@ func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidenc
 	query(todo.Pods, func(ctx context.Context) error { e.pods, err = c.pods(ctx); return err })
 	query(todo.Checkpoint, func(ctx context.Context) error { e.checkpoint, err = c.checkpoint(ctx, todo.Resend != ""); return err })
 	query(todo.Runtime, func(ctx context.Context) error { e.runtime, err = c.containers(ctx); return err })
+	query(todo.Runtime, func(context.Context) error { e.prepared, err = kubelet.PreparedClaims(c.cfg.kubeletRoot()); return err })
 	return e, errors.Join(errs...)
 }
 

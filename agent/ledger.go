@@ -28,7 +28,15 @@ func (l *loop) settleLedger() {
 	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime {
 		replace(l.requests, todo)
 	}
-	l.deadline = todo.Again
+	l.deadline = earliest(todo.Again, l.claims.repackAt())
+}
+
+// earliest returns the earlier of two times, of which zero is never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // next computes and saves the next ledger. If saving fails, no entry becomes available, because the next agent
@@ -55,6 +63,7 @@ func (l *loop) observation() allocator.Observation {
 	o.Wanted = allocator.Wants(l.plan.resources, l.plan.inventory, func(name string) bool { return l.plan.verified[name] && !unlisted })
 	o.Present = allocator.PresentIn(l.plan.inventory)
 	o.Grants = l.gate.Grants()
+	l.claims.observe(&o, resolver, slices.Concat(l.evidence.prepared, l.running.prepared))
 	o.Lists = map[string]allocator.List{}
 	for _, plugin := range l.plugins {
 		if list := plugin.List(); !list.Stream.IsZero() {
@@ -77,8 +86,12 @@ func (l *loop) advertise() {
 		}
 	}
 	for _, resource := range offers {
+		if resource.Sliced() {
+			continue
+		}
 		l.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: l.config.CDI.PassBy, ExtraDevices: l.classes.injected})
 	}
+	l.claims.publish(offers, l.known, l.config.Allocation.TaintEffect, l.classes.injected)
 	l.offers = offers
 }
 

@@ -78,7 +78,8 @@ type triggers struct {
 	running  chan update[running]
 	evidence chan evidence
 	sent     chan struct{} // a ListAndWatch response was sent
-	granted  chan struct{} // the gate granted a device
+	granted  chan struct{} // the gate granted a device of a resource
+	claims   chan struct{} // a claim was prepared or unprepared, or the API server acknowledged the slices
 	reload   <-chan struct{}
 	liveness chan struct{} // received to prove that the loop is alive
 }
@@ -94,6 +95,7 @@ func newTriggers(reload <-chan struct{}) triggers {
 		evidence: make(chan evidence),
 		sent:     make(chan struct{}, 1),
 		granted:  make(chan struct{}, 1),
+		claims:   make(chan struct{}, 1),
 		reload:   reload,
 		liveness: make(chan struct{}),
 	}
@@ -128,6 +130,8 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 			l.evidence.merge(newer)
 			return l.advance
 		case <-t.sent:
+			return l.advance
+		case <-t.claims:
 			return l.advance
 		case <-l.due():
 			return l.advance

@@ -51,6 +51,7 @@ const containersInterval = 15 * time.Second
 type running struct {
 	containers []runtime.Container
 	checkpoint kubelet.Checkpoint
+	prepared   []kubelet.PreparedClaim
 	listed     bool  // the kubelet's runtime was listed at least once
 	err        error // why some of it is missing or stale
 }
@@ -93,7 +94,11 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 	if err == nil {
 		now.checkpoint = checkpoint
 	}
-	now.err = errors.Join(append(errs, err)...)
+	prepared, errPrepared := kubelet.PreparedClaims(a.cfg.kubeletRoot())
+	if errPrepared == nil {
+		now.prepared = prepared
+	}
+	now.err = errors.Join(append(errs, err, errPrepared)...)
 }
 
 // audit compares the running containers with their allocations. Any container may use excluded devices. Without the
@@ -101,7 +106,7 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
 		excluded := l.config.Policy().Excluded(l.plan.inventory)
-		l.audited = runtime.NewAudit(r.containers, r.checkpoint.Allocations(cdi.AgentKind), l.plan.parts.DeviceNumbers(excluded...))
+		l.audited = runtime.NewAudit(r.containers, kubelet.Allocations(cdi.AgentKind, r.checkpoint, r.prepared), l.plan.parts.DeviceNumbers(excluded...))
 	}
 }
 

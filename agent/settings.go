@@ -150,6 +150,9 @@ func (l *loop) adopt(file *config.File) error {
 	if err != nil {
 		return err
 	}
+	if l.claims == nil && effective.Policy().UsesDRA() {
+		return errDRADisabled
+	}
 	if name := file.MissingSection(node); name != "" && file.SelectsByLabel() {
 		l.log.Warn("config section named by node label not found", "label", config.SectionLabel, "section", name)
 	}

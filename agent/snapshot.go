@@ -24,6 +24,7 @@ type snapshot struct {
 	plan    *plan                 // of the latest reconcile
 	offers  []*allocator.Resource // as last advertised; nil before the first advertisement
 	plugins []*kubelet.Plugin     // in start order
+	claims  *claims               // nil if DRA is disabled
 }
 
 // errNotListed is the error of running before the first list.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -52,6 +53,9 @@ func (a *Agent) ready() error {
 			return fmt.Errorf("%s is not registered with the kubelet: %s", p.Resource(), r.Error)
 		}
 	}
+	if d := s.claims.status(); d != nil && d.Registered.IsZero() {
+		return fmt.Errorf("DRA driver %s is not registered with the kubelet: %s", d.Driver, d.Error)
+	}
 	return nil
 }
 
@@ -66,6 +70,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	if waiting := a.predecessor.Load(); waiting != nil {
 		now.Driver.Error = *waiting
 	}
+	now.DRA = s.claims.status()
 	telemetry := *a.telemetry.Load()
 	for i, g := range now.GPUs {
 		now.GPUs[i].Telemetry = telemetry[g.UUID]
@@ -102,10 +107,13 @@ func (s *snapshot) status() status.Node {
 		}
 	}
 	for _, r := range s.offers {
-		now.Kubelet.Resources = append(now.Kubelet.Resources, s.resourceStatus(r.Name))
+		name := s.outletName(r.Name)
+		if !r.Sliced() {
+			now.Kubelet.Resources = append(now.Kubelet.Resources, s.resourceStatus(name))
+		}
 		for _, d := range r.Devices {
 			if d.State != allocator.StateReleased { // released entries concern only the kubelet
-				now.Devices = append(now.Devices, deviceStatus(r.Name, d))
+				now.Devices = append(now.Devices, deviceStatus(name, d))
 			}
 		}
 	}
@@ -166,7 +174,10 @@ func knownXIDs() (codes []int) {
 func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder) {
 	ids := d.IDs()
 	for _, h := range held {
-		holder := status.Holder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container}
+		holder := status.Holder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container, Claim: h.Claim}
+		if h.Claim != "" {
+			h.Device, _ = dra.DeviceID(h.Device)
+		}
 		if h.Resource == d.Resource && slices.Contains(ids, h.Device) && !slices.Contains(holders, holder) {
 			holders = append(holders, holder)
 		}

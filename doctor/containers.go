@@ -32,8 +32,12 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	if err != nil {
 		return warn(check, gpu.OneLine(err), "")
 	}
+	claims, err := kubelet.PreparedClaims(e.Root, e.kubeletRoot())
+	if err != nil {
+		return warn(check, gpu.OneLine(err), "")
+	}
 	excluded := e.settings.Policy().Excluded(e.snapshot.Inventory)
-	audit := runtime.NewAudit(running, checkpoint.Allocations(cdi.AgentKind), e.inspected.DeviceNumbers(excluded...))
+	audit := runtime.NewAudit(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims), e.inspected.DeviceNumbers(excluded...))
 	var findings []Finding
 	for _, use := range audit.Lacking {
 		findings = append(findings, fail(check, fmt.Sprintf("%s lacks %s, which is allocated to it", use, strings.Join(use.GPUs, ", ")),
@@ -46,6 +50,12 @@ func (e *examination) containers(ctx context.Context) []Finding {
 		return findings
 	}
 	return pass(check, fmt.Sprintf("%d running containers have exactly their allocated GPUs", len(running)))
+}
+
+// kubeletRoot returns the kubelet's root directory on the node.
+func (e *examination) kubeletRoot() string {
+	_, node := e.Root.KubeletRoot(e.KubeletDir)
+	return node
 }
 
 func (e *examination) remedyForeign(use runtime.Use) string {

@@ -110,9 +110,15 @@ func (c *Checkpoint) parse(data []byte) error {
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
 // viaCDI are those that the runtime injects by CDI device names of a kind. NVIDIA's device plugin can allocate devices
-// that a hook or NVIDIA's runtime injects.
-func (c Checkpoint) Allocations(kind string) func(podUID, container string) (allocated, viaCDI []string) {
+// that a hook or NVIDIA's runtime injects. A claim counts for each container of its pods: claims does not have the
+// containers.
+func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {
 	return func(podUID, container string) (allocated, viaCDI []string) {
+		for _, claim := range claims {
+			if slices.Contains(claim.Pods, podUID) {
+				allocated = append(allocated, claim.cdi(kind)...)
+			}
+		}
 		for _, h := range c.Holders {
 			if h.PodUID != podUID || h.Container != container {
 				continue

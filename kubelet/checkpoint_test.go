@@ -183,8 +183,12 @@ func TestAllocations(t *testing.T) {
 		{PodUID: "pod", Container: "other", Device: "GPU-d", CDI: ours},
 		{PodUID: "other", Container: "main", Device: "GPU-e", CDI: ours},
 	}}
-	allocated, viaCDI := c.Allocations("gpucdi.dev/gpu")("pod", "main")
-	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c"}) || !slices.Equal(viaCDI, []string{"GPU-a"}) {
+	claims := []PreparedClaim{
+		{Pods: []string{"pod"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-f", "gpucdi.dev/rdma=all"}}}},
+		{Pods: []string{"other"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-g"}}}},
+	}
+	allocated, viaCDI := Allocations("gpucdi.dev/gpu", c, claims)("pod", "main")
+	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f"}) || !slices.Equal(viaCDI, []string{"GPU-a"}) {
 		t.Errorf("got %v, %v", allocated, viaCDI)
 	}
 }

@@ -14,7 +14,11 @@ import (
 // Pod, the checkpoint by PodUID.
 type Holder struct {
 	Namespace, Pod, PodUID, Container string
-	Resource, Device                  string // resource name and device ID
+	Resource, Device                  string // resource name and device ID, or DRA driver and device name
+
+	// Claim is the name of the ResourceClaim in Namespace through which the container has the device; empty for a
+	// device of a device plugin.
+	Claim string
 
 	// CDI has the CDI device names for all devices of the resource in the container, including those of
 	// Offer.ExtraDevices. Only the checkpoint has them.
@@ -78,6 +82,14 @@ func listHolders(ctx context.Context, conn *grpc.ClientConn, socket string) ([]H
 					holders = append(holders, Holder{
 						Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: container.GetName(),
 						Resource: devices.GetResourceName(), Device: id,
+					})
+				}
+			}
+			for _, claim := range container.GetDynamicResources() {
+				for _, device := range claim.GetClaimResources() {
+					holders = append(holders, Holder{
+						Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: container.GetName(),
+						Resource: device.GetDriverName(), Device: device.GetDeviceName(), Claim: claim.GetClaimName(),
 					})
 				}
 			}

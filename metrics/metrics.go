@@ -21,6 +21,8 @@ type Metrics struct {
 	reconciles    prometheus.Counter
 	failures      *prometheus.CounterVec
 	specWrites    prometheus.Counter
+
+	claims // zero unless DRA is enabled
 }
 
 // New returns the metrics of an agent. node returns its status. xids are the XID codes with a separate counter; all

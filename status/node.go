@@ -17,6 +17,7 @@ type Node struct {
 	Spec    Spec    `json:"spec"`
 	Runtime Runtime `json:"runtime"`
 	Kubelet Kubelet `json:"kubelet"`
+	DRA     *DRA    `json:"dra,omitempty"` // nil if DRA is disabled
 
 	Containers Containers `json:"containers"`
 
@@ -74,6 +75,23 @@ type Resource struct {
 	Error      string    `json:"error,omitempty"`
 }
 
+// DRA describes the DRA driver and the ResourceSlices of the node.
+type DRA struct {
+	Driver     string    `json:"driver"`
+	Registered time.Time `json:"registered,omitzero"` // with the kubelet; zero if it is not registered
+	Error      string    `json:"error,omitempty"`
+
+	Slices Slices `json:"slices"`
+}
+
+// Slices describes the ResourceSlices according to the API server.
+type Slices struct {
+	Devices int      `json:"devices"`
+	Error   string   `json:"error,omitempty"`   // why they are not up to date
+	Dropped []string `json:"dropped,omitempty"` // fields that the API server does not store, since a feature gate is disabled
+	Foreign []string `json:"foreign,omitempty"` // slices of this driver and node that another program wrote
+}
+
 // Containers lists running containers whose GPUs differ from their allocations.
 type Containers struct {
 	Foreign    []Container `json:"foreign,omitempty"`    // with GPUs that are not allocated to them
@@ -93,8 +111,8 @@ type Container struct {
 // under the key health.
 type Device struct {
 	ID          string   `json:"id"`
-	Index       string   `json:"index"` // "5" for a GPU, "5:1" for a MIG device of it
-	Resource    string   `json:"resource"`
+	Index       string   `json:"index"`              // "5" for a GPU, "5:1" for a MIG device of it
+	Resource    string   `json:"resource"`           // extended resource; for a device in the ResourceSlices, the DRA driver
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
 	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if the device is shared; otherwise it has ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
@@ -162,6 +180,7 @@ type Holder struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
+	Claim     string `json:"claim,omitempty"` // ResourceClaim in Namespace; empty for a device of an extended resource
 }
 
 // GPU is a physical GPU with its latest telemetry. If the GPU itself has no fault, Fault is that of one of its devices,

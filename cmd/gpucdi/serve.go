@@ -42,6 +42,7 @@ the driver.`,
 	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
+	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "directory of the kubelet, which contains device-plugins; the same with every distribution")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
 	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; cleared at reboot; empty disables it")

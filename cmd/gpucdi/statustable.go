@@ -143,7 +143,20 @@ func components(n status.Node) []component {
 		}
 		all = append(all, c)
 	}
+	if d := n.DRA; d != nil {
+		all = append(all, component{"dra", fmt.Sprintf("%s registered for %s", d.Driver, age(d.Registered)), d.Error},
+			component{"slices", fmt.Sprintf("%d devices", d.Slices.Devices), slicesError(d.Slices)})
+	}
 	return all
+}
+
+// slicesError returns why the ResourceSlices are not what the scheduler should use.
+func slicesError(s status.Slices) string {
+	foreign := ""
+	if len(s.Foreign) > 0 {
+		foreign = fmt.Sprintf("another program wrote ResourceSlices of this driver: %s; remove it from this node", strings.Join(s.Foreign, ", "))
+	}
+	return joined(s.Error, foreign)
 }
 
 // joined joins two texts, either of which may be empty.

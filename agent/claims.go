@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/config"
+	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/metrics"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// claims allocates devices to ResourceClaims: it publishes them in the ResourceSlices of the node, and runs the DRA
+// driver, which prepares the claims.
+type claims struct {
+	driverName string
+	poolName   string // the name of the node
+	node       host.Root
+	kubeletDir string // on the node
+
+	pool   *cluster.Pool
+	driver *dra.Driver
+	start  func() // starts the driver; later calls do nothing
+	gate   *allocator.Gate
+
+	published uint64                   // revision of the pool's latest devices
+	held      map[string]bool          // devices of prepared claims
+	heldSince time.Time                // when held changed
+	packed    map[string]bool          // held as of the order of the slices
+	extra     atomic.Pointer[[]string] // CDI devices that each claim gets in addition to its own
+}
+
+// packDelay is how long the prepared claims must be unchanged before the order of the slices follows.
+const packDelay = 5 * time.Second
+
+// newClaims returns the DRA side of the agent; nil if it is disabled. It restores the claims that are prepared, so it must
+// be called before the gate grants anything. start runs a function in the background.
+func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t triggers, start func(run func(context.Context) error)) *claims {
+	if a.cfg.DRADriver == "" {
+		return nil
+	}
+	if client == nil {
+		a.log.Error("DRA disabled: it requires API server access")
+		return nil
+	}
+	local, node := a.cfg.Node.KubeletRoot(a.cfg.KubeletDir)
+	c := &claims{
+		driverName: a.cfg.DRADriver, poolName: a.cfg.NodeName, node: a.cfg.Node, kubeletDir: node, gate: gate,
+		pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
+	}
+	c.extra.Store(&[]string{})
+	c.driver = dra.New(dra.Config{
+		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
+		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
+		Claims: client, Gate: gate, Observer: claimObserver{a.metrics},
+		Changed: func() { notify(t.claims) },
+	}, a.log)
+	a.metrics.EnableDRA(c.pool.Writes)
+	c.restore(a.log)
+	c.start = sync.OnceFunc(func() { start(c.driver.Run) })
+	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
+	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
+	return c
+}
+
+// forward notifies the loop of each acknowledgement by the API server.
+func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.pool.Changes():
+			notify(changed)
+		}
+	}
+}
+
+// restore adds the claims that the kubelet has prepared, but whose records are lost.
+func (c *claims) restore(log *slog.Logger) {
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	if err != nil {
+		log.Warn("kubelet's prepared claims unreadable, using the claim records only", "err", err)
+	}
+	recorded := map[string]bool{}
+	for _, claim := range c.gate.Claims() {
+		recorded[claim.UID] = true
+	}
+	for _, p := range prepared {
+		if claim := c.claim(p); !recorded[p.UID] && len(claim.Devices) > 0 {
+			log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.Name, "uid", p.UID, "devices", claim.Devices)
+			c.gate.Restore(claim)
+		}
+	}
+}
+
+// claim returns a claim of the kubelet's checkpoint with the devices of this driver.
+func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
+	claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
+	for _, d := range p.Devices {
+		if id, ok := dra.DeviceID(d.Name); ok && d.Driver == c.driverName && d.Pool == c.poolName {
+			claim.Devices = append(claim.Devices, id)
+		}
+	}
+	return claim
+}
+
+// observe adds the prepared claims and the acknowledged slices to an observation, which must have the grants. prepared
+// are the kubelet's claims, which also have pods that started after the claim was prepared.
+func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
+	if c == nil {
+		return
+	}
+	for _, claim := range c.gate.Claims() {
+		for _, p := range prepared {
+			if p.UID == claim.UID {
+				claim.Pods = union(claim.Pods, p.Pods)
+			}
+		}
+		claim.Parts = make([]allocator.Part, len(claim.Devices))
+		for i, id := range claim.Devices {
+			claim.Parts[i] = r.device(id)
+		}
+		o.Claims = append(o.Claims, claim)
+	}
+	now, acknowledged := time.Now(), c.pool.Status()
+	o.Pool = allocator.Pool{Acknowledged: acknowledged.Since, IDs: map[string]bool{}}
+	if acknowledged.Revision == c.published && !acknowledged.Since.IsZero() {
+		o.Pool.Acknowledged = now
+	}
+	for _, name := range acknowledged.Devices {
+		if id, ok := dra.DeviceID(name); ok {
+			o.Pool.IDs[id] = true
+		}
+	}
+}
+
+// union returns the elements of both, sorted.
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// publish updates the slices, and the health that the kubelet receives. The driver starts with the first call. extra are
+// the CDI devices that claims get in addition to their own.
+func (c *claims) publish(offers []*allocator.Resource, inv *gpu.Inventory, effect config.TaintEffect, extra []string) {
+	if c == nil {
+		return
+	}
+	var offered []dra.Offer
+	health := []dra.DeviceHealth{}
+	for _, r := range offers {
+		if !r.Sliced() {
+			continue
+		}
+		for _, d := range r.Devices {
+			health = append(health, dra.DeviceHealth{ID: d.ID, Fault: d.Fault})
+			if d.Healthy() || !d.Fault.None() && d.State != allocator.StateWaiting {
+				offered = append(offered, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault})
+			}
+		}
+	}
+	c.extra.Store(&extra)
+	c.published = c.pool.Want(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(effect)))
+	c.driver.UpdateHealth(health)
+	c.start()
+}
+
+// pack returns offers in the order in which the scheduler should allocate them. While claims come and go the order stays,
+// so that a burst of them does not rewrite the slices each time.
+func (c *claims) pack(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
+	held := map[string]bool{}
+	for _, claim := range c.gate.Claims() {
+		for _, id := range claim.Devices {
+			held[id] = true
+		}
+	}
+	now := time.Now()
+	if !maps.Equal(held, c.held) {
+		c.held, c.heldSince = held, now
+	}
+	if now.Sub(c.heldSince) >= packDelay || c.packed == nil {
+		c.packed = c.held
+	}
+	return dra.Pack(inv, offers, func(id string) bool { return c.packed[id] })
+}
+
+// repackAt returns when the order is to be updated; zero if it is up to date.
+func (c *claims) repackAt() time.Time {
+	if c == nil || maps.Equal(c.held, c.packed) {
+		return time.Time{}
+	}
+	return c.heldSince.Add(packDelay)
+}
+
+// name returns the name of the DRA driver.
+func (c *claims) name() string {
+	if c == nil {
+		return "DRA" // draining devices of an earlier agent
+	}
+	return c.driverName
+}
+
+// status returns the status of the driver and the slices; nil if DRA is disabled.
+func (c *claims) status() *status.DRA {
+	if c == nil {
+		return nil
+	}
+	registration, pool := c.driver.Registration(), c.pool.Status()
+	s := &status.DRA{Driver: c.driverName, Registered: registration.Since, Error: registration.Error,
+		Slices: status.Slices{Devices: len(pool.Devices), Error: pool.Error, Dropped: pool.Dropped}}
+	for _, foreign := range pool.Foreign {
+		s.Slices.Foreign = append(s.Slices.Foreign, foreign.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(pool.Refused)) {
+		s.Slices.Error = cmp.Or(s.Slices.Error, "the API server refuses "+name+": "+pool.Refused[name])
+	}
+	return s
+}
+
+// errDRADisabled is the error of a config that requires DRA while it is disabled.
+var errDRADisabled = errors.New("allocation.mode: dra requires the DRA driver; set dra.enabled of the chart, or --dra-driver-name")
+
+// claimObserver counts the calls of the kubelet.
+type claimObserver struct{ metrics *metrics.Metrics }
+
+// Registered implements dra.Observer.
+func (claimObserver) Registered() {}
+
+// Prepared implements dra.Observer.
+func (o claimObserver) Prepared(outcome dra.Outcome) {
+	o.metrics.Prepared(outcome.Took, string(outcome.Refusal))
+}
+
+// Unprepared implements dra.Observer.
+func (o claimObserver) Unprepared(outcome dra.Outcome) {
+	o.metrics.Unprepared(outcome.Took, string(outcome.Refusal))
+}

@@ -1,0 +1,100 @@
+package kubelet
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// claimsName is the file of the DRA manager in the kubelet's root directory.
+const claimsName = "dra_manager_state"
+
+// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager, which has it from before its drivers
+// prepare it until after they have unprepared it.
+type PreparedClaim struct {
+	UID, Namespace, Name string
+
+	Pods    []string         // UIDs; sorted
+	Drivers []string         // of the allocated devices; sorted
+	Devices []PreparedDevice // empty until the drivers have prepared the claim
+}
+
+// PreparedDevice is a device of a PreparedClaim.
+type PreparedDevice struct {
+	Driver, Pool, Name string
+	CDI                []string // qualified CDI device names
+}
+
+// cdi returns the names of the claim's CDI devices of a kind.
+func (c PreparedClaim) cdi(kind string) (names []string) {
+	for _, d := range c.Devices {
+		for _, qualified := range d.CDI {
+			if name, ours := strings.CutPrefix(qualified, kind+"="); ours {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// PreparedClaims returns the prepared claims of all drivers, by UID. dir is the kubelet's root directory on the node. A
+// missing file is not an error: no claim is prepared.
+func PreparedClaims(node host.Root, dir string) ([]PreparedClaim, error) {
+	path := filepath.Join(dir, claimsName)
+	data, err := node.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubelet's prepared claims: %w", err)
+	}
+	claims, err := parseClaims(data)
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubelet's prepared claims in %s: %w", path, err)
+	}
+	return claims, nil
+}
+
+// parseClaims decodes the format of Kubernetes 1.32 and later (pkg/kubelet/cm/dra/state).
+func parseClaims(data []byte) (claims []PreparedClaim, err error) {
+	var file struct{ Data string }
+	if err := json.Unmarshal(data, &file); err != nil {
+		return nil, err
+	}
+	var state struct {
+		ClaimInfoStateList []struct {
+			ClaimUID, ClaimName, Namespace string
+
+			PodUIDs     map[string]struct{}
+			DriverState map[string]struct {
+				Devices []struct {
+					PoolName, DeviceName string
+					CDIDeviceIDs         []string
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(file.Data), &state); err != nil {
+		return nil, err
+	}
+	for _, c := range state.ClaimInfoStateList {
+		claim := PreparedClaim{UID: c.ClaimUID, Namespace: c.Namespace, Name: c.ClaimName,
+			Pods: slices.Sorted(maps.Keys(c.PodUIDs)), Drivers: slices.Sorted(maps.Keys(c.DriverState))}
+		for _, driver := range claim.Drivers {
+			for _, d := range c.DriverState[driver].Devices {
+				claim.Devices = append(claim.Devices, PreparedDevice{driver, d.PoolName, d.DeviceName, d.CDIDeviceIDs})
+			}
+		}
+		claims = append(claims, claim)
+	}
+	slices.SortFunc(claims, func(a, b PreparedClaim) int { return cmp.Compare(a.UID, b.UID) })
+	return claims, nil
+}

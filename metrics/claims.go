@@ -1,0 +1,54 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// claims counts the calls of the kubelet for ResourceClaims.
+type claims struct {
+	prepares, unprepares prometheus.Histogram
+	refusals             *prometheus.CounterVec
+}
+
+// EnableDRA adds the metrics of ResourceClaims. sliceWrites returns the number of ResourceSlices that the API server has
+// created, updated or deleted. It must be called before the first claim.
+func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
+	m.claims = claims{
+		prepares:   claimHistogram("prepare"),
+		unprepares: claimHistogram("unprepare"),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpucdi_dra_refusals_total",
+			Help: "ResourceClaims that were not prepared or unprepared, by reason. The kubelet retries.",
+		}, []string{"reason"}),
+	}
+	writes := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "gpucdi_dra_slice_writes_total",
+		Help: "ResourceSlices created, updated or deleted.",
+	}, func() float64 { return float64(sliceWrites()) })
+	m.registry.MustRegister(m.prepares, m.unprepares, m.refusals, writes)
+}
+
+func claimHistogram(call string) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "gpucdi_dra_" + call + "_duration_seconds",
+		Help:    "Time to " + call + " a ResourceClaim, including the wait for devices of other holders.",
+		Buckets: prometheus.ExponentialBuckets(250e-6, 4, 9), // 250 µs to 16 s
+	})
+}
+
+// Prepared records a call to prepare a claim. refusal is the kind of reason why it failed; empty if it succeeded.
+func (c *claims) Prepared(took time.Duration, refusal string) { c.called(c.prepares, took, refusal) }
+
+// Unprepared records a call to unprepare a claim, as Prepared.
+func (c *claims) Unprepared(took time.Duration, refusal string) {
+	c.called(c.unprepares, took, refusal)
+}
+
+func (c *claims) called(durations prometheus.Histogram, took time.Duration, refusal string) {
+	durations.Observe(took.Seconds())
+	if refusal != "" {
+		c.refusals.WithLabelValues(refusal).Inc()
+	}
+}
