@@ -68,6 +68,9 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 		"--hostname-override", Name, "--node-ip", nodeIP)
 }
 
+// KubeletDir returns the kubelet's root directory.
+func (n *Node) KubeletDir() string { return n.kubeletDir }
+
 // StopKubelet sends SIGTERM to the kubelet and waits until it has exited. Pods keep running.
 func (n *Node) StopKubelet(ctx context.Context) error { return n.stop(ctx, "kubelet") }
 

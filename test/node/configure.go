@@ -59,6 +59,9 @@ evictionHard: {memory.available: 50Mi}
 imageGCHighThresholdPercent: 100
 # The default is 10s. Device capacity is reported with the node's status.
 nodeStatusUpdateFrequency: 1s
+# Tests make containers exit. The default is 5 minutes.
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
+featureGates: {KubeletCrashLoopBackOffMax: true}
 resolvConf: ""
 `
 

@@ -1,0 +1,438 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+const draDocument = "docs/dra.md"
+
+// claimCases run in this order on a node with DRA. Each leaves all GPUs free and in the ResourceSlices.
+var claimCases = []struct {
+	name string
+	run  func(*testing.T, *cluster)
+}{
+	{"a pod keeps the GPU of its claim", claimSurvives},
+	{"claims and pods that request nvidia.com/gpu share the node", claimsAndPods},
+	{"a claim waits for the end of the containers of another one", forcedDelete},
+	{"a fault taints the GPU and is in the status of the pod", claimHealth},
+	{"changed slices are restored", slicesRestored},
+	{"an agent writes only slices of its node", slicePolicy},
+	{"the node moves to DRA and back while pods hold GPUs", migration},
+}
+
+// TestDRA runs the commands of docs/dra.md, and moves GPUs between the device plugin and DRA.
+func TestDRA(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, node.Config{})
+	c.enableDRA(t)
+	c.awaitSlices(t, 0)
+	c.doc(t, "Move a node to DRA")
+	c.awaitSlices(t, 8)
+	c.awaitGPUs(t, "0")
+	for _, tc := range claimCases {
+		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
+			return
+		}
+	}
+}
+
+// doc runs the commands of a section of docs/dra.md for this node.
+func (c *cluster) doc(t *testing.T, section string) {
+	t.Helper()
+	c.sh(t, "NODE="+node.Name+"\n"+blocksOf(t, draDocument, section, "sh")[0])
+}
+
+// enableDRA replaces the plain manifest by the chart with DRA.
+func (c *cluster) enableDRA(t *testing.T) {
+	t.Helper()
+	c.sh(t, blocksOf(t, "README.md", "Uninstall", "sh")[0])
+	c.helm(t, "Install", 0)
+	c.awaitGPUs(t, "8")
+	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set kubeletDir=%s --wait", c.KubeletDir()))
+	c.doc(t, "Enable DRA")
+	c.awaitRollout(t)
+}
+
+// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there.
+func (c *cluster) slices(t *testing.T) []string {
+	t.Helper()
+	out, _ := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
+	return strings.Fields(string(out))
+}
+
+func (c *cluster) awaitSlices(t *testing.T, want int) {
+	t.Helper()
+	took := await(t, fmt.Sprintf("%d devices in the slices", want), func() (string, bool) {
+		now := c.slices(t)
+		return strings.Join(now, " "), len(now) == want
+	})
+	t.Logf("%d devices in the slices after %s", want, took.Round(time.Millisecond))
+}
+
+// claim creates a claim for a number of GPUs, with extra fields of the request, and removes it when the test ends.
+func (c *cluster) claim(t *testing.T, name string, count int, extra ...string) {
+	t.Helper()
+	fields := strings.Join(append([]string{"deviceClassName: gpu.nvidia.com", fmt.Sprint("count: ", count)}, extra...), ", ")
+	manifest := fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: %s}, spec: {devices: {requests: [{name: gpu, exactly: {%s}}]}}}", name, fields)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := c.Kubectl(context.Background(), "delete", "resourceclaim", name, "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// runWithClaim starts a pod that sleeps, and removes it when the test ends. Each of its containers uses the claim.
+func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...string) {
+	t.Helper()
+	c.startWithClaim(t, pod, claim, containers...)
+	t.Cleanup(func() { c.remove(t, pod) })
+}
+
+func (c *cluster) startWithClaim(t *testing.T, pod, claim string, containers ...string) {
+	t.Helper()
+	manifest := fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 1
+  resourceClaims: [{name: gpu, resourceClaimName: %s}]
+  containers:
+`, pod, claim)
+	for _, name := range append(containers, "main")[:max(1, len(containers))] {
+		manifest += fmt.Sprintf(`  - name: %s
+    image: %s
+    imagePullPolicy: Never
+    command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]
+    resources: {claims: [{name: gpu}]}
+`, name, images.DebianName)
+	}
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// claimSurvives disturbs the node between starts of a container, which sees the GPU of its claim each time.
+func claimSurvives(t *testing.T, c *cluster) {
+	c.claim(t, "kept", 1)
+	c.runWithClaim(t, "stays", "kept")
+	c.awaitPhase(t, "stays", "Running")
+	gpus := c.gpusOf(t, "stays")
+	if spec := c.spec(t, "stays"); len(gpus) != 1 || spec.Hooks != nil {
+		t.Fatalf("the pod sees %v and has hooks %v, want one GPU and none", gpus, spec.Hooks)
+	}
+	for _, tc := range []struct {
+		name    string
+		disturb func()
+	}{
+		{"container restart", func() {}},
+		{"kubelet restart", func() { c.restartKubelet(t) }},
+		{"killed agent", func() { c.killAgent(t) }},
+		{"emptied CDI directory", func() {
+			spec := filepath.Join(cdiDir, "gpucdi.dev-gpu.json")
+			c.runOnNode(t, "rm -rf "+cdiDir+"/*")
+			await(t, "the CDI spec", func() (string, bool) { _, err := os.Stat(c.Box.Path(spec)); return fmt.Sprint(err), err == nil })
+		}},
+		{"driver upgrade", func() {
+			if err := c.driver.Upgrade("590.10.01"); err != nil {
+				t.Fatal(err)
+			}
+			c.awaitSpec(t, "590.10.01", true)
+		}},
+	} {
+		tc.disturb()
+		before := c.containerID(t, "stays")
+		c.exitContainer(t, "stays")
+		await(t, "a new container", func() (string, bool) {
+			id := c.containerID(t, "stays")
+			return id, id != before && id != ""
+		})
+		c.awaitPhase(t, "stays", "Running")
+		if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
+			t.Errorf("%s: the next container sees %v, want %v", tc.name, now, gpus)
+		}
+	}
+	c.awaitSlices(t, 8)
+}
+
+// killAgent kills the agent's process and waits until it serves again.
+func (c *cluster) killAgent(t *testing.T) {
+	t.Helper()
+	before := c.containerIn(t)
+	c.runOnNode(t, "pkill -9 -x gpucdi")
+	await(t, "another agent container", func() (string, bool) {
+		id := c.containerIn(t)
+		return id, id != before && strings.HasSuffix(id, " true")
+	})
+}
+
+// containerIn returns the ID of the agent's container and whether it is ready.
+func (c *cluster) containerIn(t *testing.T) string {
+	t.Helper()
+	return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-o", "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].ready}")
+}
+
+// claimsAndPods fills the node with claims and pods that request nvidia.com/gpu.
+func claimsAndPods(t *testing.T, c *cluster) {
+	c.claim(t, "one", 1)
+	c.claim(t, "two", 2)
+	c.claim(t, "three", 3)
+	c.runWithClaim(t, "first", "one", "main", "side")
+	c.runWithClaim(t, "second", "one")
+	c.runWithClaim(t, "pair", "two")
+	c.runWithClaim(t, "triple", "three")
+	c.run(t, "unchanged", 2)
+	used := map[string][]string{}
+	for _, pod := range []string{"first", "second", "pair", "triple", "unchanged"} {
+		c.awaitPhase(t, pod, "Running")
+		used[pod] = c.gpusOf(t, pod)
+	}
+	if !slices.Equal(used["first"], used["second"]) {
+		t.Errorf("two pods with one claim see %v and %v", used["first"], used["second"])
+	}
+	if side := c.kubectl(t, "exec", "first", "-c", "side", "--", "nvidia-smi", "-L"); !strings.Contains(side, used["first"][0]) {
+		t.Errorf("the second container sees %s, want %v", side, used["first"])
+	}
+	all := slices.Concat(used["first"], used["pair"], used["triple"], used["unchanged"])
+	slices.Sort(all)
+	if len(all) != 8 || len(slices.Compact(all)) != 8 {
+		t.Errorf("the pods see %v, want 8 different GPUs", used)
+	}
+	status := c.status(t)
+	for _, want := range []string{"default/pair/main", "default/unchanged/main", "8 devices"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("gpucdi status does not print %q:\n%s", want, status)
+		}
+	}
+	if strings.Contains(status, "not allocated") {
+		t.Errorf("gpucdi status reports containers with claims:\n%s", status)
+	}
+	c.run(t, "late", 1)
+	await(t, "late to be unschedulable", func() (string, bool) {
+		reason := c.kubectl(t, "get", "pod", "late", "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}`)
+		return reason, reason == "Unschedulable"
+	})
+	c.remove(t, "pair")
+	c.awaitPhase(t, "late", "Running")
+	if got := c.gpusOf(t, "late"); len(got) != 1 || !slices.Contains(used["pair"], got[0]) {
+		t.Errorf("pod late sees %v, want one of %v", got, used["pair"])
+	}
+	metrics := c.metrics(t)
+	for _, want := range []string{"gpucdi_dra_prepare_duration_seconds_count", "gpucdi_dra_unprepare_duration_seconds_count", "gpucdi_dra_slice_writes_total"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no metric %s", want)
+		}
+	}
+}
+
+// forcedDelete deletes a pod without a grace period and starts it again at once: the scheduler allocates the GPU again
+// while the first container still runs. Then a GPU is really held, and the claim is refused by name.
+func forcedDelete(t *testing.T, c *cluster) {
+	c.claim(t, "all", 8)
+	c.startWithClaim(t, "again", "all")
+	c.awaitPhase(t, "again", "Running")
+	for range 3 {
+		c.kubectl(t, "delete", "pod", "again", "--grace-period=0", "--force")
+		start := time.Now()
+		c.startWithClaim(t, "again", "all")
+		c.awaitPhase(t, "again", "Running")
+		t.Logf("deleted by force: the same GPUs again after %s", time.Since(start).Round(time.Millisecond))
+	}
+	c.remove(t, "again")
+}
+
+// claimHealth raises an XID on the GPU of a claim.
+func claimHealth(t *testing.T, c *cluster) {
+	c.claim(t, "monitored", 1)
+	c.runWithClaim(t, "watched", "monitored")
+	c.awaitPhase(t, "watched", "Running")
+	faulty := c.gpusOf(t, "watched")[0]
+	taints := func(t *testing.T) string {
+		out := c.kubectl(t, "get", "resourceslices", "-o", "json")
+		var list struct {
+			Items []struct {
+				Spec struct {
+					Devices []struct {
+						Name   string
+						Taints []struct{ Key, Value, Effect string }
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, s := range list.Items {
+			for _, d := range s.Spec.Devices {
+				for _, taint := range d.Taints {
+					found = append(found, fmt.Sprintf("%s %s=%s:%s", d.Name, taint.Key, taint.Value, taint.Effect))
+				}
+			}
+		}
+		return strings.Join(found, ", ")
+	}
+	health := func(t *testing.T) string {
+		return c.kubectl(t, "get", "pod", "watched", "-o", "jsonpath={.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*]}")
+	}
+	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(faulty).RecoveryAction = 1; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.driver.RaiseXID(faulty, 48); err != nil {
+		t.Fatal(err)
+	}
+	want := "gpu-" + strings.TrimPrefix(faulty, "GPU-") + " gpu.nvidia.com/xid=48:NoSchedule"
+	c.awaitOutput(t, want, taints)
+	c.awaitOutput(t, "XID 48", health)
+	c.awaitEvent(t, "Warning", "GPUUnhealthy", faulty+") is unhealthy: XID 48")
+	time.Sleep(6 * time.Second) // until a probe has read the recovery action
+	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(faulty).RecoveryAction = 0; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "no taint", func() (string, bool) { now := taints(t); return now, now == "" })
+	c.awaitOutput(t, `"Healthy"`, health)
+}
+
+// slicesRestored deletes and changes the slices, restarts the kubelet, and adds a foreign slice.
+func slicesRestored(t *testing.T, c *cluster) {
+	before := c.slices(t)
+	name := c.kubectl(t, "get", "resourceslices", "-o", "jsonpath={.items[0].metadata.name}")
+	for _, tc := range []struct {
+		name    string
+		disturb func()
+	}{
+		{"deleted", func() { c.kubectl(t, "delete", "resourceslice", name) }},
+		{"changed", func() {
+			c.kubectl(t, "patch", "resourceslice", name, "--type", "json", "--patch", `[{"op": "remove", "path": "/spec/devices/0"}]`)
+		}},
+		{"kubelet restart", func() { c.restartKubelet(t) }}, // which deletes them
+	} {
+		tc.disturb()
+		took := await(t, "the slices", func() (string, bool) {
+			now := c.slices(t)
+			return strings.Join(now, " "), slices.Equal(now, before)
+		})
+		t.Logf("%s: restored after %s", tc.name, took.Round(time.Millisecond))
+	}
+	await(t, "the kubelet to restore the agent", func() (string, bool) {
+		out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "true")
+		return string(out), err == nil
+	})
+	foreign := fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: foreign},
+spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}}`, node.Name)
+	if err := c.Apply(t.Context(), []byte(foreign)); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitOutput(t, "another program wrote ResourceSlices of this driver: foreign", c.status)
+	c.kubectl(t, "delete", "resourceslice", "foreign")
+	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
+}
+
+// slicePolicy uses the agent's token to write a slice of another node.
+func slicePolicy(t *testing.T, c *cluster) {
+	pod := c.agentPod(t)
+	uid := c.kubectl(t, "get", "pod", "--namespace", "gpucdi", pod, "-o", "jsonpath={.metadata.uid}")
+	token := c.kubectl(t, "create", "token", "--namespace", "gpucdi", "gpucdi", "--bound-object-kind", "Pod", "--bound-object-name", pod, "--bound-object-uid", uid)
+	write := func(nodeName string) (string, error) {
+		manifest := fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: forged-%[1]s},
+spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}}`, nodeName)
+		cmd := c.Box.Command(t.Context(), "kubectl", "--token", token, "--kubeconfig", "/dev/null", "--server", "https://127.0.0.1", "--insecure-skip-tls-verify", "create", "-f", "-")
+		cmd.Stdin = strings.NewReader(manifest)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := write("other"); err == nil || !strings.Contains(out, `the agent of node "box" must not write a ResourceSlice of node "other"`) {
+		t.Errorf("writing a slice of another node: %v, %s", err, out)
+	}
+	if out, err := write(node.Name); err != nil {
+		t.Errorf("writing a slice of the own node: %v, %s", err, out)
+	}
+	c.kubectl(t, "delete", "resourceslice", "forged-"+node.Name)
+}
+
+// claimsOfRuntime runs a pod with a claim on a node that is not TestDRA's, and restarts its container. Kubelets before 1.35
+// do not support pods that request nvidia.com/gpu through DRA.
+func claimsOfRuntime(t *testing.T, c *cluster) {
+	c.enableDRA(t)
+	c.doc(t, "Move a node to DRA")
+	c.awaitSlices(t, 8)
+	c.claim(t, "kept", 2)
+	c.runWithClaim(t, "claimed", "kept")
+	c.awaitPhase(t, "claimed", "Running")
+	gpus, before := c.gpusOf(t, "claimed"), c.containerID(t, "claimed")
+	if spec := c.spec(t, "claimed"); len(gpus) != 2 || spec.Hooks != nil {
+		t.Fatalf("the pod sees %v and has hooks %v, want two GPUs and none", gpus, spec.Hooks)
+	}
+	c.exitContainer(t, "claimed")
+	await(t, "a new container", func() (string, bool) {
+		id := c.containerID(t, "claimed")
+		return id, id != before && id != ""
+	})
+	c.awaitPhase(t, "claimed", "Running")
+	if now := c.gpusOf(t, "claimed"); !slices.Equal(now, gpus) {
+		t.Errorf("the next container sees %v, want %v", now, gpus)
+	}
+	c.doc(t, "Move a node back")
+	c.awaitGPUs(t, "6")
+	c.remove(t, "claimed")
+	c.awaitGPUs(t, "8")
+	c.awaitSlices(t, 0)
+}
+
+// migration moves the node back and forth while pods hold GPUs. No two containers see the same GPU at any time.
+func migration(t *testing.T, c *cluster) {
+	c.doc(t, "Move a node back")
+	c.awaitGPUs(t, "8")
+	c.awaitSlices(t, 0)
+	c.run(t, "held", 3)
+	c.awaitPhase(t, "held", "Running")
+	held := c.gpusOf(t, "held")
+	c.doc(t, "Move a node to DRA")
+	c.awaitSlices(t, 5)
+	c.awaitGPUs(t, "0")
+	c.restartKubelet(t)
+	if now := c.gpusOf(t, "held"); !slices.Equal(now, held) {
+		t.Errorf("after a kubelet restart pod held sees %v, want %v", now, held)
+	}
+	c.awaitSlices(t, 5)
+
+	c.claim(t, "one", 1)
+	c.runWithClaim(t, "claimed", "one")
+	c.run(t, "unchanged", 2)
+	c.awaitPhase(t, "claimed", "Running")
+	c.awaitPhase(t, "unchanged", "Running")
+	used := slices.Concat(held, c.gpusOf(t, "claimed"), c.gpusOf(t, "unchanged"))
+	slices.Sort(used)
+	if len(used) != 6 || len(slices.Compact(used)) != 6 {
+		t.Errorf("pods see GPUs %v, want 6 different ones", used)
+	}
+	c.killAgent(t)
+	c.remove(t, "held")
+	c.awaitSlices(t, 8)
+	c.awaitEvent(t, "Normal", "GPUMoved", "allocated through gpu.nvidia.com now")
+
+	c.doc(t, "Move a node back")
+	c.awaitGPUs(t, "5")
+	c.remove(t, "claimed")
+	c.awaitGPUs(t, "6")
+	c.killAgent(t)
+	c.remove(t, "unchanged")
+	c.awaitGPUs(t, "8")
+	c.awaitSlices(t, 0)
+	c.doc(t, "Move a node to DRA")
+	c.awaitSlices(t, 8)
+}
