@@ -179,10 +179,10 @@ func (n *next) unheld(e *Entry) bool {
 }
 
 // visible returns when the runtime has every container that could use an entry without a record. Before a claim is
-// unprepared, it has the sandbox.
+// unprepared, it has the sandbox; a response of that very moment may precede the sandbox.
 func (e *Entry) visible() time.Time {
 	if e.sliced() {
-		return e.unrecorded
+		return e.unrecorded.Add(1)
 	}
 	return e.unrecorded.Add(settle)
 }
@@ -201,7 +201,7 @@ func (n *next) running(e *Entry) bool {
 	return r == nil || n.stray(e.Part) || slices.ContainsFunc(e.pods, func(pod string) bool { return r.Sandboxes[pod] })
 }
 
-// findStrays returns the parts of containers that the checkpoint explains by no entry of their pod. The runtime cannot
+// findStrays returns the parts of containers that no entry of their pod explains, in the checkpoint or by a claim. The runtime cannot
 // distinguish the shares of a device, so counting all containers would make the holder of one share hold all.
 func (n *next) findStrays() []Part {
 	if n.o.Runtime == nil {
@@ -217,7 +217,7 @@ func (n *next) findStrays() []Part {
 }
 
 func (n *next) explained(c Container) bool {
-	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) }) {
+	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) || n.claims(claim, c) }) {
 		return true
 	}
 	return n.o.Checkpoint != nil && slices.ContainsFunc(n.o.Checkpoint.Held, func(h Holding) bool {
@@ -226,6 +226,14 @@ func (n *next) explained(c Container) bool {
 		}
 		e, _ := n.Entry(h.Key)
 		return e.Part.Touches(c.Part)
+	})
+}
+
+// claims reports whether a claim explains a container.
+func (n *next) claims(claim Claim, c Container) bool {
+	return slices.Contains(claim.Pods, c.Pod) && slices.ContainsFunc(claim.Devices, func(id string) bool {
+		e, _ := n.Entry(Key{SliceOutlet, id})
+		return e.Part.Extent != ExtentUnknown && e.Part.Touches(c.Part)
 	})
 }
 

@@ -71,7 +71,8 @@ var mutants = []struct {
 	{"a claim waits for containers of the previous one", "claim.go", "case «d.entry.dirty» ||", "false"},
 	{"a claim waits for a ledger that knows the last grant", "claim.go", "|| «d.grant.Seq != d.entry.seq»:", "false"},
 	{"the gate prepares available entries only", "claim.go", "case «!d.open»:", "false"},
-	{"a prepared claim holds its devices", "release.go", "prepared[id] = «true»", "false"},
+	{"a runtime that was asked before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
+	{"the container of a claim holds no other entry", "release.go", "|| «n.claims(claim, c)»", "false"},
 	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},
 
 	// The requests.

@@ -104,7 +104,7 @@ func (t *planner) askProof(e *Entry) {
 	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // until it is unprepared
 	case e.unrecorded.IsZero():
 		t.askCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
-	case t.reached(e.visible()):
+	case e.sliced() || t.reached(e.visible()): // a request from now on is late enough for the slice
 		t.askRuntime(e.visible())
 	}
 }
