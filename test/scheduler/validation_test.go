@@ -1,0 +1,99 @@
+package scheduler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/kubernetes/pkg/apis/resource"
+	resourcev1 "k8s.io/kubernetes/pkg/apis/resource/v1"
+	"k8s.io/kubernetes/pkg/apis/resource/validation"
+)
+
+// mixed returns a node with healthy, faulty and partitioned GPUs.
+func mixed() inventory {
+	inv := newInventory(8, func(int, int) int { return 18 })
+	inv.GPUs[1].Fault = &fault{"xid_79", "GPU has fallen off the bus"}
+	inv.GPUs[2].Fault = &fault{"device_node", "no device node"}
+	inv.GPUs[3].MIG = "enabled"
+	for i, profile := range []string{"7g.80gb", "1g.10gb+me"} {
+		inv.GPUs[3].MIGDevices = append(inv.GPUs[3].MIGDevices, migDevice{
+			UUID: fmt.Sprintf("MIG-4fbdcb86-5b5c-5b5f-8c3a-01234567890%d", i), Index: i, Profile: profile, MemoryBytes: 9984 << 20,
+			Placement: map[string]int{"start": 0, "size": 8 - 7*i},
+		})
+	}
+	return inv
+}
+
+// The API server accepts the devices.
+func TestDevicesAreValid(t *testing.T) {
+	p := newPublisher(t)
+	for _, inv := range []inventory{mixed(), profiles["8 on PCIe"], {Driver: map[string]any{"version": "", "cuda": "0.0"}, GPUs: []device{{UUID: "GPU-0", ComputeCapability: "0.0", NUMANode: -1}}}} {
+		for _, slice := range slicesOf(p.publish(t, inv, nil, 0).Devices) {
+			var internal resource.ResourceSlice
+			if err := resourcev1.Convert_v1_ResourceSlice_To_resource_ResourceSlice(slice, &internal, nil); err != nil {
+				t.Fatal(err)
+			}
+			if len(internal.Spec.Devices) < len(inv.GPUs) {
+				t.Errorf("%d devices of %d GPUs", len(internal.Spec.Devices), len(inv.GPUs))
+			}
+			if errs := validation.ValidateResourceSlice(&internal); len(errs) > 0 {
+				t.Errorf("invalid ResourceSlice: %v", errs.ToAggregate())
+			}
+		}
+	}
+}
+
+// The scheduler evaluates selectors on all devices of the slice. None fails, and faulty devices are not allocated.
+func TestSelectors(t *testing.T) {
+	p := newPublisher(t)
+	inv := mixed()
+	devices := p.publish(t, inv, nil, 0).Devices
+	const attribute, capacity = `device.attributes["gpu.nvidia.com"].`, `device.capacity["gpu.nvidia.com"].`
+	for _, tc := range []struct {
+		class, selector string
+		want            int
+	}{
+		{"gpu", attribute + `productName.lowerAscii().contains("l40s")`, 5},
+		{"gpu", attribute + `cudaComputeCapability.compareTo(semver("8.9.0")) >= 0`, 5},
+		{"gpu", attribute + `driverVersion.isGreaterThan(semver("580.95.4")) && ` + attribute + `cudaDriverVersion.isLessThan(semver("13.0.1"))`, 5},
+		{"gpu", attribute + `brand == "Nvidia" && ` + attribute + `addressingMode == "HMM"`, 0},
+		{"gpu", capacity + `memory.compareTo(quantity("48Gi")) == 0`, 5},
+		{"gpu", `device.attributes["gpucdi.dev"].resource == "nvidia.com/gpu"`, 5},
+		{"gpu", `device.attributes["gpucdi.dev"].set2 != device.attributes["gpucdi.dev"].nvlinkDomain && device.attributes["gpucdi.dev"].pcieSwitch != ""`, 4},
+		{"gpu", `device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:02"`, 2},
+		{"gpu", `device.attributes["resource.kubernetes.io"].?numaNode.orValue(-1) == 1`, 4},
+		{"gpu", `device.attributes["resource.kubernetes.io"].pciBusID == "0000:08:00.0"`, 1},
+		{"mig", attribute + `profile == "1g.10gb+me" && ` + attribute + fmt.Sprintf(`parentUUID == %q`, inv.GPUs[3].UUID), 1},
+		{"mig", capacity + `multiprocessors.compareTo(quantity("0")) >= 0 && ` + attribute + `uuid.startsWith("MIG-")`, 2},
+		{"mig", `device.attributes["gpucdi.dev"].resource == "nvidia.com/mig-7g.80gb" && "memorySlice7" in device.capacity["gpu.nvidia.com"]`, 1},
+	} {
+		most := 0
+		for count := range len(devices) {
+			if got := allocate(t, devices, nil, newClaim(tc.class, int64(count+1), "", tc.selector)); got != nil {
+				most = len(got)
+			}
+		}
+		if most != tc.want {
+			t.Errorf("%s: %d devices match, want %d", tc.selector, most, tc.want)
+		}
+	}
+}
+
+// Each attribute of a device is on all devices of its type, except those that standardize their absence.
+func TestAttributesAreComplete(t *testing.T) {
+	p := newPublisher(t)
+	names := map[string][]resourceapi.QualifiedName{}
+	for _, d := range p.publish(t, mixed(), nil, 0).Devices {
+		kind, of := *d.Attributes["type"].StringValue, slices.Sorted(maps.Keys(d.Attributes))
+		if first, found := names[kind]; found && !slices.Equal(first, of) {
+			t.Errorf("%s has %v, others of its type %v", d.Name, of, first)
+		}
+		names[kind] = of
+	}
+	if len(names) != 2 {
+		t.Errorf("types %v", slices.Collect(maps.Keys(names)))
+	}
+}
