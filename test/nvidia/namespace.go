@@ -27,14 +27,14 @@ type Namespace struct{ do chan func() }
 func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 	all := map[string]string{}
 	maps.Copy(all, binds)
-	for _, file := range []string{"/proc/devices", "/proc/driver", "/sys/bus/pci/devices"} {
+	for _, file := range []string{"/proc/devices", "/proc/driver"} {
 		all[filepath.Join(root, file)] = file
 	}
 	n := &Namespace{do: make(chan func())}
 	entered := make(chan error)
 	go func() { // until Close
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
-		entered <- enter(all)
+		entered <- errors.Join(enter(all), showPCIDevices(root))
 		for do := range n.do {
 			do()
 		}
@@ -66,6 +66,34 @@ func enter(binds map[string]string) error {
 			}
 		}
 		if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("mounting %s at %s: %w", from, to, err)
+		}
+	}
+	return nil
+}
+
+const pciDevices = "/sys/bus/pci/devices"
+
+// showPCIDevices mounts the PCI devices of the node at root. In sysfs they are links to directories that the namespace
+// does not have.
+func showPCIDevices(root string) error {
+	devices, err := os.ReadDir(filepath.Join(root, pciDevices))
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", pciDevices, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("hiding %s: %w", pciDevices, err)
+	}
+	for _, d := range devices {
+		from, err := filepath.EvalSymlinks(filepath.Join(root, pciDevices, d.Name()))
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(pciDevices, d.Name())
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mounting %s at %s: %w", from, to, err)
 		}
 	}

@@ -82,6 +82,8 @@ type inventory struct {
 	}
 	GPUs []struct {
 		UUID, PCIBusID, Product, Architecture, ComputeCapability, MIG string
+		PCIeRoot, Brand, AddressingMode                               string
+		PCIeSwitches                                                  []string
 		Fault                                                         fault
 		Index, Minor, NUMANode                                        int
 		MemoryBytes                                                   uint64
@@ -125,6 +127,7 @@ func TestCommands(t *testing.T) {
 	}{
 		{"list GPUs", listGPUs},
 		{"list links", listLinks},
+		{"list PCIe paths", listPCIe},
 		{"list MIG devices", listMIG},
 		{"incomplete MIG device", incompleteMIG},
 		{"generate MIG devices", generateMIG},
@@ -184,6 +187,28 @@ func listGPUs(t *testing.T, binary string) {
 				t.Errorf("%s to %s: %d NVLinks, want 18", g.UUID, l.Peer, l.NVLinks)
 			}
 		}
+	}
+}
+
+// listPCIe compares the PCIe paths with the tree of the simulated machine.
+func listPCIe(t *testing.T, binary string) {
+	inv := newHost(t, binary, simdriver.GPUs16()).list(t)
+	gpus := inv.GPUs
+	for i, g := range gpus {
+		if g.Brand != "Nvidia" || g.AddressingMode != "HMM" || len(g.PCIeSwitches) != 2 || !strings.HasPrefix(g.PCIeRoot, "pci0000:") {
+			t.Fatalf("GPU %d: %+v", i, g)
+		}
+		for j, other := range gpus[:i] {
+			// Each four GPUs are below a root complex and a switch, and each two below a second one.
+			root, outer, inner := g.PCIeRoot == other.PCIeRoot, g.PCIeSwitches[1] == other.PCIeSwitches[1], g.PCIeSwitches[0] == other.PCIeSwitches[0]
+			if root != (i/4 == j/4) || outer != root || inner != (i/2 == j/2) {
+				t.Errorf("GPU %d at %s %v, GPU %d at %s %v", i, g.PCIeRoot, g.PCIeSwitches, j, other.PCIeRoot, other.PCIeSwitches)
+			}
+		}
+	}
+	desktop := newHost(t, binary, simdriver.GTX1060x2()).list(t).GPUs
+	if len(desktop[0].PCIeSwitches) > 0 || desktop[0].PCIeRoot == "" || desktop[0].Brand != "GeForce" || desktop[0].AddressingMode != "None" {
+		t.Errorf("GPU without switches: %+v", desktop[0])
 	}
 }
 

@@ -117,12 +117,16 @@ func (k kernel) showSys(s *State, m majors) error {
 	}
 	if !onFS(k.path("sys/bus/pci/devices"), unix.SYSFS_MAGIC) {
 		for _, g := range s.GPUs {
-			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "drm", card(g), "dev")] = fmt.Sprintf("%d:%d\n", m.drm, g.Minor)
-			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "drm", render(g), "dev")] = fmt.Sprintf("%d:%d\n", m.drm, 128+g.Minor)
-			for name, value := range pciFiles(g) {
-				files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), name)] = value + "\n"
+			if err := k.plug(g); err != nil {
+				return err
 			}
-			files[filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID), "config")] = pciConfig(g)
+			device := pciLink(g)
+			files[filepath.Join(device, "drm", card(g), "dev")] = fmt.Sprintf("%d:%d\n", m.drm, g.Minor)
+			files[filepath.Join(device, "drm", render(g), "dev")] = fmt.Sprintf("%d:%d\n", m.drm, 128+g.Minor)
+			for name, value := range pciFiles(g) {
+				files[filepath.Join(device, name)] = value + "\n"
+			}
+			files[filepath.Join(device, "config")] = pciConfig(g)
 			if err := k.bind(g); err != nil {
 				return err
 			}
@@ -133,11 +137,7 @@ func (k kernel) showSys(s *State, m majors) error {
 
 // bind creates the symlink from a PCI device to its driver.
 func (k kernel) bind(g GPU) error {
-	device := k.path(filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID)))
-	if err := os.MkdirAll(device, 0o755); err != nil {
-		return err
-	}
-	if err := os.Symlink("../../drivers/nvidia", filepath.Join(device, "driver")); !errors.Is(err, fs.ErrExist) {
+	if err := os.Symlink("../../drivers/nvidia", k.path(pciLink(g), "driver")); !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return nil
@@ -214,11 +214,12 @@ func (k kernel) hidePCI(s *State) error {
 		if err := k.unbind(device); err != nil {
 			return err
 		}
-		stale := device
 		if s.Unloaded {
-			stale = filepath.Join(device, "drm")
+			err = os.RemoveAll(filepath.Join(device, "drm"))
+		} else {
+			err = unplug(device)
 		}
-		if err := os.RemoveAll(stale); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -120,7 +120,7 @@ func (t tree) library(version string) string {
 // checkLinks refuses a root in which a directory of the driver is an absolute
 // symlink, which would resolve to this machine's own files.
 func (t tree) checkLinks() error {
-	for _, dir := range []string{LibraryDir, "usr/bin", "usr/share", xorgModules, "etc/OpenCL", "lib/firmware/nvidia", "proc/driver", "sys/bus/pci/devices", "sys/module", "dev"} {
+	for _, dir := range []string{LibraryDir, "usr/bin", "usr/share", xorgModules, "etc/OpenCL", "lib/firmware/nvidia", "proc/driver", "sys/bus/pci/devices", "sys/devices", "sys/module", "dev"} {
 		for at := dir; at != "."; at = filepath.Dir(at) {
 			target, err := os.Readlink(t.path(at))
 			if err == nil && filepath.IsAbs(target) {
