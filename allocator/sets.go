@@ -94,8 +94,8 @@ func (a affinity) split(group []int, size int) (parts [][]int) {
 	return parts
 }
 
-// maxHalved is the largest group for which half tries all halves: 6435 for 16 devices.
-const maxHalved = 16
+// maxHalved is the largest group for which half tries all halves: 35 for 8 devices.
+const maxHalved = 8
 
 // half returns the half of a group with the first device for which both halves together have the highest weight, the
 // first one among equals.
