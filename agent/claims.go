@@ -19,7 +19,6 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
-	"github.com/gpucdi/gpucdi/metrics"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -35,6 +34,7 @@ type claims struct {
 	driver *dra.Driver
 	start  func() // starts the driver; later calls do nothing
 	gate   *allocator.Gate
+	calls  *claimObserver
 
 	published uint64                   // revision of the pool's latest devices
 	held      map[string]bool          // devices of prepared claims
@@ -61,11 +61,12 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 		driverName: a.cfg.DRADriver, poolName: a.cfg.NodeName, node: a.cfg.Node, kubeletDir: node, gate: gate,
 		pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
 	}
+	c.calls = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
-		Claims: client, Gate: gate, Observer: claimObserver{a.metrics},
+		Claims: client, Gate: gate, Observer: c.calls,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	a.metrics.EnableDRA(c.pool.Writes)
@@ -222,6 +223,17 @@ func (c *claims) status() *status.DRA {
 	registration, pool := c.driver.Registration(), c.pool.Status()
 	s := &status.DRA{Driver: c.driverName, Registered: registration.Since, Error: registration.Error,
 		Slices: status.Slices{Devices: len(pool.Devices), Error: pool.Error, Dropped: pool.Dropped}}
+	for _, r := range c.driver.Records() {
+		claim := status.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Prepared: r.Prepared, Damaged: r.Damaged}
+		for _, d := range r.Devices {
+			claim.Devices = append(claim.Devices, d.ID)
+		}
+		for _, p := range r.Pods {
+			claim.Pods = append(claim.Pods, p.Name)
+		}
+		s.Claims = append(s.Claims, claim)
+	}
+	s.Refused = c.calls.refused()
 	for _, foreign := range pool.Foreign {
 		s.Slices.Foreign = append(s.Slices.Foreign, foreign.Name)
 	}
@@ -233,19 +245,3 @@ func (c *claims) status() *status.DRA {
 
 // errDRADisabled is the error of a config that requires DRA while it is disabled.
 var errDRADisabled = errors.New("allocation.mode: dra requires the DRA driver; set dra.enabled of the chart, or --dra-driver-name")
-
-// claimObserver counts the calls of the kubelet.
-type claimObserver struct{ metrics *metrics.Metrics }
-
-// Registered implements dra.Observer.
-func (claimObserver) Registered() {}
-
-// Prepared implements dra.Observer.
-func (o claimObserver) Prepared(outcome dra.Outcome) {
-	o.metrics.Prepared(outcome.Took, string(outcome.Refusal))
-}
-
-// Unprepared implements dra.Observer.
-func (o claimObserver) Unprepared(outcome dra.Outcome) {
-	o.metrics.Unprepared(outcome.Took, string(outcome.Refusal))
-}

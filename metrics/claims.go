@@ -16,8 +16,8 @@ type claims struct {
 // created, updated or deleted. It must be called before the first claim.
 func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
 	m.claims = claims{
-		prepares:   claimHistogram("prepare"),
-		unprepares: claimHistogram("unprepare"),
+		prepares:   claimHistogram("prepare", "Time to prepare a ResourceClaim, including the wait for devices of other holders."),
+		unprepares: claimHistogram("unprepare", "Time to unprepare a ResourceClaim."),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpucdi_dra_refusals_total",
 			Help: "ResourceClaims that were not prepared or unprepared, by reason. The kubelet retries.",
@@ -30,10 +30,10 @@ func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
 	m.registry.MustRegister(m.prepares, m.unprepares, m.refusals, writes)
 }
 
-func claimHistogram(call string) prometheus.Histogram {
+func claimHistogram(call, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "gpucdi_dra_" + call + "_duration_seconds",
-		Help:    "Time to " + call + " a ResourceClaim, including the wait for devices of other holders.",
+		Help:    help,
 		Buckets: prometheus.ExponentialBuckets(250e-6, 4, 9), // 250 µs to 16 s
 	})
 }

@@ -64,6 +64,10 @@ func allMetrics() *metrics.Metrics {
 	m.Reconciled(nil, nil)
 	m.Reconciled(errors.New("unloaded"), errors.New("full"))
 	m.SpecWritten()
+	m.EnableDRA(func() uint64 { return 3 })
+	m.Prepared(300*time.Microsecond, "")
+	m.Prepared(20*time.Second, "held")
+	m.Unprepared(time.Millisecond, "")
 	return m
 }
 
@@ -113,6 +117,12 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_reconcile_errors_total{stage="driver"} 1`,
 		`gpucdi_reconcile_errors_total{stage="spec"} 1`,
 		`gpucdi_spec_writes_total 1`,
+		`gpucdi_dra_prepare_duration_seconds_bucket{le="0.00025"} 0`,
+		`gpucdi_dra_prepare_duration_seconds_bucket{le="0.001"} 1`,
+		`gpucdi_dra_prepare_duration_seconds_count 2`,
+		`gpucdi_dra_unprepare_duration_seconds_count 1`,
+		`gpucdi_dra_refusals_total{reason="held"} 1`,
+		`gpucdi_dra_slice_writes_total 3`,
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, got)

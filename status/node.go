@@ -81,7 +81,30 @@ type DRA struct {
 	Registered time.Time `json:"registered,omitzero"` // with the kubelet; zero if it is not registered
 	Error      string    `json:"error,omitempty"`
 
-	Slices Slices `json:"slices"`
+	Slices  Slices    `json:"slices"`
+	Claims  []Claim   `json:"claims,omitempty"`  // prepared on this node
+	Refused []Refusal `json:"refused,omitempty"` // the latest claims that were not prepared or unprepared
+}
+
+// Claim is a prepared ResourceClaim.
+type Claim struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       string    `json:"uid"`
+	Devices   []string  `json:"devices"` // IDs
+	Pods      []string  `json:"pods"`    // names, as of the latest call of the kubelet
+	Prepared  time.Time `json:"prepared"`
+	Damaged   string    `json:"damaged,omitempty"` // why its record cannot be read; only UID is known then
+}
+
+// Refusal is the latest failed call of the kubelet for a ResourceClaim.
+type Refusal struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       string    `json:"uid"`
+	Reason    string    `json:"reason"` // as in the metric gpucdi_dra_refusals_total
+	Message   string    `json:"message"`
+	At        time.Time `json:"at"`
 }
 
 // Slices describes the ResourceSlices according to the API server.

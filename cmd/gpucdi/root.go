@@ -37,7 +37,7 @@ GPUCDI_HOST_ROOT. For shell completion, see gpucdi completion --help.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newServeCommand(), newStatusCommand(), newDoctorCommand(), newListCommand(),
+	root.AddCommand(newServeCommand(), newStatusCommand(), newExplainCommand(), newDoctorCommand(), newListCommand(),
 		newGenerateCommand(), newConfigCommand(), newUnlabelCommand(), newVersionCommand(), newProbeCommand())
 	return root
 }

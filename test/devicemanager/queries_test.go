@@ -228,7 +228,7 @@ func alertQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// documentedQueries returns the metrics and the queries in docs/metrics.md.
+// documentedQueries returns the metrics and the queries in docs/metrics.md, without the metrics of DRA.
 func documentedQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	for line := range strings.Lines(read(t, "docs/metrics.md")) {
@@ -236,7 +236,7 @@ func documentedQueries(t *testing.T) (queries []query) {
 		switch {
 		case strings.HasPrefix(line, "    "):
 			queries = append(queries, query{source: "docs/metrics.md", expr: strings.TrimSpace(line)})
-		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_"):
+		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") && !strings.HasPrefix(cells[1], " `gpucdi_dra_"):
 			name := strings.Trim(cells[1], " `")
 			if strings.TrimSpace(cells[2]) == "histogram" {
 				name += "_count"

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucdi/gpucdi/status"
+)
+
+func newExplainCommand() *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use:   "explain CLAIM|GPU",
+		Short: "Explain the allocation of a GPU or ResourceClaim",
+		Long: `Explain why a GPU or a ResourceClaim is in its state: through which API the GPU is
+allocated and to which pods, what it waits for, or why a claim was not prepared.
+CLAIM is namespace/name; GPU is an index such as 3 or 3:1, a UUID, or a name in the
+ResourceSlices.`,
+		Example: `  kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi explain default/one-gpu`,
+		Args:    checkArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			node, err := status.Fetch(cmd.Context(), address)
+			if err != nil {
+				return err
+			}
+			return explain(cmd.OutOrStdout(), node, args[0])
+		},
+	}
+	cmd.Flags().StringVar(&address, "address", defaultAddress, "address of the agent, host:port")
+	return cmd
+}
+
+func explain(w io.Writer, n status.Node, subject string) error {
+	if namespace, name, isClaim := strings.Cut(subject, "/"); isClaim {
+		return explainClaim(w, n, namespace, name)
+	}
+	found := false
+	for _, d := range n.Devices {
+		if subject == d.Index || strings.EqualFold(subject, d.ID) {
+			found = true
+			explainDevice(w, n, d)
+		}
+	}
+	for _, e := range n.Excluded {
+		if subject == e.Index || strings.EqualFold(subject, e.ID) {
+			found = true
+			line(w, "GPU %s (%s) is not advertised: excluded by %s of the config", e.Index, e.ID, e.Rule)
+		}
+	}
+	if !found {
+		return fmt.Errorf("explaining %q: the agent has no such GPU; gpucdi status lists them, and a claim is namespace/name", subject)
+	}
+	return nil
+}
+
+// explainDevice describes a device of one outlet. A GPU that moves to another API has one in each.
+func explainDevice(w io.Writer, n status.Node, d status.Device) {
+	line(w, "GPU %s (%s, %s), allocated through %s", d.Index, cmp.Or(n.Product(d), "unknown product"), d.ID, d.Resource)
+	state := string(d.Health())
+	if !d.Healthy() {
+		state += " for " + since(d)
+	}
+	line(w, "  state:        %s", state)
+	if why := reason(d, false); why != "-" {
+		line(w, "  reason:       %s", why)
+	}
+	if len(d.AllocatedTo) == 0 {
+		line(w, "  allocated to: no pod")
+	}
+	for _, h := range d.AllocatedTo {
+		line(w, "  allocated to: %s/%s/%s%s", h.Namespace, h.Pod, h.Container, throughClaim(h))
+	}
+	if n.DRA == nil {
+		return
+	}
+	for _, c := range n.DRA.Claims {
+		if slices.Contains(c.Devices, d.ID) {
+			line(w, "  prepared for: claim %s/%s, %s ago", c.Namespace, c.Name, age(c.Prepared))
+		}
+	}
+}
+
+func throughClaim(h status.Holder) string {
+	if h.Claim == "" {
+		return ""
+	}
+	return ", by claim " + h.Claim
+}
+
+func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
+	if n.DRA == nil {
+		return fmt.Errorf("explaining claim %s/%s: DRA is disabled on this node; set dra.enabled of the chart", namespace, name)
+	}
+	found := false
+	for _, c := range n.DRA.Claims {
+		if c.Namespace != namespace || c.Name != name {
+			continue
+		}
+		found = true
+		line(w, "Claim %s/%s is prepared since %s, for %s", namespace, name, age(c.Prepared), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
+		for _, id := range c.Devices {
+			for _, d := range n.Devices {
+				if d.ID == id {
+					line(w, "  GPU %s (%s): %s", d.Index, d.ID, d.Health())
+				}
+			}
+		}
+	}
+	for _, r := range n.DRA.Refused {
+		if r.Namespace == namespace && r.Name == name {
+			found = true
+			line(w, "Claim %s/%s was not prepared %s ago (%s): %s", namespace, name, age(r.At), r.Reason, r.Message)
+		}
+	}
+	if !found {
+		line(w, "Claim %s/%s is not prepared on this node, and none of its pods was started here since the agent was", namespace, name)
+	}
+	return nil
+}
