@@ -61,6 +61,7 @@ const (
 	checkKubelet    = "kubelet"
 	checkContainers = "containers"
 	checkAgent      = "agent"
+	checkDRA        = "DRA"
 	checkLaunch     = "container"
 )
 
@@ -89,7 +90,7 @@ func Examine(ctx context.Context, n Node, report func(Finding)) {
 	if reason := e.withoutKubernetes(); reason != "" {
 		checks = append(checks, func(context.Context) []Finding { return e.skipKubernetes(reason) })
 	} else {
-		checks = append(checks, e.runtime, e.spec, e.kubelet, e.containers, e.agent, e.launched)
+		checks = append(checks, e.runtime, e.spec, e.kubelet, e.containers, e.agent, e.dra, e.launched)
 	}
 	for _, check := range checks {
 		for _, f := range check(ctx) {

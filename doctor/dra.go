@@ -1,0 +1,61 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// dra checks the DRA driver and the ResourceSlices if DRA is enabled, and previews a change of allocation.mode.
+func (e *examination) dra(context.Context) []Finding {
+	const check = checkDRA
+	d := e.status.DRA
+	if d == nil {
+		return nil // disabled, or the agent cannot be asked, which its own check reports
+	}
+	var findings []Finding
+	if d.Error != "" {
+		findings = append(findings, fail(check, fmt.Sprintf("%s is not registered with the kubelet: %s", d.Driver, d.Error), "")...)
+	}
+	if d.Slices.Error != "" {
+		findings = append(findings, fail(check, "the ResourceSlices are not up to date: "+d.Slices.Error, "")...)
+	}
+	if len(d.Slices.Foreign) > 0 {
+		findings = append(findings, fail(check, "another program wrote ResourceSlices of this driver and node: "+strings.Join(d.Slices.Foreign, ", "),
+			"run only one driver of this name on a node")...)
+	}
+	if len(d.Slices.Dropped) > 0 {
+		findings = append(findings, warn(check, "the API server does not store "+strings.Join(d.Slices.Dropped, ", "),
+			"enable the feature gates of DRA, or upgrade Kubernetes")...)
+	}
+	if len(findings) > 0 {
+		return findings
+	}
+	return pass(check, fmt.Sprintf("%s is registered, %d devices are in the ResourceSlices; %s", d.Driver, d.Slices.Devices, movePreview(e.status)))
+}
+
+// movePreview describes what happens when allocation.mode changes.
+func movePreview(n status.Node) string {
+	free, held := 0, 0
+	var pods []string
+	for _, d := range n.Devices {
+		switch {
+		case len(d.AllocatedTo) > 0:
+			held++
+			for _, h := range d.AllocatedTo {
+				pods = append(pods, h.Namespace+"/"+h.Pod)
+			}
+		case d.State == "":
+			free++
+		}
+	}
+	if held == 0 {
+		return fmt.Sprintf("all %d would move at once if allocation.mode changed", free)
+	}
+	slices.Sort(pods)
+	return fmt.Sprintf("if allocation.mode changed, %d would move at once, and %d when these pods end: %s",
+		free, held, strings.Join(slices.Compact(pods), ", "))
+}
