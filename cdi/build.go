@@ -94,9 +94,8 @@ func setVersion(spec *specs.Spec) (*specs.Spec, error) {
 // inject GPUs.
 const hideGPUs = "NVIDIA_VISIBLE_DEVICES=void"
 
-// libcudaDir is a loader directory with the same path on every architecture, and without libraries of the image on
-// Debian and Ubuntu. A compiler with a sysroot of its own can search it for the driver without finding the image's
-// libc.
+// libcudaDir is a loader directory whose path does not depend on the architecture. Debian and Ubuntu images have no
+// libraries there, so a compiler with its own sysroot can search it for libcuda without finding the image's libc.
 const libcudaDir = "/usr/lib64"
 
 // environment returns the environment variables for containers with GPUs and these mounts. Triton, which

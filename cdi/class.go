@@ -46,7 +46,7 @@ type class struct {
 
 	gpus bool // the devices are GPUs: containers get the same environment as from Build
 
-	remedy string // for a node without it
+	remedy string // how to create missing devices
 }
 
 // hostFiles are files to mount.
@@ -65,7 +65,7 @@ var classes = []class{
 	{
 		name: RDMA, description: "InfiniBand and RoCE adapters",
 		nodes: []string{"/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"}, withGPUs: AllDevices,
-		remedy: "run modprobe ib_uverbs rdma_ucm",
+		remedy: "run modprobe -a ib_uverbs rdma_ucm",
 	},
 	{
 		name: GDRCopy, description: "GDRCopy",
@@ -199,7 +199,7 @@ func AuxiliaryDevice(name Class) string {
 }
 
 // findNodes returns the device nodes that match patterns. Device numbers are read from the nodes, because no other
-// source has all of them. Nodes that disappear in between, or whose paths are not valid in a spec, are skipped.
+// source has all of them. Nodes that disappear in the meantime, or whose paths are not valid in a spec, are skipped.
 func findNodes(root host.Root, patterns []string) ([]DeviceNode, error) {
 	var nodes []DeviceNode
 	for _, pattern := range patterns {

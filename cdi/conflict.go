@@ -25,7 +25,7 @@ const (
 // The directory is checked after each change, and some tools write a spec for each container. Files are therefore
 // parsed again only when they change.
 type foreignSpecs struct {
-	kind      string // files has the devices of this kind
+	kind      string // of the devices in files
 	files     map[string]foreignSpec
 	truncated bool // the directory has more files than maxForeignSpecs
 }

@@ -3,5 +3,5 @@
 // Inspect collects the contents of a spec from the host. Build creates the spec; it is pure, and the same input gives
 // the same bytes. A File stores a spec durably and verifies that container runtimes can use it.
 //
-// The package does not depend on NVML, Kubernetes or a clock.
+// The package does not depend on NVML or Kubernetes.
 package cdi

@@ -13,7 +13,7 @@ import (
 // kernelFiles depend on the loaded driver.
 var kernelFiles = []string{"/proc/devices", "/proc/driver/nvidia/version"}
 
-// dependencies returns the host paths in a spec, those of device nodes included.
+// dependencies returns the host paths of mounts, hooks and the device nodes of each device, sorted, without duplicates.
 func dependencies(spec *specs.Spec) []string {
 	paths := sources(spec)
 	for _, d := range spec.Devices {

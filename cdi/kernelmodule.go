@@ -24,8 +24,8 @@ func checkKernel(root host.Root, version string) error {
 
 var errNoVersion = errors.New("no version found")
 
-// KernelModuleVersion returns the driver version of the loaded kernel module. The error is fs.ErrNotExist if it is not
-// loaded.
+// KernelModuleVersion returns the driver version of the loaded kernel module. The error wraps fs.ErrNotExist if it is
+// not loaded.
 func KernelModuleVersion(root host.Root) (string, error) {
 	const path = "/proc/driver/nvidia/version"
 	data, err := root.ReadFile(path)

@@ -25,14 +25,14 @@ const (
 )
 
 // File is a spec in a CDI directory of a container runtime. It is never removed: when a container restarts, the kubelet
-// requests the same device names again, even while the agent is stopped. Not safe for concurrent use.
+// requests the same device names again, even while the agent is stopped. Only Watch may be called concurrently.
 type File struct {
 	Path    string
 	format  Format
 	root    host.Root
 	foreign foreignSpecs
 
-	// Set by the last Put that verified the file, despite conflicts or not; state is "" if Put failed after it.
+	// Set by the last Put that verified the file, even if it found conflicts; state is "" if a later Put failed.
 	kind                  string
 	devices, dependencies []string
 	state                 string
@@ -58,8 +58,8 @@ func agentFile(kind, dir string, root host.Root) *File {
 }
 
 // Put writes spec to the file unless it has that content already, verifies that runtimes can use it, and reports
-// whether it wrote the file. An unusable spec leaves the file unchanged. Despite a conflicting spec the file is
-// written, so that it takes effect once the conflicting one is removed; the error names the conflicting spec.
+// whether it wrote the file. An unusable spec leaves the file unchanged. A conflicting spec does not prevent the write,
+// so that the file takes effect once that spec is removed; the error names it.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	f.state = ""
 	written, err = f.replace(spec)
