@@ -64,8 +64,8 @@ func (f Fault) String() string {
 }
 
 // Retain returns now with the GPUs and MIG devices appended that only earlier contains. A pod may still hold such a
-// device, and an allocated device must remain advertised to the kubelet. Its fault is that of the Unreadable entry
-// with the same index, or Gone.
+// device, and an allocated device must remain advertised to the kubelet. The fault of such a GPU is that of the
+// Unreadable entry with its index, or Gone.
 //
 // A partial GPU keeps its earlier attributes and MIG devices, because containers that hold it may restart.
 func Retain(earlier, now *Inventory) *Inventory {

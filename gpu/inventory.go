@@ -9,7 +9,7 @@ import (
 type Inventory struct {
 	Driver Driver `json:"driver"`
 
-	// GPUs are those with a valid and unique UUID, by ascending Index.
+	// GPUs are those with a valid and unique UUID, by ascending Index, followed by those that Retain appends.
 	GPUs []GPU `json:"gpus"`
 
 	// Unreadable are the GPUs and MIG devices without a valid and unique UUID. They cannot be advertised to the
@@ -131,7 +131,7 @@ func (inv *Inventory) Find(uuid string) (GPU, bool) {
 	return inv.GPUs[i], true
 }
 
-// Fault returns the fault of the GPU or MIG device with that UUID.
+// Fault returns the fault of the GPU or MIG device with that UUID; none for an unknown UUID.
 func (inv *Inventory) Fault(uuid string) Fault {
 	g, _ := inv.Find(uuid)
 	if m, found := find(g.MIGDevices, uuid); found {

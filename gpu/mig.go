@@ -54,8 +54,8 @@ type Placement struct {
 	Size  int `json:"size"`
 }
 
-// retain returns now with the devices appended that only earlier contains, with the fault Gone. Of partial devices it
-// keeps the earlier attributes.
+// retain returns now with the devices appended that only earlier contains, with the fault Gone. It keeps the earlier
+// attributes of partial devices.
 func retain(earlier, now []MIGDevice) []MIGDevice {
 	kept := slices.Clone(now)
 	for _, m := range earlier {

@@ -53,12 +53,13 @@ func pending(steps []Step, now time.Duration) (open []Step) {
 	return open
 }
 
-// hung returns the indexes, possibly including NoGPU, of the GPUs that cause overdue steps at the time now. blocked are
-// the indexes with pending steps, not the cause themselves, when the previous worker was replaced.
+// hung returns the indexes, possibly including NoGPU, of the GPUs that cause the overdue steps. blocked are the
+// indexes with pending steps, not the cause themselves, when the previous worker was replaced.
 //
-// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. So an overdue step is a cause
-// in three cases: a step that started later is done, hence it blocks no other; it is the first of those for which this
-// is unknown; or it was blocked in the previous worker, too, although this one excludes the GPU that was the cause.
+// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A step blocks no other if one
+// about a GPU that started later is done; such a step is a cause once it is overdue. If one of the others is overdue, the
+// causes are the first of them, which may block the others, and those that were blocked in the previous worker, too,
+// although this worker excludes the GPU that was the cause.
 func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed []int) {
 	var lastDone time.Duration // start of the latest step about a GPU that is done
 	for _, s := range steps {
@@ -94,7 +95,8 @@ func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed [
 	return failed
 }
 
-// nextCheck returns the time from now until a step can be overdue, given that none is.
+// nextCheck returns the time from now until a step other than a trial can be overdue, given that none is; at most
+// callTimeout.
 func nextCheck(steps []Step, now, callTimeout time.Duration) time.Duration {
 	next := callTimeout // of a step that starts right after now
 	for _, s := range pending(steps, now) {

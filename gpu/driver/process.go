@@ -19,7 +19,7 @@ import (
 // process is a running driver worker.
 type process struct {
 	kill     context.CancelFunc
-	drop     context.CancelFunc // stops forwarding messages
+	drop     context.CancelFunc // kills the worker and stops forwarding its messages
 	stepLog  StepLog
 	messages chan Message  // closed after the last message
 	ended    chan struct{} // closed when the worker has exited

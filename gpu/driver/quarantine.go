@@ -10,7 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// maxTrialDelay is the longest time between the start of a worker and its trial of quarantined GPUs.
+// maxTrialDelay is the longest time between the start of a worker and its trial of quarantined GPUs, unless
+// Config.Interval is longer.
 const maxTrialDelay = time.Minute
 
 // quarantineEntry describes a GPU whose calls hung or crashed a worker. Workers exclude it from their cycles until a

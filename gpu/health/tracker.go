@@ -101,7 +101,7 @@ func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g.updateSince(at)
 }
 
-// updateRecovery updates the reset fault by the recovery action, if the driver reports it. An XID precedes the action
+// updateRecovery updates the reset fault from the recovery action, if the driver reports it. An XID precedes the action
 // that it leads to, so if no action was required since the fault, the fault is cleared only after a quiet period.
 func (g *state) updateRecovery(p Probe, at time.Time, quietPeriod time.Duration) {
 	g.action = p.Recovery
@@ -125,7 +125,7 @@ func (g *state) updateRecovery(p Probe, at time.Time, quietPeriod time.Duration)
 	}
 }
 
-// updateErrors updates the reset fault by the number of uncorrectable ECC errors. A reset clears the counter, so a
+// updateErrors updates the reset fault from the number of uncorrectable ECC errors. A reset clears the counter, so a
 // lower value indicates one. A higher value is a fault only if the driver does not report the recovery action.
 func (g *state) updateErrors(p Probe) {
 	if p.Uncorrected == nil {

@@ -68,7 +68,7 @@ func (s session) pciFile(busID, name string) (string, error) {
 // other failure is an error.
 func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 	var errs []error
-	supported := func(what string, ret nvml.Return) bool {
+	succeeded := func(what string, ret nvml.Return) bool {
 		switch ret {
 		case nvml.SUCCESS:
 			return true
@@ -79,18 +79,18 @@ func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 		return false
 	}
 
-	if name, ret := dev.GetName(); supported("product name", ret) {
+	if name, ret := dev.GetName(); succeeded("product name", ret) {
 		g.Product = name
 	}
-	if memory, ret := dev.GetMemoryInfo(); supported("memory size", ret) {
+	if memory, ret := dev.GetMemoryInfo(); succeeded("memory size", ret) {
 		g.MemoryBytes = memory.Total
 	}
-	if major, minor, ret := dev.GetCudaComputeCapability(); supported("compute capability", ret) {
+	if major, minor, ret := dev.GetCudaComputeCapability(); succeeded("compute capability", ret) {
 		g.ComputeCapability = gpu.ComputeCapability{Major: major, Minor: minor}
 	}
 	g.Architecture = gpu.ArchitectureUnknown
 	if s.has("nvmlDeviceGetArchitecture") {
-		if arch, ret := dev.GetArchitecture(); supported("architecture", ret) {
+		if arch, ret := dev.GetArchitecture(); succeeded("architecture", ret) {
 			g.Architecture = architecture(arch)
 		}
 	}

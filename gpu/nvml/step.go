@@ -12,7 +12,8 @@ import (
 // responds it is called by one goroutine at a time.
 const stepDelay = 100 * time.Millisecond
 
-// step runs calls and records them in the step log as s. s.Start is the time for which they are meant to wait.
+// step runs calls and records them in the step log as s. On entry, s.Start is how long the calls wait intentionally, 0
+// for calls that do not wait; their timeout starts after it.
 func (w *worker) step(s driver.Step, calls func()) error {
 	s.Start += driver.Clock()
 	if err := w.stepLog.Set(s); err != nil {
