@@ -57,8 +57,8 @@ func pending(steps []Step, now time.Duration) (open []Step) {
 // indexes with pending steps, not the cause themselves, when the previous worker was replaced.
 //
 // A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A step blocks no other if one
-// about a GPU that started later is done; such a step is a cause once it is overdue. If one of the others is overdue, the
-// causes are the first of them, which may block the others, and those that were blocked in the previous worker, too,
+// about a GPU that started later is done; such a step is a cause once it is overdue. If one of the others is overdue,
+// the causes are the first of them, which may block the rest, and those that were blocked in the previous worker, too,
 // although this worker excludes the GPU that was the cause.
 func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed []int) {
 	var lastDone time.Duration // start of the latest step about a GPU that is done
