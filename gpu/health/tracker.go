@@ -108,6 +108,9 @@ func (g *state) updateRecovery(p Probe, at time.Time, quietPeriod time.Duration)
 	quiet := at.Sub(g.lastFault) >= quietPeriod
 	switch {
 	case p.Recovery == nil:
+		if !p.RepairPending && g.reset.Code == gpu.FaultRepairPending {
+			g.reset = gpu.Fault{} // a reset has applied the repair
+		}
 		if p.RepairPending && g.reset.None() {
 			g.reset = gpu.Fault{Code: gpu.FaultRepairPending, Message: "page retirement or row remapping is pending", Remedy: remedyReset}
 		} else if g.restored && g.uncorrected == 0 && !p.RepairPending && quiet {

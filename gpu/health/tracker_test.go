@@ -94,6 +94,11 @@ func TestTracker(t *testing.T) {
 		{"errors from before the start", health.Policy{}, []step{
 			{0, probe(uncorrected(7)), "7 uncorrectable"},
 		}},
+		{"reset applies a pending repair", health.Policy{}, []step{
+			{0, probe(health.Probe{RepairPending: true}), "remapping is pending"},
+			{time.Hour, probe(health.Probe{RepairPending: true}), "remapping is pending"},
+			{time.Second, pass, ""},
+		}},
 		{"GPU off the bus returns", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},
 			{0, gone, "gone"},

@@ -104,10 +104,13 @@ func placement(parent nvml.Device, gpuInstance int) gpu.Placement {
 
 // profile returns the profile of a MIG device, which is the end of its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". If the
 // name lacks it, profile computes it as NVIDIA's tools do, with the memory rounded up to eighths of total, the memory
-// of the GPU in bytes.
+// of the GPU in bytes. It is empty if that is unknown, too.
 func profile(name string, size nvml.DeviceAttributes, total uint64) string {
 	if _, named, found := strings.Cut(name, " MIG "); found && named != "" {
 		return named
+	}
+	if total == 0 {
+		return ""
 	}
 	const eighths, gib = 8, 1 << 30
 	share := math.Ceil(eighths*float64(size.MemorySizeMB<<20)/float64(total)) / eighths

@@ -24,6 +24,7 @@ func TestProfile(t *testing.T) {
 		{"NVIDIA A100-SXM4-40GB MIG ", 7, 7, 40192, a100, "7g.40gb"},
 		{"", 1, 1, 9984, h100, "1g.10gb"},
 		{"", 3, 3, 40448, h100, "3g.40gb"},
+		{"", 1, 1, 9984, 0, ""},
 	} {
 		size := nvml.DeviceAttributes{GpuInstanceSliceCount: tc.of, ComputeInstanceSliceCount: tc.slices, MemorySizeMB: tc.memory}
 		if got := profile(tc.name, size, tc.total); got != tc.want {
