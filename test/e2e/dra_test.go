@@ -28,8 +28,16 @@ var claimCases = []struct {
 	{"a claim waits for the end of the containers of another one", forcedDelete},
 	{"a fault taints the GPU and is in the status of the pod", claimHealth},
 	{"changed slices are restored", slicesRestored},
+	{"slices are right after the API server was away", apiServerAway},
+	{"a claim whose GPU is held is refused by name", heldClaim},
+	{"manifests for NVIDIA's driver work", nvidiaManifests},
+	{"docs/dra.md requests a GPU", documentedClaim},
+	{"a claim gets a MIG device", claimedMIG},
+	{"a GPU without a usable device node is tainted", missingNode},
+	{"the slices are empty without a driver", withoutDriver},
 	{"an agent writes only slices of its node", slicePolicy},
 	{"the node moves to DRA and back while pods hold GPUs", migration},
+	{"random claims, pods, migrations and restarts", claimSoak},
 }
 
 // TestDRA runs the commands of docs/dra.md, and moves GPUs between the device plugin and DRA.
@@ -261,31 +269,6 @@ func claimHealth(t *testing.T, c *cluster) {
 	c.runWithClaim(t, "watched", "monitored")
 	c.awaitPhase(t, "watched", "Running")
 	faulty := c.gpusOf(t, "watched")[0]
-	taints := func(t *testing.T) string {
-		out := c.kubectl(t, "get", "resourceslices", "-o", "json")
-		var list struct {
-			Items []struct {
-				Spec struct {
-					Devices []struct {
-						Name   string
-						Taints []struct{ Key, Value, Effect string }
-					}
-				}
-			}
-		}
-		if err := json.Unmarshal([]byte(out), &list); err != nil {
-			t.Fatal(err)
-		}
-		var found []string
-		for _, s := range list.Items {
-			for _, d := range s.Spec.Devices {
-				for _, taint := range d.Taints {
-					found = append(found, fmt.Sprintf("%s %s=%s:%s", d.Name, taint.Key, taint.Value, taint.Effect))
-				}
-			}
-		}
-		return strings.Join(found, ", ")
-	}
 	health := func(t *testing.T) string {
 		return c.kubectl(t, "get", "pod", "watched", "-o", "jsonpath={.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*]}")
 	}
@@ -296,15 +279,43 @@ func claimHealth(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	want := "gpu-" + strings.TrimPrefix(faulty, "GPU-") + " gpu.nvidia.com/xid=48:NoSchedule"
-	c.awaitOutput(t, want, taints)
+	c.awaitOutput(t, want, c.taints)
 	c.awaitOutput(t, "XID 48", health)
 	c.awaitEvent(t, "Warning", "GPUUnhealthy", faulty+") is unhealthy: XID 48")
 	time.Sleep(6 * time.Second) // until a probe has read the recovery action
 	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(faulty).RecoveryAction = 0; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "no taint", func() (string, bool) { now := taints(t); return now, now == "" })
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 	c.awaitOutput(t, `"Healthy"`, health)
+}
+
+// taints returns the taints in the slices: "gpu-… key=value:effect".
+func (c *cluster) taints(t *testing.T) string {
+	t.Helper()
+	out := c.kubectl(t, "get", "resourceslices", "-o", "json")
+	var list struct {
+		Items []struct {
+			Spec struct {
+				Devices []struct {
+					Name   string
+					Taints []struct{ Key, Value, Effect string }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, s := range list.Items {
+		for _, d := range s.Spec.Devices {
+			for _, taint := range d.Taints {
+				found = append(found, fmt.Sprintf("%s %s=%s:%s", d.Name, taint.Key, taint.Value, taint.Effect))
+			}
+		}
+	}
+	return strings.Join(found, ", ")
 }
 
 // slicesRestored deletes and changes the slices, restarts the kubelet, and adds a foreign slice.
@@ -340,6 +351,162 @@ spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 
 	c.awaitOutput(t, "another program wrote ResourceSlices of this driver: foreign", c.status)
 	c.kubectl(t, "delete", "resourceslice", "foreign")
 	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
+}
+
+// apiServerAway makes a GPU fail while the API server is down.
+func apiServerAway(t *testing.T, c *cluster) {
+	c.runOnNode(t, "pkill -9 -x kube-apiserver") // a graceful stop waits for watches
+	gone, err := c.driver.Remove(c.driver.State().GPUs[7].UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(15 * time.Second)
+	if err := c.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 7)
+	if err := c.driver.Add(gone); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 8)
+	if err := c.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// heldClaim allocates the GPU of a running pod to another claim, as a scheduler with stale data would.
+func heldClaim(t *testing.T, c *cluster) {
+	c.claim(t, "owner", 1)
+	c.runWithClaim(t, "runs", "owner")
+	c.awaitPhase(t, "runs", "Running")
+	c.claim(t, "thief", 1)
+	allocation := c.kubectl(t, "get", "resourceclaim", "owner", "-o", "jsonpath={.status.allocation}")
+	c.kubectl(t, "patch", "resourceclaim", "thief", "--subresource", "status", "--type", "merge", "--patch", `{"status": {"allocation": `+allocation+`}}`)
+	c.runWithClaim(t, "waits", "thief")
+	c.awaitOutput(t, "is prepared for claim default/owner of pod runs; waited 20s", func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=waits", "-o", "jsonpath={.items[*].message}")
+	})
+	if !strings.Contains(c.metrics(t), `gpucdi_dra_refusals_total{reason="held"}`) {
+		t.Error("no metric for the refusal")
+	}
+	c.remove(t, "waits") // the kubelet retries only after a minute or more
+}
+
+// nvidiaManifests applies manifests in the form of those for NVIDIA's DRA driver: claim templates, selectors on its
+// attributes and capacities, and a GpuConfig.
+func nvidiaManifests(t *testing.T, c *cluster) {
+	manifest := fmt.Sprintf(`apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: large-gpu}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        exactly:
+          deviceClassName: gpu.nvidia.com
+          selectors:
+          - cel: {expression: "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*h100.*$') && device.attributes['gpu.nvidia.com'].architecture == 'Hopper'"}
+          - cel: {expression: "device.attributes['gpu.nvidia.com'].driverVersion.isGreaterThan(semver('500.0.0')) && device.attributes['gpu.nvidia.com'].cudaComputeCapability.isGreaterThan(semver('8.9.0'))"}
+          - cel: {expression: "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('70Gi')) > 0"}
+      config:
+      - requests: [gpu]
+        opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: selects}
+spec:
+  terminationGracePeriodSeconds: 1
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: large-gpu}]
+  containers:
+  - {name: main, image: %s, imagePullPolicy: Never, command: [sleep, infinity], resources: {claims: [{name: gpu, request: gpu}]}}
+`, images.DebianName)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.remove(t, "selects")
+		_, _ = c.Kubectl(context.Background(), "delete", "resourceclaimtemplate", "large-gpu")
+	})
+	c.awaitPhase(t, "selects", "Running")
+	if gpus := c.gpusOf(t, "selects"); len(gpus) != 1 {
+		t.Errorf("the pod sees %v, want one GPU", gpus)
+	}
+}
+
+// documentedClaim runs the example of docs/dra.md.
+func documentedClaim(t *testing.T, c *cluster) {
+	c.runToCompletion(t, "with-claim", blocksOf(t, draDocument, "Request GPUs", "yaml")[0])
+	c.kubectl(t, "delete", "resourceclaim", "one-gpu")
+}
+
+// claimedMIG partitions a GPU, and partitions it again.
+func claimedMIG(t *testing.T, c *cluster) {
+	c.configure(t, "allocation: {mode: dra}\nmig: {strategy: mixed}\n")
+	partitioned := c.driver.State().GPUs[7].UUID
+	if err := c.driver.Partition(partitioned, "3g.40gb", "1g.10gb", "1g.10gb"); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 10)
+	if slices.Contains(c.slices(t), partitioned) {
+		t.Error("the slices have the partitioned GPU")
+	}
+	const claim = `{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: small}, spec: {devices: {requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.com,
+selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '3g.40gb'"}}]}}]}}}`
+	if err := c.Apply(t.Context(), []byte(claim)); err != nil {
+		t.Fatal(err)
+	}
+	c.startWithClaim(t, "part", "small")
+	c.awaitPhase(t, "part", "Running")
+	if seen, want := c.gpusOf(t, "part"), c.driver.State().GPUs[7].MIG[0].UUID; len(seen) != 2 || seen[0] != partitioned || seen[1] != want {
+		t.Errorf("the pod sees %v, want %s and %s", seen, partitioned, want)
+	}
+	c.remove(t, "part")
+	c.kubectl(t, "delete", "resourceclaim", "small")
+	if err := c.driver.Partition(partitioned, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 14)
+	if err := c.driver.Unpartition(partitioned); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 8)
+	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra}}]\n")
+}
+
+// missingNode replaces the device node of a GPU. Without any, the driver does not list the GPU.
+func missingNode(t *testing.T, c *cluster) {
+	g := c.driver.State().GPUs[0]
+	device := fmt.Sprintf("/dev/nvidia%d", g.Minor)
+	c.runOnNode(t, "mv "+device+" /tmp/device; mknod "+device+" c 1 3")
+	c.killAgent(t) // nothing reports a changed device node
+	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(g.UUID, "GPU-")+" gpucdi.dev/device_node", c.taints)
+	c.claim(t, "seven", 7)
+	c.runWithClaim(t, "others", "seven")
+	c.awaitPhase(t, "others", "Running")
+	if gpus := c.gpusOf(t, "others"); slices.Contains(gpus, g.UUID) {
+		t.Errorf("the pod sees %v with the GPU without its device node", gpus)
+	}
+	c.runOnNode(t, "mv /tmp/device "+device)
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+}
+
+// withoutDriver starts the agent before the driver.
+func withoutDriver(t *testing.T, c *cluster) {
+	if err := c.driver.Unload(); err != nil {
+		t.Fatal(err)
+	}
+	c.runOnNode(t, "rm -rf /run/gpucdi/*")
+	c.killAgent(t)
+	c.awaitSlices(t, 0)
+	if count := c.kubectl(t, "get", "resourceslices", "-o", "name"); strings.Count(count, "/") != 1 {
+		t.Errorf("slices %s, want an empty one", count)
+	}
+	if err := c.driver.Load(); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 8)
 }
 
 // slicePolicy uses the agent's token to write a slice of another node.
@@ -395,6 +562,7 @@ func claimsOfRuntime(t *testing.T, c *cluster) {
 
 // migration moves the node back and forth while pods hold GPUs. No two containers see the same GPU at any time.
 func migration(t *testing.T, c *cluster) {
+	c.watchDisjoint(t)
 	c.doc(t, "Move a node back")
 	c.awaitGPUs(t, "8")
 	c.awaitSlices(t, 0)

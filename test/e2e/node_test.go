@@ -166,6 +166,13 @@ func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 // the test ends.
 func (c *cluster) run(t *testing.T, name string, gpus int, extra ...string) {
 	t.Helper()
+	c.start(t, name, gpus, extra...)
+	t.Cleanup(func() { c.remove(t, name) })
+}
+
+// start is like run, but leaves the pod.
+func (c *cluster) start(t *testing.T, name string, gpus int, extra ...string) {
+	t.Helper()
 	limits := ""
 	if gpus > 0 {
 		limits = fmt.Sprintf("\n    resources: {limits: {nvidia.com/gpu: %d}}", gpus)
@@ -186,7 +193,6 @@ spec:
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.remove(t, name) })
 }
 
 func (c *cluster) remove(t *testing.T, pod string) {

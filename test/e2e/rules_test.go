@@ -29,7 +29,7 @@ func resourceRules(t *testing.T, c *cluster) {
 	gpus := c.driver.State().GPUs
 	excluded := gpus[len(gpus)-1].UUID
 	preview := c.sh(t, blocksOf(t, document, "Preview the result", "sh")[0])
-	for _, want := range [][]string{{excluded, "excluded 1 resources[0]"}, {old[0], small + " 4 resources[2]"}, {gpus[2].UUID, h100 + " 1 resources[1]"}} {
+	for _, want := range [][]string{{excluded, "excluded - 1 resources[0]"}, {old[0], small + " devicePlugin 4 resources[2]"}, {gpus[2].UUID, h100 + " devicePlugin 1 resources[1]"}} {
 		if !slices.ContainsFunc(strings.Split(preview, "\n"), func(line string) bool {
 			return strings.Contains(line, want[0]) && strings.Contains(strings.Join(strings.Fields(line), " "), want[1])
 		}) {

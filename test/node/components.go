@@ -20,11 +20,7 @@ func (n *Node) startControlPlane(ctx context.Context) error {
 	if err := n.startAPIServer(ctx); err != nil {
 		return err
 	}
-	err = n.await(ctx, "the API server", func(ctx context.Context) error {
-		_, err := n.Kubectl(ctx, "get", "--raw", "/readyz")
-		return err
-	}, "etcd", "kube-apiserver")
-	if err != nil {
+	if err := n.awaitAPIServer(ctx); err != nil {
 		return err
 	}
 	err = n.start(ctx, "kube-controller-manager", "--kubeconfig", etc+"/controller-manager.conf", "--leader-elect=false",
@@ -36,6 +32,13 @@ func (n *Node) startControlPlane(ctx context.Context) error {
 	return n.start(ctx, "kube-scheduler", "--kubeconfig", etc+"/scheduler.conf", "--leader-elect=false")
 }
 
+func (n *Node) awaitAPIServer(ctx context.Context) error {
+	return n.await(ctx, "the API server", func(ctx context.Context) error {
+		_, err := n.Kubectl(ctx, "get", "--raw", "/readyz")
+		return err
+	}, "etcd", "kube-apiserver")
+}
+
 func (n *Node) startAPIServer(ctx context.Context) error {
 	return n.start(ctx, "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379",
 		"--advertise-address", nodeIP, "--secure-port", "443", "--service-cluster-ip-range", serviceCIDR,
@@ -45,6 +48,14 @@ func (n *Node) startAPIServer(ctx context.Context) error {
 		"--kubelet-preferred-address-types", "InternalIP",
 		"--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-account-key-file", etc+"/sa.key", "--service-account-signing-key-file", etc+"/sa.key")
+}
+
+// StartAPIServer starts the API server after it was killed, and waits until it is ready.
+func (n *Node) StartAPIServer(ctx context.Context) error {
+	if err := n.startAPIServer(ctx); err != nil {
+		return err
+	}
+	return n.awaitAPIServer(ctx)
 }
 
 // startNode starts the kubelet and waits until pods can be created.

@@ -49,11 +49,12 @@ func (k kernel) plug(g GPU) error {
 	return nil
 }
 
-// unplug removes a PCI device, given the path of its link.
+// unplug removes a PCI device, given the path of its link. The path may lead through /proc/PID/root, which must not be
+// resolved.
 func unplug(link string) error {
-	directory, err := filepath.EvalSymlinks(link)
-	if err != nil {
-		return err
+	directory := link
+	if target, err := os.Readlink(link); err == nil {
+		directory = filepath.Join(filepath.Dir(link), target)
 	}
 	return errors.Join(os.RemoveAll(directory), os.RemoveAll(link))
 }

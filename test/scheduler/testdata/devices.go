@@ -52,7 +52,7 @@ func (r request) answer() (response, error) {
 	allocated := func(id string) bool { return slices.Contains(r.Allocated, id) }
 	var offers []dra.Offer
 	var free []string
-	resources := allocator.Plan(&r.Inventory, "gpucdi.dev/gpu", allocator.MIGMixed, nil)
+	resources := allocator.Plan(&r.Inventory, "gpucdi.dev/gpu", allocator.Policy{MIG: allocator.MIGMixed})
 	for _, resource := range resources {
 		for _, d := range resource.Devices {
 			offers = append(offers, dra.Offer{ID: d.ID, Resource: resource.Name, Fault: d.Fault})

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// taskDir has the bundle of each container of Kubernetes that containerd has not deleted yet. It deletes that of a
+// container that has exited before it reports the exit.
+const taskDir = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+var gpuNode = regexp.MustCompile(`^/dev/nvidia\d+$`)
+
+// watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. Only pods of
+// the namespace default count: the agent has all GPUs. A pod that is created again has the claim of the earlier one.
+func (c *cluster) watchDisjoint(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := disjointWatch{dir: c.Box.Path(taskDir), bundles: map[string]bundle{}, found: map[string]bool{}}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ctx.Err() == nil {
+			w.sample()
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		done.Wait()
+		t.Logf("GPUs of all containers compared %d times", w.samples)
+		for conflict := range w.found {
+			t.Error(conflict)
+		}
+	})
+}
+
+// disjointWatch compares the GPUs of containers.
+type disjointWatch struct {
+	dir     string
+	bundles map[string]bundle // by container ID
+	found   map[string]bool   // conflicts
+	samples int
+}
+
+// bundle is what the OCI spec of a container has.
+type bundle struct {
+	pod  string // name
+	gpus []string
+}
+
+func (w *disjointWatch) sample() {
+	entries, err := os.ReadDir(w.dir)
+	if err != nil {
+		return
+	}
+	w.samples++
+	owners := map[string]string{}
+	for _, e := range entries {
+		b, known := w.bundles[e.Name()]
+		if !known {
+			if b, err = readBundle(filepath.Join(w.dir, e.Name(), "config.json")); err != nil {
+				continue // being created or deleted
+			}
+			w.bundles[e.Name()] = b
+		}
+		for _, gpu := range b.gpus {
+			if other := owners[gpu]; other != "" && other != b.pod {
+				w.found[fmt.Sprintf("pods %s and %s have %s at the same time", other, b.pod, gpu)] = true
+			}
+			owners[gpu] = b.pod
+		}
+	}
+}
+
+func readBundle(path string) (b bundle, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return b, err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return b, err
+	}
+	b.pod = spec.Annotations["io.kubernetes.cri.sandbox-name"]
+	if b.pod == "" {
+		return b, fmt.Errorf("%s has no pod", path)
+	}
+	if spec.Annotations["io.kubernetes.cri.sandbox-namespace"] != "default" {
+		return b, nil // the agent
+	}
+	for _, d := range spec.Linux.Devices {
+		if gpuNode.MatchString(d.Path) {
+			b.gpus = append(b.gpus, d.Path)
+		}
+	}
+	return b, nil
+}

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/node"
+)
+
+var (
+	claimSoakDuration = flag.Duration("soak", 45*time.Second, "duration of the random actions on claims")
+	claimSoakSeed     = flag.Uint64("seed", 7, "seed of the random actions on claims")
+)
+
+// claimSoak adds and removes pods with claims and with nvidia.com/gpu at random, some of them by force, while the node
+// moves between both APIs and components restart. No two pods have a GPU at the same time, and in the end all are free.
+func claimSoak(t *testing.T, c *cluster) {
+	c.watchDisjoint(t)
+	random := rand.New(rand.NewPCG(*claimSoakSeed, 0))
+	const slots, claims = 5, 3
+	running := map[string]bool{}
+	counts := map[string]int{}
+	for i := range claims {
+		c.claim(t, fmt.Sprint("claim-", i), i+1)
+	}
+	// A kubelet gives the devices of a plugin to the next pod while the containers of a pod deleted by force still run.
+	remove := func(slot int) {
+		pod := fmt.Sprint("pod-", slot)
+		args := []string{"delete", "pod", pod, "--ignore-not-found"}
+		if slot < claims && random.IntN(2) == 0 {
+			args = append(args, "--grace-period=0", "--force")
+		}
+		c.kubectl(t, args...)
+		delete(running, pod)
+	}
+	mode := []string{"label", "node", node.Name, "--overwrite", "nvidia.com/device-plugin.config=dra"}
+	actions := []struct {
+		name   string
+		weight int
+		do     func()
+	}{
+		{"pod", 6, func() {
+			slot := random.IntN(slots)
+			pod := fmt.Sprint("pod-", slot)
+			if running[pod] {
+				remove(slot)
+			}
+			if slot < claims {
+				c.startWithClaim(t, pod, fmt.Sprint("claim-", slot))
+			} else {
+				c.start(t, pod, 1+random.IntN(3))
+			}
+			running[pod] = true
+		}},
+		{"removed", 4, func() { remove(random.IntN(slots)) }},
+		{"to DRA", 2, func() { c.kubectl(t, mode...) }},
+		{"back", 2, func() { c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-") }},
+		{"slices deleted", 1, func() { c.kubectl(t, "delete", "resourceslices", "--all") }},
+		{"agent killed", 1, func() { c.runOnNode(t, "pkill -9 -x gpucdi || true") }},
+		{"kubelet restarted", 1, func() {
+			if err := c.RestartKubelet(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	}
+	var tickets []int
+	for i, a := range actions {
+		for range a.weight {
+			tickets = append(tickets, i)
+		}
+	}
+	for start := time.Now(); time.Since(start) < *claimSoakDuration; {
+		a := actions[tickets[random.IntN(len(tickets))]]
+		a.do()
+		counts[a.name]++
+		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+	}
+	t.Logf("seed %d, actions %v; pods rejected at admission: %s", *claimSoakSeed, counts,
+		c.kubectl(t, "get", "pods", "--field-selector", "status.phase=Failed", "-o", "name"))
+	for slot := range slots {
+		c.remove(t, fmt.Sprint("pod-", slot))
+	}
+	c.kubectl(t, mode...)
+	c.awaitSlices(t, 8)
+	if err := c.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, "all", 8)
+	c.awaitPhase(t, "all", "Running")
+}
