@@ -100,6 +100,14 @@ func TestValues(t *testing.T) {
 		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
 		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
 
+		// Without DRA nothing of it is there.
+		{"dra.enabled=false", []string{"mountPath: /var/lib/kubelet/device-plugins"}, []string{"dra", "resource.k8s.io", "ValidatingAdmissionPolicy", "plugins_registry"}},
+		{"dra.enabled=true", []string{"--dra-driver-name=gpu.nvidia.com", "mountPath: /var/lib/kubelet/plugins_registry", "resources: [resourceslices]",
+			"kind: ValidatingAdmissionPolicyBinding", "extendedResourceName: nvidia.com/gpu", "name: mig.nvidia.com"}, []string{"extendedResourceName: nvidia.com/mig"}},
+		{`dra={"enabled":true,"createClasses":false}`, []string{"--dra-driver-name=gpu.nvidia.com"}, []string{"kind: DeviceClass"}},
+		{`dra={"enabled":true,"driverName":"gpu.example.com","migProfiles":["1g.10gb+me"]}`, []string{"--dra-driver-name=gpu.example.com",
+			"name: mig-1g.10gb.me.nvidia.com", "extendedResourceName: nvidia.com/mig-1g.10gb.me", `device.attributes["gpu.example.com"].profile == "1g.10gb+me"`}, nil},
+
 		// The permissions follow from the config.
 		{"config.mig.strategy=mixed", []string{"resources: [nodes], verbs: [patch]"}, []string{"watch]", "features.d"}},
 		{"config.labels.place=none", nil, []string{"kind: ClusterRole", "features.d"}},
