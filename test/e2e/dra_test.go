@@ -558,6 +558,11 @@ func claimsOfRuntime(t *testing.T, c *cluster) {
 	c.remove(t, "claimed")
 	c.awaitGPUs(t, "8")
 	c.awaitSlices(t, 0)
+	c.doc(t, "Disable DRA")
+	c.awaitRollout(t)
+	if left := c.kubectl(t, "get", "deviceclasses,validatingadmissionpolicies,clusterroles", "-l", "app.kubernetes.io/name=gpucdi", "-o", "name"); strings.Contains(left, "-dra") || strings.Contains(left, "nvidia.com") {
+		t.Errorf("objects of DRA are left: %s", left)
+	}
 }
 
 // migration moves the node back and forth while pods hold GPUs. No two containers see the same GPU at any time.
