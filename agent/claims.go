@@ -17,6 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/status"
@@ -63,10 +64,11 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	}
 	c.calls = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
+	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
-		Claims: client, Gate: gate, Observer: c.calls,
+		Claims: client, Gate: gate, Observer: c.calls, SetTimeSlice: slicer.Set,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	a.metrics.EnableDRA(c.pool.Writes)

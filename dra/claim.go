@@ -32,7 +32,7 @@ func podsOf(c cluster.Claim) (pods []Pod) {
 	return pods
 }
 
-// devicesOf returns the claim's devices of a driver. All must be in the pool of this node.
+// devicesOf returns the claim's devices of a driver, with their parameters. All must be in the pool of this node.
 func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err error) {
 	if !c.Allocated {
 		return nil, errors.New("the scheduler has not allocated devices to it")
@@ -49,9 +49,14 @@ func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err erro
 			return nil, fmt.Errorf("%w: device %q of pool %q is not a device of this node, whose pool is %s; delete the pod to get another device",
 				allocator.ErrUnknown, d.Device, d.Pool, pool)
 		}
+		p, err := parametersFor(c, d)
+		if err != nil {
+			return nil, err
+		}
 		devices = append(devices, Device{
 			// The kubelet expects the request without the subrequest that the scheduler chose.
 			Request: mainRequest(d.Request), Name: d.Device, ID: id, ShareID: d.ShareID, Admin: d.AdminAccess,
+			TimeSlice: p.timeSlice,
 		})
 	}
 	if len(devices) == 0 {

@@ -2,6 +2,7 @@ package dra
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
@@ -35,6 +37,10 @@ type Config struct {
 	Claims ClaimReader
 	Gate   Gate
 	Wait   time.Duration // how long a claim waits for devices of other holders; 20 s if zero
+
+	// SetTimeSlice sets the time slice of the GPU with a UUID until ctx ends. The error wraps errors.ErrUnsupported if the
+	// GPU has only the default; nil: no GPU has others.
+	SetTimeSlice func(ctx context.Context, uuid string, t gpu.TimeSlice) error
 
 	Observer Observer // may be nil
 	Changed  func()   // called after the records changed; may be nil, must not block
@@ -83,6 +89,9 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	}
 	if cfg.Wait == 0 {
 		cfg.Wait = defaultWait
+	}
+	if cfg.SetTimeSlice == nil {
+		cfg.SetTimeSlice = func(context.Context, string, gpu.TimeSlice) error { return errors.ErrUnsupported }
 	}
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}

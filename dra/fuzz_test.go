@@ -8,6 +8,7 @@ import (
 // Any file results in a record that can be written and read again, or in an error.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"namespace":"default","name":"a","devices":[{"request":"gpu","name":"gpu-0","id":"GPU-0","more":1}],"pods":[{"name":"p","uid":"u"}],"prepared":"2026-01-02T03:04:05Z","later":{}}`))
+	f.Add([]byte(`{"namespace":"default","name":"a","devices":[{"request":"gpu","name":"gpu-0","id":"GPU-0","timeSlice":"Long"}]}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first := storedRecord{Record: Record{UID: "uid"}}
@@ -38,8 +39,9 @@ func FuzzRecord(f *testing.F) {
 // Any parameters are either supported or refused with a short error.
 func FuzzParameters(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS"}}`))
+	f.Add([]byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if _, err := checkParameters("path", text); err != nil && len(err.Error()) > 1000 {
+		if _, err := parseParameters("path", text); err != nil && len(err.Error()) > 1000 {
 			t.Errorf("an error of %d bytes", len(err.Error()))
 		}
 	})

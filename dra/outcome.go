@@ -24,8 +24,9 @@ const (
 	RefusedHeld     Refusal = "held"     // another holder did not release a device in time
 	RefusedUnknown  Refusal = "unknown"  // a device is not in the ResourceSlices of this node
 	RefusedFault    Refusal = "fault"    // a device is unhealthy
-	RefusedConfig   Refusal = "config"   // the opaque configuration is not supported
+	RefusedConfig   Refusal = "config"   // the opaque configuration is not supported by this version or the GPU
 	RefusedRecord   Refusal = "record"   // the record cannot be written or removed
+	RefusedDriver   Refusal = "driver"   // the NVIDIA driver cannot apply the opaque configuration
 	RefusedCanceled Refusal = "canceled" // by the kubelet, the end of the agent or a timeout
 	RefusedClaim    Refusal = "claim"    // the claim cannot be read, or is not what the kubelet refers to
 )
@@ -40,12 +41,14 @@ func refusal(err error) Refusal {
 		refusal Refusal
 	}{
 		{errUnsupported, RefusedConfig},
+		{errors.ErrUnsupported, RefusedConfig},
 		{errRecord, RefusedRecord},
 		{allocator.ErrUnknown, RefusedUnknown},
 		{allocator.ErrUnhealthy, RefusedFault},
 		{errStopping, RefusedCanceled},
 		{errCanceled, RefusedCanceled},
 		{allocator.ErrHeld, RefusedHeld},
+		{errTimeSlice, RefusedDriver},
 		{errTimeout, RefusedCanceled},
 		{context.Canceled, RefusedCanceled},
 		{context.DeadlineExceeded, RefusedCanceled},

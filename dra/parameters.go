@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -21,6 +23,8 @@ const (
 	migDeviceConfig   = "MigDeviceConfig"
 )
 
+const timeSlicing = "TimeSlicing"
+
 const (
 	// maxParameters bounds the size of opaque parameters in bytes. The API server allows 10 KiB.
 	maxParameters = 64 << 10
@@ -28,38 +32,37 @@ const (
 	maxShown = 64
 )
 
-// checkConfig returns an error if the configuration of a device of the driver is not supported.
-func checkConfig(c cluster.Claim, driver string) error {
-	for _, d := range c.Devices {
-		if d.Driver != driver {
-			continue
-		}
-		if err := checkConfigOf(c, d); err != nil {
-			return err
-		}
-	}
-	return nil
+// parameters are the settings of a device that opaque parameters have.
+type parameters struct {
+	kind      string
+	timeSlice gpu.TimeSlice // empty unless the GPU is to be shared with one
 }
 
-// checkConfigOf checks the last configuration that applies to a device. It overrides the earlier ones: that of a claim
-// overrides that of its class.
-func checkConfigOf(c cluster.Claim, d cluster.ClaimDevice) error {
+// parametersFor returns the parameters of a device from the last configuration that applies to it. That overrides the
+// earlier ones: the configuration of a claim overrides that of its class.
+func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
 	for i, config := range slices.Backward(c.Config) {
 		if config.Driver != d.Driver || !appliesTo(config, d.Request) {
 			continue
 		}
 		path := fmt.Sprintf("status.allocation.devices.config[%d].opaque.parameters", i)
-		kind, err := checkParameters(path, config.Parameters)
+		parsed, err := parseParameters(path, config.Parameters)
+		if err != nil {
+			return parameters{}, err
+		}
 		wanted, device := configFor(d)
-		if err != nil || kind == wanted {
-			return err
+		if parsed.kind == wanted {
+			if parsed.timeSlice != "" && d.AdminAccess {
+				return parameters{}, unsupported(path+".sharing", "request %s has adminAccess, and the GPU may be in use by others; remove it", d.Request)
+			}
+			return parsed, nil
 		}
 		if len(config.Requests) > 0 {
-			return unsupported(path+".kind", "%s is not for %s, which request %s has; use %s", kind, device, d.Request, wanted)
+			return parameters{}, unsupported(path+".kind", "%s is not for %s, which request %s has; use %s", parsed.kind, device, d.Request, wanted)
 		}
 		// One for all requests configures only their devices of its kind.
 	}
-	return nil
+	return parameters{}, nil
 }
 
 // configFor returns the kind of the parameters of a device, and what the device is.
@@ -81,27 +84,97 @@ func appliesTo(c cluster.ClaimConfig, request string) bool {
 	return len(c.Requests) == 0 || slices.Contains(c.Requests, request) || slices.Contains(c.Requests, mainRequest(request))
 }
 
-// checkParameters returns the kind of the opaque parameters at a path. Only those without any setting are supported.
-func checkParameters(path string, text json.RawMessage) (kind string, err error) {
+// parseParameters reads the opaque parameters at a path. A setting that is not supported is an error, because the pod
+// relies on it.
+func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	if len(text) > maxParameters {
-		return "", unsupported(path, "larger than %d bytes", maxParameters)
+		return parameters{}, unsupported(path, "larger than %d bytes", maxParameters)
 	}
-	// Unlike a struct, a map distinguishes keys by case and has those that are unknown.
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return "", unsupported(path, "%w", err)
+	o, err := parseObject(path, text)
+	if err != nil {
+		return parameters{}, err
 	}
-	var version string
-	_ = json.Unmarshal(fields["apiVersion"], &version) // empty if it is missing or not a string
-	_ = json.Unmarshal(fields["kind"], &kind)
+	version, kind := o.text("apiVersion"), o.text("kind")
 	if version != parametersVersion || kind != gpuConfig && kind != migDeviceConfig {
-		return "", unsupported(path, "apiVersion %q and kind %q; use %s or %s of %s",
+		return parameters{}, unsupported(path, "apiVersion %q and kind %q; use %s or %s of %s",
 			host.Printable(version, maxShown), host.Printable(kind, maxShown), gpuConfig, migDeviceConfig, parametersVersion)
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if name != "apiVersion" && name != "kind" && string(fields[name]) != "null" {
-			return "", unsupported(path+"."+host.Printable(name, maxShown), "not supported yet; remove it")
+	p := parameters{kind: kind}
+	if o.has("sharing") {
+		if p.timeSlice, err = parseSharing(o, kind); err != nil {
+			return parameters{}, err
 		}
 	}
-	return kind, nil
+	return p, o.rest()
+}
+
+// parseSharing returns the time slice that the field sharing requests. The processes on a MIG device take turns as the
+// driver decides, so it is empty for them.
+func parseSharing(o object, kind string) (gpu.TimeSlice, error) {
+	sharing, err := o.object("sharing")
+	if err != nil {
+		return "", err
+	}
+	if strategy := sharing.text("strategy"); strategy != timeSlicing {
+		return "", unsupported(sharing.path+".strategy", "%q; use %s", host.Printable(strategy, maxShown), timeSlicing)
+	}
+	if kind == migDeviceConfig {
+		return "", sharing.rest()
+	}
+	slice := gpu.TimeSliceDefault
+	if sharing.has("timeSlicingConfig") {
+		config, err := sharing.object("timeSlicingConfig")
+		if err != nil {
+			return "", err
+		}
+		if config.has("interval") {
+			slice = gpu.TimeSlice(config.text("interval"))
+		}
+		if !slices.Contains(gpu.TimeSlices, slice) {
+			return "", unsupported(config.path+".interval", "%q; use one of %q", host.Printable(string(slice), maxShown), gpu.TimeSlices)
+		}
+		if err := config.rest(); err != nil {
+			return "", err
+		}
+	}
+	return slice, sharing.rest()
+}
+
+// object is a JSON object at a path. Unlike a struct, it distinguishes keys by case, and has those that are unknown.
+type object struct {
+	path   string
+	fields map[string]json.RawMessage // without those that were read
+}
+
+func parseObject(path string, text json.RawMessage) (object, error) {
+	o := object{path: path}
+	if err := json.Unmarshal(text, &o.fields); err != nil {
+		return object{}, unsupported(path, "%w", err)
+	}
+	maps.DeleteFunc(o.fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
+	return o, nil
+}
+
+func (o object) has(name string) bool { return o.fields[name] != nil }
+
+// text reads a string; empty if it is missing or not a string.
+func (o object) text(name string) (text string) {
+	_ = json.Unmarshal(o.fields[name], &text)
+	delete(o.fields, name)
+	return text
+}
+
+func (o object) object(name string) (object, error) {
+	value := o.fields[name]
+	delete(o.fields, name)
+	return parseObject(o.path+"."+name, value)
+}
+
+// rest returns an error if there are fields that were not read.
+func (o object) rest() error {
+	if len(o.fields) == 0 {
+		return nil
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(o.fields)), ", ")
+	return unsupported(o.path+"."+host.Printable(names, maxShown), "not supported; remove it")
 }

@@ -108,9 +108,6 @@ func (d *Driver) read(ctx context.Context, ref claimRef) (cluster.Claim, error) 
 // prepareNew prepares a claim without a record.
 func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Claim) (Record, error) {
 	devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
-	if err == nil {
-		err = checkConfig(claim, d.cfg.Driver)
-	}
 	if err == nil && d.records.full() {
 		err = fmt.Errorf("%w not written: %d claims are prepared, the maximum", errRecord, maxRecords)
 	}
@@ -129,7 +126,7 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 		return Record{}, fmt.Errorf("%w; check --state-dir", err)
 	}
 	d.cfg.Changed()
-	return record, nil
+	return record, d.setTimeSlices(ctx, record)
 }
 
 // prepareAgain ensures that a prepared claim has its devices, and adds the pods for which it is reserved by now. If the
@@ -150,7 +147,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		if !record.sameDevices(devices) {
 			// The claim was allocated again, after its pods were deleted by force. The gate withholds the former devices
 			// from other claims while containers use them.
-			if err := d.release(ref.uid); err != nil {
+			if err := d.release(ctx, record); err != nil {
 				return Record{}, err
 			}
 			return d.prepareNew(ctx, ref, claim)
@@ -160,14 +157,13 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 	if err := d.grant(ctx, next); err != nil {
 		return Record{}, err
 	}
-	if len(next.Pods) == len(record.Pods) {
-		return record, nil
+	if len(next.Pods) > len(record.Pods) {
+		if err := d.records.save(next); err != nil {
+			return Record{}, fmt.Errorf("%w; check --state-dir", err)
+		}
+		d.cfg.Changed()
 	}
-	if err := d.records.save(next); err != nil {
-		return Record{}, fmt.Errorf("%w; check --state-dir", err)
-	}
-	d.cfg.Changed()
-	return next, nil
+	return next, d.setTimeSlices(ctx, next)
 }
 
 // grant gets the devices of a record from the gate. It waits for devices that others are about to release.
@@ -213,16 +209,22 @@ func (d *Driver) unprepare(ctx context.Context, ref claimRef) error {
 		return fmt.Errorf("waiting for an earlier call for this claim: %w", err)
 	}
 	defer d.locks.unlock(ref.uid)
-	return d.release(ref.uid)
+	record, _ := d.records.get(ref.uid)
+	record.UID = ref.uid
+	return d.release(ctx, record)
 }
 
-// release removes the record of a claim, and then its grant. A crash in between leaves nothing. If removing the record
-// fails, the claim remains prepared: the next agent would find it in use.
-func (d *Driver) release(uid string) error {
-	if err := d.records.remove(uid); err != nil {
+// release undoes the time slices of a claim, removes its record, and then its grant. A crash in between leaves nothing
+// that the next call does not undo. If removing the record fails, the claim remains prepared: the next agent would find
+// it in use.
+func (d *Driver) release(ctx context.Context, record Record) error {
+	if err := d.resetTimeSlices(ctx, record); err != nil {
+		return err
+	}
+	if err := d.records.remove(record.UID); err != nil {
 		return fmt.Errorf("%w; check --state-dir", err)
 	}
-	d.cfg.Gate.Unprepare(uid)
+	d.cfg.Gate.Unprepare(record.UID)
 	d.cfg.Changed()
 	return nil
 }

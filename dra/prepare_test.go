@@ -592,7 +592,10 @@ func TestParameters(t *testing.T) {
 	object := func(kind, rest string) json.RawMessage {
 		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"` + rest + `}`)
 	}
-	sharing := object("GpuConfig", `,"sharing":{"strategy":"TimeSlicing"}`)
+	sharing := object("GpuConfig", `,"sharing":{"strategy":"MPS"}`)
+	timeSlicing := func(kind, rest string) []cluster.ClaimConfig {
+		return []cluster.ClaimConfig{{Driver: testDriver, Parameters: object(kind, `,"sharing":{"strategy":"TimeSlicing"`+rest+`}`)}}
+	}
 	for name, tc := range map[string]struct {
 		config []cluster.ClaimConfig
 		want   string // empty if supported
@@ -600,7 +603,18 @@ func TestParameters(t *testing.T) {
 		"none":                      {nil, ""},
 		"empty":                     {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
 		"null":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"sharing":null`)}}, ""},
-		"sharing":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: sharing}}, "config[0].opaque.parameters.sharing: not supported yet; remove it"},
+		"sharing":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: sharing}}, `config[0].opaque.parameters.sharing.strategy: "MPS"; use TimeSlicing`},
+		"setting":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"more":{}`)}}, "config[0].opaque.parameters.more: not supported; remove it"},
+		"time slicing":              {timeSlicing("GpuConfig", ""), ""},
+		"interval":                  {timeSlicing("GpuConfig", `,"timeSlicingConfig":{"interval":"Long"}`), ""},
+		"no interval":               {timeSlicing("GpuConfig", `,"timeSlicingConfig":{}`), ""},
+		"invalid interval":          {timeSlicing("GpuConfig", `,"timeSlicingConfig":{"interval":"long"}`), `sharing.timeSlicingConfig.interval: "long"; use one of ["Default" "Short" "Medium" "Long"]`},
+		"interval of a wrong type":  {timeSlicing("GpuConfig", `,"timeSlicingConfig":{"interval":3}`), `interval: ""`},
+		"interval setting":          {timeSlicing("GpuConfig", `,"timeSlicingConfig":{"interval":"Long","x":1}`), "sharing.timeSlicingConfig.x: not supported"},
+		"intervals":                 {timeSlicing("GpuConfig", `,"timeSlicingConfig":["Long"]`), "sharing.timeSlicingConfig: json"},
+		"settings of MPS":           {timeSlicing("GpuConfig", `,"mpsConfig":{}`), "sharing.mpsConfig: not supported"},
+		"no strategy":               {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"sharing":{}`)}}, `sharing.strategy: ""; use TimeSlicing`},
+		"sharing of a wrong type":   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"sharing":"TimeSlicing"`)}}, "parameters.sharing: json"},
 		"case":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"Kind":"x"`)}}, "parameters.Kind"},
 		"kind":                      {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("VfioDeviceConfig", "")}}, `kind "VfioDeviceConfig"`},
 		"version":                   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"v2","kind":"GpuConfig"}`)}}, `apiVersion "v2"`},
@@ -616,7 +630,7 @@ func TestParameters(t *testing.T) {
 		"claim overrides class":     {[]cluster.ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("GpuConfig", "")}}, ""},
 		"MIG does not override":     {[]cluster.ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, "config[0]"},
 		"MIG":                       {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, ""},
-		"MIG with settings":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing"},
+		"MIG with settings":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing.strategy"},
 		"MIG for a GPU":             {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is not for a GPU"},
 		"unprintable field":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"\u001b[31m":1`)}}, "not supported"},
 		"long field":                {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"`+strings.Repeat("x", 5000)+`":1`)}}, "…"},
@@ -625,7 +639,7 @@ func TestParameters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cluster.Claim{Config: tc.config, Devices: []cluster.ClaimDevice{{Request: "nic", Driver: "other"}, {Request: "gpu/h100", Driver: testDriver}}}
-			err := checkConfig(c, testDriver)
+			_, err := parametersFor(c, c.Devices[1])
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
@@ -638,8 +652,8 @@ func TestParameters(t *testing.T) {
 
 // MIG devices have parameters of their own.
 func TestMIGConfig(t *testing.T) {
-	parameters := func(kind string) json.RawMessage {
-		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"}`)
+	parameters := func(kind string, rest ...string) json.RawMessage {
+		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"` + strings.Join(rest, "") + `}`)
 	}
 	for name, tc := range map[string]struct {
 		config []cluster.ClaimConfig
@@ -648,9 +662,12 @@ func TestMIGConfig(t *testing.T) {
 		"MIG":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("MigDeviceConfig")}}, ""},
 		"GPU":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("GpuConfig")}}, "is not for a MIG device"},
 		"all requests": {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("GpuConfig")}}, ""},
+		"time slicing": {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("MigDeviceConfig", `,"sharing":{"strategy":"TimeSlicing"}`)}}, ""},
+		"interval":     {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("MigDeviceConfig", `,"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{}}`)}}, "timeSlicingConfig: not supported"},
+		"of the GPU":   {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("GpuConfig", `,"sharing":{"strategy":"TimeSlicing"}`)}}, ""},
 	} {
 		c := cluster.Claim{Config: tc.config, Devices: []cluster.ClaimDevice{{Request: "mig", Driver: testDriver, Device: "mig-0"}}}
-		if err := checkConfig(c, testDriver); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+		if _, err := parametersFor(c, c.Devices[0]); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want %q", name, err, tc.want)
 		}
 	}

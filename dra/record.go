@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 // Record is a prepared claim. Records are immutable.
@@ -31,6 +32,8 @@ type Device struct {
 	ID      string `json:"id"`                // in the ledger; also the CDI device name
 	ShareID string `json:"shareID,omitempty"` // empty unless the device allows multiple allocations
 	Admin   bool   `json:"adminAccess,omitempty"`
+
+	TimeSlice gpu.TimeSlice `json:"timeSlice,omitempty"` // of the GPU while the claim is prepared; empty: not changed
 }
 
 // Pod is a pod for which a claim is reserved.
@@ -83,7 +86,7 @@ func (r Record) withPods(added []Pod) Record {
 	return r
 }
 
-// sameDevices reports whether the allocation has the devices of the record, in any order.
+// sameDevices reports whether the allocation has the devices of the record with the same parameters, in any order.
 func (r Record) sameDevices(devices []Device) bool {
 	return slices.Equal(sortedDevices(r.Devices), sortedDevices(devices))
 }

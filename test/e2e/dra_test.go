@@ -393,8 +393,10 @@ func heldClaim(t *testing.T, c *cluster) {
 }
 
 // nvidiaManifests applies manifests in the form of those for NVIDIA's DRA driver: claim templates, selectors on its
-// attributes and capacities, and a GpuConfig.
+// attributes and capacities, and the config of docs/dra.md, which sets the GPU's time
+// slice.
 func nvidiaManifests(t *testing.T, c *cluster) {
+	config := blocksOf(t, draDocument, "Configure a claim's GPU", "yaml")[0]
 	manifest := fmt.Sprintf(`apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
 metadata: {name: large-gpu}
@@ -409,9 +411,7 @@ spec:
           - cel: {expression: "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*h100.*$') && device.attributes['gpu.nvidia.com'].architecture == 'Hopper'"}
           - cel: {expression: "device.attributes['gpu.nvidia.com'].driverVersion.isGreaterThan(semver('500.0.0')) && device.attributes['gpu.nvidia.com'].cudaComputeCapability.isGreaterThan(semver('8.9.0'))"}
           - cel: {expression: "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('70Gi')) > 0"}
-      config:
-      - requests: [gpu]
-        opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}
+      %s
 ---
 apiVersion: v1
 kind: Pod
@@ -421,7 +421,7 @@ spec:
   resourceClaims: [{name: gpu, resourceClaimTemplateName: large-gpu}]
   containers:
   - {name: main, image: %s, imagePullPolicy: Never, command: [sleep, infinity], resources: {claims: [{name: gpu, request: gpu}]}}
-`, images.DebianName)
+`, strings.ReplaceAll(strings.TrimSpace(config), "\n", "\n      "), images.DebianName)
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}
@@ -430,8 +430,24 @@ spec:
 		_, _ = c.Kubectl(context.Background(), "delete", "resourceclaimtemplate", "large-gpu")
 	})
 	c.awaitPhase(t, "selects", "Running")
-	if gpus := c.gpusOf(t, "selects"); len(gpus) != 1 {
-		t.Errorf("the pod sees %v, want one GPU", gpus)
+	gpus := c.gpusOf(t, "selects")
+	if len(gpus) != 1 {
+		t.Fatalf("the pod sees %v, want one GPU", gpus)
+	}
+	c.hasTimeSlice(t, gpus[0], "3")
+	c.remove(t, "selects")
+	await(t, "the claim to be deleted", func() (string, bool) {
+		claims := c.kubectl(t, "get", "resourceclaims", "-o", "name")
+		return claims, claims == ""
+	})
+	c.hasTimeSlice(t, gpus[0], "0")
+}
+
+// hasTimeSlice checks the number of the time slice that the driver's nvidia-smi has set for a GPU.
+func (c *cluster) hasTimeSlice(t *testing.T, uuid, want string) {
+	t.Helper()
+	if got, err := os.ReadFile(c.Box.Path("/dev/.timeslice-" + uuid)); err != nil || string(got) != want {
+		t.Errorf("time slice %q, error %v; want %s", got, err, want)
 	}
 }
 

@@ -152,13 +152,18 @@ func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	})
 }
 
-// awaitPhase waits until a pod is in a phase, and its container ready if that is Running.
+// awaitPhase waits until a pod is in a phase, and its container ready if that is Running. It fails once the pod has
+// failed, which does not change.
 func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 	t.Helper()
 	await(t, pod+" to be "+phase, func() (string, bool) {
-		got, err := c.Kubectl(t.Context(), "get", "pod", pod, "-o", `jsonpath={.status.phase} {.status.containerStatuses[0].ready}`)
-		now, ready, _ := strings.Cut(string(got), " ")
-		return string(got), err == nil && now == phase && (phase != "Running" || ready == "true")
+		got, err := c.Kubectl(t.Context(), "get", "pod", pod, "-o",
+			`jsonpath={.status.phase} {.status.containerStatuses[0].ready} {.status.reason} {.status.message}`)
+		now, rest, _ := strings.Cut(string(got), " ")
+		if err == nil && now == "Failed" && now != phase {
+			t.Fatalf("waiting for %s to be %s: %s", pod, phase, got)
+		}
+		return string(got), err == nil && now == phase && (phase != "Running" || strings.HasPrefix(rest, "true "))
 	})
 }
 

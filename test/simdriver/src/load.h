@@ -14,6 +14,8 @@
 	X(nvmlReturn_t, nvmlDeviceGetCount_v2, (unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *)) \
 	X(nvmlReturn_t, nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned)) \
+	X(nvmlReturn_t, nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetArchitecture, (nvmlDevice_t, unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned)) \
 	X(nvmlReturn_t, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t, nvmlPciInfo_t *)) \
 	X(nvmlReturn_t, nvmlDeviceGetMemoryInfo, (nvmlDevice_t, nvmlMemory_t *)) \

@@ -188,12 +188,55 @@ static int table(void)
 	return failed;
 }
 
+static int is_administrator(void)
+{
+	char line[256];
+	unsigned long long effective = 0;
+	FILE *status = fopen("/proc/self/status", "re");
+	while (status && fgets(line, sizeof line, status))
+		sscanf(line, "CapEff: %llx", &effective);
+	if (status)
+		fclose(status);
+	return effective >> 21 & 1; /* CAP_SYS_ADMIN */
+}
+
+/* Sets the time slice of a GPU, which is the content of a file for the tests. */
+static int set_time_slice(const char *uuid, const char *value)
+{
+	enum { VOLTA = 5 };
+	char path[192];
+	nvmlDevice_t device;
+	unsigned architecture = 0;
+	check(nvml.nvmlDeviceGetHandleByUUID(uuid, &device), "find the GPU");
+	check(nvml.nvmlDeviceGetArchitecture(device, &architecture), "get the architecture");
+	nvmlReturn_t ret = architecture < VOLTA ? NVML_ERROR_NOT_SUPPORTED :
+			   !is_administrator() ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
+	check(ret, "set the time slice");
+	snprintf(path, sizeof path, "/dev/.timeslice-%s", uuid);
+	FILE *file = fopen(path, "we");
+	if (!file || fprintf(file, "%s", value) < 0 || fclose(file)) {
+		perror(path);
+		return 1;
+	}
+	return 0;
+}
+
+static int compute_policy(int argc, char **argv)
+{
+	if (argc != 4 || strcmp(argv[0], "-i") || strcmp(argv[2], "--set-timeslice") || !strchr("0123", argv[3][0])) {
+		printf("Invalid combination of input arguments.\n");
+		return 2;
+	}
+	return set_time_slice(argv[1], argv[3]);
+}
+
 int main(int argc, char **argv)
 {
 	struct format format = {1, 1};
 	char *columns = NULL;
 	int wants_list = 0;
-	for (int i = 1; i < argc; i++) {
+	int is_policy = argc > 1 && !strcmp(argv[1], "compute-policy");
+	for (int i = 1; i < argc && !is_policy; i++) {
 		if (!strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus"))
 			wants_list = 1;
 		else if (!strncmp(argv[i], "--query-gpu=", 12))
@@ -211,7 +254,7 @@ int main(int argc, char **argv)
 		return 12;
 	}
 	check(nvml.nvmlInit_v2(), "initialize NVML");
-	int status = wants_list ? list() : columns ? query(columns, &format) : table();
+	int status = is_policy ? compute_policy(argc - 2, argv + 2) : wants_list ? list() : columns ? query(columns, &format) : table();
 	nvml.nvmlShutdown();
 	return status;
 }

@@ -1,0 +1,131 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+const (
+	smiName = "nvidia-smi"
+	// smiNotSupported is the exit status of nvidia-smi for a feature that a GPU lacks.
+	smiNotSupported = 3
+	// smiMessageLimit bounds the output of nvidia-smi in an error, in bytes.
+	smiMessageLimit = 256
+)
+
+// TimeSlicer sets the time slices of GPUs. It is safe for concurrent use.
+type TimeSlicer struct {
+	Node       host.Root
+	DriverRoot string // path on the node; empty: search the known driver roots
+	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
+
+	run func(ctx context.Context, root host.DriverRoot, program string, args ...string) error // nil: runSMI
+
+	mu      sync.Mutex
+	running map[string]bool // UUIDs of GPUs for which nvidia-smi has not exited
+}
+
+// Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when ctx
+// ends, even if nvidia-smi hangs in the kernel; until that has exited, further calls for this GPU fail. The error wraps
+// errors.ErrUnsupported if the GPU or the driver has no time slices.
+func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) error {
+	number := slices.Index(gpu.TimeSlices, t)
+	if number < 0 {
+		return fmt.Errorf("unknown time slice %q", t)
+	}
+	root, err := host.FindDriver(s.Node, s.DriverRoot, s.Library)
+	if err != nil {
+		return err
+	}
+	program, err := findSMI(root)
+	if err != nil {
+		return err
+	}
+	run := s.run
+	if run == nil {
+		run = runSMI
+	}
+	if !s.begin(uuid) {
+		return fmt.Errorf("an earlier %s for this GPU hangs; find the cause in the kernel log, and reboot the node", smiName)
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := run(ctx, root, program, "compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number))
+		s.end(uuid)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%s hangs: %w", smiName, context.Cause(ctx))
+	}
+}
+
+// begin reports whether nvidia-smi may be started for a GPU.
+func (s *TimeSlicer) begin(uuid string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running[uuid] {
+		return false
+	}
+	if s.running == nil {
+		s.running = map[string]bool{}
+	}
+	s.running[uuid] = true
+	return true
+}
+
+func (s *TimeSlicer) end(uuid string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, uuid)
+}
+
+// findSMI returns the path of nvidia-smi in this process's view.
+func findSMI(root host.DriverRoot) (string, error) {
+	for _, dir := range root.Programs {
+		name := path.Join(dir, smiName)
+		if _, err := root.Stat(name); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		resolved, err := root.Resolve(name)
+		if err != nil {
+			return "", fmt.Errorf("finding %s: %w", smiName, err)
+		}
+		return root.LocalPath(resolved), nil
+	}
+	return "", fmt.Errorf("no %s of the driver found, tried %q", smiName, root.Programs)
+}
+
+// runSMI runs nvidia-smi. It runs with this process's loader and libc, which may differ from those of the node, so only
+// NVML comes from there: the loader finds it by its SONAME because it is preloaded.
+func runSMI(ctx context.Context, root host.DriverRoot, program string, args ...string) error {
+	var out host.Output
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = "/"
+	cmd.Env = []string{"LD_PRELOAD=" + root.LocalPath(root.NVML)}
+	cmd.Stdout, cmd.Stderr = &out, &out
+	host.KillWithChildren(cmd)
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == smiNotSupported {
+		err = errors.ErrUnsupported
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: the agent's image lacks the loader of this program", err)
+	}
+	return fmt.Errorf("running %s: %w: %s", program, err, host.Printable(out.String(), smiMessageLimit))
+}

@@ -1,0 +1,106 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+const testGPU = "GPU-4fbdcb86-5b5c-4b5f-8c3a-0123456789ab"
+
+// slicer returns a TimeSlicer for a node whose nvidia-smi is a shell script; none if the script is empty.
+func slicer(t *testing.T, script string) (s *TimeSlicer, root string) {
+	t.Helper()
+	root = t.TempDir()
+	files := map[string]string{"usr/lib64/" + host.NVMLName: ""}
+	if script != "" {
+		files["usr/bin/nvidia-smi"] = "#!/bin/sh\nexport LD_PRELOAD=\n" + script
+	}
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.WriteFile(path, []byte(text), 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &TimeSlicer{Node: host.NewRoot(root)}, root
+}
+
+func TestTimeSlice(t *testing.T) {
+	s, root := slicer(t, `echo "$@" >> "${0%/*}/calls"`)
+	for _, slice := range gpu.TimeSlices {
+		if err := s.Set(t.Context(), testGPU, slice); err != nil {
+			t.Error(err)
+		}
+	}
+	calls, err := os.ReadFile(filepath.Join(root, "usr/bin/calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ""
+	for _, number := range []string{"0", "1", "2", "3"} {
+		want += "compute-policy -i " + testGPU + " --set-timeslice " + number + "\n"
+	}
+	if string(calls) != want {
+		t.Errorf("calls\n%swant\n%s", calls, want)
+	}
+}
+
+func TestTimeSliceFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script      string
+		slice       gpu.TimeSlice
+		want        string
+		unsupported bool
+	}{
+		"not supported": {"echo Not Supported; exit 3", gpu.TimeSliceShort, "Not Supported", true},
+		"failure":       {"printf '\\033[31mno\\n'; head -c 100000 /dev/zero; exit 4", gpu.TimeSliceShort, "exit status 4", false},
+		"no program":    {"", gpu.TimeSliceShort, "no nvidia-smi", false},
+		"unknown":       {"exit 0", "Tiny", `unknown time slice "Tiny"`, false},
+	} {
+		s, _ := slicer(t, tc.script)
+		err := s.Set(t.Context(), testGPU, tc.slice)
+		if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, errors.ErrUnsupported) != tc.unsupported {
+			t.Errorf("%s: error %v", name, err)
+			continue
+		}
+		if text := err.Error(); len(text) > 600 || strings.ContainsAny(text, "\x1b\x00") {
+			t.Errorf("%s: error %q", name, text)
+		}
+	}
+}
+
+// A program that hangs in the kernel delays neither the call nor other GPUs, and is not started again.
+func TestTimeSliceHangs(t *testing.T) {
+	s, _ := slicer(t, "exit 0")
+	end := make(chan struct{})
+	s.run = func(context.Context, host.DriverRoot, string, ...string) error { <-end; return nil }
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.Set(ctx, testGPU, gpu.TimeSliceLong); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want a timeout", err)
+	}
+	if err := s.Set(t.Context(), testGPU, gpu.TimeSliceLong); err == nil || !strings.Contains(err.Error(), "an earlier nvidia-smi") {
+		t.Errorf("error %v, want one about the earlier call", err)
+	}
+	s.run = nil
+	if err := s.Set(t.Context(), "GPU-other", gpu.TimeSliceLong); err != nil {
+		t.Error(err)
+	}
+	close(end)
+	for start := time.Now(); s.Set(t.Context(), testGPU, gpu.TimeSliceLong) != nil; time.Sleep(time.Millisecond) {
+		if time.Since(start) > 30*time.Second {
+			t.Fatal("refused although the program has exited")
+		}
+	}
+}
