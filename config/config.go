@@ -100,7 +100,7 @@ type XIDs struct {
 	Fatal []int `yaml:"fatal"`
 }
 
-// Allocation configures how GPUs are allocated, and which.
+// Allocation configures how GPUs are allocated.
 type Allocation struct {
 	// API through which GPUs are allocated; dra requires dra.enabled of the chart. Running pods keep
 	// their GPUs when it changes; see docs/dra.md.
@@ -115,13 +115,13 @@ type Allocation struct {
 	RespectForeignContainers bool `yaml:"respectForeignContainers"`
 }
 
-// TaintEffect is the effect of the taints of devices in ResourceSlices.
+// TaintEffect is the effect of the taints of GPUs with a fault.
 type TaintEffect string
 
 // The taint effects.
 const (
 	NoSchedule TaintEffect = "NoSchedule" // no new claims
-	NoExecute  TaintEffect = "NoExecute"  // evicts pods, too
+	NoExecute  TaintEffect = "NoExecute"  // no new claims, and evicts pods
 )
 
 // Default returns the config of a node whose file sets no key.
@@ -195,7 +195,7 @@ func (c Config) Policy() allocator.Policy {
 	return allocator.Policy{MIG: c.MIG.Strategy, Mode: c.Allocation.Mode, Rules: c.Resources}
 }
 
-// validateNames returns the names of resources that Kubernetes rejects, except those that Rules.Validate reports.
+// validateNames returns the names of resources that Kubernetes rejects, except those that Policy.ValidateRules reports.
 func validateNames(rules allocator.Rules) error {
 	var errs []error
 	for i, rule := range rules {

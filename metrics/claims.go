@@ -13,7 +13,7 @@ type claims struct {
 }
 
 // EnableDRA adds the metrics of ResourceClaims. sliceWrites returns the number of ResourceSlices that the API server has
-// created, updated or deleted. It must be called before the first claim.
+// created, updated or deleted. Prepared and Unprepared require it.
 func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
 	m.claims = claims{
 		prepares:   claimHistogram("prepare", "Time to prepare a ResourceClaim, including the wait for devices of other holders."),

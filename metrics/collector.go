@@ -82,7 +82,7 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	if !n.Config.Loaded.IsZero() { // a config is in effect
 		s.gauge(loaded, float64(n.Config.Loaded.UnixMilli())/1000)
 	}
-	s.chain(n)
+	s.componentHealth(n)
 	s.devices(n)
 	for _, g := range n.GPUs {
 		s.gauge(gpuHealthy, boolToFloat(g.Fault.None()), g.UUID, string(g.Fault.Code))
@@ -93,7 +93,7 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	c.xids.keep(n.GPUs)
 }
 
-func (s sink) chain(n status.Node) {
+func (s sink) componentHealth(n status.Node) {
 	healthy := map[string]bool{
 		"driver":  n.Driver.Error == "",
 		"spec":    n.Spec.Error == "",
