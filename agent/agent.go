@@ -119,7 +119,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	l.publish()
 	source := l.driverConfig()
 	background(func(ctx context.Context) { a.followDriver(ctx, source, l.reread, t.reports) })
-	background(func(ctx context.Context) { a.watchEvidence(ctx, l.requests, t.evidence) })
+	background(func(ctx context.Context) { a.watchEvidence(ctx, l.claims, l.requests, t.evidence) })
 	// allocator.Plan always has this resource. Register it while the driver is read for the first time.
 	l.plugin(allocator.GPUResource)
 	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))

@@ -31,6 +31,7 @@ type claims struct {
 	node       host.Root
 	kubeletDir string // on the node
 
+	client *cluster.Client
 	pool   *cluster.Pool
 	driver *dra.Driver
 	start  func() // starts the driver; later calls do nothing
@@ -60,7 +61,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	local, node := a.cfg.Node.KubeletRoot(a.cfg.KubeletDir)
 	c := &claims{
 		driverName: a.cfg.DRADriver, poolName: a.cfg.NodeName, node: a.cfg.Node, kubeletDir: node, gate: gate,
-		pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
+		client: client, pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
 	}
 	c.calls = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
@@ -123,7 +124,9 @@ func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
 // observe adds the prepared claims and the acknowledged slices to an observation, which must have the grants. prepared
 // are the kubelet's claims, which also have pods that started after the claim was prepared.
 func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
-	if c == nil {
+	if c == nil { // without a driver, the kubelet has deleted the slices, and no claim can be prepared
+		now := time.Now()
+		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Asked: now, Answered: now}
 		return
 	}
 	for _, claim := range c.gate.Claims() {
@@ -148,6 +151,23 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 			o.Pool.IDs[id] = true
 		}
 	}
+}
+
+// allocated returns the names of the claims that have devices of the node, by device.
+func (c *claims) allocated(ctx context.Context) (map[string]string, error) {
+	claims, err := c.client.Claims(ctx, c.driverName, c.poolName)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, claim := range claims {
+		for _, d := range claim.Devices {
+			if id, ok := dra.DeviceID(d.Device); ok && !d.AdminAccess {
+				names[id] = claim.Namespace + "/" + claim.Name
+			}
+		}
+	}
+	return names, nil
 }
 
 // union returns the elements of both, sorted.

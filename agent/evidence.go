@@ -32,6 +32,7 @@ type evidence struct {
 	checkpoint  *kubelet.Checkpoint
 	runtime     *containers
 	prepared    []kubelet.PreparedClaim // of all drivers
+	allocations *allocator.Allocations
 }
 
 // containers is a response of the container runtime.
@@ -55,11 +56,15 @@ func (e *evidence) merge(newer evidence) {
 	if newer.runtime != nil {
 		e.runtime, e.prepared = newer.runtime, newer.prepared
 	}
+	if newer.allocations != nil {
+		e.allocations = newer.allocations
+	}
 }
 
 // observation returns the evidence with device IDs resolved to parts.
 func (e *evidence) observation(r partResolver) allocator.Observation {
-	return allocator.Observation{Allocatable: e.allocatable, Pods: e.pods, Checkpoint: r.checkpoint(e.checkpoint), Runtime: r.runtime(e.runtime)}
+	return allocator.Observation{Allocatable: e.allocatable, Pods: e.pods, Checkpoint: r.checkpoint(e.checkpoint), Runtime: r.runtime(e.runtime),
+		Allocations: e.allocations}
 }
 
 // partResolver resolves the device IDs in evidence to parts of GPUs.
@@ -151,7 +156,10 @@ type collector struct {
 	cfg     Config
 	log     *slog.Logger
 	started time.Time
-	logged  string // the latest error, which is logged once
+	claims  *claims // nil if DRA is disabled
+
+	logged   string // the latest error, which is logged once
+	unlisted string // the same of allocations
 
 	latest                kubelet.Checkpoint // as of the last read
 	checkpoints, runtimes optionalSource
@@ -179,8 +187,8 @@ func (c *collector) tolerate(s *optionalSource, consequence string, err error) e
 
 // watchEvidence delivers the requested evidence until ctx ends. After an error, it delivers late and without the
 // failed sources.
-func (a *Agent) watchEvidence(ctx context.Context, requests <-chan allocator.Todo, collected chan<- evidence) {
-	c, wait := collector{cfg: a.cfg, log: a.log, started: time.Now()}, retryFirst
+func (a *Agent) watchEvidence(ctx context.Context, claims *claims, requests <-chan allocator.Todo, collected chan<- evidence) {
+	c, wait := collector{cfg: a.cfg, log: a.log, started: time.Now(), claims: claims}, retryFirst
 	for {
 		var todo allocator.Todo
 		select {
@@ -234,6 +242,7 @@ func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidenc
 	query(todo.Checkpoint, func(ctx context.Context) error { e.checkpoint, err = c.checkpoint(ctx, todo.Resend != ""); return err })
 	query(todo.Runtime, func(ctx context.Context) error { e.runtime, err = c.containers(ctx); return err })
 	query(todo.Runtime, func(context.Context) error { e.prepared, err = kubelet.PreparedClaims(c.cfg.kubeletRoot()); return err })
+	query(todo.Allocations, func(ctx context.Context) error { e.allocations = c.allocations(ctx); return nil })
 	return e, errors.Join(errs...)
 }
 
@@ -280,6 +289,19 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 	}
 	c.latest = now
 	return &now, nil
+}
+
+// allocations lists the claims. A failure is part of the response: as an error it would delay the other sources.
+func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
+	response := &allocator.Allocations{Asked: time.Now()}
+	var err error
+	response.Claims, err = c.claims.allocated(ctx)
+	response.Absent, response.Answered = err != nil, time.Now()
+	if now := errString(err); now != "" && now != c.unlisted {
+		c.log.Warn("claims unknown, keeping GPUs that they may have in the slices", "err", now)
+	}
+	c.unlisted = errString(err)
+	return response
 }
 
 func (c *collector) containers(ctx context.Context) (*containers, error) {

@@ -25,7 +25,7 @@ func (l *loop) settleLedger() {
 	if todo.Resend != "" {
 		l.plugin(todo.Resend).Resend()
 	}
-	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime {
+	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime || todo.Allocations {
 		replace(l.requests, todo)
 	}
 	l.deadline = earliest(todo.Again, l.claims.repackAt())

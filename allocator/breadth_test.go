@@ -71,11 +71,11 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 		}
 		mix(maphash.Comparable(seed, struct {
 			SavedEntry
-			accepts, dirty, processed             bool
-			seq                                   uint64
-			last, withdrawn, unrecorded, released time.Time
+			accepts, dirty                                   bool
+			seq                                              uint64
+			last, withdrawn, processed, unrecorded, released time.Time
 		}{
-			SavedEntry{e.Key, e.Part, e.State, e.Drain}, e.accepts, e.dirty, e.processed, e.seq, e.last, e.withdrawn, e.unrecorded, e.released,
+			SavedEntry{e.Key, e.Part, e.State, e.Drain}, e.accepts, e.dirty, e.seq, e.last, e.withdrawn, e.processed, e.unrecorded, e.released,
 		}))
 	}
 	for _, k := range keys {

@@ -142,14 +142,26 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		t.Fatalf("while a claim has the GPU, it is %s in the slice and %s in the plugin", state(Key{SliceOutlet, gpu0}), state(plugin))
 	}
 	s.gate.Unprepare("a")
-	for range 5 {
-		s.next()
-		if len(s.todo.Close) > 0 {
+	list := func(a Allocations) {
+		for range 8 {
+			s.next()
+			if s.todo.Allocations {
+				a.Asked, a.Answered = s.now, s.now
+				s.o.Allocations = &a
+			}
 			s.gate.Close(s.todo.Close)
 		}
 	}
-	if got := state(plugin); got != StateAvailable {
-		t.Errorf("after the claim has ended, the GPU is %s in the plugin", got)
+	for name, a := range map[string]Allocations{
+		"a claim that is not prepared has it": {Claims: map[string]string{gpu0: "default/b"}},
+		"the API server does not answer":      {Absent: true},
+	} {
+		if list(a); state(plugin) != StateWaiting {
+			t.Errorf("while %s, the GPU is %s in the plugin", name, state(plugin))
+		}
+	}
+	if list(Allocations{}); state(plugin) != StateAvailable {
+		t.Errorf("after the claims have ended, the GPU is %s in the plugin", state(plugin))
 	}
 	s.refuses(claim("b"), ErrUnknown, "not in the ResourceSlices")
 }

@@ -99,8 +99,9 @@ type Entry struct {
 
 	// Progress of the release, by the clock of Next.
 	withdrawn  time.Time // when it became unavailable
-	processed  bool      // the kubelet has processed the list that withdrew it
+	processed  time.Time // when the kubelet had processed the list that withdrew it; zero if it has not
 	unrecorded time.Time // when a checkpoint was read that proves that the kubelet's records lack it
+	claim      string    // name of the claim that prevents the release of an entry of the slice, for messages
 
 	released time.Time // last release; zero if it was not advertised before
 }

@@ -25,8 +25,9 @@ type Observation struct {
 
 	// Claims are those that are prepared. They must be read after Grants, so that for each observed grant of a claim,
 	// the claim is observed too or has been unprepared.
-	Claims []Claim
-	Pool   Pool
+	Claims      []Claim
+	Pool        Pool
+	Allocations *Allocations
 }
 
 // Want is an ID that an outlet should advertise.
@@ -107,6 +108,15 @@ type Holding struct {
 type Pool struct {
 	Acknowledged time.Time // zero if none was
 	IDs          map[string]bool
+}
+
+// Allocations are the devices of the slices that claims have, prepared or not, except those that claims only monitor.
+type Allocations struct {
+	Asked, Answered time.Time
+	Claims          map[string]string // names of the claims for messages, by ID of the device
+
+	// Absent is set if the API server does not answer. Entries then stay in the slice.
+	Absent bool
 }
 
 // Runtime is the container runtime's list of all created and running containers, in all its namespaces.

@@ -23,6 +23,14 @@ const (
 	// claimInterval is the same for a device whose claim was unprepared, since the next claim may be waiting for it.
 	claimInterval = 500 * time.Millisecond
 
+	// allocationInterval is the same for a device whose claim was not prepared: each response has all claims of the
+	// cluster.
+	allocationInterval = 4 * time.Second
+
+	// scheduleLag bounds the time until schedulers have received the slices, and the claims to which they allocated
+	// devices before have been updated. Only refusals of claims depend on it.
+	scheduleLag = time.Second
+
 	// listLag bounds the time until the kubelet has processed a list, for each of which it syncs a file. It also bounds
 	// the time from the selection of a device to the Allocate call, which other plugins can delay. Only the time that a
 	// released ID stays listed depends on it.

@@ -91,8 +91,11 @@ func (n *next) observe(e *Entry) {
 			e.release(n.now)
 		}
 	}
-	if e.State == StateDraining && !e.processed {
-		e.processed = n.listProcessed(e)
+	if e.State == StateDraining && e.processed.IsZero() && n.listProcessed(e) {
+		e.processed = n.now
+	}
+	if e.claim = ""; n.moves(e) && n.o.Allocations != nil {
+		e.claim = n.o.Allocations.Claims[e.ID]
 	}
 }
 
@@ -184,7 +187,7 @@ func (n *next) offer(e *Entry, w Want) {
 		e.State = StateUnavailable
 		return
 	}
-	e.State, e.withdrawn, e.processed = StateAvailable, time.Time{}, false
+	e.State, e.withdrawn, e.processed = StateAvailable, time.Time{}, time.Time{}
 }
 
 // unclaimed reports whether no other entry excludes this one. While the bootstrap may still find such an entry,

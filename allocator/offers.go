@@ -193,8 +193,12 @@ func (e Entry) awaits() string {
 	switch {
 	case e.sliced() && e.dirty && e.unrecorded.IsZero():
 		return "its claim to be unprepared when its pods end"
-	case e.sliced() && !e.dirty:
+	case e.sliced() && e.processed.IsZero():
 		return "the API server to acknowledge its withdrawal"
+	case e.sliced() && e.claim != "":
+		return "claim " + e.claim + ", to which it is allocated, to be prepared or deleted"
+	case e.sliced() && !e.dirty:
+		return "the API server to list no claim to which it is allocated"
 	case e.dirty && e.unrecorded.IsZero():
 		return "its pods to end and the kubelet to write its checkpoint"
 	case e.dirty:

@@ -18,7 +18,8 @@ import (
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
 // For an entry of the slice, step 1 is that the API server has acknowledged slices without it, and step 3 that no claim
-// with it is prepared.
+// with it is prepared. If it goes to another outlet, step 1 includes that no claim has it: the claim could not be
+// prepared any more. The release waits for such a claim, and for the API server.
 //
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
@@ -166,8 +167,23 @@ func (n *next) listProcessed(e *Entry) bool {
 
 // deselected reports whether step 1 is complete.
 func (n *next) deselected(e *Entry) bool {
-	return e.processed || !n.now.Before(e.withdrawn.Add(3*settle))
+	if n.moves(e) {
+		return n.unallocated(e)
+	}
+	return !e.processed.IsZero() || !n.now.Before(e.withdrawn.Add(3*settle))
 }
+
+// moves reports whether an entry of the slice drains because its device goes to another outlet.
+func (n *next) moves(e *Entry) bool { return e.sliced() && e.Drain.Reason == ReasonConfig }
+
+// unallocated reports whether no claim has an entry of the slice, and none can get it any more.
+func (n *next) unallocated(e *Entry) bool {
+	a := n.o.Allocations
+	return a != nil && !a.Absent && a.Claims[e.ID] == "" && !e.processed.IsZero() && !a.Asked.Before(e.unselected())
+}
+
+// unselected returns when schedulers have received the slices without the entry.
+func (e *Entry) unselected() time.Time { return e.processed.Add(scheduleLag) }
 
 // free reports whether steps 1 to 4 are complete.
 func (n *next) free(e *Entry) bool { return n.deselected(e) && (!e.dirty || n.unheld(e)) }

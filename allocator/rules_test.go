@@ -73,6 +73,8 @@ var mutants = []struct {
 	{"the gate prepares available entries only", "claim.go", "case «!d.open»:", "false"},
 	{"a runtime that was asked before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
 	{"the container of a claim holds no other entry", "release.go", "|| «n.claims(claim, c)»", "false"},
+	{"an allocated device stays in the slice", "release.go", "&& «a.Claims[e.ID] == \"\"» &&", "true"},
+	{"claims are listed after the slices", "release.go", "&& «!a.Asked.Before(e.unselected())»", "true"},
 	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},
 
 	// The requests.

@@ -3,12 +3,16 @@ package allocator
 // scripts are sequences for rules that random sequences seldom cover, by the names of mutants. They fail without the
 // rule and hold with all rules. They converge while pods that hold wanted devices keep running.
 var scripts = map[string]string{
+	"the gate prepares available entries only": `
+		configure 5; rounds 6; schedule; rounds 7; force 2; unprepare; restart agent, no state; schedule; run kubelet`,
+	"a runtime that was asked before a claim was unprepared proves nothing": `
+		configure 5; run agent; run agent; schedule; run kubelet; force 0; unprepare; run agent; schedule; run kubelet`,
+	"an allocated device stays in the slice": `
+		configure 5; rounds 2; schedule; hang 2; pass; configure 0; rounds 3`,
+	"claims are listed after the slices": `
+		configure 5; rounds 2; configure 0; reconcile; ask 4; schedule; hang 2; pass; deliver 4; rounds 3`,
 	"claims are adopted without state": `
 		configure 5; rounds 4; schedule; rounds 6; restart agent, no state; rounds 4; rounds 0; rounds 0; run agent; configure 0; run agent`,
-	"the gate prepares available entries only": `
-		configure 5; rounds 2; schedule; configure 3; hang 0; rounds 6; hang 1; configure 5; create 8; rounds 7`,
-	"a runtime that was asked before a claim was unprepared proves nothing": `
-		configure 5; run agent; run agent; schedule; run kubelet; force 2; unprepare; configure 2; run agent; run agent`,
 	"the container of a claim holds no other entry": `
 		run agent; run agent; stall; run agent; configure 5; rounds 3; schedule; prepare 2; restart agent, no state`,
 	"the checkpoint is later than the record of a grant": `

@@ -12,7 +12,7 @@ type Todo struct {
 	Resend string
 
 	// Sources to query.
-	Allocatable, Pods, Checkpoint, Runtime bool
+	Allocatable, Pods, Checkpoint, Runtime, Allocations bool
 
 	// Again is when to call Next at the latest; zero for never.
 	Again time.Time
@@ -89,13 +89,28 @@ func (t *planner) poll(asked time.Time) bool { return asked.IsZero() || t.reache
 // drain queries the sources that the release of an entry requires.
 func (t *planner) drain(e *Entry) {
 	t.every = drainInterval
-	if !t.deselected(e) {
+	switch {
+	case t.deselected(e):
+	case t.moves(e):
+		t.askAllocations(e)
+	default:
 		t.again(e.withdrawn.Add(3 * settle))
 		if !e.sliced() {
 			t.askAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
 		}
 	}
 	t.askProof(e)
+}
+
+// askAllocations queries which devices claims have, once nothing else prevents the release of an entry.
+func (t *planner) askAllocations(e *Entry) {
+	if e.processed.IsZero() || e.dirty && !t.unheld(e) || !t.reached(e.unselected()) {
+		return
+	}
+	a := t.o.Allocations
+	if a == nil || a.Asked.Before(e.unselected()) || t.reached(a.Asked.Add(allocationInterval)) {
+		t.Allocations = true
+	}
 }
 
 // askProof queries the sources that prove an entry free.

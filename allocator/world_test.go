@@ -217,6 +217,7 @@ const (
 	podResources
 	checkpoint
 	containers
+	allocations
 	sources
 )
 

@@ -42,6 +42,9 @@ func (w *world) ask(source uint8) bool {
 			}
 		}
 	}
+	if source == allocations {
+		a.keys = w.claimed()
+	}
 	w.asked[source] = a
 	return true
 }
@@ -84,6 +87,12 @@ func (w *world) observation() Observation {
 	}
 	if a := &w.answers[containers]; a.valid {
 		o.Runtime = a.runtime()
+	}
+	if a := &w.answers[allocations]; a.valid {
+		o.Allocations = &Allocations{Asked: stamp(a.asked), Answered: stamp(a.answered), Claims: map[string]string{}}
+		if a.keys != 0 {
+			o.Allocations.Claims[gpu0] = "claim"
+		}
 	}
 	for _, c := range w.gate.Claims() {
 		c.Parts = []Part{parts[0]}
@@ -173,6 +182,12 @@ func (w *world) reconcile(saves bool) bool {
 			w.fail("%v is withdrawn without a reason", e.Key)
 		}
 	}
+	if was, _ := earlier.Entry(keys[sliceKey].Key); was.State == StateDraining && listed&bit(sliceKey) == 0 {
+		w.checkReleased(sliceKey)
+		if was.Drain.Reason == ReasonConfig {
+			w.checkUnallocated()
+		}
+	}
 	if w.listed |= listed; saves {
 		w.listed = listed
 	}
@@ -199,6 +214,16 @@ func (w *world) checkReleased(key uint8) {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.holds && p.key == key {
 			w.fail("%v is released while pod %d holds it", keys[key].Key, p.uid)
+		}
+	}
+}
+
+// checkUnallocated fails if the GPU leaves the slice for another outlet while a claim has it that the scheduler allocated
+// before the slice was published without it. The claim could never be prepared.
+func (w *world) checkUnallocated() {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey && p.stage == selected && p.since < w.slice.at {
+			w.fail("the GPU leaves the slice while the claim of pod %d has it", p.uid)
 		}
 	}
 }
@@ -348,7 +373,7 @@ func (w *world) runAgent(late bool) bool {
 	}
 	w.publish()
 	w.watchSlice()
-	for source, due := range [sources]bool{w.todo.Allocatable, w.todo.Pods, w.todo.Checkpoint, w.todo.Runtime} {
+	for source, due := range [sources]bool{w.todo.Allocatable, w.todo.Pods, w.todo.Checkpoint, w.todo.Runtime, w.todo.Allocations} {
 		if due {
 			w.ask(uint8(source))
 			w.deliver(uint8(source))

@@ -53,6 +53,16 @@ func (w *world) schedule() bool {
 	return true
 }
 
+// claimed returns the key of the slice if a claim has it, prepared or not.
+func (w *world) claimed() mask {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey {
+			return bit(sliceKey)
+		}
+	}
+	return 0
+}
+
 // claimOf returns the claim of a pod.
 func claimOf(p *pod) Claim {
 	uid := uidNames[p.uid]

@@ -111,6 +111,40 @@ func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...st
 	t.Cleanup(func() { c.remove(t, pod) })
 }
 
+// allocate creates a claim and allocates a GPU to it, as the scheduler does before it binds a pod.
+func (c *cluster) allocate(t *testing.T, claim, uuid string) {
+	t.Helper()
+	c.claim(t, claim, 1)
+	status := fmt.Sprintf(`{"status": {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": %q, "device": %q}]}}}}`,
+		node.Name, strings.ToLower(uuid))
+	c.kubectl(t, "patch", "resourceclaim", claim, "--subresource", "status", "--type", "merge", "--patch", status)
+}
+
+// freeGPU returns a GPU in the slices that none of the pods has.
+func (c *cluster) freeGPU(t *testing.T, pods ...string) string {
+	t.Helper()
+	var held []string
+	for _, pod := range pods {
+		held = append(held, c.gpusOf(t, pod)...)
+	}
+	for _, uuid := range c.slices(t) {
+		if !slices.Contains(held, uuid) {
+			return uuid
+		}
+	}
+	t.Fatalf("all GPUs are held: %v", held)
+	return ""
+}
+
+// awaitStatus waits until the output of gpucdi status has a text.
+func (c *cluster) awaitStatus(t *testing.T, text string) {
+	t.Helper()
+	await(t, "status "+text, func() (string, bool) {
+		out, err := c.Kubectl(t.Context(), "exec", "-n", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status")
+		return string(out), err == nil && strings.Contains(string(out), text)
+	})
+}
+
 func (c *cluster) startWithClaim(t *testing.T, pod, claim string, containers ...string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`apiVersion: v1
@@ -614,7 +648,11 @@ func migration(t *testing.T, c *cluster) {
 	c.awaitSlices(t, 8)
 	c.awaitEvent(t, "Normal", "GPUMoved", "allocated through gpu.nvidia.com now")
 
+	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")
+	c.awaitGPUs(t, "4") // without the GPU of the claim, although nothing has prepared it
+	c.awaitStatus(t, "waits for claim default/reserved")
+	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")
 	c.remove(t, "claimed")
 	c.awaitGPUs(t, "6")

@@ -83,7 +83,11 @@ func documented(t *testing.T, c *cluster) {
 // runtime returns the container runtime in the node's status.
 func (c *cluster) runtime(t *testing.T) (name, version string) {
 	t.Helper()
-	name, version, _ = strings.Cut(c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"), "://")
+	await(t, "the version of the runtime, which is unknown after it restarts", func() (string, bool) {
+		got := c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")
+		name, version, _ = strings.Cut(got, "://")
+		return got, version != "Unknown"
+	})
 	return name, version
 }
 
