@@ -140,8 +140,8 @@ func (c *cluster) freeGPU(t *testing.T, pods ...string) string {
 func (c *cluster) awaitStatus(t *testing.T, text string) {
 	t.Helper()
 	await(t, "status "+text, func() (string, bool) {
-		out, err := c.Kubectl(t.Context(), "exec", "-n", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status")
-		return string(out), err == nil && strings.Contains(string(out), text)
+		out := c.status(t)
+		return out, strings.Contains(out, text)
 	})
 }
 

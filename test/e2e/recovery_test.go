@@ -93,10 +93,13 @@ func recovery(t *testing.T, c *cluster) {
 			}
 		}},
 	} {
-		recovered := tc.fault()
 		start := time.Now()
+		recovered := tc.fault()
 		await(t, "recovery from "+tc.name, recovered)
 		duration := time.Since(start)
+		if tc.name != "deleted CDI spec" {
+			c.awaitRegistration(t, start)
+		}
 		c.awaitGPUs(t, "8")
 		t.Logf("%s: recovered after %s; node status has 8 GPUs after %s", tc.name,
 			duration.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
@@ -248,24 +251,56 @@ func removedGPU(t *testing.T, c *cluster) {
 	}
 }
 
+// awaitRegistration waits until the kubelet has registered all resources since a time. Until then the node's status has
+// the GPUs of the earlier registration, and pods that request some are rejected.
+func (c *cluster) awaitRegistration(t *testing.T, since time.Time) {
+	t.Helper()
+	await(t, "a registration with the kubelet", func() (string, bool) {
+		now, err := c.nodeStatus(t)
+		for _, r := range now.Kubelet.Resources {
+			if r.Registered.Before(since) || r.Error != "" {
+				return fmt.Sprint(now.Kubelet), false
+			}
+		}
+		return fmt.Sprint(now.Kubelet, err), err == nil
+	})
+}
+
+// nodeStatus is the part of gpucdi status -o json that the tests use.
+type nodeStatus struct {
+	Kubelet struct {
+		Resources []struct {
+			Registered time.Time
+			Error      string
+		}
+	}
+	Devices []struct {
+		ID, Resource, State string
+		Fault               *struct{ Code string }
+	}
+}
+
+func (c *cluster) nodeStatus(t *testing.T) (now nodeStatus, err error) {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "json")
+	if err != nil {
+		return now, err
+	}
+	if err := json.Unmarshal(out, &now); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return now, nil
+}
+
 // stateOf returns the state that gpucdi status reports for a device of nvidia.com/gpu: "available", "unhealthy",
 // "draining", "waiting", or "" if the device is not listed.
 func (c *cluster) stateOf(t *testing.T, id string) string {
 	t.Helper()
-	out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "json")
+	now, err := c.nodeStatus(t)
 	if err != nil {
 		return err.Error()
 	}
-	var status struct {
-		Devices []struct {
-			ID, Resource, State string
-			Fault               *struct{ Code string }
-		}
-	}
-	if err := json.Unmarshal(out, &status); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, d := range status.Devices {
+	for _, d := range now.Devices {
 		switch {
 		case d.ID != id || d.Resource != "nvidia.com/gpu":
 		case d.Fault != nil:
