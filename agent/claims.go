@@ -77,6 +77,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	c.start = sync.OnceFunc(func() { start(c.driver.Run) })
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
 	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
+	start(func(ctx context.Context) error { c.watchStale(ctx, a.log); return nil })
 	return c
 }
 

@@ -214,6 +214,21 @@ func (d *Driver) unprepare(ctx context.Context, ref claimRef) error {
 	return d.release(ctx, record)
 }
 
+// ReleaseStale ends a claim of which the kubelet has no record: it will not unprepare it. stale checks that again while no
+// call for the claim is in progress. Another claim gets the devices once no container uses them.
+func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool) error {
+	if err := d.locks.lock(ctx, uid); err != nil {
+		return err
+	}
+	defer d.locks.unlock(uid)
+	record, recorded := d.records.get(uid)
+	if !recorded || !stale() {
+		return nil
+	}
+	d.log.Warn("claim released, the kubelet has no record of it", "claim", record.Namespace+"/"+record.Name, "uid", uid)
+	return d.release(ctx, record)
+}
+
 // release undoes the time slices of a claim, removes its record, and then its grant. A crash in between leaves nothing
 // that the next call does not undo. If removing the record fails, the claim remains prepared: the next agent would find
 // it in use.

@@ -70,7 +70,7 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 		return nil, err
 	}
 	var state struct {
-		ClaimInfoStateList []struct {
+		ClaimInfoStateList *[]struct {
 			ClaimUID, ClaimName, Namespace string
 
 			PodUIDs     map[string]struct{}
@@ -85,7 +85,13 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 	if err := json.Unmarshal([]byte(file.Data), &state); err != nil {
 		return nil, err
 	}
-	for _, c := range state.ClaimInfoStateList {
+	if state.ClaimInfoStateList == nil {
+		if !strings.Contains(file.Data, `"ClaimInfoStateList":null`) { // another version; no claim means that those known are over
+			return nil, errors.New("no list of claims; the version of the kubelet is not supported")
+		}
+		return nil, nil
+	}
+	for _, c := range *state.ClaimInfoStateList {
 		claim := PreparedClaim{UID: c.ClaimUID, Namespace: c.Namespace, Name: c.ClaimName,
 			Pods: slices.Sorted(maps.Keys(c.PodUIDs)), Drivers: slices.Sorted(maps.Keys(c.DriverState))}
 		for _, driver := range claim.Drivers {

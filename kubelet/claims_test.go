@@ -44,7 +44,12 @@ func TestPreparedClaims(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	for _, damaged := range []string{"", "{", `{"Data":""}`, `{"Data":"[]"}`, strings.Replace(preparedClaims, `\"p1\":{}`, `\"p1\":1`, 1)} {
+	for _, empty := range []string{`null`, `[]`} {
+		if none, err := read(`{"Data":"{\"ClaimInfoStateList\":` + empty + `}"}`); len(none) > 0 || err != nil {
+			t.Errorf("without claims: got %v, %v", none, err)
+		}
+	}
+	for _, damaged := range []string{"", "{", `{"Data":""}`, `{"Data":"[]"}`, `{"Data":"{\"Claims\":[]}"}`, strings.Replace(preparedClaims, `\"p1\":{}`, `\"p1\":1`, 1)} {
 		if _, err := read(damaged); err == nil || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%.40s: got error %v, want one with the path", damaged, err)
 		}

@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/gpucdi/gpucdi/kubelet"
+)
+
+// staleInterval is the time between two readings of the kubelet's checkpoint that must lack a claim for it to be stale.
+const staleInterval = time.Minute
+
+// watchStale releases claims that the kubelet no longer knows, for example because its directory was removed. The
+// kubelet has a claim in its checkpoint from before it is prepared until after it is unprepared.
+func (c *claims) watchStale(ctx context.Context, log *slog.Logger) {
+	var missing map[string]bool
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(staleInterval):
+		}
+		missing = c.releaseStale(ctx, missing, log)
+	}
+}
+
+// releaseStale releases the recorded claims that the kubelet's checkpoint lacks if it lacked them before, and returns the
+// UIDs of the others that it lacks.
+func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *slog.Logger) map[string]bool {
+	missing := c.missing()
+	for uid := range missing {
+		if !before[uid] {
+			continue
+		}
+		if err := c.driver.ReleaseStale(ctx, uid, func() bool { return c.missing()[uid] }); err != nil {
+			log.Warn("claim that the kubelet does not know not released, will retry", "uid", uid, "err", err)
+			continue
+		}
+		delete(missing, uid)
+	}
+	return missing
+}
+
+// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if it cannot be read.
+func (c *claims) missing() map[string]bool {
+	missing := map[string]bool{}
+	for _, r := range c.driver.Records() {
+		missing[r.UID] = true
+	}
+	if len(missing) == 0 {
+		return missing
+	}
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	if err != nil {
+		return nil
+	}
+	for _, p := range prepared {
+		delete(missing, p.UID)
+	}
+	return missing
+}
