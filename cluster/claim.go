@@ -135,3 +135,36 @@ func (c *Client) Claims(ctx context.Context, driver, pool string) (claims []Clai
 	}
 	return claims, nil
 }
+
+// ClaimsInUse returns the claims with devices of a driver that pods use on nodes of gpucdi. A driver of the same name by
+// another vendor can serve other nodes.
+func (c *Client) ClaimsInUse(ctx context.Context, driver string) (claims []Claim, err error) {
+	ours := map[string]bool{} // by pool
+	_, err = list(ctx, c.roundTrip, c.host+claimsPath, url.Values{}, "application/json", func(claim Claim) error {
+		claim.Devices = slices.DeleteFunc(claim.Devices, func(d ClaimDevice) bool { return d.Driver != driver })
+		if len(claim.Consumers) > 0 && len(claim.Devices) > 0 {
+			claims = append(claims, claim)
+			ours[claim.Devices[0].Pool] = false // a claim has devices of one node
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing ResourceClaims: %w", err)
+	}
+	for pool := range ours {
+		if ours[pool], err = c.publishes(ctx, driver, pool); err != nil {
+			return nil, fmt.Errorf("reading the ResourceSlices of node %s: %w", pool, err)
+		}
+	}
+	return slices.DeleteFunc(claims, func(claim Claim) bool { return !ours[claim.Devices[0].Pool] }), nil
+}
+
+// publishes reports whether gpucdi wrote the ResourceSlices of a node. A pool is never without a slice.
+func (c *Client) publishes(ctx context.Context, driver, node string) (bool, error) {
+	var slice struct{}
+	err := get(ctx, c.roundTrip, c.host+slicesPath+"/"+url.PathEscape(sliceName(driver, node, 0)), "application/json", objectLimit, &slice)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -238,6 +238,34 @@ func TestClaims(t *testing.T) {
 	}
 }
 
+func TestClaimsInUse(t *testing.T) {
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case slicesPath + "/00000-" + testDriver + "-node-gpucdi":
+			fmt.Fprint(w, `{}`)
+			return
+		case slicesPath + "/00000-" + testDriver + "-other-gpucdi":
+			failure(w, http.StatusNotFound, "NotFound")
+			return
+		case claimsPath:
+		default:
+			t.Errorf("request for %s", r.URL)
+		}
+		var items []string
+		for _, replacement := range [][2]string{
+			{"", ""}, {`"pool":"node"`, `"pool":"other"`}, {`"driver":"` + testDriver, `"driver":"other.` + testDriver}, {`"reservedFor":`, `"reserved":`},
+		} {
+			items = append(items, strings.ReplaceAll(claimJSON, replacement[0], replacement[1]))
+		}
+		items[0] = claimJSON
+		fmt.Fprintf(w, `{"items":[%s]}`, strings.Join(items, ","))
+	})
+	claims, err := client.ClaimsInUse(t.Context(), testDriver)
+	if err != nil || len(claims) != 1 || claims[0].Name != testClaim.Name {
+		t.Fatalf("claims %+v, error %v", claims, err)
+	}
+}
+
 func TestClaimsErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		handler http.HandlerFunc
@@ -249,7 +277,11 @@ func TestClaimsErrors(t *testing.T) {
 		}, "exceeds"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := serve(t, tc.handler).Claims(t.Context(), testDriver, "node")
+			client := serve(t, tc.handler)
+			if _, err := client.ClaimsInUse(t.Context(), testDriver); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("ClaimsInUse: error %v, want %q", err, tc.want)
+			}
+			_, err := client.Claims(t.Context(), testDriver, "node")
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}

@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net/http"
 	"reflect"
 	"slices"
 	"sync"
@@ -192,46 +190,4 @@ func (p *Pool) pause(ctx context.Context, d time.Duration) {
 	case <-p.wake:
 		_ = p.limit.Wait(ctx)
 	}
-}
-
-// Withdraw deletes all slices of the node that gpucdi wrote, also those of other driver names, until none is left or
-// ctx ends. Run must have returned.
-func (p *Pool) Withdraw(ctx context.Context) error {
-	var retry poolBackoff
-	for {
-		left, err := p.withdraw(ctx)
-		if err == nil && left == 0 {
-			p.log.Info("ResourceSlices deleted")
-			return nil
-		}
-		if err == nil {
-			err = fmt.Errorf("%d are left; check their finalizers", left)
-		}
-		p.pause(ctx, retry.next(err))
-		if ctx.Err() != nil {
-			return fmt.Errorf("deleting ResourceSlices of node %s: %w%s", p.node, err, remedy(err))
-		}
-	}
-}
-
-// withdraw deletes all own slices once and returns how many are left. An API server without DRA has none.
-func (p *Pool) withdraw(ctx context.Context) (left int, err error) {
-	if _, err := p.list(ctx); err != nil {
-		if statusCode(err) == http.StatusNotFound {
-			return 0, nil
-		}
-		return 0, err
-	}
-	if len(p.state.own) == 0 {
-		return 0, nil
-	}
-	for _, s := range p.obsolete(nil) {
-		if err := p.delete(ctx, s); err != nil {
-			return 0, err
-		}
-	}
-	if _, err := p.list(ctx); err != nil {
-		return 0, err
-	}
-	return len(p.state.own), nil
 }

@@ -741,37 +741,6 @@ func TestPoolOtherDriverName(t *testing.T) {
 	})
 }
 
-func TestPoolWithdraw(t *testing.T) {
-	testPool(t, func(t *poolTest) {
-		t.api.create("00000-gpu.nvidia.com-node-x7k2p", testDriver, "node", 3, "gpu-0")
-		t.api.create("00000-old.example.com-node-gpucdi", "old.example.com", "node", 1, "gpu-0")
-		t.start()
-		t.pool.Want(manyDevices(70))
-		synctest.Wait()
-		t.stop()
-		if len(t.api.slices) != 3 {
-			t.Errorf("slices %v", t.api.slices)
-		}
-		t.api.setDown(true)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := t.pool.Withdraw(ctx); err == nil {
-			t.Error("no error while the API server is down")
-		}
-		t.api.setDown(false)
-		if err := t.pool.Withdraw(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if len(t.api.slices) != 1 || len(t.pool.Status().Devices) > 0 {
-			t.Errorf("slices %v, status %+v", t.api.slices, t.pool.Status())
-		}
-		t.api.before = func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true }
-		if err := t.pool.Withdraw(t.Context()); err != nil {
-			t.Errorf("API server without DRA: %v", err)
-		}
-	})
-}
-
 // An API server without DRA is reported with the version that has it.
 func TestPoolWithoutDRA(t *testing.T) {
 	testPool(t, func(t *poolTest) {

@@ -594,6 +594,10 @@ func claimsOfRuntime(t *testing.T, c *cluster) {
 	if spec := c.spec(t, "claimed"); len(gpus) != 2 || spec.Hooks != nil {
 		t.Fatalf("the pod sees %v and has hooks %v, want two GPUs and none", gpus, spec.Hooks)
 	}
+	out := c.sh(t, "if helm uninstall gpucdi --namespace gpucdi --wait 2>&1; then echo uninstalled; fi")
+	if !strings.Contains(out, "kept") || !strings.Contains(out, "claims in use: 1") || strings.Contains(out, "uninstalled") {
+		t.Fatalf("helm uninstall prints\n%s", out)
+	}
 	c.exitContainer(t, "claimed")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "claimed")

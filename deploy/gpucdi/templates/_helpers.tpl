@@ -27,9 +27,89 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* Annotations of a post-delete hook with the given weight. */ -}}
+{{- /*
+A Job that runs a command of gpucdi when the release is deleted, with an account of its own: root, name, when
+("pre-delete" or "post-delete"), args, and rules of its role.
+*/ -}}
+{{- define "gpucdi.job" -}}
+{{- $labels := include "gpucdi.labels" .root | nindent 4 }}
+{{- $name := printf "%s-%s" .root.Release.Name .name }}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- $labels }}
+  annotations:
+    {{- include "gpucdi.hook" (list .when 1) | nindent 4 }}
+    # For Helm 4.
+    helm.sh/hook-output-log-policy: hook-failed
+spec:
+  backoffLimit: {{ .retries }}
+  activeDeadlineSeconds: 600
+  template:
+    spec:
+      serviceAccountName: {{ $name }}
+      restartPolicy: Never
+      {{- with .root.Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .root.Values.nodes.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: {{ .name }}
+          image: {{ include "gpucdi.image" .root }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          args: {{ toJson .args }}
+          securityContext:
+            runAsNonRoot: true
+            runAsUser: 65534
+            readOnlyRootFilesystem: true
+            allowPrivilegeEscalation: false
+            capabilities: {drop: [ALL]}
+            seccompProfile: {type: RuntimeDefault}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ $name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- $labels }}
+  annotations:
+    {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- $labels }}
+  annotations:
+    {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
+rules:
+  {{- toYaml .rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- $labels }}
+  annotations:
+    {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}}
+subjects:
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ .root.Release.Namespace }}}
+{{- end }}
+
+{{- /* Annotations of a hook, and its weight. */ -}}
 {{- define "gpucdi.hook" -}}
-helm.sh/hook: post-delete
-helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook: {{ index . 0 }}
+helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
