@@ -101,16 +101,16 @@ func TestTimeSliceOfNextAllocation(t *testing.T) {
 // A time slice is recorded before it is set, and reset before the record is removed.
 func TestTimeSliceRecorded(t *testing.T) {
 	n, s := newSlicedNode(t)
-	n.addSliced("a", gpu.TimeSliceLong, "0")
+	n.addSliced("b", gpu.TimeSliceLong, "0")
 	s.before = func(context.Context, string) error {
-		devices, _ := n.readFile("uid-a")["devices"].([]any)
+		devices, _ := n.readFile("uid-b")["devices"].([]any)
 		if len(devices) != 1 || devices[0].(map[string]any)["timeSlice"] != "Long" {
 			t.Errorf("recorded devices %v", devices)
 		}
 		return nil
 	}
-	n.prepares("a", "0")
-	n.unprepares("a")
+	n.prepares("b", "0")
+	n.unprepares("b")
 	s.has(t, "GPU-0=Default")
 }
 
