@@ -387,14 +387,14 @@ spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 
 	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
 }
 
-// apiServerAway makes a GPU fail while the API server is down.
+// apiServerAway removes a GPU while the API server is down.
 func apiServerAway(t *testing.T, c *cluster) {
 	c.runOnNode(t, "pkill -9 -x kube-apiserver") // a graceful stop waits for watches
 	gone, err := c.driver.Remove(c.driver.State().GPUs[7].UUID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(15 * time.Second)
+	time.Sleep(time.Minute)
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -427,8 +427,7 @@ func heldClaim(t *testing.T, c *cluster) {
 }
 
 // nvidiaManifests applies manifests in the form of those for NVIDIA's DRA driver: claim templates, selectors on its
-// attributes and capacities, and the config of docs/dra.md, which sets the GPU's time
-// slice.
+// attributes and capacities, and the config of docs/dra.md, which sets the GPU's time slice.
 func nvidiaManifests(t *testing.T, c *cluster) {
 	config := blocksOf(t, draDocument, "Configure a claim's GPU", "yaml")[0]
 	manifest := fmt.Sprintf(`apiVersion: resource.k8s.io/v1
