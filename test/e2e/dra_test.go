@@ -597,6 +597,7 @@ func claimsOfRuntime(t *testing.T, c *cluster) {
 	if !strings.Contains(out, "kept") || !strings.Contains(out, "claims in use: 1") || strings.Contains(out, "uninstalled") {
 		t.Fatalf("helm uninstall prints\n%s", out)
 	}
+	c.sh(t, "helm rollback gpucdi --namespace gpucdi") // as the document advises
 	c.exitContainer(t, "claimed")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "claimed")
