@@ -27,7 +27,7 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 	}
 	l := map[string]string{
 		Machine:                value(machine, "unknown"),
-		gpuPrefix + "mode":     mode(listed[0]),
+		gpuPrefix + "mode":     mode(described(listed, rules)),
 		prefix + "mig.capable": strconv.FormatBool(migCapable(listed)),
 		prefix + "mps.capable": "false",
 	}
@@ -110,18 +110,23 @@ func setDriverLabels(l map[string]string, d gpu.Driver) {
 	l[prefix+"cuda.runtime-version.full"] = d.CUDA.String()
 }
 
+// described returns the GPU that the labels describe: the first that is not excluded.
+func described(listed []gpu.GPU, rules allocator.Rules) gpu.GPU {
+	i := slices.IndexFunc(listed, func(g gpu.GPU) bool { return !ruleOf(g, rules).Exclude })
+	return listed[max(i, 0)]
+}
+
+// ruleOf returns the rule of a whole GPU.
+func ruleOf(g gpu.GPU, rules allocator.Rules) allocator.Rule {
+	rule, _ := rules.Match(g, nil, allocator.GPUResource)
+	return rule
+}
+
 // setGPULabels sets the labels of whole GPUs. Excluded GPUs do not count.
 func setGPULabels(l map[string]string, listed []gpu.GPU, rules allocator.Rules) {
-	ruleOf := func(g gpu.GPU) allocator.Rule {
-		rule, _ := rules.Match(g, nil, allocator.GPUResource)
-		return rule
-	}
-	first, count, of := listed[0], 0, sharing{}
-	if i := slices.IndexFunc(listed, func(g gpu.GPU) bool { return !ruleOf(g).Exclude }); i >= 0 {
-		first = listed[i]
-	}
+	first, count, of := described(listed, rules), 0, sharing{}
 	for _, g := range listed {
-		rule := ruleOf(g)
+		rule := ruleOf(g, rules)
 		if g.Product != first.Product || rule.Exclude {
 			continue
 		}

@@ -230,6 +230,11 @@ func TestShared(t *testing.T) {
 func TestRules(t *testing.T) {
 	first := allocator.Selector{Index: []int{0}}
 	all := mig(h100s(2), []string{"1g.10gb"})
+	withDisplay := func(inv *gpu.Inventory) *gpu.Inventory {
+		display := gpu.GPU{Product: "NVIDIA T400", PCIClass: "0x030000", MIG: gpu.MIGUnsupported}
+		inv.GPUs = append([]gpu.GPU{display}, inv.GPUs...)
+		return inv
+	}
 	for name, tc := range map[string]struct {
 		inv      *gpu.Inventory
 		strategy allocator.MIGStrategy
@@ -237,6 +242,10 @@ func TestRules(t *testing.T) {
 		want     map[string]string
 	}{
 		"one excluded": {h100s(2), allocator.MIGNone, allocator.Rules{{Select: first, Exclude: true}}, map[string]string{"gpu.count": "1", "gpu.replicas": "1"}},
+		"display excluded": {withDisplay(h100s(1)), allocator.MIGNone, allocator.Rules{{Select: first, Exclude: true}},
+			map[string]string{"gpu.mode": "compute", "gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+		"single, display excluded": {withDisplay(mig(h100s(1), []string{"1g.10gb", "2g.20gb"})), allocator.MIGSingle,
+			allocator.Rules{{Select: first, Exclude: true}}, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID"}},
 		"all excluded": {h100s(2), allocator.MIGNone, allocator.Rules{{Name: "nvidia.com/gpu", Exclude: true}},
 			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "0", "gpu.replicas": "0"}},
 		"named and shared": {h100s(2), allocator.MIGNone, allocator.Rules{{Select: first, Name: "nvidia.com/h100", Replicas: 3}},

@@ -35,7 +35,7 @@ func setMIGLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGS
 	}
 	found := profiles(deciding, strategy, rules)
 	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}, rules).None() {
-		setResourceLabels(l, allocator.GPUResource, value(listed[0].Product+" MIG INVALID", ""), 0, sharing{})
+		setResourceLabels(l, allocator.GPUResource, value(deciding[0].Product+" MIG INVALID", ""), 0, sharing{})
 		l[gpuPrefix+"memory"] = "0"
 		return
 	}
@@ -48,10 +48,7 @@ func setMIGLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGS
 // exclude, as in allocator.NotUniform. If none is healthy, it returns them without their faults, so that an outage does
 // not change labels.
 func decidingGPUs(listed []gpu.GPU, rules allocator.Rules) []gpu.GPU {
-	all := slices.DeleteFunc(slices.Clone(listed), func(g gpu.GPU) bool {
-		rule, _ := rules.Match(g, nil, allocator.GPUResource)
-		return rule.Exclude
-	})
+	all := slices.DeleteFunc(slices.Clone(listed), func(g gpu.GPU) bool { return ruleOf(g, rules).Exclude })
 	healthy := slices.DeleteFunc(slices.Clone(all), func(g gpu.GPU) bool { return !g.Fault.None() })
 	if len(healthy) > 0 {
 		return healthy
