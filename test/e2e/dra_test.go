@@ -597,7 +597,8 @@ func claimsOfRuntime(t *testing.T, c *cluster) {
 	if !strings.Contains(out, "kept") || !strings.Contains(out, "claims in use: 1") || strings.Contains(out, "uninstalled") {
 		t.Fatalf("helm uninstall prints\n%s", out)
 	}
-	c.sh(t, "helm rollback gpucdi --namespace gpucdi") // as the document advises
+	c.sh(t, `revision=$(helm history gpucdi --namespace gpucdi --max 1 --output json | grep -o '"revision":[0-9]*' | cut -d : -f 2)
+helm rollback gpucdi "$revision" --namespace gpucdi`)
 	c.exitContainer(t, "claimed")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "claimed")
