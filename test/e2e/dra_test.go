@@ -598,7 +598,8 @@ func claimsOfRuntime(t *testing.T, c *cluster) {
 		t.Fatalf("helm uninstall prints\n%s", out)
 	}
 	c.sh(t, `revision=$(helm history gpucdi --namespace gpucdi --max 1 --output json | grep -o '"revision":[0-9]*' | cut -d : -f 2)
-helm rollback gpucdi "$revision" --namespace gpucdi`)
+helm rollback gpucdi "$revision" --namespace gpucdi
+kubectl delete job --namespace gpucdi gpucdi-claims`)
 	c.exitContainer(t, "claimed")
 	await(t, "a new container", func() (string, bool) {
 		id := c.containerID(t, "claimed")
