@@ -42,7 +42,8 @@ func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *
 	return missing
 }
 
-// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if it cannot be read.
+// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if there is no
+// checkpoint, or it cannot be read.
 func (c *claims) missing() map[string]bool {
 	missing := map[string]bool{}
 	for _, r := range c.driver.Records() {
@@ -52,7 +53,7 @@ func (c *claims) missing() map[string]bool {
 		return missing
 	}
 	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
-	if err != nil {
+	if err != nil || prepared == nil {
 		return nil
 	}
 	for _, p := range prepared {

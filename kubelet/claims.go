@@ -45,8 +45,8 @@ func (c PreparedClaim) cdi(kind string) (names []string) {
 	return names
 }
 
-// PreparedClaims returns the prepared claims of all drivers, by UID. dir is the kubelet's root directory on the node. A
-// missing file is not an error: no claim is prepared.
+// PreparedClaims returns the prepared claims of all drivers, by UID. dir is the kubelet's root directory on the node. The
+// result is nil without an error if the file does not exist; a kubelet with DRA creates it when it starts.
 func PreparedClaims(node host.Root, dir string) ([]PreparedClaim, error) {
 	path := filepath.Join(dir, claimsName)
 	data, err := node.ReadFile(path)
@@ -89,8 +89,9 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 		if !strings.Contains(file.Data, `"ClaimInfoStateList":null`) { // another version; no claim means that those known are over
 			return nil, errors.New("no list of claims; the version of the kubelet is not supported")
 		}
-		return nil, nil
+		return []PreparedClaim{}, nil
 	}
+	claims = []PreparedClaim{}
 	for _, c := range *state.ClaimInfoStateList {
 		claim := PreparedClaim{UID: c.ClaimUID, Namespace: c.Namespace, Name: c.ClaimName,
 			Pods: slices.Sorted(maps.Keys(c.PodUIDs)), Drivers: slices.Sorted(maps.Keys(c.DriverState))}

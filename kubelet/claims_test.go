@@ -45,7 +45,7 @@ func TestPreparedClaims(t *testing.T) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	for _, empty := range []string{`null`, `[]`} {
-		if none, err := read(`{"Data":"{\"ClaimInfoStateList\":` + empty + `}"}`); len(none) > 0 || err != nil {
+		if none, err := read(`{"Data":"{\"ClaimInfoStateList\":` + empty + `}"}`); none == nil || len(none) > 0 || err != nil {
 			t.Errorf("without claims: got %v, %v", none, err)
 		}
 	}
