@@ -42,8 +42,8 @@ func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *
 	return missing
 }
 
-// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if there is no
-// checkpoint, or it cannot be read.
+// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if there is no checkpoint, or
+// it cannot be read.
 func (c *claims) missing() map[string]bool {
 	missing := map[string]bool{}
 	for _, r := range c.driver.Records() {

@@ -39,9 +39,11 @@ func TestStaleClaims(t *testing.T) {
 		missing    int // claims that the next reading must lack, too
 		records    int // afterwards
 	}{
-		{one, 0, 2}, {none, 2, 2}, {one, 0, 2}, {none, 2, 2}, {other, 0, 2}, {none, 2, 2}, {none, 0, 0},
+		{"", 0, 2}, {one, 0, 2}, {none, 2, 2}, {one, 0, 2}, {none, 2, 2}, {other, 0, 2}, {none, 2, 2}, {none, 0, 0},
 	} {
-		write("dra_manager_state", step.checkpoint)
+		if step.checkpoint != "" { // else there is none yet
+			write("dra_manager_state", step.checkpoint)
+		}
 		missing = c.releaseStale(t.Context(), missing, log)
 		if got := len(c.driver.Records()); len(missing) != step.missing || got != step.records {
 			t.Errorf("after %s: %d claims missing and %d records, want %d and %d", step.checkpoint, len(missing), got, step.missing, step.records)
