@@ -24,10 +24,10 @@ const (
 )
 
 // groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one
-// Event for all of them. Planned changes are not faults.
+// Event for all of them. Planned changes are not faults, and those of the monitor are reported for the GPUs.
 func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	for _, c := range changes {
-		if c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
+		if c.Now.ID == allocator.MonitorID || c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
 			continue
 		}
 		i := slices.IndexFunc(groups, func(g []allocator.Device) bool { return g[0].Fault.Same(c.Now.Fault) })

@@ -113,7 +113,7 @@ func (r partResolver) ours(resource string) bool {
 func (r partResolver) part(id string) allocator.Part {
 	device := allocator.DeviceOf(id)
 	part := r.device(device)
-	if device == id {
+	if device == id || part.Extent == allocator.ExtentMonitor {
 		return part
 	}
 	for _, resource := range r.plan {
@@ -126,17 +126,20 @@ func (r partResolver) part(id string) allocator.Part {
 	return part
 }
 
-// device returns the GPU or MIG device of a UUID.
-func (r partResolver) device(uuid string) allocator.Part {
-	if strings.HasPrefix(uuid, "GPU-") {
-		return allocator.Part{GPU: uuid, Extent: allocator.ExtentWhole}
+// device returns the GPU, the MIG device or the monitor with an ID.
+func (r partResolver) device(id string) allocator.Part {
+	switch {
+	case id == allocator.MonitorID:
+		return allocator.Part{Extent: allocator.ExtentMonitor}
+	case strings.HasPrefix(id, "GPU-"):
+		return allocator.Part{GPU: id, Extent: allocator.ExtentWhole}
 	}
 	for e := range r.ledger.Entries() {
-		if allocator.DeviceOf(e.ID) == uuid && e.Part.Extent != allocator.ExtentUnknown {
+		if allocator.DeviceOf(e.ID) == id && e.Part.Extent != allocator.ExtentUnknown {
 			return e.Part.Device()
 		}
 	}
-	return allocator.MIGPart(r.inv, uuid)
+	return allocator.MIGPart(r.inv, id)
 }
 
 func (r partResolver) runtime(c *containers) *allocator.Runtime {

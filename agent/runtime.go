@@ -106,7 +106,20 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
 		excluded := l.config.Policy().Excluded(l.plan.inventory)
-		l.audited = runtime.NewAudit(r.containers, kubelet.Allocations(cdi.AgentKind, r.checkpoint, r.prepared), l.plan.parts.DeviceNumbers(excluded...))
+		numbers := l.plan.parts.DeviceNumbers(excluded...)
+		allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, r.checkpoint, r.prepared), slices.Collect(maps.Keys(numbers)))
+		l.audited = runtime.NewAudit(r.containers, allocations, numbers)
+	}
+}
+
+// withMonitors allocates all devices to the containers that have the monitor.
+func withMonitors(allocations runtime.Allocations, all []string) runtime.Allocations {
+	return func(podUID, container string) (allocated, viaCDI []string) {
+		allocated, viaCDI = allocations(podUID, container)
+		if slices.Contains(allocated, allocator.MonitorID) {
+			allocated = all
+		}
+		return allocated, viaCDI
 	}
 }
 

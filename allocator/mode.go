@@ -24,6 +24,8 @@ type Policy struct {
 	MIG   MIGStrategy
 	Mode  Mode // of devices whose rule has none; empty is ModeDevicePlugin
 	Rules Rules
+
+	Monitoring Monitoring
 }
 
 // mode returns the mode of a device under its rule.

@@ -102,7 +102,7 @@ func (o offers) withState(d Device, e Entry) Device {
 		}
 	case StateDraining:
 		d.Awaits = e.awaits()
-		if o.gone(d.GPU) {
+		if d.ID != MonitorID && o.gone(d.GPU) {
 			d.Fault = gpu.Gone()
 			break
 		}
@@ -150,6 +150,9 @@ func (o offers) unplannedDevice(e Entry) Device {
 		if m, isMIG := g.MIGDevice(id); isMIG {
 			d.Index = fmt.Sprintf("%d:%d", g.Index, m.Index)
 		}
+	}
+	if id == MonitorID {
+		d.Index = monitorIndex
 	}
 	d = o.withState(d, e)
 	if replica {

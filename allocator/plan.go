@@ -115,6 +115,9 @@ func Plan(inv *gpu.Inventory, cdiKind string, policy Policy) []*Resource {
 		devices := share(assigned[name])
 		resources = append(resources, newResource(name, devices, newAffinity(owners(assigned[name]))))
 	}
+	if policy.Monitoring.Resource != "" {
+		resources = append(resources, monitorResource(inv, cdiKind, policy.Monitoring))
+	}
 	return resources
 }
 

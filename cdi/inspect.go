@@ -20,6 +20,7 @@ type Parts struct {
 	Control   []DeviceNode            // required with any GPU
 	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device
 	Faults    map[string]gpu.Fault    // by UUID of the GPUs and MIG devices that are not in GPUs because of a fault
+	Monitor   []DeviceNode            // only for MonitorDevice: GPUs in MIG mode, and the capability to monitor them
 	Hook      string                  // host path of gpucdi-hook; empty for none
 }
 
@@ -97,7 +98,7 @@ func gpuNodes(root host.Root, majors majors, g gpu.GPU, features Features) ([]De
 
 // inspectMIG adds the MIG devices.
 func (p *Parts) inspectMIG(root host.Root, majors majors, inv *gpu.Inventory) {
-	if !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return len(g.MIGDevices) > 0 }) {
+	if !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled || len(g.MIGDevices) > 0 }) {
 		return
 	}
 	caps, errCaps := readCapabilities(root)
@@ -110,6 +111,7 @@ func (p *Parts) inspectMIG(root host.Root, majors majors, inv *gpu.Inventory) {
 			p.add(m.UUID, nodes, cmp.Or(errCaps, err))
 		}
 	}
+	p.Monitor = monitorNodes(root, majors, caps, inv)
 }
 
 // located reports whether the driver reported the PCI address and minor number of the GPU. If not, the inventory has

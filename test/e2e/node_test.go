@@ -24,8 +24,8 @@ const patience = 3 * time.Minute
 const checkout = "/src"
 
 // programs are installed in addition to those of the node, each in a directory below /opt. Containerd stands for the
-// one of Docker.
-var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd}
+// one of Docker, and NVIDIA's plugin brings a monitoring program.
+var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd, tools.NVIDIAPlugin}
 
 // path sets PATH to the programs of the node, then the additional ones.
 const path = "PATH=$PATH:/opt/helm:/opt/nerdctl:/opt/containerd"

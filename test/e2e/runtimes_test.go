@@ -34,6 +34,7 @@ var cases = []struct {
 	{"node labels select config sections", sectionsByLabel, "TestNode"},
 	{"pods select GPUs of different models", modelSelection, "TestNode"},
 	{"rules assign GPUs to resources", resourceRules, "TestContainerd17"},
+	{"a monitoring pod sees all GPUs while pods hold them", monitoringPods, "TestNode"},
 	{"the service account has minimal permissions", rbac, "TestContainerd17"},
 	{"the agent drops capabilities", droppedCapabilities, ""},
 	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},

@@ -44,7 +44,7 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	case Pause:
 		return pause(ctx)
 	case NVIDIAPlugin:
-		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin"), nil
+		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin", "./cmd/gpu-feature-discovery"), nil
 	case NVIDIAToolkit:
 		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
 	}

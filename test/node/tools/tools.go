@@ -45,7 +45,7 @@ const (
 	Helm Tool = "helm"
 	// Pause is the program of sandbox containers.
 	Pause Tool = "pause"
-	// NVIDIAPlugin is NVIDIA's device plugin.
+	// NVIDIAPlugin is NVIDIA's device plugin and GPU feature discovery.
 	NVIDIAPlugin Tool = "nvidia-device-plugin"
 	// NVIDIAToolkit is nvidia-ctk and the hook of its CDI specs.
 	NVIDIAToolkit Tool = "nvidia-container-toolkit"
