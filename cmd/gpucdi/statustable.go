@@ -150,7 +150,7 @@ func components(n status.Node) []component {
 	return all
 }
 
-// slicesError returns the problems of the ResourceSlices, which include slices of other programs; empty if there are none.
+// slicesError returns the problems of the ResourceSlices, such as slices of another program; empty if there are none.
 func slicesError(s status.Slices) string {
 	foreign := ""
 	if len(s.Foreign) > 0 {
