@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// NotSupported as a number of a GPU makes NVML return NVML_ERROR_NOT_SUPPORTED
-// for it.
+// NotSupported, as the value of a number in GPU, makes NVML return
+// NVML_ERROR_NOT_SUPPORTED for that number.
 const NotSupported = -1
 
 // State is the state of the simulated driver. A copy of it is written to the
