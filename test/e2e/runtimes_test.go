@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// cases run in this order on a node of each runtime, and those that do not depend on it on the nodes of the named
-// tests. Each leaves all GPUs free.
+// cases run in this order on the nodes of the tests in on, or, if on is empty because they depend on the container
+// runtime, on the node of each. Each leaves all GPUs free.
 var cases = []struct {
 	name string
 	run  func(*testing.T, *cluster)

@@ -22,9 +22,9 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	case CRIO:
 		return &build{
 			tool: t, version: crioVersion, module: "github.com/cri-o/cri-o", packages: []string{"./cmd/crio"},
-			flags: []string{"-tags", "containers_image_openpgp exclude_graphdriver_btrfs seccomp", "-ldflags", "-s -w"},
-			env:   []string{"CGO_ENABLED=1"},
-			c:     map[string]string{"pinns": "pinns/src"},
+			flags:     []string{"-tags", "containers_image_openpgp exclude_graphdriver_btrfs seccomp", "-ldflags", "-s -w"},
+			env:       []string{"CGO_ENABLED=1"},
+			cPrograms: map[string]string{"pinns": "pinns/src"},
 		}, nil
 	case Runc:
 		return &build{
