@@ -82,7 +82,7 @@ func writeContainers(w io.Writer, n status.Node, t tableWriter, paint painter) e
 		fmt.Fprintln(w)
 		t.Row("CONTAINER", "GPU", paint("STATE", neutral), "REMEDY")
 		for _, c := range containers.Lacking {
-			t.Row(c.Name, indexes(n, c.GPUs), paint("lacks its GPU", red), "delete the pod: it was created while CDI was off")
+			t.Row(c.Name, indexes(n, c.GPUs), paint("lacks its GPU", red), "delete the pod; it was created while CDI was disabled")
 		}
 		for _, c := range containers.Foreign {
 			remedy := "stop it, or reserve its GPUs with allocation.respectForeignContainers"

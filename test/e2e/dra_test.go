@@ -655,7 +655,7 @@ func migration(t *testing.T, c *cluster) {
 	c.killAgent(t)
 	c.remove(t, "held")
 	c.awaitSlices(t, 8)
-	c.awaitEvent(t, "Normal", "GPUMoved", "allocated through gpu.nvidia.com now")
+	c.awaitEvent(t, "Normal", "GPUMoved", "now allocated through gpu.nvidia.com")
 
 	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")
