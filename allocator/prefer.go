@@ -26,7 +26,7 @@ func (r *Resource) Prefer(available, required []string, size int) ([]string, err
 		return nil, fmt.Errorf("%w: %d devices of %s are required, but only %d requested; request at least as many",
 			ErrMalformed, len(must), r.Name, size)
 	}
-	candidates := r.positions(available, &unknown) // skipped
+	candidates := r.positions(available, &unknown) // skips unknown IDs
 	free, err := r.usable(slices.Compact(candidates), must, size)
 	if err != nil {
 		return nil, err

@@ -132,8 +132,8 @@ func init() {
 	}
 }
 
-// The stages of a pod's admission. Only the step from answered to inserted is bounded; hooks and other plugins can
-// delay the others.
+// The stages of a pod's admission. settle bounds the steps from answered to inserted and from writing to admitted, and
+// listLag the step from selected to answered. Hooks and other plugins can delay the step from inserted to writing.
 const (
 	idle     = iota // not in admission, or rejected
 	selected        // the kubelet has selected a device
