@@ -90,11 +90,11 @@ func (s *Server) serve(ctx context.Context, log *slog.Logger) error {
 
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /status", newPage(http.HandlerFunc(s.status)))
+	mux.Handle("GET /status", newCoalescer(http.HandlerFunc(s.status)))
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	if s.Metrics != nil {
-		mux.Handle("GET /metrics", newPage(s.Metrics))
+		mux.Handle("GET /metrics", newCoalescer(s.Metrics))
 	}
 	return mux
 }
