@@ -252,7 +252,7 @@ type state struct {
 	// The agent.
 	parts          [len(keys)]uint8 // of the ledger's entries
 	slice          poolVersion      // acknowledged by the API server
-	scheduled      bool             // the scheduler sees the GPU in the slice
+	scheduled      bool             // the scheduler has received a slice with the GPU
 	listed, offers mask
 	answers        [sources]answer // delivered
 	asked          [sources]answer // not delivered yet
