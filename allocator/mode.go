@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Mode is the API of Kubernetes through which a GPU is allocated.
+// Mode is the Kubernetes API through which a device is allocated.
 type Mode string
 
 // The modes.

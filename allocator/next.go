@@ -156,7 +156,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	switch {
 	case wanted:
 		e.State = StateWaiting
-	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // at once if never advertised
+	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // at once if it was never advertised, since released is zero
 		e.State = ""
 	}
 }

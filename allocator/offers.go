@@ -96,7 +96,7 @@ func (o offers) withState(d Device, e Entry) Device {
 	d.State, d.Since, d.Fault, d.Replicas = e.State, e.Since(), e.Fault, nil
 	switch e.State {
 	case StateAvailable:
-	case StateUnavailable: // without a fault until its CDI device is verified
+	case StateUnavailable: // without a fault after a restart, until its CDI device is verified
 		if d.Fault.None() {
 			d.Reason = specPending
 		}

@@ -21,7 +21,7 @@ func partOf(d Device, inv *gpu.Inventory) Part {
 		return monitorPart
 	}
 	part := Part{GPU: d.GPU, Extent: ExtentWhole}
-	if d.part != wholeGPU {
+	if d.instances != wholeGPU {
 		g, _ := inv.Find(d.ID)
 		m, _ := g.MIGDevice(d.ID)
 		part = migPart(d.GPU, m)

@@ -38,7 +38,7 @@ type Config struct {
 // CDI configures the CDI specs and how they are passed to the container runtime.
 type CDI struct {
 	// Driver capabilities to expose to containers; docs/features.md lists the files and device
-	// nodes of each. All GPUs are unhealthy while the driver lacks what one of them requires.
+	// nodes of each. All GPUs are unhealthy while a file that one of them requires is missing.
 	Features cdi.Features `yaml:"features"`
 
 	// Classes of auxiliary devices to inject into each container with a GPU, if the node has them;
@@ -99,7 +99,7 @@ type XIDs struct {
 	// XIDs that do not affect the health of a GPU.
 	Ignore []int `yaml:"ignore"`
 
-	// XIDs that make a GPU unhealthy until it disappears and comes back, as it does on a reset.
+	// XIDs that make a GPU unhealthy until it disappears and returns, for example by a reboot.
 	Fatal []int `yaml:"fatal"`
 }
 
@@ -214,7 +214,8 @@ func (c Config) validateMonitoring() error {
 	return errors.Join(errs...)
 }
 
-// validateNames returns the names of resources that Kubernetes rejects, except those that Policy.ValidateRules reports.
+// validateNames returns an error for each resource name that Kubernetes rejects, except those that Policy.ValidateRules
+// reports.
 func validateNames(rules allocator.Rules) error {
 	var errs []error
 	for i, rule := range rules {
