@@ -18,7 +18,7 @@ import (
 // Limits of the growth of the agent during a flood of connections.
 const (
 	floodMemory = 20 << 20 // bytes of resident memory, far below the chart's memory limit
-	floodFiles  = 300      // open files, twice what the allowed connections need
+	floodFiles  = 300      // open files, more than twice the connections that the agent allows
 )
 
 // resident returns the resident memory of a process in bytes.
