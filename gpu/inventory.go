@@ -82,8 +82,8 @@ type GPU struct {
 	// Fault is the reason that the GPU cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 
-	// Partial is set if reading an attribute failed, for which Fault has the reason. Those that were not read are zero,
-	// and MIGDevices may lack some.
+	// Partial is set if some attributes could not be read; Fault has the reason. These are zero or unknown, and
+	// MIGDevices may be incomplete.
 	Partial bool `json:"partial,omitempty"`
 }
 
@@ -113,9 +113,9 @@ func (c *ComputeCapability) UnmarshalText(text []byte) error {
 
 func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 
-// Unreadable is a GPU that the driver counts, or a MIG device of one, without a valid and unique UUID.
+// Unreadable is a GPU or MIG device that the driver reports without a valid and unique UUID.
 type Unreadable struct {
-	Index int   `json:"index"` // of the GPU
+	Index int   `json:"index"` // of the GPU, or of the MIG device's GPU
 	Fault Fault `json:"fault"`
 }
 

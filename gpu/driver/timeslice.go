@@ -41,7 +41,7 @@ type TimeSlicer struct {
 func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) error {
 	number := slices.Index(gpu.TimeSlices, t)
 	if number < 0 {
-		return fmt.Errorf("unknown time slice %q", t)
+		return fmt.Errorf("unknown time slice %q; use one of %q", t, gpu.TimeSlices)
 	}
 	root, err := host.FindDriver(s.Node, s.DriverRoot, s.Library)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	}
 }
 
-// begin reports whether nvidia-smi may be started for a GPU.
+// begin marks nvidia-smi as running for a GPU. It returns false if it is running already.
 func (s *TimeSlicer) begin(uuid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
