@@ -111,8 +111,8 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 }
 
 // reap waits for a killed worker to exit, and forwards its remaining XIDs. A worker that hangs in the kernel does not
-// exit. The caller then starts one more, which may still reach the other GPUs. If that one hangs in the kernel, too, reap
-// waits until one of the two exits.
+// exit. The caller then starts one more, which may still reach the other GPUs. If that one hangs in the kernel, too,
+// reap waits until one of the two exits.
 func (s *source) reap(ctx context.Context, p *process) error {
 	defer s.reportRepeatedXIDs()
 	messages, late := p.messages, time.After(exitTimeout)

@@ -65,8 +65,8 @@ func newStepLog() (StepLog, error) {
 	return StepLog{os.NewFile(uintptr(fd), "steplog")}, nil
 }
 
-// Inherited returns the step log and the write end of the message pipe, which the driver worker inherits from gpucdi. It sets
-// close-on-exec on both, because programs that NVML starts may outlive the worker.
+// Inherited returns the step log and the write end of the message pipe, which the driver worker inherits from gpucdi.
+// It sets close-on-exec on both, because programs that NVML starts may outlive the worker.
 func Inherited() (StepLog, io.Writer) {
 	unix.CloseOnExec(stepLogFD)
 	unix.CloseOnExec(messagesFD)

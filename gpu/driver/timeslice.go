@@ -35,9 +35,9 @@ type TimeSlicer struct {
 	running map[string]bool // UUIDs of GPUs for which nvidia-smi has not exited
 }
 
-// Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when ctx
-// ends, even if nvidia-smi hangs in the kernel; until that has exited, further calls for this GPU fail. The error wraps
-// errors.ErrUnsupported if the GPU or the driver has no time slices.
+// Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when
+// ctx ends, even if nvidia-smi hangs in the kernel; until that has exited, further calls for this GPU fail. The error
+// wraps errors.ErrUnsupported if the GPU or the driver has no time slices.
 func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) error {
 	number := slices.Index(gpu.TimeSlices, t)
 	if number < 0 {

@@ -108,8 +108,8 @@ func (w *worker) readInventory() error {
 }
 
 // unchanged reports whether the attributes that can change while the driver is loaded still have their latest values:
-// the MIG mode, the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is disabled, and none
-// if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
+// the MIG mode, the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is
+// disabled, and none if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
 	var gpus []gpu.GPU
 	for _, g := range w.latest.GPUs {
