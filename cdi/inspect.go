@@ -139,7 +139,7 @@ func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
 	}
 }
 
-// replaced reports whether the minor number of a GPU is that of an earlier inventory, and another one has it now.
+// replaced reports whether the minor number of a GPU is from an earlier inventory and now belongs to another GPU.
 func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
 	earlier := func(g gpu.GPU) bool { return g.Fault.Code == gpu.FaultGone || g.Partial }
 	return earlier(g) && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {

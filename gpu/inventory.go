@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Inventory is what the driver reported about the node's GPUs at one point in time. It is immutable.
+// Inventory is the state of the node's driver and GPUs at one point in time, as the driver reported it. It is
+// immutable.
 type Inventory struct {
 	Driver Driver `json:"driver"`
 
@@ -17,7 +18,7 @@ type Inventory struct {
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
-// Driver is the node's kernel driver.
+// Driver is the node's NVIDIA driver.
 type Driver struct {
 	Version string      `json:"version"` // "580.95.05"
 	CUDA    CUDAVersion `json:"cuda"`
@@ -76,7 +77,8 @@ type GPU struct {
 	// MIGDevices are in ascending order of Index.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 
-	// Links has an entry for each other GPU of the inventory, by ascending Index of the peer.
+	// Links has an entry for each other GPU that was read at the same time, by ascending Index of the peer. It is empty
+	// for a GPU that is missing from the latest inventory.
 	Links []Link `json:"links,omitempty"`
 
 	// Fault is the reason that the GPU cannot be allocated.

@@ -105,7 +105,7 @@ func findSMI(root host.DriverRoot) (string, error) {
 		}
 		return root.LocalPath(resolved), nil
 	}
-	return "", fmt.Errorf("no %s of the driver found, tried %q", smiName, root.Programs)
+	return "", fmt.Errorf("finding %[1]s: no %[1]s in the driver root %[2]s, tried %[3]q; install the driver's programs", smiName, root, root.Programs)
 }
 
 // runSMI runs nvidia-smi. It runs with this process's loader and libc, which may differ from those of the node, so only

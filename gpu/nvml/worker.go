@@ -184,8 +184,8 @@ func (w *worker) responding(probes []health.Probe) (responding bool) {
 	return responding
 }
 
-// tryQuarantined starts the trials of the quarantined GPUs when they are due, and admits the GPUs whose trial is done.
-// It does not wait for the trials, so one that hangs or crashes the process does not delay the other GPUs' probes.
+// tryQuarantined starts the trials of the quarantined GPUs when they are due. A GPU whose trial is done leaves the
+// quarantine. tryQuarantined does not wait for the trials, so a trial that hangs does not delay the other GPUs' probes.
 func (w *worker) tryQuarantined() error {
 	if len(w.cfg.Quarantined) > 0 && w.trials == nil && w.cfg.TrialAfter > 0 && time.Since(w.started) >= w.cfg.TrialAfter {
 		quarantined := w.cfg.Quarantined
