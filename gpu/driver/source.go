@@ -53,7 +53,7 @@ type source struct {
 
 // Run yields the state of the driver until ctx ends: a Snapshot at the start and whenever it has changed, and other
 // reports in between. It recovers from removal, upgrade and failure of the driver, and applies each config from reload.
-// It never blocks on a call into the driver.
+// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports are delayed.
 func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
 	s := source{cfg: cfg, reload: reload, yield: yield}
 	s.run(ctx)
