@@ -121,6 +121,28 @@ func TestPrepareRefuses(t *testing.T) {
 	s.refuses(claim("b"), ErrUnhealthy, "2 errors")
 }
 
+// Waiting is no use for a device whose hardware is gone, whoever had it.
+func TestPrepareRefusesMissingHardware(t *testing.T) {
+	for name, tc := range map[string]struct {
+		present []Present
+		reason  string
+	}{
+		"gone":          {nil, "the driver no longer lists it"},
+		"repartitioned": {[]Present{{Device: Part{GPU: gpu0, Extent: ExtentMIG, Placement: gpu.Placement{Size: 1}}}}, "its GPU was repartitioned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSlicedGPU(t)
+			s.prepares(claim("a"))
+			s.o.Wanted, s.o.Present = nil, tc.present
+			s.next()
+			s.refuses(claim("b"), ErrUnhealthy, tc.reason)
+			s.gate.Unprepare("a")
+			s.next()
+			s.refuses(claim("b"), ErrUnhealthy, tc.reason)
+		})
+	}
+}
+
 // A device that leaves the slice is free once no claim has it, and not before the API server has acknowledged a slice
 // without it.
 func TestGPULeavesTheSlice(t *testing.T) {
