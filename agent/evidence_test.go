@@ -40,7 +40,7 @@ func TestPreparedClaimsAreKept(t *testing.T) {
 	root := t.TempDir()
 	kubeletDir := filepath.Join(root, "var/lib/kubelet")
 	path := filepath.Join(kubeletDir, "dra_manager_state")
-	if err := os.MkdirAll(filepath.Join(kubeletDir, "plugins_registry"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(kubeletDir, "pods"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	c := collector{cfg: Config{Node: host.NewRoot(root), KubeletDir: filepath.Join(root, "none")},
