@@ -124,7 +124,7 @@ func runQueries(t *testing.T, queries []query, scrapes ...string) []readers.Answ
 func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	n = &busyNode{node: newNode(t, simdriver.H100x8())}
 	n.runtime.stop()
-	unreadable := simdriver.Fault{GPU: n.uuids()[6], Func: "nvmlDeviceGetUUID", Return: 999}
+	unreadable := simdriver.Fault{GPU: n.uuids()[6], Func: "nvmlDeviceGetUUID", Return: unknownError}
 	if err := n.driver.Update(func(s *simdriver.State) error { s.Faults = []simdriver.Fault{unreadable}; return nil }); err != nil {
 		t.Fatal(err)
 	}
