@@ -121,7 +121,7 @@ func TestPrepareRefuses(t *testing.T) {
 	s.refuses(claim("b"), ErrUnhealthy, "2 errors")
 }
 
-// Waiting is no use for a device whose hardware is gone, whoever had it.
+// Waiting does not help if the hardware is gone, even while a claim has it.
 func TestPrepareRefusesMissingHardware(t *testing.T) {
 	for name, tc := range map[string]struct {
 		present []Present
