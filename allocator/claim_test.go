@@ -143,6 +143,16 @@ func TestPrepareRefusesMissingHardware(t *testing.T) {
 	}
 }
 
+// A device that was restored with a fault which is gone becomes available once its CDI device is verified.
+func TestPrepareWaitsForSpec(t *testing.T) {
+	s := newSlicedGPU(t)
+	s.o.Wanted[0].Durable = false
+	saved := Saved{Complete: true, Entries: []SavedEntry{{Key: s.o.Wanted[0].Key, Part: s.o.Wanted[0].Part, State: StateUnavailable}}}
+	s.ledger = Start(&saved, true, s.now)
+	s.next()
+	s.refuses(claim("a"), ErrHeld, "not advertised yet")
+}
+
 // A device that leaves the slice is free once no claim has it, and not before the API server has acknowledged a slice
 // without it.
 func TestGPULeavesTheSlice(t *testing.T) {
