@@ -23,15 +23,19 @@ const waitingInterval = time.Minute
 
 // AwaitPredecessor waits until no other agent serves a resource in the device-plugins directory dir, or ctx ends.
 // Of two agents the kubelet uses the one that registered last, and marks all devices unhealthy when that one ends,
-// even if the other is still running. waiting is called with the other agent's socket, once a minute; more often if the
-// socket has a listener but no connection to it succeeds.
+// even if the other is still running. waiting is called with the other agent's socket, once a minute.
 func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket string)) error {
+	var reported string
+	var at time.Time
 	for ctx.Err() == nil {
 		socket, err := activeAgentSocket(ctx, dir)
 		if socket == "" || err != nil {
 			return err
 		}
-		waiting(socket)
+		if socket != reported || time.Since(at) >= waitingInterval {
+			waiting(socket)
+			reported, at = socket, time.Now()
+		}
 		if !awaitEnd(ctx, socket) {
 			select {
 			case <-ctx.Done():

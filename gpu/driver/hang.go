@@ -17,7 +17,7 @@ const maxCheckDelay = time.Second
 // check returns the indexes of the GPUs whose calls hang, or the time until the next check if there are none.
 func (s *source) check(p *process) (failed []int, next time.Duration) {
 	now, steps := Clock(), p.stepLog.steps()
-	failed = hung(steps, now, s.cfg.CallTimeout, s.blocked)
+	failed = hung(steps, now, s.cfg.CallTimeout, p.blocked)
 	// Between two steps a worker is idle only briefly, or while it waits for gpucdi to read its messages. If it is idle
 	// at two consecutive checks without a message in between, it hangs.
 	idle := !slices.ContainsFunc(steps, func(s Step) bool { return !s.Done })
@@ -34,7 +34,6 @@ func (s *source) check(p *process) (failed []int, next time.Duration) {
 		p.due = 0 // postpone once only
 		return nil, maxCheckDelay
 	}
-	s.blocked = nil
 	for _, step := range pending(steps, now) {
 		if !step.Trial && !slices.Contains(failed, step.Index) {
 			s.blocked = append(s.blocked, step.Index)

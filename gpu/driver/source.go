@@ -46,7 +46,7 @@ type source struct {
 
 	latest      *gpu.Inventory          // as last reported, including quarantined GPUs
 	quarantined map[int]quarantineEntry // by index
-	blocked     []int                   // see hung
+	blocked     []int                   // for the next worker, see process
 	xids        xids
 	stuck       *process // a killed worker that hangs in the kernel; nil if none
 }
@@ -157,6 +157,7 @@ func (s *source) stuckEnded() <-chan struct{} {
 
 // supervise forwards the reports of a worker until the worker fails, or the driver or the config has changed.
 func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
+	p.blocked, s.blocked = s.blocked, nil
 	p.due = Clock() + s.cfg.CallTimeout
 	timer := time.NewTimer(s.cfg.CallTimeout)
 	defer timer.Stop()
@@ -191,7 +192,9 @@ func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity s
 				s.clearQuarantine() // the index may belong to another GPU now
 				return nil
 			}
-			p.probed = p.probed || m.Cycle
+			if m.Cycle {
+				p.probed, p.blocked = true, nil
+			}
 			s.report(m, root)
 		}
 	}
@@ -220,7 +223,6 @@ func (s *source) handleExit(ctx context.Context, p *process) error {
 func (s *source) report(m Message, root host.DriverRoot) {
 	s.reportXID(m)
 	if m.Cycle {
-		s.blocked = nil
 		s.reportRepeatedXIDs()
 	}
 	switch {

@@ -145,10 +145,11 @@ func driverWithLibrary(node Root, l layout, library string) (DriverRoot, error) 
 	if err != nil {
 		return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 	}
-	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/"))
+	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/")+"/")
 	if !below {
 		return DriverRoot{}, fmt.Errorf("finding the driver: --nvml-library %s is not below --driver-root %s", library, l.root)
 	}
+	inside = "/" + inside
 	if _, err := root.Stat(inside); err != nil {
 		return DriverRoot{}, &NoDriverError{Tried: []string{library}}
 	}
