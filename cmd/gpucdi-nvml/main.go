@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -26,6 +27,7 @@ func parseFlags() nvml.Config {
 	var cfg nvml.Config
 	root := flag.String("host-root", "/", "root of the node's file system")
 	flag.StringVar(&cfg.Library, "library", "", "path of NVML")
+	platform := flag.String("platform", "", "platform of the GPUs; empty: PCI GPUs")
 	flag.DurationVar(&cfg.Interval, "interval", 0, "time between two probe cycles")
 	flag.DurationVar(&cfg.TrialAfter, "trial-after", 0, "time from the start to the trial of quarantined GPUs; 0 disables it")
 	flag.Func("quarantined", "index of a GPU to exclude until its trial succeeds; can be repeated", func(value string) error {
@@ -34,7 +36,7 @@ func parseFlags() nvml.Config {
 		return err
 	})
 	flag.Parse()
-	cfg.Node = host.NewRoot(*root)
+	cfg.Node, cfg.Platform = host.NewRoot(*root), gpu.Platform(*platform)
 	return cfg
 }
 

@@ -18,6 +18,7 @@ import (
 // Config configures the driver worker.
 type Config struct {
 	Node     host.Root
+	Platform gpu.Platform  // of the GPUs
 	Library  string        // path of NVML, as seen by this process
 	Interval time.Duration // between two probe cycles
 
@@ -69,7 +70,7 @@ func (w *worker) serve() error {
 	if ret != nvml.SUCCESS {
 		return initError(w.cfg.Library, ret)
 	}
-	w.session = session{lib: lib, node: w.cfg.Node}
+	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform}
 	for {
 		cycle := []func() error{w.readInventory, w.probeAll, w.awaitEvents, w.tryQuarantined}
 		for _, step := range cycle {

@@ -19,6 +19,7 @@ func TestFindDriver(t *testing.T) {
 		library    string
 		root       string
 		libraryDir string
+		platform   string
 	}{
 		{
 			name:  "distribution package",
@@ -73,8 +74,11 @@ func TestFindDriver(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if root.String() != tc.root || root.LibraryDir != tc.libraryDir {
-				t.Errorf("found %s in %s, want %s in %s", root.LibraryDir, root, tc.libraryDir, tc.root)
+			if root.String() != tc.root || root.LibraryDir != tc.libraryDir || root.Platform != tc.platform {
+				t.Errorf("found %s in %s of platform %q, want %s in %s of %q", root.LibraryDir, root, root.Platform, tc.libraryDir, tc.root, tc.platform)
+			}
+			if dirs := root.LoaderDirs(); (len(dirs) > 0) != (tc.platform != "") {
+				t.Errorf("NVML has the loader directories %v on platform %q", dirs, tc.platform)
 			}
 		})
 	}
