@@ -27,6 +27,7 @@ func parseFlags() nvml.Config {
 	var cfg nvml.Config
 	root := flag.String("host-root", "/", "root of the node's file system")
 	flag.StringVar(&cfg.Library, "library", "", "path of NVML")
+	flag.StringVar(&cfg.Devices, "devices", "", "directory of the device nodes; empty: /dev")
 	platform := flag.String("platform", "", "platform of the GPUs; empty: PCI GPUs")
 	flag.DurationVar(&cfg.Interval, "interval", 0, "time between two probe cycles")
 	flag.DurationVar(&cfg.TrialAfter, "trial-after", 0, "time from the start to the trial of quarantined GPUs; 0 disables it")

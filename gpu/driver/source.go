@@ -110,6 +110,7 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 		"--host-root", s.cfg.Node.LocalPath("/"),
 		"--library", root.LocalPath(root.NVML),
 		"--platform", root.Platform,
+		"--devices", root.DevicesDir(s.cfg.Node),
 		"--interval", s.cfg.Interval.String(),
 	))
 }

@@ -20,6 +20,7 @@ type Config struct {
 	Node     host.Root
 	Platform gpu.Platform  // of the GPUs
 	Library  string        // path of NVML, as seen by this process
+	Devices  string        // directory of the device nodes, as seen by this process; empty: /dev
 	Interval time.Duration // between two probe cycles
 
 	// Quarantined are the indexes of the GPUs to exclude until their trial succeeds. The trials start TrialAfter after
@@ -52,9 +53,15 @@ type worker struct {
 // Serve reads the driver and reports to gpucdi until an error occurs or gpucdi kills the process, which is the
 // regular exit. It reports an error before returning it.
 func Serve(cfg Config) error {
+	var err error
+	if cfg.Devices != "" {
+		err = useDevices(cfg.Devices)
+	}
 	stepLog, out := driver.Inherited()
 	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog, uuids: map[nvml.Device]string{}}
-	err := w.serve()
+	if err == nil {
+		err = w.serve()
+	}
 	if err != nil {
 		_ = w.out.Encode(driver.Message{Failed: err.Error()})
 	}

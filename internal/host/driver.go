@@ -133,6 +133,20 @@ func (d DriverRoot) LoaderDirs() []string {
 	return local
 }
 
+// DevicesDir returns the directory, in this process's file system, of the driver's device nodes if they are not in the
+// node's /dev: NVIDIA's driver container creates them in its own. It returns "" if the node's are used.
+func (d DriverRoot) DevicesDir(node Root) string {
+	const control = "/dev/nvidiactl"
+	if d.path == node.path || exists(node, control) || !exists(d.Root, control) {
+		return ""
+	}
+	dir, err := d.Resolve("/dev")
+	if err != nil {
+		return ""
+	}
+	return d.LocalPath(dir)
+}
+
 // NoDriverError is returned if the node has no driver.
 type NoDriverError struct{ Tried []string }
 

@@ -84,6 +84,34 @@ func TestFindDriver(t *testing.T) {
 	}
 }
 
+func TestDevicesDir(t *testing.T) {
+	const library, driverDev = "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "run/nvidia/driver/dev/nvidiactl"
+	for name, tc := range map[string]struct {
+		files []string
+		own   bool // the driver root's device nodes are used
+	}{
+		"driver container":                 {[]string{library, driverDev}, true},
+		"driver container with host nodes": {[]string{library, driverDev, "dev/nvidiactl"}, false},
+		"driver container without nodes":   {[]string{library, "dev/nvidiactl"}, false},
+		"no nodes":                         {[]string{library}, false},
+		"packages":                         {[]string{"usr/lib64/libnvidia-ml.so.1", "dev/nvidiactl"}, false},
+		"packages without nodes":           {[]string{"usr/lib64/libnvidia-ml.so.1"}, false},
+	} {
+		dir := tree(t, tc.files, nil)
+		root, err := host.FindDriver(host.NewRoot(dir), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if tc.own {
+			want = filepath.Join(dir, "run/nvidia/driver/dev")
+		}
+		if got := root.DevicesDir(host.NewRoot(dir)); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestNoDriverErrorListsTriedPaths(t *testing.T) {
 	dir := tree(t, nil, map[string]string{"usr/lib64/libnvidia-ml.so.1": "dangling"})
 	_, err := host.FindDriver(host.NewRoot(dir), "", "")
