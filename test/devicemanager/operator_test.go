@@ -7,49 +7,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/test/platform"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
-
-// newOperatorNode returns a node as the GPU Operator leaves it: its driver container has the driver and, in its own /dev, the
-// device nodes, which the node's /dev lacks; its validator has written status files.
-func newOperatorNode(t *testing.T, profile simdriver.Profile) *node {
-	t.Helper()
-	n := newHost(t)
-	container := filepath.Join(n.root, "run/nvidia/driver")
-	if err := os.MkdirAll(container, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := simdriver.Install(container, profile); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{"proc", "sys"} { // the kernel's
-		if err := os.Rename(filepath.Join(container, dir), filepath.Join(n.root, dir)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, content := range map[string]string{
-		"driver-ready":  "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/run/nvidia/driver\nDRIVER_ROOT_CTR_PATH=/driver-root\nNVIDIA_DEV_ROOT=/run/nvidia/driver\nDEV_ROOT_CTR_PATH=/driver-root\n",
-		"toolkit-ready": "", "cuda-ready": "", ".driver-ctr-ready": "",
-	} {
-		if err := os.WriteFile(n.makeParent(t, filepath.Join(validations, name)), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return n
-}
-
-const validations = "run/nvidia/validations"
 
 // statusFiles returns the content of the validator's status files by name.
 func (n *node) statusFiles(t *testing.T) map[string]string {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(n.root, validations))
+	entries, err := os.ReadDir(filepath.Join(n.root, platform.Validations))
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := map[string]string{}
 	for _, e := range entries {
-		content, err := os.ReadFile(filepath.Join(n.root, validations, e.Name()))
+		content, err := os.ReadFile(filepath.Join(n.root, platform.Validations, e.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +34,10 @@ func (n *node) statusFiles(t *testing.T) map[string]string {
 // operator sets nor its status files.
 func TestOperatorNode(t *testing.T) {
 	t.Parallel()
-	n := newOperatorNode(t, simdriver.H100x8())
+	n := newHost(t)
+	if err := platform.Operator(n.root, simdriver.H100x8()); err != nil {
+		t.Fatal(err)
+	}
 	before := n.statusFiles(t)
 	if err := os.Mkdir(n.nfdDir, 0o755); err != nil {
 		t.Fatal(err)
@@ -92,7 +66,7 @@ func TestOperatorNode(t *testing.T) {
 	}
 
 	// The operator upgrades the driver: it removes the container, which the agent follows without a restart.
-	container := filepath.Join(n.root, "run/nvidia/driver")
+	container := filepath.Join(n.root, platform.DriverContainer)
 	if err := os.Rename(container, container+".away"); err != nil {
 		t.Fatal(err)
 	}
