@@ -16,6 +16,10 @@ import (
 
 func main() {
 	cfg := parseFlags()
+	if program := flag.Args(); len(program) > 0 { // nvidia-smi, see driver.TimeSlicer
+		fmt.Fprintln(os.Stderr, nvml.ExecWithDevices(cfg.Devices, program[0], program))
+		os.Exit(1)
+	}
 	go exitWith(os.Stdin)
 	if err := nvml.Serve(cfg); err != nil {
 		os.Exit(1) // Serve has reported the error

@@ -3,6 +3,7 @@ package nvml
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"time"
@@ -55,7 +56,7 @@ type worker struct {
 func Serve(cfg Config) error {
 	var err error
 	if cfg.Devices != "" {
-		err = useDevices(cfg.Devices)
+		err = ExecWithDevices(cfg.Devices, "/proc/self/exe", append(os.Args, "--devices", ""))
 	}
 	stepLog, out := driver.Inherited()
 	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog, uuids: map[nvml.Device]string{}}

@@ -2,17 +2,19 @@ package product_test
 
 import (
 	"encoding/json"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/test/docs"
 	"github.com/gpucdi/gpucdi/test/platform"
 	"github.com/gpucdi/gpucdi/test/product"
 	"github.com/gpucdi/gpucdi/test/simdriver"
-	"sigs.k8s.io/yaml"
 )
 
 // On WSL2 and Jetson, generate writes the GPUs under their index and ID as elsewhere, list shows them, and no check of
@@ -52,6 +54,15 @@ func TestDriverContainerDevices(t *testing.T) {
 	}
 	requireDevices(t, h, "0", "1", profile.GPUs[0].UUID, profile.GPUs[1].UUID, "all")
 	requireNoFailure(t, h)
+
+	// It also executes nvidia-smi with them, which sets time slices.
+	container := filepath.Join(h.root, platform.DriverContainer)
+	smi := exec.Command(filepath.Join(filepath.Dir(binary), "gpucdi-nvml"), "--devices", filepath.Join(container, "dev"),
+		filepath.Join(container, "usr/bin/nvidia-smi"), "-L")
+	smi.Env = []string{"LD_PRELOAD=" + filepath.Join(container, simdriver.LibraryDir, "libnvidia-ml.so.1")}
+	if out, err := smi.CombinedOutput(); err != nil || !strings.Contains(string(out), profile.GPUs[1].UUID) {
+		t.Errorf("nvidia-smi with the device nodes of the driver container: %v\n%s", err, out)
+	}
 }
 
 // requireDevices checks that generate writes at least these devices.
