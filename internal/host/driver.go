@@ -105,10 +105,10 @@ func joinAll(dir string, names ...string) []string {
 type DriverRoot struct {
 	Root
 
-	// LibraryDir is the directory of the driver libraries, with links resolved.
+	// LibraryDir is the directory of the driver libraries, symlinks resolved.
 	LibraryDir string
 
-	// NVML is the path of NVML, with links resolved; empty on a Jetson without it.
+	// NVML is the path of NVML, symlinks resolved; empty on a Jetson without it.
 	NVML string
 
 	// Platform is the gpu.Platform of the layout.
