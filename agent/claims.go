@@ -65,7 +65,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	}
 	c.observer = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
-	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
+	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library, Worker: a.cfg.Worker}
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,

@@ -24,8 +24,18 @@ const (
 	labelsRetry = time.Second
 )
 
-// machineFile has the product name of the machine, from DMI.
-const machineFile = "/sys/class/dmi/id/product_name"
+// machineFiles have the product name of the machine: from DMI, or from the device tree of machines without it.
+var machineFiles = []string{"/sys/class/dmi/id/product_name", "/sys/firmware/devicetree/base/model"}
+
+// machine returns the product name of the machine; empty if unknown.
+func machine(node host.Root) string {
+	for _, file := range machineFiles {
+		if name, err := node.ReadFile(file); err == nil {
+			return string(name)
+		}
+	}
+	return ""
+}
 
 // desiredLabels are the labels of the node and where they are published.
 type desiredLabels struct {
@@ -49,8 +59,7 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	}
 	l := desiredLabels{place: s.config.Labels.Place}
 	if s.driver.Err == nil {
-		machine, _ := node.ReadFile(machineFile) // missing on platforms without DMI
-		l.labels = labels.Of(s.plan.deviceFaults, s.config.MIG.Strategy, s.config.Resources, string(machine))
+		l.labels = labels.Of(s.plan.deviceFaults, s.config.MIG.Strategy, s.config.Resources, machine(node))
 	}
 	return l, true
 }

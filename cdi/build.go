@@ -111,7 +111,6 @@ const libcudaDir = "/usr/lib64"
 // Variables that other programs read, such as LD_LIBRARY_PATH, are not set: that would override the image's value.
 func environment(mounts []*specs.Mount) []string {
 	env := []string{hideGPUs}
-	isLibcuda := func(m *specs.Mount) bool { return m.ContainerPath == path.Join(libcudaDir, "libcuda.so.1") }
 	if slices.ContainsFunc(mounts, isLibcuda) {
 		env = append(env, "TRITON_LIBCUDA_PATH="+libcudaDir)
 	}

@@ -22,11 +22,18 @@ type Parts struct {
 	Faults    map[string]gpu.Fault    // by UUID of the GPUs and MIG devices that are not in GPUs because of a fault
 	Monitor   []DeviceNode            // only for MonitorDevice: GPUs in MIG mode, and the capability to monitor them
 	Hook      string                  // host path of gpucdi-hook; empty for none
+
+	// Shared is set if device nodes do not identify GPUs: all GPUs of the node have the same ones, and containers without
+	// a GPU may have them, too.
+	Shared bool
 }
 
 // Inspect collects the parts for the GPUs of inv, limited to those that features require. A problem with one GPU is
 // reported in Faults. The error lists all problems that affect every GPU.
 func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
+	if inv.Platform != "" {
+		return inspectPlatform(root, inv)
+	}
 	libraries, errLibraries := findLibraries(driver, inv.Driver, features)
 	binds, errBinds := findDriverFiles(driver, features)
 	errFiles := errors.Join(errLibraries, errBinds)
@@ -64,11 +71,11 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 }
 
 // DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID, without the UUIDs in
-// except. It omits DRM nodes, which depend on the features.
+// except. It omits DRM nodes, which depend on the features. There are none if the nodes are shared.
 func (p Parts) DeviceNumbers(except ...string) map[string][]uint64 {
 	numbers := map[string][]uint64{}
 	for uuid, nodes := range p.GPUs {
-		if slices.Contains(except, uuid) {
+		if p.Shared || slices.Contains(except, uuid) {
 			continue
 		}
 		for _, n := range nodes {

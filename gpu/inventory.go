@@ -8,6 +8,9 @@ import (
 // Inventory is the state of the node's driver and GPUs at one point in time, as the driver reported it. It is
 // immutable.
 type Inventory struct {
+	// Platform is empty except on WSL2 and Jetson, where GPUs have neither a minor number nor, on a Jetson, a PCI bus ID.
+	Platform Platform `json:"platform,omitempty"`
+
 	Driver Driver `json:"driver"`
 
 	// GPUs are those with a valid and unique UUID, by ascending Index, followed by those that Retain appends.
@@ -20,8 +23,8 @@ type Inventory struct {
 
 // Driver is the node's NVIDIA driver.
 type Driver struct {
-	Version string      `json:"version"` // "580.95.05"
-	CUDA    CUDAVersion `json:"cuda"`
+	Version string      `json:"version"` // "580.95.05"; on a Jetson without NVML, the release of Jetson Linux: "35.4.1"
+	CUDA    CUDAVersion `json:"cuda"`    // zero if unknown
 
 	// Confidential reports whether confidential computing is enabled.
 	Confidential bool `json:"confidential,omitempty"`
@@ -47,7 +50,7 @@ type GPU struct {
 	Index int    `json:"index"` // NVML's enumeration order; changes when a GPU leaves the bus
 	Minor int    `json:"minor"` // N of /dev/nvidiaN, unrelated to Index; or MinorUnknown
 
-	PCIBusID string `json:"pciBusID"` // in the format of sysfs: "0000:18:00.0"
+	PCIBusID string `json:"pciBusID"` // in the format of sysfs: "0000:18:00.0"; empty on a Jetson
 	NUMANode int    `json:"numaNode"` // or NUMAUnknown
 	PCIClass string `json:"pciClass"` // in the format of sysfs: "0x030200"; empty if unknown
 
@@ -61,7 +64,7 @@ type GPU struct {
 	Brand             string            `json:"brand,omitempty"` // "Nvidia", as NVIDIA's tools write it; empty if unknown
 	Architecture      Architecture      `json:"architecture"`
 	ComputeCapability ComputeCapability `json:"computeCapability"`
-	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory
+	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory; on a Jetson, that of the system
 	MIG               MIGMode           `json:"mig"`
 
 	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if unknown.
@@ -95,7 +98,8 @@ type VGPU struct {
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
-// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault.
+// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault, except on platforms whose GPUs
+// have no device node of their own.
 const MinorUnknown = -1
 
 // NUMAUnknown is the NUMANode of a GPU whose NUMA node the platform does not report. sysfs uses the same value.

@@ -35,12 +35,17 @@ type process struct {
 }
 
 // start starts a worker, which runs until it is killed or ctx ends. A worker that hangs in the kernel cannot be killed:
-// ended stays open then, and the goroutines that watch the worker keep running.
-func start(ctx context.Context, worker string, args []string) (*process, error) {
+// ended stays open then, and the goroutines that watch the worker keep running. The loader searches libraryDirs before its
+// default directories.
+func start(ctx context.Context, worker string, libraryDirs, args []string) (*process, error) {
 	ctx, drop := context.WithCancel(ctx)
 	alive, kill := context.WithCancel(ctx)
 	p := &process{kill: kill, drop: drop, messages: make(chan Message), ended: make(chan struct{})}
-	if err := p.launch(ctx, exec.CommandContext(alive, worker, args...)); err != nil {
+	cmd := exec.CommandContext(alive, worker, args...)
+	if len(libraryDirs) > 0 {
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraryDirs, ":"))
+	}
+	if err := p.launch(ctx, cmd); err != nil {
 		drop()
 		return nil, fmt.Errorf("starting the driver worker: %w", err)
 	}

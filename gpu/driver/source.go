@@ -87,6 +87,9 @@ func (s *source) runWorker(ctx context.Context) error {
 		s.yield(Snapshot{Err: err})
 		return err
 	}
+	if root.NVML == "" {
+		return s.watchJetson(ctx)
+	}
 	identity := driverIdentity(s.cfg.Node, root) // before the worker loads the library
 	p, err := s.start(ctx, root)
 	if err != nil {
@@ -103,9 +106,11 @@ func (s *source) runWorker(ctx context.Context) error {
 }
 
 func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, error) {
-	return start(ctx, s.cfg.Worker, append(s.quarantineArgs(),
+	return start(ctx, s.cfg.Worker, root.LoaderDirs(), append(s.quarantineArgs(),
 		"--host-root", s.cfg.Node.LocalPath("/"),
 		"--library", root.LocalPath(root.NVML),
+		"--platform", root.Platform,
+		"--devices", root.DevicesDir(s.cfg.Node),
 		"--interval", s.cfg.Interval.String(),
 	))
 }

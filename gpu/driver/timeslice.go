@@ -28,6 +28,7 @@ type TimeSlicer struct {
 	Node       host.Root
 	DriverRoot string // path on the node; empty: search the known driver roots
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
+	Worker     string // path of gpucdi-nvml; see Config
 
 	run func(ctx context.Context, root host.DriverRoot, program string, args ...string) error // nil: runSMI
 
@@ -51,6 +52,10 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	if err != nil {
 		return err
 	}
+	args := []string{"compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number)}
+	if devices := root.DevicesDir(s.Node); devices != "" {
+		program, args = s.Worker, append([]string{"--devices", devices, program}, args...)
+	}
 	run := s.run
 	if run == nil {
 		run = runSMI
@@ -60,7 +65,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, root, program, "compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number))
+		err := run(ctx, root, program, args...)
 		s.end(uuid)
 		done <- err
 	}()

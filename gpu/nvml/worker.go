@@ -3,6 +3,7 @@ package nvml
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"time"
@@ -18,7 +19,9 @@ import (
 // Config configures the driver worker.
 type Config struct {
 	Node     host.Root
+	Platform gpu.Platform  // of the GPUs
 	Library  string        // path of NVML, as seen by this process
+	Devices  string        // directory of the device nodes, as seen by this process; empty: /dev
 	Interval time.Duration // between two probe cycles
 
 	// Quarantined are the indexes of the GPUs to exclude until their trial succeeds. The trials start TrialAfter after
@@ -51,9 +54,15 @@ type worker struct {
 // Serve reads the driver and reports to gpucdi until an error occurs or gpucdi kills the process, which is the
 // regular exit. It reports an error before returning it.
 func Serve(cfg Config) error {
+	var err error
+	if cfg.Devices != "" {
+		err = ExecWithDevices(cfg.Devices, "/proc/self/exe", append(os.Args, "--devices", ""))
+	}
 	stepLog, out := driver.Inherited()
 	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog, uuids: map[nvml.Device]string{}}
-	err := w.serve()
+	if err == nil {
+		err = w.serve()
+	}
 	if err != nil {
 		_ = w.out.Encode(driver.Message{Failed: err.Error()})
 	}
@@ -69,7 +78,7 @@ func (w *worker) serve() error {
 	if ret != nvml.SUCCESS {
 		return initError(w.cfg.Library, ret)
 	}
-	w.session = session{lib: lib, node: w.cfg.Node}
+	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform}
 	for {
 		cycle := []func() error{w.readInventory, w.probeAll, w.awaitEvents, w.tryQuarantined}
 		for _, step := range cycle {
