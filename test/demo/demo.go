@@ -24,7 +24,8 @@ type demo struct {
 	driver driver
 	node   *node.Node // nil before it has started
 
-	path      string // of the link to the programs of a kept node
+	checkout  string // directory of the repository
+	path      string // link to the programs of a kept node
 	installed bool   // whether those are complete
 }
 
@@ -41,7 +42,7 @@ func (d *demo) start(ctx context.Context) error {
 		return fmt.Errorf("creating a state directory: %w", err)
 	}
 	if d.keep {
-		if err := d.link(ctx, dir); err != nil {
+		if err := d.link(dir); err != nil {
 			return errors.Join(err, os.RemoveAll(dir))
 		}
 	}
@@ -64,11 +65,7 @@ func (d *demo) start(ctx context.Context) error {
 // deploy deploys the agent and waits until the node advertises its GPUs.
 func (d *demo) deploy(ctx context.Context) error {
 	done := d.out.Stage("gpucdi")
-	module, err := tools.ModuleDir(ctx)
-	if err != nil {
-		return err
-	}
-	manifest, err := os.ReadFile(filepath.Join(filepath.Dir(module), "deploy/gpucdi.yaml"))
+	manifest, err := os.ReadFile(filepath.Join(d.checkout, "deploy/gpucdi.yaml"))
 	if err != nil {
 		return fmt.Errorf("reading the agent's manifest: %w", err)
 	}

@@ -29,21 +29,9 @@ var changes = [][2]string{
 	{"--help", "all commands"},
 }
 
-// linkPath returns the path of the link.
-func linkPath(ctx context.Context) (string, error) {
-	module, err := tools.ModuleDir(ctx)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(filepath.Dir(module), "bin/demo"), nil
-}
-
 // link makes the link to the programs of a node that is about to start. It is an error if the link leads to a running
 // node, which would be difficult to find then.
-func (d *demo) link(ctx context.Context, dir string) (err error) {
-	if d.path, err = linkPath(ctx); err != nil {
-		return err
-	}
+func (d *demo) link(dir string) error {
 	if target, err := os.Readlink(d.path); err == nil {
 		if b, err := box.Open(filepath.Dir(target)); err == nil {
 			return fmt.Errorf("the node of %s is still running; remove it first: kill %d", d.path, b.Keeper())

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
@@ -44,6 +45,12 @@ func (d *demo) run(ctx context.Context) error {
 		d.out.Printf("The first run builds Kubernetes from source, which takes about ten minutes on two cores.")
 	}
 	d.out.Printf("")
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return err
+	}
+	d.checkout = filepath.Dir(module)
+	d.path = filepath.Join(d.checkout, "bin/demo")
 	return d.finish(ctx, d.show(ctx))
 }
 
