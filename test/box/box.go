@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
@@ -52,13 +54,13 @@ func Start(ctx context.Context, cfg Config) (*Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	program := filepath.Join(s.Dir, "boxinit")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/gpucdi/gpucdi/test/box/boxinit")
+	build := exec.CommandContext(ctx, "go", "build", "-o", program(s.Dir), "github.com/gpucdi/gpucdi/test/box/boxinit")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("building boxinit: %w\n%s", err, out), os.RemoveAll(s.Dir))
 	}
-	b := &Box{dir: s.Dir, stderr: new(bytes.Buffer), keeper: exec.Command(program, "keep", s.Dir)}
+	b := &Box{dir: s.Dir, stderr: new(bytes.Buffer)}
+	b.keeper = exec.Command(b.keep()[0], b.keep()[1:]...)
 	if err := b.start(ctx, cfg.Keep); err != nil {
 		return nil, fmt.Errorf("starting a box in %s: %w", s.Dir, err)
 	}
@@ -122,13 +124,19 @@ func (b *Box) start(ctx context.Context, kept bool) error {
 	return errors.Join(ctx.Err(), err, errors.New(strings.TrimSpace(b.stderr.String())))
 }
 
-// Open returns a kept box that another process has started, by its state directory.
+// Open returns a kept box that another process has started, by its state directory. It is an error if the box has ended.
 func Open(dir string) (*Box, error) {
 	s, err := spec.Read(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Box{dir: s.Dir, spec: s}, nil
+	b := &Box{dir: s.Dir, spec: s}
+	// After a crash of the machine or the keeper, the PIDs may be those of other processes.
+	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.Keeper))
+	if err != nil || string(command) != strings.Join(b.keep(), "\x00")+"\x00" {
+		return nil, fmt.Errorf("the box in %s has ended without being removed; remove the directory", dir)
+	}
+	return b, nil
 }
 
 // Root returns the path of the box's root directory on this machine.
@@ -147,22 +155,32 @@ func (b *Box) Keeper() int { return b.spec.Keeper }
 // may extend. name is resolved in the PATH of the box. Signals are forwarded to the command.
 // When ctx ends, it is killed, but its children are not.
 func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, b.Enter()[0], append(append(b.Enter()[1:], name), args...)...)
+	cmd := exec.CommandContext(ctx, program(b.dir), append([]string{"enter", b.dir, name}, args...)...)
 	cmd.Env = []string{"PATH=" + path, "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
 	return cmd
 }
 
-// Enter returns the command line prefix that runs a command and its arguments in the box.
-func (b *Box) Enter() []string { return []string{filepath.Join(b.dir, "boxinit"), "enter", b.dir} }
+// Forward returns a command that accepts connections from a listening socket of this machine, and forwards each to a TCP
+// address in the box. It ends with the box.
+func (b *Box) Forward(ctx context.Context, listener *os.File, address string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program(b.dir), "forward", b.dir, address)
+	cmd.Stdin = listener
+	return cmd
+}
 
-// Close kills all processes in the box, and removes it with its state directory. For an opened
-// box it does not wait until that is done.
+// program returns the path of boxinit.
+func program(dir string) string { return filepath.Join(dir, "boxinit") }
+
+// keep returns the command line of the keeper.
+func (b *Box) keep() []string { return []string{program(b.dir), "keep", b.dir} }
+
+// removal is the time after which Close of an opened box fails.
+const removal = time.Minute
+
+// Close kills all processes in the box, and removes it with its state directory.
 func (b *Box) Close() error {
 	if b.keeper == nil {
-		if err := syscall.Kill(b.spec.Keeper, syscall.SIGTERM); err != nil {
-			return fmt.Errorf("ending the box in %s: %w", b.dir, err)
-		}
-		return nil
+		return b.closeOpened()
 	}
 	var err error
 	if b.stdin != nil {
@@ -174,4 +192,17 @@ func (b *Box) Close() error {
 		return fmt.Errorf("ending the box in %s: %w\n%s", b.dir, err, strings.TrimSpace(b.stderr.String()))
 	}
 	return nil
+}
+
+// closeOpened ends the box through its keeper, which removes the state directory last.
+func (b *Box) closeOpened() error {
+	if err := syscall.Kill(b.spec.Keeper, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("ending the box in %s: %w", b.dir, err)
+	}
+	for deadline := time.Now().Add(removal); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(b.dir); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return fmt.Errorf("ending the box in %s: the directory is not removed after %s; end the remaining processes of the box", b.dir, removal)
 }

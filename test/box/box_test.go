@@ -4,6 +4,9 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -275,10 +278,90 @@ func TestKeep(t *testing.T) {
 	if got := output(t, kept.Command(t.Context(), "hostname")); got != "box" {
 		t.Errorf("command in the kept box: %q", got)
 	}
-	if err := syscall.Kill(kept.Keeper(), syscall.SIGTERM); err != nil {
+	if err := kept.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "removal of the box", func() bool { return leftovers(t, dir, cgroups...) == "" })
+	if found := leftovers(t, dir, cgroups...); found != "" {
+		t.Errorf("leftovers: %s", found)
+	}
+}
+
+// After a reboot or a crash of the keeper, its PID may be that of another process, which must not be ended.
+func TestOpenEndedBox(t *testing.T) {
+	dir := t.TempDir()
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Wait() }()
+	defer func() { _ = other.Process.Kill() }()
+	spec := fmt.Sprintf(`{"Dir": %q, "Keeper": %d, "Init": %[2]d}`, dir, other.Process.Pid)
+	if err := os.WriteFile(filepath.Join(dir, "box.json"), []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := box.Open(dir); err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("Open returned %v, %v", b, err)
+	}
+}
+
+func TestForward(t *testing.T) {
+	b := start(t, box.Config{})
+	// The server reads until the client ends its half of the connection, then replies.
+	server := b.Command(t.Context(), "perl", "-MIO::Socket::INET", "-e",
+		`$s = IO::Socket::INET->new(Listen => 9, LocalAddr => "127.0.0.1:7000") or die; $| = 1; print "up\n";
+		while ($c = $s->accept) { $text = join "", <$c>; print $c "got $text"; close $c }`)
+	up, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(up).ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := b.Forward(t.Context(), file, "127.0.0.1:7000")
+	if err := forward.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(file.Close(), listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "hello %d", i); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(conn); err != nil || string(got) != fmt.Sprintf("got hello %d", i) {
+			t.Errorf("connection %d: %q, %v", i, got, err)
+		}
+		conn.Close()
+	}
+	if err := forward.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = forward.Wait()
+	await(t, "the port of the machine to be closed", func() bool {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
 }
 
 func TestStartErrors(t *testing.T) {

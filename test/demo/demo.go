@@ -22,7 +22,11 @@ type demo struct {
 	out    *progress.Progress
 	keep   bool
 	driver driver
-	node   *node.Node
+	node   *node.Node // nil before it has started
+
+	checkout  string // directory of the repository
+	path      string // link to the programs of a kept node
+	installed bool   // whether those are complete
 }
 
 // start starts a node with GPUs.
@@ -37,26 +41,31 @@ func (d *demo) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating a state directory: %w", err)
 	}
-	d.node, err = node.Start(ctx, node.Config{
+	if d.keep {
+		if err := d.link(dir); err != nil {
+			return errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	n, err := node.Start(ctx, node.Config{
 		Box:     box.Config{Dir: dir, Simulated: d.driver.simulated, Keep: d.keep},
 		Prepare: d.driver.prepare,
 		Images:  []func(context.Context) (string, error){images.Agent},
 		Stage:   d.out.Stage,
 	})
 	if err != nil {
+		if b, running := box.Open(dir); running == nil {
+			return &runningError{err, b.Keeper()}
+		}
 		return errors.Join(err, os.RemoveAll(dir))
 	}
+	d.node = n
 	return nil
 }
 
 // deploy deploys the agent and waits until the node advertises its GPUs.
 func (d *demo) deploy(ctx context.Context) error {
 	done := d.out.Stage("gpucdi")
-	module, err := tools.ModuleDir(ctx)
-	if err != nil {
-		return err
-	}
-	manifest, err := os.ReadFile(filepath.Join(filepath.Dir(module), "deploy/gpucdi.yaml"))
+	manifest, err := os.ReadFile(filepath.Join(d.checkout, "deploy/gpucdi.yaml"))
 	if err != nil {
 		return fmt.Errorf("reading the agent's manifest: %w", err)
 	}
@@ -151,14 +160,21 @@ func indent(text []byte) string {
 func (d *demo) stop() error {
 	done := d.out.Stage("removing the node")
 	if err := d.node.Close(); err != nil {
-		return err
+		d.out.Fail()
+		return &runningError{err, d.node.Box.Keeper()}
 	}
 	done()
 	return nil
 }
 
-// printCommands prints the commands for a node that keeps running.
-func (d *demo) printCommands() {
-	d.out.Printf("The node keeps running. To use it:\n\n    %s get pods --all-namespaces\n", filepath.Join(d.node.Box.Dir(), "kubectl"))
-	d.out.Printf("This kubectl reads files only from standard input: apply -f - < FILE. To remove the node:\n\n    kill %d\n", d.node.Box.Keeper())
+// runningError is the failure to remove a node.
+type runningError struct {
+	cause  error
+	keeper int
 }
+
+func (e *runningError) Error() string {
+	return fmt.Sprintf("%v; the node may keep running, remove it with kill %d", e.cause, e.keeper)
+}
+
+func (e *runningError) Unwrap() error { return e.cause }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Runs the commands in README's section "Try it", and those that the demo prints.
+// Runs the commands in README's section "Try it", those of the tour, and those that the demo prints for a kept node.
 func TestReadme(t *testing.T) {
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
@@ -23,41 +23,70 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkout := filepath.Dir(module)
 	before := leftovers(t)
 	kept := false
 	for _, block := range blocks {
-		out := sh(t, filepath.Dir(module), block)
+		out := sh(t, checkout, block)
 		if uuids := regexp.MustCompile(`GPU \d: .* \(UUID: GPU-[0-9a-f-]{36}\)`).FindAllString(out, -1); len(uuids) != 2 {
 			t.Errorf("%s prints the GPUs %q, want two:\n%s", block, uuids, out)
 		}
 		if _, commands, found := strings.Cut(out, "The node keeps running."); found {
 			kept = true
-			useKeptNode(t, commands, len(before))
+			useKeptNode(t, checkout, commands)
+		}
+		if after := leftovers(t); len(after) > len(before) {
+			t.Errorf("leftover files after %s: %v, before: %v", block, after, before)
 		}
 	}
 	if !kept {
 		t.Error("no command in README keeps the node running")
 	}
-	if after := leftovers(t); len(after) > len(before) {
-		t.Errorf("leftover files: %v, before: %v", after, before)
-	}
 }
 
-// useKeptNode runs the commands that the demo prints for a kept node: one lists the pods, one removes the node.
-func useKeptNode(t *testing.T, output string, leftBefore int) {
+// useKeptNode takes the tour, then runs the commands that the demo printed for a kept node. The last one of both removes
+// the node.
+func useKeptNode(t *testing.T, checkout, output string) {
 	t.Helper()
-	commands := regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(output, -1)
-	if len(commands) != 2 {
-		t.Fatalf("the demo prints %q, want commands to list the pods and to remove the node", output)
+	steps, err := docs.Steps(t.Context(), "docs/tour.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if out := sh(t, "", commands[0][1]); !regexp.MustCompile(`demo +1/1 +Running`).MatchString(out) {
-		t.Errorf("%s lists no running pod:\n%s", commands[0][1], out)
-	}
-	sh(t, "", commands[1][1])
-	for start := time.Now(); len(leftovers(t)) > leftBefore; time.Sleep(100 * time.Millisecond) {
-		if time.Since(start) > time.Minute {
-			t.Fatalf("leftover files after %s: %v", commands[1][1], leftovers(t))
+	last := len(steps) - 1
+	t.Cleanup(func() { // after a failure
+		if d, err := os.Readlink(filepath.Join(checkout, "bin/demo")); err == nil && exists(d) {
+			_ = exec.Command(filepath.Join(d, "gpucdi-sim"), "stop").Run()
 		}
+	})
+	export, steps := steps[0].Command, steps[1:last]
+	for _, step := range steps {
+		start := time.Now()
+		out := sh(t, checkout, export+step.Command)
+		t.Logf("%.1f s\n%s\n%s", time.Since(start).Seconds(), step.Command, out)
+		if err := docs.Match(out, step.Output); err != nil {
+			t.Errorf("%v: expected\n%sgot\n%s", err, step.Output, out)
+		}
+	}
+
+	var commands []string
+	for _, match := range regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(output, -1) {
+		commands = append(commands, match[1])
+	}
+	all := strings.Join(commands[:len(commands)-1], "\n")
+	for _, want := range []string{"kubectl ", "helm ", "gpucdi-sim xid 3 79 ", "gpucdi-sim lose 0 ", "gpucdi-sim return 0 ",
+		"gpucdi-sim mig 1 3g.40gb,3g.40gb ", "gpucdi-sim driver upgrade "} {
+		if !strings.Contains(all, "\n"+want) {
+			t.Errorf("the demo prints no command %s:\n%s", want, all)
+		}
+	}
+	printed := sh(t, "/", all)
+	for _, want := range []string{`gpucdi-\S+ +1/1 +Running`, `NAME\s+NAMESPACE\s+REVISION`, "XID 79 raised", "Usage:\n  gpucdi-sim"} {
+		if !regexp.MustCompile(want).MatchString(printed) {
+			t.Errorf("the commands that the demo prints do not print %s:\n%s", want, printed)
+		}
+	}
+	if out := sh(t, "/", commands[0]+"\n"+commands[len(commands)-1]); out != "node removed\n" {
+		t.Errorf("the last command prints %s", out)
 	}
 }
 

@@ -93,15 +93,15 @@ func (a *authority) kubeconfig(user, group string) ([]byte, error) {
 kind: Config
 clusters:
 - name: box
-  cluster: {server: "https://127.0.0.1:443", certificate-authority-data: %s}
+  cluster: {server: "https://%s", certificate-authority-data: %s}
 users:
 - name: %s
   user: {client-certificate-data: %s, client-key-data: %s}
 contexts:
 - name: box
-  context: {cluster: box, user: %[2]s}
+  context: {cluster: box, user: %[3]s}
 current-context: box
-`, b64(a.pem), user, b64(p.cert), b64(p.key)), nil
+`, apiServer, b64(a.pem), user, b64(p.cert), b64(p.key)), nil
 }
 
 func newKey() (*ecdsa.PrivateKey, []byte, error) {

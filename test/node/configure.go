@@ -70,7 +70,7 @@ const registriesConfig = `unqualified-search-registries = ["docker.io"]
 `
 
 // configure writes the certificates and the configuration of every component into the box.
-func configure(ctx context.Context, b *box.Box, r Runtime) error {
+func configure(b *box.Box, r Runtime) error {
 	files, err := credentials()
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func configure(ctx context.Context, b *box.Box, r Runtime) error {
 			return err
 		}
 	}
-	return kubectlScript(ctx, b)
+	return nil
 }
 
 func write(file string, data []byte, mode os.FileMode) error {
@@ -129,7 +129,7 @@ func credentials() (map[string][]byte, error) {
 		files[etc+"/"+p.file+".crt"], files[etc+"/"+p.file+".key"] = issued.cert, issued.key
 	}
 	users := []struct{ file, user, group string }{
-		{"/root/.kube/config", "admin", "system:masters"},
+		{adminConfig, "admin", "system:masters"},
 		{etc + "/controller-manager.conf", "system:kube-controller-manager", ""},
 		{etc + "/scheduler.conf", "system:kube-scheduler", ""},
 		{etc + "/kubelet.conf", "system:node:" + Name, "system:nodes"},
@@ -140,19 +140,6 @@ func credentials() (map[string][]byte, error) {
 		}
 	}
 	return files, nil
-}
-
-// kubectlScript writes a kubectl wrapper for this cluster that root can run outside of the box. The wrapper sets the
-// PATH and HOME of the box, and keeps the caller's TERM.
-func kubectlScript(ctx context.Context, b *box.Box) error {
-	cmd := b.Command(ctx, "kubectl")
-	pathAndHome := cmd.Env[:2]
-	script := fmt.Sprintf("#!/bin/sh\nexec env -i %s TERM=\"$TERM\" %s kubectl \"$@\"\n",
-		strings.Join(pathAndHome, " "), strings.Join(b.Enter(), " "))
-	if err := os.WriteFile(filepath.Join(b.Dir(), "kubectl"), []byte(script), 0o755); err != nil {
-		return fmt.Errorf("writing the kubectl script: %w", err)
-	}
-	return nil
 }
 
 // prepareBox adds the addresses, the CNI plugins and the sysctls.

@@ -164,7 +164,7 @@ func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error
 			return err
 		}
 	}
-	if err := configure(ctx, b, n.runtime); err != nil {
+	if err := configure(b, n.runtime); err != nil {
 		return err
 	}
 	if err := n.prepareBox(ctx); err != nil {

@@ -36,7 +36,7 @@ func TestNode(t *testing.T) {
 	t.Run("the container runtime is stock", rig.stockRuntime)
 	t.Run("pods survive a restart of the kubelet", rig.kubeletRestart)
 	t.Run("the kubelet's sockets are in the default directories", rig.kubeletSockets)
-	t.Run("kubectl runs outside of the box", rig.kubectlScript)
+	t.Run("kubectl runs outside of the box", rig.kubeconfig)
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -150,9 +150,24 @@ func (r *rig) kubeletSockets(t *testing.T) {
 	}
 }
 
-func (r *rig) kubectlScript(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), filepath.Join(r.Box.Dir(), "kubectl"), "get", "nodes", "-o", "name").CombinedOutput()
-	if err != nil || strings.TrimSpace(string(out)) != "node/"+node.Name {
-		t.Errorf("kubectl get nodes: %v\n%s", err, out)
+func (r *rig) kubeconfig(t *testing.T) {
+	kubeconfig, err := r.Expose(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	programs, err := tools.Build(t.Context(), tools.Kube)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"get", "nodes", "-o", "name"}, {"exec", "stays", "--", "echo", "node/" + node.Name}} {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "kubectl"),
+			append([]string{"--kubeconfig", file}, args...)...).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != "node/"+node.Name {
+			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
 	}
 }

@@ -22,14 +22,18 @@ type process struct {
 
 // start starts a component, which runs until stop is called or the box is closed, even if ctx is canceled before.
 func (n *Node) start(ctx context.Context, name string, args ...string) error {
+	return n.startCommand(name, n.Box.Command(context.WithoutCancel(ctx), name, args...))
+}
+
+// startCommand starts a component, given its command.
+func (n *Node) startCommand(name string, cmd *exec.Cmd) error {
 	log := filepath.Join(n.logs, name+".log")
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log of %s: %w", name, err)
 	}
 	defer out.Close()
-	p := &process{name: name, log: log, exited: make(chan struct{})}
-	p.cmd = n.Box.Command(context.WithoutCancel(ctx), name, args...)
+	p := &process{name: name, cmd: cmd, log: log, exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	// In a session of its own it gets no SIGINT from the terminal: the caller decides when to close the node.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -50,6 +50,7 @@ func (p *Progress) Stage(name string) (done func()) {
 func (p *Progress) Fail() {
 	if p.stop != nil {
 		p.stop()
+		p.stop = nil
 		fmt.Fprintln(p.out)
 	}
 }

@@ -27,6 +27,9 @@
 // device nodes (default /dev), and NVSIM_CALLS a file that counts the calls
 // (see Calls).
 //
+// Another process can open an installed driver and change it (see Open). For that, the state is also in a file of the
+// driver, from which an interrupted change is completed.
+//
 // The package is independent of gpucdi, CDI and Kubernetes. Creating device
 // nodes requires root; compiling requires a C compiler named cc.
 package simdriver

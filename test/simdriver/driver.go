@@ -13,11 +13,11 @@ import (
 )
 
 // Driver is a simulated driver installed below a root. Its methods can be called
-// concurrently, but an Update during an Upgrade may be lost. Each returns when the
-// change is visible.
+// concurrently. Each returns when the change is visible.
 type Driver struct {
 	files   kernel
 	symbols []string // exported by the library
+	unlock  func()   // nil for a driver that this process has installed
 
 	mu    sync.Mutex
 	state State
@@ -40,6 +40,19 @@ type Installer struct{ Cache string }
 
 // Install is like the function Install, with the cache of i.
 func (i Installer) Install(root string, p Profile) (*Driver, error) {
+	d, err := i.driver(root)
+	if err != nil {
+		return nil, err
+	}
+	d.state = (&State{Version: p.Version, CUDA: p.CUDA, GPUs: p.GPUs}).clone()
+	if err := d.files.install(p.Version, encode(&d.state, p.Version)); err != nil {
+		return nil, fmt.Errorf("installing the simulated driver %s below %s: %w", p.Version, root, err)
+	}
+	return d, d.Update(func(*State) error { return nil })
+}
+
+// driver returns a driver without state.
+func (i Installer) driver(root string) (*Driver, error) {
 	if i.Cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -55,14 +68,8 @@ func (i Installer) Install(root string, p Profile) (*Driver, error) {
 	if err := d.files.checkLinks(); err != nil {
 		return nil, err
 	}
-	if d.symbols, err = exported(filepath.Join(objects, "libnvidia-ml")); err != nil {
-		return nil, err
-	}
-	d.state = (&State{Version: p.Version, CUDA: p.CUDA, GPUs: p.GPUs}).clone()
-	if err := d.files.install(p.Version, encode(&d.state, p.Version)); err != nil {
-		return nil, fmt.Errorf("installing the simulated driver %s below %s: %w", p.Version, root, err)
-	}
-	return d, d.Update(func(*State) error { return nil })
+	d.symbols, err = exported(filepath.Join(objects, "libnvidia-ml"))
+	return d, err
 }
 
 func exported(library string) ([]string, error) {
@@ -104,6 +111,14 @@ func (d *Driver) Update(change func(*State) error) error {
 	if err := d.check(&next); err != nil {
 		return err
 	}
+	if err := d.files.save(&next); err != nil {
+		return err
+	}
+	return d.apply(next)
+}
+
+// apply updates the files of the kernel module and the library to a saved state.
+func (d *Driver) apply(next State) error {
 	if err := d.files.show(&next); err != nil {
 		return err
 	}

@@ -40,6 +40,22 @@ func partition(g *GPU, profiles []string) error {
 	return nil
 }
 
+// Profiles returns the profiles of the GPU's MIG devices, as Driver.Partition takes them.
+func (g GPU) Profiles() (names []string) {
+	for _, m := range g.MIG {
+		for _, p := range migProfiles[g.Name] {
+			switch {
+			case p.Index != m.Profile:
+			case p.Slices != m.ComputeSlices:
+				names = append(names, fmt.Sprintf("%dc.%s", m.ComputeSlices, p.Name))
+			default:
+				names = append(names, p.Name)
+			}
+		}
+	}
+	return names
+}
+
 func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
 	prefix, rest, hasPrefix := strings.Cut(name, "c.")
 	if !hasPrefix {
@@ -47,7 +63,11 @@ func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
 	}
 	i := slices.IndexFunc(migProfiles[g.Name], func(p migProfile) bool { return p.Name == rest })
 	if i < 0 {
-		return 0, p, fmt.Errorf("%s has no MIG profile %s", g.Name, name)
+		var known []string
+		for _, p := range migProfiles[g.Name] {
+			known = append(known, p.Name)
+		}
+		return 0, p, fmt.Errorf("%s has no MIG profile %q; its profiles: %s", g.Name, name, strings.Join(known, ", "))
 	}
 	p = migProfiles[g.Name][i]
 	compute = p.Slices

@@ -1,7 +1,9 @@
 package simdriver
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 )
 
@@ -118,22 +120,37 @@ func (d *Driver) Load() error {
 // files of the old version. The old library returns
 // NVML_ERROR_LIB_RM_VERSION_MISMATCH to programs that have loaded it.
 func (d *Driver) Upgrade(version string) error {
-	before := d.State()
-	if before.Version == version {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state.Version == version {
 		return nil
 	}
-	after := before.clone()
-	after.Version, after.Unloaded = version, false
-	if err := writeSlot(d.LibraryPath(), encode(&after, before.Version)); err != nil {
+	next := d.state.clone()
+	next.Version, next.Unloaded, next.Replaces = version, false, d.state.Version
+	if err := d.files.save(&next); err != nil {
 		return err
 	}
-	if err := d.files.install(version, encode(&after, version)); err != nil {
-		return fmt.Errorf("upgrading the simulated driver to %s: %w", version, err)
-	}
-	if err := d.Update(func(s *State) error { *s = after; return nil }); err != nil {
+	return d.upgrade(next)
+}
+
+// upgrade completes an upgrade to a saved state, also one that was interrupted.
+func (d *Driver) upgrade(next State) error {
+	old := next.Replaces
+	err := writeSlot(d.files.library(old), encode(&next, old))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return d.files.remove(before.Version, false)
+	if err := d.files.install(next.Version, encode(&next, next.Version)); err != nil {
+		return fmt.Errorf("upgrading the simulated driver to %s: %w", next.Version, err)
+	}
+	if err := d.apply(next); err != nil {
+		return err
+	}
+	if err := d.files.remove(old, false); err != nil {
+		return err
+	}
+	d.state.Replaces = ""
+	return d.files.save(&d.state)
 }
 
 // Uninstall unloads the driver and removes its files. The Driver cannot be used afterwards.

@@ -11,10 +11,12 @@ import (
 const NotSupported = -1
 
 // State is the state of the simulated driver. A copy of it is written to the
-// library.
+// library, and one to a file for Open.
 type State struct {
 	// Version is the version of the kernel module and the library.
 	Version string
+	// Replaces is the version whose files an upgrade has not removed yet; empty: none.
+	Replaces string
 	// CUDA is the CUDA version as in NVML: 13000 for 13.0.
 	CUDA int
 	// Confidential enables confidential computing, ProtectedPCIe the multi-GPU mode of

@@ -258,7 +258,8 @@ func (t tree) remove(version string, all bool) error {
 			paths = append(paths, t.path(name))
 		}
 		paths = append(paths, t.path(LibraryDir, "gbm/nvidia-drm_gbm.so"),
-			t.path(xorgModules, "drivers/nvidia_drv.so"), t.path(xorgModules, "extensions/libglxserver_nvidia.so"))
+			t.path(xorgModules, "drivers/nvidia_drv.so"), t.path(xorgModules, "extensions/libglxserver_nvidia.so"),
+			t.path(stateFile))
 	}
 	for _, path := range append(paths, t.path("lib/firmware/nvidia", version)) {
 		if err := os.RemoveAll(path); err != nil {

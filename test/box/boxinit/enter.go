@@ -16,8 +16,8 @@ import (
 // The namespaces of a box. mnt is last, because the machine's /proc is not visible in it.
 var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
-// enter runs a command in the box and forwards signals to it. If this process dies, the command is killed.
-func enter(dir, name string, args []string) error {
+// enter runs boxinit with args in the box and forwards signals to it. If this process dies, that one is killed.
+func enter(dir string, args []string) error {
 	s, err := spec.Read(dir)
 	if err != nil {
 		return err
@@ -30,10 +30,10 @@ func enter(dir, name string, args []string) error {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	cmd := exec.Command("/proc/self/exe", append([]string{"run", name}, args...)...)
+	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting %s in the box: %w", name, err)
+		return fmt.Errorf("starting boxinit %s in the box: %w", args[0], err)
 	}
 	go func() { // runs until the process exits
 		for sig := range signals {
@@ -44,16 +44,23 @@ func enter(dir, name string, args []string) error {
 	if err := cmd.Wait(); errors.As(err, &exit) {
 		os.Exit(exitCode(exit))
 	} else if err != nil {
-		return fmt.Errorf("waiting for %s: %w", name, err)
+		return fmt.Errorf("waiting for boxinit %s: %w", args[0], err)
 	}
 	return nil
 }
 
-// execCommand replaces this process, which is in the box, by the command. It sets the parent death
-// signal itself, because SysProcAttr.Pdeathsig considers a parent in another PID namespace dead.
-func execCommand(name string, args []string) error {
+// dieWithParent is in place of SysProcAttr.Pdeathsig, which considers a parent in another PID namespace dead.
+func dieWithParent() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("setting the parent death signal: %w", err)
+	}
+	return nil
+}
+
+// execCommand replaces this process, which is in the box, by the command.
+func execCommand(name string, args []string) error {
+	if err := dieWithParent(); err != nil {
+		return err
 	}
 	program, err := exec.LookPath(name)
 	if err != nil {

@@ -5,6 +5,8 @@
 //	inside DIR             PID 1: build the box's file system, then reap orphans
 //	enter DIR NAME ARG...  run a command in the box
 //	run NAME ARG...        exec a command in the box's namespaces
+//	forward DIR ADDRESS    forward connections to a listening socket, standard input, to a TCP address in the box
+//	accept ADDRESS         forward connections in the box's namespaces
 package main
 
 import (
@@ -32,9 +34,14 @@ func run(args []string) error {
 	case len(args) == 2 && args[0] == "inside":
 		return inside(args[1])
 	case len(args) >= 3 && args[0] == "enter":
-		return enter(args[1], args[2], args[3:])
+		return enter(args[1], append([]string{"run"}, args[2:]...))
 	case len(args) >= 2 && args[0] == "run":
 		return execCommand(args[1], args[2:])
+	case len(args) == 3 && args[0] == "forward":
+		return enter(args[1], []string{"accept", args[2]})
+	case len(args) == 2 && args[0] == "accept":
+		return accept(args[1])
 	}
-	return errors.New("usage: boxinit keep DIR | init DIR | inside DIR | enter DIR NAME ARG... | run NAME ARG...")
+	return errors.New("usage: boxinit keep DIR | init DIR | inside DIR | enter DIR NAME ARG... | run NAME ARG... | " +
+		"forward DIR ADDRESS | accept ADDRESS")
 }

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+// A kept node has its programs and the kubeconfig in this directory of its state directory. A link with the path
+// bin/demo in the checkout leads to it, also while the node starts.
+const programs = "demo"
+
+// changes are commands that change the simulated driver, with their effects.
+var changes = [][2]string{
+	{"xid 3 79", "XID 79 on GPU 3"},
+	{"lose 0", "GPU 0 falls off the bus"},
+	{"return 0", "and returns"},
+	{"mig 1 3g.40gb,3g.40gb", "two MIG devices on GPU 1"},
+	{"driver upgrade", "another driver version, while pods run"},
+	{"reset", "GPUs and driver as at the start"},
+	{"--help", "all commands"},
+}
+
+// link makes the link to the programs of a node that is about to start. It is an error if the link leads to a running
+// node, which would be difficult to find then.
+func (d *demo) link(dir string) error {
+	if target, err := os.Readlink(d.path); err == nil {
+		if b, err := box.Open(filepath.Dir(target)); err == nil {
+			return fmt.Errorf("the node of %s is still running; remove it first: kill %d", d.path, b.Keeper())
+		}
+		if err := os.Remove(d.path); err != nil {
+			return fmt.Errorf("replacing the link to an earlier node: %w", err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("linking the node to %s: %w; move it", d.path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil { //nolint:gosec // a directory of the checkout
+		return fmt.Errorf("linking the node to the checkout: %w", err)
+	}
+	if err := os.Symlink(filepath.Join(dir, programs), d.path); err != nil {
+		return fmt.Errorf("linking the node to the checkout: %w", err)
+	}
+	return nil
+}
+
+// install installs the programs for a kept node. kubectl and helm always use this node, whatever KUBECONFIG is.
+func (d *demo) install(ctx context.Context) error {
+	done := d.out.Stage("kubectl, helm")
+	dir := filepath.Join(d.node.Box.Dir(), programs)
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the kubeconfig has a mode of its own
+		return fmt.Errorf("installing the programs of the node: %w", err)
+	}
+	kubeconfig, err := d.node.Expose(ctx)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
+		return fmt.Errorf("writing the kubeconfig: %w", err)
+	}
+	for name, tool := range map[string]tools.Tool{"kubectl": tools.Kube, "helm": tools.Helm} {
+		from, err := tools.Build(ctx, tool)
+		if err != nil {
+			return err
+		}
+		script := fmt.Sprintf("#!/bin/sh\nKUBECONFIG=%s exec %s \"$@\"\n", quote(file), quote(filepath.Join(from, name)))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+			return fmt.Errorf("installing %s: %w", name, err)
+		}
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "github.com/gpucdi/gpucdi/test/gpucdi-sim")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building gpucdi-sim: %w\n%s", err, out)
+	}
+	d.installed = true
+	done()
+	return nil
+}
+
+// quote quotes a word for the shell.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// printCommands prints the commands for a node that keeps running. Those in indented lines can be run in their order.
+func (d *demo) printCommands() {
+	if !d.installed {
+		d.out.Printf("\nThe node keeps running. To remove it:\n\n    kill %d\n", d.node.Box.Keeper())
+		return
+	}
+	d.out.Printf("The node keeps running. Its programs are in %s; any kubectl and helm can use the kubeconfig there:\n", d.path)
+	d.out.Printf("    export PATH=%s:\"$PATH\" KUBECONFIG=%s", quote(d.path), quote(filepath.Join(d.path, "kubeconfig")))
+	d.out.Printf("    kubectl get pods --all-namespaces\n    helm list --all-namespaces\n")
+	if d.driver.simulated {
+		d.out.Printf("To change the simulated driver, as docs/tour.md describes:\n")
+		for _, c := range changes {
+			d.out.Printf("    gpucdi-sim %-24s # %s", c[0], c[1])
+		}
+		d.out.Printf("")
+	}
+	d.out.Printf("To remove the node:\n\n    gpucdi-sim stop\n")
+}
