@@ -19,6 +19,8 @@ func (a *Agent) newClusterClient() (*cluster.Client, error) {
 		a.log.Info(message, "reason", err)
 	case err != nil:
 		a.log.Error(message, "err", err)
+	default:
+		client.Spread = a.cfg.Spread
 	}
 	return client, err
 }

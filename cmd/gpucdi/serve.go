@@ -8,11 +8,16 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/agent"
+	"github.com/gpucdi/gpucdi/cluster"
 )
+
+// minSpread is the minimum of --spread.
+const minSpread = time.Second
 
 func newServeCommand() *cobra.Command {
 	var (
@@ -31,6 +36,9 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 				return usage(fmt.Errorf("--listen %q is not host:port: %w", config.Listen, err))
 			}
 			config.Node, config.DriverRoot, config.Library, config.Version = host.root(), host.driverRoot, host.library, version
+			if config.Spread < minSpread {
+				return usage(fmt.Errorf("--spread %s is less than %s", config.Spread, minSpread))
+			}
 			var err error
 			if config.Worker, err = workerPath(); err != nil {
 				return err
@@ -42,6 +50,7 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
+	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute requests to the API server that are not urgent, at least 1s; reduce it in small clusters for labels of a new driver within seconds")
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")

@@ -84,6 +84,7 @@ func (p *programs) agentShared(ctx context.Context, n *node, address string) *ex
 func (p *programs) nvidiaShared(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := p.nvidia(ctx, n, address)
 	cmd.Args = append(cmd.Args, "--mig-strategy=single", "--config-file="+p.sharedNVIDIA)
+	cmd.Env = append(cmd.Env, "DP_DISABLE_HEALTHCHECKS=all")
 	return cmd
 }
 
