@@ -17,7 +17,6 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
-	"github.com/gpucdi/gpucdi/labels"
 	"github.com/gpucdi/gpucdi/metrics"
 )
 
@@ -111,10 +110,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 			log := a.log.With("remedy", "allow the service account to watch nodes, as the role in deploy/ does")
 			background(follow(a.watchLabels(client), t.labels, log, "node label watch failed, label-selected config unchanged"))
 		})
-		a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
-		background(a.events.Run)
-		onNode = cluster.NewNodeLabels(client, a.cfg.NodeName, labels.Routine, a.log)
-		background(onNode.Run)
+		onNode = a.startViews(client, background)
 	}
 	l := newLoop(c, a.latest.Load())
 	l.claims = a.newClaims(client, c.gate, t, start)

@@ -158,7 +158,7 @@ func newAgent(client *Client, node string) *agent {
 	log := slog.New(slog.DiscardHandler)
 	return &agent{
 		pool:   NewPool(client, testDriver, node, log),
-		labels: NewNodeLabels(client, node, func(before, after map[string]string) bool { return len(before) > 0 }, log),
+		labels: NewNodeLabels(client, node, func(before, _ map[string]string) bool { return len(before) > 0 }, log),
 		events: NewEventRecorder(node, client, log),
 	}
 }
@@ -257,7 +257,7 @@ func TestFleet(t *testing.T) {
 	credentials := testCredentials(t)
 	var counts fleet
 	for group := range fleetSize / fleetGroup {
-		synctest.Test(t, func(t *testing.T) {
+		synctest.Test(t, func(*testing.T) {
 			begin := time.Now()
 			agents := make([]*fleetAPI, fleetGroup)
 			var running sync.WaitGroup
@@ -294,7 +294,7 @@ func TestTraffic(t *testing.T) {
 	const gpus, idle = 8, 10 * time.Minute
 	var counts fleet
 	credentials := testCredentials(t)
-	synctest.Test(t, func(t *testing.T) { counts.add(simulate(time.Now(), credentials, "node", gpus)) })
+	synctest.Test(t, func(*testing.T) { counts.add(simulate(time.Now(), credentials, "node", gpus)) })
 	for _, phase := range []struct {
 		name            string
 		from, to        time.Duration
