@@ -68,10 +68,12 @@ func run(ctx context.Context, selected *regexp.Regexp) (err error) {
 		podTable:     table{nvidia: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
 	}
 	defer b.close()
-	if err := b.measure(ctx, selected); err != nil {
+	err = b.measure(ctx, selected)
+	printed := b.print() // after a failure, what was measured before
+	if err != nil {
 		return err
 	}
-	return b.print()
+	return printed
 }
 
 // measure runs the selected stages.

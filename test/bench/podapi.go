@@ -38,10 +38,12 @@ func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", n.Box.Path(socket))
 	}
 	a := &podAPI{&http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Minute}}
-	return a, poll(ctx, "kubectl proxy", time.Minute, func() (bool, error) {
-		_, err := a.pods(ctx)
-		return err == nil, nil
+	var lastErr error
+	err := poll(ctx, "kubectl proxy", time.Minute, func() (bool, error) {
+		_, lastErr = a.pods(ctx)
+		return lastErr == nil, nil
 	})
+	return a, errors.Join(err, lastErr)
 }
 
 func (a *podAPI) do(ctx context.Context, method, path string, object any) ([]byte, error) {
@@ -49,7 +51,7 @@ func (a *podAPI) do(ctx context.Context, method, path string, object any) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://kubectl"+path, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
