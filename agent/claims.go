@@ -266,5 +266,8 @@ func (c *claims) status() *status.DRA {
 	return s
 }
 
-// errDRADisabled is the error of a config that requires DRA while it is disabled.
-var errDRADisabled = errors.New("allocation.mode: dra requires the DRA driver; set dra.enabled of the chart, or --dra-driver-name")
+// The errors of a config that requires DRA while it is disabled.
+var (
+	errNoDRADriver = errors.New("mode dra requires the DRA driver; set dra.enabled of the chart, or --dra-driver-name")
+	errNoAPIServer = errors.New("mode dra requires API server access; run the agent in a pod with a service account, and set --node-name")
+)

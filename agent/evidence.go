@@ -54,7 +54,10 @@ func (e *evidence) merge(newer evidence) {
 		e.checkpoint = newer.checkpoint
 	}
 	if newer.runtime != nil {
-		e.runtime, e.prepared = newer.runtime, newer.prepared
+		e.runtime = newer.runtime
+	}
+	if newer.prepared != nil {
+		e.prepared = newer.prepared
 	}
 	if newer.allocations != nil {
 		e.allocations = newer.allocations

@@ -157,7 +157,10 @@ func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
 func deviceStatus(resource string, d allocator.Device) status.Device {
 	s := status.Device{ID: d.ID, Index: d.Index, Resource: resource, GPU: d.GPU, Replicas: d.Replicas, Fault: d.Fault}
 	if d.Fault.None() && !d.Healthy() {
-		s.State, s.Since, s.Reason, s.Awaits = status.Health(d.State), d.Since, d.Reason, d.Awaits
+		s.State, s.Since, s.Reason, s.Awaits = status.Waiting, d.Since, d.Reason, d.Awaits
+		if d.State == allocator.StateDraining {
+			s.State = status.Draining
+		}
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -150,10 +151,10 @@ func (c *Client) watchSlices(ctx context.Context, query url.Values, events chan<
 
 // remedy returns what an administrator can do about an error response.
 func remedy(err error) string {
-	switch statusCode(err) {
-	case http.StatusForbidden:
+	switch code := statusCode(err); {
+	case code == http.StatusForbidden:
 		return "; allow the service account to list, watch, create, update and delete resourceslices, and to get its node"
-	case http.StatusNotFound:
+	case code == http.StatusNotFound && !errors.Is(err, ErrNotFound): // the API is missing, not an object
 		return "; DRA requires Kubernetes 1.34 or later"
 	}
 	return ""

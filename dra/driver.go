@@ -48,7 +48,7 @@ type Config struct {
 
 // Gate grants devices to claims. *allocator.Gate implements it. Its methods must not block.
 type Gate interface {
-	Prepare(claim allocator.Claim) error // wraps allocator.ErrHeld if a retry after Changed can succeed
+	Prepare(claim allocator.Claim) error // see allocator.Gate for the errors
 	Restore(claim allocator.Claim)
 	Unprepare(uid string)
 	Changed() <-chan struct{}

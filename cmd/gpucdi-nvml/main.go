@@ -41,7 +41,10 @@ func parseFlags() nvml.Config {
 // exitWith exits when the parent process, gpucdi, exits, which closes its end of the pipe. A hung call into the driver
 // must not keep this process alive.
 func exitWith(parent io.Reader) {
-	_, err := io.Copy(io.Discard, parent)
-	fmt.Fprintln(os.Stderr, "agent exited", err)
+	message := "agent exited"
+	if _, err := io.Copy(io.Discard, parent); err != nil {
+		message += ": " + err.Error()
+	}
+	fmt.Fprintln(os.Stderr, message)
 	os.Exit(1)
 }

@@ -26,7 +26,8 @@ type process struct {
 	err      error         // the cause of the exit; set before ended is closed
 	killed   bool          // exited by SIGKILL or SIGTERM; set before ended is closed
 
-	probed bool // has completed a probe cycle
+	probed  bool  // has completed a probe cycle
+	blocked []int // see hung; none after the first probe cycle
 
 	// Between two checks of the step log:
 	due  time.Duration // time of the next check, by Clock

@@ -88,10 +88,10 @@ func joinAll(dir string, names ...string) []string {
 type DriverRoot struct {
 	Root
 
-	// LibraryDir is the directory of the driver libraries, with links resolved.
+	// LibraryDir is the directory of the driver libraries, symlinks resolved.
 	LibraryDir string
 
-	// NVML is the path of NVML, with links resolved.
+	// NVML is the path of NVML, symlinks resolved.
 	NVML string
 
 	// Programs and Data are the directories of programs and data files, in search order. Data corresponds to
@@ -145,10 +145,11 @@ func driverWithLibrary(node Root, l layout, library string) (DriverRoot, error) 
 	if err != nil {
 		return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 	}
-	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/"))
+	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/")+"/")
 	if !below {
 		return DriverRoot{}, fmt.Errorf("finding the driver: --nvml-library %s is not below --driver-root %s", library, l.root)
 	}
+	inside = "/" + inside
 	if _, err := root.Stat(inside); err != nil {
 		return DriverRoot{}, &NoDriverError{Tried: []string{library}}
 	}

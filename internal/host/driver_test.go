@@ -80,6 +80,15 @@ func TestFindDriver(t *testing.T) {
 	}
 }
 
+func TestLibraryMustBeBelowDriverRoot(t *testing.T) {
+	node := host.NewRoot(tree(t, []string{"opt/driver/2/libnvidia-ml.so.1", "opt/driver2/libnvidia-ml.so.1"}, nil))
+	for _, library := range []string{"/opt/driver2/libnvidia-ml.so.1", "/opt/driver/../driver2/libnvidia-ml.so.1", "/opt/driver"} {
+		if _, err := host.FindDriver(node, "/opt/driver", library); err == nil || !strings.Contains(err.Error(), "is not below --driver-root /opt/driver") {
+			t.Errorf("%s: error %v", library, err)
+		}
+	}
+}
+
 func TestNoDriverErrorListsTriedPaths(t *testing.T) {
 	dir := tree(t, nil, map[string]string{"usr/lib64/libnvidia-ml.so.1": "dangling"})
 	_, err := host.FindDriver(host.NewRoot(dir), "", "")

@@ -73,18 +73,28 @@ func (c *cluster) enableDRA(t *testing.T) {
 	c.awaitRollout(t)
 }
 
-// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there; none if kubectl fails.
+// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there.
 func (c *cluster) slices(t *testing.T) []string {
 	t.Helper()
-	out, _ := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
-	return strings.Fields(string(out))
+	uuids, err := c.readSlices(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uuids
+}
+
+// readSlices is like slices, but may fail while the API server is restarted.
+func (c *cluster) readSlices(t *testing.T) ([]string, error) {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
+	return strings.Fields(string(out)), err
 }
 
 func (c *cluster) awaitSlices(t *testing.T, want int) {
 	t.Helper()
 	took := await(t, fmt.Sprintf("%d devices in the slices", want), func() (string, bool) {
-		now := c.slices(t)
-		return strings.Join(now, " "), len(now) == want
+		now, err := c.readSlices(t)
+		return fmt.Sprint(now, err), err == nil && len(now) == want
 	})
 	t.Logf("%d devices in the slices after %s", want, took.Round(time.Millisecond))
 }
@@ -370,8 +380,8 @@ func slicesRestored(t *testing.T, c *cluster) {
 	} {
 		tc.disturb()
 		took := await(t, "the slices", func() (string, bool) {
-			now := c.slices(t)
-			return strings.Join(now, " "), slices.Equal(now, before)
+			now, err := c.readSlices(t)
+			return fmt.Sprint(now, err), err == nil && slices.Equal(now, before)
 		})
 		t.Logf("%s: restored after %s", tc.name, took.Round(time.Millisecond))
 	}
