@@ -53,8 +53,9 @@ lint: packages ## Run the linters
 	go tool -modfile=tools.mod golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: unit
-unit: packages ## Run the unit tests with the race detector
+unit: packages ## Run the unit tests, with the race detector where it is not too slow
 	$(gotest) -race ./...
+	$(gotest) -run TestFleet ./cluster
 
 FUZZTIME ?= 10s
 

@@ -83,6 +83,7 @@ func TestValues(t *testing.T) {
 	}{
 		{"image.repository=r/i", []string{"image: r/i:dev"}, nil},
 		{"image.tag=v1", []string{"image: gpucdi/gpucdi:v1"}, nil},
+		{"spread=10s", []string{"{name: GPUCDI_SPREAD, value: 10s}"}, nil},
 		{"maxSurge=10%", []string{"maxSurge: 10%", "maxUnavailable: 0"}, nil},
 		{"nodes.withPCILabel=true", []string{"feature.node.kubernetes.io/pci-10de.present", "nodeAffinity"}, nil},
 		{"nodes.withPCILabel=false", nil, []string{"affinity"}},
@@ -254,6 +255,7 @@ func TestInvalidValues(t *testing.T) {
 		"imge.tag=x":             "imge",
 		"maxSurge=0":             "maxSurge",
 		"maxSurge=lots":          "maxSurge",
+		"spread=often":           "spread",
 		"config.halth.x=1":       "halth",
 		"kubeletDir=var/lib":     "kubeletDir",
 		"image.pullPolicy=Often": "pullPolicy",

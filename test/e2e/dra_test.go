@@ -68,7 +68,7 @@ func (c *cluster) enableDRA(t *testing.T) {
 	c.sh(t, blocksOf(t, "README.md", "Uninstall", "sh")[0])
 	c.helm(t, "Install", 0)
 	c.awaitGPUs(t, "8")
-	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set kubeletDir=%s --wait", c.KubeletDir()))
+	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set kubeletDir=%s,spread=%s --wait", c.KubeletDir(), spread))
 	c.doc(t, "Enable DRA")
 	c.awaitRollout(t)
 }
