@@ -1,9 +1,29 @@
+{{- /* The name of the objects. Derived names have up to 10 more characters, of the 63 that some names may have. */ -}}
+{{- define "gpucdi.name" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "gpucdi.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end }}
+
+{{- define "gpucdi.serviceAccount" -}}
+{{- default (include "gpucdi.name" .) .Values.serviceAccount.name -}}
+{{- end }}
+
 {{- define "gpucdi.labels" -}}
 app.kubernetes.io/name: gpucdi
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* The pod selector, which is immutable. */ -}}
+{{- /* The pod selector. It is immutable, so it must not depend on values. */ -}}
 {{- define "gpucdi.selector" -}}
 {app.kubernetes.io/name: gpucdi, app.kubernetes.io/instance: {{ .Release.Name }}}
 {{- end }}
@@ -24,7 +44,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "gpucdi.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}
+{{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- /* "true" on OpenShift. */ -}}
+{{- define "gpucdi.openshift" -}}
+{{- if or .Values.openshift.enabled (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}true{{ end -}}
 {{- end }}
 
 {{- /*
@@ -33,12 +59,13 @@ A Job that runs a command of gpucdi when the release is deleted, with an account
 */ -}}
 {{- define "gpucdi.job" -}}
 {{- $labels := include "gpucdi.labels" .root | nindent 4 }}
-{{- $name := printf "%s-%s" .root.Release.Name .name }}
+{{- $name := printf "%s-%s" (include "gpucdi.name" .root) .name }}
+{{- $namespace := include "gpucdi.namespace" .root }}
 apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ $namespace }}
   labels:
     {{- $labels }}
   annotations:
@@ -49,6 +76,17 @@ spec:
   backoffLimit: {{ .retries }}
   activeDeadlineSeconds: 600
   template:
+    {{- if or .root.Values.podLabels .root.Values.podAnnotations }}
+    metadata:
+      {{- with .root.Values.podLabels }}
+      labels:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .root.Values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    {{- end }}
     spec:
       serviceAccountName: {{ $name }}
       restartPolicy: Never
@@ -56,7 +94,7 @@ spec:
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with .root.Values.nodes.tolerations }}
+      {{- with .root.Values.tolerations }}
       tolerations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -67,7 +105,10 @@ spec:
           args: {{ toJson .args }}
           securityContext:
             runAsNonRoot: true
+            {{- /* OpenShift assigns a user of its own range, and rejects others. */}}
+            {{- if not (include "gpucdi.openshift" .root) }}
             runAsUser: 65534
+            {{- end }}
             readOnlyRootFilesystem: true
             allowPrivilegeEscalation: false
             capabilities: {drop: [ALL]}
@@ -77,7 +118,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ $namespace }}
   labels:
     {{- $labels }}
   annotations:
@@ -104,7 +145,7 @@ metadata:
     {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ .root.Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $namespace }}}
 {{- end }}
 
 {{- /* Annotations of a hook, and its weight. */ -}}
@@ -112,4 +153,15 @@ subjects:
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- /* The endpoint of a PodMonitor or ServiceMonitor, given its interval. */ -}}
+{{- define "gpucdi.endpoint" -}}
+- port: metrics
+  interval: {{ . }}
+  # Keeps the labels namespace, pod and container of allocations.
+  honorLabels: true
+  relabelings:
+    # Identify series by node, since pods of the agent are replaced.
+    - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
 {{- end }}
