@@ -37,7 +37,8 @@ const (
 )
 
 // constraints are those of Config.validate and the rules, by type or field. They may be looser than the agent, which
-// validates the config itself, but not stricter: TestConfigSchema in test/chart compares both.
+// validates the config itself, but not stricter: TestConfigSchema in test/chart compares both. The types of scalars are
+// stricter, because YAML converts 5 to a string.
 func constraints() map[string]schema {
 	second := schema{"allOf": []schema{{"pattern": atLeastSecond}}}
 	return map[string]schema{
@@ -83,9 +84,10 @@ func ruleConstraints() []schema {
 	}
 	name := schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
 	shared := schema{"pattern": `^$|` + strings.ReplaceAll(allocator.SharedSuffix, ".", `\.`) + "$"}
+	selects := schema{"required": []string{"select"}, "properties": schema{"select": schema{"minProperties": 1}}}
 	return []schema{
 		{
-			"if": schema{"required": []string{"select"}, "properties": schema{"select": schema{"minProperties": 1}}},
+			"if": selects,
 			"then": schema{
 				"anyOf":      append(effects, set("name", "")),
 				"properties": schema{"name": name, "rename": schema{"const": ""}},
@@ -96,6 +98,7 @@ func ruleConstraints() []schema {
 				"properties": schema{"name": schema{"pattern": standardResource}, "rename": shared},
 			},
 		},
+		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
 		{"if": set("exclude", false), "then": unset("mode", "replicas", "rename", "failRequestsGreaterThanOne")},
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{
