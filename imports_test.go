@@ -50,8 +50,8 @@ var owners = []struct {
 	reason   string
 }{
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "only the driver worker loads NVML"},
-	{"google.golang.org/grpc", []string{"kubelet", "dra", "runtime", "internal/unixgrpc"}, "the packages before kubelet do no I/O"},
-	{"k8s.io/", []string{"cluster", "kubelet", "dra", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
+	{"google.golang.org/grpc", []string{"kubelet", "dra", "runtime", "internal/unixgrpc"}, "other packages neither serve nor call the kubelet and the runtime"},
+	{"k8s.io/", []string{"kubelet", "dra", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
 	{"github.com/containerd", []string{"runtime"}, "only one package depends on the API of a runtime"},
 	{"github.com/prometheus", []string{"metrics"}, "only one package depends on the metrics library"},
 	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "other packages use package cdi"},

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// phrases do not belong into comments, messages, help or documents. Each has an example that it matches and what to
-// write in its place. They are phrases where a word alone has good uses: "gpucdi list", "reading X: cause".
+// phrases are banned from comments, messages, help and documents. Each has an example that it matches and the words to use
+// instead. Where a single word has legitimate uses, such as in "gpucdi list" or "reading X: cause", only phrases are banned.
 var phrases = []struct{ pattern, example, instead string }{
 	{`mend(s|ed|ing)?`, "mend the file", "fix, repair, restore"},
 	{`heal(s|ed|ing)`, "the GPU heals", "recover"},

@@ -25,9 +25,9 @@ type Config struct {
 	Node       host.Root
 	DriverRoot string // path on the node; empty: search the known driver roots
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
-	KubeletDir string
-	CDIDir     string
-	StateDir   string // state that survives agent restarts; empty disables it
+	KubeletDir string // the kubelet's root directory, as seen by this process
+	CDIDir     string // for CDI specs, as seen by this process
+	StateDir   string // for state that survives agent restarts; empty disables it
 	NFDDir     string // features.d directory of Node Feature Discovery
 
 	// LoadModules allows running the node's modprobe.
@@ -50,7 +50,7 @@ type Config struct {
 
 func (c Config) devicePluginDir() string { return filepath.Join(c.KubeletDir, "device-plugins") }
 
-// kubeletRoot returns the host's root and the kubelet's root directory on the host.
+// kubeletRoot returns the node's root and the kubelet's root directory on the node.
 func (c Config) kubeletRoot() (host.Root, string) {
 	_, node := c.Node.KubeletRoot(c.KubeletDir)
 	return c.Node, node
@@ -98,7 +98,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		start(func(ctx context.Context) error { return a.server(t.liveness).Run(ctx, a.log) })
 	}
 	a.awaitPredecessor(ctx, t.liveness)
-	client, noClient := a.newClusterClient()
+	client, clientErr := a.newClusterClient()
 	c := a.collaborators(start, t)
 	if client != nil {
 		c.followLabels = sync.OnceFunc(func() {
@@ -112,8 +112,8 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	l.claims = a.newClaims(client, c.gate, t, start)
 	// Without saved state nothing is advertised before this evidence, so collect it while the driver starts.
 	replace(l.requests, allocator.Todo{Checkpoint: true, Runtime: true})
-	if noClient != nil {
-		l.labels.err = noClient
+	if clientErr != nil {
+		l.labels.err = clientErr
 	}
 	l.configure(ctx, t.labels)
 	l.publish()
@@ -140,7 +140,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	return group.Wait()
 }
 
-// collaborators returns what the loop acts through. start runs a plugin in the background.
+// collaborators returns the collaborators of the loop. start runs a device plugin in the background.
 func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
 	gate := allocator.NewGate(time.Now)
 	return collaborators{
@@ -231,22 +231,22 @@ func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-c
 	})
 }
 
-// startTime bounds a start without faults.
-const startTime = time.Second
+// startDelay is longer than an agent without faults takes from its start to the first ListAndWatch response.
+const startDelay = time.Second
 
 // afterStart postpones work that would delay the first ListAndWatch response.
 func afterStart(run func(context.Context)) func(context.Context) {
 	return func(ctx context.Context) {
 		select {
 		case <-ctx.Done():
-		case <-time.After(startTime):
+		case <-time.After(startDelay):
 			run(ctx)
 		}
 	}
 }
 
-// reduceMemory returns the memory that the start needed to the node, and lets the heap grow by half instead
-// of doubling between collections: after its start the agent is mostly idle.
+// reduceMemory returns memory that only the start needed to the operating system, and lets the heap grow by half
+// instead of doubling between collections: after its start the agent is mostly idle.
 func reduceMemory(context.Context) {
 	debug.SetGCPercent(50)
 	debug.FreeOSMemory()

@@ -56,8 +56,8 @@ func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
 // reportContainers logs containers whose GPUs differ from their allocation, and records one Event for those that lack
 // some.
 func (a *Agent) reportContainers(before, now *snapshot) {
-	if why := errString(now.running.err); why != "" && why != errString(before.running.err) && !errors.Is(now.running.err, errNotListed) {
-		a.log.Warn("running containers not listed, will retry", "err", why)
+	if reason := errString(now.running.err); reason != "" && reason != errString(before.running.err) && !errors.Is(now.running.err, errNotListed) {
+		a.log.Warn("running containers not listed, will retry", "err", reason)
 	}
 	for _, use := range newUses(before.audited.Foreign, now.audited.Foreign) {
 		a.log.Warn("container has GPUs that are not allocated to it", "container", use.String(), "id", use.ID, "gpus", use.GPUs)
@@ -73,7 +73,7 @@ func (a *Agent) reportContainers(before, now *snapshot) {
 	}
 }
 
-// newUses returns those that were not there before. A container of a pod that restarts is the same.
+// newUses returns the uses in now that before lacks. The restart of a pod's container is not a new use.
 func newUses(before, now []runtime.Use) []runtime.Use {
 	same := func(a, b runtime.Use) bool {
 		return slices.Equal(a.GPUs, b.GPUs) && (a.ID == b.ID || a.Pod.UID != "" && a.Pod.UID == b.Pod.UID && a.Name == b.Name)
@@ -100,8 +100,8 @@ func (a *Agent) reportDevices(before, now *snapshot) {
 	}
 }
 
-// logDriver logs changes of what the driver reports. While a GPU crashes the driver worker, there is a report every
-// few seconds.
+// logDriver logs a driver report unless it equals the previous one. While a GPU keeps crashing the driver worker,
+// reports arrive every few seconds.
 func logDriver(log *slog.Logger, before, now *driver.Snapshot) {
 	switch {
 	case before == now || before != nil && sameDriver(before, now):

@@ -23,29 +23,29 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// claims allocates devices to ResourceClaims: it publishes them in the ResourceSlices of the node, and runs the DRA
-// driver, which prepares the claims.
+// claims is the DRA side of the agent: it publishes devices in the ResourceSlices of the node, and runs the DRA driver,
+// which prepares the ResourceClaims that have these devices.
 type claims struct {
 	driverName string
 	poolName   string // the name of the node
 	node       host.Root
 	kubeletDir string // on the node
 
-	client *cluster.Client
-	pool   *cluster.Pool
-	driver *dra.Driver
-	start  func() // starts the driver; later calls do nothing
-	gate   *allocator.Gate
-	calls  *claimObserver
+	client   *cluster.Client
+	pool     *cluster.Pool
+	driver   *dra.Driver
+	start    func() // starts the driver; later calls do nothing
+	gate     *allocator.Gate
+	observer *claimObserver
 
 	published uint64                   // revision of the pool's latest devices
 	held      map[string]bool          // devices of prepared claims
 	heldSince time.Time                // when held changed
-	packed    map[string]bool          // held as of the order of the slices
+	packed    map[string]bool          // held when the slices were last ordered
 	extra     atomic.Pointer[[]string] // CDI devices that each claim gets in addition to its own
 }
 
-// packDelay is how long the prepared claims must be unchanged before the order of the slices follows.
+// packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered.
 const packDelay = 5 * time.Second
 
 // newClaims returns the DRA side of the agent; nil if it is disabled. It restores the claims that are prepared, so it must
@@ -55,7 +55,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 		return nil
 	}
 	if client == nil {
-		a.log.Error("DRA disabled: it requires API server access")
+		a.log.Error("DRA disabled, no API server access")
 		return nil
 	}
 	local, node := a.cfg.Node.KubeletRoot(a.cfg.KubeletDir)
@@ -63,13 +63,13 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 		driverName: a.cfg.DRADriver, poolName: a.cfg.NodeName, node: a.cfg.Node, kubeletDir: node, gate: gate,
 		client: client, pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
 	}
-	c.calls = &claimObserver{metrics: a.metrics}
+	c.observer = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
 	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
-		Claims: client, Gate: gate, Observer: c.calls, SetTimeSlice: slicer.Set,
+		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	a.metrics.EnableDRA(c.pool.Writes)
@@ -93,7 +93,7 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// restore adds the claims that the kubelet has prepared, but whose records are lost.
+// restore restores in the gate the claims that the kubelet's checkpoint lists as prepared, but whose records are lost.
 func (c *claims) restore(log *slog.Logger) {
 	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
 	if err != nil {
@@ -123,9 +123,9 @@ func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
 }
 
 // observe adds the prepared claims and the acknowledged slices to an observation, which must have the grants. prepared
-// are the kubelet's claims, which also have pods that started after the claim was prepared.
+// are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was prepared.
 func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
-	if c == nil { // without a driver, the kubelet has deleted the slices, and no claim can be prepared
+	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
 		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Asked: now, Answered: now}
 		return
@@ -154,7 +154,7 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 	}
 }
 
-// allocated returns the names of the claims that have devices of the node, by device.
+// allocated returns the names of the claims to which devices of the node are allocated, by device ID.
 func (c *claims) allocated(ctx context.Context) (map[string]string, error) {
 	claims, err := c.client.Claims(ctx, c.driverName, c.poolName)
 	if err != nil {
@@ -256,7 +256,7 @@ func (c *claims) status() *status.DRA {
 		}
 		s.Claims = append(s.Claims, claim)
 	}
-	s.Refused = c.calls.refused()
+	s.Refused = c.observer.refused()
 	for _, foreign := range pool.Foreign {
 		s.Slices.Foreign = append(s.Slices.Foreign, foreign.Name)
 	}

@@ -17,7 +17,7 @@ type classes struct {
 	files  map[cdi.Class]*cdi.File
 	logged map[cdi.Class]string // latest error, already logged; empty if none
 
-	built    []cdi.Class // wanted classes that the node had at the last write
+	built    []cdi.Class // wanted classes whose devices the node had at the last write
 	injected []string    // CDI device names to inject along with GPUs
 }
 

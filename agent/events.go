@@ -24,10 +24,10 @@ const (
 )
 
 // groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one
-// Event for all of them. Planned changes are not faults.
+// Event for all of them. Planned changes are not faults, and those of the monitor are reported for the GPUs.
 func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	for _, c := range changes {
-		if c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
+		if c.Now.ID == allocator.MonitorID || c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
 			continue
 		}
 		i := slices.IndexFunc(groups, func(g []allocator.Device) bool { return g[0].Fault.Same(c.Now.Fault) })
@@ -39,7 +39,8 @@ func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	return groups
 }
 
-// moved returns an Event for each outlet to which devices have moved from another one, while DRA is enabled.
+// moved returns an Event for each outlet (a plugin resource or the slices) to which devices have moved from another one,
+// while DRA is enabled.
 func (s *snapshot) moved(changes []allocator.Change) (events []cluster.Event) {
 	if s.claims == nil {
 		return nil
@@ -52,7 +53,7 @@ func (s *snapshot) moved(changes []allocator.Change) (events []cluster.Event) {
 	}
 	for _, outlet := range slices.Sorted(maps.Keys(byOutlet)) {
 		events = append(events, cluster.Event{Type: cluster.Normal, Reason: gpuMoved,
-			Message: s.subject(byOutlet[outlet]) + " allocated through " + s.outletName(outlet) + " now"})
+			Message: s.subject(byOutlet[outlet]) + " now allocated through " + s.outletName(outlet)})
 	}
 	return events
 }

@@ -19,7 +19,7 @@ import (
 const (
 	// evidenceTimeout bounds a request to the kubelet or the container runtime.
 	evidenceTimeout = 5 * time.Second
-	// writeTimeout bounds the wait for the kubelet to write its checkpoint. The old one is used afterwards.
+	// writeTimeout bounds the wait for the kubelet to write its checkpoint. After it the existing one is read.
 	writeTimeout = time.Second
 	// firstResponseTimeout is how long after its start the agent waits for an optional source.
 	firstResponseTimeout = 15 * time.Second
@@ -80,14 +80,14 @@ func (r partResolver) checkpoint(c *kubelet.Checkpoint) *allocator.Checkpoint {
 	}
 	ours := &allocator.Checkpoint{Asked: c.Asked, Answered: c.Answered, Version: c.Version, Registered: map[allocator.Key]bool{}}
 	for _, held := range c.Holders {
-		if r.ours(held.Resource) || slices.ContainsFunc(held.CDI, isOurs) {
+		if r.isAgentResource(held.Resource) || slices.ContainsFunc(held.CDI, isAgentDevice) {
 			key := allocator.Key{Outlet: held.Resource, ID: held.Device}
 			ours.Held = append(ours.Held, allocator.Holding{Key: key, Part: r.part(held.Device), Pod: held.PodUID})
 		}
 	}
 	for resource, ids := range c.Registered {
 		for _, id := range ids {
-			if r.ours(resource) {
+			if r.isAgentResource(resource) {
 				ours.Registered[allocator.Key{Outlet: resource, ID: id}] = true
 			}
 		}
@@ -95,11 +95,11 @@ func (r partResolver) checkpoint(c *kubelet.Checkpoint) *allocator.Checkpoint {
 	return ours
 }
 
-// isOurs reports whether agents allocate this CDI device.
-func isOurs(cdiName string) bool { return strings.HasPrefix(cdiName, cdi.AgentKind+"=") }
+// isAgentDevice reports whether agents allocate this CDI device.
+func isAgentDevice(cdiName string) bool { return strings.HasPrefix(cdiName, cdi.AgentKind+"=") }
 
-// ours reports whether the resource is, or under another config may have been, advertised by an agent.
-func (r partResolver) ours(resource string) bool {
+// isAgentResource reports whether the resource is, or under another config may have been, advertised by an agent.
+func (r partResolver) isAgentResource(resource string) bool {
 	if hasResource(r.plan, resource) || allocator.IsStandardResource(strings.TrimSuffix(resource, allocator.SharedSuffix)) {
 		return true
 	}
@@ -113,7 +113,7 @@ func (r partResolver) ours(resource string) bool {
 func (r partResolver) part(id string) allocator.Part {
 	device := allocator.DeviceOf(id)
 	part := r.device(device)
-	if device == id {
+	if device == id || part.Extent == allocator.ExtentMonitor {
 		return part
 	}
 	for _, resource := range r.plan {
@@ -126,17 +126,20 @@ func (r partResolver) part(id string) allocator.Part {
 	return part
 }
 
-// device returns the GPU or MIG device of a UUID.
-func (r partResolver) device(uuid string) allocator.Part {
-	if strings.HasPrefix(uuid, "GPU-") {
-		return allocator.Part{GPU: uuid, Extent: allocator.ExtentWhole}
+// device returns the GPU, the MIG device or the monitor with an ID.
+func (r partResolver) device(id string) allocator.Part {
+	switch {
+	case id == allocator.MonitorID:
+		return allocator.Part{Extent: allocator.ExtentMonitor}
+	case strings.HasPrefix(id, "GPU-"):
+		return allocator.Part{GPU: id, Extent: allocator.ExtentWhole}
 	}
 	for e := range r.ledger.Entries() {
-		if allocator.DeviceOf(e.ID) == uuid && e.Part.Extent != allocator.ExtentUnknown {
+		if allocator.DeviceOf(e.ID) == id && e.Part.Extent != allocator.ExtentUnknown {
 			return e.Part.Device()
 		}
 	}
-	return allocator.MIGPart(r.inv, uuid)
+	return allocator.MIGPart(r.inv, id)
 }
 
 func (r partResolver) runtime(c *containers) *allocator.Runtime {
@@ -159,7 +162,7 @@ type collector struct {
 	claims  *claims // nil if DRA is disabled
 
 	logged   string // the latest error, which is logged once
-	unlisted string // the same of allocations
+	unlisted string // the same for the list of claims
 
 	latest                kubelet.Checkpoint // as of the last read
 	checkpoints, runtimes optionalSource
@@ -185,8 +188,8 @@ func (c *collector) tolerate(s *optionalSource, consequence string, err error) e
 	return nil
 }
 
-// watchEvidence delivers the requested evidence until ctx ends. After an error, it delivers late and without the
-// failed sources.
+// watchEvidence delivers the requested evidence until ctx ends. After an error, it waits for a backoff and delivers the
+// evidence without the failed sources.
 func (a *Agent) watchEvidence(ctx context.Context, claims *claims, requests <-chan allocator.Todo, collected chan<- evidence) {
 	c, wait := collector{cfg: a.cfg, log: a.log, started: time.Now(), claims: claims}, retryFirst
 	for {
@@ -291,14 +294,14 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 	return &now, nil
 }
 
-// allocations lists the claims. A failure is part of the response: as an error it would delay the other sources.
+// allocations lists the ResourceClaims. A failure is part of the response: as an error it would delay the other sources.
 func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
 	response := &allocator.Allocations{Asked: time.Now()}
 	var err error
 	response.Claims, err = c.claims.allocated(ctx)
 	response.Absent, response.Answered = err != nil, time.Now()
 	if now := errString(err); now != "" && now != c.unlisted {
-		c.log.Warn("claims unknown, keeping GPUs that they may have in the slices", "err", now)
+		c.log.Warn("ResourceClaims not listed, keeping GPUs that may be allocated in the slices", "err", now)
 	}
 	c.unlisted = errString(err)
 	return response

@@ -55,8 +55,8 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	return l, true
 }
 
-// syncLabels reconciles the node's labels with the latest snapshot until ctx ends. The labels stay, because the
-// next agent finds the same GPUs.
+// syncLabels reconciles the node's labels with the latest snapshot until ctx ends. It then leaves them in place,
+// because the next agent finds the same GPUs.
 func (a *Agent) syncLabels(ctx context.Context, client *cluster.Client) {
 	var want desiredLabels
 	var again <-chan time.Time // nil until labels are wanted

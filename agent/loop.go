@@ -18,7 +18,7 @@ import (
 type loop struct {
 	collaborators
 
-	// Observation: the snapshot has the rest of it.
+	// Parts of the observation; the others are in the snapshot.
 	health   *health.Tracker
 	missing  map[string]bool // known GPUs that the latest inventory lacks, by UUID
 	evidence evidence
@@ -30,7 +30,7 @@ type loop struct {
 	published *snapshot // the latest that was published
 }
 
-// collaborators are what the loop acts through.
+// collaborators are the components that the loop calls to apply its decisions.
 type collaborators struct {
 	cfg     Config
 	log     *slog.Logger

@@ -14,7 +14,7 @@ import (
 // plan is the desired state that a reconcile computes from an observation. It is immutable.
 type plan struct {
 	deviceFaults *gpu.Inventory // known devices with the faults of single devices
-	inventory    *gpu.Inventory // known devices with these and the faults of the node
+	inventory    *gpu.Inventory // the same, with the fault of the node if there is one
 	parts        cdi.Parts      // of the CDI spec
 	resources    []*allocator.Resource
 

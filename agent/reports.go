@@ -52,8 +52,8 @@ func (l *loop) faultChanged(g gpu.GPU) bool {
 	})
 }
 
-// receiveProbes records probes of GPUs. A probe also applies to the MIG devices of its GPU: what clears a fault of the
-// GPU clears theirs.
+// receiveProbes records probes of GPUs. A probe also applies to the MIG devices of its GPU: a result that clears a fault
+// of the GPU clears theirs.
 func (l *loop) receiveProbes(probes driver.Probes, at time.Time) {
 	for uuid, p := range probes {
 		l.health.Probe(uuid, p, at)

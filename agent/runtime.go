@@ -79,14 +79,14 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	var errs []error
-	for i, of := range runtime.ListRunning(ctx, a.cfg.Node, a.cfg.KubeletDir) {
-		_, before := lists[of.Socket]
+	for i, list := range runtime.ListRunning(ctx, a.cfg.Node, a.cfg.KubeletDir) {
+		_, before := lists[list.Socket]
 		switch {
-		case of.Err == nil:
-			lists[of.Socket] = of.Containers
+		case list.Err == nil:
+			lists[list.Socket] = list.Containers
 			now.listed = now.listed || i == 0
-		case before || !errors.Is(of.Err, runtime.ErrStopped):
-			errs = append(errs, of.Err)
+		case before || !errors.Is(list.Err, runtime.ErrStopped):
+			errs = append(errs, list.Err)
 		}
 	}
 	now.containers = slices.Concat(slices.Collect(maps.Values(lists))...)
@@ -101,12 +101,25 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 	now.err = errors.Join(append(errs, err, errPrepared)...)
 }
 
-// audit compares the running containers with their allocations. Any container may use excluded devices. Without the
-// devices of the driver nothing can be compared, and the result stays.
+// audit compares the running containers with their allocations. Any container may use excluded devices. While the device
+// nodes of the GPUs are unknown, the previous result is kept.
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
 		excluded := l.config.Policy().Excluded(l.plan.inventory)
-		l.audited = runtime.NewAudit(r.containers, kubelet.Allocations(cdi.AgentKind, r.checkpoint, r.prepared), l.plan.parts.DeviceNumbers(excluded...))
+		numbers := l.plan.parts.DeviceNumbers(excluded...)
+		allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, r.checkpoint, r.prepared), slices.Collect(maps.Keys(numbers)))
+		l.audited = runtime.NewAudit(r.containers, allocations, numbers)
+	}
+}
+
+// withMonitors allocates all devices to the containers that have the monitor.
+func withMonitors(allocations runtime.Allocations, all []string) runtime.Allocations {
+	return func(podUID, container string) (allocated, viaCDI []string) {
+		allocated, viaCDI = allocations(podUID, container)
+		if slices.Contains(allocated, allocator.MonitorID) {
+			allocated = all
+		}
+		return allocated, viaCDI
 	}
 }
 

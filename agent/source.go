@@ -12,7 +12,7 @@ import (
 
 const (
 	// retryFirst is the backoff before a watch is restarted. It doubles up to retryLimit, and is reset once a
-	// watch has lasted that long.
+	// watch has lasted for retryLimit.
 	retryFirst = time.Second
 	retryLimit = 10 * time.Second
 )
@@ -37,9 +37,9 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, me
 	return func(ctx context.Context) {
 		logged, tolerated, wait := "", false, retryFirst
 		for ctx.Err() == nil {
-			begin, held := time.Now(), false
+			begin, yielded := time.Now(), false
 			err := watch(ctx, func(value T) {
-				logged, tolerated, held = "", true, true
+				logged, tolerated, yielded = "", true, true
 				replace(updates, update[T]{value: value})
 			})
 			switch {
@@ -53,7 +53,7 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, me
 				log.Warn(message, "err", gpu.OneLine(err))
 				replace(updates, update[T]{err: err})
 			}
-			if held && time.Since(begin) >= retryLimit {
+			if yielded && time.Since(begin) >= retryLimit {
 				wait = retryFirst
 			}
 			select {

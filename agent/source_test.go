@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// await waits for an update of the config.
-func await(t *testing.T, c <-chan update[changed], what string) {
+// await waits for an update of the config after an event.
+func await(t *testing.T, c <-chan update[changed], event string) {
 	t.Helper()
 	select {
 	case <-c:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("no config update after: %s", what)
+		t.Fatalf("no config update after: %s", event)
 	}
 }
 

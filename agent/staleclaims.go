@@ -8,11 +8,12 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// staleInterval is the time between two readings of the kubelet's checkpoint that must lack a claim for it to be stale.
+// staleInterval is the time between two reads of the kubelet's checkpoint. A claim that both lack is stale.
 const staleInterval = time.Minute
 
-// watchStale releases claims that the kubelet no longer knows, for example because its directory was removed. The
-// kubelet has a claim in its checkpoint from before it is prepared until after it is unprepared.
+// watchStale releases stale claims: those that are no longer in the kubelet's checkpoint, for example because its
+// directory was removed. The kubelet has a claim in its checkpoint from before it is prepared until after it is
+// unprepared.
 func (c *claims) watchStale(ctx context.Context, log *slog.Logger) {
 	var missing map[string]bool
 	for {
@@ -25,8 +26,8 @@ func (c *claims) watchStale(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// releaseStale releases the recorded claims that the kubelet's checkpoint lacks if it lacked them before, and returns the
-// UIDs of the others that it lacks.
+// releaseStale releases the recorded claims that the kubelet's checkpoint lacks and lacked at the previous read (before),
+// and returns the UIDs of the others that it lacks.
 func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *slog.Logger) map[string]bool {
 	missing := c.missing()
 	for uid := range missing {
@@ -34,7 +35,7 @@ func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *
 			continue
 		}
 		if err := c.driver.ReleaseStale(ctx, uid, func() bool { return c.missing()[uid] }); err != nil {
-			log.Warn("claim that the kubelet does not know not released, will retry", "uid", uid, "err", err)
+			log.Warn("stale claim not released, will retry", "uid", uid, "err", err)
 			continue
 		}
 		delete(missing, uid)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// A claim is released if two readings of the kubelet's checkpoint lack it.
+// A claim is released if two consecutive reads of the kubelet's checkpoint lack it.
 func TestStaleClaims(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -36,7 +36,7 @@ func TestStaleClaims(t *testing.T) {
 	var missing map[string]bool
 	for _, step := range []struct {
 		checkpoint string
-		missing    int // claims that the next reading must lack, too
+		missing    int // claims that are released if the next read lacks them, too
 		records    int // afterwards
 	}{
 		{"", 0, 2}, {one, 0, 2}, {none, 2, 2}, {one, 0, 2}, {none, 2, 2}, {other, 0, 2}, {none, 2, 2}, {none, 0, 0},

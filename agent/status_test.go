@@ -25,7 +25,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// lister is the kubelet's pod resources API with a single pod.
+// lister is a pod resources API with a single pod.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
 }

@@ -2,8 +2,8 @@ package allocator
 
 import "github.com/gpucdi/gpucdi/gpu"
 
-// affinity is a matrix of the link weights of each two devices, by their positions in the resource; higher is better.
-// It is symmetric with a zero diagonal.
+// affinity is a matrix of the link weights of each pair of devices, by their positions in the resource; higher is
+// better. It is symmetric with a zero diagonal.
 type affinity [][]int64
 
 // Weights of the links between two devices. The weight of a set is the sum over all its pairs. The weights differ by

@@ -15,7 +15,7 @@ type Assignment struct {
 	GPU    gpu.GPU
 	Device Device // without CDIName and Replicas
 
-	Resource string // extended resource, or the name of it in the ResourceSlices; empty if the rule excludes the device
+	Resource string // extended resource; in the ResourceSlices an attribute; empty if the rule excludes the device
 	Outlet   string // Resource or SliceOutlet; empty if the rule excludes the device
 	Rule     Rule   // the zero Rule if none matches
 	Position int    // of the rule in the config; negative if none matches
@@ -33,7 +33,7 @@ func (a Assignment) Mode() Mode {
 }
 
 // Assign returns the resource of each device that a node could advertise, those that are gone and those that rules
-// exclude included. With MIGNone that omits MIG devices, and otherwise GPUs in MIG mode.
+// exclude included. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode.
 func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	var notUniform gpu.Fault
 	if p.MIG == MIGSingle {
@@ -58,12 +58,12 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	}
 	for _, g := range inv.GPUs {
 		if fault, whole := advertisedWhole(g, p.MIG); whole {
-			add(g, nil, GPUResource, Device{ID: g.UUID, Index: strconv.Itoa(g.Index), part: wholeGPU, Fault: cmp.Or(g.Fault, fault)})
+			add(g, nil, GPUResource, Device{ID: g.UUID, Index: strconv.Itoa(g.Index), instances: wholeGPU, Fault: cmp.Or(g.Fault, fault)})
 		}
 		for _, m := range g.MIGDevices {
 			if name := resourceOf(m, p.MIG); name != "" {
 				add(g, &m, name, Device{ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index),
-					part: instances{m.GPUInstance, m.ComputeInstance}, Fault: m.Fault})
+					instances: instances{m.GPUInstance, m.ComputeInstance}, Fault: m.Fault})
 			}
 		}
 	}

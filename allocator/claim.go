@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// ErrHeld means that another claim or pod may still use a device, so that a retry can succeed.
+// ErrHeld means that a device is not available yet, for example because another claim or pod may still use it.
 var ErrHeld = errors.New("device in use")
 
 // Claim is a ResourceClaim with devices of this node.
@@ -26,8 +26,8 @@ type Claim struct {
 // monitors reports whether a pod may have devices of other holders.
 func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
 
-// Prepare grants the devices of a claim, or none. For a claim that is prepared it succeeds and adds the pods. The error
-// wraps ErrHeld if a retry after Changed can succeed.
+// Prepare grants the devices of a claim, or none. For a claim that is prepared it succeeds and adds the pods. A retry
+// after Changed can succeed if the error wraps ErrHeld and neither ErrUnknown nor ErrUnhealthy.
 func (g *Gate) Prepare(c Claim) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,7 +71,7 @@ func (g *Gate) checkClaimable(id string, errs *problems) {
 	case d.entry.State == StateUnavailable:
 		errs.add(ErrUnhealthy, "%s: %s", id, d.entry.Message())
 	case !d.open:
-		errs.add(ErrHeld, "%s: %s", id, d.entry.Message())
+		errs.add(ErrHeld, "%s: %s", id, cmp.Or(d.entry.Message(), "not advertised yet"))
 	case d.entry.dirty || d.grant.Seq != d.entry.seq:
 		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
 	}

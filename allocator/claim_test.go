@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// slicedGPU is an agent with one GPU in the slice. The runtime has answered before its start ended.
+// slicedGPU is an agent with one GPU in the slice. Its ledger is complete.
 type slicedGPU struct {
 	*testing.T
 	gate   *Gate
@@ -92,7 +92,7 @@ func TestClaimsTakeTurns(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("a waiting claim is not woken")
+		t.Error("Changed is not closed when the device becomes free")
 	}
 	s.prepares(claim("b"))
 }

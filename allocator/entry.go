@@ -7,8 +7,9 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Key identifies an entry of the ledger by its outlet and its ID there. Each resource of the device plugin is an
-// outlet, by its name. An outlet never allocates one of its IDs twice.
+// Key identifies an entry of the ledger: an ID in an outlet, through which it is allocated. The outlets are the
+// resources of the device plugin, by their names, and SliceOutlet. Within an outlet, the kubelet or the scheduler does not
+// allocate an ID twice.
 type Key struct {
 	Outlet string `json:"outlet"`
 	ID     string `json:"id"`
@@ -38,7 +39,7 @@ func (k Key) compare(l Key) int {
 	return 0
 }
 
-// State is the state of an entry. The kubelet's list has the entries of all states, but only StateAvailable as healthy.
+// State is the state of an entry. The kubelet's list contains entries in all states; only available ones are healthy.
 type State string
 
 // The states of an entry.
@@ -95,7 +96,7 @@ type Entry struct {
 	dirty bool
 	seq   uint64
 	last  time.Time
-	pods  []string // UIDs of pods that hold it by the checkpoint, while draining also those that held it; sorted
+	pods  []string // UIDs of its pods since the last grant, by checkpoint and claims; of a draining entry also earlier ones; sorted
 
 	// Progress of the release, by the clock of Next.
 	withdrawn  time.Time // when it became unavailable

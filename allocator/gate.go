@@ -76,7 +76,8 @@ func (g *Gate) Grants() map[Key]Grant {
 	return grants
 }
 
-// Withdraw stops granting entries that the ledger does not accept. It grants no further ones.
+// Withdraw stops granting the entries that the ledger does not accept. Only Advertise starts granting others, because
+// the ledger is not saved yet.
 func (g *Gate) Withdraw(l Ledger) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

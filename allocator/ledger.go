@@ -16,15 +16,14 @@ const (
 	// nothing. No rule depends on it or on idleInterval.
 	drainInterval = 2 * time.Second
 
-	// idleInterval is the same for advertised entries. Entries whose pods have ended are proved free in advance, so
+	// idleInterval is that interval for advertised entries. Entries whose pods have ended are proved free in advance, so
 	// that a planned change releases them at once.
 	idleInterval = 15 * time.Second
 
-	// claimInterval is the same for a device whose claim was unprepared, since the next claim may be waiting for it.
+	// claimInterval is that interval for a device whose claim was unprepared, since the next claim may be waiting for it.
 	claimInterval = 500 * time.Millisecond
 
-	// allocationInterval is the same for a device whose claim was not prepared: each response has all claims of the
-	// cluster.
+	// allocationInterval is that interval for the claims of the cluster, each response of which contains all of them.
 	allocationInterval = 4 * time.Second
 
 	// scheduleLag bounds the time until schedulers have received the slices, and the claims to which they allocated

@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Mode is the API of Kubernetes through which a GPU is allocated.
+// Mode is the Kubernetes API through which a device is allocated.
 type Mode string
 
 // The modes.
@@ -24,6 +24,8 @@ type Policy struct {
 	MIG   MIGStrategy
 	Mode  Mode // of devices whose rule has none; empty is ModeDevicePlugin
 	Rules Rules
+
+	Monitoring Monitoring
 }
 
 // mode returns the mode of a device under its rule.

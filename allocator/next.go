@@ -156,7 +156,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	switch {
 	case wanted:
 		e.State = StateWaiting
-	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // at once if never advertised
+	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // at once if it was never advertised, since released is zero
 		e.State = ""
 	}
 }
@@ -223,8 +223,12 @@ func (n *next) reason(e *Entry) Reason {
 	return ReasonGone
 }
 
-// present reports whether the inventory contains the device of a part, and without a fault if healthy is set.
+// present reports whether the inventory contains the device of a part, and without a fault if healthy is set. The monitor
+// is present with any device.
 func (n *next) present(part Part, healthy bool) bool {
+	if part == monitorPart {
+		return len(n.o.Present) > 0
+	}
 	return slices.ContainsFunc(n.o.Present, func(p Present) bool {
 		return p.Device == part.Device() && (p.Fault.None() || !healthy)
 	})

@@ -96,13 +96,13 @@ func (o offers) withState(d Device, e Entry) Device {
 	d.State, d.Since, d.Fault, d.Replicas = e.State, e.Since(), e.Fault, nil
 	switch e.State {
 	case StateAvailable:
-	case StateUnavailable: // without a fault until its CDI device is verified
+	case StateUnavailable: // without a fault after a restart, until its CDI device is verified
 		if d.Fault.None() {
 			d.Reason = specPending
 		}
 	case StateDraining:
 		d.Awaits = e.awaits()
-		if o.gone(d.GPU) {
+		if d.ID != MonitorID && o.gone(d.GPU) {
 			d.Fault = gpu.Gone()
 			break
 		}
@@ -150,6 +150,9 @@ func (o offers) unplannedDevice(e Entry) Device {
 		if m, isMIG := g.MIGDevice(id); isMIG {
 			d.Index = fmt.Sprintf("%d:%d", g.Index, m.Index)
 		}
+	}
+	if id == MonitorID {
+		d.Index = monitorIndex
 	}
 	d = o.withState(d, e)
 	if replica {

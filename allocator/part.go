@@ -10,10 +10,11 @@ const (
 	ExtentUnknown Extent = ""
 	ExtentWhole   Extent = "whole"
 	ExtentMIG     Extent = "mig"
+	ExtentMonitor Extent = "monitor" // all GPUs, without excluding other holders
 )
 
-// Part is the hardware behind a device ID: a GPU, a MIG device, or a share of one. The zero Part may be any part of any
-// GPU.
+// Part is the hardware behind a device ID: a GPU, a MIG device, a share of one, or all GPUs for monitoring. The zero Part
+// may be any part of any GPU.
 type Part struct {
 	GPU    string `json:"gpu,omitempty"` // UUID; empty: unknown
 	Extent Extent `json:"extent,omitempty"`
@@ -49,8 +50,12 @@ func (p Part) Device() Part {
 //
 // A container uses a MIG device by the numbers of its instances, so equal numbers touch even if the GPU was
 // repartitioned in between. Different GPU instances touch if their placements intersect. A placement has size 0 if the
-// driver does not report it; the driver is then trusted not to place two instances on the same slices.
+// driver does not report it; the driver is then trusted not to place two instances on the same slices. The monitor
+// touches nothing.
 func (p Part) Touches(q Part) bool {
+	if p.Extent == ExtentMonitor || q.Extent == ExtentMonitor {
+		return false
+	}
 	if p.Extent == ExtentUnknown || q.Extent == ExtentUnknown {
 		return p.GPU == q.GPU || p.GPU == "" || q.GPU == ""
 	}

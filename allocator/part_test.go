@@ -21,9 +21,9 @@ func TestOverlaps(t *testing.T) {
 	whole, other := Part{GPU: "GPU-0", Extent: ExtentWhole}, Part{GPU: "GPU-1", Extent: ExtentWhole}
 	small := mig("GPU-0", 1, 0, 0, 4)
 	for _, tc := range []struct {
-		name             string
-		p, q             Part
-		overlaps, shares bool
+		name              string
+		p, q              Part
+		overlaps, touches bool
 	}{
 		{"the same GPU", whole, whole, true, true},
 		{"another GPU", whole, other, false, false},
@@ -52,8 +52,8 @@ func TestOverlaps(t *testing.T) {
 			if tc.p.Overlaps(tc.q) != tc.q.Overlaps(tc.p) || tc.p.Touches(tc.q) != tc.q.Touches(tc.p) {
 				t.Error("the result depends on the order")
 			}
-			if got := tc.p.Touches(tc.q); got != tc.shares {
-				t.Errorf("Touches = %v, want %v", got, tc.shares)
+			if got := tc.p.Touches(tc.q); got != tc.touches {
+				t.Errorf("Touches = %v, want %v", got, tc.touches)
 			}
 			var used usage
 			used.add(tc.q)

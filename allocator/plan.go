@@ -55,7 +55,7 @@ type Device struct {
 
 	// State is the state of its entries in the ledger; empty in a plan.
 	State  State
-	Since  time.Time // since when it is in its state, with its fault
+	Since  time.Time // when it entered its state or got its fault
 	Reason string    // why it is not available although it has no fault
 	Awaits string    // what the release of a draining device waits for
 
@@ -64,7 +64,7 @@ type Device struct {
 	// OneReplica reports whether a container that requests more than one device is rejected.
 	OneReplica bool
 
-	part instances
+	instances instances
 }
 
 // Sliced reports whether the devices are those of the ResourceSlices.
@@ -89,7 +89,7 @@ func (d Device) Healthy() bool {
 // instances are the IDs of the GPU and compute instance of a MIG device.
 type instances struct{ gpu, compute int }
 
-// wholeGPU stands for the instances of a GPU that is not in MIG mode.
+// wholeGPU stands for the instances of a device that is not a MIG device.
 var wholeGPU = instances{-1, -1}
 
 // Plan returns the resources that a node with these GPUs should advertise. cdiKind is the kind of its CDI spec. The
@@ -114,6 +114,9 @@ func Plan(inv *gpu.Inventory, cdiKind string, policy Policy) []*Resource {
 	for _, name := range names {
 		devices := share(assigned[name])
 		resources = append(resources, newResource(name, devices, newAffinity(owners(assigned[name]))))
+	}
+	if policy.Monitoring.Resource != "" {
+		resources = append(resources, monitorResource(inv, cdiKind, policy.Monitoring))
 	}
 	return resources
 }

@@ -10,8 +10,8 @@ import (
 // prefers the one that leaves the best linked devices for later requests, then the first in the order of the resource,
 // so that equal requests have equal results. The result is in the order of the resource.
 //
-// It takes a second replica of a device only if no other device is left, and prefers the devices with the fewest
-// replicas in use.
+// It takes a second replica of a device only if no other device is left, and prefers the devices with the most free
+// replicas.
 //
 // Unknown and unhealthy devices in available are skipped, because the kubelet's list may be outdated and an error
 // would reject the pod. It is an error if fewer than size devices are left. Duplicate IDs count once, and required
@@ -26,7 +26,7 @@ func (r *Resource) Prefer(available, required []string, size int) ([]string, err
 		return nil, fmt.Errorf("%w: %d devices of %s are required, but only %d requested; request at least as many",
 			ErrMalformed, len(must), r.Name, size)
 	}
-	candidates := r.positions(available, &unknown) // skipped
+	candidates := r.positions(available, &unknown) // skips unknown IDs
 	free, err := r.usable(slices.Compact(candidates), must, size)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func (n *next) observeCheckpoint() {
 	n.checkpoint.asked = c.Asked
 }
 
-// unknown returns entries for IDs in the checkpoint or in claims that have none. An earlier agent advertised them, so
+// unknown returns new entries for IDs in the checkpoint or in claims that lack one. An earlier agent advertised them, so
 // any grant was before the start. IDs that are still wanted get the part of the plan, because their former part is not
 // recorded.
 func (n *next) unknown() (adopted []Entry) {
@@ -217,8 +217,9 @@ func (n *next) running(e *Entry) bool {
 	return r == nil || n.stray(e.Part) || slices.ContainsFunc(e.pods, func(pod string) bool { return r.Sandboxes[pod] })
 }
 
-// findStrays returns the parts of containers that no entry of their pod explains, in the checkpoint or by a claim. The runtime cannot
-// distinguish the shares of a device, so counting all containers would make the holder of one share hold all.
+// findStrays returns the parts of containers whose pod holds no matching entry, according to the checkpoint and the
+// claims. The runtime cannot distinguish the shares of a device, so counting all containers would make the holder of one
+// share hold all.
 func (n *next) findStrays() []Part {
 	if n.o.Runtime == nil {
 		return nil
@@ -232,6 +233,7 @@ func (n *next) findStrays() []Part {
 	return strays
 }
 
+// explained reports whether the pod of a container holds an entry with its part, or may have devices of other holders.
 func (n *next) explained(c Container) bool {
 	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) || n.claims(claim, c) }) {
 		return true
@@ -245,7 +247,7 @@ func (n *next) explained(c Container) bool {
 	})
 }
 
-// claims reports whether a claim explains a container.
+// claims reports whether a container has a device of a claim of its pod.
 func (n *next) claims(claim Claim, c Container) bool {
 	return slices.Contains(claim.Pods, c.Pod) && slices.ContainsFunc(claim.Devices, func(id string) bool {
 		e, _ := n.Entry(Key{SliceOutlet, id})
@@ -253,7 +255,7 @@ func (n *next) claims(claim Claim, c Container) bool {
 	})
 }
 
-// stray reports whether a container that no entry explains may use the part.
+// stray reports whether a container in strays may use the part. Without a response of the runtime, any part may be used.
 func (n *next) stray(part Part) bool {
 	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.Touches)
 }

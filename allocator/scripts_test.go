@@ -68,7 +68,7 @@ var scripts = map[string]string{
 		rounds 3; configure 1; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent;
 		process 1; land 0; process 1; land 0; create 1; allocate 0; insert 0; hang 0; configure 0; restart agent, no state;
 		drop old 0; drop old 1; pass; pass; run agent; run agent`,
-	"a claim waits for a ledger that knows the last grant": `
+	"a claim waits for a ledger with the last grant": `
 		configure 5; rounds 3; schedule; prepare 0; start 0; appear 0; force 0; unprepare; schedule; prepare 0`,
 	"a start waits for containers": `
 		rounds 4; create 3; rounds 0; force 0; rounds 6; configure 2; rounds 6; restart agent, no state; rounds 6; rounds 5`,

@@ -11,7 +11,8 @@ import (
 )
 
 // Selector selects devices by their properties. All keys that are set must match. It selects MIG devices if MIG is set
-// or UUID contains one of a MIG device, and otherwise GPUs. The GPU of a MIG device has its other properties.
+// or UUID contains one of a MIG device, and otherwise GPUs. Of a MIG device, MIG and Memory compare its own properties,
+// UUID compares its own and that of its GPU, and the other keys compare those of its GPU.
 //
 // Globs are as in path.Match and ignore case.
 type Selector struct {

@@ -24,7 +24,7 @@ func node(n int, numaNode func(i int) int, between func(i, j int) gpu.Link) *gpu
 	return inv
 }
 
-// pcie returns the PCIe path between two GPUs if each two share a switch and each perNode a NUMA node.
+// pcie returns the PCIe path between two GPUs of a node with two GPUs per switch and perNode GPUs per NUMA node.
 func pcie(i, j, perNode int) gpu.PCIePath {
 	switch {
 	case i/perNode != j/perNode:

@@ -17,8 +17,11 @@ func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName strin
 }
 
 func partOf(d Device, inv *gpu.Inventory) Part {
+	if d.ID == MonitorID {
+		return monitorPart
+	}
 	part := Part{GPU: d.GPU, Extent: ExtentWhole}
-	if d.part != wholeGPU {
+	if d.instances != wholeGPU {
 		g, _ := inv.Find(d.ID)
 		m, _ := g.MIGDevice(d.ID)
 		part = migPart(d.GPU, m)

@@ -132,8 +132,8 @@ func init() {
 	}
 }
 
-// The stages of a pod's admission. Only the step from answered to inserted is bounded; hooks and other plugins can
-// delay the others.
+// The stages of a pod's admission. settle bounds the steps from answered to inserted and from writing to admitted, and
+// listLag the step from selected to answered. Hooks and other plugins can delay the step from inserted to writing.
 const (
 	idle     = iota // not in admission, or rejected
 	selected        // the kubelet has selected a device
@@ -252,7 +252,7 @@ type state struct {
 	// The agent.
 	parts          [len(keys)]uint8 // of the ledger's entries
 	slice          poolVersion      // acknowledged by the API server
-	scheduled      bool             // the scheduler sees the GPU in the slice
+	scheduled      bool             // the scheduler has received a slice with the GPU
 	listed, offers mask
 	answers        [sources]answer // delivered
 	asked          [sources]answer // not delivered yet

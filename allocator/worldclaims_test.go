@@ -94,7 +94,7 @@ func (w *world) unprepare() bool {
 	return false
 }
 
-// unprepareStopped is what the kubelet does for pods that have ended.
+// unprepareStopped is NodeUnprepareResources for the claims of pods that have ended.
 func (w *world) unprepareStopped() {
 	for _, c := range w.gate.Claims() {
 		if p := w.podOf(c); p == nil || !p.active && p.container == absent {
@@ -112,7 +112,8 @@ func (w *world) podOf(c Claim) *pod {
 	return nil
 }
 
-// restoreClaims is what an agent does at its start. If its records are lost, it reads those of the kubelet.
+// restoreClaims restores the prepared claims at the start of an agent, which reads them from its own records or, if these
+// are lost, from those of the kubelet.
 func (w *world) restoreClaims(claims []Claim) {
 	for _, c := range claims {
 		w.gate.Restore(c)

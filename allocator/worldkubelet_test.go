@@ -266,7 +266,7 @@ func (w *world) restartKubelet() bool {
 }
 
 // tracks reports whether the agent tracks that a pod may hold its device. Creation of the container is then unbounded,
-// because the agent sees the sandbox.
+// because the runtime reports the sandbox to the agent.
 func (w *world) tracks(p *pod) bool {
 	e, _ := w.ledger.Entry(keys[p.key].Key)
 	return slices.Contains(e.pods, uidNames[p.uid])

@@ -33,6 +33,10 @@ const (
 // only the first MIG device of those it can access.
 const AllDevices = "all"
 
+// MonitorDevice is the name of the CDI device of the agent's spec that contains all GPUs, also those with a fault and in
+// MIG mode, for monitoring containers.
+const MonitorDevice = "monitor"
+
 // NameStrategy selects the CDI device names of GPUs and MIG devices.
 type NameStrategy string
 
@@ -43,9 +47,9 @@ const (
 )
 
 // Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one device for each name
-// strategy, and AllDevices with the healthy ones. A GPU with a fault keeps its device, because it may be allocated.
-// Build is pure: equal arguments give equal specs. It returns an error if there are no GPUs, because a CDI spec
-// requires a device.
+// strategy, AllDevices with the healthy ones, and in the agent's spec MonitorDevice. A GPU with a fault keeps its device,
+// because a container that holds it may restart. Build is pure: equal arguments give equal specs. It returns an error if
+// there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
 	mounts := mounts(parts)
 	spec := &specs.Spec{
@@ -57,7 +61,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrate
 			Hooks:       hooks(inv, parts),
 		},
 	}
-	var all []DeviceNode
+	all, monitored := []DeviceNode{}, slices.Clone(parts.Monitor)
 	for _, d := range namedDevices(inv) {
 		nodes, ok := parts.GPUs[d.uuid]
 		if !ok {
@@ -66,6 +70,7 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrate
 		for _, strategy := range strategies {
 			spec.Devices = append(spec.Devices, device(d.name(strategy), nodes))
 		}
+		monitored = append(monitored, nodes...)
 		if d.fault.None() {
 			all = append(all, nodes...)
 		}
@@ -76,7 +81,9 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrate
 	if len(all) > 0 {
 		spec.Devices = append(spec.Devices, device(AllDevices, deduplicate(all)))
 	}
-
+	if kind == AgentKind {
+		spec.Devices = append(spec.Devices, device(MonitorDevice, deduplicate(monitored)))
+	}
 	return setVersion(spec)
 }
 
@@ -111,7 +118,7 @@ func environment(mounts []*specs.Mount) []string {
 	return env
 }
 
-// hostMachine is the ELF machine of the node.
+// hostMachine is the ELF machine of the node, which is that of this program.
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
 // namedDevice is an allocatable GPU or MIG device.

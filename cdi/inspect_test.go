@@ -377,6 +377,24 @@ func TestInspectMIGDevices(t *testing.T) {
 	if !reflect.DeepEqual(parts.GPUs, want) || len(parts.Faults) != 0 {
 		t.Errorf("got GPUs %v, faults %v, want %v", parts.GPUs, parts.Faults, want)
 	}
+	if want := []cdi.DeviceNode{parent, capability(2)}; !reflect.DeepEqual(parts.Monitor, want) {
+		t.Errorf("got %v for monitoring, want %v", parts.Monitor, want)
+	}
+	spec, err := cdi.Build(cdi.AgentKind, withMIG(), parts, []cdi.NameStrategy{cdi.ByUUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	monitor := spec.Devices[len(spec.Devices)-1]
+	var monitored []string
+	for _, n := range monitor.ContainerEdits.DeviceNodes {
+		monitored = append(monitored, strings.TrimPrefix(n.Path, "/dev/"))
+	}
+	slices.Sort(monitored)
+	wantNodes := "nvidia-caps/nvidia-cap147 nvidia-caps/nvidia-cap148 nvidia-caps/nvidia-cap156 nvidia-caps/nvidia-cap157 " +
+		"nvidia-caps/nvidia-cap158 nvidia-caps/nvidia-cap2 nvidia0 nvidia1"
+	if got := strings.Join(monitored, " "); monitor.Name != cdi.MonitorDevice || got != wantNodes {
+		t.Errorf("device %s has nodes %s, want %s", monitor.Name, got, wantNodes)
+	}
 }
 
 func TestInspectExcludesIncompleteMIGDevices(t *testing.T) {

@@ -59,6 +59,7 @@ func migNodes(root host.Root, majors majors, caps capabilities, g gpu.GPU, m gpu
 	return nodes, nil
 }
 
+// capNode returns the device node of a MIG capability.
 func capNode(root host.Root, majors majors, caps capabilities, name string) (DeviceNode, error) {
 	minor, known := caps[name]
 	if !known {
@@ -76,4 +77,24 @@ func capNode(root host.Root, majors majors, caps capabilities, name string) (Dev
 			file, got.Major, got.Minor, want.Major, want.Minor, strings.Replace(name, "/", "/mig/", 1))
 	}
 	return want, nil
+}
+
+// monitorCapability grants NVML calls about all MIG devices of a node.
+const monitorCapability = "monitor"
+
+// monitorNodes returns the device nodes that monitoring of GPUs in MIG mode requires in addition to those of their MIG
+// devices. Nodes that are missing are left out: they must not affect containers that have the GPUs.
+func monitorNodes(root host.Root, majors majors, caps capabilities, inv *gpu.Inventory) (nodes []DeviceNode) {
+	for _, g := range inv.GPUs {
+		if g.MIG != gpu.MIGEnabled || !located(g) || replaced(g, inv) {
+			continue
+		}
+		if n, err := gpuNode(root, majors, g.Minor); err == nil {
+			nodes = append(nodes, n)
+		}
+	}
+	if n, err := capNode(root, majors, caps, monitorCapability); err == nil {
+		nodes = append(nodes, n)
+	}
+	return nodes
 }

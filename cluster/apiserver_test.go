@@ -28,7 +28,7 @@ func pipes(serve func(net.Conn)) func(context.Context, string, string) (net.Conn
 // discard reads and never responds, until the client closes the connection.
 func discard(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
-// respond sends text in response to the first request and then stays silent.
+// respond sends text in response to the first request, and nothing after it.
 func respond(text string) func(net.Conn) {
 	return func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 4096))
@@ -38,7 +38,7 @@ func respond(text string) func(net.Conn) {
 }
 
 // Each request ends if the peer stops responding at any step.
-func TestSilentServer(t *testing.T) {
+func TestUnresponsiveServer(t *testing.T) {
 	const event = `{"type":"ADDED","object":{"metadata":{"labels":{"a":"1"}}}}` + "\n"
 	chunk := fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(event), event)
 	credentials := newServer(t).client.credentials

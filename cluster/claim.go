@@ -42,7 +42,7 @@ type ClaimConfig struct {
 	FromClass  bool            // of a DeviceClass; the claim's own overrides it
 	Requests   []string        // empty for all requests
 	Driver     string          // empty if the configuration is not opaque
-	Parameters json.RawMessage // chosen by users
+	Parameters json.RawMessage // written by users, not validated
 }
 
 // Consumer is an object for which a claim is reserved, usually a pod.
@@ -105,7 +105,7 @@ func (c *Client) Claim(ctx context.Context, namespace, name string) (claim Claim
 		err = c.claim(ctx, requestTimeout, address, &claim)
 	}
 	if err == nil && (claim.Namespace != namespace || claim.Name != name || claim.UID == "") {
-		err = errors.New("the response is not that claim")
+		err = errors.New("the API server returned another object")
 	}
 	if err != nil {
 		return Claim{}, fmt.Errorf("reading ResourceClaim %s/%s: %w", namespace, name, err)

@@ -91,7 +91,7 @@ func TestClaim(t *testing.T) {
 		"missing":       {status(http.StatusNotFound, "NotFound"), Claim{}, "404", true},
 		"no DRA":        {http.NotFound, Claim{}, "404", false},
 		"forbidden":     {status(http.StatusForbidden, "Forbidden"), Claim{}, "Forbidden", false},
-		"another claim": {respond(`{"metadata":{"namespace":"ns","name":"d","uid":"u"}}`), Claim{}, "not that claim", false},
+		"another claim": {respond(`{"metadata":{"namespace":"ns","name":"d","uid":"u"}}`), Claim{}, "returned another object", false},
 		"no JSON":       {respond("<html>"), Claim{}, "invalid character", false},
 		"endless":       {func(w http.ResponseWriter, _ *http.Request) { endless(w, `{"metadata":{"name":"`) }, Claim{}, "exceeds", false},
 	} {

@@ -73,7 +73,8 @@ func (e *responseError) Error() string {
 	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
-// Is makes a missing object ErrNotFound. A path that the API server does not serve is none: its response has no reason.
+// Is makes the error for a missing object ErrNotFound. The one for a path that the API server does not serve, such as an
+// API group that is disabled, is not: its response has no reason.
 func (e *responseError) Is(target error) bool {
 	return target == ErrNotFound && e.code == http.StatusNotFound && e.reason == "NotFound"
 }
@@ -83,8 +84,8 @@ func (e *responseError) refused() bool {
 	return e.code != http.StatusTooManyRequests && e.code < 500
 }
 
-// Refused reports whether the API server refused the request, so that a retry is useless until an administrator has
-// changed the permissions.
+// Refused reports whether the API server refused the request, so that a retry of the same request is useless until the
+// cause is gone, such as missing permissions. Status codes 429 and 5xx are temporary failures, not refusals.
 func Refused(err error) bool {
 	var response *responseError
 	return errors.As(err, &response) && response.refused()

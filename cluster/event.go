@@ -30,7 +30,7 @@ const (
 	eventsPath     = "/api/v1/namespaces/" + eventNamespace + "/events"
 )
 
-// messageLimit is the maximum length of a message that the API server accepts, in bytes.
+// messageLimit bounds a message, in bytes: the maximum of the API group events.k8s.io.
 const messageLimit = 1024
 
 // eventObject is an Event of core/v1.

@@ -39,7 +39,7 @@ type fakeAPI struct {
 	dials    int
 
 	down    bool                                                     // refuse connections
-	gate    map[string]bool                                          // fields of devices that are dropped
+	gate    map[string]bool                                          // fields of devices to drop, as with a disabled feature gate
 	invalid func(device object) string                               // why a device is invalid; "" if it is valid
 	before  func(w http.ResponseWriter, r *http.Request) (done bool) // called without the lock
 }
@@ -502,13 +502,13 @@ func (f *fakeAPI) device(name string) (found object) {
 	return found
 }
 
-// statusRecorder records the status code of a response that nobody receives.
+// statusRecorder records the status code of a response that no client receives.
 type statusRecorder struct {
 	header http.Header
 	code   int
 }
 
-func newRecorder() *statusRecorder { return &statusRecorder{http.Header{}, http.StatusOK} }
+func newStatusRecorder() *statusRecorder { return &statusRecorder{http.Header{}, http.StatusOK} }
 
 func (r *statusRecorder) Header() http.Header         { return r.header }
 func (r *statusRecorder) Write(b []byte) (int, error) { return len(b), nil }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,6 +12,9 @@ const nodesPath = "/api/v1/nodes"
 
 // fieldManager is the field manager of the labels in server-side apply.
 const fieldManager = "gpucdi"
+
+// maxRefused is the number of refused requests after which RemoveLabels stops.
+const maxRefused = 10
 
 // nodeMetadata is a Node with only its name and labels.
 type nodeMetadata struct {
@@ -34,4 +38,38 @@ func (c *Client) ApplyLabels(ctx context.Context, node string, labels map[string
 		return fmt.Errorf("applying labels to node %s: %w", node, err)
 	}
 	return nil
+}
+
+// RemoveLabels removes all labels that ApplyLabels has applied, from all nodes with the given label. It stops after
+// maxRefused refusals, or at the first other error. It can be called again to resume.
+func (c *Client) RemoveLabels(ctx context.Context, label string) error {
+	nodes, err := c.nodesWithLabel(ctx, label)
+	if err != nil {
+		return fmt.Errorf("listing nodes with label %s: %w", label, err)
+	}
+	var errs []error
+	for i, node := range nodes {
+		err := c.ApplyLabels(ctx, node, nil)
+		if err == nil {
+			continue
+		}
+		errs = append(errs, err)
+		if !Refused(err) || len(errs) == maxRefused {
+			errs = append(errs, fmt.Errorf("stopped with %d of %d nodes left; fix the first error and retry",
+				len(nodes)-i-1, len(nodes)))
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// nodesWithLabel returns the names of the nodes that have a label.
+func (c *Client) nodesWithLabel(ctx context.Context, label string) (names []string, err error) {
+	query := url.Values{"labelSelector": {label}}
+	const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	_, err = list(ctx, c.roundTrip, c.host+nodesPath, query, accept, func(n nodeMetadata) error {
+		names = append(names, n.Metadata.Name)
+		return nil
+	})
+	return names, err
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 )
@@ -16,7 +17,7 @@ func (c *Client) NodeUID(ctx context.Context, node string) (string, error) {
 	const accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	err := get(ctx, c.reuse, c.host+nodesPath+"/"+url.PathEscape(node), accept, objectLimit, &n)
 	if err == nil && n.Metadata.UID == "" {
-		err = fmt.Errorf("the response has no UID")
+		err = errors.New("the response has no UID")
 	}
 	if err != nil {
 		return "", fmt.Errorf("reading the UID of node %s: %w", node, err)

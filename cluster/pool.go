@@ -40,7 +40,7 @@ type wantedDevices struct {
 	revision uint64 // 0 before the first Want
 }
 
-// PoolStatus is what the API server has acknowledged. It must not be modified.
+// PoolStatus is the state that the API server has acknowledged. It must not be modified.
 type PoolStatus struct {
 	// Revision is the latest revision that is completely published, except for Refused devices and Dropped fields.
 	Revision uint64
@@ -85,8 +85,8 @@ func NewPool(client *Client, driver, node string, log *slog.Logger) *Pool {
 }
 
 // Want replaces the devices to publish, in the order in which the scheduler considers them, and returns the revision
-// under which the API server acknowledges them. No devices result in an empty pool, which means that the driver runs.
-// Before the first call nothing is written. Want never blocks.
+// under which the API server acknowledges them. Without devices it publishes an empty pool, which
+// shows that the driver runs. Before the first call nothing is written. Want never blocks.
 func (p *Pool) Want(devices []Device) (revision uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +105,7 @@ func (p *Pool) latest() wantedDevices {
 	return p.wanted
 }
 
-// Status returns what the API server has acknowledged.
+// Status returns the state that the API server has acknowledged. It never blocks.
 func (p *Pool) Status() PoolStatus { return *p.status.Load() }
 
 // Changes returns a channel that receives a value after the status has changed. It has one receiver.
@@ -174,7 +174,7 @@ func (p *Pool) Run(ctx context.Context) {
 // fail records the error of an attempt.
 func (p *Pool) fail(err error) {
 	if statusCode(err) == 0 {
-		p.state.forgetLimits()
+		p.state.clearRejections()
 	}
 	p.state.problem = err.Error()
 	p.report()

@@ -68,13 +68,13 @@ func (t *poolTest) start() {
 	}
 }
 
-// within runs for a time.
+// within lets the pool run for a time.
 func (t *poolTest) within(d time.Duration) {
 	time.Sleep(d) // of the bubble's clock
 	synctest.Wait()
 }
 
-// want checks that a scheduler sees exactly these devices and that the status agrees.
+// want checks that a scheduler uses exactly these devices and that the status agrees.
 func (t *poolTest) want(devices ...string) {
 	t.Helper()
 	if got, ok := t.api.published(testDriver); !ok || !slices.Equal(got, devices) {
@@ -122,7 +122,7 @@ func names(devices []Device) (names []string) {
 	return names
 }
 
-func slicename(i int) string { return sliceName(testDriver, "node", i) }
+func testSliceName(i int) string { return sliceName(testDriver, "node", i) }
 
 func TestPoolPublishes(t *testing.T) {
 	for count, want := range map[int]int{0: 1, 1: 1, 64: 1, 65: 2, 130: 3} {
@@ -140,7 +140,7 @@ func TestPoolPublishes(t *testing.T) {
 				if len(t.api.slices) != want || t.pool.Writes() != uint64(want) {
 					t.Errorf("%d slices, %d writes, want %d", len(t.api.slices), t.pool.Writes(), want)
 				}
-				owner := fmt.Sprint(meta(t.api.slices[slicename(0)])["ownerReferences"])
+				owner := fmt.Sprint(meta(t.api.slices[testSliceName(0)])["ownerReferences"])
 				if owner != "[map[apiVersion:v1 controller:true kind:Node name:node uid:node-uid-1]]" {
 					t.Errorf("owner %s", owner)
 				}
@@ -172,33 +172,33 @@ func TestPoolRestores(t *testing.T) {
 		"deleted": func(api *fakeAPI) {
 			api.mu.Lock()
 			defer api.mu.Unlock()
-			api.remove(slicename(1))
+			api.remove(testSliceName(1))
 		},
-		"devices removed": func(api *fakeAPI) { api.edit(slicename(0), func(s object) { delete(spec(s), "devices") }) },
+		"devices removed": func(api *fakeAPI) { api.edit(testSliceName(0), func(s object) { delete(spec(s), "devices") }) },
 		"device changed": func(api *fakeAPI) {
-			api.edit(slicename(0), func(s object) { spec(s)["devices"].([]any)[3].(object)["attributes"] = object{} })
+			api.edit(testSliceName(0), func(s object) { spec(s)["devices"].([]any)[3].(object)["attributes"] = object{} })
 		},
 		"unknown field": func(api *fakeAPI) {
-			api.edit(slicename(0), func(s object) { spec(s)["skipNodeOperations"] = []any{"*"} })
+			api.edit(testSliceName(0), func(s object) { spec(s)["skipNodeOperations"] = []any{"*"} })
 		},
 		"unknown field of a device": func(api *fakeAPI) {
-			api.edit(slicename(1), func(s object) { spec(s)["devices"].([]any)[0].(object)["bindsToNode"] = true })
+			api.edit(testSliceName(1), func(s object) { spec(s)["devices"].([]any)[0].(object)["bindsToNode"] = true })
 		},
 		"large number": func(api *fakeAPI) {
-			api.edit(slicename(0), func(s object) {
+			api.edit(testSliceName(0), func(s object) {
 				spec(s)["devices"].([]any)[0].(object)["attributes"].(object)["index"] = object{"int": 1<<60 + 1}
 			})
 		},
 		"generation": func(api *fakeAPI) {
-			api.edit(slicename(0), func(s object) { pool := spec(s)["pool"].(object); pool["generation"] = number(pool["generation"]) + 7 })
+			api.edit(testSliceName(0), func(s object) { pool := spec(s)["pool"].(object); pool["generation"] = number(pool["generation"]) + 7 })
 		},
 		"lower generation": func(api *fakeAPI) {
-			api.edit(slicename(0), func(s object) { spec(s)["pool"].(object)["generation"] = 0 })
+			api.edit(testSliceName(0), func(s object) { spec(s)["pool"].(object)["generation"] = 0 })
 		},
 		"count": func(api *fakeAPI) {
-			api.edit(slicename(0), func(s object) { spec(s)["pool"].(object)["resourceSliceCount"] = 3 })
+			api.edit(testSliceName(0), func(s object) { spec(s)["pool"].(object)["resourceSliceCount"] = 3 })
 		},
-		"owner": func(api *fakeAPI) { api.edit(slicename(0), func(s object) { delete(meta(s), "ownerReferences") }) },
+		"owner": func(api *fakeAPI) { api.edit(testSliceName(0), func(s object) { delete(meta(s), "ownerReferences") }) },
 		"additional slice": func(api *fakeAPI) {
 			api.create("00002-copy-gpucdi", testDriver, "node", 1, "gpu-x")
 		},
@@ -216,7 +216,7 @@ func TestPoolRestores(t *testing.T) {
 					}
 					t.within(time.Second)
 					t.want(names(manyDevices(70))...)
-					if owner := fmt.Sprint(meta(t.api.slices[slicename(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-1") {
+					if owner := fmt.Sprint(meta(t.api.slices[testSliceName(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-1") {
 						t.Errorf("owner %s", owner)
 					}
 				}
@@ -226,13 +226,13 @@ func TestPoolRestores(t *testing.T) {
 	}
 }
 
-// What others add to the metadata is kept.
+// Metadata that other clients add is kept.
 func TestPoolKeepsMetadata(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
 		t.pool.Want(devices("a"))
 		synctest.Wait()
-		t.api.edit(slicename(0), func(s object) {
+		t.api.edit(testSliceName(0), func(s object) {
 			meta(s)["labels"] = object{"label": "value"}
 			meta(s)["annotations"] = object{"annotation": "value"}
 			meta(s)["finalizers"] = []any{"example.com/finalizer"}
@@ -240,7 +240,7 @@ func TestPoolKeepsMetadata(t *testing.T) {
 		t.pool.Want(devices("b"))
 		t.within(time.Second)
 		t.want("b")
-		got := fmt.Sprint(meta(t.api.slices[slicename(0)]))
+		got := fmt.Sprint(meta(t.api.slices[testSliceName(0)]))
 		for _, kept := range []string{"labels:map[label:value]", "annotations:map[annotation:value]", "finalizers:[example.com/finalizer]"} {
 			if !strings.Contains(got, kept) {
 				t.Errorf("metadata %s lacks %s", got, kept)
@@ -249,7 +249,7 @@ func TestPoolKeepsMetadata(t *testing.T) {
 	})
 }
 
-// Someone who deletes the slices all the time does not cause an unlimited number of requests.
+// A client that keeps deleting the slices does not cause an unlimited number of requests.
 func TestPoolLimitsRepairs(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -313,7 +313,7 @@ func TestPoolGeneration(t *testing.T) {
 				if !slices.Equal(writes, tc.writes) {
 					t.Errorf("writes %v, want %v", writes, tc.writes)
 				}
-				if got := number(clone(spec(t.api.slices[slicename(0)]))["pool"].(object)["generation"]); got != tc.generation {
+				if got := number(clone(spec(t.api.slices[testSliceName(0)]))["pool"].(object)["generation"]); got != tc.generation {
 					t.Errorf("generation %v, want %v", got, tc.generation)
 				}
 			})
@@ -351,7 +351,7 @@ func TestPoolKeepsTaintTimes(t *testing.T) {
 			"restart":      func() { t.start(); t.pool.Want(tainted("79", "48")) },
 			"device added": func() { t.pool.Want(append(tainted("79"), devices("c")...)) },
 			"removed by admin": func() {
-				t.api.edit(slicename(0), func(s object) { delete(spec(s)["devices"].([]any)[0].(object), "taints") })
+				t.api.edit(testSliceName(0), func(s object) { delete(spec(s)["devices"].([]any)[0].(object), "taints") })
 			},
 		} {
 			change()
@@ -370,7 +370,7 @@ func TestPoolKeepsTaintTimes(t *testing.T) {
 	})
 }
 
-// Fields that the API server drops are reported and done without. They are sent again after an API server was away.
+// Fields that the API server drops are reported, and do not cause further writes. They are sent again after an outage.
 func TestPoolDroppedFields(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.api.gate["taints"] = true
@@ -506,13 +506,14 @@ func TestPoolNodeRecreated(t *testing.T) {
 		t.api.deleteAll()
 		t.within(time.Second)
 		t.want("a")
-		if owner := fmt.Sprint(meta(t.api.slices[slicename(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-2") {
+		if owner := fmt.Sprint(meta(t.api.slices[testSliceName(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-2") {
 			t.Errorf("owner %s", owner)
 		}
 	})
 }
 
-// After an outage of any kind the latest devices are published within a second, and others in the meantime are not.
+// After an outage the latest devices are published within the maximum backoff for its kind. Devices that were wanted only
+// during the outage are never published.
 func TestPoolOutage(t *testing.T) {
 	respond := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {
@@ -525,7 +526,7 @@ func TestPoolOutage(t *testing.T) {
 		returns time.Duration
 	}{
 		"down":        {nil, time.Second},
-		"silent":      {func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }, 11 * time.Second},
+		"no response": {func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }, 11 * time.Second},
 		"overloaded":  {respond(http.StatusTooManyRequests), 5 * time.Second},
 		"unavailable": {respond(http.StatusServiceUnavailable), 5 * time.Second},
 		"forbidden":   {respond(http.StatusForbidden), time.Minute},
@@ -582,7 +583,7 @@ func TestPoolShortRefusal(t *testing.T) {
 	})
 }
 
-// Events that get lost are made up for by the next list.
+// The next list makes up for lost events.
 func TestPoolVerifies(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -595,7 +596,7 @@ func TestPoolVerifies(t *testing.T) {
 	})
 }
 
-// A watch that never ends or ends at once is no problem.
+// The pool tolerates watches that never end, end at once or fail.
 func TestPoolWatch(t *testing.T) {
 	for name, tc := range map[string]struct {
 		watch     func(w http.ResponseWriter, r *http.Request)
@@ -658,7 +659,7 @@ func TestPoolLostResponses(t *testing.T) {
 					lose = false
 					body := readAll(t.T, r)
 					delayed = func() int {
-						response := newRecorder()
+						response := newStatusRecorder()
 						t.api.serve(response, r, body)
 						return response.code
 					}
@@ -691,7 +692,7 @@ func TestPoolLostResponses(t *testing.T) {
 	}
 }
 
-// A finished Want is reported once, and the same devices again are none.
+// The end of a Want is reported once. A Want of the same devices is not a change.
 func TestPoolChanges(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -741,7 +742,7 @@ func TestPoolOtherDriverName(t *testing.T) {
 	})
 }
 
-// An API server without DRA is reported with the version that has it.
+// For an API server without DRA, the error has the version that it requires.
 func TestPoolWithoutDRA(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.api.before = func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true }
@@ -787,7 +788,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// A rotated CA must not keep the pool from its connections; see TestKeepAlive.
+// Without a token the status has the error, and the pool recovers once there is one.
 func TestPoolWithoutCredentials(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		token := filepath.Join(t.api.client.credentials, "token")

@@ -49,7 +49,8 @@ func (p *Pool) plan(want []Device) (plan poolPlan, err error) {
 			plan.changed = append(plan.changed, change)
 		}
 	}
-	// A scheduler uses a pool only with all slices of the latest generation. The change of one slice is atomic without.
+	// A scheduler uses a pool only with all slices of the latest generation. The change of a single slice is atomic
+	// without a new generation.
 	if newGeneration || len(plan.changed) > 1 {
 		if err := p.renew(&plan, generation+1); err != nil {
 			return plan, err
@@ -59,7 +60,8 @@ func (p *Pool) plan(want []Device) (plan poolPlan, err error) {
 	return plan, nil
 }
 
-// acceptedDevices returns the wanted devices that the API server has not refused.
+// acceptedDevices returns the wanted devices that the API server has not refused, and drops the refusals of devices that
+// changed or are no longer wanted.
 func (p *Pool) acceptedDevices(want []Device) ([]Device, error) {
 	if len(p.state.refused) == 0 {
 		return want, nil
@@ -152,7 +154,7 @@ func (p *Pool) isOwned(s slice) bool {
 	return slices.ContainsFunc(s.Owners, func(o owner) bool { return o.Kind == "Node" && o.Name == p.node })
 }
 
-// renew makes a plan write all slices with a generation.
+// renew makes a plan write all slices with a new generation.
 func (p *Pool) renew(plan *poolPlan, generation int64) error {
 	plan.changed = nil
 	for i, spec := range plan.specs {

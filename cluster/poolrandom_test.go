@@ -37,7 +37,7 @@ func (t *poolTest) random(random *rand.Rand) {
 		case 1:
 			failure(w, http.StatusConflict, "Conflict")
 		case 2:
-			t.api.serve(newRecorder(), r, readAll(t.T, r))
+			t.api.serve(newStatusRecorder(), r, readAll(t.T, r))
 			panic(http.ErrAbortHandler) // executed without a response
 		default:
 			panic(http.ErrAbortHandler)

@@ -12,7 +12,7 @@ const (
 	fieldLimit = 253
 )
 
-// poolState is what the API server has, according to its latest responses.
+// poolState is the state in the API server according to its latest responses.
 type poolState struct {
 	known    bool             // at least one list has succeeded
 	revision uint64           // latest revision that is completely published
@@ -99,14 +99,15 @@ func (s *poolState) replace(all []slice) {
 	}
 }
 
-// forgetLimits makes dropped fields and refused devices be sent again. An API server that was away may be another
-// version or have other feature gates.
-func (s *poolState) forgetLimits() {
+// clearRejections clears the dropped fields and the refused devices, so that they are sent again. An API server that was
+// unavailable may have another version or other feature gates now.
+func (s *poolState) clearRejections() {
 	maps.DeleteFunc(s.accepted, func(_ string, a acceptance) bool { return len(a.dropped) > 0 })
 	clear(s.refused)
 }
 
-// prune removes what belongs to slices and taints that are not wanted any more.
+// prune removes the state of slices and taints that are no longer wanted. No write is uncertain once the slices match the
+// plan.
 func (s *poolState) prune(plan poolPlan) {
 	taints := map[taintKey]bool{}
 	for _, spec := range plan.specs {
@@ -121,7 +122,7 @@ func (s *poolState) prune(plan poolPlan) {
 	clear(s.uncertain)
 }
 
-// status returns the view of the state.
+// status returns the status that the pool publishes. setStatus adds Since.
 func (s *poolState) status() PoolStatus {
 	view := PoolStatus{Revision: s.revision, Error: s.problem}
 	for _, name := range slices.Sorted(maps.Keys(s.own)) {

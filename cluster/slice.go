@@ -59,7 +59,7 @@ type sliceMetadata struct {
 	Owners          []owner           `json:"ownerReferences,omitempty"`
 }
 
-// owner is an object with whose end the API server deletes a slice.
+// owner is an owner reference. Garbage collection deletes a slice after its owner.
 type owner struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -92,12 +92,12 @@ type sliceTaint struct {
 	TimeAdded string `json:"timeAdded,omitempty"`
 }
 
-// slice is a ResourceSlice as the API server has it.
+// slice is a ResourceSlice as received from the API server.
 type slice struct {
 	sliceMetadata
 	spec    sliceSpec
 	form    string // see specForm
-	manager string // that created it
+	manager string // field manager that created it
 }
 
 // UnmarshalJSON decodes a ResourceSlice.
@@ -130,7 +130,7 @@ func (s *slice) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// specForm returns a spec in a form that can be compared: sorted, and without the generation of the pool and the times
+// specForm returns a spec in a form that can be compared: with sorted keys, and without the generation of the pool and the times
 // of taints, which do not depend on the devices. It includes fields that are unknown to sliceSpec.
 func specForm(spec []byte) (string, error) {
 	var fields map[string]any

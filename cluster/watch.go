@@ -20,11 +20,11 @@ const (
 	watchTimeout = 5 * time.Minute
 	watchGrace   = 30 * time.Second
 
-	// objectLimit bounds a watch event, in bytes. The API server does not accept larger objects.
+	// objectLimit bounds an object or a watch event, in bytes. The API server does not accept larger objects.
 	objectLimit = 3 << 20
 
 	// eventInterval and eventBurst limit the rate of watch events, since each change of the labels triggers a
-	// reconcile.
+	// reconcile, and that of the repairs and watches of a Pool.
 	eventInterval = time.Second
 	eventBurst    = 10
 )

@@ -26,6 +26,9 @@ type Config struct {
 	Health     Health     `yaml:"health"`
 	Allocation Allocation `yaml:"allocation"`
 
+	// Resource for monitoring pods, such as dcgm-exporter; see docs/monitoring-pods.md.
+	Monitoring allocator.Monitoring `yaml:"monitoring"`
+
 	// Rules for how GPUs and MIG devices are advertised; see docs/resources.md. The first that
 	// matches a device applies. A device that none matches is advertised as nvidia.com/gpu or
 	// nvidia.com/mig-<profile>. Each has:
@@ -35,7 +38,7 @@ type Config struct {
 // CDI configures the CDI specs and how they are passed to the container runtime.
 type CDI struct {
 	// Driver capabilities to expose to containers; docs/features.md lists the files and device
-	// nodes of each. All GPUs are unhealthy while the driver lacks what one of them requires.
+	// nodes of each. All GPUs are unhealthy while a file that one of them requires is missing.
 	Features cdi.Features `yaml:"features"`
 
 	// Classes of auxiliary devices to inject into each container with a GPU, if the node has them;
@@ -96,7 +99,7 @@ type XIDs struct {
 	// XIDs that do not affect the health of a GPU.
 	Ignore []int `yaml:"ignore"`
 
-	// XIDs that make a GPU unhealthy until it disappears and comes back, as it does on a reset.
+	// XIDs that make a GPU unhealthy until it disappears and returns, for example by a reboot.
 	Fatal []int `yaml:"fatal"`
 }
 
@@ -136,6 +139,7 @@ func Default() Config {
 			CallTimeout:   30 * time.Second,
 		},
 		Allocation: Allocation{Mode: allocator.ModeDevicePlugin, TaintEffect: NoSchedule},
+		Monitoring: allocator.Monitoring{Count: 4},
 	}
 }
 
@@ -187,15 +191,31 @@ func (c Config) validate() error {
 	if effects := []TaintEffect{NoSchedule, NoExecute}; !slices.Contains(effects, c.Allocation.TaintEffect) {
 		invalid("allocation.taintEffect: want %s, got %q", oneOf(effects), c.Allocation.TaintEffect)
 	}
-	return errors.Join(append(errs, validateNames(c.Resources), c.Policy().ValidateRules())...)
+	return errors.Join(append(errs, validateNames(c.Resources), c.Policy().ValidateRules(), c.validateMonitoring())...)
 }
 
 // Policy returns how the node advertises its devices.
 func (c Config) Policy() allocator.Policy {
-	return allocator.Policy{MIG: c.MIG.Strategy, Mode: c.Allocation.Mode, Rules: c.Resources}
+	return allocator.Policy{MIG: c.MIG.Strategy, Mode: c.Allocation.Mode, Rules: c.Resources, Monitoring: c.Monitoring}
 }
 
-// validateNames returns the names of resources that Kubernetes rejects, except those that Policy.ValidateRules reports.
+func (c Config) validateMonitoring() error {
+	var errs []error
+	name := c.Monitoring.Resource
+	same := func(r allocator.Rule) bool { return r.Name == name || r.Rename == name }
+	if problem := invalidResource(name); problem != "" {
+		errs = append(errs, fmt.Errorf("monitoring.resource: want a resource name such as nvidia.com/gpu-monitor, got %q: %s", name, problem))
+	} else if allocator.IsStandardResource(name) || name != "" && slices.ContainsFunc(c.Resources, same) {
+		errs = append(errs, fmt.Errorf("monitoring.resource: want a name that no GPU or MIG device has, got %q", name))
+	}
+	if n := c.Monitoring.Count; n < 1 || n > allocator.MaxMonitors {
+		errs = append(errs, fmt.Errorf("monitoring.count: want 1 to %d, got %d; remove monitoring.resource to disable it", allocator.MaxMonitors, n))
+	}
+	return errors.Join(errs...)
+}
+
+// validateNames returns an error for each resource name that Kubernetes rejects, except those that Policy.ValidateRules
+// reports.
 func validateNames(rules allocator.Rules) error {
 	var errs []error
 	for i, rule := range rules {

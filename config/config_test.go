@@ -253,7 +253,7 @@ func TestParseRejectsRules(t *testing.T) {
 	}
 }
 
-func TestParseHintsAtKeysOfNVIDIAsPlugin(t *testing.T) {
+func TestParseHintsForKeysOfNVIDIAPlugin(t *testing.T) {
 	_, err := config.Parse([]byte(`version: v1
 flags: {migStrategy: single}
 sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}

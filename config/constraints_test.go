@@ -57,6 +57,8 @@ func constraints() map[string]schema {
 		"allocator.Selector.Memory":            {"pattern": memory},
 		"allocator.Rule.Replicas":              {"minimum": 0, "maximum": allocator.MaxDevices, "not": schema{"const": 1}},
 		"allocator.Rule.Mode":                  {"enum": append([]allocator.Mode{""}, allocator.Modes()...)},
+		"allocator.Monitoring.Resource":        extendedResource(),
+		"allocator.Monitoring.Count":           {"minimum": 1, "maximum": allocator.MaxMonitors},
 		"allocator.Rule":                       {"allOf": ruleConstraints()},
 		"allocator.Selector.ComputeCapability": {"pattern": capability},
 	}
@@ -82,7 +84,6 @@ func ruleConstraints() []schema {
 		}
 		return schema{"properties": properties}
 	}
-	name := schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
 	shared := schema{"pattern": `^$|` + strings.ReplaceAll(allocator.SharedSuffix, ".", `\.`) + "$"}
 	selects := schema{"required": []string{"select"}, "properties": schema{"select": schema{"minProperties": 1}}}
 	return []schema{
@@ -90,7 +91,7 @@ func ruleConstraints() []schema {
 			"if": selects,
 			"then": schema{
 				"anyOf":      append(effects, set("name", "")),
-				"properties": schema{"name": name, "rename": schema{"const": ""}},
+				"properties": schema{"name": extendedResource(), "rename": schema{"const": ""}},
 			},
 			"else": schema{
 				"required":   []string{"name"},
@@ -106,6 +107,11 @@ func ruleConstraints() []schema {
 			"then": unset("replicas", "rename"),
 		},
 	}
+}
+
+// extendedResource requires a valid name or none.
+func extendedResource() schema {
+	return schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
 }
 
 // set requires that a key has another value than its zero value.

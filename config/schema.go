@@ -56,7 +56,7 @@ func (c *schemaCheck) value(path string, n *yaml.Node, want reflect.Type) {
 
 func (c *schemaCheck) mapping(path string, n *yaml.Node, want reflect.Type) {
 	if c.duplicates(path, n) {
-		return // like the decoder, which bounds the expansion of aliases only in what it decodes
+		return // the decoder skips the mapping, too, so its limit on the expansion of aliases does not cover the values
 	}
 	keys := keysOf(want)
 	for i := 0; i+1 < len(n.Content); i += 2 {

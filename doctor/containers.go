@@ -22,11 +22,11 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var running []runtime.Container
-	for _, of := range runtime.ListRunning(ctx, e.Root, e.KubeletDir) {
-		if of.Err != nil && !errors.Is(of.Err, runtime.ErrStopped) {
-			return warn(check, gpu.OneLine(of.Err), "")
+	for _, list := range runtime.ListRunning(ctx, e.Root, e.KubeletDir) {
+		if list.Err != nil && !errors.Is(list.Err, runtime.ErrStopped) {
+			return warn(check, gpu.OneLine(list.Err), "")
 		}
-		running = append(running, of.Containers...)
+		running = append(running, list.Containers...)
 	}
 	checkpoint, err := kubelet.ReadCheckpoint(filepath.Join(e.KubeletDir, "device-plugins"))
 	if err != nil {
@@ -41,7 +41,7 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	var findings []Finding
 	for _, use := range audit.Lacking {
 		findings = append(findings, fail(check, fmt.Sprintf("%s lacks %s, which is allocated to it", use, strings.Join(use.GPUs, ", ")),
-			"delete its pod: the container was created while CDI was off")...)
+			"delete its pod; the container was created while CDI was disabled")...)
 	}
 	for _, use := range audit.Foreign {
 		findings = append(findings, warn(check, fmt.Sprintf("%s has %s, which is not allocated to it", use, strings.Join(use.GPUs, ", ")), e.remedyForeign(use))...)
@@ -61,7 +61,7 @@ func (e *examination) kubeletRoot() string {
 func (e *examination) remedyForeign(use runtime.Use) string {
 	switch {
 	case use.Pod.UID != "":
-		return "none if a resource claim allocated it; otherwise request GPUs as a resource, not with annotations or environment variables"
+		return "none if a ResourceClaim allocated it; otherwise request GPUs as a resource, not with annotations or environment variables"
 	case e.settings.Allocation.RespectForeignContainers:
 		return "" // the GPUs are not advertised as available
 	}

@@ -23,8 +23,8 @@ type Node struct {
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: found in the driver root
 	KubeletDir string
 	CDIDir     string
-	Address    string // of the agent, "host:port"
-	Program    string // path of gpucdi, which runs in the launched container
+	Address    string // of the agent's HTTP server, "host:port"
+	Program    string // path of gpucdi, which also runs in the launched container
 	Worker     string // path of the driver worker; see driver.Config
 
 	Name       string // of the node in Kubernetes; may be empty
@@ -65,7 +65,7 @@ const (
 	checkLaunch     = "container"
 )
 
-// examination accumulates what checks found, for later checks.
+// examination is a run of all checks. Its fields are results for later checks.
 type examination struct {
 	Node
 	settings config.Config
@@ -102,7 +102,7 @@ func Examine(ctx context.Context, n Node, report func(Finding)) {
 	}
 }
 
-// withoutKubernetes returns why the host is no Kubernetes node; empty if it is one.
+// withoutKubernetes returns the reason why the host is not a Kubernetes node; empty if it is one.
 func (e *examination) withoutKubernetes() string {
 	if e.statusErr == nil || exists(e.KubeletDir) {
 		return ""

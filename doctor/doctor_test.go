@@ -221,7 +221,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// NVIDIA's device plugin is reported if it runs, but not a stale socket of it.
+// NVIDIA's device plugin is reported if it runs. A stale socket of it is not.
 func TestNVIDIAPluginIsReported(t *testing.T) {
 	for name, serving := range map[string]bool{"running": true, "ended": false} {
 		var listener net.Listener

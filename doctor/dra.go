@@ -14,7 +14,7 @@ func (e *examination) dra(context.Context) []Finding {
 	const check = checkDRA
 	d := e.status.DRA
 	if d == nil {
-		return nil // disabled, or the agent cannot be asked, which its own check reports
+		return nil // disabled, or the agent does not respond, which the agent check reports
 	}
 	var findings []Finding
 	if d.Error != "" {
@@ -37,7 +37,7 @@ func (e *examination) dra(context.Context) []Finding {
 	return pass(check, fmt.Sprintf("%s is registered, %d devices are in the ResourceSlices; %s", d.Driver, d.Slices.Devices, movePreview(e.status)))
 }
 
-// movePreview describes what happens when allocation.mode changes.
+// movePreview describes which devices would move between the device plugin and DRA if allocation.mode changed, and when.
 func movePreview(n status.Node) string {
 	free, held := 0, 0
 	var pods []string

@@ -19,7 +19,7 @@ func TestDRA(t *testing.T) {
 		"some held":  {status.Node{DRA: &status.DRA{}, Devices: devices}, "pass 1 would move at once, and 1 when these pods end: default/train"},
 		"conflict":   {status.Node{DRA: &status.DRA{Error: "another process"}}, "fail not registered with the kubelet: another process"},
 		"no slices":  {status.Node{DRA: &status.DRA{Slices: status.Slices{Error: "forbidden"}}}, "fail not up to date: forbidden"},
-		"two":        {status.Node{DRA: &status.DRA{Slices: status.Slices{Foreign: []string{"x"}}}}, "fail another program wrote ResourceSlices of this driver and node: x"},
+		"foreign":    {status.Node{DRA: &status.DRA{Slices: status.Slices{Foreign: []string{"x"}}}}, "fail another program wrote ResourceSlices of this driver and node: x"},
 		"old server": {status.Node{DRA: &status.DRA{Slices: status.Slices{Dropped: []string{"taints"}}}}, "warn does not store taints"},
 	} {
 		e := &examination{status: tc.node}

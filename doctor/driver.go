@@ -106,7 +106,7 @@ func (e *examination) unlisted(inventory *gpu.Inventory) (addresses []string) {
 			addresses = append(addresses, entry.Name())
 		}
 	}
-	// GPUs that NVML lists without a PCI address are among the addresses. They have findings of their own.
+	// The addresses include those of GPUs that NVML lists without a PCI address. Other findings report these GPUs.
 	withoutAddress := len(inventory.Unreadable)
 	for _, g := range inventory.GPUs {
 		if g.PCIBusID == "" {
@@ -155,20 +155,20 @@ func (e *examination) parts(context.Context) []Finding {
 	return pass(check, fmt.Sprintf("%d libraries and all device nodes found", len(parts.Libraries)))
 }
 
-// faults reports the GPUs and MIG devices for which of, called with the fault in the inventory, returns one. It omits the
-// MIG devices of a GPU that has a fault.
-func (e *examination) faults(check string, of func(uuid string, known gpu.Fault) gpu.Fault) (findings []Finding) {
+// faults reports the GPUs and MIG devices for which faultOf, called with the fault in the inventory, returns one. It omits
+// the MIG devices of a GPU that has a fault.
+func (e *examination) faults(check string, faultOf func(uuid string, known gpu.Fault) gpu.Fault) (findings []Finding) {
 	report := func(name, uuid string, fault gpu.Fault) {
 		if !fault.None() {
 			findings = append(findings, fail(check, fmt.Sprintf("%s (%s): %s", name, uuid, fault.Message), fault.Remedy)...)
 		}
 	}
 	for _, g := range e.snapshot.Inventory.GPUs {
-		own := of(g.UUID, g.Fault)
+		own := faultOf(g.UUID, g.Fault)
 		report(fmt.Sprintf("GPU %d", g.Index), g.UUID, own)
 		for _, m := range g.MIGDevices {
 			if own.None() {
-				report(fmt.Sprintf("MIG device %d:%d", g.Index, m.Index), m.UUID, of(m.UUID, m.Fault))
+				report(fmt.Sprintf("MIG device %d:%d", g.Index, m.Index), m.UUID, faultOf(m.UUID, m.Fault))
 			}
 		}
 	}

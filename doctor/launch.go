@@ -66,8 +66,8 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	return append(pass(check, fmt.Sprintf("started from image %s with device %s", image, device)), got.findings(device)...)
 }
 
-// openOnNode opens the device nodes that have no driver in the container (ENXIO, ENODEV) on the node itself,
-// and returns the result of each.
+// openOnNode opens the device nodes whose opening failed in the container for lack of a driver (ENXIO, ENODEV)
+// on the node itself, and returns the result of each; 0 is success.
 func (e *examination) openOnNode(inside map[string]syscall.Errno) map[string]syscall.Errno {
 	onNode := map[string]syscall.Errno{}
 	for name, errno := range inside {
@@ -142,7 +142,7 @@ func usable(gpus []gpu.GPU) (uuids []string) {
 	return uuids
 }
 
-// probed is what was found in a container and, for comparison, on the node.
+// probed is the result of a probe of a container and, for comparison, of the node.
 type probed struct {
 	contents
 	onNode map[string]syscall.Errno // results of opening some of Nodes on the node itself
@@ -193,7 +193,7 @@ func remedyNodes(errno syscall.Errno) string {
 	case syscall.ENOENT:
 		return "enable CDI in the container runtime, which did not inject the CDI device"
 	case syscall.EPERM, syscall.EACCES:
-		return "find what restricts the devices of containers besides CDI, such as a security module"
+		return "find another restriction on devices of containers, such as a security module"
 	}
 	return "reload the kernel module: no driver serves these device numbers; gpucdi serve then updates the CDI spec"
 }
@@ -227,7 +227,7 @@ func (p probed) gpus(device string) []Finding {
 		return fail(check, p.NVMLError, "")
 	case !slices.Equal(visible, []string{device}):
 		return fail(check, fmt.Sprintf("NVML lists %q, not only %s", visible, device),
-			"disable what injects GPUs besides CDI, such as an NVIDIA runtime")
+			"disable other GPU injection, such as the NVIDIA container runtime")
 	}
 	return pass(check, "NVML lists "+device+" and no other")
 }

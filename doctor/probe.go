@@ -19,7 +19,7 @@ import (
 // cudaName is the SONAME of the CUDA driver library.
 const cudaName = "libcuda.so.1"
 
-// contents describes the driver in a container, as a process in it finds it.
+// contents is the part of the driver that a process in a container can use.
 type contents struct {
 	Nodes     map[string]syscall.Errno `json:"nodes"`     // result of opening each; 0: success
 	Libraries map[string]string        `json:"libraries"` // error of loading each; empty: success

@@ -12,7 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Names of attributes. Those without a domain have that of the driver, and are the names of NVIDIA's driver.
+// Names of attributes. Those without a domain belong to the domain of the DRA driver, and are also used by NVIDIA's DRA
+// driver.
 const (
 	attributeType              = "type"
 	attributeUUID              = "uuid"
@@ -36,7 +37,7 @@ const (
 	attributeSet          = domain + "set" // followed by the size
 )
 
-// domain is that of the attributes and taints that NVIDIA's driver does not have.
+// domain is the domain of attributes and taints that NVIDIA's DRA driver does not have.
 const domain = "gpucdi.dev/"
 
 // Names of capacities.
@@ -51,13 +52,13 @@ const (
 	capacityMemorySlice     = "memorySlice" // followed by the index
 )
 
-// Values of the type.
+// Values of the attribute type.
 const (
 	typeGPU = "gpu"
 	typeMIG = "mig"
 )
 
-// Values of attributes that the driver does not report.
+// Values of attributes that the NVIDIA driver does not report.
 const (
 	brandUnknown   = "Unknown"
 	addressingNone = "None"
@@ -104,8 +105,8 @@ func shorten(value string) string {
 	return value[:end] + hash
 }
 
-// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing ones are 0, and
-// so are those that are no numbers.
+// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0, as
+// are a part that is not a number and those after it.
 func semver(version string) string {
 	var numbers [3]uint64
 	for i, part := range strings.SplitN(version, ".", len(numbers)+1) {

@@ -35,7 +35,7 @@ func podsOf(c cluster.Claim) (pods []Pod) {
 // devicesOf returns the claim's devices of a driver, with their parameters. All must be in the pool of this node.
 func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err error) {
 	if !c.Allocated {
-		return nil, errors.New("the scheduler has not allocated devices to it")
+		return nil, errors.New("the scheduler has not allocated devices to the claim")
 	}
 	if len(c.Devices) > maxDevices {
 		return nil, fmt.Errorf("%d devices are more than the maximum of %d", len(c.Devices), maxDevices)
@@ -60,7 +60,7 @@ func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err erro
 		})
 	}
 	if len(devices) == 0 {
-		return nil, fmt.Errorf("no device of driver %s is allocated to it", driver)
+		return nil, fmt.Errorf("no device of driver %s is allocated to the claim", driver)
 	}
 	return devices, nil
 }

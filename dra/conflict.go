@@ -19,8 +19,8 @@ import (
 const (
 	// infoTimeout bounds a request for the name of another driver. The kubelet waits as long.
 	infoTimeout = time.Second
-	// maxAsked bounds the number of sockets that are asked.
-	maxAsked = 16
+	// maxQueried bounds the number of sockets that are queried.
+	maxQueried = 16
 )
 
 // conflict returns the registration socket of another process that serves a driver of the same name; empty if there is
@@ -30,13 +30,13 @@ func (d *Driver) conflict(ctx context.Context, own string) (socket string, err e
 	if err != nil {
 		return "", fmt.Errorf("listing registered drivers: %w", err)
 	}
-	asked := 0
+	queried := 0
 	for _, e := range entries {
 		path := filepath.Join(d.registryDir(), e.Name())
-		if e.Type() != fs.ModeSocket || e.Name() == own || !d.isRelevant(e.Name()) || asked == maxAsked || !sockets.HasListener(ctx, path) {
+		if e.Type() != fs.ModeSocket || e.Name() == own || !d.isRelevant(e.Name()) || queried == maxQueried || !sockets.HasListener(ctx, path) {
 			continue
 		}
-		asked++
+		queried++
 		if d.isSameDriver(ctx, path) {
 			return path, nil
 		}
@@ -44,8 +44,8 @@ func (d *Driver) conflict(ctx context.Context, own string) (socket string, err e
 	return "", nil
 }
 
-// isSameDriver reports whether a process registers a DRA driver of the same name at a socket. One that does not respond
-// may do so later.
+// isSameDriver reports whether a process registers a DRA driver of the same name at a socket. A process that does not
+// respond counts as one, because it may respond later.
 func (d *Driver) isSameDriver(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()

@@ -41,7 +41,7 @@ func Devices(inv *gpu.Inventory, offers []Offer, effect cluster.TaintEffect) []c
 }
 
 // Pack returns offers in the order in which the scheduler should allocate them: those of each resource in their packing
-// order, the resources in the order of their first offers. allocated reports whether a claim or a pod has a device.
+// order, the resources in the order of their first offers. allocated reports whether a device is held.
 func Pack(inv *gpu.Inventory, offers []Offer, allocated func(id string) bool) []Offer {
 	sets := setsOf(inv, offers)
 	var resources []string
@@ -62,7 +62,7 @@ func Pack(inv *gpu.Inventory, offers []Offer, allocated func(id string) bool) []
 	return packed
 }
 
-// setsOf returns the sets of the GPUs of each resource. A class selects the devices of one resource, so a set with
+// setsOf returns the sets of the GPUs of each resource. A DeviceClass selects the devices of one resource, so a set with
 // devices of two could never be allocated.
 func setsOf(inv *gpu.Inventory, offers []Offer) map[string]allocator.Sets {
 	ids := map[string][]string{}
@@ -102,12 +102,12 @@ func commonSwitches(inv *gpu.Inventory) map[string]string {
 	return switches
 }
 
-// deviceBuilder has what is common to the devices of a node.
+// deviceBuilder builds the devices of a node from data that they share.
 type deviceBuilder struct {
 	inv      *gpu.Inventory
 	sets     map[string]allocator.Sets // by resource
-	domains  map[string]string         // by UUID, as are switches
-	switches map[string]string
+	domains  map[string]string         // NVLink domains, by UUID
+	switches map[string]string         // PCIe switches, by UUID
 }
 
 // device returns a device without name and taints. If the inventory lacks it, its attributes have zero values.

@@ -13,8 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// table returns the rows of the table below a heading of docs/dra-attributes.md, without their last column. Code spans
-// lose their marks.
+// table returns the rows of the table below a heading of docs/dra-attributes.md, without their last column. It removes the
+// backticks of code spans.
 func table(t *testing.T, heading string) (rows []string) {
 	t.Helper()
 	document, err := os.ReadFile("../docs/dra-attributes.md")
@@ -57,7 +57,7 @@ func value(a cluster.Attribute) (kind, text string) {
 	return "string", *a.String
 }
 
-// kinds returns on which devices a name is.
+// kinds returns the kinds of devices that have an attribute or a capacity, as in the document.
 func kinds(onGPU, onMIG bool) string {
 	switch {
 	case onGPU && onMIG:
@@ -112,7 +112,7 @@ func TestDocumentedTaints(t *testing.T) {
 	compare(t, "Taints", rows)
 }
 
-// compare compares the rows of a table with what they should be.
+// compare compares the rows of a table with the wanted rows.
 func compare(t *testing.T, heading string, want []string) {
 	t.Helper()
 	slices.Sort(want)

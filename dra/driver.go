@@ -27,19 +27,19 @@ type Config struct {
 	// not block.
 	ExtraDevices func() []string
 
-	// KubeletDir is the kubelet's root directory as this process sees it, and KubeletPath as the kubelet does. It may be
-	// missing or replaced at any time.
+	// KubeletDir is the kubelet's root directory as seen by this process, and KubeletPath as seen by the kubelet. The
+	// directory may be missing or replaced at any time.
 	KubeletDir  string
 	KubeletPath string // empty if they are the same
 
-	StateDir string // directory of the claim records' directory; empty keeps them only in memory
+	StateDir string // contains the directory of the claim records; empty keeps them only in memory
 
 	Claims ClaimReader
 	Gate   Gate
 	Wait   time.Duration // how long a claim waits for devices of other holders; 20 s if zero
 
-	// SetTimeSlice sets the time slice of the GPU with a UUID until ctx ends. The error wraps errors.ErrUnsupported if the
-	// GPU has only the default; nil: no GPU has others.
+	// SetTimeSlice sets the time slice of the GPU with a UUID; it returns when ctx ends. The error wraps
+	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
 	SetTimeSlice func(ctx context.Context, uuid string, t gpu.TimeSlice) error
 
 	Observer Observer // may be nil
@@ -111,11 +111,11 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	d.registration.problem = "not attempted yet"
 	var err error
 	if d.records, err = load(dir); err != nil {
-		d.log.Warn("claim records not read, prepared claims are known only by their containers", "dir", dir, "err", err)
+		d.log.Warn("claim records not read, tracking prepared claims through their containers only", "dir", dir, "err", err)
 	}
 	for _, r := range d.Records() {
 		if r.Damaged != "" {
-			d.log.Warn("claim record damaged, its devices are known only by their containers", "uid", r.UID, "err", r.Damaged)
+			d.log.Warn("claim record damaged, tracking its devices through their containers only", "uid", r.UID, "err", r.Damaged)
 			continue
 		}
 		cfg.Gate.Restore(r.grant())

@@ -29,7 +29,7 @@ const (
 	testKind   = "gpucdi.dev/gpu"
 )
 
-// fakeClaims is an API server with claims, by namespace/name.
+// fakeClaims is a ClaimReader of claims by namespace/name.
 type fakeClaims struct {
 	mu     sync.Mutex
 	claims map[string]cluster.Claim
@@ -165,7 +165,7 @@ func (o *fakeObserver) Unprepared(outcome Outcome) {
 	o.unprepared = append(o.unprepared, outcome)
 }
 
-// node has a Driver with fakes around it.
+// node is a Driver with fake dependencies.
 type node struct {
 	*testing.T
 	claims   *fakeClaims

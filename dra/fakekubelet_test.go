@@ -108,7 +108,7 @@ func (k *fakeKubelet) register(ctx context.Context, name string) (plugin, bool) 
 	return p, true
 }
 
-// next waits for the next registration, and until the driver is aware of it.
+// next waits for the next registration, and until the driver reports it.
 func (k *fakeKubelet) next(d *Driver) plugin {
 	k.t.Helper()
 	p := receive(k.t, k.registered, "a registration")

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// healthTimeout is how long the kubelet considers the health of a device as known, and healthInterval how often it is
+	// healthTimeout is how long the kubelet considers the health of a device up to date, and healthInterval how often it is
 	// sent.
 	healthTimeout  = time.Minute
 	healthInterval = 20 * time.Second
@@ -56,7 +56,7 @@ type healthStreams struct {
 	open    atomic.Int32
 }
 
-// serve sends the latest list at once, after each change, and often enough that the kubelet does not consider it as
+// serve sends the latest list at once, after each change, and often enough that the kubelet does not consider it
 // outdated, until ctx or the session ends. Before the first update it sends nothing.
 func (s *healthStreams) serve(ctx context.Context, send func(*health.NodeWatchResourcesResponse) error) error {
 	if s.open.Add(1) > maxStreams {

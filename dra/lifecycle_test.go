@@ -69,7 +69,7 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// The endpoint is a path of the kubelet, which has its directory elsewhere.
+// The endpoint is the path as seen by the kubelet, which differs from the agent's path of the kubelet's directory.
 func TestKubeletPath(t *testing.T) {
 	n := newNode(t)
 	n.cfg.KubeletPath = filepath.Join(t.TempDir(), "kubelet")
@@ -255,7 +255,7 @@ func TestNoConflict(t *testing.T) {
 	for socket, info := range map[string]*registerapi.PluginInfo{
 		"csi-gpu.nvidia.com.sock":     {Type: registerapi.CSIPlugin, Name: testDriver},
 		"x.gpu.nvidia.com-reg.sock":   {Type: registerapi.DRAPlugin, Name: "x.gpu.nvidia.com"},
-		"other.example.com-reg.sock":  {Type: registerapi.DRAPlugin, Name: testDriver}, // not asked
+		"other.example.com-reg.sock":  {Type: registerapi.DRAPlugin, Name: testDriver}, // not queried
 		"gpucdi-other-0123abcd.sock":  {Type: registerapi.DRAPlugin, Name: "other"},
 		"gpu.nvidia.com-anotherx.txt": {Type: registerapi.DevicePlugin, Name: testDriver},
 	} {
@@ -307,7 +307,7 @@ func TestLongPath(t *testing.T) {
 	}
 }
 
-// Both versions of the health stream have the list at once, and after each change.
+// Both versions of the health stream send the list at once, and after each change.
 func TestHealth(t *testing.T) {
 	n := newNode(t)
 	kubelet := startKubelet(t, n.cfg.KubeletDir, "")
@@ -362,7 +362,7 @@ func describeHealth(r *health.NodeWatchResourcesResponse) string {
 	return strings.Join(devices, ", ")
 }
 
-// The list is repeated before the kubelet considers it as outdated. Nothing is sent before the first update.
+// The list is repeated before the kubelet considers it outdated. Nothing is sent before the first update.
 func TestHealthRefreshed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

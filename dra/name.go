@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// prefixes of the UUIDs of GPUs and MIG devices, which are their IDs in the ledger and their CDI device names, and of
-// their names in the ResourceSlices, which must be DNS labels.
+// prefixes are the prefixes of UUIDs and of the corresponding device names in the ResourceSlices. The UUID of a GPU or MIG
+// device is its ID in the ledger and its CDI device name. A name in the ResourceSlices must be a DNS label.
 var prefixes = []struct{ id, name string }{
 	{"GPU-", "gpu-"},
 	{migPrefix, "mig-"},
@@ -20,8 +20,8 @@ func isMIG(uuid string) bool { return strings.HasPrefix(uuid, migPrefix) }
 // dnsLabel is the format of device names in ResourceSlices.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// DeviceName returns the name in the ResourceSlices of the GPU or MIG device with a UUID. It fails if the UUID cannot be
-// derived from the name.
+// DeviceName returns the name in the ResourceSlices of the GPU or MIG device with a UUID. ok is false if it has none,
+// because the result would not be a DNS label.
 func DeviceName(uuid string) (name string, ok bool) {
 	for _, p := range prefixes {
 		if rest, found := strings.CutPrefix(uuid, p.id); found {
@@ -32,7 +32,7 @@ func DeviceName(uuid string) (name string, ok bool) {
 	return "", false
 }
 
-// DeviceID returns the UUID of the GPU or MIG device with a name in the ResourceSlices.
+// DeviceID returns the UUID of the GPU or MIG device with a name in the ResourceSlices. It reverses DeviceName.
 func DeviceID(name string) (uuid string, ok bool) {
 	for _, p := range prefixes {
 		if rest, found := strings.CutPrefix(name, p.name); found {

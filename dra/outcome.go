@@ -60,7 +60,8 @@ func refusal(err error) Refusal {
 	return RefusedClaim
 }
 
-// Observer receives what a Driver does. Its methods must not block: the kubelet waits for them.
+// Observer receives the registrations and the results of calls of a Driver. Its methods must not block, because the
+// kubelet waits for them, and must be safe for concurrent use.
 type Observer interface {
 	Registered()
 	Prepared(Outcome)

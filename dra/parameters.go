@@ -16,7 +16,7 @@ import (
 // errUnsupported means that the configuration of a claim has a setting that this version does not support.
 var errUnsupported = errors.New("unsupported configuration")
 
-// The supported kinds of opaque parameters, those of NVIDIA's driver.
+// The supported kinds of opaque parameters. They are those of NVIDIA's DRA driver.
 const (
 	parametersVersion = "resource.nvidia.com/v1beta1"
 	gpuConfig         = "GpuConfig"
@@ -32,14 +32,14 @@ const (
 	maxShown = 64
 )
 
-// parameters are the settings of a device that opaque parameters have.
+// parameters are the settings for a device in opaque parameters.
 type parameters struct {
 	kind      string
-	timeSlice gpu.TimeSlice // empty unless the GPU is to be shared with one
+	timeSlice gpu.TimeSlice // empty if none is requested
 }
 
-// parametersFor returns the parameters of a device from the last configuration that applies to it. That overrides the
-// earlier ones: the configuration of a claim overrides that of its class.
+// parametersFor returns the parameters of a device from the last configuration that applies to it. It overrides the
+// earlier ones, so that the configuration of a claim overrides that of its DeviceClass.
 func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
 	for i, config := range slices.Backward(c.Config) {
 		if config.Driver != d.Driver || !appliesTo(config, d.Request) {
@@ -58,14 +58,14 @@ func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
 			return parsed, nil
 		}
 		if len(config.Requests) > 0 {
-			return parameters{}, unsupported(path+".kind", "%s is not for %s, which request %s has; use %s", parsed.kind, device, d.Request, wanted)
+			return parameters{}, unsupported(path+".kind", "%s does not apply to %s, the device of request %s; use %s", parsed.kind, device, d.Request, wanted)
 		}
-		// One for all requests configures only their devices of its kind.
+		// A configuration for all requests applies only to devices of its kind.
 	}
 	return parameters{}, nil
 }
 
-// configFor returns the kind of the parameters of a device, and what the device is.
+// configFor returns the kind of the parameters of a device, and a description of the device for messages.
 func configFor(d cluster.ClaimDevice) (kind, device string) {
 	if id, ok := DeviceID(d.Device); ok && isMIG(id) {
 		return migDeviceConfig, "a MIG device"
@@ -78,8 +78,8 @@ func unsupported(path, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: "+format, append([]any{errUnsupported, path}, args...)...)
 }
 
-// appliesTo reports whether a configuration applies to a request. One that names a request applies to all of its
-// subrequests.
+// appliesTo reports whether a configuration applies to a request. A configuration that names a request applies to all of
+// its subrequests.
 func appliesTo(c cluster.ClaimConfig, request string) bool {
 	return len(c.Requests) == 0 || slices.Contains(c.Requests, request) || slices.Contains(c.Requests, mainRequest(request))
 }
@@ -108,8 +108,8 @@ func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	return p, o.rest()
 }
 
-// parseSharing returns the time slice that the field sharing requests. The processes on a MIG device take turns as the
-// driver decides, so it is empty for them.
+// parseSharing returns the time slice that the field sharing requests. It is empty for MIG devices, which have no setting
+// for it.
 func parseSharing(o object, kind string) (gpu.TimeSlice, error) {
 	sharing, err := o.object("sharing")
 	if err != nil {
@@ -140,7 +140,7 @@ func parseSharing(o object, kind string) (gpu.TimeSlice, error) {
 	return slice, sharing.rest()
 }
 
-// object is a JSON object at a path. Unlike a struct, it distinguishes keys by case, and has those that are unknown.
+// object is a JSON object at a path. Unlike a struct, it distinguishes keys by case, and keeps unknown ones.
 type object struct {
 	path   string
 	fields map[string]json.RawMessage // without those that were read

@@ -17,7 +17,7 @@ import (
 const (
 	// callTimeout bounds a call. The kubelet waits 45 s, and reports a timeout without the reason.
 	callTimeout = 40 * time.Second
-	// rereadTimeout bounds the request for a claim that is prepared already, which only returns the pods that were added.
+	// rereadTimeout bounds the request for a claim that is already prepared. Its record suffices if the request fails.
 	rereadTimeout = 2 * time.Second
 	// gatePoll bounds the time between attempts to get devices that are held.
 	gatePoll = time.Second
@@ -36,12 +36,12 @@ var (
 	errReplaced = errors.New("another claim has this name")
 )
 
-// claimRef identifies a claim in a call of the kubelet.
+// claimRef identifies a claim in a call by the kubelet.
 type claimRef struct{ uid, namespace, name string }
 
 func (c claimRef) String() string { return c.namespace + "/" + c.name }
 
-// validate bounds what becomes a file name, a URL or part of a message.
+// validate checks the fields, which become part of file names, URLs and messages.
 func (c claimRef) validate() error {
 	if !validUID.MatchString(c.uid) {
 		return fmt.Errorf("invalid claim UID %q", host.Printable(c.uid, maxShown))
@@ -54,7 +54,7 @@ func (c claimRef) validate() error {
 	return nil
 }
 
-// forEach calls do for each claim of a call at the same time, and waits for all.
+// forEach calls do concurrently for each claim of a call, and waits until all calls have returned.
 func (d *Driver) forEach(ctx context.Context, claims []*drapb.Claim, do func(ctx context.Context, c claimRef)) error {
 	if len(claims) > maxClaims {
 		return fmt.Errorf("%d claims in one call are more than the maximum of %d", len(claims), maxClaims)
@@ -214,8 +214,9 @@ func (d *Driver) unprepare(ctx context.Context, ref claimRef) error {
 	return d.release(ctx, record)
 }
 
-// ReleaseStale ends a claim of which the kubelet has no record: it will not unprepare it. stale checks that again while no
-// call for the claim is in progress. Another claim gets the devices once no container uses them.
+// ReleaseStale releases a claim that the kubelet's checkpoint lacks, so that the kubelet will not unprepare it. stale
+// checks this again while no call for the claim is in progress. Another claim gets the devices once no container uses
+// them.
 func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool) error {
 	if err := d.locks.lock(ctx, uid); err != nil {
 		return err
@@ -225,7 +226,7 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 	if !recorded || !stale() {
 		return nil
 	}
-	d.log.Warn("claim released, the kubelet has no record of it", "claim", record.Namespace+"/"+record.Name, "uid", uid)
+	d.log.Warn("stale claim released, the kubelet's checkpoint lacks it", "claim", record.Namespace+"/"+record.Name, "uid", uid)
 	return d.release(ctx, record)
 }
 

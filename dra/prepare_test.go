@@ -108,7 +108,7 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// Errors of the API server and the gate refuse the claim only.
+// Errors of the API server and the gate affect only the claim.
 func TestPrepareErrors(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")
@@ -134,7 +134,7 @@ func TestPrepareErrors(t *testing.T) {
 	}
 }
 
-// What the kubelet sends becomes file names and messages.
+// Claims with invalid fields are refused, since the fields become part of file names and messages.
 func TestInvalidRequests(t *testing.T) {
 	n := newNode(t)
 	for _, claim := range []*drapb.Claim{
@@ -253,7 +253,7 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
-// A claim that was allocated other devices gives up the first ones.
+// A claim to which other devices were allocated releases the first ones.
 func TestAllocatedAgain(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")
@@ -631,7 +631,7 @@ func TestParameters(t *testing.T) {
 		"MIG does not override":     {[]cluster.ClaimConfig{{FromClass: true, Driver: testDriver, Parameters: sharing}, {Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, "config[0]"},
 		"MIG":                       {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", "")}}, ""},
 		"MIG with settings":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("MigDeviceConfig", `,"sharing":{}`)}}, "sharing.strategy"},
-		"MIG for a GPU":             {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "is not for a GPU"},
+		"MIG for a GPU":             {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"gpu"}, Parameters: object("MigDeviceConfig", "")}}, "does not apply to a GPU"},
 		"unprintable field":         {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"\u001b[31m":1`)}}, "not supported"},
 		"long field":                {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: object("GpuConfig", `,"`+strings.Repeat("x", 5000)+`":1`)}}, "…"},
 		"other after ours":          {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: sharing}, {Driver: "other"}}, "config[0]"},
@@ -660,7 +660,7 @@ func TestMIGConfig(t *testing.T) {
 		want   string // part of the error; empty if there is none
 	}{
 		"MIG":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("MigDeviceConfig")}}, ""},
-		"GPU":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("GpuConfig")}}, "is not for a MIG device"},
+		"GPU":          {[]cluster.ClaimConfig{{Driver: testDriver, Requests: []string{"mig"}, Parameters: parameters("GpuConfig")}}, "does not apply to a MIG device"},
 		"all requests": {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("GpuConfig")}}, ""},
 		"time slicing": {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("MigDeviceConfig", `,"sharing":{"strategy":"TimeSlicing"}`)}}, ""},
 		"interval":     {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: parameters("MigDeviceConfig", `,"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{}}`)}}, "timeSlicingConfig: not supported"},

@@ -17,7 +17,7 @@ type Record struct {
 	Namespace string
 	Name      string
 	Devices   []Device
-	Pods      []Pod // for which it was reserved when it was prepared; never fewer
+	Pods      []Pod // for which it is or was reserved; pods are only added
 	Prepared  time.Time
 
 	// Damaged is the reason why the file of the record cannot be read; empty if it can. Only UID is known then: the claim

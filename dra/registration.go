@@ -21,8 +21,8 @@ import (
 type Registration struct {
 	Since time.Time // when the kubelet registered the driver; zero if it is not registered
 
-	// Error is why the driver is not registered. It can be set while the driver is registered, if another process serves
-	// a driver of the same name, too: the kubelet calls only one of them.
+	// Error is why the driver is not registered. While the driver is registered, it is set if another process also serves a
+	// driver of this name, because the kubelet calls only one of them.
 	Error string
 }
 
@@ -34,10 +34,10 @@ func (d *Driver) Registration() Registration { return d.registration.current() }
 type registrationState struct {
 	mu          sync.Mutex
 	session     *registrar
-	registered  time.Time // by a notification of the kubelet
+	registered  time.Time // when the kubelet reported the registration; zero: not registered
 	connections int       // to the service socket
-	problem     string    // why it is not registered
-	conflict    string    // another process that serves the driver
+	problem     string    // why it is not registered, as long as that holds
+	conflict    string    // error about another process that serves the driver; empty: none
 }
 
 func (s *registrationState) current() Registration {

@@ -130,7 +130,7 @@ func (c claimRef) outcome(took time.Duration, err error) Outcome {
 	return Outcome{Namespace: c.namespace, Name: c.name, UID: c.uid, Took: took, Refusal: refusal(err), Err: err}
 }
 
-// explain adds why the context of a failed call ended: the error of a canceled request does not have the reason.
+// explain adds the reason why the context of a failed call ended, which the error of a canceled request lacks.
 func explain(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err

@@ -154,7 +154,9 @@ func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration strin
 	defer overdue.Stop()
 	defer recheck.Stop()
 	registered, conflict := false, ""
-	settled := false // a check was made later than the last change: a socket is created before its process listens
+	// settled means that a conflict check was made a while after the last change: a process creates its socket before it
+	// listens on it.
+	settled := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,7 +177,7 @@ func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration strin
 			}
 			registered = now
 		case <-overdue.C:
-			// The kubelet may have missed the socket. It finds a new one.
+			// The kubelet may have missed the socket. The next session creates a new one.
 			if !registered {
 				return fmt.Errorf("the kubelet did not register the driver within %s; check that it runs and that its root directory is %s",
 					d.registerTimeout, d.cfg.KubeletDir)

@@ -14,7 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
-// Directories in the kubelet's root directory: it creates both. pluginMode is that of the driver's own directory.
+// Directories in the kubelet's root directory, which the kubelet creates. pluginMode is the mode of the driver's directory
+// in pluginsDir.
 const (
 	registryDir = "plugins_registry"
 	pluginsDir  = "plugins"
@@ -52,8 +53,8 @@ func isServiceSocket(name string) bool {
 	return ok && uniqueSuffix.MatchString(suffix)
 }
 
-// isRelevant reports whether a file in the registry may belong to a process that serves this driver. All others are not
-// connected to: some plugins count that as a request of the kubelet.
+// isRelevant reports whether a file in the registry may belong to a process that serves this driver. The agent does not
+// connect to others: some plugins count any connection as one from the kubelet.
 func (d *Driver) isRelevant(name string) bool { return strings.Contains(name, d.cfg.Driver) }
 
 // removeStaleSockets removes the sockets that killed agents have left.

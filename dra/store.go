@@ -130,8 +130,8 @@ func (s *store) snapshot() []Record { return *s.all.Load() }
 // full reports whether no further claim can be recorded.
 func (s *store) full() bool { return len(s.snapshot()) >= maxRecords }
 
-// save writes a record, and returns once it is on disk. Of an earlier record of the claim it keeps the fields of other
-// versions.
+// save writes a record, and returns once it is on disk. It keeps the fields of other versions in an earlier record of the
+// claim.
 func (s *store) save(r Record) error {
 	s.mu.Lock()
 	earlier := s.records[r.UID]
@@ -151,7 +151,7 @@ func (s *store) save(r Record) error {
 }
 
 // updated returns the fields of a file for the next version of the record. A field that does not change keeps its text,
-// which can have more than this version reads.
+// which may contain fields of other versions.
 func (r storedRecord) updated(next Record) (map[string]json.RawMessage, error) {
 	fields := maps.Clone(r.fields)
 	if fields == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Keys of taints that mean the same in NVIDIA's driver.
+// Keys of taints that NVIDIA's DRA driver also uses, with the same meaning.
 const (
 	taintXID     = "gpu.nvidia.com/xid" // the value is the XID
 	taintGPULost = "gpu.nvidia.com/gpu-lost"

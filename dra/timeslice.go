@@ -29,8 +29,8 @@ func (d *Driver) setTimeSlices(ctx context.Context, r Record) error {
 	return d.applyTimeSlices(ctx, slices)
 }
 
-// resetTimeSlices restores the default. A GPU that fails does not delay the end of the claim's pods, so the error only
-// reports that the call has ended.
+// resetTimeSlices restores the default. A failure is only logged, so that it does not delay the end of the claim's pods.
+// The error reports that ctx has ended.
 func (d *Driver) resetTimeSlices(ctx context.Context, r Record) error {
 	slices := map[string]gpu.TimeSlice{}
 	for _, device := range r.Devices {
@@ -62,7 +62,7 @@ func (d *Driver) applyTimeSlices(ctx context.Context, slices map[string]gpu.Time
 		calls.Go(func() {
 			err := d.cfg.SetTimeSlice(ctx, uuid, slice)
 			if errors.Is(err, errors.ErrUnsupported) && slice == gpu.TimeSliceDefault {
-				return // it has no other
+				return // it supports no other
 			}
 			if err != nil {
 				mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// timeSlices are those of a node's GPUs, by UUID.
+// timeSlices are the time slices of a node's GPUs, by UUID.
 type timeSlices struct {
 	mu     sync.Mutex
 	slices map[string]gpu.TimeSlice
@@ -59,7 +59,7 @@ func (s *timeSlices) has(t *testing.T, want ...string) {
 	}
 }
 
-// addSliced adds a claim to the API server whose GPUs are to have a time slice.
+// addSliced adds a claim to the API server that requests a time slice for its GPUs.
 func (n *node) addSliced(name string, slice gpu.TimeSlice, gpus ...string) {
 	claim := allocated(name, gpus...)
 	claim.Config = []cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(fmt.Sprintf(`{"apiVersion":%q,"kind":"GpuConfig",
@@ -117,14 +117,14 @@ func TestTimeSliceRecorded(t *testing.T) {
 func TestTimeSliceFails(t *testing.T) {
 	n, s := newSlicedNode(t)
 	n.addSliced("a", gpu.TimeSliceLong, "0", "1")
-	failure := errors.New("nvidia-smi says no")
+	failure := errors.New("nvidia-smi failed")
 	s.before = func(_ context.Context, uuid string) error {
 		if uuid == "GPU-1" {
 			return failure
 		}
 		return nil
 	}
-	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "time slice not set: Long of GPU-1: nvidia-smi says no") {
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "time slice not set: Long of GPU-1: nvidia-smi failed") {
 		t.Errorf("error %v", err)
 	}
 	failure = errors.ErrUnsupported

@@ -41,7 +41,8 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 	return l
 }
 
-// listedGPUs returns the GPUs that the driver lists. A retained GPU may be in another node.
+// listedGPUs returns the GPUs that the driver lists. The inventory keeps those that are gone, which may be in another
+// node by now.
 func listedGPUs(inv *gpu.Inventory) (listed []gpu.GPU) {
 	for _, g := range inv.GPUs {
 		if g.Fault.Code != gpu.FaultGone {

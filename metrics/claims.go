@@ -20,7 +20,7 @@ func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
 		unprepares: claimHistogram("unprepare", "Time to unprepare a ResourceClaim."),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpucdi_dra_refusals_total",
-			Help: "ResourceClaims that were not prepared or unprepared, by reason. The kubelet retries.",
+			Help: "Failed calls to prepare or unprepare a ResourceClaim, by reason. The kubelet retries.",
 		}, []string{"reason"}),
 	}
 	writes := prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -38,15 +38,16 @@ func claimHistogram(call, help string) prometheus.Histogram {
 	})
 }
 
-// Prepared records a call to prepare a claim. refusal is the kind of reason why it failed; empty if it succeeded.
-func (c *claims) Prepared(took time.Duration, refusal string) { c.called(c.prepares, took, refusal) }
+// Prepared records a call to prepare a claim. refusal is the value of the label reason; empty if the call
+// succeeded.
+func (c *claims) Prepared(took time.Duration, refusal string) { c.record(c.prepares, took, refusal) }
 
-// Unprepared records a call to unprepare a claim, as Prepared.
+// Unprepared records a call to unprepare a claim, like Prepared.
 func (c *claims) Unprepared(took time.Duration, refusal string) {
-	c.called(c.unprepares, took, refusal)
+	c.record(c.unprepares, took, refusal)
 }
 
-func (c *claims) called(durations prometheus.Histogram, took time.Duration, refusal string) {
+func (c *claims) record(durations prometheus.Histogram, took time.Duration, refusal string) {
 	durations.Observe(took.Seconds())
 	if refusal != "" {
 		c.refusals.WithLabelValues(refusal).Inc()

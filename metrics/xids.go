@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// otherXID is the label value for unknown codes. They come from the hardware and would make the cardinality unbounded.
+// otherXID is the label value for all other codes. They come from the hardware and would make the cardinality unbounded.
 const otherXID = "other"
 
 // xids counts XIDs by GPU and code. Each GPU has a series per code from the start, because Prometheus cannot detect the
@@ -63,7 +63,7 @@ func (x *xids) series(gpu string) []*dto.Metric {
 	return x.gpus[gpu]
 }
 
-// keep adds series for new GPUs and removes those of other GPUs.
+// keep adds series for new GPUs and removes those of GPUs that are not in gpus.
 func (x *xids) keep(gpus []status.GPU) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

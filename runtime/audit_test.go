@@ -115,6 +115,6 @@ func TestAuditIsSorted(t *testing.T) {
 		ids = append(ids, use.ID)
 	}
 	if want := []string{"2", "1", "3"}; !slices.Equal(ids, want) || running[0].ID != "3" {
-		t.Errorf("got %v, want %v, and the argument as it was", ids, want)
+		t.Errorf("got %v, want %v, and the argument unchanged", ids, want)
 	}
 }

@@ -21,7 +21,7 @@ import (
 // messageLimit bounds a response of the runtime, in bytes. The kubelet uses the same limit.
 const messageLimit = 16 << 20
 
-// distribution has the paths of a Kubernetes distribution's container runtime, on the node.
+// distribution describes the container runtime of a Kubernetes distribution. Paths are on the node.
 type distribution struct {
 	socket  string // CRI socket
 	config  string // file for changes to the containerd config
@@ -115,7 +115,8 @@ func parseEndpoint(data []byte) string {
 	return strings.TrimPrefix(config.Endpoint, "unix://")
 }
 
-// dial connects to a socket on the node. local is the path of the socket for this process.
+// dial returns a connection to a socket on the node, which is established on the first call. local is the path of the
+// socket for this process.
 func dial(node host.Root, socket string) (conn *grpc.ClientConn, local string, err error) {
 	resolved, err := node.Resolve(socket)
 	if err != nil {

@@ -23,9 +23,9 @@ type Launch struct {
 }
 
 const (
-	// maxAttempts is how often a container is launched. Every two seconds the kubelet stops pods that it does not
-	// manage: a pod without containers at once, a container two seconds after the request to stop. The first attempt
-	// may coincide with that; the next one then has enough time.
+	// maxAttempts bounds the attempts to launch a container. Every two seconds the kubelet stops the pods that it does
+	// not manage. It stops a pod without containers at once, but a container has a grace period of two seconds. If the
+	// first attempt coincides with the stop, the next one has enough time.
 	maxAttempts = 3
 	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
 	// pod.

@@ -34,7 +34,7 @@ const criNamespace = "k8s.io"
 type Container struct {
 	Namespace string // containerd namespace, such as "k8s.io" or "moby"; empty with CRI-O
 	ID        string
-	Name      string // name in the pod, or of nerdctl
+	Name      string // in the pod, or in nerdctl; empty for other containers outside Kubernetes
 	Pod       Pod    // zero outside Kubernetes
 
 	Devices    map[uint64]bool // device numbers of character devices, see unix.Mkdev
@@ -48,7 +48,8 @@ type Pod struct {
 	Name      string
 }
 
-// String returns the name under which the container's own tool lists it.
+// String returns namespace/pod/container for a container of a pod, and otherwise the name or short ID that nerdctl and
+// docker list.
 func (c Container) String() string {
 	if c.Pod.UID != "" {
 		return c.Pod.Namespace + "/" + c.Pod.Name + "/" + c.Name
@@ -79,11 +80,11 @@ type Running struct {
 // ListRunning lists the running containers of the runtime that Detect finds, in all containerd namespaces, and those of
 // an upstream containerd next to it, which Docker installs. The first Running is that of the kubelet's runtime.
 func ListRunning(ctx context.Context, node host.Root, kubeletDir string) []Running {
-	kubelets := listKubelets(ctx, node, kubeletDir)
-	if _, err := node.Stat(upstreamContainerd.socket); err != nil || sameSocket(node, kubelets.Socket, upstreamContainerd.socket) {
-		return []Running{kubelets}
+	kubeletRuntime := listKubeletRuntime(ctx, node, kubeletDir)
+	if _, err := node.Stat(upstreamContainerd.socket); err != nil || sameSocket(node, kubeletRuntime.Socket, upstreamContainerd.socket) {
+		return []Running{kubeletRuntime}
 	}
-	return []Running{kubelets, listUpstream(ctx, node)}
+	return []Running{kubeletRuntime, listUpstream(ctx, node)}
 }
 
 // sameSocket compares paths on the node, which may contain symlinks such as /var/run.
@@ -93,7 +94,8 @@ func sameSocket(node host.Root, a, b string) bool {
 	return errA == nil && errB == nil && resolvedA == resolvedB
 }
 
-func listKubelets(ctx context.Context, node host.Root, kubeletDir string) Running {
+// listKubeletRuntime lists the containers of the runtime that Detect finds.
+func listKubeletRuntime(ctx context.Context, node host.Root, kubeletDir string) Running {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	conn, err := firstReachable(node, kubeletDir, func(socket string) (connection, error) {
@@ -116,7 +118,7 @@ func listUpstream(ctx context.Context, node host.Root) Running {
 	defer cancel()
 	conn, _, err := dial(node, upstreamContainerd.socket)
 	if err != nil {
-		return Running{Socket: upstreamContainerd.socket, Err: err}
+		return Running{Socket: upstreamContainerd.socket, Err: fmt.Errorf("listing running containers at %s: %w", upstreamContainerd.socket, err)}
 	}
 	defer conn.Close()
 	running := newRunning(ctx, upstreamContainerd.socket, conn, listContainerd)
@@ -169,8 +171,8 @@ func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 	return running, nil
 }
 
-// appendContainer completes a container from its labels and OCI spec, and appends it. Containers of a pod without a name
-// are skipped: pod sandboxes and those of Launch.
+// appendContainer completes a container from its labels and OCI spec, and appends it. It skips containers of pods that
+// have no name label: pod sandboxes and those of Launch.
 func appendContainer(running []Container, c Container, labels map[string]string, spec []byte) ([]Container, error) {
 	c.Name = labels["nerdctl/name"]
 	if c.Namespace == "" || c.Namespace == criNamespace { // elsewhere these labels may be those of the image

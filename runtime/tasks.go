@@ -59,8 +59,8 @@ func listNamespace(ctx context.Context, conn *grpc.ClientConn, namespace string)
 	return running, nil
 }
 
-// specLimit bounds a container with its spec, in bytes. An environment may have 2 MiB, escaped six times that, and is
-// in the spec and in the CRI metadata.
+// specLimit bounds a container with its spec, in bytes. An environment may have 2 MiB, takes up to six times that when
+// escaped in JSON, and is in the spec and in the CRI metadata.
 const specLimit = 64 << 20
 
 // activeTasks returns the IDs of the containers whose task has not stopped.

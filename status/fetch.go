@@ -13,7 +13,7 @@ const (
 	// responseLimit bounds a status, in bytes. A resource with as many replicas as the
 	// kubelet accepts has 1 MB of device IDs.
 	responseLimit = 8 << 20
-	// headerLimit bounds the header of a request or a response, in bytes.
+	// headerLimit bounds the header of a response, in bytes.
 	headerLimit = 8 << 10
 	// errorBodyLimit bounds the part of a response that an error quotes, in bytes.
 	errorBodyLimit = 200

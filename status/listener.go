@@ -32,7 +32,7 @@ const (
 // port is unauthenticated: if it refused connections above the limit, idle clients could
 // lock out probes and scrapes. Those complete long before newer connections replace them.
 //
-// net/http notices a closed connection with a delay. Accept blocks while maxConnections
+// net/http detects a closed connection with a delay. Accept blocks while maxConnections
 // closed connections are still being served.
 type listener struct {
 	*net.TCPListener

@@ -130,8 +130,8 @@ type Container struct {
 	InPod bool     `json:"inPod"`
 }
 
-// Device is a GPU or MIG device that is advertised to the kubelet or draining. Its JSON also has Health,
-// under the key health.
+// Device is a GPU or MIG device in an extended resource or in the ResourceSlices, or one that is to be added or drains.
+// Its JSON also has Health, under the key health.
 type Device struct {
 	ID          string   `json:"id"`
 	Index       string   `json:"index"`              // "5" for a GPU, "5:1" for a MIG device of it
@@ -163,7 +163,7 @@ type Health string
 const (
 	Healthy   Health = "healthy"
 	Unhealthy Health = "unhealthy" // it has a fault
-	Waiting   Health = "waiting"   // a pod may hold a device that overlaps it
+	Waiting   Health = "waiting"   // not advertised yet, for example because a pod may hold a device that overlaps it
 	Draining  Health = "draining"  // no longer advertised, but a pod may hold it
 )
 

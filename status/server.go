@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// aliveTimeout bounds the answer of the reconcile loop. The timeout of the liveness
+	// aliveTimeout bounds the wait for the reconcile loop. The timeout of the liveness
 	// probe in deploy/ is longer.
 	aliveTimeout = 5 * time.Second
 	// requestTimeout bounds a request with its response, and headerTimeout its header.
@@ -34,7 +34,7 @@ type Server struct {
 	// Ready returns nil if all resources are advertised, or the reason why not.
 	Ready func() error
 
-	// Alive returns nil once the reconcile loop answers, or an error when ctx ends.
+	// Alive returns nil once the reconcile loop responds, or an error when ctx ends.
 	Alive func(context.Context) error
 
 	// Metrics handles /metrics; nil disables it.
@@ -90,11 +90,11 @@ func (s *Server) serve(ctx context.Context, log *slog.Logger) error {
 
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /status", newPage(http.HandlerFunc(s.status)))
+	mux.Handle("GET /status", newCoalescer(http.HandlerFunc(s.status)))
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	if s.Metrics != nil {
-		mux.Handle("GET /metrics", newPage(s.Metrics))
+		mux.Handle("GET /metrics", newCoalescer(s.Metrics))
 	}
 	return mux
 }
@@ -120,7 +120,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), aliveTimeout)
 	defer cancel()
 	if err := s.Alive(ctx); err != nil {
-		http.Error(w, fmt.Sprintf("the reconcile loop has not answered within %s", aliveTimeout), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("the reconcile loop has not responded within %s", aliveTimeout), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")

@@ -22,7 +22,7 @@ const maxNames = 1024
 
 // compatLibraries returns the container paths of the image's forward compatibility libraries that replace the driver's:
 // those with the newest libcuda that is newer than the driver and supports it. Files that cannot be read, that are
-// outside of the root, or on another mount, are ignored in favor of the driver's libraries.
+// outside the root, or on another mount, are ignored in favor of the driver's libraries.
 func compatLibraries(root *os.File, driver version) []string {
 	releases, err := listBelow(root, releasesDir, maxNames)
 	if err != nil {
@@ -48,7 +48,7 @@ func compatLibraries(root *os.File, driver version) []string {
 }
 
 // compatVersion returns the version of the libcuda in a directory, and reports whether it is newer than the driver and
-// supports it. Its SONAME is a symlink to a file whose name ends with the version.
+// supports it. libcuda.so.1 is a symlink to a file whose name ends with the version.
 func compatVersion(root *os.File, dir string, driver version) (libcuda version, ok bool) {
 	file, err := openFile(root, path.Join(dir, libcudaName), 0)
 	if err != nil {

@@ -178,7 +178,7 @@ func TestCompatLibrariesOutsideRoot(t *testing.T) {
 	}
 }
 
-// Other than regular files are neither opened nor added to the cache.
+// Files other than regular ones are neither opened nor added to the cache.
 func TestCompatLibrariesAreRegularFiles(t *testing.T) {
 	dir := t.TempDir()
 	compat := filepath.Join(dir, "usr/local/cuda-13.1/compat")

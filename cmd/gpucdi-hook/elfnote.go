@@ -10,10 +10,10 @@ import (
 	"slices"
 )
 
-// noteSection lists the driver branches that libcuda supports besides its own. It exists since driver 575.
+// noteSection is the section with the driver branches that a libcuda supports. It exists since driver 575.
 const noteSection = ".note.cuda.fwd_compatibility"
 
-// Limits for reading libcuda and its note, in bytes. The file is from the image, so it is not trusted.
+// Limits in bytes: of all reads from a libcuda, and of its note. The file is from the image, so it is not trusted.
 const (
 	maxELF  = 1 << 20
 	maxNote = 4 << 10
@@ -89,7 +89,7 @@ func readStruct(libcuda io.ReaderAt, offset uint64, data any) error {
 	return err
 }
 
-var errTooLarge = errors.New("size exceeds the limits for libcuda")
+var errTooLarge = errors.New("libcuda or its note exceeds the size limit")
 
 // limitedReaderAt limits the total number of bytes read. debug/elf trusts the sizes in a file.
 type limitedReaderAt struct {

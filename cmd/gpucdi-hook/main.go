@@ -114,7 +114,7 @@ func parseArgs(args []string) (options, error) {
 	return opts, nil
 }
 
-// prefer returns libraries, and those of others with different file names.
+// prefer returns libraries, and those of others whose file names differ from all of these.
 func prefer(libraries, others []string) []string {
 	for _, other := range others {
 		if !slices.ContainsFunc(libraries, func(l string) bool { return path.Base(l) == path.Base(other) }) {

@@ -15,7 +15,7 @@ func newClaimsCommand() *cobra.Command {
 	var driver string
 	cmd := &cobra.Command{
 		Use:   "claims",
-		Short: "List the ResourceClaims in use on nodes of gpucdi",
+		Short: "List the ResourceClaims in use on nodes that gpucdi serves",
 		Long: `List the ResourceClaims that pods use on nodes whose ResourceSlices gpucdi wrote,
 and fail if there are any: without an agent, their pods cannot terminate. The
 command requires a service account that may list claims and get slices; helm
@@ -45,7 +45,8 @@ func listClaims(ctx context.Context, out io.Writer, driver string) error {
 		for _, consumer := range c.Consumers {
 			pods = append(pods, consumer.Name)
 		}
-		table.Row(c.Devices[0].Pool, c.Namespace, c.Name, strings.Join(pods, ", "))
+		node := c.Devices[0].Pool // a claim has devices of one node, whose pool has its name
+		table.Row(node, c.Namespace, c.Name, strings.Join(pods, ", "))
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -31,7 +31,8 @@ is read-only and works without the agent. In a cluster:
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor
 
 With --launch it also starts a container with a GPU in the container runtime of
-the node, inspects it from inside and removes it. Pods keep that GPU.
+the node, inspects it from inside and removes it. Pods that hold the GPU
+keep it.
 
 The exit code is 1 if a check fails. On a host without Kubernetes, the checks that
 concern Kubernetes are skipped.`,
@@ -58,7 +59,7 @@ concern Kubernetes are skipped.`,
 	output.register(cmd, formatTable, formatJSON, formatYAML)
 	flags.StringVar(&node.ConfigFile, "config", "", "NodeConfig file of the agent (default: none, all keys have defaults)")
 	flags.StringVar(&node.Name, "node-name", "", "name of this node in Kubernetes")
-	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "directory of the kubelet, which contains device-plugins; the same with every distribution")
+	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
 	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "directory of the agent's CDI specs")
 	flags.StringVar(&node.Address, "address", defaultAddress, "address of the agent, host:port")
 	flags.BoolVar(&launch, "launch", false, "start a container with a GPU and inspect it from inside")
@@ -79,7 +80,8 @@ func labelsOf(ctx context.Context, node string) (map[string]string, error) {
 	return client.Labels(ctx, node)
 }
 
-// examine writes the findings: to a table as soon as there are any, in other formats at the end.
+// examine writes the findings: as a table, each when its check ends; in other formats, all at the end. It returns an error
+// if a check failed.
 func examine(ctx context.Context, node doctor.Node, out io.Writer, output outputFormat) error {
 	paint := painterOf(out)
 	findings := []doctor.Finding{}

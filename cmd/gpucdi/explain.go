@@ -53,12 +53,13 @@ func explain(w io.Writer, n status.Node, subject string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("explaining %q: the agent has no such GPU; gpucdi status lists them, and a claim is namespace/name", subject)
+		return fmt.Errorf("explaining %q: no such GPU on this node; run gpucdi status for a list, or set namespace/name for a claim", subject)
 	}
 	return nil
 }
 
-// explainDevice describes a device of one outlet. A GPU that moves to another API has one in each.
+// explainDevice describes a device of one resource, or of the ResourceSlices. A GPU that moves from one to the other has a
+// device in each.
 func explainDevice(w io.Writer, n status.Node, d status.Device) {
 	line(w, "GPU %s (%s, %s), allocated through %s", d.Index, cmp.Or(n.Product(d), "unknown product"), d.ID, d.Resource)
 	state := string(d.Health())
@@ -94,7 +95,7 @@ func throughClaim(h status.Holder) string {
 
 func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 	if n.DRA == nil {
-		return fmt.Errorf("explaining claim %s/%s: DRA is disabled on this node; set dra.enabled of the chart", namespace, name)
+		return fmt.Errorf("explaining claim %s/%s: DRA is disabled on this node; set the chart value dra.enabled", namespace, name)
 	}
 	found := false
 	for _, c := range n.DRA.Claims {
@@ -102,7 +103,7 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 			continue
 		}
 		found = true
-		line(w, "Claim %s/%s is prepared since %s, for %s", namespace, name, age(c.Prepared), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
+		line(w, "Claim %s/%s was prepared %s ago, for %s", namespace, name, age(c.Prepared), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
 		for _, id := range c.Devices {
 			for _, d := range n.Devices {
 				if d.ID == id {
@@ -114,11 +115,11 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 	for _, r := range n.DRA.Refused {
 		if r.Namespace == namespace && r.Name == name {
 			found = true
-			line(w, "Claim %s/%s was not prepared %s ago (%s): %s", namespace, name, age(r.At), r.Reason, r.Message)
+			line(w, "Preparing claim %s/%s failed %s ago (%s): %s", namespace, name, age(r.At), r.Reason, r.Message)
 		}
 	}
 	if !found {
-		line(w, "Claim %s/%s is not prepared on this node, and none of its pods was started here since the agent was", namespace, name)
+		line(w, "Claim %s/%s is not prepared on this node, and no pod with it has started here since the agent started", namespace, name)
 	}
 	return nil
 }

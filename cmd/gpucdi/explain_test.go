@@ -33,8 +33,8 @@ func TestExplain(t *testing.T) {
 			"default/train/main", "GPU 0 (NVIDIA H100, GPU-a), allocated through gpu.nvidia.com", "waiting for 5m0s"},
 		"gpu-b":         {"unhealthy for 5m0s", "XID 79: off the bus; reboot the node", "default/infer/main, by claim one", "prepared for: claim default/one, 5m0s ago"},
 		"GPU-c":         {"GPU 2 (GPU-c) is not advertised: excluded by resources[0] of the config"},
-		"default/one":   {"prepared since 5m0s, for infer", "GPU 1 (GPU-b): unhealthy"},
-		"default/two":   {"was not prepared 5m0s ago (held): GPU-b is prepared for claim default/one"},
+		"default/one":   {"was prepared 5m0s ago, for infer", "GPU 1 (GPU-b): unhealthy"},
+		"default/two":   {"Preparing claim default/two failed 5m0s ago (held): GPU-b is prepared for claim default/one"},
 		"default/three": {"not prepared on this node"},
 	} {
 		var out strings.Builder

@@ -137,7 +137,7 @@ func (g *generateFlags) driverFeatures() cdi.Features {
 	return features
 }
 
-// spec builds the spec of the healthy GPUs, and logs a warning for each other one.
+// spec builds the spec of the healthy GPUs and MIG devices, and logs a warning for each of the others.
 func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.root())

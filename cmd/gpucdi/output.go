@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 )
 
-// The output formats. A default table fits in 120 columns, except for its last one.
+// The output formats. A default table fits in 120 columns, except for its last column.
 const (
 	formatTable = "table"
 	formatWide  = "wide" // a table with all columns

@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// All output to a terminal passes through this file, since it may contain text from hardware, a container
+// Tables, messages and errors pass through this file, since they may contain text from hardware, a container
 // runtime or the network: control characters could change the terminal, and newlines forge lines.
 
 // printable escapes the characters of a text that are not graphic, as in a Go string literal: control

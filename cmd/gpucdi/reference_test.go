@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/cli.md")
 
-// docs/cli.md has the help of each command.
+// docs/cli.md contains the help of each command.
 func TestReference(t *testing.T) {
 	const path = "../../docs/cli.md"
 	var page strings.Builder

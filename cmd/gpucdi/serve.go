@@ -22,9 +22,9 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the device plugin",
-		Long: `Run the device plugin until SIGTERM. The CDI specs stay in place, since running
-pods require them. A changed config takes effect at once; SIGHUP rereads it and
-the driver.`,
+		Long: `Run the device plugin, and the DRA driver if --dra-driver-name is set, until
+SIGTERM. The CDI specs stay in place, since running pods require them. A changed
+config takes effect at once; SIGHUP rereads the config and the driver.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkListen(cmd.Context(), config.Listen); err != nil {
@@ -43,10 +43,10 @@ the driver.`,
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
-	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "directory of the kubelet, which contains device-plugins; the same with every distribution")
+	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
 	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; cleared at reboot; empty disables it")
-	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with modprobe of the node, run in --host-root")
+	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, in a chroot to --host-root")
 	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory for labels of Node Feature Discovery, used if labels.place is nfd")
 	flags.StringVar(&config.Listen, "listen", ":9435", "address for metrics, status and health, unauthenticated; empty disables it")
 	return cmd

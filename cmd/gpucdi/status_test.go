@@ -58,7 +58,7 @@ func TestStatusTablesAreAligned(t *testing.T) {
 				}
 			}
 			if strings.Count(text, "reboot the node") != 1 || strings.Contains(text, "off the bus; reboot the node") == wide {
-				t.Errorf("wide %t: the remedy is not where it should be:\n%s", wide, text)
+				t.Errorf("wide %t: the remedy is in the wrong column:\n%s", wide, text)
 			}
 		}
 	}

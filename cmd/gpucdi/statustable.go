@@ -82,12 +82,12 @@ func writeContainers(w io.Writer, n status.Node, t tableWriter, paint painter) e
 		fmt.Fprintln(w)
 		t.Row("CONTAINER", "GPU", paint("STATE", neutral), "REMEDY")
 		for _, c := range containers.Lacking {
-			t.Row(c.Name, indexes(n, c.GPUs), paint("lacks its GPU", red), "delete the pod: it was created while CDI was off")
+			t.Row(c.Name, indexes(n, c.GPUs), paint("lacks its GPU", red), "delete the pod; it was created while CDI was disabled")
 		}
 		for _, c := range containers.Foreign {
 			remedy := "stop it, or reserve its GPUs with allocation.respectForeignContainers"
 			if c.InPod {
-				remedy = "none if a resource claim allocated it; otherwise request GPUs as a resource"
+				remedy = "none if a ResourceClaim allocated it; otherwise request GPUs as a resource"
 			}
 			t.Row(c.Name, indexes(n, c.GPUs), paint("not allocated", yellow), remedy)
 		}
@@ -150,7 +150,7 @@ func components(n status.Node) []component {
 	return all
 }
 
-// slicesError returns why the ResourceSlices are not what the scheduler should use.
+// slicesError returns the problems of the ResourceSlices, such as slices of another program; empty if there are none.
 func slicesError(s status.Slices) string {
 	foreign := ""
 	if len(s.Foreign) > 0 {

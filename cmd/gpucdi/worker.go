@@ -10,7 +10,7 @@ import (
 // workerName is the program of the driver worker, which is installed beside gpucdi.
 const workerName = "gpucdi-nvml"
 
-// workerPath returns the path of the driver worker, also with an error if the file is missing.
+// workerPath returns the path of the driver worker. If the file is missing, it returns an error and the path.
 func workerPath() (string, error) {
 	self, err := os.Executable()
 	if err != nil {

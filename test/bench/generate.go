@@ -13,8 +13,8 @@ import (
 // generateCount is the number of runs of each generator.
 const generateCount = 30
 
-// generates measures the generation of a CDI spec for eight GPUs, with and without the file on which NVIDIA's programs
-// spend most of their time.
+// generates measures the generation of a CDI spec for eight GPUs, with and without mig-minors, the file on which
+// NVIDIA's programs spend most of their time.
 func (b *bench) generates(ctx context.Context) error {
 	n := b.nodes.eight
 	ns, err := nvidia.NewNamespace(n.root, nil)

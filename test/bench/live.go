@@ -60,7 +60,7 @@ func (b *bench) live(ctx context.Context) (err error) {
 	return nil
 }
 
-// state is the memory of a plugin, and its CPU usage since the start.
+// state is the memory usage of a plugin, and its CPU usage since the start.
 type state struct {
 	memory
 	usage

@@ -114,7 +114,7 @@ func (p *plugin) stop() error {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// pair is the plugins of gpucdi and NVIDIA on the same node.
+// pair is the device plugin of gpucdi and that of NVIDIA, running on the same node.
 type pair struct{ ours, nvidia *plugin }
 
 func (b *bench) serveBoth(ctx context.Context, n *node) (pair, error) {

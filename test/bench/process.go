@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// memory is that of a plugin's processes in kB (1024 bytes), from /proc/PID/smaps_rollup.
+// memory is the memory usage of a plugin's processes in KiB, from /proc/PID/smaps_rollup.
 type memory struct{ resident, anonymous int }
 
 func (m memory) figure() figure {
-	mega := func(kilo int) float64 { return float64(kilo) * 1024 / 1e6 }
-	text := fmt.Sprintf("%.1f MB, %.1f MB anonymous", mega(m.resident), mega(m.anonymous))
-	return figure{text, mega(m.resident)}
+	megabytes := func(kib int) float64 { return float64(kib) * 1024 / 1e6 }
+	text := fmt.Sprintf("%.1f MB, %.1f MB anonymous", megabytes(m.resident), megabytes(m.anonymous))
+	return figure{text, megabytes(m.resident)}
 }
 
 func memoryOf(pids []int) (memory, error) {
@@ -31,7 +31,7 @@ func memoryOf(pids []int) (memory, error) {
 	return sum, err
 }
 
-// processesOf returns the IDs of a process and its children, such as the driver worker of gpucdi.
+// processesOf returns the PIDs of a process and its children, such as the driver worker of gpucdi.
 func processesOf(pid int) ([]int, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {

@@ -17,9 +17,13 @@ const (
 	everything = "compute,utility,graphics,video,display"
 )
 
-// programs are the paths of the measured programs, of the directory of NVIDIA's plugin, and of a gpucdi config with all
-// features.
-type programs struct{ gpucdi, config, nvidiaPlugin, nvidiaCTK string }
+// programs has the paths of the measured programs and of a config.
+type programs struct {
+	gpucdi       string
+	config       string // of gpucdi, with all features
+	nvidiaPlugin string // the directory of NVIDIA's device plugin
+	nvidiaCTK    string
+}
 
 func (b *bench) build(ctx context.Context) (err error) {
 	if b.gpucdi, err = product.Build(ctx, b.dir); err != nil {
@@ -41,7 +45,7 @@ func (b *bench) build(ctx context.Context) (err error) {
 // A server returns the command of a device plugin on a node. The plugin may serve status and metrics at address.
 type server func(ctx context.Context, n *node, address string) *exec.Cmd
 
-// agent has the settings of the Helm chart.
+// agent is the server of gpucdi, with the features and GOMAXPROCS of the Helm chart.
 func (p *programs) agent(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := n.command(ctx, p.gpucdi, "serve", "--host-root", n.root, "--listen", address)
 	cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
@@ -58,7 +62,7 @@ func (p *programs) nvidia(ctx context.Context, n *node, _ string) *exec.Cmd {
 	return n.command(ctx, nvidia.Plugin(p.nvidiaPlugin, n.root)...)
 }
 
-// generate and nvidiaGenerate print a CDI spec.
+// generate and nvidiaGenerate return a command line that prints a CDI spec.
 func (p *programs) generate(n *node, features string) []string {
 	return []string{p.gpucdi, "generate", "--host-root", n.root, "--features", features}
 }

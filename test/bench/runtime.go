@@ -12,7 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerd serves the CRI calls of the agent. Without a container runtime the agent would retry the detection, which
+// containerd is a fake containerd, which serves the CRI calls of the agent. Without a container runtime the agent would retry the detection, which
 // does not happen on a working node.
 type containerd struct {
 	cri.UnimplementedRuntimeServiceServer
@@ -43,7 +43,7 @@ func (noNamespaces) List(context.Context, *namespaces.ListNamespacesRequest) (*n
 	return &namespaces.ListNamespacesResponse{}, nil
 }
 
-// serveRuntime starts a containerd on the node at root.
+// serveRuntime serves the fake containerd on the node at root until stop is called.
 func serveRuntime(ctx context.Context, root string) (stop func(), err error) {
 	socket := filepath.Join(root, "run/containerd/containerd.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {

@@ -39,12 +39,12 @@ func TestLibraryVersions(t *testing.T) {
 		for version, loader := range loaders {
 			t.Run(name+" with "+version, func(t *testing.T) {
 				if got, err := load(loader, dir); err != nil || got != want {
-					t.Errorf("%v; the container edits are\n%s\nwith %s\n%s", err, got, latest, want)
+					t.Errorf("got device nodes and mounts\n%s\nwith %s\n%s\nerror %v", got, latest, want, err)
 				}
 			})
 		}
 	}
-	// Older versions reject a spec that requires a newer one, so the loader reports rejected specs.
+	// Verify that the loader reports rejected specs: older versions reject a spec that requires a newer one.
 	t.Run("a newer spec", func(t *testing.T) {
 		dir := t.TempDir()
 		spec := "cdiVersion: 0.7.0\nkind: example.com/gpu\ndevices: [{name: all, containerEdits: {additionalGids: [1], deviceNodes: [{path: /dev/x, type: c, major: 1, minor: 3}]}}]\n"
@@ -66,7 +66,7 @@ func specDirs(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const everything = "compute,utility,graphics,video,display"
+	const allFeatures = "compute,utility,graphics,video,display"
 	root := t.TempDir()
 	dirs := map[string]string{}
 	generate := func(name, file string, env []string, args ...string) {
@@ -86,7 +86,7 @@ func specDirs(t *testing.T) map[string]string {
 		}
 		generate(profile.Name, "gpu.yaml", driver.Env(""))
 		generate(profile.Name+" as JSON", "gpu.json", driver.Env(""), "--kind", "gpucdi.dev/gpu", "--names", "uuid")
-		generate(profile.Name+" with everything", "gpu.yaml", driver.Env(""), "--features", everything)
+		generate(profile.Name+" with all features", "gpu.yaml", driver.Env(""), "--features", allFeatures)
 	}
 	for _, node := range []string{"gdrdrv", "nvidia-fs0"} {
 		if err := unix.Mknod(filepath.Join(root, "dev", node), unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))); err != nil {
@@ -109,7 +109,8 @@ func buildLoader(t *testing.T, version string, flags []string) string {
 	return loader
 }
 
-// load returns the container edits of each device, sorted, since versions of the library differ in their order.
+// load returns the device nodes and mounts of each CDI device, sorted, since versions of the library differ in their
+// order. On failure it returns the loader's standard error.
 func load(loader, dir string) (string, error) {
 	cmd := exec.Command(loader, dir)
 	var stderr strings.Builder
@@ -120,9 +121,9 @@ func load(loader, dir string) (string, error) {
 	}
 	devices := strings.Split(strings.ReplaceAll(string(out), "\n ", "\x00"), "\n")
 	for i, device := range devices {
-		edits := strings.Split(device, "\x00")
-		slices.Sort(edits[1:])
-		devices[i] = strings.Join(edits, "\n ")
+		lines := strings.Split(device, "\x00")
+		slices.Sort(lines[1:])
+		devices[i] = strings.Join(lines, "\n ")
 	}
 	slices.Sort(devices)
 	return strings.Join(devices, "\n") + "\n", nil

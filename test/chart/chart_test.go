@@ -122,7 +122,7 @@ func TestValues(t *testing.T) {
 		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
 		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
 
-		// Without DRA nothing of it is there.
+		// Without DRA, none of its flags, mounts, permissions and objects are rendered.
 		{"dra.enabled=false", []string{"mountPath: /var/lib/kubelet/device-plugins"}, []string{"dra", "resource.k8s.io", "ValidatingAdmissionPolicy", "plugins_registry"}},
 		{"dra.enabled=true", []string{"--dra-driver-name=gpu.nvidia.com", "mountPath: /var/lib/kubelet/plugins_registry", "resources: [resourceslices]",
 			"kind: ValidatingAdmissionPolicyBinding", "extendedResourceName: nvidia.com/gpu", "name: mig.nvidia.com"}, []string{"extendedResourceName: nvidia.com/mig"}},
@@ -156,8 +156,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// The policy selects the agents, and allows only the given peers to connect, only to their port. Without peers it
-// allows no pod.
+// The policy selects the agents' pods, and allows only the given peers to connect to them, only to the metrics port.
+// Without peers it allows no pod.
 func TestNetworkPolicy(t *testing.T) {
 	daemonSet, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/daemonset.yaml")
 	if err != nil {

@@ -25,6 +25,7 @@ var configs = []string{
 	`{resources: [{select: {architecture: hopper, memory: ">=16Gi, <40.5Gi"}, mode: dra}, {select: {mig: "*"}, replicas: 2, rename: ""}]}`,
 	`{resources: [{select: {computeCapability: ">=8.0,<10", uuid: [GPU-*, "MIG-[0-9a-f]*"], pci: ["0000:18:00.?"]}, name: a.b-c.com/X_y.z}]}`,
 	`{resources: [{select: {product: "[^a-c\\]]\\*x"}, name: a/b, replicas: 0, mode: ""}]}`,
+	`{monitoring: {resource: nvidia.com/gpu-monitor, count: 2}}`,
 	`{nodes: [{names: [a, b], cdi: {features: [compute]}}, {section: x, resources: []}, {selector: "a,!b, c in (d,e) ,f notin (), g!=h,i==j,k=,l>4,m.n/o", mig: {strategy: single}}]}`,
 
 	// Invalid.
@@ -35,6 +36,7 @@ var configs = []string{
 	`{health: {quietPeriod: often}}`, `{health: {quietPeriod: 5}}`, `{health: {quietPeriod: 5 s}}`, `{health: {quietPeriod: -1s}}`, `{health: {quietPeriod: ""}}`,
 	`{health: {quietPeriod: 1d}}`, `{health: {quietPeriod: [1s]}}`, `{health: {probeInterval: 0.5s}}`, `{health: {probeInterval: 999ms}}`,
 	`{health: {callTimeout: "0"}}`, `{health: {callTimeout: 0m}}`, `{health: {xids: {ignore: [a]}}}`,
+	`{monitoring: {resource: monitor}}`, `{monitoring: {resource: nvidia.com/gpu-monitor, count: 0}}`, `{monitoring: {count: 100000}}`,
 	`{resources: {name: nvidia.com/gpu}}`, `{resources: [{name: nvidia.com/gpu}]}`, `{resources: [{replicas: 2}]}`, `{resources: [{}]}`,
 	`{resources: [{name: nvidia.com/gpu, replicas: 1}]}`, `{resources: [{name: nvidia.com/gpu, replicas: 20001}]}`, `{resources: [{name: nvidia.com/gpu, replicas: -2}]}`,
 	`{resources: [{name: nvidia.com/gpu, replicas: "2"}]}`, `{resources: [{name: nvidia.com/gpus, replicas: 2}]}`, `{resources: [{name: nvidia.com/mig-1g.5gb+me, replicas: 2}]}`,
@@ -56,6 +58,7 @@ var configs = []string{
 // express. The agent reports them and keeps its last known good config.
 var beyondSchema = []string{
 	`{health: {xids: {ignore: [79], fatal: [79]}}}`,
+	`{monitoring: {resource: nvidia.com/gpu}}`,
 	`{health: {quietPeriod: 9999999h}}`,
 	`{health: {probeInterval: 1ms1ms}}`,
 	`{resources: [{name: nvidia.com/gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}`,

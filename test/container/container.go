@@ -26,7 +26,7 @@ const (
 )
 
 // Spec returns the OCI spec of a container that sleeps, with CDI devices of SpecFile. It is runc's default spec with
-// containerd's additions: CAP_MKNOD, and permission to create, but not to open, any device node.
+// containerd's additions: CAP_MKNOD, and permission to create, but not to open, any character device node.
 func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, error) {
 	dir, err := m.makeBundle()
 	if err != nil {

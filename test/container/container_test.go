@@ -180,7 +180,7 @@ func hostMounts(t *testing.T, m *container.Machine) string {
 	return inside + related.String()
 }
 
-// A view checks a running container from the inside.
+// A view checks a running container from the inside. gpus are all GPUs of the machine.
 type view struct {
 	t    *testing.T
 	c    *container.Container
@@ -235,6 +235,8 @@ func (v *view) checkNodes(gpus []int, opens ...string) {
 	v.expect("open", want, opens...)
 }
 
+// checkLibraries requires the driver's libraries to be loadable, and CUDA to have that many devices. Without GPUs the
+// libraries must be missing.
 func (v *view) checkLibraries(gpus int) {
 	if gpus > 0 {
 		v.expect("dlopen", libraries, "ok")

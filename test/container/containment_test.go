@@ -152,8 +152,8 @@ func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtim
 	return "starts"
 }
 
-// race starts the image repeatedly while it changes: first without pauses, then with increasing ones, since no start
-// with many mounts survives fast changes. The image must change during the starts, and some starts must succeed.
+// race starts the image repeatedly while it changes: first without pauses, then with increasing ones, since no
+// container with many mounts starts during fast changes. The image must change during the starts, and some starts must succeed.
 func (a attack) race(t *testing.T, m *container.Machine, runtime container.Runtime) {
 	a.image.spec = func(s *specs.Spec) { s.Process.Args = []string{"/bin/true"} }
 	bundle, _ := a.image.bundle(t, m, 2, 5)
@@ -285,6 +285,7 @@ func difference(before, after map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
+// alter changes the root file system of a bundle before its container starts.
 type alter = func(*testing.T, *container.Machine, *container.Bundle)
 
 func debian(alter alter) image { return image{root: images.Debian12, alter: alter} }
@@ -310,7 +311,7 @@ func linked(dir, target string) alter {
 	return shell(`mkdir -p "./$(dirname "$3")"; cp -a ".$1" ".$3"; rm -r ".$1"; ln -s "$2" ".$1"`, dir, target, victim)
 }
 
-// node replaces the cache with a file of another type.
+// node replaces /etc/ld.so.cache with a file of another type.
 func node(kind uint32, device uint64) alter {
 	return func(t *testing.T, _ *container.Machine, b *container.Bundle) {
 		file := b.Path("/etc/ld.so.cache")
@@ -320,7 +321,7 @@ func node(kind uint32, device uint64) alter {
 	}
 }
 
-// cache replaces the cache with a file of a given size that begins with text.
+// cache replaces /etc/ld.so.cache with a file of a given size that begins with text.
 func cache(text string, size int64) alter {
 	return func(t *testing.T, _ *container.Machine, b *container.Bundle) {
 		file := b.Path("/etc/ld.so.cache")
@@ -330,6 +331,7 @@ func cache(text string, size int64) alter {
 	}
 }
 
+// volume adds a bind mount, as a hostPath volume does.
 func volume(hostPath, containerPath string) func(*specs.Spec) {
 	return func(s *specs.Spec) {
 		s.Mounts = append(s.Mounts, specs.Mount{Source: hostPath, Destination: containerPath, Type: "bind", Options: []string{"bind"}})
@@ -352,12 +354,13 @@ func loaderVariables(s *specs.Spec) {
 	s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/proc/self/cwd")
 }
 
+// ownLdconfig replaces ldconfig by a script that creates a file in the victim.
 func ownLdconfig(t *testing.T, m *container.Machine, b *container.Bundle) {
 	shell(`rm usr/sbin/ldconfig; printf '#!/bin/sh\ntouch `+victim+`/executed\n' > usr/sbin/ldconfig; chmod 755 usr/sbin/ldconfig`)(t, m, b)
 }
 
 // exchange exchanges a file or directory of the image with a symlink to the victim until the test ends. pause is the
-// time between exchanges in nanoseconds. count is increased by each exchange.
+// time between exchanges in nanoseconds. Each exchange increments count.
 func exchange(t *testing.T, m *container.Machine, b *container.Bundle, name string, pause, count *atomic.Int64) {
 	t.Helper()
 	// overlayfs exchanges only files of its upper layer.

@@ -5,5 +5,6 @@
 // the container which libraries can be loaded and which files opened. The tests also show that programs find the
 // driver without ldconfig, and that no image reaches the host.
 //
-// The tests require root and a Debian machine whose programs run on Debian 12. They do not involve Kubernetes.
+// Other tests run such containers with nerdctl, podman and docker. The tests require root and a Debian machine whose
+// programs run on Debian 12. They do not involve Kubernetes.
 package container

@@ -131,7 +131,7 @@ var lookUps = []lookUp{
 	},
 }
 
-// nvidiaPath is the variable of NVIDIA's CUDA images up to 12.8.0. The spec mounts nothing there.
+// nvidiaPath is LD_LIBRARY_PATH in NVIDIA's CUDA images up to 12.8.0. The CDI spec mounts nothing in its directories.
 const nvidiaPath = "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
 
 func TestLookUps(t *testing.T) {
@@ -167,7 +167,7 @@ func TestLookUps(t *testing.T) {
 			lookUpImages[0].lookUp(t, m, container.Crun, 0, remedy)
 		})
 	}
-	// CRI-O 1.34.0 appends the environment of image and pod to the spec's.
+	// With CRI-O 1.34.0, variables of image and pod override those of the CDI spec.
 	t.Run("another TRITON_LIBCUDA_PATH", func(t *testing.T) {
 		generate(t, m)
 		image := lookUpImages[0]

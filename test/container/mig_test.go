@@ -56,8 +56,8 @@ func TestContainerMIGDevices(t *testing.T) {
 	}
 }
 
-// capabilities returns the minor numbers of the capabilities for a MIG device's GPU instance and compute instance, as
-// the driver reports them.
+// capabilities returns the minor numbers of the device nodes in nvidia-caps for a MIG device's GPU instance and compute
+// instance, as the driver reports them in /proc.
 func (v *view) capabilities(m *container.Machine, p migDevice) []int {
 	v.t.Helper()
 	g := v.gpus[p.gpu]

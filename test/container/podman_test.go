@@ -40,7 +40,7 @@ func TestPodman(t *testing.T) {
 	})
 }
 
-// A rootless user can generate a spec and use one.
+// A rootless user can generate a CDI spec, and run containers with one.
 func TestRootlessPodman(t *testing.T) {
 	t.Parallel()
 	if err := tools.InstallPackages(t.Context(), "podman", "uidmap"); err != nil {

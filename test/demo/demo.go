@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/progress"
 )
 
-// demo is one run.
+// demo is the state of one run.
 type demo struct {
 	out    *progress.Progress
 	keep   bool

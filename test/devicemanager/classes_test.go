@@ -17,8 +17,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Devices of other classes are injected with GPUs while the node has them. Their appearance and removal do not affect
-// GPUs.
+// Devices of the classes in cdi.classes are injected with GPUs while the node has them. Their appearance and removal do
+// not affect GPUs.
 func TestClassDevices(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -51,7 +51,7 @@ func TestClassDevices(t *testing.T) {
 	n.awaitClassDevices(t, k)
 }
 
-// If devices of another class are broken, GPUs stay healthy and are allocated without them.
+// If the devices of a class are broken, GPUs stay healthy and are allocated without them.
 func TestBrokenClassDoesNotAffectGPUs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -106,8 +106,8 @@ func TestBrokenClassDoesNotAffectGPUs(t *testing.T) {
 	}
 }
 
-// awaitClassDevices waits until a pod with two GPUs is passed the CDI devices want besides its GPUs, both by CDI field
-// and by annotation, and returns their device nodes.
+// awaitClassDevices waits until a pod with two GPUs has exactly the CDI devices want besides its GPUs, both in the CDI
+// field and in annotations, and returns their device nodes.
 func (n *node) awaitClassDevices(t *testing.T, k *kubelet, want ...string) []string {
 	t.Helper()
 	for start, i := time.Now(), 0; ; i++ {

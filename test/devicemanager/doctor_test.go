@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// doctor runs gpucdi doctor on the node and returns its findings by link, and whether it failed.
+// doctor runs gpucdi doctor on the node and returns its findings by check, and whether it failed.
 func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string, failed bool) {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"doctor", "--host-root", n.root, "--kubelet-dir", n.kubeletDir, "--cdi-dir", n.cdiDir,
@@ -21,17 +21,17 @@ func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string
 	out, err := cmd.Output()
 	t.Logf("gpucdi doctor: %v\n%s", err, out)
 	findings = map[string]string{}
-	var link string
+	var check string
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, " ") {
-			link = strings.TrimSpace(line[6:19])
+			check = strings.TrimSpace(line[6:19])
 		}
-		findings[link] += line // indented lines are remedies
+		findings[check] += line // indented lines are remedies
 	}
 	return findings, err != nil
 }
 
-// On a healthy node all checks pass. Each fault fails the check of its link, whether or not the agent runs.
+// On a healthy node all checks pass. Each fault makes its check fail, whether or not the agent runs.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -43,18 +43,18 @@ func TestDoctor(t *testing.T) {
 	n.awaitGet(t, "/readyz", http.StatusOK)
 	findings, failed := n.doctor(t)
 	if failed || len(findings) != 12 {
-		t.Errorf("got %d links (failed: %t), want 12 that pass", len(findings), failed)
+		t.Errorf("got %d checks (failed: %t), want 12 that pass", len(findings), failed)
 	}
-	for link, finding := range findings {
+	for check, finding := range findings {
 		if !strings.HasPrefix(finding, "pass") {
-			t.Errorf("%s: %s", link, finding)
+			t.Errorf("%s: %s", check, finding)
 		}
 	}
 	faulty := n.uuids()[5]
 	for _, tc := range []struct {
 		name    string
 		inject  func() error
-		link    string
+		check   string
 		finding string
 	}{
 		{"a GPU fails", func() error { return n.driver.InjectFault(simdriver.Fault{GPU: faulty, Return: unknownError}) }, "GPUs", "GPU 5"},
@@ -87,8 +87,8 @@ func TestDoctor(t *testing.T) {
 				t.Fatal(err)
 			}
 			findings, failed := n.doctor(t)
-			if got := findings[tc.link]; !failed || !strings.HasPrefix(got, "fail") || !strings.Contains(got, tc.finding) {
-				t.Errorf("%s: got %s, want %q", tc.link, got, tc.finding)
+			if got := findings[tc.check]; !failed || !strings.HasPrefix(got, "fail") || !strings.Contains(got, tc.finding) {
+				t.Errorf("%s: got %s, want %q", tc.check, got, tc.finding)
 			}
 		})
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Limits of what a flood of connections may cost the agent.
+// Limits of the growth of the agent during a flood of connections.
 const (
-	floodMemory = 20 << 20 // bytes of resident memory, far below the chart's limit
-	floodFiles  = 300      // open files, twice what the allowed connections need
+	floodMemory = 20 << 20 // bytes of resident memory, far below the chart's memory limit
+	floodFiles  = 300      // open files, more than twice the connections that the agent allows
 )
 
 // resident returns the resident memory of a process in bytes.
@@ -39,12 +39,12 @@ func resident(t *testing.T, pid int) (bytes int) {
 }
 
 // TestFlood opens thousands of connections to the agent's unauthenticated port. They must not block probes and scrapes,
-// and must cost the agent little memory.
+// and must not increase the memory of the agent by more than floodMemory.
 func TestFlood(t *testing.T) {
 	const connections = 2000
 	memory := floodMemory
 	if product.RaceEnabled() {
-		memory *= 8
+		memory *= 8 // the overhead of the race detector
 	}
 	for name, request := range map[string]string{
 		"idle":              "",

@@ -10,7 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// NVML returns an invalid value for one GPU. The other GPUs stay allocatable, and all are once the value is valid.
+// A GPU for which NVML returns an invalid value is not allocatable, nor is another GPU with the same value. All others
+// are, and so are all GPUs once the value is valid.
 func TestInvalidNVMLValues(t *testing.T) {
 	t.Parallel()
 	otherUUID := func(g simdriver.GPU) string { return g.UUID }

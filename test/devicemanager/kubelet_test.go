@@ -83,8 +83,8 @@ func (k *kubelet) activePods() []*v1.Pod {
 	return slices.Clone(k.pods)
 }
 
-// awaitGPUs waits until the kubelet has at least capacity GPUs, exactly allocatable of them allocatable, and returns
-// the time it took. Capacity may be larger: released devices stay advertised for a minute, see
+// awaitGPUs waits until the kubelet's capacity is at least capacity GPUs, of which exactly allocatable are allocatable,
+// and returns the time it took. Capacity may be larger: released devices stay advertised for a minute, see
 // TestReleasedDevicesArePruned.
 func (k *kubelet) awaitGPUs(t *testing.T, capacity, allocatable int64) time.Duration {
 	t.Helper()
@@ -159,7 +159,7 @@ func (k *kubelet) removePod(pod *v1.Pod) {
 	k.pods = slices.DeleteFunc(k.pods, func(p *v1.Pod) bool { return p.UID == pod.UID })
 }
 
-// containerRequest is what the kubelet passes to the runtime for a container, as far as CDI is concerned.
+// containerRequest has the CDI devices that the kubelet requests from the runtime for a container.
 type containerRequest struct {
 	cdiDevices  []string
 	annotations map[string]string

@@ -77,7 +77,7 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	n.awaitNoLabels(t)
 }
 
-// The labels of a vGPU contain the version and branch of the host's driver, which are in its PCI configuration space.
+// The labels of a vGPU have the version and branch of the host's driver, from the vGPU's PCI configuration space.
 func TestVirtualGPULabels(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

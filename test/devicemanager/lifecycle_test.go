@@ -22,6 +22,7 @@ func startNode(t *testing.T) (*node, *kubelet) {
 	return n, k
 }
 
+// disjoint reports an error for each UUID that is in both lists.
 func disjoint(t *testing.T, a, b []string) {
 	t.Helper()
 	for _, uuid := range a {
@@ -43,7 +44,7 @@ func TestManyKubeletRestarts(t *testing.T) {
 	n.admitPod(t, k, "new", 8)
 }
 
-// awaitNewSocket waits until the agent has a single socket, and its path is not before.
+// awaitNewSocket waits until the agent has a single socket, with a path other than before.
 func (n *node) awaitNewSocket(t *testing.T, before string) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -152,7 +153,7 @@ func TestRollout(t *testing.T) {
 	n, k := startNode(t)
 	pod, held := n.admitPod(t, k, "stays", 3)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
-	k.awaitGPUs(t, 13, 10) // the next agent must know the allocated devices
+	k.awaitGPUs(t, 13, 10) // 3 are draining, which the new agent must restore
 	old := n.process
 	n.address = newAddress()
 	n.startAgent(t)

@@ -200,7 +200,7 @@ func TestMissingCapability(t *testing.T) {
 		}
 		disjoint(t, allocated, []string{m.UUID})
 		if found, failed := n.doctor(t); !failed || !strings.Contains(found["CDI edits"], m.UUID) {
-			t.Errorf("the doctor finds %q, want the MIG device %s", found["CDI edits"], m.UUID)
+			t.Errorf("doctor reports %q, want the MIG device %s", found["CDI edits"], m.UUID)
 		}
 		for _, spec := range n.specs(t) {
 			if bytes.Contains([]byte(spec), []byte(m.UUID)) {

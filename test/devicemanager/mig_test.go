@@ -33,17 +33,17 @@ func a100s() resourceCounts {
 }
 
 // String formats counts as docs/health.md does.
-func (o resourceCounts) String() string {
+func (c resourceCounts) String() string {
 	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(o)) {
-		parts = append(parts, o[name]+" `"+strings.TrimPrefix(string(name), "nvidia.com/")+"`")
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		parts = append(parts, c[name]+" `"+strings.TrimPrefix(string(name), "nvidia.com/")+"`")
 	}
 	return strings.Join(parts, ", ")
 }
 
 // with returns a copy with changes applied.
-func (o resourceCounts) with(changes resourceCounts) resourceCounts {
-	changed := maps.Clone(o)
+func (c resourceCounts) with(changes resourceCounts) resourceCounts {
+	changed := maps.Clone(c)
 	maps.Copy(changed, changes)
 	return changed
 }
@@ -60,15 +60,15 @@ func (k *kubelet) resourceCounts() resourceCounts {
 
 // satisfies reports whether the allocatable counts equal those in want and each capacity is at least the one in want.
 // Capacity may be larger: released devices stay advertised for a minute, see TestReleasedDevicesArePruned.
-func (o resourceCounts) satisfies(want resourceCounts) bool {
-	for name := range maps.Keys(o) {
-		if _, wanted := want[name]; !wanted && !strings.HasPrefix(o[name], "0 of ") {
+func (c resourceCounts) satisfies(want resourceCounts) bool {
+	for name := range maps.Keys(c) {
+		if _, wanted := want[name]; !wanted && !strings.HasPrefix(c[name], "0 of ") {
 			return false
 		}
 	}
 	for name, counts := range want {
 		var allocatable, capacity, wantAllocatable, wantCapacity int
-		if _, err := fmt.Sscanf(o[name], "%d of %d", &allocatable, &capacity); err != nil {
+		if _, err := fmt.Sscanf(c[name], "%d of %d", &allocatable, &capacity); err != nil {
 			return false
 		}
 		if _, err := fmt.Sscanf(counts, "%d of %d", &wantAllocatable, &wantCapacity); err != nil ||
@@ -117,13 +117,13 @@ type podLister struct {
 	calls atomic.Int64
 }
 
-func (h *podLister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	h.calls.Add(1)
-	h.k.prune()
+func (l *podLister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	l.calls.Add(1)
+	l.k.prune()
 	response := &podresources.ListPodResourcesResponse{}
-	for _, pod := range h.k.activePods() {
+	for _, pod := range l.k.activePods() {
 		container := &podresources.ContainerResources{Name: pod.Spec.Containers[0].Name}
-		for resource, devices := range h.k.GetDevices(string(pod.UID), container.Name) {
+		for resource, devices := range l.k.GetDevices(string(pod.UID), container.Name) {
 			held := &podresources.ContainerDevices{ResourceName: resource}
 			for id := range devices {
 				held.DeviceIds = append(held.DeviceIds, id)
@@ -136,9 +136,9 @@ func (h *podLister) List(context.Context, *podresources.ListPodResourcesRequest)
 	return response, nil
 }
 
-func (h *podLister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+func (l *podLister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
 	response := &podresources.AllocatableResourcesResponse{}
-	for resource, devices := range h.k.allocatable() {
+	for resource, devices := range l.k.allocatable() {
 		healthy := &podresources.ContainerDevices{ResourceName: resource}
 		for id := range devices {
 			healthy.DeviceIds = append(healthy.DeviceIds, id)

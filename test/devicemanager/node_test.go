@@ -102,11 +102,11 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 	return n
 }
 
-// addresses counts those that newAddress returned.
+// addresses is the number of addresses that newAddress has returned.
 var addresses atomic.Uint32
 
-// newAddress returns a loopback address of its own. A port that was free on 127.0.0.1 may be taken by a connection before
-// the agent listens.
+// newAddress returns a loopback address that no other node has. A port that was free on 127.0.0.1 may be taken by a
+// connection before the agent listens.
 func newAddress() string {
 	n := addresses.Add(1)
 	return fmt.Sprintf("127.1.%d.%d:9435", n/250, n%250+1)

@@ -21,7 +21,7 @@ type query struct {
 	labels       []string // required in the results
 }
 
-// Each query has results in Prometheus's own engine, on a node where each condition that the queries cover holds.
+// Each query has results in Prometheus's engine on a node with all conditions that the queries select.
 func TestQueriesHaveResults(t *testing.T) {
 	t.Parallel()
 	n, held := newBusyNode(t)
@@ -152,6 +152,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	return n, gpus[0]
 }
 
+// busyNode is a node with its kubelet.
 type busyNode struct {
 	*node
 	kubelet *kubelet
@@ -165,6 +166,7 @@ func labelNames(text, pattern string) (labels []string) {
 	return labels
 }
 
+// read returns the content of a file, by its path in the repository.
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../" + path)

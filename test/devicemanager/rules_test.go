@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// The rules of TestResourceRules, for two H100 (0, 1) and two GTX 1060 (2, 3).
+// mixedRules are resource rules for simdriver.Mixed: two H100 (0, 1) and two GTX 1060 (2, 3).
 const mixedRules = `resources:
 - {select: {index: [1]}, exclude: true}
 - {select: {product: "*h100*"}, name: nvidia.com/h100}
@@ -70,7 +70,8 @@ func TestResourceRules(t *testing.T) {
 	k.awaitResources(t, ruled)
 }
 
-// Agents without state recognize allocations of resources that the config no longer has.
+// Without saved state, an agent does not advertise a GPU that is allocated through a resource that the config no longer
+// has.
 func TestLostRules(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.Mixed())

@@ -42,23 +42,23 @@ func (c *fakeContainerd) Status(context.Context, *cri.StatusRequest) (*cri.Statu
 func (c *fakeContainerd) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answer := &cri.ListContainersResponse{}
+	response := &cri.ListContainersResponse{}
 	for uid, config := range c.pods {
-		answer.Containers = append(answer.Containers, &cri.Container{
+		response.Containers = append(response.Containers, &cri.Container{
 			Id: uid, PodSandboxId: uid, State: cri.ContainerState_CONTAINER_RUNNING, Labels: config.Labels,
 		})
 	}
-	return answer, nil
+	return response, nil
 }
 
 func (c *fakeContainerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answer := &cri.ListPodSandboxResponse{}
+	response := &cri.ListPodSandboxResponse{}
 	for uid, config := range c.pods {
-		answer.Items = append(answer.Items, &cri.PodSandbox{Id: uid, State: cri.PodSandboxState_SANDBOX_READY, Labels: config.Labels})
+		response.Items = append(response.Items, &cri.PodSandbox{Id: uid, State: cri.PodSandboxState_SANDBOX_READY, Labels: config.Labels})
 	}
-	return answer, nil
+	return response, nil
 }
 
 func (c *fakeContainerd) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {

@@ -172,14 +172,14 @@ func TestSharingConfigChange(t *testing.T) {
 	}
 
 	// A change of replicas neither reopens the driver nor interrupts fault detection.
-	before := n.nvmlInits(t)
+	before := n.nvmlCallCounts(t)["nvmlInit_v2"]
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]")
 	k.awaitGPUs(t, 12, 2) // three quarters of each GPU are allocated, and a sixth fits
 	if err := n.driver.RaiseXID(first, 9999); err != nil {
 		t.Fatal(err)
 	}
 	k.awaitGPUs(t, 12, 1)
-	if after := n.nvmlInits(t); before == 0 || after != before {
+	if after := n.nvmlCallCounts(t)["nvmlInit_v2"]; before == 0 || after != before {
 		t.Errorf("NVML was initialized %d times before the config change and %d times after it", before, after)
 	}
 	k.awaitGPUs(t, 12, 2)
@@ -215,16 +215,6 @@ func TestSharingConfigChange(t *testing.T) {
 	k.awaitResources(t, resourceCounts{gpuResource: "0 of 1", other: "4 of 8"})
 	remove(exclusive)
 	k.awaitResources(t, resourceCounts{gpuResource: "0 of 0", other: "8 of 8"})
-}
-
-// nvmlInits returns the number of NVML initializations.
-func (n *node) nvmlInits(t *testing.T) uint64 {
-	t.Helper()
-	calls, err := simdriver.Calls(n.calls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return calls["nvmlInit_v2"]
 }
 
 // MIG devices are shared like GPUs, and become unhealthy with their GPU.

@@ -1,7 +1,6 @@
 package devicemanager
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,12 +9,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -51,7 +48,6 @@ type soak struct {
 	soakCase
 	n      *node
 	k      *kubelet
-	lister *currentPodLister
 	random *rand.Rand
 
 	faulty    map[string]bool // GPUs with an injected fault, until clearFaults
@@ -71,7 +67,7 @@ type soakPod struct {
 	nodes  []string // device nodes of its GPUs and MIG devices
 }
 
-// TestSoak injects a seeded random sequence of faults while pods are added and removed. CI uses the default seed.
+// TestSoak injects a seeded random sequence of faults while pods are added and removed.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for _, c := range soakCases {
@@ -87,11 +83,9 @@ func (c soakCase) run(t *testing.T, duration time.Duration) {
 	n.configure(t, c.config...)
 	k := startKubelet(t, n.kubeletDir, 2)
 	s := &soak{
-		T: t, soakCase: c, n: n, k: k, lister: &currentPodLister{}, random: rand.New(rand.NewPCG(*soakSeed, 0)),
+		T: t, soakCase: c, n: n, k: k, random: rand.New(rand.NewPCG(*soakSeed, 0)),
 		faulty: map[string]bool{}, suspect: map[string]bool{}, pods: map[string]*soakPod{}, counts: map[string]int{},
 	}
-	s.lister.k.Store(k)
-	servePodLister(t, n.kubeletDir, s.lister)
 	n.startAgent(t)
 	s.check(true)
 	t.Logf("replay with -seed %d", *soakSeed)
@@ -287,7 +281,6 @@ func (s *soak) deleteSocket() error {
 
 func (s *soak) restartKubelet() error {
 	s.k = s.k.restart(s.T, 2)
-	s.lister.k.Store(s.k)
 	return nil
 }
 
@@ -488,14 +481,4 @@ func (s *soak) allocateAll() {
 		return ""
 	})
 	s.n.admitPod(s.T, s.k, "last", s.gpus())
-}
-
-// currentPodLister serves the pod resources API for the running kubelet.
-type currentPodLister struct {
-	podresources.UnimplementedPodResourcesListerServer
-	k atomic.Pointer[kubelet]
-}
-
-func (c *currentPodLister) List(ctx context.Context, r *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return (&podLister{k: c.k.Load()}).List(ctx, r)
 }

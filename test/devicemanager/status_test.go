@@ -374,11 +374,11 @@ func TestStatusWithUnresponsiveSources(t *testing.T) {
 	if err := n.driver.InjectFault(simdriver.Fault{Func: "nvmlInit_v2", Hang: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	silent, err := net.Listen("unix", podResourcesSocket(t, n.kubeletDir))
+	unresponsive, err := net.Listen("unix", podResourcesSocket(t, n.kubeletDir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = silent.Close() })
+	t.Cleanup(func() { _ = unresponsive.Close() })
 	n.startAgent(t)
 	n.awaitGet(t, "/healthz", http.StatusOK)
 	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
@@ -392,7 +392,7 @@ func TestStatusWithUnresponsiveSources(t *testing.T) {
 	n.awaitGet(t, "/healthz", http.StatusOK)
 }
 
-// podResourcesSocket returns the path of the socket of the pod resources API, and creates its directory.
+// podResourcesSocket returns the path of the pod resources socket, and creates its directory.
 func podResourcesSocket(t *testing.T, kubeletDir string) string {
 	t.Helper()
 	path := filepath.Join(kubeletDir, "pod-resources", "kubelet.sock")
@@ -412,7 +412,7 @@ func (p *staticPodLister) List(context.Context, *podresources.ListPodResourcesRe
 	return p.response, nil
 }
 
-// servePodResources serves the pod resources API with one pod. The in-process device manager does not serve that API.
+// servePodResources serves the pod resources API with one pod, in place of the kubelet's podLister.
 func servePodResources(t *testing.T, kubeletDir, namespace, pod string, devices []string) {
 	t.Helper()
 	servePodLister(t, kubeletDir, &staticPodLister{response: &podresources.ListPodResourcesResponse{

@@ -8,7 +8,7 @@ import (
 )
 
 // Blocks returns the fenced code blocks of a language in a section of a document. document is a path in the repository,
-// section a heading without its marks. It is an error if there is no such block.
+// section a heading without its leading #. It is an error if there is no such block.
 func Blocks(ctx context.Context, document, section, language string) ([]string, error) {
 	text, err := read(ctx, document)
 	if err != nil {

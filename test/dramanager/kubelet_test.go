@@ -40,7 +40,7 @@ func startKubelet(t *testing.T, dir string, api *fake.Clientset) *kubelet {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	// Sources that are not ready keep the manager from unpreparing the claims of pods that it was not given.
+	// While sources are not ready, the manager does not unprepare the claims of inactive pods. Here no pod is active.
 	ready := config.NewSourcesReady(func(sets.Set[string]) bool { return false })
 	node := func(context.Context) (*v1.Node, error) {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, nil
@@ -65,13 +65,13 @@ func startKubelet(t *testing.T, dir string, api *fake.Clientset) *kubelet {
 	return k
 }
 
-// disconnect closes the connections to all plugins, as the end of the kubelet's process does.
+// disconnect closes the connections to all plugins, as the exit of the kubelet does.
 func disconnect(handler any) { handler.(interface{ Stop() }).Stop() }
 
 // prepare prepares the claims of a pod, once the driver is registered, and returns the CDI devices of its container.
 func (k *kubelet) prepare(pod *v1.Pod) []string {
 	k.Helper()
-	k.eventually("the driver", func() error { return k.PrepareResources(k.Context(), pod) })
+	k.eventually("preparation", func() error { return k.PrepareResources(k.Context(), pod) })
 	return k.devices(pod)
 }
 
@@ -88,6 +88,7 @@ func (k *kubelet) devices(pod *v1.Pod) (names []string) {
 	return names
 }
 
+// prepares checks that the pod has exactly the CDI devices want once its claims are prepared.
 func (k *kubelet) prepares(pod *v1.Pod, want ...string) {
 	k.Helper()
 	if got := k.prepare(pod); !slices.Equal(got, want) {
@@ -95,9 +96,10 @@ func (k *kubelet) prepares(pod *v1.Pod, want ...string) {
 	}
 }
 
+// unprepares unprepares the claims of a pod, once the driver is registered.
 func (k *kubelet) unprepares(pod *v1.Pod) {
 	k.Helper()
-	k.eventually("the driver", func() error { return k.UnprepareResources(k.Context(), pod) })
+	k.eventually("unpreparation", func() error { return k.UnprepareResources(k.Context(), pod) })
 }
 
 // health returns the health of the devices in the status of a pod.

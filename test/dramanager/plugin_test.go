@@ -21,7 +21,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// plugin is the path of the program that serves package dra.
+// plugin is the path of the plugin: a program that serves package dra (dra/testdata/plugin).
 var plugin string
 
 func TestMain(m *testing.M) {
@@ -53,17 +53,17 @@ func buildPlugin(ctx context.Context, path string) error {
 	return nil
 }
 
-// node is a node with a kubelet and the program, and claims.
+// node is a node with a kubelet, the plugin and claims.
 type node struct {
 	*testing.T
-	dir, state, claims string
+	dir, state, claims string // directories of the kubelet, of the plugin's state and of its claims
 	api                *fake.Clientset
 	kubelet            *kubelet
-	input              io.WriteCloser
+	input              io.WriteCloser // of the plugin
 	process            *exec.Cmd
 }
 
-// newNode starts the program and a kubelet.
+// newNode starts the plugin and a kubelet.
 func newNode(t *testing.T, claims ...*resourceapi.ResourceClaim) *node {
 	t.Helper()
 	n := &node{T: t, dir: t.TempDir(), state: t.TempDir(), claims: t.TempDir(), api: fake.NewClientset()}
@@ -75,7 +75,7 @@ func newNode(t *testing.T, claims ...*resourceapi.ResourceClaim) *node {
 	return n
 }
 
-// add adds a claim to the API server and to the directory of the program.
+// add adds a claim to the API server and to the plugin's directory of claims.
 func (n *node) add(c *resourceapi.ResourceClaim) {
 	n.Helper()
 	if _, err := n.api.ResourceV1().ResourceClaims(c.Namespace).Create(n.Context(), c, metav1.CreateOptions{}); err != nil {
@@ -104,22 +104,22 @@ func (n *node) startPlugin() {
 	n.Cleanup(n.killPlugin)
 }
 
-// killPlugin kills the program, which leaves its sockets behind.
+// killPlugin kills the plugin, which leaves its sockets behind.
 func (n *node) killPlugin() {
 	_ = n.process.Process.Kill()
 	_ = n.process.Wait()
 }
 
-// stopPlugin ends the program.
+// stopPlugin ends the input of the plugin, which shuts it down.
 func (n *node) stopPlugin() {
 	n.Helper()
 	_ = n.input.Close()
 	if err := n.process.Wait(); err != nil {
-		n.Errorf("the plugin ended: %v", err)
+		n.Errorf("the plugin exited: %v", err)
 	}
 }
 
-// setHealth sets the fault of a GPU; empty for none.
+// setHealth reports to the kubelet that a GPU has a fault; empty for none.
 func (n *node) setHealth(id, fault string) {
 	n.Helper()
 	if _, err := fmt.Fprintln(n.input, strings.TrimSpace(id+" "+fault)); err != nil {
@@ -127,7 +127,7 @@ func (n *node) setHealth(id, fault string) {
 	}
 }
 
-// recorded waits for the claims in the state directory.
+// recorded waits until the state directory has exactly the records of the claims in want.
 func (n *node) recorded(want ...string) {
 	n.Helper()
 	n.kubelet.eventually("the records", func() error {
@@ -146,7 +146,7 @@ func (n *node) recorded(want ...string) {
 	})
 }
 
-// A pod gets the CDI device of its GPU, and the claim ends with the last pod that uses it.
+// A pod gets the CDI device of its GPU. The claim is unprepared with the last pod that uses it.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	first, second := newPod("first", "a"), newPod("second", "a")
@@ -160,7 +160,7 @@ func TestClaim(t *testing.T) {
 	n.recorded()
 }
 
-// The kubelet restarts while a pod runs. It prepares the claim again for the next sandbox.
+// The kubelet restarts while a pod runs, and prepares its claim again for the next sandbox.
 func TestKubeletRestart(t *testing.T) {
 	t.Parallel()
 	pod, later := newPod("pod", "a"), newPod("later", "b")
@@ -203,7 +203,7 @@ func TestAgentRestart(t *testing.T) {
 	n.recorded()
 }
 
-// A pod whose GPU another pod has waits in Prepare. Another pod does not wait for it.
+// Preparation waits while another claim holds the GPU. Claims for other GPUs do not wait.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	first, second, other := newPod("first", "a"), newPod("second", "b"), newPod("other", "c")
@@ -215,7 +215,7 @@ func TestWait(t *testing.T) {
 	n.recorded("a", "c")
 	select {
 	case err := <-prepared:
-		t.Fatalf("prepared while another claim has the GPU, error %v", err)
+		t.Fatalf("prepared while another claim holds the GPU, error %v", err)
 	default:
 	}
 	n.kubelet.unprepares(first)
@@ -225,19 +225,19 @@ func TestWait(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(timeout):
-		t.Fatal("not prepared")
+		t.Fatal("not prepared after the GPU was released")
 	}
 	n.recorded("b", "c")
 }
 
-// A refused claim has the reason in the kubelet's error.
+// If a claim is refused, the kubelet's error has the reason.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	pod, ready := newPod("pod", "a"), newPod("ready", "b")
 	n := newNode(t, newClaim("a", "nic-0", pod), newClaim("b", "gpu-0", ready))
 	n.kubelet.prepares(ready, "gpucdi.dev/gpu=GPU-0") // the driver is registered
 	if err := n.kubelet.PrepareResources(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `device "nic-0"`) {
-		t.Errorf("error %v", err)
+		t.Errorf("got error %v, want one that names the device", err)
 	}
 	n.recorded("b")
 	n.kubelet.unprepares(pod)
@@ -269,7 +269,7 @@ func TestSocketsRemoved(t *testing.T) {
 	n.kubelet.prepares(pod, "gpucdi.dev/gpu=GPU-0")
 }
 
-// The status of a pod has the health of its device.
+// The status of a pod has the health of its devices and the message of a fault.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	pod := newPod("pod", "a")

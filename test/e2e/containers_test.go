@@ -11,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// foreignContainer starts a nerdctl container with a GPU. On CRI-O its containerd runs beside the kubelet's runtime, as
-// that of Docker does.
+// foreignContainer starts a nerdctl container with a GPU. On a node with CRI-O, nerdctl uses a second containerd, as
+// Docker does.
 func foreignContainer(t *testing.T, c *cluster) {
 	if name, _ := c.runtime(t); name == "cri-o" {
 		c.startSecondContainerd(t)

@@ -14,14 +14,15 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// taskDir has the bundle of each container of Kubernetes that containerd has not deleted yet. It deletes that of a
-// container that has exited before it reports the exit.
+// taskDir contains the OCI bundles of the containers that containerd runs for the kubelet. containerd deletes the bundle
+// of a container before it reports that the container has exited.
 const taskDir = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 var gpuNode = regexp.MustCompile(`^/dev/nvidia\d+$`)
 
-// watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. Only pods of
-// the namespace default count: the agent has all GPUs. A pod that is created again has the claim of the earlier one.
+// watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. Only pods in
+// the namespace default count: the agent has all GPUs. Pods are compared by name, since a recreated pod uses the claim of
+// its predecessor.
 func (c *cluster) watchDisjoint(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,10 +52,10 @@ type disjointWatch struct {
 	samples int
 }
 
-// bundle is what the OCI spec of a container has.
+// bundle is the content of a container's OCI spec.
 type bundle struct {
-	pod  string // name
-	gpus []string
+	pod  string   // name
+	gpus []string // paths of GPU device nodes
 }
 
 func (w *disjointWatch) sample() {

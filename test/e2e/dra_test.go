@@ -25,11 +25,11 @@ var claimCases = []struct {
 }{
 	{"a pod keeps the GPU of its claim", claimSurvives},
 	{"claims and pods that request nvidia.com/gpu share the node", claimsAndPods},
-	{"a claim waits for the end of the containers of another one", forcedDelete},
+	{"a pod waits for the containers of one deleted by force", forcedDelete},
 	{"a fault taints the GPU and is in the status of the pod", claimHealth},
 	{"changed slices are restored", slicesRestored},
-	{"slices are right after the API server was away", apiServerAway},
-	{"a claim whose GPU is held is refused by name", heldClaim},
+	{"slices are correct after an outage of the API server", apiServerOutage},
+	{"a claim whose GPU is held is refused with the holder", heldClaim},
 	{"manifests for NVIDIA's driver work", nvidiaManifests},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"a claim gets a MIG device", claimedMIG},
@@ -73,7 +73,7 @@ func (c *cluster) enableDRA(t *testing.T) {
 	c.awaitRollout(t)
 }
 
-// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there.
+// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there; none if kubectl fails.
 func (c *cluster) slices(t *testing.T) []string {
 	t.Helper()
 	out, _ := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
@@ -104,7 +104,8 @@ func (c *cluster) claim(t *testing.T, name string, count int, extra ...string) {
 	})
 }
 
-// runWithClaim starts a pod that sleeps, and removes it when the test ends. Each of its containers uses the claim.
+// runWithClaim starts a pod that sleeps, and removes it when the test ends. Each of its containers, by default main, uses
+// the claim.
 func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...string) {
 	t.Helper()
 	c.startWithClaim(t, pod, claim, containers...)
@@ -136,7 +137,7 @@ func (c *cluster) freeGPU(t *testing.T, pods ...string) string {
 	return ""
 }
 
-// awaitStatus waits until the output of gpucdi status has a text.
+// awaitStatus waits until the output of gpucdi status contains a text.
 func (c *cluster) awaitStatus(t *testing.T, text string) {
 	t.Helper()
 	await(t, "status "+text, func() (string, bool) {
@@ -145,6 +146,7 @@ func (c *cluster) awaitStatus(t *testing.T, text string) {
 	})
 }
 
+// startWithClaim is like runWithClaim, but leaves the pod.
 func (c *cluster) startWithClaim(t *testing.T, pod, claim string, containers ...string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`apiVersion: v1
@@ -214,16 +216,16 @@ func claimSurvives(t *testing.T, c *cluster) {
 // killAgent kills the agent's process and waits until it serves again.
 func (c *cluster) killAgent(t *testing.T) {
 	t.Helper()
-	before := c.containerIn(t)
+	before := c.agentContainer(t)
 	c.runOnNode(t, "pkill -9 -x gpucdi")
 	await(t, "another agent container", func() (string, bool) {
-		id := c.containerIn(t)
+		id := c.agentContainer(t)
 		return id, id != before && strings.HasSuffix(id, " true")
 	})
 }
 
-// containerIn returns the ID of the agent's container and whether it is ready.
-func (c *cluster) containerIn(t *testing.T) string {
+// agentContainer returns the ID of the agent's container and whether it is ready: "ID true".
+func (c *cluster) agentContainer(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-o", "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].ready}")
 }
@@ -281,8 +283,8 @@ func claimsAndPods(t *testing.T, c *cluster) {
 	}
 }
 
-// forcedDelete deletes a pod without a grace period and starts it again at once: the scheduler allocates the GPU again
-// while the first container still runs. Then a GPU is really held, and the claim is refused by name.
+// forcedDelete deletes a pod without a grace period and creates it again at once: the scheduler allocates the same GPUs
+// while the container of the deleted pod still runs.
 func forcedDelete(t *testing.T, c *cluster) {
 	c.claim(t, "all", 8)
 	c.startWithClaim(t, "again", "all")
@@ -387,8 +389,8 @@ spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 
 	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
 }
 
-// apiServerAway removes a GPU while the API server is down.
-func apiServerAway(t *testing.T, c *cluster) {
+// apiServerOutage removes a GPU while the API server is down.
+func apiServerOutage(t *testing.T, c *cluster) {
 	c.runOnNode(t, "pkill -9 -x kube-apiserver") // a graceful stop waits for watches
 	gone, err := c.driver.Remove(c.driver.State().GPUs[7].UUID)
 	if err != nil {
@@ -490,7 +492,7 @@ func documentedClaim(t *testing.T, c *cluster) {
 	c.kubectl(t, "delete", "resourceclaim", "one-gpu")
 }
 
-// claimedMIG partitions a GPU, and partitions it again.
+// claimedMIG allocates a MIG device to a claim, and repartitions its GPU.
 func claimedMIG(t *testing.T, c *cluster) {
 	c.configure(t, "allocation: {mode: dra}\nmig: {strategy: mixed}\n")
 	partitioned := c.driver.State().GPUs[7].UUID
@@ -524,7 +526,7 @@ selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '
 	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra}}]\n")
 }
 
-// missingNode replaces the device node of a GPU. Without any, the driver does not list the GPU.
+// missingNode replaces the device node of a GPU with a node of another device. NVML does not list a GPU without a node.
 func missingNode(t *testing.T, c *cluster) {
 	g := c.driver.State().GPUs[0]
 	device := fmt.Sprintf("/dev/nvidia%d", g.Minor)
@@ -541,7 +543,7 @@ func missingNode(t *testing.T, c *cluster) {
 	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 }
 
-// withoutDriver starts the agent before the driver.
+// withoutDriver starts the agent before the driver is loaded.
 func withoutDriver(t *testing.T, c *cluster) {
 	if err := c.driver.Unload(); err != nil {
 		t.Fatal(err)
@@ -558,7 +560,7 @@ func withoutDriver(t *testing.T, c *cluster) {
 	c.awaitSlices(t, 8)
 }
 
-// slicePolicy uses the agent's token to write a slice of another node.
+// slicePolicy uses the agent's token to write slices of another node, which is denied, and of its own.
 func slicePolicy(t *testing.T, c *cluster) {
 	pod := c.agentPod(t)
 	uid := c.kubectl(t, "get", "pod", "--namespace", "gpucdi", pod, "-o", "jsonpath={.metadata.uid}")
@@ -580,8 +582,9 @@ spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1,
 	c.kubectl(t, "delete", "resourceslice", "forged-"+node.Name)
 }
 
-// claimsOfRuntime runs a pod with a claim on a node that is not TestDRA's, and restarts its container. Kubelets before 1.35
-// do not support pods that request nvidia.com/gpu through DRA.
+// claimsOfRuntime moves a node with another runtime than TestDRA's to DRA and back while a pod has a claim. The pod's
+// container restarts, and Helm refuses to uninstall the chart. Pods that request nvidia.com/gpu through DRA are not
+// tested, since kubelets before 1.35 do not support them.
 func claimsOfRuntime(t *testing.T, c *cluster) {
 	c.enableDRA(t)
 	c.doc(t, "Move a node to DRA")
@@ -652,7 +655,7 @@ func migration(t *testing.T, c *cluster) {
 	c.killAgent(t)
 	c.remove(t, "held")
 	c.awaitSlices(t, 8)
-	c.awaitEvent(t, "Normal", "GPUMoved", "allocated through gpu.nvidia.com now")
+	c.awaitEvent(t, "Normal", "GPUMoved", "now allocated through gpu.nvidia.com")
 
 	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")

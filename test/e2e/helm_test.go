@@ -133,6 +133,7 @@ func (c *cluster) syncConfig(t *testing.T) {
 	c.kubectl(t, "annotate", "pod", "--namespace", "gpucdi", c.agentPod(t), "--overwrite", "sync="+c.kubectl(t, "get", "configmap", "--namespace", "gpucdi", "gpucdi", "-o", "jsonpath={.metadata.resourceVersion}"))
 }
 
+// awaitSpec waits until the node's CDI spec contains part, or no longer does.
 func (c *cluster) awaitSpec(t *testing.T, part string, there bool) {
 	t.Helper()
 	await(t, fmt.Sprintf("the CDI spec to contain %s: %t", part, there), func() (string, bool) {

@@ -23,9 +23,9 @@ const patience = 3 * time.Minute
 // checkout is the directory on the node with the parts of the repository that README's commands need.
 const checkout = "/src"
 
-// programs are installed in addition to those of the node, each in a directory below /opt. Containerd stands for the
-// one of Docker.
-var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd}
+// programs are installed in addition to those of the node, each in a directory below /opt. On a node with CRI-O,
+// Containerd runs as a second container runtime, as Docker's does. NVIDIA's plugin brings a monitoring program.
+var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd, tools.NVIDIAPlugin}
 
 // path sets PATH to the programs of the node, then the additional ones.
 const path = "PATH=$PATH:/opt/helm:/opt/nerdctl:/opt/containerd"

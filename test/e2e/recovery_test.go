@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	devicePlugins = "/var/lib/kubelet/device-plugins"
-	cdiDir        = "/run/cdi" // not below /var/run, an absolute symlink that leads out of the box
+	devicePlugins = "/var/lib/kubelet/device-plugins" // also if the kubelet has another root directory
+	cdiDir        = "/run/cdi"                        // not below /var/run, an absolute symlink that leads out of the box
 )
 
 func daemonRestarts(t *testing.T, c *cluster) {
@@ -162,8 +162,8 @@ func (c *cluster) awaitRollout(t *testing.T) {
 	})
 }
 
-// rollout starts pods while the agent is replaced. A pod that the kubelet admits while no agent is registered is
-// rejected.
+// rollout starts pods while the agent is replaced. While no agent is registered, the kubelet rejects pods that request
+// GPUs.
 func rollout(t *testing.T, c *cluster) {
 	const rollouts, pods = 5, 6
 	rejected := 0
@@ -202,7 +202,7 @@ func (c *cluster) sockets(t *testing.T) []string {
 	return found
 }
 
-// newSocket returns a check that the agent has replaced all of its sockets.
+// newSocket returns a check that the agent has replaced all sockets in before.
 func (c *cluster) newSocket(before []string) func() (string, bool) {
 	return func() (string, bool) {
 		now, _ := filepath.Glob(c.Box.Path(filepath.Join(devicePlugins, "gpucdi-*.sock")))

@@ -46,9 +46,9 @@ func faultReporting(t *testing.T, c *cluster) {
 			}
 		}
 	}
-	for _, link := range []string{"driver", "spec", "runtime", "kubelet"} {
-		if !strings.Contains(c.metrics(t), fmt.Sprintf("gpucdi_component_healthy{component=%q} 1", link)) {
-			t.Errorf("link %s is not healthy:\n%s", link, status)
+	for _, component := range []string{"driver", "spec", "runtime", "kubelet"} {
+		if !strings.Contains(c.metrics(t), fmt.Sprintf("gpucdi_component_healthy{component=%q} 1", component)) {
+			t.Errorf("component %s is not healthy:\n%s", component, status)
 		}
 	}
 
@@ -69,11 +69,12 @@ func (c *cluster) metrics(t *testing.T) string {
 	return c.kubectl(t, "get", "--raw", "/api/v1/namespaces/gpucdi/pods/"+pod+":9435/proxy/metrics")
 }
 
-func (c *cluster) awaitEvent(t *testing.T, kind, reason, message string) {
+// awaitEvent waits until the node has an Event of a type and reason whose message contains message.
+func (c *cluster) awaitEvent(t *testing.T, eventType, reason, message string) {
 	t.Helper()
 	c.awaitOutput(t, message, func(t *testing.T) string {
 		return c.kubectl(t, "get", "events", "--field-selector",
-			"involvedObject.kind=Node,involvedObject.name="+node.Name+",type="+kind+",reason="+reason, "-o", "jsonpath={.items[*].message}")
+			"involvedObject.kind=Node,involvedObject.name="+node.Name+",type="+eventType+",reason="+reason, "-o", "jsonpath={.items[*].message}")
 	})
 }
 

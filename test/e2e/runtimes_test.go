@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// cases run in this order on a node of each runtime, and those that do not depend on it on the nodes of the named
-// tests. Each leaves all GPUs free.
+// cases run in this order on the nodes of the tests in on, or, if on is empty because they depend on the container
+// runtime, on the node of each. Each leaves all GPUs free.
 var cases = []struct {
 	name string
 	run  func(*testing.T, *cluster)
@@ -34,6 +34,7 @@ var cases = []struct {
 	{"node labels select config sections", sectionsByLabel, "TestNode"},
 	{"pods select GPUs of different models", modelSelection, "TestNode"},
 	{"rules assign GPUs to resources", resourceRules, "TestContainerd17"},
+	{"a monitoring pod sees all GPUs while pods hold them", monitoringPods, "TestNode"},
 	{"the service account has minimal permissions", rbac, "TestContainerd17"},
 	{"the agent drops capabilities", droppedCapabilities, ""},
 	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},

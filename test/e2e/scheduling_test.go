@@ -49,7 +49,7 @@ func blocksOf(t *testing.T, document, section, language string) []string {
 	return found
 }
 
-// runToCompletion runs a pod that requests one GPU and prints it.
+// runToCompletion runs a pod that requests one GPU and logs its UUID.
 func (c *cluster) runToCompletion(t *testing.T, pod, manifest string) {
 	t.Helper()
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {

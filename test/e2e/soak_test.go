@@ -26,7 +26,8 @@ func claimSoak(t *testing.T, c *cluster) {
 	for i := range claims {
 		c.claim(t, fmt.Sprint("claim-", i), i+1)
 	}
-	// A kubelet gives the devices of a plugin to the next pod while the containers of a pod deleted by force still run.
+	// Only pods with claims are deleted by force: the kubelet allocates the devices of a plugin to the next pod while the
+	// containers of a pod deleted by force still run.
 	remove := func(slot int) {
 		pod := fmt.Sprint("pod-", slot)
 		args := []string{"delete", "pod", pod, "--ignore-not-found"}

@@ -79,7 +79,7 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 		"--hostname-override", Name, "--node-ip", nodeIP)
 }
 
-// KubeletDir returns the kubelet's root directory.
+// KubeletDir returns the kubelet's root directory in the box.
 func (n *Node) KubeletDir() string { return n.kubeletDir }
 
 // StopKubelet sends SIGTERM to the kubelet and waits until it has exited. Pods keep running.
@@ -113,7 +113,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}, "kubelet", "kube-controller-manager")
 }
 
-// Log returns the log of a component so far. The component has the name of its program.
+// Log returns the log of a component so far. component is the name of its program.
 func (n *Node) Log(component string) (string, error) {
 	data, err := os.ReadFile(n.logs + "/" + component + ".log")
 	if err != nil {

@@ -142,11 +142,13 @@ func credentials() (map[string][]byte, error) {
 	return files, nil
 }
 
-// kubectlScript writes a kubectl wrapper for this cluster that root can run outside of the box.
+// kubectlScript writes a kubectl wrapper for this cluster that root can run outside of the box. The wrapper sets the
+// PATH and HOME of the box, and keeps the caller's TERM.
 func kubectlScript(ctx context.Context, b *box.Box) error {
 	cmd := b.Command(ctx, "kubectl")
+	pathAndHome := cmd.Env[:2]
 	script := fmt.Sprintf("#!/bin/sh\nexec env -i %s TERM=\"$TERM\" %s kubectl \"$@\"\n",
-		strings.Join(cmd.Env[:2], " "), strings.Join(b.Enter(), " "))
+		strings.Join(pathAndHome, " "), strings.Join(b.Enter(), " "))
 	if err := os.WriteFile(filepath.Join(b.Dir(), "kubectl"), []byte(script), 0o755); err != nil {
 		return fmt.Errorf("writing the kubectl script: %w", err)
 	}

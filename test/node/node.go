@@ -35,8 +35,8 @@ type Config struct {
 	Kubelet tools.Tool
 	// KubeletDir is the kubelet's root directory. Default: /var/lib/kubelet.
 	KubeletDir string
-	// Images build images to import in addition to the sandbox and Debian images, while the programs are built. Each
-	// returns an archive.
+	// Images build images to import in addition to the sandbox and Debian images. Each returns an archive. They are
+	// called one after the other, while the programs are built.
 	Images []func(context.Context) (archive string, err error)
 	// Stage is called when a stage starts, and its result when the stage has succeeded. May be nil.
 	Stage func(name string) (done func())

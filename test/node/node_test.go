@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// TestNode checks what the tests of the agent rely on.
+// TestNode checks the properties of a node that the tests of the agent rely on.
 func TestNode(t *testing.T) {
 	if err := tools.InstallPackages(t.Context()); err != nil {
 		t.Fatal(err)

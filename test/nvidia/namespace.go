@@ -16,7 +16,7 @@ import (
 // hidden lists host directories that contain fixed paths of NVIDIA's plugin. They are empty in a Namespace.
 var hidden = []string{"/var/lib", "/var/run"}
 
-// Namespace is a mount namespace in which programs can be started. A thread keeps it alive.
+// Namespace is a mount namespace in which programs can be started. A thread keeps it alive until Close.
 type Namespace struct{ do chan func() }
 
 // NewNamespace creates a mount namespace with the /proc and /sys files of the node at root, since NVIDIA's programs

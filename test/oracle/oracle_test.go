@@ -18,10 +18,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// everything selects all driver capabilities, as nvcdi always does.
-const everything = "compute,utility,graphics,video,display"
+// allFeatures selects all driver capabilities, as nvcdi always does.
+const allFeatures = "compute,utility,graphics,video,display"
 
-// A difference is something that only one spec contains. pattern matches the container path, its last element if the
+// A difference is a file, device node or variable that only one spec contains. pattern matches the container path, its last element if the
 // pattern has no slash, or the name of a variable.
 type difference struct{ pattern, reason string }
 
@@ -68,7 +68,7 @@ func TestGPUSpecs(t *testing.T) {
 			m := startMachine(t, programs, profile)
 			m.addOptionalFiles(t)
 			theirs := m.spec(t, "nvcdi", "nvml")
-			ours := m.spec(t, "gpucdi", "generate", "--format", "json", "--features", everything)
+			ours := m.spec(t, "gpucdi", "generate", "--format", "json", "--features", allFeatures)
 			compareFiles(t, theirs, ours, used)
 			compareDevices(t, theirs, ours, used)
 			compareEnvironment(t, theirs, ours, used)
@@ -81,7 +81,7 @@ func TestGPUSpecs(t *testing.T) {
 	}
 }
 
-// addOptionalFiles adds files that nvcdi looks for and the simulated driver lacks: those of other driver versions, of
+// addOptionalFiles adds files that nvcdi searches for and the simulated driver lacks: those of other driver versions, of
 // other packages and of NVIDIA's daemons.
 func (m machine) addOptionalFiles(t *testing.T) {
 	t.Helper()
@@ -99,7 +99,7 @@ func (m machine) addOptionalFiles(t *testing.T) {
 	}
 }
 
-// The other classes are modes of nvcdi.
+// nvcdi has a mode for each class of auxiliary devices: devices besides GPUs.
 func TestClassSpecs(t *testing.T) {
 	m := startMachine(t, buildPrograms(t), simdriver.GTX1060x2())
 	m.nodes(t, "nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv", "nvidia-nvswitchctl", "nvidia-nvswitch0",

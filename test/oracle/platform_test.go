@@ -73,10 +73,11 @@ func (m machine) compare(t *testing.T, mode, class string) {
 	compareEnvironment(t, theirs, ours, map[string]bool{})
 }
 
+// nodes creates device nodes below /dev.
 func (m machine) nodes(t *testing.T, names ...string) {
 	t.Helper()
 	for minor, name := range names {
-		m.makeDir(t, "/dev/"+name)
+		m.makeParent(t, "/dev/"+name)
 		if err := unix.Mknod(m.Path("/dev/"+name), unix.S_IFCHR|0o666, int(unix.Mkdev(238, uint32(minor)))); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func (m machine) nodes(t *testing.T, names ...string) {
 
 func (m machine) write(t *testing.T, name, content string) {
 	t.Helper()
-	m.makeDir(t, name)
+	m.makeParent(t, name)
 	if err := os.WriteFile(m.Path(name), []byte(content), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -105,14 +106,15 @@ func (m machine) library(t *testing.T, name, soname string) {
 
 func (m machine) compile(t *testing.T, name, source string, flags ...string) {
 	t.Helper()
-	m.makeDir(t, name)
+	m.makeParent(t, name)
 	out, err := exec.Command("cc", append(flags, "-shared", "-fPIC", "-o", m.Path(name), "-x", "c", source)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("compiling %s: %v\n%s", name, err, out)
 	}
 }
 
-func (m machine) makeDir(t *testing.T, name string) {
+// makeParent creates the directory that contains a file.
+func (m machine) makeParent(t *testing.T, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(m.Path(name)), 0o755); err != nil {
 		t.Fatal(err)

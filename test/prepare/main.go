@@ -1,5 +1,5 @@
 // Command prepare is the first step of "make system". It builds the programs and images that system tests share, and
-// caches them. The first run takes half an hour on two cores.
+// caches them.
 package main
 
 import (
@@ -28,14 +28,15 @@ var stages = []struct {
 	{"CRI-O", build(tools.CRIO)},
 	{"Kubernetes 1.36", build(tools.Kube)},
 	{"kubelet 1.34", build(tools.Kubelet134)},
-	{"image of Debian", archive(images.Debian)},
+	{"Debian image", discardPath(images.Debian)},
 }
 
 func build(tool tools.Tool) func(context.Context) error {
-	return archive(func(ctx context.Context) (string, error) { return tools.Build(ctx, tool) })
+	return discardPath(func(ctx context.Context) (string, error) { return tools.Build(ctx, tool) })
 }
 
-func archive(build func(context.Context) (string, error)) func(context.Context) error {
+// discardPath drops the path of the result, which tests find in the cache.
+func discardPath(build func(context.Context) (string, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := build(ctx)
 		return err

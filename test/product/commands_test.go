@@ -199,7 +199,7 @@ func listPCIe(t *testing.T, binary string) {
 			t.Fatalf("GPU %d: %+v", i, g)
 		}
 		for j, other := range gpus[:i] {
-			// Each four GPUs are below a root complex and a switch, and each two below a second one.
+			// Every four GPUs share a root complex and its outer switch, and every two of them an inner switch.
 			root, outer, inner := g.PCIeRoot == other.PCIeRoot, g.PCIeSwitches[1] == other.PCIeSwitches[1], g.PCIeSwitches[0] == other.PCIeSwitches[0]
 			if root != (i/4 == j/4) || outer != root || inner != (i/2 == j/2) {
 				t.Errorf("GPU %d at %s %v, GPU %d at %s %v", i, g.PCIeRoot, g.PCIeSwitches, j, other.PCIeRoot, other.PCIeSwitches)
@@ -313,7 +313,7 @@ func gpuHangs(t *testing.T, binary string) {
 	gpuUnresponsive(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Hang: time.Hour})
 }
 
-// gpuUnresponsive injects a fault that ends or blocks the driver worker into one GPU.
+// gpuUnresponsive checks that a fault of one GPU that crashes or blocks the driver worker makes only this GPU unreadable.
 func gpuUnresponsive(t *testing.T, binary string, fault simdriver.Fault) {
 	h := newHost(t, binary, simdriver.H100x8())
 	fault.GPU = h.driver.State().GPUs[3].UUID

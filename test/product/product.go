@@ -11,8 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Build builds gpucdi, gpucdi-nvml and gpucdi-hook into dir, as make build does,
-// and returns the path of gpucdi.
+// Build builds gpucdi, gpucdi-nvml and gpucdi-hook into dir, as make build does, and returns the path of gpucdi.
 func Build(ctx context.Context, dir string) (string, error) {
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Release builds are reproducible in any directory, and contain the programs for
-// their architecture.
+// Release builds are reproducible in any directory, and contain the programs for their architecture.
 func TestRelease(t *testing.T) {
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
@@ -146,7 +145,7 @@ func checkProgram(t *testing.T, program string, machine elf.Machine) {
 	checkSBOM(t, program+".cdx.json")
 }
 
-// checkSBOM checks that an SBOM has the version and these components.
+// checkSBOM checks that an SBOM has the version of the release, and components with these names.
 func checkSBOM(t *testing.T, file string, names ...string) {
 	t.Helper()
 	var bom struct {
@@ -166,8 +165,8 @@ func checkSBOM(t *testing.T, file string, names ...string) {
 	}
 }
 
-// commit creates a repository with a single, reproducible, tagged commit of the source
-// tree from.
+// commit creates a git repository at to with a single commit of the source tree at from, tagged v9.9.9. The commit hash
+// is reproducible.
 func commit(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.MkdirAll(to, 0o755); err != nil {
@@ -181,6 +180,7 @@ func commit(t *testing.T, from, to string) {
 	}
 }
 
+// in runs a program in a directory and returns its output. Commits by git have a fixed author and date.
 func in(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

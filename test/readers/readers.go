@@ -69,19 +69,19 @@ func Query(ctx context.Context, scrapes Scrapes, queries []string) ([]Answer, er
 	return answers, json.Unmarshal(text, &answers)
 }
 
-// Rules validates a file of alerting rules as Prometheus does.
-func Rules(ctx context.Context, file string) error {
-	_, err := run(ctx, "rules", []byte(file))
+// Rules validates the content of a file of alerting rules as Prometheus does.
+func Rules(ctx context.Context, content string) error {
+	_, err := run(ctx, "rules", []byte(content))
 	return err
 }
 
 // Dashboard decodes a dashboard into Grafana's types. It rejects unknown fields, except within panels.
-func Dashboard(ctx context.Context, file string) error {
-	_, err := run(ctx, "grafana", []byte(file))
+func Dashboard(ctx context.Context, content string) error {
+	_, err := run(ctx, "grafana", []byte(content))
 	return err
 }
 
-// Operator decodes an object into the Prometheus operator's types. It rejects unknown fields.
+// Operator decodes a PodMonitor or PrometheusRule into the Prometheus operator's types. It rejects unknown fields.
 func Operator(ctx context.Context, object string) error {
 	_, err := run(ctx, "operator", []byte(object))
 	return err

@@ -66,7 +66,7 @@ type link struct {
 	PCIe    string `json:"pcie"`
 }
 
-// newInventory returns n GPUs. Each two of them share a PCIe switch, and each half a NUMA node. nvlinks returns the
+// newInventory returns n GPUs. Each pair of them shares a PCIe switch, and each half a NUMA node. nvlinks returns the
 // number of NVLinks between two GPUs.
 func newInventory(n int, nvlinks func(i, j int) int) inventory {
 	inv := inventory{Driver: map[string]any{"version": "580.95.05", "cuda": "13.0"}}
@@ -94,7 +94,7 @@ func newInventory(n int, nvlinks func(i, j int) int) inventory {
 	return inv
 }
 
-// profiles are nodes with different links.
+// profiles are nodes with different links between their GPUs.
 var profiles = map[string]inventory{
 	"4 on PCIe": newInventory(4, func(int, int) int { return 0 }),
 	"8 on PCIe": newInventory(8, func(int, int) int { return 0 }),
@@ -107,7 +107,7 @@ var profiles = map[string]inventory{
 	"8 on an NVSwitch": newInventory(8, func(int, int) int { return 18 }),
 }
 
-// score returns the sum of the link scores of each two of the GPUs.
+// score returns the sum of the link scores of all pairs of the GPUs.
 func (inv inventory) score(uuids []string) (total int) {
 	paths := []string{"SYS", "NODE", "PHB", "PXB", "PIX"}
 	for _, g := range inv.GPUs {
@@ -136,19 +136,19 @@ func (inv inventory) best(n int) (best int) {
 	return best
 }
 
-// publisher is a process that returns the devices that gpucdi publishes.
+// publisher is a process of testdata/devices.go.
 type publisher struct {
 	in  *json.Encoder
 	out *json.Decoder
 }
 
-// answer is what gpucdi publishes.
-type answer struct {
+// response has the published devices and the preferred allocation of the device plugin, as UUIDs.
+type response struct {
 	Devices   []resourceapi.Device
 	Preferred []string
 }
 
-// newPublisher builds and starts the process, which ends with the test. It is built in the product's module, whose
+// newPublisher builds and starts a publisher, which ends with the test. It is built in the product's module, whose
 // dependencies conflict with those of Kubernetes.
 func newPublisher(t *testing.T) *publisher {
 	t.Helper()
@@ -182,17 +182,18 @@ func newPublisher(t *testing.T) *publisher {
 	return &publisher{in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out))}
 }
 
-// publish returns the devices with some of the GPUs allocated, and the preferred allocation of the device plugin.
-func (p *publisher) publish(t *testing.T, inv inventory, allocated []string, size int) answer {
+// publish returns the devices while some of the GPUs are allocated, and the preferred allocation of size GPUs; none for
+// 0.
+func (p *publisher) publish(t *testing.T, inv inventory, allocated []string, size int) response {
 	t.Helper()
 	if err := p.in.Encode(map[string]any{"inventory": inv, "allocated": allocated, "size": size}); err != nil {
 		t.Fatal(err)
 	}
-	var a answer
-	if err := p.out.Decode(&a); err != nil {
+	var r response
+	if err := p.out.Decode(&r); err != nil {
 		t.Fatal(err)
 	}
-	return a
+	return r
 }
 
 // classes are the DeviceClasses that select GPUs and MIG devices.
@@ -208,7 +209,7 @@ func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	return class, nil
 }
 
-// features are those of Kubernetes 1.36 by default.
+// features are the defaults of Kubernetes 1.36.
 var features = structured.Features{
 	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
 }

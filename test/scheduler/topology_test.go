@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// arrival is a claim for count GPUs, and the departure of an earlier one: the claim that is the departing-th of those
-// that have GPUs, if any.
+// arrival is a claim for count GPUs. Before it is allocated, an earlier claim ends: departing is its index among the
+// claims that hold GPUs; none ends if there are fewer.
 type arrival struct{ count, departing int }
 
-// arrivals returns the claims of a few days, with as many departures as keep the node about full.
+// arrivals returns random claims of the given sizes, with as many departures as keep the node about full.
 func arrivals(random *rand.Rand, counts ...int) []arrival {
 	all := make([]arrival, 150)
 	for i := range all {
@@ -19,8 +19,7 @@ func arrivals(random *rand.Rand, counts ...int) []arrival {
 	return all
 }
 
-// replay calls allocate for each claim and returns the allocated GPUs of each; nil if there were too few. Claims leave
-// before others arrive.
+// replay calls allocate for each claim and returns the allocated GPUs of each; nil if allocate returned none.
 func replay(all []arrival, allocate func(count int, allocated []string) []string) (granted [][]string) {
 	var running [][]string
 	for _, a := range all {
@@ -36,7 +35,8 @@ func replay(all []arrival, allocate func(count int, allocated []string) []string
 	return granted
 }
 
-// A claim for a set gets one of the best linked sets of the node, if it gets any.
+// A claim whose GPUs must have the same value of a set attribute gets one of the best linked sets of the node, if it
+// gets any GPUs.
 func TestSetsAreOptimal(t *testing.T) {
 	p := newPublisher(t)
 	attributes := map[int]string{1: "", 2: "gpucdi.dev/set2", 4: "gpucdi.dev/set4"}
@@ -65,7 +65,7 @@ func TestSetsAreOptimal(t *testing.T) {
 	}
 }
 
-// GPUs that share an NVLink domain are linked by NVLinks. Without NVLinks there are none.
+// GPUs that share an NVLink domain are linked by NVLinks. Without NVLinks there are no such domains.
 func TestNVLinkDomain(t *testing.T) {
 	p := newPublisher(t)
 	for name, want := range map[string]map[int64]bool{
@@ -83,12 +83,13 @@ func TestNVLinkDomain(t *testing.T) {
 	}
 }
 
-// While a claim can be served by GPUs of broken sets, whole sets stay whole.
+// A claim for one GPU gets one of a set that already has an allocated GPU, if possible, so that other sets stay
+// complete.
 func TestSingleGPUsFillBrokenSets(t *testing.T) {
 	p := newPublisher(t)
 	inv := profiles["8 in NVLink pairs"]
 	allocated := []string{inv.GPUs[6].UUID}
-	for _, want := range []int{2, 3, 7, 0, 4, 1, 5} { // 2 and 6 are a pair, and so are 3 and 7, with them in a set of four
+	for _, want := range []int{2, 3, 7, 0, 4, 1, 5} { // (2, 6) and (3, 7) are pairs, and together a set of four
 		got := allocate(t, p.publish(t, inv, allocated, 0).Devices, allocated, newClaim("gpu", 1, ""))
 		if len(got) != 1 || got[0] != inv.GPUs[want].UUID {
 			t.Fatalf("got %v after %v, want %s", got, allocated, inv.GPUs[want].UUID)
@@ -97,9 +98,10 @@ func TestSingleGPUsFillBrokenSets(t *testing.T) {
 	}
 }
 
-// Claims of one size without a constraint get GPUs that are linked as well as those of the device plugin, on average.
-// The scheduler allocates by one order, whatever the size. So with other sizes, a larger claim can get what is left of
-// broken sets; the mean scores of such arrivals are only logged. Use a constraint there.
+// Claims without a constraint, all of the same size, get GPUs that are on average linked as well as those that the
+// device plugin prefers. The scheduler allocates devices in the order of the slice, whatever the size of the claim. With mixed
+// sizes, a larger claim can therefore get the rest of incomplete sets, which a constraint prevents; the mean scores of
+// mixed sizes are only logged.
 func TestUnconstrained(t *testing.T) {
 	p := newPublisher(t)
 	for name, inv := range profiles {

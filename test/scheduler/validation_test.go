@@ -27,7 +27,7 @@ func mixed() inventory {
 	return inv
 }
 
-// The API server accepts the devices.
+// The validation of the API server accepts the devices.
 func TestDevicesAreValid(t *testing.T) {
 	p := newPublisher(t)
 	for _, inv := range []inventory{mixed(), profiles["8 on PCIe"], {Driver: map[string]any{"version": "", "cuda": "0.0"}, GPUs: []device{{UUID: "GPU-0", ComputeCapability: "0.0", NUMANode: -1}}}} {
@@ -82,7 +82,8 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// Each attribute of a device is on all devices of its type, except those that standardize their absence.
+// All devices of a type have the same attributes. Only pcieRoot and numaNode may be missing, and the GPUs of mixed have
+// them.
 func TestAttributesAreComplete(t *testing.T) {
 	p := newPublisher(t)
 	names := map[string][]resourceapi.QualifiedName{}

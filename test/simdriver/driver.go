@@ -13,7 +13,8 @@ import (
 )
 
 // Driver is a simulated driver installed below a root. Its methods can be called
-// concurrently; each returns when the change is visible.
+// concurrently, but an Update during an Upgrade may be lost. Each returns when the
+// change is visible.
 type Driver struct {
 	files   kernel
 	symbols []string // exported by the library
@@ -37,7 +38,7 @@ func Install(root string, p Profile) (*Driver, error) {
 // user's cache directory.
 type Installer struct{ Cache string }
 
-// Install is like the function Install.
+// Install is like the function Install, with the cache of i.
 func (i Installer) Install(root string, p Profile) (*Driver, error) {
 	if i.Cache == "" {
 		dir, err := os.UserCacheDir()
@@ -130,7 +131,7 @@ func (d *Driver) LibraryPath() string {
 }
 
 // RemoveFunctions removes functions from the library, as in an older driver. No
-// process may have loaded it.
+// process may have loaded the library.
 func (d *Driver) RemoveFunctions(functions ...string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -156,8 +157,8 @@ func (d *Driver) RemoveFunctions(functions ...string) error {
 	return file.Close()
 }
 
-// Env returns the environment for a process outside of the root: it uses the
-// root's device nodes, and counts its calls in a file ("": no counting).
+// Env returns the environment for a process outside of the root: the process uses
+// the root's device nodes, and counts its NVML calls in a file ("": no counting).
 func (d *Driver) Env(calls string) []string {
 	env := []string{"NVSIM_DEV=" + d.files.path("dev")}
 	if calls != "" {

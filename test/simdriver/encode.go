@@ -43,12 +43,14 @@ func encode(s *State, library string) string {
 	return b.String()
 }
 
+// record adds a line with a kind and the fields of a struct.
 func record(b *strings.Builder, kind string, v any) {
 	b.WriteString(kind)
 	fields(b, reflect.ValueOf(v))
 	b.WriteByte('\n')
 }
 
+// fields adds the tagged fields of a struct and of the structs in it.
 func fields(b *strings.Builder, v reflect.Value) {
 	for i := range v.NumField() {
 		field, key := v.Field(i), v.Type().Field(i).Tag.Get("nvsim")
@@ -61,6 +63,8 @@ func fields(b *strings.Builder, v reflect.Value) {
 	}
 }
 
+// plain returns a value as src/nvml/parse.c reads it: booleans are 0 or 1, durations
+// milliseconds.
 func plain(v reflect.Value) any {
 	switch x := v.Interface().(type) {
 	case bool:

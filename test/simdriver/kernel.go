@@ -15,8 +15,8 @@ import (
 // kernel is the kernel module's files below a root: proc/, sys/ and dev/.
 type kernel struct{ tree }
 
-// show creates the files of a state in proc, sys and dev. Stale device nodes are
-// left to hide, so that the library is updated in between.
+// show creates the files of a state in proc, sys and dev. hide removes stale ones
+// later, so that the library is updated in between.
 func (k kernel) show(s *State) error {
 	if s.Unloaded {
 		return nil
@@ -34,7 +34,7 @@ func (k kernel) show(s *State) error {
 	return k.makeNodes(s, m)
 }
 
-// hide removes files that a state does not have.
+// hide removes the files of the driver that do not belong to a state.
 func (k kernel) hide(s *State) error {
 	if s.Unloaded {
 		s = &State{Unloaded: true}
@@ -226,8 +226,9 @@ func (k kernel) hidePCI(s *State) error {
 	return nil
 }
 
-// unbind removes the symlink from a PCI device to its driver. It moves the symlink aside if it can: sysfs and
-// tmpfs never reuse inode numbers, but other file systems may reuse the number of a removed file at once.
+// unbind removes the symlink from a PCI device to its driver. It moves the symlink aside if it can, so that a later
+// symlink has another inode number, by which programs detect a rescan. In sysfs and tmpfs it always has; other file
+// systems may reuse the number of a removed file.
 func (k kernel) unbind(device string) error {
 	link := filepath.Join(device, "driver")
 	err := os.Rename(link, k.path(fmt.Sprintf("sys/bus/pci/unbound-%d", time.Now().UnixNano())))

@@ -41,8 +41,8 @@ func partition(g *GPU, profiles []string) error {
 }
 
 func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
-	prefix, rest, isPart := strings.Cut(name, "c.")
-	if !isPart {
+	prefix, rest, hasPrefix := strings.Cut(name, "c.")
+	if !hasPrefix {
 		rest = name
 	}
 	i := slices.IndexFunc(migProfiles[g.Name], func(p migProfile) bool { return p.Name == rest })
@@ -51,7 +51,7 @@ func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
 	}
 	p = migProfiles[g.Name][i]
 	compute = p.Slices
-	if isPart {
+	if hasPrefix {
 		if _, err := fmt.Sscanf(prefix, "%d", &compute); err != nil || compute < 1 || compute >= p.Slices {
 			return 0, p, fmt.Errorf("%s: no such compute instance profile in %s", name, rest)
 		}

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nvidiaMajor is the driver's static major number; the others are dynamic.
+// nvidiaMajor is the static major number of the driver's GPU and control nodes.
 const nvidiaMajor = 195
 
-// majors are the dynamic major numbers of a loaded driver.
+// majors are the major numbers of a loaded driver that depend on those in use.
 type majors struct{ uvm, caps, imex, drm int }
 
 // card and render are the names of a GPU's DRM nodes.
@@ -71,7 +71,8 @@ func freeMajor(char []string, from int) int {
 	return from
 }
 
-// readDevices returns proc/devices without the lines of the driver.
+// readDevices returns the parts of proc/devices without the lines of the driver, or
+// those of a minimal one if it does not exist.
 func (k kernel) readDevices() (head string, char []string, block string, err error) {
 	head = "Character devices:"
 	b, err := os.ReadFile(k.path("proc/devices"))
@@ -101,7 +102,7 @@ func (k kernel) writeDevices(head string, char []string, block string) error {
 	text := head + "\n" + strings.Join(char, "\n") + "\n" + block
 	//nolint:gosec // /proc/devices is world-readable
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		return fmt.Errorf("adding the driver to %s: %w", path, err)
+		return fmt.Errorf("updating the driver's majors in %s: %w", path, err)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func pciDirectory(g GPU) string {
 }
 
 // plug creates the directory of a PCI device and the link to it. Where the device tree is a real sysfs, in which no
-// directories can be created, the link is a directory, and the device has no known path to the root complex.
+// directories can be created, the link is a directory, and the device has no path to a root complex.
 func (k kernel) plug(g GPU) error {
 	link, directory := k.path(pciLink(g)), pciDirectory(g)
 	if onFS(k.path("sys/devices"), unix.SYSFS_MAGIC) {

@@ -21,6 +21,8 @@ func uuid(prefix, seed string) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
+// node returns a profile with one GPU of a product for each PCI bus. place sets the
+// GPU's NUMA node, PCIe path, NVLinks and MIG layout.
 func node(name string, buses []int, product GPU, place func(i int, g *GPU)) Profile {
 	p := Profile{Name: name, Version: "580.95.05", CUDA: 13000}
 	for i, bus := range buses {
@@ -45,8 +47,8 @@ func switched(g *GPU, n, version int, switches ...int) {
 	}
 }
 
-// H100x8 is an HGX H100: 18 links per GPU to 4 NVSwitches, four GPUs per NUMA
-// node, each behind its own PCIe switch.
+// H100x8 is an HGX H100: 18 NVLinks per GPU to 4 NVSwitches, four GPUs per NUMA
+// node, each behind its own host bridge.
 func H100x8() Profile {
 	buses := []int{0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB}
 	return node("H100x8", buses, h100, func(i int, g *GPU) {
@@ -56,7 +58,7 @@ func H100x8() Profile {
 	})
 }
 
-// GPUs16 is 16 GPUs on one NVSwitch fabric, pairs of them behind a PCIe switch.
+// GPUs16 is 16 H100 on one NVSwitch fabric, pairs of them behind a PCIe switch.
 func GPUs16() Profile {
 	buses := []int{0x05, 0x06, 0x0B, 0x0C, 0x2E, 0x2F, 0x35, 0x36, 0x85, 0x86, 0x8B, 0x8C, 0xAE, 0xAF, 0xB5, 0xB6}
 	return node("GPUs16", buses, h100, func(i int, g *GPU) {
@@ -87,7 +89,7 @@ func A100MIG() Profile {
 	})
 }
 
-// PCIe4 is four GPUs without NVLink in two NUMA nodes, each with a PCIe switch.
+// PCIe4 is four L40S without NVLink in two NUMA nodes, each with a PCIe switch.
 func PCIe4() Profile {
 	return node("PCIe4", []int{0x17, 0x18, 0xB3, 0xB4}, l40s, func(i int, g *GPU) {
 		g.NUMANode = i / 2
@@ -95,7 +97,7 @@ func PCIe4() Profile {
 	})
 }
 
-// GTX1060x2 is a desktop machine: Pascal, no MIG, no NVLink, no NUMA.
+// GTX1060x2 is a desktop machine with two GTX 1060: Pascal, no MIG, no NVLink, no NUMA.
 func GTX1060x2() Profile {
 	return node("GTX1060x2", []int{0x01, 0x02}, gtx1060, func(i int, g *GPU) {
 		g.PCIe = PCIe{Root: i}

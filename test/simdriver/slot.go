@@ -11,7 +11,7 @@ import (
 const (
 	// slotSize is the size of the state at the end of the library file, in bytes.
 	slotSize   = 64 << 10
-	slotHeader = 32
+	slotHeader = 32 // bytes before the text
 	slotMagic  = "NVSIM/1\x00"
 )
 

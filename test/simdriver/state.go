@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// NotSupported as a number of a GPU makes NVML return NVML_ERROR_NOT_SUPPORTED
-// for it.
+// NotSupported, as the value of a number in GPU, makes NVML return
+// NVML_ERROR_NOT_SUPPORTED for that number.
 const NotSupported = -1
 
 // State is the state of the simulated driver. A copy of it is written to the
@@ -191,7 +191,8 @@ func (s *State) clone() State {
 	return c
 }
 
-// check returns an error for a state that the library cannot represent.
+// check returns an error if GPUs share an identity or a fault refers to a missing GPU. The limits of src/nvml/state.h, such
+// as 32 GPUs, are not checked: a library with a larger state returns NVML_ERROR_UNKNOWN.
 func (s *State) check() error {
 	seen := map[any]string{}
 	for _, g := range s.GPUs {

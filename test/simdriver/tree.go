@@ -68,9 +68,9 @@ var links = map[string]string{
 	"libnvidia-ptxjitcompiler.so": "libnvidia-ptxjitcompiler.so.1",
 }
 
-// unversioned are the SONAMEs of libraries whose version is not the driver's, by
+// otherVersions are the SONAMEs of libraries whose version is not the driver's, by
 // file name.
-var unversioned = map[string]string{
+var otherVersions = map[string]string{
 	"libnvidia-nvvm70.so.4":           "libnvidia-nvvm70.so.4",
 	"libnvidia-egl-gbm.so.1.1.2":      "libnvidia-egl-gbm.so.1",
 	"libnvidia-egl-wayland.so.1.1.20": "libnvidia-egl-wayland.so.1",
@@ -148,7 +148,7 @@ func (t tree) install(version, state string) error {
 			return err
 		}
 	}
-	for file, soname := range unversioned {
+	for file, soname := range otherVersions {
 		if err := replace(t.path(LibraryDir, file), stubNamed(stub, soname), 0o755); err != nil {
 			return err
 		}
@@ -234,7 +234,8 @@ func (t tree) installPrograms() error {
 	return nil
 }
 
-// remove deletes the files of a driver version; all includes links and programs.
+// remove deletes the files of a driver version; all includes those that all versions
+// share: symlinks, programs, libraries with other versions, and config files.
 func (t tree) remove(version string, all bool) error {
 	paths := []string{t.path(xorgModules, "extensions/libglxserver_nvidia.so."+version)}
 	for name, soname := range sonames {
@@ -250,7 +251,7 @@ func (t tree) remove(version string, all bool) error {
 		for _, name := range append([]string{"nvidia-smi"}, programs...) {
 			paths = append(paths, t.path("usr/bin", name))
 		}
-		for file, soname := range unversioned {
+		for file, soname := range otherVersions {
 			paths = append(paths, t.path(LibraryDir, file), t.path(LibraryDir, soname))
 		}
 		for name := range texts {

@@ -54,8 +54,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- /*
-A Job that runs a command of gpucdi when the release is deleted, with an account of its own: root, name, when
-("pre-delete" or "post-delete"), args, and rules of its role.
+A Job that runs a gpucdi command when the release is deleted, with a service account of its own. Parameters: root (the
+chart's context), name, when ("pre-delete" or "post-delete"), retries, args of gpucdi, and rules of its ClusterRole.
 */ -}}
 {{- define "gpucdi.job" -}}
 {{- $labels := include "gpucdi.labels" .root | nindent 4 }}
@@ -70,7 +70,7 @@ metadata:
     {{- $labels }}
   annotations:
     {{- include "gpucdi.hook" (list .when 1) | nindent 4 }}
-    # For Helm 4.
+    # Helm 4 prints the log of a failed Job. Helm 3 ignores this annotation.
     helm.sh/hook-output-log-policy: hook-failed
 spec:
   backoffLimit: {{ .retries }}

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// nodes are the standard character devices, and kmsg, which the kubelet reads.
+// nodes are the standard character devices, kmsg, which the kubelet reads, and fuse.
 var nodes = []struct {
 	name         string
 	major, minor uint32

@@ -16,7 +16,7 @@ import (
 // The namespaces of a box. mnt is last, because the machine's /proc is not visible in it.
 var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
-// enter runs a command in the box and forwards signals to it. The command is killed with it.
+// enter runs a command in the box and forwards signals to it. If this process dies, the command is killed.
 func enter(dir, name string, args []string) error {
 	s, err := spec.Read(dir)
 	if err != nil {

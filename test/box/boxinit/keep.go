@@ -84,7 +84,7 @@ func startInit(s *spec.Spec) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("starting the box's PID 1: %w", err)
 	}
 	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
-		return nil, errors.Join(errors.New("building the box failed; see the lines above"), kill(cmd))
+		return nil, errors.Join(errors.New("building the box: its PID 1 failed; see the lines above"), kill(cmd))
 	}
 	return cmd, nil
 }

@@ -1,7 +1,7 @@
 // Command boxinit runs the processes of a box:
 //
 //	keep DIR               create the cgroups, start PID 1, and remove the box at the end
-//	init DIR               PID 1: join the cgroups, then exec inside
+//	init DIR               PID 1: join the cgroups, then exec boxinit inside
 //	inside DIR             PID 1: build the box's file system, then reap orphans
 //	enter DIR NAME ARG...  run a command in the box
 //	run NAME ARG...        exec a command in the box's namespaces
@@ -36,5 +36,5 @@ func run(args []string) error {
 	case len(args) >= 2 && args[0] == "run":
 		return execCommand(args[1], args[2:])
 	}
-	return errors.New("usage: boxinit keep DIR | init DIR | enter DIR NAME ARGS")
+	return errors.New("usage: boxinit keep DIR | init DIR | inside DIR | enter DIR NAME ARG... | run NAME ARG...")
 }

@@ -1,5 +1,5 @@
-// Command load injects each CDI device of a directory into an OCI spec, as container runtimes do, and prints the edits.
-// A .mod file selects the version of the CDI library.
+// Command load injects each CDI device of a directory into an OCI spec, as container runtimes do, and prints the
+// device nodes and mounts that this adds. A .mod file selects the version of the CDI library.
 package main
 
 import (

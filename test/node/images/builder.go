@@ -48,7 +48,7 @@ func (b *builder) archive(ctx context.Context, key, name string, produce func(co
 	return file, nil
 }
 
-// prune removes the archives that match a pattern, except one. They are of earlier states of the repository.
+// prune removes the archives that match a pattern, except one. They were built from earlier states of the repository.
 func (b *builder) prune(pattern, except string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	if err != nil {

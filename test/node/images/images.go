@@ -84,7 +84,7 @@ func (b *builder) debian(ctx context.Context) error {
 	return b.commit(ctx, DebianName, "scratch", root, "/", "--cmd", `["bash"]`, "--env", "PATH="+path)
 }
 
-// golang creates the Dockerfile's build image from the root Compiler and this machine's Go.
+// golang creates the Dockerfile's build image, unless the store has it, from the root Compiler and this machine's Go.
 func (b *builder) golang(ctx context.Context) error {
 	plain := "localhost/" + compilerKey
 	if b.has(ctx, plain) && b.has(ctx, golangName) {
@@ -110,7 +110,7 @@ func (b *builder) has(ctx context.Context, name string) bool {
 	return b.run(ctx, "inspect", "--type", "image", name) == nil
 }
 
-// agent builds the Dockerfile. Modules come from this machine's cache, so it needs no network. Race reports are written
+// agent builds the agent's image from the Dockerfile. Modules come from this machine's cache, so it needs no network. Race reports are written
 // to /dev, which every pod has and which is the node's in the agent's pod.
 func (b *builder) agent(ctx context.Context, repository string) error {
 	if !b.has(ctx, DebianName) {

@@ -37,7 +37,7 @@ var compilerPackages = []string{"gcc", "libc6-dev", "make", "ca-certificates", "
 // compilerKey is a cache key that changes with the packages.
 var compilerKey = string(Compiler) + "-" + strings.Join(compilerPackages, "-")
 
-// Tar returns the path of a tar archive of the root file system.
+// Tar returns the path of a tar archive of the root file system, which it builds unless the cache has it.
 func (r Root) Tar(ctx context.Context) (string, error) {
 	b, err := newBuilder()
 	if err != nil {
@@ -120,7 +120,7 @@ func unpack(ctx context.Context, deb, root string) error {
 	return err
 }
 
-// pack creates a tar archive of a root without caches, logs and documentation.
+// pack creates a tar archive of a root without caches, logs, translations and documentation.
 func pack(ctx context.Context, root, file string) error {
 	args := []string{"-C", root, "--create", "--file", file}
 	for _, dir := range []string{

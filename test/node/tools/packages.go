@@ -19,8 +19,8 @@ func packages() []string {
 	}
 }
 
-// InstallPackages installs missing Debian packages, including those given. As with Build, one process at a time does
-// so.
+// InstallPackages installs the missing packages of packages and others with apt-get. As with Build, concurrent processes
+// wait for each other.
 func InstallPackages(ctx context.Context, others ...string) error {
 	cache, err := CacheDir()
 	if err != nil {

@@ -22,9 +22,9 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	case CRIO:
 		return &build{
 			tool: t, version: crioVersion, module: "github.com/cri-o/cri-o", packages: []string{"./cmd/crio"},
-			flags: []string{"-tags", "containers_image_openpgp exclude_graphdriver_btrfs seccomp", "-ldflags", "-s -w"},
-			env:   []string{"CGO_ENABLED=1"},
-			c:     map[string]string{"pinns": "pinns/src"},
+			flags:     []string{"-tags", "containers_image_openpgp exclude_graphdriver_btrfs seccomp", "-ldflags", "-s -w"},
+			env:       []string{"CGO_ENABLED=1"},
+			cPrograms: map[string]string{"pinns": "pinns/src"},
 		}, nil
 	case Runc:
 		return &build{
@@ -44,7 +44,7 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	case Pause:
 		return pause(ctx)
 	case NVIDIAPlugin:
-		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin"), nil
+		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin", "./cmd/gpu-feature-discovery"), nil
 	case NVIDIAToolkit:
 		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
 	}

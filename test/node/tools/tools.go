@@ -33,7 +33,7 @@ const (
 	Kubelet134 Tool = "kubelet-1.34"
 	// Containerd is containerd, its shim for runc, and ctr.
 	Containerd Tool = "containerd"
-	// Containerd17 is the same of containerd 1.7, in which CDI is opt-in.
+	// Containerd17 is containerd 1.7, which disables CDI by default, with the same programs.
 	Containerd17 Tool = "containerd-1.7"
 	// CRIO is CRI-O and its helper pinns.
 	CRIO Tool = "cri-o"
@@ -45,9 +45,9 @@ const (
 	Helm Tool = "helm"
 	// Pause is the program of sandbox containers.
 	Pause Tool = "pause"
-	// NVIDIAPlugin is NVIDIA's device plugin.
+	// NVIDIAPlugin is NVIDIA's device plugin and GPU feature discovery.
 	NVIDIAPlugin Tool = "nvidia-device-plugin"
-	// NVIDIAToolkit is nvidia-ctk and the hook of its CDI specs.
+	// NVIDIAToolkit is nvidia-ctk and nvidia-cdi-hook, the hook of its CDI specs.
 	NVIDIAToolkit Tool = "nvidia-container-toolkit"
 )
 
@@ -59,11 +59,11 @@ const (
 	crioVersion         = "v1.34.0"
 	runcVersion         = "v1.5.2"
 	helmVersion         = "v4.2.0"
-	// Later versions require a module that the proxy does not have.
+	// Later versions require a module that is not available from the Go module proxy.
 	nerdctlVersion = "v2.1.2"
 )
 
-// Versions of the programs that gpucdi is compared with, the latest that the module proxy has.
+// Versions of the NVIDIA programs that gpucdi is compared with, the latest on the Go module proxy.
 const (
 	NVIDIAPluginVersion  = "v0.19.3"
 	NVIDIAToolkitVersion = "v1.20.1"
@@ -98,14 +98,14 @@ func Build(ctx context.Context, t Tool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r, err := recipe(ctx, t)
+	b, err := recipe(ctx, t)
 	if err != nil {
 		return "", err
 	}
-	dir := r.dir(cache)
-	err = Once(ctx, dir, func(dir string) error { return r.build(ctx, dir) })
+	dir := b.dir(cache)
+	err = Once(ctx, dir, func(dir string) error { return b.build(ctx, dir) })
 	if err != nil {
-		return "", fmt.Errorf("building %s %s: %w", t, r.version, err)
+		return "", fmt.Errorf("building %s %s: %w", t, b.version, err)
 	}
 	return dir, nil
 }
@@ -125,7 +125,7 @@ func Built(ctx context.Context, t Tool) (bool, error) {
 }
 
 // Once creates the file or directory at path unless it exists. It calls produce with a temporary path and renames that
-// to path when produce succeeds, so that path is always complete. One process at a time does so.
+// to path when produce succeeds, so that path is always complete. Concurrent processes wait for each other.
 func Once(ctx context.Context, path string, produce func(temporary string) error) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -186,9 +186,9 @@ type build struct {
 	packages []string
 	flags    []string
 	env      []string
-	// c maps names of C programs to their source directories in the module.
-	c map[string]string
-	// links are symlinks to the program.
+	// cPrograms maps names of C programs to their source directories in the module.
+	cPrograms map[string]string
+	// links are names of symlinks to the program.
 	links []string
 }
 
@@ -213,7 +213,7 @@ func (b *build) build(ctx context.Context, dir string) error {
 	if err := b.run(ctx, "go", args...); err != nil {
 		return err
 	}
-	for name, from := range b.c {
+	for name, from := range b.cPrograms {
 		files, err := filepath.Glob(filepath.Join(in, from, "*.c"))
 		if err != nil {
 			return err

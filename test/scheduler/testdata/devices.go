@@ -1,5 +1,5 @@
-// Command devices returns the devices that gpucdi publishes for an inventory, and the preferred allocation of its device
-// plugin. Both are a line of JSON for each line of JSON on standard input.
+// Command devices prints the devices that gpucdi publishes for an inventory, and the preferred allocation of its device
+// plugin: one line of JSON for each line of JSON on standard input.
 package main
 
 import (
@@ -36,9 +36,9 @@ func main() {
 			return
 		}
 		if err == nil {
-			var answer response
-			if answer, err = r.answer(); err == nil {
-				err = out.Encode(answer)
+			var devices response
+			if devices, err = r.publish(); err == nil {
+				err = out.Encode(devices)
 			}
 		}
 		if err != nil {
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-func (r request) answer() (response, error) {
+func (r request) publish() (response, error) {
 	allocated := func(id string) bool { return slices.Contains(r.Allocated, id) }
 	var offers []dra.Offer
 	var free []string
@@ -61,11 +61,11 @@ func (r request) answer() (response, error) {
 			}
 		}
 	}
-	answer := response{Devices: dra.Devices(&r.Inventory, dra.Pack(&r.Inventory, offers, allocated), cluster.NoSchedule)}
+	published := response{Devices: dra.Devices(&r.Inventory, dra.Pack(&r.Inventory, offers, allocated), cluster.NoSchedule)}
 	if r.Size == 0 {
-		return answer, nil
+		return published, nil
 	}
 	var err error
-	answer.Preferred, err = resources[0].Prefer(free, nil, r.Size)
-	return answer, err
+	published.Preferred, err = resources[0].Prefer(free, nil, r.Size)
+	return published, err
 }

@@ -37,14 +37,14 @@ static int uvm_opens(void)
 	return fd >= 0 || errno == ENXIO;
 }
 
-/* The device that CUDA uses; NULL in MIG mode without a visible MIG device. */
+/* The GPU or its first MIG device; NULL in MIG mode without a visible MIG device. */
 static nvmlDevice_t usable(nvmlDevice_t device)
 {
 	unsigned mode, pending;
-	nvmlDevice_t part;
+	nvmlDevice_t mig;
 	if (nvml.nvmlDeviceGetMigMode(device, &mode, &pending) != NVML_SUCCESS || !mode)
 		return device;
-	return nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, 0, &part) == NVML_SUCCESS ? part : NULL;
+	return nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, 0, &mig) == NVML_SUCCESS ? mig : NULL;
 }
 
 NVML_API CUresult cuInit(unsigned flags)

@@ -36,17 +36,17 @@ static nvmlDevice_t device_at(unsigned index)
 	return NULL;
 }
 
-static void list_parts(nvmlDevice_t device)
+static void list_mig_devices(nvmlDevice_t device)
 {
 	unsigned max = 0, shown = 0;
 	nvml.nvmlDeviceGetMaxMigDeviceCount(device, &max);
 	for (unsigned i = 0; i < max; i++) {
-		nvmlDevice_t part;
+		nvmlDevice_t mig;
 		char name[192], uuid[96];
-		if (nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &part) != NVML_SUCCESS)
+		if (nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &mig) != NVML_SUCCESS)
 			continue;
-		check(nvml.nvmlDeviceGetName(part, name, sizeof name), "name a MIG device");
-		check(nvml.nvmlDeviceGetUUID(part, uuid, sizeof uuid), "get a UUID");
+		check(nvml.nvmlDeviceGetName(mig, name, sizeof name), "get the name of a MIG device");
+		check(nvml.nvmlDeviceGetUUID(mig, uuid, sizeof uuid), "get a UUID");
 		const char *profile = strstr(name, "MIG ");
 		printf("  MIG %-10s Device %2u: (UUID: %s)\n", profile ? profile + 4 : name, shown++, uuid);
 	}
@@ -62,10 +62,10 @@ static int list(void)
 			failed = 1;
 			continue;
 		}
-		check(nvml.nvmlDeviceGetName(device, name, sizeof name), "name a GPU");
+		check(nvml.nvmlDeviceGetName(device, name, sizeof name), "get the name of a GPU");
 		check(nvml.nvmlDeviceGetUUID(device, uuid, sizeof uuid), "get a UUID");
 		printf("GPU %u: %s (UUID: %s)\n", i, name, uuid);
-		list_parts(device);
+		list_mig_devices(device);
 	}
 	return failed;
 }
@@ -188,7 +188,7 @@ static int table(void)
 	return failed;
 }
 
-static int is_administrator(void)
+static int has_sys_admin(void)
 {
 	char line[256];
 	unsigned long long effective = 0;
@@ -200,7 +200,7 @@ static int is_administrator(void)
 	return effective >> 21 & 1; /* CAP_SYS_ADMIN */
 }
 
-/* Sets the time slice of a GPU, which is the content of a file for the tests. */
+/* Sets the time slice of a GPU: writes it to a file that tests read. */
 static int set_time_slice(const char *uuid, const char *value)
 {
 	enum { VOLTA = 5 };
@@ -210,7 +210,7 @@ static int set_time_slice(const char *uuid, const char *value)
 	check(nvml.nvmlDeviceGetHandleByUUID(uuid, &device), "find the GPU");
 	check(nvml.nvmlDeviceGetArchitecture(device, &architecture), "get the architecture");
 	nvmlReturn_t ret = architecture < VOLTA ? NVML_ERROR_NOT_SUPPORTED :
-			   !is_administrator() ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
+			   !has_sys_admin() ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
 	check(ret, "set the time slice");
 	snprintf(path, sizeof path, "/dev/.timeslice-%s", uuid);
 	FILE *file = fopen(path, "we");

@@ -23,7 +23,7 @@ static void *look_up(const char *name)
 	return f;
 }
 
-static nvmlDevice_t devices[64], part;
+static nvmlDevice_t devices[64], mig_device;
 static nvmlEventSet_t set;
 static char text[256];
 
@@ -39,8 +39,8 @@ static int number_of(const char *name, nvmlDevice_t device)
 
 static int mig(int i, int index)
 {
-	int ret = F(int, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))(devices[i], index, &part);
-	return ret ? ret : F(int, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned))(part, text, sizeof text);
+	int ret = F(int, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))(devices[i], index, &mig_device);
+	return ret ? ret : F(int, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned))(mig_device, text, sizeof text);
 }
 
 static int recovery(int i)

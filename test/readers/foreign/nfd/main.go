@@ -1,4 +1,5 @@
-// Command nfd prints the labels that Node Feature Discovery reads from feature files. The linker sets the directory.
+// Command nfd prints the labels that Node Feature Discovery reads from feature files. NFD has no flag for
+// their directory: -ldflags sets the variable that contains it.
 package main
 
 import (

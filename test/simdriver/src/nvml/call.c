@@ -1,4 +1,4 @@
-/* Prologue and epilogue of calls. */
+/* Prologue and epilogue of NVML functions: handles, faults, and the driver's status. */
 #include "nvsim.h"
 
 #include <stdio.h>
@@ -128,7 +128,7 @@ const char *call_answer(const struct view *v, const char *func, const char *trut
 	return f && f->answers ? f->answer : truth;
 }
 
-static nvmlReturn_t driver_answers(const struct state *s)
+static nvmlReturn_t driver_status(const struct state *s)
 {
 	if (!session_open())
 		return NVML_ERROR_UNINITIALIZED;
@@ -148,7 +148,7 @@ struct view call_begin(const char *func, struct counter **counter, int kinds, co
 	look_up(&v, handle);
 	v.ret = call_fault(&v, func, OF_ALL_GPUS | OF_THE_GPU);
 	if (v.ret == NVML_SUCCESS && kinds != ALWAYS)
-		v.ret = driver_answers(v.state);
+		v.ret = driver_status(v.state);
 	if (v.ret == NVML_SUCCESS && kinds != ALWAYS && kinds != SESSION)
 		v.ret = validate(&v, kinds);
 	return v;

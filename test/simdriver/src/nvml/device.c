@@ -103,10 +103,10 @@ NVML_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigne
 	if (!v.mig)
 		return put_text(name, length, v.gpu->name);
 	const struct profile *p = state_profile(v.state, v.gpu, v.mig->profile);
-	char text[3 * TEXT_LEN], part[8] = "";
+	char text[3 * TEXT_LEN], prefix[8] = "";
 	if (p && v.mig->ci_slices < p->slices)
-		snprintf(part, sizeof part, "%dc.", (int)v.mig->ci_slices % 10);
-	snprintf(text, sizeof text, "%s MIG %s%s", v.gpu->name, part, p ? p->name : "");
+		snprintf(prefix, sizeof prefix, "%dc.", (int)v.mig->ci_slices % 10);
+	snprintf(text, sizeof text, "%s MIG %s%s", v.gpu->name, prefix, p ? p->name : "");
 	return put_text(name, length, text);
 }
 

@@ -55,6 +55,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsi
 {
 	CALL(GPU, device);
 	REQUIRE(types);
+	/* GPUs without ECC: critical XIDs, and changes of the performance state and clocks. */
 	*types = v.gpu->ecc > 0 ? 0xFFFF : NVML_EVENT_XID | 0x4 | 0x10;
 	return NVML_SUCCESS;
 }
@@ -114,10 +115,7 @@ static long long now_ms(void)
 	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
 }
 
-/*
- * Sleeps until the state changes or ms have passed. As in NVML, there are no
- * spurious wakeups.
- */
+/* Sleeps until the state may have changed, at most for ms milliseconds. */
 static void wait_for_change(const struct event_set *set, long long ms)
 {
 	char buffer[4096];
@@ -150,6 +148,8 @@ static nvmlReturn_t poll_once(struct event_set *set, struct view *v, nvmlEventDa
 	return ret == NVML_SUCCESS ? next(set, v->state, data) : ret;
 }
 
+/* Waits at most timeout milliseconds for an event. As in NVML, it returns earlier only
+ * with an event or an error. */
 static nvmlReturn_t wait_event(struct event_set *set, struct view *v, nvmlEventData_t *data, unsigned timeout)
 {
 	long long end = now_ms() + timeout;

@@ -7,7 +7,7 @@
 
 enum kind { GPU = 1, MIG = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
 
-/* Kinds for calls without a handle: SESSION requires nvmlInit. */
+/* Kinds for calls without a handle: SESSION requires nvmlInit and a loaded driver. */
 enum { SESSION = 0, ALWAYS = 16 };
 
 /* Identifies an object of the driver; its properties are in the state. Handles are
@@ -24,11 +24,11 @@ struct handle *handle_of(enum kind kind, const char *uuid, long long gi, long lo
 /* Returns NULL for a pointer that is not a handle. */
 const struct handle *handle_check(const void *pointer);
 
-/* The state that a call uses. Unless ret is an error, it is locked until the view
- * goes out of scope. */
+/* The state and the handle of a call. The state is locked until the view goes out of
+ * scope. */
 struct view {
 	nvmlReturn_t ret;
-	const struct state *state; /* NULL: not locked */
+	const struct state *state; /* NULL: cannot be read, not locked */
 	const struct handle *handle;
 	const struct gpu *gpu;     /* the handle's GPU, or its parent */
 	const struct mig *mig;     /* the first MIG device of the handle */
@@ -50,8 +50,8 @@ nvmlReturn_t call_fault(struct view *v, const char *func, int scope);
 /* The output value of a call of func for v's GPU: truth, unless a fault overrides it. */
 const char *call_answer(const struct view *v, const char *func, const char *truth);
 
-/* First line of every exported function: counts the call, applies faults, and
- * resolves the handle into v; returns on failure. */
+/* Prologue of exported functions: counts the call, applies faults, and resolves the
+ * handle into v; returns on failure. */
 #define CALL(kinds, handle_arg) \
 	static struct counter *counter_; \
 	__attribute__((cleanup(call_end))) struct view v = \

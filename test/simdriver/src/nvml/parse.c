@@ -95,7 +95,7 @@ static bool parse_fields(const struct record *r, char *into, char *rest)
 		while (f->key && strcmp(f->key, key))
 			f++;
 		if (!item || !f->key || !set(f, into, item)) {
-			fprintf(stderr, "simulated driver: bad field %s of %s\n", key, r->kind);
+			fprintf(stderr, "simulated driver: unknown or invalid field %s of %s\n", key, r->kind);
 			return false;
 		}
 	}
@@ -114,7 +114,7 @@ bool state_parse(char *text, struct state *into)
 			r++;
 		unsigned *count = r < end ? (unsigned *)((char *)into + r->count) : NULL;
 		if (!count || *count == r->room) {
-			fprintf(stderr, "simulated driver: no room for a record %s\n", kind);
+			fprintf(stderr, "simulated driver: unknown kind %s, or too many records of it\n", kind);
 			return false;
 		}
 		if (line && !parse_fields(r, (char *)into + r->at + *count * r->size, line))

@@ -102,10 +102,10 @@ NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInsta
 	if (ret != NVML_SUCCESS)
 		return ret;
 	const struct profile *p = state_profile(v.state, v.gpu, v.mig->profile);
-	char part[8] = "";
+	char prefix[8] = "";
 	if (out->info.sliceCount < p->slices)
-		snprintf(part, sizeof part, "%uc.", out->info.sliceCount % 10);
-	snprintf(out->name, sizeof out->name, "MIG %s%s", part, p->name);
+		snprintf(prefix, sizeof prefix, "%uc.", out->info.sliceCount % 10);
+	snprintf(out->name, sizeof out->name, "MIG %s%s", prefix, p->name);
 	if (v3)
 		out->capabilities = 0;
 	return NVML_SUCCESS;

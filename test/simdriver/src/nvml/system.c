@@ -90,7 +90,7 @@ NVML_API nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSett
 	return NVML_SUCCESS;
 }
 
-/* The same in older drivers. */
+/* Older drivers have only this function. */
 NVML_API nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *state)
 {
 	CALL(SESSION, NULL);

@@ -12,7 +12,7 @@ import (
 )
 
 // send sends count requests at once. The responses are complete when wait returns.
-func send(ctx context.Context, p *page, count int) (responses []*httptest.ResponseRecorder, wait func()) {
+func send(ctx context.Context, p *coalescer, count int) (responses []*httptest.ResponseRecorder, wait func()) {
 	var all sync.WaitGroup
 	for range count {
 		recorder := httptest.NewRecorder()
@@ -28,7 +28,7 @@ func send(ctx context.Context, p *page, count int) (responses []*httptest.Respon
 func TestWaitingRequestsShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
-		p := newPage(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		p := newCoalescer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			made++
 			fmt.Fprint(w, made)
 			time.Sleep(time.Second)
@@ -52,7 +52,7 @@ func TestWaitingRequestsShareAResponse(t *testing.T) {
 func TestDisconnectedClientsDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
-		p := newPage(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		p := newCoalescer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			made++
 			time.Sleep(time.Hour)
 		}))
@@ -72,7 +72,7 @@ func TestDisconnectedClientsDoNotWait(t *testing.T) {
 }
 
 func TestEqualResponsesShareBody(t *testing.T) {
-	p := newPage(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the same") }))
+	p := newCoalescer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the same") }))
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	one, _ := p.respond(request)
 	other, _ := p.respond(request)

@@ -58,7 +58,7 @@ func (e *examination) kubelet(ctx context.Context) []Finding {
 	var findings []Finding
 	if _, err := kubelet.Holders(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
 		findings = warn(check, gpu.OneLine(err),
-			"without the pod resources API, the pods that hold GPUs are unknown, and GPUs that are gone stay advertised as unhealthy")
+			"mount the kubelet's pod-resources directory; without it, the pods that hold GPUs are unknown, and GPUs that are gone stay advertised as unhealthy")
 	}
 	findings = append(findings, nvidiaPlugin(ctx, filepath.Dir(socket))...)
 	if len(findings) > 0 {

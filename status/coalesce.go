@@ -11,21 +11,21 @@ import (
 // bodyGrowth is the spare capacity of a response beyond the length of the previous one, in bytes.
 const bodyGrowth = 512
 
-// page serializes the calls of a handler. Requests that wait meanwhile share the next
+// coalescer serializes the calls of a handler. Requests that wait meanwhile share the next
 // response. Equal responses share one body, which bounds the memory of slow readers.
-type page struct {
+type coalescer struct {
 	handler http.Handler
 	turn    chan struct{} // a mutex that a context can interrupt
 	latest  *response     // guarded by turn
 }
 
-func newPage(handler http.Handler) *page {
-	return &page{handler: handler, turn: make(chan struct{}, 1), latest: &response{}}
+func newCoalescer(handler http.Handler) *coalescer {
+	return &coalescer{handler: handler, turn: make(chan struct{}, 1), latest: &response{}}
 }
 
 // ServeHTTP implements http.Handler.
-func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	response, ok := p.respond(r)
+func (c *coalescer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	response, ok := c.respond(r)
 	if !ok {
 		return
 	}
@@ -37,23 +37,23 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // respond returns a response that was started after the request arrived, or false if the
 // client disconnects while it waits.
-func (p *page) respond(r *http.Request) (*response, bool) {
+func (c *coalescer) respond(r *http.Request) (*response, bool) {
 	arrived := time.Now()
 	select {
-	case p.turn <- struct{}{}:
+	case c.turn <- struct{}{}:
 	case <-r.Context().Done():
 		return nil, false
 	}
-	defer func() { <-p.turn }()
-	if !p.latest.started.Before(arrived) {
-		return p.latest, true
+	defer func() { <-c.turn }()
+	if !c.latest.started.Before(arrived) {
+		return c.latest, true
 	}
-	next := &response{header: http.Header{}, code: http.StatusOK, started: time.Now(), body: make([]byte, 0, len(p.latest.body)+bodyGrowth)}
-	p.handler.ServeHTTP(next, r)
-	if bytes.Equal(next.body, p.latest.body) {
-		next.body = p.latest.body
+	next := &response{header: http.Header{}, code: http.StatusOK, started: time.Now(), body: make([]byte, 0, len(c.latest.body)+bodyGrowth)}
+	c.handler.ServeHTTP(next, r)
+	if bytes.Equal(next.body, c.latest.body) {
+		next.body = c.latest.body
 	}
-	p.latest = next
+	c.latest = next
 	return next, true
 }
 

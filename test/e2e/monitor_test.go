@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// monitoringPods follows docs/monitoring-pods.md while a pod holds all GPUs, and loses and returns one of them.
+// NVIDIA's GPU feature discovery is a monitoring program that gpucdi does not know.
+func monitoringPods(t *testing.T, c *cluster) {
+	const document, resource = "docs/monitoring-pods.md", "nvidia.com/gpu-monitor"
+	c.configure(t, blocksOf(t, document, "Enable the resource", "yaml")[0])
+	c.awaitAllocatable(t, resource, "4")
+	c.run(t, "work", 8)
+	c.awaitPhase(t, "work", "Running")
+	if out := c.sh(t, blocksOf(t, document, "Enable the resource", "sh")[0]); !strings.Contains(out, "4\n") {
+		t.Errorf("the node lists\n%s", out)
+	}
+
+	daemonSet := blocksOf(t, document, "Request it", "yaml")[0]
+	if err := c.Apply(t.Context(), []byte(daemonSet)); err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "rollout", "status", "daemonset/gpu-monitor", "--timeout", patience.String())
+	if out := c.kubectl(t, "logs", "daemonset/gpu-monitor"); strings.Count(out, "(UUID: GPU-") != 8 {
+		t.Errorf("the monitor lists\n%s\nwant 8 GPUs", out)
+	}
+	c.kubectl(t, "delete", "daemonset", "gpu-monitor", "--wait", "--cascade=foreground")
+
+	c.run(t, "monitor", 0, "resources: {limits: {"+resource+": 1}}",
+		"volumeMounts: [{name: gfd, mountPath: /gfd}]\n  volumes: [{name: gfd, hostPath: {path: /opt/nvidia-device-plugin}}]")
+	c.awaitPhase(t, "monitor", "Running")
+	all := c.gpusOf(t, "monitor")
+	if len(all) != 8 {
+		t.Errorf("the monitor has GPUs %v, want 8", all)
+	}
+	discovered := c.exec(t, "monitor", "/gfd/gpu-feature-discovery --oneshot --no-timestamp --output-file= --machine-type-file=/dev/null")
+	if !strings.Contains(discovered, "nvidia.com/gpu.count=8") {
+		t.Errorf("GPU feature discovery in the monitor prints\n%s", discovered)
+	}
+	if containers := c.status(t); strings.Contains(containers, "not allocated") {
+		t.Errorf("gpucdi status reports the monitor as using GPUs of others:\n%s", containers)
+	}
+
+	lost, err := c.driver.Remove(all[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "7")
+	if now := c.gpusOf(t, "monitor"); len(now) != 7 || slices.Contains(now, all[3]) {
+		t.Errorf("after a GPU was lost, the monitor has GPUs %v", now)
+	}
+	c.exitContainer(t, "monitor")
+	c.awaitRestarts(t, "monitor", "1")
+	c.awaitAllocatable(t, resource, "4")
+	if err := c.driver.Add(lost); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "8")
+	if now := c.gpusOf(t, "work"); len(now) != 8 {
+		t.Errorf("the workload has GPUs %v, want 8", now)
+	}
+	c.checkDisabledMonitor(t, resource, all)
+}
+
+// checkDisabledMonitor checks that a monitor survives its container, but not its pod, once the resource is disabled.
+func (c *cluster) checkDisabledMonitor(t *testing.T, resource string, all []string) {
+	t.Helper()
+	c.configure(t, "")
+	c.awaitAllocatable(t, resource, "0")
+	c.awaitOutput(t, "draining", c.status)
+	c.exitContainer(t, "monitor")
+	c.awaitRestarts(t, "monitor", "2")
+	if now := c.gpusOf(t, "monitor"); !slices.Equal(now, all) {
+		t.Errorf("after the resource was disabled, the monitor has GPUs %v, want %v", now, all)
+	}
+	c.remove(t, "monitor")
+	await(t, "the monitor to be released", func() (string, bool) {
+		out := c.status(t)
+		return out, !strings.Contains(out, "draining")
+	})
+	c.remove(t, "work")
+	c.configure(t, "")
+	c.awaitGPUs(t, "8")
+}
+
+// awaitRestarts waits until the container of a pod runs again after a number of restarts.
+func (c *cluster) awaitRestarts(t *testing.T, pod, restarts string) {
+	t.Helper()
+	await(t, pod+" to restart", func() (string, bool) {
+		got, err := c.Kubectl(t.Context(), "get", "pod", pod, "-o", `jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}`)
+		return string(got), err == nil && string(got) == restarts+" true"
+	})
+}
