@@ -97,9 +97,9 @@ func TestValues(t *testing.T) {
 		{`dashboard={"enabled":true}`, []string{"name: gpucdi-dashboard\n"}, nil},
 		{"fullnameOverride=gpu", []string{"name: gpu\n", "configMap: {name: gpu}", "serviceAccountName: gpu\n", "name: gpu-unlabel\n", "{app.kubernetes.io/name: gpucdi,"},
 			[]string{"name: gpucdi\n  namespace", "name: gpucdi}", "gpucdi-"}},
-		{"namespaceOverride=gpu", []string{"namespace: gpu\n", "namespace: gpu}"}, []string{"namespace: default\n  labels:\n    app.kubernetes.io/name: gpucdi\n    app.kubernetes.io/instance: gpucdi\nspec", "namespace: default}"}},
+		{"namespaceOverride=gpu", []string{"namespace: \"gpu\"\n", "namespace: \"gpu\"}"}, []string{"namespace: \"default\""}},
 		{`serviceAccount={"create":false,"name":"existing"}`, []string{"serviceAccountName: existing\n", "{kind: ServiceAccount, name: existing,"}, []string{"{kind: ServiceAccount, name: gpucdi,"}},
-		{`serviceAccount={"name":"agent","annotations":{"a":"b"}}`, []string{"  name: agent\n  namespace: default\n", "  annotations:\n    a: b\n", "serviceAccountName: agent\n"}, nil},
+		{`serviceAccount={"name":"agent","annotations":{"a":"b"}}`, []string{"  name: agent\n  namespace: \"default\"\n", "  annotations:\n    a: b\n", "serviceAccountName: agent\n"}, nil},
 		{`dra={"enabled":true}`, []string{`"system:serviceaccount:default:gpucdi"`}, nil},
 
 		// The chart cannot read the ConfigMap, so it grants what a config may require.
@@ -282,6 +282,10 @@ func TestInvalidValues(t *testing.T) {
 		"updateStrategy.type=Recreate":                        "type",
 		"nodes.selector.a=b":                                  "nodes",
 		"fullnameOverride=a_b":                                "fullnameOverride",
+		"fullnameOverride=no":                                 "fullnameOverride",
+		"nameOverride=1e3":                                    "nameOverride",
+		"priorityClassName=a: b":                              "priorityClassName",
+		"existingConfigMap=0x1f":                              "existingConfigMap",
 		"image.digest=sha256:0":                               "digest",
 		`podLabels.app\.kubernetes\.io/name=x`:                "app.kubernetes.io/name",
 		"extraEnv[0].name=GPUCDI_CONFIG":                      "extraEnv",

@@ -56,7 +56,7 @@ var combinations = []string{
 	  "extraEnv": [{"name": "GOMEMLIMIT", "value": "100MiB"}, {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}`,
 	`{"updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}, "podSecurityContext": {"supplementalGroups": [44]},
 	  "securityContext": {"seLinuxOptions": {"type": "super_t"}, "appArmorProfile": {"type": "Unconfined"}}}`,
-	`{"serviceAccount": {"create": false, "name": "existing"}, "existingConfigMap": "node.config", "watchNodes": true}`,
+	`{"serviceAccount": {"create": false, "name": "existing"}, "existingConfigMap": "node.config", "namespaceOverride": "7", "watchNodes": true}`,
 	`{"serviceAccount": {"name": "agent", "annotations": {"a": "b"}}, "dra": {"enabled": true}, "podMonitor": {"enabled": true, "labels": {"a": "b"}},
 	  "prometheusRule": {"enabled": true}, "config": {"cdi": {"hook": "/opt/gpucdi/gpucdi-hook"}, "labels": {"place": "nfd"}}}`,
 	`{"config": {"labels": {"place": "none"}, "nodes": [{"section": "a", "labels": {"place": "node"}}]}, "openshift": {"enabled": true},
@@ -75,8 +75,8 @@ func TestObjects(t *testing.T) {
 		if out, err := helmValues(t, values, "lint", "--strict"); err != nil {
 			t.Errorf("%s: %v\n%s", values, err, out)
 		}
-		for _, release := range []string{"gpucdi", "r123456789s123456789t123456789u123456789v123456789w12"} {
-			out, err := helmValues(t, values, "template", release, "--namespace", "gpu-operators")
+		for _, release := range []string{"gpucdi", "123", "no", "r123456789s123456789t123456789u123456789v123456789w12"} {
+			out, err := helmValues(t, values, "template", release, "--namespace", "456")
 			if err != nil {
 				t.Errorf("%s: %v", values, err)
 				continue

@@ -25,7 +25,7 @@ func chartUpgrade(t *testing.T, c *cluster) {
 	c.extractChart(t, earlierChart, "/earlier")
 	c.sh(t, `kubectl create namespace gpucdi
 kubectl label namespace gpucdi pod-security.kubernetes.io/enforce=privileged
-helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait --set-string 'nodes.selector.kubernetes\.io/os=linux'`)
+helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait`)
 	c.awaitGPUs(t, "8")
 	c.run(t, "stays", 2)
 	c.awaitPhase(t, "stays", "Running")
@@ -45,6 +45,8 @@ helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait --set-strin
 		c.allocateRest(t, after, gpus, 6)
 	}
 
+	c.helm(t, "Upgrade", 0)
+	same("after an upgrade with default values")
 	c.sh(t, `helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --wait --set-string 'nodeSelector.kubernetes\.io/os=linux' `+
 		`--set podLabels.team=gpu,podAnnotations.a=b,networkPolicy.enabled=true `+
 		`--set 'extraArgs[0]=--state-dir=/run/gpucdi,extraEnv[0].name=GOMEMLIMIT,extraEnv[0].value=100MiB'`)
@@ -54,7 +56,7 @@ helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait --set-strin
 	if c.agentPod(t) == agent {
 		t.Error("the upgrade did not replace the agent")
 	}
-	same("after the upgrade")
+	same("after an upgrade with other values")
 
 	c.sh(t, `helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --wait `+
 		`--set fullnameOverride=gpu-agent,serviceAccount.name=gpu-account,openshift.enabled=true`)

@@ -20,12 +20,12 @@
 
 {{- define "gpucdi.labels" -}}
 app.kubernetes.io/name: gpucdi
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- end }}
 
 {{- /* The pod selector. It is immutable, so it must not depend on values. */ -}}
 {{- define "gpucdi.selector" -}}
-{app.kubernetes.io/name: gpucdi, app.kubernetes.io/instance: {{ .Release.Name }}}
+{app.kubernetes.io/name: gpucdi, app.kubernetes.io/instance: {{ quote .Release.Name }}}
 {{- end }}
 
 {{- /* "true" if labels.place has the given value for any node. */ -}}
@@ -65,7 +65,7 @@ apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ $name }}
-  namespace: {{ $namespace }}
+  namespace: {{ quote $namespace }}
   labels:
     {{- $labels }}
   annotations:
@@ -118,7 +118,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: {{ $name }}
-  namespace: {{ $namespace }}
+  namespace: {{ quote $namespace }}
   labels:
     {{- $labels }}
   annotations:
@@ -145,7 +145,7 @@ metadata:
     {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $namespace }}}
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ quote $namespace }}}
 {{- end }}
 
 {{- /* Annotations of a hook, and its weight. */ -}}
