@@ -106,9 +106,9 @@ func TestValues(t *testing.T) {
 		{"existingConfigMap=mine", []string{"configMap: {name: mine}", "verbs: [patch, watch]"}, []string{"kind: ConfigMap", "NodeConfig"}},
 
 		{"serviceMonitor.enabled=true", []string{"kind: ServiceMonitor", "kind: Service\n", "publishNotReadyAddresses: true"}, []string{"PodMonitor"}},
-		{"openshift.enabled=true", []string{"system:openshift:scc:privileged", "runAsNonRoot: true"}, []string{"runAsUser: 65534", "spc_t"}},
+		{"openshift.enabled=true", []string{"system:openshift:scc:privileged", "system:openshift:scc:nonroot-v2", "runAsUser: 65534"}, []string{"spc_t"}},
 		{`openshift={"enabled":true}`, nil, []string{"initContainers"}},
-		{"openshift.enabled=false", []string{"runAsUser: 65534"}, []string{"scc"}},
+		{"openshift.enabled=false", nil, []string{"scc"}},
 		{"driverRoot=/opt/driver", []string{"{name: GPUCDI_DRIVER_ROOT, value: /opt/driver}"}, nil},
 		{"kubeletDir=/var/lib/k0s/kubelet", []string{"path: /var/lib/k0s/kubelet/pod-resources", "path: /var/lib/kubelet/device-plugins"}, nil},
 		{"loadModules=true", []string{"- --load-modules"}, nil},

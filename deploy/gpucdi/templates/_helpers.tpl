@@ -105,10 +105,7 @@ spec:
           args: {{ toJson .args }}
           securityContext:
             runAsNonRoot: true
-            {{- /* OpenShift assigns a user of its own range, and rejects others. */}}
-            {{- if not (include "gpucdi.openshift" .root) }}
             runAsUser: 65534
-            {{- end }}
             readOnlyRootFilesystem: true
             allowPrivilegeEscalation: false
             capabilities: {drop: [ALL]}
@@ -146,6 +143,22 @@ metadata:
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}}
 subjects:
   - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ quote $namespace }}}
+{{- if include "gpucdi.openshift" .root }}
+---
+# By default OpenShift accepts only users of the namespace's range.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}-scc
+  namespace: {{ quote $namespace }}
+  labels:
+    {{- $labels }}
+  annotations:
+    {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:openshift:scc:nonroot-v2"}
+subjects:
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ quote $namespace }}}
+{{- end }}
 {{- end }}
 
 {{- /* Annotations of a hook, and its weight. */ -}}
