@@ -306,7 +306,7 @@ func usableSpec(t *testing.T) (node, *specs.Spec) {
 
 func usableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 	t.Helper()
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func usableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 
 func TestPutRejectsUnusableHook(t *testing.T) {
 	n := newNode(t)
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
