@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -38,6 +39,15 @@ var (
 // AllFeatures returns all features.
 func AllFeatures() Features { return slices.Clone(allFeatures) }
 
+// String returns the names of the features.
+func (f Features) String() string {
+	names := make([]string, len(f))
+	for i, feature := range f {
+		names[i] = string(feature)
+	}
+	return strings.Join(names, ", ")
+}
+
 // Any reports whether f contains at least one of the given features.
 func (f Features) Any(features ...Feature) bool {
 	return slices.ContainsFunc(features, func(feature Feature) bool { return slices.Contains(f, feature) })
@@ -48,7 +58,7 @@ func (f Features) Validate() error {
 	var errs []error
 	for _, feature := range f {
 		if !slices.Contains(allFeatures, feature) {
-			errs = append(errs, fmt.Errorf("unknown feature %q; supported features: %v", feature, allFeatures))
+			errs = append(errs, fmt.Errorf("unknown feature %q; supported features: %s", feature, allFeatures))
 		}
 	}
 	return errors.Join(errs...)
