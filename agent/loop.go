@@ -139,7 +139,7 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 		case <-l.unlessDue(t.granted):
 			l.deadline = time.Now().Add(grantDelay)
 		case u := <-t.spec:
-			if u.err == nil && (l.spec.Stale() || l.variants.stale(l.plan.variants)) { // not by the agent's own write
+			if u.err == nil && l.specsStale() { // not by the agent's own write
 				return l.reconcile
 			}
 		case <-t.config: // loading the file reports the cause of a failed watch

@@ -43,29 +43,48 @@ func (v *variants) wanted(p allocator.Policy, node cdi.Features) (features []cdi
 	return features
 }
 
-// stale reports whether a spec has to be written, because it or a file that it depends on changed.
-func (v *variants) stale(planned map[cdi.Feature]variant) bool {
-	for f, variant := range planned {
-		if variant.fault.None() && v.files[f].Stale() {
+// variant is the plan for the variants of one feature.
+type variant struct {
+	parts    cdi.Parts
+	fault    gpu.Fault // of all variants of the feature
+	missing  bool      // the driver lacks the feature
+	required bool      // a rule selects the feature
+}
+
+// specsStale reports whether the specs of GPUs have to be written.
+func (l *loop) specsStale() bool {
+	if l.spec.Stale() || l.variantsStale() {
+		return true
+	}
+	lacksDefault := len(l.plan.parts.GPUs) > 0 && len(l.config.CDI.Features) == 0 && !l.plan.parts.Features.Any(cdi.Video)
+	return lacksDefault && cdi.DefaultFeatures(l.driver.Driver, l.known.Driver).Any(cdi.Video)
+}
+
+// variantsStale reports whether specs of variants have to be written, because they or files that they depend on changed. A
+// feature that only claims could select may be missing for good, so it requires no reconcile until the driver has it.
+func (l *loop) variantsStale() bool {
+	for f, v := range l.plan.variants {
+		if v.missing && !v.required {
+			if _, err := cdi.Inspect(l.cfg.Node, l.driver.Driver, l.known, withFeature(l.plan.parts.Features, f)); err == nil {
+				return true
+			}
+		} else if l.variants.files[f].Stale() {
 			return true
 		}
 	}
 	return false
 }
 
-// variant is the plan for the variants of one feature.
-type variant struct {
-	parts cdi.Parts
-	fault gpu.Fault // of all variants of the feature
-}
+func withFeature(node cdi.Features, f cdi.Feature) cdi.Features { return slices.Concat(node, cdi.Features{f}) }
 
 // inspectVariants returns the plan for the variants of the wanted features. A feature that the driver lacks has a fault.
 func (l *loop) inspectVariants(ctx context.Context, node cdi.Features) map[cdi.Feature]variant {
 	policy, inspected := l.config.Policy(), map[cdi.Feature]variant{}
 	for _, f := range l.variants.wanted(policy, node) {
-		parts, err := l.inspectHost(ctx, slices.Concat(node, cdi.Features{f}), policy.SelectsFeature(string(f)))
-		v := variant{parts: parts}
-		if err != nil {
+		v := variant{required: policy.SelectsFeature(string(f))}
+		var err error
+		if v.parts, err = l.inspectHost(ctx, withFeature(node, f), v.required); err != nil {
+			v.missing = true
 			v.fault = gpu.Fault{Code: gpu.FaultConfig, Message: fmt.Sprintf("feature %s: %s", f, gpu.OneLine(err))}
 		}
 		inspected[f] = v

@@ -11,6 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -90,6 +91,26 @@ func TestVariantsOfClaims(t *testing.T) {
 		got, err := p.claimVariants(tc.id, tc.selected)
 		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s with %s: %q, error %v; want %q, %q", tc.id, tc.selected, got, err, tc.want, tc.err)
+		}
+	}
+}
+
+// A missing feature is checked again with each probe, and causes no reconcile until the driver has it.
+func TestMissingVariants(t *testing.T) {
+	a := New(Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	l := newLoop(a.collaborators(nil, newTriggers(nil)), newSnapshot())
+	l.driver = &driver.Snapshot{}
+	for name, tc := range map[string]struct {
+		variant variant
+		stale   bool
+	}{
+		"missing":             {variant{missing: true}, false},
+		"missing, for a rule": {variant{missing: true, required: true}, true},
+		"not written":         {variant{fault: gpu.Fault{Code: gpu.FaultSpec}}, true},
+	} {
+		l.plan = &plan{variants: map[cdi.Feature]variant{cdi.Graphics: tc.variant}}
+		if got := l.variantsStale(); got != tc.stale {
+			t.Errorf("%s: stale is %t, want %t", name, got, tc.stale)
 		}
 	}
 }

@@ -64,11 +64,8 @@ func (f Features) Validate() error {
 	return errors.Join(errs...)
 }
 
-// orDefault returns f, or if it is empty the default, with the optional features that the driver has.
-func (f Features) orDefault(root host.DriverRoot, driver gpu.Driver) Features {
-	if len(f) > 0 {
-		return f
-	}
+// DefaultFeatures returns the default for a driver: the optional features are those that it has.
+func DefaultFeatures(root host.DriverRoot, driver gpu.Driver) Features {
 	features := slices.Clone(defaultFeatures)
 	for _, optional := range optionalFeatures {
 		if _, err := findLibraries(root, driver, Features{optional}); err == nil {

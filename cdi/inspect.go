@@ -27,7 +27,9 @@ type Parts struct {
 // Inspect collects the parts for the GPUs of inv, limited to what features require. A problem with one GPU is reported
 // in Faults. The error lists all problems that affect every GPU.
 func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
-	features = features.orDefault(driver, inv.Driver)
+	if len(features) == 0 {
+		features = DefaultFeatures(driver, inv.Driver)
+	}
 	libraries, errLibraries := findLibraries(driver, inv.Driver, features)
 	binds, errBinds := findDriverFiles(driver, features)
 	errFiles := errors.Join(errLibraries, errBinds)

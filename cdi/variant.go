@@ -1,7 +1,6 @@
 package cdi
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -62,7 +61,7 @@ var agentFiles = func() map[string]bool {
 // validateName returns an error unless a UUID can be the name of a CDI device, and is none of a variant.
 func validateName(uuid string) error {
 	if strings.Contains(uuid, variantMark) {
-		return errors.New("it contains " + variantMark)
+		return fmt.Errorf("it contains %q, which separates features", variantMark)
 	}
 	return parser.ValidateDeviceName(uuid)
 }

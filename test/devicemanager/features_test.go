@@ -107,7 +107,6 @@ func TestMissingFeature(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	n.configure(t, graphicsRule, "labels: {place: none}") // nothing on the node watches the driver's directory
 	k.awaitResources(t, resourceCounts{graphicsResource: "1 of 1", gpuResource: "7 of 7"})
 }
 
