@@ -75,7 +75,9 @@ func (l *loop) variantsStale() bool {
 	return false
 }
 
-func withFeature(node cdi.Features, f cdi.Feature) cdi.Features { return slices.Concat(node, cdi.Features{f}) }
+func withFeature(node cdi.Features, f cdi.Feature) cdi.Features {
+	return slices.Concat(node, cdi.Features{f})
+}
 
 // inspectVariants returns the plan for the variants of the wanted features. A feature that the driver lacks has a fault.
 func (l *loop) inspectVariants(ctx context.Context, node cdi.Features) map[cdi.Feature]variant {
