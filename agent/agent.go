@@ -148,14 +148,15 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
 	gate := allocator.NewGate(time.Now)
 	return collaborators{
-		cfg:     a.cfg,
-		log:     a.log,
-		xids:    newXIDLog(a.log),
-		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
-		state:   stateFile{dir: a.cfg.StateDir, log: a.log},
-		spec:    a.spec,
-		classes: newClasses(a.cfg, a.log),
-		gate:    gate,
+		cfg:      a.cfg,
+		log:      a.log,
+		xids:     newXIDLog(a.log),
+		modules:  modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
+		state:    stateFile{dir: a.cfg.StateDir, log: a.log},
+		spec:     a.spec,
+		variants: newVariants(a.cfg, a.log),
+		classes:  newClasses(a.cfg, a.log),
+		gate:     gate,
 		startPlugin: func(resource string) *kubelet.Plugin {
 			plugin := kubelet.New(kubelet.Config{
 				Dir:      a.cfg.devicePluginDir(),

@@ -151,8 +151,7 @@ func (r partResolver) runtime(c *containers) *allocator.Runtime {
 	}
 	observed := &allocator.Runtime{Asked: c.asked, Answered: c.answered, Absent: c.absent, Sandboxes: c.Sandboxes}
 	for _, d := range c.Devices {
-		_, uuid, _ := strings.Cut(d.Device, "=")
-		observed.Containers = append(observed.Containers, allocator.Container{Pod: d.Pod, Part: r.device(uuid)})
+		observed.Containers = append(observed.Containers, allocator.Container{Pod: d.Pod, Part: r.device(allocator.DeviceOfCDI(d.Device))})
 	}
 	return observed
 }

@@ -96,7 +96,7 @@ func TestSingleIgnoresFaultyDevices(t *testing.T) {
 func TestPlanMIGDevice(t *testing.T) {
 	inv := partitioned(nil, nil, nil, nil, times(1, "1g.5gb"))
 	got := Plan(inv, testKind, Policy{MIG: MIGMixed})[1].Devices
-	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Resource: "nvidia.com/mig-1g.5gb", Index: "4:0", NUMANode: 1, instances: instances{7, 0}}}
+	want := []Device{{ID: "MIG-4.0", CDINames: []string{testKind + "=MIG-4.0"}, GPU: "GPU-4", Resource: "nvidia.com/mig-1g.5gb", Index: "4:0", NUMANode: 1, instances: instances{7, 0}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -51,7 +51,7 @@ func TestPlanReplicas(t *testing.T) {
 	if got := slots(resources); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if d := resources[0].Devices[0]; d.ID != "GPU-0" || d.CDIName != testKind+"=GPU-0" {
+	if d := resources[0].Devices[0]; d.ID != "GPU-0" || d.CDINames[0] != testKind+"=GPU-0" {
 		t.Errorf("device of the replicas is %+v", d)
 	}
 }

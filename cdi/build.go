@@ -51,16 +51,7 @@ const (
 // because a container that holds it may restart. Build is pure: equal arguments give equal specs. It returns an error if
 // there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
-	mounts := mounts(parts)
-	spec := &specs.Spec{
-		Kind: kind,
-		ContainerEdits: specs.ContainerEdits{
-			Env:         environment(mounts),
-			DeviceNodes: deviceNodes(parts.Control),
-			Mounts:      mounts,
-			Hooks:       hooks(inv, parts),
-		},
-	}
+	spec := newSpec(kind, inv, parts)
 	all, monitored := []DeviceNode{}, slices.Clone(parts.Monitor)
 	for _, d := range namedDevices(inv) {
 		nodes, ok := parts.GPUs[d.uuid]
@@ -85,6 +76,29 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrate
 		spec.Devices = append(spec.Devices, device(MonitorDevice, deduplicate(monitored)))
 	}
 	return setVersion(spec)
+}
+
+// newSpec returns a spec without devices.
+func newSpec(kind string, inv *gpu.Inventory, parts Parts) *specs.Spec {
+	mounts := mounts(parts)
+	return &specs.Spec{
+		Kind: kind,
+		ContainerEdits: specs.ContainerEdits{
+			Env:         environment(mounts),
+			DeviceNodes: deviceNodes(parts.Control),
+			Mounts:      mounts,
+			Hooks:       hooks(inv, parts),
+		},
+	}
+}
+
+// QualifiedNames returns the fully qualified names of the devices of a spec.
+func QualifiedNames(spec *specs.Spec) []string {
+	names := deviceNames(spec)
+	for i := range names {
+		names[i] = spec.Kind + "=" + names[i]
+	}
+	return names
 }
 
 // setVersion sets the lowest CDI version that supports the spec, for compatibility with old runtimes.

@@ -52,7 +52,7 @@ func (s *foreignSpecs) refresh(own, kind string) error {
 	*s = foreignSpecs{kind: kind, files: map[string]foreignSpec{}, truncated: len(names) > maxForeignSpecs}
 	for _, name := range names {
 		path := filepath.Join(filepath.Dir(own), name)
-		if !isSpec(path) || path == own {
+		if !isSpec(path) || path == own || agentFiles[name] && agentFiles[filepath.Base(own)] {
 			continue
 		}
 		info, err := os.Stat(path)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -15,6 +14,7 @@ import (
 
 // Parts are the contents of a spec: driver files and device nodes of the host.
 type Parts struct {
+	Features  Features // those selected, or the default ones that the driver has
 	Libraries []Library
 	Binds     []Bind
 	Control   []DeviceNode            // control nodes, for containers with any GPU
@@ -34,6 +34,9 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	if inv.Platform != "" {
 		return inspectPlatform(root, inv)
 	}
+	if len(features) == 0 {
+		features = DefaultFeatures(driver, inv.Driver)
+	}
 	libraries, errLibraries := findLibraries(driver, inv.Driver, features)
 	binds, errBinds := findDriverFiles(driver, features)
 	errFiles := errors.Join(errLibraries, errBinds)
@@ -47,6 +50,7 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 		return Parts{}, err
 	}
 	parts := Parts{
+		Features:  features,
 		Libraries: libraries,
 		Binds:     binds,
 		Control:   control,
@@ -131,7 +135,7 @@ func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
 	const reload = "reload the driver, or install another version"
 	var fault gpu.Fault
 	_, duplicate := p.GPUs[uuid]
-	if invalid := parser.ValidateDeviceName(uuid); invalid != nil {
+	if invalid := validateName(uuid); invalid != nil {
 		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "UUID is not a valid CDI device name: " + invalid.Error(), Remedy: reload}
 	} else if duplicate {
 		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "another GPU has the same UUID", Remedy: reload}

@@ -18,7 +18,7 @@ func TestInspectPlatform(t *testing.T) {
 	n.write(t, libcuda, "")
 	inv := &gpu.Inventory{Platform: gpu.WSL2, GPUs: []gpu.GPU{{UUID: "GPU-a", Minor: gpu.MinorUnknown}, {UUID: "GPU-b", Minor: gpu.MinorUnknown}}}
 	inspect := func() (cdi.Parts, error) {
-		return cdi.Inspect(n.root(), host.DriverRoot{}, inv, cdi.DefaultFeatures())
+		return cdi.Inspect(n.root(), host.DriverRoot{}, inv, nil)
 	}
 	parts, err := inspect()
 	if err != nil || len(parts.GPUs["GPU-a"]) != 1 || parts.GPUs["GPU-b"][0].Path != "/dev/dxg" || len(parts.Faults) > 0 {

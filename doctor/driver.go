@@ -174,7 +174,7 @@ func (e *examination) parts(context.Context) []Finding {
 	if findings := e.faults(check, func(uuid string, _ gpu.Fault) gpu.Fault { return parts.Faults[uuid] }); len(findings) > 0 {
 		return findings
 	}
-	return pass(check, fmt.Sprintf("%d libraries and all device nodes found", len(parts.Libraries)))
+	return pass(check, fmt.Sprintf("%d libraries and all device nodes found, for %s", len(parts.Libraries), parts.Features))
 }
 
 // faults reports the GPUs and MIG devices for which faultOf, called with the fault in the inventory, returns one. It omits

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -33,16 +34,16 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
-// cdi returns the names of the claim's CDI devices of a kind.
-func (c PreparedClaim) cdi(kind string) (names []string) {
+// devices returns the devices that the claim's CDI devices of a kind stand for.
+func (c PreparedClaim) devices(kind string) (ids []string) {
 	for _, d := range c.Devices {
-		for _, qualified := range d.CDI {
-			if name, ours := strings.CutPrefix(qualified, kind+"="); ours {
-				names = append(names, name)
+		for _, name := range d.CDI {
+			if strings.HasPrefix(name, kind+"=") {
+				ids = append(ids, allocator.DeviceOfCDI(name))
 			}
 		}
 	}
-	return names
+	return ids
 }
 
 // PreparedClaims returns the prepared claims of all drivers, sorted by UID. dir is the kubelet's root directory on the

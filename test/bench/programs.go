@@ -14,7 +14,7 @@ import (
 
 // The default features of gpucdi, and all features.
 const (
-	standard   = "compute,utility"
+	standard   = "compute,utility,video"
 	everything = "compute,utility,graphics,video,display"
 )
 

@@ -31,6 +31,7 @@ var claimCases = []struct {
 	{"slices are correct after an outage of the API server", apiServerOutage},
 	{"a claim whose GPU is held is refused with the holder", heldClaim},
 	{"manifests for NVIDIA's driver work", nvidiaManifests},
+	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", missingNode},
@@ -500,6 +501,41 @@ func (c *cluster) hasTimeSlice(t *testing.T, uuid, want string) {
 func documentedClaim(t *testing.T, c *cluster) {
 	c.runToCompletion(t, "with-claim", blocksOf(t, draDocument, "Request GPUs", "yaml")[0])
 	c.kubectl(t, "delete", "resourceclaim", "one-gpu")
+}
+
+// claimedFeatures runs a pod with the claim of docs/features.md, one that requests the resource of a DeviceClass with the
+// same config, and one without features. A claim with an unknown feature is refused.
+func claimedFeatures(t *testing.T, c *cluster) {
+	claim := blocksOf(t, "docs/features.md", "Give some pods more", "yaml")[1]
+	class := `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: render}, spec: {extendedResourceName: example.com/render,
+selectors: [{cel: {expression: "device.driver == 'gpu.nvidia.com'"}}],
+config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: gpucdi.dev/v1, kind: DeviceConfig, features: [graphics]}}}]}}`
+	unknown := strings.NewReplacer("gpu-with-graphics", "unknown", "[graphics]", "[opengl]").Replace(claim)
+	requests := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: requests}, spec: {terminationGracePeriodSeconds: 1, containers: [
+{name: main, image: %s, imagePullPolicy: Never, command: [sleep, infinity], resources: {limits: {example.com/render: 1}}}]}}`, images.DebianName)
+	for _, manifest := range []string{claim, class, unknown, requests} {
+		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		c.remove(t, "requests")
+		_, _ = c.Kubectl(context.Background(), "delete", "deviceclass/render", "resourceclaim/gpu-with-graphics", "resourceclaim/unknown")
+	})
+	c.claim(t, "plain", 1)
+	c.runWithClaim(t, "renders", "gpu-with-graphics")
+	c.runWithClaim(t, "computes", "plain")
+	c.runWithClaim(t, "refused", "unknown")
+	for pod, graphics := range map[string]bool{"renders": true, "requests": true, "computes": false} {
+		c.awaitPhase(t, pod, "Running")
+		files := c.exec(t, pod, "ls /dev /usr/lib64")
+		if strings.Contains(files, "dri\n") != graphics || strings.Contains(files, "libEGL_nvidia.so.0") != graphics || !strings.Contains(files, "libnvcuvid.so.1") {
+			t.Errorf("pod %s, with graphics: %t, has\n%s", pod, graphics, files)
+		}
+	}
+	c.awaitOutput(t, `unknown feature "opengl"`, func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=refused", "-o", "jsonpath={.items[*].message}")
+	})
 }
 
 // claimedMIG allocates a MIG device to a claim, and repartitions its GPU.
