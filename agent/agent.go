@@ -126,6 +126,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	if a.cfg.ConfigFile != "" {
 		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))
 	}
+	if a.cfg.StateDir != "" {
+		background(follow(a.watchCordons, t.cordons, a.log, "cordons not watched, keeping the last ones"))
+	}
 	runtimeLog := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
 	background(afterStart(follow(a.watchRuntime, t.runtime, runtimeLog, "container runtime not detected, will retry")))
 	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
