@@ -32,7 +32,7 @@ var importRules = map[string]struct {
 	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},
 	"cluster":           {nil, "an API client without decisions"},
 	"metrics":           {[]string{"gpu", "status"}, "a view of the status, with counters"},
-	"config":            {[]string{"allocator", "cdi", "kubelet"}, "a file format for types that other packages own"},
+	"config":            {[]string{"allocator", "cdi", "gpu/health", "kubelet"}, "a file format for types that other packages own"},
 	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every component without the agent"},
 	"agent":             {[]string{"config", "cordon", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "dra", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "it wires all packages"},
 	"cmd/gpucdi":        {[]string{"agent", "allocator", "cdi", "cluster", "config", "cordon", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/host"}, "flags become a Config; no logic"},

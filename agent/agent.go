@@ -67,6 +67,7 @@ type Agent struct {
 	metrics *metrics.Metrics
 	events  *cluster.EventRecorder // nil without API server access
 	relabel chan *snapshot         // triggers syncLabels
+	remark  chan *snapshot         // triggers syncMarks
 
 	// Read by status and probes. Stored values are immutable.
 	latest      atomic.Pointer[snapshot]         // stored by the loop after each step
@@ -77,7 +78,7 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1)}
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1), remark: make(chan *snapshot, 1)}
 	a.latest.Store(newSnapshot())
 	a.telemetry.Store(&driver.Telemetry{})
 	a.holders.kubelet.Socket = cfg.podResources()
@@ -138,6 +139,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		background(afterStart(listRunning))
 	}
 	background(func(ctx context.Context) { a.syncLabels(ctx, client) })
+	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
@@ -176,6 +178,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
 	a.reportChanges(before, now)
+	replace(a.remark, now)
 	if now.plan == before.plan {
 		return // not a reconcile
 	}

@@ -23,6 +23,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if $found }}true{{ end -}}
 {{- end }}
 
+{{- /* "true" if the config has remediation for any node, even if it is disabled: the agents then remove what they set. */ -}}
+{{- define "gpucdi.remediation" -}}
+{{- $found := hasKey .Values.config "remediation" -}}
+{{- range .Values.config.nodes }}{{ if hasKey . "remediation" }}{{ $found = true }}{{ end }}{{ end -}}
+{{- if $found }}true{{ end -}}
+{{- end }}
+
+{{- /* Toleration of the taint of remediation, which the agent itself removes. */ -}}
+{{- define "gpucdi.toleration" -}}
+- {key: gpucdi.dev/gpu-fault, operator: Exists}
+{{- end }}
+
 {{- define "gpucdi.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
@@ -56,10 +68,11 @@ spec:
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with .root.Values.nodes.tolerations }}
       tolerations:
+        {{- include "gpucdi.toleration" . | nindent 8 }}
+        {{- with .root.Values.nodes.tolerations }}
         {{- toYaml . | nindent 8 }}
-      {{- end }}
+        {{- end }}
       containers:
         - name: {{ .name }}
           image: {{ include "gpucdi.image" .root }}
