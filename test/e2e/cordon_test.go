@@ -39,6 +39,7 @@ func cordonedGPU(t *testing.T, c *cluster) {
 		t.Errorf("the log lacks the cordon:\n%s", log)
 	}
 	c.awaitLabels(t, map[string]string{"nvidia.com/gpu.count": "8"})
+	c.checkBundle(t, "cordoned: fan replacement")
 
 	for name, disturb := range map[string]func(*testing.T){"agent": c.restartAgent, "kubelet": c.restartKubelet, "killed agent": c.killAgent} {
 		disturb(t)
@@ -70,6 +71,25 @@ func cordonedGPU(t *testing.T, c *cluster) {
 	c.run(t, "all", 8)
 	c.awaitPhase(t, "all", "Running")
 	c.remove(t, "all")
+}
+
+// checkBundle follows docs/troubleshooting.md. The bundle has the status, and nothing that only the pod's environment and
+// the service account have.
+func (c *cluster) checkBundle(t *testing.T, status string) {
+	t.Helper()
+	c.sh(t, "agent=daemonset/gpucdi; cd /tmp\n"+blocksOf(t, troubleshooting, "Report a bug", "sh")[0])
+	names := strings.Fields(c.sh(t, "tar -tzf /tmp/bundle.tar.gz"))
+	for _, name := range []string{"doctor.json", "status.json", "list.json", "metrics.txt", "versions.json", "runtime.json", "config.yaml",
+		"cdi/gpucdi.dev-gpu.json", "checkpoint.json", "errors.txt"} {
+		if !slices.Contains(names, "gpucdi/"+name) {
+			t.Errorf("the bundle lacks %s: %q", name, names)
+		}
+	}
+	text := c.sh(t, "tar -xzOf /tmp/bundle.tar.gz")
+	token := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
+	if !strings.Contains(text, status) || token == "" || strings.Contains(text, token) || strings.Contains(text, "KUBERNETES_SERVICE_HOST") {
+		t.Errorf("the bundle lacks %q or has a secret:\n%s", status, text)
+	}
 }
 
 // returnedCordoned removes a cordoned GPU and adds it again: it stays cordoned. A damaged file does so, too.
