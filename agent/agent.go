@@ -123,13 +123,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	background(func(ctx context.Context) { a.watchEvidence(ctx, l.claims, l.requests, t.evidence) })
 	// allocator.Plan always has this resource. Register it while the driver is read for the first time.
 	l.plugin(allocator.GPUResource)
-	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
-	if a.cfg.ConfigFile != "" {
-		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))
-	}
-	if a.cfg.StateDir != "" {
-		background(follow(a.watchCordons, t.cordons, a.log, "cordons not watched, keeping the last ones"))
-	}
+	a.watchFiles(t, background)
 	runtimeLog := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
 	background(afterStart(follow(a.watchRuntime, t.runtime, runtimeLog, "container runtime not detected, will retry")))
 	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
@@ -143,6 +137,17 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
+}
+
+// watchFiles starts the sources that are files of the node.
+func (a *Agent) watchFiles(t triggers, background func(run func(context.Context))) {
+	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
+	if a.cfg.ConfigFile != "" {
+		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))
+	}
+	if a.cfg.StateDir != "" {
+		background(follow(a.watchCordons, t.cordons, a.log, "cordons not watched, keeping the last ones"))
+	}
 }
 
 // collaborators returns the collaborators of the loop. start runs a device plugin in the background.

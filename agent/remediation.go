@@ -71,20 +71,7 @@ func (s *snapshot) defects() (all []defect) {
 			all = append(all, defect{index, uuid, f})
 		}
 	}
-	excluded := s.config.Policy().Excluded(s.plan.deviceFaults)
-	for _, g := range s.plan.deviceFaults.GPUs {
-		switch {
-		case slices.Contains(excluded, g.UUID):
-		case !g.Fault.None():
-			add(fmt.Sprint(g.Index), g.UUID, g.Fault)
-		default:
-			for _, m := range g.MIGDevices {
-				if !slices.Contains(excluded, m.UUID) {
-					add(fmt.Sprintf("%d:%d", g.Index, m.Index), m.UUID, m.Fault)
-				}
-			}
-		}
-	}
+	s.eachFault(add)
 	for _, r := range s.offers {
 		for _, d := range r.Devices {
 			if !slices.ContainsFunc(all, func(a defect) bool { return a.uuid == d.GPU && a.Code == d.Fault.Code }) {
@@ -94,4 +81,24 @@ func (s *snapshot) defects() (all []defect) {
 	}
 	slices.SortStableFunc(all, func(a, b defect) int { return a.Since.Compare(b.Since) })
 	return all
+}
+
+// eachFault calls add for each fault of a GPU, and each fault of a MIG device of a GPU without one. Excluded devices do not
+// count.
+func (s *snapshot) eachFault(add func(index, uuid string, f gpu.Fault)) {
+	excluded := s.config.Policy().Excluded(s.plan.deviceFaults)
+	for _, g := range s.plan.deviceFaults.GPUs {
+		if slices.Contains(excluded, g.UUID) {
+			continue
+		}
+		if !g.Fault.None() {
+			add(fmt.Sprint(g.Index), g.UUID, g.Fault)
+			continue
+		}
+		for _, m := range g.MIGDevices {
+			if !slices.Contains(excluded, m.UUID) {
+				add(fmt.Sprintf("%d:%d", g.Index, m.Index), m.UUID, m.Fault)
+			}
+		}
+	}
 }

@@ -110,18 +110,18 @@ func (f *fakeNodes) changed(name string) {
 	f.nodes[name]["metadata"].(map[string]any)["resourceVersion"] = "v" + strconv.Itoa(f.version)
 }
 
-// taints returns the taints of a node as JSON, and conditions its conditions as "type status".
-func (f *fakeNodes) taints(name string) string {
+// taints returns the taints of the node "node" as JSON, and condition a field of its condition.
+func (f *fakeNodes) taints() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	text, _ := json.Marshal(f.nodes[name]["spec"].(map[string]any)["taints"])
+	text, _ := json.Marshal(f.nodes["node"]["spec"].(map[string]any)["taints"])
 	return string(text)
 }
 
-func (f *fakeNodes) condition(name, field string) (value any) {
+func (f *fakeNodes) condition(field string) (value any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, c := range f.nodes[name]["status"].(map[string]any)["conditions"].([]any) {
+	for _, c := range f.nodes["node"]["status"].(map[string]any)["conditions"].([]any) {
 		if c := c.(map[string]any); c["type"] == ConditionType {
 			value = c[field]
 		}
@@ -162,10 +162,10 @@ func TestMark(t *testing.T) {
 		if len(f.writes) != tc.writes {
 			t.Errorf("step %d: writes %q, want %d", i, f.writes, tc.writes)
 		}
-		if got, want := f.taints("node"), "["+foreignTaint+tc.taint+"]"; got != want {
+		if got, want := f.taints(), "["+foreignTaint+tc.taint+"]"; got != want {
 			t.Errorf("step %d: taints %s, want %s", i, got, want)
 		}
-		if got := f.condition("node", "status"); got != tc.status {
+		if got := f.condition("status"); got != tc.status {
 			t.Errorf("step %d: status of the condition %v, want %v", i, got, tc.status)
 		}
 	}
@@ -181,11 +181,11 @@ func TestConditionTransition(t *testing.T) {
 	}
 	f.mu.Unlock()
 	mark(t, client, Marks{&Condition{Reason: "GPUFault", Message: "XID 79"}, faulty.Taint})
-	if got := f.condition("node", "lastTransitionTime"); got != "2020-01-01T00:00:00Z" || f.condition("node", "message") != "XID 79" {
+	if got := f.condition("lastTransitionTime"); got != "2020-01-01T00:00:00Z" || f.condition("message") != "XID 79" {
 		t.Errorf("after another message, the last transition is %v", got)
 	}
 	mark(t, client, Marks{Condition: &Condition{Healthy: true}})
-	if got := f.condition("node", "lastTransitionTime"); got == "2020-01-01T00:00:00Z" {
+	if got := f.condition("lastTransitionTime"); got == "2020-01-01T00:00:00Z" {
 		t.Error("the transition to another status has no time")
 	}
 }
@@ -203,7 +203,7 @@ func TestConcurrentTaint(t *testing.T) {
 		f.changed(node)
 	}
 	mark(t, client, Marks{Taint: faulty.Taint})
-	got := f.taints("node")
+	got := f.taints()
 	for _, key := range []string{`"a"`, `"b1"`, `"b2"`, `"gpucdi.dev/gpu-fault"`} {
 		if !strings.Contains(got, key) {
 			t.Errorf("taints %s lack %s", got, key)
@@ -219,13 +219,13 @@ func TestConcurrentTaint(t *testing.T) {
 func TestPartlyRefusedMarks(t *testing.T) {
 	f, client := serveMarks(t, "node")
 	f.refuse["PATCH "+nodesPath+"/node/status"] = http.StatusForbidden
-	if err := client.Mark(t.Context(), "node", faulty); !Refused(err) || !strings.Contains(f.taints("node"), "xid_48") {
-		t.Errorf("error %v, taints %s", err, f.taints("node"))
+	if err := client.Mark(t.Context(), "node", faulty); !Refused(err) || !strings.Contains(f.taints(), "xid_48") {
+		t.Errorf("error %v, taints %s", err, f.taints())
 	}
 	delete(f.refuse, "PATCH "+nodesPath+"/node/status")
 	f.refuse["PATCH "+nodesPath+"/node"] = http.StatusForbidden
-	if err := client.Mark(t.Context(), "node", Marks{Condition: faulty.Condition}); !Refused(err) || f.condition("node", "status") != "False" {
-		t.Errorf("error %v, condition %v", err, f.condition("node", "status"))
+	if err := client.Mark(t.Context(), "node", Marks{Condition: faulty.Condition}); !Refused(err) || f.condition("status") != "False" {
+		t.Errorf("error %v, condition %v", err, f.condition("status"))
 	}
 	f.refuse["GET "+nodesPath+"/node"] = http.StatusServiceUnavailable
 	if err := client.Mark(t.Context(), "node", faulty); err == nil || Refused(err) {
@@ -237,7 +237,7 @@ func TestLongConditionMessage(t *testing.T) {
 	f, client := serveMarks(t, "node")
 	long := Marks{Condition: &Condition{Message: strings.Repeat("ü\x1b", 2000)}}
 	mark(t, client, long)
-	if got := f.condition("node", "message").(string); len(got) > conditionMessageLimit || strings.ContainsRune(got, 0x1b) {
+	if got := f.condition("message").(string); len(got) > conditionMessageLimit || strings.ContainsRune(got, 0x1b) {
 		t.Errorf("message of %d bytes: %.20q", len(got), got)
 	}
 	f.writes = nil
@@ -253,8 +253,8 @@ func TestRemoveMarks(t *testing.T) {
 	if err := client.RemoveMarks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.taints("node"); got != "["+foreignTaint+"]" || f.condition("node", "status") != nil {
-		t.Errorf("taints %s, condition %v", got, f.condition("node", "status"))
+	if got := f.taints(); got != "["+foreignTaint+"]" || f.condition("status") != nil {
+		t.Errorf("taints %s, condition %v", got, f.condition("status"))
 	}
 	if strings.Contains(fmt.Sprint(f.writes), "unmarked") {
 		t.Errorf("writes %q", f.writes)

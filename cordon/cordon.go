@@ -23,6 +23,7 @@ const (
 	// dirName is the directory of the files, below the state directory.
 	dirName = "cordons"
 	suffix  = ".json"
+	dirMode = 0o755 // as that of the state directory
 
 	// MaxReason bounds a reason, in bytes.
 	MaxReason = 200
@@ -85,7 +86,7 @@ func (s Store) Set(uuid, reason string, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("cordoning %s: %w", uuid, err)
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("cordoning %s: %w; check --state-dir", uuid, err)
 	}
 	if err := host.WriteFile(s.path(uuid), text, 0o600, func(string) error { return nil }); err != nil {

@@ -21,7 +21,7 @@ const checkInterval = 10 * time.Second
 // directory was removed, and an error if it cannot be listed; the last cordons then remain valid.
 func (s Store) Watch(ctx context.Context, log *slog.Logger, yield func(all map[string]Cordon, problem error)) error {
 	// The directory must exist to be watched: in a missing state directory, its creation would go unnoticed.
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("watching cordons: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -35,10 +35,8 @@ With --launch it also starts a container with a GPU in the container runtime of
 the node, inspects it from inside and removes it. Pods that hold the GPU
 keep it.
 
-With --bundle it writes an archive for a bug report instead of the findings:
-docs/troubleshooting.md lists the content. In a cluster:
-
-  kubectl exec --namespace gpucdi "$agent" -- gpucdi doctor --bundle - > bundle.tar.gz
+With --bundle it writes an archive for a bug report instead of the findings; see
+docs/troubleshooting.md.
 
 The exit code is 1 if a check fails, unless --bundle is set. On a host without Kubernetes, the checks that
 concern Kubernetes are skipped.`,
