@@ -47,9 +47,9 @@ const (
 )
 
 // Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one device for each name
-// strategy, AllDevices with the healthy ones, and in the agent's spec MonitorDevice. A GPU with a fault keeps its device, because it may be allocated.
-// Build is pure: equal arguments give equal specs. It returns an error if there are no GPUs, because a CDI spec
-// requires a device.
+// strategy, AllDevices with the healthy ones, and in the agent's spec MonitorDevice. A GPU with a fault keeps its device,
+// because a container that holds it may restart. Build is pure: equal arguments give equal specs. It returns an error if
+// there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
 	mounts := mounts(parts)
 	spec := &specs.Spec{
@@ -118,7 +118,7 @@ func environment(mounts []*specs.Mount) []string {
 	return env
 }
 
-// hostMachine is the ELF machine of the node.
+// hostMachine is the ELF machine of the node, which is that of this program.
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
 // namedDevice is an allocatable GPU or MIG device.

@@ -37,7 +37,7 @@ type class struct {
 	// devicePrefix precedes the device name in the base name of a device node. Empty if only AllDevices is useful.
 	devicePrefix string
 
-	// onlyDevice is the name of the single device, next to AllDevices. Empty if there can be more than one.
+	// onlyDevice is the name of the single device besides AllDevices. Empty if there can be more than one.
 	onlyDevice string
 
 	// withGPUs is the device that the agent injects along with GPUs if configured. Empty for a class that pods with
@@ -73,7 +73,7 @@ var classes = []class{
 		remedy: "run modprobe gdrdrv",
 	},
 	{
-		// Channels isolate the memory of tenants: pods get one, and AllDevices must be requested by name.
+		// Channels isolate the memory of tenants, so the agent injects a single one. AllDevices must be requested.
 		name: IMEXChannel, description: "IMEX channels to GPU memory of other nodes",
 		nodes: []string{"/dev/nvidia-caps-imex-channels/channel*"}, devicePrefix: "channel", withGPUs: "0",
 		remedy: "create one with nvidia-modprobe -i 0",

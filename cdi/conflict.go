@@ -119,7 +119,7 @@ func (s *foreignSpecs) unchecked() error {
 		}
 	}
 	if s.truncated {
-		errs = append(errs, fmt.Errorf("checking other CDI specs for conflicts: more than %d files in the CDI directory", maxForeignSpecs))
+		errs = append(errs, fmt.Errorf("checking other CDI specs for conflicts: more than %d files in the CDI directory; remove unused files", maxForeignSpecs))
 	}
 	return joinFirst(errs)
 }

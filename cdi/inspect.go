@@ -17,15 +17,15 @@ import (
 type Parts struct {
 	Libraries []Library
 	Binds     []Bind
-	Control   []DeviceNode            // required with any GPU
+	Control   []DeviceNode            // control nodes, for containers with any GPU
 	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device
 	Faults    map[string]gpu.Fault    // by UUID of the GPUs and MIG devices that are not in GPUs because of a fault
 	Monitor   []DeviceNode            // only for MonitorDevice: GPUs in MIG mode, and the capability to monitor them
 	Hook      string                  // host path of gpucdi-hook; empty for none
 }
 
-// Inspect collects the parts for the GPUs of inv, limited to what features require. A problem with one GPU is reported
-// in Faults. The error lists all problems that affect every GPU.
+// Inspect collects the parts for the GPUs of inv, limited to those that features require. A problem with one GPU is
+// reported in Faults. The error lists all problems that affect every GPU.
 func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
 	libraries, errLibraries := findLibraries(driver, inv.Driver, features)
 	binds, errBinds := findDriverFiles(driver, features)
@@ -63,8 +63,8 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	return parts, nil
 }
 
-// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device but those in except, by UUID. It
-// omits DRM nodes, which depend on the features.
+// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID, without the UUIDs in
+// except. It omits DRM nodes, which depend on the features.
 func (p Parts) DeviceNumbers(except ...string) map[string][]uint64 {
 	numbers := map[string][]uint64{}
 	for uuid, nodes := range p.GPUs {
@@ -141,7 +141,7 @@ func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
 	}
 }
 
-// replaced reports whether the minor number of a GPU is that of an earlier inventory, and another one has it now.
+// replaced reports whether the minor number of a GPU is from an earlier inventory and now belongs to another GPU.
 func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
 	earlier := func(g gpu.GPU) bool { return g.Fault.Code == gpu.FaultGone || g.Partial }
 	return earlier(g) && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {

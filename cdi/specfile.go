@@ -25,7 +25,8 @@ const (
 )
 
 // File is a spec in a CDI directory of a container runtime. It is never removed: when a container restarts, the kubelet
-// requests the same device names again, even while the agent is stopped. Only Watch may be called concurrently.
+// requests the same device names again, even while the agent is stopped. Its methods are not safe for concurrent use,
+// except Watch.
 type File struct {
 	Path    string
 	format  Format

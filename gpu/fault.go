@@ -139,6 +139,6 @@ func (inv *Inventory) Prune(keep func(uuid string) bool) *Inventory {
 	return &rest
 }
 
-// OneLine returns the text of err, which may be a joined error, on a single line: a Fault's message is shown in tables,
+// OneLine returns the text of err, which may be a joined error, as a single line. A Fault's message is shown in tables,
 // Events and RPC statuses.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

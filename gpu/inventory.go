@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Inventory is what the driver reported about the node's GPUs at one point in time. It is immutable.
+// Inventory is the state of the node's driver and GPUs at one point in time, as the driver reported it. It is
+// immutable.
 type Inventory struct {
 	Driver Driver `json:"driver"`
 
@@ -17,7 +18,7 @@ type Inventory struct {
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
-// Driver is the node's kernel driver.
+// Driver is the node's NVIDIA driver.
 type Driver struct {
 	Version string      `json:"version"` // "580.95.05"
 	CUDA    CUDAVersion `json:"cuda"`
@@ -76,14 +77,15 @@ type GPU struct {
 	// MIGDevices are in ascending order of Index.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 
-	// Links has an entry for each other GPU of the inventory, by ascending Index of the peer.
+	// Links has an entry for each other GPU that was read at the same time, by ascending Index of the peer. It is empty
+	// for a GPU that is missing from the latest inventory.
 	Links []Link `json:"links,omitempty"`
 
 	// Fault is the reason that the GPU cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 
-	// Partial is set if reading an attribute failed, for which Fault has the reason. Those that were not read are zero,
-	// and MIGDevices may lack some.
+	// Partial is set if some attributes could not be read; Fault has the reason. These are zero or unknown, and
+	// MIGDevices may be incomplete.
 	Partial bool `json:"partial,omitempty"`
 }
 
@@ -113,9 +115,9 @@ func (c *ComputeCapability) UnmarshalText(text []byte) error {
 
 func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 
-// Unreadable is a GPU that the driver counts, or a MIG device of one, without a valid and unique UUID.
+// Unreadable is a GPU or MIG device that the driver reports without a valid and unique UUID.
 type Unreadable struct {
-	Index int   `json:"index"` // of the GPU
+	Index int   `json:"index"` // of the GPU, or of the MIG device's GPU
 	Fault Fault `json:"fault"`
 }
 

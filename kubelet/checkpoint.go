@@ -109,9 +109,9 @@ func (c *Checkpoint) parse(data []byte) error {
 }
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
-// viaCDI are those that the runtime injects by CDI device names of a kind. NVIDIA's device plugin can allocate devices
-// that a hook or NVIDIA's runtime injects. A claim counts for each container of its pods: claims does not have the
-// containers.
+// viaCDI are those of the checkpoint that the runtime injects by CDI device names of a kind; NVIDIA's device plugin can
+// also allocate devices that a hook or NVIDIA's runtime injects. The devices of a claim are in allocated for each
+// container of its pods, because claims do not name containers.
 func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {
 	return func(podUID, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {

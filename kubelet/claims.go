@@ -17,8 +17,8 @@ import (
 // claimsName is the file of the DRA manager in the kubelet's root directory.
 const claimsName = "dra_manager_state"
 
-// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager, which has it from before its drivers
-// prepare it until after they have unprepared it.
+// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager, which contains it from before its
+// drivers prepare it until after they have unprepared it.
 type PreparedClaim struct {
 	UID, Namespace, Name string
 
@@ -45,8 +45,8 @@ func (c PreparedClaim) cdi(kind string) (names []string) {
 	return names
 }
 
-// PreparedClaims returns the prepared claims of all drivers, by UID. dir is the kubelet's root directory on the node. The
-// result is nil without an error if the file does not exist; a kubelet with DRA creates it when it starts.
+// PreparedClaims returns the prepared claims of all drivers, sorted by UID. dir is the kubelet's root directory on the
+// node. The result is nil without an error if the file does not exist; a kubelet with DRA creates it when it starts.
 func PreparedClaims(node host.Root, dir string) ([]PreparedClaim, error) {
 	path := filepath.Join(dir, claimsName)
 	data, err := node.ReadFile(path)
@@ -86,7 +86,8 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 		return nil, err
 	}
 	if state.ClaimInfoStateList == nil {
-		if !strings.Contains(file.Data, `"ClaimInfoStateList":null`) { // another version; no claim means that those known are over
+		// In an unknown format the list has another name. An empty result would release the claims in it.
+		if !strings.Contains(file.Data, `"ClaimInfoStateList":null`) {
 			return nil, errors.New("no list of claims; the version of the kubelet is not supported")
 		}
 		return []PreparedClaim{}, nil

@@ -23,7 +23,8 @@ const waitingInterval = time.Minute
 
 // AwaitPredecessor waits until no other agent serves a resource in the device-plugins directory dir, or ctx ends.
 // Of two agents the kubelet uses the one that registered last, and marks all devices unhealthy when that one ends,
-// even if the other is still running. waiting is called with the other agent's socket, once a minute.
+// even if the other is still running. waiting is called with the other agent's socket, once a minute; more often if the
+// socket has a listener but no connection to it succeeds.
 func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket string)) error {
 	for ctx.Err() == nil {
 		socket, err := activeAgentSocket(ctx, dir)
@@ -59,8 +60,8 @@ func activeAgentSocket(ctx context.Context, dir string) (string, error) {
 	return "", nil
 }
 
-// awaitEnd waits for the gRPC server at a socket to end, for at most waitingInterval. It returns false if it could
-// not connect, and thus could not wait.
+// awaitEnd waits for the gRPC server at a socket to end, for at most waitingInterval. It returns false if it could not
+// connect, so that it cannot detect the end.
 func awaitEnd(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, waitingInterval)
 	defer cancel()

@@ -11,7 +11,7 @@ const (
 	readTimeout     = time.Minute
 )
 
-// Read returns a snapshot of the node's driver. Its Err is set if the driver hangs, after one minute at most.
+// Read returns a snapshot of the node's driver. It takes at most one minute; if the driver hangs longer, Err is set.
 // Interval and CallTimeout of cfg are ignored.
 func Read(ctx context.Context, cfg Config) Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

@@ -32,7 +32,7 @@ type Config struct {
 }
 
 const (
-	// exitTimeout is the time a killed worker has to exit.
+	// exitTimeout is how long a killed worker may take to exit.
 	exitTimeout = 5 * time.Second
 	// failedLimit is the maximum length of Message.Failed in an error, in bytes.
 	failedLimit = 1024
@@ -53,7 +53,7 @@ type source struct {
 
 // Run yields the state of the driver until ctx ends: a Snapshot at the start and whenever it has changed, and other
 // reports in between. It recovers from removal, upgrade and failure of the driver, and applies each config from reload.
-// It never blocks on a call into the driver.
+// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports are delayed.
 func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
 	s := source{cfg: cfg, reload: reload, yield: yield}
 	s.run(ctx)
@@ -111,7 +111,8 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 }
 
 // reap waits for a killed worker to exit, and forwards its remaining XIDs. A worker that hangs in the kernel does not
-// exit. One more is started then, which may still reach the other GPUs; if it hangs, too, reap waits for one of them.
+// exit. The caller then starts one more, which may still reach the other GPUs. If that one hangs in the kernel, too,
+// reap waits until one of the two exits.
 func (s *source) reap(ctx context.Context, p *process) error {
 	defer s.reportRepeatedXIDs()
 	messages, late := p.messages, time.After(exitTimeout)
@@ -196,8 +197,9 @@ func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity s
 	}
 }
 
-// handleExit quarantines the GPUs that may have crashed the worker. There are none if it was killed, for example by the
-// OOM killer, except before its first probe cycle: then no worker might ever get that far.
+// handleExit quarantines the GPUs that may have crashed the worker. It quarantines none if the worker was killed, for
+// example by the OOM killer, after its first probe cycle. An earlier kill counts as a crash, because otherwise workers
+// that are always killed early would be restarted forever without a fault.
 func (s *source) handleExit(ctx context.Context, p *process) error {
 	s.admitRecovered(p)
 	cause := errors.New("driver worker failed and cannot be killed")

@@ -15,7 +15,8 @@ type Saved struct {
 	Fatal     gpu.Fault `json:"fatal,omitzero"`
 	Broken    gpu.Fault `json:"broken,omitzero"` // the next probe confirms or clears it; saved for its Since
 
-	// Unreachable reports whether the GPU was unreachable since the fatal fault. If it responds, it has returned.
+	// Unreachable reports whether the GPU has been unreachable since the fatal fault. If it responds again, it has
+	// returned.
 	Unreachable bool `json:"unreachable,omitempty"`
 	// ActionRequired reports whether the driver has required a recovery action since the reset fault.
 	ActionRequired bool `json:"actionRequired,omitempty"`

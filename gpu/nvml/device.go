@@ -94,7 +94,7 @@ func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 			g.Architecture = architecture(arch)
 		}
 	}
-	s.readInformation(g, dev)
+	s.readDescription(g, dev)
 	s.readClique(g, dev)
 	return errors.Join(append(errs, s.readMIG(g, dev))...)
 }

@@ -88,10 +88,10 @@ func joinAll(dir string, names ...string) []string {
 type DriverRoot struct {
 	Root
 
-	// LibraryDir is the directory of the driver libraries, with links resolved.
+	// LibraryDir is the directory of the driver libraries, symlinks resolved.
 	LibraryDir string
 
-	// NVML is the path of NVML, with links resolved.
+	// NVML is the path of NVML, symlinks resolved.
 	NVML string
 
 	// Programs and Data are the directories of programs and data files, in search order. Data corresponds to

@@ -23,8 +23,8 @@ func TestPodResources(t *testing.T) {
 		{"kubeadm, k3s, rke2", "/var/lib/kubelet", nil, "/var/lib/kubelet"},
 		{"k0s", k0s, nil, k0s},
 		{"MicroK8s", microk8s, nil, microk8s},
-		{"MicroK8s with a link", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
-		{"absolute link", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
+		{"MicroK8s with a symlink", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
+		{"absolute symlink", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			node := t.TempDir()
