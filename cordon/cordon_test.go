@@ -231,8 +231,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("uncordon", "GPU-b")
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
+	for os.RemoveAll(dir) != nil { // the restarted watch may recreate it meanwhile
 	}
 	expect("removal of the state directory")
 	set("GPU-c")
