@@ -232,6 +232,7 @@ func TestWatch(t *testing.T) {
 	}
 	expect("uncordon", "GPU-b")
 	for os.RemoveAll(dir) != nil { // the restarted watch may recreate it meanwhile
+		time.Sleep(time.Millisecond)
 	}
 	expect("removal of the state directory")
 	set("GPU-c")
