@@ -56,13 +56,20 @@ func cordonedGPU(t *testing.T, c *cluster) {
 	if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
 		t.Errorf("the next container has %v, want %v", now, gpus)
 	}
-	c.run(t, "others", 7)
+	// The scheduler subtracts the GPU of the pod from those that are healthy, so one of the others is not used meanwhile.
+	c.run(t, "others", 6)
 	c.awaitPhase(t, "others", "Running")
 	if now := c.gpusOf(t, "others"); slices.Contains(now, held) {
 		t.Errorf("another pod got the cordoned GPU: %v", now)
 	}
 	c.remove(t, "others")
 	c.remove(t, "stays")
+	c.run(t, "seven", 7)
+	c.awaitPhase(t, "seven", "Running")
+	if now := c.gpusOf(t, "seven"); slices.Contains(now, held) {
+		t.Errorf("another pod got the cordoned GPU after its pod ended: %v", now)
+	}
+	c.remove(t, "seven")
 	c.returnedCordoned(t, held)
 	if out := c.gpucdi(t, "uncordon", held); !strings.Contains(out, " uncordoned") {
 		t.Errorf("gpucdi uncordon prints %q", out)
