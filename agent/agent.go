@@ -71,6 +71,7 @@ type Agent struct {
 	metrics *metrics.Metrics
 	events  *cluster.EventRecorder // nil without API server access
 	relabel chan *snapshot         // triggers syncLabels
+	remark  chan *snapshot         // triggers syncMarks
 
 	// Read by status and probes. Stored values are immutable.
 	latest      atomic.Pointer[snapshot]         // stored by the loop after each step
@@ -81,7 +82,7 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1)}
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1), remark: make(chan *snapshot, 1)}
 	a.latest.Store(newSnapshot())
 	a.telemetry.Store(&driver.Telemetry{})
 	a.holders.kubelet.Socket = cfg.podResources()
@@ -126,10 +127,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	background(func(ctx context.Context) { a.watchEvidence(ctx, l.claims, l.requests, t.evidence) })
 	// allocator.Plan always has this resource. Register it while the driver is read for the first time.
 	l.plugin(allocator.GPUResource)
-	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
-	if a.cfg.ConfigFile != "" {
-		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))
-	}
+	a.watchFiles(t, background)
 	runtimeLog := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
 	background(afterStart(follow(a.watchRuntime, t.runtime, runtimeLog, "container runtime not detected, will retry")))
 	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
@@ -139,9 +137,21 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		background(afterStart(listRunning))
 	}
 	background(func(ctx context.Context) { a.syncLabels(ctx, onNode) })
+	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
+}
+
+// watchFiles starts the sources that are files of the node.
+func (a *Agent) watchFiles(t triggers, background func(run func(context.Context))) {
+	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
+	if a.cfg.ConfigFile != "" {
+		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))
+	}
+	if a.cfg.StateDir != "" {
+		background(follow(a.watchCordons, t.cordons, a.log, "cordons not watched, keeping the last ones"))
+	}
 }
 
 // collaborators returns the collaborators of the loop. start runs a device plugin in the background.
@@ -178,6 +188,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
 	a.reportChanges(before, now)
+	replace(a.remark, now)
 	if now.plan == before.plan {
 		return // not a reconcile
 	}

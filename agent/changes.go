@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -26,6 +27,9 @@ func (a *Agent) reportChanges(before, now *snapshot) {
 	}
 	if reason := errString(now.plan.unchecked); reason != "" && reason != errString(before.plan.unchecked) {
 		a.log.Warn("other CDI specs not checked for conflicts", "reason", reason)
+	}
+	if problem := errString(now.cordons.problem); problem != "" && problem != errString(before.cordons.problem) {
+		a.log.Warn("cordons damaged, keeping the devices cordoned", "err", problem)
 	}
 	a.reportDevices(before, now)
 }
@@ -138,6 +142,8 @@ func logDevice(log *slog.Logger, c allocator.Change) {
 		log = log.With("replicas", len(d.Replicas))
 	}
 	switch {
+	case d.Fault.Code == gpu.FaultCordoned:
+		log.Info("device cordoned", "reason", d.Fault.Message, "remedy", d.Fault.Remedy)
 	case !d.Fault.None():
 		log.Error("device unhealthy", "code", d.Fault.Code, "reason", d.Fault.Message, "remedy", d.Fault.Remedy)
 	case d.State == allocator.StateDraining:
@@ -148,6 +154,8 @@ func logDevice(log *slog.Logger, c allocator.Change) {
 		log.Info("device waiting", "reason", d.Reason)
 	case c.Before.State == "":
 		log.Info("device advertised")
+	case c.Before.Fault.Code == gpu.FaultCordoned:
+		log.Info("device uncordoned")
 	case c.Before.Fault.None():
 		log.Info("device available")
 	default:

@@ -15,6 +15,7 @@ import (
 const (
 	gpuUnhealthy      = "GPUUnhealthy"
 	gpuHealthy        = "GPUHealthy"
+	gpuCordoned       = "GPUCordoned"
 	gpuMoved          = "GPUMoved"
 	gpuDriverFailed   = "GPUDriverFailed"
 	gpuDriverChanged  = "GPUDriverChanged"
@@ -72,6 +73,8 @@ func (s *snapshot) event(devices []allocator.Device) cluster.Event {
 	switch fault.Code {
 	case "":
 		return cluster.Event{Type: cluster.Normal, Reason: gpuHealthy, Message: subject + " healthy again"}
+	case gpu.FaultCordoned:
+		return cluster.Event{Type: cluster.Normal, Reason: gpuCordoned, Message: subject + " " + fault.String()}
 	case gpu.FaultDriver:
 		return cluster.Event{Type: cluster.Warning, Reason: gpuDriverFailed, Message: subject + " unhealthy: " + fault.String()}
 	}

@@ -58,7 +58,7 @@ func (l *loop) next() (allocator.Ledger, allocator.Todo) {
 func (l *loop) observation() allocator.Observation {
 	resolver := partResolver{plan: l.plan.resources, inv: l.known, ledger: l.ledger}
 	o := l.evidence.observation(resolver)
-	o.Foreign = l.foreign(resolver)
+	o.Foreign, o.Cordoned = l.foreign(resolver), l.cordons.devices
 	unlisted := l.config.Allocation.RespectForeignContainers && !l.running.listed
 	o.Wanted = allocator.Wants(l.plan.resources, l.plan.inventory, func(name string) bool { return l.plan.verified[name] && !unlisted })
 	o.Present = allocator.PresentIn(l.plan.inventory)

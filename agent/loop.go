@@ -66,6 +66,7 @@ func newLoop(c collaborators, initial *snapshot) *loop {
 	now := time.Now()
 	l.health.Restore(faults, now)
 	l.ledger = allocator.Start(ledger, freshKubelet, now)
+	l.cordons.read(l.cfg.StateDir) // before anything is advertised
 	return l
 }
 
@@ -77,6 +78,7 @@ type triggers struct {
 	labels   chan update[map[string]string]
 	runtime  chan update[runtime.Info]
 	running  chan update[running]
+	cordons  chan update[cordons]
 	evidence chan evidence
 	sent     chan struct{} // a ListAndWatch response was sent
 	granted  chan struct{} // the gate granted a device of a resource
@@ -93,6 +95,7 @@ func newTriggers(reload <-chan struct{}) triggers {
 		labels:   make(chan update[map[string]string], 1),
 		runtime:  make(chan update[runtime.Info], 1),
 		running:  make(chan update[running], 1),
+		cordons:  make(chan update[cordons], 1),
 		evidence: make(chan evidence),
 		sent:     make(chan struct{}, 1),
 		granted:  make(chan struct{}, 1),
@@ -154,6 +157,9 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 				l.audit()
 				l.advance(ctx)
 			}
+		case u := <-t.cordons:
+			l.cordons.update(u)
+			return l.advance
 		case <-t.reload:
 			return l.reloadAll
 		case <-t.liveness:

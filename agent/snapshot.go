@@ -19,6 +19,7 @@ type snapshot struct {
 	runtime update[runtime.Info]
 	running running
 	audited runtime.Audit // of the running containers
+	cordons cordons
 	config  settings
 
 	plan    *plan                 // of the latest reconcile

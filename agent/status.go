@@ -89,6 +89,8 @@ func (s *snapshot) status() status.Node {
 		Config: status.Config{Loaded: s.config.loaded, Error: s.config.problem(), LabelsError: s.labelsProblem()},
 		Driver: status.Driver{Driver: s.known.Driver, Error: errString(s.plan.driverErr)},
 		Spec:   status.Spec{Devices: len(s.plan.parts.GPUs), Error: errString(s.plan.specErr)},
+
+		CordonsError: errString(s.cordons.problem),
 	}
 	switch {
 	case s.driver == nil:

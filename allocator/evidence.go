@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
@@ -15,6 +16,9 @@ type Observation struct {
 	Wanted  []Want    // of the plan, in any order
 	Present []Present // GPUs and MIG devices of the inventory, not shares
 	Foreign []Foreign // devices that must not be allocated while a container outside Kubernetes uses them
+
+	// Cordoned are the faults of GPUs and MIG devices that an admin has cordoned, by UUID. Their containers keep them.
+	Cordoned map[string]gpu.Fault
 
 	Grants      map[Key]Grant   // by the Gate
 	Lists       map[string]List // by outlet, those that have a ListAndWatch stream
@@ -63,6 +67,11 @@ func (o *Observation) foreignFault(part Part) gpu.Fault {
 		}
 	}
 	return gpu.Fault{}
+}
+
+// cordon returns the fault of an entry whose device, or the GPU of it, is cordoned.
+func (o *Observation) cordon(k Key, part Part) gpu.Fault {
+	return cmp.Or(o.Cordoned[part.GPU], o.Cordoned[DeviceOf(k.ID)])
 }
 
 // List is the state of the ListAndWatch stream of an outlet.

@@ -16,7 +16,8 @@ func Next(prev Ledger, o Observation, now time.Time) (Ledger, Todo) {
 	n.wanted = slices.Clone(o.Wanted)
 	slices.SortFunc(n.wanted, func(a, b Want) int { return a.compare(b.Key) })
 	for i := range n.wanted {
-		n.wanted[i].Fault = cmp.Or(n.wanted[i].Fault, o.foreignFault(n.wanted[i].Part))
+		w := &n.wanted[i]
+		w.Fault = cmp.Or(w.Fault, o.foreignFault(w.Part), o.cordon(w.Key, w.Part))
 	}
 	n.observeCheckpoint()
 	n.add(n.unknown())
@@ -206,10 +207,10 @@ func (n *next) unclaimed(e *Entry) bool {
 
 // accepts reports whether the gate grants an entry. The kubelet may have selected it just before it was withdrawn, and
 // a refusal rejects the pod. So an entry that only the config withdraws is granted until it is released; overlapping
-// entries wait for that.
+// entries wait for that. A cordon allows no new pods.
 func (n *next) accepts(e *Entry) bool {
 	return e.State == StateAvailable ||
-		e.State == StateDraining && e.Drain.Reason == ReasonConfig && n.present(e.Part, true)
+		e.State == StateDraining && e.Drain.Reason == ReasonConfig && n.present(e.Part, true) && n.o.cordon(e.Key, e.Part).None()
 }
 
 // reason returns why an unwanted entry drains.

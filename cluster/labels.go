@@ -47,9 +47,14 @@ func (c *Client) RemoveLabels(ctx context.Context, label string) error {
 	if err != nil {
 		return fmt.Errorf("listing nodes with label %s: %w", label, err)
 	}
+	return eachNode(nodes, func(node string) error { return c.ApplyLabels(ctx, node, nil) })
+}
+
+// eachNode calls change for each node. It stops after maxRefused refusals, or at the first other error.
+func eachNode(nodes []string, change func(node string) error) error {
 	var errs []error
 	for i, node := range nodes {
-		err := c.ApplyLabels(ctx, node, nil)
+		err := change(node)
 		if err == nil {
 			continue
 		}

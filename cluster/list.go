@@ -31,9 +31,12 @@ type page[T any] struct {
 	Items []T `json:"items"`
 }
 
-// list requests a list in pages and calls each for every object. It returns the resource version of the list.
+// list requests a list in pages and calls each for every object. It returns the resource version of the list. A limit in
+// query overrides objectsPerPage.
 func list[T any](ctx context.Context, send sender, address string, query url.Values, accept string, each func(T) error) (string, error) {
-	query.Set("limit", strconv.Itoa(objectsPerPage))
+	if !query.Has("limit") {
+		query.Set("limit", strconv.Itoa(objectsPerPage))
+	}
 	for range maxPages {
 		var p page[T]
 		if err := get(ctx, send, address+"?"+query.Encode(), accept, pageLimit, &p); err != nil {
@@ -49,7 +52,7 @@ func list[T any](ctx context.Context, send sender, address string, query url.Val
 		}
 		query.Set("continue", p.Metadata.Continue)
 	}
-	return "", fmt.Errorf("list exceeds %d pages of %d objects", maxPages, objectsPerPage)
+	return "", fmt.Errorf("list exceeds %d pages of %s objects", maxPages, query.Get("limit"))
 }
 
 // get requests an object and decodes it into object. limit bounds the size of the response, in bytes.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
@@ -25,6 +26,9 @@ type Config struct {
 	Labels     Labels     `yaml:"labels"`
 	Health     Health     `yaml:"health"`
 	Allocation Allocation `yaml:"allocation"`
+
+	// What tools that drain, reboot or replace nodes can act on; see docs/remediation.md.
+	Remediation Remediation `yaml:"remediation"`
 
 	// Resource for monitoring pods, such as dcgm-exporter; see docs/monitoring-pods.md.
 	Monitoring allocator.Monitoring `yaml:"monitoring"`
@@ -139,8 +143,9 @@ func Default() Config {
 			QuietPeriod:   time.Minute,
 			CallTimeout:   30 * time.Second,
 		},
-		Allocation: Allocation{Mode: allocator.ModeDevicePlugin, TaintEffect: NoSchedule},
-		Monitoring: allocator.Monitoring{Count: 4},
+		Allocation:  Allocation{Mode: allocator.ModeDevicePlugin, TaintEffect: NoSchedule},
+		Remediation: Remediation{Taint: NodeTaintNone, After: 2 * time.Minute, Faults: health.RequiringRepair()},
+		Monitoring:  allocator.Monitoring{Count: 4},
 	}
 }
 
@@ -192,7 +197,8 @@ func (c Config) validate() error {
 	if effects := []TaintEffect{NoSchedule, NoExecute}; !slices.Contains(effects, c.Allocation.TaintEffect) {
 		invalid("allocation.taintEffect: want %s, got %q", oneOf(effects), c.Allocation.TaintEffect)
 	}
-	return errors.Join(append(errs, validateNames(c.Resources), validateFeatures(c.Resources), c.Policy().ValidateRules(), c.validateMonitoring())...)
+	return errors.Join(append(errs, validateNames(c.Resources), validateFeatures(c.Resources), c.Policy().ValidateRules(),
+		c.validateMonitoring(), c.Remediation.validate())...)
 }
 
 // Policy returns how the node advertises its devices.

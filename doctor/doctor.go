@@ -33,6 +33,8 @@ type Node struct {
 	Labels func(context.Context) (map[string]string, error)
 
 	Launch *Launch // nil: no container is launched
+
+	Version string // of gpucdi, for Bundle
 }
 
 // Verdict is the result of a check.
@@ -84,8 +86,16 @@ type examination struct {
 // Examine runs all checks in order and reports each finding, until ctx ends. On a host without Kubernetes,
 // the checks that concern Kubernetes are skipped.
 func Examine(ctx context.Context, n Node, report func(Finding)) {
+	newExamination(ctx, n).run(ctx, report)
+}
+
+func newExamination(ctx context.Context, n Node) *examination {
 	e := &examination{Node: n, settings: config.Default()}
 	e.status, e.statusErr = status.Fetch(ctx, n.Address)
+	return e
+}
+
+func (e *examination) run(ctx context.Context, report func(Finding)) {
 	checks := []func(context.Context) []Finding{e.config, e.hardware, e.module, e.files, e.nvml, e.gpus, e.parts}
 	if reason := e.withoutKubernetes(); reason != "" {
 		checks = append(checks, func(context.Context) []Finding { return e.skipKubernetes(reason) })

@@ -15,8 +15,11 @@ const (
 
 var xidCode = regexp.MustCompile(`^xid_([0-9]{1,10})$`)
 
-// taint returns the taint of a device with a fault.
+// taint returns the taint of a device with a fault. A cordon never evicts pods.
 func taint(code gpu.FaultCode, effect cluster.TaintEffect) cluster.Taint {
+	if code == gpu.FaultCordoned {
+		effect = cluster.NoSchedule
+	}
 	t := cluster.Taint{Key: domain + string(code), Effect: effect}
 	if xid := xidCode.FindStringSubmatch(string(code)); xid != nil {
 		t.Key, t.Value = taintXID, xid[1]

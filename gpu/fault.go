@@ -33,6 +33,7 @@ const (
 	FaultSpec           FaultCode = "spec"
 	FaultConfig         FaultCode = "config"
 	FaultForeignHolder  FaultCode = "foreign_holder"
+	FaultCordoned       FaultCode = "cordoned"
 )
 
 // XIDFault returns the fault code of an XID.

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// responseLimit bounds a status, in bytes. A resource with as many replicas as the
+	// responseLimit bounds a status and the metrics, in bytes. A resource with as many replicas as the
 	// kubelet accepts has 1 MB of device IDs.
 	responseLimit = 8 << 20
 	// headerLimit bounds the header of a response, in bytes.
@@ -19,15 +19,32 @@ const (
 	errorBodyLimit = 200
 )
 
-// Fetch requests the status of the agent that listens at address, "host:port". The
-// address may belong to another program, so the response is bounded and quoted in
-// errors, and redirects are not followed.
+// Fetch requests the status of the agent that listens at address, "host:port".
 func Fetch(ctx context.Context, address string) (Node, error) {
+	data, err := get(ctx, address, "status", "/status")
+	if err != nil {
+		return Node{}, err
+	}
+	var n Node
+	if err := json.Unmarshal(data, &n); err != nil {
+		return Node{}, readError("status", address, err)
+	}
+	return n, nil
+}
+
+// FetchMetrics requests the metrics of the agent that listens at address, "host:port", in the text format.
+func FetchMetrics(ctx context.Context, address string) ([]byte, error) {
+	return get(ctx, address, "metrics", "/metrics")
+}
+
+// get requests a path. The address may belong to another program, so the response is bounded and quoted in errors, and
+// redirects are not followed. what names the response in errors.
+func get(ctx context.Context, address, what, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
-		return Node{}, fmt.Errorf("requesting the status of the agent at %q: %w", address, err)
+		return nil, fmt.Errorf("requesting the %s of the agent at %q: %w", what, address, err)
 	}
 	client := http.Client{
 		Transport: &http.Transport{
@@ -40,28 +57,24 @@ func Fetch(ctx context.Context, address string) (Node, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return Node{}, fmt.Errorf("requesting the status of the agent at %s: %w; start gpucdi serve, or set --address to its --listen address", address, err)
+		return nil, fmt.Errorf("requesting the %s of the agent at %s: %w; start gpucdi serve, or set --address to its --listen address", what, address, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(response.Body, errorBodyLimit)) // a partial body is quoted, too
-		return Node{}, fmt.Errorf("requesting the status of the agent at %s: unexpected response %d %q; check --address",
-			address, response.StatusCode, strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("requesting the %s of the agent at %s: unexpected response %d %q; check --address",
+			what, address, response.StatusCode, strings.TrimSpace(string(body)))
 	}
-	n, err := decode(response.Body)
+	data, err := io.ReadAll(io.LimitReader(response.Body, responseLimit+1))
+	if err == nil && len(data) > responseLimit {
+		err = fmt.Errorf("the response exceeds %d bytes", responseLimit)
+	}
 	if err != nil {
-		return Node{}, fmt.Errorf("reading the status of the agent at %s: %w; check --address", address, err)
+		return nil, readError(what, address, err)
 	}
-	return n, nil
+	return data, nil
 }
 
-func decode(response io.Reader) (n Node, err error) {
-	data, err := io.ReadAll(io.LimitReader(response, responseLimit+1))
-	switch {
-	case err != nil:
-		return Node{}, err
-	case len(data) > responseLimit:
-		return Node{}, fmt.Errorf("the response exceeds %d bytes", responseLimit)
-	}
-	return n, json.Unmarshal(data, &n)
+func readError(what, address string, err error) error {
+	return fmt.Errorf("reading the %s of the agent at %s: %w; check --address", what, address, err)
 }

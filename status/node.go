@@ -21,6 +21,9 @@ type Node struct {
 
 	Containers Containers `json:"containers"`
 
+	// CordonsError is why cordons may be missing, stale or without their reason.
+	CordonsError string `json:"cordonsError,omitempty"`
+
 	Devices    []Device         `json:"devices"`
 	Excluded   []Excluded       `json:"excluded,omitempty"`
 	GPUs       []GPU            `json:"gpus"` // physical GPUs; Device.GPU refers to them by UUID

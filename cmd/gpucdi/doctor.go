@@ -20,6 +20,7 @@ func newDoctorCommand() *cobra.Command {
 		launch    bool
 		container doctor.Launch
 		output    outputFormat
+		bundle    string
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -34,7 +35,10 @@ With --launch it also starts a container with a GPU in the container runtime of
 the node, inspects it from inside and removes it. Pods that hold the GPU
 keep it.
 
-The exit code is 1 if a check fails. On a host without Kubernetes, the checks that
+With --bundle it writes an archive for a bug report instead of the findings; see
+docs/troubleshooting.md.
+
+The exit code is 1 if a check fails, unless --bundle is set. On a host without Kubernetes, the checks that
 concern Kubernetes are skipped.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,6 +55,10 @@ concern Kubernetes are skipped.`,
 				node.Launch = &container
 			}
 			node.Labels = func(ctx context.Context) (map[string]string, error) { return labelsOf(ctx, node.Name) }
+			node.Version = version
+			if bundle != "" {
+				return writeBundle(cmd.Context(), node, cmd.OutOrStdout(), bundle)
+			}
 			return examine(cmd.Context(), node, cmd.OutOrStdout(), output)
 		},
 	}
@@ -62,6 +70,7 @@ concern Kubernetes are skipped.`,
 	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
 	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "directory of the agent's CDI specs")
 	flags.StringVar(&node.Address, "address", defaultAddress, "address of the agent, host:port")
+	flags.StringVar(&bundle, "bundle", "", "tar.gz file to write for a bug report, - for stdout")
 	flags.BoolVar(&launch, "launch", false, "start a container with a GPU and inspect it from inside")
 	flags.StringVar(&container.Image, "image", "", "image for --launch, present on the node and with glibc (default: the image of the agent)")
 	flags.StringVar(&container.Device, "device", "", "UUID of the GPU or MIG device for --launch (default: the first healthy one)")

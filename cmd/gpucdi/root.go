@@ -38,6 +38,7 @@ GPUCDI_HOST_ROOT. For shell completion, see gpucdi completion --help.`,
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	root.AddCommand(newServeCommand(), newStatusCommand(), newExplainCommand(), newDoctorCommand(), newListCommand(),
+		newCordonCommand(), newUncordonCommand(),
 		newGenerateCommand(), newConfigCommand(), newUnlabelCommand(), newClaimsCommand(), newVersionCommand(), newProbeCommand())
 	return root
 }

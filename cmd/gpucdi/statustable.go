@@ -66,6 +66,9 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 		}
 		line(w, "Excluded by the config: %s", strings.Join(names, ", "))
 	}
+	if n.CordonsError != "" {
+		line(w, "Cordons may be incomplete: %s", n.CordonsError)
+	}
 	for _, u := range n.Unreadable {
 		line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
 	}

@@ -13,6 +13,7 @@ type Saved struct {
 	Transient gpu.Fault `json:"transient,omitzero"` // its quiet period restarts
 	Reset     gpu.Fault `json:"reset,omitzero"`
 	Fatal     gpu.Fault `json:"fatal,omitzero"`
+	Broken    gpu.Fault `json:"broken,omitzero"` // the next probe confirms or clears it; saved for its Since
 
 	// Unreachable reports whether the GPU has been unreachable since the fatal fault. If it responds again, it has
 	// returned.
@@ -31,11 +32,11 @@ func (t *Tracker) Save() map[string]Saved {
 		if transient.Code == gpu.FaultUnresponsive || transient.Code == gpu.FaultDriver {
 			transient = gpu.Fault{}
 		}
-		if transient.None() && g.reset.None() && g.fatal.None() {
+		if transient.None() && g.reset.None() && g.fatal.None() && g.broken.None() {
 			continue
 		}
 		saved[uuid] = Saved{
-			Since: g.since.UTC().Truncate(time.Second), Transient: transient, Reset: g.reset, Fatal: g.fatal,
+			Since: g.since.UTC().Truncate(time.Second), Transient: transient, Reset: g.reset, Fatal: g.fatal, Broken: g.broken,
 			Unreachable: g.unreachable, ActionRequired: g.actionRequired, Uncorrected: g.uncorrected,
 		}
 	}
@@ -47,7 +48,7 @@ func (t *Tracker) Restore(saved map[string]Saved, at time.Time) {
 	for uuid, s := range saved {
 		g := t.of(uuid)
 		*g = state{
-			transient: s.Transient, reset: s.Reset, fatal: s.Fatal, lastFault: at,
+			transient: s.Transient, reset: s.Reset, fatal: s.Fatal, broken: s.Broken, lastFault: at,
 			unreachable: s.Unreachable, actionRequired: s.ActionRequired, uncorrected: s.Uncorrected, restored: !s.Reset.None(),
 		}
 		if g.updateSince(at); !g.since.IsZero() && s.Since.Before(at) {

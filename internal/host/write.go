@@ -26,6 +26,14 @@ func WriteFile(path string, data []byte, mode fs.FileMode, check func(path strin
 	return nil
 }
 
+// RemoveFile removes the file at path durably.
+func RemoveFile(path string) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
 func replace(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	dir := filepath.Dir(path)
 	removeStale(dir, filepath.Base(path))

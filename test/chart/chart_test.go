@@ -138,6 +138,10 @@ func TestValues(t *testing.T) {
 		{`config={"labels":{"place":"none"},"nodes":[{"section":"a","labels":{"place":"node"}}]}`, []string{"verbs: [patch, watch]"}, nil},
 		{`config={"labels":{"place":"none"},"nodes":[{"selector":"a"}]}`, []string{"verbs: [watch]"}, nil},
 		{"watchNodes=true", []string{"verbs: [patch, watch]"}, nil},
+		{"config.remediation.nodeCondition=false", []string{"resources: [nodes/status], verbs: [patch]", "resources: [nodes], verbs: [get, patch]"}, nil},
+		{`config={"labels":{"place":"none"},"nodes":[{"names":["a"],"remediation":{"taint":"NoSchedule"}}]}`,
+			[]string{"resources: [nodes/status], verbs: [patch]", `args: ["unlabel"]`, "key: gpucdi.dev/gpu-fault"}, nil},
+		{"config.mig.strategy=single", []string{"key: gpucdi.dev/gpu-fault"}, []string{"nodes/status", "remediation"}},
 		{`config={"nodes":[{"names":["a"],"labels":{"place":"nfd"}}]}`, []string{"verbs: [patch]", "features.d"}, nil},
 	} {
 		out, err := helm(t.Context(), "template", "gpucdi", setFlag(tc.set), tc.set)

@@ -27,6 +27,7 @@ var claimCases = []struct {
 	{"claims and pods that request nvidia.com/gpu share the node", claimsAndPods},
 	{"a pod waits for the containers of one deleted by force", forcedDelete},
 	{"a fault taints the GPU and is in the status of the pod", claimHealth},
+	{"a cordon taints the GPU and evicts no pod", claimCordoned},
 	{"changed slices are restored", slicesRestored},
 	{"slices are correct after an outage of the API server", apiServerOutage},
 	{"a claim whose GPU is held is refused with the holder", heldClaim},
@@ -39,6 +40,7 @@ var claimCases = []struct {
 	{"an agent writes only slices of its node", slicePolicy},
 	{"the node moves to DRA and back while pods hold GPUs", migration},
 	{"random claims, pods, migrations and restarts", claimSoak},
+	{"a fault sets condition and taint of the node", nodeRemediation},
 }
 
 // TestDRA runs the commands of docs/dra.md, and moves GPUs between the device plugin and DRA.

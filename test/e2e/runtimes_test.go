@@ -35,6 +35,7 @@ var cases = []struct {
 	{"pods select GPUs of different models", modelSelection, "TestNode"},
 	{"rules assign GPUs to resources", resourceRules, "TestContainerd17"},
 	{"a monitoring pod sees all GPUs while pods hold them", monitoringPods, "TestNode"},
+	{"a cordoned GPU stays with its pod and goes to no other", cordonedGPU, "TestNode"},
 	{"the service account has minimal permissions", rbac, "TestContainerd17"},
 	{"the agent drops capabilities", droppedCapabilities, ""},
 	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},

@@ -43,6 +43,21 @@ app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- if $found }}true{{ end -}}
 {{- end }}
 
+{{- /*
+"true" if the config has remediation for any node, even if it is disabled: the agents then remove what they set. The chart
+cannot read an existing ConfigMap.
+*/ -}}
+{{- define "gpucdi.remediation" -}}
+{{- $found := or (hasKey .Values.config "remediation") .Values.existingConfigMap -}}
+{{- range .Values.config.nodes }}{{ if hasKey . "remediation" }}{{ $found = true }}{{ end }}{{ end -}}
+{{- if $found }}true{{ end -}}
+{{- end }}
+
+{{- /* Toleration of the taint of remediation, which the agent itself removes. */ -}}
+{{- define "gpucdi.toleration" -}}
+- {key: gpucdi.dev/gpu-fault, operator: Exists}
+{{- end }}
+
 {{- define "gpucdi.image" -}}
 {{ .Values.image.repository }}
 {{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
@@ -94,10 +109,11 @@ spec:
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with .root.Values.tolerations }}
       tolerations:
+        {{- include "gpucdi.toleration" . | nindent 8 }}
+        {{- with .root.Values.tolerations }}
         {{- toYaml . | nindent 8 }}
-      {{- end }}
+        {{- end }}
       containers:
         - name: {{ .name }}
           image: {{ include "gpucdi.image" .root }}

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"time"
+
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+const (
+	// marksInterval is how often unchanged marks are compared with the Node: they may have been removed, or the Node
+	// recreated.
+	marksInterval = 5 * time.Minute
+	// marksRetry is the initial retry backoff and marksRetryLimit its bound, which is short so that the Node is correct
+	// soon after an outage of the API server.
+	marksRetry      = time.Second
+	marksRetryLimit = 30 * time.Second
+)
+
+// marker keeps condition and taint of the Node in line with the latest snapshot.
+type marker struct {
+	client *cluster.Client
+	node   string
+	log    *slog.Logger
+
+	latest  *snapshot
+	want    cluster.Marks
+	written bool             // want was written, or a retry is pending
+	enabled bool             // marks of this process may exist
+	due     <-chan time.Time // when want may change without a snapshot; nil: not
+	again   <-chan time.Time // when to compare want with the Node again; nil: not
+	retry   time.Duration    // the next backoff
+	logged  string           // the latest error, which is logged once
+}
+
+// syncMarks reconciles condition and taint of the Node until ctx ends. It then leaves them in place, because the next agent
+// finds the same faults.
+func (a *Agent) syncMarks(ctx context.Context, client *cluster.Client) {
+	if client == nil {
+		return
+	}
+	m := marker{client: client, node: a.cfg.NodeName, log: a.log, retry: marksRetry}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m.latest = <-a.remark:
+		case <-m.due:
+		case <-m.again:
+			m.written = false
+		}
+		m.sync(ctx)
+	}
+}
+
+// sync writes the marks if they have changed or are to be compared.
+func (m *marker) sync(ctx context.Context) {
+	if m.latest == nil {
+		return
+	}
+	now := time.Now()
+	want, due, known := m.latest.marks(now)
+	m.due = nil
+	if !due.IsZero() {
+		m.due = time.After(due.Sub(now))
+	}
+	if !known || m.written && reflect.DeepEqual(want, m.want) {
+		return
+	}
+	m.want, m.written = want, true
+	m.report(ctx, m.client.Mark(ctx, m.node, want))
+}
+
+// report logs the result of a write, and schedules the next one.
+func (m *marker) report(ctx context.Context, err error) {
+	enabled := m.latest.config.Remediation.Enabled()
+	m.enabled = m.enabled || enabled
+	if err == nil {
+		m.retry, m.logged, m.enabled, m.again = marksRetry, "", enabled, nil
+		if enabled {
+			m.again = time.After(jittered(marksInterval))
+		}
+		return
+	}
+	if !m.enabled && cluster.Refused(err) {
+		m.again = nil // remediation was never enabled: without the permission there are no marks
+		return
+	}
+	if ctx.Err() == nil && err.Error() != m.logged {
+		m.logged = err.Error()
+		m.log.Warn("node condition and taint not updated, will retry", "err", gpu.OneLine(err),
+			"remedy", "allow the service account to get and patch nodes and to patch nodes/status, as the chart does with config.remediation")
+	}
+	m.again, m.retry = time.After(jittered(m.retry)), min(2*m.retry, marksRetryLimit)
+}
+
+// jittered returns up to a fifth more than a duration, so that the agents of a cluster do not stay in step.
+func jittered(d time.Duration) time.Duration { return d + rand.N(d/5+1) }

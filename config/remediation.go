@@ -1,0 +1,57 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpucdi/gpucdi/gpu/health"
+)
+
+// Remediation configures the condition and the taint of the Node.
+type Remediation struct {
+	// Whether the Node has the condition NvidiaGPUHealthy.
+	NodeCondition bool `yaml:"nodeCondition"`
+
+	// Effect of the taint gpucdi.dev/gpu-fault of the Node, whose value is the fault code.
+	Taint NodeTaint `yaml:"taint"`
+
+	// Time that a fault must last before the condition is False and the Node is tainted. Both are
+	// cleared at once when it recovers. Longer than health.quietPeriod, faults that need no repair
+	// have recovered before.
+	After time.Duration `yaml:"after"`
+
+	// Fault codes of docs/health.md, or reset, fatal or transient for the XIDs of that class. Other
+	// faults, such as a cordon, affect neither condition nor taint.
+	Faults []health.Selector `yaml:"faults"`
+}
+
+// NodeTaint is the effect of the taint of the Node.
+type NodeTaint string
+
+// The effects of the taint of the Node.
+const (
+	NodeTaintNone             NodeTaint = "none"             // no taint
+	NodeTaintPreferNoSchedule NodeTaint = "PreferNoSchedule" // new pods only if no other node has room
+	NodeTaintNoSchedule       NodeTaint = "NoSchedule"       // no new pods
+	NodeTaintNoExecute        NodeTaint = "NoExecute"        // no new pods, and evicts all that do not tolerate it
+)
+
+// Enabled reports whether the condition or the taint is enabled.
+func (r Remediation) Enabled() bool { return r.NodeCondition || r.Taint != NodeTaintNone }
+
+func (r Remediation) validate() error {
+	var errs []error
+	effects := []NodeTaint{NodeTaintNone, NodeTaintPreferNoSchedule, NodeTaintNoSchedule, NodeTaintNoExecute}
+	if !slices.Contains(effects, r.Taint) {
+		errs = append(errs, fmt.Errorf("remediation.taint: want %s, got %q", oneOf(effects), r.Taint))
+	}
+	if r.After < 0 {
+		errs = append(errs, fmt.Errorf("remediation.after: want at least 0s, got %s", r.After))
+	}
+	for i, s := range r.Faults {
+		errs = append(errs, prefixLines(fmt.Sprintf("remediation.faults[%d]: ", i), s.Validate()))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/node"
+)
+
+// nodeRemediation follows docs/remediation.md with a fault. At the end the chart is uninstalled.
+func nodeRemediation(t *testing.T, c *cluster) {
+	const set = "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.remediation."
+	c.kubectl(t, "taint", "node", node.Name, "example.com/other=stays:PreferNoSchedule")
+	c.sh(t, blocksOf(t, "docs/remediation.md", "Enable", "sh")[0])
+	c.sh(t, set+"after=10s")
+	c.syncConfig(t)
+	c.awaitMarks(t, "True GPUsHealthy", "")
+
+	faulty := c.driver.State().GPUs[2].UUID
+	c.recovery(t, faulty, 1)
+	if err := c.driver.RaiseXID(faulty, 48); err != nil {
+		t.Fatal(err)
+	}
+	raised := time.Now()
+	c.awaitEvent(t, "Warning", "GPUUnhealthy", faulty+") is unhealthy: XID 48")
+	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
+	if took := time.Since(raised); took < 9*time.Second {
+		t.Errorf("the node was marked %s after the XID, want at least 10s", took)
+	}
+	if message := c.marks(t, `{.status.conditions[?(@.type=="NvidiaGPUHealthy")].message}`); !strings.Contains(message, faulty+"): XID 48") {
+		t.Errorf("message of the condition: %q", message)
+	}
+
+	c.killAgent(t) // the taint stays, and the agent restores a removed one
+	for range 20 {
+		if taint := c.marks(t, markedTaint); taint != "xid_48:NoSchedule" {
+			t.Fatalf("after the agent was killed, the taint is %q", taint)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	c.kubectl(t, "taint", "node", node.Name, "gpucdi.dev/gpu-fault-")
+	c.killAgent(t)
+	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
+
+	c.sh(t, set+"taint=none")
+	c.syncConfig(t)
+	c.awaitMarks(t, "False GPUFault", "")
+	c.sh(t, set+"taint=NoSchedule")
+	c.syncConfig(t)
+	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
+	c.recovery(t, faulty, 0)
+	c.awaitMarks(t, "True GPUsHealthy", "")
+
+	c.recovery(t, faulty, 1)
+	c.awaitMarks(t, "False GPUFault", "recovery_needed:NoSchedule")
+	c.helm(t, "Uninstall", 0)
+	c.awaitMarks(t, "", "")
+	if taints := c.marks(t, `{.spec.taints[*].key}`); !strings.Contains(taints, "example.com/other") {
+		t.Errorf("the foreign taint is lost: %q", taints)
+	}
+	c.recovery(t, faulty, 0)
+	c.kubectl(t, "taint", "node", node.Name, "example.com/other-")
+}
+
+const (
+	markedCondition = `{range .status.conditions[?(@.type=="NvidiaGPUHealthy")]}{.status} {.reason}{end}`
+	markedTaint     = `{range .spec.taints[?(@.key=="gpucdi.dev/gpu-fault")]}{.value}:{.effect}{end}`
+)
+
+// marks returns a part of the Node.
+func (c *cluster) marks(t *testing.T, path string) string {
+	t.Helper()
+	return c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath="+path)
+}
+
+// awaitMarks waits until the Node has a condition, as status and reason, and a taint, as value and effect.
+func (c *cluster) awaitMarks(t *testing.T, condition, taint string) {
+	t.Helper()
+	await(t, "condition "+condition+" and taint "+taint, func() (string, bool) {
+		nowCondition, nowTaint := c.marks(t, markedCondition), c.marks(t, markedTaint)
+		return nowCondition + " " + nowTaint, nowCondition == condition && nowTaint == taint
+	})
+}

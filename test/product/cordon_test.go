@@ -1,0 +1,92 @@
+package product_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/product"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// Without an agent, GPUs and MIG devices are cordoned by index and UUID, as the driver reports them.
+func TestCordon(t *testing.T) {
+	binary, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, state := newHost(t, binary, simdriver.A100MIG()), t.TempDir()
+	if err := h.driver.Partition(h.driver.State().GPUs[4].UUID, "1g.5gb"); err != nil {
+		t.Fatal(err)
+	}
+	gpus := h.list(t).GPUs
+	whole, partitioned, mig := gpus[0].UUID, gpus[4].UUID, gpus[4].MIGDevices[0].UUID
+	run := func(args ...string) (int, string) {
+		code, stdout, stderr := h.run(t, append(args, "--address", "127.0.0.1:1", "--state-dir", state)...)
+		return code, stdout + stderr
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"cordon", "0", "--reason", "fan"}, 0, "GPU 0 (" + whole + ") cordoned"},
+		{[]string{"cordon", strings.ToUpper(whole), "--reason", "fan again"}, 0, "GPU 0 (" + whole + ") cordoned"},
+		{[]string{"cordon", "4:0"}, 0, "GPU 4:0 (" + mig + ") cordoned"},
+		{[]string{"cordon", partitioned}, 0, "cordoned"},
+		{[]string{"uncordon", mig}, 1, "stays cordoned with its GPU; run gpucdi uncordon " + partitioned},
+		{[]string{"uncordon", "4"}, 0, "GPU 4 (" + partitioned + ") uncordoned"},
+		{[]string{"uncordon", "0"}, 0, "GPU 0 (" + whole + ") uncordoned"},
+		{[]string{"uncordon", "0"}, 0, "is not cordoned"},
+		{[]string{"cordon", "GPU-00000000-0000-0000-0000-000000000000"}, 0, "(not on this node now) cordoned"},
+		{[]string{"cordon", "99"}, 1, "no such GPU on this node"},
+		{[]string{"cordon", "../../etc/passwd"}, 1, "no such GPU on this node"},
+		{[]string{"cordon", ""}, 1, "no such GPU on this node"},
+		{[]string{"cordon"}, 2, "accepts 1 arg"},
+		{[]string{"cordon", "0", "--reason", "a\nb"}, 2, "on one line"},
+		{[]string{"cordon", "0", "--reason", strings.Repeat("x", 201)}, 2, "at most 200 bytes"},
+	} {
+		if code, out := run(tc.args...); code != tc.code || !strings.Contains(out, tc.want) {
+			t.Errorf("gpucdi %s: exit code %d, want %d with %q\n%s", strings.Join(tc.args, " "), code, tc.code, tc.want, out)
+		}
+	}
+	if err := h.driver.Unload(); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := run("cordon", "0"); code != 1 || !strings.Contains(out, "use a UUID") {
+		t.Errorf("index without a driver: exit code %d\n%s", code, out)
+	}
+	if code, out := run("cordon", whole); code != 0 {
+		t.Errorf("UUID without a driver: exit code %d\n%s", code, out)
+	}
+	if code, _, out := h.run(t, "cordon", whole, "--address", "127.0.0.1:1", "--state-dir", "/proc/nowhere"); code != 1 || !strings.Contains(out, "--state-dir") {
+		t.Errorf("missing state directory: exit code %d\n%s", code, out)
+	}
+}
+
+// A cordon that is killed at any time leaves the earlier file or the new one.
+func TestKilledCordon(t *testing.T) {
+	const uuid = "GPU-00000000-0000-0000-0000-000000000000"
+	binary, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	file := filepath.Join(state, "cordons", uuid+".json")
+	for i := range 100 {
+		cmd := exec.Command(binary, "cordon", uuid, "--host-root", t.TempDir(), "--address", "127.0.0.1:1", "--state-dir", state)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 500 * time.Microsecond)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		text, err := os.ReadFile(file)
+		if err == nil && !(strings.HasPrefix(string(text), "{") && strings.HasSuffix(string(text), "}")) {
+			t.Fatalf("after %d kills the file contains %q", i+1, text)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package product_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/product"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// A cordon applies to a running agent, to one that starts later, and to one that was killed.
+func TestCordonOfAgent(t *testing.T) {
+	binary, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, dir := newHost(t, binary, simdriver.H100x8()), t.TempDir()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	serve := func() *exec.Cmd {
+		cmd := exec.Command(binary, "serve", "--host-root", h.root, "--listen", address, "--kubelet-dir", filepath.Join(dir, "kubelet"),
+			"--cdi-dir", filepath.Join(dir, "cdi"), "--state-dir", filepath.Join(dir, "state"))
+		cmd.Env, cmd.Stderr = append(os.Environ(), h.driver.Env("")...), os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	for _, name := range []string{"kubelet/device-plugins", "cdi"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cordon := func(command, gpu string) {
+		t.Helper()
+		h.must(t, command, gpu, "--state-dir", filepath.Join(dir, "state"), "--address", address)
+	}
+	await := func(want string) {
+		t.Helper()
+		out := ""
+		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(50 * time.Millisecond) {
+			cmd := exec.Command(binary, "status", "--address", address, "-o", "json")
+			printed, _ := cmd.CombinedOutput()
+			if out = string(printed); strings.Count(out, `"code": "cordoned"`) == 0 == (want == "") && strings.Contains(out, want) && strings.Contains(out, `"health"`) {
+				return
+			}
+		}
+		t.Fatalf("no %q in the status:\n%s", want, out)
+	}
+	first, second := h.driver.State().GPUs[0].UUID, h.driver.State().GPUs[1].UUID
+	cordon("cordon", first)
+	agent := serve()
+	await(`"code": "cordoned"`)
+	cordon("uncordon", first)
+	await("")
+	cordon("cordon", second)
+	await(`"code": "cordoned"`)
+	if err := agent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = agent.Wait()
+	serve()
+	await(`"code": "cordoned"`)
+	cordon("uncordon", fmt.Sprint(1))
+	await("")
+}
