@@ -21,7 +21,8 @@ func TestReferenceChartSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := schemaWriter{source: readSource(t), unused: constraints(), defs: map[string]schema{}}
+	s := readSource(t)
+	g := schemaWriter{source: s, constraints: constraints(s), unused: constraints(s), defs: map[string]schema{}}
 	g.defs["config"] = g.object(reflect.TypeFor[document](), "apiVersion", "kind") // which the chart sets
 	for name := range g.unused {
 		t.Errorf("constraint on %s, which does not exist", name)
@@ -46,8 +47,9 @@ type schema map[string]any
 // schemaWriter collects the schemas of types.
 type schemaWriter struct {
 	source
-	unused map[string]schema // constraints that apply to no type or key yet
-	defs   map[string]schema // of structs, by name
+	constraints map[string]schema // by type or field
+	unused      map[string]schema // those that apply to none yet
+	defs        map[string]schema // of structs, by name
 }
 
 // of returns the schema of a type.
@@ -57,7 +59,7 @@ func (g *schemaWriter) of(t reflect.Type) schema {
 	case t == reflect.TypeFor[time.Duration]():
 		s = schema{"type": "string", "pattern": duration}
 	case g.values[t.String()] != nil:
-		s["enum"] = g.constants(t)
+		s["enum"] = g.constants(t.String())
 	case t.Kind() == reflect.Struct:
 		if g.defs[t.String()] == nil {
 			g.defs[t.String()] = g.object(t)
@@ -99,15 +101,15 @@ func (g *schemaWriter) object(t reflect.Type, without ...string) schema {
 
 // constrain adds the constraints on a type, or a field of a struct.
 func (g *schemaWriter) constrain(s schema, name string) {
-	maps.Copy(s, constraints()[name])
+	maps.Copy(s, g.constraints[name])
 	delete(g.unused, name)
 }
 
 // constants returns the values of a type.
-func (g *schemaWriter) constants(t reflect.Type) (values []string) {
-	for _, value := range g.values[t.String()] {
-		name, _, _ := strings.Cut(value, ": ")
-		values = append(values, name)
+func (s source) constants(name string) (values []string) {
+	for _, value := range s.values[name] {
+		constant, _, _ := strings.Cut(value, ": ")
+		values = append(values, constant)
 	}
 	return values
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
 // Patterns of the chart's schema, in the syntax that Go and JavaScript share.
@@ -39,10 +40,9 @@ const (
 // constraints are those of Config.validate and the rules, by type or field. They may be looser than the agent, which
 // validates the config itself, but not stricter: TestConfigSchema in test/chart compares both. The types of scalars are
 // stricter, because YAML converts 5 to a string.
-func constraints() map[string]schema {
+func constraints(s source) map[string]schema {
 	second := schema{"allOf": []schema{{"pattern": atLeastSecond}}}
 	return map[string]schema{
-		"config.CDI.Features":                  {"minItems": 1},
 		"config.CDI.PassBy":                    {"minItems": 1},
 		"config.CDI.Hook":                      {"pattern": hook},
 		"config.Health.ProbeInterval":          second,
@@ -57,6 +57,8 @@ func constraints() map[string]schema {
 		"allocator.Selector.Memory":            {"pattern": memory},
 		"allocator.Rule.Replicas":              {"minimum": 0, "maximum": allocator.MaxDevices, "not": schema{"const": 1}},
 		"allocator.Rule.Mode":                  {"enum": append([]allocator.Mode{""}, allocator.Modes()...)},
+		"allocator.Rule.Features":              {"items": schema{"enum": s.constants("cdi.Feature")}},
+		"config.Remediation.Faults":            {"items": schema{"anyOf": []schema{{"enum": faultSelectors(s)}, {"pattern": `^xid_(0|[1-9][0-9]*)$`}}}},
 		"allocator.Monitoring.Resource":        extendedResource(),
 		"allocator.Monitoring.Count":           {"minimum": 1, "maximum": allocator.MaxMonitors},
 		"allocator.Rule":                       {"allOf": ruleConstraints()},
@@ -80,7 +82,7 @@ func ruleConstraints() []schema {
 	unset := func(keys ...string) schema {
 		properties := schema{}
 		for _, key := range keys {
-			properties[key] = schema{"enum": []any{"", 0, false}}
+			properties[key] = schema{"enum": []any{"", 0, false, []any{}}}
 		}
 		return schema{"properties": properties}
 	}
@@ -100,13 +102,23 @@ func ruleConstraints() []schema {
 			},
 		},
 		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
-		{"if": set("exclude", false), "then": unset("mode", "replicas", "rename", "failRequestsGreaterThanOne")},
+		{"if": set("exclude", false), "then": unset("mode", "replicas", "features", "rename", "failRequestsGreaterThanOne")},
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{
 			"if":   schema{"required": []string{"mode"}, "properties": schema{"mode": schema{"const": allocator.ModeDRA}}},
-			"then": unset("replicas", "rename"),
+			"then": unset("replicas", "features", "rename"),
 		},
 	}
+}
+
+// faultSelectors returns the fault codes and classes of XIDs that select faults.
+func faultSelectors(s source) (names []string) {
+	for _, name := range append(s.constants("health.Class"), s.constants("gpu.FaultCode")...) {
+		if health.Selector(name).Validate() == nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // extendedResource requires a valid name or none.

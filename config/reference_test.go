@@ -60,7 +60,7 @@ func readSource(t *testing.T) source {
 	t.Helper()
 	s := source{map[string]string{}, map[string][]string{}}
 	var files []string
-	for _, dir := range []string{".", "../allocator", "../cdi", "../kubelet"} {
+	for _, dir := range []string{".", "../allocator", "../cdi", "../kubelet", "../gpu", "../gpu/health"} {
 		found, err := filepath.Glob(dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)
