@@ -9,7 +9,7 @@ type Message struct {
 	Telemetry Telemetry      `json:"telemetry,omitempty"`
 	XID       *XID           `json:"xid,omitempty"`
 
-	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed.
+	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed and measured.
 	Cycle bool `json:"cycle,omitempty"`
 
 	// Failed is the error for which the worker exits. No message follows.

@@ -14,8 +14,9 @@ import (
 
 // session is an initialized NVML.
 type session struct {
-	lib  nvml.Interface
-	node host.Root
+	lib      nvml.Interface
+	node     host.Root
+	samePIDs bool // see sharesPIDs
 }
 
 func initError(library string, ret nvml.Return) error {
