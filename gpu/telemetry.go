@@ -38,8 +38,8 @@ type Telemetry struct {
 
 	MIG map[string]MIGTelemetry `json:"mig,omitempty"` // by UUID of the MIG device
 
-	// Processes are the processes that use the GPU. It is nil if they are unknown.
-	Processes []Process `json:"processes,omitempty"`
+	// Processes is nil if the processes are unknown.
+	Processes *Processes `json:"processes,omitempty"`
 }
 
 // Activity is the activity of a GPU's units in the latest probe interval, as fractions of their maximum.
@@ -65,12 +65,18 @@ type MIGTelemetry struct {
 	MemoryUsed *uint64 `json:"memoryUsedBytes,omitempty"`
 }
 
+// Processes are the processes that use a GPU or its MIG devices.
+type Processes struct {
+	Cgroups     []Process `json:"cgroups"`
+	Utilization bool      `json:"utilization"` // whether the driver reports the utilization by each
+}
+
 // Process is the use of a GPU or MIG device by the processes of one cgroup.
 type Process struct {
-	Device      string   `json:"device"` // UUID of the GPU or MIG device
-	Cgroup      string   `json:"cgroup"` // path on the node
-	MemoryUsed  *uint64  `json:"memoryUsedBytes,omitempty"`
-	Utilization *float64 `json:"utilization,omitempty"` // fraction of time in which their kernels ran, 0 to 1
+	Device      string  `json:"device"`                    // UUID of the GPU or MIG device
+	Cgroup      string  `json:"cgroup"`                    // path on the node
+	MemoryUsed  *uint64 `json:"memoryUsedBytes,omitempty"` // nil if the driver does not report it
+	Utilization float64 `json:"utilization,omitempty"`     // fraction of time in which their kernels ran, 0 to 1
 }
 
 // ClocksEvents are the reasons that determine a GPU's clock frequency, as the bit mask of NVML.

@@ -81,7 +81,7 @@ func (p *processes) read(uuid string, dev nvml.Device) {
 // readUtilization reads the fraction of time in which each process used the GPU's SMs since the sample at *seen. A
 // process without a sample was idle.
 func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
-	if !p.known || len(p.used) == 0 {
+	if !p.known {
 		return
 	}
 	samples, ret := dev.GetProcessUtilization(*seen)
@@ -101,7 +101,7 @@ func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 
 // byCgroup sums the processes by device and cgroup. Processes that have ended are skipped. It returns nil if the
 // processes are unknown.
-func (p *processes) byCgroup(node host.Root) []gpu.Process {
+func (p *processes) byCgroup(node host.Root) *gpu.Processes {
 	if !p.known {
 		return nil
 	}
@@ -127,27 +127,21 @@ func (p *processes) byCgroup(node host.Root) []gpu.Process {
 		}
 		p.add(sum, k.pid, used)
 	}
-	all := make([]gpu.Process, 0, len(sums))
+	all := &gpu.Processes{Utilization: p.util != nil}
 	for _, sum := range sums {
-		all = append(all, *sum)
+		all.Cgroups = append(all.Cgroups, *sum)
 	}
 	return all
 }
 
 func (p *processes) add(sum *gpu.Process, pid int, used uint64) {
 	if p.sized {
-		sum.MemoryUsed = new(used + value(sum.MemoryUsed))
+		if sum.MemoryUsed == nil {
+			sum.MemoryUsed = new(uint64)
+		}
+		*sum.MemoryUsed += used
 	}
-	if p.util != nil {
-		sum.Utilization = new(min(p.util[pid]+value(sum.Utilization), 1))
-	}
-}
-
-func value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
+	sum.Utilization = min(sum.Utilization+p.util[pid], 1)
 }
 
 // cgroupOf returns the path of a process's cgroup; empty if the process has ended. With cgroup v1 it is the longest one
