@@ -131,7 +131,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, gpus)
 	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] })
 	if err := n.driver.Update(func(s *simdriver.State) error {
-		s.GPU(free[0]).RecoveryAction, s.GPU(free[0]).ECCCorrected = 1, 7
+		s.GPU(free[0]).RecoveryAction, s.GPU(free[0]).ECCCorrected, s.GPU(free[0]).ClocksEvents = 1, 7, 0x40
 		return nil
 	}); err != nil {
 		t.Fatal(err)
