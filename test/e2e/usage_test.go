@@ -23,7 +23,7 @@ func containerUsage(t *testing.T, c *cluster) {
 	if err := c.driver.Partition(partitioned, "3g.40gb", "3g.40gb"); err != nil {
 		t.Fatal(err)
 	}
-	c.configure(t, "mig: {strategy: mixed}\nresources: [{name: nvidia.com/shared, select: {uuid: [" + shared + "]}, replicas: 3}]\n")
+	c.configure(t, "mig: {strategy: mixed}\nresources: [{name: nvidia.com/shared, select: {uuid: ["+shared+"]}, replicas: 3}]\n")
 	c.awaitAllocatable(t, "nvidia.com/shared", "3")
 	c.awaitAllocatable(t, "nvidia.com/mig-3g.40gb", "2")
 	for _, pod := range []string{"first", "second", "idle"} {

@@ -37,7 +37,7 @@ func TestProcesses(t *testing.T) {
 	other.want("processes 0", "0 1:3")
 
 	must(t, second.cmd.Process.Kill())
-	_ = second.cmd.Wait() // killed
+	_ = second.cmd.Wait()            // killed
 	must(t, isolated.Process.Kill()) // its child ends some time later
 	got := ""
 	for start := time.Now(); got != firstOnly && time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {
