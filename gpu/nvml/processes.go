@@ -9,22 +9,18 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Limits of the processes of one GPU. A driver lists at most 950.
-const (
-	maxProcesses = 1024
-	maxCgroups   = 256
-	cgroupLimit  = 4096 // length of a path in bytes
-)
+// maxProcesses bounds the number of processes of one GPU. A driver lists at most 950.
+const maxProcesses = 1024
 
 // notAvailable is the memory of a process that the driver does not report.
 const notAvailable = math.MaxUint64
 
-// sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Drivers of version 515
-// and later list only processes of the caller's PID namespace, with their PIDs in it; earlier ones list all, with the
-// host's PIDs. Neither can be matched with the node's /proc from another namespace.
+// sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Drivers list only
+// processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. Neither can be matched with the node's /proc from another namespace.
 func sharesPIDs(node host.Root) bool {
 	status, err := node.ReadFile("/proc/self/status") // "self" is relative to the namespace of that /proc
 	if err != nil {
@@ -119,7 +115,7 @@ func (p *processes) byCgroup(node host.Root) *gpu.Processes {
 		}
 		sum := sums[key{k.device, cgroup}]
 		if sum == nil {
-			if len(sums) == maxCgroups {
+			if len(sums) == driver.MaxCgroups {
 				return nil
 			}
 			sum = &gpu.Process{Device: k.device, Cgroup: cgroup}
@@ -145,7 +141,8 @@ func (p *processes) add(sum *gpu.Process, pid int, used uint64) {
 }
 
 // cgroupOf returns the path of a process's cgroup; empty if the process has ended. With cgroup v1 it is the longest one
-// of all controllers, since not all of them need to be used.
+// of all controllers, since not all of them need to be used. A long path is truncated, and unusual characters are
+// replaced: they are in names that a container has chosen.
 func cgroupOf(node host.Root, pid int) (cgroup string) {
 	data, err := node.ReadFile(path.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {
@@ -154,9 +151,17 @@ func cgroupOf(node host.Root, pid int) (cgroup string) {
 	for line := range strings.Lines(string(data)) {
 		// "0::/path", or "4:memory:/path" with cgroup v1.
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) == 3 && len(fields[2]) > len(cgroup) && len(fields[2]) <= cgroupLimit {
+		if len(fields) == 3 && len(fields[2]) > len(cgroup) {
 			cgroup = fields[2]
 		}
 	}
-	return cgroup
+	return strings.Map(plain, cgroup[:min(len(cgroup), driver.CgroupPathLimit)])
+}
+
+// plain returns r if JSON encodes it as one byte, else a question mark.
+func plain(r rune) rune {
+	if r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) {
+		return '?'
+	}
+	return r
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -59,7 +60,9 @@ type lister struct {
 	ret, utilRet      nvml.Return
 }
 
-func (l lister) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) { return l.compute, l.ret }
+func (l lister) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return l.compute, l.ret
+}
 func (l lister) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return l.graphics, l.ret
 }
@@ -73,13 +76,16 @@ func TestProcesses(t *testing.T) {
 		"proc/10/cgroup": "0::" + a + "\n",
 		"proc/11/cgroup": "0::" + a + "\n",
 		"proc/20/cgroup": "12:devices:" + b + "\n1:name=systemd:/\n0::/\n",
-		"proc/30/cgroup": "0::/" + strings.Repeat("x", cgroupLimit) + "\n",
+		"proc/30/cgroup": "0::" + a + "/\x1b\"\xff\u2028" + strings.Repeat("x", 3*driver.CgroupPathLimit) + "\n",
 		"proc/40/cgroup": "not a cgroup",
 	})
-	process := func(pid uint32, memory uint64) nvml.ProcessInfo { return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory} }
+	process := func(pid uint32, memory uint64) nvml.ProcessInfo {
+		return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory}
+	}
 	sample := func(pid uint32, at uint64, percent uint32) nvml.ProcessUtilizationSample {
 		return nvml.ProcessUtilizationSample{Pid: pid, TimeStamp: at, SmUtil: percent}
 	}
+	long := (a + "/????" + strings.Repeat("x", driver.CgroupPathLimit))[:driver.CgroupPathLimit-2] // U+2028 has three bytes
 	use := func(cgroup string, memory uint64, utilization float64) gpu.Process {
 		return gpu.Process{Device: "GPU-a", Cgroup: cgroup, MemoryUsed: &memory, Utilization: utilization}
 	}
@@ -93,7 +99,7 @@ func TestProcesses(t *testing.T) {
 		want   *gpu.Processes
 	}{
 		"none":             {lister{utilRet: nvml.ERROR_NOT_FOUND}, &gpu.Processes{Utilization: true}},
-		"two containers":   {lister{compute: several, samples: []nvml.ProcessUtilizationSample{sample(10, 3, 25), sample(10, 2, 99), sample(11, 3, 50)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 7, 0.75), use(b, 7, 0)}}},
+		"two containers":   {lister{compute: several, samples: []nvml.ProcessUtilizationSample{sample(10, 3, 25), sample(10, 2, 99), sample(11, 3, 50)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 7, 0.75), use(long, 1, 0), use(b, 7, 0)}}},
 		"both lists":       {lister{compute: []nvml.ProcessInfo{process(10, 5)}, graphics: []nvml.ProcessInfo{process(10, 5), process(20, 3)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 0), use(b, 3, 0)}}},
 		"no utilization":   {lister{compute: []nvml.ProcessInfo{process(10, 5)}, utilRet: nvml.ERROR_NOT_SUPPORTED}, &gpu.Processes{Cgroups: []gpu.Process{use(a, 5, 0)}}},
 		"too much":         {lister{compute: []nvml.ProcessInfo{process(10, 5)}, samples: []nvml.ProcessUtilizationSample{sample(10, 1, math.MaxUint32)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 1)}}},
@@ -123,7 +129,7 @@ func TestProcesses(t *testing.T) {
 func TestTooManyCgroups(t *testing.T) {
 	files := map[string]string{}
 	var infos []nvml.ProcessInfo
-	for pid := 1; pid <= maxCgroups+1; pid++ {
+	for pid := 1; pid <= driver.MaxCgroups+1; pid++ {
 		files[fmt.Sprintf("proc/%d/cgroup", pid)] = fmt.Sprintf("0::/container%d\n", pid)
 		infos = append(infos, nvml.ProcessInfo{Pid: uint32(pid), UsedGpuMemory: 1})
 	}

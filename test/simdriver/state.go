@@ -142,7 +142,7 @@ type Activity struct {
 // Process is a process that uses a GPU.
 type Process struct {
 	Device      string `nvsim:"device"` // UUID of the GPU or MIG device
-	PID         int    `nvsim:"pid"`    // reported to callers in any PID namespace, as by drivers before 515
+	PID         int    `nvsim:"pid"`    // reported to callers in any PID namespace, as by older drivers
 	Memory      uint64 `nvsim:"memory"` // bytes; 0: not listed, unless it allocates memory with libcuda
 	Utilization int    `nvsim:"util"`   // percent; 0: no samples
 	Graphics    bool   `nvsim:"graphics"`

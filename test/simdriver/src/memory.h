@@ -2,7 +2,7 @@
  * Memory that a process has allocated with libcuda, as a read lock on the library file
  * of NVML. The kernel removes it when the process ends, and lists it in /proc/locks
  * with the PID in the namespace of that /proc, and only if the process is visible there.
- * Drivers since 515 list processes in the same way.
+ * Drivers list processes in the same way.
  *
  * Each device has a region of the file's range of offsets, beyond its end. The lock
  * starts with the region and is as long as the memory.
