@@ -20,7 +20,8 @@ const maxProcesses = 1024
 const notAvailable = math.MaxUint64
 
 // sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Drivers list only
-// processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. Neither can be matched with the node's /proc from another namespace.
+// processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. Neither can
+// be matched with the node's /proc from another namespace.
 func sharesPIDs(node host.Root) bool {
 	status, err := node.ReadFile("/proc/self/status") // "self" is relative to the namespace of that /proc
 	if err != nil {
