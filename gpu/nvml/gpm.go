@@ -13,11 +13,11 @@ type gpmSamples struct {
 	previous, next nvml.GpmSample // nil before the first
 }
 
-// gpmMetrics are the metrics that are computed from two samples, and the unit of their values.
+// gpmMetrics are the metrics that are computed from two samples, and the divisor of their values.
 var gpmMetrics = []struct {
-	id   nvml.GpmMetricId
-	unit float64
-	of   func(*gpu.Telemetry) **float64
+	id  nvml.GpmMetricId
+	per float64
+	of  func(*gpu.Telemetry) **float64
 }{
 	{nvml.GPM_METRIC_SM_UTIL, percent, func(t *gpu.Telemetry) **float64 { return &t.Activity.SM }},
 	{nvml.GPM_METRIC_SM_OCCUPANCY, percent, func(t *gpu.Telemetry) **float64 { return &t.Activity.Occupancy }},
@@ -30,8 +30,8 @@ var gpmMetrics = []struct {
 }
 
 const (
-	percent   = 0.01
-	mebibytes = 1 << 20
+	percent   = 100.0
+	mebibytes = 1.0 / (1 << 20)
 )
 
 // readActivity reads the activity since the previous cycle, which Hopper and later GPUs count in hardware. Unlike a
@@ -69,7 +69,7 @@ func (s session) setActivity(t *gpu.Telemetry, samples *gpmSamples) {
 	}
 	for i, m := range gpmMetrics {
 		if got := get.Metrics[i]; nvml.Return(got.NvmlReturn) == nvml.SUCCESS && got.Value >= 0 && got.Value <= math.MaxInt64 { // not NaN
-			value := got.Value * m.unit
+			value := got.Value / m.per
 			*m.of(t) = &value
 		}
 	}

@@ -90,7 +90,7 @@ func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 	for _, sample := range samples {
 		if sample.TimeStamp >= latest[sample.Pid] {
 			latest[sample.Pid] = sample.TimeStamp
-			p.util[int(sample.Pid)] = min(float64(sample.SmUtil)*percent, 1)
+			p.util[int(sample.Pid)] = min(float64(sample.SmUtil)/percent, 1)
 		}
 		*seen = max(*seen, sample.TimeStamp)
 	}

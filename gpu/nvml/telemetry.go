@@ -38,13 +38,13 @@ func (s session) readTelemetry(g gpu.GPU, dev nvml.Device, h *history) gpu.Telem
 
 func readUtilization(t *gpu.Telemetry, dev nvml.Device) {
 	if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
-		t.Utilization, t.MemoryUtilization = scaled(rates.Gpu, 0.01), scaled(rates.Memory, 0.01)
+		t.Utilization, t.MemoryUtilization = ratio(rates.Gpu), ratio(rates.Memory)
 	}
 	if percent, _, ret := dev.GetEncoderUtilization(); ret == nvml.SUCCESS {
-		t.EncoderUtilization = scaled(percent, 0.01)
+		t.EncoderUtilization = ratio(percent)
 	}
 	if percent, _, ret := dev.GetDecoderUtilization(); ret == nvml.SUCCESS {
-		t.DecoderUtilization = scaled(percent, 0.01)
+		t.DecoderUtilization = ratio(percent)
 	}
 }
 
@@ -53,7 +53,7 @@ func readPower(t *gpu.Telemetry, dev nvml.Device) {
 		t.Temperature = scaled(celsius, 1)
 	}
 	if percent, ret := dev.GetFanSpeed(); ret == nvml.SUCCESS {
-		t.FanSpeed = scaled(percent, 0.01)
+		t.FanSpeed = ratio(percent)
 	}
 	if milliwatts, ret := dev.GetPowerUsage(); ret == nvml.SUCCESS {
 		t.Power = scaled(milliwatts, 1e-3)
@@ -107,6 +107,11 @@ func hasNVLinks(g gpu.GPU) bool {
 		}
 	}
 	return false
+}
+
+func ratio(percentage uint32) *float64 {
+	ratio := float64(percentage) / percent
+	return &ratio
 }
 
 func scaled(value uint32, unit float64) *float64 {

@@ -79,7 +79,7 @@ func TestMeasurements(t *testing.T) {
 	}
 }
 
-// Calls of one function for each GPU and probe cycle: a cycle must not become slow.
+// A probe cycle makes at most three calls of a function for each GPU, and none that block.
 func TestCallsOfCycle(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -93,7 +93,7 @@ func TestCallsOfCycle(t *testing.T) {
 	for name, calls := range n.nvmlCallCounts(t) {
 		calls -= before[name]
 		total += calls
-		if limit := 8 * 2 * (cycles + 1); calls > limit {
+		if limit := 8 * 3 * (cycles + 1); calls > limit {
 			t.Errorf("%d calls of %s for 8 GPUs in %d cycles", calls, name, cycles)
 		}
 		if name == "nvmlDeviceGetPcieThroughput" {
