@@ -33,8 +33,8 @@ manifests: ## Generate deploy/gpucdi.yaml from the chart
 	cd test && go run ./chart > ../deploy/gpucdi.yaml.new && mv ../deploy/gpucdi.yaml.new ../deploy/gpucdi.yaml
 
 .PHONY: reference
-reference: ## Generate docs/cli.md, and the keys in docs/configuration.md from the types of package config
-	go test ./config ./cmd/gpucdi -run TestReference -update
+reference: ## Generate docs/cli.md, docs/chart-values.md, the keys in docs/configuration.md, and the schema of the value config
+	go test . ./config ./cmd/gpucdi -run TestReference -update
 
 .PHONY: demo
 demo: ## Run a pod with two simulated GPUs on a node in a box (root, Debian; KEEP=1 keeps the node)
@@ -53,8 +53,9 @@ lint: packages ## Run the linters
 	go tool -modfile=tools.mod golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: unit
-unit: packages ## Run the unit tests with the race detector
+unit: packages ## Run the unit tests, with the race detector where it is not too slow
 	$(gotest) -race ./...
+	$(gotest) -run TestFleet ./cluster
 
 FUZZTIME ?= 10s
 

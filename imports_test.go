@@ -35,7 +35,7 @@ var importRules = map[string]struct {
 	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every component without the agent"},
 	"agent":             {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "dra", "runtime", "labels", "cluster", "status", "metrics", "internal/host"}, "it wires all packages"},
 	"cmd/gpucdi":        {[]string{"agent", "allocator", "cdi", "cluster", "config", "doctor", "gpu", "gpu/driver", "labels", "status", "internal/host"}, "flags become a Config; no logic"},
-	"cmd/gpucdi-nvml":   {[]string{"gpu/nvml", "internal/host"}, "the driver worker is limited to NVML"},
+	"cmd/gpucdi-nvml":   {[]string{"gpu", "gpu/nvml", "internal/host"}, "the driver worker is limited to NVML"},
 	"cmd/gpucdi-hook":   {[]string{"internal/ldcache"}, "it handles untrusted images, so it is minimal"},
 	"internal/host":     {nil, "internal packages are independent of each other"},
 	"internal/sockets":  {nil, "internal packages are independent of each other"},

@@ -36,6 +36,10 @@ type Config struct {
 	Version  string // agent version
 	NodeName string // name of the Node object; empty disables API server access
 
+	// Spread is the interval over which the agents of a cluster distribute requests to the API server that are not
+	// urgent; 0: cluster.DefaultSpread.
+	Spread time.Duration
+
 	// DRADriver is the name of the DRA driver, "gpu.nvidia.com"; empty disables DRA.
 	DRADriver string
 
@@ -100,13 +104,13 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	a.awaitPredecessor(ctx, t.liveness)
 	client, clientErr := a.newClusterClient()
 	c := a.collaborators(start, t)
+	var onNode *cluster.NodeLabels
 	if client != nil {
 		c.followLabels = sync.OnceFunc(func() {
 			log := a.log.With("remedy", "allow the service account to watch nodes, as the role in deploy/ does")
 			background(follow(a.watchLabels(client), t.labels, log, "node label watch failed, label-selected config unchanged"))
 		})
-		a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
-		background(a.events.Run)
+		onNode = a.startViews(client, background)
 	}
 	l := newLoop(c, a.latest.Load())
 	l.claims = a.newClaims(client, c.gate, t, start)
@@ -134,7 +138,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	} else {
 		background(afterStart(listRunning))
 	}
-	background(func(ctx context.Context) { a.syncLabels(ctx, client) })
+	background(func(ctx context.Context) { a.syncLabels(ctx, onNode) })
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
@@ -144,14 +148,15 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
 	gate := allocator.NewGate(time.Now)
 	return collaborators{
-		cfg:     a.cfg,
-		log:     a.log,
-		xids:    newXIDLog(a.log),
-		modules: modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
-		state:   stateFile{dir: a.cfg.StateDir, log: a.log},
-		spec:    a.spec,
-		classes: newClasses(a.cfg, a.log),
-		gate:    gate,
+		cfg:      a.cfg,
+		log:      a.log,
+		xids:     newXIDLog(a.log),
+		modules:  modules{allowed: a.cfg.LoadModules, node: a.cfg.Node, log: a.log, tried: map[string]time.Time{}},
+		state:    stateFile{dir: a.cfg.StateDir, log: a.log},
+		spec:     a.spec,
+		variants: newVariants(a.cfg, a.log),
+		classes:  newClasses(a.cfg, a.log),
+		gate:     gate,
 		startPlugin: func(resource string) *kubelet.Plugin {
 			plugin := kubelet.New(kubelet.Config{
 				Dir:      a.cfg.devicePluginDir(),

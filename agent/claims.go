@@ -43,6 +43,7 @@ type claims struct {
 	heldSince time.Time                // when held changed
 	packed    map[string]bool          // held when the slices were last ordered
 	extra     atomic.Pointer[[]string] // CDI devices that each claim gets in addition to its own
+	plan      atomic.Pointer[plan]     // of the latest devices
 }
 
 // packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered.
@@ -65,9 +66,13 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	}
 	c.observer = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
-	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
+	c.plan.Store(&plan{})
+	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library, Worker: a.cfg.Worker}
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
+		Variants: func(id string, f allocator.Features) (allocator.Features, error) {
+			return c.plan.Load().claimVariants(id, f)
+		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
 		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set,
 		Changed: func() { notify(t.claims) },
@@ -178,9 +183,9 @@ func union(a, b []string) []string {
 	return slices.Compact(all)
 }
 
-// publish updates the slices, and the health that the kubelet receives. The driver starts with the first call. extra are
+// publish updates the slices, the features of claims, and the health that the kubelet receives. The driver starts with the first call. extra are
 // the CDI devices that claims get in addition to their own.
-func (c *claims) publish(offers []*allocator.Resource, inv *gpu.Inventory, effect config.TaintEffect, extra []string) {
+func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Inventory, effect config.TaintEffect, extra []string) {
 	if c == nil {
 		return
 	}
@@ -198,6 +203,7 @@ func (c *claims) publish(offers []*allocator.Resource, inv *gpu.Inventory, effec
 		}
 	}
 	c.extra.Store(&extra)
+	c.plan.Store(p)
 	c.published = c.pool.Want(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(effect)))
 	c.driver.UpdateHealth(health)
 	c.start()
@@ -266,5 +272,8 @@ func (c *claims) status() *status.DRA {
 	return s
 }
 
-// errDRADisabled is the error of a config that requires DRA while it is disabled.
-var errDRADisabled = errors.New("allocation.mode: dra requires the DRA driver; set dra.enabled of the chart, or --dra-driver-name")
+// The errors of a config that requires DRA while it is disabled.
+var (
+	errNoDRADriver = errors.New("mode dra requires the DRA driver; set dra.enabled of the chart, or --dra-driver-name")
+	errNoAPIServer = errors.New("mode dra requires API server access; run the agent in a pod with a service account, and set --node-name")
+)

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"context"
 	"errors"
 
 	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/labels"
 )
 
 // newClusterClient returns a client of the API server. It logs the error that it returns.
@@ -19,6 +21,17 @@ func (a *Agent) newClusterClient() (*cluster.Client, error) {
 		a.log.Info(message, "reason", err)
 	case err != nil:
 		a.log.Error(message, "err", err)
+	default:
+		client.Spread = a.cfg.Spread
 	}
 	return client, err
+}
+
+// startViews starts the Events and the labels of the Node.
+func (a *Agent) startViews(client *cluster.Client, background func(run func(context.Context))) *cluster.NodeLabels {
+	a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
+	background(a.events.Run)
+	onNode := cluster.NewNodeLabels(client, a.cfg.NodeName, labels.Routine, a.log)
+	background(onNode.Run)
+	return onNode
 }

@@ -54,7 +54,10 @@ func (e *evidence) merge(newer evidence) {
 		e.checkpoint = newer.checkpoint
 	}
 	if newer.runtime != nil {
-		e.runtime, e.prepared = newer.runtime, newer.prepared
+		e.runtime = newer.runtime
+	}
+	if newer.prepared != nil {
+		e.prepared = newer.prepared
 	}
 	if newer.allocations != nil {
 		e.allocations = newer.allocations
@@ -148,8 +151,7 @@ func (r partResolver) runtime(c *containers) *allocator.Runtime {
 	}
 	observed := &allocator.Runtime{Asked: c.asked, Answered: c.answered, Absent: c.absent, Sandboxes: c.Sandboxes}
 	for _, d := range c.Devices {
-		_, uuid, _ := strings.Cut(d.Device, "=")
-		observed.Containers = append(observed.Containers, allocator.Container{Pod: d.Pod, Part: r.device(uuid)})
+		observed.Containers = append(observed.Containers, allocator.Container{Pod: d.Pod, Part: r.device(allocator.DeviceOfCDI(d.Device))})
 	}
 	return observed
 }

@@ -3,10 +3,14 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
 )
 
 // After firstResponseTimeout the agent proceeds without a container runtime, but never without a slow one, whose
@@ -28,5 +32,49 @@ func TestSlowRuntimeIsNotAbsent(t *testing.T) {
 	c.runtimes.answered = true
 	if _, err := c.containers(t.Context()); err == nil {
 		t.Error("a runtime that has responded before is skipped")
+	}
+}
+
+// The pods of a claim are kept while the kubelet's claims cannot be read: they may hold its devices.
+func TestPreparedClaimsAreKept(t *testing.T) {
+	root := t.TempDir()
+	kubeletDir := filepath.Join(root, "var/lib/kubelet")
+	path := filepath.Join(kubeletDir, "dra_manager_state")
+	if err := os.MkdirAll(filepath.Join(kubeletDir, "pods"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := collector{cfg: Config{Node: host.NewRoot(root), KubeletDir: filepath.Join(root, "none")},
+		log: slog.New(slog.DiscardHandler), started: time.Now().Add(-2 * firstResponseTimeout)}
+	var e evidence
+	collect := func() []kubelet.PreparedClaim {
+		newer, _ := c.collect(t.Context(), allocator.Todo{Runtime: true})
+		if newer.runtime == nil {
+			t.Fatal("no response of the runtime")
+		}
+		e.merge(newer)
+		return e.prepared
+	}
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"Data":"{\"ClaimInfoStateList\":[{\"ClaimUID\":\"u\",\"PodUIDs\":{\"p\":{}}}]}"}`)
+	if got := collect(); len(got) != 1 {
+		t.Fatalf("got the claims %+v, want one", got)
+	}
+	write("{")
+	if got := collect(); len(got) != 1 {
+		t.Errorf("with a damaged file: got the claims %+v, want the earlier one", got)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got := collect(); len(got) != 1 {
+		t.Errorf("without a file: got the claims %+v, want the earlier one", got)
+	}
+	write(`{"Data":"{\"ClaimInfoStateList\":[]}"}`)
+	if got := collect(); len(got) != 0 {
+		t.Errorf("after the claim has ended: got %+v", got)
 	}
 }

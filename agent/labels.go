@@ -17,15 +17,25 @@ import (
 )
 
 const (
-	// labelsInterval is how often unchanged labels are applied again: they may have been removed, or the Node
-	// recreated. It also bounds the retry backoff.
+	// labelsInterval is how often an unchanged label file is written again: it may have been removed. It also bounds
+	// the retry backoff.
 	labelsInterval = 5 * time.Minute
 	// labelsRetry is the initial retry backoff.
 	labelsRetry = time.Second
 )
 
-// machineFile has the product name of the machine, from DMI.
-const machineFile = "/sys/class/dmi/id/product_name"
+// machineFiles have the product name of the machine: from DMI, or from the device tree of machines without it.
+var machineFiles = []string{"/sys/class/dmi/id/product_name", "/sys/firmware/devicetree/base/model"}
+
+// machine returns the product name of the machine; empty if unknown.
+func machine(node host.Root) string {
+	for _, file := range machineFiles {
+		if name, err := node.ReadFile(file); err == nil {
+			return string(name)
+		}
+	}
+	return ""
+}
 
 // desiredLabels are the labels of the node and where they are published.
 type desiredLabels struct {
@@ -49,15 +59,14 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	}
 	l := desiredLabels{place: s.config.Labels.Place}
 	if s.driver.Err == nil {
-		machine, _ := node.ReadFile(machineFile) // missing on platforms without DMI
-		l.labels = labels.Of(s.plan.deviceFaults, s.config.MIG.Strategy, s.config.Resources, string(machine))
+		l.labels = labels.Of(s.plan.deviceFaults, s.config.MIG.Strategy, s.config.Resources, machine(node))
 	}
 	return l, true
 }
 
-// syncLabels reconciles the node's labels with the latest snapshot until ctx ends. It then leaves them in place,
-// because the next agent finds the same GPUs.
-func (a *Agent) syncLabels(ctx context.Context, client *cluster.Client) {
+// syncLabels publishes the labels of the latest snapshot at their place, and removes them from the others, until ctx ends.
+// It then leaves them in place, because the next agent finds the same GPUs. onNode is nil without API server access.
+func (a *Agent) syncLabels(ctx context.Context, onNode *cluster.NodeLabels) {
 	var want desiredLabels
 	var again <-chan time.Time // nil until labels are wanted
 	retry, logged := labelsRetry, ""
@@ -71,34 +80,25 @@ func (a *Agent) syncLabels(ctx context.Context, client *cluster.Client) {
 				continue
 			}
 			want = now
+			if onNode != nil {
+				onNode.Want(want.at(config.LabelNode))
+			}
 		case <-again:
 		}
-		err := a.setLabels(ctx, client, want)
+		err := a.writeLabels(want.at(config.LabelNFD))
 		if err == nil {
 			again, retry, logged = time.After(labelsInterval), labelsRetry, ""
 			continue
 		}
-		if ctx.Err() == nil && err.Error() != logged {
+		if err.Error() != logged {
 			logged = err.Error()
-			a.log.Warn("node labels not updated, will retry", "err", gpu.OneLine(err),
-				"remedy", "allow the service account to patch nodes, as the role in deploy/ does")
+			a.log.Warn("label file not updated, will retry", "err", gpu.OneLine(err))
 		}
 		again, retry = time.After(retry), min(2*retry, labelsInterval)
 	}
 }
 
-// setLabels publishes the labels at their place, and removes them from the others.
-func (a *Agent) setLabels(ctx context.Context, client *cluster.Client, want desiredLabels) error {
-	var err error
-	if client != nil {
-		err = client.ApplyLabels(ctx, a.cfg.NodeName, want.at(config.LabelNode))
-		if want.place != config.LabelNode && cluster.Refused(err) {
-			err = nil // without this permission no labels can exist
-		}
-	}
-	return errors.Join(err, a.writeLabels(want.at(config.LabelNFD)))
-}
-
+// writeLabels writes the file for Node Feature Discovery, or removes it.
 func (a *Agent) writeLabels(now map[string]string) error {
 	path := filepath.Join(a.cfg.NFDDir, "gpucdi")
 	if len(now) > 0 {

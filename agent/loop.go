@@ -32,14 +32,15 @@ type loop struct {
 
 // collaborators are the components that the loop calls to apply its decisions.
 type collaborators struct {
-	cfg     Config
-	log     *slog.Logger
-	xids    xidLog
-	modules modules
-	state   stateFile
-	spec    *cdi.File
-	classes classes
-	gate    *allocator.Gate
+	cfg      Config
+	log      *slog.Logger
+	xids     xidLog
+	modules  modules
+	state    stateFile
+	spec     *cdi.File
+	variants variants
+	classes  classes
+	gate     *allocator.Gate
 
 	startPlugin  func(resource string) *kubelet.Plugin // starts the device plugin of a resource
 	followLabels func()                                // starts watching the Node's labels; nil: no API server access
@@ -138,7 +139,7 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 		case <-l.unlessDue(t.granted):
 			l.deadline = time.Now().Add(grantDelay)
 		case u := <-t.spec:
-			if u.err == nil && l.spec.Stale() { // not by the agent's own write
+			if u.err == nil && l.specsStale() { // not by the agent's own write
 				return l.reconcile
 			}
 		case <-t.config: // loading the file reports the cause of a failed watch

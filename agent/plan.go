@@ -16,6 +16,7 @@ type plan struct {
 	deviceFaults *gpu.Inventory // known devices with the faults of single devices
 	inventory    *gpu.Inventory // the same, with the fault of the node if there is one
 	parts        cdi.Parts      // of the CDI spec
+	variants     map[cdi.Feature]variant
 	resources    []*allocator.Resource
 
 	driverErr, specErr error // faults of the node
@@ -29,7 +30,10 @@ type plan struct {
 func (l *loop) inspect(ctx context.Context) *plan {
 	p := &plan{driverErr: l.driver.Err}
 	if p.driverErr == nil && len(l.known.GPUs) > 0 {
-		p.parts, p.driverErr = l.inspectHost(ctx)
+		p.parts, p.driverErr = l.inspectHost(ctx, l.config.CDI.Features, true)
+	}
+	if len(p.parts.GPUs) > 0 {
+		p.variants = l.inspectVariants(ctx, p.parts.Features)
 	}
 	p.deviceFaults = l.withDeviceFaults(p.parts)
 	p.inventory = p.deviceFaults
@@ -39,28 +43,31 @@ func (l *loop) inspect(ctx context.Context) *plan {
 			l.modules.load(ctx, "nvidia")
 		}
 	}
-	p.resources = l.resources(p.inventory)
+	p.resources = l.resources(p)
 	return p
 }
 
-// inspectHost finds the device nodes and driver files for the CDI spec, and loads missing kernel modules.
-func (l *loop) inspectHost(ctx context.Context) (parts cdi.Parts, err error) {
+// inspectHost finds the device nodes and driver files for a CDI spec. If the features are required, it loads missing kernel
+// modules.
+func (l *loop) inspectHost(ctx context.Context, features cdi.Features, required bool) (parts cdi.Parts, err error) {
 	for {
-		parts, err = cdi.Inspect(l.cfg.Node, l.driver.Driver, l.known, l.config.CDI.Features)
+		parts, err = cdi.Inspect(l.cfg.Node, l.driver.Driver, l.known, features)
 		var missing *cdi.NotLoadedError
-		if !errors.As(err, &missing) || !l.modules.load(ctx, missing.Module) {
+		if !errors.As(err, &missing) || !required || !l.modules.load(ctx, missing.Module) {
 			parts.Hook = l.config.CDI.Hook
 			return parts, err
 		}
 	}
 }
 
-// resources returns the resources of an inventory under the config in effect.
-func (l *loop) resources(inv *gpu.Inventory) []*allocator.Resource {
+// resources returns the resources of a plan under the config in effect.
+func (l *loop) resources(p *plan) []*allocator.Resource {
+	inv, policy := p.inventory, l.config.Policy()
+	policy.VariantFaults = p.variantFaults()
 	if !l.config.fault.None() {
 		inv = &gpu.Inventory{} // advertise only devices that pods may hold
 	}
-	return allocator.Plan(inv, cdi.AgentKind, l.config.Policy())
+	return allocator.Plan(inv, cdi.AgentKind, policy)
 }
 
 // writeSpec writes and verifies the CDI spec, and returns the plan with the verified devices. Without a usable
@@ -68,13 +75,15 @@ func (l *loop) resources(inv *gpu.Inventory) []*allocator.Resource {
 func (l *loop) writeSpec(inspected *plan) *plan {
 	p := *inspected
 	if len(p.parts.GPUs) > 0 && l.config.fault.None() {
+		p.verified = map[string]bool{}
 		p.specErr = l.putSpec(&p)
+		l.putVariants(&p)
 	}
 	p.unchecked = l.spec.Unchecked()
 	if p.specErr != nil {
 		p.inventory = p.inventory.WithFaults(uniformFault(gpu.Fault{Code: gpu.FaultSpec, Message: gpu.OneLine(p.specErr)}))
-		p.resources = l.resources(p.inventory)
 	}
+	p.resources = l.resources(&p)
 	return &p
 }
 
@@ -90,11 +99,15 @@ func (l *loop) putSpec(p *plan) error {
 	if p.written = written; written {
 		l.log.Info("CDI spec written", "path", l.spec.Path, "devices", len(p.parts.GPUs))
 	}
-	p.verified = map[string]bool{}
-	for _, d := range spec.Devices {
-		p.verified[spec.Kind+"="+d.Name] = true
-	}
+	p.verify(cdi.QualifiedNames(spec))
 	return nil
+}
+
+// verify records that CDI devices are verified.
+func (p *plan) verify(names []string) {
+	for _, name := range names {
+		p.verified[name] = true
+	}
 }
 
 // withDeviceFaults returns the known devices with the faults of single GPUs and MIG devices only.

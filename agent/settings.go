@@ -151,7 +151,10 @@ func (l *loop) adopt(file *config.File) error {
 		return err
 	}
 	if l.claims == nil && effective.Policy().UsesDRA() {
-		return errDRADisabled
+		if l.cfg.DRADriver == "" {
+			return errNoDRADriver
+		}
+		return errNoAPIServer
 	}
 	if name := file.MissingSection(node); name != "" && file.SelectsByLabel() {
 		l.log.Warn("config section named by node label not found", "label", config.SectionLabel, "section", name)

@@ -58,7 +58,7 @@ func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, me
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(wait):
+			case <-time.After(cluster.Jittered(wait)):
 			}
 			wait = min(2*wait, retryLimit)
 		}

@@ -110,6 +110,10 @@ func TestDeviceStatus(t *testing.T) {
 			allocator.Device{ID: "GPU-a", State: allocator.StateUnavailable, Since: since, Fault: gpu.Gone()},
 			status.Device{ID: "GPU-a", Fault: gpu.Gone()},
 		},
+		"restored, without a verified spec": {
+			allocator.Device{ID: "GPU-a", State: allocator.StateUnavailable, Since: since, Reason: "waits for its CDI spec"},
+			status.Device{ID: "GPU-a", State: status.Waiting, Since: since, Reason: "waits for its CDI spec"},
+		},
 		"draining after its GPU was lost": {
 			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Fault: gpu.Gone(), Awaits: "its pods"},
 			status.Device{ID: "GPU-a", Fault: gpu.Gone()},

@@ -13,7 +13,7 @@ import (
 // Assignment is the resource of a GPU or MIG device under a config.
 type Assignment struct {
 	GPU    gpu.GPU
-	Device Device // without CDIName and Replicas
+	Device Device // without CDINames and Replicas
 
 	Resource string // extended resource; in the ResourceSlices an attribute; empty if the rule excludes the device
 	Outlet   string // Resource or SliceOutlet; empty if the rule excludes the device
@@ -53,6 +53,8 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 		if a.Outlet == GPUResource {
 			a.Device.Fault = cmp.Or(a.Device.Fault, notUniform)
 		}
+		a.Device.Features = NewFeatures(a.Rule.Features)
+		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device))
 		a.Device.GPU, a.Device.NUMANode, a.Device.Resource, a.Device.OneReplica = g.UUID, g.NUMANode, a.Resource, a.Rule.FailRequestsGreaterThanOne
 		all = append(all, a)
 	}

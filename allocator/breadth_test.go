@@ -75,7 +75,7 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 			seq                                              uint64
 			last, withdrawn, processed, unrecorded, released time.Time
 		}{
-			SavedEntry{e.Key, e.Part, e.State, e.Drain}, e.accepts, e.dirty, e.seq, e.last, e.withdrawn, e.processed, e.unrecorded, e.released,
+			SavedEntry{e.Key, e.Part, e.State, e.Features, e.Drain}, e.accepts, e.dirty, e.seq, e.last, e.withdrawn, e.processed, e.unrecorded, e.released,
 		}))
 	}
 	for _, k := range keys {

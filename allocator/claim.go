@@ -61,20 +61,28 @@ func (g *Gate) checkClaimable(id string, errs *problems) {
 		errs.add(ErrUnknown, "%s is not in the ResourceSlices of this node", quoteID(id))
 		return
 	}
+	if !d.open {
+		errs.add(d.entry.refusal(), "%s: %s", id, cmp.Or(d.entry.Message(), "not advertised yet"))
+		return
+	}
 	for _, other := range g.claims {
 		if slices.Contains(other.Devices, id) {
 			errs.add(ErrHeld, "%s is prepared for claim %s", id, other.Name)
 			return
 		}
 	}
-	switch {
-	case d.entry.State == StateUnavailable:
-		errs.add(ErrUnhealthy, "%s: %s", id, d.entry.Message())
-	case !d.open:
-		errs.add(ErrHeld, "%s: %s", id, cmp.Or(d.entry.Message(), "not advertised yet"))
-	case d.entry.dirty || d.grant.Seq != d.entry.seq:
+	if d.entry.dirty || d.grant.Seq != d.entry.seq {
 		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
 	}
+}
+
+// refusal returns the kind of the error for a claim that requests an entry which the gate does not grant: ErrHeld if the
+// entry can become available once others are released, or its CDI device is verified.
+func (e *Entry) refusal() error {
+	if !e.Fault.None() || e.State == StateDraining && e.Drain.Reason != ReasonUnknown {
+		return ErrUnhealthy
+	}
+	return ErrHeld
 }
 
 // Restore adds a claim that an earlier agent prepared, whose containers may use its devices.

@@ -121,6 +121,38 @@ func TestPrepareRefuses(t *testing.T) {
 	s.refuses(claim("b"), ErrUnhealthy, "2 errors")
 }
 
+// Waiting does not help if the hardware is gone, even while a claim has it.
+func TestPrepareRefusesMissingHardware(t *testing.T) {
+	for name, tc := range map[string]struct {
+		present []Present
+		reason  string
+	}{
+		"gone":          {nil, "the driver no longer lists it"},
+		"repartitioned": {[]Present{{Device: Part{GPU: gpu0, Extent: ExtentMIG, Placement: gpu.Placement{Size: 1}}}}, "its GPU was repartitioned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSlicedGPU(t)
+			s.prepares(claim("a"))
+			s.o.Wanted, s.o.Present = nil, tc.present
+			s.next()
+			s.refuses(claim("b"), ErrUnhealthy, tc.reason)
+			s.gate.Unprepare("a")
+			s.next()
+			s.refuses(claim("b"), ErrUnhealthy, tc.reason)
+		})
+	}
+}
+
+// A device that was restored with a fault which is gone becomes available once its CDI device is verified.
+func TestPrepareWaitsForSpec(t *testing.T) {
+	s := newSlicedGPU(t)
+	s.o.Wanted[0].Durable = false
+	saved := Saved{Complete: true, Entries: []SavedEntry{{Key: s.o.Wanted[0].Key, Part: s.o.Wanted[0].Part, State: StateUnavailable}}}
+	s.ledger = Start(&saved, true, s.now)
+	s.next()
+	s.refuses(claim("a"), ErrHeld, "not advertised yet")
+}
+
 // A device that leaves the slice is free once no claim has it, and not before the API server has acknowledged a slice
 // without it.
 func TestGPULeavesTheSlice(t *testing.T) {

@@ -85,6 +85,11 @@ type Entry struct {
 	Key
 	Part  Part
 	State State
+
+	// Features are those of the rule under which it was last available. A container that gets it while it drains gets
+	// them, too.
+	Features Features
+
 	Fault gpu.Fault // set if unavailable
 	Drain Drain     // set if draining
 

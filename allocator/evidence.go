@@ -33,9 +33,10 @@ type Observation struct {
 // Want is an ID that an outlet should advertise.
 type Want struct {
 	Key
-	Part    Part
-	Fault   gpu.Fault
-	Durable bool // its CDI device is on disk and verified
+	Part     Part
+	Features Features // see Entry.Features
+	Fault    gpu.Fault
+	Durable  bool // its CDI devices are on disk and verified
 }
 
 // Present is a device of the inventory.

@@ -23,10 +23,10 @@ func TestPlan(t *testing.T) {
 	inv.GPUs[3].Fault = fault("broken")
 	r := plan(inv)
 	want := []Device{
-		{ID: "GPU-0", CDIName: "example.com/gpu=GPU-0", GPU: "GPU-0", Resource: GPUResource, Index: "0", NUMANode: 0, instances: wholeGPU},
-		{ID: "GPU-1", CDIName: "example.com/gpu=GPU-1", GPU: "GPU-1", Resource: GPUResource, Index: "1", NUMANode: 0, instances: wholeGPU},
-		{ID: "GPU-2", CDIName: "example.com/gpu=GPU-2", GPU: "GPU-2", Resource: GPUResource, Index: "2", NUMANode: 1, instances: wholeGPU},
-		{ID: "GPU-3", CDIName: "example.com/gpu=GPU-3", GPU: "GPU-3", Resource: GPUResource, Index: "3", NUMANode: 1, Fault: fault("broken"), instances: wholeGPU},
+		{ID: "GPU-0", CDINames: []string{"example.com/gpu=GPU-0"}, GPU: "GPU-0", Resource: GPUResource, Index: "0", NUMANode: 0, instances: wholeGPU},
+		{ID: "GPU-1", CDINames: []string{"example.com/gpu=GPU-1"}, GPU: "GPU-1", Resource: GPUResource, Index: "1", NUMANode: 0, instances: wholeGPU},
+		{ID: "GPU-2", CDINames: []string{"example.com/gpu=GPU-2"}, GPU: "GPU-2", Resource: GPUResource, Index: "2", NUMANode: 1, instances: wholeGPU},
+		{ID: "GPU-3", CDINames: []string{"example.com/gpu=GPU-3"}, GPU: "GPU-3", Resource: GPUResource, Index: "3", NUMANode: 1, Fault: fault("broken"), instances: wholeGPU},
 	}
 	if r.Name != "nvidia.com/gpu" || !reflect.DeepEqual(r.Devices, want) {
 		t.Errorf("Plan = %s %v, want nvidia.com/gpu %v", r.Name, r.Devices, want)

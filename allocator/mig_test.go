@@ -86,7 +86,7 @@ func TestSingleIgnoresFaultyDevices(t *testing.T) {
 	inv := partitioned(times(1, "7g.40gb"), nil, []string{"7g.40gb", "1g.5gb", "7g.40gb"})
 	inv.GPUs[1].Fault = fault("lost")
 	inv.GPUs[2].MIGDevices[1].Fault = gpu.Gone()
-	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = fault("reading the size: Unknown Error"), ""
+	inv.GPUs[2].MIGDevices[2].Fault, inv.GPUs[2].MIGDevices[2].Profile = fault("reading the attributes: Unknown Error"), ""
 	want := []string{"gpu: MIG-0.0 GPU-1! MIG-2.0 MIG-2.2!"}
 	if got := listed(Plan(inv, testKind, Policy{MIG: MIGSingle})); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -96,7 +96,7 @@ func TestSingleIgnoresFaultyDevices(t *testing.T) {
 func TestPlanMIGDevice(t *testing.T) {
 	inv := partitioned(nil, nil, nil, nil, times(1, "1g.5gb"))
 	got := Plan(inv, testKind, Policy{MIG: MIGMixed})[1].Devices
-	want := []Device{{ID: "MIG-4.0", CDIName: testKind + "=MIG-4.0", GPU: "GPU-4", Resource: "nvidia.com/mig-1g.5gb", Index: "4:0", NUMANode: 1, instances: instances{7, 0}}}
+	want := []Device{{ID: "MIG-4.0", CDINames: []string{testKind + "=MIG-4.0"}, GPU: "GPU-4", Resource: "nvidia.com/mig-1g.5gb", Index: "4:0", NUMANode: 1, instances: instances{7, 0}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -26,6 +26,9 @@ type Policy struct {
 	Rules Rules
 
 	Monitoring Monitoring
+
+	// VariantFaults are the faults of CDI devices with the features of rules, by VariantName.
+	VariantFaults map[string]gpu.Fault
 }
 
 // mode returns the mode of a device under its rule.
@@ -34,6 +37,11 @@ func (p Policy) mode(r Rule) Mode { return cmp.Or(r.Mode, p.Mode, ModeDevicePlug
 // UsesDRA reports whether devices may be allocated to ResourceClaims.
 func (p Policy) UsesDRA() bool {
 	return p.Mode == ModeDRA || slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.Mode == ModeDRA })
+}
+
+// SelectsFeature reports whether a rule selects a feature.
+func (p Policy) SelectsFeature(name string) bool {
+	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Features, name) })
 }
 
 // Excluded returns the UUIDs of the devices that the rules exclude.

@@ -36,7 +36,7 @@ func monitorResource(inv *gpu.Inventory, cdiKind string, m Monitoring) *Resource
 			fault = g.Fault
 		}
 	}
-	d := Device{ID: MonitorID, CDIName: cdiKind + "=" + MonitorID, Resource: m.Resource, Index: monitorIndex, NUMANode: gpu.NUMAUnknown,
+	d := Device{ID: MonitorID, CDINames: CDINames(cdiKind, MonitorID, ""), Resource: m.Resource, Index: monitorIndex, NUMANode: gpu.NUMAUnknown,
 		Fault: fault, Replicas: replicaIDs(MonitorID, m.Count)}
 	return newResource(m.Resource, []Device{d}, matrix(1))
 }

@@ -37,7 +37,7 @@ func TestPlanOfMonitor(t *testing.T) {
 		if r.Name != monitorOutlet || len(r.slots) != tc.ids {
 			t.Errorf("%s: resource %s with %d devices, want %d", name, r.Name, len(r.slots), tc.ids)
 		}
-		if tc.ids > 0 && (r.Devices[0].Fault.Code != tc.fault || r.Devices[0].CDIName != testKind+"=monitor") {
+		if tc.ids > 0 && (r.Devices[0].Fault.Code != tc.fault || r.Devices[0].CDINames[0] != testKind+"=monitor") {
 			t.Errorf("%s: got device %+v, want fault %q", name, r.Devices[0], tc.fault)
 		}
 	}

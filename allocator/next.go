@@ -187,7 +187,7 @@ func (n *next) offer(e *Entry, w Want) {
 		e.State = StateUnavailable
 		return
 	}
-	e.State, e.withdrawn, e.processed = StateAvailable, time.Time{}, time.Time{}
+	e.State, e.Features, e.withdrawn, e.processed = StateAvailable, w.Features, time.Time{}, time.Time{}
 }
 
 // unclaimed reports whether no other entry excludes this one. While the bootstrap may still find such an entry,

@@ -144,7 +144,7 @@ func (o offers) addUnplanned(devices []Device, e Entry) []Device {
 // known.
 func (o offers) unplannedDevice(e Entry) Device {
 	id, replica := replicaOf(e.ID)
-	d := Device{ID: id, CDIName: o.kind + "=" + id, GPU: e.Part.GPU, NUMANode: gpu.NUMAUnknown}
+	d := Device{ID: id, CDINames: CDINames(o.kind, id, e.Features), Features: e.Features, GPU: e.Part.GPU, NUMANode: gpu.NUMAUnknown}
 	if g, found := o.inv.Find(id); found {
 		d.GPU, d.NUMANode, d.Index = g.UUID, g.NUMANode, strconv.Itoa(g.Index)
 		if m, isMIG := g.MIGDevice(id); isMIG {

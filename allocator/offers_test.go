@@ -108,7 +108,7 @@ func TestOffersHaveReasons(t *testing.T) {
 			if d.Healthy() == (d.Reason != "" || !d.Fault.None()) || d.Since.IsZero() || !d.Fault.None() && d.Fault.Since.IsZero() {
 				t.Errorf("%+v is unhealthy without a reason or time, or healthy with one", d)
 			}
-			if d.CDIName != testKind+"="+d.ID || d.Index == "" {
+			if !slices.Equal(d.CDINames, []string{testKind + "=" + d.ID}) || d.Index == "" {
 				t.Errorf("%+v has a wrong CDI device name or no index", d)
 			}
 		}

@@ -45,12 +45,13 @@ type slot struct {
 
 // Device is a GPU or MIG device.
 type Device struct {
-	ID       string // UUID; the device ID in the device plugin API unless it is shared
-	CDIName  string // qualified CDI device name: "gpucdi.dev/gpu=GPU-…"
-	GPU      string // UUID of the GPU that it is, or is a part of
-	Resource string // under the config; empty if it is no longer wanted
-	Index    string // "5" for a GPU, "5:1" for a MIG device of it
-	NUMANode int    // gpu.NUMAUnknown if the platform does not report it
+	ID       string   // UUID; the device ID in the device plugin API unless it is shared
+	CDINames []string // qualified names of its CDI devices, all of which its containers get: "gpucdi.dev/gpu=GPU-…"
+	GPU      string   // UUID of the GPU that it is, or is a part of
+	Resource string   // under the config; empty if it is no longer wanted
+	Features Features // of its rule
+	Index    string   // "5" for a GPU, "5:1" for a MIG device of it
+	NUMANode int      // gpu.NUMAUnknown if the platform does not report it
 	Fault    gpu.Fault
 
 	// State is the state of its entries in the ledger; empty in a plan.
@@ -106,7 +107,7 @@ func Plan(inv *gpu.Inventory, cdiKind string, policy Policy) []*Resource {
 			names = append(names, a.Outlet)
 		}
 		if a.Device.Fault.Code != gpu.FaultGone {
-			a.Device.CDIName = cdiKind + "=" + a.Device.ID
+			a.Device.CDINames = CDINames(cdiKind, a.Device.ID, a.Device.Features)
 			assigned[a.Outlet] = append(assigned[a.Outlet], a)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 // prefers the one that leaves the best linked devices for later requests, then the first in the order of the resource,
 // so that equal requests have equal results. The result is in the order of the resource.
 //
-// It takes a second replica of a device only if no other device is left, and prefers the devices with the most free
-// replicas.
+// It takes a second replica of a device only if no other device is left, and prefers the devices with the fewest
+// replicas in use.
 //
 // Unknown and unhealthy devices in available are skipped, because the kubelet's list may be outdated and an error
 // would reject the pod. It is an error if fewer than size devices are left. Duplicate IDs count once, and required

@@ -25,6 +25,8 @@ type Rule struct {
 	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored
 	Replicas int      `yaml:"replicas"` // replicas to advertise of each device, at least 2
 
+	Features []string `yaml:"features"` // driver capabilities that containers with the devices get in addition to cdi.features; the devices are unhealthy while the driver lacks one
+
 	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected
 
 	Rename string `yaml:"rename"` // name with the suffix .shared to advertise the replicas under, without select; empty keeps the name
@@ -78,6 +80,10 @@ func (p Policy) ValidateRules() error {
 		for _, problem := range slices.Concat(rule.Select.problems(), rule.problems()) {
 			errs = append(errs, errors.New(key+problem))
 		}
+		if p.mode(rule) == ModeDRA && len(rule.Features) > 0 {
+			errs = append(errs, fmt.Errorf("%s: want mode %s with features, got %s; in that mode, a DeviceClass or claim selects features",
+				key, ModeDevicePlugin, ModeDRA))
+		}
 		if p.mode(rule) == ModeDRA && (rule.Replicas != 0 || rule.Rename != "") {
 			errs = append(errs, fmt.Errorf("%s: want mode %s with replicas and rename, got %s; in that mode, several pods share a GPU by one claim",
 				key, ModeDevicePlugin, ModeDRA))
@@ -97,14 +103,14 @@ func (r Rule) problems() (found []string) {
 	switch {
 	case !selects && (!IsStandardResource(r.Name) || strings.Contains(r.Name, "+")):
 		invalid(".name: want %s or %s<profile> with . for +, got %q; set select for other names", GPUResource, migPrefix, r.Name)
-	case selects && r.Name == "" && r.Mode == "" && r.Replicas == 0 && !r.Exclude:
-		invalid(": want name, mode, replicas or exclude, got none")
+	case selects && r.Name == "" && r.Mode == "" && r.Replicas == 0 && len(r.Features) == 0 && !r.Exclude:
+		invalid(": want name, mode, replicas, features or exclude, got none")
 	}
 	if r.Mode != "" && !slices.Contains(Modes(), r.Mode) {
 		invalid(".mode: want %s or %s, got %q", ModeDevicePlugin, ModeDRA, r.Mode)
 	}
 	if r.Exclude {
-		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || r.FailRequestsGreaterThanOne {
+		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || len(r.Features) > 0 || r.FailRequestsGreaterThanOne {
 			invalid(".exclude: want no other key but select, since excluded devices are not advertised")
 		}
 		return found
@@ -117,7 +123,7 @@ func (r Rule) problems() (found []string) {
 	}
 	switch {
 	case r.Replicas >= 2 && r.Replicas <= MaxDevices:
-	case !selects && r.Mode == "":
+	case !selects && r.Mode == "" && len(r.Features) == 0:
 		invalid(".replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, r.Replicas)
 	case r.Replicas != 0:
 		invalid(".replicas: want 2 to %d, got %d; remove the key to disable sharing", MaxDevices, r.Replicas)

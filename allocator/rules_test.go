@@ -68,9 +68,9 @@ var mutants = []struct {
 	{"advertised IDs are available once lists may be sent", "release.go", "return «n.MayList()» &&", "true"},
 
 	// Claims.
-	{"a claim waits for containers of the previous one", "claim.go", "case «d.entry.dirty» ||", "false"},
-	{"a claim waits for a ledger with the last grant", "claim.go", "|| «d.grant.Seq != d.entry.seq»:", "false"},
-	{"the gate prepares available entries only", "claim.go", "case «!d.open»:", "false"},
+	{"a claim waits for containers of the previous one", "claim.go", "if «d.entry.dirty» ||", "false"},
+	{"a claim waits for a ledger with the last grant", "claim.go", "|| «d.grant.Seq != d.entry.seq» {", "false"},
+	{"the gate prepares available entries only", "claim.go", "if «!d.open» {", "false"},
 	{"a runtime that was asked before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
 	{"the container of a claim holds no other entry", "release.go", "|| «n.claims(claim, c)»", "false"},
 	{"an allocated device stays in the slice", "release.go", "&& «a.Claims[e.ID] == \"\"» &&", "true"},

@@ -15,9 +15,10 @@ type Saved struct {
 // SavedEntry is the part of an entry that outlives the agent.
 type SavedEntry struct {
 	Key
-	Part  Part  `json:"part"`
-	State State `json:"state"`
-	Drain Drain `json:"drain,omitzero"`
+	Part     Part     `json:"part"`
+	State    State    `json:"state"`
+	Features Features `json:"features,omitempty"`
+	Drain    Drain    `json:"drain,omitzero"`
 }
 
 // Save returns the state to save. It must be on disk before the ledger is advertised, so that the next agent finds
@@ -31,7 +32,7 @@ func (l Ledger) Save() Saved {
 			}
 			e.State = StateReleased // the kubelet may still have it in its list
 		}
-		saved.Entries = append(saved.Entries, SavedEntry{e.Key, e.Part, e.State, e.Drain})
+		saved.Entries = append(saved.Entries, SavedEntry{e.Key, e.Part, e.State, e.Features, e.Drain})
 	}
 	return saved
 }
@@ -50,7 +51,7 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 	n := next{Ledger: l}
 	var entries []Entry
 	for _, s := range saved.Entries {
-		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Drain: s.Drain, dirty: true, last: now, withdrawn: now}
+		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Drain: s.Drain, dirty: true, last: now, withdrawn: now}
 		switch s.State {
 		case StateReleased:
 			e = Entry{Key: s.Key, Part: s.Part, State: s.State, released: now}

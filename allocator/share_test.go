@@ -51,7 +51,7 @@ func TestPlanReplicas(t *testing.T) {
 	if got := slots(resources); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if d := resources[0].Devices[0]; d.ID != "GPU-0" || d.CDIName != testKind+"=GPU-0" {
+	if d := resources[0].Devices[0]; d.ID != "GPU-0" || d.CDINames[0] != testKind+"=GPU-0" {
 		t.Errorf("device of the replicas is %+v", d)
 	}
 }
@@ -137,6 +137,23 @@ func TestPreferSpreadsReplicas(t *testing.T) {
 				slices.Reverse(available)
 			}
 		})
+	}
+}
+
+// Devices of one resource may have different numbers of replicas.
+func TestPreferComparesReplicasInUse(t *testing.T) {
+	inv := topologies["4 on PCIe, 2 NUMA nodes"]()
+	rules := Rules{{Select: Selector{Index: []int{0}}, Name: GPUResource, Replicas: 4}, {Name: GPUResource, Replicas: 2}}
+	r := Plan(inv, testKind, Policy{MIG: MIGNone, Rules: rules})[0]
+	for available, want := range map[string]string{
+		"0.2 0.3 1.0 1.1": "1.0", // idle
+		"0.1 0.2 0.3 1.1": "0.1", // 1 in use of both: the first
+		"0.1 0.2 0.3 1.0": "0.1",
+		"0.3 1.0":         "1.0",
+	} {
+		if got, err := r.Prefer(ids(available), nil, 1); err != nil || !slices.Equal(got, ids(want)) {
+			t.Errorf("of %s: Prefer = %v, %v; want %s", available, got, err, want)
+		}
 	}
 }
 

@@ -38,19 +38,19 @@ type selection struct {
 }
 
 // nextDevices returns devices to select one more slot of: those with the fewest selected slots. Of more than limit, it
-// returns the ones with the most free slots, and among equals those linked best to each other and to the selection.
+// returns the ones with the fewest slots in use, and among equals those linked best to each other and to the selection.
 func (s *selection) nextDevices(limit int) []int {
 	devices, least := s.leastUsed()
 	if len(devices) <= limit {
 		return devices
 	}
-	freeCount := func(d int) int { return len(s.free[d]) }
-	slices.SortStableFunc(devices, func(d, e int) int { return cmp.Compare(freeCount(e), freeCount(d)) })
-	// devices[first:end] have as many free slots as the last device that is needed.
-	threshold := freeCount(devices[limit-1])
-	first := slices.IndexFunc(devices, func(d int) bool { return freeCount(d) == threshold })
+	inUse := func(d int) int { return len(s.resource.Devices[d].IDs()) - len(s.free[d]) }
+	slices.SortStableFunc(devices, func(d, e int) int { return cmp.Compare(inUse(d), inUse(e)) })
+	// devices[first:end] have as many slots in use as the last device that is needed.
+	threshold := inUse(devices[limit-1])
+	first := slices.IndexFunc(devices, func(d int) bool { return inUse(d) == threshold })
 	end := first
-	for end < len(devices) && freeCount(devices[end]) == threshold {
+	for end < len(devices) && inUse(devices[end]) == threshold {
 		end++
 	}
 	if end == limit {

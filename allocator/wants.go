@@ -1,13 +1,18 @@
 package allocator
 
-import "github.com/gpucdi/gpucdi/gpu"
+import (
+	"slices"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
 
 // Wants returns the wants of a plan. durable reports whether a CDI device is on disk and verified.
 func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName string) bool) []Want {
 	var wants []Want
 	for _, r := range resources {
 		for _, d := range r.Devices {
-			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Fault: d.Fault, Durable: durable(d.CDIName)}
+			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Features: d.Features, Fault: d.Fault}
+			want.Durable = !slices.ContainsFunc(d.CDINames, func(name string) bool { return !durable(name) })
 			for _, want.ID = range d.IDs() {
 				wants = append(wants, want)
 			}

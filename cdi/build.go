@@ -47,20 +47,11 @@ const (
 )
 
 // Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one device for each name
-// strategy, AllDevices with the healthy ones, and in the agent's spec MonitorDevice. A GPU with a fault keeps its device, because it may be allocated.
-// Build is pure: equal arguments give equal specs. It returns an error if there are no GPUs, because a CDI spec
-// requires a device.
+// strategy, AllDevices with the healthy ones, and in the agent's spec MonitorDevice. A GPU with a fault keeps its device,
+// because a container that holds it may restart. Build is pure: equal arguments give equal specs. It returns an error if
+// there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
-	mounts := mounts(parts)
-	spec := &specs.Spec{
-		Kind: kind,
-		ContainerEdits: specs.ContainerEdits{
-			Env:         environment(mounts),
-			DeviceNodes: deviceNodes(parts.Control),
-			Mounts:      mounts,
-			Hooks:       hooks(inv, parts),
-		},
-	}
+	spec := newSpec(kind, inv, parts)
 	all, monitored := []DeviceNode{}, slices.Clone(parts.Monitor)
 	for _, d := range namedDevices(inv) {
 		nodes, ok := parts.GPUs[d.uuid]
@@ -87,6 +78,29 @@ func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrate
 	return setVersion(spec)
 }
 
+// newSpec returns a spec without devices.
+func newSpec(kind string, inv *gpu.Inventory, parts Parts) *specs.Spec {
+	mounts := mounts(parts)
+	return &specs.Spec{
+		Kind: kind,
+		ContainerEdits: specs.ContainerEdits{
+			Env:         environment(mounts),
+			DeviceNodes: deviceNodes(parts.Control),
+			Mounts:      mounts,
+			Hooks:       hooks(inv, parts),
+		},
+	}
+}
+
+// QualifiedNames returns the fully qualified names of the devices of a spec.
+func QualifiedNames(spec *specs.Spec) []string {
+	names := deviceNames(spec)
+	for i := range names {
+		names[i] = spec.Kind + "=" + names[i]
+	}
+	return names
+}
+
 // setVersion sets the lowest CDI version that supports the spec, for compatibility with old runtimes.
 func setVersion(spec *specs.Spec) (*specs.Spec, error) {
 	version, err := specs.MinimumRequiredVersion(spec)
@@ -111,14 +125,13 @@ const libcudaDir = "/usr/lib64"
 // Variables that other programs read, such as LD_LIBRARY_PATH, are not set: that would override the image's value.
 func environment(mounts []*specs.Mount) []string {
 	env := []string{hideGPUs}
-	isLibcuda := func(m *specs.Mount) bool { return m.ContainerPath == path.Join(libcudaDir, "libcuda.so.1") }
 	if slices.ContainsFunc(mounts, isLibcuda) {
 		env = append(env, "TRITON_LIBCUDA_PATH="+libcudaDir)
 	}
 	return env
 }
 
-// hostMachine is the ELF machine of the node.
+// hostMachine is the ELF machine of the node, which is that of this program.
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
 // namedDevice is an allocatable GPU or MIG device.

@@ -11,6 +11,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -37,14 +38,19 @@ type class struct {
 	// devicePrefix precedes the device name in the base name of a device node. Empty if only AllDevices is useful.
 	devicePrefix string
 
-	// onlyDevice is the name of the single device, next to AllDevices. Empty if there can be more than one.
+	// onlyDevice is the name of the single device besides AllDevices. Empty if there can be more than one.
 	onlyDevice string
 
 	// withGPUs is the device that the agent injects along with GPUs if configured. Empty for a class that pods with
 	// GPUs do not use.
 	withGPUs string
 
-	gpus bool // the devices are GPUs: containers get the same environment as from Build
+	// platform is set if the devices are the GPUs of a platform: Inspect uses the class there, and containers get the same
+	// environment as from Build.
+	platform gpu.Platform
+
+	// required are device nodes without which a GPU of the platform is faulty. Of each element, one must exist.
+	required [][]string
 
 	remedy string // how to create missing devices
 }
@@ -73,7 +79,7 @@ var classes = []class{
 		remedy: "run modprobe gdrdrv",
 	},
 	{
-		// Channels isolate the memory of tenants: pods get one, and AllDevices must be requested by name.
+		// Channels isolate the memory of tenants, so the agent injects a single one. AllDevices must be requested.
 		name: IMEXChannel, description: "IMEX channels to GPU memory of other nodes",
 		nodes: []string{"/dev/nvidia-caps-imex-channels/channel*"}, devicePrefix: "channel", withGPUs: "0",
 		remedy: "create one with nvidia-modprobe -i 0",
@@ -85,7 +91,7 @@ var classes = []class{
 	},
 	{
 		name: "wsl", description: "GPUs of the Windows host, in WSL2",
-		nodes: []string{"/dev/dxg"}, gpus: true,
+		nodes: []string{"/dev/dxg"}, platform: gpu.WSL2, required: [][]string{{"/dev/dxg"}},
 		binds: []hostFiles{
 			{"/usr/lib/wsl/drivers", nil}, {"/usr/lib/wsl/lib", nil},
 			{"/usr/lib/wsl/lib/*.so*", loaderDirs(hostMachine)}, {"/usr/lib/wsl/lib/nvidia-smi", bin},
@@ -94,10 +100,12 @@ var classes = []class{
 	},
 	{
 		name: "tegra", description: "integrated GPU of a Jetson",
-		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, onlyDevice: "0", gpus: true,
-		binds:  []hostFiles{{"/etc/nv_tegra_release", nil}}, // read by programs to identify the Jetson
-		csv:    "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
-		remedy: "run on a Jetson, with JetPack installed",
+		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, onlyDevice: "0", platform: gpu.Jetson,
+		// Memory, and the GPU by its name before JetPack 6, since then, and with the driver of Thor.
+		required: [][]string{{"/dev/nvmap"}, {"/dev/nvhost-ctrl-gpu", "/dev/nvgpu/igpu0/ctrl", "/dev/nvidia0"}},
+		binds:    []hostFiles{{"/etc/nv_tegra_release", nil}}, // read by programs to identify the Jetson
+		csv:      "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
+		remedy:   "run on a Jetson, with JetPack installed",
 	},
 }
 
@@ -143,34 +151,41 @@ func BuildClass(kind string, name Class, root host.Root) (*specs.Spec, error) {
 		return nil, fmt.Errorf("building the CDI spec of %s: unknown class %q; supported classes: %v", kind, name, Classes())
 	}
 	c := classes[i]
-	nodes, err := findNodes(root, c.nodes)
+	nodes, parts, err := c.discover(root)
 	if err != nil {
-		return nil, fmt.Errorf("discovering %s: %w", c.description, err)
+		return nil, err
+	}
+	return setVersion(c.spec(kind, nodes, parts))
+}
+
+// discover returns the device nodes and files of a class. It returns an *AbsentError if there are no device nodes.
+func (c class) discover(root host.Root) (nodes []DeviceNode, parts Parts, err error) {
+	if nodes, err = findNodes(root, c.nodes); err != nil {
+		return nil, Parts{}, fmt.Errorf("discovering %s: %w", c.description, err)
 	}
 	if len(nodes) == 0 {
-		return nil, &AbsentError{name, fmt.Sprintf("discovering %s: no %s found; %s",
+		return nil, Parts{}, &AbsentError{c.name, fmt.Sprintf("discovering %s: no %s found; %s",
 			c.description, strings.Join(c.nodes, " or "), c.remedy)}
 	}
-	var parts Parts
 	if c.csv != "" {
 		var listed []DeviceNode
 		if listed, parts, err = readCSVs(root, c.csv); err != nil {
-			return nil, fmt.Errorf("discovering %s: %w", c.description, err)
+			return nil, Parts{}, fmt.Errorf("discovering %s: %w", c.description, err)
 		}
 		nodes = deduplicate(append(nodes, listed...))
 	}
 	binds, err := c.findBinds(root)
 	if err != nil {
-		return nil, fmt.Errorf("finding the files to mount for %s: %w", c.description, err)
+		return nil, Parts{}, fmt.Errorf("finding the files to mount for %s: %w", c.description, err)
 	}
 	parts.Binds = append(parts.Binds, binds...)
-	return setVersion(c.spec(kind, nodes, parts))
+	return nodes, parts, nil
 }
 
 func (c class) spec(kind string, nodes []DeviceNode, parts Parts) *specs.Spec {
 	mounts := mounts(parts)
 	spec := &specs.Spec{Kind: kind, ContainerEdits: specs.ContainerEdits{Mounts: mounts}}
-	if c.gpus {
+	if c.platform != "" {
 		spec.ContainerEdits.Env = environment(mounts)
 	}
 	for _, n := range nodes {

@@ -52,7 +52,7 @@ func (s *foreignSpecs) refresh(own, kind string) error {
 	*s = foreignSpecs{kind: kind, files: map[string]foreignSpec{}, truncated: len(names) > maxForeignSpecs}
 	for _, name := range names {
 		path := filepath.Join(filepath.Dir(own), name)
-		if !isSpec(path) || path == own {
+		if !isSpec(path) || path == own || agentFiles[name] && agentFiles[filepath.Base(own)] {
 			continue
 		}
 		info, err := os.Stat(path)
@@ -119,7 +119,7 @@ func (s *foreignSpecs) unchecked() error {
 		}
 	}
 	if s.truncated {
-		errs = append(errs, fmt.Errorf("checking other CDI specs for conflicts: more than %d files in the CDI directory", maxForeignSpecs))
+		errs = append(errs, fmt.Errorf("checking other CDI specs for conflicts: more than %d files in the CDI directory; remove unused files", maxForeignSpecs))
 	}
 	return joinFirst(errs)
 }

@@ -24,7 +24,7 @@ type DeviceNode struct {
 	Major, Minor int64
 }
 
-// Fixed minor numbers of the driver's control nodes. NVML reports those of GPUs.
+// Fixed minor numbers of the driver's control nodes. NVML reports the minor numbers of GPUs.
 const (
 	minorControl  = 255
 	minorModeset  = 254
@@ -32,7 +32,7 @@ const (
 	minorUVMTools = 1
 )
 
-// control are the device nodes that containers require with any GPU.
+// control are the driver's control nodes, which are not specific to a GPU.
 var control = []struct {
 	path       string
 	minor      int64

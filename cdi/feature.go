@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // Feature is a driver capability to expose to containers.
@@ -20,28 +24,53 @@ const (
 
 var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 
-// Features are the driver capabilities to expose to containers.
+// Features are the driver capabilities to expose to containers. Each adds mounts, which delay the start of containers, and
+// exposes more device nodes. Empty Features stand for the default, and selected ones are required: without their driver
+// files, containers would fail with errors that are hard to diagnose.
 type Features []Feature
 
-// DefaultFeatures returns the features that most containers with a GPU require. Each further feature adds mounts, which
-// delay the start of containers, and exposes more device nodes.
-func DefaultFeatures() Features { return Features{Compute, Utility} }
+// The default has what most containers with a GPU use. Some drivers, such as those of packages for servers, lack the
+// optional features, which must not make their GPUs unavailable.
+var (
+	defaultFeatures  = Features{Compute, Utility}
+	optionalFeatures = Features{Video}
+)
+
+// AllFeatures returns all features.
+func AllFeatures() Features { return slices.Clone(allFeatures) }
+
+// String returns the names of the features.
+func (f Features) String() string {
+	names := make([]string, len(f))
+	for i, feature := range f {
+		names[i] = string(feature)
+	}
+	return strings.Join(names, ", ")
+}
 
 // Any reports whether f contains at least one of the given features.
 func (f Features) Any(features ...Feature) bool {
 	return slices.ContainsFunc(features, func(feature Feature) bool { return slices.Contains(f, feature) })
 }
 
-// Validate returns an error if f is empty or contains unknown features.
+// Validate returns an error for each unknown feature.
 func (f Features) Validate() error {
-	if len(f) == 0 {
-		return fmt.Errorf("no features selected; supported features: %v", allFeatures)
-	}
 	var errs []error
 	for _, feature := range f {
 		if !slices.Contains(allFeatures, feature) {
-			errs = append(errs, fmt.Errorf("unknown feature %q; supported features: %v", feature, allFeatures))
+			errs = append(errs, fmt.Errorf("unknown feature %q; supported features: %s", feature, allFeatures))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// DefaultFeatures returns the default for a driver: the optional features are those that it has.
+func DefaultFeatures(root host.DriverRoot, driver gpu.Driver) Features {
+	features := slices.Clone(defaultFeatures)
+	for _, optional := range optionalFeatures {
+		if _, err := findLibraries(root, driver, Features{optional}); err == nil {
+			features = append(features, optional)
+		}
+	}
+	return features
 }

@@ -53,7 +53,7 @@ func TestInvalidSONAMEs(t *testing.T) {
 		n := newNode(t)
 		const file = "libnvidia-hostile.so." + driverVersion
 		n.library(t, file, soname)
-		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+		parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 		if err != nil {
 			t.Errorf("%q: %v", soname, err)
 			continue
@@ -70,7 +70,7 @@ func TestInvalidSONAMEs(t *testing.T) {
 // Some nodes have libraries of several architectures in one directory.
 func TestLibrariesOfOtherMachinesAreSkipped(t *testing.T) {
 	n := newNode(t)
-	want, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	want, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestLibrariesOfOtherMachinesAreSkipped(t *testing.T) {
 		data[field.offset] = field.value
 		n.write(t, file, string(data))
 	}
-	got, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	got, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil || !reflect.DeepEqual(got.Libraries, want.Libraries) {
 		t.Errorf("got libraries %v, %v, want %v", got.Libraries, err, want.Libraries)
 	}
@@ -180,7 +180,7 @@ func TestUnpatchedProgramStaysInDriverRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), driver, inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

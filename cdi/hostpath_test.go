@@ -155,7 +155,7 @@ func TestHostPathsContainNoSymlinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), driver, inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -15,18 +14,29 @@ import (
 
 // Parts are the contents of a spec: driver files and device nodes of the host.
 type Parts struct {
+	Features  Features // those selected, or the default ones that the driver has
 	Libraries []Library
 	Binds     []Bind
-	Control   []DeviceNode            // required with any GPU
+	Control   []DeviceNode            // control nodes, for containers with any GPU
 	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device
 	Faults    map[string]gpu.Fault    // by UUID of the GPUs and MIG devices that are not in GPUs because of a fault
 	Monitor   []DeviceNode            // only for MonitorDevice: GPUs in MIG mode, and the capability to monitor them
 	Hook      string                  // host path of gpucdi-hook; empty for none
+
+	// Shared is set if device nodes do not identify GPUs: all GPUs of the node have the same ones, and containers without
+	// a GPU may have them, too.
+	Shared bool
 }
 
-// Inspect collects the parts for the GPUs of inv, limited to what features require. A problem with one GPU is reported
-// in Faults. The error lists all problems that affect every GPU.
+// Inspect collects the parts for the GPUs of inv, limited to those that features require. A problem with one GPU is
+// reported in Faults. The error lists all problems that affect every GPU.
 func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
+	if inv.Platform != "" {
+		return inspectPlatform(root, inv)
+	}
+	if len(features) == 0 {
+		features = DefaultFeatures(driver, inv.Driver)
+	}
 	libraries, errLibraries := findLibraries(driver, inv.Driver, features)
 	binds, errBinds := findDriverFiles(driver, features)
 	errFiles := errors.Join(errLibraries, errBinds)
@@ -40,6 +50,7 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 		return Parts{}, err
 	}
 	parts := Parts{
+		Features:  features,
 		Libraries: libraries,
 		Binds:     binds,
 		Control:   control,
@@ -63,12 +74,12 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 	return parts, nil
 }
 
-// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device but those in except, by UUID. It
-// omits DRM nodes, which depend on the features.
+// DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID, without the UUIDs in
+// except. It omits DRM nodes, which depend on the features. There are none if the nodes are shared.
 func (p Parts) DeviceNumbers(except ...string) map[string][]uint64 {
 	numbers := map[string][]uint64{}
 	for uuid, nodes := range p.GPUs {
-		if slices.Contains(except, uuid) {
+		if p.Shared || slices.Contains(except, uuid) {
 			continue
 		}
 		for _, n := range nodes {
@@ -124,7 +135,7 @@ func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
 	const reload = "reload the driver, or install another version"
 	var fault gpu.Fault
 	_, duplicate := p.GPUs[uuid]
-	if invalid := parser.ValidateDeviceName(uuid); invalid != nil {
+	if invalid := validateName(uuid); invalid != nil {
 		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "UUID is not a valid CDI device name: " + invalid.Error(), Remedy: reload}
 	} else if duplicate {
 		fault = gpu.Fault{Code: gpu.FaultUnreadable, Message: "another GPU has the same UUID", Remedy: reload}
@@ -141,7 +152,7 @@ func (p *Parts) add(uuid string, nodes []DeviceNode, err error) {
 	}
 }
 
-// replaced reports whether the minor number of a GPU is that of an earlier inventory, and another one has it now.
+// replaced reports whether the minor number of a GPU is from an earlier inventory and now belongs to another GPU.
 func replaced(g gpu.GPU, inv *gpu.Inventory) bool {
 	earlier := func(g gpu.GPU) bool { return g.Fault.Code == gpu.FaultGone || g.Partial }
 	return earlier(g) && slices.ContainsFunc(inv.GPUs, func(other gpu.GPU) bool {

@@ -36,7 +36,7 @@ var inventory = &gpu.Inventory{
 
 func TestInspect(t *testing.T) {
 	node := newNode(t)
-	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(node.root(), node.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestInspect(t *testing.T) {
 			t.Errorf("unexpected library at %s", l.HostPath)
 		}
 	}
-	want := []string{"libcuda.so.1", "libnvidia-gpucomp.so." + driverVersion, "libnvidia-ml.so.1", "libnvidia-newcomer.so.1", "libnvidia-nvvm70.so.4"}
+	want := []string{"libcuda.so.1", "libnvcuvid.so.1", "libnvidia-gpucomp.so." + driverVersion, "libnvidia-ml.so.1", "libnvidia-newcomer.so.1", "libnvidia-nvvm70.so.4", "libvdpau_nvidia.so.1"}
 	if !reflect.DeepEqual(sonames, want) {
 		t.Errorf("got libraries %v, want %v", sonames, want)
 	}
@@ -265,7 +265,7 @@ func TestInspectRejectsUnusableDriver(t *testing.T) {
 			n := newNode(t)
 			driver := n.driver(t)
 			tc.setup(t, n)
-			_, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
+			_, err := cdi.Inspect(n.root(), driver, inventory, nil)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got error %v, want it to contain %q", err, tc.want)
 			}
@@ -278,7 +278,7 @@ func TestInspectExcludesGPUWithWrongNode(t *testing.T) {
 	if err := unix.Mknod(n.path("dev/nvidia1"), unix.S_IFCHR|0o600, int(unix.Mkdev(195, 7))); err != nil {
 		t.Fatal(err)
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestInspectExcludesInvalidAndDuplicateUUIDs(t *testing.T) {
 	for _, uuid := range []string{"", "GPU-\x01", "GPU-a/b", "GPU-\xff", "GPU-ä", "-", "GPU-b"} {
 		inv := *inventory
 		inv.GPUs = append(slices.Clone(inv.GPUs), gpu.GPU{UUID: uuid, Index: 2, Minor: 2, PCIBusID: "0000:3c:00.0"})
-		parts, err := cdi.Inspect(n.root(), n.driver(t), &inv, cdi.DefaultFeatures())
+		parts, err := cdi.Inspect(n.root(), n.driver(t), &inv, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +323,7 @@ func TestInspectReportsModuleNotLoaded(t *testing.T) {
 	if err := unix.Mknod(n.path("dev/nvidia-uvm"), unix.S_IFCHR|0o600, int(unix.Mkdev(511, 0))); err != nil {
 		t.Fatal(err)
 	}
-	_, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
+	_, err := cdi.Inspect(n.root(), driver, inventory, nil)
 	var missing *cdi.NotLoadedError
 	if !errors.As(err, &missing) || missing.Module != "nvidia-uvm" {
 		t.Errorf("got error %v", err)
@@ -360,7 +360,7 @@ func migNode(t *testing.T) node {
 
 func TestInspectMIGDevices(t *testing.T) {
 	n := migNode(t)
-	parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -429,7 +429,7 @@ func TestInspectExcludesIncompleteMIGDevices(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n := migNode(t)
 			tc.setup(t, n)
-			parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), cdi.DefaultFeatures())
+			parts, err := cdi.Inspect(n.root(), n.driver(t), withMIG(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -459,7 +459,7 @@ func TestInspectExcludesInaccessibleGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	asNobody(t, func() {
-		parts, err := cdi.Inspect(n.root(), driver, inventory, cdi.DefaultFeatures())
+		parts, err := cdi.Inspect(n.root(), driver, inventory, nil)
 		if err != nil {
 			t.Error(err)
 			return
@@ -502,7 +502,7 @@ func TestInspectInSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -625,7 +625,7 @@ func TestInspectExcludesReplacedGPUs(t *testing.T) {
 		gpu.GPU{UUID: "GPU-c", Minor: 1, PCIBusID: "0000:18:00.0", Fault: gpu.Gone(),
 			MIGDevices: []gpu.MIGDevice{{UUID: "MIG-c", Fault: gpu.Gone()}}},
 		gpu.GPU{UUID: "GPU-d", Minor: 2, PCIBusID: "0000:3c:00.0", Fault: gpu.Gone()})
-	parts, err := cdi.Inspect(node.root(), node.driver(t), &inv, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(node.root(), node.driver(t), &inv, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,7 @@ func migNodes(root host.Root, majors majors, caps capabilities, g gpu.GPU, m gpu
 	return nodes, nil
 }
 
+// capNode returns the device node of a MIG capability.
 func capNode(root host.Root, majors majors, caps capabilities, name string) (DeviceNode, error) {
 	minor, known := caps[name]
 	if !known {

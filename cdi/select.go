@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Select returns the parts with only the named GPUs and MIG devices. Names are indices or UUIDs. The error lists
+// Select returns the parts with only the named GPUs and MIG devices. Names are indexes or UUIDs. The error lists
 // all unknown names.
 func (p Parts) Select(inv *gpu.Inventory, names []string) (Parts, error) {
 	selected := p

@@ -25,14 +25,15 @@ const (
 )
 
 // File is a spec in a CDI directory of a container runtime. It is never removed: when a container restarts, the kubelet
-// requests the same device names again, even while the agent is stopped. Only Watch may be called concurrently.
+// requests the same device names again, even while the agent is stopped. Its methods are not safe for concurrent use,
+// except Watch.
 type File struct {
 	Path    string
 	format  Format
 	root    host.Root
 	foreign foreignSpecs
 
-	// Set by the last Put that verified the file, even if it found conflicts; state is "" if a later Put failed.
+	// Set by the last Put, even if it found conflicts; state is "" if it did not verify the file.
 	kind                  string
 	devices, dependencies []string
 	state                 string
@@ -62,12 +63,13 @@ func agentFile(kind, dir string, root host.Root) *File {
 // so that the file takes effect once that spec is removed; the error names it.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	f.state = ""
+	f.kind, f.devices, f.dependencies = spec.Kind, deviceNames(spec), dependencies(spec)
+	verified := f.fingerprint() // before the verification: a change after it makes the file stale
 	written, err = f.replace(spec)
 	if err != nil {
 		return false, err
 	}
-	f.kind, f.devices, f.dependencies = spec.Kind, deviceNames(spec), dependencies(spec)
-	f.state, err = f.currentState()
+	f.state, err = f.currentState(verified)
 	return written, errors.Join(err, f.foreign.conflicts(f.devices))
 }
 
@@ -93,12 +95,13 @@ func (f *File) Stale() bool {
 	if f.state == "" {
 		return true
 	}
-	now, err := f.currentState()
+	now, err := f.currentState(f.fingerprint())
 	return err != nil || now != f.state
 }
 
-// currentState distinguishes states of the file, of conflicting specs, and of the host files that the spec depends on.
-func (f *File) currentState() (string, error) {
+// currentState distinguishes states of the file, of conflicting specs, and of the host files that the spec depends on,
+// given their fingerprint.
+func (f *File) currentState(fingerprint string) (string, error) {
 	info, err := os.Stat(f.Path)
 	if err != nil {
 		return "", fmt.Errorf("inspecting the CDI spec: %w", err)
@@ -106,7 +109,7 @@ func (f *File) currentState() (string, error) {
 	if err := f.foreign.refresh(f.Path, f.kind); err != nil {
 		return "", err
 	}
-	return fmt.Sprintln(identity(info), f.foreign.conflicts(f.devices), f.foreign.unchecked()) + f.fingerprint(), nil
+	return fmt.Sprintln(identity(info), f.foreign.conflicts(f.devices), f.foreign.unchecked()) + fingerprint, nil
 }
 
 func (f *File) replace(spec *specs.Spec) (written bool, err error) {

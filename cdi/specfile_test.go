@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -306,7 +307,7 @@ func usableSpec(t *testing.T) (node, *specs.Spec) {
 
 func usableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 	t.Helper()
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +320,7 @@ func usableSpecOf(t *testing.T, n node) (node, *specs.Spec) {
 
 func TestPutRejectsUnusableHook(t *testing.T) {
 	n := newNode(t)
-	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, cdi.DefaultFeatures())
+	parts, err := cdi.Inspect(n.root(), n.driver(t), inventory, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,5 +352,31 @@ func TestPutRejectsUnusableHook(t *testing.T) {
 	}
 	if _, err := file.Put(spec); err != nil {
 		t.Error(err)
+	}
+}
+
+// A host file that disappears as soon as the spec is on disk makes the file stale.
+func TestStaleAfterChangeDuringPut(t *testing.T) {
+	n, spec := usableSpec(t)
+	library := "/" + libDir + "libcuda.so." + driverVersion
+	for range 100 {
+		n.library(t, path.Base(library), "libcuda.so.1")
+		file := cdi.AgentFile(t.TempDir(), n.root())
+		removed := make(chan error)
+		go func() {
+			for {
+				if _, err := os.Stat(file.Path); err == nil {
+					removed <- os.Remove(n.path(library))
+					return
+				}
+			}
+		}()
+		_, err := file.Put(spec)
+		if err := <-removed; err != nil {
+			t.Fatal(err)
+		}
+		if err == nil && !file.Stale() {
+			t.Fatal("the spec mounts a file that is missing, and is not stale")
+		}
 	}
 }

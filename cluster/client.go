@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -48,6 +49,10 @@ const (
 
 // Client is a client of the API server with the credentials of a pod. It is safe for concurrent use.
 type Client struct {
+	// Spread is the interval over which the agents of a cluster distribute requests that are not urgent; 0:
+	// DefaultSpread. It must be set before the first request.
+	Spread time.Duration
+
 	host        string // "https://10.96.0.1:443"
 	credentials string // directory of the service account
 
@@ -55,6 +60,12 @@ type Client struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	kept keptTransport // of DRA requests; see reuse
+
+	slots struct { // see untilSlot
+		once     sync.Once
+		interval time.Duration
+		first    time.Time
+	}
 }
 
 // New returns a client of the API server at host, such as "https://10.96.0.1:443". credentials is the directory of a
@@ -167,6 +178,8 @@ func (c *Client) do(ctx context.Context, method, contentType string, object any,
 	if err != nil {
 		return err
 	}
+	// The response is not read, and that for a Node would list all images on it.
+	request.Header.Set("Accept", metadataOnly)
 	response, err := c.roundTrip(request)
 	if err != nil {
 		return err
@@ -185,5 +198,6 @@ func (c *Client) newRequest(ctx context.Context, method, contentType string, obj
 		return nil, err
 	}
 	request.Header.Set("Content-Type", contentType)
+	request.Header.Set("Accept", "application/json")
 	return request, nil
 }

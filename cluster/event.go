@@ -80,7 +80,7 @@ func newEventObject(node string, e Event, at time.Time) eventObject {
 	return eventObject{
 		APIVersion: "v1",
 		Kind:       "Event",
-		Metadata:   metadata{Name: fmt.Sprintf("%s.gpucdi.%x", node, time.Now().UnixNano()), Namespace: eventNamespace},
+		Metadata:   metadata{Name: eventName(node, time.Now()), Namespace: eventNamespace},
 		// The kubelet uses the node name as the UID in Events, and kubectl describe node selects them by it.
 		InvolvedObject: reference{APIVersion: "v1", Kind: "Node", Name: node, UID: node},
 		Type:           e.Type,
@@ -92,6 +92,12 @@ func newEventObject(node string, e Event, at time.Time) eventObject {
 		First:          at,
 		recurrence:     recurrence{Count: 1, Last: at},
 	}
+}
+
+// eventName returns a unique name. A name has at most 253 bytes, like that of a node.
+func eventName(node string, now time.Time) string {
+	node = strings.TrimRight(node[:min(len(node), 200)], ".-")
+	return fmt.Sprintf("%s.gpucdi.%x", node, now.UnixNano())
 }
 
 func (c *Client) createEvent(ctx context.Context, o eventObject) error {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// idleTimeout is how long an unused connection is kept: longer than the interval of the lists of a Pool, so that
-	// reading a claim needs no TLS handshake, and shorter than the 90 s after which the API server closes it.
+	// idleTimeout is how long an unused connection is kept, so that the claims of a burst of pods need one TLS
+	// handshake. It is shorter than the 90 s after which the API server closes a connection.
 	idleTimeout = 80 * time.Second
 	// maxIdle and maxConnections bound the number of connections.
 	maxIdle        = 2

@@ -19,6 +19,9 @@ const (
 	maxPages = 400
 )
 
+// metadataOnly is the media type of an object without its spec and status.
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
 // page is one page of a list of objects.
 type page[T any] struct {
 	Metadata struct {

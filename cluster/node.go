@@ -14,8 +14,7 @@ func (c *Client) NodeUID(ctx context.Context, node string) (string, error) {
 			UID string `json:"uid"`
 		} `json:"metadata"`
 	}
-	const accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	err := get(ctx, c.reuse, c.host+nodesPath+"/"+url.PathEscape(node), accept, objectLimit, &n)
+	err := get(ctx, c.reuse, c.host+nodesPath+"/"+url.PathEscape(node), metadataOnly, objectLimit, &n)
 	if err == nil && n.Metadata.UID == "" {
 		err = errors.New("the response has no UID")
 	}

@@ -591,7 +591,7 @@ func TestPoolVerifies(t *testing.T) {
 		synctest.Wait()
 		t.api.muted = true
 		t.api.deleteAll()
-		t.within(sliceWatchTimeout + time.Second)
+		t.within(DefaultSpread + minSliceWatch + time.Second)
 		t.want("a")
 	})
 }
@@ -615,6 +615,7 @@ func TestPoolWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testPool(t, func(t *poolTest) {
+				t.api.client.Spread = time.Minute
 				watches := 0
 				t.api.before = func(w http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Query().Get("watch") == "" {
@@ -627,7 +628,7 @@ func TestPoolWatch(t *testing.T) {
 				t.start()
 				t.pool.Want(devices("a"))
 				t.within(10 * time.Minute)
-				if watches < 5 || watches > 700 {
+				if watches < 5 || watches > 900 {
 					t.Errorf("%d watches in 10 minutes", watches)
 				}
 				if s := t.pool.Status(); !strings.Contains(s.Error, tc.wantError) || !slices.Equal(s.Devices, []string{"a"}) || s.Revision != 1 {

@@ -1,9 +1,6 @@
 package cluster
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // stableAfter is how long a watch must last to reset the backoff.
 const stableAfter = 10 * time.Second
@@ -22,7 +19,7 @@ func (b *poolBackoff) next(err error) time.Duration {
 	}
 	pause := min(100*time.Millisecond<<min(b.attempts, 10), b.limit)
 	b.attempts++
-	return pause - rand.N(pause/4) // keeps nodes from returning at the same time
+	return Jittered(pause)
 }
 
 // backoffLimit returns the maximum pause after an error.

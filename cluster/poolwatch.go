@@ -3,8 +3,8 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// sliceWatchTimeout is the time after which the API server ends a watch of slices, less up to a tenth. A list
-	// follows each watch, so it is also the interval at which the slices are verified. If the API server has not
-	// ended the watch within sliceWatchGrace more, the client considers the connection dead.
-	sliceWatchTimeout = time.Minute
-	sliceWatchGrace   = 10 * time.Second
+	// The API server ends a watch of slices in the next slot, but not before minSliceWatch. A list follows each watch,
+	// which verifies the slices. If the API server has not ended the watch within sliceWatchGrace more, the client
+	// considers the connection dead.
+	minSliceWatch   = 30 * time.Second
+	sliceWatchGrace = 10 * time.Second
 	// settleTime is how long further events are collected after one. A kubelet deletes several slices one by one.
 	settleTime = 50 * time.Millisecond
 )
@@ -106,7 +106,7 @@ func (p *Pool) list(ctx context.Context) (version string, err error) {
 // watch sends the changes of the driver's slices since a version to events. It returns nil when the API server ends
 // the watch.
 func (p *Pool) watch(ctx context.Context, version string, events chan<- sliceEvent) error {
-	timeout := sliceWatchTimeout - rand.N(sliceWatchTimeout/10) // keeps nodes from listing at the same time
+	timeout := p.client.untilSlot(minSliceWatch).Round(time.Second)
 	watching, cancel := context.WithTimeout(ctx, timeout+sliceWatchGrace)
 	defer cancel()
 	query := url.Values{
@@ -151,10 +151,10 @@ func (c *Client) watchSlices(ctx context.Context, query url.Values, events chan<
 
 // remedy returns what an administrator can do about an error response.
 func remedy(err error) string {
-	switch statusCode(err) {
-	case http.StatusForbidden:
+	switch code := statusCode(err); {
+	case code == http.StatusForbidden:
 		return "; allow the service account to list, watch, create, update and delete resourceslices, and to get its node"
-	case http.StatusNotFound:
+	case code == http.StatusNotFound && !errors.Is(err, ErrNotFound): // the API is missing, not an object
 		return "; DRA requires Kubernetes 1.34 or later"
 	}
 	return ""

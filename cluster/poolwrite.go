@@ -147,7 +147,6 @@ func (c *Client) exchangeObject(ctx context.Context, method, path string, object
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Accept", "application/json")
 	response, err := c.reuse(request)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -29,8 +28,11 @@ type EventRecorder struct {
 	queue  chan queuedEvent
 
 	limit *rate.Limiter
-	pause time.Duration       // after the first attempt
-	sent  map[Event]sentEvent // only used by Run
+	pause time.Duration // after the first attempt
+
+	// Only used by Run.
+	sent   map[Event]sentEvent
+	logged string // the error that was logged last
 }
 
 // queuedEvent is an Event and the time it was recorded.
@@ -68,33 +70,58 @@ func (r *EventRecorder) Record(event Event) {
 	select {
 	case r.queue <- queuedEvent{event, time.Now()}:
 	default:
-		r.log.Warn("Event dropped, queue is full", "reason", event.Reason, "message", event.Message)
+		r.drop(queuedEvent{Event: event})
 	}
 }
 
-// Run sends Events until ctx ends.
+// Run sends Events until ctx ends. Normal Events are not urgent: they wait for the slot of the client, and are lost if ctx
+// ends before.
 func (r *EventRecorder) Run(ctx context.Context) {
-	for logged := ""; ; {
-		var next queuedEvent
+	var waiting []queuedEvent
+	var slot <-chan time.Time // nil: none is waiting
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case next = <-r.queue:
+		case next := <-r.queue:
+			switch {
+			case next.Type != Normal:
+				r.deliver(ctx, next)
+			case len(waiting) == queueSize:
+				r.drop(next)
+			default:
+				waiting = append(waiting, next)
+				if slot == nil {
+					slot = time.After(r.client.untilSlot(0))
+				}
+			}
+		case <-slot:
+			for _, next := range waiting {
+				r.deliver(ctx, next)
+			}
+			waiting, slot = nil, nil
 		}
-		err := r.limit.Wait(ctx)
-		if err == nil {
-			err = r.send(ctx, next)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			logged = ""
-		case err.Error() != logged:
-			logged = err.Error()
-			r.log.Warn("Event dropped", "reason", next.Reason, "message", next.Message, "err", err,
-				"remedy", "if forbidden, allow the service account to create and patch events in namespace default, as in deploy/")
-		}
+	}
+}
+
+func (r *EventRecorder) drop(e queuedEvent) {
+	r.log.Warn("Event dropped, queue is full", "reason", e.Reason, "message", e.Message)
+}
+
+// deliver sends an Event within the rate limit, and logs each distinct error once.
+func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
+	err := r.limit.Wait(ctx)
+	if err == nil {
+		err = r.send(ctx, next)
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err == nil:
+		r.logged = ""
+	case err.Error() != r.logged:
+		r.logged = err.Error()
+		r.log.Warn("Event dropped", "reason", next.Reason, "message", next.Message, "err", err,
+			"remedy", "if forbidden, allow the service account to create and patch events in namespace default, as in deploy/")
 	}
 }
 
@@ -109,7 +136,7 @@ func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause + rand.N(pause/4)):
+		case <-time.After(Jittered(pause)):
 		}
 		pause *= 2
 	}

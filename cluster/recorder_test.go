@@ -57,7 +57,7 @@ func newServer(t *testing.T) *server {
 	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), authority, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.client = &Client{host: tls.URL, credentials: dir}
+	s.client = &Client{host: tls.URL, credentials: dir, Spread: minSpread}
 	s.setToken(t, "first")
 	return s
 }

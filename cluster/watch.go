@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// watchTimeout is the time after which the API server ends a watch. If it has not done so within watchGrace more,
-	// the client considers the connection dead.
-	watchTimeout = 5 * time.Minute
-	watchGrace   = 30 * time.Second
+	// The API server ends a watch in the next slot, but not before minWatch. If it has not done so within watchGrace
+	// more, the client considers the connection dead.
+	minWatch   = time.Minute
+	watchGrace = 30 * time.Second
 
 	// objectLimit bounds an object or a watch event, in bytes. The API server does not accept larger objects.
 	objectLimit = 3 << 20
@@ -30,17 +30,18 @@ const (
 )
 
 // WatchLabels calls changed with the current labels of a node and then after each change. It returns nil when the API
-// server ends the watch, which it does after watchTimeout, or when ctx is done.
+// server ends the watch, which it does in a slot of the client, or when ctx is done.
 func (c *Client) WatchLabels(ctx context.Context, node string, changed func(labels map[string]string)) error {
-	watching, cancel := context.WithTimeout(ctx, watchTimeout+watchGrace)
+	timeout := c.untilSlot(minWatch).Round(time.Second)
+	watching, cancel := context.WithTimeout(ctx, timeout+watchGrace)
 	defer cancel()
-	err := c.watch(watching, node, changed)
+	err := c.watch(watching, node, timeout, changed)
 	switch {
 	case ctx.Err() != nil || err == nil:
 		return nil
 	case watching.Err() != nil:
 		return fmt.Errorf("watching node %s: connection dead: the API server did not end the watch within %s",
-			node, watchTimeout+watchGrace)
+			node, timeout+watchGrace)
 	}
 	return fmt.Errorf("watching node %s: %w", node, err)
 }
@@ -50,7 +51,7 @@ func (c *Client) Labels(ctx context.Context, node string) (labels map[string]str
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	received := false
-	err = c.watch(ctx, node, func(current map[string]string) {
+	err = c.watch(ctx, node, requestTimeout, func(current map[string]string) {
 		labels, received = current, true
 		cancel()
 	})
@@ -63,18 +64,17 @@ func (c *Client) Labels(ctx context.Context, node string) (labels map[string]str
 	return nil, fmt.Errorf("reading labels of node %s: %w", node, err)
 }
 
-func (c *Client) watch(ctx context.Context, node string, changed func(labels map[string]string)) error {
+func (c *Client) watch(ctx context.Context, node string, timeout time.Duration, changed func(labels map[string]string)) error {
 	query := url.Values{
 		"watch":          {"true"},
 		"fieldSelector":  {"metadata.name=" + node},
-		"timeoutSeconds": {strconv.Itoa(int(watchTimeout.Seconds()))},
+		"timeoutSeconds": {strconv.Itoa(int(timeout.Seconds()))},
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.host+nodesPath+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
-	// Request only the metadata of the node.
-	request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+	request.Header.Set("Accept", metadataOnly)
 	response, err := c.roundTrip(request)
 	if err != nil {
 		return err

@@ -38,7 +38,8 @@ type Config struct {
 // CDI configures the CDI specs and how they are passed to the container runtime.
 type CDI struct {
 	// Driver capabilities to expose to containers; docs/features.md lists the files and device
-	// nodes of each. All GPUs are unhealthy while a file that one of them requires is missing.
+	// nodes of each. Empty stands for compute and utility, and video if the driver has it. All GPUs
+	// are unhealthy while a file that a selected one requires is missing.
 	Features cdi.Features `yaml:"features"`
 
 	// Classes of auxiliary devices to inject into each container with a GPU, if the node has them;
@@ -130,7 +131,7 @@ const (
 // Default returns the config of a node whose file sets no key.
 func Default() Config {
 	return Config{
-		CDI:    CDI{Features: cdi.DefaultFeatures(), PassBy: []kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}},
+		CDI:    CDI{PassBy: []kubelet.PassBy{kubelet.ByField, kubelet.ByAnnotation}},
 		MIG:    MIG{Strategy: allocator.MIGNone},
 		Labels: Labels{Place: LabelNode},
 		Health: Health{
@@ -191,7 +192,7 @@ func (c Config) validate() error {
 	if effects := []TaintEffect{NoSchedule, NoExecute}; !slices.Contains(effects, c.Allocation.TaintEffect) {
 		invalid("allocation.taintEffect: want %s, got %q", oneOf(effects), c.Allocation.TaintEffect)
 	}
-	return errors.Join(append(errs, validateNames(c.Resources), c.Policy().ValidateRules(), c.validateMonitoring())...)
+	return errors.Join(append(errs, validateNames(c.Resources), validateFeatures(c.Resources), c.Policy().ValidateRules(), c.validateMonitoring())...)
 }
 
 // Policy returns how the node advertises its devices.
@@ -225,6 +226,19 @@ func validateNames(rules allocator.Rules) error {
 		if problem := invalidResource(rule.Name); problem != "" {
 			errs = append(errs, fmt.Errorf("resources[%d].name: want a resource name such as nvidia.com/h100, got %q: %s", i, rule.Name, problem))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// validateFeatures returns an error for each unknown feature of a rule.
+func validateFeatures(rules allocator.Rules) error {
+	var errs []error
+	for i, rule := range rules {
+		features := make(cdi.Features, len(rule.Features))
+		for j, name := range rule.Features {
+			features[j] = cdi.Feature(name)
+		}
+		errs = append(errs, prefixLines(fmt.Sprintf("resources[%d].features: ", i), features.Validate()))
 	}
 	return errors.Join(errs...)
 }

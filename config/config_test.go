@@ -205,7 +205,7 @@ func TestParseRejects(t *testing.T) {
 		"[]":                                        "document: want a mapping, got a list (line 1)",
 		"mig: {strategy: x}":                        `mig.strategy: want none, single or mixed, got "x"`,
 		"cdi: {passBy: []}":                         "cdi.passBy: want field, annotation or both, got none; pods would start",
-		"cdi: {features: []}":                       "cdi.features: ",
+		"cdi: {features: [cuda]}":                   `cdi.features: unknown feature "cuda"; supported features: `,
 		"resources: [{name: nvidia.com/gpu}]":       "resources[0].replicas: want 2 to 20000, got 0; remove the",
 		"allocation: {mode: both}":                  `allocation.mode: want devicePlugin or dra, got "both"`,
 		"allocation: {taintEffect: None}":           `allocation.taintEffect: want NoSchedule or NoExecute, got "None"`,
@@ -226,7 +226,7 @@ func TestParseRejects(t *testing.T) {
 
 func TestParseRejectsRules(t *testing.T) {
 	for rule, want := range map[string]string{
-		"{select: {product: H100}}":                                                  ": want name, mode, replicas or exclude, got none",
+		"{select: {product: H100}}":                                                  ": want name, mode, replicas, features or exclude, got none",
 		"{select: {product: '['}, name: a.com/b}":                                    `.select.product: want a glob, got "["`,
 		"{select: {product: H100, vendor: x}, name: a.com/b}":                        ".select.vendor: unknown key (line 1)",
 		"{select: {memory: 16Gi}, name: a.com/b}":                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,
@@ -244,6 +244,9 @@ func TestParseRejectsRules(t *testing.T) {
 		"{select: {index: [0]}, name: a.com/b, replicas: 1}":                         ".replicas: want 2 to 20000, got 1; remove the key",
 		"{select: {index: [0]}, name: a.com/b, failRequestsGreaterThanOne: true}":    ".failRequestsGreaterThanOne: want replicas",
 		"{select: {index: [0]}, name: a.com/b, exclude: true}":                       ".exclude: want no other key but select",
+		"{select: {index: [0]}, exclude: true, features: [video]}":                   ".exclude: want no other key but select",
+		"{select: {index: [0]}, features: [video, x]}":                               `.features: unknown feature "x"; supported features: `,
+		"{select: {index: [0]}, mode: dra, features: [video]}":                       ": want mode devicePlugin with features, got dra",
 		"{exclude: true}": `.name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got ""; set select for other names`,
 		"{name: 'nvidia.com/mig-1g 5gb', replicas: 2}": ".name: want a resource name such as nvidia.com/h100",
 	} {
@@ -306,7 +309,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, name := range []string{"", "a"} {
 			cfg, err := file.For(config.Node{Name: name})
-			if err == nil && (len(cfg.CDI.Features) == 0 || len(cfg.CDI.PassBy) == 0 || cfg.Health.ProbeInterval <= 0) {
+			if err == nil && (len(cfg.CDI.PassBy) == 0 || cfg.Health.ProbeInterval <= 0) {
 				t.Errorf("accepted %+v", cfg)
 			}
 		}

@@ -17,8 +17,11 @@ func (e *examination) dra(context.Context) []Finding {
 		return nil // disabled, or the agent does not respond, which the agent check reports
 	}
 	var findings []Finding
-	if d.Error != "" {
+	switch {
+	case d.Registered.IsZero():
 		findings = append(findings, fail(check, fmt.Sprintf("%s is not registered with the kubelet: %s", d.Driver, d.Error), "")...)
+	case d.Error != "":
+		findings = append(findings, fail(check, fmt.Sprintf("%s is registered: %s", d.Driver, d.Error), "")...)
 	}
 	if d.Slices.Error != "" {
 		findings = append(findings, fail(check, "the ResourceSlices are not up to date: "+d.Slices.Error, "")...)

@@ -23,8 +23,21 @@ const (
 	classDisplay = "0x03"
 )
 
+// platform returns the platform of the GPUs. If it is not empty, they are not on the PCI bus, and the kernel module is not
+// that of other machines.
+func (e *examination) platform() gpu.Platform {
+	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
+	if err != nil {
+		return ""
+	}
+	return gpu.Platform(driver.Platform)
+}
+
 func (e *examination) hardware(context.Context) []Finding {
 	const check, bus = "hardware", "/sys/bus/pci/devices"
+	if p := e.platform(); p != "" {
+		return skip(check, fmt.Sprintf("platform %s: GPUs are not on the PCI bus", p))
+	}
 	devices, err := e.Root.ReadDir(bus)
 	if err != nil {
 		return warn(check, fmt.Sprintf("reading the PCI bus: %v", err), "mount /sys below --host-root; in a sandbox such as gVisor this is expected")
@@ -45,6 +58,9 @@ func (e *examination) hardware(context.Context) []Finding {
 
 func (e *examination) module(context.Context) []Finding {
 	const check = "kernel module"
+	if p := e.platform(); p != "" {
+		return skip(check, fmt.Sprintf("platform %s: not the kernel module of PCI GPUs", p))
+	}
 	version, err := cdi.KernelModuleVersion(e.Root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fail(check, "not loaded: "+err.Error(), "run modprobe nvidia; if it fails, see dmesg")
@@ -62,6 +78,9 @@ func (e *examination) files(context.Context) []Finding {
 		return fail(check, err.Error(), "")
 	}
 	e.driver = &driver
+	if driver.NVML == "" {
+		return pass(check, driver.NodePath(driver.LibraryDir)+", without NVML")
+	}
 	_, version, _ := strings.Cut(path.Base(driver.NVML), ".so.")
 	// In some sandboxes the library is named libnvidia-ml.so.1, without the driver version.
 	if module, err := cdi.KernelModuleVersion(e.Root); err == nil && strings.Contains(version, ".") && module != version {
@@ -86,6 +105,9 @@ func (e *examination) nvml(ctx context.Context) []Finding {
 		e.health.Probe(uuid, p, time.Now())
 	}
 	version := snapshot.Inventory.Driver
+	if e.driver.NVML == "" {
+		return skip(check, fmt.Sprintf("Jetson Linux %s has no NVML", version.Version))
+	}
 	findings := pass(check, fmt.Sprintf("driver %s, CUDA %s, %d GPUs", version.Version, version.CUDA, len(snapshot.Inventory.GPUs)))
 	if missing := e.unlisted(snapshot.Inventory); len(missing) > 0 {
 		findings = append(findings, warn(check, fmt.Sprintf("NVML does not list %s, which the kernel driver lists", strings.Join(missing, ", ")),
@@ -152,7 +174,7 @@ func (e *examination) parts(context.Context) []Finding {
 	if findings := e.faults(check, func(uuid string, _ gpu.Fault) gpu.Fault { return parts.Faults[uuid] }); len(findings) > 0 {
 		return findings
 	}
-	return pass(check, fmt.Sprintf("%d libraries and all device nodes found", len(parts.Libraries)))
+	return pass(check, fmt.Sprintf("%d libraries and all device nodes found, for %s", len(parts.Libraries), parts.Features))
 }
 
 // faults reports the GPUs and MIG devices for which faultOf, called with the fault in the inventory, returns one. It omits

@@ -44,7 +44,20 @@ func (e *examination) spec(context.Context) []Finding {
 	case err != nil:
 		return fail(check, gpu.OneLine(err), "gpucdi serve restores its spec; if it cannot, its log has the reason")
 	}
-	return pass(check, file.Path+" is valid")
+	return append(pass(check, file.Path+" is valid"), e.variants()...)
+}
+
+// variants reports specs of variants that runtimes cannot use. A pod may hold one although no rule selects it any more, and
+// the driver may lack its feature.
+func (e *examination) variants() (findings []Finding) {
+	for _, f := range cdi.AllFeatures() {
+		file := cdi.VariantFile(f, e.CDIDir, e.Root)
+		if err := file.Verify(); err != nil && exists(file.Path) {
+			findings = append(findings, warn(checkSpec, gpu.OneLine(err),
+				"if a pod needs feature "+string(f)+", see the log of gpucdi serve; otherwise remove "+file.Path)...)
+		}
+	}
+	return findings
 }
 
 func (e *examination) kubelet(ctx context.Context) []Finding {

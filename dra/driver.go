@@ -23,6 +23,10 @@ type Config struct {
 	Pool    string // of this node's devices: the name of the node
 	CDIKind string // "gpucdi.dev/gpu"
 
+	// Variants returns which of the features that a claim selects for a device require variants of its CDI device, because
+	// containers do not have them without. The error is the reason why one is not available. It must not block.
+	Variants func(id string, selected allocator.Features) (allocator.Features, error)
+
 	// ExtraDevices returns the CDI devices that each device of a claim gets in addition to its own; may be nil. It must
 	// not block.
 	ExtraDevices func() []string
@@ -48,7 +52,7 @@ type Config struct {
 
 // Gate grants devices to claims. *allocator.Gate implements it. Its methods must not block.
 type Gate interface {
-	Prepare(claim allocator.Claim) error // wraps allocator.ErrHeld if a retry after Changed can succeed
+	Prepare(claim allocator.Claim) error // see allocator.Gate for the errors
 	Restore(claim allocator.Claim)
 	Unprepare(uid string)
 	Changed() <-chan struct{}
@@ -95,6 +99,9 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	}
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}
+	}
+	if cfg.Variants == nil {
+		cfg.Variants = func(string, allocator.Features) (allocator.Features, error) { return "", errors.ErrUnsupported }
 	}
 	if cfg.ExtraDevices == nil {
 		cfg.ExtraDevices = func() []string { return nil }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -35,17 +36,34 @@ const (
 // parameters are the settings for a device in opaque parameters.
 type parameters struct {
 	kind      string
-	timeSlice gpu.TimeSlice // empty if none is requested
+	timeSlice gpu.TimeSlice      // empty if none is requested
+	features  allocator.Features // of all DeviceConfigs
 }
 
-// parametersFor returns the parameters of a device from the last configuration that applies to it. It overrides the
-// earlier ones, so that the configuration of a claim overrides that of its DeviceClass.
+// parametersFor returns the parameters of a device.
 func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
+	features, err := featuresFor(c, d)
+	if err != nil {
+		return parameters{}, err
+	}
+	p, err := lastParametersFor(c, d)
+	p.features = features
+	return p, err
+}
+
+// parametersPath returns the path of the parameters of a configuration in its claim.
+func parametersPath(i int) string {
+	return fmt.Sprintf("status.allocation.devices.config[%d].opaque.parameters", i)
+}
+
+// lastParametersFor returns the parameters of NVIDIA's kinds from the last configuration that applies to a device. It
+// overrides the earlier ones, so that the configuration of a claim overrides that of its DeviceClass.
+func lastParametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
 	for i, config := range slices.Backward(c.Config) {
-		if config.Driver != d.Driver || !appliesTo(config, d.Request) {
+		if config.Driver != d.Driver || !appliesTo(config, d.Request) || isDeviceConfig(config.Parameters) {
 			continue
 		}
-		path := fmt.Sprintf("status.allocation.devices.config[%d].opaque.parameters", i)
+		path := parametersPath(i)
 		parsed, err := parseParameters(path, config.Parameters)
 		if err != nil {
 			return parameters{}, err
@@ -96,8 +114,8 @@ func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	}
 	version, kind := o.text("apiVersion"), o.text("kind")
 	if version != parametersVersion || kind != gpuConfig && kind != migDeviceConfig {
-		return parameters{}, unsupported(path, "apiVersion %q and kind %q; use %s or %s of %s",
-			host.Printable(version, maxShown), host.Printable(kind, maxShown), gpuConfig, migDeviceConfig, parametersVersion)
+		return parameters{}, unsupported(path, "apiVersion %q and kind %q; use %s or %s of %s, or %s of %s",
+			host.Printable(version, maxShown), host.Printable(kind, maxShown), gpuConfig, migDeviceConfig, parametersVersion, deviceConfig, deviceVersion)
 	}
 	p := parameters{kind: kind}
 	if o.has("sharing") {

@@ -108,6 +108,9 @@ func (d *Driver) read(ctx context.Context, ref claimRef) (cluster.Claim, error) 
 // prepareNew prepares a claim without a record.
 func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Claim) (Record, error) {
 	devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
+	if err == nil {
+		err = d.selectVariants(devices)
+	}
 	if err == nil && d.records.full() {
 		err = fmt.Errorf("%w not written: %d claims are prepared, the maximum", errRecord, maxRecords)
 	}
@@ -127,6 +130,21 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	}
 	d.cfg.Changed()
 	return record, d.setTimeSlices(ctx, record)
+}
+
+// selectVariants sets the variants of devices. A feature that is missing is refused at once, because only an administrator
+// can add it.
+func (d *Driver) selectVariants(devices []Device) (err error) {
+	for i := range devices {
+		device := &devices[i]
+		if device.Features == "" {
+			continue
+		}
+		if device.Variants, err = d.cfg.Variants(device.ID, device.Features); err != nil {
+			return fmt.Errorf("%w: request %s: %w", errUnsupported, device.Request, err)
+		}
+	}
+	return nil
 }
 
 // prepareAgain ensures that a prepared claim has its devices, and adds the pods for which it is reserved by now. If the

@@ -29,11 +29,14 @@ type Record struct {
 type Device struct {
 	Request string `json:"request"`           // name of the request, without the subrequest
 	Name    string `json:"name"`              // in the ResourceSlices
-	ID      string `json:"id"`                // in the ledger; also the CDI device name
+	ID      string `json:"id"`                // in the ledger; also the name of the CDI device without features
 	ShareID string `json:"shareID,omitempty"` // empty unless the device allows multiple allocations
 	Admin   bool   `json:"adminAccess,omitempty"`
 
 	TimeSlice gpu.TimeSlice `json:"timeSlice,omitempty"` // of the GPU while the claim is prepared; empty: not changed
+
+	Features allocator.Features `json:"features,omitempty"` // that the claim selects
+	Variants allocator.Features `json:"variants,omitempty"` // those for which its containers get variants of the CDI device
 }
 
 // Pod is a pod for which a claim is reserved.
@@ -88,7 +91,10 @@ func (r Record) withPods(added []Pod) Record {
 
 // sameDevices reports whether the allocation has the devices of the record with the same parameters, in any order.
 func (r Record) sameDevices(devices []Device) bool {
-	return slices.Equal(sortedDevices(r.Devices), sortedDevices(devices))
+	return slices.EqualFunc(sortedDevices(r.Devices), sortedDevices(devices), func(recorded, d Device) bool {
+		recorded.Variants = d.Variants // not of the allocation
+		return recorded == d
+	})
 }
 
 func sortedDevices(devices []Device) []Device {

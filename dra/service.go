@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -90,7 +91,7 @@ func (d *Driver) response(r Record) []*drapb.Device {
 	for _, device := range r.Devices {
 		result := &drapb.Device{
 			RequestNames: []string{device.Request}, PoolName: d.cfg.Pool, DeviceName: device.Name,
-			CdiDeviceIds: append([]string{d.cfg.CDIKind + "=" + device.ID}, d.cfg.ExtraDevices()...),
+			CdiDeviceIds: append(allocator.CDINames(d.cfg.CDIKind, device.ID, device.Variants), d.cfg.ExtraDevices()...),
 		}
 		if device.ShareID != "" {
 			result.ShareId = &device.ShareID

@@ -65,7 +65,7 @@ func (f Fault) String() string {
 
 // Retain returns now with the GPUs and MIG devices appended that only earlier contains. A pod may still hold such a
 // device, and an allocated device must remain advertised to the kubelet. The fault of such a GPU is that of the
-// Unreadable entry with its index, or Gone.
+// Unreadable GPU that it must be, or Gone.
 //
 // A partial GPU keeps its earlier attributes and MIG devices, because containers that hold it may restart.
 func Retain(earlier, now *Inventory) *Inventory {
@@ -82,7 +82,7 @@ func Retain(earlier, now *Inventory) *Inventory {
 			kept.GPUs[i].MIGDevices = retain(g.MIGDevices, now.GPUs[i].MIGDevices)
 			continue
 		}
-		g.Fault, g.Links = now.absence(g.Index), nil
+		g.Fault, g.Links = absence(g, earlier, now), nil
 		if g.Fault.Code == FaultGone {
 			g.MIGDevices = retain(g.MIGDevices, nil)
 		}
@@ -91,13 +91,28 @@ func Retain(earlier, now *Inventory) *Inventory {
 	return &kept
 }
 
-// absence returns the fault of a GPU that had this index in an earlier inventory and is missing from inv.
-func (inv *Inventory) absence(index int) Fault {
-	i := slices.IndexFunc(inv.Unreadable, func(u Unreadable) bool { return u.Index == index })
-	if i < 0 {
+// absence returns the fault of a GPU of an earlier inventory that is missing from now: that of the unreadable GPU with
+// its index, or Gone. Indexes shift when a GPU leaves the bus, and the index of a GPU that is gone is obsolete.
+func absence(g GPU, earlier, now *Inventory) Fault {
+	i := slices.IndexFunc(now.Unreadable, func(u Unreadable) bool { return u.Index == g.Index })
+	isMIG := slices.ContainsFunc(now.GPUs, func(n GPU) bool { return n.Index == g.Index })
+	if i < 0 || isMIG || g.Fault.Code == FaultGone || now.count() < earlier.count() {
 		return Gone()
 	}
-	return inv.Unreadable[i].Fault
+	return now.Unreadable[i].Fault
+}
+
+// count returns the number of GPUs that the driver lists. NVML enumerates them without gaps.
+func (inv *Inventory) count() (n int) {
+	for _, g := range inv.GPUs {
+		if g.Fault.Code != FaultGone {
+			n = max(n, g.Index+1)
+		}
+	}
+	for _, u := range inv.Unreadable {
+		n = max(n, u.Index+1)
+	}
+	return n
 }
 
 // WithFaults returns a copy of the inventory in which each GPU and MIG device has the fault that fault returns for
@@ -138,6 +153,6 @@ func (inv *Inventory) Prune(keep func(uuid string) bool) *Inventory {
 	return &rest
 }
 
-// OneLine returns the text of err, which may be a joined error, on a single line: a Fault's message is shown in tables,
+// OneLine returns the text of err, which may be a joined error, as a single line. A Fault's message is shown in tables,
 // Events and RPC statuses.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -51,6 +51,47 @@ func TestRetainDistinguishesUnreadableFromGone(t *testing.T) {
 	}
 }
 
+// An Unreadable entry applies to a missing GPU only if it must be that GPU.
+func TestRetainMatchesUnreadableGPUs(t *testing.T) {
+	lost := fault("GPU is lost")
+	two := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1"}}}}}
+	onlyB := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-b", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1"}}}}}
+	for name, tc := range map[string]struct {
+		earlier, now *gpu.Inventory
+		want         map[string]gpu.Fault
+	}{
+		"MIG device of the GPU that has the index now": {
+			two,
+			&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-b"}}, Unreadable: []gpu.Unreadable{{Index: 0, Fault: lost}}},
+			map[string]gpu.Fault{"GPU-a": gpu.Gone()},
+		},
+		"indexes shifted": {
+			two,
+			&gpu.Inventory{Unreadable: []gpu.Unreadable{{Index: 0, Fault: lost}}},
+			map[string]gpu.Fault{"GPU-a": gpu.Gone(), "GPU-b": gpu.Gone(), "MIG-1": gpu.Gone()},
+		},
+		"obsolete index": {
+			gpu.Retain(two, onlyB),
+			&gpu.Inventory{Unreadable: []gpu.Unreadable{{Index: 0, Fault: lost}}},
+			map[string]gpu.Fault{"GPU-a": gpu.Gone(), "GPU-b": lost, "MIG-1": {}},
+		},
+		"unreadable before": {
+			gpu.Retain(two, &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}, Unreadable: []gpu.Unreadable{{Index: 1, Fault: lost}}}),
+			&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}, Unreadable: []gpu.Unreadable{{Index: 1, Fault: lost}}},
+			map[string]gpu.Fault{"GPU-a": {}, "GPU-b": lost, "MIG-1": {}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept := gpu.Retain(tc.earlier, tc.now)
+			for uuid, want := range tc.want {
+				if got := kept.Fault(uuid); got != want {
+					t.Errorf("%s: fault %+v, want %+v", uuid, got, want)
+				}
+			}
+		})
+	}
+}
+
 func TestRetainKeepsMIGDevices(t *testing.T) {
 	earlier := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", Index: 0}, {UUID: "MIG-2", Index: 1}}},

@@ -5,8 +5,12 @@ import (
 	"slices"
 )
 
-// Inventory is what the driver reported about the node's GPUs at one point in time. It is immutable.
+// Inventory is the state of the node's driver and GPUs at one point in time, as the driver reported it. It is
+// immutable.
 type Inventory struct {
+	// Platform is empty except on WSL2 and Jetson, where GPUs have neither a minor number nor, on a Jetson, a PCI bus ID.
+	Platform Platform `json:"platform,omitempty"`
+
 	Driver Driver `json:"driver"`
 
 	// GPUs are those with a valid and unique UUID, by ascending Index, followed by those that Retain appends.
@@ -17,10 +21,10 @@ type Inventory struct {
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
-// Driver is the node's kernel driver.
+// Driver is the node's NVIDIA driver.
 type Driver struct {
-	Version string      `json:"version"` // "580.95.05"
-	CUDA    CUDAVersion `json:"cuda"`
+	Version string      `json:"version"` // "580.95.05"; on a Jetson without NVML, the release of Jetson Linux: "35.4.1"
+	CUDA    CUDAVersion `json:"cuda"`    // zero if unknown
 
 	// Confidential reports whether confidential computing is enabled.
 	Confidential bool `json:"confidential,omitempty"`
@@ -46,7 +50,7 @@ type GPU struct {
 	Index int    `json:"index"` // NVML's enumeration order; changes when a GPU leaves the bus
 	Minor int    `json:"minor"` // N of /dev/nvidiaN, unrelated to Index; or MinorUnknown
 
-	PCIBusID string `json:"pciBusID"` // in the format of sysfs: "0000:18:00.0"
+	PCIBusID string `json:"pciBusID"` // in the format of sysfs: "0000:18:00.0"; empty on a Jetson
 	NUMANode int    `json:"numaNode"` // or NUMAUnknown
 	PCIClass string `json:"pciClass"` // in the format of sysfs: "0x030200"; empty if unknown
 
@@ -60,7 +64,7 @@ type GPU struct {
 	Brand             string            `json:"brand,omitempty"` // "Nvidia", as NVIDIA's tools write it; empty if unknown
 	Architecture      Architecture      `json:"architecture"`
 	ComputeCapability ComputeCapability `json:"computeCapability"`
-	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory
+	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory; on a Jetson, that of the system
 	MIG               MIGMode           `json:"mig"`
 
 	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if unknown.
@@ -76,14 +80,15 @@ type GPU struct {
 	// MIGDevices are in ascending order of Index.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 
-	// Links has an entry for each other GPU of the inventory, by ascending Index of the peer.
+	// Links has an entry for each other GPU that was read at the same time, by ascending Index of the peer. It is empty
+	// for a GPU that is missing from the latest inventory.
 	Links []Link `json:"links,omitempty"`
 
 	// Fault is the reason that the GPU cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 
-	// Partial is set if reading an attribute failed, for which Fault has the reason. Those that were not read are zero,
-	// and MIGDevices may lack some.
+	// Partial is set if some attributes could not be read; Fault has the reason. These are zero or unknown, and
+	// MIGDevices may be incomplete.
 	Partial bool `json:"partial,omitempty"`
 }
 
@@ -93,7 +98,8 @@ type VGPU struct {
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
-// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault.
+// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault, except on platforms whose GPUs
+// have no device node of their own.
 const MinorUnknown = -1
 
 // NUMAUnknown is the NUMANode of a GPU whose NUMA node the platform does not report. sysfs uses the same value.
@@ -113,9 +119,9 @@ func (c *ComputeCapability) UnmarshalText(text []byte) error {
 
 func (c ComputeCapability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 
-// Unreadable is a GPU that the driver counts, or a MIG device of one, without a valid and unique UUID.
+// Unreadable is a GPU or MIG device that the driver reports without a valid and unique UUID.
 type Unreadable struct {
-	Index int   `json:"index"` // of the GPU
+	Index int   `json:"index"` // of the GPU, or of the MIG device's GPU
 	Fault Fault `json:"fault"`
 }
 

@@ -12,7 +12,7 @@ import (
 // The driver worker sends the inventory to the agent as JSON.
 func TestInventoryJSONRoundTrip(t *testing.T) {
 	want := gpu.Inventory{
-		Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13, Minor: 1}},
+		Platform: gpu.WSL2, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13, Minor: 1}},
 		GPUs: []gpu.GPU{{
 			UUID: "GPU-a", Index: 2, Minor: 3, PCIBusID: "0000:18:00.0", NUMANode: gpu.NUMAUnknown, PCIClass: "0x030200", PCIeRoot: "pci0000:17", PCIeSwitches: []string{"0000:18:00.0"}, Brand: "Nvidia", AddressingMode: "HMM", Clique: "6f8f3c8e-0000-4000-8000-000000000001.3",
 			Product: "NVIDIA H100", Architecture: "Hopper", ComputeCapability: gpu.ComputeCapability{Major: 9, Minor: 0},

@@ -35,7 +35,7 @@ type MIGDevice struct {
 	// Fault is the reason that the MIG device cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 
-	// Partial is as for a GPU.
+	// Partial is set if some attributes could not be read; see GPU.Partial.
 	Partial bool `json:"partial,omitempty"`
 }
 

@@ -1,7 +1,7 @@
 package gpu
 
-// TimeSlice is how long each process that shares a GPU runs before it is the next one's turn, as nvidia-smi and the
-// parameters of claims name it.
+// TimeSlice is how long a process that shares a GPU runs before the next one takes its turn. The names are those of
+// nvidia-smi and of the DRA claim parameters.
 type TimeSlice string
 
 // The time slices. The driver decides how long each is.
@@ -12,5 +12,5 @@ const (
 	TimeSliceLong    TimeSlice = "Long"
 )
 
-// TimeSlices has the time slices in the order of the numbers that nvidia-smi gives them, from 0.
+// TimeSlices are the time slices in the order of nvidia-smi's numbers for them, which start at 0.
 var TimeSlices = []TimeSlice{TimeSliceDefault, TimeSliceShort, TimeSliceMedium, TimeSliceLong}

@@ -46,7 +46,7 @@ func (s *snapshot) respond(ids []string) (*api.ContainerAllocateResponse, error)
 	if slices.Contains(s.PassBy, ByField) {
 		response.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.ExtraDevices))
 		for _, d := range devices {
-			response.CdiDevices = append(response.CdiDevices, s.cdiDevices[d].field)
+			response.CdiDevices = append(response.CdiDevices, s.cdiDevices[d].fields...)
 		}
 		for _, name := range s.ExtraDevices {
 			response.CdiDevices = append(response.CdiDevices, &api.CDIDevice{Name: name})
@@ -62,11 +62,11 @@ func (s *snapshot) respond(ids []string) (*api.ContainerAllocateResponse, error)
 func (s *snapshot) annotate(devices []int) (map[string]string, error) {
 	names := make([]string, 0, len(devices)+len(s.ExtraDevices))
 	for _, d := range devices {
-		name := s.cdiDevices[d].field.Name
-		if err := s.cdiDevices[d].err; err != nil {
-			return nil, fmt.Errorf("annotating with %s: %w", name, err)
+		device := &s.cdiDevices[d]
+		if device.err != nil {
+			return nil, fmt.Errorf("annotating with %s: %w", strings.Join(device.names, ", "), device.err)
 		}
-		names = append(names, name)
+		names = append(names, device.names...)
 	}
 	// The kubelet merges the annotations of all resources of a container. The name of the first device makes
 	// the key unique among them.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -109,14 +110,14 @@ func (c *Checkpoint) parse(data []byte) error {
 }
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
-// viaCDI are those that the runtime injects by CDI device names of a kind. NVIDIA's device plugin can allocate devices
-// that a hook or NVIDIA's runtime injects. A claim counts for each container of its pods: claims does not have the
-// containers.
+// viaCDI are those of the checkpoint that the runtime injects by CDI device names of a kind; NVIDIA's device plugin can
+// also allocate devices that a hook or NVIDIA's runtime injects. The devices of a claim are in allocated for each
+// container of its pods, because claims do not name containers.
 func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {
 	return func(podUID, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {
 			if slices.Contains(claim.Pods, podUID) {
-				allocated = append(allocated, claim.cdi(kind)...)
+				allocated = append(allocated, claim.devices(kind)...)
 			}
 		}
 		for _, h := range c.Holders {
@@ -125,7 +126,7 @@ func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID,
 			}
 			device := allocator.DeviceOf(h.Device)
 			allocated = append(allocated, device)
-			if slices.Contains(h.CDI, kind+"="+device) {
+			if slices.ContainsFunc(h.CDI, func(name string) bool { return isOf(name, kind, device) }) {
 				viaCDI = append(viaCDI, device)
 			}
 		}
@@ -133,6 +134,11 @@ func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID,
 		slices.Sort(viaCDI)
 		return slices.Compact(allocated), slices.Compact(viaCDI)
 	}
+}
+
+// isOf reports whether a qualified CDI device name has a kind and stands for a device.
+func isOf(name, kind, device string) bool {
+	return strings.HasPrefix(name, kind+"=") && allocator.DeviceOfCDI(name) == device
 }
 
 // cdiNames returns the distinct CDI device names in an encoded ContainerAllocateResponse, from the CDI field and

@@ -180,15 +180,16 @@ func TestAllocations(t *testing.T) {
 		{PodUID: "pod", Container: "main", Device: "GPU-b", CDI: others},
 		{PodUID: "pod", Container: "main", Device: "GPU-a::1", CDI: ours},
 		{PodUID: "pod", Container: "main", Device: "GPU-a::0", CDI: ours},
+		{PodUID: "pod", Container: "main", Device: "GPU-h", CDI: []string{"gpucdi.dev/gpu=GPU-h.graphics"}},
 		{PodUID: "pod", Container: "other", Device: "GPU-d", CDI: ours},
 		{PodUID: "other", Container: "main", Device: "GPU-e", CDI: ours},
 	}}
 	claims := []PreparedClaim{
-		{Pods: []string{"pod"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-f", "gpucdi.dev/rdma=all"}}}},
+		{Pods: []string{"pod"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-f.video", "gpucdi.dev/gpu=GPU-f.graphics", "gpucdi.dev/rdma=all"}}}},
 		{Pods: []string{"other"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-g"}}}},
 	}
 	allocated, viaCDI := Allocations("gpucdi.dev/gpu", c, claims)("pod", "main")
-	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f"}) || !slices.Equal(viaCDI, []string{"GPU-a"}) {
+	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f", "GPU-h"}) || !slices.Equal(viaCDI, []string{"GPU-a", "GPU-h"}) {
 		t.Errorf("got %v, %v", allocated, viaCDI)
 	}
 }

@@ -11,14 +11,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // claimsName is the file of the DRA manager in the kubelet's root directory.
 const claimsName = "dra_manager_state"
 
-// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager, which has it from before its drivers
-// prepare it until after they have unprepared it.
+// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager, which contains it from before its
+// drivers prepare it until after they have unprepared it.
 type PreparedClaim struct {
 	UID, Namespace, Name string
 
@@ -33,20 +34,20 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
-// cdi returns the names of the claim's CDI devices of a kind.
-func (c PreparedClaim) cdi(kind string) (names []string) {
+// devices returns the devices that the claim's CDI devices of a kind stand for.
+func (c PreparedClaim) devices(kind string) (ids []string) {
 	for _, d := range c.Devices {
-		for _, qualified := range d.CDI {
-			if name, ours := strings.CutPrefix(qualified, kind+"="); ours {
-				names = append(names, name)
+		for _, name := range d.CDI {
+			if strings.HasPrefix(name, kind+"=") {
+				ids = append(ids, allocator.DeviceOfCDI(name))
 			}
 		}
 	}
-	return names
+	return ids
 }
 
-// PreparedClaims returns the prepared claims of all drivers, by UID. dir is the kubelet's root directory on the node. The
-// result is nil without an error if the file does not exist; a kubelet with DRA creates it when it starts.
+// PreparedClaims returns the prepared claims of all drivers, sorted by UID. dir is the kubelet's root directory on the
+// node. The result is nil without an error if the file does not exist; a kubelet with DRA creates it when it starts.
 func PreparedClaims(node host.Root, dir string) ([]PreparedClaim, error) {
 	path := filepath.Join(dir, claimsName)
 	data, err := node.ReadFile(path)
@@ -86,7 +87,8 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 		return nil, err
 	}
 	if state.ClaimInfoStateList == nil {
-		if !strings.Contains(file.Data, `"ClaimInfoStateList":null`) { // another version; no claim means that those known are over
+		// In an unknown format the list has another name. An empty result would release the claims in it.
+		if !strings.Contains(file.Data, `"ClaimInfoStateList":null`) {
 			return nil, errors.New("no list of claims; the version of the kubelet is not supported")
 		}
 		return []PreparedClaim{}, nil

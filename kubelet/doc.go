@@ -3,7 +3,7 @@
 // reads allocations from the pod resources API and the kubelet's checkpoint.
 //
 // The kubelet calls Allocate and GetPreferredAllocation in its sync loop without a deadline, and any error fails
-// the pod for good. Both are therefore answered from the latest Offer in memory and never block on files, the
+// the pod permanently. Both are therefore answered from the latest Offer in memory and never block on files, the
 // driver or the log. The Gate decides whether devices may be allocated. The package neither calls NVML nor writes
-// CDI specs: the caller of Update has written the spec to disk before.
+// CDI specs: the caller of Update must have written the spec to disk.
 package kubelet

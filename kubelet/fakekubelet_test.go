@@ -75,7 +75,7 @@ func (k *fakeKubelet) start() *fakeKubelet {
 	return k
 }
 
-// stop stops the kubelet, ends its streams and removes its socket.
+// stop stops the kubelet and removes its socket. It ends the streams of registrations that the test has not received.
 func (k *fakeKubelet) stop() {
 	k.grpc.Stop()
 	for {

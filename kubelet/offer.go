@@ -31,11 +31,12 @@ type snapshot struct {
 	superseded chan struct{}             // closed when a later snapshot exists
 }
 
-// cdiDevice is how Allocate passes a device to the runtime, computed and validated in advance.
+// cdiDevice is how Allocate passes the CDI devices of a device to the runtime, computed and validated in advance.
 type cdiDevice struct {
-	field *api.CDIDevice
-	key   string // annotation key for containers whose first device this is
-	err   error  // set if the device cannot be passed by annotation
+	names  []string
+	fields []*api.CDIDevice
+	key    string // annotation key for containers whose first device this is
+	err    error  // set if the device cannot be passed by annotation
 }
 
 func newSnapshot(o Offer) *snapshot {
@@ -59,8 +60,12 @@ const annotator = "gpucdi"
 
 func newCDIDevice(d allocator.Device) cdiDevice {
 	key, errKey := cdi.AnnotationKey(annotator, d.ID)
-	_, errName := cdi.AnnotationValue([]string{d.CDIName})
-	return cdiDevice{field: &api.CDIDevice{Name: d.CDIName}, key: key, err: errors.Join(errKey, errName)}
+	_, errName := cdi.AnnotationValue(d.CDINames)
+	device := cdiDevice{names: d.CDINames, key: key, err: errors.Join(errKey, errName)}
+	for _, name := range d.CDINames {
+		device.fields = append(device.fields, &api.CDIDevice{Name: name})
+	}
+	return device
 }
 
 func apiDevice(id string, d allocator.Device) *api.Device {

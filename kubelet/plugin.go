@@ -22,7 +22,7 @@ type Config struct {
 	Gate     Gate
 
 	Observer Observer // may be nil
-	Sent     func()   // called after each ListAndWatch message; may be nil, must not block
+	Sent     func()   // called after each ListAndWatch message, perhaps concurrently; may be nil, must not block
 }
 
 // Gate grants devices of a resource, all of them or none. It alone decides whether they may be allocated. It must
@@ -41,7 +41,8 @@ type Plugin struct {
 	lists        sentLists
 	socket       string // path of the latest socket; only used by Run
 
-	// streamTimeout bounds the time from a registration until the kubelet opens a ListAndWatch stream.
+	// streamTimeout bounds the time from a registration until the kubelet opens a ListAndWatch stream. Kubelet 1.36 can
+	// accept a registration and never open one.
 	streamTimeout time.Duration
 }
 

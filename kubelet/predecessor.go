@@ -25,12 +25,17 @@ const waitingInterval = time.Minute
 // Of two agents the kubelet uses the one that registered last, and marks all devices unhealthy when that one ends,
 // even if the other is still running. waiting is called with the other agent's socket, once a minute.
 func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket string)) error {
+	var reported string
+	var at time.Time
 	for ctx.Err() == nil {
 		socket, err := activeAgentSocket(ctx, dir)
 		if socket == "" || err != nil {
 			return err
 		}
-		waiting(socket)
+		if socket != reported || time.Since(at) >= waitingInterval {
+			waiting(socket)
+			reported, at = socket, time.Now()
+		}
 		if !awaitEnd(ctx, socket) {
 			select {
 			case <-ctx.Done():
@@ -59,8 +64,8 @@ func activeAgentSocket(ctx context.Context, dir string) (string, error) {
 	return "", nil
 }
 
-// awaitEnd waits for the gRPC server at a socket to end, for at most waitingInterval. It returns false if it could
-// not connect, and thus could not wait.
+// awaitEnd waits for the gRPC server at a socket to end, for at most waitingInterval. It returns false if it could not
+// connect, so that it cannot detect the end.
 func awaitEnd(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, waitingInterval)
 	defer cancel()

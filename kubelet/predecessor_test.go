@@ -88,3 +88,30 @@ func TestAwaitPredecessorWithoutGRPC(t *testing.T) {
 		t.Errorf("active socket %q, %v; want none", socket, err)
 	}
 }
+
+// A listener that closes each connection is checked repeatedly, but reported once.
+func TestAwaitPredecessorThatClosesConnections(t *testing.T) {
+	dir := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(dir, "gpucdi-nvidia.com_gpu-89abcdef.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reported, ended := make(chan string, 8), make(chan error, 1)
+	go func() { ended <- AwaitPredecessor(t.Context(), dir, func(socket string) { reported <- socket }) }()
+	for range 6 { // at least two checks, each of which connects twice
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, ended, "the return of AwaitPredecessor"); err != nil {
+		t.Error(err)
+	}
+	if len(reported) != 1 {
+		t.Errorf("the socket was reported %d times, want once", len(reported))
+	}
+}

@@ -110,11 +110,11 @@ func (p *Plugin) register(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// backoff computes the pauses between attempts, which double from 100 ms to 10 s. Even the first one lets the
-// kubelet of 1.36 process the end of the old stream; otherwise it would disconnect the new registration instead.
+// backoff computes the pauses between attempts, which double from 100 ms to 10 s. Even the first one is
+// long enough for kubelet 1.36 to process the end of the old stream; otherwise it would drop the new registration.
 type backoff struct{ attempts int }
 
-// next returns the next pause. Up to 25% of jitter keeps plugins that lost the same kubelet from returning at once.
+// next returns the next pause. Up to 25 % of jitter keeps the plugins of a node from registering at the same time.
 func (b *backoff) next() time.Duration {
 	pause := min(100*time.Millisecond<<min(b.attempts, 10), 10*time.Second)
 	b.attempts++

@@ -34,6 +34,7 @@ func (l *sentLists) end(list *allocator.List) {
 	l.open = slices.DeleteFunc(l.open, func(o *allocator.List) bool { return o == list })
 }
 
+// newest returns the last message of the stream that was opened last.
 func (l *sentLists) newest() allocator.List {
 	l.mu.Lock()
 	defer l.mu.Unlock()

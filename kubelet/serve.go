@@ -34,7 +34,8 @@ type lostError struct {
 func (e *lostError) Error() string { return e.reason }
 
 // serve starts a server on a new socket, registers it with the kubelet, and runs it until the registration is lost or
-// ctx ends, as the error reports. The server has stopped when serve returns.
+// ctx ends. It always returns an error with the reason: a *lostError if the registration was lost. The server has
+// stopped when serve returns.
 func (p *Plugin) serve(ctx context.Context, kubelet sockets.Identity, changed <-chan struct{}) error {
 	listener, err := p.listen(ctx)
 	if err != nil {

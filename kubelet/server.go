@@ -30,7 +30,7 @@ func newServer(p *Plugin) *server {
 }
 
 // maxStreams bounds the ListAndWatch streams of a server, each of which can hold an encoded list of a megabyte. The
-// kubelet opens one, before any other client can know the socket.
+// kubelet opens one directly after the registration, usually before other clients find the socket.
 const maxStreams = 8
 
 // streams counts the ListAndWatch streams of a server. The kubelet keeps one open while the plugin is registered.

@@ -19,8 +19,8 @@ import (
 // socketPrefix is the prefix of the sockets of all resources.
 const socketPrefix = "gpucdi-"
 
-// socketPath returns a new path for a server's socket, unique to each registration: the kubelet of 1.37 rejects an
-// endpoint that is still registered.
+// socketPath returns a new path for a server's socket, unique to each registration: kubelet 1.37 rejects an endpoint
+// that is still registered.
 func (p *Plugin) socketPath() string {
 	return filepath.Join(p.cfg.Dir, fmt.Sprintf("%s%08x.sock", p.resourcePrefix(), rand.Uint32()))
 }

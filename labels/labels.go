@@ -96,8 +96,12 @@ func mode(g gpu.GPU) string {
 	return "unknown"
 }
 
-// setDriverLabels sets each version under its current and its deprecated name.
+// setDriverLabels sets each version under its current and its deprecated name. There are none on a platform without NVML,
+// whose version numbers have another meaning.
 func setDriverLabels(l map[string]string, d gpu.Driver) {
+	if d.CUDA == (gpu.CUDAVersion{}) {
+		return
+	}
 	parts := append(strings.SplitN(d.Version, ".", 3), "", "")
 	for i, names := range [][2]string{{"major", "major"}, {"minor", "minor"}, {"revision", "rev"}} {
 		l[prefix+"cuda.driver-version."+names[0]] = value(parts[i], "")
@@ -175,7 +179,7 @@ func setResourceLabels(l map[string]string, resource, product string, count int,
 // family returns the architecture by the compute capability. gpu.Architecture is unknown if the GPU is newer than the
 // driver.
 func family(c gpu.ComputeCapability) string {
-	names := map[int]string{2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+	names := map[int]string{2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 11: "blackwell", 12: "blackwell"}
 	switch name := names[c.Major]; {
 	case c.Major == 7 && c.Minor >= 5:
 		return "turing"

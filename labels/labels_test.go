@@ -57,6 +57,7 @@ func TestOf(t *testing.T) {
 		"Ada":              {capability(8, 9), map[string]string{"gpu.family": "ada-lovelace"}},
 		"Turing":           {capability(7, 5), map[string]string{"gpu.family": "turing"}},
 		"Blackwell":        {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
+		"Thor":             {capability(11, 0), map[string]string{"gpu.family": "blackwell"}},
 		"future GPU":       {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
 		"one GPU with MIG": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
 		"vGPU": {func(inv *gpu.Inventory) {
@@ -77,6 +78,17 @@ func TestOf(t *testing.T) {
 			if v, found := got["nvidia.com/"+label]; v != want || !found {
 				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
 			}
+		}
+	}
+}
+
+// On a Jetson without NVML the driver version is that of Jetson Linux, which must not be compared with that of drivers.
+func TestNoDriverLabelsWithoutCUDAVersion(t *testing.T) {
+	inv := h100s(1)
+	inv.Driver = gpu.Driver{Version: "35.4.1"}
+	for label := range labels.Of(inv, allocator.MIGNone, nil, "") {
+		if strings.HasPrefix(label, "nvidia.com/cuda.") {
+			t.Errorf("unexpected label %s", label)
 		}
 	}
 }

@@ -26,12 +26,13 @@ var (
 	buildInfo  = describe("gpucdi_build_info", "Version of the agent. The value is always 1.", "version")
 	reloaded   = describe("gpucdi_config_last_reload_successful", "1 if the config file is in effect, 0 if its last reload failed.")
 	loaded     = describe("gpucdi_config_last_reload_success_timestamp_seconds", "Time of the last successful config reload, in seconds since the epoch.")
-	components = describe("gpucdi_component_healthy", "1 if a component between the driver and the pods is healthy: driver, spec, runtime or kubelet.", "component")
+	components = describe("gpucdi_component_healthy", "1 if a component between the driver and the pods is healthy: driver, spec, runtime, kubelet, dra or slices.", "component")
 	devices    = describe("gpucdi_devices", "GPUs and MIG devices by health, independent of sharing: healthy, unhealthy with the fault code as the reason, or draining, which is unavailable because of a planned change.", "resource", "health", "reason")
 	free       = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that are not allocated to a container.", "resource")
 	allocated  = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that is allocated to a container, as reported by the kubelet.",
 		"resource", "device", "gpu", "namespace", "pod", "container")
 
+	unreadable = describe("gpucdi_unreadable_devices", "GPUs and MIG devices without a valid UUID, for example because they do not respond, which cannot be advertised.")
 	gpuHealthy = describe("gpucdi_gpu_healthy", "1 if a GPU and its MIG devices are healthy, else 0 with the fault code of docs/health.md.", "gpu", "code")
 
 	gpuInfo     = describe("gpucdi_gpu_info", "Properties of a GPU. The value is always 1.", "gpu", "index", "product", "pci_bus_id", "driver")
@@ -51,7 +52,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (c collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, components, devices, free, allocated,
-		gpuHealthy, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
+		unreadable, gpuHealthy, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
 		descs <- d
 	}
 }
@@ -84,6 +85,7 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	s.componentHealth(n)
 	s.devices(n)
+	s.gauge(unreadable, float64(len(n.Unreadable)))
 	for _, g := range n.GPUs {
 		s.gauge(gpuHealthy, boolToFloat(g.Fault.None()), g.UUID, string(g.Fault.Code))
 		s.gauge(gpuInfo, 1, g.UUID, strconv.Itoa(g.Index), g.Product, g.PCIBusID, n.Driver.Version)
@@ -102,6 +104,10 @@ func (s sink) componentHealth(n status.Node) {
 	}
 	for _, r := range n.Kubelet.Resources {
 		healthy["kubelet"] = healthy["kubelet"] && r.Error == ""
+	}
+	if d := n.DRA; d != nil {
+		healthy["dra"] = !d.Registered.IsZero() && d.Error == ""
+		healthy["slices"] = d.Slices.Error == "" && len(d.Slices.Foreign) == 0
 	}
 	for component, ok := range healthy {
 		s.gauge(components, boolToFloat(ok), component)

@@ -29,11 +29,13 @@ func value[T any](v T) *T { return &v }
 // fullStatus returns a status with all fields that have metrics.
 func fullStatus(context.Context) status.Node {
 	return status.Node{
-		Version: "v1",
-		Config:  status.Config{Loaded: time.Unix(1700000000, 0)},
-		Driver:  status.Driver{Driver: gpu.Driver{Version: "580.95.05"}},
-		Runtime: status.Runtime{Error: "CDI is off"},
-		Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Registered: time.Now()}}},
+		Version:    "v1",
+		Config:     status.Config{Loaded: time.Unix(1700000000, 0)},
+		Driver:     status.Driver{Driver: gpu.Driver{Version: "580.95.05"}},
+		Runtime:    status.Runtime{Error: "CDI is off"},
+		Kubelet:    status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Registered: time.Now()}}},
+		DRA:        &status.DRA{Registered: time.Now(), Slices: status.Slices{Foreign: []string{"x"}}},
+		Unreadable: []gpu.Unreadable{{Index: 5, Fault: gpu.Fault{Code: gpu.FaultUnresponsive}}},
 		GPUs: []status.GPU{
 			{GPU: gpu.GPU{UUID: "GPU-a", Index: 3, Product: "NVIDIA H100", MemoryBytes: 80 << 30, PCIBusID: "0000:18:00.0"},
 				Telemetry: gpu.Telemetry{
@@ -95,6 +97,9 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_device_allocated{container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="other",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_component_healthy{component="runtime"} 0`,
 		`gpucdi_component_healthy{component="kubelet"} 1`,
+		`gpucdi_component_healthy{component="dra"} 1`,
+		`gpucdi_component_healthy{component="slices"} 0`,
+		`gpucdi_unreadable_devices 1`,
 		`gpucdi_gpu_info{driver="580.95.05",gpu="GPU-a",index="3",pci_bus_id="0000:18:00.0",product="NVIDIA H100"} 1`,
 		`gpucdi_gpu_utilization_ratio{gpu="GPU-a"} 0.25`,
 		`gpucdi_gpu_memory_bytes{gpu="GPU-a"} 8.589934592e+10`,
@@ -138,11 +143,15 @@ func TestMetrics(t *testing.T) {
 
 func TestMetricsOfEmptyNode(t *testing.T) {
 	got := scrape(t, metrics.New(func(context.Context) status.Node {
-		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Error: "waiting"}}}}
+		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Error: "waiting"}}},
+			DRA: &status.DRA{Error: "not attempted yet"}}
 	}, nil))
 	for _, want := range []string{
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 0`,
 		`gpucdi_component_healthy{component="kubelet"} 0`,
+		`gpucdi_component_healthy{component="dra"} 0`,
+		`gpucdi_component_healthy{component="slices"} 1`,
+		`gpucdi_unreadable_devices 0`,
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, got)

@@ -50,6 +50,7 @@ for arch in amd64 arm64; do
   programs=$dist/gpucdi_${version}_linux_$arch root=$work/$arch
   debian "$arch" "$root"
   install -D -t "$root/usr/bin" "$programs"/{gpucdi,gpucdi-nvml,gpucdi-hook}
+  ln -s /host/usr/lib/wsl "$root/usr/lib/wsl" # see Dockerfile
   sbom "$arch" "$root" "$programs" >"$dist/gpucdi_${version}_image_$arch.cdx.json"
   container=$(buildah "${store[@]}" from --arch "$arch" scratch)
   buildah "${store[@]}" add --quiet "$container" "$root" / >/dev/null

@@ -137,6 +137,7 @@ type Device struct {
 	Index       string   `json:"index"`              // "5" for a GPU, "5:1" for a MIG device of it
 	Resource    string   `json:"resource"`           // extended resource; for a device in the ResourceSlices, the DRA driver
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
+	Features    []string `json:"features,omitempty"` // driver capabilities that its containers get in addition to those of the node
 	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if the device is shared; otherwise it has ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 

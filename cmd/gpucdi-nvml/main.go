@@ -9,12 +9,17 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 func main() {
 	cfg := parseFlags()
+	if program := flag.Args(); len(program) > 0 { // nvidia-smi, see driver.TimeSlicer
+		fmt.Fprintln(os.Stderr, nvml.ExecWithDevices(cfg.Devices, program[0], program))
+		os.Exit(1)
+	}
 	go exitWith(os.Stdin)
 	if err := nvml.Serve(cfg); err != nil {
 		os.Exit(1) // Serve has reported the error
@@ -26,6 +31,8 @@ func parseFlags() nvml.Config {
 	var cfg nvml.Config
 	root := flag.String("host-root", "/", "root of the node's file system")
 	flag.StringVar(&cfg.Library, "library", "", "path of NVML")
+	flag.StringVar(&cfg.Devices, "devices", "", "directory of the device nodes; empty: /dev")
+	platform := flag.String("platform", "", "platform of the GPUs; empty: PCI GPUs")
 	flag.DurationVar(&cfg.Interval, "interval", 0, "time between two probe cycles")
 	flag.DurationVar(&cfg.TrialAfter, "trial-after", 0, "time from the start to the trial of quarantined GPUs; 0 disables it")
 	flag.Func("quarantined", "index of a GPU to exclude until its trial succeeds; can be repeated", func(value string) error {
@@ -34,14 +41,17 @@ func parseFlags() nvml.Config {
 		return err
 	})
 	flag.Parse()
-	cfg.Node = host.NewRoot(*root)
+	cfg.Node, cfg.Platform = host.NewRoot(*root), gpu.Platform(*platform)
 	return cfg
 }
 
 // exitWith exits when the parent process, gpucdi, exits, which closes its end of the pipe. A hung call into the driver
 // must not keep this process alive.
 func exitWith(parent io.Reader) {
-	_, err := io.Copy(io.Discard, parent)
-	fmt.Fprintln(os.Stderr, "agent exited", err)
+	message := "agent exited"
+	if _, err := io.Copy(io.Discard, parent); err != nil {
+		message += ": " + err.Error()
+	}
+	fmt.Fprintln(os.Stderr, message)
 	os.Exit(1)
 }

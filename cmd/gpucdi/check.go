@@ -24,7 +24,7 @@ func check(stdout io.Writer, path string, want []byte) error {
 	if diff == "" {
 		return nil
 	}
-	if _, err := io.WriteString(stdout, diff); err != nil {
+	if _, err := io.WriteString(stdout, indented(diff, 0)); err != nil {
 		return err
 	}
 	return fmt.Errorf("%s is stale; regenerate it with --output %s and the same flags", path, path)

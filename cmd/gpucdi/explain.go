@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -19,8 +20,8 @@ func newExplainCommand() *cobra.Command {
 		Short: "Explain the allocation of a GPU or ResourceClaim",
 		Long: `Explain why a GPU or a ResourceClaim is in its state: through which API the GPU is
 allocated and to which pods, what it waits for, or why a claim was not prepared.
-CLAIM is namespace/name; GPU is an index such as 3 or 3:1, a UUID, or a name in the
-ResourceSlices.`,
+CLAIM is namespace/name; GPU is an index such as 3 or 3:1, a UUID, a name in the
+ResourceSlices, or a CDI device name such as gpucdi.dev/gpu=GPU-….graphics.`,
 		Example: `  kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi explain default/one-gpu`,
 		Args:    checkArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,9 +37,10 @@ ResourceSlices.`,
 }
 
 func explain(w io.Writer, n status.Node, subject string) error {
-	if namespace, name, isClaim := strings.Cut(subject, "/"); isClaim {
+	if namespace, name, isClaim := strings.Cut(subject, "/"); isClaim && !strings.Contains(subject, "=") {
 		return explainClaim(w, n, namespace, name)
 	}
+	subject = allocator.DeviceOfCDI(subject)
 	found := false
 	for _, d := range n.Devices {
 		if subject == d.Index || strings.EqualFold(subject, d.ID) {
@@ -69,6 +71,9 @@ func explainDevice(w io.Writer, n status.Node, d status.Device) {
 	line(w, "  state:        %s", state)
 	if why := reason(d, false); why != "-" {
 		line(w, "  reason:       %s", why)
+	}
+	if len(d.Features) > 0 {
+		line(w, "  features:     those of the node, and %s", strings.Join(d.Features, ", "))
 	}
 	if len(d.AllocatedTo) == 0 {
 		line(w, "  allocated to: no pod")

@@ -19,7 +19,7 @@ func TestExplain(t *testing.T) {
 				Reason: "moving to the ResourceSlices", Awaits: "its pods to end",
 				AllocatedTo: []status.Holder{{Namespace: "default", Pod: "train", Container: "main"}}},
 			{ID: "GPU-a", Index: "0", GPU: "GPU-a", Resource: "gpu.nvidia.com", State: status.Waiting, Since: earlier, Reason: "waits until no pod holds GPU-a"},
-			{ID: "GPU-b", Index: "1", GPU: "GPU-b", Resource: "gpu.nvidia.com", Fault: fault,
+			{ID: "GPU-b", Index: "1", GPU: "GPU-b", Resource: "gpu.nvidia.com", Fault: fault, Features: []string{"display", "graphics"},
 				AllocatedTo: []status.Holder{{Namespace: "default", Pod: "infer", Container: "main", Claim: "one"}}},
 		},
 		Excluded: []status.Excluded{{ID: "GPU-c", Index: "2", Rule: "resources[0]"}},
@@ -31,11 +31,12 @@ func TestExplain(t *testing.T) {
 	for subject, want := range map[string][]string{
 		"0": {"GPU 0 (NVIDIA H100, GPU-a), allocated through nvidia.com/gpu", "draining for 5m0s", "moving to the ResourceSlices; waits for its pods to end",
 			"default/train/main", "GPU 0 (NVIDIA H100, GPU-a), allocated through gpu.nvidia.com", "waiting for 5m0s"},
-		"gpu-b":         {"unhealthy for 5m0s", "XID 79: off the bus; reboot the node", "default/infer/main, by claim one", "prepared for: claim default/one, 5m0s ago"},
-		"GPU-c":         {"GPU 2 (GPU-c) is not advertised: excluded by resources[0] of the config"},
-		"default/one":   {"was prepared 5m0s ago, for infer", "GPU 1 (GPU-b): unhealthy"},
-		"default/two":   {"Preparing claim default/two failed 5m0s ago (held): GPU-b is prepared for claim default/one"},
-		"default/three": {"not prepared on this node"},
+		"gpu-b":                         {"unhealthy for 5m0s", "XID 79: off the bus; reboot the node", "default/infer/main, by claim one", "prepared for: claim default/one, 5m0s ago"},
+		"gpucdi.dev/gpu=GPU-b.graphics": {"GPU 1 (unknown product, GPU-b)", "features:     those of the node, and display, graphics"},
+		"GPU-c":                         {"GPU 2 (GPU-c) is not advertised: excluded by resources[0] of the config"},
+		"default/one":                   {"was prepared 5m0s ago, for infer", "GPU 1 (GPU-b): unhealthy"},
+		"default/two":                   {"Preparing claim default/two failed 5m0s ago (held): GPU-b is prepared for claim default/one"},
+		"default/three":                 {"not prepared on this node"},
 	} {
 		var out strings.Builder
 		if err := explain(&out, node, subject); err != nil {

@@ -57,8 +57,8 @@ represented by its MIG devices: =0:1 or =MIG-….`,
 	flags.StringVar(&g.check, "check", "", "file to compare instead of writing; if it is stale, print the diff and exit with 1")
 	flags.StringSliceVar(&g.devices, "device", nil, "GPUs and MIG devices to include, by index or UUID (default: all)")
 	flags.StringVar(&g.format, "format", string(cdi.YAML), "output format: yaml, json; if not set, the file name extension decides")
-	flags.StringSliceVar(&g.features, "features", []string{string(cdi.Compute), string(cdi.Utility)},
-		"driver capabilities to expose to containers: compute, utility, graphics, video, display")
+	flags.StringSliceVar(&g.features, "features", nil,
+		"driver capabilities to expose to containers: compute, utility, graphics, video, display (default: compute and utility, and video if the driver has it)")
 	flags.StringVar(&g.hook, "hook", "", "path of gpucdi-hook on the node, for images whose loader does not find the driver (default: none)")
 	flags.StringSliceVar(&g.names, "names", []string{string(cdi.ByIndex), string(cdi.ByUUID)}, "device names of each GPU: index, uuid or both")
 	return cmd

@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -51,19 +53,43 @@ func (o *outputFormat) Set(name string) error {
 // structured reports whether the format is not a table.
 func (o *outputFormat) structured() bool { return o.name == formatJSON || o.name == formatYAML }
 
-// encode writes a value as JSON, or as YAML with the keys of the JSON.
+// encode writes a value as JSON, or as YAML with the keys of the JSON. The text is safe for terminals. YAML has no
+// escape for all styles of strings, so it is escaped only for a terminal.
 func (o *outputFormat) encode(w io.Writer, value any) error {
+	var text string
 	if o.name == formatJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(value)
+		data, err := json.MarshalIndent(value, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encoding JSON: %w", err)
+		}
+		text = escapeJSON(string(data)) + "\n"
+	} else {
+		data, err := marshalYAML(value)
+		if err != nil {
+			return fmt.Errorf("encoding YAML: %w", err)
+		}
+		if text = string(data); isTerminal(w) {
+			text = indented(text, 0)
+		}
 	}
-	data, err := marshalYAML(value)
-	if err != nil {
-		return fmt.Errorf("encoding YAML: %w", err)
-	}
-	_, err = w.Write(data)
+	_, err := io.WriteString(w, text)
 	return err
+}
+
+// escapeJSON escapes the characters in JSON that are not graphic. encoding/json escapes only some of them. They occur
+// only in strings.
+func escapeJSON(text string) string {
+	var escaped strings.Builder
+	for _, r := range text {
+		if r == '\n' || unicode.IsGraphic(r) {
+			escaped.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&escaped, `\u%04x`, unit)
+		}
+	}
+	return escaped.String()
 }
 
 // marshalYAML encodes a value with the keys and omissions of its JSON.

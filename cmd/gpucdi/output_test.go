@@ -3,8 +3,11 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -69,6 +72,37 @@ func TestStructuredOutput(t *testing.T) {
 	output := outputFormat{name: formatYAML}
 	if err := output.encode(&list, &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}); err != nil || !strings.Contains(list.String(), "uuid: GPU-a\n") {
 		t.Errorf("error %v, YAML\n%s", err, list.String())
+	}
+}
+
+// Hostile text changes neither a terminal nor the data.
+func TestJSONIsSafeForTerminals(t *testing.T) {
+	want := "\x1b[2J \x7f \u009b2J \u202e \U000e0001 é 漢 \u2028\n"
+	var out strings.Builder
+	if err := (&outputFormat{name: formatJSON}).encode(&out, map[string]string{want: want}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsFunc(strings.ReplaceAll(out.String(), "\n", ""), func(r rune) bool { return !unicode.IsGraphic(r) }) || !strings.Contains(out.String(), "é 漢") {
+		t.Errorf("not safe: %q", out.String())
+	}
+	var got map[string]string
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil || got[want] != want {
+		t.Errorf("decoded to %q, %v", got, err)
+	}
+}
+
+// A diff contains the text of a file that anything may have written.
+func TestDiffIsSafeForTerminals(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nvidia.yaml")
+	if err := os.WriteFile(path, []byte("a: \x1b[2J\u202e\r\nb: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := check(&out, path, []byte("b: 1\n")); err == nil {
+		t.Error("the file is not stale")
+	}
+	if !strings.Contains(out.String(), "\n-a: \\x1b[2J\\u202e\\r\n b: 1\n") {
+		t.Errorf("got the diff %q", out.String())
 	}
 }
 

@@ -8,10 +8,18 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucdi/gpucdi/agent"
+	"github.com/gpucdi/gpucdi/cluster"
+)
+
+// Limits of --spread. Slices are not verified more rarely.
+const (
+	minSpread = time.Second
+	maxSpread = time.Hour
 )
 
 func newServeCommand() *cobra.Command {
@@ -31,6 +39,9 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 				return usage(fmt.Errorf("--listen %q is not host:port: %w", config.Listen, err))
 			}
 			config.Node, config.DriverRoot, config.Library, config.Version = host.root(), host.driverRoot, host.library, version
+			if config.Spread < minSpread || config.Spread > maxSpread {
+				return usage(fmt.Errorf("--spread %s is not from %s to %s", config.Spread, minSpread, maxSpread))
+			}
 			var err error
 			if config.Worker, err = workerPath(); err != nil {
 				return err
@@ -42,6 +53,7 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
+	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute requests to the API server that are not urgent, from 1s to 1h; reduce it in small clusters for labels of a new driver within seconds")
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")

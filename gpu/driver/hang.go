@@ -10,15 +10,16 @@ import (
 // lost meanwhile.
 const trialTimeout = 5 * time.Minute
 
-// maxCheckDelay is how late a check of the step log may be. If a check is later, gpucdi was stopped, and perhaps the
-// worker with it, for example by the cgroup freezer.
+// maxCheckDelay is how late a check of the step log may be. If a check is later, gpucdi and perhaps the worker were
+// suspended, for example by the cgroup freezer.
 const maxCheckDelay = time.Second
 
 // check returns the indexes of the GPUs whose calls hang, or the time until the next check if there are none.
 func (s *source) check(p *process) (failed []int, next time.Duration) {
 	now, steps := Clock(), p.stepLog.steps()
-	failed = hung(steps, now, s.cfg.CallTimeout, s.blocked)
-	// Between two steps a worker is idle only briefly, or while it waits for gpucdi to read its messages.
+	failed = hung(steps, now, s.cfg.CallTimeout, p.blocked)
+	// Between two steps a worker is idle only briefly, or while it waits for gpucdi to read its messages. If it is idle
+	// at two consecutive checks without a message in between, it hangs.
 	idle := !slices.ContainsFunc(steps, func(s Step) bool { return !s.Done })
 	if idle && p.idle {
 		failed = []int{NoGPU}
@@ -33,7 +34,6 @@ func (s *source) check(p *process) (failed []int, next time.Duration) {
 		p.due = 0 // postpone once only
 		return nil, maxCheckDelay
 	}
-	s.blocked = nil
 	for _, step := range pending(steps, now) {
 		if !step.Trial && !slices.Contains(failed, step.Index) {
 			s.blocked = append(s.blocked, step.Index)
@@ -53,13 +53,13 @@ func pending(steps []Step, now time.Duration) (open []Step) {
 	return open
 }
 
-// hung returns the indexes, possibly including NoGPU, of the GPUs that cause the overdue steps. blocked are the
-// indexes with pending steps, not the cause themselves, when the previous worker was replaced.
+// hung returns the indexes of the GPUs that cause the overdue steps; they may include NoGPU. blocked are the indexes of
+// the steps that were pending when the previous worker was replaced, without those that caused its replacement.
 //
-// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A step blocks no other if one
-// about a GPU that started later is done; such a step is a cause once it is overdue. If one of the others is overdue,
-// the causes are the first of them, which may block the rest, and those that were blocked in the previous worker, too,
-// although this worker excludes the GPU that was the cause.
+// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A step blocks no other step if
+// a step about a GPU that started later is done; it is a cause once it is overdue itself. The remaining steps may wait
+// for each other. If one of them is overdue, the causes are the first of them, and those that are in blocked: they are
+// pending again although this worker excludes the previous cause.
 func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed []int) {
 	var lastDone time.Duration // start of the latest step about a GPU that is done
 	for _, s := range steps {

@@ -12,7 +12,7 @@ type Message struct {
 	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed.
 	Cycle bool `json:"cycle,omitempty"`
 
-	// Failed is the error for which the worker exits. No message follows.
+	// Failed is the error that ends the worker. No message follows.
 	Failed string `json:"failed,omitempty"`
 }
 

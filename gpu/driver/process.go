@@ -26,7 +26,8 @@ type process struct {
 	err      error         // the cause of the exit; set before ended is closed
 	killed   bool          // exited by SIGKILL or SIGTERM; set before ended is closed
 
-	probed bool // has completed a probe cycle
+	probed  bool  // has completed a probe cycle
+	blocked []int // see hung; none after the first probe cycle
 
 	// Between two checks of the step log:
 	due  time.Duration // time of the next check, by Clock
@@ -34,12 +35,17 @@ type process struct {
 }
 
 // start starts a worker, which runs until it is killed or ctx ends. A worker that hangs in the kernel cannot be killed:
-// ended stays open then, and the goroutines that watch the worker keep running.
-func start(ctx context.Context, worker string, args []string) (*process, error) {
+// ended stays open then, and the goroutines that watch the worker keep running. The loader searches libraryDirs before its
+// default directories.
+func start(ctx context.Context, worker string, libraryDirs, args []string) (*process, error) {
 	ctx, drop := context.WithCancel(ctx)
 	alive, kill := context.WithCancel(ctx)
 	p := &process{kill: kill, drop: drop, messages: make(chan Message), ended: make(chan struct{})}
-	if err := p.launch(ctx, exec.CommandContext(alive, worker, args...)); err != nil {
+	cmd := exec.CommandContext(alive, worker, args...)
+	if len(libraryDirs) > 0 {
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraryDirs, ":"))
+	}
+	if err := p.launch(ctx, cmd); err != nil {
 		drop()
 		return nil, fmt.Errorf("starting the driver worker: %w", err)
 	}

@@ -65,8 +65,8 @@ func firstTwoSnapshots(t *testing.T, cfg Config) (all []Snapshot) {
 
 func TestCrashSummary(t *testing.T) {
 	for output, want := range map[string]string{
-		"":                     "",
-		"agent exited <nil>\n": ": agent exited <nil>",
+		"":               "",
+		"agent exited\n": ": agent exited",
 		"panic: index out of range\n\ngoroutine 1 [running]:\nmain.main()\n":                    ": panic: index out of range",
 		"SIGABRT: abort\nPC=0x7fa5 m=4\n\nnvml._Cfunc_nvmlInit_v2(...)\n\t_cgo_gotypes.go:5321": ": SIGABRT: abort in nvmlInit_v2",
 		"\x1b[2J\x07bad": ": \ufffd[2J\ufffdbad",

@@ -70,7 +70,7 @@ func (s *source) trialOrder() []int {
 
 // quarantineArgs returns the worker's arguments about quarantined GPUs. The delay of the trials doubles with each
 // failure, because XIDs of the other GPUs are lost when a trial crashes the worker. While a worker hangs in the kernel
-// there are no trials: if another one hung there too, all GPUs would be unavailable.
+// there are no trials: if a second worker hung there, too, all GPUs would be unavailable.
 func (s *source) quarantineArgs() (args []string) {
 	delay := s.cfg.Interval
 	for _, index := range s.trialOrder() {

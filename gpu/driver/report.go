@@ -31,7 +31,7 @@ type XID struct {
 	MIG  []string `json:",omitempty"` // UUIDs of the affected MIG devices; none: the whole GPU
 	Code int
 
-	// Times is the number of repetitions that are reported together; 0 means one.
+	// Times is the number of occurrences that this report aggregates; 0 means one.
 	Times int `json:",omitempty"`
 }
 

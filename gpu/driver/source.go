@@ -32,7 +32,7 @@ type Config struct {
 }
 
 const (
-	// exitTimeout is the time a killed worker has to exit.
+	// exitTimeout is how long a killed worker may take to exit.
 	exitTimeout = 5 * time.Second
 	// failedLimit is the maximum length of Message.Failed in an error, in bytes.
 	failedLimit = 1024
@@ -46,14 +46,14 @@ type source struct {
 
 	latest      *gpu.Inventory          // as last reported, including quarantined GPUs
 	quarantined map[int]quarantineEntry // by index
-	blocked     []int                   // see hung
+	blocked     []int                   // for the next worker, see process
 	xids        xids
 	stuck       *process // a killed worker that hangs in the kernel; nil if none
 }
 
 // Run yields the state of the driver until ctx ends: a Snapshot at the start and whenever it has changed, and other
 // reports in between. It recovers from removal, upgrade and failure of the driver, and applies each config from reload.
-// It never blocks on a call into the driver.
+// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports are delayed.
 func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
 	s := source{cfg: cfg, reload: reload, yield: yield}
 	s.run(ctx)
@@ -87,6 +87,9 @@ func (s *source) runWorker(ctx context.Context) error {
 		s.yield(Snapshot{Err: err})
 		return err
 	}
+	if root.NVML == "" {
+		return s.watchJetson(ctx)
+	}
 	identity := driverIdentity(s.cfg.Node, root) // before the worker loads the library
 	p, err := s.start(ctx, root)
 	if err != nil {
@@ -103,15 +106,18 @@ func (s *source) runWorker(ctx context.Context) error {
 }
 
 func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, error) {
-	return start(ctx, s.cfg.Worker, append(s.quarantineArgs(),
+	return start(ctx, s.cfg.Worker, root.LoaderDirs(), append(s.quarantineArgs(),
 		"--host-root", s.cfg.Node.LocalPath("/"),
 		"--library", root.LocalPath(root.NVML),
+		"--platform", root.Platform,
+		"--devices", root.DevicesDir(s.cfg.Node),
 		"--interval", s.cfg.Interval.String(),
 	))
 }
 
 // reap waits for a killed worker to exit, and forwards its remaining XIDs. A worker that hangs in the kernel does not
-// exit. One more is started then, which may still reach the other GPUs; if it hangs, too, reap waits for one of them.
+// exit. The caller then starts one more, which may still reach the other GPUs. If that one hangs in the kernel, too,
+// reap waits until one of the two exits.
 func (s *source) reap(ctx context.Context, p *process) error {
 	defer s.reportRepeatedXIDs()
 	messages, late := p.messages, time.After(exitTimeout)
@@ -156,6 +162,7 @@ func (s *source) stuckEnded() <-chan struct{} {
 
 // supervise forwards the reports of a worker until the worker fails, or the driver or the config has changed.
 func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
+	p.blocked, s.blocked = s.blocked, nil
 	p.due = Clock() + s.cfg.CallTimeout
 	timer := time.NewTimer(s.cfg.CallTimeout)
 	defer timer.Stop()
@@ -190,14 +197,17 @@ func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity s
 				s.clearQuarantine() // the index may belong to another GPU now
 				return nil
 			}
-			p.probed = p.probed || m.Cycle
+			if m.Cycle {
+				p.probed, p.blocked = true, nil
+			}
 			s.report(m, root)
 		}
 	}
 }
 
-// handleExit quarantines the GPUs that may have crashed the worker. There are none if it was killed, for example by the
-// OOM killer, except before its first probe cycle: then no worker might ever get that far.
+// handleExit quarantines the GPUs that may have crashed the worker. It quarantines none if the worker was killed, for
+// example by the OOM killer, after its first probe cycle. An earlier kill counts as a crash, because otherwise workers
+// that are always killed early would be restarted forever without a fault.
 func (s *source) handleExit(ctx context.Context, p *process) error {
 	s.admitRecovered(p)
 	cause := errors.New("driver worker failed and cannot be killed")
@@ -218,7 +228,6 @@ func (s *source) handleExit(ctx context.Context, p *process) error {
 func (s *source) report(m Message, root host.DriverRoot) {
 	s.reportXID(m)
 	if m.Cycle {
-		s.blocked = nil
 		s.reportRepeatedXIDs()
 	}
 	switch {

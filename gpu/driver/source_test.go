@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -52,5 +53,45 @@ func TestKilledWorker(t *testing.T) {
 				t.Errorf("got %+v, with a Failure: %t, want %t", reports, failure, tc.failure)
 			}
 		})
+	}
+}
+
+// The steps that were blocked in a worker concern only the next worker: a crash in between may have ended the blockade.
+func TestCrashEndsBlockade(t *testing.T) {
+	// pending INDEX ORDER records a step that is overdue.
+	cfg := scripted(t, `
+		pending() { printf "\\0$2\\0\\0\\0\\0\\0\\0\\0" | dd of=/proc/$$/fd/3 bs=8 seek=$((1+$1)) conv=notrunc status=none; }
+		cd "$(dirname "$0")"
+		if mkdir first; then
+			echo '{"inventory":{"gpus":[{"uuid":"GPU-0"},{"uuid":"GPU-1","index":1},{"uuid":"GPU-2","index":2},{"uuid":"GPU-3","index":3}]}}' >&4
+			pending 0 1; pending 1 2; sleep 600
+		elif mkdir second; then pending 2 1; exit 3
+		elif mkdir third; then pending 3 1; pending 1 2; sleep 600
+		else echo '{"failed":"end"}' >&4; sleep 600; fi`)
+	cfg.CallTimeout = 500 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	var failed []string
+	Run(ctx, cfg, nil, func(r Report) {
+		switch r := r.(type) {
+		case Failure:
+			failed = append(failed, r.GPU)
+		case Snapshot:
+			if r.Err != nil {
+				cancel()
+			}
+		}
+	})
+	if want := []string{"GPU-0", "GPU-2", "GPU-3"}; !slices.Equal(failed, want) {
+		t.Errorf("failures of %v, want %v", failed, want)
+	}
+}
+
+// The error of an early end is that of the caller's context.
+func TestReadEndsEarly(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if got := Read(ctx, scripted(t, "sleep 600")); !errors.Is(got.Err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want one of the context", got.Err)
 	}
 }

@@ -42,7 +42,8 @@ type Step struct {
 	Done bool
 }
 
-// Clock returns the monotonic time since boot. Unlike time.Time it is comparable between processes.
+// Clock returns the kernel's monotonic time. Unlike the monotonic reading of a time.Time, it is comparable between
+// processes.
 func Clock() time.Duration {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // supported by all kernels
@@ -64,8 +65,8 @@ func newStepLog() (StepLog, error) {
 	return StepLog{os.NewFile(uintptr(fd), "steplog")}, nil
 }
 
-// Inherited returns the step log and the pipe for Messages that the driver worker inherits from gpucdi. It sets
-// close-on-exec on both, because programs that NVML starts may outlive the worker.
+// Inherited returns the step log and the write end of the message pipe, which the driver worker inherits from gpucdi.
+// It sets close-on-exec on both, because programs that NVML starts may outlive the worker.
 func Inherited() (StepLog, io.Writer) {
 	unix.CloseOnExec(stepLogFD)
 	unix.CloseOnExec(messagesFD)

@@ -28,6 +28,7 @@ type TimeSlicer struct {
 	Node       host.Root
 	DriverRoot string // path on the node; empty: search the known driver roots
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
+	Worker     string // path of gpucdi-nvml; see Config
 
 	run func(ctx context.Context, root host.DriverRoot, program string, args ...string) error // nil: runSMI
 
@@ -35,13 +36,13 @@ type TimeSlicer struct {
 	running map[string]bool // UUIDs of GPUs for which nvidia-smi has not exited
 }
 
-// Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when ctx
-// ends, even if nvidia-smi hangs in the kernel; until that has exited, further calls for this GPU fail. The error wraps
-// errors.ErrUnsupported if the GPU or the driver has no time slices.
+// Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when
+// ctx ends, even if nvidia-smi hangs in the kernel; until that has exited, further calls for this GPU fail. The error
+// wraps errors.ErrUnsupported if the GPU or the driver has no time slices.
 func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) error {
 	number := slices.Index(gpu.TimeSlices, t)
 	if number < 0 {
-		return fmt.Errorf("unknown time slice %q", t)
+		return fmt.Errorf("unknown time slice %q; use one of %q", t, gpu.TimeSlices)
 	}
 	root, err := host.FindDriver(s.Node, s.DriverRoot, s.Library)
 	if err != nil {
@@ -50,6 +51,10 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	program, err := findSMI(root)
 	if err != nil {
 		return err
+	}
+	args := []string{"compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number)}
+	if devices := root.DevicesDir(s.Node); devices != "" {
+		program, args = s.Worker, append([]string{"--devices", devices, program}, args...)
 	}
 	run := s.run
 	if run == nil {
@@ -60,7 +65,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, root, program, "compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number))
+		err := run(ctx, root, program, args...)
 		s.end(uuid)
 		done <- err
 	}()
@@ -72,7 +77,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	}
 }
 
-// begin reports whether nvidia-smi may be started for a GPU.
+// begin marks nvidia-smi as running for a GPU. It returns false if it is running already.
 func (s *TimeSlicer) begin(uuid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +110,7 @@ func findSMI(root host.DriverRoot) (string, error) {
 		}
 		return root.LocalPath(resolved), nil
 	}
-	return "", fmt.Errorf("no %s of the driver found, tried %q", smiName, root.Programs)
+	return "", fmt.Errorf("finding %[1]s: no %[1]s in the driver root %[2]s, tried %[3]q; install the driver's programs", smiName, root, root.Programs)
 }
 
 // runSMI runs nvidia-smi. It runs with this process's loader and libc, which may differ from those of the node, so only

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,35 @@ func TestTimeSlice(t *testing.T) {
 	}
 	if string(calls) != want {
 		t.Errorf("calls\n%swant\n%s", calls, want)
+	}
+}
+
+// With the device nodes of a driver container, the worker executes nvidia-smi.
+func TestTimeSliceInDriverContainer(t *testing.T) {
+	_, root := slicer(t, "exit")
+	container := filepath.Join(root, "run/nvidia/driver")
+	for _, dir := range []string{"usr", "dev"} {
+		if err := os.MkdirAll(filepath.Join(container, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := errors.Join(os.Remove(filepath.Join(container, "usr")), os.Rename(filepath.Join(root, "usr"), filepath.Join(container, "usr")),
+		os.WriteFile(filepath.Join(container, "dev/nvidiactl"), nil, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	s := &TimeSlicer{Node: host.NewRoot(root), Worker: "/gpucdi-nvml", run: func(_ context.Context, _ host.DriverRoot, program string, args ...string) error {
+		got = append([]string{program}, args...)
+		return nil
+	}}
+	if err := s.Set(t.Context(), testGPU, gpu.TimeSlices[0]); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/gpucdi-nvml", "--devices", container + "/dev", container + "/usr/bin/nvidia-smi",
+		"compute-policy", "-i", testGPU, "--set-timeslice", "0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("runs %q, want %q", got, want)
 	}
 }
 

@@ -14,7 +14,8 @@ type Saved struct {
 	Reset     gpu.Fault `json:"reset,omitzero"`
 	Fatal     gpu.Fault `json:"fatal,omitzero"`
 
-	// Unreachable reports whether the GPU was unreachable since the fatal fault. If it responds, it has returned.
+	// Unreachable reports whether the GPU has been unreachable since the fatal fault. If it responds again, it has
+	// returned.
 	Unreachable bool `json:"unreachable,omitempty"`
 	// ActionRequired reports whether the driver has required a recovery action since the reset fault.
 	ActionRequired bool `json:"actionRequired,omitempty"`

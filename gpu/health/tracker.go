@@ -21,7 +21,7 @@ type Tracker struct {
 	gpus map[string]*state
 }
 
-// state is the state of one GPU.
+// state is the state of one GPU or MIG device.
 type state struct {
 	since     time.Time // when the GPU became unhealthy; zero if healthy
 	transient gpu.Fault // cleared by a quiet period
@@ -210,7 +210,7 @@ func (t *Tracker) of(uuid string) *state {
 	return t.gpus[uuid]
 }
 
-// untilQuiet returns the fault with a remedy: it is cleared by a quiet period.
+// untilQuiet returns the fault with the remedy of a transient fault: a quiet period clears it.
 func (t *Tracker) untilQuiet(fault gpu.Fault) gpu.Fault {
 	fault.Remedy = fmt.Sprintf("recovers after %s without a further fault", t.Quiet)
 	return fault

@@ -23,7 +23,8 @@ func (s session) readGPU(index int) (gpu.GPU, nvml.Device, error) {
 	if ret != nvml.SUCCESS {
 		return gpu.GPU{}, nil, fmt.Errorf("reading the UUID of GPU %d: %w", index, ret)
 	}
-	g := gpu.GPU{UUID: uuid, Index: index, Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown}
+	g := s.platformGPU(uuid)
+	g.Index = index
 	err := errors.Join(s.readLocation(&g, dev), s.readAttributes(&g, dev))
 	if err != nil {
 		g.Fault, g.Partial = readFault(err), true
@@ -33,6 +34,10 @@ func (s session) readGPU(index int) (gpu.GPU, nvml.Device, error) {
 
 // readLocation reads the minor number and the PCI location, without which the GPU cannot be allocated.
 func (s session) readLocation(g *gpu.GPU, dev nvml.Device) error {
+	if s.platform != "" {
+		s.readPlatformLocation(g, dev)
+		return nil
+	}
 	minor, ret := dev.GetMinorNumber()
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the minor number: %w", ret)
@@ -88,13 +93,12 @@ func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 	if major, minor, ret := dev.GetCudaComputeCapability(); succeeded("compute capability", ret) {
 		g.ComputeCapability = gpu.ComputeCapability{Major: major, Minor: minor}
 	}
-	g.Architecture = gpu.ArchitectureUnknown
 	if s.has("nvmlDeviceGetArchitecture") {
-		if arch, ret := dev.GetArchitecture(); succeeded("architecture", ret) {
+		if arch, ret := dev.GetArchitecture(); succeeded("architecture", ret) && architecture(arch) != gpu.ArchitectureUnknown {
 			g.Architecture = architecture(arch)
 		}
 	}
-	s.readInformation(g, dev)
+	s.readDescription(g, dev)
 	s.readClique(g, dev)
 	return errors.Join(append(errs, s.readMIG(g, dev))...)
 }

@@ -14,8 +14,9 @@ import (
 
 // session is an initialized NVML.
 type session struct {
-	lib  nvml.Interface
-	node host.Root
+	lib      nvml.Interface
+	node     host.Root
+	platform gpu.Platform
 }
 
 func initError(library string, ret nvml.Return) error {
@@ -33,7 +34,7 @@ func initError(library string, ret nvml.Return) error {
 
 // inventory reads all GPUs except the quarantined ones. It also returns their handles, by UUID.
 func (w *worker) inventory() (*gpu.Inventory, map[string]nvml.Device, error) {
-	inv := &gpu.Inventory{}
+	inv := &gpu.Inventory{Platform: w.platform}
 	var count int
 	var errDriver error
 	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { inv.Driver, count, errDriver = w.driver() }); err != nil || errDriver != nil {
@@ -75,9 +76,9 @@ func (s session) driver() (d gpu.Driver, count int, err error) {
 	if ret != nvml.SUCCESS {
 		return d, 0, fmt.Errorf("reading the driver version: %w", ret)
 	}
-	// cuda is 1000 × major + 10 × minor.
+	// cuda is 1000 × major + 10 × minor, or 0 on a platform whose NVML does not report it.
 	cuda, ret := s.lib.SystemGetCudaDriverVersion()
-	if ret != nvml.SUCCESS {
+	if ret != nvml.SUCCESS && s.platform == "" {
 		return d, 0, fmt.Errorf("reading the CUDA version of driver %s: %w", version, ret)
 	}
 	count, ret = s.lib.DeviceGetCount()

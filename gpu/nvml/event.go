@@ -14,15 +14,15 @@ import (
 // drainLimit bounds the number of events that are read from a set without waiting.
 const drainLimit = 1000
 
-// events is an NVML event set with the GPUs that are registered in it. A set only has the events since the
-// registration, so it is replaced only if it fails or the GPUs change.
+// events is an NVML event set with the GPUs that are registered in it. A set contains only events since the
+// registration, so it is replaced only if it fails or the responsive GPUs change.
 type events struct {
 	set    nvml.EventSet // nil if none
 	gpus   []string      // UUIDs
 	failed bool          // a wait on this set has failed
 
 	failing bool      // the last wait has failed, perhaps on a previous set
-	probed  time.Time // when a failed wait last started a probe cycle early
+	probed  time.Time // when a failed wait last caused an early probe cycle
 }
 
 // registerEvents creates an event set for the responsive GPUs, unless the current set is for the same GPUs and works.

@@ -49,6 +49,7 @@ func (l nvlinks) to(peer nvlinks, busID string) int {
 	return l.direct[busID] + min(l.switched, peer.switched)
 }
 
+// nvlinks counts the active NVLinks of a GPU.
 func (s session) nvlinks(dev nvml.Device) nvlinks {
 	found := nvlinks{direct: map[string]int{}}
 	typed := s.has("nvmlDeviceGetNvLinkRemoteDeviceType") // older drivers lack it

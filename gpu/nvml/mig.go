@@ -69,21 +69,21 @@ func readMIGDevice(m *gpu.MIGDevice, migDev, parent nvml.Device, total uint64) e
 	if m.ComputeInstance, ret = migDev.GetComputeInstanceId(); ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the compute instance: %w", ret)
 	}
-	size, ret := migDev.GetAttributes()
+	attributes, ret := migDev.GetAttributes()
 	if ret != nvml.SUCCESS {
-		return fmt.Errorf("reading the size: %w", ret)
+		return fmt.Errorf("reading the attributes: %w", ret)
 	}
 	name, ret := migDev.GetName()
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("reading the profile: %w", ret)
 	}
-	m.MemoryBytes, m.Profile = size.MemorySizeMB<<20, profile(name, size, total)
+	m.MemoryBytes, m.Profile = attributes.MemorySizeMB<<20, profile(name, attributes, total)
 	m.Placement = placement(parent, m.GPUInstance)
-	m.Multiprocessors = int(size.MultiprocessorCount)
-	m.GPUSlices, m.ComputeSlices = int(size.GpuInstanceSliceCount), int(size.ComputeInstanceSliceCount)
+	m.Multiprocessors = int(attributes.MultiprocessorCount)
+	m.GPUSlices, m.ComputeSlices = int(attributes.GpuInstanceSliceCount), int(attributes.ComputeInstanceSliceCount)
 	m.Engines = gpu.Engines{
-		Copy: int(size.SharedCopyEngineCount), Decoder: int(size.SharedDecoderCount), Encoder: int(size.SharedEncoderCount),
-		JPEG: int(size.SharedJpegCount), OFA: int(size.SharedOfaCount),
+		Copy: int(attributes.SharedCopyEngineCount), Decoder: int(attributes.SharedDecoderCount), Encoder: int(attributes.SharedEncoderCount),
+		JPEG: int(attributes.SharedJpegCount), OFA: int(attributes.SharedOfaCount),
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ var (
 // maxPCIeSwitches bounds the number of switches of a path.
 const maxPCIeSwitches = 8
 
-// readPCIePath reads the path from the root complex to the GPU. It is used for placement only, so it stays empty if
-// sysfs does not show it, as in a sandbox that hides the PCI bus.
+// readPCIePath reads the path from the root complex to the GPU. Only ResourceSlices contain it, so it stays empty if
+// sysfs lacks it, as in a sandbox that hides the PCI bus.
 func (s session) readPCIePath(g *gpu.GPU) {
 	dir, err := s.node.Resolve(path.Join("/sys/bus/pci/devices", g.PCIBusID))
 	if err != nil || path.Base(dir) != g.PCIBusID {

@@ -82,7 +82,8 @@ func uuidFault(uuid, prefix string, uuids map[string]int) gpu.Fault {
 	return gpu.Fault{}
 }
 
-// isName reports whether text is not empty and consists of ASCII letters, digits and, except at its ends, others.
+// isName reports whether text is not empty and consists of ASCII letters, digits and the characters in others, which
+// must not be first or last.
 func isName(text, others string) bool {
 	const alphanumeric = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	return text != "" && text == strings.Trim(text, others) && strings.Trim(text, alphanumeric+others) == ""

@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// stepDelay is how long a step may delay those about other GPUs. NVML is thread-safe, but as long as the driver
-// responds it is called by one goroutine at a time.
+// stepDelay is how long a step may delay the steps about other GPUs. NVML is thread-safe, but only one goroutine calls
+// it while the driver responds.
 const stepDelay = 100 * time.Millisecond
 
 // step runs calls and records them in the step log as s. On entry, s.Start is how long the calls wait intentionally, 0
@@ -29,7 +29,7 @@ type steps struct {
 	w       *worker
 	indexes []int
 	trial   bool
-	calls   func(i int)            // gets the position in indexes
+	calls   func(i int)            // i is the position in indexes
 	onDone  func(i int, err error) // called after each step, by any goroutine; err is that of the step log
 
 	started, finished atomic.Int64
@@ -44,7 +44,7 @@ func (w *worker) steps(indexes []int, calls func(i int)) *steps {
 	return s
 }
 
-// run runs the steps that have not started, one after the other.
+// run runs the remaining steps, one after the other. It is safe for concurrent use.
 func (s *steps) run() {
 	for i := int(s.started.Add(1)) - 1; i < len(s.indexes); i = int(s.started.Add(1)) - 1 {
 		err := s.w.step(driver.Step{Index: s.indexes[i], Trial: s.trial}, func() { s.calls(i) })
@@ -55,8 +55,8 @@ func (s *steps) run() {
 	}
 }
 
-// unblock starts another goroutine for the remaining steps whenever one has delayed them for stepDelay. It calls
-// meanwhile periodically until all steps are done.
+// unblock starts another goroutine for the remaining steps whenever a step has delayed them for stepDelay. Until all
+// steps are done it calls meanwhile every stepDelay.
 func (s *steps) unblock(meanwhile func()) {
 	check := time.NewTicker(stepDelay)
 	defer check.Stop()

@@ -3,6 +3,7 @@ package nvml
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"time"
@@ -18,7 +19,9 @@ import (
 // Config configures the driver worker.
 type Config struct {
 	Node     host.Root
+	Platform gpu.Platform  // of the GPUs
 	Library  string        // path of NVML, as seen by this process
+	Devices  string        // directory of the device nodes, as seen by this process; empty: /dev
 	Interval time.Duration // between two probe cycles
 
 	// Quarantined are the indexes of the GPUs to exclude until their trial succeeds. The trials start TrialAfter after
@@ -51,9 +54,15 @@ type worker struct {
 // Serve reads the driver and reports to gpucdi until an error occurs or gpucdi kills the process, which is the
 // regular exit. It reports an error before returning it.
 func Serve(cfg Config) error {
+	var err error
+	if cfg.Devices != "" {
+		err = ExecWithDevices(cfg.Devices, "/proc/self/exe", append(os.Args, "--devices", ""))
+	}
 	stepLog, out := driver.Inherited()
 	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog, uuids: map[nvml.Device]string{}}
-	err := w.serve()
+	if err == nil {
+		err = w.serve()
+	}
 	if err != nil {
 		_ = w.out.Encode(driver.Message{Failed: err.Error()})
 	}
@@ -69,7 +78,7 @@ func (w *worker) serve() error {
 	if ret != nvml.SUCCESS {
 		return initError(w.cfg.Library, ret)
 	}
-	w.session = session{lib: lib, node: w.cfg.Node}
+	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform}
 	for {
 		cycle := []func() error{w.readInventory, w.probeAll, w.awaitEvents, w.tryQuarantined}
 		for _, step := range cycle {
@@ -107,9 +116,9 @@ func (w *worker) readInventory() error {
 	return nil
 }
 
-// unchanged reports whether the attributes that can change while the driver is loaded are as last read: the MIG mode,
-// the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is disabled, and none
-// if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
+// unchanged reports whether the attributes that can change while the driver is loaded still have their latest values:
+// the MIG mode, the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is
+// disabled, and none if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
 	var gpus []gpu.GPU
 	for _, g := range w.latest.GPUs {
@@ -169,8 +178,8 @@ func (w *worker) probeAll() error {
 	return w.out.Encode(m)
 }
 
-// responding reports whether a GPU responds whose previous probe failed. It may be another GPU in the same slot, or
-// have another minor number, even if the kernel's list of GPUs has not changed between two cycles.
+// responding reports whether a GPU responds again after its previous probe failed. It may be another GPU in the same
+// slot, or have another minor number, even if the kernel's list of GPUs is the same in both cycles.
 func (w *worker) responding(probes []health.Probe) (responding bool) {
 	failing := map[string]bool{}
 	for i, g := range w.latest.GPUs {
@@ -184,8 +193,8 @@ func (w *worker) responding(probes []health.Probe) (responding bool) {
 	return responding
 }
 
-// tryQuarantined starts the trials of the quarantined GPUs when they are due, and admits the GPUs whose trial is done.
-// It does not wait for the trials, so one that hangs or crashes the process does not delay the other GPUs' probes.
+// tryQuarantined starts the trials of the quarantined GPUs when they are due. A GPU whose trial is done leaves the
+// quarantine. tryQuarantined does not wait for the trials, so a trial that hangs does not delay the other GPUs' probes.
 func (w *worker) tryQuarantined() error {
 	if len(w.cfg.Quarantined) > 0 && w.trials == nil && w.cfg.TrialAfter > 0 && time.Since(w.started) >= w.cfg.TrialAfter {
 		quarantined := w.cfg.Quarantined
@@ -199,7 +208,7 @@ func (w *worker) tryQuarantined() error {
 		select {
 		case r := <-w.trials:
 			if r.err != nil {
-				return fmt.Errorf("trying GPU %d: %w", r.index, r.err)
+				return fmt.Errorf("running the trial of GPU %d: %w", r.index, r.err)
 			}
 			w.cfg.Quarantined = slices.DeleteFunc(slices.Clone(w.cfg.Quarantined), func(index int) bool { return index == r.index })
 			w.stale = true

@@ -2,5 +2,5 @@
 // socket, writes files durably, loads kernel modules, and bounds the output of programs.
 //
 // The root is "/" on the node, and a mount of it in the agent's container. Paths are resolved as after a chroot:
-// absolute links and ".." stay below the root.
+// absolute symlinks and ".." stay below the root.
 package host

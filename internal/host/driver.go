@@ -19,6 +19,9 @@ type layout struct {
 	libraries []string // directories of the libraries
 	programs  []string // directories of the programs, such as nvidia-smi
 	data      []string // directories that correspond to /usr/share
+
+	platform string // see DriverRoot.Platform
+	marker   string // file of the node without which the layout does not apply; empty if none is needed
 }
 
 // gnuMachine is the machine in GNU target triplets.
@@ -35,24 +38,38 @@ var (
 	}
 	usrPrograms = []string{"/usr/bin", "/bin", "/usr/sbin", "/sbin"}
 	usrData     = []string{"/usr/share", "/etc"}
+
+	jetsonLibraries = joinAll("/usr/lib/"+gnuMachine+"-linux-gnu", "nvidia", "tegra") // since JetPack 6, and before
 )
+
+// jetsonRelease is a file of Jetson Linux.
+const jetsonRelease = "/etc/nv_tegra_release"
 
 // layouts are tried in this order. The node's packages are last, because they are often left over when a driver
 // container is installed. docs/driver-roots.md contains this table.
 var layouts = []layout{
-	{"NVIDIA's driver container", "/run/nvidia/driver", usrLibraries, usrPrograms, usrData},
-	{"GKE, Container-Optimized OS", "/home/kubernetes/bin/nvidia", []string{"/lib64"}, []string{"/bin"}, []string{"/"}},
-	{"sandboxes", "/usr/local/nvidia", []string{"/lib64", "/lib"}, []string{"/bin"}, []string{"/share", "/"}},
-	{"Talos", "/", []string{"/usr/local/glibc/usr/lib"}, []string{"/usr/local/bin"}, []string{"/usr/local/share", "/usr/share"}},
-	{"Flatcar", "/", []string{"/opt/nvidia/current/lib64", "/opt/nvidia/current/usr/lib64"},
-		[]string{"/opt/bin", "/opt/nvidia/current/bin", "/opt/nvidia/current/usr/bin"},
-		[]string{"/opt/nvidia/current/share", "/opt/nvidia/current/usr/share", "/etc"}},
-	{"Bottlerocket", "/", joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/lib/nvidia/tesla", "/usr/lib/nvidia"),
-		joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/libexec/nvidia/tesla/bin", "/usr/bin"),
-		joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/share/nvidia/tesla", "/usr/share")},
-	{"NixOS", "/", []string{"/run/opengl-driver/lib"}, []string{"/run/opengl-driver/bin", "/run/current-system/sw/bin"},
-		[]string{"/run/opengl-driver/share", "/run/opengl-driver/etc"}},
-	{"Debian, Ubuntu, RHEL, SUSE", "/", usrLibraries, usrPrograms, usrData},
+	{name: "NVIDIA's driver container", root: "/run/nvidia/driver", libraries: usrLibraries, programs: usrPrograms, data: usrData},
+	{name: "GKE, Container-Optimized OS", root: "/home/kubernetes/bin/nvidia",
+		libraries: []string{"/lib64"}, programs: []string{"/bin"}, data: []string{"/"}},
+	{name: "sandboxes", root: "/usr/local/nvidia",
+		libraries: []string{"/lib64", "/lib"}, programs: []string{"/bin"}, data: []string{"/share", "/"}},
+	{name: "Talos", root: "/", libraries: []string{"/usr/local/glibc/usr/lib"},
+		programs: []string{"/usr/local/bin"}, data: []string{"/usr/local/share", "/usr/share"}},
+	{name: "Flatcar", root: "/", libraries: []string{"/opt/nvidia/current/lib64", "/opt/nvidia/current/usr/lib64"},
+		programs: []string{"/opt/bin", "/opt/nvidia/current/bin", "/opt/nvidia/current/usr/bin"},
+		data:     []string{"/opt/nvidia/current/share", "/opt/nvidia/current/usr/share", "/etc"}},
+	{name: "Bottlerocket", root: "/",
+		libraries: joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/lib/nvidia/tesla", "/usr/lib/nvidia"),
+		programs:  joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/libexec/nvidia/tesla/bin", "/usr/bin"),
+		data:      joinAll("/"+gnuMachine+"-bottlerocket-linux-gnu/sys-root", "/usr/share/nvidia/tesla", "/usr/share")},
+	{name: "NixOS", root: "/", libraries: []string{"/run/opengl-driver/lib"},
+		programs: []string{"/run/opengl-driver/bin", "/run/current-system/sw/bin"},
+		data:     []string{"/run/opengl-driver/share", "/run/opengl-driver/etc"}},
+	{name: "WSL2", root: "/", libraries: []string{"/usr/lib/wsl/lib"}, programs: []string{"/usr/lib/wsl/lib"}, data: usrData,
+		platform: "wsl2"},
+	{name: "Jetson", root: "/", libraries: jetsonLibraries, programs: usrPrograms, data: usrData,
+		platform: "jetson", marker: jetsonRelease},
+	{name: "Debian, Ubuntu, RHEL, SUSE", root: "/", libraries: usrLibraries, programs: usrPrograms, data: usrData},
 }
 
 // anyLayout returns the union of all layouts for a configured root.
@@ -88,15 +105,46 @@ func joinAll(dir string, names ...string) []string {
 type DriverRoot struct {
 	Root
 
-	// LibraryDir is the directory of the driver libraries, with links resolved.
+	// LibraryDir is the directory of the driver libraries, symlinks resolved.
 	LibraryDir string
 
-	// NVML is the path of NVML, with links resolved.
+	// NVML is the path of NVML, symlinks resolved; empty on a Jetson without it.
 	NVML string
+
+	// Platform is the gpu.Platform of the layout.
+	Platform string
 
 	// Programs and Data are the directories of programs and data files, in search order. Data corresponds to
 	// /usr/share.
 	Programs, Data []string
+}
+
+// LoaderDirs returns the directories, in this process's file system, of the libraries that NVML itself is linked against
+// or opens. There are none on most platforms, where it requires glibc only.
+func (d DriverRoot) LoaderDirs() []string {
+	i := slices.IndexFunc(layouts, func(l layout) bool { return d.Platform != "" && l.platform == d.Platform })
+	if i < 0 {
+		return nil
+	}
+	local := make([]string, len(layouts[i].libraries))
+	for j, dir := range layouts[i].libraries {
+		local[j] = d.LocalPath(dir)
+	}
+	return local
+}
+
+// DevicesDir returns the directory, in this process's file system, of the driver's device nodes if they are not in the
+// node's /dev: NVIDIA's driver container creates them in its own. It returns "" if the node's are used.
+func (d DriverRoot) DevicesDir(node Root) string {
+	const control = "/dev/nvidiactl"
+	if d.path == node.path || exists(node, control) || !exists(d.Root, control) {
+		return ""
+	}
+	dir, err := d.Resolve("/dev")
+	if err != nil {
+		return ""
+	}
+	return d.LocalPath(dir)
 }
 
 // NoDriverError is returned if the node has no driver.
@@ -119,6 +167,9 @@ func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
 	}
 	var tried []string
 	for _, l := range candidates {
+		if l.marker != "" && !exists(node, l.marker) {
+			continue
+		}
 		root, err := node.Sub(l.root)
 		if err != nil {
 			return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
@@ -136,7 +187,25 @@ func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
 			return newDriverRoot(root, l, name)
 		}
 	}
+	if root, found := jetsonWithoutNVML(node); found && explicit == "" {
+		return root, nil
+	}
 	return DriverRoot{}, &NoDriverError{Tried: tried}
+}
+
+// jetsonWithoutNVML returns the driver root of a Jetson whose driver has no NVML, as before JetPack 6.
+func jetsonWithoutNVML(node Root) (DriverRoot, bool) {
+	for _, dir := range jetsonLibraries {
+		if exists(node, jetsonRelease) && exists(node, path.Join(dir, "libcuda.so.1.1")) {
+			return DriverRoot{Root: node, LibraryDir: dir, Platform: "jetson", Programs: usrPrograms, Data: usrData}, true
+		}
+	}
+	return DriverRoot{}, false
+}
+
+func exists(root Root, name string) bool {
+	_, err := root.Stat(name)
+	return err == nil
 }
 
 // driverWithLibrary returns the driver root for a configured library, which must be below the root.
@@ -145,10 +214,11 @@ func driverWithLibrary(node Root, l layout, library string) (DriverRoot, error) 
 	if err != nil {
 		return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 	}
-	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/"))
+	inside, below := strings.CutPrefix(path.Clean(library), strings.TrimSuffix(path.Clean(l.root), "/")+"/")
 	if !below {
 		return DriverRoot{}, fmt.Errorf("finding the driver: --nvml-library %s is not below --driver-root %s", library, l.root)
 	}
+	inside = "/" + inside
 	if _, err := root.Stat(inside); err != nil {
 		return DriverRoot{}, &NoDriverError{Tried: []string{library}}
 	}
@@ -161,6 +231,16 @@ func newDriverRoot(root Root, l layout, nvml string) (DriverRoot, error) {
 		return DriverRoot{}, fmt.Errorf("finding the driver: %w", err)
 	}
 	return DriverRoot{
-		Root: root, LibraryDir: path.Dir(resolved), NVML: resolved, Programs: l.programs, Data: l.data,
+		Root: root, LibraryDir: path.Dir(resolved), NVML: resolved, Platform: platformOf(path.Dir(nvml)),
+		Programs: l.programs, Data: l.data,
 	}, nil
+}
+
+// platformOf returns the platform whose layout has the library directory, however it was found.
+func platformOf(dir string) string {
+	i := slices.IndexFunc(layouts, func(l layout) bool { return l.platform != "" && slices.Contains(l.libraries, dir) })
+	if i < 0 {
+		return ""
+	}
+	return layouts[i].platform
 }

@@ -19,6 +19,7 @@ func TestFindDriver(t *testing.T) {
 		library    string
 		root       string
 		libraryDir string
+		platform   string
 	}{
 		{
 			name:  "distribution package",
@@ -73,10 +74,50 @@ func TestFindDriver(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if root.String() != tc.root || root.LibraryDir != tc.libraryDir {
-				t.Errorf("found %s in %s, want %s in %s", root.LibraryDir, root, tc.libraryDir, tc.root)
+			if root.String() != tc.root || root.LibraryDir != tc.libraryDir || root.Platform != tc.platform {
+				t.Errorf("found %s in %s of platform %q, want %s in %s of %q", root.LibraryDir, root, root.Platform, tc.libraryDir, tc.root, tc.platform)
+			}
+			if dirs := root.LoaderDirs(); (len(dirs) > 0) != (tc.platform != "") {
+				t.Errorf("NVML has the loader directories %v on platform %q", dirs, tc.platform)
 			}
 		})
+	}
+}
+
+func TestLibraryMustBeBelowDriverRoot(t *testing.T) {
+	node := host.NewRoot(tree(t, []string{"opt/driver/2/libnvidia-ml.so.1", "opt/driver2/libnvidia-ml.so.1"}, nil))
+	for _, library := range []string{"/opt/driver2/libnvidia-ml.so.1", "/opt/driver/../driver2/libnvidia-ml.so.1", "/opt/driver"} {
+		if _, err := host.FindDriver(node, "/opt/driver", library); err == nil || !strings.Contains(err.Error(), "is not below --driver-root /opt/driver") {
+			t.Errorf("%s: error %v", library, err)
+		}
+	}
+}
+
+func TestDevicesDir(t *testing.T) {
+	const library, driverDev = "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "run/nvidia/driver/dev/nvidiactl"
+	for name, tc := range map[string]struct {
+		files []string
+		own   bool // the driver root's device nodes are used
+	}{
+		"driver container":                 {[]string{library, driverDev}, true},
+		"driver container with host nodes": {[]string{library, driverDev, "dev/nvidiactl"}, false},
+		"driver container without nodes":   {[]string{library, "dev/nvidiactl"}, false},
+		"no nodes":                         {[]string{library}, false},
+		"packages":                         {[]string{"usr/lib64/libnvidia-ml.so.1", "dev/nvidiactl"}, false},
+		"packages without nodes":           {[]string{"usr/lib64/libnvidia-ml.so.1"}, false},
+	} {
+		dir := tree(t, tc.files, nil)
+		root, err := host.FindDriver(host.NewRoot(dir), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if tc.own {
+			want = filepath.Join(dir, "run/nvidia/driver/dev")
+		}
+		if got := root.DevicesDir(host.NewRoot(dir)); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 }
 

@@ -32,21 +32,21 @@ func (r Root) PodResources(kubeletDir string) string {
 }
 
 // KubeletRoot returns the kubelet's root directory, where it finds DRA drivers, as seen by this process and as seen by
-// the kubelet: kubeletDir if it has a directory for them, else one of the known kubelet directories of the node, else
-// kubeletDir.
+// the kubelet: the first of kubeletDir and the known kubelet directories of the node in which a kubelet has run, else
+// kubeletDir. Only a kubelet creates the directory pods; others also exist where a pod mounts them.
 func (r Root) KubeletRoot(kubeletDir string) (local, node string) {
-	const registry = "plugins_registry"
-	if info, err := os.Stat(filepath.Join(kubeletDir, registry)); err == nil && info.IsDir() {
-		return kubeletDir, kubeletDir
-	}
-	for _, dir := range kubeletDirs {
+	for _, dir := range append([]string{kubeletDir}, kubeletDirs...) {
 		inside, err := r.Resolve(dir)
 		if err != nil {
 			continue
 		}
-		if info, err := r.Stat(path.Join(inside, registry)); err == nil && info.IsDir() {
-			return r.LocalPath(inside), r.NodePath(inside)
+		if info, err := r.Stat(path.Join(inside, "pods")); err != nil || !info.IsDir() {
+			continue
 		}
+		if dir == kubeletDir {
+			break // in a container, only this path is writable
+		}
+		return r.LocalPath(inside), r.NodePath(inside)
 	}
 	return kubeletDir, kubeletDir
 }

@@ -23,8 +23,8 @@ func TestPodResources(t *testing.T) {
 		{"kubeadm, k3s, rke2", "/var/lib/kubelet", nil, "/var/lib/kubelet"},
 		{"k0s", k0s, nil, k0s},
 		{"MicroK8s", microk8s, nil, microk8s},
-		{"MicroK8s with a link", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
-		{"absolute link", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
+		{"MicroK8s with a symlink", microk8s, map[string]string{"/var/lib/kubelet": microk8s}, microk8s},
+		{"absolute symlink", k0s, map[string]string{"/var/lib/k0s": "/srv/k0s"}, "/srv/k0s/kubelet"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			node := t.TempDir()
@@ -76,7 +76,11 @@ func makeSocket(t *testing.T, socket string) {
 }
 
 func TestKubeletRoot(t *testing.T) {
-	node, configured := t.TempDir(), t.TempDir()
+	const (
+		configured = "/var/lib/kubelet"
+		k0s        = "/srv/k0s/kubelet"
+	)
+	node := t.TempDir()
 	root := host.NewRoot(node)
 	check := func(wantLocal, wantNode string) {
 		t.Helper()
@@ -84,19 +88,19 @@ func TestKubeletRoot(t *testing.T) {
 			t.Errorf("got %s, %s; want %s, %s", local, onNode, wantLocal, wantNode)
 		}
 	}
-	check(configured, configured)
-	const k0s = "/srv/k0s/kubelet"
-	for _, dir := range []string{filepath.Join(node, "var/lib"), filepath.Join(node, k0s, "plugins_registry")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+	mkdir := func(dir string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(node, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	check(configured, configured)
+	mkdir(configured + "/plugins_registry") // by the mount of a pod
+	mkdir(k0s + "/pods")
 	if err := os.Symlink("/srv/k0s", filepath.Join(node, "var/lib/k0s")); err != nil {
 		t.Fatal(err)
 	}
 	check(filepath.Join(node, k0s), k0s)
-	if err := os.Mkdir(filepath.Join(configured, "plugins_registry"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mkdir(configured + "/pods")
 	check(configured, configured)
 }

@@ -23,7 +23,7 @@ func TestOpenat2AndFallback(t *testing.T) {
 		}
 	}
 	r := NewRoot(dir)
-	for way, opener := range map[string]func(string, int) (*os.File, error){"openat2": r.openat2, "fallback": r.openFallback} {
+	for method, opener := range map[string]func(string, int) (*os.File, error){"openat2": r.openat2, "fallback": r.openFallback} {
 		open := func(name string, flags int) (*os.File, error) {
 			file, err := opener(name, flags)
 			t.Cleanup(func() { file.Close() }) // harmless if file is nil
@@ -32,19 +32,19 @@ func TestOpenat2AndFallback(t *testing.T) {
 		for _, name := range []string{"/file", "/absolute", "/climbing"} {
 			for _, flags := range []int{unix.O_PATH, unix.O_RDONLY} {
 				if file, err := open(name, flags); err != nil {
-					t.Errorf("%s: %s: %v", way, name, err)
+					t.Errorf("%s: %s: %v", method, name, err)
 				} else if info, err := file.Stat(); err != nil || info.Size() != int64(len("inside")) {
-					t.Errorf("%s: %s is %v, %v", way, name, info, err)
+					t.Errorf("%s: %s is %v, %v", method, name, info, err)
 				}
 			}
 		}
 		if _, err := open("/outside", unix.O_PATH); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: link to a file outside: got %v, want not found", way, err)
+			t.Errorf("%s: symlink to a file outside: got %v, want not found", method, err)
 		}
 		if root, err := open("/root", unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-			t.Errorf("%s: %v", way, err)
+			t.Errorf("%s: %v", method, err)
 		} else if entries, err := root.ReadDir(-1); err != nil || len(entries) != 5 {
-			t.Errorf("%s: got the entries %v of the root, %v", way, entries, err)
+			t.Errorf("%s: got the entries %v of the root, %v", method, entries, err)
 		}
 	}
 }

@@ -16,8 +16,8 @@ const (
 	maxEntries = 1 << 15 // entries per directory
 )
 
-// ReadFile reads a regular file of this process's file system, following links. It returns an error if the file is not
-// regular or larger than limit bytes.
+// ReadFile reads a regular file of this process's file system, following symlinks. It returns an error if the file is
+// not regular or larger than limit bytes.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -26,7 +26,7 @@ type Root struct {
 // NewRoot returns the node's root file system, which is mounted at dir.
 func NewRoot(dir string) Root { return Root{dir: filepath.Clean(dir), path: "/"} }
 
-// Sub returns the root file system in the directory name.
+// Sub returns the root file system whose root is the directory name.
 func (r Root) Sub(name string) (Root, error) {
 	inside, err := r.Resolve(name)
 	if err != nil {
@@ -35,7 +35,7 @@ func (r Root) Sub(name string) (Root, error) {
 	return Root{dir: filepath.Join(r.dir, inside), path: filepath.Join(r.path, inside)}, nil
 }
 
-// Resolve resolves all links in name within the root. The result is absolute within the root and need not exist.
+// Resolve resolves all symlinks in name within the root. The result is absolute within the root and need not exist.
 func (r Root) Resolve(name string) (string, error) {
 	joined, err := securejoin.SecureJoin(r.dir, name)
 	if err != nil {
@@ -106,7 +106,7 @@ func (r Root) Stat(name string) (fs.FileInfo, error) {
 }
 
 // Glob returns the files that match pattern, sorted. Only the last element of the pattern may have wildcards.
-// Directories and dangling links are omitted.
+// Directories and dangling symlinks are omitted.
 func (r Root) Glob(pattern string) ([]string, error) {
 	dir, base := path.Split(pattern)
 	entries, err := r.ReadDir(dir)

@@ -123,7 +123,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// FuzzResolve accesses any name in a root that contains a link with any target.
+// FuzzResolve accesses any name in a root that contains a symlink with any target.
 func FuzzResolve(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"/outside/secret", "link"}, {"../../outside/secret", "link"}, {"..", "link/outside/secret"}, {"/", "link/../../outside/secret"},
@@ -209,7 +209,7 @@ func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
 		".other.json.555": true,
 		"spec.json.6666":  true,
 		".spec.json.7777": true, // a directory
-		".spec.json.8888": true, // a link
+		".spec.json.8888": true, // a symlink
 	}
 	old := time.Now().Add(-2 * time.Hour)
 	for name := range kept {

@@ -1,5 +1,5 @@
-// Package sockets checks and watches Unix sockets in directories that other processes write to, too, such as those in
-// which the kubelet and its plugins find each other.
+// Package sockets checks and watches Unix sockets in directories that other processes also write to, such as the
+// kubelet's device-plugins and plugins_registry directories.
 package sockets
 
 import (
@@ -35,7 +35,7 @@ type Identity struct {
 	modified   syscall.Timespec
 }
 
-// Identify returns the Identity of the file at path, without following a link.
+// Identify returns the Identity of the file at path, without following a symlink.
 func Identify(path string) (Identity, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

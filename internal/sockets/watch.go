@@ -14,11 +14,11 @@ import (
 // pollInterval is the interval between checks of the directory while it cannot be watched.
 const pollInterval = time.Second
 
-// Watcher notifies of files that are created in a directory or removed from it.
+// Watcher reports that files were created in a directory or removed from it.
 type Watcher struct {
 	Dir      string                 // clean; may be missing or replaced at any time
-	Relevant func(name string) bool // whether to notify of a file with that name
-	Changed  chan<- struct{}        // has a buffer of one
+	Relevant func(name string) bool // whether to report a file with that name
+	Changed  chan<- struct{}        // must have a buffer of one
 	Log      *slog.Logger
 }
 

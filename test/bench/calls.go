@@ -24,7 +24,8 @@ type request func(context.Context, api.DevicePluginClient) error
 type call struct {
 	name   string
 	do     request
-	target string
+	target target
+	short  string // name in the summary
 }
 
 // empty is a call with a constant response: its duration is that of gRPC.
@@ -61,10 +62,10 @@ func prefer(size int, ids []string) request {
 func (b *bench) eight(ctx context.Context) error {
 	return b.calls(ctx, b.nodes.eight, manyTurns, func(ids []string) []call {
 		return []call{
-			{"empty call", empty, ""},
-			{"Allocate, 1 GPU", allocate(ids[:1]), "+10 µs"},
-			{"Allocate, 8 GPUs", allocate(ids), "+10 µs"},
-			{"GetPreferredAllocation, 4 of 8", prefer(4, ids), "+100 µs"},
+			{name: "empty call", do: empty},
+			{"Allocate, 1 GPU", allocate(ids[:1]), atMost("+10 µs", 10*time.Microsecond), "Allocate, 1 of 8 GPUs, beyond an empty call"},
+			{"Allocate, 8 GPUs", allocate(ids), atMost("+10 µs", 10*time.Microsecond), ""},
+			{"GetPreferredAllocation, 4 of 8", prefer(4, ids), atMost("+100 µs", 100*time.Microsecond), ""},
 		}
 	})
 }
@@ -72,7 +73,8 @@ func (b *bench) eight(ctx context.Context) error {
 // sixteen measures the call whose duration grows with the number of GPUs.
 func (b *bench) sixteen(ctx context.Context) error {
 	return b.calls(ctx, b.nodes.sixteen, fewTurns, func(ids []string) []call {
-		return []call{{"GetPreferredAllocation, 8 of 16", prefer(8, ids), "+100 µs"}}
+		return []call{{"GetPreferredAllocation, 8 of 16", prefer(8, ids), atMost("+100 µs", 100*time.Microsecond),
+			"GetPreferredAllocation, 8 of 16 GPUs, beyond an empty call"}}
 	})
 }
 
@@ -90,7 +92,11 @@ func (b *bench) calls(ctx context.Context, n *node, turns int, of func(ids []str
 		return err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	for _, c := range of(p.ours.devices) {
+	return b.callBoth(ctx, p, turns, of(p.ours.devices))
+}
+
+func (b *bench) callBoth(ctx context.Context, p pair, turns int, calls []call) error {
+	for _, c := range calls {
 		var ours, nvidia times
 		for range turns {
 			err := errors.Join(p.ours.repeat(ctx, c.do, &ours), p.nvidia.repeat(ctx, c.do, &nvidia))
@@ -98,7 +104,7 @@ func (b *bench) calls(ctx context.Context, n *node, turns int, of func(ids []str
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 		}
-		b.pluginTable.add(c.name, ours.figure(), nvidia.figure(), c.target)
+		b.pluginTable.add(c.name, ours.figure(), nvidia.figure(), c.target).summarize(c.short)
 	}
 	return nil
 }

@@ -56,8 +56,8 @@ func (b *bench) containers(ctx context.Context) (err error) {
 		return err
 	}
 	name := fmt.Sprintf("container with 1 GPU, runc (%s without)", typical(plain.took).text)
-	b.toolkitTable.add(name, ours.figure(plain), theirs.figure(plain), "0.14x")
-	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), theirs.figure(plain), "")
+	b.toolkitTable.add(name, ours.figure(plain), theirs.figure(plain), ratio(0.14)).summarize("container start with 1 GPU, beyond one without")
+	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), theirs.figure(plain), none)
 	return nil
 }
 

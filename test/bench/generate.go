@@ -22,16 +22,16 @@ func (b *bench) generates(ctx context.Context) error {
 		return err
 	}
 	defer ns.Close()
-	if err := b.generate8(ctx, ns, "generate, 8 GPUs"); err != nil {
+	if err := b.generate8(ctx, ns, "generate, 8 GPUs", "CDI spec for 8 GPUs"); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(n.root, "proc/driver/nvidia-caps/mig-minors")); err != nil {
 		return err
 	}
-	return b.generate8(ctx, ns, "generate, no mig-minors")
+	return b.generate8(ctx, ns, "generate, no mig-minors", "")
 }
 
-func (b *bench) generate8(ctx context.Context, ns *nvidia.Namespace, name string) error {
+func (b *bench) generate8(ctx context.Context, ns *nvidia.Namespace, name, short string) error {
 	n := b.nodes.eight
 	var ours, oursAll, theirs []time.Duration
 	for range generateCount {
@@ -47,7 +47,7 @@ func (b *bench) generate8(ctx context.Context, ns *nvidia.Namespace, name string
 			*g.took = append(*g.took, took)
 		}
 	}
-	b.toolkitTable.add(name, typical(ours), typical(theirs), "0.5x")
-	b.toolkitTable.add(name+", all features", typical(oursAll), typical(theirs), "0.5x")
+	b.toolkitTable.add(name, typical(ours), typical(theirs), ratio(0.5)).summarize(short)
+	b.toolkitTable.add(name+", all features", typical(oursAll), typical(theirs), ratio(0.5))
 	return nil
 }

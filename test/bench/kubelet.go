@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -49,25 +50,25 @@ func (k *kubelet) Register(ctx context.Context, request *api.RegisterRequest) (*
 }
 
 // awaitDevices waits until the plugin at conn lists count healthy devices, and returns their IDs. The stream stays open
-// until ctx is done.
-func awaitDevices(ctx context.Context, conn *grpc.ClientConn, count int) ([]string, error) {
+// until ctx is done. size is that of the list, in bytes.
+func awaitDevices(ctx context.Context, conn *grpc.ClientConn, count int) (healthy []string, size int, err error) {
 	stream, err := api.NewDevicePluginClient(conn).ListAndWatch(ctx, &api.Empty{})
 	if err != nil {
-		return nil, fmt.Errorf("calling ListAndWatch: %w", err)
+		return nil, 0, fmt.Errorf("calling ListAndWatch: %w", err)
 	}
 	for {
 		list, err := stream.Recv()
 		if err != nil {
-			return nil, fmt.Errorf("waiting for devices: %w", err)
+			return nil, 0, fmt.Errorf("waiting for devices: %w", err)
 		}
-		var healthy []string
+		healthy = healthy[:0]
 		for _, d := range list.GetDevices() {
 			if d.GetHealth() == api.Healthy {
 				healthy = append(healthy, d.GetID())
 			}
 		}
 		if len(healthy) == count {
-			return healthy, nil
+			return healthy, proto.Size(list), nil
 		}
 	}
 }

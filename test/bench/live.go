@@ -50,13 +50,13 @@ func (b *bench) live(ctx context.Context) (err error) {
 	}
 	started, idled, scraped, loaded := moments[0], moments[1], moments[2], moments[3]
 	add := b.pluginTable.add
-	add("resident after start", started.ours.memory.figure(), started.nvidia.memory.figure(), "0.7x")
-	add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), scraped.ours.memory.figure(), figure{}, "")
-	add(fmt.Sprintf("resident after %d calls", load), loaded.ours.memory.figure(), loaded.nvidia.memory.figure(), "0.7x")
+	add("resident after start", started.ours.memory.figure(), started.nvidia.memory.figure(), ratio(0.7)).summarize("plugin memory")
+	add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), scraped.ours.memory.figure(), figure{}, none)
+	add(fmt.Sprintf("resident after %d calls", load), loaded.ours.memory.figure(), loaded.nvidia.memory.figure(), ratio(0.7))
 	add(fmt.Sprintf("idle for %s", idle),
-		idled.ours.since(started.ours.usage).figure(idle), idled.nvidia.since(started.nvidia.usage).figure(idle), "not measurable")
+		idled.ours.since(started.ours.usage).figure(idle), idled.nvidia.since(started.nvidia.usage).figure(idle), target{text: "not measurable"})
 	add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval),
-		scraped.ours.since(idled.ours.usage).figure(idle), figure{}, "")
+		scraped.ours.since(idled.ours.usage).figure(idle), figure{}, none)
 	return nil
 }
 

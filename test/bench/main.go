@@ -1,37 +1,58 @@
 // Command bench compares the speed and memory of gpucdi and of NVIDIA's programs, which it builds from their modules,
 // and prints tables:
 //
-//	go run ./bench
+//	go run ./bench [-run REGEXP]
 //
 // It requires root, for device nodes and containers, and the Debian machine of package container. Since machines differ
 // and are noisy, values are compared within a run: gpucdi and NVIDIA's programs in turn, with the same simulated GPUs
-// and the same kubelet; a call with an empty call; a container with one without a GPU. The exit code does not depend on
-// the values.
+// and the same kubelet; a call with an empty call; a container with one without a GPU; pods on one node with both.
+//
+// The exit status is 0 if all targets are met, 3 if one is missed, and 1 if a measurement failed.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
+
+	"golang.org/x/term"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
 	"github.com/gpucdi/gpucdi/test/progress"
 )
 
+// exitMissed is the exit status if a target is missed.
+const exitMissed = 3
+
+// errMissed means that a target is missed.
+var errMissed = errors.New("targets missed")
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	only := flag.String("run", "", "regular expression of the stages to run; empty: all")
+	flag.Parse()
+	selected, err := regexp.Compile(*only)
+	if err == nil {
+		err = run(ctx, selected)
+	}
+	switch {
+	case errors.Is(err, errMissed):
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(exitMissed)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) (err error) {
+func run(ctx context.Context, selected *regexp.Regexp) (err error) {
 	// TMPDIR must not be on an overlay: the directory contains the upper layers of a box.
 	dir, err := os.MkdirTemp("", "gpucdi-bench-")
 	if err != nil {
@@ -39,27 +60,45 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
+	plugin, toolkit := strings.TrimPrefix(tools.NVIDIAPluginVersion, "v"), strings.TrimPrefix(tools.NVIDIAToolkitVersion, "v")
 	b := &bench{
 		dir:          dir,
-		pluginTable:  table{nvidia: "NVIDIA's device plugin " + strings.TrimPrefix(tools.NVIDIAPluginVersion, "v")},
-		toolkitTable: table{nvidia: "NVIDIA's container toolkit " + strings.TrimPrefix(tools.NVIDIAToolkitVersion, "v")},
+		pluginTable:  table{nvidia: "NVIDIA's device plugin " + plugin},
+		toolkitTable: table{nvidia: "NVIDIA's container toolkit " + toolkit},
+		podTable:     table{nvidia: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
 	}
 	defer b.close()
-	out := progress.New(os.Stderr, 40)
+	err = b.measure(ctx, selected)
+	printed := b.print() // after a failure, what was measured before
+	if err != nil {
+		return err
+	}
+	return printed
+}
+
+// measure runs the selected stages.
+func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
+	out := progress.New(os.Stderr, 46)
 	for _, s := range []struct {
-		name string
-		do   func(context.Context) error
+		name   string
+		do     func(context.Context) error
+		always bool
 	}{
-		{"building gpucdi and NVIDIA's programs", b.build},
-		{"installing the simulated driver", b.install},
-		{fmt.Sprintf("starting the plugins %d times", startCount), b.starts},
-		{fmt.Sprintf("making each call %d times, 8 GPUs", manyTurns*turn), b.eight},
-		{fmt.Sprintf("making each call %d times, 16 GPUs", fewTurns*turn), b.sixteen},
-		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes},
-		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live},
-		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generates},
-		{fmt.Sprintf("starting %d containers", 4*containerCount), b.containers},
+		{"building gpucdi and NVIDIA's programs", b.build, true},
+		{"installing the simulated driver", b.install, true},
+		{fmt.Sprintf("starting the plugins %d times", startCount), b.starts, false},
+		{fmt.Sprintf("making each call %d times, 8 GPUs", manyTurns*turn), b.eight, false},
+		{fmt.Sprintf("making each call %d times, 16 GPUs", fewTurns*turn), b.sixteen, false},
+		{fmt.Sprintf("16 GPUs × %d MIG devices × %d replicas", partitions, replicas), b.partitioned, false},
+		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes, false},
+		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live, false},
+		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generates, false},
+		{fmt.Sprintf("starting %d containers", 4*containerCount), b.containers, false},
+		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 4*singlePods, 2*burstCount, burstSize), b.pods, false},
 	} {
+		if !s.always && !selected.MatchString(s.name) {
+			continue
+		}
 		done := out.Stage(s.name)
 		if err := s.do(ctx); err != nil {
 			out.Fail()
@@ -67,17 +106,49 @@ func run(ctx context.Context) (err error) {
 		}
 		done()
 	}
-	if err := errors.Join(b.pluginTable.write(os.Stdout), b.toolkitTable.write(os.Stdout)); err != nil {
+	return nil
+}
+
+// legend explains the terms of the tables.
+const legend = `
+gpucdi and NVIDIA's programs ran in turn on this machine, with the same simulated driver. Times are medians.
+ratio    gpucdi divided by NVIDIA; below 1 gpucdi is faster or smaller
+target   the largest acceptable ratio if it ends with x, otherwise the largest value of gpucdi; MISSED if exceeded
++        in addition to an empty gRPC call, or to a container without a GPU
+Allocate, GetPreferredAllocation, ListAndWatch
+         calls of the kubelet to a device plugin: give a pod its devices, choose which, list all
+pod      from the request that creates a pod to the start of its container by containerd. NVIDIA: the defaults of
+         the plugin's chart and of the toolkit (strategy envvar, nvidia-container-runtime as a RuntimeClass, which
+         generates a CDI spec for each container); with CDI: containerd applies the plugin's CDI spec, with its hooks
+burst    the same until the last of the pods, which are created at once
+`
+
+// print prints the tables, the legend and the summary. The error wraps errMissed if a target is missed.
+func (b *bench) print() error {
+	m := plain
+	if term.IsTerminal(int(os.Stdout.Fd())) {
+		m = colored
+	}
+	all := []*table{&b.podTable, &b.pluginTable, &b.toolkitTable}
+	for _, t := range all {
+		if err := t.write(os.Stdout, m); err != nil {
+			return err
+		}
+	}
+	fmt.Print(legend)
+	if err := writeSummary(os.Stdout, all...); err != nil {
 		return err
 	}
-	_, err = fmt.Println("\nTimes are medians. A target that ends with x is a ratio; others are values of gpucdi.")
-	return err
+	if names := missed(all...); len(names) > 0 {
+		return fmt.Errorf("%w: %s", errMissed, strings.Join(names, "; "))
+	}
+	return nil
 }
 
 // bench is the state that stages share.
 type bench struct {
 	programs
-	dir                       string
-	nodes                     struct{ eight, sixteen *node }
-	pluginTable, toolkitTable table
+	dir                                 string
+	nodes                               struct{ eight, sixteen, partitioned *node }
+	pluginTable, toolkitTable, podTable table
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -14,6 +13,7 @@ import (
 type node struct {
 	root   string
 	driver *simdriver.Driver
+	count  int // of the devices that a plugin advertises
 	stop   func()
 }
 
@@ -21,8 +21,11 @@ func (b *bench) install(ctx context.Context) error {
 	for _, p := range []struct {
 		at      **node
 		profile simdriver.Profile
-	}{{&b.nodes.eight, simdriver.H100x8()}, {&b.nodes.sixteen, simdriver.GPUs16()}} {
-		root := filepath.Join(b.dir, p.profile.Name)
+	}{{&b.nodes.eight, simdriver.H100x8()}, {&b.nodes.sixteen, simdriver.GPUs16()}, {&b.nodes.partitioned, simdriver.GPUs16()}} {
+		root, err := os.MkdirTemp(b.dir, p.profile.Name+"-")
+		if err != nil {
+			return fmt.Errorf("creating a node: %w", err)
+		}
 		driver, err := simdriver.Install(root, p.profile)
 		if err != nil {
 			return err
@@ -35,14 +38,14 @@ func (b *bench) install(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		*p.at = &node{root: root, driver: driver, stop: stop}
+		*p.at = &node{root: root, driver: driver, count: len(p.profile.GPUs), stop: stop}
 	}
-	return nil
+	return b.nodes.partitioned.partition()
 }
 
 // close stops the container runtimes that install started.
 func (b *bench) close() {
-	for _, n := range []*node{b.nodes.eight, b.nodes.sixteen} {
+	for _, n := range []*node{b.nodes.eight, b.nodes.sixteen, b.nodes.partitioned} {
 		if n != nil {
 			n.stop()
 		}

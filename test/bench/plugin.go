@@ -16,7 +16,7 @@ import (
 )
 
 // registrationTimeout bounds the time from the start of a plugin to its registration.
-const registrationTimeout = 30 * time.Second
+const registrationTimeout = 2 * time.Minute
 
 // plugin is a running device plugin with its kubelet.
 type plugin struct {
@@ -29,6 +29,7 @@ type plugin struct {
 	endStream context.CancelFunc // ends the ListAndWatch stream
 
 	devices []string
+	size    int           // of the list of devices, in bytes
 	took    time.Duration // from the start to the first list of devices
 }
 
@@ -71,7 +72,7 @@ func (n *node) serve(ctx context.Context, command server) (p *plugin, err error)
 	case <-ctx.Done():
 		return p, ctx.Err()
 	}
-	p.devices, err = awaitDevices(streamCtx, p.conn, len(n.driver.State().GPUs))
+	p.devices, p.size, err = awaitDevices(streamCtx, p.conn, n.count)
 	p.took = time.Since(start)
 	return p, err
 }
@@ -118,11 +119,15 @@ func (p *plugin) stop() error {
 type pair struct{ ours, nvidia *plugin }
 
 func (b *bench) serveBoth(ctx context.Context, n *node) (pair, error) {
-	ours, err := n.serve(ctx, b.agent)
+	return n.serveBoth(ctx, b.agent, b.nvidia)
+}
+
+func (n *node) serveBoth(ctx context.Context, agent, other server) (pair, error) {
+	ours, err := n.serve(ctx, agent)
 	if err != nil {
 		return pair{}, err
 	}
-	nvidia, err := n.serve(ctx, b.nvidia)
+	nvidia, err := n.serve(ctx, other)
 	if err != nil {
 		return pair{}, errors.Join(err, ours.stop())
 	}

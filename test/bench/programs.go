@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,28 +14,43 @@ import (
 
 // The default features of gpucdi, and all features.
 const (
-	standard   = "compute,utility"
+	standard   = "compute,utility,video"
 	everything = "compute,utility,graphics,video,display"
 )
 
+// nodeConfig begins a config of gpucdi.
+const nodeConfig = "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n"
+
 // programs has the paths of the measured programs and of a config.
 type programs struct {
-	gpucdi       string
-	config       string // of gpucdi, with all features
-	nvidiaPlugin string // the directory of NVIDIA's device plugin
-	nvidiaCTK    string
+	gpucdi        string
+	config        string // of gpucdi, with all features
+	shared        string // config of gpucdi, with MIG devices and replicas
+	sharedNVIDIA  string // that of NVIDIA's plugin
+	nvidiaPlugin  string // the directory of NVIDIA's device plugin
+	nvidiaRuntime string // the directory of NVIDIA's container runtime
+	nvidiaCTK     string
 }
 
 func (b *bench) build(ctx context.Context) (err error) {
 	if b.gpucdi, err = product.Build(ctx, b.dir); err != nil {
 		return err
 	}
-	b.config = filepath.Join(b.dir, "config.yaml")
-	config := "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\ncdi: {features: [" + everything + "]}\n"
-	if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
-		return err
+	b.config, b.shared = filepath.Join(b.dir, "features.yaml"), filepath.Join(b.dir, "shared.yaml")
+	b.sharedNVIDIA = filepath.Join(b.dir, "shared-nvidia.yaml")
+	for file, config := range map[string]string{
+		b.config:       nodeConfig + "cdi: {features: [" + everything + "]}\n",
+		b.shared:       nodeConfig + fmt.Sprintf("mig: {strategy: single}\nresources: [{name: nvidia.com/gpu, replicas: %d}]\n", replicas),
+		b.sharedNVIDIA: nvidia.TimeSlicing("nvidia.com/gpu", replicas, false),
+	} {
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			return err
+		}
 	}
 	if b.nvidiaPlugin, err = tools.Build(ctx, tools.NVIDIAPlugin); err != nil {
+		return err
+	}
+	if b.nvidiaRuntime, err = tools.Build(ctx, tools.NVIDIARuntime); err != nil {
 		return err
 	}
 	toolkit, err := tools.Build(ctx, tools.NVIDIAToolkit)
@@ -55,6 +71,20 @@ func (p *programs) agent(ctx context.Context, n *node, address string) *exec.Cmd
 func (p *programs) agentAll(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := p.agent(ctx, n, address)
 	cmd.Args = append(cmd.Args, "--config", p.config)
+	return cmd
+}
+
+// agentShared and nvidiaShared advertise replicas of MIG devices.
+func (p *programs) agentShared(ctx context.Context, n *node, address string) *exec.Cmd {
+	cmd := p.agent(ctx, n, address)
+	cmd.Args = append(cmd.Args, "--config", p.shared)
+	return cmd
+}
+
+func (p *programs) nvidiaShared(ctx context.Context, n *node, address string) *exec.Cmd {
+	cmd := p.nvidia(ctx, n, address)
+	cmd.Args = append(cmd.Args, "--mig-strategy=single", "--config-file="+p.sharedNVIDIA)
+	cmd.Env = append(cmd.Env, "DP_DISABLE_HEALTHCHECKS=all")
 	return cmd
 }
 

@@ -34,7 +34,7 @@ func (b *bench) starts(ctx context.Context) error {
 		}
 		version = append(version, took)
 	}
-	b.pluginTable.add("start to first ListAndWatch", typical(ours).with(", gpucdi version: %s", typical(version).text), typical(nvidia), "0.6x")
-	b.pluginTable.add("start, all features", typical(oursAll), typical(nvidia), "")
+	b.pluginTable.add("start to first ListAndWatch", typical(ours).with(", gpucdi version: %s", typical(version).text), typical(nvidia), ratio(0.6)).summarize("plugin start to its first device list")
+	b.pluginTable.add("start, all features", typical(oursAll), typical(nvidia), none)
 	return nil
 }

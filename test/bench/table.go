@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -14,11 +15,31 @@ type figure struct {
 	value float64
 }
 
-// A row has the values of both programs, and the target: a ratio, or a value of gpucdi.
+// A target is the largest acceptable value of gpucdi, or its largest ratio to that of NVIDIA's program. The zero value
+// accepts all.
+type target struct {
+	text  string
+	value float64
+	ratio float64
+}
+
+// none is the target of rows that only inform.
+var none target
+
+// ratio returns the target of a ratio.
+func ratio(most float64) target { return target{text: fmt.Sprintf("%gx", most), ratio: most} }
+
+// atMost returns the target of a duration, also of a difference.
+func atMost(text string, most time.Duration) target {
+	return target{text: text, value: float64(most)}
+}
+
+// A row has the values of both programs and the target.
 type row struct {
 	name         string
 	ours, nvidia figure
-	target       string
+	target       target
+	short        string // name in the summary; empty: not in it
 }
 
 // ratio is empty if a value is missing, or not positive because of noise.
@@ -32,23 +53,90 @@ func (r row) ratio() string {
 	return "<0.01x"
 }
 
+// missed reports whether the target is not met. The target of a ratio requires both values, but not that of gpucdi to
+// be positive: noise may exceed a small difference.
+func (r row) missed() bool {
+	switch {
+	case r.target.ratio > 0:
+		return r.nvidia.value <= 0 || r.ours.value > r.target.ratio*r.nvidia.value
+	case r.target.value > 0:
+		return r.ours.value > r.target.value
+	}
+	return false
+}
+
 // A table compares gpucdi with one of NVIDIA's programs.
 type table struct {
 	nvidia string
-	rows   []row
+	rows   []*row
 }
 
-func (t *table) add(name string, ours, nvidia figure, target string) {
-	t.rows = append(t.rows, row{name, ours, nvidia, target})
+// add adds a row, and returns it for summarize.
+func (t *table) add(name string, ours, nvidia figure, target target) *row {
+	r := &row{name: name, ours: ours, nvidia: nvidia, target: target}
+	t.rows = append(t.rows, r)
+	return r
 }
 
-func (t *table) write(w io.Writer) error {
+// summarize adds the row to the summary.
+func (r *row) summarize(short string) { r.short = short }
+
+// marks are the texts that follow a target.
+type marks struct{ missed string }
+
+// plain and colored are the marks for files and for terminals.
+var (
+	plain   = marks{missed: "MISSED"}
+	colored = marks{missed: "\x1b[31mMISSED\x1b[0m"}
+)
+
+// write writes the rows of a table that has any.
+func (t *table) write(w io.Writer, m marks) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
 	out := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\ttarget\n", t.nvidia)
+	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\ttarget\t\n", t.nvidia)
 	for _, r := range t.rows {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.name, r.ours.text, r.nvidia.text, r.ratio(), r.target)
+		mark := ""
+		if r.missed() {
+			mark = m.missed
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", r.name, r.ours.text, r.nvidia.text, r.ratio(), r.target.text, mark)
 	}
 	return out.Flush()
+}
+
+// missed returns the names of the rows that do not meet their target.
+func missed(tables ...*table) (names []string) {
+	for _, t := range tables {
+		for _, r := range t.rows {
+			if r.missed() {
+				names = append(names, r.name)
+			}
+		}
+	}
+	return names
+}
+
+// writeSummary writes the summarized rows as a table in Markdown.
+func writeSummary(w io.Writer, tables ...*table) error {
+	var lines []string
+	for _, t := range tables {
+		for _, r := range t.rows {
+			if r.short == "" {
+				continue
+			}
+			ours, _, _ := strings.Cut(r.ours.text, ",")
+			nvidia, _, _ := strings.Cut(r.nvidia.text, ",")
+			lines = append(lines, fmt.Sprintf("| %s | %s | %s | %s |\n", r.short, ours, nvidia, r.ratio()))
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\n| | gpucdi | NVIDIA | ratio |\n|---|---|---|---|\n%s", strings.Join(lines, ""))
+	return err
 }
 
 // typical returns the median.

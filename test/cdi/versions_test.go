@@ -36,10 +36,13 @@ func TestLibraryVersions(t *testing.T) {
 		if err != nil || !strings.Contains(want, "=all\n ") {
 			t.Fatalf("%s: with %s: %v\n%s", name, latest, err, want)
 		}
+		if hooks := strings.Contains(want, "\n createContainer /gpucdi-hook "); hooks != strings.HasSuffix(name, "hook") {
+			t.Errorf("%s: hooks %t in\n%s", name, hooks, want)
+		}
 		for version, loader := range loaders {
 			t.Run(name+" with "+version, func(t *testing.T) {
 				if got, err := load(loader, dir); err != nil || got != want {
-					t.Errorf("got device nodes and mounts\n%s\nwith %s\n%s\nerror %v", got, latest, want, err)
+					t.Errorf("got\n%s\nwith %s\n%s\nerror %v", got, latest, want, err)
 				}
 			})
 		}
@@ -87,6 +90,10 @@ func specDirs(t *testing.T) map[string]string {
 		generate(profile.Name, "gpu.yaml", driver.Env(""))
 		generate(profile.Name+" as JSON", "gpu.json", driver.Env(""), "--kind", "gpucdi.dev/gpu", "--names", "uuid")
 		generate(profile.Name+" with all features", "gpu.yaml", driver.Env(""), "--features", allFeatures)
+		if err := os.WriteFile(filepath.Join(root, "gpucdi-hook"), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		generate(profile.Name+" with the hook", "gpu.yaml", driver.Env(""), "--hook", "/gpucdi-hook")
 	}
 	for _, node := range []string{"gdrdrv", "nvidia-fs0"} {
 		if err := unix.Mknod(filepath.Join(root, "dev", node), unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))); err != nil {
@@ -109,7 +116,7 @@ func buildLoader(t *testing.T, version string, flags []string) string {
 	return loader
 }
 
-// load returns the device nodes and mounts of each CDI device, sorted, since versions of the library differ in their
+// load returns what each CDI device adds to an OCI spec, sorted, since versions of the library differ in their
 // order. On failure it returns the loader's standard error.
 func load(loader, dir string) (string, error) {
 	cmd := exec.Command(loader, dir)

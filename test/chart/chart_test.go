@@ -83,10 +83,33 @@ func TestValues(t *testing.T) {
 	}{
 		{"image.repository=r/i", []string{"image: r/i:dev"}, nil},
 		{"image.tag=v1", []string{"image: gpucdi/gpucdi:v1"}, nil},
-		{"maxSurge=10%", []string{"maxSurge: 10%", "maxUnavailable: 0"}, nil},
-		{"nodes.withPCILabel=true", []string{"feature.node.kubernetes.io/pci-10de.present", "nodeAffinity"}, nil},
-		{"nodes.withPCILabel=false", nil, []string{"affinity"}},
-		{"nodes.selector.gpu=yes", []string{"gpu: \"yes\""}, nil},
+		{"spread=10s", []string{"{name: GPUCDI_SPREAD, value: 10s}"}, nil},
+		{"updateStrategy.rollingUpdate.maxSurge=10%", []string{"maxSurge: 10%", "maxUnavailable: 0"}, nil},
+		{"updateStrategy.type=OnDelete", []string{"type: OnDelete"}, []string{"maxSurge"}},
+		{"createNamespace=false", nil, []string{"affinity", "securityContext: {}", "runtimeClassName", "kind: Namespace"}},
+		{"nodeSelector.gpu=yes", []string{"gpu: \"yes\""}, nil},
+		{"podLabels.team=gpu", []string{"        team: gpu\n"}, []string{"\n    team: gpu"}},
+		{"image.digest=sha256:" + strings.Repeat("0", 64), []string{"image: gpucdi/gpucdi@sha256:000"}, []string{"gpucdi/gpucdi:"}},
+		{"extraArgs[0]=--a=1", []string{"            - --listen=:9435\n            - --a=1\n"}, nil},
+		{"securityContext.seLinuxOptions.type=super_t", []string{"privileged: true", "type: super_t"}, nil},
+
+		// Every name depends on the overrides, and the pod selector does not.
+		{"nameOverride=plugin", []string{"name: gpucdi-plugin\n", "name: gpucdi-plugin-events\n", "{app.kubernetes.io/name: gpucdi,"}, []string{"name: gpucdi\n  namespace", "name: gpucdi}"}},
+		{`dashboard={"enabled":true}`, []string{"name: gpucdi-dashboard\n"}, nil},
+		{"fullnameOverride=gpu", []string{"name: gpu\n", "configMap: {name: gpu}", "serviceAccountName: gpu\n", "name: gpu-unlabel\n", "{app.kubernetes.io/name: gpucdi,"},
+			[]string{"name: gpucdi\n  namespace", "name: gpucdi}", "gpucdi-"}},
+		{"namespaceOverride=gpu", []string{"namespace: \"gpu\"\n", "namespace: \"gpu\"}"}, []string{"namespace: \"default\""}},
+		{`serviceAccount={"create":false,"name":"existing"}`, []string{"serviceAccountName: existing\n", "{kind: ServiceAccount, name: existing,"}, []string{"{kind: ServiceAccount, name: gpucdi,"}},
+		{`serviceAccount={"name":"agent","annotations":{"a":"b"}}`, []string{"  name: agent\n  namespace: \"default\"\n", "  annotations:\n    a: b\n", "serviceAccountName: agent\n"}, nil},
+		{`dra={"enabled":true}`, []string{`"system:serviceaccount:default:gpucdi"`}, nil},
+
+		// The chart cannot read the ConfigMap, so it grants what a config may require.
+		{"existingConfigMap=mine", []string{"configMap: {name: mine}", "verbs: [patch, watch]"}, []string{"kind: ConfigMap", "NodeConfig"}},
+
+		{"serviceMonitor.enabled=true", []string{"kind: ServiceMonitor", "kind: Service\n", "publishNotReadyAddresses: true"}, []string{"PodMonitor"}},
+		{"openshift.enabled=true", []string{"system:openshift:scc:privileged", "system:openshift:scc:nonroot-v2", "runAsUser: 65534"}, []string{"spc_t"}},
+		{`openshift={"enabled":true}`, nil, []string{"initContainers"}},
+		{"openshift.enabled=false", nil, []string{"scc"}},
 		{"driverRoot=/opt/driver", []string{"{name: GPUCDI_DRIVER_ROOT, value: /opt/driver}"}, nil},
 		{"kubeletDir=/var/lib/k0s/kubelet", []string{"path: /var/lib/k0s/kubelet/pod-resources", "path: /var/lib/kubelet/device-plugins"}, nil},
 		{"loadModules=true", []string{"- --load-modules"}, nil},
@@ -179,12 +202,14 @@ func TestNetworkPolicy(t *testing.T) {
 
 // The Prometheus operator's types have all fields of the objects, and reject unknown fields.
 func TestPrometheusOperatorObjects(t *testing.T) {
-	for name, file := range map[string]string{"podMonitor": "podmonitor", "prometheusRule": "prometheusrule"} {
+	for name, file := range map[string]string{"podMonitor": "podmonitor", "serviceMonitor": "servicemonitor", "prometheusRule": "prometheusrule"} {
 		object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/"+file+".yaml",
 			"--set", name+".enabled=true", "--set", name+".labels.release=prometheus")
 		if err != nil {
 			t.Fatal(err)
 		}
+		parts := objects(object)
+		object = parts[len(parts)-1]
 		if err := readers.Operator(t.Context(), object); err != nil {
 			t.Errorf("%v\n%s", err, object)
 		}
@@ -242,7 +267,7 @@ func setFlag(value string) string {
 	switch {
 	case strings.Contains(value, "={"):
 		return "--set-json"
-	case strings.HasSuffix(value, "=yes"):
+	case strings.HasSuffix(value, "=yes"), strings.HasPrefix(value, "podLabels"):
 		return "--set-string"
 	}
 	return "--set"
@@ -251,15 +276,32 @@ func setFlag(value string) string {
 // The schema, not a template or the cluster, rejects invalid values and names them.
 func TestInvalidValues(t *testing.T) {
 	for value, want := range map[string]string{
-		"imge.tag=x":             "imge",
-		"maxSurge=0":             "maxSurge",
-		"maxSurge=lots":          "maxSurge",
-		"config.halth.x=1":       "halth",
-		"kubeletDir=var/lib":     "kubeletDir",
-		"image.pullPolicy=Often": "pullPolicy",
-		"image.repository=a b":   "repository",
-		"port=0":                 "port",
-		"watchNodes=1":           "watchNodes",
+		"imge.tag=x":   "imge",
+		"spread=often": "spread",
+		"updateStrategy.rollingUpdate.maxSurge=0":             "maxUnavailable",
+		"updateStrategy.rollingUpdate.maxSurge=lots":          "maxSurge",
+		"updateStrategy.rollingUpdate.maxUnavailable=1":       "maxUnavailable",
+		"updateStrategy.type=Recreate":                        "type",
+		"nodes.selector.a=b":                                  "nodes",
+		"fullnameOverride=a_b":                                "fullnameOverride",
+		"fullnameOverride=no":                                 "fullnameOverride",
+		"nameOverride=1e3":                                    "nameOverride",
+		"priorityClassName=a: b":                              "priorityClassName",
+		"existingConfigMap=0x1f":                              "existingConfigMap",
+		"image.digest=sha256:0":                               "digest",
+		`podLabels.app\.kubernetes\.io/name=x`:                "app.kubernetes.io/name",
+		"extraEnv[0].name=GPUCDI_CONFIG":                      "extraEnv",
+		"serviceAccount.create=false":                         "serviceAccount",
+		"tolerations[0].effect=Never":                         "effect",
+		"nodeSelector.gpu=true":                               "nodeSelector",
+		"podMonitor.enabled=true,serviceMonitor.enabled=true": "serviceMonitor",
+		"existingConfigMap=a,config.mig.strategy=mixed":       "config",
+		"config.halth.x=1":                                    "halth",
+		"kubeletDir=var/lib":                                  "kubeletDir",
+		"image.pullPolicy=Often":                              "pullPolicy",
+		"image.repository=a b":                                "repository",
+		"port=0":                                              "port",
+		"watchNodes=1":                                        "watchNodes",
 
 		"networkPolicy.from=monitoring":   "networkPolicy",
 		"networkPolicy.from[0].pods=all":  "pods",
@@ -278,8 +320,8 @@ func TestInvalidValues(t *testing.T) {
 		"config.nodes[0].selector[0]=a": "selector",
 
 		// A key without a value removes the default.
-		"config=null": "config", "image=null": "image", "nodes=null": "nodes", "port=null": "port", "resources=null": "resources",
-		"maxSurge=null": "maxSurge", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
+		"config=null": "config", "image=null": "image", "updateStrategy=null": "updateStrategy", "port=null": "port", "resources=null": "resources",
+		"serviceAccount=null": "serviceAccount", "openshift=null": "openshift", "securityContext=null": "securityContext", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
 		"podMonitor=null": "podMonitor", "prometheusRule=null": "prometheusRule", "dashboard=null": "dashboard",
 		"dashboard.labels=null": "labels", "networkPolicy=null": "networkPolicy", "image.pullPolicy=null": "pullPolicy",
 	} {

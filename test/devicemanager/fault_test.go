@@ -43,7 +43,6 @@ func faults() []fault {
 			return n.driver.Update(func(s *simdriver.State) error { change(s.GPU(gpu)); return nil })
 		}
 	}
-	var removed simdriver.GPU
 	return []fault{
 		{
 			name:    "a transient XID",
@@ -129,27 +128,25 @@ func faults() []fault {
 			inject:  func(n *node, _ string) error { return n.driver.Upgrade("590.12.34") },
 			healthy: 8, capacity: 8,
 		},
-		{
-			name: "a GPU is removed and returns",
-			inject: func(n *node, gpu string) (err error) {
-				removed, err = n.driver.Remove(gpu)
-				return err
-			},
-			restore: func(n *node, _ string) error { return n.driver.Add(removed) },
-			healthy: 7, capacity: 8,
+		removal("a GPU is removed and returns", func(*simdriver.GPU) {}),
+		removal("a GPU is removed and returns with another minor", func(g *simdriver.GPU) { g.Minor = 23 }),
+	}
+}
+
+// removal removes a GPU, and adds it again after a change.
+func removal(name string, change func(g *simdriver.GPU)) fault {
+	var removed simdriver.GPU
+	return fault{
+		name: name,
+		inject: func(n *node, gpu string) (err error) {
+			removed, err = n.driver.Remove(gpu)
+			return err
 		},
-		{
-			name: "a GPU is removed and returns with another minor",
-			inject: func(n *node, gpu string) (err error) {
-				removed, err = n.driver.Remove(gpu)
-				return err
-			},
-			restore: func(n *node, _ string) error {
-				removed.Minor = 23
-				return n.driver.Add(removed)
-			},
-			healthy: 7, capacity: 8,
+		restore: func(n *node, _ string) error {
+			change(&removed)
+			return n.driver.Add(removed)
 		},
+		healthy: 7, capacity: 8,
 	}
 }
 

@@ -56,7 +56,7 @@ func run(m *testing.M) int {
 type node struct {
 	dir                      string // parent of the directories and files below
 	root, kubeletDir, cdiDir string
-	driver                   *simdriver.Driver
+	driver                   *simdriver.Driver // nil: none
 	runtime                  *fakeContainerd
 	stateDir                 string // the agent's --state-dir
 	config                   string // the agent's config file
@@ -68,6 +68,17 @@ type node struct {
 }
 
 func newNode(t *testing.T, profile simdriver.Profile) *node {
+	t.Helper()
+	n := newHost(t)
+	var err error
+	if n.driver, err = simdriver.Install(n.root, profile); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// newHost returns a node without a driver.
+func newHost(t *testing.T) *node {
 	t.Helper()
 	// t.TempDir contains the test's name, which makes socket paths too long.
 	dir, err := os.MkdirTemp("", "node")
@@ -92,9 +103,6 @@ func newNode(t *testing.T, profile simdriver.Profile) *node {
 		address:    newAddress(),
 	}
 	if err := os.Mkdir(n.root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if n.driver, err = simdriver.Install(n.root, profile); err != nil {
 		t.Fatal(err)
 	}
 	n.configure(t)
@@ -132,7 +140,10 @@ func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
 		"--cdi-dir", n.cdiDir, "--state-dir", n.stateDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
-	n.process.Env = append(append(os.Environ(), n.driver.Env(n.calls)...), product.RaceLog(n.dir))
+	n.process.Env = append(os.Environ(), product.RaceLog(n.dir))
+	if n.driver != nil {
+		n.process.Env = append(n.process.Env, n.driver.Env(n.calls)...)
+	}
 	n.logs = new(bytes.Buffer)
 	n.process.Stdout, n.process.Stderr = t.Output(), io.MultiWriter(t.Output(), n.logs)
 	if err := n.process.Start(); err != nil {

@@ -119,17 +119,21 @@ func runQueries(t *testing.T, queries []query, scrapes ...string) []readers.Answ
 	return answers
 }
 
-// newBusyNode returns a node without a runtime, with an unhealthy GPU, an allocated one and an invalid config, and the
-// UUID of the allocated GPU.
+// newBusyNode returns a node without a runtime, with an unreadable GPU, an unhealthy one, an allocated one and an invalid
+// config, and the UUID of the allocated GPU.
 func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	n = &busyNode{node: newNode(t, simdriver.H100x8())}
 	n.runtime.stop()
+	unreadable := simdriver.Fault{GPU: n.uuids()[6], Func: "nvmlDeviceGetUUID", Return: unknownError}
+	if err := n.driver.Update(func(s *simdriver.State) error { s.Faults = []simdriver.Fault{unreadable}; return nil }); err != nil {
+		t.Fatal(err)
+	}
 	n.kubelet = startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
-	n.kubelet.awaitGPUs(t, 8, 8)
+	n.kubelet.awaitGPUs(t, 7, 7)
 	pod, gpus := n.admitPod(t, n.kubelet, "holder", 1)
 	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, gpus)
-	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] })
+	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] || uuid == unreadable.GPU })
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		s.GPU(free[0]).RecoveryAction, s.GPU(free[0]).ECCCorrected = 1, 7
 		return nil
@@ -142,7 +146,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	n.configure(t, "mig: {strategy: both}")
 	for _, line := range []string{
 		`gpucdi_devices{health="unhealthy",reason="xid_48",resource="nvidia.com/gpu"} 1`,
-		`gpucdi_devices_free{resource="nvidia.com/gpu"} 6`,
+		`gpucdi_devices_free{resource="nvidia.com/gpu"} 5`,
 		`gpucdi_device_allocated{container="main",device="` + gpus[0],
 		`gpucdi_gpu_ecc_errors_total{gpu="` + free[0] + `",kind="corrected"} 7`,
 		`gpucdi_config_last_reload_successful 0`,

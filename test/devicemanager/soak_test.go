@@ -31,8 +31,9 @@ type soakCase struct {
 	profile simdriver.Profile
 	config  []string
 	pods    []v1.ResourceName // requested by pods
-	// change changes the replicas or the MIG layout while pods hold devices; nil for no such change.
-	change func(s *soak, gpu string) error
+	// change changes the replicas or the MIG layout while pods hold devices, unless that is not possible now; nil for no
+	// such change.
+	change func(s *soak, gpu string) (changed bool, err error)
 }
 
 var soakCases = []soakCase{
@@ -396,16 +397,17 @@ func (s *soak) changeConfig(gpu string) error {
 		return nil
 	}
 	s.check(true)
-	s.counts["changed"]++
-	if err := s.change(s, gpu); err != nil {
+	changed, err := s.change(s, gpu)
+	if err != nil || !changed {
 		return err
 	}
+	s.counts["changed"]++
 	s.check(false)
 	return s.addPod()
 }
 
 // changeSharing toggles between two replicas of each GPU and none.
-func (s *soak) changeSharing(string) error {
+func (s *soak) changeSharing(string) (changed bool, err error) {
 	if s.exclusive = !s.exclusive; s.exclusive {
 		s.n.configure(s.T)
 	} else {
@@ -419,12 +421,12 @@ func (s *soak) changeSharing(string) error {
 		}
 		return ""
 	})
-	return nil
+	return true, nil
 }
 
 // repartition changes the MIG layout of a GPU or disables MIG mode, preferably of a GPU whose MIG devices are
 // allocated. The driver does not enable MIG mode of a GPU in use.
-func (s *soak) repartition(gpu string) error {
+func (s *soak) repartition(gpu string) (changed bool, err error) {
 	var partitioned []string
 	for _, g := range s.n.driver.State().GPUs {
 		switch {
@@ -432,7 +434,7 @@ func (s *soak) repartition(gpu string) error {
 		case g.MIGMode == 1:
 			partitioned = append(partitioned, g.UUID)
 		case g.UUID == gpu:
-			return nil
+			return false, nil
 		}
 	}
 	if len(partitioned) > 0 {
@@ -441,9 +443,10 @@ func (s *soak) repartition(gpu string) error {
 	layouts := [][]string{nil, {"3g.20gb", "3g.20gb"}, slices.Repeat([]string{"1g.5gb"}, 7)}
 	layout := layouts[s.random.IntN(len(layouts))]
 	if layout == nil {
-		return s.n.driver.Unpartition(gpu)
+		state := s.n.driver.State()
+		return state.GPU(gpu).MIGMode == 1, s.n.driver.Unpartition(gpu)
 	}
-	return s.n.driver.Partition(gpu, layout...)
+	return true, s.n.driver.Partition(gpu, layout...)
 }
 
 // clearFaults clears all injected faults.

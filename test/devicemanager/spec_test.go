@@ -111,12 +111,28 @@ func TestFeatures(t *testing.T) {
 	if err := os.Rename(decoder[0], decoder[0]+".away"); err != nil {
 		t.Fatal(err)
 	}
+	// Video is a default that the driver may lack.
+	n.awaitSpec(t, func(spec string) bool { return !strings.Contains(spec, "libnvcuvid") })
+	k.awaitGPUs(t, 8, 8)
 	n.configure(t, "cdi: {features: [compute, video]}")
 	k.awaitGPUs(t, 8, 0)
+	n.configure(t)
+	k.awaitGPUs(t, 8, 8)
 	if err := os.Rename(decoder[0]+".away", decoder[0]); err != nil {
 		t.Fatal(err)
 	}
+	n.awaitSpec(t, func(spec string) bool { return strings.Contains(spec, "libnvcuvid") })
 	k.awaitGPUs(t, 8, 8)
+}
+
+// awaitSpec waits until the agent's spec meets a condition.
+func (n *node) awaitSpec(t *testing.T, condition func(spec string) bool) {
+	t.Helper()
+	for start := time.Now(); !condition(n.specs(t)[n.spec()]); time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > timeout {
+			t.Fatalf("got specs %v", n.specs(t))
+		}
+	}
 }
 
 // GPUs are unhealthy while the configured hook is missing, because containers of some images would not find the driver

@@ -31,6 +31,7 @@ var claimCases = []struct {
 	{"slices are correct after an outage of the API server", apiServerOutage},
 	{"a claim whose GPU is held is refused with the holder", heldClaim},
 	{"manifests for NVIDIA's driver work", nvidiaManifests},
+	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", missingNode},
@@ -68,23 +69,33 @@ func (c *cluster) enableDRA(t *testing.T) {
 	c.sh(t, blocksOf(t, "README.md", "Uninstall", "sh")[0])
 	c.helm(t, "Install", 0)
 	c.awaitGPUs(t, "8")
-	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set kubeletDir=%s --wait", c.KubeletDir()))
+	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set kubeletDir=%s,spread=%s --wait", c.KubeletDir(), spread))
 	c.doc(t, "Enable DRA")
 	c.awaitRollout(t)
 }
 
-// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there; none if kubectl fails.
+// slices returns the UUIDs of the devices in the node's ResourceSlices, in their order there.
 func (c *cluster) slices(t *testing.T) []string {
 	t.Helper()
-	out, _ := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
-	return strings.Fields(string(out))
+	uuids, err := c.readSlices(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uuids
+}
+
+// readSlices is like slices, but may fail while the API server is restarted.
+func (c *cluster) readSlices(t *testing.T) ([]string, error) {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
+	return strings.Fields(string(out)), err
 }
 
 func (c *cluster) awaitSlices(t *testing.T, want int) {
 	t.Helper()
 	took := await(t, fmt.Sprintf("%d devices in the slices", want), func() (string, bool) {
-		now := c.slices(t)
-		return strings.Join(now, " "), len(now) == want
+		now, err := c.readSlices(t)
+		return fmt.Sprint(now, err), err == nil && len(now) == want
 	})
 	t.Logf("%d devices in the slices after %s", want, took.Round(time.Millisecond))
 }
@@ -370,8 +381,8 @@ func slicesRestored(t *testing.T, c *cluster) {
 	} {
 		tc.disturb()
 		took := await(t, "the slices", func() (string, bool) {
-			now := c.slices(t)
-			return strings.Join(now, " "), slices.Equal(now, before)
+			now, err := c.readSlices(t)
+			return fmt.Sprint(now, err), err == nil && slices.Equal(now, before)
 		})
 		t.Logf("%s: restored after %s", tc.name, took.Round(time.Millisecond))
 	}
@@ -490,6 +501,41 @@ func (c *cluster) hasTimeSlice(t *testing.T, uuid, want string) {
 func documentedClaim(t *testing.T, c *cluster) {
 	c.runToCompletion(t, "with-claim", blocksOf(t, draDocument, "Request GPUs", "yaml")[0])
 	c.kubectl(t, "delete", "resourceclaim", "one-gpu")
+}
+
+// claimedFeatures runs a pod with the claim of docs/features.md, one that requests the resource of a DeviceClass with the
+// same config, and one without features. A claim with an unknown feature is refused.
+func claimedFeatures(t *testing.T, c *cluster) {
+	claim := blocksOf(t, "docs/features.md", "Give some pods more", "yaml")[1]
+	class := `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: render}, spec: {extendedResourceName: example.com/render,
+selectors: [{cel: {expression: "device.driver == 'gpu.nvidia.com'"}}],
+config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: gpucdi.dev/v1, kind: DeviceConfig, features: [graphics]}}}]}}`
+	unknown := strings.NewReplacer("gpu-with-graphics", "unknown", "[graphics]", "[opengl]").Replace(claim)
+	requests := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: requests}, spec: {terminationGracePeriodSeconds: 1, containers: [
+{name: main, image: %s, imagePullPolicy: Never, command: [sleep, infinity], resources: {limits: {example.com/render: 1}}}]}}`, images.DebianName)
+	for _, manifest := range []string{claim, class, unknown, requests} {
+		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		c.remove(t, "requests")
+		_, _ = c.Kubectl(context.Background(), "delete", "deviceclass/render", "resourceclaim/gpu-with-graphics", "resourceclaim/unknown")
+	})
+	c.claim(t, "plain", 1)
+	c.runWithClaim(t, "renders", "gpu-with-graphics")
+	c.runWithClaim(t, "computes", "plain")
+	c.runWithClaim(t, "refused", "unknown")
+	for pod, graphics := range map[string]bool{"renders": true, "requests": true, "computes": false} {
+		c.awaitPhase(t, pod, "Running")
+		files := c.exec(t, pod, "ls /dev /usr/lib64")
+		if strings.Contains(files, "dri\n") != graphics || strings.Contains(files, "libEGL_nvidia.so.0") != graphics || !strings.Contains(files, "libnvcuvid.so.1") {
+			t.Errorf("pod %s, with graphics: %t, has\n%s", pod, graphics, files)
+		}
+	}
+	c.awaitOutput(t, `unknown feature "opengl"`, func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=refused", "-o", "jsonpath={.items[*].message}")
+	})
 }
 
 // claimedMIG allocates a MIG device to a claim, and repartitions its GPU.

@@ -55,9 +55,12 @@ func helmLifecycle(t *testing.T, c *cluster) {
 	c.awaitSpec(t, "nvidia_drv.so", false)
 	same("after a label change")
 
-	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.health.quietPeriod=often")
+	// Helm rejects what the schema can express, and the agent the rest.
+	c.sh(t, "! helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.health.quietPeriod=often")
+	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set-json "+
+		`'config.health.xids={"ignore":[79],"fatal":[79]}'`)
 	c.syncConfig(t)
-	c.awaitEvent(t, "Warning", "GPUConfigRefused", "often")
+	c.awaitEvent(t, "Warning", "GPUConfigRefused", "got 79 in both")
 	same("after an invalid config")
 
 	c.helm(t, "Change the config", 1)

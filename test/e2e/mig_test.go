@@ -11,9 +11,9 @@ import (
 
 // migDevices partitions a GPU and allocates one of its MIG devices to a pod.
 func migDevices(t *testing.T, c *cluster) {
-	c.kubectl(t, "patch", "configmap", "gpucdi", "--namespace", "gpucdi", "--patch", `{"data": {"config.yaml": "mig: {strategy: mixed}"}}`)
-	c.syncConfig(t)
-	c.awaitOutput(t, "config changed", c.agentLog)
+	const strategy = "nvidia.com/mig.strategy"
+	c.configure(t, "mig: {strategy: mixed}\n")
+	c.awaitLabels(t, map[string]string{strategy: "mixed"})
 
 	partitioned := c.driver.State().GPUs[7].UUID
 	if err := c.driver.Partition(partitioned, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
@@ -24,7 +24,7 @@ func migDevices(t *testing.T, c *cluster) {
 		return got, got == "7"
 	})
 	c.awaitGPUs(t, "7")
-	c.awaitLabels(t, map[string]string{"nvidia.com/mig.strategy": "mixed", "nvidia.com/mig-1g.10gb.count": "7",
+	c.awaitLabels(t, map[string]string{strategy: "mixed", "nvidia.com/mig-1g.10gb.count": "7",
 		"nvidia.com/mig-1g.10gb.slices.gi": "1", "nvidia.com/gpu.count": "8"})
 	c.run(t, "part", 0, "resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
 	c.awaitPhase(t, "part", "Running")
@@ -43,4 +43,6 @@ func migDevices(t *testing.T, c *cluster) {
 	}
 	c.remove(t, "part")
 	c.awaitGPUs(t, "8")
+	c.configure(t, "")
+	await(t, "the default strategy", func() (string, bool) { now := c.labels(t)[strategy]; return now, now == "" })
 }

@@ -35,7 +35,7 @@ func monitoringPods(t *testing.T, c *cluster) {
 	if len(all) != 8 {
 		t.Errorf("the monitor has GPUs %v, want 8", all)
 	}
-	discovered := c.exec(t, "monitor", "/gfd/gpu-feature-discovery --oneshot --no-timestamp --output-file= --machine-type-file=/dev/null")
+	discovered := c.exec(t, "monitor", "/gfd/gpu-feature-discovery --oneshot --no-timestamp --use-node-feature-api=false --output-file= --machine-type-file=/dev/null")
 	if !strings.Contains(discovered, "nvidia.com/gpu.count=8") {
 		t.Errorf("GPU feature discovery in the monitor prints\n%s", discovered)
 	}

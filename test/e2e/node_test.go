@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -19,6 +20,9 @@ import (
 
 // patience is the timeout of every wait, far longer than anything takes on a slow machine.
 const patience = 3 * time.Minute
+
+// spread is the interval of the agent's requests that are not urgent. The default is longer than patience.
+const spread = "10s"
 
 // checkout is the directory on the node with the parts of the repository that README's commands need.
 const checkout = "/src"
@@ -95,6 +99,8 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const first = "- {name: GPUCDI_CONFIG,"
+	manifest = bytes.Replace(manifest, []byte(first), []byte("- {name: GPUCDI_SPREAD, value: "+spread+"}\n            "+first), 1)
 	if err := c.Apply(ctx, manifest); err != nil {
 		t.Fatal(err)
 	}

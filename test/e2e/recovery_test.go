@@ -262,7 +262,7 @@ func (c *cluster) awaitRegistration(t *testing.T, since time.Time) {
 				return fmt.Sprint(now.Kubelet), false
 			}
 		}
-		return fmt.Sprint(now.Kubelet, err), err == nil
+		return fmt.Sprint(now.Kubelet, err), err == nil && len(now.Kubelet.Resources) > 0
 	})
 }
 

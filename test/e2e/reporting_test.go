@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -39,11 +40,9 @@ func faultReporting(t *testing.T, c *cluster) {
 	c.awaitOutput(t, `gpucdi_devices{health="unhealthy",reason="xid_48",resource="nvidia.com/gpu"} 1`, c.metrics)
 	c.awaitOutput(t, fmt.Sprintf(`gpucdi_device_allocated{container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held, held), c.metrics)
 	status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "wide")
-	for line := range strings.Lines(status) {
-		for uuid, want := range map[string]string{faulty: "unhealthy", held: "default/holder/main"} {
-			if strings.Contains(line, uuid) && !strings.Contains(line, want) {
-				t.Errorf("gpucdi status does not print %s in the row %s", want, line)
-			}
+	for uuid, want := range map[string]string{faulty: "unhealthy", held: "default/holder/main"} {
+		if !regexp.MustCompile("(?m)^.*" + uuid + ".*" + want).MatchString(status) {
+			t.Errorf("gpucdi status does not print %s in the row of %s:\n%s", want, uuid, status)
 		}
 	}
 	for _, component := range []string{"driver", "spec", "runtime", "kubelet"} {

@@ -47,6 +47,7 @@ var cases = []struct {
 	{"a pod in a user namespace sees its GPU or is rejected", userNamespace, ""},
 	{"a claim gets GPUs", claimsOfRuntime, "TestCRIO, TestContainerd17"},
 	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},
+	{"an upgrade of the chart keeps pods running", chartUpgrade, "TestNode"},
 }
 
 func (c *cluster) runCases(t *testing.T) {

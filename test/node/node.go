@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -141,12 +142,12 @@ func buildImages(ctx context.Context, builders []builder) ([]string, error) {
 // openBox starts the box and installs the programs and the configuration.
 func (n *Node) openBox(ctx context.Context, cfg Config, programs []string) error {
 	cfg.Box.Hostname = Name
-	if cfg.Box.Binds == nil {
-		cfg.Box.Binds = map[string]string{}
-	}
+	binds := map[string]string{}
+	maps.Copy(binds, cfg.Box.Binds) // the caller's
 	for _, dir := range programs {
-		cfg.Box.Binds[dir] = filepath.Join("/opt/programs", filepath.Base(dir))
+		binds[dir] = filepath.Join("/opt/programs", filepath.Base(dir))
 	}
+	cfg.Box.Binds = binds
 	b, err := box.Start(ctx, cfg.Box)
 	if err != nil {
 		return err

@@ -66,6 +66,17 @@ func containerd(tool tools.Tool, settings string) Runtime {
 	}
 }
 
+// WithHandler returns containerd 2 with another OCI runtime, for pods with a RuntimeClass of this handler. program is
+// its path in the box; it has the command line of runc.
+func (r Runtime) WithHandler(handler, program string) Runtime {
+	r.settings += fmt.Sprintf(`
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s]
+runtime_type = 'io.containerd.runc.v2'
+options = {BinaryName = %q}
+`, handler, program)
+	return r
+}
+
 // startRuntime starts the container runtime and imports the images.
 func (n *Node) startRuntime(ctx context.Context, archives []string) error {
 	if err := n.StartRuntime(ctx); err != nil {

@@ -2,7 +2,10 @@
 // them.
 package nvidia
 
-import "path/filepath"
+import (
+	"fmt"
+	"path/filepath"
+)
 
 // NoSandboxUtils is a feature flag for NVIDIA's programs, since the simulated driver's libnvidia-sandboxutils has no
 // functions. They use NVML and the file system instead, as with most drivers.
@@ -19,3 +22,18 @@ func Plugin(dir, root string) []string {
 		"--cdi-feature-flags=" + NoSandboxUtils,
 	}
 }
+
+// TimeSlicing returns a config of NVIDIA's device plugin that advertises replicas of the devices of a resource. If
+// renamed, the name of the resource gets the suffix ".shared".
+func TimeSlicing(resource string, replicas int, renamed bool) string {
+	return fmt.Sprintf("version: v1\nsharing: {timeSlicing: {renameByDefault: %t, resources: [{name: %s, replicas: %d}]}}\n",
+		renamed, resource, replicas)
+}
+
+// RuntimeConfigFile is the path of the configuration of NVIDIA's container runtime.
+const RuntimeConfigFile = "/etc/nvidia-container-runtime/config.toml"
+
+// RuntimeConfig is a configuration of NVIDIA's container runtime with the defaults, for the simulated driver.
+const RuntimeConfig = `[nvidia-container-runtime.modes.jit-cdi]
+nvcdi-feature-flags = ["` + NoSandboxUtils + `"]
+`

@@ -1,11 +1,31 @@
-{{- define "gpucdi.labels" -}}
-app.kubernetes.io/name: gpucdi
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- /* The name of the objects. Derived names have up to 10 more characters, of the 63 that some names may have. */ -}}
+{{- define "gpucdi.name" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
 {{- end }}
 
-{{- /* The pod selector, which is immutable. */ -}}
+{{- define "gpucdi.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end }}
+
+{{- define "gpucdi.serviceAccount" -}}
+{{- default (include "gpucdi.name" .) .Values.serviceAccount.name -}}
+{{- end }}
+
+{{- define "gpucdi.labels" -}}
+app.kubernetes.io/name: gpucdi
+app.kubernetes.io/instance: {{ quote .Release.Name }}
+{{- end }}
+
+{{- /* The pod selector. It is immutable, so it must not depend on values. */ -}}
 {{- define "gpucdi.selector" -}}
-{app.kubernetes.io/name: gpucdi, app.kubernetes.io/instance: {{ .Release.Name }}}
+{app.kubernetes.io/name: gpucdi, app.kubernetes.io/instance: {{ quote .Release.Name }}}
 {{- end }}
 
 {{- /* "true" if labels.place has the given value for any node. */ -}}
@@ -24,7 +44,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "gpucdi.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}
+{{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- /* "true" on OpenShift. */ -}}
+{{- define "gpucdi.openshift" -}}
+{{- if or .Values.openshift.enabled (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}true{{ end -}}
 {{- end }}
 
 {{- /*
@@ -33,12 +59,13 @@ chart's context), name, when ("pre-delete" or "post-delete"), retries, args of g
 */ -}}
 {{- define "gpucdi.job" -}}
 {{- $labels := include "gpucdi.labels" .root | nindent 4 }}
-{{- $name := printf "%s-%s" .root.Release.Name .name }}
+{{- $name := printf "%s-%s" (include "gpucdi.name" .root) .name }}
+{{- $namespace := include "gpucdi.namespace" .root }}
 apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ quote $namespace }}
   labels:
     {{- $labels }}
   annotations:
@@ -49,6 +76,17 @@ spec:
   backoffLimit: {{ .retries }}
   activeDeadlineSeconds: 600
   template:
+    {{- if or .root.Values.podLabels .root.Values.podAnnotations }}
+    metadata:
+      {{- with .root.Values.podLabels }}
+      labels:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .root.Values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    {{- end }}
     spec:
       serviceAccountName: {{ $name }}
       restartPolicy: Never
@@ -56,7 +94,7 @@ spec:
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with .root.Values.nodes.tolerations }}
+      {{- with .root.Values.tolerations }}
       tolerations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -77,7 +115,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ quote $namespace }}
   labels:
     {{- $labels }}
   annotations:
@@ -104,7 +142,23 @@ metadata:
     {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ .root.Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ quote $namespace }}}
+{{- if include "gpucdi.openshift" .root }}
+---
+# By default OpenShift accepts only users of the namespace's range.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}-scc
+  namespace: {{ quote $namespace }}
+  labels:
+    {{- $labels }}
+  annotations:
+    {{- include "gpucdi.hook" (list .when 0) | nindent 4 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:openshift:scc:nonroot-v2"}
+subjects:
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ quote $namespace }}}
+{{- end }}
 {{- end }}
 
 {{- /* Annotations of a hook, and its weight. */ -}}
@@ -112,4 +166,15 @@ subjects:
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- /* The endpoint of a PodMonitor or ServiceMonitor, given its interval. */ -}}
+{{- define "gpucdi.endpoint" -}}
+- port: metrics
+  interval: {{ . }}
+  # Keeps the labels namespace, pod and container of allocations.
+  honorLabels: true
+  relabelings:
+    # Identify series by node, since pods of the agent are replaced.
+    - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
 {{- end }}

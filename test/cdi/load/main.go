@@ -1,5 +1,5 @@
-// Command load injects each CDI device of a directory into an OCI spec, as container runtimes do, and prints the
-// device nodes and mounts that this adds. A .mod file selects the version of the CDI library.
+// Command load injects each CDI device of a directory into an OCI spec, as container runtimes do, and prints what this
+// adds to the spec. A .mod file selects the version of the CDI library.
 package main
 
 import (
@@ -44,6 +44,24 @@ func load(dir string) error {
 		for _, m := range spec.Mounts {
 			fmt.Println("", m.Source, m.Destination, m.Options)
 		}
+		if p := spec.Process; p != nil {
+			fmt.Println(" env", p.Env)
+			fmt.Println(" groups", p.User.AdditionalGids)
+		}
+		if spec.Hooks != nil {
+			printHooks(*spec.Hooks)
+		}
 	}
 	return nil
+}
+
+func printHooks(h oci.Hooks) {
+	for name, hooks := range map[string][]oci.Hook{
+		"createRuntime": h.CreateRuntime, "createContainer": h.CreateContainer, "startContainer": h.StartContainer,
+		"poststart": h.Poststart, "poststop": h.Poststop,
+	} {
+		for _, hook := range hooks {
+			fmt.Println("", name, hook.Path, hook.Args, hook.Env)
+		}
+	}
 }

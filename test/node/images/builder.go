@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
 	"github.com/gpucdi/gpucdi/test/product"
@@ -20,6 +21,9 @@ import (
 const suite = "bookworm"
 
 const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// keepFor is how long an archive is kept after its last use. Other checkouts and processes share the cache.
+const keepFor = 2 * time.Hour
 
 // A builder builds images with buildah, in a store of its own below the cache.
 type builder struct{ cache string }
@@ -42,20 +46,24 @@ func (b *builder) archive(ctx context.Context, key, name string, produce func(co
 		}
 		return b.run(ctx, "push", "--quiet", name, "docker-archive:"+temporary+":"+name)
 	})
+	if err == nil {
+		err = os.Chtimes(file, time.Time{}, time.Now()) // see prune
+	}
 	if err != nil {
 		return "", fmt.Errorf("building the image %s: %w", name, err)
 	}
 	return file, nil
 }
 
-// prune removes the archives that match a pattern, except one. They were built from earlier states of the repository.
-func (b *builder) prune(pattern, except string) error {
+// prune removes the archives that match a pattern and were not used recently. They were built from earlier states of the
+// repository.
+func (b *builder) prune(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	if err != nil {
 		return err
 	}
 	for _, name := range old {
-		if name == except {
+		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < keepFor {
 			continue
 		}
 		for _, file := range []string{name, name + ".lock"} {

@@ -60,7 +60,7 @@ func Agent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return archive, b.prune("agent-*.tar", archive)
+	return archive, b.prune("agent-*.tar")
 }
 
 // workingTree returns the directory of the repository and a cache key for its state.

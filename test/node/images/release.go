@@ -49,5 +49,5 @@ func Release(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("building the release image: %w", err)
 	}
-	return archive, b.prune("release-*.tar", archive)
+	return archive, b.prune("release-*.tar")
 }

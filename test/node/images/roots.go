@@ -56,9 +56,10 @@ func (r Root) Tar(ctx context.Context) (string, error) {
 		return b.singlePackage(ctx, string(r), "amd64", "libc6")
 	case Musl:
 		return b.singlePackage(ctx, string(r), "amd64", "musl")
-	default:
-		return b.debootstrap(ctx, string(Debian12), suite)
+	case Debian12:
+		return b.debootstrap(ctx, string(r), suite)
 	}
+	return "", fmt.Errorf("unknown root file system %q", r)
 }
 
 // singlePackage returns the path of a tar archive of one package of Debian 12, with the directories that container

@@ -47,6 +47,8 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin", "./cmd/gpu-feature-discovery"), nil
 	case NVIDIAToolkit:
 		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
+	case NVIDIARuntime:
+		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-container-runtime", "./cmd/nvidia-cdi-hook"), nil
 	}
 	return nil, fmt.Errorf("unknown tool %q", t)
 }

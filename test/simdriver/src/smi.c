@@ -223,7 +223,8 @@ static int set_time_slice(const char *uuid, const char *value)
 
 static int compute_policy(int argc, char **argv)
 {
-	if (argc != 4 || strcmp(argv[0], "-i") || strcmp(argv[2], "--set-timeslice") || !strchr("0123", argv[3][0])) {
+	if (argc != 4 || strcmp(argv[0], "-i") || strcmp(argv[2], "--set-timeslice") || strlen(argv[3]) != 1 ||
+	    !strchr("0123", *argv[3])) {
 		printf("Invalid combination of input arguments.\n");
 		return 2;
 	}

@@ -1,4 +1,4 @@
-// Command operator decodes a PodMonitor or PrometheusRule into the Prometheus operator's type. It rejects unknown
+// Command operator decodes a PodMonitor, ServiceMonitor or PrometheusRule into the Prometheus operator's type. It rejects unknown
 // fields.
 package main
 
@@ -33,6 +33,8 @@ func read(in io.Reader) error {
 	switch head.Kind {
 	case monitoring.PodMonitorsKind:
 		return yaml.UnmarshalStrict(text, &monitoring.PodMonitor{})
+	case monitoring.ServiceMonitorsKind:
+		return yaml.UnmarshalStrict(text, &monitoring.ServiceMonitor{})
 	case monitoring.PrometheusRuleKind:
 		return yaml.UnmarshalStrict(text, &monitoring.PrometheusRule{})
 	}

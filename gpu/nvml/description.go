@@ -6,7 +6,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// brands are the brands as NVIDIA's tools write them.
+// brands are the names of the brands, as NVIDIA's tools write them.
 var brands = map[nvml.BrandType]string{
 	nvml.BRAND_QUADRO:              "Quadro",
 	nvml.BRAND_TESLA:               "Tesla",
@@ -32,8 +32,9 @@ var addressingModes = map[nvml.DeviceAddressingModeType]string{
 	nvml.DEVICE_ADDRESSING_MODE_ATS:  "ATS",
 }
 
-// readInformation reads attributes that are only published to users. They stay empty on errors.
-func (s session) readInformation(g *gpu.GPU, dev nvml.Device) {
+// readDescription reads the brand and the addressing mode, which only ResourceSlices contain. They stay empty on
+// errors.
+func (s session) readDescription(g *gpu.GPU, dev nvml.Device) {
 	if brand, ret := dev.GetBrand(); ret == nvml.SUCCESS {
 		g.Brand = brands[brand]
 	}

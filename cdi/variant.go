@@ -1,0 +1,67 @@
+package cdi
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// A variant of a CDI device contains everything that the device contains, and one more feature. The variants of a feature
+// are a spec of their own, because the devices of a spec have its mounts in common: in the spec of the other devices, each
+// variant would repeat the mounts of the feature.
+
+// variantMark separates the device from the feature in the name of a variant.
+const variantMark = "."
+
+// VariantName returns the name of the variant of a GPU or MIG device for a feature: "GPU-….graphics".
+func VariantName(uuid string, f Feature) string { return uuid + variantMark + string(f) }
+
+// BuildVariants returns the agent's spec of the variants for a feature. parts are those of all features that they contain.
+// Like Build it is pure, and returns an error if there are no GPUs.
+func BuildVariants(f Feature, inv *gpu.Inventory, parts Parts) (*specs.Spec, error) {
+	spec := newSpec(AgentKind, inv, parts)
+	for _, d := range namedDevices(inv) {
+		if nodes, ok := parts.GPUs[d.uuid]; ok {
+			spec.Devices = append(spec.Devices, device(VariantName(d.uuid, f), nodes))
+		}
+	}
+	if len(spec.Devices) == 0 {
+		return nil, fmt.Errorf("building the CDI spec of %s with %s: no usable GPUs", AgentKind, f)
+	}
+	return setVersion(spec)
+}
+
+// VariantFile returns the file of the agent's spec of the variants for a feature, in dir.
+func VariantFile(f Feature, dir string, root host.Root) *File {
+	file := AgentFile(dir, root)
+	extension := filepath.Ext(file.Path)
+	file.Path = strings.TrimSuffix(file.Path, extension) + "-" + string(f) + extension
+	return file
+}
+
+// agentFiles are the names of the agent's GPU specs. None of them defines a device of another.
+var agentFiles = func() map[string]bool {
+	files := []*File{AgentFile("", host.Root{})}
+	for _, f := range allFeatures {
+		files = append(files, VariantFile(f, "", host.Root{}))
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		names[file.Path] = true
+	}
+	return names
+}()
+
+// validateName returns an error unless a UUID can be the name of a CDI device, and is none of a variant.
+func validateName(uuid string) error {
+	if strings.Contains(uuid, variantMark) {
+		return fmt.Errorf("it contains %q, which separates features", variantMark)
+	}
+	return parser.ValidateDeviceName(uuid)
+}

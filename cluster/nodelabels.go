@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+)
+
+// labelsRetry is the initial pause before a retry; it doubles up to maxLabelsRetry.
+const (
+	labelsRetry    = time.Second
+	maxLabelsRetry = 5 * time.Minute
+)
+
+// NodeLabels keeps labels of a node applied. It applies them again in each slot of the client, since they may have been
+// removed or the Node recreated.
+type NodeLabels struct {
+	node    string
+	client  *Client
+	log     *slog.Logger
+	routine func(before, after map[string]string) bool
+
+	wake chan struct{} // capacity 1: wanted has changed
+
+	mu     sync.Mutex
+	wanted map[string]string
+}
+
+// NewNodeLabels returns the labels of a node, which are applied while Run runs. routine reports whether a change may
+// wait for the next slot; others are applied at once.
+func NewNodeLabels(client *Client, node string, routine func(before, after map[string]string) bool, log *slog.Logger) *NodeLabels {
+	return &NodeLabels{node: node, client: client, routine: routine, log: log, wake: make(chan struct{}, 1)}
+}
+
+// Want replaces the labels to apply; none removes them. They must not be modified. Before the first call nothing is
+// applied. Want never blocks.
+func (l *NodeLabels) Want(labels map[string]string) {
+	l.mu.Lock()
+	l.wanted = labels
+	l.mu.Unlock()
+	notify(l.wake)
+}
+
+func (l *NodeLabels) latest() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted
+}
+
+// Run applies labels until ctx ends. It leaves them in place.
+func (l *NodeLabels) Run(ctx context.Context) {
+	var (
+		applied map[string]string
+		latest  map[string]string // applied latest, except none: a driver upgrade removes them
+		known   bool              // applied is known
+		again   <-chan time.Time  // nil until labels are wanted
+		logged  string
+	)
+	for pause := labelsRetry; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+			if want := l.latest(); known && (maps.Equal(applied, want) || l.routine(latest, want)) {
+				continue // again is pending
+			}
+		case <-again:
+		}
+		want := l.latest()
+		err := l.apply(ctx, want)
+		if err == nil {
+			if applied, known = want, true; len(want) > 0 {
+				latest = want
+			}
+			again, pause, logged = time.After(l.client.untilSlot(0)), labelsRetry, ""
+			continue
+		}
+		if ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
+			l.log.Warn("node labels not updated, will retry", "err", truncate(logged, errorMessageLimit),
+				"remedy", "allow the service account to patch nodes, as the role in deploy/ does")
+		}
+		again, pause = time.After(Jittered(pause)), min(2*pause, maxLabelsRetry)
+	}
+}
+
+// apply applies labels. A refusal to remove them is no error: without permission none can exist.
+func (l *NodeLabels) apply(ctx context.Context, labels map[string]string) error {
+	err := l.client.ApplyLabels(ctx, l.node, labels)
+	if len(labels) == 0 && Refused(err) {
+		return nil
+	}
+	return err
+}

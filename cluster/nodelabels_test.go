@@ -1,0 +1,233 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// labelsTest is a NodeLabels that runs in a synctest bubble.
+type labelsTest struct {
+	*testing.T
+	labels *NodeLabels
+	api    *fakeAPI
+
+	mu      sync.Mutex
+	code    int // of responses
+	node    map[string]string
+	patches int
+}
+
+// testNodeLabels runs a test in a bubble. Changes of the label "version" are routine.
+func testNodeLabels(t *testing.T, test func(t *labelsTest)) {
+	t.Helper()
+	credentials := testCredentials(t)
+	synctest.Test(t, func(t *testing.T) {
+		api, stop := newFakeAPI(t, credentials)
+		defer stop()
+		l := &labelsTest{T: t, api: api, code: http.StatusOK}
+		api.before = l.patch
+		routine := func(before, after map[string]string) bool {
+			return len(after) == 0 || len(before) > 0 && before["count"] == after["count"]
+		}
+		l.labels = NewNodeLabels(api.client, "node", routine, testLog(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			l.labels.Run(ctx)
+			close(ended)
+		}()
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		test(l)
+	})
+}
+
+func (t *labelsTest) patch(w http.ResponseWriter, r *http.Request) bool {
+	var n nodeMetadata
+	if err := json.NewDecoder(r.Body).Decode(&n); err != nil {
+		t.Error(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.patches++
+	w.WriteHeader(t.code)
+	if t.code == http.StatusOK {
+		t.node = n.Metadata.Labels
+	}
+	return true
+}
+
+func (t *labelsTest) respond(code int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.code = code
+}
+
+// want checks the labels of the node after a time, and the number of requests in it.
+func (t *labelsTest) want(after time.Duration, labels map[string]string, patches int) {
+	t.Helper()
+	time.Sleep(after)
+	synctest.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !maps.Equal(t.node, labels) || t.patches != patches {
+		t.Errorf("node has labels %v after %d requests, want %v after %d", t.node, t.patches, labels, patches)
+	}
+	t.patches = 0
+}
+
+// nextSlot waits until just after the next slot of the client.
+func (t *labelsTest) nextSlot() { time.Sleep(t.api.client.untilSlot(0) + time.Millisecond) }
+
+func version(version string) map[string]string {
+	return map[string]string{"count": "8", "version": version}
+}
+
+// The first labels and those of GPUs are applied at once, others in the next slot.
+func TestNodeLabels(t *testing.T) {
+	testNodeLabels(t, func(t *labelsTest) {
+		t.want(time.Hour, nil, 0)
+		t.labels.Want(version("1"))
+		t.want(0, version("1"), 1)
+		t.nextSlot()
+		t.want(0, version("1"), 1)
+
+		t.labels.Want(version("2"))
+		t.want(DefaultSpread-time.Second, version("1"), 0)
+		t.want(time.Second, version("2"), 1)
+
+		t.labels.Want(map[string]string{"count": "7", "version": "2"})
+		t.want(0, map[string]string{"count": "7", "version": "2"}, 1)
+		t.nextSlot()
+		t.want(0, map[string]string{"count": "7", "version": "2"}, 1)
+		t.labels.Want(version("2"))
+		t.want(0, version("2"), 1)
+	})
+}
+
+// A driver upgrade removes the labels and sets them again. Neither is applied before the next slot, even if the driver
+// is gone in one.
+func TestNodeLabelsRemoved(t *testing.T) {
+	testNodeLabels(t, func(t *labelsTest) {
+		t.labels.Want(version("1"))
+		t.want(0, version("1"), 1)
+		t.nextSlot()
+		t.want(0, version("1"), 1)
+		t.labels.Want(nil)
+		t.labels.Want(version("2"))
+		t.want(DefaultSpread, version("2"), 1)
+
+		t.labels.Want(nil)
+		t.want(DefaultSpread, nil, 1)
+		t.labels.Want(version("3"))
+		t.want(time.Minute, nil, 0)
+		t.want(DefaultSpread, version("3"), 1)
+		t.labels.Want(nil)
+		t.want(DefaultSpread, nil, 1)
+		t.labels.Want(map[string]string{"count": "4"})
+		t.want(0, map[string]string{"count": "4"}, 1)
+	})
+}
+
+// Failures are retried with growing pauses; the removal of labels without permission is no failure.
+func TestNodeLabelsFailures(t *testing.T) {
+	testNodeLabels(t, func(t *labelsTest) {
+		t.respond(http.StatusForbidden)
+		t.labels.Want(nil)
+		t.want(time.Second, nil, 1)
+		t.labels.Want(version("1"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if t.patches < 5 || t.patches > 10 {
+			t.Errorf("%d requests in a minute", t.patches)
+		}
+		t.respond(http.StatusOK)
+		time.Sleep(time.Minute)
+		t.patches = 0
+		t.want(0, version("1"), 0)
+	})
+}
+
+// The slots of a client are an interval apart, on whole seconds after the first use.
+func TestSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var sum time.Duration
+		for range 100 {
+			c := &Client{}
+			first := c.untilSlot(0)
+			if first <= 0 || first > DefaultSpread {
+				t.Errorf("first slot after %s", first)
+			}
+			sum += first
+			time.Sleep(first)
+			if next := c.untilSlot(0); next != DefaultSpread {
+				t.Errorf("next slot after %s", next)
+			}
+			time.Sleep(time.Minute)
+			if next := c.untilSlot(5 * time.Minute); next != 2*DefaultSpread-time.Minute {
+				t.Errorf("next slot at least 5m later after %s", next)
+			}
+		}
+		if sum < 100*DefaultSpread/4 || sum > 100*DefaultSpread*3/4 {
+			t.Errorf("mean of the first slots %s", sum/100)
+		}
+		if time.Since(begin)%time.Second != 0 {
+			t.Error("slots are not on whole seconds")
+		}
+	})
+}
+
+// A Warning is sent at once. Normal Events wait for the slot of the client, in which all are sent.
+func TestNormalEventsWait(t *testing.T) {
+	credentials := testCredentials(t)
+	synctest.Test(t, func(t *testing.T) {
+		api, stop := newFakeAPI(t, credentials)
+		defer stop()
+		var mu sync.Mutex
+		var reasons []string
+		api.before = func(_ http.ResponseWriter, r *http.Request) bool {
+			var e eventObject
+			if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			reasons = append(reasons, e.Reason)
+			return true
+		}
+		r := start(t, api.client, t.Output())
+		slot := api.client.untilSlot(0)
+		for range 2 * queueSize {
+			r.Record(Event{Type: Normal, Reason: "Later", Message: time.Now().String()})
+			time.Sleep(time.Millisecond)
+		}
+		r.Record(Event{Type: Warning, Reason: "Now"})
+		count := func(reason string) (n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, r := range reasons {
+				if r == reason {
+					n++
+				}
+			}
+			return n
+		}
+		synctest.Wait()
+		if slot > time.Second && (count("Now") != 1 || count("Later") != 0) {
+			t.Errorf("sent before the slot: %v", reasons)
+		}
+		time.Sleep(slot + 15*time.Minute)
+		if got := count("Later"); got != queueSize {
+			t.Errorf("%d Normal Events sent, want %d", got, queueSize)
+		}
+	})
+}

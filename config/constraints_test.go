@@ -1,0 +1,120 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// Patterns of the chart's schema, in the syntax that Go and JavaScript share.
+const (
+	duration = `^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+
+	// atLeastSecond matches durations of one term of at least a second, and all of several terms.
+	atLeastSecond = `[a-zµμ][0-9.]|^\+?(0*[1-9][0-9]*(\.[0-9]*)?s|[0-9.]*[1-9][0-9.]*[mh]|0*[1-9][0-9]{3,}(\.[0-9]*)?ms|` +
+		`0*[1-9][0-9]{6,}(\.[0-9]*)?[uµμ]s|0*[1-9][0-9]{9,}(\.[0-9]*)?ns)$`
+
+	// hook is stricter than the agent: the chart inserts the path into a command.
+	hook = `^$|^/[A-Za-z0-9._/@+=-]*$`
+
+	glob       = `^([^\\\[]|\\.|\[\^?(([^\\\]-]|\\.)(-([^\\\]-]|\\.))?)+\])*$`
+	memory     = `^$|^\s*(<=|>=|<|>|=)\s*` + number + `[MGT]i\s*(,\s*(<=|>=|<|>|=)\s*` + number + `[MGT]i\s*)*$`
+	number     = `([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?`
+	capability = `^$|^\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*(,\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*)*$`
+
+	// resource matches extended resources, and standardResource those of a rule without select.
+	resource         = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	reservedResource = `^([^/]*\.)?kubernetes\.io/`
+	standardResource = `^nvidia\.com/(gpu|mig-[-A-Za-z0-9_.]{0,58}[A-Za-z0-9])$`
+
+	labelKey      = `([-A-Za-z0-9.]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?`
+	labelValue    = `([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?`
+	labelValues   = `\(\s*` + labelValue + `\s*(,\s*` + labelValue + `\s*)*\)`
+	requirement   = `\s*(!\s*` + labelKey + `|` + labelKey + `(\s*(==?|!=)\s*` + labelValue + `|\s+(in|notin)\s*` + labelValues + `|\s*[<>]\s*-?[0-9]+)?)\s*`
+	labelSelector = `^\s*$|^` + requirement + `(,` + requirement + `)*$`
+)
+
+// constraints are those of Config.validate and the rules, by type or field. They may be looser than the agent, which
+// validates the config itself, but not stricter: TestConfigSchema in test/chart compares both. The types of scalars are
+// stricter, because YAML converts 5 to a string.
+func constraints() map[string]schema {
+	second := schema{"allOf": []schema{{"pattern": atLeastSecond}}}
+	return map[string]schema{
+		"config.CDI.Features":                  {"minItems": 1},
+		"config.CDI.PassBy":                    {"minItems": 1},
+		"config.CDI.Hook":                      {"pattern": hook},
+		"config.Health.ProbeInterval":          second,
+		"config.Health.CallTimeout":            second,
+		"config.section":                       {"anyOf": []schema{set("section", ""), set("names", []any{}), set("selector", "")}},
+		"config.section.Selector":              {"pattern": labelSelector},
+		"allocator.Selector.Product":           {"pattern": glob},
+		"allocator.Selector.MIG":               {"pattern": glob},
+		"allocator.Selector.UUID":              {"minItems": 1, "items": schema{"type": "string", "pattern": glob}},
+		"allocator.Selector.PCI":               {"minItems": 1, "items": schema{"type": "string", "pattern": glob}},
+		"allocator.Selector.Index":             {"minItems": 1, "items": schema{"type": "integer", "minimum": 0}},
+		"allocator.Selector.Memory":            {"pattern": memory},
+		"allocator.Rule.Replicas":              {"minimum": 0, "maximum": allocator.MaxDevices, "not": schema{"const": 1}},
+		"allocator.Rule.Mode":                  {"enum": append([]allocator.Mode{""}, allocator.Modes()...)},
+		"allocator.Monitoring.Resource":        extendedResource(),
+		"allocator.Monitoring.Count":           {"minimum": 1, "maximum": allocator.MaxMonitors},
+		"allocator.Rule":                       {"allOf": ruleConstraints()},
+		"allocator.Selector.ComputeCapability": {"pattern": capability},
+	}
+}
+
+// ruleConstraints are conditions between the keys of a rule.
+func ruleConstraints() []schema {
+	// One of the keys that have an effect on their own is required. New keys of rules count.
+	var effects []schema
+	for field := range reflect.TypeFor[allocator.Rule]().Fields() {
+		key, zero := field.Tag.Get("yaml"), reflect.Zero(field.Type).Interface()
+		if field.Type.Kind() == reflect.Slice {
+			zero = []any{}
+		}
+		if !slices.Contains([]string{"select", "name", "rename", "failRequestsGreaterThanOne"}, key) {
+			effects = append(effects, set(key, zero))
+		}
+	}
+	unset := func(keys ...string) schema {
+		properties := schema{}
+		for _, key := range keys {
+			properties[key] = schema{"enum": []any{"", 0, false}}
+		}
+		return schema{"properties": properties}
+	}
+	shared := schema{"pattern": `^$|` + strings.ReplaceAll(allocator.SharedSuffix, ".", `\.`) + "$"}
+	selects := schema{"required": []string{"select"}, "properties": schema{"select": schema{"minProperties": 1}}}
+	return []schema{
+		{
+			"if": selects,
+			"then": schema{
+				"anyOf":      append(effects, set("name", "")),
+				"properties": schema{"name": extendedResource(), "rename": schema{"const": ""}},
+			},
+			"else": schema{
+				"required":   []string{"name"},
+				"anyOf":      effects,
+				"properties": schema{"name": schema{"pattern": standardResource}, "rename": shared},
+			},
+		},
+		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
+		{"if": set("exclude", false), "then": unset("mode", "replicas", "rename", "failRequestsGreaterThanOne")},
+		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
+		{
+			"if":   schema{"required": []string{"mode"}, "properties": schema{"mode": schema{"const": allocator.ModeDRA}}},
+			"then": unset("replicas", "rename"),
+		},
+	}
+}
+
+// extendedResource requires a valid name or none.
+func extendedResource() schema {
+	return schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
+}
+
+// set requires that a key has another value than its zero value.
+func set(key string, zero any) schema {
+	return schema{"required": []string{key}, "properties": schema{key: schema{"not": schema{"const": zero}}}}
+}

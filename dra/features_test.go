@@ -1,0 +1,103 @@
+package dra
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
+)
+
+// deviceConfigOf returns a configuration of the kind DeviceConfig with more fields.
+func deviceConfigOf(rest string) cluster.ClaimConfig {
+	return cluster.ClaimConfig{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"gpucdi.dev/v1","kind":"DeviceConfig"` + rest + `}`)}
+}
+
+// The features of a DeviceClass and of its claims add up, next to the configuration of NVIDIA's kinds.
+func TestFeaturesOfClaims(t *testing.T) {
+	graphics, display := deviceConfigOf(`,"features":["graphics","video"]`), deviceConfigOf(`,"features":["display","video"]`)
+	class, other := graphics, graphics
+	class.FromClass, other.Requests = true, []string{"other"}
+	sliced := cluster.ClaimConfig{Driver: testDriver, Parameters: json.RawMessage(
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`)}
+	for name, tc := range map[string]struct {
+		config []cluster.ClaimConfig
+		want   string // features, or a part of the error
+	}{
+		"none":                  {nil, ""},
+		"claim":                 {[]cluster.ClaimConfig{graphics}, "graphics,video"},
+		"class and claim":       {[]cluster.ClaimConfig{class, display}, "display,graphics,video"},
+		"another request":       {[]cluster.ClaimConfig{other, display}, "display,video"},
+		"another driver":        {[]cluster.ClaimConfig{{Driver: "other", Parameters: graphics.Parameters}}, ""},
+		"with a time slice":     {[]cluster.ClaimConfig{graphics, sliced, display}, "display,graphics,video Long"},
+		"no features":           {[]cluster.ClaimConfig{deviceConfigOf("")}, "error: config[0].opaque.parameters.features: 0 features; use 1 to 16"},
+		"empty":                 {[]cluster.ClaimConfig{deviceConfigOf(`,"features":[]`)}, "error: 0 features"},
+		"too many":              {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["x"` + strings.Repeat(`,"x"`, 16) + `]`)}, "error: 17 features"},
+		"a text":                {[]cluster.ClaimConfig{deviceConfigOf(`,"features":"graphics"`)}, "error: parameters.features: want a list of strings"},
+		"numbers":               {[]cluster.ClaimConfig{deviceConfigOf(`,"features":[1]`)}, "error: want a list of strings"},
+		"two in one name":       {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["graphics,display"]`)}, `error: "graphics,display"; use names`},
+		"a path":                {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["../x"]`)}, `error: "../x"; use names`},
+		"unprintable":           {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["\u001b[31m"]`)}, "error: use names"},
+		"long":                  {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["` + strings.Repeat("x", 5000) + `"]`)}, "error: use names"},
+		"unknown field":         {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["video"],"Features":["graphics"]`)}, "error: parameters.Features: not supported"},
+		"overridden, but wrong": {[]cluster.ClaimConfig{deviceConfigOf(`,"x":1`), display}, "error: config[0]"},
+		"another version":       {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"gpucdi.dev/v2","kind":"DeviceConfig"}`)}}, "error: DeviceConfig of gpucdi.dev/v1"},
+		"large":                 {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["` + strings.Repeat("x", maxParameters) + `"]`)}, "error: larger"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster.Claim{Config: tc.config}
+			p, err := parametersFor(c, cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Device: "gpu-0"})
+			if want, refused := strings.CutPrefix(tc.want, "error: "); refused {
+				if err == nil || !errors.Is(err, errUnsupported) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 500 {
+					t.Errorf("error %v, want %q", err, want)
+				}
+				return
+			}
+			if got := strings.TrimSpace(string(p.features) + " " + string(p.timeSlice)); err != nil || got != tc.want {
+				t.Errorf("features %q, error %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// A claim with features gets variants of its device, the same after a restart of the agent. Its neighbour gets none.
+func TestPrepareWithFeatures(t *testing.T) {
+	n := newNode(t)
+	lacking := errors.New("feature graphics: libEGL_nvidia.so.0 not found")
+	var missing error
+	n.cfg.Variants = func(_ string, selected allocator.Features) (allocator.Features, error) {
+		names := slices.DeleteFunc(selected.Names(), func(name string) bool { return name == "video" }) // all containers have it
+		return allocator.NewFeatures(names), missing
+	}
+	n.restart()
+	graphics := allocated("a", "0")
+	graphics.Config = []cluster.ClaimConfig{deviceConfigOf(`,"features":["video","graphics","display"]`)}
+	n.claims.set("a", graphics)
+	n.add("b", "1")
+	want := []string{testKind + "=GPU-0.display", testKind + "=GPU-0.graphics"}
+	for _, what := range []string{"first", "again", "after a restart", "while the driver lacks it"} {
+		switch what {
+		case "after a restart":
+			n.restart()
+		case "while the driver lacks it":
+			missing = lacking
+		}
+		if got, err := n.prepare("a"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, error %v; want %v", what, got, err, want)
+		}
+		n.prepares("b", "1")
+	}
+	refused := allocated("c", "2")
+	refused.Config = graphics.Config
+	n.claims.set("c", refused)
+	if _, err := n.prepare("c"); err == nil || !strings.Contains(err.Error(), lacking.Error()) {
+		t.Errorf("error %v, want %q", err, lacking)
+	}
+	if last := n.observer.prepared[len(n.observer.prepared)-1]; last.Refusal != RefusedConfig {
+		t.Errorf("refusal %q, want %q", last.Refusal, RefusedConfig)
+	}
+	n.recorded("uid-a", "uid-b")
+}

@@ -1,0 +1,37 @@
+package labels
+
+import "strings"
+
+// versions are the prefixes of the labels with versions.
+var versions = []string{prefix + "cuda.", prefix + "vgpu.host-driver-"}
+
+// Routine reports whether a change of the labels of a node may be applied later: only versions of the driver differ, as
+// after a driver upgrade, or all labels are removed, as during one. Other labels describe GPUs, which pods select.
+func Routine(before, after map[string]string) bool {
+	switch {
+	case len(after) == 0:
+		return true
+	case len(before) == 0:
+		return false
+	}
+	return sameGPUs(before, after) && sameGPUs(after, before)
+}
+
+// sameGPUs reports whether b has all labels of a that are not versions.
+func sameGPUs(a, b map[string]string) bool {
+	for name, value := range a {
+		if other, ok := b[name]; (!ok || other != value) && !isVersion(name) {
+			return false
+		}
+	}
+	return true
+}
+
+func isVersion(name string) bool {
+	for _, prefix := range versions {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
+)
+
+// podsPath is the path of the pods in the API.
+const podsPath = "/api/v1/namespaces/default/pods"
+
+// podAPI creates and deletes pods through kubectl proxy in the box, so that a request does not start a program.
+type podAPI struct{ client *http.Client }
+
+func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
+	const socket = "/run/bench.sock"
+	// The box ends it.
+	proxy := n.Box.Command(context.WithoutCancel(ctx), "kubectl", "proxy", "--unix-socket", socket)
+	if err := proxy.Start(); err != nil {
+		return nil, fmt.Errorf("starting kubectl proxy: %w", err)
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", n.Box.Path(socket))
+	}
+	a := &podAPI{&http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Minute}}
+	var lastErr error
+	err := poll(ctx, "kubectl proxy", time.Minute, func() (bool, error) {
+		_, lastErr = a.pods(ctx)
+		return lastErr == nil, nil
+	})
+	return a, errors.Join(err, lastErr)
+}
+
+func (a *podAPI) do(ctx context.Context, method, path string, object any) ([]byte, error) {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := a.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode >= http.StatusBadRequest {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+	}
+	return text, err
+}
+
+type object = map[string]any
+
+// create creates a pod that requests a device of a stack.
+func (a *podAPI) create(ctx context.Context, name string, s stack) error {
+	spec := object{
+		// With 0 the pod would be removed from the API before its container has ended.
+		"terminationGracePeriodSeconds": 1,
+		"restartPolicy":                 "Never",
+		"containers": []object{{
+			"name": "main", "image": images.DebianName, "imagePullPolicy": "Never", "command": []string{"sleep", "infinity"},
+			"resources": object{"limits": object{s.resource: "1"}},
+		}},
+	}
+	if s.class != "" {
+		spec["runtimeClassName"] = s.class
+	}
+	_, err := a.do(ctx, http.MethodPost, podsPath,
+		object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name}, "spec": spec})
+	return err
+}
+
+// pods returns the pods as JSON objects.
+func (a *podAPI) pods(ctx context.Context) ([]json.RawMessage, error) {
+	text, err := a.do(ctx, http.MethodGet, podsPath, nil)
+	if err != nil {
+		return nil, err
+	}
+	var list struct{ Items []json.RawMessage }
+	return list.Items, json.Unmarshal(text, &list)
+}
+
+// deleteAll deletes all pods and waits until they are gone.
+func (a *podAPI) deleteAll(ctx context.Context) error {
+	if _, err := a.do(ctx, http.MethodDelete, podsPath, nil); err != nil {
+		return err
+	}
+	return poll(ctx, "the pods to be deleted", podTimeout, func() (bool, error) {
+		left, err := a.pods(ctx)
+		return len(left) == 0, err
+	})
+}
+
+// A started container is one whose process runs.
+type started struct {
+	pod, id string
+	at      time.Time
+}
+
+// tasks receives the containers that the container runtime starts, except sandboxes.
+type tasks struct {
+	conn    *grpc.ClientConn
+	cancel  context.CancelFunc
+	started chan started
+}
+
+// watchTasks watches the container runtime at a socket until close.
+func watchTasks(ctx context.Context, socket string) (*tasks, error) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the container runtime: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	t := &tasks{conn: conn, cancel: cancel, started: make(chan started, 1000)}
+	stream, err := cri.NewRuntimeServiceClient(conn).GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	go func() {
+		defer close(t.started)
+		for {
+			event, err := stream.Recv()
+			if err != nil {
+				return // closed
+			}
+			sandbox := event.GetPodSandboxStatus()
+			if event.GetContainerEventType() == cri.ContainerEventType_CONTAINER_STARTED_EVENT && event.GetContainerId() != sandbox.GetId() {
+				t.started <- started{sandbox.GetMetadata().GetName(), event.GetContainerId(), time.Unix(0, event.GetCreatedAt())}
+			}
+		}
+	}()
+	return t, nil
+}
+
+func (t *tasks) close() error {
+	t.cancel()
+	return t.conn.Close()
+}
+
+// next waits for the next container.
+func (t *tasks) next(ctx context.Context) (started, error) {
+	select {
+	case <-ctx.Done():
+		return started{}, fmt.Errorf("waiting for a container to start: %w", ctx.Err())
+	case s, ok := <-t.started:
+		if !ok {
+			return s, errors.New("the container runtime ended the stream of events")
+		}
+		return s, nil
+	}
+}
+
+// poll calls check twice a second until it returns true or an error.
+func poll(ctx context.Context, what string, timeout time.Duration, check func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		if ok, err := check(); ok || err != nil {
+			return err
+		}
+		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		}
+	}
+}
+
+// exited ignores that a process was ended by a signal.
+func exited(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) || errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// escaped escapes the dots of a resource for a JSONPath of kubectl.
+func escaped(resource string) string { return strings.ReplaceAll(resource, ".", `\.`) }

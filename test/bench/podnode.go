@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/gpucdi/gpucdi/test/box"
+	nodebox "github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+	"github.com/gpucdi/gpucdi/test/nvidia"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// gpuReplicas is the number of replicas of each of the eight GPUs, so that 100 pods fit.
+const gpuReplicas = 16
+
+// nvidiaHandler is the RuntimeClass of NVIDIA's container runtime, and its handler in containerd.
+const nvidiaHandler = "nvidia"
+
+const runtimeClass = `apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: ` + nvidiaHandler + `}
+handler: ` + nvidiaHandler + "\n"
+
+// A stack is a device plugin with what gives containers its devices.
+type stack struct {
+	name     string
+	resource string
+	class    string // RuntimeClass of pods; empty: the default runtime, runc
+	command  []string
+}
+
+const (
+	ownResource    = "nvidia.com/gpu"
+	nvidiaResource = "nvidia.com/gpu.shared"
+)
+
+// Directories of the programs in the box.
+const (
+	ownDir     = "/opt/gpucdi"
+	pluginDir  = "/opt/nvidia-device-plugin"
+	runtimeDir = "/opt/nvidia-container-runtime"
+	configDir  = "/etc/bench"
+)
+
+// own is gpucdi with the container runtime's CDI support.
+func own() stack {
+	return stack{name: "gpucdi", resource: ownResource,
+		command: []string{"env", "GOMAXPROCS=1", ownDir + "/gpucdi", "serve", "--config", configDir + "/gpucdi.yaml"}}
+}
+
+// standardNVIDIA is NVIDIA's plugin with the default strategy of its Helm chart, and NVIDIA's container runtime with the
+// default mode, which generates a CDI spec for each container.
+func standardNVIDIA() stack {
+	return stack{name: "nvidia", resource: nvidiaResource, class: nvidiaHandler,
+		command: []string{pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
+}
+
+// nvidiaCDI is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec,
+// which runs NVIDIA's hooks.
+func nvidiaCDI() stack {
+	return stack{name: "nvidia-cdi", resource: nvidiaResource,
+		command: append(nvidia.Plugin(pluginDir, "/"), "--config-file="+configDir+"/nvidia.yaml")}
+}
+
+// podNode is a node in a box on which device plugins run as processes.
+type podNode struct {
+	*nodebox.Node
+	dir   string
+	api   *podAPI
+	tasks *tasks
+}
+
+// startPodNode starts a node with eight simulated GPUs.
+func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
+	if err := tools.InstallPackages(ctx); err != nil {
+		return nil, err
+	}
+	// On disk, since container images are stored there; /tmp may be a tmpfs.
+	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("creating a directory: %w", err)
+	}
+	n = &podNode{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	n.Node, err = nodebox.Start(ctx, nodebox.Config{
+		Box: box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{
+			filepath.Dir(b.gpucdi): ownDir, b.nvidiaPlugin: pluginDir, b.nvidiaRuntime: runtimeDir,
+		}},
+		Runtime: nodebox.Containerd().WithHandler(nvidiaHandler, runtimeDir+"/nvidia-container-runtime"),
+		Prepare: preparePodNode,
+	})
+	if err != nil {
+		return n, err
+	}
+	if err := n.Apply(ctx, []byte(runtimeClass)); err != nil {
+		return n, err
+	}
+	if n.api, err = n.startPodAPI(ctx); err != nil {
+		return n, err
+	}
+	n.tasks, err = watchTasks(ctx, n.RuntimeSocket())
+	return n, err
+}
+
+func (n *podNode) close() error {
+	var err error
+	if n.tasks != nil {
+		err = n.tasks.close()
+	}
+	if n.Node != nil {
+		err = errors.Join(err, n.Close())
+	}
+	return errors.Join(err, os.RemoveAll(n.dir))
+}
+
+// preparePodNode installs the driver, and the configuration of both stacks.
+func preparePodNode(ctx context.Context, b *box.Box) error {
+	if _, err := simdriver.Install(b.Root(), simdriver.H100x8()); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		configDir + "/gpucdi.yaml": nodeConfig + fmt.Sprintf("resources: [{name: nvidia.com/gpu, replicas: %d}]\n", gpuReplicas),
+		configDir + "/nvidia.yaml": nvidia.TimeSlicing("nvidia.com/gpu", gpuReplicas, true),
+		nvidia.RuntimeConfigFile:   nvidia.RuntimeConfig,
+		// See forbidDeviceFiles.
+		"/proc/driver/nvidia/params": "ModifyDeviceFiles: 0\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(b.Path(name)), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(b.Path(name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink(runtimeDir+"/nvidia-cdi-hook", b.Path("/usr/bin/nvidia-cdi-hook")); err != nil {
+		return err
+	}
+	// NVIDIA's programs first search the ld.so.cache.
+	if out, err := b.Command(ctx, "ldconfig").CombinedOutput(); err != nil {
+		return fmt.Errorf("running ldconfig: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// serve runs the plugin of a stack in the box until stop is called, and waits until its devices are allocatable.
+func (n *podNode) serve(ctx context.Context, s stack) (stop func() error, err error) {
+	log, err := os.Create(filepath.Join(n.dir, s.name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := n.Box.Command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the plugin of %s: %w", s.name, err)
+	}
+	stop = func() error { return errors.Join(cmd.Process.Signal(os.Interrupt), exited(cmd.Wait())) }
+	want := strconv.Itoa(gpuReplicas * len(simdriver.H100x8().GPUs))
+	err = poll(ctx, s.name+" to advertise its devices", time.Minute, func() (bool, error) {
+		got, err := n.Kubectl(ctx, "get", "node", nodebox.Name, "-o", "jsonpath={.status.allocatable['"+escaped(s.resource)+"']}")
+		return string(got) == want, err
+	})
+	if err != nil {
+		text, _ := os.ReadFile(log.Name())
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, text), stop())
+	}
+	return stop, nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/product"
+)
+
+// configs are NodeConfig files in flow style, without apiVersion and kind.
+var configs = []string{
+	// Valid.
+	`{}`,
+	`{cdi: {features: [video, display], classes: [gds, imex-channel], passBy: [annotation], hook: ""}, mig: {strategy: mixed}}`,
+	`{labels: {place: nfd}, allocation: {mode: dra, taintEffect: NoExecute, respectForeignContainers: true}}`,
+	`{health: {probeInterval: 1s, quietPeriod: "0", callTimeout: 1h30m, xids: {ignore: [13, 31], fatal: [79]}}}`,
+	`{health: {probeInterval: 1000ms, quietPeriod: 0s, callTimeout: 600ms500ms}}`,
+	`{health: {probeInterval: 01.5s, quietPeriod: +.5ms, callTimeout: 0.5m}}`,
+	`{health: {probeInterval: 1000000us, quietPeriod: 1µs, callTimeout: 1000000000ns}}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: 2}, {name: nvidia.com/mig-1g.5gb.me, replicas: 20000, rename: nvidia.com/mig-1g.5gb.me.shared}]}`,
+	`{resources: [{name: nvidia.com/gpu, exclude: true}, {name: nvidia.com/mig-1g.5gb, mode: dra}]}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: 3, failRequestsGreaterThanOne: true, mode: devicePlugin}]}`,
+	`{resources: [{select: {product: "*H100*"}, name: nvidia.com/h100}, {select: {index: [0, 7]}, exclude: true, name: ""}]}`,
+	`{resources: [{select: {architecture: hopper, memory: ">=16Gi, <40.5Gi"}, mode: dra}, {select: {mig: "*"}, replicas: 2, rename: ""}]}`,
+	`{resources: [{select: {computeCapability: ">=8.0,<10", uuid: [GPU-*, "MIG-[0-9a-f]*"], pci: ["0000:18:00.?"]}, name: a.b-c.com/X_y.z}]}`,
+	`{resources: [{select: {product: "[^a-c\\]]\\*x"}, name: a/b, replicas: 0, mode: ""}]}`,
+	`{monitoring: {resource: nvidia.com/gpu-monitor, count: 2}}`,
+	`{nodes: [{names: [a, b], cdi: {features: [compute]}}, {section: x, resources: []}, {selector: "a,!b, c in (d,e) ,f notin (), g!=h,i==j,k=,l>4,m.n/o", mig: {strategy: single}}]}`,
+
+	// Invalid.
+	`{mgi: {strategy: mixed}}`, `{mig: {stragety: mixed}}`, `{mig: mixed}`, `{mig: {strategy: Mixed}}`, `{mig: {strategy: ""}}`,
+	`{apiVersion: v2}`, `{cdi: {features: []}}`, `{cdi: {features: [all]}}`, `{cdi: {features: compute}}`, `{cdi: {classes: [nvswitch]}}`,
+	`{cdi: {passBy: []}}`, `{cdi: {passBy: [hook]}}`, `{cdi: {hook: opt/hook}}`, `{labels: {place: nowhere}}`,
+	`{allocation: {mode: ""}}`, `{allocation: {mode: deviceplugin}}`, `{allocation: {taintEffect: None}}`, `{allocation: {respectForeignContainers: 1}}`,
+	`{health: {quietPeriod: often}}`, `{health: {quietPeriod: 5}}`, `{health: {quietPeriod: 5 s}}`, `{health: {quietPeriod: -1s}}`, `{health: {quietPeriod: ""}}`,
+	`{health: {quietPeriod: 1d}}`, `{health: {quietPeriod: [1s]}}`, `{health: {probeInterval: 0.5s}}`, `{health: {probeInterval: 999ms}}`,
+	`{health: {callTimeout: "0"}}`, `{health: {callTimeout: 0m}}`, `{health: {xids: {ignore: [a]}}}`,
+	`{monitoring: {resource: monitor}}`, `{monitoring: {resource: nvidia.com/gpu-monitor, count: 0}}`, `{monitoring: {count: 100000}}`,
+	`{resources: {name: nvidia.com/gpu}}`, `{resources: [{name: nvidia.com/gpu}]}`, `{resources: [{replicas: 2}]}`, `{resources: [{}]}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: 1}]}`, `{resources: [{name: nvidia.com/gpu, replicas: 20001}]}`, `{resources: [{name: nvidia.com/gpu, replicas: -2}]}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: "2"}]}`, `{resources: [{name: nvidia.com/gpus, replicas: 2}]}`, `{resources: [{name: nvidia.com/mig-1g.5gb+me, replicas: 2}]}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/part}]}`, `{resources: [{name: nvidia.com/gpu, replicas: 2, as: x}]}`,
+	`{resources: [{name: nvidia.com/gpu, exclude: true, replicas: 2}]}`, `{resources: [{name: nvidia.com/gpu, mode: dra, replicas: 2}]}`,
+	`{resources: [{name: nvidia.com/gpu, mode: both}]}`, `{resources: [{exclude: true}]}`,
+	`{resources: [{select: {product: H100}}]}`, `{resources: [{select: {product: H100}, failRequestsGreaterThanOne: true, name: a.com/b}]}`,
+	`{resources: [{select: {product: "["}, exclude: true}]}`, `{resources: [{select: {uuid: []}, exclude: true}]}`, `{resources: [{select: {pci: ["["]}, exclude: true}]}`,
+	`{resources: [{select: {vendor: x}, exclude: true}]}`, `{resources: [{select: {index: [-1]}, exclude: true}]}`, `{resources: [{select: {memory: 16Gi}, exclude: true}]}`,
+	`{resources: [{select: {memory: ">16GB"}, exclude: true}]}`, `{resources: [{select: {computeCapability: ">=8.x"}, exclude: true}]}`, `{resources: [{select: {computeCapability: ">=8,"}, exclude: true}]}`,
+	`{resources: [{select: {index: [0]}, name: gpu}]}`, `{resources: [{select: {index: [0]}, name: x.kubernetes.io/gpu}]}`, `{resources: [{select: {index: [0]}, name: a.com/b c}]}`,
+	`{resources: [{select: {index: [0]}, name: a.com/b, rename: a.com/b.shared, replicas: 2}]}`, `{resources: [{select: {index: [0]}, name: a.com/b, exclude: true}]}`,
+	`{nodes: [{cdi: {features: [compute]}}]}`, `{nodes: [{names: [], selector: "", section: ""}]}`, `{nodes: [{names: [a], nodes: []}]}`, `{nodes: [{names: a}]}`,
+	`{nodes: [{names: [a], mig: {strategy: x}}]}`, `{nodes: [{names: [a], resources: [{name: x, replicas: 2}]}]}`, `{nodes: [{selector: in in (in}]}`,
+	`{nodes: [{selector: "a b"}]}`, `{nodes: [{selector: "a=b,,c"}]}`, `{nodes: [{selector: "a in b"}]}`, `{nodes: [{selector: "=b"}]}`,
+}
+
+// beyondSchema are invalid configs that the schema accepts, because they violate a condition that JSON Schema cannot
+// express. The agent reports them and keeps its last known good config.
+var beyondSchema = []string{
+	`{health: {xids: {ignore: [79], fatal: [79]}}}`,
+	`{monitoring: {resource: nvidia.com/gpu}}`,
+	`{health: {quietPeriod: 9999999h}}`,
+	`{health: {probeInterval: 1ms1ms}}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}`,
+	`{resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/other.shared}]}`,
+	`{allocation: {mode: dra}, resources: [{name: nvidia.com/gpu, replicas: 2}]}`,
+}
+
+// Helm rejects the configs that the agent rejects, and no others.
+func TestConfigSchema(t *testing.T) {
+	gpucdi, err := product.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(config string) error {
+		cmd := exec.Command(gpucdi, "config", "check", "-")
+		cmd.Stdin = strings.NewReader(config)
+		return cmd.Run()
+	}
+	rejected := 0
+	for _, config := range configs {
+		want := check(config)
+		_, got := helmValues(t, "config: "+config, "template", "gpucdi")
+		if (want == nil) != (got == nil) || got != nil && !strings.Contains(got.Error(), "at '/config") {
+			t.Errorf("%s: gpucdi config check: %v; helm template: %v", config, want, got)
+		}
+		if want != nil {
+			rejected++
+		}
+	}
+	if rejected == 0 || rejected == len(configs) {
+		t.Errorf("%d of %d configs are invalid", rejected, len(configs))
+	}
+	for _, config := range beyondSchema {
+		if err := check(config); err == nil {
+			t.Errorf("gpucdi config check accepts %s", config)
+		}
+		if _, err := helmValues(t, "config: "+config, "template", "gpucdi"); err != nil {
+			t.Errorf("the schema rejects %s; move it to configs: %v", config, err)
+		}
+	}
+}
