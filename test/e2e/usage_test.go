@@ -55,7 +55,7 @@ func containerUsage(t *testing.T, c *cluster) {
 		t.Errorf("%d containers have memory, want 4:\n%s", n, c.metrics(t))
 	}
 
-	c.utilize(t, shared, "/tmp/allocate 300 45", 30)
+	pid := c.utilize(t, shared, "/tmp/allocate 300 45", 30)
 	utilization := func(pod, value string) string {
 		return fmt.Sprintf(`gpucdi_container_gpu_utilization_ratio{container="main",device=%q,gpu=%q,namespace="default",pod=%q} %s`+"\n", shared, shared, pod, value)
 	}
@@ -64,7 +64,7 @@ func containerUsage(t *testing.T, c *cluster) {
 		t.Errorf("pod second does not have the utilization 0:\n%s", out)
 	}
 
-	c.exec(t, "first", "kill -9 $(pgrep -f '^/tmp/allocate 300')")
+	c.sh(t, fmt.Sprintf("kill -9 %d", pid))
 	c.awaitOutput(t, used("first", shared, shared, 11), c.metrics)
 	c.remove(t, "second")
 	await(t, "the metrics of pod second to end", func() (string, bool) {
@@ -105,15 +105,14 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	}
 }
 
-// utilize makes a process on the node, by its command line, use a GPU.
-func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) {
+// utilize makes a process on the node, by its command line, use a GPU, and returns its PID.
+func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) (pid int) {
 	t.Helper()
 	out, err := c.Box.Command(t.Context(), "pgrep", "-f", "^"+command+"$").Output()
 	if err != nil {
 		t.Fatalf("finding the process %s: %v", command, err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
+	if pid, err = strconv.Atoi(strings.TrimSpace(string(out))); err != nil {
 		t.Fatal(err)
 	}
 	err = c.driver.Update(func(s *simdriver.State) error {
@@ -123,6 +122,7 @@ func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return pid
 }
 
 // hostPID replaces the agent by one with or without the value hostPID of the chart.
