@@ -71,14 +71,11 @@ func (a *Agent) status(ctx context.Context) status.Node {
 		now.Driver.Error = *waiting
 	}
 	now.DRA = s.claims.status()
-	telemetry := *a.telemetry.Load()
-	for i, g := range now.GPUs {
-		now.GPUs[i].Telemetry = telemetry[g.UUID]
-	}
+	s.measure(now.GPUs, *a.telemetry.Load())
 	held, err := a.holders.list(ctx)
 	now.Kubelet.PodsError = errString(err)
 	for i, d := range now.Devices {
-		now.Devices[i].AllocatedTo = holdersOf(d, held)
+		now.Devices[i].AllocatedTo, now.Devices[i].ReplicasAllocated = holdersOf(d, held)
 	}
 	return now
 }
@@ -175,19 +172,31 @@ func knownXIDs() (codes []int) {
 	return codes
 }
 
-// holdersOf returns the containers that hold a device. A container with several replicas is returned once.
-func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder) {
-	ids := d.IDs()
+// holdersOf returns the containers that hold a device, and the number of its IDs that they hold. A container with several
+// replicas is returned once.
+func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder, allocated int) {
+	ids := map[string]bool{}
+	for _, id := range d.IDs() {
+		ids[id] = false
+	}
 	for _, h := range held {
 		holder := status.Holder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container, Claim: h.Claim}
 		if h.Claim != "" {
 			h.Device, _ = dra.DeviceID(h.Device)
 		}
-		if h.Resource == d.Resource && slices.Contains(ids, h.Device) && !slices.Contains(holders, holder) {
+		counted, ours := ids[h.Device]
+		if h.Resource != d.Resource || !ours {
+			continue
+		}
+		if !counted {
+			ids[h.Device] = true
+			allocated++
+		}
+		if !slices.Contains(holders, holder) {
 			holders = append(holders, holder)
 		}
 	}
-	return holders
+	return holders, allocated
 }
 
 const (

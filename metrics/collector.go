@@ -2,13 +2,13 @@ package metrics
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -23,13 +23,15 @@ type collector struct {
 }
 
 var (
-	buildInfo  = describe("gpucdi_build_info", "Version of the agent. The value is always 1.", "version")
-	reloaded   = describe("gpucdi_config_last_reload_successful", "1 if the config file is in effect, 0 if its last reload failed.")
-	loaded     = describe("gpucdi_config_last_reload_success_timestamp_seconds", "Time of the last successful config reload, in seconds since the epoch.")
-	components = describe("gpucdi_component_healthy", "1 if a component between the driver and the pods is healthy: driver, spec, runtime, kubelet, dra or slices.", "component")
-	devices    = describe("gpucdi_devices", "GPUs and MIG devices by health, independent of sharing: healthy, unhealthy with the fault code as the reason, or draining, which is unavailable because of a planned change.", "resource", "health", "reason")
-	free       = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that are not allocated to a container.", "resource")
-	allocated  = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that is allocated to a container, as reported by the kubelet.",
+	buildInfo    = describe("gpucdi_build_info", "Version of the agent. The value is always 1.", "version")
+	reloaded     = describe("gpucdi_config_last_reload_successful", "1 if the config file is in effect, 0 if its last reload failed.")
+	loaded       = describe("gpucdi_config_last_reload_success_timestamp_seconds", "Time of the last successful config reload, in seconds since the epoch.")
+	components   = describe("gpucdi_component_healthy", "1 if a component between the driver and the pods is healthy: driver, spec, runtime, kubelet, dra or slices.", "component")
+	devices      = describe("gpucdi_devices", "GPUs and MIG devices by health, independent of sharing: healthy, unhealthy with the fault code as the reason, or draining, which is unavailable because of a planned change.", "resource", "health", "reason")
+	free         = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that are not allocated to a container.", "resource")
+	replicas     = describe("gpucdi_replicas", "Replicas of healthy GPUs and MIG devices, of which each is allocated to one container. A device that is not shared counts as one.", "resource")
+	freeReplicas = describe("gpucdi_replicas_free", "Replicas of healthy GPUs and MIG devices that are not allocated to a container.", "resource")
+	allocated    = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that is allocated to a container, as reported by the kubelet.",
 		"resource", "device", "gpu", "namespace", "pod", "container")
 
 	unreadable = describe("gpucdi_unreadable_devices", "GPUs and MIG devices without a valid UUID, for example because they do not respond, which cannot be advertised.")
@@ -37,12 +39,6 @@ var (
 
 	gpuInfo     = describe("gpucdi_gpu_info", "Properties of a GPU. The value is always 1.", "gpu", "index", "product", "pci_bus_id", "driver")
 	memoryBytes = describe("gpucdi_gpu_memory_bytes", "Total memory of a GPU.", "gpu")
-	memoryUsed  = describe("gpucdi_gpu_memory_used_bytes", "Used memory of a GPU.", "gpu")
-	utilization = describe("gpucdi_gpu_utilization_ratio", "Fraction of time in which a kernel ran on a GPU, 0 to 1.", "gpu")
-	temperature = describe("gpucdi_gpu_temperature_celsius", "Temperature of a GPU.", "gpu")
-	power       = describe("gpucdi_gpu_power_watts", "Power draw of a GPU.", "gpu")
-	clocks      = describe("gpucdi_gpu_clock_hertz", "Clock frequency of a GPU: sm or memory.", "gpu", "clock")
-	eccErrors   = describe("gpucdi_gpu_ecc_errors_total", "ECC memory errors of a GPU since its last reset: corrected or uncorrected.", "gpu", "kind")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -51,8 +47,8 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{buildInfo, reloaded, loaded, components, devices, free, allocated,
-		unreadable, gpuHealthy, gpuInfo, memoryBytes, memoryUsed, utilization, temperature, power, clocks, eccErrors} {
+	for _, d := range slices.Concat([]*prometheus.Desc{buildInfo, reloaded, loaded, components, devices, free, replicas, freeReplicas,
+		allocated, unreadable, gpuHealthy, gpuInfo, memoryBytes}, measurementDescs()) {
 		descs <- d
 	}
 }
@@ -90,7 +86,7 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 		s.gauge(gpuHealthy, boolToFloat(g.Fault.None()), g.UUID, string(g.Fault.Code))
 		s.gauge(gpuInfo, 1, g.UUID, strconv.Itoa(g.Index), g.Product, g.PCIBusID, n.Driver.Version)
 		s.gauge(memoryBytes, float64(g.MemoryBytes), g.UUID)
-		s.telemetry(g.UUID, g.Telemetry)
+		s.measurements(g)
 	}
 	c.xids.keep(n.GPUs)
 }
@@ -124,16 +120,21 @@ func boolToFloat(b bool) float64 {
 func (s sink) devices(n status.Node) {
 	type kind struct{ resource, health, reason string }
 	count, unallocated := map[kind]int{}, map[string]int{}
+	total, vacant := map[string]int{}, map[string]int{} // replicas
 	type allocation struct {
 		resource, device string
 		holder           status.Holder
 	}
 	seen := map[allocation]bool{} // replicas of a device may be separate rows of the status
 	for _, r := range n.Kubelet.Resources {
-		count[kind{r.Name, "healthy", ""}], unallocated[r.Name] = 0, 0 // export 0 if there is none
+		count[kind{r.Name, "healthy", ""}], unallocated[r.Name], total[r.Name] = 0, 0, 0 // export 0 if there is none
 	}
 	for _, d := range n.Devices {
 		count[kind{d.Resource, health(d), string(d.Fault.Code)}]++
+		if d.Healthy() {
+			total[d.Resource] += len(d.IDs())
+			vacant[d.Resource] += len(d.IDs()) - d.ReplicasAllocated
+		}
 		if d.Healthy() && len(d.AllocatedTo) == 0 {
 			unallocated[d.Resource]++
 		}
@@ -150,6 +151,10 @@ func (s sink) devices(n status.Node) {
 	for resource, n := range unallocated {
 		s.gauge(free, float64(n), resource)
 	}
+	for resource, n := range total {
+		s.gauge(replicas, float64(n), resource)
+		s.gauge(freeReplicas, float64(vacant[resource]), resource)
+	}
 }
 
 func health(d status.Device) string {
@@ -160,30 +165,4 @@ func health(d status.Device) string {
 		return "draining"
 	}
 	return "unhealthy"
-}
-
-func (s sink) telemetry(uuid string, t gpu.Telemetry) {
-	for _, m := range []struct {
-		desc   *prometheus.Desc
-		value  *float64
-		labels []string
-	}{
-		{utilization, t.Utilization, nil},
-		{temperature, t.Temperature, nil},
-		{power, t.Power, nil},
-		{clocks, t.SMClock, []string{"sm"}},
-		{clocks, t.MemoryClock, []string{"memory"}},
-	} {
-		if m.value != nil {
-			s.gauge(m.desc, *m.value, append([]string{uuid}, m.labels...)...)
-		}
-	}
-	if t.MemoryUsed != nil {
-		s.gauge(memoryUsed, float64(*t.MemoryUsed), uuid)
-	}
-	for kind, count := range map[string]*uint64{"corrected": t.ECCCorrected, "uncorrected": t.ECCUncorrected} {
-		if count != nil {
-			s.metric(eccErrors, prometheus.CounterValue, float64(*count), uuid, kind)
-		}
-	}
 }

@@ -34,7 +34,7 @@ func NewAudit(running []Container, allocations Allocations, nodes map[string][]u
 		return cmp.Or(cmp.Compare(a.String(), b.String()), cmp.Compare(a.ID, b.ID))
 	})
 	for _, c := range running {
-		present := c.gpus(nodes)
+		present := c.DevicesOf(nodes)
 		if c.Privileged {
 			if len(present) > 0 {
 				a.Privileged = append(a.Privileged, c)
@@ -56,8 +56,9 @@ func NewAudit(running []Container, allocations Allocations, nodes map[string][]u
 	return a
 }
 
-// gpus returns the UUIDs of the GPUs and MIG devices whose device nodes are all in the container, sorted.
-func (c Container) gpus(nodes map[string][]uint64) (uuids []string) {
+// DevicesOf returns the UUIDs of the GPUs and MIG devices whose device nodes are all in the container, sorted. nodes is
+// as for NewAudit.
+func (c Container) DevicesOf(nodes map[string][]uint64) (uuids []string) {
 	for uuid, numbers := range nodes {
 		if !slices.ContainsFunc(numbers, func(n uint64) bool { return !c.Devices[n] }) {
 			uuids = append(uuids, uuid)

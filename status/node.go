@@ -144,6 +144,8 @@ type Device struct {
 	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if the device is shared; otherwise it has ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
+	ReplicasAllocated int `json:"replicasAllocated,omitempty"` // number of its IDs that are allocated
+
 	Fault gpu.Fault `json:"fault,omitzero"`
 
 	// Set if the device has no fault, but is unavailable because of a planned change.
@@ -215,6 +217,18 @@ type Holder struct {
 type GPU struct {
 	gpu.GPU
 	Telemetry gpu.Telemetry `json:"telemetry"`
+	Usage     []Usage       `json:"usage,omitempty"`
+}
+
+// Usage is what a container uses of a GPU or MIG device. It is 0 for a container without a process on it. A nil field is
+// not supported by the GPU or the driver.
+type Usage struct {
+	Device      string   `json:"device"` // UUID of the GPU or MIG device
+	Namespace   string   `json:"namespace"`
+	Pod         string   `json:"pod"`
+	Container   string   `json:"container"`
+	MemoryUsed  *uint64  `json:"memoryUsedBytes,omitempty"`
+	Utilization *float64 `json:"utilization,omitempty"` // fraction of time in which its kernels ran, 0 to 1
 }
 
 // Product returns the product name of a device; for a MIG device it includes the profile.

@@ -9,13 +9,19 @@ type Message struct {
 	Telemetry Telemetry      `json:"telemetry,omitempty"`
 	XID       *XID           `json:"xid,omitempty"`
 
-	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed.
+	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed and measured.
 	Cycle bool `json:"cycle,omitempty"`
 
 	// Failed is the error that ends the worker. No message follows.
 	Failed string `json:"failed,omitempty"`
 }
 
-// messageLimit is the maximum size of a Message in bytes. An inventory of MaxGPUs GPUs with all links and MIG devices
-// takes about half of it.
+// messageLimit is the maximum size of a Message in bytes. An inventory of MaxGPUs GPUs with all links and MIG devices, or
+// their telemetry with MaxCgroups, takes less.
 const messageLimit = 16 << 20
+
+// Limits of gpu.Processes.
+const (
+	MaxCgroups      = 64  // of each GPU
+	CgroupPathLimit = 512 // bytes
+)

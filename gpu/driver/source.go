@@ -193,7 +193,7 @@ func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity s
 			}
 			// The worker's data is obsolete if the driver has changed. This is checked once per cycle, so that the
 			// agent does not wake up more often.
-			if m.Cycle && driverIdentity(s.cfg.Node, root) != identity {
+			if m.Probes != nil && driverIdentity(s.cfg.Node, root) != identity {
 				s.clearQuarantine() // the index may belong to another GPU now
 				return nil
 			}

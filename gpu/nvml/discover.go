@@ -17,6 +17,7 @@ type session struct {
 	lib      nvml.Interface
 	node     host.Root
 	platform gpu.Platform
+	samePIDs bool // see sharesPIDs
 }
 
 func initError(library string, ret nvml.Return) error {

@@ -47,6 +47,7 @@ type worker struct {
 	failing map[string]bool        // UUIDs of the GPUs of latest whose last probe failed
 	devices map[string]nvml.Device // of latest, by UUID
 	uuids   map[nvml.Device]string // of all GPUs that were ever read
+	history map[string]*history    // by UUID
 	events  events
 	trials  <-chan trialResult // nil until the trials have started
 }
@@ -59,7 +60,8 @@ func Serve(cfg Config) error {
 		err = ExecWithDevices(cfg.Devices, "/proc/self/exe", append(os.Args, "--devices", ""))
 	}
 	stepLog, out := driver.Inherited()
-	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog, uuids: map[nvml.Device]string{}}
+	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog,
+		uuids: map[nvml.Device]string{}, history: map[string]*history{}}
 	if err == nil {
 		err = w.serve()
 	}
@@ -78,9 +80,9 @@ func (w *worker) serve() error {
 	if ret != nvml.SUCCESS {
 		return initError(w.cfg.Library, ret)
 	}
-	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform}
+	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform, samePIDs: sharesPIDs(w.cfg.Node)}
 	for {
-		cycle := []func() error{w.readInventory, w.probeAll, w.awaitEvents, w.tryQuarantined}
+		cycle := []func() error{w.readInventory, w.probeAll, w.measureAll, w.awaitEvents, w.tryQuarantined}
 		for _, step := range cycle {
 			if err := step(); err != nil {
 				return err
@@ -138,7 +140,7 @@ func (w *worker) unchanged() (bool, error) {
 
 // probeAll probes every GPU of the inventory and reports the result. It reports a new inventory together with the first
 // probes, so that no unhealthy GPU is advertised in between, and after registering for events, so that no event is
-// missed. The telemetry of a new inventory follows with the next cycle.
+// missed.
 func (w *worker) probeAll() error {
 	probes := make([]health.Probe, len(w.latest.GPUs))
 	err := w.each(indexes(w.latest.GPUs), func(i int) { probes[i] = w.probe(w.devices[w.latest.GPUs[i].UUID]) })
@@ -152,27 +154,42 @@ func (w *worker) probeAll() error {
 		}
 		return w.probeAll()
 	}
-	m := driver.Message{Probes: driver.Probes{}, Telemetry: driver.Telemetry{}, Cycle: true}
-	var responsive []gpu.GPU
+	m := driver.Message{Probes: driver.Probes{}}
 	for i, g := range w.latest.GPUs {
 		m.Probes[g.UUID] = probes[i]
-		if probes[i].Failed == "" {
-			responsive = append(responsive, g)
-		}
 	}
-	if err := w.registerEvents(responsive); err != nil {
+	if err := w.registerEvents(w.responsive()); err != nil {
 		return err
 	}
 	if w.pending {
 		m.Inventory, w.pending = w.latest, false
-		return w.out.Encode(m)
 	}
-	telemetry := make([]gpu.Telemetry, len(responsive))
-	err = w.each(indexes(responsive), func(i int) { telemetry[i] = w.readTelemetry(w.devices[responsive[i].UUID]) })
+	return w.out.Encode(m)
+}
+
+// responsive returns the GPUs whose last probe succeeded.
+func (w *worker) responsive() []gpu.GPU {
+	return slices.DeleteFunc(slices.Clone(w.latest.GPUs), func(g gpu.GPU) bool { return w.failing[g.UUID] })
+}
+
+// measureAll reports the telemetry of the GPUs that respond. It ends the probe cycle, so that no measurement delays the
+// report of a probe.
+func (w *worker) measureAll() error {
+	gpus := w.responsive()
+	histories := make([]*history, len(gpus))
+	for i, g := range gpus {
+		if w.history[g.UUID] == nil {
+			w.history[g.UUID] = &history{}
+		}
+		histories[i] = w.history[g.UUID]
+	}
+	telemetry := make([]gpu.Telemetry, len(gpus))
+	err := w.each(indexes(gpus), func(i int) { telemetry[i] = w.readTelemetry(gpus[i], w.devices[gpus[i].UUID], histories[i]) })
 	if err != nil {
 		return err
 	}
-	for i, g := range responsive {
+	m := driver.Message{Telemetry: driver.Telemetry{}, Cycle: true}
+	for i, g := range gpus {
 		m.Telemetry[g.UUID] = telemetry[i]
 	}
 	return w.out.Encode(m)
@@ -199,8 +216,8 @@ func (w *worker) tryQuarantined() error {
 	if len(w.cfg.Quarantined) > 0 && w.trials == nil && w.cfg.TrialAfter > 0 && time.Since(w.started) >= w.cfg.TrialAfter {
 		quarantined := w.cfg.Quarantined
 		w.trials = w.startTrials(quarantined, func(i int) {
-			if _, dev, err := w.readGPU(quarantined[i]); err == nil {
-				w.callAll(dev)
+			if g, dev, err := w.readGPU(quarantined[i]); err == nil {
+				w.callAll(g, dev)
 			}
 		})
 	}
@@ -219,9 +236,11 @@ func (w *worker) tryQuarantined() error {
 }
 
 // callAll makes all calls about a GPU that a probe cycle makes.
-func (w *worker) callAll(dev nvml.Device) {
+func (w *worker) callAll(g gpu.GPU, dev nvml.Device) {
 	w.probe(dev)
-	w.readTelemetry(dev)
+	var h history
+	w.readTelemetry(g, dev, &h)
+	h.gpm.free()
 	w.nvlinks(dev)
 	if set, ret := w.lib.EventSetCreate(); ret == nvml.SUCCESS {
 		_ = dev.RegisterEvents(nvml.EventTypeXidCriticalError, set)

@@ -27,6 +27,9 @@ kind: RuntimeClass
 metadata: {name: ` + nvidiaHandler + `}
 handler: ` + nvidiaHandler + "\n"
 
+// logLimit bounds the part of a plugin's log in an error, in bytes.
+const logLimit = 4000
+
 // A stack is a device plugin with what gives containers its devices.
 type stack struct {
 	name     string
@@ -58,14 +61,14 @@ func own() stack {
 // default mode, which generates a CDI spec for each container.
 func standardNVIDIA() stack {
 	return stack{name: "nvidia", resource: nvidiaResource, class: nvidiaHandler,
-		command: []string{pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
+		command: []string{"env", noHealthChecks, pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
 }
 
 // nvidiaCDI is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec,
 // which runs NVIDIA's hooks.
 func nvidiaCDI() stack {
 	return stack{name: "nvidia-cdi", resource: nvidiaResource,
-		command: append(nvidia.Plugin(pluginDir, "/"), "--config-file="+configDir+"/nvidia.yaml")}
+		command: append(append([]string{"env", noHealthChecks}, nvidia.Plugin(pluginDir, "/")...), "--config-file="+configDir+"/nvidia.yaml")}
 }
 
 // podNode is a node in a box on which device plugins run as processes.
@@ -172,7 +175,7 @@ func (n *podNode) serve(ctx context.Context, s stack) (stop func() error, err er
 	})
 	if err != nil {
 		text, _ := os.ReadFile(log.Name())
-		return nil, errors.Join(fmt.Errorf("%w\n%s", err, text), stop())
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, text[:min(len(text), logLimit)]), stop())
 	}
 	return stop, nil
 }

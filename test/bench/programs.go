@@ -21,6 +21,10 @@ const (
 // nodeConfig begins a config of gpucdi.
 const nodeConfig = "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n"
 
+// noHealthChecks disables the health checks of NVIDIA's plugin where it shares GPUs: it registers for events of each
+// replica, more than the simulated driver accepts.
+const noHealthChecks = "DP_DISABLE_HEALTHCHECKS=all"
+
 // programs has the paths of the measured programs and of a config.
 type programs struct {
 	gpucdi        string
@@ -84,7 +88,7 @@ func (p *programs) agentShared(ctx context.Context, n *node, address string) *ex
 func (p *programs) nvidiaShared(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := p.nvidia(ctx, n, address)
 	cmd.Args = append(cmd.Args, "--mig-strategy=single", "--config-file="+p.sharedNVIDIA)
-	cmd.Env = append(cmd.Env, "DP_DISABLE_HEALTHCHECKS=all")
+	cmd.Env = append(cmd.Env, noHealthChecks)
 	return cmd
 }
 

@@ -113,6 +113,8 @@ func TestValues(t *testing.T) {
 		{"driverRoot=/opt/driver", []string{"{name: GPUCDI_DRIVER_ROOT, value: /opt/driver}"}, nil},
 		{"kubeletDir=/var/lib/k0s/kubelet", []string{"path: /var/lib/k0s/kubelet/pod-resources", "path: /var/lib/kubelet/device-plugins"}, nil},
 		{"loadModules=true", []string{"- --load-modules"}, nil},
+		{"hostPID=true", []string{"hostPID: true"}, nil},
+		{"hostPID=false", nil, []string{"hostPID"}},
 		{"port=9999", []string{"containerPort: 9999", "--listen=:9999", "127.0.0.1:9999"}, []string{"9435"}},
 		{"networkPolicy.enabled=false", nil, []string{"NetworkPolicy"}},
 		{"podMonitor.enabled=true", []string{"kind: PodMonitor"}, nil},

@@ -48,18 +48,18 @@ func TestReadme(t *testing.T) {
 // the node.
 func useKeptNode(t *testing.T, checkout, output string) {
 	t.Helper()
-	steps, err := docs.Steps(t.Context(), "docs/tour.md")
+	tour, err := docs.Steps(t.Context(), "docs/tour.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := len(steps) - 1
+	last := len(tour) - 1
 	t.Cleanup(func() { // after a failure
 		if d, err := os.Readlink(filepath.Join(checkout, "bin/demo")); err == nil && exists(d) {
 			_ = exec.Command(filepath.Join(d, "gpucdi-sim"), "stop").Run()
 		}
 	})
-	export, steps := steps[0].Command, steps[1:last]
-	for _, step := range steps {
+	export := tour[0].Command
+	for _, step := range tour[1:last] {
 		start := time.Now()
 		out := sh(t, checkout, export+step.Command)
 		t.Logf("%.1f s\n%s\n%s", time.Since(start).Seconds(), step.Command, out)
@@ -85,8 +85,12 @@ func useKeptNode(t *testing.T, checkout, output string) {
 			t.Errorf("the commands that the demo prints do not print %s:\n%s", want, printed)
 		}
 	}
-	if out := sh(t, "/", commands[0]+"\n"+commands[len(commands)-1]); out != "node removed\n" {
-		t.Errorf("the last command prints %s", out)
+	remove := commands[len(commands)-1]
+	if tour := strings.TrimSpace(tour[last].Command); tour != remove {
+		t.Errorf("the last command of the tour is %s, that of the demo %s", tour, remove)
+	}
+	if out := sh(t, "/", commands[0]+"\n"+remove); out != "node removed\n" {
+		t.Errorf("%s prints %s", remove, out)
 	}
 }
 

@@ -135,7 +135,9 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, gpus)
 	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] || uuid == unreadable.GPU })
 	if err := n.driver.Update(func(s *simdriver.State) error {
-		s.GPU(free[0]).RecoveryAction, s.GPU(free[0]).ECCCorrected = 1, 7
+		g := s.GPU(free[0])
+		g.RecoveryAction, g.ECCCorrected, g.ClocksEvents = 1, 7, hwThermal
+		g.Fan, g.MemoryTemperature, g.RetiredSBE = 50, 90, 1
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -234,7 +236,8 @@ func alertQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// documentedQueries returns the metrics and the queries in docs/metrics.md, without the metrics of DRA.
+// documentedQueries returns the metrics and the queries in docs/metrics.md, without the metrics of DRA, MIG devices and
+// containers, which other tests cover.
 func documentedQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	for line := range strings.Lines(read(t, "docs/metrics.md")) {
@@ -242,7 +245,7 @@ func documentedQueries(t *testing.T) (queries []query) {
 		switch {
 		case strings.HasPrefix(line, "    "):
 			queries = append(queries, query{source: "docs/metrics.md", expr: strings.TrimSpace(line)})
-		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") && !strings.HasPrefix(cells[1], " `gpucdi_dra_"):
+		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") && !regexp.MustCompile("^ `gpucdi_(dra|mig|container)_").MatchString(cells[1]):
 			name := strings.Trim(cells[1], " `")
 			if strings.TrimSpace(cells[2]) == "histogram" {
 				name += "_count"

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/api/services/namespaces/v1"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -26,12 +27,16 @@ type fakeContainerd struct {
 	config map[string]any
 	stop   func() // also removes the socket
 
-	mu   sync.Mutex
-	pods map[string]*cri.ContainerConfig // by UID; each has a ready sandbox and a running container
+	mu    sync.Mutex
+	name  string                          // of the runtime
+	pods  map[string]*cri.ContainerConfig // by UID; each has a ready sandbox and a running container
+	specs map[string]*oci.Spec            // of containers, by ID
 }
 
-func (*fakeContainerd) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v1.7.35", RuntimeApiVersion: "v1"}, nil
+func (c *fakeContainerd) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &cri.VersionResponse{RuntimeName: c.name, RuntimeVersion: "v1.7.35", RuntimeApiVersion: "v1"}, nil
 }
 
 func (c *fakeContainerd) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
@@ -68,7 +73,7 @@ func (c *fakeContainerd) ContainerStatus(_ context.Context, r *cri.ContainerStat
 	if !found {
 		return nil, status.Errorf(codes.NotFound, "no container %s", r.ContainerId)
 	}
-	info, err := json.Marshal(map[string]any{"config": config})
+	info, err := json.Marshal(map[string]any{"config": config, "runtimeSpec": c.specs[r.ContainerId]})
 	return &cri.ContainerStatusResponse{Info: map[string]string{"info": string(info)}}, err
 }
 
@@ -118,7 +123,9 @@ func (n *node) serveRuntime(t *testing.T, enableCDI bool) {
 	n.runtime = &fakeContainerd{
 		config: map[string]any{"enableCDI": enableCDI, "cdiSpecDirs": []string{n.cdiDir}},
 		stop:   func() { server.Stop(); <-ended },
+		name:   "containerd",
 		pods:   map[string]*cri.ContainerConfig{},
+		specs:  map[string]*oci.Spec{},
 	}
 	cri.RegisterRuntimeServiceServer(server, n.runtime)
 	namespaces.RegisterNamespacesServer(server, noNamespaces{})

@@ -45,6 +45,7 @@ var cases = []struct {
 	{"a GPU held by nerdctl is reported, and reserved on request", foreignContainer, ""},
 	{"GPUs become shared once no pod holds them", enableSharing, ""},
 	{"a pod sees its MIG device", migDevices, ""},
+	{"metrics have the GPU memory and utilization of each pod", containerUsage, "TestNode, TestCRIO"},
 	{"a pod in a user namespace sees its GPU or is rejected", userNamespace, ""},
 	{"a claim gets GPUs", claimsOfRuntime, "TestCRIO, TestContainerd17"},
 	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},

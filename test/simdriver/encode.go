@@ -37,6 +37,9 @@ func encode(s *State, library string) string {
 	for _, e := range s.Events {
 		record(&b, "event", e)
 	}
+	for _, p := range s.Processes {
+		record(&b, "process", p)
+	}
 	for _, f := range s.Faults {
 		record(&b, "fault", f)
 	}

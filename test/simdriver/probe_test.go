@@ -34,7 +34,12 @@ type probe struct {
 // startProbe starts a probe with the environment of a driver and env.
 func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 	t.Helper()
-	cmd := exec.Command(buildProbe(t))
+	return startProbeCommand(t, d, exec.Command(buildProbe(t)), env...)
+}
+
+// startProbeCommand is like startProbe, with the command that runs the probe.
+func startProbeCommand(t *testing.T, d *simdriver.Driver, cmd *exec.Cmd, env ...string) *probe {
+	t.Helper()
 	cmd.Env = append(d.Command("nvidia-smi").Env, env...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

@@ -9,6 +9,7 @@ var h100 = GPU{
 	Cores: 16896, DeviceID: 0x233010DE, Subsys: 0x16C110DE, Memory: 81559 * mib,
 	MemoryNode: NotSupported, PCIeGen: 5, PCIeWidth: 16,
 	Temperature: 31, Power: 71_200, PowerLimit: 700_000, Clock: 1980, MemoryClock: 2619,
+	Fan: NotSupported, Counters: Counters{PCIeBits: 64},
 	ECC: 1, RetiredSBE: NotSupported, RetiredDBE: NotSupported, RetiredPending: NotSupported,
 	Persistence: 1, AddressingMode: 1,
 }
@@ -18,6 +19,7 @@ var a100 = GPU{
 	Cores: 6912, DeviceID: 0x20B010DE, Subsys: 0x134F10DE, Memory: 40960 * mib,
 	MemoryNode: NotSupported, PCIeGen: 4, PCIeWidth: 16,
 	Temperature: 29, Power: 52_100, PowerLimit: 400_000, Clock: 1410, MemoryClock: 1215,
+	Fan: NotSupported, Counters: Counters{PCIeBits: 64},
 	ECC: 1, RetiredSBE: NotSupported, RetiredDBE: NotSupported, RetiredPending: NotSupported,
 	Persistence: 1,
 }
@@ -27,6 +29,7 @@ var l40s = GPU{
 	Cores: 18176, DeviceID: 0x26B910DE, Subsys: 0x185110DE, Memory: 46068 * mib,
 	MemoryNode: NotSupported, PCIeGen: 4, PCIeWidth: 16,
 	Temperature: 27, Power: 33_400, PowerLimit: 350_000, Clock: 2520, MemoryClock: 9001,
+	Fan: NotSupported, Counters: Counters{PCIeBits: 64},
 	ECC: 1, RetiredSBE: NotSupported, RetiredDBE: NotSupported, RetiredPending: NotSupported,
 	Persistence: 1, MIGMode: NotSupported, MIGPending: NotSupported,
 }
@@ -36,6 +39,7 @@ var gtx1060 = GPU{
 	Cores: 1280, DeviceID: 0x1C0310DE, Subsys: 0x85AE1043, Memory: 6144 * mib,
 	NUMANode: -1, MemoryNode: NotSupported, PCIeGen: 3, PCIeWidth: 16,
 	Temperature: 38, Power: 6_200, PowerLimit: 120_000, Clock: 1911, MemoryClock: 4004,
+	Fan: 42, Energy: NotSupported,
 	ECC: NotSupported, RetiredSBE: NotSupported, RetiredDBE: NotSupported,
 	RetiredPending: NotSupported, RemappedCor: NotSupported, RemappedUnc: NotSupported,
 	RemappedPending: NotSupported, RemappedFailure: NotSupported,

@@ -28,6 +28,9 @@ type State struct {
 	GPUs   []GPU
 	Faults []Fault
 
+	// Processes are added to those that allocate memory with libcuda.
+	Processes []Process
+
 	// Events are the latest events, which event sets deliver once; see Raise.
 	Events []Event
 }
@@ -65,6 +68,14 @@ type GPU struct {
 	PowerLimit        int `nvsim:"power_limit"` // mW
 	Clock             int `nvsim:"clock"`       // MHz
 	MemoryClock       int `nvsim:"clock_memory"`
+	ClocksEvents      int `nvsim:"clocks_events"` // bit mask of nvmlClocksEventReason…
+	Encoder           int `nvsim:"encoder"`       // percent
+	Decoder           int `nvsim:"decoder"`       // percent
+	Fan               int `nvsim:"fan"`           // percent
+	MemoryTemperature int `nvsim:"memory_temperature"`
+	Energy            int `nvsim:"energy"` // mJ
+	Counters          Counters
+	Activity          Activity
 
 	ECC             int `nvsim:"ecc"` // 1 on, 0 off
 	ECCCorrected    int `nvsim:"ecc_corrected"`
@@ -93,6 +104,50 @@ type GPU struct {
 	MIGPending int `nvsim:"mig_pending"`
 	MIG        []MIGDevice
 	Links      []Link
+}
+
+// Counters are counters of a GPU.
+type Counters struct {
+	SWPower         int `nvsim:"sw_power_ns"`   // ns in which clocks were limited
+	SWThermal       int `nvsim:"sw_thermal_ns"` // ns in which clocks were limited
+	HWThermal       int `nvsim:"hw_thermal_ns"` // ns in which clocks were limited
+	HWPowerBrake    int `nvsim:"hw_brake_ns"`   // ns in which clocks were limited
+	PCIeTransmitted int `nvsim:"pcie_tx"`       // bytes
+	PCIeReceived    int `nvsim:"pcie_rx"`       // bytes
+	PCIeBits        int `nvsim:"pcie_bits"`     // 64; else 32, in which the bytes wrap around
+	PCIeReplays     int `nvsim:"pcie_replays"`
+	PCIeCorrectable int `nvsim:"pcie_correctable"`
+	PCIeNonFatal    int `nvsim:"pcie_nonfatal"`
+	PCIeFatal       int `nvsim:"pcie_fatal"`
+
+	// Of GPUs with Links.
+	NVLinkTransmitted int `nvsim:"nvlink_tx"` // KiB
+	NVLinkReceived    int `nvsim:"nvlink_rx"` // KiB
+	NVLinkCRCFlit     int `nvsim:"nvlink_flit"`
+	NVLinkCRCData     int `nvsim:"nvlink_data"`
+	NVLinkReplays     int `nvsim:"nvlink_replays"`
+	NVLinkRecoveries  int `nvsim:"nvlink_recoveries"`
+}
+
+// Activity is what GPU performance monitoring reports of Hopper and later GPUs: percent, and rates in MiB/s.
+type Activity struct {
+	SM             int `nvsim:"sm_active"`
+	Occupancy      int `nvsim:"occupancy"`
+	Tensor         int `nvsim:"tensor_active"`
+	DRAM           int `nvsim:"dram_active"`
+	PCIeTransmit   int `nvsim:"pcie_tx_rate"`
+	PCIeReceive    int `nvsim:"pcie_rx_rate"`
+	NVLinkTransmit int `nvsim:"nvlink_tx_rate"`
+	NVLinkReceive  int `nvsim:"nvlink_rx_rate"`
+}
+
+// Process is a process that uses a GPU.
+type Process struct {
+	Device      string `nvsim:"device"` // UUID of the GPU or MIG device
+	PID         int    `nvsim:"pid"`    // reported to callers in any PID namespace, as by older drivers
+	Memory      uint64 `nvsim:"memory"` // bytes; 0: not listed, unless it allocates memory with libcuda
+	Utilization int    `nvsim:"util"`   // percent; 0: no samples
+	Graphics    bool   `nvsim:"graphics"`
 }
 
 // PCIe is the path from a GPU up to the root. The first level at which two GPUs
@@ -128,6 +183,7 @@ type MIGDevice struct {
 	Start         int    `nvsim:"start"`     // first memory slice
 	ComputeSlices int    `nvsim:"ci_slices"` // of the compute instance
 	ComputeStart  int    `nvsim:"ci_start"`
+	Used          uint64 `nvsim:"used"` // bytes
 }
 
 // Event is an event that the driver reports once.
@@ -189,6 +245,7 @@ func (s *State) clone() State {
 		c.GPUs[i].Links = slices.Clone(c.GPUs[i].Links)
 	}
 	c.Faults = slices.Clone(s.Faults)
+	c.Processes = slices.Clone(s.Processes)
 	c.Events = slices.Clone(s.Events)
 	return c
 }

@@ -1,10 +1,11 @@
 /*
  * A minimal libcuda: it enumerates the devices that this process may use, and
- * cannot compute. As in CUDA, a GPU in MIG mode appears as its first visible MIG
- * device.
+ * allocates their memory, but cannot compute. As in CUDA, a GPU in MIG mode appears as
+ * its first visible MIG device.
  */
 #define _GNU_SOURCE
 #include "load.h"
+#include "memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,9 +17,11 @@
 typedef enum {
 	CUDA_SUCCESS = 0,
 	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_NO_DEVICE = 100,
 	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_UNKNOWN = 999,
 } CUresult;
 
@@ -134,3 +137,62 @@ NVML_API CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], int device)
 	return CUDA_SUCCESS;
 }
 NVML_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
+
+/* A context is a device, numbered from 1. All threads have the same current one. */
+static size_t current;
+static size_t allocated[64]; /* bytes, by device */
+
+NVML_API CUresult cuCtxCreate_v2(void **context, unsigned flags, int device)
+{
+	(void)flags;
+	CUresult ret = check(device);
+	if (ret == CUDA_SUCCESS)
+		*context = (void *)(current = device + 1);
+	return ret;
+}
+
+static long long region_of(nvmlDevice_t device)
+{
+	unsigned minor = 0, gi, ci;
+	nvmlDevice_t gpu;
+	if (nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, &gpu) != NVML_SUCCESS) {
+		nvml.nvmlDeviceGetMinorNumber(device, &minor);
+		return memory_region(minor, -1, 0);
+	}
+	nvml.nvmlDeviceGetMinorNumber(gpu, &minor);
+	nvml.nvmlDeviceGetGpuInstanceId(device, &gi);
+	nvml.nvmlDeviceGetComputeInstanceId(device, &ci);
+	return memory_region(minor, gi, ci);
+}
+
+/* An open file descriptor of the library file of NVML. It stays open, because closing
+ * one would release the locks. */
+static int library(void)
+{
+	static int fd = -1;
+	Dl_info info;
+	if (fd < 0 && dladdr((void *)nvml.nvmlInit_v2, &info))
+		fd = open(info.dli_fname, O_RDONLY | O_CLOEXEC);
+	return fd;
+}
+
+/* The memory is not freed before the process ends. */
+NVML_API CUresult cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
+{
+	if (!current)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (!pointer || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	size_t total, *used = &allocated[current - 1];
+	if (cuDeviceTotalMem_v2(&total, current - 1) != CUDA_SUCCESS)
+		return CUDA_ERROR_UNKNOWN;
+	if (bytes > total - *used)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET,
+			     .l_start = region_of(devices[current - 1]) << REGION_BITS, .l_len = *used + bytes};
+	if (fcntl(library(), F_SETLK, &lock))
+		return CUDA_ERROR_UNKNOWN;
+	*pointer = lock.l_start + *used;
+	*used += bytes;
+	return CUDA_SUCCESS;
+}

@@ -15,6 +15,7 @@
 	X(nvmlReturn_t, nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *)) \
 	X(nvmlReturn_t, nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned)) \
 	X(nvmlReturn_t, nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetMinorNumber, (nvmlDevice_t, unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetArchitecture, (nvmlDevice_t, unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned)) \
 	X(nvmlReturn_t, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t, nvmlPciInfo_t *)) \
@@ -24,7 +25,10 @@
 	X(nvmlReturn_t, nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetMigMode, (nvmlDevice_t, unsigned *, unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t, unsigned *)) \
-	X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))
+	X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvmlDevice_t, nvmlDevice_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetGpuInstanceId, (nvmlDevice_t, unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetComputeInstanceId, (nvmlDevice_t, unsigned *))
 
 #define NVML_MEMBER(type, name, arguments) type(*name) arguments;
 static struct {

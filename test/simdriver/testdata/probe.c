@@ -84,6 +84,29 @@ static int cuda(void)
 	return ret;
 }
 
+/* Allocates memory of the first device of libcuda. */
+static int alloc(int mib)
+{
+	void *context, *driver = dlopen("libcuda.so.1", RTLD_NOW);
+	unsigned long long pointer;
+	if (!driver)
+		return -1;
+	int ret = ((int (*)(unsigned))dlsym(driver, "cuInit"))(0);
+	if (!ret)
+		ret = ((int (*)(void **, unsigned, int))dlsym(driver, "cuCtxCreate_v2"))(&context, 0, 0);
+	return ret ? ret : ((int (*)(unsigned long long *, size_t))dlsym(driver, "cuMemAlloc_v2"))(&pointer, (size_t)mib << 20);
+}
+
+static int processes(nvmlDevice_t device)
+{
+	nvmlProcessInfo_t infos[8];
+	unsigned n = 8;
+	int ret = F(int, nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, nvmlProcessInfo_t *))(device, &n, infos);
+	for (unsigned i = 0; !ret && i < n; i++)
+		snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u:%llu", i ? " " : "", infos[i].pid, infos[i].usedGpuMemory >> 20);
+	return ret;
+}
+
 static int call(const char *name, int a, int b)
 {
 	unsigned n = 0;
@@ -130,6 +153,15 @@ static int call(const char *name, int a, int b)
 		return wait_event(a);
 	if (!strcmp(name, "free"))
 		return F(int, nvmlEventSetFree, (nvmlEventSet_t))(set);
+	if (!strcmp(name, "alloc"))
+		return alloc(a);
+	if (!strcmp(name, "processes"))
+		return processes(devices[a]);
+	if (!strcmp(name, "mig-processes")) {
+		ret = mig(a, b);
+		*text = 0;
+		return ret ? ret : processes(part);
+	}
 	if (!strcmp(name, "cuda"))
 		return cuda();
 	return -1;

@@ -85,6 +85,39 @@ typedef struct {
 } nvmlFieldValue_t;
 
 typedef struct {
+	unsigned pid;
+	unsigned long long usedGpuMemory;
+	unsigned gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+	unsigned pid;
+	unsigned long long timeStamp;
+	unsigned smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+	unsigned version, isSupportedDevice;
+} nvmlGpmSupport_t;
+
+typedef struct gpm_sample *nvmlGpmSample_t; /* opaque to callers; defined in gpm.c */
+
+typedef struct {
+	unsigned metricId;
+	nvmlReturn_t nvmlReturn;
+	double value;
+	struct {
+		char *shortName, *longName, *unit;
+	} metricInfo;
+} nvmlGpmMetric_t;
+
+typedef struct {
+	unsigned version, numMetrics;
+	nvmlGpmSample_t sample1, sample2;
+	nvmlGpmMetric_t metrics[]; /* longer with each version of the header */
+} nvmlGpmMetricsGet_t;
+
+typedef struct {
 	unsigned multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount,
 		sharedEncoderCount, sharedJpegCount, sharedOfaCount,
 		gpuInstanceSliceCount, computeInstanceSliceCount;
@@ -170,6 +203,8 @@ enum { NVML_MAX_LINKS = 36 };
 /* Sizes that callers are compiled with. */
 _Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_v2_t) == 40 &&
 	       sizeof(nvmlEventData_t) == 32 && sizeof(nvmlFieldValue_t) == 40 &&
+	       sizeof(nvmlProcessInfo_t) == 24 && sizeof(nvmlProcessUtilizationSample_t) == 32 &&
+	       sizeof(nvmlGpmMetric_t) == 40 && sizeof(nvmlGpmMetricsGet_t) == 24 &&
 	       sizeof(nvmlDeviceAttributes_t) == 40 && sizeof(nvmlGpuFabricInfo_t) == 28 && sizeof(nvmlGpuInstanceInfo_t) == 24 &&
 	       sizeof(nvmlComputeInstanceInfo_t) == 32 && sizeof(nvmlGpuInstanceProfileInfo_t) == 48 &&
 	       sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 152 &&

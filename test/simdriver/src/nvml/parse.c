@@ -31,6 +31,16 @@ static const struct field gpu_fields[] = {
 	NUM(gpu, pcie_gen), NUM(gpu, pcie_width),
 	NUM(gpu, util), NUM(gpu, util_memory), NUM(gpu, temperature), NUM(gpu, power),
 	NUM(gpu, power_limit), NUM(gpu, clock), NUM(gpu, clock_memory),
+	NUM(gpu, clocks_events), NUM(gpu, sw_power_ns), NUM(gpu, sw_thermal_ns),
+	NUM(gpu, hw_thermal_ns), NUM(gpu, hw_brake_ns),
+	NUM(gpu, encoder), NUM(gpu, decoder), NUM(gpu, fan), NUM(gpu, memory_temperature),
+	NUM(gpu, energy), NUM(gpu, pcie_tx), NUM(gpu, pcie_rx), NUM(gpu, pcie_bits),
+	NUM(gpu, pcie_replays), NUM(gpu, pcie_correctable), NUM(gpu, pcie_nonfatal),
+	NUM(gpu, pcie_fatal), NUM(gpu, nvlink_tx), NUM(gpu, nvlink_rx), NUM(gpu, nvlink_flit),
+	NUM(gpu, nvlink_data), NUM(gpu, nvlink_replays), NUM(gpu, nvlink_recoveries),
+	NUM(gpu, sm_active), NUM(gpu, occupancy), NUM(gpu, tensor_active), NUM(gpu, dram_active),
+	NUM(gpu, pcie_tx_rate), NUM(gpu, pcie_rx_rate), NUM(gpu, nvlink_tx_rate),
+	NUM(gpu, nvlink_rx_rate),
 	NUM(gpu, ecc), NUM(gpu, ecc_corrected), NUM(gpu, ecc_uncorrected),
 	NUM(gpu, retired_sbe), NUM(gpu, retired_dbe), NUM(gpu, retired_pending),
 	NUM(gpu, remapped_cor), NUM(gpu, remapped_unc), NUM(gpu, remapped_pending),
@@ -49,7 +59,11 @@ static const struct field profile_fields[] = {
 
 static const struct field mig_fields[] = {
 	TEXT(mig, uuid), TEXT(mig, gpu), NUM(mig, gi), NUM(mig, ci), NUM(mig, profile),
-	NUM(mig, start), NUM(mig, ci_slices), NUM(mig, ci_start), {0}};
+	NUM(mig, start), NUM(mig, ci_slices), NUM(mig, ci_start), NUM(mig, used), {0}};
+
+static const struct field process_fields[] = {
+	TEXT(process, device), NUM(process, pid), NUM(process, memory), NUM(process, util),
+	NUM(process, graphics), {0}};
 
 static const struct field event_fields[] = {
 	TEXT(event, gpu), NUM(event, seq), NUM(event, type), NUM(event, data), NUM(event, gi),
@@ -71,6 +85,7 @@ static const struct record {
 	RECORD(driver, driver, drivers), RECORD(gpu, gpus, ngpus), RECORD(link, links, nlinks),
 	RECORD(profile, profiles, nprofiles), RECORD(mig, migs, nmigs),
 	RECORD(event, events, nevents), RECORD(fault, faults, nfaults),
+	RECORD(process, processes, nprocesses),
 };
 
 static bool set(const struct field *f, char *into, const char *value)

@@ -1,5 +1,4 @@
-/* Memory, utilization, temperature, power, PCIe link, clocks, processes, and addressing
- * mode. */
+/* Memory, utilization, temperature, power, PCIe link, clocks, and addressing mode. */
 #include "nvsim.h"
 
 static nvmlMemory_t memory_of(const struct view *v)
@@ -8,7 +7,7 @@ static nvmlMemory_t memory_of(const struct view *v)
 	if (v->mig) {
 		const struct profile *p = state_profile(v->state, v->gpu, v->mig->profile);
 		m.total = p ? (unsigned long long)p->memory << 20 : 0;
-		m.used = 0;
+		m.used = v->mig->used;
 	}
 	m.free = m.total - m.used;
 	return m;
@@ -65,6 +64,32 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTempera
 	return NVML_SUCCESS;
 }
 
+/* Encoder or decoder. */
+static nvmlReturn_t put_media(const struct view *v, long long percent, unsigned *out, unsigned *period)
+{
+	REQUIRE(out && period);
+	if (percent < 0 || v->gpu->mig > 0)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*out = percent;
+	*period = 167000; /* µs */
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
+{
+	CALL(GPU, device);
+	return put_media(&v, v.gpu->encoder, percent, period);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
+{
+	CALL(GPU, device);
+	return put_media(&v, v.gpu->decoder, percent, period);
+}
+
+GETTER(nvmlDeviceGetFanSpeed, unsigned, fan)
+GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, clocks_events)
+NVML_ALIAS(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons);
 GETTER(nvmlDeviceGetPowerUsage, unsigned, power)
 GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, power_limit)
 GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, power_limit)
@@ -91,18 +116,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned ty
 	*clock = type == CLOCK_MEMORY ? v.gpu->clock_memory : v.gpu->clock;
 	return NVML_SUCCESS;
 }
-
-/* Simulated GPUs run no processes. */
-NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos)
-{
-	(void)infos;
-	CALL(GPU | MIG, device);
-	REQUIRE(count);
-	*count = 0;
-	return NVML_SUCCESS;
-}
-NVML_ALIAS(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3);
-NVML_ALIAS(nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetComputeRunningProcesses_v3);
 
 NVML_API nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_v1_t *mode)
 {

@@ -29,6 +29,17 @@ struct gpu {
 	long long pcie_gen, pcie_width;
 	long long util, util_memory, temperature, power, power_limit; /* %, %, °C, mW, mW */
 	long long clock, clock_memory;           /* MHz */
+	long long clocks_events;                 /* bit mask of reasons */
+	long long sw_power_ns, sw_thermal_ns, hw_thermal_ns, hw_brake_ns; /* time that clocks were limited */
+	long long encoder, decoder, fan;         /* % */
+	long long memory_temperature;            /* °C */
+	long long energy;                        /* mJ */
+	long long pcie_tx, pcie_rx, pcie_bits;   /* bytes; size of these counters */
+	long long pcie_replays, pcie_correctable, pcie_nonfatal, pcie_fatal;
+	long long nvlink_tx, nvlink_rx;          /* KiB */
+	long long nvlink_flit, nvlink_data, nvlink_replays, nvlink_recoveries;
+	long long sm_active, occupancy, tensor_active, dram_active; /* % */
+	long long pcie_tx_rate, pcie_rx_rate, nvlink_tx_rate, nvlink_rx_rate; /* MiB/s */
 	long long ecc, ecc_corrected, ecc_uncorrected;
 	long long retired_sbe, retired_dbe, retired_pending;
 	long long remapped_cor, remapped_unc, remapped_pending, remapped_failure;
@@ -56,6 +67,15 @@ struct mig {
 	char uuid[TEXT_LEN], gpu[TEXT_LEN];
 	long long gi, ci, profile, start;        /* profile: index of struct profile */
 	long long ci_slices, ci_start;
+	long long used;                          /* bytes */
+};
+
+/* A process that a test adds to those that allocate memory with libcuda. */
+struct process {
+	char device[TEXT_LEN];                   /* UUID of the GPU or MIG device */
+	long long pid, memory;                   /* bytes */
+	long long util;                          /* % */
+	long long graphics;                      /* 1: has a graphics context, too */
 };
 
 struct event {
@@ -80,7 +100,8 @@ struct state {
 	struct mig migs[MAX_GPUS * 7];
 	struct event events[64];
 	struct fault faults[32];
-	unsigned drivers, ngpus, nlinks, nprofiles, nmigs, nevents, nfaults;
+	struct process processes[64];
+	unsigned drivers, ngpus, nlinks, nprofiles, nmigs, nevents, nfaults, nprocesses;
 };
 
 /* Locks the current state until state_unlock; NULL (not locked) if the slot

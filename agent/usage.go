@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/runtime"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// measure adds the telemetry to GPUs, with the processes summed by container.
+func (s *snapshot) measure(gpus []status.GPU, telemetry driver.Telemetry) {
+	nodes := s.plan.parts.DeviceNumbers()
+	cgroups := runtime.NewCgroups(s.running.containers)
+	for i, g := range gpus {
+		t := telemetry[g.UUID]
+		if t.Processes != nil {
+			gpus[i].Usage = usage(g.GPU, *t.Processes, cgroups, nodes)
+		}
+		t.Processes = nil // contains cgroups, which only Usage explains
+		gpus[i].Telemetry = t
+	}
+}
+
+// usage returns what each container of a pod uses of a GPU. It is 0 for a container that has the GPU's device nodes, but
+// no process on it. Processes are ignored if their container has none of the nodes: if their PIDs are those of another
+// namespace, they are not the processes that use the GPU.
+func usage(g gpu.GPU, processes gpu.Processes, cgroups runtime.Cgroups, nodes map[string][]uint64) []status.Usage {
+	sums := map[status.Usage]*status.Usage{} // by a Usage without measurements
+	sum := func(c runtime.Container, device string) *status.Usage {
+		key := status.Usage{Device: device, Namespace: c.Pod.Namespace, Pod: c.Pod.Name, Container: c.Name}
+		if sums[key] == nil {
+			sums[key] = new(key)
+		}
+		return sums[key]
+	}
+	nodes = nodesOf(g, nodes)
+	idle := gpu.Process{MemoryUsed: new(uint64)}
+	if slices.ContainsFunc(processes.Cgroups, func(p gpu.Process) bool { return p.MemoryUsed == nil }) {
+		idle.MemoryUsed = nil // not supported
+	}
+	for _, c := range cgroups {
+		if c.Pod.UID != "" && !c.Privileged {
+			for _, device := range c.DevicesOf(nodes) {
+				add(sum(c, device), idle, processes.Utilization)
+			}
+		}
+	}
+	for _, p := range processes.Cgroups {
+		c, found := cgroups.Container(p.Cgroup)
+		if found && c.Pod.UID != "" && (c.Privileged || slices.Contains(c.DevicesOf(nodes), p.Device)) {
+			add(sum(c, p.Device), p, processes.Utilization)
+		}
+	}
+	all := make([]status.Usage, 0, len(sums))
+	for _, u := range sums {
+		all = append(all, *u)
+	}
+	slices.SortFunc(all, func(a, b status.Usage) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container))
+	})
+	return all
+}
+
+func add(u *status.Usage, p gpu.Process, utilization bool) {
+	if p.MemoryUsed != nil {
+		u.MemoryUsed = new(*p.MemoryUsed + value(u.MemoryUsed))
+	}
+	if utilization {
+		u.Utilization = new(min(p.Utilization+value(u.Utilization), 1))
+	}
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// nodesOf returns the device numbers of a GPU, or of its MIG devices if it is in MIG mode.
+func nodesOf(g gpu.GPU, nodes map[string][]uint64) map[string][]uint64 {
+	of := map[string][]uint64{}
+	if g.MIG != gpu.MIGEnabled && nodes[g.UUID] != nil {
+		of[g.UUID] = nodes[g.UUID]
+	}
+	for _, m := range g.MIGDevices {
+		if nodes[m.UUID] != nil {
+			of[m.UUID] = nodes[m.UUID]
+		}
+	}
+	return of
+}

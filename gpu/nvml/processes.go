@@ -1,0 +1,168 @@
+package nvml
+
+import (
+	"math"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// maxProcesses bounds the number of processes of one GPU. A driver lists at most 950.
+const maxProcesses = 1024
+
+// notAvailable is the memory of a process that the driver does not report.
+const notAvailable = math.MaxUint64
+
+// sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Drivers list only
+// processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. Neither can
+// be matched with the node's /proc from another namespace.
+func sharesPIDs(node host.Root) bool {
+	status, err := node.ReadFile("/proc/self/status") // "self" is relative to the namespace of that /proc
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if pids, found := strings.CutPrefix(line, "NSpid:"); found {
+			return len(strings.Fields(pids)) == 1 // one for each nested namespace
+		}
+	}
+	return false
+}
+
+// processes are the processes of one GPU.
+type processes struct {
+	known bool // false: the driver does not list them, or their PIDs are not those of the node's /proc
+	sized bool // false: the driver does not report the memory of each
+	used  map[processKey]uint64
+	util  map[int]float64 // by PID; MIG devices have none
+}
+
+type processKey struct {
+	device string // UUID
+	pid    int
+}
+
+func (s session) newProcesses() *processes {
+	return &processes{known: s.samePIDs, sized: true, used: map[processKey]uint64{}}
+}
+
+// read reads the memory that each process uses of a GPU or MIG device. A process with both compute and graphics
+// contexts is in both lists, with the same total.
+func (p *processes) read(uuid string, dev nvml.Device) {
+	if !p.known {
+		return
+	}
+	listed := false
+	for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){dev.GetComputeRunningProcesses, dev.GetGraphicsRunningProcesses} {
+		infos, ret := list()
+		listed = listed || ret == nvml.SUCCESS
+		for _, info := range infos {
+			if len(p.used) >= maxProcesses {
+				p.known = false // a part of them would be wrong
+				return
+			}
+			key := processKey{uuid, int(info.Pid)}
+			p.used[key] = max(p.used[key], info.UsedGpuMemory)
+			p.sized = p.sized && info.UsedGpuMemory != notAvailable
+		}
+	}
+	p.known = listed
+}
+
+// readUtilization reads the fraction of time in which each process used the GPU's SMs since the sample at *seen. A
+// process without a sample was idle.
+func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
+	if !p.known {
+		return
+	}
+	samples, ret := dev.GetProcessUtilization(*seen)
+	if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_FOUND {
+		return
+	}
+	p.util = map[int]float64{}
+	latest := map[uint32]uint64{}
+	for _, sample := range samples {
+		if sample.TimeStamp >= latest[sample.Pid] {
+			latest[sample.Pid] = sample.TimeStamp
+			p.util[int(sample.Pid)] = min(float64(sample.SmUtil)/percent, 1)
+		}
+		*seen = max(*seen, sample.TimeStamp)
+	}
+}
+
+// byCgroup sums the processes by device and cgroup. Processes that have ended are skipped. It returns nil if the
+// processes are unknown.
+func (p *processes) byCgroup(node host.Root) *gpu.Processes {
+	if !p.known {
+		return nil
+	}
+	type key struct{ device, cgroup string }
+	sums := map[key]*gpu.Process{}
+	cgroups := map[int]string{}
+	for k, used := range p.used {
+		cgroup, read := cgroups[k.pid]
+		if !read {
+			cgroup = cgroupOf(node, k.pid)
+			cgroups[k.pid] = cgroup
+		}
+		if cgroup == "" {
+			continue
+		}
+		sum := sums[key{k.device, cgroup}]
+		if sum == nil {
+			if len(sums) == driver.MaxCgroups {
+				return nil
+			}
+			sum = &gpu.Process{Device: k.device, Cgroup: cgroup}
+			sums[key{k.device, cgroup}] = sum
+		}
+		p.add(sum, k.pid, used)
+	}
+	all := &gpu.Processes{Utilization: p.util != nil}
+	for _, sum := range sums {
+		all.Cgroups = append(all.Cgroups, *sum)
+	}
+	return all
+}
+
+func (p *processes) add(sum *gpu.Process, pid int, used uint64) {
+	if p.sized {
+		if sum.MemoryUsed == nil {
+			sum.MemoryUsed = new(uint64)
+		}
+		*sum.MemoryUsed += used
+	}
+	sum.Utilization = min(sum.Utilization+p.util[pid], 1)
+}
+
+// cgroupOf returns the path of a process's cgroup; empty if the process has ended. With cgroup v1 it is the longest one
+// of all controllers, since not all of them need to be used. A long path is truncated, and unusual characters are
+// replaced: they are in names that a container has chosen.
+func cgroupOf(node host.Root, pid int) (cgroup string) {
+	data, err := node.ReadFile(path.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		// "0::/path", or "4:memory:/path" with cgroup v1.
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) == 3 && len(fields[2]) > len(cgroup) {
+			cgroup = fields[2]
+		}
+	}
+	return strings.Map(plain, cgroup[:min(len(cgroup), driver.CgroupPathLimit)])
+}
+
+// plain returns r if JSON encodes it as one byte, else a question mark.
+func plain(r rune) rune {
+	if r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) {
+		return '?'
+	}
+	return r
+}

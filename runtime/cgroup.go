@@ -1,0 +1,28 @@
+package runtime
+
+import "strings"
+
+// Cgroups are containers by the last part of the name of their cgroup, which is the ID.
+type Cgroups map[string]Container
+
+// NewCgroups returns the cgroups of containers.
+func NewCgroups(running []Container) Cgroups {
+	c := Cgroups{}
+	for _, container := range running {
+		c[container.ID] = container
+	}
+	return c
+}
+
+// Container returns the container that the processes of a cgroup belong to. A container may have cgroups of its own, and
+// name them like those of other containers, so the outermost one counts.
+func (c Cgroups) Container(path string) (Container, bool) {
+	for name := range strings.SplitSeq(path, "/") {
+		// "<ID>" with the cgroupfs driver, "cri-containerd-<ID>.scope" or "crio-<ID>.scope" with the systemd driver.
+		name = strings.TrimSuffix(name, ".scope")
+		if container, found := c[name[strings.LastIndexByte(name, '-')+1:]]; found && container.ID != "" {
+			return container, true
+		}
+	}
+	return Container{}, false
+}
