@@ -105,9 +105,23 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "8")
-	// The node's status may be updated before the pod's, and logs require the pod's.
-	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+	c.rolloutStatus(t) // the node's status may be updated before the pod's, and logs require the pod's
 	return c
+}
+
+func (c *cluster) rolloutStatus(t *testing.T) {
+	t.Helper()
+	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+}
+
+// setSpread sets spread in the DaemonSet, which restarts the agent.
+func (c *cluster) setSpread(t *testing.T) {
+	t.Helper()
+	start := time.Now()
+	c.kubectl(t, "set", "env", "-n", "gpucdi", "daemonset/gpucdi", "GPUCDI_SPREAD="+spread)
+	c.rolloutStatus(t)
+	c.awaitRegistration(t, start.Truncate(time.Second))
+	c.awaitGPUs(t, "8")
 }
 
 // logDiagnostics logs pods, events and the agent's log.

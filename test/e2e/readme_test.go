@@ -24,6 +24,8 @@ func readme(t *testing.T, c *cluster) {
 		}
 	}
 
+	c.setSpread(t) // the manifest of README has removed it
+
 	manifests, err := docs.Blocks(t.Context(), "README.md", "Quick start", "yaml")
 	if err != nil {
 		t.Fatal(err)

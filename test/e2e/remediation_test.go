@@ -12,6 +12,8 @@ import (
 func nodeRemediation(t *testing.T, c *cluster) {
 	const set = "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.remediation."
 	c.kubectl(t, "taint", "node", node.Name, "example.com/other=stays:PreferNoSchedule")
+	// Earlier cases patched the ConfigMap, of which Helm would report a conflict.
+	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts")
 	c.sh(t, blocksOf(t, "docs/remediation.md", "Enable", "sh")[0])
 	c.sh(t, set+"after=10s")
 	c.syncConfig(t)
