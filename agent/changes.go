@@ -21,8 +21,8 @@ func (a *Agent) reportChanges(before, now *snapshot) {
 	a.reportRuntime(before.runtime, now.runtime)
 	a.reportContainers(before, now)
 	logDriver(a.log, before.driver, now.driver)
-	if old, version := before.known.Driver.Version, now.known.Driver.Version; old != "" && old != version {
-		a.events.Record(cluster.Event{Type: cluster.Normal, Reason: gpuDriverChanged,
+	if old, version := before.known.Driver.Version, now.known.Driver.Version; driverChanged(before, now) {
+		a.events.Record(cluster.Event{Type: cluster.Normal, Reason: gpuDriverChanged, Routine: true,
 			Message: fmt.Sprintf("NVIDIA driver changed from %s to %s", old, version)})
 	}
 	if reason := errString(now.plan.unchecked); reason != "" && reason != errString(before.plan.unchecked) {
@@ -32,6 +32,12 @@ func (a *Agent) reportChanges(before, now *snapshot) {
 		a.log.Warn("cordons damaged, keeping the devices cordoned", "err", problem)
 	}
 	a.reportDevices(before, now)
+}
+
+// driverChanged reports whether a driver was replaced by one of another version.
+func driverChanged(before, now *snapshot) bool {
+	old := before.known.Driver.Version
+	return old != "" && old != now.known.Driver.Version
 }
 
 func (a *Agent) reportConfig(before, now *settings) {
@@ -93,7 +99,9 @@ func (a *Agent) reportDevices(before, now *snapshot) {
 		return c.Before.State == "" && c.Now.State == allocator.StateWaiting && c.Now.Fault.None()
 	})
 	for _, devices := range groupByFault(changes) {
-		a.events.Record(now.event(devices))
+		event := now.event(devices)
+		event.Routine = event.Type == cluster.Normal && driverChanged(before, now)
+		a.events.Record(event)
 	}
 	for _, e := range now.moved(changes) {
 		a.events.Record(e)

@@ -13,6 +13,10 @@ type Event struct {
 	Type    EventType
 	Reason  string // CamelCase, for filtering: "GPUUnhealthy"
 	Message string // human-readable
+
+	// Routine is set if the Event may occur on all nodes at once, as in a rollout of the driver, and is not urgent. It
+	// then waits for the slot of the client.
+	Routine bool
 }
 
 // EventType is the type of a Kubernetes Event.

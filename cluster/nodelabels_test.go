@@ -186,8 +186,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// A Warning is sent at once. Normal Events wait for the slot of the client, in which all are sent.
-func TestNormalEventsWait(t *testing.T) {
+// Routine Events wait for the slot of the client, in which all are sent. Others are sent at once.
+func TestRoutineEventsWait(t *testing.T) {
 	credentials := testCredentials(t)
 	synctest.Test(t, func(t *testing.T) {
 		api, stop := newFakeAPI(t, credentials)
@@ -207,7 +207,7 @@ func TestNormalEventsWait(t *testing.T) {
 		r := start(t, api.client, t.Output())
 		slot := api.client.untilSlot(0)
 		for range 2 * queueSize {
-			r.Record(Event{Type: Normal, Reason: "Later", Message: time.Now().String()})
+			r.Record(Event{Type: Normal, Reason: "Later", Message: time.Now().String(), Routine: true})
 			time.Sleep(time.Millisecond)
 		}
 		r.Record(Event{Type: Warning, Reason: "Now"})
@@ -227,7 +227,7 @@ func TestNormalEventsWait(t *testing.T) {
 		}
 		time.Sleep(slot + 15*time.Minute)
 		if got := count("Later"); got != queueSize {
-			t.Errorf("%d Normal Events sent, want %d", got, queueSize)
+			t.Errorf("%d routine Events sent, want %d", got, queueSize)
 		}
 	})
 }

@@ -74,8 +74,7 @@ func (r *EventRecorder) Record(event Event) {
 	}
 }
 
-// Run sends Events until ctx ends. Normal Events are not urgent: they wait for the slot of the client, and are lost if ctx
-// ends before.
+// Run sends Events until ctx ends. Routine Events wait for the slot of the client, and are lost if ctx ends before.
 func (r *EventRecorder) Run(ctx context.Context) {
 	var waiting []queuedEvent
 	var slot <-chan time.Time // nil: none is waiting
@@ -85,7 +84,7 @@ func (r *EventRecorder) Run(ctx context.Context) {
 			return
 		case next := <-r.queue:
 			switch {
-			case next.Type != Normal:
+			case !next.Routine:
 				r.deliver(ctx, next)
 			case len(waiting) == queueSize:
 				r.drop(next)
