@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -65,9 +64,9 @@ func (d *demo) start(ctx context.Context) error {
 // deploy deploys the agent and waits until the node advertises its GPUs.
 func (d *demo) deploy(ctx context.Context) error {
 	done := d.out.Stage("gpucdi")
-	manifest, err := os.ReadFile(filepath.Join(d.checkout, "deploy/gpucdi.yaml"))
+	manifest, err := node.AgentManifest(d.checkout, "1s")
 	if err != nil {
-		return fmt.Errorf("reading the agent's manifest: %w", err)
+		return err
 	}
 	if err := d.node.Apply(ctx, manifest); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -95,12 +94,10 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 			t.Errorf("closing the node: %v", err)
 		}
 	})
-	manifest, err := os.ReadFile(filepath.Join(deploy, "gpucdi.yaml"))
+	manifest, err := node.AgentManifest(filepath.Dir(module), spread)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const first = "- {name: GPUCDI_CONFIG,"
-	manifest = bytes.Replace(manifest, []byte(first), []byte("- {name: GPUCDI_SPREAD, value: "+spread+"}\n            "+first), 1)
 	if err := c.Apply(ctx, manifest); err != nil {
 		t.Fatal(err)
 	}
