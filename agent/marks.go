@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"reflect"
 	"time"
 
@@ -82,7 +81,7 @@ func (m *marker) report(ctx context.Context, err error) {
 	if err == nil {
 		m.retry, m.logged, m.enabled, m.again = marksRetry, "", enabled, nil
 		if enabled {
-			m.again = time.After(jittered(marksInterval))
+			m.again = time.After(cluster.Jittered(marksInterval))
 		}
 		return
 	}
@@ -95,8 +94,5 @@ func (m *marker) report(ctx context.Context, err error) {
 		m.log.Warn("node condition and taint not updated, will retry", "err", gpu.OneLine(err),
 			"remedy", "allow the service account to get and patch nodes and to patch nodes/status, as the chart does with config.remediation")
 	}
-	m.again, m.retry = time.After(jittered(m.retry)), min(2*m.retry, marksRetryLimit)
+	m.again, m.retry = time.After(cluster.Jittered(m.retry)), min(2*m.retry, marksRetryLimit)
 }
-
-// jittered returns up to a fifth more than a duration, so that the agents of a cluster do not stay in step.
-func jittered(d time.Duration) time.Duration { return d + rand.N(d/5+1) }
