@@ -160,7 +160,7 @@ static int call(const char *name, int a, int b)
 	if (!strcmp(name, "mig-processes")) {
 		ret = mig(a, b);
 		*text = 0;
-		return ret ? ret : processes(part);
+		return ret ? ret : processes(mig_device);
 	}
 	if (!strcmp(name, "cuda"))
 		return cuda();
