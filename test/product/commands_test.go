@@ -510,8 +510,8 @@ func features(t *testing.T, binary string) {
 			t.Errorf("%s injects %d nodes below /dev/dri", feature, dri)
 		}
 	}
-	if one, two := h.must(t, "generate"), h.must(t, "generate", "--features", "utility,compute"); one != two {
-		t.Error("compute and utility are not the default, or their order matters")
+	if one, two := h.must(t, "generate"), h.must(t, "generate", "--features", "video,utility,compute"); one != two {
+		t.Error("compute, utility and video are not the default, or their order matters")
 	}
 }
 
