@@ -226,18 +226,44 @@ func TestPrometheusOperatorObjects(t *testing.T) {
 	}
 }
 
+// Prometheus accepts the alerting rules, and each links to its section of docs/alerts.md.
 func TestAlerts(t *testing.T) {
 	file, err := os.ReadFile("../../deploy/gpucdi/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := readers.Rules(t.Context(), string(file)); err != nil {
+	validate := func(rules string) error {
+		_, err := readers.Prometheus(t.Context(), readers.Scenario{Rules: rules})
+		return err
+	}
+	if err := validate(string(file)); err != nil {
 		t.Error(err)
 	}
 	for from, to := range map[string]string{"expr:": "exp:", "{{ $labels": "{{ $label"} {
 		wrong := strings.Replace(string(file), from, to, 1)
-		if err := readers.Rules(t.Context(), wrong); err == nil {
+		if err := validate(wrong); err == nil {
 			t.Errorf("Prometheus accepts %q instead of %q", to, from)
+		}
+	}
+
+	runbooks, err := os.ReadFile("../../docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(file, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules.Groups[0].Rules {
+		if !strings.Contains(string(runbooks), "\n## "+r.Alert+"\n") || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/alerts.md#"+strings.ToLower(r.Alert)) {
+			t.Errorf("alert %s has no section in docs/alerts.md, or does not link to it: %s", r.Alert, r.Annotations["runbook_url"])
 		}
 	}
 }

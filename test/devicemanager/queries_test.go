@@ -8,14 +8,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/yaml"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/readers"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// query is a PromQL query of the dashboard, the alerts or the docs.
+// alerts is the file of alerting rules, in the repository.
+const alerts = "deploy/gpucdi/alerts.yaml"
+
+// target are the labels that the Prometheus operator adds to an agent's.
+var target = map[string]string{"instance": "node", "job": "gpucdi/gpucdi", "namespace": "gpucdi",
+	"pod": "gpucdi-abcde", "container": "gpucdi", "endpoint": "metrics"}
+
+// query is a PromQL query of the dashboard or the docs.
 type query struct {
 	source, expr string
 	labels       []string // required in the results
@@ -35,7 +41,7 @@ func TestQueriesHaveResults(t *testing.T) {
 	n.awaitMetric(t, `gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`)
 	second := n.get(t, "/metrics")
 
-	queries := slices.Concat(dashboardQueries(t), alertQueries(t), documentedQueries(t))
+	queries := slices.Concat(dashboardQueries(t), documentedQueries(t))
 	for i, a := range runQueries(t, queries, first, second) {
 		q := queries[i]
 		if a.Error != "" || len(a.Unknown) > 0 || len(a.Samples) == 0 {
@@ -61,15 +67,11 @@ func TestQueriesHaveResults(t *testing.T) {
 			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["gpu"] == held {
 				t.Errorf("%s: got %+v", q.source, a.Samples)
 			}
-		case "GPUUnhealthy":
-			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["index"] == "" {
-				t.Errorf("%s: got %+v", q.source, a.Samples)
-			}
 		}
 	}
 }
 
-// No alert fires on a healthy node or on a node without a driver.
+// No alert fires on a healthy node or on a node without a driver. The end-to-end test makes each alert fire.
 func TestNoFalseAlerts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -89,34 +91,35 @@ func TestNoFalseAlerts(t *testing.T) {
 			n.startAgent(t)
 			n.awaitMetric(t, tc.await)
 			n.awaitMetric(t, `gpucdi_component_healthy{component="runtime"} 1`)
-			metrics := n.get(t, "/metrics")
-			queries := alertQueries(t)
-			for i, a := range runQueries(t, queries, metrics) {
-				if len(a.Samples) > 0 || a.Error != "" {
-					t.Errorf("alert %s fires: %+v", queries[i].source, a)
-				}
+			result, err := readers.Prometheus(t.Context(), readers.Scenario{
+				Target: target, Rules: read(t, alerts),
+				Phases: []readers.Phase{{Scrape: n.get(t, "/metrics"), Duration: time.Hour}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if firing := result.Alerts[0]; len(firing) > 0 {
+				t.Errorf("%v fire", firing)
 			}
 		})
 	}
 }
 
-// runQueries runs queries in Prometheus on scrapes of an agent. The target has the labels that the Prometheus operator
-// adds.
+// runQueries runs queries in Prometheus on scrapes of an agent.
 func runQueries(t *testing.T, queries []query, scrapes ...string) []readers.Answer {
 	t.Helper()
-	var exprs []string
-	for _, q := range queries {
-		exprs = append(exprs, q.expr)
+	s := readers.Scenario{Target: target, Rules: read(t, alerts)}
+	for _, scrape := range scrapes {
+		s.Phases = append(s.Phases, readers.Phase{Scrape: scrape})
 	}
-	answers, err := readers.Query(t.Context(), readers.Scrapes{
-		Scrapes: scrapes,
-		Target: map[string]string{"instance": "node", "job": "gpucdi/gpucdi", "namespace": "gpucdi",
-			"pod": "gpucdi-abcde", "container": "gpucdi", "endpoint": "metrics"},
-	}, exprs)
+	for _, q := range queries {
+		s.Queries = append(s.Queries, q.expr)
+	}
+	result, err := readers.Prometheus(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answers
+	return result.Answers
 }
 
 // newBusyNode returns a node without a runtime, with an unreadable GPU, an unhealthy one, an allocated one and an invalid
@@ -182,7 +185,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// dashboardQueries returns the queries of the dashboard's panels and variables, with all nodes selected.
+// dashboardQueries returns the queries of the dashboard's panels and variables, with all nodes selected, without those of
+// containers, which other tests cover.
 func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	var d struct {
@@ -203,34 +207,15 @@ func dashboardQueries(t *testing.T) (queries []query) {
 			if expr == target.Expr {
 				t.Errorf("%s: %s does not select by $node", p.Title, expr)
 			}
-			queries = append(queries, query{p.Title, expr, labelNames(target.LegendFormat, `{{(\w+)}}`)})
+			if !strings.Contains(expr, "gpucdi_container_") {
+				queries = append(queries, query{p.Title, expr, labelNames(target.LegendFormat, `{{(\w+)}}`)})
+			}
 		}
 	}
 	for _, v := range d.Templating.List {
 		if v.Type == "query" {
 			parts := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query)
 			queries = append(queries, query{v.Name, parts[1], parts[2:]})
-		}
-	}
-	return queries
-}
-
-func alertQueries(t *testing.T) (queries []query) {
-	t.Helper()
-	var file struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Annotations map[string]string
-			}
-		}
-	}
-	if err := yaml.Unmarshal([]byte(read(t, "deploy/gpucdi/alerts.yaml")), &file); err != nil {
-		t.Fatal(err)
-	}
-	for _, group := range file.Groups {
-		for _, rule := range group.Rules {
-			queries = append(queries, query{rule.Alert, rule.Expr, labelNames(fmt.Sprint(rule.Annotations), `\$labels\.(\w+)`)})
 		}
 	}
 	return queries

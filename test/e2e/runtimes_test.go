@@ -30,6 +30,7 @@ var cases = []struct {
 	{"pods start during a rollout of the agent", rollout, "TestCRIO"},
 	{"the agent recovers from faults of its environment", recovery, ""},
 	{"a GPU fault is reported in Events, metrics and status", faultReporting, "TestContainerd17"},
+	{"each alert fires during a fault and resolves after it", alertsFire, "TestContainerd17"},
 	{"node labels describe the GPUs", nodeLabels, "TestNode"},
 	{"node labels select config sections", sectionsByLabel, "TestNode"},
 	{"pods select GPUs of different models", modelSelection, "TestNode"},

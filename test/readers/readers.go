@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
@@ -33,16 +34,30 @@ func run(ctx context.Context, name string, stdin []byte, flags ...string) ([]byt
 	return stdout, nil
 }
 
-// Scrapes are the scrapes of one target.
-type Scrapes struct {
-	Scrapes []string          // responses, oldest first, 30 s apart
+// Scenario is what a Prometheus server sees of one target.
+type Scenario struct {
+	Phases  []Phase           // in order
 	Target  map[string]string // labels of the target; a metric's own labels take precedence
+	Rules   string            // content of a file of alerting rules, which may be empty
+	Queries []string          // to evaluate at the end
 }
 
-// Sample is an element of an instant vector.
-type Sample struct {
-	Labels map[string]string
-	Value  string
+// Phase is a time in which the target does not change. It is scraped every 30 s, and at least once.
+type Phase struct {
+	Scrape   string // response of the target; if empty, the scrapes fail
+	Duration time.Duration
+}
+
+// Result is the result of a scenario.
+type Result struct {
+	Alerts  [][]Alert // that fire at the end of each phase
+	Answers []Answer  // to the queries
+}
+
+// Alert is a firing alert.
+type Alert struct {
+	Name                string
+	Labels, Annotations map[string]string
 }
 
 // Answer is the result of a query.
@@ -52,27 +67,23 @@ type Answer struct {
 	Error   string
 }
 
-// Query evaluates queries with Prometheus's engine at the time of the last scrape.
-func Query(ctx context.Context, scrapes Scrapes, queries []string) ([]Answer, error) {
-	input, err := json.Marshal(struct {
-		Scrapes
-		Queries []string
-	}{scrapes, queries})
-	if err != nil {
-		return nil, err
-	}
-	text, err := run(ctx, "promql", input)
-	if err != nil {
-		return nil, err
-	}
-	var answers []Answer
-	return answers, json.Unmarshal(text, &answers)
+// Sample is an element of an instant vector.
+type Sample struct {
+	Labels map[string]string
+	Value  string
 }
 
-// Rules validates the content of a file of alerting rules as Prometheus does.
-func Rules(ctx context.Context, content string) error {
-	_, err := run(ctx, "rules", []byte(content))
-	return err
+// Prometheus runs a scenario with Prometheus's code, without waiting. Invalid rules are an error.
+func Prometheus(ctx context.Context, s Scenario) (r Result, err error) {
+	input, err := json.Marshal(s)
+	if err != nil {
+		return Result{}, err
+	}
+	text, err := run(ctx, "prometheus", input)
+	if err != nil {
+		return Result{}, err
+	}
+	return r, json.Unmarshal(text, &r)
 }
 
 // Dashboard decodes a dashboard into Grafana's types. It rejects unknown fields, except within panels.
