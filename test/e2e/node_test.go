@@ -111,11 +111,14 @@ func (c *cluster) rolloutStatus(t *testing.T) {
 	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
 }
 
-// setSpread sets spread in the DaemonSet, which restarts the agent.
+// setSpread sets what node.AgentManifest changes in the DaemonSet, which restarts the agent.
 func (c *cluster) setSpread(t *testing.T) {
 	t.Helper()
 	start := time.Now()
 	c.kubectl(t, "set", "env", "-n", "gpucdi", "daemonset/gpucdi", "GPUCDI_SPREAD="+spread)
+	if product.RaceEnabled() {
+		c.kubectl(t, "set", "resources", "-n", "gpucdi", "daemonset/gpucdi", "--limits", "memory="+node.RaceMemory)
+	}
 	c.rolloutStatus(t)
 	c.awaitRegistration(t, start.Truncate(time.Second))
 	c.awaitGPUs(t, "8")
@@ -144,11 +147,12 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 }
 
 // await waits until check returns true, and returns how long that took. The string is the state for the failure
-// message.
+// message. It waits between two checks for twice as long as they take: most run kubectl, which would keep a core busy.
 func await(t *testing.T, what string, check func() (string, bool)) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for {
+		checked := time.Now()
 		state, ok := check()
 		if ok {
 			return time.Since(start)
@@ -156,7 +160,7 @@ func await(t *testing.T, what string, check func() (string, bool)) time.Duration
 		if time.Since(start) > patience {
 			t.Fatalf("timed out after %s waiting for %s: last state %q", patience, what, state)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(max(50*time.Millisecond, min(2*time.Since(checked), 2*time.Second)))
 	}
 }
 

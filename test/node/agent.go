@@ -5,7 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/gpucdi/gpucdi/test/product"
 )
+
+// RaceMemory is the memory limit of an agent with the race detector, which multiplies its usage.
+const RaceMemory = "1Gi"
 
 // AgentManifest returns the manifest of the agent in a checkout, with an interval for requests that are not urgent: the
 // default is longer than anybody waits on a single node.
@@ -18,6 +23,9 @@ func AgentManifest(checkout, spread string) ([]byte, error) {
 	changed := bytes.Replace(manifest, []byte(first), []byte("- {name: GPUCDI_SPREAD, value: "+spread+"}\n            "+first), 1)
 	if bytes.Equal(changed, manifest) {
 		return nil, fmt.Errorf("setting the spread of the agent: its manifest lacks %q", first)
+	}
+	if product.RaceEnabled() {
+		changed = bytes.Replace(changed, []byte("memory: 128Mi"), []byte("memory: "+RaceMemory), 1)
 	}
 	return changed, nil
 }
