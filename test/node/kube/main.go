@@ -1,5 +1,5 @@
-// Command kube combines etcd, the control plane, the kubelet and kubectl in one program, selected by the name of the
-// executable. One program links faster than six.
+// Command kube combines etcd, the control plane and the kubelet in one program, selected by the name of the executable.
+// One program links faster than five.
 package main
 
 import (
@@ -14,7 +14,6 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -29,7 +28,7 @@ func main() {
 	}
 	command := component(name)
 	if command == nil {
-		fmt.Fprintf(os.Stderr, "unknown program name %s, want etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
+		fmt.Fprintf(os.Stderr, "unknown program name %s, want etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubelet\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))
@@ -45,8 +44,6 @@ func component(name string) *cobra.Command {
 		return scheduler.NewSchedulerCommand()
 	case "kubelet":
 		return kubelet.NewKubeletCommand(context.Background())
-	case "kubectl":
-		return kubectl.NewDefaultKubectlCommand()
 	}
 	return nil
 }

@@ -88,9 +88,9 @@ func kube(ctx context.Context) (*build, error) {
 		return nil, err
 	}
 	return &build{
-		tool: Kube, version: strings.Join(append(versions, source), "-"), in: in, packages: []string{"./node/kube"},
+		tool: Kube, version: strings.Join(append(versions, source), "-"), in: in, packages: []string{"./node/kube", "./node/kubectl"},
 		flags: []string{"-ldflags", "-s -w " + kubernetesVersion(versions[0])},
-		links: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"},
+		links: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"},
 	}, nil
 }
 

@@ -27,7 +27,7 @@ type Tool string
 
 // The tools.
 const (
-	// Kube is the program kube, with symlinks for kubectl and the components of Kubernetes.
+	// Kube is the program kube, with symlinks for the components of Kubernetes, and kubectl.
 	Kube Tool = "kube"
 	// Kubelet134 is the kubelet of Kubernetes 1.34.
 	Kubelet134 Tool = "kubelet-1.34"
