@@ -60,6 +60,9 @@ func load(ctx context.Context, content string, engine *promql.Engine, series sto
 	var all groups
 	for _, g := range byName {
 		all = append(all, g)
+		for _, r := range g.AlertingRules() {
+			r.SetRestored(true) // there is no state of an earlier run; until it is restored, there is no series ALERTS
+		}
 	}
 	return all, errors.Join(errs...)
 }
