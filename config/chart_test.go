@@ -24,6 +24,9 @@ func TestReferenceChartSchema(t *testing.T) {
 	s := readSource(t)
 	g := schemaWriter{source: s, constraints: constraints(s), unused: constraints(s), defs: map[string]schema{}}
 	g.defs["config"] = g.object(reflect.TypeFor[document](), "apiVersion", "kind") // which the chart sets
+	for _, key := range []string{"default", "fallbackStrategies", "flags", "imex", "map", "name", "sharing", "version"} {
+		g.defs["config"]["properties"].(schema)[key] = schema{"$ref": "#/definitions/nvidia"}
+	}
 	for name := range g.unused {
 		t.Errorf("constraint on %s, which does not exist", name)
 	}

@@ -310,30 +310,26 @@ func TestInvalidValues(t *testing.T) {
 	for value, want := range map[string]string{
 		"imge.tag=x":   "imge",
 		"spread=often": "spread",
-		"updateStrategy.rollingUpdate.maxSurge=0":             "maxUnavailable",
-		"updateStrategy.rollingUpdate.maxSurge=lots":          "maxSurge",
-		"updateStrategy.rollingUpdate.maxUnavailable=1":       "maxUnavailable",
-		"updateStrategy.type=Recreate":                        "type",
-		"nodes.selector.a=b":                                  "nodes",
-		"fullnameOverride=a_b":                                "fullnameOverride",
-		"fullnameOverride=no":                                 "fullnameOverride",
-		"nameOverride=1e3":                                    "nameOverride",
-		"priorityClassName=a: b":                              "priorityClassName",
-		"existingConfigMap=0x1f":                              "existingConfigMap",
-		"image.digest=sha256:0":                               "digest",
-		`podLabels.app\.kubernetes\.io/name=x`:                "app.kubernetes.io/name",
-		"extraEnv[0].name=GPUCDI_CONFIG":                      "extraEnv",
-		"serviceAccount.create=false":                         "serviceAccount",
-		"tolerations[0].effect=Never":                         "effect",
-		"nodeSelector.gpu=true":                               "nodeSelector",
-		"podMonitor.enabled=true,serviceMonitor.enabled=true": "serviceMonitor",
-		"existingConfigMap=a,config.mig.strategy=mixed":       "config",
-		"config.halth.x=1":                                    "halth",
-		"kubeletDir=var/lib":                                  "kubeletDir",
-		"image.pullPolicy=Often":                              "pullPolicy",
-		"image.repository=a b":                                "repository",
-		"port=0":                                              "port",
-		"watchNodes=1":                                        "watchNodes",
+		"updateStrategy.rollingUpdate.maxSurge=lots": "maxSurge",
+		"updateStrategy.type=Recreate":               "type",
+		"nodes.selector.a=b":                         "nodes",
+		"fullnameOverride=a_b":                       "fullnameOverride",
+		"fullnameOverride=no":                        "fullnameOverride",
+		"nameOverride=1e3":                           "nameOverride",
+		"priorityClassName=a: b":                     "priorityClassName",
+		"existingConfigMap=0x1f":                     "existingConfigMap",
+		"image.digest=sha256:0":                      "digest",
+		`podLabels.app\.kubernetes\.io/name=x`:       "app.kubernetes.io/name",
+		"extraEnv[0].name=GPUCDI_CONFIG":             "extraEnv",
+		"serviceAccount.create=false":                "serviceAccount",
+		"tolerations[0].effect=Never":                "effect",
+		"nodeSelector.gpu=true":                      "nodeSelector",
+		"config.halth.x=1":                           "halth",
+		"kubeletDir=var/lib":                         "kubeletDir",
+		"image.pullPolicy=Often":                     "pullPolicy",
+		"image.repository=a b":                       "repository",
+		"port=0":                                     "port",
+		"watchNodes=1":                               "watchNodes",
 
 		"networkPolicy.from=monitoring":   "networkPolicy",
 		"networkPolicy.from[0].pods=all":  "pods",
@@ -360,6 +356,33 @@ func TestInvalidValues(t *testing.T) {
 		out, err := helm(t.Context(), "template", "gpucdi", "--set", value)
 		if err == nil || !strings.Contains(err.Error(), "schema") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\n%.200s", value, err, out)
+		}
+	}
+}
+
+// Values that exclude or require others are rejected with the reason, all at once.
+func TestConflictingValues(t *testing.T) {
+	for values, want := range map[string][]string{
+		"updateStrategy.rollingUpdate.maxSurge=0":                                                      {"maxSurge and maxUnavailable"},
+		"updateStrategy.rollingUpdate.maxUnavailable=10%":                                              {"maxSurge and maxUnavailable"},
+		"updateStrategy.rollingUpdate.maxSurge=null":                                                   {"maxSurge and maxUnavailable"},
+		"podMonitor.enabled=true,serviceMonitor.enabled=true":                                          {"podMonitor and serviceMonitor"},
+		"existingConfigMap=a,config.mig.strategy=mixed":                                                {"existingConfigMap and config"},
+		"config.allocation.mode=dra":                                                                   {"dra.enabled"},
+		"config.nodes[0].section=a,config.nodes[0].allocation.mode=dra":                                {"dra.enabled"},
+		"config.resources[0].name=nvidia.com/gpu,config.resources[0].mode=dra":                         {"dra.enabled"},
+		"existingConfigMap=a,config.allocation.mode=dra":                                               {"existingConfigMap and config", "dra.enabled"},
+		"migStrategy=mixed,config.sharing.timeSlicing.x=1,config.map.default=version,gfd.enabled=true": {"config.mig.strategy", "config.resources", "config.nodes", "config.labels.place"},
+	} {
+		_, err := helm(t.Context(), "template", "gpucdi", "--set", values)
+		if err == nil {
+			t.Errorf("%s is accepted", values)
+			continue
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v, want %s", values, err, part)
+			}
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestConfigSchema(t *testing.T) {
 	rejected := 0
 	for _, config := range configs {
 		want := check(config)
-		_, got := helmValues(t, "config: "+config, "template", "gpucdi")
+		_, got := helmValues(t, "dra: {enabled: true}\nconfig: "+config, "template", "gpucdi")
 		if (want == nil) != (got == nil) || got != nil && !strings.Contains(got.Error(), "at '/config") {
 			t.Errorf("%s: gpucdi config check: %v; helm template: %v", config, want, got)
 		}
@@ -100,7 +100,7 @@ func TestConfigSchema(t *testing.T) {
 		if err := check(config); err == nil {
 			t.Errorf("gpucdi config check accepts %s", config)
 		}
-		if _, err := helmValues(t, "config: "+config, "template", "gpucdi"); err != nil {
+		if _, err := helmValues(t, "dra: {enabled: true}\nconfig: "+config, "template", "gpucdi"); err != nil {
 			t.Errorf("the schema rejects %s; move it to configs: %v", config, err)
 		}
 	}
