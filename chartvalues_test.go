@@ -22,7 +22,7 @@ func TestReferenceChartValues(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Chart values
 All values of the [Helm chart](deploy.md) with their defaults. ` + "`config` is described in\n" +
-		`[Configuration](configuration.md). For values that are known from NVIDIA's chart and missing here, see
+		`[Configuration](configuration.md). For values of NVIDIA's chart that this chart lacks, see
 [Migrate from the NVIDIA device plugin](moving.md#chart-values).
 
 | value | default | description |
@@ -68,13 +68,13 @@ func writeValues(page *strings.Builder, prefix string, mapping *yaml.Node) (undo
 	return undocumented
 }
 
-// description returns the comment of a key, above it or in its line.
+// description returns the comment of a key, above it or on its line.
 func description(key, value *yaml.Node) string {
 	text := strings.Join([]string{key.HeadComment, key.LineComment, value.LineComment}, " ")
 	return strings.ReplaceAll(strings.Join(strings.Fields(strings.ReplaceAll(text, "#", " ")), " "), "|", `\|`)
 }
 
-// flow formats a value in one line.
+// flow formats a value on one line.
 func flow(value *yaml.Node) string {
 	switch value.Kind {
 	case yaml.MappingNode:

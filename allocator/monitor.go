@@ -12,7 +12,7 @@ var monitorPart = Part{Extent: ExtentMonitor}
 // monitorIndex stands for the indexes of all GPUs.
 const monitorIndex = "all"
 
-// MaxMonitors bounds the monitoring containers of a node.
+// MaxMonitors is the maximum number of monitoring containers on a node.
 const MaxMonitors = 1000
 
 // Monitoring configures a resource for monitoring containers.
@@ -25,12 +25,12 @@ type Monitoring struct {
 	Count int `yaml:"count"`
 }
 
-// monitorResource returns the resource of the monitor with its replicas; without one if the node has no GPU.
+// monitorResource returns the resource of the monitor with its replicas; without devices if the node has no GPU.
 func monitorResource(inv *gpu.Inventory, cdiKind string, m Monitoring) *Resource {
 	if len(PresentIn(inv)) == 0 {
 		return newResource(m.Resource, nil, nil)
 	}
-	var fault gpu.Fault // of the node; a GPU with another fault is monitored nevertheless
+	var fault gpu.Fault // of the node; other faults of a GPU do not affect the monitor
 	for _, g := range inv.GPUs {
 		if g.Fault.Code == gpu.FaultDriver || g.Fault.Code == gpu.FaultSpec {
 			fault = g.Fault

@@ -46,9 +46,9 @@ func TestPlanOfMonitor(t *testing.T) {
 	}
 }
 
-// A container with the monitor delays neither the move of a GPU nor that of its own resource, and the monitor stays
-// listed while a pod has it.
-func TestMonitorExcludesNobody(t *testing.T) {
+// A container with the monitor does not delay the move of a GPU to another resource. The monitor is draining once the
+// config lacks its resource, and is not closed while a pod holds it.
+func TestMonitorDoesNotDelayMoves(t *testing.T) {
 	n := newFixture("0")
 	monitor := Key{monitorOutlet, MonitorID + "::0"}
 	n.o.Wanted = append(n.o.Wanted, Want{Key: monitor, Part: monitorPart, Durable: true})

@@ -7,15 +7,15 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// variantMark separates the device from the feature in the name of a CDI device, see VariantName.
+// variantMark separates the device from the feature in the name of a CDI device; see VariantName.
 const variantMark = "."
 
 // VariantName returns the name of the CDI device of a GPU or MIG device that contains a feature in addition to those of the
 // node: "GPU-….graphics".
 func VariantName(id, feature string) string { return id + variantMark + feature }
 
-// DeviceOfCDI returns the ID of the GPU or MIG device, or the MonitorID, of a qualified CDI device name: "GPU-…" of
-// "gpucdi.dev/gpu=GPU-…" and of "gpucdi.dev/gpu=GPU-….graphics".
+// DeviceOfCDI returns the ID of the GPU or MIG device, or the MonitorID, of a CDI device name, qualified or not:
+// "GPU-…" of "gpucdi.dev/gpu=GPU-…" and of "gpucdi.dev/gpu=GPU-….graphics".
 func DeviceOfCDI(name string) string {
 	if _, unqualified, qualified := strings.Cut(name, "="); qualified {
 		name = unqualified

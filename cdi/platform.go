@@ -14,7 +14,7 @@ import (
 )
 
 // inspectPlatform collects the parts for the GPUs of a platform from the class that describes them. Features do not
-// apply: the platform does not show which file belongs to which. All GPUs have the same device nodes.
+// apply: the platform does not show which file belongs to which feature. All GPUs have the same device nodes.
 func inspectPlatform(root host.Root, inv *gpu.Inventory) (Parts, error) {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.platform == inv.Platform })
 	if i < 0 {

@@ -20,7 +20,7 @@ func TestDefaultFeatures(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(n node)
 		want    cdi.Features
-		invalid bool // the same features, selected
+		invalid bool // selecting all features is an error
 	}{
 		"complete driver":  {func(node) {}, all, false},
 		"no video library": {func(n node) { n.remove(t, video) }, without, true},

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// fleetSize is the number of agents, and fleetLimit that of the agents that a second may see.
+	// fleetSize is the number of agents, and fleetLimit the maximum that may send requests in the same second.
 	fleetSize  = 5000
 	fleetLimit = fleetSize / 100
 	// fleetGroup is the number of agents that are simulated at the same time. Agents do not affect each other, so the
@@ -37,7 +37,7 @@ const (
 
 // A second counts what the API server receives and sends in a second.
 type second struct {
-	agents, routineAgents int // that sent any request, and any that is not urgent
+	agents, routineAgents int // that sent any request, and one that is not urgent
 	requests, bytes       int
 }
 
@@ -53,7 +53,7 @@ func (f *fleet) between(from, to time.Duration) (requests, bytes int) {
 	return requests, bytes
 }
 
-// fleetAPI is the API server of one agent, with the slices of its node.
+// fleetAPI is the API server that one agent uses, with the slices of its node.
 type fleetAPI struct {
 	begin time.Time
 
@@ -147,7 +147,7 @@ func (f *fleetAPI) store(body []byte) object {
 	return slice
 }
 
-// An agent has the clients of one agent.
+// agent is an agent reduced to its API clients.
 type agent struct {
 	pool   *Pool
 	labels *NodeLabels
@@ -193,8 +193,8 @@ func fleetLabels(version string) map[string]string {
 	return labels
 }
 
-// simulate runs an agent on a node that an earlier agent has published: it starts at the same time as all others, idles,
-// and its driver is replaced.
+// simulate runs an agent on a node whose slices an earlier agent has published: it starts at the same time as all
+// others, idles, and its driver is replaced.
 func simulate(begin time.Time, credentials, node string, gpus int) *fleetAPI {
 	api := &fleetAPI{begin: begin, seconds: map[int]*agentSecond{}, slices: map[string]object{}}
 	l := &listener{make(chan net.Conn), make(chan struct{})}
@@ -289,7 +289,7 @@ func TestFleet(t *testing.T) {
 	t.Logf("maximum of the other seconds: %+v", most)
 }
 
-// The requests and bytes of an agent with eight GPUs are those in docs/fleet.md.
+// The log has the requests and bytes of an agent with eight GPUs for docs/fleet.md. The requests are bounded.
 func TestTraffic(t *testing.T) {
 	const gpus, idle = 8, 10 * time.Minute
 	var counts fleet

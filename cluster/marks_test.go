@@ -21,7 +21,7 @@ type fakeNodes struct {
 	refuse  map[string]int    // status code by path
 }
 
-// serveMarks starts an API server with a node that has foreign taints and conditions.
+// serveMarks starts an API server with nodes that have a foreign taint and a foreign condition.
 func serveMarks(t *testing.T, names ...string) (*fakeNodes, *Client) {
 	t.Helper()
 	f := &fakeNodes{nodes: map[string]map[string]any{}, refuse: map[string]int{}}
@@ -110,7 +110,7 @@ func (f *fakeNodes) changed(name string) {
 	f.nodes[name]["metadata"].(map[string]any)["resourceVersion"] = "v" + strconv.Itoa(f.version)
 }
 
-// taints returns the taints of the node "node" as JSON, and condition a field of its condition.
+// taints returns the taints of the node "node" as JSON.
 func (f *fakeNodes) taints() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,6 +118,7 @@ func (f *fakeNodes) taints() string {
 	return string(text)
 }
 
+// condition returns a field of the condition of the node "node"; nil if it has none.
 func (f *fakeNodes) condition(field string) (value any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +187,7 @@ func TestConditionTransition(t *testing.T) {
 	}
 	mark(t, client, Marks{Condition: &Condition{Healthy: true}})
 	if got := f.condition("lastTransitionTime"); got == "2020-01-01T00:00:00Z" {
-		t.Error("the transition to another status has no time")
+		t.Error("the transition to another status keeps the old time")
 	}
 }
 
@@ -215,7 +216,7 @@ func TestConcurrentTaint(t *testing.T) {
 	}
 }
 
-// A refused condition does not prevent the taint, nor the other way round.
+// A refused condition does not prevent the taint, nor vice versa.
 func TestPartlyRefusedMarks(t *testing.T) {
 	f, client := serveMarks(t, "node")
 	f.refuse["PATCH "+nodesPath+"/node/status"] = http.StatusForbidden

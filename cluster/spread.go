@@ -8,19 +8,19 @@ import (
 // DefaultSpread is the default of Client.Spread. With it, about 17 of 5,000 agents send requests in each second.
 const DefaultSpread = 5 * time.Minute
 
-// minSpread bounds the rate of requests that are not urgent.
+// minSpread is the minimum of Client.Spread. It bounds the rate of requests that are not urgent.
 const minSpread = time.Second
 
-// untilSlot returns the time until the next slot of the agent, and at least a minimum. An agent has one slot in each
-// interval of Spread, at a random offset. It sends what is not urgent in its slot: all agents of a cluster together
-// send at a constant rate, whatever happens to all of them at once.
+// untilSlot returns the time until the next slot of the agent that is at least a minimum away. An agent has one slot in
+// each interval of Spread, at a random offset. It sends requests that are not urgent in its slot, so the agents of a
+// cluster together send them at a constant rate, even if something happens to all of them at once.
 func (c *Client) untilSlot(atLeast time.Duration) time.Duration {
 	c.slots.once.Do(func() {
 		c.slots.interval = max(c.Spread, minSpread)
 		if c.Spread == 0 {
 			c.slots.interval = DefaultSpread
 		}
-		// In whole seconds, since the timeout of a watch is.
+		// In whole seconds, as the timeout of a watch.
 		c.slots.first = time.Now().Add(rand.N(c.slots.interval).Truncate(time.Second))
 	})
 	interval := c.slots.interval

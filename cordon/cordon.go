@@ -27,7 +27,8 @@ const (
 
 	// MaxReason bounds a reason, in bytes.
 	MaxReason = 200
-	// sizeLimit bounds a file, in bytes, and maxFiles the directory. A node has at most a few hundred devices.
+	// sizeLimit bounds the size of a file, in bytes, and maxFiles the number of files. A node has at most a few hundred
+	// devices.
 	sizeLimit = 16 << 10
 	maxFiles  = 4096
 )
@@ -70,7 +71,7 @@ type Store struct{ dir string }
 // Open returns the store below a state directory, as seen by this process. Neither has to exist.
 func Open(stateDir string) Store { return Store{filepath.Join(stateDir, dirName)} }
 
-// Set cordons a device durably, or changes the reason of a cordon. It keeps the fields of later versions.
+// Set cordons a device durably, or changes the reason of a cordon. It keeps fields that later versions have added.
 func (s Store) Set(uuid, reason string, now time.Time) error {
 	if !IsUUID(uuid) {
 		return fmt.Errorf("cordoning %q: not a UUID of a GPU or MIG device", uuid)
@@ -95,7 +96,7 @@ func (s Store) Set(uuid, reason string, now time.Time) error {
 	return nil
 }
 
-// encode returns an object with the fields of a cordon and the other ones of fields.
+// encode returns a JSON object with the fields of a cordon, and the other fields of its file.
 func encode(fields map[string]json.RawMessage, c Cordon) ([]byte, error) {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -134,8 +135,8 @@ func uuidOf(name string) (uuid string, ok bool) {
 	return uuid, ok && IsUUID(uuid)
 }
 
-// List returns the cordons by UUID. A damaged file cordons its device without a reason. The error has every problem; the
-// cordons are valid nevertheless, except that those in a directory that cannot be listed are missing.
+// List returns the cordons by UUID. A damaged file cordons its device without a reason. The error joins all
+// problems. The cordons are valid even with an error, except that the map is nil if the directory cannot be listed.
 func (s Store) List() (map[string]Cordon, error) {
 	all := map[string]Cordon{}
 	names, err := host.Names(s.dir, maxFiles+1)

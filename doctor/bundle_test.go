@@ -48,7 +48,7 @@ const checkpoint = `{"Data":{"PodDeviceEntries":[
 	{"PodUID":"pod","ContainerName":"main","ResourceName":"example.com/nic","DeviceIDs":{"0":["other-nic"]},"AllocResp":""}],
 	"RegisteredDevices":{"nvidia.com/gpu":["GPU-a","GPU-b"],"example.com/nic":["other-nic"]}},"Checksum":1}`
 
-// newBundleNode returns a node with the files of a bundle and an agent, but without a driver.
+// newBundleNode returns a node with an agent and the files that a bundle collects, but without a driver.
 func newBundleNode(t *testing.T) Node {
 	t.Helper()
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -100,12 +100,12 @@ func TestBundle(t *testing.T) {
 	}
 	for name, text := range files {
 		if strings.Contains(text, "SECRET") || strings.Contains(text, "CgZTRUNSRVQ") || strings.Contains(text, "nic") {
-			t.Errorf("%s contains what no bug report needs:\n%s", name, text)
+			t.Errorf("%s contains data that no bug report needs:\n%s", name, text)
 		}
 	}
 }
 
-// Damaged and oversized files are listed, and do not prevent the others.
+// Damaged and oversized files are listed in errors.txt, and do not keep the others out of the bundle.
 func TestBundleOfDamagedNode(t *testing.T) {
 	n := newBundleNode(t)
 	n.Address = "127.0.0.1:1"

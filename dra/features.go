@@ -9,20 +9,20 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// The kind of opaque parameters that selects features, for GPUs and MIG devices.
+// The API version and kind of the opaque parameters that select features for GPUs and MIG devices.
 const (
 	deviceVersion = "gpucdi.dev/v1"
 	deviceConfig  = "DeviceConfig"
 )
 
-// maxFeatures bounds the features in a DeviceConfig. There are fewer.
+// maxFeatures bounds the features in a DeviceConfig; fewer exist.
 const maxFeatures = 16
 
 // validFeature is the format of a feature, as far as this package depends on it.
 var validFeature = regexp.MustCompile(`^[a-z]{1,32}$`)
 
-// featuresFor returns the features that the DeviceConfigs of a claim and its DeviceClass select for a device. Those of one
-// do not override those of another, because a feature only adds to what a container has.
+// featuresFor returns the features that the DeviceConfigs of a claim and its DeviceClass select for a device. They
+// do not override each other, because a feature only adds to what a container gets.
 func featuresFor(c cluster.Claim, d cluster.ClaimDevice) (allocator.Features, error) {
 	var names []string
 	for i, config := range c.Config {
@@ -38,7 +38,7 @@ func featuresFor(c cluster.Claim, d cluster.ClaimDevice) (allocator.Features, er
 	return allocator.NewFeatures(names), nil
 }
 
-// isDeviceConfig reports whether opaque parameters are to be read as a DeviceConfig.
+// isDeviceConfig reports whether opaque parameters are a DeviceConfig.
 func isDeviceConfig(text json.RawMessage) bool {
 	if len(text) > maxParameters {
 		return false

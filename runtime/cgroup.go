@@ -2,7 +2,7 @@ package runtime
 
 import "strings"
 
-// Cgroups are containers by the last part of the name of their cgroup, which is the ID.
+// Cgroups maps container IDs to containers. The name of a container's cgroup contains its ID.
 type Cgroups map[string]Container
 
 // NewCgroups returns the cgroups of containers.

@@ -34,11 +34,11 @@ func newCordonCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "cordon GPU",
-		Short: "Allocate a GPU to no further pods",
-		Long: `Allocate a GPU or MIG device to no further pods. Running pods keep it. GPU is an
+		Short: "Stop allocating a GPU to new pods",
+		Long: `Stop allocating a GPU or MIG device to new pods. Running pods keep it. GPU is an
 index such as 3 or 3:1, or a UUID. The device is unhealthy with the fault code
-cordoned until gpucdi uncordon, also across restarts of the agent and while the GPU
-is gone. If no agent runs, the cordon takes effect when one starts.
+cordoned until you run gpucdi uncordon, even if the agent restarts or the GPU is
+gone meanwhile. If no agent runs, the cordon takes effect when one starts.
 
 A reboot of the node ends the cordon. To remove a GPU permanently, use a rule with
 exclude in the config.`,
@@ -153,7 +153,7 @@ func (f *cordonFlags) gpus(ctx context.Context) (gpus []gpu.GPU, err error) {
 	return snapshot.Inventory.GPUs, nil
 }
 
-// cordonables returns the GPUs and their MIG devices. A GPU that is gone has no index, since another one may have it.
+// cordonables returns the GPUs and their MIG devices. A GPU that is gone has no index, since another may have it.
 func cordonables(gpus []gpu.GPU) (all []cordonable) {
 	for _, g := range gpus {
 		index := fmt.Sprint(g.Index)

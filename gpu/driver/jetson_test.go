@@ -17,7 +17,7 @@ import (
 
 var triplets = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
-// jetson returns the root of a Jetson without NVML and with the serial number; empty: none.
+// jetson returns the root of a Jetson with a SoC and a serial number, and without NVML; an empty serial: none.
 func jetson(t *testing.T, soc, serial string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -108,6 +108,6 @@ func TestJetsonFollowsTheNode(t *testing.T) {
 		}
 	})
 	if len(steps) != 4 {
-		t.Errorf("the last step was %v", steps)
+		t.Errorf("got only the steps %v", steps)
 	}
 }

@@ -9,15 +9,16 @@ import (
 )
 
 // ExecWithDevices replaces this process by a program for which dir is /dev: NVML opens device nodes there only. The process
-// gets a mount namespace of its own, so nothing else sees the change. It returns only if that fails.
+// gets a mount namespace of its own, so other processes are not affected. It returns only if that fails.
 //
-// The driver worker executes itself, because each thread of a running Go program would stay in the old namespace.
+// The driver worker executes itself, because the other threads of a running Go program would stay in the old namespace.
 func ExecWithDevices(dir, program string, args []string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("creating a mount namespace for the device nodes in %s: %w; run as root with CAP_SYS_ADMIN", dir, err)
 	}
-	// Mounts of the node still appear here, such as that of another driver container, and none from here there.
+	// Later mounts on the node, such as that of another driver container, still propagate here, but none from here to
+	// the node.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("isolating the mount namespace: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// fieldReader is a GPU with field values, as numbers of 32 bits.
+// fieldReader is a GPU whose field values are 32-bit numbers.
 type fieldReader struct {
 	nvml.Device
 	values map[uint32]uint32

@@ -9,12 +9,12 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// platformGPU returns a GPU with what the platform shows of it without NVML. On a Jetson these are the attributes that NVML
-// does not support, and its UUID lacks the prefix.
+// platformGPU returns a GPU with the attributes that the platform provides without NVML. On a Jetson these are the
+// attributes that NVML does not support, and NVML's UUID lacks the prefix.
 func (s session) platformGPU(uuid string) gpu.GPU {
 	g := gpu.GPU{Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown, Architecture: gpu.ArchitectureUnknown}
 	if s.platform == gpu.Jetson {
-		g, _ = driver.JetsonGPU(s.node) // on an error, what was read until then
+		g, _ = driver.JetsonGPU(s.node) // on an error, with the attributes read before it
 		uuid = "GPU-" + strings.TrimPrefix(uuid, "GPU-")
 	}
 	g.UUID = uuid
@@ -22,7 +22,7 @@ func (s session) platformGPU(uuid string) gpu.GPU {
 }
 
 // readPlatformLocation reads the PCI bus ID on WSL2, which is that of the Windows host. The minor number stays unknown, and
-// sysfs has no such device.
+// the sysfs of the VM has no such device.
 func (s session) readPlatformLocation(g *gpu.GPU, dev nvml.Device) {
 	if s.platform == gpu.Jetson {
 		return

@@ -22,7 +22,7 @@ const (
 	podPause = time.Second
 )
 
-// podTarget is the largest ratio to NVIDIA's stack.
+// podTarget is the maximum ratio of gpucdi's time to that of NVIDIA's stack.
 const podTarget = 0.8
 
 // pods measures the time from the creation of a pod to the start of its container with a GPU, on one node with both
@@ -52,7 +52,7 @@ func (b *bench) comparePods(ctx context.Context, n *podNode, other stack, bursts
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	stacks := []stack{own(), other}
-	// The first pod of each reads its programs from disk.
+	// The first pod of each stack reads the stack's programs from disk.
 	if _, err := n.inTurn(ctx, stacks, 1, 1); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (b *bench) comparePods(ctx context.Context, n *podNode, other stack, bursts
 	return nil
 }
 
-// inTurn creates pods of each stack in turn, size at once, each time beginning with another one. It returns the
+// inTurn creates pods of each stack in turn, size at once. Each round begins with another stack. It returns the
 // durations by stack.
 func (n *podNode) inTurn(ctx context.Context, stacks []stack, rounds, size int) ([][]time.Duration, error) {
 	took := make([][]time.Duration, len(stacks))

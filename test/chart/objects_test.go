@@ -41,7 +41,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/readers"
 )
 
-// combinations are values that render every template, each kind of field, and what they may conflict with.
+// combinations are values that together render every template and every kind of field, and those that may conflict.
 var combinations = []string{
 	`{}`,
 	`{"nameOverride": "plugin", "createNamespace": true, "namespaceOverride": "gpu-system"}`,
@@ -68,7 +68,7 @@ func init() {
 	capabilities.Initialize(capabilities.Capabilities{AllowPrivileged: true}) // as the API server does
 }
 
-// The API server accepts every object, and lint every combination of values.
+// The API server accepts every object, and helm lint every combination of values.
 func TestObjects(t *testing.T) {
 	kinds := map[string]bool{}
 	for _, values := range combinations {
@@ -139,7 +139,7 @@ func objects(manifest string) (objects []string) {
 	return objects
 }
 
-// strategies are those of the API server, by kind.
+// strategies are the create strategies of the API server, by kind.
 var strategies = map[string]rest.RESTCreateStrategy{
 	"ClusterRole":                      clusterrole.Strategy,
 	"ClusterRoleBinding":               clusterrolebinding.Strategy,
@@ -178,7 +178,7 @@ func create(ctx context.Context, object string) (string, error) {
 	}
 	rest.FillObjectMetaSystemFields(metadata)
 	if service, ok := internal.(*core.Service); ok {
-		service.Spec.ClusterIPs = []string{service.Spec.ClusterIP} // as the registry does before
+		service.Spec.ClusterIPs = []string{service.Spec.ClusterIP} // as the registry does before BeforeCreate
 	}
 	ctx = request.WithRequestInfo(request.WithNamespace(ctx, metadata.GetNamespace()), &request.RequestInfo{
 		APIGroup: versioned.Group, APIVersion: versioned.Version,

@@ -62,7 +62,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// A kept node stays for debugging after a failure, with a command that removes it.
+// A kept node keeps running for debugging after a failure, and the output has a command that removes it.
 func TestFailureOfKeptNode(t *testing.T) {
 	failed := errors.New("waiting for 8 allocatable GPUs")
 	d, output := started(t, true)
@@ -81,7 +81,7 @@ func TestFailureOfKeptNode(t *testing.T) {
 	}
 }
 
-// After an interrupt nothing keeps running, and only then is that reported.
+// After an interrupt nothing keeps running. finish returns errInterrupted only if the node was removed.
 func TestInterrupt(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep %t", keep), func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		if target, err := os.Readlink(d.path); err != nil || target != filepath.Join(dir, programs) {
-			t.Errorf("link leads to %s, %v", target, err)
+			t.Errorf("link points to %s, %v", target, err)
 		}
 	}
 	if err := d.link(ended); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("kill %d", running.node.Box.Keeper())) {

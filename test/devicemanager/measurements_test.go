@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Reasons that determine clock frequencies, in NVML's bit mask.
+// Clocks event reasons in NVML's bit mask.
 const (
 	swPowerCap = 0x4
 	hwThermal  = 0x40
@@ -79,7 +79,7 @@ func TestMeasurements(t *testing.T) {
 	}
 }
 
-// A probe cycle makes at most three calls of a function for each GPU, and none that block.
+// A probe cycle makes at most three calls of each NVML function for each GPU, and none that block.
 func TestCallsOfCycle(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

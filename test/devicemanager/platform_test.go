@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// newPlatform returns a node of the platform.
+// newPlatform returns a node of a platform.
 func newPlatform(t *testing.T, p platform.Platform) *node {
 	t.Helper()
 	n := newHost(t)
@@ -31,7 +31,7 @@ func newPlatform(t *testing.T, p platform.Platform) *node {
 	return n
 }
 
-// A node of each platform advertises its GPUs, gives containers their device nodes and libraries, shares them by
+// A node of each platform advertises its GPUs, gives containers their device nodes and libraries, shares them as
 // replicas, and reports a missing device node.
 func TestPlatforms(t *testing.T) {
 	for _, p := range platform.All() {
