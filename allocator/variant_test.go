@@ -58,8 +58,10 @@ func TestDrainingDeviceKeepsFeatures(t *testing.T) {
 	inv := partitioned(nil)
 	ruled := Policy{Rules: Rules{{Select: Selector{UUID: []string{"GPU-0"}}, Name: "nvidia.com/render", Features: []string{"graphics"}}}}
 	stages := []stage{{inv, Plan(inv, testKind, ruled)}, {inv, Plan(inv, testKind, Policy{})}}
+	offered := 0
 	for _, r := range after(t, []string{"render GPU-0"}, stages[0], stages[1]) {
 		for _, d := range r.Devices {
+			offered++
 			want := testKind + "=GPU-0"
 			if r.Name != GPUResource {
 				want += ".graphics"
@@ -69,13 +71,15 @@ func TestDrainingDeviceKeepsFeatures(t *testing.T) {
 			}
 		}
 	}
+	if offered == 0 {
+		t.Error("no device is offered")
+	}
 	saved := Start(nil, true, time.Unix(1e9, 0))
 	saved.entries = []Entry{{Key: Key{"nvidia.com/render", "GPU-0"}, State: StateDraining, Features: "graphics"}}
 	kept := saved.Save()
-	for _, r := range Offers(nil, Start(&kept, true, time.Unix(1e9, 0)), inv, testKind) {
-		if got := r.Devices[0].CDINames; !slices.Equal(got, []string{testKind + "=GPU-0.graphics"}) {
-			t.Errorf("after a restart, the draining device has CDI devices %v", got)
-		}
+	restarted := Offers(nil, Start(&kept, true, time.Unix(1e9, 0)), inv, testKind)
+	if len(restarted) != 1 || !slices.Equal(restarted[0].Devices[0].CDINames, []string{testKind + "=GPU-0.graphics"}) {
+		t.Errorf("after a restart, the draining device is offered as %+v", restarted)
 	}
 }
 

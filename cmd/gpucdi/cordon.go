@@ -100,6 +100,9 @@ func reportUncordoned(w io.Writer, device cordonable, removed bool, store cordon
 		return err
 	}
 	line(w, "%s uncordoned", device)
+	if device.parent != "" {
+		return err // its GPU may still be cordoned
+	}
 	return nil
 }
 
@@ -123,18 +126,27 @@ func (f *cordonFlags) find(ctx context.Context, name string) (cordonable, cordon
 	}
 	store := cordon.Open(f.stateDir)
 	gpus, err := f.gpus(ctx)
-	for _, d := range cordonables(gpus) {
-		if name == d.index || strings.EqualFold(name, d.uuid) {
-			return d, store, nil
-		}
-	}
+	device, found := named(name, cordonables(gpus))
 	switch {
-	case cordon.IsUUID(name): // it may return, and the driver may be missing
-		return cordonable{uuid: name}, store, nil
+	case found:
+		return device, store, nil
 	case err != nil:
 		return cordonable{}, store, fmt.Errorf("the GPUs of the node are unknown: %w; use a UUID", err)
 	}
 	return cordonable{}, store, errors.New("no such GPU on this node; run gpucdi list, or use a UUID")
+}
+
+// named returns the device with an index or a UUID, of any case. A UUID need not be among the devices: the GPU may
+// return, and the driver may be missing.
+func named(name string, devices []cordonable) (device cordonable, found bool) {
+	for _, d := range devices {
+		if name != "" && name == d.index || strings.EqualFold(name, d.uuid) {
+			return d, true
+		}
+	}
+	prefix, rest, _ := strings.Cut(name, "-")
+	uuid := strings.ToUpper(prefix) + "-" + strings.ToLower(rest) // as NVML returns it
+	return cordonable{uuid: uuid}, cordon.IsUUID(uuid)
 }
 
 // gpus returns the GPUs of the node from the agent or, if it does not respond, from the driver.

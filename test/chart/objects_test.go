@@ -52,7 +52,7 @@ var combinations = []string{
 	`{"nodeSelector": {"gpu": "true"}, "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms":
 	  [{"matchExpressions": [{"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "In", "values": ["true"]}]}]}}},
 	  "tolerations": [{"operator": "Exists"}], "priorityClassName": "", "runtimeClassName": "runc"}`,
-	`{"updateStrategy": {"type": "OnDelete"}, "resources": {"requests": {"cpu": "100m"}}, "extraArgs": ["--log-level=debug"],
+	`{"updateStrategy": {"type": "OnDelete"}, "resources": {"requests": {"cpu": "100m"}}, "extraArgs": ["--spread=10s"],
 	  "extraEnv": [{"name": "GOMEMLIMIT", "value": "100MiB"}, {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}`,
 	`{"updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}, "podSecurityContext": {"supplementalGroups": [44]},
 	  "securityContext": {"seLinuxOptions": {"type": "super_t"}, "appArmorProfile": {"type": "Unconfined"}}}`,

@@ -112,9 +112,11 @@ func (n *node) requireGPU(t *testing.T, k *kubelet, pod *v1.Pod, p platform.Plat
 			t.Errorf("%s has no libcuda.so.1 in %s: %v", pod.Name, dir, spec.Mounts)
 		}
 	}
-	_, id, _ := strings.Cut(request.cdiDevices[0], "=")
-	if len(request.cdiDevices) != 1 || !slices.Contains(p.IDs, id) {
-		t.Errorf("%s gets %v, want one of %v", pod.Name, request.cdiDevices, p.IDs)
+	if len(request.cdiDevices) != 1 {
+		t.Fatalf("%s gets %v, want one of %v", pod.Name, request.cdiDevices, p.IDs)
+	}
+	if _, id, _ := strings.Cut(request.cdiDevices[0], "="); !slices.Contains(p.IDs, id) {
+		t.Errorf("%s gets %s, want one of %v", pod.Name, id, p.IDs)
 	}
 }
 
