@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/docs"
 )
 
-// The values in the documents render valid objects, and are in the DaemonSet or another object.
+// The values in the documents render valid objects that contain them.
 func TestDocumentedValues(t *testing.T) {
 	for section, want := range map[string]struct{ document, part string }{
 		"Select nodes":         {"docs/deploy.md", "feature.node.kubernetes.io/pci-0302_10de.present"},

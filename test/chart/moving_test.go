@@ -15,7 +15,7 @@ import (
 )
 
 // docs/moving.md has a row for each value of NVIDIA's chart. Values that it lists as the same exist here and accept
-// NVIDIA's default. For the others, helm prints a replacement or reports the key.
+// NVIDIA's default. For the others, helm fails and prints what to use instead.
 func TestMovingListsChartValues(t *testing.T) {
 	document, err := os.ReadFile("../../docs/moving.md")
 	if err != nil {
@@ -63,7 +63,7 @@ func TestMovingListsChartValues(t *testing.T) {
 	}
 }
 
-// rowOf returns the row of a path, or of one that contains it.
+// rowOf returns the row of a path or of its nearest parent with a row.
 func rowOf(rows map[string]string, path string) string {
 	for {
 		if row := rows[path]; row != "" {

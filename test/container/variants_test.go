@@ -18,8 +18,8 @@ kind: NodeConfig
 resources: [{select: {index: [2]}, name: nvidia.com/gpu-graphics, features: [graphics]}]
 `
 
-// Containers of a variant have the files and device nodes of its feature, others do not. Video is part of both, since the
-// driver has it.
+// Only containers of a variant have the files and device nodes of its feature. All have video, which is on by default
+// if the driver has it.
 func TestVariants(t *testing.T) {
 	t.Parallel()
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})

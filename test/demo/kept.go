@@ -25,12 +25,12 @@ var changes = [][2]string{
 	{"return 0", "and returns"},
 	{"mig 1 3g.40gb,3g.40gb", "two MIG devices on GPU 1"},
 	{"driver upgrade", "another driver version, while pods run"},
-	{"reset", "GPUs and driver as at the start"},
+	{"reset", "initial GPUs and driver version"},
 	{"--help", "all commands"},
 }
 
-// link makes the link to the programs of a node that is about to start. It is an error if the link leads to a running
-// node, which would be difficult to find then.
+// link creates the link to the programs of a node that is about to start. It fails if the link leads to a running node,
+// which would be difficult to find without it.
 func (d *demo) link(dir string) error {
 	if target, err := os.Readlink(d.path); err == nil {
 		if b, err := box.Open(filepath.Dir(target)); err == nil {
@@ -88,7 +88,7 @@ func (d *demo) install(ctx context.Context) error {
 // quote quotes a word for the shell.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// printCommands prints the commands for a node that keeps running. Those in indented lines can be run in their order.
+// printCommands prints the commands for a node that keeps running. The indented ones can be run in this order.
 func (d *demo) printCommands() {
 	if !d.installed {
 		d.out.Printf("\nThe node keeps running. To remove it:\n\n    kill %d\n", d.node.Box.Keeper())

@@ -19,8 +19,8 @@ const (
 	graphicsRule                     = "resources: [{select: {index: [0]}, name: nvidia.com/gpu-graphics, features: [graphics, display]}]"
 )
 
-// A rule with features gives the containers of its resource more of the driver. They keep it when the rule is removed,
-// also over restarts of the agent and the kubelet and an upgrade of the driver.
+// A rule with features adds them for the containers of its resource. A pod keeps its features when the rule is removed,
+// also after restarts of the agent and the kubelet and a driver upgrade.
 func TestRuleFeatures(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -77,7 +77,8 @@ func TestRuleFeatures(t *testing.T) {
 	k.awaitResources(t, resourceCounts{gpuResource: "8 of 8"})
 }
 
-// A feature that the driver lacks makes only the devices of rules that select it unhealthy, and by default none.
+// If the driver lacks a feature, only devices of rules that select it are unhealthy. Missing video, which is on by
+// default only if the driver has it, makes none unhealthy.
 func TestMissingFeature(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

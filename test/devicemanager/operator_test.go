@@ -29,9 +29,9 @@ func (n *node) statusFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// In place of the operator's plugin and GPU feature discovery, the agent finds the driver container's driver and its device
-// nodes, also after the container was replaced. It sets the labels that the operator reads, and neither those that the
-// operator sets nor its status files.
+// In place of the operator's device plugin and GPU feature discovery, the agent finds the driver and the device nodes
+// of the driver container, also after the container is replaced. It sets the labels that the operator reads. It
+// changes neither the labels that the operator sets nor the validator's status files.
 func TestOperatorNode(t *testing.T) {
 	t.Parallel()
 	n := newHost(t)
@@ -65,7 +65,7 @@ func TestOperatorNode(t *testing.T) {
 		t.Errorf("the pod gets %v with %s", request.cdiDevices, nodes)
 	}
 
-	// The operator upgrades the driver: it removes the container, which the agent follows without a restart.
+	// To upgrade the driver, the operator replaces the container. The agent follows without a restart.
 	container := filepath.Join(n.root, platform.DriverContainer)
 	if err := os.Rename(container, container+".away"); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func TestContainerUsage(t *testing.T) {
 	first, second, other := n.allocate(t, 300), n.allocate(t, 7000), n.allocate(t, 9)
 	n.writeProc(t, first, "a1")
 	n.writeProc(t, second, "b2")
-	n.writeProc(t, other, "d4") // without the GPU's device node, so PIDs would be those of another namespace
+	n.writeProc(t, other, "d4") // its container has no device node of the GPU, so it is ignored
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		s.Processes = []simdriver.Process{{Device: gpu.UUID, PID: first, Utilization: 30}, {Device: gpu.UUID, PID: other, Utilization: 60}}
 		return nil
@@ -41,7 +41,7 @@ func TestContainerUsage(t *testing.T) {
 	n.awaitMetric(t, "gpucdi_gpu_memory_used_bytes{gpu="+strconv.Quote(gpu.UUID))
 	n.awaitMetric(t, `gpucdi_component_healthy{component="kubelet"} 1`)
 	if out := n.get(t, "/metrics"); strings.Contains(out, "gpucdi_container_gpu") {
-		t.Errorf("the agent resolves PIDs without knowing the namespace of the node's /proc:\n%s", out)
+		t.Errorf("the agent resolves PIDs although the PID namespace of the node's /proc is unknown:\n%s", out)
 	}
 	n.stopAgent(t)
 
@@ -59,7 +59,7 @@ func TestContainerUsage(t *testing.T) {
 	}
 }
 
-// writeProc makes a process one of a container in the node's /proc.
+// writeProc writes the cgroup of a container for a process in the node's /proc.
 func (n *node) writeProc(t *testing.T, pid int, container string) {
 	t.Helper()
 	n.writeFile(t, fmt.Sprintf("proc/%d/cgroup", pid), "0::/kubepods.slice/kubepods-pod1.slice/crio-"+container+".scope\n")

@@ -21,7 +21,7 @@ type alertCase struct {
 }
 
 // alertsFire injects a fault for each alert. Prometheus evaluates the rules on the metrics before, during and after each
-// fault, as if a fault lasted for 12 minutes and the time after it for 20.
+// fault, as if each fault lasted 12 minutes and the time after it 20 minutes.
 func alertsFire(t *testing.T, c *cluster) {
 	cases := c.alertCases(t)
 	var covered []string
@@ -150,8 +150,8 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 	}
 }
 
-// awaitScrape waits until the agent's metrics contain part, and returns them. If part is "", it waits until the agent does
-// not respond.
+// awaitScrape waits until the agent's metrics contain part, and returns them. If part is "", it waits until the agent
+// stops responding.
 func (c *cluster) awaitScrape(t *testing.T, part string) (scrape string) {
 	t.Helper()
 	await(t, "metrics with "+part, func() (string, bool) {

@@ -16,7 +16,8 @@ func (c *cluster) gpucdi(t *testing.T, args ...string) string {
 	return c.kubectl(t, append([]string{"exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi"}, args...)...)
 }
 
-// cordonedGPU cordons the GPU of a running pod. The pod keeps it, also in its next container, and others get other GPUs.
+// cordonedGPU cordons the GPU of a running pod. The pod keeps it, also in its next container, and other pods get other
+// GPUs.
 func cordonedGPU(t *testing.T, c *cluster) {
 	c.run(t, "stays", 1)
 	c.awaitPhase(t, "stays", "Running")
@@ -56,7 +57,7 @@ func cordonedGPU(t *testing.T, c *cluster) {
 	if now := c.gpusOf(t, "stays"); !slices.Equal(now, gpus) {
 		t.Errorf("the next container has %v, want %v", now, gpus)
 	}
-	// The scheduler subtracts the GPU of the pod from those that are healthy, so one of the others is not used meanwhile.
+	// The scheduler counts the pod's GPU against the 7 allocatable ones, so one healthy GPU stays unused.
 	c.run(t, "others", 6)
 	c.awaitPhase(t, "others", "Running")
 	if now := c.gpusOf(t, "others"); slices.Contains(now, held) {
@@ -80,8 +81,8 @@ func cordonedGPU(t *testing.T, c *cluster) {
 	c.remove(t, "all")
 }
 
-// checkBundle follows docs/troubleshooting.md. The bundle has the status, and nothing that only the pod's environment and
-// the service account have.
+// checkBundle follows docs/troubleshooting.md. The bundle contains the status, and neither the pod's environment nor
+// its service account token.
 func (c *cluster) checkBundle(t *testing.T, status string) {
 	t.Helper()
 	c.sh(t, "agent=daemonset/gpucdi; cd /tmp\n"+blocksOf(t, troubleshooting, "Report a bug", "sh")[0])
@@ -99,7 +100,7 @@ func (c *cluster) checkBundle(t *testing.T, status string) {
 	}
 }
 
-// returnedCordoned removes a cordoned GPU and adds it again: it stays cordoned. A damaged file does so, too.
+// returnedCordoned removes a cordoned GPU and adds it again. It stays cordoned, also if its cordon file is damaged.
 func (c *cluster) returnedCordoned(t *testing.T, uuid string) {
 	t.Helper()
 	gone, err := c.driver.Remove(uuid)
@@ -121,7 +122,7 @@ func (c *cluster) returnedCordoned(t *testing.T, uuid string) {
 	c.awaitState(t, uuid, "unhealthy")
 }
 
-// claimCordoned cordons the GPU of a claim while faults evict pods.
+// claimCordoned cordons the GPU of a claim while the taint effect of faults is NoExecute. A cordon evicts no pod.
 func claimCordoned(t *testing.T, c *cluster) {
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.allocation.taintEffect=NoExecute")
 	c.syncConfig(t)

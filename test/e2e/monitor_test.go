@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// monitoringPods follows docs/monitoring-pods.md while a pod holds all GPUs, and loses and returns one of them.
-// NVIDIA's GPU feature discovery is a monitoring program that gpucdi does not know.
+// monitoringPods follows docs/monitoring-pods.md while a pod holds all GPUs, and removes and returns one of them.
+// NVIDIA's GPU feature discovery is the example of a monitoring program without special support in gpucdi.
 func monitoringPods(t *testing.T, c *cluster) {
 	const document, resource = "docs/monitoring-pods.md", "nvidia.com/gpu-monitor"
 	c.configure(t, blocksOf(t, document, "Enable the resource", "yaml")[0])
@@ -40,7 +40,7 @@ func monitoringPods(t *testing.T, c *cluster) {
 		t.Errorf("GPU feature discovery in the monitor prints\n%s", discovered)
 	}
 	if containers := c.status(t); strings.Contains(containers, "not allocated") {
-		t.Errorf("gpucdi status reports the monitor as using GPUs of others:\n%s", containers)
+		t.Errorf("gpucdi status reports that the monitor uses GPUs not allocated to it:\n%s", containers)
 	}
 
 	lost, err := c.driver.Remove(all[3])
@@ -64,7 +64,8 @@ func monitoringPods(t *testing.T, c *cluster) {
 	c.checkDisabledMonitor(t, resource, all)
 }
 
-// checkDisabledMonitor checks that a monitor survives its container, but not its pod, once the resource is disabled.
+// checkDisabledMonitor checks that a pod keeps its monitor device when the resource is disabled and its container
+// restarts, and that the device is released with the pod.
 func (c *cluster) checkDisabledMonitor(t *testing.T, resource string, all []string) {
 	t.Helper()
 	c.configure(t, "")

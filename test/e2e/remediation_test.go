@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node"
 )
 
-// nodeRemediation follows docs/remediation.md with a fault. At the end the chart is uninstalled.
+// nodeRemediation follows docs/remediation.md with a fault. At the end it uninstalls the chart.
 func nodeRemediation(t *testing.T, c *cluster) {
 	const set = "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.remediation."
 	c.kubectl(t, "taint", "node", node.Name, "example.com/other=stays:PreferNoSchedule")

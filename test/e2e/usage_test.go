@@ -15,8 +15,8 @@ import (
 
 const mib = 1 << 20
 
-// containerUsage starts two pods that share a GPU, and one with a MIG device. The metrics of each are what its own
-// processes use.
+// containerUsage starts three pods that share a GPU, and one with a MIG device. The metrics of each pod are the usage
+// of its own processes.
 func containerUsage(t *testing.T, c *cluster) {
 	gpus := c.driver.State().GPUs
 	shared, partitioned := gpus[2].UUID, gpus[7].UUID
@@ -105,7 +105,8 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	}
 }
 
-// utilize makes a process on the node, by its command line, use a GPU, and returns its PID.
+// utilize finds a process on the node by its command line, makes the driver report its utilization of a GPU, and
+// returns its PID.
 func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) (pid int) {
 	t.Helper()
 	out, err := c.Box.Command(t.Context(), "pgrep", "-f", "^"+command+"$").Output()
@@ -125,7 +126,7 @@ func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) (pid i
 	return pid
 }
 
-// hostPID replaces the agent by one with or without the value hostPID of the chart.
+// hostPID patches the DaemonSet as the chart's value hostPID does, and waits for the new agent.
 func (c *cluster) hostPID(t *testing.T, enabled bool) {
 	t.Helper()
 	c.kubectl(t, "patch", "daemonset", "--namespace", "gpucdi", "gpucdi", "--patch", fmt.Sprintf(`{"spec": {"template": {"spec": {"hostPID": %t}}}}`, enabled))

@@ -61,7 +61,7 @@ it in one line. Exit codes: 0 success, 1 failure, 2 usage error.`,
 	return root
 }
 
-// onDriver calls do with the node's driver, and prints the line that it returns.
+// onDriver calls do with the node's driver, and prints the text that it returns.
 func (s sim) onDriver(cmd *cobra.Command, do func(*simdriver.Driver) (string, error)) error {
 	n, err := s.find()
 	if err != nil {

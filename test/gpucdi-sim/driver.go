@@ -22,7 +22,7 @@ func (s sim) driver() *cobra.Command {
 	}
 	driver.AddCommand(
 		&cobra.Command{
-			Use: "upgrade [VERSION]", Short: "Replace the driver by another version (default: the next one)",
+			Use: "upgrade [VERSION]", Short: "Replace the driver with another version (default: the next one)",
 			Example: "  gpucdi-sim driver upgrade\n  gpucdi-sim driver upgrade 590.44.01",
 			Args:    checkArgs(cobra.MaximumNArgs(1)),
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,7 +67,7 @@ func next(version string) string {
 
 func (s sim) reset() *cobra.Command {
 	return &cobra.Command{
-		Use: "reset", Short: "Restore the GPUs and the driver version of the start",
+		Use: "reset", Short: "Restore the initial GPUs and driver version",
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.onDriver(cmd, func(d *simdriver.Driver) (string, error) {

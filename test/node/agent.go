@@ -12,8 +12,8 @@ import (
 // RaceMemory is the memory limit of an agent with the race detector, which multiplies its usage.
 const RaceMemory = "1Gi"
 
-// AgentManifest returns the manifest of the agent in a checkout, with an interval for requests that are not urgent: the
-// default is longer than anybody waits on a single node.
+// AgentManifest returns the manifest of the agent in a checkout with a value for --spread. With the default, requests
+// that are not urgent take too long for a test or a demo.
 func AgentManifest(checkout, spread string) ([]byte, error) {
 	manifest, err := os.ReadFile(filepath.Join(checkout, "deploy/gpucdi.yaml"))
 	if err != nil {

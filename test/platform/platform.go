@@ -1,5 +1,6 @@
-// Package platform installs the files and device nodes of WSL2, of Jetsons and of the GPU Operator's driver container below a
-// root, with a simulated NVML where the platform has one. It is independent of gpucdi. Creating device nodes requires root.
+// Package platform installs the files and device nodes of WSL2, of Jetsons and of the GPU Operator's driver container
+// below a root, with a simulated NVML where the platform has one. It is independent of gpucdi. Creating device nodes
+// requires root.
 package platform
 
 import (
@@ -95,7 +96,7 @@ func Xavier() Platform {
 	}
 }
 
-// jetson returns the files that Jetson Linux installs and the kernel shows.
+// jetson returns the files that Jetson Linux installs and the kernel exposes.
 func jetson(libcuda, release, soc, model string) map[string]string {
 	const lists, tree = "etc/nvidia-container-runtime/host-files-for-container.d/", "sys/firmware/devicetree/base/"
 	return map[string]string{
@@ -109,8 +110,9 @@ func jetson(libcuda, release, soc, model string) map[string]string {
 	}
 }
 
-// Install installs the platform below root. Its NVML finds the GPUs of a driver that is installed in elsewhere, which must
-// be on the same file system, as that of WSL2 finds those of Windows. It returns that driver, or nil if there is no NVML.
+// Install installs the platform below root, and the driver whose GPUs its NVML reports below elsewhere, as WSL2's NVML
+// reports the GPUs of the Windows driver. Both must be on the same file system. It returns the driver, or nil if the
+// platform has no NVML.
 func (p Platform) Install(root, elsewhere string) (*simdriver.Driver, error) {
 	profile := simdriver.GTX1060x2() // for its libcuda
 	if p.profile != nil {
@@ -146,8 +148,9 @@ func (p Platform) Install(root, elsewhere string) (*simdriver.Driver, error) {
 	return driver, link(driver.LibraryPath(), filepath.Join(root, p.library))
 }
 
-// Operator installs a driver as the GPU Operator does: the driver container has the driver and, in its own /dev, the device
-// nodes, which the node's /dev lacks; the validator has written its status files. The driver cannot be changed later.
+// Operator installs a driver as the GPU Operator does: the driver container has the driver and, in its own /dev, the
+// device nodes, which the node's /dev lacks; the validator has written its status files. The driver cannot be changed
+// later.
 func Operator(root string, profile simdriver.Profile) error {
 	container := filepath.Join(root, DriverContainer)
 	if err := os.MkdirAll(container, 0o755); err != nil {

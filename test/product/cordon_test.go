@@ -67,7 +67,7 @@ func TestCordon(t *testing.T) {
 	}
 }
 
-// A cordon that is killed at any time leaves the earlier file or the new one.
+// A cordon command that is killed at any time leaves either the earlier file or the complete new one.
 func TestKilledCordon(t *testing.T) {
 	const uuid = "GPU-00000000-0000-0000-0000-000000000000"
 	binary, err := product.Build(t.Context(), t.TempDir())

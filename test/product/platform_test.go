@@ -17,8 +17,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// On WSL2 and Jetson, generate writes the GPUs under their index and ID as elsewhere, list shows them, and no check of
-// doctor fails.
+// On WSL2 and Jetson, as elsewhere, generate names the GPUs by index and ID, list shows them, and no check of doctor
+// fails.
 func TestPlatformCommands(t *testing.T) {
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {
@@ -55,7 +55,7 @@ func TestDriverContainerDevices(t *testing.T) {
 	requireDevices(t, h, "0", "1", profile.GPUs[0].UUID, profile.GPUs[1].UUID, "all")
 	requireNoFailure(t, h)
 
-	// It also executes nvidia-smi with them, which sets time slices.
+	// It also executes nvidia-smi with these device nodes, to set time slices.
 	container := filepath.Join(h.root, platform.DriverContainer)
 	smi := exec.Command(filepath.Join(filepath.Dir(binary), "gpucdi-nvml"), "--devices", filepath.Join(container, "dev"),
 		filepath.Join(container, "usr/bin/nvidia-smi"), "-L")
@@ -88,8 +88,8 @@ func requireNoFailure(t *testing.T, h host) {
 	}
 }
 
-// operatorValues are the values of the GPU Operator's chart that docs/gpu-operator.md sets. They are the fields of the
-// ClusterPolicy's Go type with these paths, which no version of its module provides that can be imported.
+// operatorValues are the values of the GPU Operator's chart that docs/gpu-operator.md sets. Each is the path of a field
+// in the Go type ClusterPolicySpec. They are copied, because no version of the operator's module can be imported.
 var operatorValues = []string{
 	"devicePlugin.enabled", "gfd.enabled", "toolkit.enabled", "dcgm.enabled", "dcgmExporter.enabled", "migManager.enabled",
 }

@@ -90,7 +90,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// upgraderRoot is set in processes of this test binary that upgrade the driver until they are killed.
+// upgraderRoot is an environment variable. If it is set to a root, this test binary upgrades the driver below it until
+// killed.
 const upgraderRoot = "SIMDRIVER_TEST_UPGRADE"
 
 func TestMain(m *testing.M) {

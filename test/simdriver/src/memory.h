@@ -4,8 +4,8 @@
  * with the PID in the namespace of that /proc, and only if the process is visible there.
  * Drivers list processes in the same way.
  *
- * Each device has a region of the file's range of offsets, beyond its end. The lock
- * starts with the region and is as long as the memory.
+ * Each device has a region of offsets, which may lie beyond the end of the file. The
+ * lock starts with the region and is as long as the memory.
  */
 #pragma once
 

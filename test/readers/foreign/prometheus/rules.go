@@ -28,7 +28,7 @@ type alert struct {
 	Labels, Annotations map[string]string
 }
 
-// load validates the content of a file of rules, which may be empty, and prepares its evaluation. Unknown fields are an
+// load validates the content of a rule file, which may be empty, and prepares its evaluation. Unknown fields are an
 // error.
 func load(ctx context.Context, content string, engine *promql.Engine, series storage.Storage, parse parser.Parser) (groups, error) {
 	const ignoreUnknownFields = false
@@ -61,7 +61,7 @@ func load(ctx context.Context, content string, engine *promql.Engine, series sto
 	for _, g := range byName {
 		all = append(all, g)
 		for _, r := range g.AlertingRules() {
-			r.SetRestored(true) // there is no state of an earlier run; until it is restored, there is no series ALERTS
+			r.SetRestored(true) // there is no earlier state; a rule writes the series ALERTS only once its state is restored
 		}
 	}
 	return all, errors.Join(errs...)

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// target stores the samples of scrapes as Prometheus does: with the labels of the target, the series up, and markers for
-// series that have ended.
+// target stores the samples of scrapes as Prometheus does: with the target labels, the series up, and staleness markers
+// for series that have disappeared.
 type target struct {
 	series storage.Storage
 	labels map[string]string

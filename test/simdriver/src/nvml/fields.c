@@ -9,7 +9,7 @@ enum { ALL_LINKS = 0xFFFFFFFF };
 static const struct field_of_gpu {
 	unsigned id;
 	size_t offset;
-	enum { NARROW, WIDE, PCIE_BYTES, NVLINK, NVLINK_SUM } kind; /* the latter two require NVLinks */
+	enum { NARROW, WIDE, PCIE_BYTES, NVLINK, NVLINK_SUM } kind; /* the last two require NVLinks */
 } fields[] = {
 	{1 /* ECC_CURRENT */, offsetof(struct gpu, ecc), NARROW},
 	{2 /* ECC_PENDING */, offsetof(struct gpu, ecc), NARROW},

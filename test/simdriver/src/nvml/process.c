@@ -1,5 +1,5 @@
-/* Processes that use a GPU or MIG device: those that hold memory, and those of the
- * state. */
+/* Processes that use a GPU or MIG device: those that hold memory, and those in the
+ * simulated state. */
 #define _GNU_SOURCE
 #include "nvsim.h"
 #include "../memory.h"
