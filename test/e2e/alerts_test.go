@@ -157,6 +157,7 @@ func (c *cluster) awaitScrape(t *testing.T, part string) (scrape string) {
 	await(t, "metrics with "+part, func() (string, bool) {
 		out, err := c.Kubectl(t.Context(), "get", "--request-timeout=3s", "--raw", "/api/v1/namespaces/gpucdi/pods/"+c.agentPod(t)+":9435/proxy/metrics")
 		if err != nil {
+			scrape = ""
 			return err.Error(), part == ""
 		}
 		scrape = string(out)

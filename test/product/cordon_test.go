@@ -1,9 +1,11 @@
 package product_test
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -69,24 +71,44 @@ func TestCordon(t *testing.T) {
 
 // A cordon command that is killed at any time leaves either the earlier file or the complete new one.
 func TestKilledCordon(t *testing.T) {
-	const uuid = "GPU-00000000-0000-0000-0000-000000000000"
+	const uuid, tries = "GPU-00000000-0000-0000-0000-000000000000", 100
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := t.TempDir()
-	file := filepath.Join(state, "cordons", uuid+".json")
-	for i := range 100 {
-		cmd := exec.Command(binary, "cordon", uuid, "--host-root", t.TempDir(), "--address", "127.0.0.1:1", "--state-dir", state)
+	state, root := t.TempDir(), t.TempDir()
+	start := func(reason string) *exec.Cmd {
+		cmd := exec.Command(binary, "cordon", uuid, "--reason", reason, "--host-root", root, "--address", "127.0.0.1:1", "--state-dir", state)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(i) * 500 * time.Microsecond)
+		return cmd
+	}
+	begin, last := time.Now(), "complete"
+	if err := start(last).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	whole := time.Since(begin)
+	written := 0
+	for i := range tries {
+		reason := strconv.Itoa(i)
+		cmd := start(reason)
+		time.Sleep(3 * whole * time.Duration(i) / tries)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		text, err := os.ReadFile(file)
-		if err == nil && !(strings.HasPrefix(string(text), "{") && strings.HasSuffix(string(text), "}")) {
-			t.Fatalf("after %d kills the file contains %q", i+1, text)
+		var record struct{ Reason string }
+		text, err := os.ReadFile(filepath.Join(state, "cordons", uuid+".json"))
+		if err != nil {
+			t.Fatal(err)
 		}
+		if err := json.Unmarshal(text, &record); err != nil || record.Reason != last && record.Reason != reason {
+			t.Fatalf("after a kill the file contains %q, want the reason %s or %s", text, last, reason)
+		}
+		if record.Reason == reason {
+			written, last = written+1, reason
+		}
+	}
+	if written == 0 || written == tries {
+		t.Errorf("%d of %d killed commands had written the file", written, tries)
 	}
 }
