@@ -71,7 +71,7 @@ func TestCordon(t *testing.T) {
 
 // A cordon command that is killed at any time leaves either the earlier file or the complete new one.
 func TestKilledCordon(t *testing.T) {
-	const uuid, tries = "GPU-00000000-0000-0000-0000-000000000000", 100
+	const uuid, tries = "GPU-00000000-0000-0000-0000-000000000000", 40
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestKilledCordon(t *testing.T) {
 	for i := range tries {
 		reason := strconv.Itoa(i)
 		cmd := start(reason)
-		time.Sleep(3 * whole * time.Duration(i) / tries)
+		time.Sleep(3 * whole * time.Duration(i) / tries / 2)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		var record struct{ Reason string }
