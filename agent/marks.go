@@ -30,14 +30,14 @@ type marker struct {
 	want    cluster.Marks
 	written bool             // want was written, or a retry is pending
 	enabled bool             // marks of this process may exist
-	due     <-chan time.Time // when want may change without a snapshot; nil: not
-	again   <-chan time.Time // when to compare want with the Node again; nil: not
+	due     <-chan time.Time // when want may change without a snapshot; nil: never
+	again   <-chan time.Time // when to compare want with the Node again; nil: never
 	retry   time.Duration    // the next backoff
 	logged  string           // the latest error, which is logged once
 }
 
-// syncMarks reconciles condition and taint of the Node until ctx ends. It then leaves them in place, because the next agent
-// finds the same faults.
+// syncMarks reconciles condition and taint of the Node until ctx ends. It then leaves them in place, because the next
+// agent detects the same faults.
 func (a *Agent) syncMarks(ctx context.Context, client *cluster.Client) {
 	if client == nil {
 		return

@@ -19,9 +19,9 @@ type defect struct {
 	gpu.Fault
 }
 
-// marks returns the condition and the taint that the Node should have, and when that may change without a new snapshot;
-// zero: not. It returns false while the GPUs are unknown, as after the start of the agent: then the Node keeps those of
-// the earlier agent.
+// marks returns the condition and the taint that the Node should have, and when they may change without a new snapshot;
+// zero: never. It returns false while the GPUs are unknown, as after the start of the agent: the Node then keeps the
+// marks of the previous agent.
 func (s *snapshot) marks(now time.Time) (want cluster.Marks, due time.Time, known bool) {
 	r := s.config.Remediation
 	if !r.Enabled() {
@@ -62,7 +62,7 @@ func condition(lasting []defect) *cluster.Condition {
 }
 
 // defects returns the faults that the config selects, of all devices that are not excluded, by start time. A fault of the
-// node, which replaces those of the devices in the offers, does not hide them.
+// node replaces those of the devices in the offers, but does not hide them here.
 func (s *snapshot) defects() (all []defect) {
 	policy := health.Policy{Ignore: s.config.Health.XIDs.Ignore, Fatal: s.config.Health.XIDs.Fatal}
 	add := func(index, uuid string, f gpu.Fault) {

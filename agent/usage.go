@@ -19,14 +19,14 @@ func (s *snapshot) measure(gpus []status.GPU, telemetry driver.Telemetry) {
 		if t.Processes != nil {
 			gpus[i].Usage = usage(g.GPU, *t.Processes, cgroups, nodes)
 		}
-		t.Processes = nil // contains cgroups, which only Usage explains
+		t.Processes = nil // lists cgroups, which Usage has mapped to containers
 		gpus[i].Telemetry = t
 	}
 }
 
 // usage returns what each container of a pod uses of a GPU. It is 0 for a container that has the GPU's device nodes, but
-// no process on it. Processes are ignored if their container has none of the nodes: if their PIDs are those of another
-// namespace, they are not the processes that use the GPU.
+// no process on it. A process whose container has none of the nodes is ignored, unless the container is privileged: its
+// PID may be from another PID namespace, so that it identifies an unrelated process.
 func usage(g gpu.GPU, processes gpu.Processes, cgroups runtime.Cgroups, nodes map[string][]uint64) []status.Usage {
 	sums := map[status.Usage]*status.Usage{} // by a Usage without measurements
 	sum := func(c runtime.Container, device string) *status.Usage {

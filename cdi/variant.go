@@ -13,8 +13,8 @@ import (
 )
 
 // A variant of a CDI device contains everything that the device contains, and one more feature. The variants of a feature
-// are a spec of their own, because the devices of a spec have its mounts in common: in the spec of the other devices, each
-// variant would repeat the mounts of the feature.
+// have a spec of their own, because mounts at the top level of a spec apply to all of its devices: in the spec of the
+// other devices, each variant would have to repeat the mounts of the feature.
 
 // variantMark separates the device from the feature in the name of a variant.
 const variantMark = "."
@@ -22,8 +22,8 @@ const variantMark = "."
 // VariantName returns the name of the variant of a GPU or MIG device for a feature: "GPU-….graphics".
 func VariantName(uuid string, f Feature) string { return uuid + variantMark + string(f) }
 
-// BuildVariants returns the agent's spec of the variants for a feature. parts are those of all features that they contain.
-// Like Build it is pure, and returns an error if there are no GPUs.
+// BuildVariants returns the agent's spec of the variants for a feature. parts must cover all features that the variants
+// contain. Like Build it is pure, and returns an error if there are no GPUs.
 func BuildVariants(f Feature, inv *gpu.Inventory, parts Parts) (*specs.Spec, error) {
 	spec := newSpec(AgentKind, inv, parts)
 	for _, d := range namedDevices(inv) {
@@ -45,7 +45,7 @@ func VariantFile(f Feature, dir string, root host.Root) *File {
 	return file
 }
 
-// agentFiles are the names of the agent's GPU specs. None of them defines a device of another.
+// agentFiles are the file names of the agent's GPU specs. No two of them define the same device.
 var agentFiles = func() map[string]bool {
 	files := []*File{AgentFile("", host.Root{})}
 	for _, f := range allFeatures {
@@ -58,7 +58,7 @@ var agentFiles = func() map[string]bool {
 	return names
 }()
 
-// validateName returns an error unless a UUID can be the name of a CDI device, and is none of a variant.
+// validateName returns an error if a UUID cannot be the name of a CDI device, or could be that of a variant.
 func validateName(uuid string) error {
 	if strings.Contains(uuid, variantMark) {
 		return fmt.Errorf("it contains %q, which separates features", variantMark)

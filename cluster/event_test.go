@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The name of an Event is a DNS subdomain, also that of the longest node name.
+// The name of an Event is a valid DNS subdomain, even for the longest node name.
 func TestEventName(t *testing.T) {
 	valid := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 	for _, node := range []string{"node-1.example.com", strings.Repeat("a", 199) + "-" + strings.Repeat("b", 53), strings.Repeat("a.", 126) + "a"} {

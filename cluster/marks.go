@@ -18,8 +18,8 @@ const (
 )
 
 const (
-	// conflictRetries is how often a taint is written again because the Node has changed meanwhile.
-	conflictRetries = 5
+	// markAttempts bounds the attempts of Mark, which are repeated if another client changes the Node meanwhile.
+	markAttempts = 5
 	// nodesPerPage bounds a page of complete Nodes, which take up to 100 KiB each.
 	nodesPerPage = "100"
 	// conditionMessageLimit bounds the message of a condition, in bytes.
@@ -74,11 +74,11 @@ type nodeTaint struct {
 	Effect string `json:"effect"`
 }
 
-// Mark makes the condition and the taint of a node those of want. It keeps all others, also those that are added while it
-// runs, and writes only what differs.
+// Mark sets the condition and the taint of a node to those of want, or removes them. It keeps all others, including
+// those added while it runs, and writes only what differs.
 func (c *Client) Mark(ctx context.Context, node string, want Marks) error {
 	var err error
-	for range conflictRetries {
+	for range markAttempts {
 		var n markedNode
 		const accept = "application/json"
 		if err = get(ctx, c.roundTrip, c.host+nodesPath+"/"+url.PathEscape(node), accept, objectLimit, &n); err != nil {
@@ -177,7 +177,7 @@ func withTaint(current []json.RawMessage, want *NodeTaint) (taints []json.RawMes
 	return append(taints, raw), true, err
 }
 
-// RemoveMarks removes condition and taint from all nodes. It stops as RemoveLabels does.
+// RemoveMarks removes condition and taint from all nodes. It stops on errors as RemoveLabels does.
 func (c *Client) RemoveMarks(ctx context.Context) error {
 	var marked []string
 	query := url.Values{"limit": {nodesPerPage}}

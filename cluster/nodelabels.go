@@ -53,7 +53,7 @@ func (l *NodeLabels) latest() map[string]string {
 func (l *NodeLabels) Run(ctx context.Context) {
 	var (
 		applied map[string]string
-		latest  map[string]string // applied latest, except none: a driver upgrade removes them
+		latest  map[string]string // the last applied labels that were not empty: a driver upgrade removes all for a while
 		known   bool              // applied is known
 		again   <-chan time.Time  // nil until labels are wanted
 		logged  string

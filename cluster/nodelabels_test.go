@@ -23,7 +23,7 @@ type labelsTest struct {
 	patches int
 }
 
-// testNodeLabels runs a test in a bubble. Changes of the label "version" are routine.
+// testNodeLabels runs a test in a bubble. Changes of the label "version" are routine, as is the removal of all.
 func testNodeLabels(t *testing.T, test func(t *labelsTest)) {
 	t.Helper()
 	credentials := testCredentials(t)
@@ -123,8 +123,8 @@ func TestNodeLabels(t *testing.T) {
 	})
 }
 
-// A driver upgrade removes the labels and sets them again. Neither is applied before the next slot, even if the driver
-// is gone in one.
+// A driver upgrade removes the labels and sets them again. Neither change is applied before the next slot, even if a
+// slot occurs while the driver is gone.
 func TestNodeLabelsRemoved(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
 		t.labels.Want(version("1"))
@@ -147,7 +147,7 @@ func TestNodeLabelsRemoved(t *testing.T) {
 	})
 }
 
-// Failures are retried with growing pauses; the removal of labels without permission is no failure.
+// Failures are retried with backoff; a refused removal of labels is not a failure.
 func TestNodeLabelsFailures(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
 		t.respond(http.StatusForbidden)

@@ -66,9 +66,9 @@ func constraints(s source) map[string]schema {
 	}
 }
 
-// ruleConstraints are conditions between the keys of a rule.
+// ruleConstraints are the dependencies between the keys of a rule.
 func ruleConstraints() []schema {
-	// One of the keys that have an effect on their own is required. New keys of rules count.
+	// At least one of the keys that have an effect on their own is required, including keys that are added later.
 	var effects []schema
 	for field := range reflect.TypeFor[allocator.Rule]().Fields() {
 		key, zero := field.Tag.Get("yaml"), reflect.Zero(field.Type).Interface()
@@ -126,7 +126,7 @@ func extendedResource() schema {
 	return schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
 }
 
-// set requires that a key has another value than its zero value.
+// set requires that a key has a value other than its zero value.
 func set(key string, zero any) schema {
 	return schema{"required": []string{key}, "properties": schema{key: schema{"not": schema{"const": zero}}}}
 }

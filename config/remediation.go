@@ -18,8 +18,8 @@ type Remediation struct {
 	Taint NodeTaint `yaml:"taint"`
 
 	// Time that a fault must last before the condition is False and the Node is tainted. Both are
-	// cleared at once when it recovers. Longer than health.quietPeriod, faults that need no repair
-	// have recovered before.
+	// cleared at once when the fault recovers. If this is longer than health.quietPeriod, faults that
+	// need no repair recover before it has passed.
 	After time.Duration `yaml:"after"`
 
 	// Fault codes of docs/health.md, or reset, fatal or transient for the XIDs of that class. Other

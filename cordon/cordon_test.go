@@ -18,7 +18,7 @@ import (
 
 const uuid = "GPU-4fbdcb86-5b5c-4b5f-8c3a-000000000000"
 
-// write writes the file of a device as another program.
+// write writes the file of a device as another program would.
 func write(t *testing.T, s Store, name, text string) {
 	t.Helper()
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -69,7 +69,7 @@ func TestCordon(t *testing.T) {
 	}
 }
 
-// Several writers at once lose no cordon.
+// Concurrent writers lose no cordon.
 func TestConcurrentWriters(t *testing.T) {
 	dir := t.TempDir()
 	var group sync.WaitGroup
@@ -138,7 +138,7 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// Files that are no cordon cordon nothing, such as what a writer leaves that is killed between write and rename.
+// Other files are ignored, such as the temporary file of a writer that was killed between write and rename.
 func TestOtherFiles(t *testing.T) {
 	s := Open(t.TempDir())
 	for _, name := range []string{"." + uuid + ".json.123", uuid, uuid + ".json.new", "gpu.json", ".json", "GPU-.json", "GPU-a b.json"} {
@@ -155,7 +155,7 @@ func TestOtherFiles(t *testing.T) {
 		write(t, s, fmt.Sprintf("GPU-%d.json", i), "{}")
 	}
 	if all, err := s.List(); err == nil || len(all) == 0 || len(all) > maxFiles+1 {
-		t.Errorf("of too many files, %d are read: %v", len(all), err)
+		t.Errorf("with too many files: %d cordons, %v", len(all), err)
 	}
 	if err := os.RemoveAll(s.dir); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestOtherFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, err := s.List(); all != nil || err == nil {
-		t.Errorf("of a file in place of the directory: %v, %v", all, err)
+		t.Errorf("with a file in place of the directory: %v, %v", all, err)
 	}
 }
 

@@ -24,13 +24,14 @@ import (
 const (
 	// bundleFileLimit bounds each file of a bundle, in bytes.
 	bundleFileLimit = 8 << 20
-	// maxBundledSpecs bounds the number of CDI specs in a bundle. The agent writes one, and one for each class.
+	// maxBundledSpecs bounds the number of CDI specs in a bundle. The agent writes one for the GPUs, and one for each
+	// device class and each feature with variants.
 	maxBundledSpecs = 16
 )
 
-// Bundle runs all checks and writes a gzipped tar archive with what a bug report needs: no environment variables, tokens
-// or manifests of pods. What cannot be collected is listed in errors.txt within. The error is one of writing to w, or of
-// ctx.
+// Bundle runs all checks and writes a gzipped tar archive with what a bug report needs. It contains no environment
+// variables, tokens or manifests of pods. What cannot be collected is listed in its errors.txt. Bundle returns an error
+// only if writing to w fails or ctx ends.
 func Bundle(ctx context.Context, n Node, w io.Writer) error {
 	findings := []Finding{}
 	e := newExamination(ctx, n)
@@ -116,7 +117,7 @@ type bundle struct {
 	archive *tar.Writer
 	now     time.Time
 	missing []string // files that could not be collected, with their errors
-	err     error    // the first of writing
+	err     error    // the first write error
 }
 
 // fail records why a file is missing.

@@ -63,7 +63,7 @@ func TestFeaturesOfClaims(t *testing.T) {
 	}
 }
 
-// A claim with features gets variants of its device, the same after a restart of the agent. Its neighbour gets none.
+// A claim with features gets variants of its device, the same after a restart of the agent. Another claim gets none.
 func TestPrepareWithFeatures(t *testing.T) {
 	n := newNode(t)
 	lacking := errors.New("feature graphics: libEGL_nvidia.so.0 not found")

@@ -6,7 +6,8 @@ import "strings"
 var versions = []string{prefix + "cuda.", prefix + "vgpu.host-driver-"}
 
 // Routine reports whether a change of the labels of a node may be applied later: only versions of the driver differ, as
-// after a driver upgrade, or all labels are removed, as during one. Other labels describe GPUs, which pods select.
+// after a driver upgrade, or all labels are removed, as during one. The other labels describe GPUs, and pods select
+// nodes by them.
 func Routine(before, after map[string]string) bool {
 	switch {
 	case len(after) == 0:

@@ -81,9 +81,9 @@ var measurements = []measurement{
 var countMetrics = []counts{
 	{describe("gpucdi_gpu_clocks_event_seconds_total", "Time in which a reason limited the clock frequency of a GPU, since the driver was loaded.", "gpu", "reason"),
 		1e-9, func(t gpu.Telemetry) map[string]uint64 { return t.ClocksEventTimes }},
-	{describe("gpucdi_gpu_remapped_rows_total", "Rows of the memory of a GPU that were remapped in its life, by the errors that were the cause: correctable or uncorrectable.", "gpu", "cause"),
+	{describe("gpucdi_gpu_remapped_rows_total", "Rows of the memory of a GPU that were remapped in its lifetime, by cause: correctable or uncorrectable errors.", "gpu", "cause"),
 		1, func(t gpu.Telemetry) map[string]uint64 { return t.RemappedRows }},
-	{describe("gpucdi_gpu_retired_pages_total", "Pages of the memory of a GPU that were retired in its life, by the errors that were the cause: single_bit or double_bit.", "gpu", "cause"),
+	{describe("gpucdi_gpu_retired_pages_total", "Pages of the memory of a GPU that were retired in its lifetime, by cause: single_bit or double_bit errors.", "gpu", "cause"),
 		1, func(t gpu.Telemetry) map[string]uint64 { return t.RetiredPages }},
 	{describe("gpucdi_gpu_pcie_errors_total", "PCIe errors of a GPU: replay, correctable, non_fatal or fatal.", "gpu", "kind"),
 		1, func(t gpu.Telemetry) map[string]uint64 { return t.PCIe.Errors }},

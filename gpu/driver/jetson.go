@@ -35,8 +35,8 @@ var jetsonGPUs = map[string]struct {
 	"nvidia,tegra264": {"NVIDIA Thor", "Blackwell", gpu.ComputeCapability{Major: 11, Minor: 0}},
 }
 
-// JetsonGPU returns the integrated GPU of a Jetson as far as the node's files describe it. NVML has more attributes of it,
-// or none.
+// JetsonGPU returns the integrated GPU of a Jetson as far as the node's files describe it. NVML reports more attributes
+// where it is installed.
 func JetsonGPU(node host.Root) (gpu.GPU, error) {
 	g := gpu.GPU{
 		Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown, MIG: gpu.MIGUnsupported,

@@ -13,8 +13,8 @@ import (
 // "reset" or "fatal".
 type Selector string
 
-// selectable are the fault codes that a Selector can name, besides those of XIDs. A config, a foreign container and a
-// cordon are not defects of a GPU.
+// selectable are the fault codes that a Selector can name, besides those of XIDs. The config, a foreign container
+// and a cordon are not defects of a GPU.
 var selectable = []gpu.FaultCode{
 	gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
 	gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec,
@@ -34,7 +34,7 @@ func (s Selector) Validate() error {
 	if _, isXID := xidOf(gpu.FaultCode(s)); isXID || slices.Contains(classes, Class(s)) || slices.Contains(selectable, gpu.FaultCode(s)) {
 		return nil
 	}
-	return fmt.Errorf("want a class of XIDs (%v), xid_ and an XID, or one of %v, got %q", classes, selectable, string(s))
+	return fmt.Errorf("want a class of XIDs (%v), xid_ followed by an XID, or one of %v, got %q", classes, selectable, string(s))
 }
 
 // Selects reports whether any of the selectors selects a fault code.

@@ -107,7 +107,7 @@ func add(counts *map[string]uint64, key string, value uint64) {
 	(*counts)[key] += value
 }
 
-// readFields reads all measurements that have a field ID, in a single call.
+// readFields reads all measurements that have a field ID: in a single call, or in two with NVLink 5.
 func readFields(t *gpu.Telemetry, dev nvml.Device, nvlinks bool) {
 	if !nvlinks {
 		setFields(t, dev, gpuFields)

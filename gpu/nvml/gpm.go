@@ -35,7 +35,7 @@ const (
 )
 
 // readActivity reads the activity since the previous cycle, which Hopper and later GPUs count in hardware. Unlike a
-// profiler it does not slow down the GPU. There is none in the first cycle, and of a GPU in MIG mode.
+// profiler it does not slow down the GPU. In the first cycle, and for a GPU in MIG mode, it reads none.
 func (s session) readActivity(t *gpu.Telemetry, dev nvml.Device, samples *gpmSamples) {
 	if !s.has("nvmlGpmQueryDeviceSupport") {
 		return

@@ -16,12 +16,12 @@ import (
 // maxProcesses bounds the number of processes of one GPU. A driver lists at most 950.
 const maxProcesses = 1024
 
-// notAvailable is the memory of a process that the driver does not report.
+// notAvailable is the value of a process's memory if the driver does not report it.
 const notAvailable = math.MaxUint64
 
-// sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Drivers list only
-// processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. Neither can
-// be matched with the node's /proc from another namespace.
+// sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Current drivers list
+// only processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. From
+// another namespace, neither can be matched with the node's /proc.
 func sharesPIDs(node host.Root) bool {
 	status, err := node.ReadFile("/proc/self/status") // "self" is relative to the namespace of that /proc
 	if err != nil {
@@ -64,7 +64,7 @@ func (p *processes) read(uuid string, dev nvml.Device) {
 		listed = listed || ret == nvml.SUCCESS
 		for _, info := range infos {
 			if len(p.used) >= maxProcesses {
-				p.known = false // a part of them would be wrong
+				p.known = false // sums of a part would be wrong
 				return
 			}
 			key := processKey{uuid, int(info.Pid)}

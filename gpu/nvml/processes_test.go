@@ -34,7 +34,7 @@ func nodeWith(t *testing.T, files map[string]string) host.Root {
 	return host.NewRoot(dir)
 }
 
-// test/e2e shows it with real namespaces.
+// test/e2e covers this with real namespaces.
 func TestSharesPIDs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node host.Root
@@ -42,7 +42,7 @@ func TestSharesPIDs(t *testing.T) {
 	}{
 		"same namespace":       {nodeWith(t, map[string]string{"proc/self/status": "Name:\tgpucdi-nvml\nNStgid:\t77\nNSpid:\t77\nThreads:\t9\n"}), true},
 		"nested namespace":     {nodeWith(t, map[string]string{"proc/self/status": "Name:\tgpucdi-nvml\nNSpid:\t4211\t7\n"}), false},
-		"namespace beside it":  {nodeWith(t, map[string]string{"proc/1/status": "NSpid:\t1\n"}), false},
+		"sibling namespace":    {nodeWith(t, map[string]string{"proc/1/status": "NSpid:\t1\n"}), false},
 		"kernel before 4.1":    {nodeWith(t, map[string]string{"proc/self/status": "Name:\tgpucdi-nvml\n"}), false},
 		"this process's /proc": {host.NewRoot("/"), true},
 	} {

@@ -30,7 +30,7 @@ handler: ` + nvidiaHandler + "\n"
 // logLimit bounds the part of a plugin's log in an error, in bytes.
 const logLimit = 4000
 
-// A stack is a device plugin with what gives containers its devices.
+// A stack is a device plugin and the runtime setup that injects its devices into containers.
 type stack struct {
 	name     string
 	resource string
