@@ -77,11 +77,13 @@ lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|M
 
 # -count=1: the test cache does not track the programs under test. TEST_RACE: those are built with the race detector;
 # the tests are not, so that they use the same compiled Kubernetes packages as the nodes. -p and -parallel: most tests wait.
+# The device manager's tests have the machine to themselves, since they use short health intervals; e2e takes the longest.
 system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)
-	cd test && $(gotest) -count=1 -p 2 -parallel 6 -timeout 45m \
-		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m ./devicemanager
+	cd test && $(gotest) -count=1 -p 2 -parallel 6 -timeout 45m ./e2e \
+		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v '/devicemanager$$\|/e2e$$')
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m \
 		-run '$(lifecycle)' -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./dramanager

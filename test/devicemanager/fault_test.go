@@ -275,6 +275,7 @@ func TestCrashIsReportedOnce(t *testing.T) {
 		t.Run(tc.function, func(t *testing.T) {
 			t.Parallel()
 			n, k := startNode(t)
+			n.configure(t, longQuiet)
 			crash := simdriver.Fault{Func: tc.function, Crash: true}
 			if tc.oneGPU {
 				crash.GPU = n.uuids()[5]

@@ -116,6 +116,7 @@ func TestMIGFaults(t *testing.T) {
 func TestXIDOfOneMIGDevice(t *testing.T) {
 	t.Parallel()
 	n, k := startMIGNode(t, "mixed")
+	n.configure(t, "mig: {strategy: mixed}", longQuiet)
 	k.awaitResources(t, a100s())
 	g := n.driver.State().GPUs[1]
 	faulty := g.MIG[4]

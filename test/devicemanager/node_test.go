@@ -123,6 +123,9 @@ func newAddress() string {
 // fastHealth shortens fault detection and recovery.
 const fastHealth = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 2s}"
 
+// longQuiet is fastHealth with time to check a fault that ends by itself, also on a busy machine.
+const longQuiet = "health: {probeInterval: 1s, quietPeriod: 15s, callTimeout: 2s}"
+
 // configure writes the agent's config file: lines, and fastHealth unless lines configure health.
 func (n *node) configure(t *testing.T, lines ...string) {
 	t.Helper()

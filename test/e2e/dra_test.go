@@ -269,12 +269,10 @@ func claimsAndPods(t *testing.T, c *cluster) {
 	if len(all) != 8 || len(slices.Compact(all)) != 8 {
 		t.Errorf("the pods see %v, want 8 different GPUs", used)
 	}
-	status := c.status(t)
 	for _, want := range []string{"default/pair/main", "default/unchanged/main", "8 devices"} {
-		if !strings.Contains(status, want) {
-			t.Errorf("gpucdi status does not print %q:\n%s", want, status)
-		}
+		c.awaitOutput(t, want, c.status)
 	}
+	status := c.status(t)
 	if strings.Contains(status, "not allocated") {
 		t.Errorf("gpucdi status reports containers with claims:\n%s", status)
 	}
