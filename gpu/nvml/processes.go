@@ -63,11 +63,11 @@ func (p *processes) read(uuid string, dev nvml.Device) {
 		infos, ret := list()
 		listed = listed || ret == nvml.SUCCESS
 		for _, info := range infos {
-			if len(p.used) >= maxProcesses {
+			key := processKey{uuid, int(info.Pid)}
+			if _, found := p.used[key]; !found && len(p.used) >= maxProcesses {
 				p.known = false // sums of a part would be wrong
 				return
 			}
-			key := processKey{uuid, int(info.Pid)}
 			p.used[key] = max(p.used[key], info.UsedGpuMemory)
 			p.sized = p.sized && info.UsedGpuMemory != notAvailable
 		}
