@@ -4,7 +4,7 @@
 // unmodified, so tests exercise the binaries that ship.
 //
 // The state of the driver (GPUs, links, MIG devices, events and injected
-// faults) is stored in the last 64 KiB of the library file itself. That file is
+// faults) is stored in the last 96 KiB of the library file itself. That file is
 // present wherever the driver is: on the host, and bind-mounted under another
 // name in a container. All mounts share the inode, so running processes
 // observe a change that is written in place, without environment variables.

@@ -10,7 +10,7 @@ import (
 
 const (
 	// slotSize is the size of the state at the end of the library file, in bytes.
-	slotSize   = 64 << 10
+	slotSize   = 96 << 10
 	slotHeader = 32 // bytes before the text
 	slotMagic  = "NVSIM/1\x00"
 )

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SLOT_SIZE = 64 * 1024, MAX_GPUS = 32, TEXT_LEN = 64 };
+enum { SLOT_SIZE = 96 * 1024, MAX_GPUS = 32, TEXT_LEN = 64 };
 
 struct driver {
 	char library[TEXT_LEN]; /* version of this library */
