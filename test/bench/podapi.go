@@ -104,7 +104,7 @@ func (a *podAPI) deleteAll(ctx context.Context) error {
 	if _, err := a.do(ctx, http.MethodDelete, podsPath, nil); err != nil {
 		return err
 	}
-	return poll(ctx, "the pods to be deleted", podTimeout, func() (bool, error) {
+	return poll(ctx, "the pods to be deleted", burstTimeout, func() (bool, error) {
 		left, err := a.pods(ctx)
 		return len(left) == 0, err
 	})

@@ -48,6 +48,7 @@ const (
 	ownDir     = "/opt/gpucdi"
 	pluginDir  = "/opt/nvidia-device-plugin"
 	runtimeDir = "/opt/nvidia-container-runtime"
+	toolkitDir = "/opt/nvidia-container-toolkit"
 	configDir  = "/etc/bench"
 )
 
@@ -98,6 +99,7 @@ func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
 	n.Node, err = nodebox.Start(ctx, nodebox.Config{
 		Box: box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{
 			filepath.Dir(b.gpucdi): ownDir, b.nvidiaPlugin: pluginDir, b.nvidiaRuntime: runtimeDir,
+			filepath.Dir(b.nvidiaCTK): toolkitDir,
 		}},
 		Runtime: nodebox.Containerd().WithHandler(nvidiaHandler, runtimeDir+"/nvidia-container-runtime"),
 		Prepare: preparePodNode,
@@ -145,8 +147,10 @@ func preparePodNode(ctx context.Context, b *box.Box) error {
 			return err
 		}
 	}
-	if err := os.Symlink(runtimeDir+"/nvidia-cdi-hook", b.Path("/usr/bin/nvidia-cdi-hook")); err != nil {
-		return err
+	for _, name := range []string{"nvidia-ctk", "nvidia-cdi-hook"} { // hooks, by their default paths
+		if err := os.Symlink(toolkitDir+"/"+name, b.Path("/usr/bin/"+name)); err != nil {
+			return err
+		}
 	}
 	// NVIDIA's programs first search the ld.so.cache.
 	if out, err := b.Command(ctx, "ldconfig").CombinedOutput(); err != nil {

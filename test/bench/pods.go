@@ -16,8 +16,8 @@ const (
 	singlePods = 15
 	// burstSize is the number of pods that are created at once, burstCount the number of bursts of each stack.
 	burstSize, burstCount = 100, 3
-	// podTimeout bounds the start and the end of all pods of a burst.
-	podTimeout = 10 * time.Minute
+	// podTimeout bounds the start of a single pod, burstTimeout the start and the end of a burst.
+	podTimeout, burstTimeout = time.Minute, 10 * time.Minute
 	// podPause is the time after the end of pods before the next start.
 	podPause = time.Second
 )
@@ -97,7 +97,11 @@ func (n *podNode) inTurn(ctx context.Context, stacks []stack, rounds, size int) 
 // startPods creates pods at once, and returns the time until the last of their containers was started. It then deletes
 // them.
 func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Duration, error) {
-	deadline, cancel := context.WithTimeout(ctx, podTimeout)
+	timeout := podTimeout
+	if count > 1 {
+		timeout = burstTimeout
+	}
+	deadline, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	begin := time.Now()
 	for i := range count {

@@ -48,7 +48,7 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 	case NVIDIAToolkit:
 		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
 	case NVIDIARuntime:
-		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-container-runtime", "./cmd/nvidia-cdi-hook"), nil
+		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-container-runtime"), nil
 	}
 	return nil, fmt.Errorf("unknown tool %q", t)
 }

@@ -49,7 +49,7 @@ const (
 	NVIDIAPlugin Tool = "nvidia-device-plugin"
 	// NVIDIAToolkit is nvidia-ctk and nvidia-cdi-hook, the hook of its CDI specs.
 	NVIDIAToolkit Tool = "nvidia-container-toolkit"
-	// NVIDIARuntime is nvidia-container-runtime, which runs runc, and nvidia-cdi-hook, of the same module.
+	// NVIDIARuntime is nvidia-container-runtime of the same module, which runs runc.
 	NVIDIARuntime Tool = "nvidia-container-runtime"
 )
 
