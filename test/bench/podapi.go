@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,12 +23,12 @@ import (
 // podsPath is the path of the pods in the API.
 const podsPath = "/api/v1/namespaces/default/pods"
 
-// podAPI creates and deletes pods through kubectl proxy in the box, so that requests do not start a process each.
+// podAPI creates and deletes pods through kubectl proxy in the box, so that a request does not start a program.
 type podAPI struct{ client *http.Client }
 
 func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
 	const socket = "/run/bench.sock"
-	// It ends with the box.
+	// The box ends it.
 	proxy := n.Box.Command(context.WithoutCancel(ctx), "kubectl", "proxy", "--unix-socket", socket)
 	if err := proxy.Start(); err != nil {
 		return nil, fmt.Errorf("starting kubectl proxy: %w", err)
@@ -78,7 +77,7 @@ func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 		"restartPolicy":                 "Never",
 		"containers": []object{{
 			"name": "main", "image": images.DebianName, "imagePullPolicy": "Never", "command": []string{"sleep", "infinity"},
-			"resources": object{"limits": object{s.resource: "1"}},
+			"resources": object{"limits": object{gpuResource: "1"}},
 		}},
 	}
 	if s.class != "" {
@@ -183,7 +182,7 @@ func poll(ctx context.Context, what string, timeout time.Duration, check func() 
 	}
 }
 
-// exited ignores the exit status of a process that was stopped.
+// exited ignores that a process was ended by a signal.
 func exited(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) || errors.Is(err, os.ErrProcessDone) {
@@ -191,6 +190,3 @@ func exited(err error) error {
 	}
 	return err
 }
-
-// escaped escapes the dots of a resource name for kubectl's JSONPath.
-func escaped(resource string) string { return strings.ReplaceAll(resource, ".", `\.`) }

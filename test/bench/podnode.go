@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/box"
@@ -32,16 +35,15 @@ const logLimit = 4000
 
 // A stack is a device plugin and the runtime setup that injects its devices into containers.
 type stack struct {
-	name     string
-	resource string
-	class    string // RuntimeClass of pods; empty: the default runtime, runc
-	command  []string
+	name    string
+	class   string // RuntimeClass of pods; empty: the default runtime, runc
+	hooks   bool   // containers have hooks
+	command []string
 }
 
-const (
-	ownResource    = "nvidia.com/gpu"
-	nvidiaResource = "nvidia.com/gpu.shared"
-)
+// gpuResource is the resource of all stacks. Only one plugin can serve it at a time, and gpucdi would also drain what pods
+// hold of another plugin's resources.
+const gpuResource = "nvidia.com/gpu"
 
 // Directories of the programs in the box.
 const (
@@ -54,25 +56,25 @@ const (
 
 // own is gpucdi with the container runtime's CDI support.
 func own() stack {
-	return stack{name: "gpucdi", resource: ownResource,
+	return stack{name: "gpucdi",
 		command: []string{"env", "GOMAXPROCS=1", ownDir + "/gpucdi", "serve", "--config", configDir + "/gpucdi.yaml"}}
 }
 
 // standardNVIDIA is NVIDIA's plugin with the default strategy of its Helm chart, and NVIDIA's container runtime with the
 // default mode, which generates a CDI spec for each container.
 func standardNVIDIA() stack {
-	return stack{name: "nvidia", resource: nvidiaResource, class: nvidiaHandler,
+	return stack{name: "nvidia", class: nvidiaHandler, hooks: true,
 		command: []string{"env", noHealthChecks, pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
 }
 
 // nvidiaCDI is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec,
 // which runs NVIDIA's hooks.
 func nvidiaCDI() stack {
-	return stack{name: "nvidia-cdi", resource: nvidiaResource,
+	return stack{name: "nvidia-cdi", hooks: true,
 		command: append(append([]string{"env", noHealthChecks}, nvidia.Plugin(pluginDir, "/")...), "--config-file="+configDir+"/nvidia.yaml")}
 }
 
-// podNode is a node in a box on which device plugins run as processes.
+// podNode is a node in a box on which one device plugin at a time runs as a process.
 type podNode struct {
 	*nodebox.Node
 	dir   string
@@ -134,8 +136,8 @@ func preparePodNode(ctx context.Context, b *box.Box) error {
 		return err
 	}
 	for name, text := range map[string]string{
-		configDir + "/gpucdi.yaml": nodeConfig + fmt.Sprintf("resources: [{name: nvidia.com/gpu, replicas: %d}]\n", gpuReplicas),
-		configDir + "/nvidia.yaml": nvidia.TimeSlicing("nvidia.com/gpu", gpuReplicas, true),
+		configDir + "/gpucdi.yaml": nodeConfig + fmt.Sprintf("resources: [{name: %s, replicas: %d}]\n", gpuResource, gpuReplicas),
+		configDir + "/nvidia.yaml": nvidia.TimeSlicing(gpuResource, gpuReplicas),
 		nvidia.RuntimeConfigFile:   nvidia.RuntimeConfig,
 		// See forbidDeviceFiles.
 		"/proc/driver/nvidia/params": "ModifyDeviceFiles: 0\n",
@@ -159,9 +161,20 @@ func preparePodNode(ctx context.Context, b *box.Box) error {
 	return nil
 }
 
+// log returns the path of the log of a stack's plugin.
+func (n *podNode) log(s stack) string { return filepath.Join(n.dir, s.name+".log") }
+
+// diagnostics returns the state of the node and of the pods, and the log of a stack's plugin.
+func (n *podNode) diagnostics(ctx context.Context, s stack) []byte {
+	state, _ := n.Kubectl(ctx, "get", "node", nodebox.Name, "-o", "jsonpath={.status.allocatable}")
+	pods, _ := n.Kubectl(ctx, "describe", "pods")
+	log, _ := os.ReadFile(n.log(s))
+	return slices.Concat(state, []byte("\n"), pods[:min(len(pods), logLimit)], log[max(0, len(log)-logLimit):])
+}
+
 // serve runs the plugin of a stack in the box until stop is called, and waits until its devices are allocatable.
 func (n *podNode) serve(ctx context.Context, s stack) (stop func() error, err error) {
-	log, err := os.Create(filepath.Join(n.dir, s.name+".log"))
+	log, err := os.Create(n.log(s))
 	if err != nil {
 		return nil, err
 	}
@@ -171,15 +184,21 @@ func (n *podNode) serve(ctx context.Context, s stack) (stop func() error, err er
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the plugin of %s: %w", s.name, err)
 	}
-	stop = func() error { return errors.Join(cmd.Process.Signal(os.Interrupt), exited(cmd.Wait())) }
-	want := strconv.Itoa(gpuReplicas * len(simdriver.H100x8().GPUs))
-	err = poll(ctx, s.name+" to advertise its devices", time.Minute, func() (bool, error) {
-		got, err := n.Kubectl(ctx, "get", "node", nodebox.Name, "-o", "jsonpath={.status.allocatable['"+escaped(s.resource)+"']}")
-		return string(got) == want, err
-	})
-	if err != nil {
-		text, _ := os.ReadFile(log.Name())
-		return nil, errors.Join(fmt.Errorf("%w\n%s", err, text[:min(len(text), logLimit)]), stop())
+	stop = func() error {
+		err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), exited(cmd.Wait()))
+		return errors.Join(err, n.awaitDevices(ctx, 0))
+	}
+	if err := n.awaitDevices(ctx, gpuReplicas*len(simdriver.H100x8().GPUs)); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s)), stop())
 	}
 	return stop, nil
+}
+
+// awaitDevices waits until a number of devices is allocatable.
+func (n *podNode) awaitDevices(ctx context.Context, count int) error {
+	path := "jsonpath={.status.allocatable['" + strings.ReplaceAll(gpuResource, ".", `\.`) + "']}"
+	return poll(ctx, fmt.Sprintf("%d allocatable devices", count), 2*time.Minute, func() (bool, error) {
+		got, err := n.Kubectl(ctx, "get", "node", nodebox.Name, "-o", path)
+		return string(got) == strconv.Itoa(count) || count == 0 && len(got) == 0, err
+	})
 }

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 )
 
 const (
-	// singlePods is the number of pods of each stack that are created one by one.
-	singlePods = 15
+	// singleRounds is the number of turns of each stack, in which singlePods are created one after the other.
+	singleRounds, singlePods = 5, 3
 	// burstSize is the number of pods that are created at once, burstCount the number of bursts of each stack.
 	burstSize, burstCount = 100, 3
 	// podTimeout bounds the start of a single pod, burstTimeout the start and the end of a burst.
@@ -22,74 +21,66 @@ const (
 	podPause = time.Second
 )
 
-// podTarget is the maximum ratio of gpucdi's time to that of NVIDIA's stack.
+// podTarget is the largest ratio to NVIDIA's stack.
 const podTarget = 0.8
 
-// pods measures the time from the creation of a pod to the start of its container with a GPU, on one node with both
-// stacks.
+// pods measures the time from the creation of a pod to the start of its container with a GPU, on one node on which the
+// stacks take turns.
 func (b *bench) pods(ctx context.Context) (err error) {
 	n, err := b.startPodNode(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	stop, err := n.serve(ctx, own())
+	stacks := []stack{own(), standardNVIDIA(), nvidiaCDI()}
+	took, err := n.inTurn(ctx, stacks, singleRounds, singlePods, 1)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	if err := b.comparePods(ctx, n, standardNVIDIA(), true); err != nil {
+	const withCDI = ", NVIDIA's plugin with CDI"
+	one := "pod created to container running with 1 GPU"
+	b.podTable.add("pod with 1 GPU", typical(took[0]), typical(took[1]), ratio(podTarget)).summarize(one)
+	b.podTable.add("pod with 1 GPU"+withCDI, typical(took[0]), typical(took[2]), ratio(podTarget)).summarize(one + withCDI)
+	if took, err = n.inTurn(ctx, stacks[:2], burstCount, 1, burstSize); err != nil {
 		return err
 	}
-	return b.comparePods(ctx, n, nvidiaCDI(), false)
-}
-
-// comparePods measures pods of gpucdi and of another stack in turn.
-func (b *bench) comparePods(ctx context.Context, n *podNode, other stack, bursts bool) (err error) {
-	stop, err := n.serve(ctx, other)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	stacks := []stack{own(), other}
-	// The first pod of each stack reads the stack's programs from disk.
-	if _, err := n.inTurn(ctx, stacks, 1, 1); err != nil {
-		return err
-	}
-	took, err := n.inTurn(ctx, stacks, singlePods, 1)
-	if err != nil {
-		return err
-	}
-	through, short := "", ""
-	if other.class == "" {
-		through, short = ", NVIDIA's plugin with CDI", ", NVIDIA's plugin with CDI"
-	}
-	b.podTable.add("pod with 1 GPU"+through, typical(took[0]), typical(took[1]), ratio(podTarget)).
-		summarize("pod created to container running with 1 GPU" + short)
-	if !bursts {
-		return nil
-	}
-	if took, err = n.inTurn(ctx, stacks, burstCount, burstSize); err != nil {
-		return err
-	}
-	b.podTable.add(fmt.Sprintf("burst of %d pods%s", burstSize, through), typical(took[0]), typical(took[1]), ratio(podTarget)).
+	b.podTable.add(fmt.Sprintf("burst of %d pods", burstSize), typical(took[0]), typical(took[1]), ratio(podTarget)).
 		summarize(fmt.Sprintf("%d pods created to all running", burstSize))
 	return nil
 }
 
-// inTurn creates pods of each stack in turn, size at once. Each round begins with another stack. It returns the
-// durations by stack.
-func (n *podNode) inTurn(ctx context.Context, stacks []stack, rounds, size int) ([][]time.Duration, error) {
+// inTurn lets the stacks take turns, each round beginning with another one. In a turn, after a pod that is not measured,
+// pods are created count times, size at once. It returns the durations by stack.
+func (n *podNode) inTurn(ctx context.Context, stacks []stack, rounds, count, size int) ([][]time.Duration, error) {
 	took := make([][]time.Duration, len(stacks))
 	for i := range rounds {
 		for j := range stacks {
 			k := (i + j) % len(stacks)
-			t, err := n.startPods(ctx, stacks[k], size)
+			t, err := n.turn(ctx, stacks[k], count, size)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", stacks[k].name, err)
 			}
-			took[k] = append(took[k], t)
+			took[k] = append(took[k], t...)
 		}
+	}
+	return took, nil
+}
+
+func (n *podNode) turn(ctx context.Context, s stack, count, size int) (took []time.Duration, err error) {
+	stop, err := n.serve(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if _, err := n.startPods(ctx, s, 1); err != nil {
+		return nil, err
+	}
+	for range count {
+		t, err := n.startPods(ctx, s, size)
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, t)
 	}
 	return took, nil
 }
@@ -113,14 +104,13 @@ func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Durat
 	for i := range containers {
 		c, err := n.tasks.next(deadline)
 		if err != nil {
-			pods, _ := n.api.pods(ctx)
-			return 0, fmt.Errorf("%w\n%s", err, slices.Concat(pods...))
+			return 0, fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s))
 		}
 		containers[i] = c
 	}
 	var last time.Time
 	for _, c := range containers {
-		if err := n.checkGPU(c); err != nil {
+		if err := n.checkGPU(c, s); err != nil {
 			return 0, err
 		}
 		if c.at.After(last) {
@@ -136,8 +126,8 @@ func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Durat
 // gpuNode is the path of the device node of a GPU.
 var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 
-// checkGPU checks that a container has one GPU and a driver library.
-func (n *podNode) checkGPU(c started) error {
+// checkGPU checks that a container has one GPU and a driver library, from a stack.
+func (n *podNode) checkGPU(c started, s stack) error {
 	spec, err := n.Spec("containerd://" + c.id)
 	if err != nil {
 		return err
@@ -155,6 +145,9 @@ func (n *podNode) checkGPU(c started) error {
 	}
 	if gpus != 1 || libraries == 0 {
 		return fmt.Errorf("pod %s has %d GPUs, want 1, and %d mounts of libcuda", c.pod, gpus, libraries)
+	}
+	if hooks := hookCount(spec.Hooks); hooks > 0 != s.hooks {
+		return fmt.Errorf("pod %s has %d hooks, so its GPU is not from %s", c.pod, hooks, s.name)
 	}
 	return nil
 }

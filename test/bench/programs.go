@@ -45,7 +45,7 @@ func (b *bench) build(ctx context.Context) (err error) {
 	for file, config := range map[string]string{
 		b.config:       nodeConfig + "cdi: {features: [" + everything + "]}\n",
 		b.shared:       nodeConfig + fmt.Sprintf("mig: {strategy: single}\nresources: [{name: nvidia.com/gpu, replicas: %d}]\n", replicas),
-		b.sharedNVIDIA: nvidia.TimeSlicing("nvidia.com/gpu", replicas, false),
+		b.sharedNVIDIA: nvidia.TimeSlicing(gpuResource, replicas),
 	} {
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return err

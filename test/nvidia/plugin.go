@@ -23,11 +23,9 @@ func Plugin(dir, root string) []string {
 	}
 }
 
-// TimeSlicing returns a config of NVIDIA's device plugin that advertises replicas of the devices of a resource. If
-// renamed, the name of the resource gets the suffix ".shared".
-func TimeSlicing(resource string, replicas int, renamed bool) string {
-	return fmt.Sprintf("version: v1\nsharing: {timeSlicing: {renameByDefault: %t, resources: [{name: %s, replicas: %d}]}}\n",
-		renamed, resource, replicas)
+// TimeSlicing returns a config of NVIDIA's device plugin that advertises replicas of the devices of a resource.
+func TimeSlicing(resource string, replicas int) string {
+	return fmt.Sprintf("version: v1\nsharing: {timeSlicing: {resources: [{name: %s, replicas: %d}]}}\n", resource, replicas)
 }
 
 // RuntimeConfigFile is the path of the configuration of NVIDIA's container runtime.
