@@ -23,12 +23,12 @@ import (
 // podsPath is the path of the pods in the API.
 const podsPath = "/api/v1/namespaces/default/pods"
 
-// podAPI creates and deletes pods through kubectl proxy in the box, so that a request does not start a program.
+// podAPI creates and deletes pods through kubectl proxy in the box, so that requests do not start a process each.
 type podAPI struct{ client *http.Client }
 
 func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
 	const socket = "/run/bench.sock"
-	// The box ends it.
+	// It ends with the box.
 	proxy := n.Box.Command(context.WithoutCancel(ctx), "kubectl", "proxy", "--unix-socket", socket)
 	if err := proxy.Start(); err != nil {
 		return nil, fmt.Errorf("starting kubectl proxy: %w", err)
@@ -182,7 +182,7 @@ func poll(ctx context.Context, what string, timeout time.Duration, check func() 
 	}
 }
 
-// exited ignores that a process was ended by a signal.
+// exited ignores the exit status of a process that was stopped.
 func exited(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) || errors.Is(err, os.ErrProcessDone) {

@@ -21,7 +21,7 @@ const (
 	podPause = time.Second
 )
 
-// podTarget is the largest ratio to NVIDIA's stack.
+// podTarget is the maximum ratio of gpucdi's time to that of NVIDIA's stack.
 const podTarget = 0.8
 
 // pods measures the time from the creation of a pod to the start of its container with a GPU, on one node on which the
