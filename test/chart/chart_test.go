@@ -368,6 +368,7 @@ func TestConflictingValues(t *testing.T) {
 		"updateStrategy.rollingUpdate.maxSurge=null":                                                   {"maxSurge and maxUnavailable"},
 		"podMonitor.enabled=true,serviceMonitor.enabled=true":                                          {"podMonitor and serviceMonitor"},
 		"existingConfigMap=a,config.mig.strategy=mixed":                                                {"existingConfigMap and config"},
+		"config.flags.x=1,config.imex.x=1,config.version=v1":                                           {"config.flags is", "config.imex is", "config.version is"},
 		"config.allocation.mode=dra":                                                                   {"dra.enabled"},
 		"config.nodes[0].section=a,config.nodes[0].allocation.mode=dra":                                {"dra.enabled"},
 		"config.resources[0].name=nvidia.com/gpu,config.resources[0].mode=dra":                         {"dra.enabled"},

@@ -25,7 +25,11 @@ func AgentManifest(checkout, spread string) ([]byte, error) {
 		return nil, fmt.Errorf("setting the spread of the agent: its manifest lacks %q", first)
 	}
 	if product.RaceEnabled() {
-		changed = bytes.Replace(changed, []byte("memory: 128Mi"), []byte("memory: "+RaceMemory), 1)
+		const limit = "memory: 128Mi"
+		if !bytes.Contains(changed, []byte(limit)) {
+			return nil, fmt.Errorf("raising the memory limit of the agent: its manifest lacks %q", limit)
+		}
+		changed = bytes.Replace(changed, []byte(limit), []byte("memory: "+RaceMemory), 1)
 	}
 	return changed, nil
 }
