@@ -102,7 +102,8 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	if a.cfg.Listen != "" {
 		start(func(ctx context.Context) error { return a.server(t.liveness).Run(ctx, a.log) })
 	}
-	a.awaitPredecessor(ctx, t.liveness)
+	release := a.awaitPredecessor(ctx, t.liveness)
+	defer release()
 	client, clientErr := a.newClusterClient()
 	c := a.collaborators(start, t)
 	var onNode *cluster.NodeLabels
@@ -199,33 +200,50 @@ func (a *Agent) observe(before, now *snapshot) {
 	}
 }
 
-// awaitPredecessor waits until another agent on the node has exited, as during a rollout. Meanwhile this one
-// reports ready, so that the rollout proceeds, and changes nothing.
-func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) {
-	done := make(chan error, 1)
-	go func() { done <- kubelet.AwaitPredecessor(ctx, a.cfg.devicePluginDir(), a.reportPredecessor()) }()
+// awaitPredecessor waits until no other agent serves the node, as during a rollout. Meanwhile this one reports ready, so
+// that the rollout proceeds, and changes nothing. While release has not been called, later agents wait for this one.
+func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) (release func()) {
+	done := make(chan func(), 1)
+	go func() { done <- a.takeOver(ctx) }()
 	for {
 		select {
 		case <-liveness:
-		case err := <-done:
-			if err != nil && ctx.Err() == nil {
-				a.log.Warn("check for another agent failed, continuing", "err", err)
-			}
+		case release := <-done:
 			a.predecessor.Store(nil)
-			return
+			return release
 		}
 	}
 }
 
-// reportPredecessor returns a callback that reports the socket of the other agent.
-func (a *Agent) reportPredecessor() func(socket string) {
+// takeOver waits for agents with the same state directory by a lock, and for others by their sockets.
+func (a *Agent) takeOver(ctx context.Context) (release func()) {
+	report := a.reportPredecessor()
+	release = func() {}
+	if a.cfg.StateDir != "" {
+		unlock, err := lockState(ctx, a.cfg.StateDir, report)
+		switch {
+		case err == nil:
+			release = unlock
+		case ctx.Err() == nil:
+			a.log.Warn("state directory not locked, continuing", "err", err)
+		}
+	}
+	if err := kubelet.AwaitPredecessor(ctx, a.cfg.devicePluginDir(), report); err != nil && ctx.Err() == nil {
+		a.log.Warn("check for another agent failed, continuing", "err", err)
+	}
+	return release
+}
+
+// reportPredecessor returns a callback that reports the locked file or the socket of the other agent. The first report
+// is not a warning: during a rollout the other agent is about to exit.
+func (a *Agent) reportPredecessor() func(path string) {
 	const message = "another gpucdi agent serves this node, waiting for it to exit"
-	return func(socket string) {
-		if status := message + ": " + socket; a.predecessor.Swap(&status) == nil {
-			a.log.Info(message, "socket", socket)
+	return func(path string) {
+		if status := message + ": " + path; a.predecessor.Swap(&status) == nil {
+			a.log.Info(message, "path", path)
 			return
 		}
-		a.log.Warn(message, "socket", socket, "remedy", "remove one of the two agents")
+		a.log.Warn(message, "path", path, "remedy", "remove one of the two agents")
 	}
 }
 

@@ -3,6 +3,7 @@ package devicemanager
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -190,4 +191,62 @@ func TestRollout(t *testing.T) {
 	}
 	k.removePod(pod)
 	k.awaitGPUs(t, 16, 16)
+}
+
+// Of two agents that wait for the same one, as when a rollout is superseded by another, one takes over when that one
+// exits, and the other goes on waiting. If both registered, the kubelet would mark all devices unhealthy when one ends,
+// and the other would not notice.
+func TestRolloutSuperseded(t *testing.T) {
+	t.Parallel()
+	n, k := startNode(t)
+	first := n.process
+	agents := map[string]*exec.Cmd{} // by address
+	for range 2 {
+		n.address = newAddress()
+		n.startAgent(t)
+		n.awaitGet(t, "/readyz", http.StatusOK)
+		agents[n.address] = n.process
+	}
+	exit(t, first)
+	var serving []string
+	for start := time.Now(); len(serving) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > timeout {
+			t.Fatal("neither agent takes over")
+		}
+		serving = n.serving(t, agents)
+	}
+	k.awaitGPUs(t, 8, 8)
+	if serving = n.serving(t, agents); len(serving) != 1 {
+		t.Fatalf("%d agents serve the node, want one", len(serving))
+	}
+	exit(t, agents[serving[0]])
+	delete(agents, serving[0])
+	for address, process := range agents {
+		n.address, n.process = address, process
+	}
+	n.awaitStatus(t, func(s nodeStatus) bool { return s.Driver.Error == "" })
+	k.awaitGPUs(t, 8, 8)
+	n.admitPod(t, k, "new", 8)
+}
+
+// serving returns the addresses of the agents that do not wait for another one.
+func (n *node) serving(t *testing.T, agents map[string]*exec.Cmd) (serving []string) {
+	t.Helper()
+	for n.address = range agents {
+		if s := n.status(t); !strings.Contains(s.Driver.Error, "another gpucdi agent") {
+			serving = append(serving, n.address)
+		}
+	}
+	return serving
+}
+
+// exit terminates an agent and waits until it has exited.
+func exit(t *testing.T, agent *exec.Cmd) {
+	t.Helper()
+	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Wait(); err != nil {
+		t.Errorf("the agent exited: %v", err)
+	}
 }
