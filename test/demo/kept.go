@@ -58,13 +58,9 @@ func (d *demo) install(ctx context.Context) error {
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the kubeconfig has a mode of its own
 		return fmt.Errorf("installing the programs of the node: %w", err)
 	}
-	kubeconfig, err := d.node.Expose(ctx)
-	if err != nil {
-		return err
-	}
 	file := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
-		return fmt.Errorf("writing the kubeconfig: %w", err)
+	if err := os.Symlink(d.node.Kubeconfig(), file); err != nil {
+		return fmt.Errorf("linking the kubeconfig: %w", err)
 	}
 	for name, tool := range map[string]tools.Tool{"kubectl": tools.Kube, "helm": tools.Helm} {
 		from, err := tools.Build(ctx, tool)

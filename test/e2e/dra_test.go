@@ -111,7 +111,7 @@ func (c *cluster) claim(t *testing.T, name string, count int, extra ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := c.Kubectl(context.Background(), "delete", "resourceclaim", name, "--ignore-not-found"); err != nil {
+		if _, err := c.Kubectl(context.Background(), "delete", "resourceclaim", name, "--ignore-not-found", "--timeout", patience.String()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -298,16 +298,32 @@ func claimsAndPods(t *testing.T, c *cluster) {
 // while the container of the deleted pod still runs.
 func forcedDelete(t *testing.T, c *cluster) {
 	c.claim(t, "all", 8)
+	t.Cleanup(func() { c.remove(t, "again") })
 	c.startWithClaim(t, "again", "all")
 	c.awaitPhase(t, "again", "Running")
-	for range 3 {
+	for again, lost := 0, 0; again < 3; {
 		c.kubectl(t, "delete", "pod", "again", "--grace-period=0", "--force")
 		start := time.Now()
 		c.startWithClaim(t, "again", "all")
-		c.awaitPhase(t, "again", "Running")
-		t.Logf("deleted by force: the same GPUs again after %s", time.Since(start).Round(time.Millisecond))
+		if c.awaitRunningOrClaimLost(t, "again") {
+			t.Logf("deleted by force: the same GPUs again after %s", time.Since(start).Round(time.Millisecond))
+			again++
+		} else if lost++; lost == 5 {
+			t.Fatal("the kubelet loses the claim of each pod")
+		}
 	}
-	c.remove(t, "again")
+}
+
+// awaitRunningOrClaimLost waits until a pod runs. It returns false if kubelet 1.36 has lost the pod's claim, see the
+// troubleshooting of docs/dra.md: it prepared the claim for this pod while it released it for the previous one.
+func (c *cluster) awaitRunningOrClaimLost(t *testing.T, pod string) (running bool) {
+	t.Helper()
+	await(t, pod+" to run", func() (string, bool) {
+		state := c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.phase} {.status.containerStatuses[*].state.waiting.message}")
+		running = strings.HasPrefix(state, "Running")
+		return state, running || strings.Contains(state, "unable to get claim info")
+	})
+	return running
 }
 
 // claimHealth raises an XID on the GPU of a claim.

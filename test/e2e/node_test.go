@@ -147,7 +147,7 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 }
 
 // await waits until check returns true, and returns how long that took. The string is the state for the failure
-// message. It waits between two checks for twice as long as they take: most run kubectl, which would keep a core busy.
+// message. It waits between two checks for at least twice as long as they take, since some start programs.
 func await(t *testing.T, what string, check func() (string, bool)) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -223,7 +223,7 @@ spec:
 
 func (c *cluster) remove(t *testing.T, pod string) {
 	t.Helper()
-	out, err := c.Kubectl(context.Background(), "delete", "pod", pod, "--ignore-not-found", "--wait")
+	out, err := c.Kubectl(context.Background(), "delete", "pod", pod, "--ignore-not-found", "--timeout", patience.String())
 	if err != nil {
 		t.Errorf("deleting %s: %v\n%s", pod, err, out)
 	}

@@ -20,6 +20,9 @@ func (n *Node) startControlPlane(ctx context.Context) error {
 	if err := n.startAPIServer(ctx); err != nil {
 		return err
 	}
+	if err := n.expose(ctx); err != nil {
+		return err
+	}
 	if err := n.awaitAPIServer(ctx); err != nil {
 		return err
 	}

@@ -3,28 +3,103 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/kubectl/pkg/cmd"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 )
 
 // apiServer is the address of the API server in the box, for the components on the node.
 const apiServer = "127.0.0.1:443"
 
-// adminConfig is the kubeconfig of the cluster's admin, a path in the box.
+// adminConfig is the kubeconfig of the cluster's admin in the box, a path in the box.
 const adminConfig = "/root/.kube/config"
 
-// Kubectl runs kubectl as the cluster's admin and returns its stdout.
+// Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr.
+//
+// kubectl runs in this process: tests call it thousands of times, and starting a program takes most of the CPU time of
+// a call. If ctx is canceled, Kubectl returns at once, and the command goes on in the background.
 func (n *Node) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	return n.run(ctx, nil, "kubectl", args...)
+	type result struct {
+		out []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		out, err := runKubectl(ctx, append([]string{"--kubeconfig", n.Kubeconfig(), "--cache-dir", n.cacheDir()}, args...))
+		done <- result{out, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return r.out, fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), r.err)
+		}
+		return r.out, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), ctx.Err())
+	}
 }
 
 // Apply applies a manifest as the cluster's admin.
 func (n *Node) Apply(ctx context.Context, manifest []byte) error {
-	_, err := n.run(ctx, bytes.NewReader(manifest), "kubectl", "apply", "-f", "-")
+	file, err := os.CreateTemp(n.Box.Dir(), "manifest-*.yaml") // kubectl would read "-" from this process's stdin
+	if err != nil {
+		return fmt.Errorf("writing a manifest: %w", err)
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(manifest)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("writing a manifest: %w", err)
+	}
+	_, err = n.Kubectl(ctx, "apply", "-f", file.Name())
 	return err
+}
+
+// fatal is the panic by which kubectl ends a command that failed, instead of the process.
+type fatal struct {
+	message string
+	code    int
+}
+
+var panicOnFatal = sync.OnceFunc(func() {
+	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
+})
+
+// runKubectl runs kubectl in this process and returns its stdout. The error contains its stderr.
+func runKubectl(ctx context.Context, args []string) (out []byte, err error) {
+	panicOnFatal()
+	var stdout, stderr bytes.Buffer
+	defer func() {
+		out = stdout.Bytes()
+		switch failure := recover().(type) {
+		case nil:
+		case fatal:
+			err = fmt.Errorf("exit status %d: %s", failure.code, failure.message)
+		default:
+			panic(failure)
+		}
+		if err != nil && stderr.Len() > 0 {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+		}
+	}()
+	kubectl := cmd.NewKubectlCommand(cmd.KubectlOptions{
+		Arguments: append([]string{"kubectl"}, args...),
+		IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr},
+	})
+	kubectl.SetArgs(args)
+	kubectl.SetOut(&stdout)
+	kubectl.SetErr(&stderr)
+	kubectl.SilenceUsage = true
+	kubectl.SilenceErrors = true
+	return nil, kubectl.ExecuteContext(ctx)
 }
 
 // run runs a command in the box and returns its stdout. The error contains its stderr.
@@ -39,25 +114,34 @@ func (n *Node) run(ctx context.Context, stdin io.Reader, name string, args ...st
 	return out, nil
 }
 
-// Expose forwards a port on the machine's loopback interface to the API server, until the box ends. It returns a
-// kubeconfig of the cluster's admin that kubectl and Helm can use outside of the box.
-func (n *Node) Expose(ctx context.Context) (kubeconfig []byte, err error) {
+// Kubeconfig returns the path of a kubeconfig of the cluster's admin that kubectl and Helm can use outside of the box.
+func (n *Node) Kubeconfig() string { return filepath.Join(n.Box.Dir(), "kubeconfig") }
+
+// cacheDir returns the directory in which kubectl stores the API resources of the cluster.
+func (n *Node) cacheDir() string { return filepath.Join(n.Box.Dir(), "kubectl-cache") }
+
+// expose forwards a port on the machine's loopback interface to the API server, until the box ends, and writes
+// Kubeconfig.
+func (n *Node) expose(ctx context.Context) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("exposing the API server: %w", err)
+		return fmt.Errorf("exposing the API server: %w", err)
 	}
-	defer listener.Close()
 	socket, err := listener.(*net.TCPListener).File()
-	if err != nil {
-		return nil, fmt.Errorf("exposing the API server: %w", err)
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return fmt.Errorf("exposing the API server: %w", err)
 	}
 	defer socket.Close()
 	if err := n.startCommand("forward", n.Box.Forward(context.WithoutCancel(ctx), socket, apiServer)); err != nil {
-		return nil, err
+		return err
 	}
 	inside, err := os.ReadFile(n.Box.Path(adminConfig))
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig of the admin: %w", err)
+		return fmt.Errorf("reading the kubeconfig of the admin: %w", err)
 	}
-	return bytes.ReplaceAll(inside, []byte(apiServer), []byte(listener.Addr().String())), nil
+	outside := bytes.ReplaceAll(inside, []byte(apiServer), []byte(listener.Addr().String()))
+	if err := os.WriteFile(n.Kubeconfig(), outside, 0o600); err != nil {
+		return fmt.Errorf("writing the kubeconfig of the admin: %w", err)
+	}
+	return nil
 }

@@ -151,21 +151,13 @@ func (r *rig) kubeletSockets(t *testing.T) {
 }
 
 func (r *rig) kubeconfig(t *testing.T) {
-	kubeconfig, err := r.Expose(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	programs, err := tools.Build(t.Context(), tools.Kube)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"get", "nodes", "-o", "name"}, {"exec", "stays", "--", "echo", "node/" + node.Name}} {
 		out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "kubectl"),
-			append([]string{"--kubeconfig", file}, args...)...).CombinedOutput()
+			append([]string{"--kubeconfig", r.Kubeconfig()}, args...)...).CombinedOutput()
 		if err != nil || strings.TrimSpace(string(out)) != "node/"+node.Name {
 			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 		}

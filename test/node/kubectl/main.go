@@ -1,5 +1,5 @@
 // Command kubectl is kubectl. It is not part of the program kube, because a program with all of Kubernetes takes longer
-// to start, and tests run kubectl thousands of times.
+// to start.
 package main
 
 import (
