@@ -18,13 +18,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Without driver, kubelet and runtime, the agent waits for them, and exits without leaking goroutines.
+// On a node without a driver, a kubelet and a container runtime, the agent waits for them. It exits without leaking
+// goroutines.
 func TestEmptyNode(t *testing.T) {
 	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())
 	reload := make(chan struct{})
 	done := make(chan error)
-	a := agent.New(node(t), slog.New(slog.NewTextHandler(&log, nil)))
+	a := agent.New(emptyNode(t), slog.New(slog.NewTextHandler(&log, nil)))
 	go func() { done <- a.Run(ctx, reload) }()
 
 	log.await(t, "driver not found, waiting for it")
@@ -45,7 +46,7 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
-	cfg := node(t)
+	cfg := emptyNode(t)
 	cfg.ConfigFile = filepath.Join(filepath.Dir(cfg.CDIDir), "config.yaml")
 	write(t, cfg.ConfigFile, "misspelled: true")
 	go func() { done <- agent.New(cfg, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx, nil) }()
@@ -59,12 +60,13 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	}
 }
 
-// The kubelet updates a ConfigMap volume by replacing a symlink; the file itself never changes.
+// The kubelet updates a ConfigMap volume by replacing the symlink ..data. The symlink config.yaml
+// never changes.
 func TestConfigMapUpdate(t *testing.T) {
 	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
-	cfg := node(t)
+	cfg := emptyNode(t)
 	volume := t.TempDir()
 	swap := func(version, text string) {
 		t.Helper()
@@ -111,7 +113,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func node(t *testing.T) agent.Config {
+func emptyNode(t *testing.T) agent.Config {
 	t.Helper()
 	// Not t.TempDir, whose path contains the test name and is too long for sockets.
 	dir, err := os.MkdirTemp("", "node")

@@ -10,7 +10,7 @@ import (
 // cordons are the devices that an admin has cordoned.
 type cordons struct {
 	devices map[string]gpu.Fault // by UUID
-	problem error                // with their files; nil: none
+	problem error                // error of reading their files, or nil
 }
 
 func newCordons(all map[string]cordon.Cordon, problem error) cordons {
@@ -21,14 +21,14 @@ func newCordons(all map[string]cordon.Cordon, problem error) cordons {
 	return c
 }
 
-// read reads the cordons below the state directory; empty: there are none.
+// read reads the cordons below stateDir. It does nothing if stateDir is empty.
 func (c *cordons) read(stateDir string) {
 	if stateDir != "" {
 		*c = newCordons(cordon.Open(stateDir).List())
 	}
 }
 
-// update applies an update of the source. Without a value, the last cordons stay in effect.
+// update applies an update from watchCordons. If it is an error, the last cordons stay in effect.
 func (c *cordons) update(u update[cordons]) {
 	if u.err != nil {
 		c.problem = u.err

@@ -49,7 +49,7 @@ func (l *loop) next() (allocator.Ledger, allocator.Todo) {
 		return next, todo
 	}
 	for i := range observed.Wanted {
-		observed.Wanted[i].Durable = false
+		observed.Wanted[i].Ready = false
 	}
 	return allocator.Next(l.ledger, observed, now)
 }

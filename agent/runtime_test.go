@@ -49,7 +49,7 @@ func TestAuditAgainstCheckpoint(t *testing.T) {
 	l.plan = &plan{inventory: &gpu.Inventory{}} // while the driver does not respond
 	l.audit()
 	if len(l.audited.Foreign) != 1 || len(l.audited.Lacking) != 1 {
-		t.Error("without a driver, the audit is dropped")
+		t.Error("the audit was dropped while the driver did not respond")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestNoGPUBecomesAvailableBeforeContainersAreListed(t *testing.T) {
 	for _, tc := range []struct{ respect, listed, durable bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
 		l.config.Allocation.RespectForeignContainers, l.running.listed = tc.respect, tc.listed
 		wanted := l.observation().Wanted
-		if len(wanted) != 1 || wanted[0].Durable != tc.durable {
+		if len(wanted) != 1 || wanted[0].Ready != tc.durable {
 			t.Errorf("%+v: got %+v", tc, wanted)
 		}
 	}

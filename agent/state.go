@@ -26,7 +26,7 @@ const (
 )
 
 // stateFile stores the state that outlives the agent in the state directory. That is a tmpfs, because a reboot
-// invalidates this state. If the file is missing, damaged or not writable, the next agent lacks only its content.
+// invalidates this state. If the file is missing or damaged, the next agent lacks only its content; save describes failed writes.
 type stateFile struct {
 	dir     string // empty disables it
 	log     *slog.Logger
@@ -38,7 +38,7 @@ type stateFile struct {
 
 // Fields of the file in this version.
 const (
-	faultsField = "faults" // faults that only a reset or the GPU's return clears
+	faultsField = "faults" // faults that must survive a restart of the agent; see health.Saved
 	ledgerField = "ledger" // entries that may be held
 )
 

@@ -25,7 +25,7 @@ func newSlicedGPU(t *testing.T) *slicedGPU {
 	s := &slicedGPU{T: t, now: epoch, ledger: Start(nil, true, epoch)}
 	s.gate = NewGate(func() time.Time { return s.now })
 	s.o = Observation{
-		Wanted:     []Want{{Key: Key{SliceOutlet, gpu0}, Part: whole, Durable: true}},
+		Wanted:     []Want{{Key: Key{SliceOutlet, gpu0}, Part: whole, Ready: true}},
 		Present:    []Present{{Device: whole}},
 		Checkpoint: &Checkpoint{Asked: epoch, Answered: epoch},
 		Runtime:    &Runtime{Asked: epoch, Answered: epoch},
@@ -146,7 +146,7 @@ func TestPrepareRefusesMissingHardware(t *testing.T) {
 // A device that was restored with a fault which is gone becomes available once its CDI device is verified.
 func TestPrepareWaitsForSpec(t *testing.T) {
 	s := newSlicedGPU(t)
-	s.o.Wanted[0].Durable = false
+	s.o.Wanted[0].Ready = false
 	saved := Saved{Complete: true, Entries: []SavedEntry{{Key: s.o.Wanted[0].Key, Part: s.o.Wanted[0].Part, State: StateUnavailable}}}
 	s.ledger = Start(&saved, true, s.now)
 	s.next()

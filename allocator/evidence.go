@@ -40,7 +40,7 @@ type Want struct {
 	Part     Part
 	Features Features // see Entry.Features
 	Fault    gpu.Fault
-	Durable  bool // its CDI devices are on disk and verified
+	Ready    bool // may become available: its CDI devices are on disk and verified, and the agent can track its holders
 }
 
 // Present is a device of the inventory.

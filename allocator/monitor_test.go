@@ -51,7 +51,7 @@ func TestPlanOfMonitor(t *testing.T) {
 func TestMonitorDoesNotDelayMoves(t *testing.T) {
 	n := newFixture("0")
 	monitor := Key{monitorOutlet, MonitorID + "::0"}
-	n.o.Wanted = append(n.o.Wanted, Want{Key: monitor, Part: monitorPart, Durable: true})
+	n.o.Wanted = append(n.o.Wanted, Want{Key: monitor, Part: monitorPart, Ready: true})
 	n.expect(t, 0, monitor.String()+" available, gpu 0 available")
 
 	n.o.Grants[monitor] = Grant{Seq: 1, Last: at(0)}

@@ -165,7 +165,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 // offer makes a wanted entry available once its CDI device is on disk, or unavailable if it has a fault, unless another
 // entry excludes it.
 func (n *next) offer(e *Entry, w Want) {
-	if w.Fault.None() && !w.Durable && e.State != StateAvailable {
+	if w.Fault.None() && !w.Ready && e.State != StateAvailable {
 		return
 	}
 	switch e.State {

@@ -25,7 +25,7 @@ func whole(id string) Part { return Part{GPU: id, Extent: ExtentWhole} }
 
 func wantsFor(outlet string, ids ...string) (wants []Want) {
 	for _, id := range ids {
-		wants = append(wants, Want{Key: Key{outlet, id}, Part: whole(id), Durable: true})
+		wants = append(wants, Want{Key: Key{outlet, id}, Part: whole(id), Ready: true})
 	}
 	return wants
 }
@@ -59,13 +59,13 @@ func (n *fixture) expect(t *testing.T, d time.Duration, want string) {
 
 func TestFaults(t *testing.T) {
 	n := newFixture("0")
-	n.o.Wanted[0].Durable = false
+	n.o.Wanted[0].Ready = false
 	n.expect(t, 0, "gpu 0 waiting")
 	n.o.Wanted[0].Fault = fault("lost") // a device with a fault may have no spec
 	n.expect(t, 0, "gpu 0 unavailable lost")
 	n.o.Wanted[0].Fault = gpu.Fault{}
 	n.expect(t, 0, "gpu 0 unavailable lost")
-	n.o.Wanted[0].Durable = true
+	n.o.Wanted[0].Ready = true
 	n.expect(t, 0, "gpu 0 available")
 	n.o.Wanted[0].Fault = fault("hot")
 	n.expect(t, 0, "gpu 0 unavailable hot")
@@ -260,7 +260,7 @@ func BenchmarkNext(b *testing.B) {
 	for g := range 8 {
 		for i := range 2_500 {
 			p := shareOf(whole(fmt.Sprintf("GPU-%d", g)), TimeSliced, 2_500)
-			n.o.Wanted = append(n.o.Wanted, Want{Key: Key{"gpu", fmt.Sprintf("%s::%d", p.GPU, i)}, Part: p, Durable: true})
+			n.o.Wanted = append(n.o.Wanted, Want{Key: Key{"gpu", fmt.Sprintf("%s::%d", p.GPU, i)}, Part: p, Ready: true})
 		}
 	}
 	n.next(0)

@@ -28,7 +28,7 @@ var mutants = []struct {
 	// The gate.
 	{"the gate refuses unavailable entries", "gate.go", "«!d.open»", "false"},
 	{"closing compares grants", "gate.go", "«d.grant.Seq != c.Seq»", "false"},
-	{"an entry waits for its spec", "next.go", "«!w.Durable»", "false"},
+	{"an entry waits for its spec", "next.go", "«!w.Ready»", "false"},
 
 	// The release.
 	{"a granted entry needs proof", "release.go", "(«!e.dirty» ||", "true"},

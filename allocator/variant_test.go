@@ -43,7 +43,7 @@ func TestRuleWithFeatures(t *testing.T) {
 	durable := func(written ...string) bool {
 		for _, w := range Wants(resources, inv, func(name string) bool { return slices.Contains(written, name) }) {
 			if w.ID == "GPU-0" {
-				return w.Durable
+				return w.Ready
 			}
 		}
 		return false

@@ -12,7 +12,7 @@ func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName strin
 	for _, r := range resources {
 		for _, d := range r.Devices {
 			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Features: d.Features, Fault: d.Fault}
-			want.Durable = !slices.ContainsFunc(d.CDINames, func(name string) bool { return !durable(name) })
+			want.Ready = !slices.ContainsFunc(d.CDINames, func(name string) bool { return !durable(name) })
 			for _, want.ID = range d.IDs() {
 				wants = append(wants, want)
 			}

@@ -126,7 +126,7 @@ func init() {
 	for c := range plans {
 		for l := range plans[c] {
 			for _, o := range planOf(uint8(c), uint8(l)) {
-				plans[c][l] = append(plans[c][l], Want{Key: keys[o.key].Key, Part: parts[o.part], Durable: true})
+				plans[c][l] = append(plans[c][l], Want{Key: keys[o.key].Key, Part: parts[o.part], Ready: true})
 			}
 		}
 	}

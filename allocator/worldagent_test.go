@@ -64,7 +64,7 @@ func (w *world) observation() Observation {
 	if !w.durable {
 		o.Wanted = append([]Want(nil), o.Wanted...)
 		for i := range o.Wanted {
-			o.Wanted[i].Durable = false
+			o.Wanted[i].Ready = false
 		}
 	}
 	for i := range w.streams {

@@ -27,7 +27,7 @@ func newLedgerNode(t *testing.T) *ledgerNode {
 	ledger := allocator.Start(nil, true, start)
 	var todo allocator.Todo
 	o := allocator.Observation{
-		Wanted:     []allocator.Want{{Key: allocator.Key{Outlet: allocator.SliceOutlet, ID: "GPU-0"}, Part: whole, Durable: true}},
+		Wanted:     []allocator.Want{{Key: allocator.Key{Outlet: allocator.SliceOutlet, ID: "GPU-0"}, Part: whole, Ready: true}},
 		Present:    []allocator.Present{{Device: whole}},
 		Checkpoint: &allocator.Checkpoint{Asked: start, Answered: start},
 		Runtime:    &allocator.Runtime{Asked: start, Answered: start},

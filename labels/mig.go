@@ -83,7 +83,7 @@ func profiles(listed []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.
 	return found
 }
 
-// standardResource returns the resource of a MIG device without rules.
+// standardResource returns the default resource of a MIG device.
 func standardResource(m gpu.MIGDevice, strategy allocator.MIGStrategy) string {
 	if strategy == allocator.MIGSingle {
 		return allocator.GPUResource

@@ -9,9 +9,10 @@ import (
 type Audit struct {
 	// Foreign has containers with GPUs that were not allocated to them.
 	Foreign []Use
-	// Lacking has containers that were started without GPUs allocated to them.
+	// Lacking has containers that do not have all GPUs allocated to them.
 	Lacking []Use
-	// Privileged has privileged containers, which have all devices of the node.
+	// Privileged has the privileged containers with GPUs. They are not compared with their allocations, because they can
+	// use all devices of the node.
 	Privileged []Container
 }
 

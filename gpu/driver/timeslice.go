@@ -37,8 +37,8 @@ type TimeSlicer struct {
 }
 
 // Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when
-// ctx ends, even if nvidia-smi hangs in the kernel; until that has exited, further calls for this GPU fail. The error
-// wraps errors.ErrUnsupported if the GPU or the driver has no time slices.
+// ctx ends, even if nvidia-smi hangs in the kernel. Until nvidia-smi has exited, further calls for this GPU fail. The
+// error wraps errors.ErrUnsupported if the GPU or the driver has no time slices.
 func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) error {
 	number := slices.Index(gpu.TimeSlices, t)
 	if number < 0 {
@@ -61,7 +61,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 		run = runSMI
 	}
 	if !s.begin(uuid) {
-		return fmt.Errorf("an earlier %s for this GPU hangs; find the cause in the kernel log, and reboot the node", smiName)
+		return fmt.Errorf("an earlier %s for this GPU has not exited; if this persists, find the cause in the kernel log and reboot the node", smiName)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -73,7 +73,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("%s hangs: %w", smiName, context.Cause(ctx))
+		return fmt.Errorf("waiting for %s: %w", smiName, context.Cause(ctx))
 	}
 }
 
@@ -113,8 +113,8 @@ func findSMI(root host.DriverRoot) (string, error) {
 	return "", fmt.Errorf("finding %[1]s: no %[1]s in the driver root %[2]s, tried %[3]q; install the driver's programs", smiName, root, root.Programs)
 }
 
-// runSMI runs nvidia-smi. It runs with this process's loader and libc, which may differ from those of the node, so only
-// NVML comes from there: the loader finds it by its SONAME because it is preloaded.
+// runSMI runs the node's nvidia-smi with this process's loader and libc, which may differ from the node's. NVML is the
+// only library from the driver root: it is preloaded, so the loader finds it by its SONAME.
 func runSMI(ctx context.Context, root host.DriverRoot, program string, args ...string) error {
 	var out host.Output
 	cmd := exec.CommandContext(ctx, program, args...)

@@ -29,7 +29,7 @@ func sharesPIDs(node host.Root) bool {
 	}
 	for line := range strings.Lines(string(status)) {
 		if pids, found := strings.CutPrefix(line, "NSpid:"); found {
-			return len(strings.Fields(pids)) == 1 // one for each nested namespace
+			return len(strings.Fields(pids)) == 1 // one PID for each namespace, from that of /proc to that of the process
 		}
 	}
 	return false
@@ -37,10 +37,10 @@ func sharesPIDs(node host.Root) bool {
 
 // processes are the processes of one GPU.
 type processes struct {
-	known bool // false: the driver does not list them, or their PIDs are not those of the node's /proc
-	sized bool // false: the driver does not report the memory of each
-	used  map[processKey]uint64
-	util  map[int]float64 // by PID; MIG devices have none
+	known bool                  // false: the driver does not list them, or their PIDs are not those of the node's /proc
+	sized bool                  // false: the driver does not report the memory of each
+	used  map[processKey]uint64 // memory in bytes
+	util  map[int]float64       // by PID; MIG devices have none
 }
 
 type processKey struct {
@@ -65,7 +65,7 @@ func (p *processes) read(uuid string, dev nvml.Device) {
 		for _, info := range infos {
 			key := processKey{uuid, int(info.Pid)}
 			if _, found := p.used[key]; !found && len(p.used) >= maxProcesses {
-				p.known = false // sums of a part would be wrong
+				p.known = false // partial sums would be wrong
 				return
 			}
 			p.used[key] = max(p.used[key], info.UsedGpuMemory)
@@ -75,8 +75,8 @@ func (p *processes) read(uuid string, dev nvml.Device) {
 	p.known = listed
 }
 
-// readUtilization reads the fraction of time in which each process used the GPU's SMs since the sample at *seen. A
-// process without a sample was idle.
+// readUtilization reads the utilization of the GPU's SMs by each process from its latest sample after *seen, and updates
+// *seen. A process without such a sample was idle.
 func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 	if !p.known {
 		return
@@ -96,8 +96,8 @@ func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 	}
 }
 
-// byCgroup sums the processes by device and cgroup. Processes that have ended are skipped. It returns nil if the
-// processes are unknown.
+// byCgroup sums the memory and utilization of the processes by device and cgroup. Processes that have ended are skipped.
+// It returns nil if the processes are unknown or there are more than driver.MaxCgroups sums.
 func (p *processes) byCgroup(node host.Root) *gpu.Processes {
 	if !p.known {
 		return nil
@@ -142,8 +142,8 @@ func (p *processes) add(sum *gpu.Process, pid int, used uint64) {
 }
 
 // cgroupOf returns the path of a process's cgroup; empty if the process has ended. With cgroup v1 it is the longest one
-// of all controllers, since not all of them need to be used. A long path is truncated, and unusual characters are
-// replaced: they are in names that a container has chosen.
+// of all controllers, since not all of them need to be used. A long path is truncated, and
+// characters that JSON escapes are replaced: a container chooses the names of the cgroups that it creates.
 func cgroupOf(node host.Root, pid int) (cgroup string) {
 	data, err := node.ReadFile(path.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {

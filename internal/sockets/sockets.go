@@ -1,4 +1,4 @@
-// Package sockets checks and watches Unix sockets in directories that other processes also write to, such as the
+// Package sockets checks Unix sockets, and watches directories that other processes also write to, such as the
 // kubelet's device-plugins and plugins_registry directories.
 package sockets
 
@@ -15,7 +15,7 @@ import (
 // MaxPath is the maximum length of a socket's path in bytes; sun_path of sockaddr_un has 108 with the terminating zero.
 const MaxPath = 107
 
-// dialTimeout bounds the connection to one socket. A server that listens accepts at once.
+// dialTimeout bounds one connection attempt. The kernel completes it without waiting for the server to accept.
 const dialTimeout = time.Second
 
 // HasListener reports whether a process listens on a socket. Only a refused connection or a missing file proves that

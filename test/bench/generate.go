@@ -13,25 +13,25 @@ import (
 // generateCount is the number of runs of each generator.
 const generateCount = 30
 
-// generates measures the generation of a CDI spec for eight GPUs, with and without mig-minors, the file on which
+// generations measures the generation of a CDI spec for eight GPUs, with and without mig-minors, the file on which
 // NVIDIA's programs spend most of their time.
-func (b *bench) generates(ctx context.Context) error {
+func (b *bench) generations(ctx context.Context) error {
 	n := b.nodes.eight
 	ns, err := nvidia.NewNamespace(n.root, nil)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	if err := b.generate8(ctx, ns, "generate, 8 GPUs", "CDI spec for 8 GPUs"); err != nil {
+	if err := b.measureGeneration(ctx, ns, "generate, 8 GPUs", "CDI spec for 8 GPUs"); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(n.root, "proc/driver/nvidia-caps/mig-minors")); err != nil {
 		return err
 	}
-	return b.generate8(ctx, ns, "generate, no mig-minors", "")
+	return b.measureGeneration(ctx, ns, "generate, no mig-minors", "")
 }
 
-func (b *bench) generate8(ctx context.Context, ns *nvidia.Namespace, name, short string) error {
+func (b *bench) measureGeneration(ctx context.Context, ns *nvidia.Namespace, name, short string) error {
 	n := b.nodes.eight
 	var ours, oursAll, theirs []time.Duration
 	for range generateCount {

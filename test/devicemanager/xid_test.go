@@ -51,7 +51,7 @@ func TestXIDAfterLostGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.awaitXIDs(t, lost, 79, i+1)
-		time.Sleep(20 * time.Millisecond) // until the worker waits again, well below the probe interval of 1 s
+		time.Sleep(20 * time.Millisecond) // for the worker to wait again; much shorter than the probe interval of 1 s
 		if err := n.driver.RaiseXID(other, xid); err != nil {
 			t.Fatal(err)
 		}

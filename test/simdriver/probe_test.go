@@ -37,7 +37,7 @@ func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 	return startProbeCommand(t, d, exec.Command(buildProbe(t)), env...)
 }
 
-// startProbeCommand is like startProbe, with the command that runs the probe.
+// startProbeCommand is like startProbe but takes the command that runs the probe.
 func startProbeCommand(t *testing.T, d *simdriver.Driver, cmd *exec.Cmd, env ...string) *probe {
 	t.Helper()
 	cmd.Env = append(d.Command("nvidia-smi").Env, env...)
@@ -68,8 +68,8 @@ func (p *probe) send(call string) {
 	}
 }
 
-// result waits for the result of a call: the NVML return code and, if that is 0, the output value. It returns "exited"
-// if the probe has exited.
+// result waits for the result of a call: the return code of NVML or CUDA and, if that is 0, the output value. It returns
+// "exited" if the probe has exited.
 func (p *probe) result() string {
 	p.t.Helper()
 	if !p.out.Scan() {

@@ -1,4 +1,4 @@
-/* Stub of a driver program that no test needs: it prints its name. */
+/* Stub of the driver's programs other than nvidia-smi. It prints its name. */
 #include <stdio.h>
 #include <string.h>
 
