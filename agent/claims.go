@@ -86,7 +86,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	return c
 }
 
-// forward notifies the loop of each acknowledgement by the API server.
+// forward notifies the loop of each change of the pool's status.
 func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	for {
 		select {
@@ -127,8 +127,9 @@ func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
 	return claim
 }
 
-// observe adds the prepared claims and the acknowledged slices to an observation, which must have the grants. prepared
-// are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was prepared.
+// observe adds the prepared claims and the acknowledged slices to an observation, whose Grants must have been read
+// before. prepared are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was
+// prepared.
 func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
 	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
@@ -183,8 +184,8 @@ func union(a, b []string) []string {
 	return slices.Compact(all)
 }
 
-// publish updates the slices, the features of claims, and the health that the kubelet receives. The driver starts with the first call. extra are
-// the CDI devices that claims get in addition to their own.
+// publish updates the slices, the features that claims can select, and the health that the kubelet receives. The driver
+// starts with the first call. extra are the CDI devices that claims get in addition to their own.
 func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Inventory, effect config.TaintEffect, extra []string) {
 	if c == nil {
 		return
@@ -239,7 +240,7 @@ func (c *claims) repackAt() time.Time {
 // name returns the name of the DRA driver.
 func (c *claims) name() string {
 	if c == nil {
-		return "DRA" // draining devices of an earlier agent
+		return "DRA" // for draining devices of an earlier agent that had DRA enabled
 	}
 	return c.driverName
 }

@@ -71,7 +71,7 @@ func TestOffers(t *testing.T) {
 			"MIG mode is enabled", mixed(partitioned(nil, nil)), mixed(partitioned(times(2, "3g.20gb"), nil)), "gpu GPU-0",
 			"gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0! MIG-0.1!", "gpu: GPU-1 GPU-0!, mig-3g.20gb: MIG-0.0 MIG-0.1",
 		},
-		{ // The same instances have the same device nodes and UUIDs.
+		{ // The new MIG-0.0 has the instance of the old one, and so its device nodes. The new MIG-0.1 has another instance.
 			"a GPU is repartitioned", mixed(partitioned(times(2, "1g.5gb"), nil)), mixed(repartitioned), "mig-1g.5gb MIG-0.0",
 			"gpu: GPU-1, mig-3g.20gb: MIG-0.0! MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
 			"gpu: GPU-1, mig-3g.20gb: MIG-0.0 MIG-0.1, mig-1g.5gb: MIG-0.0! MIG-0.1!",
@@ -100,13 +100,13 @@ func TestOffersHaveReasons(t *testing.T) {
 	before, now := partitioned(nil, times(1, "1g.5gb"), nil), partitioned(times(1, "1g.5gb"), times(1, "1g.5gb"), nil)
 	now.GPUs[2].Fault, now.GPUs[1].MIGDevices[0].Fault = gpu.Gone(), fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGMixed})} }
-	reasons := map[string]string{} // of devices without a fault
+	reasons := map[string]string{} // by device ID
 	faults := map[string]gpu.FaultCode{}
 	for _, r := range after(t, []string{"gpu GPU-0", "gpu GPU-2"}, plan(before), plan(now)) {
 		for _, d := range r.Devices {
 			reasons[d.ID], faults[d.ID] = d.Reason, d.Fault.Code
 			if d.Healthy() == (d.Reason != "" || !d.Fault.None()) || d.Since.IsZero() || !d.Fault.None() && d.Fault.Since.IsZero() {
-				t.Errorf("%+v is unhealthy without a reason or time, or healthy with one", d)
+				t.Errorf("%+v has no time, or is unhealthy without a reason or fault, or healthy with one", d)
 			}
 			if !slices.Equal(d.CDINames, []string{testKind + "=" + d.ID}) || d.Index == "" {
 				t.Errorf("%+v has a wrong CDI device name or no index", d)

@@ -19,7 +19,7 @@ const SharedSuffix = ".shared"
 
 // Rule configures how the devices that it matches are advertised.
 type Rule struct {
-	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, those of the resource name, which is nvidia.com/gpu or that of a MIG profile such as nvidia.com/mig-1g.5gb
+	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to the devices whose default resource is name: nvidia.com/gpu or that of a MIG profile, such as nvidia.com/mig-1g.5gb
 	Name     string   `yaml:"name"`     // extended resource to advertise the devices as; empty keeps their default
 	Mode     Mode     `yaml:"mode"`     // API through which the devices are allocated; empty stands for allocation.mode
 	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored
@@ -29,7 +29,7 @@ type Rule struct {
 
 	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected
 
-	Rename string `yaml:"rename"` // name with the suffix .shared to advertise the replicas under, without select; empty keeps the name
+	Rename string `yaml:"rename"` // name followed by .shared, to advertise the replicas under; only without select; empty keeps name
 }
 
 // Rules are the rules of one node. The first that matches a device applies to it.

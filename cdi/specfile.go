@@ -85,8 +85,8 @@ func (f *File) Verify() error {
 		f.foreign.conflicts(deviceNames(spec.Spec)))
 }
 
-// Unchecked returns an error for each foreign spec that the last Put or Verify did not check for conflicts, because of
-// the limits on reading them, or of its permissions. Runtimes have no such limits.
+// Unchecked returns an error for each foreign spec that the last Put or Verify did not check for conflicts, because it
+// exceeds a limit or the agent may not read it. Runtimes have no such limits.
 func (f *File) Unchecked() error { return f.foreign.unchecked() }
 
 // Stale reports whether another Put is necessary, because the file, conflicting specs, or host files that the spec
@@ -146,7 +146,7 @@ func isOwned(info fs.FileInfo) bool {
 	return ok && int(stat.Uid) == os.Geteuid()
 }
 
-// verifyFile is verify for a file written by this process.
+// verifyFile is verify for the file at path, whose content this process encoded.
 func verifyFile(path string, root host.Root) error {
 	data, err := host.ReadFile(path, maxSpec)
 	if err != nil {

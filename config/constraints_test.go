@@ -13,7 +13,7 @@ import (
 const (
 	duration = `^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 
-	// atLeastSecond matches durations of one term of at least a second, and all of several terms.
+	// atLeastSecond matches durations with one term of at least a second, and all durations with several terms.
 	atLeastSecond = `[a-zµμ][0-9.]|^\+?(0*[1-9][0-9]*(\.[0-9]*)?s|[0-9.]*[1-9][0-9.]*[mh]|0*[1-9][0-9]{3,}(\.[0-9]*)?ms|` +
 		`0*[1-9][0-9]{6,}(\.[0-9]*)?[uµμ]s|0*[1-9][0-9]{9,}(\.[0-9]*)?ns)$`
 
@@ -38,8 +38,8 @@ const (
 )
 
 // constraints are those of Config.validate and the rules, by type or field. They may be looser than the agent, which
-// validates the config itself, but not stricter: TestConfigSchema in test/chart compares both. The types of scalars are
-// stricter, because YAML converts 5 to a string.
+// validates the config itself, but not stricter: TestConfigSchema in test/chart compares both. Two are stricter: hook,
+// and the types of scalars, because the agent accepts 5 as a string.
 func constraints(s source) map[string]schema {
 	second := schema{"allOf": []schema{{"pattern": atLeastSecond}}}
 	return map[string]schema{

@@ -48,8 +48,8 @@ func Bundle(ctx context.Context, n Node, w io.Writer) error {
 	metrics, err := status.FetchMetrics(ctx, n.Address)
 	b.add("metrics.txt", metrics, err)
 	b.json("versions.json", e.versions(), nil)
-	if e.container.Name != "" {
-		b.json("runtime.json", e.container, nil)
+	if e.containerRuntime.Name != "" {
+		b.json("runtime.json", e.containerRuntime, nil)
 	} else {
 		b.fail("runtime.json", errors.New("the container runtime was not detected; see runtime in doctor.json"))
 	}
@@ -69,7 +69,7 @@ func Bundle(ctx context.Context, n Node, w io.Writer) error {
 func (e *examination) versions() map[string]string {
 	versions := map[string]string{
 		"gpucdi": e.Version, "agent": e.status.Version, "architecture": runtime.GOARCH,
-		"runtime": strings.TrimSpace(e.container.Name + " " + e.container.Version),
+		"runtime": strings.TrimSpace(e.containerRuntime.Name + " " + e.containerRuntime.Version),
 	}
 	versions["kernelModule"], _ = cdi.KernelModuleVersion(e.Root) // doctor.json has the error
 	if e.snapshot != nil {

@@ -16,7 +16,7 @@ import (
 // containers compares the GPUs of running containers with their allocations.
 func (e *examination) containers(ctx context.Context) []Finding {
 	const check = checkContainers
-	if e.inspected.GPUs == nil || e.container.Name == "" {
+	if e.inspected.GPUs == nil || e.containerRuntime.Name == "" {
 		return skip(check, "requires GPUs and a container runtime")
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -77,7 +77,7 @@ type examination struct {
 
 	inspected cdi.Parts // without GPUs: not inspected
 
-	container runtime.Info // without a name: not detected
+	containerRuntime runtime.Info // without a name: not detected
 
 	status    status.Node // of the agent
 	statusErr error

@@ -27,7 +27,7 @@ func (e *examination) runtime(ctx context.Context) []Finding {
 	if err != nil {
 		return fail(check, gpu.OneLine(err), "start the container runtime, or mount its socket below --host-root")
 	}
-	e.container = info
+	e.containerRuntime = info
 	if problem := info.Problem(e.CDIDir); problem != "" {
 		return fail(check, problem, "")
 	}

@@ -35,7 +35,7 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	if e.Launch == nil {
 		return nil
 	}
-	if e.container.Name == "" {
+	if e.containerRuntime.Name == "" {
 		return skip(check, "requires a container runtime")
 	}
 	devices, err := cdi.AgentFile(e.CDIDir, e.Root).DeviceEdits()
@@ -102,7 +102,7 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 	if e.Root.LocalPath("/") == "/" {
 		l.Programs = []string{e.Program, e.Worker}
 	}
-	printed, image, err := e.container.Launch(ctx, e.Root, l)
+	printed, image, err := e.containerRuntime.Launch(ctx, e.Root, l)
 	if err != nil {
 		return probed{}, "", err
 	}

@@ -61,7 +61,7 @@ func fullStatus(context.Context) status.Node {
 		Devices: []status.Device{
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", ReplicasAllocated: 1, AllocatedTo: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}, {Namespace: "default", Pod: "other", Container: "main"}}},
-			// A container that holds replicas of several rows holds one GPU.
+			// A device has a row for each of its states. A container in several of them is counted once.
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", State: "draining", AllocatedTo: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}}},
 			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: xid79},

@@ -58,7 +58,8 @@ func replace(path string, data []byte, mode fs.FileMode, check func(path string)
 	return syncDir(dir)
 }
 
-// removeStale removes stale temporary files of the file name. It ignores errors, because they do not prevent writing.
+// removeStale removes stale temporary files of the file with that name. It ignores errors, because they do not
+// prevent writing.
 func removeStale(dir, name string) {
 	names, err := Names(dir, maxEntries)
 	if err != nil {
@@ -76,8 +77,8 @@ func removeStale(dir, name string) {
 	}
 }
 
-// tempFileError is an error about a temporary file whose text has the path of the final file instead. The random name
-// of the temporary file would make the error of each retry look different.
+// tempFileError is an error about a temporary file. Its text has the path of the final file instead, because the random
+// name of the temporary file would make the error of each retry look different.
 type tempFileError struct {
 	error
 	from, to string
@@ -93,7 +94,7 @@ func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// syncDir makes a rename in dir durable.
+// syncDir makes renames and removals in dir durable.
 func syncDir(dir string) error {
 	d, err := openDir(dir)
 	if err != nil {

@@ -34,7 +34,11 @@ func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 	entered := make(chan error)
 	go func() { // until Close
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
-		entered <- errors.Join(enter(all), showPCIDevices(root))
+		err := enter(all)
+		if err == nil {
+			err = showPCIDevices(root)
+		}
+		entered <- err
 		for do := range n.do {
 			do()
 		}
@@ -100,7 +104,8 @@ func showPCIDevices(root string) error {
 	return nil
 }
 
-// Start starts a command in the namespace. Close must not be called before the command has exited.
+// Start starts a command in the namespace. Close must not be called before the command has exited: it ends the thread
+// that started the command, which delivers its Pdeathsig.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	n.do <- func() { started <- cmd.Start() }
@@ -115,5 +120,5 @@ func (n *Namespace) Run(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// Close releases the namespace, which exists until its last process exits.
+// Close ends the thread that keeps the namespace alive.
 func (n *Namespace) Close() { close(n.do) }
