@@ -150,18 +150,18 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 	}
 }
 
-// awaitScrape waits until the agent's metrics contain part, and returns them. If part is "", it waits until the agent
-// stops responding.
-func (c *cluster) awaitScrape(t *testing.T, part string) (scrape string) {
+// awaitScrape waits until a line of the agent's metrics starts with sample, and returns them. If sample is "", it waits
+// until the agent stops responding.
+func (c *cluster) awaitScrape(t *testing.T, sample string) (scrape string) {
 	t.Helper()
-	await(t, "metrics with "+part, func() (string, bool) {
+	await(t, "metrics with "+sample, func() (string, bool) {
 		out, err := c.Kubectl(t.Context(), "get", "--request-timeout=3s", "--raw", "/api/v1/namespaces/gpucdi/pods/"+c.agentPod(t)+":9435/proxy/metrics")
 		if err != nil {
 			scrape = ""
-			return err.Error(), part == ""
+			return err.Error(), sample == ""
 		}
 		scrape = string(out)
-		return scrape, part != "" && strings.Contains(scrape, part)
+		return scrape, sample != "" && strings.Contains(scrape, "\n"+sample)
 	})
 	return scrape
 }
