@@ -175,6 +175,8 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Observer: a.metrics,
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
+
+				PodResources: a.cfg.podResources(),
 			}, a.log)
 			start(plugin.Run)
 			return plugin

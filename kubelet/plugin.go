@@ -21,6 +21,8 @@ type Config struct {
 	Resource string // "nvidia.com/gpu"
 	Gate     Gate
 
+	PodResources string // socket of the pod resources API, to check what the kubelet advertises; empty: no checks
+
 	Observer Observer // may be nil
 	Sent     func()   // called after each ListAndWatch message, perhaps concurrently; may be nil, must not block
 }
@@ -44,6 +46,8 @@ type Plugin struct {
 	// streamTimeout bounds the time from a registration until the kubelet opens a ListAndWatch stream. Kubelet 1.36 can
 	// accept a registration and never open one.
 	streamTimeout time.Duration
+
+	checkInterval time.Duration // between two calls of healthCheck.lost
 }
 
 // New returns a Plugin that does nothing until Run is called.
@@ -55,7 +59,7 @@ func New(cfg Config, log *slog.Logger) *Plugin {
 	if cfg.Sent == nil {
 		cfg.Sent = func() {}
 	}
-	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamTimeout: 10 * time.Second}
+	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamTimeout: 10 * time.Second, checkInterval: 15 * time.Second}
 	empty := Offer{Resource: &allocator.Resource{Name: cfg.Resource}}
 	p.latest.Store(&snapshot{Offer: empty, superseded: make(chan struct{})})
 	p.registration.Store(&Registration{Error: "not attempted yet"})

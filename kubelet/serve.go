@@ -106,6 +106,8 @@ type dependencies struct {
 func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, changed <-chan struct{}) error {
 	overdue := time.NewTimer(p.streamTimeout)
 	defer overdue.Stop()
+	check, health := time.NewTicker(p.checkInterval), healthCheck{plugin: p}
+	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -125,6 +127,14 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 		case <-overdue.C:
 			if s.streams.opened.Load() == 0 {
 				return &lostError{reason: fmt.Sprintf("kubelet opened no ListAndWatch stream within %s", p.streamTimeout)}
+			}
+		case <-check.C:
+			if p.cfg.PodResources == "" {
+				continue
+			}
+			if id := health.lost(ctx); id != "" {
+				return &lostError{reason: fmt.Sprintf("kubelet does not advertise %s, although it is healthy; another plugin may have registered %s",
+					id, p.cfg.Resource)}
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -69,6 +70,39 @@ func TestMoving(t *testing.T) {
 	if now := k.requestedGPUs(t, back); !slices.Equal(now, before) {
 		t.Errorf("after the rollback, a new pod has %v, want the free %v", now, before)
 	}
+}
+
+// TestForeignPlugin registers the resource of a running agent with another plugin, which then ends. Up to Kubernetes 1.36
+// the kubelet then has no healthy device, and the agent's stream stays open.
+func TestForeignPlugin(t *testing.T) {
+	t.Parallel()
+	n, k := startNode(t)
+	time.Sleep(20 * time.Second) // for the agent's first check, which finds all devices
+	stopNVIDIA := n.startNVIDIAPlugin(t)
+	for start := time.Now(); k.allocatesFrom(t, "gpucdi.dev/gpu"); time.Sleep(50 * time.Millisecond) {
+		if time.Since(start) > timeout {
+			t.Fatal("the kubelet does not use NVIDIA's plugin")
+		}
+	}
+	stopNVIDIA()
+	k.awaitGPUs(t, 8, 0)
+	k.awaitGPUs(t, 8, 8)
+	n.admitPod(t, k, "new", 8)
+}
+
+// allocatesFrom reports whether the kubelet allocates GPUs through the plugin whose CDI devices are of a kind.
+func (k *kubelet) allocatesFrom(t *testing.T, kind string) bool {
+	t.Helper()
+	pod := newPod("probe", 1)
+	if err := k.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	defer k.removePod(pod)
+	r, err := k.start(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.HasPrefix(r.cdiDevices[0], kind+"=")
 }
 
 // requestedGPUs returns the sorted UUIDs in the CDI devices that the kubelet requests for the pod's container.
