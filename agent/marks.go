@@ -28,8 +28,8 @@ type marker struct {
 
 	latest  *snapshot
 	want    cluster.Marks
-	written bool             // want was written, or a retry is pending
-	enabled bool             // marks of this process may exist
+	written bool             // Mark was called with want, and is not due again
+	marked  bool             // marks of this process may exist
 	due     <-chan time.Time // when want may change without a snapshot; nil: never
 	again   <-chan time.Time // when to compare want with the Node again; nil: never
 	retry   time.Duration    // the next backoff
@@ -77,16 +77,16 @@ func (m *marker) sync(ctx context.Context) {
 // report logs the result of a write, and schedules the next one.
 func (m *marker) report(ctx context.Context, err error) {
 	enabled := m.latest.config.Remediation.Enabled()
-	m.enabled = m.enabled || enabled
+	m.marked = m.marked || enabled
 	if err == nil {
-		m.retry, m.logged, m.enabled, m.again = marksRetry, "", enabled, nil
+		m.retry, m.logged, m.marked, m.again = marksRetry, "", enabled, nil
 		if enabled {
 			m.again = time.After(cluster.Jittered(marksInterval))
 		}
 		return
 	}
-	if !m.enabled && cluster.Refused(err) {
-		m.again = nil // remediation was never enabled: without the permission there are no marks
+	if !m.marked && cluster.Refused(err) {
+		m.again = nil // no marks of this process exist, and it may not remove those of an earlier one
 		return
 	}
 	if ctx.Err() == nil && err.Error() != m.logged {

@@ -115,7 +115,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestModel runs random sequences. MODEL_SEED reproduces a failure, MODEL_SEQUENCES sets their number.
+// TestModel runs random sequences, MODEL_SEQUENCES of them. MODEL_SEED reproduces a failure.
 func TestModel(t *testing.T) {
 	seed := envUint(t, "MODEL_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MODEL_SEED=%d", seed)

@@ -218,8 +218,8 @@ func (w *world) checkReleased(key uint8) {
 	}
 }
 
-// checkUnallocated fails if the GPU leaves the slice for another outlet while a claim has it that the scheduler allocated
-// before the slice was published without it. The claim could never be prepared.
+// checkUnallocated fails if the GPU moves from the slice to another outlet while it is allocated to a claim that is not
+// prepared. Only claims from before the slice was published without the GPU count. They could never be prepared.
 func (w *world) checkUnallocated() {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey && p.stage == selected && p.since < w.slice.at {

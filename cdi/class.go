@@ -35,10 +35,10 @@ type class struct {
 	binds       []hostFiles // optional mounts
 	csv         string      // pattern of files that list further device nodes and mounts; see readCSVs
 
-	// devicePrefix precedes the device name in the base name of a device node. Empty if only AllDevices is useful.
+	// devicePrefix precedes the device name in the base name of a device node. Empty if no device has a single node.
 	devicePrefix string
 
-	// onlyDevice is the name of the single device besides AllDevices. Empty if there can be more than one.
+	// onlyDevice is a second name of AllDevices, for a class of which a node has a single device. Empty for none.
 	onlyDevice string
 
 	// withGPUs is the device that the agent injects along with GPUs if configured. Empty for a class that pods with
@@ -101,7 +101,7 @@ var classes = []class{
 	{
 		name: "tegra", description: "integrated GPU of a Jetson",
 		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, onlyDevice: "0", platform: gpu.Jetson,
-		// Memory, and the GPU by its name before JetPack 6, since then, and with the driver of Thor.
+		// The node of the memory, and one of the GPU: before JetPack 6, since JetPack 6, or on Thor.
 		required: [][]string{{"/dev/nvmap"}, {"/dev/nvhost-ctrl-gpu", "/dev/nvgpu/igpu0/ctrl", "/dev/nvidia0"}},
 		binds:    []hostFiles{{"/etc/nv_tegra_release", nil}}, // read by programs to identify the Jetson
 		csv:      "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",

@@ -18,7 +18,7 @@ type fakeNodes struct {
 	version int
 	writes  []string          // path of each accepted write
 	before  func(node string) // called before each write, as if by another client, with mu held
-	refuse  map[string]int    // status code by path
+	refuse  map[string]int    // status code by method and path, such as "GET /x"
 }
 
 // serveMarks starts an API server with nodes that have a foreign taint and a foreign condition.

@@ -122,7 +122,7 @@ func TestLaunchRetry(t *testing.T) {
 	})
 }
 
-// CRI-O does not start a container while its pod is being stopped, which takes two minutes.
+// CRI-O delays the start of a container for two minutes if the kubelet is stopping its pod.
 func TestLaunchStartTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pods := &fakePods{agent: "a", stopping: true}

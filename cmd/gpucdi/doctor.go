@@ -67,7 +67,7 @@ concern Kubernetes are skipped.`,
 	output.register(cmd, formatTable, formatJSON, formatYAML)
 	flags.StringVar(&node.ConfigFile, "config", "", "NodeConfig file of the agent (default: none, all keys have defaults)")
 	flags.StringVar(&node.Name, "node-name", "", "name of this node in Kubernetes")
-	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
+	flags.StringVar(&node.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; the kubelet root directories of k0s and MicroK8s, which are elsewhere, are detected")
 	flags.StringVar(&node.CDIDir, "cdi-dir", "/var/run/cdi", "directory of the agent's CDI specs")
 	flags.StringVar(&node.Address, "address", defaultAddress, "address of the agent, host:port")
 	flags.StringVar(&bundle, "bundle", "", "tar.gz file to write for a bug report, - for stdout")

@@ -16,7 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/cluster"
 )
 
-// Limits of --spread. Slices are not verified more rarely.
+// Limits of --spread. The agent also verifies its ResourceSlices at this interval, so maxSpread bounds it.
 const (
 	minSpread = time.Second
 	maxSpread = time.Hour
@@ -53,9 +53,9 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
-	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute requests to the API server that are not urgent, from 1s to 1h; reduce it in small clusters for labels of a new driver within seconds")
+	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute requests to the API server that are not urgent, from 1s to 1h; reduce it in small clusters to update labels within seconds of a driver upgrade")
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
-	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; other kubelet directories are detected on k0s and MicroK8s")
+	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; the kubelet root directories of k0s and MicroK8s, which are elsewhere, are detected")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
 	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; cleared at reboot; empty disables it")
 	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, in a chroot to --host-root")

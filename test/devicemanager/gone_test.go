@@ -101,7 +101,7 @@ func TestReleasedDevicesArePruned(t *testing.T) {
 func TestNoSavedState(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
-	_, held := n.admitPod(t, k, "stays", 3)
+	pod, held := n.admitPod(t, k, "stays", 3)
 	n.killAgent(t)
 	if err := os.RemoveAll(n.stateDir); err != nil {
 		t.Fatal(err)

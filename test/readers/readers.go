@@ -34,7 +34,7 @@ func run(ctx context.Context, name string, stdin []byte, flags ...string) ([]byt
 	return stdout, nil
 }
 
-// Scenario is what a Prometheus server sees of one target.
+// Scenario is the input of a Prometheus server: the scrapes of one target, alerting rules, and queries.
 type Scenario struct {
 	Phases  []Phase           // in order
 	Target  map[string]string // labels of the target; a metric's own labels take precedence
