@@ -113,12 +113,8 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			if own, err := sockets.Identify(at.ownPath); err != nil || own != at.own {
-				return &lostError{reason: "socket " + at.ownPath + " removed", socketChanged: true}
-			}
-			// A missing socket is not conclusive: the stream ends when the kubelet does.
-			if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
-				return &lostError{reason: "kubelet restarted", socketChanged: true}
+			if err := p.checkSockets(at); err != nil {
+				return err
 			}
 		case <-s.streams.changed:
 			if s.streams.opened.Load() > 0 && s.streams.open.Load() == 0 {
@@ -129,13 +125,21 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 				return &lostError{reason: fmt.Sprintf("kubelet opened no ListAndWatch stream within %s", p.streamTimeout)}
 			}
 		case <-check.C:
-			if p.cfg.PodResources == "" {
-				continue
-			}
-			if id := health.lost(ctx); id != "" {
-				return &lostError{reason: fmt.Sprintf("kubelet does not advertise %s, although it is healthy; another plugin may have registered %s",
-					id, p.cfg.Resource)}
+			if err := health.lost(ctx); err != nil {
+				return err
 			}
 		}
 	}
+}
+
+// checkSockets returns a *lostError if a socket has been removed or replaced.
+func (p *Plugin) checkSockets(at dependencies) error {
+	if own, err := sockets.Identify(at.ownPath); err != nil || own != at.own {
+		return &lostError{reason: "socket " + at.ownPath + " removed", socketChanged: true}
+	}
+	// A missing socket is not conclusive: the stream ends when the kubelet does.
+	if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
+		return &lostError{reason: "kubelet restarted", socketChanged: true}
+	}
+	return nil
 }
