@@ -37,7 +37,7 @@ func TestMarker(t *testing.T) {
 		again      bool // the marks are due to be compared again
 		code       int
 		writes     int
-		retry      time.Duration // after this step; 0: nothing is scheduled
+		retry      time.Duration // the next backoff after this step; 0: not checked
 		logged     bool
 		comparison bool // another comparison is scheduled
 	}{

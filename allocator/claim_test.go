@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// slicedGPU is an agent with one GPU in the slice. Its ledger is complete.
-type slicedGPU struct {
+// sliceAgent is an agent with one GPU in its ResourceSlice. Its ledger is complete.
+type sliceAgent struct {
 	*testing.T
 	gate   *Gate
 	ledger Ledger
@@ -20,9 +20,9 @@ type slicedGPU struct {
 	todo   Todo
 }
 
-func newSlicedGPU(t *testing.T) *slicedGPU {
+func newSliceAgent(t *testing.T) *sliceAgent {
 	whole := Part{GPU: gpu0, Extent: ExtentWhole}
-	s := &slicedGPU{T: t, now: epoch, ledger: Start(nil, true, epoch)}
+	s := &sliceAgent{T: t, now: epoch, ledger: Start(nil, true, epoch)}
 	s.gate = NewGate(func() time.Time { return s.now })
 	s.o = Observation{
 		Wanted:     []Want{{Key: Key{SliceOutlet, gpu0}, Part: whole, Ready: true}},
@@ -35,7 +35,7 @@ func newSlicedGPU(t *testing.T) *slicedGPU {
 }
 
 // next reconciles a second later, after the runtime has answered if it was asked.
-func (s *slicedGPU) next(containers ...Container) {
+func (s *sliceAgent) next(containers ...Container) {
 	s.Helper()
 	s.now = s.now.Add(time.Second)
 	if s.todo.Runtime {
@@ -53,14 +53,14 @@ func claim(uid string) Claim {
 	return Claim{UID: uid, Name: "default/" + uid, Pods: []string{"pod-" + uid}, Devices: []string{gpu0}}
 }
 
-func (s *slicedGPU) refuses(c Claim, kind error, reason string) {
+func (s *sliceAgent) refuses(c Claim, kind error, reason string) {
 	s.Helper()
 	if err := s.gate.Prepare(c); !errors.Is(err, kind) || !strings.Contains(err.Error(), reason) {
 		s.Errorf("Prepare of %s: error %v, want one with %q", c.Name, err, reason)
 	}
 }
 
-func (s *slicedGPU) prepares(c Claim) {
+func (s *sliceAgent) prepares(c Claim) {
 	s.Helper()
 	if err := s.gate.Prepare(c); err != nil {
 		s.Errorf("Prepare of %s: %v", c.Name, err)
@@ -69,7 +69,7 @@ func (s *slicedGPU) prepares(c Claim) {
 
 // The next claim gets a device once no container of the previous claim uses it.
 func TestClaimsTakeTurns(t *testing.T) {
-	s := newSlicedGPU(t)
+	s := newSliceAgent(t)
 	s.prepares(claim("a"))
 	again := claim("a")
 	again.Pods = []string{"another"}
@@ -97,9 +97,9 @@ func TestClaimsTakeTurns(t *testing.T) {
 	s.prepares(claim("b"))
 }
 
-// A claim for monitoring neither waits nor holds.
+// A claim with admin access neither waits for other claims nor makes them wait.
 func TestAdminClaims(t *testing.T) {
-	s := newSlicedGPU(t)
+	s := newSliceAgent(t)
 	admin := Claim{UID: "m", Name: "default/m", Pods: []string{"monitor"}, Admin: []string{gpu0}}
 	s.prepares(claim("a"))
 	s.prepares(admin)
@@ -110,9 +110,9 @@ func TestAdminClaims(t *testing.T) {
 }
 
 func TestPrepareRefuses(t *testing.T) {
-	s := newSlicedGPU(t)
+	s := newSliceAgent(t)
 	s.refuses(Claim{UID: "x", Name: "default/x", Devices: []string{gpu0, "GPU-9"}}, ErrUnknown, "GPU-9")
-	s.prepares(claim("a")) // none was granted
+	s.prepares(claim("a")) // the refused claim got no device
 	s.gate.Unprepare("a")
 	s.next()
 	s.next()
@@ -131,7 +131,7 @@ func TestPrepareRefusesMissingHardware(t *testing.T) {
 		"repartitioned": {[]Present{{Device: Part{GPU: gpu0, Extent: ExtentMIG, Placement: gpu.Placement{Size: 1}}}}, "its GPU was repartitioned"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSlicedGPU(t)
+			s := newSliceAgent(t)
 			s.prepares(claim("a"))
 			s.o.Wanted, s.o.Present = nil, tc.present
 			s.next()
@@ -143,9 +143,9 @@ func TestPrepareRefusesMissingHardware(t *testing.T) {
 	}
 }
 
-// A device that was restored with a fault which is gone becomes available once its CDI device is verified.
+// A device that was saved as unavailable and has recovered becomes available once its CDI device is verified.
 func TestPrepareWaitsForSpec(t *testing.T) {
-	s := newSlicedGPU(t)
+	s := newSliceAgent(t)
 	s.o.Wanted[0].Ready = false
 	saved := Saved{Complete: true, Entries: []SavedEntry{{Key: s.o.Wanted[0].Key, Part: s.o.Wanted[0].Part, State: StateUnavailable}}}
 	s.ledger = Start(&saved, true, s.now)
@@ -156,7 +156,7 @@ func TestPrepareWaitsForSpec(t *testing.T) {
 // A device that leaves the slice is free once no claim has it, and not before the API server has acknowledged a slice
 // without it.
 func TestGPULeavesTheSlice(t *testing.T) {
-	s := newSlicedGPU(t)
+	s := newSliceAgent(t)
 	plugin := Key{GPUResource, gpu0}
 	s.prepares(claim("a"))
 	s.next()

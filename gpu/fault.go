@@ -64,9 +64,9 @@ func (f Fault) String() string {
 	return f.Message + "; " + f.Remedy
 }
 
-// Retain returns now with the GPUs and MIG devices appended that only earlier contains. A pod may still hold such a
-// device, and an allocated device must remain advertised to the kubelet. The fault of such a GPU is that of the
-// Unreadable GPU that it must be, or Gone.
+// Retain returns the inventory now, and appends the GPUs and MIG devices that only earlier contains. A pod may still
+// hold such a device, and an allocated device must remain advertised to the kubelet. If an entry of Unreadable can only
+// be such a GPU, the GPU has the fault of that entry; otherwise its fault is Gone.
 //
 // A partial GPU keeps its earlier attributes and MIG devices, because containers that hold it may restart.
 func Retain(earlier, now *Inventory) *Inventory {
@@ -96,8 +96,8 @@ func Retain(earlier, now *Inventory) *Inventory {
 // its index, or Gone. Indexes shift when a GPU leaves the bus, and the index of a GPU that is gone is obsolete.
 func absence(g GPU, earlier, now *Inventory) Fault {
 	i := slices.IndexFunc(now.Unreadable, func(u Unreadable) bool { return u.Index == g.Index })
-	isMIG := slices.ContainsFunc(now.GPUs, func(n GPU) bool { return n.Index == g.Index })
-	if i < 0 || isMIG || g.Fault.Code == FaultGone || now.count() < earlier.count() {
+	ofMIGDevice := slices.ContainsFunc(now.GPUs, func(n GPU) bool { return n.Index == g.Index }) // its GPU is readable
+	if i < 0 || ofMIGDevice || g.Fault.Code == FaultGone || now.count() < earlier.count() {
 		return Gone()
 	}
 	return now.Unreadable[i].Fault

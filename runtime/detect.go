@@ -65,7 +65,7 @@ type Info struct {
 }
 
 // Detect returns the container runtime of the node. It is the one in the kubelet's configuration file in kubeletDir or,
-// without such a file, the first that responds at a known socket. The error lists the sockets that were tried.
+// if that names none, the first that responds at a known socket. The error lists the sockets that were tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
 	return firstReachable(node, kubeletDir, func(socket string) (Info, error) { return inspect(ctx, node, socket) })
 }

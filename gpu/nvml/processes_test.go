@@ -102,7 +102,7 @@ func TestProcesses(t *testing.T) {
 		"two containers":   {lister{compute: several, samples: []nvml.ProcessUtilizationSample{sample(10, 3, 25), sample(10, 2, 99), sample(11, 3, 50)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 7, 0.75), use(long, 1, 0), use(b, 7, 0)}}},
 		"both lists":       {lister{compute: []nvml.ProcessInfo{process(10, 5)}, graphics: []nvml.ProcessInfo{process(10, 5), process(20, 3)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 0), use(b, 3, 0)}}},
 		"no utilization":   {lister{compute: []nvml.ProcessInfo{process(10, 5)}, utilRet: nvml.ERROR_NOT_SUPPORTED}, &gpu.Processes{Cgroups: []gpu.Process{use(a, 5, 0)}}},
-		"too much":         {lister{compute: []nvml.ProcessInfo{process(10, 5)}, samples: []nvml.ProcessUtilizationSample{sample(10, 1, math.MaxUint32)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 1)}}},
+		"over 100 percent": {lister{compute: []nvml.ProcessInfo{process(10, 5)}, samples: []nvml.ProcessUtilizationSample{sample(10, 1, math.MaxUint32)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 1)}}},
 		"memory unknown":   {lister{compute: []nvml.ProcessInfo{process(10, notAvailable)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{{Device: "GPU-a", Cgroup: a}}}},
 		"not supported":    {lister{ret: nvml.ERROR_NOT_SUPPORTED}, nil},
 		"too many to list": {lister{compute: many}, nil},

@@ -25,17 +25,17 @@ var claimCases = []struct {
 }{
 	{"a pod keeps the GPU of its claim", claimSurvives},
 	{"claims and pods that request nvidia.com/gpu share the node", claimsAndPods},
-	{"a pod waits for the containers of one deleted by force", forcedDelete},
+	{"a pod waits for the containers of a force-deleted pod", forcedDelete},
 	{"a fault taints the GPU and is in the status of the pod", claimHealth},
 	{"a cordon taints the GPU and evicts no pod", claimCordoned},
 	{"changed slices are restored", slicesRestored},
 	{"slices are correct after an outage of the API server", apiServerOutage},
-	{"a claim whose GPU is held is refused with the holder", heldClaim},
-	{"manifests for NVIDIA's driver work", nvidiaManifests},
+	{"a claim whose GPU is held is refused, and the message names the holder", heldClaim},
+	{"manifests for NVIDIA's DRA driver work", nvidiaManifests},
 	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"a claim gets a MIG device", claimedMIG},
-	{"a GPU without a usable device node is tainted", missingNode},
+	{"a GPU without a usable device node is tainted", wrongDeviceNode},
 	{"the slices are empty without a driver", withoutDriver},
 	{"an agent writes only slices of its node", slicePolicy},
 	{"the node moves to DRA and back while pods hold GPUs", migration},
@@ -65,7 +65,7 @@ func (c *cluster) doc(t *testing.T, section string) {
 	c.sh(t, "NODE="+node.Name+"\n"+blocksOf(t, draDocument, section, "sh")[0])
 }
 
-// enableDRA replaces the plain manifest by the chart with DRA.
+// enableDRA replaces the plain manifest with the chart, and enables DRA.
 func (c *cluster) enableDRA(t *testing.T) {
 	t.Helper()
 	c.sh(t, blocksOf(t, "README.md", "Uninstall", "sh")[0])
@@ -274,7 +274,7 @@ func claimsAndPods(t *testing.T, c *cluster) {
 	}
 	status := c.status(t)
 	if strings.Contains(status, "not allocated") {
-		t.Errorf("gpucdi status reports containers with claims:\n%s", status)
+		t.Errorf("gpucdi status reports GPUs of claims as not allocated:\n%s", status)
 	}
 	c.run(t, "late", 1)
 	await(t, "late to be unschedulable", func() (string, bool) {
@@ -588,12 +588,13 @@ selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '
 	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra}}]\n")
 }
 
-// missingNode replaces the device node of a GPU with a node of another device. NVML does not list a GPU without a node.
-func missingNode(t *testing.T, c *cluster) {
+// wrongDeviceNode replaces the device node of a GPU with that of another device. It does not remove it, since NVML does
+// not list a GPU without a device node.
+func wrongDeviceNode(t *testing.T, c *cluster) {
 	g := c.driver.State().GPUs[0]
 	device := fmt.Sprintf("/dev/nvidia%d", g.Minor)
 	c.runOnNode(t, "mv "+device+" /tmp/device; mknod "+device+" c 1 3")
-	c.killAgent(t) // nothing reports a changed device node
+	c.killAgent(t) // a changed device node causes no event; the next agent inspects it when it starts
 	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(g.UUID, "GPU-")+" gpucdi.dev/device_node", c.taints)
 	c.claim(t, "seven", 7)
 	c.runWithClaim(t, "others", "seven")
@@ -639,15 +640,15 @@ spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1,
 		t.Errorf("writing a slice of another node: %v, %s", err, out)
 	}
 	if out, err := write(node.Name); err != nil {
-		t.Errorf("writing a slice of the own node: %v, %s", err, out)
+		t.Errorf("writing a slice of its own node: %v, %s", err, out)
 	}
 	c.kubectl(t, "delete", "resourceslice", "forged-"+node.Name)
 }
 
-// claimsOfRuntime moves a node with another runtime than TestDRA's to DRA and back while a pod has a claim. The pod's
-// container restarts, and Helm refuses to uninstall the chart. Pods that request nvidia.com/gpu through DRA are not
-// tested, since kubelets before 1.35 do not support them.
-func claimsOfRuntime(t *testing.T, c *cluster) {
+// claimsOnOtherRuntimes moves a node to DRA and back while a pod has a claim, with a runtime that TestDRA lacks. The
+// pod's container restarts, and Helm refuses to uninstall the chart. Pods that request nvidia.com/gpu through DRA are not
+// tested, since they require Kubernetes 1.36, and the kubelet of TestContainerd17 is older.
+func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	c.enableDRA(t)
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 8)

@@ -48,7 +48,7 @@ var cases = []struct {
 	{"a pod sees its MIG device", migDevices, ""},
 	{"metrics have the GPU memory and utilization of each pod", containerUsage, "TestNode, TestCRIO"},
 	{"a pod in a user namespace sees its GPU or is rejected", userNamespace, ""},
-	{"a claim gets GPUs", claimsOfRuntime, "TestCRIO, TestContainerd17"},
+	{"a claim gets GPUs", claimsOnOtherRuntimes, "TestCRIO, TestContainerd17"},
 	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},
 	{"an upgrade of the chart keeps pods running", chartUpgrade, "TestNode"},
 }

@@ -1,6 +1,6 @@
 /*
- * Event sets. The state has the latest events, numbered; a set delivers those
- * after the registration of their GPU once.
+ * Event sets. The state contains the latest events with their sequence numbers. A
+ * set delivers each event once, if it is newer than the registration of its GPU.
  */
 #include "nvsim.h"
 
@@ -16,7 +16,7 @@
 struct watch {
 	char gpu[TEXT_LEN];
 	unsigned long long types;
-	long long since; /* sequence number of the last event not to deliver */
+	long long since; /* only events with a higher sequence number are delivered */
 };
 
 struct event_set {
