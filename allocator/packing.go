@@ -12,7 +12,7 @@ import (
 //
 // GPUs of broken sets, of which some members are not free, precede those of whole sets. So a request for one GPU does
 // not break a set while a broken one has a free GPU. MIG devices of the GPU with the fewest free ones come first. The
-// members of a set are adjacent if nothing else separates them. The order does not depend on that of ids.
+// members of a set are adjacent unless byFree separates them. The order does not depend on that of ids.
 func PackingOrder(inv *gpu.Inventory, sets Sets, ids []string, free func(id string) bool) []string {
 	p := packing{places: make(map[string]place, len(ids)), free: map[setOfSize]int{}, first: map[setOfSize]int{}}
 	for _, id := range ids {

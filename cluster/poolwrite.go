@@ -10,7 +10,8 @@ import (
 	"slices"
 )
 
-// maxPasses bounds the passes of one publication. Each but the last two finds devices that the API server refuses.
+// maxPasses bounds the passes of one publication. It usually takes one for each write in which the API server refuses
+// devices, one for the writes that it accepts, and one that finds nothing left to write.
 const maxPasses = 16
 
 // publish writes the slices that differ from the wanted devices, until the API server has acknowledged all.
@@ -61,7 +62,7 @@ func (p *Pool) acknowledge(want wantedDevices, plan poolPlan, wrote bool) {
 	}
 }
 
-// report publishes the status, and logs new foreign slices.
+// report publishes the status, and logs the foreign slices if they have changed.
 func (p *Pool) report() {
 	old, s := p.Status(), p.state.status()
 	p.setStatus(s)
@@ -139,7 +140,7 @@ func (p *Pool) delete(ctx context.Context, s slice) error {
 	return nil
 }
 
-// exchangeObject sends an object over a kept connection and decodes the response into stored unless it is nil.
+// exchangeObject sends an object over a keep-alive connection and decodes the response into stored unless it is nil.
 func (c *Client) exchangeObject(ctx context.Context, method, path string, object, stored any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -58,7 +58,7 @@ func (d *Driver) isSameDriver(ctx context.Context, path string) bool {
 	return err != nil || info.GetType() == registerapi.DRAPlugin && info.GetName() == d.cfg.Driver
 }
 
-// checkConflict returns an error if another process serves the driver.
+// checkConflict returns an error if another process serves the driver, or if that cannot be checked.
 func (d *Driver) checkConflict(ctx context.Context, own string) error {
 	socket, err := d.conflict(ctx, own)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +71,9 @@ func (d *Driver) checkConflict(ctx context.Context, own string) error {
 	return err
 }
 
-// reportConflict checks for a conflict while the driver is served, and reports it if it differs from the last one. The
-// driver stays registered: it must unprepare its claims when the other process is gone.
+// reportConflict checks for a conflict while the driver is served, reports it in the registration state, and logs it if
+// it differs from last. It returns the conflict; empty if there is none. The driver stays registered: it must unprepare
+// its claims when the other process is gone.
 func (d *Driver) reportConflict(ctx context.Context, registration, last string) string {
 	message := ""
 	if err := d.checkConflict(ctx, filepath.Base(registration)); err != nil {
@@ -80,7 +81,7 @@ func (d *Driver) reportConflict(ctx context.Context, registration, last string) 
 	}
 	d.registration.setConflict(message)
 	if message != "" && message != last {
-		d.log.Warn("conflicting DRA driver", "err", message)
+		d.log.Warn("DRA driver conflict check failed", "err", message)
 	}
 	return message
 }

@@ -2,8 +2,8 @@ package labels
 
 import "strings"
 
-// versions are the prefixes of the labels with versions.
-var versions = []string{prefix + "cuda.", prefix + "vgpu.host-driver-"}
+// versionPrefixes are the prefixes of the names of labels that contain versions.
+var versionPrefixes = []string{prefix + "cuda.", prefix + "vgpu.host-driver-"}
 
 // Routine reports whether a change of the labels of a node may be applied later: only versions of the driver differ, as
 // after a driver upgrade, or all labels are removed, as during one. The other labels describe GPUs, and pods select
@@ -29,8 +29,8 @@ func sameGPUs(a, b map[string]string) bool {
 }
 
 func isVersion(name string) bool {
-	for _, prefix := range versions {
-		if strings.HasPrefix(name, prefix) {
+	for _, versionPrefix := range versionPrefixes {
+		if strings.HasPrefix(name, versionPrefix) {
 			return true
 		}
 	}

@@ -75,7 +75,7 @@ func TestParseTakesLinearTime(t *testing.T) {
 	}
 }
 
-// fullCache returns a cache with as many libraries as fit.
+// fullCache returns a cache with about 75,000 libraries, which is smaller than MaxSize.
 func fullCache(name func(i int) string) []byte {
 	c := &Cache{}
 	for i := range MaxSize / (entrySize + 32) {

@@ -15,7 +15,7 @@ const (
 	singleRounds, singlePods = 5, 3
 	// burstSize is the number of pods that are created at once, burstCount the number of bursts of each stack.
 	burstSize, burstCount = 100, 3
-	// podTimeout bounds the start of a single pod, burstTimeout the start and the end of a burst.
+	// podTimeout bounds the start of a single pod, burstTimeout the start of a burst and each deletion of pods.
 	podTimeout, burstTimeout = time.Minute, 10 * time.Minute
 	// podPause is the time after the end of pods before the next start.
 	podPause = time.Second

@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// XIDs of class application cause neither a reconcile, even while another GPU has a fault that only a reconcile can
-// clear, nor a log line each.
+// XIDs of class application do not trigger reconciles, even while another GPU has a fault that only a reconcile can
+// clear. Their log lines are rate-limited.
 func TestXIDFlood(t *testing.T) {
 	const batches, batch = 5, 32 // the simulated driver queues at most 64 events
 	n := newNode(t, simdriver.H100x8())
