@@ -26,7 +26,8 @@ const adminConfig = "/root/.kube/config"
 // Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr.
 //
 // kubectl runs in this process: tests call it thousands of times, and starting a program takes most of the CPU time of
-// a call. If ctx is canceled, Kubectl returns at once, and the command goes on in the background.
+// a call. If ctx is canceled, Kubectl returns at once, and the command goes on in the background. Commands that end the
+// process themselves, such as auth can-i, must be run in the box.
 func (n *Node) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	type result struct {
 		out []byte
