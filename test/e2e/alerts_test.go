@@ -142,6 +142,7 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 				must(err)
 				must(c.driver.InjectFault(simdriver.Fault{GPU: gpu.UUID, Func: "nvmlDeviceGetUUID", Return: unknownError}))
 				c.restartAgent(t)
+				c.awaitOutput(t, `gpucdi_component_healthy{component="runtime"} 1`, c.metrics) // detected after the start
 			},
 			during: "gpucdi_unreadable_devices 1",
 			end:    func() { must(c.driver.ClearFaults()); must(c.driver.Add(removed)) },
