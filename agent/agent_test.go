@@ -60,8 +60,8 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	}
 }
 
-// The kubelet updates a ConfigMap volume by replacing the symlink ..data. The symlink config.yaml
-// never changes.
+// The kubelet updates a ConfigMap volume by replacing the symlink ..data. The symlink config.yaml never
+// changes.
 func TestConfigMapUpdate(t *testing.T) {
 	var log logBuffer
 	ctx, end := context.WithCancel(t.Context())

@@ -26,7 +26,8 @@ const (
 )
 
 // stateFile stores the state that outlives the agent in the state directory. That is a tmpfs, because a reboot
-// invalidates this state. If the file is missing or damaged, the next agent lacks only its content; save describes failed writes.
+// invalidates this state. If the file is missing or damaged, the next agent lacks only its content; save describes
+// failed writes.
 type stateFile struct {
 	dir     string // empty disables it
 	log     *slog.Logger
