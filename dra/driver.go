@@ -40,7 +40,7 @@ type Config struct {
 
 	Claims ClaimReader
 	Gate   Gate
-	Wait   time.Duration // how long a claim waits for devices of other holders; 20 s if zero
+	Wait   time.Duration // how long a claim waits for devices of other holders; 30 s if zero
 
 	// SetTimeSlice sets the time slice of the GPU with a UUID; it returns when ctx ends. The error wraps
 	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
@@ -60,8 +60,9 @@ type Gate interface {
 
 var _ Gate = (*allocator.Gate)(nil)
 
-// defaultWait leaves time for the rest of a call, for which the kubelet waits 45 s.
-const defaultWait = 20 * time.Second
+// defaultWait is as long as possible, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time within
+// callTimeout for setting time slices.
+const defaultWait = callTimeout - timeSliceTimeout
 
 // Driver is the kubelet plugin of a DRA driver. Its methods are safe for concurrent use; Run must be called once.
 type Driver struct {

@@ -206,7 +206,7 @@ func (d *Driver) grant(ctx context.Context, r Record) error {
 		case <-changed:
 		case <-poll.C:
 		case <-deadline.C:
-			return fmt.Errorf("%w; waited %s, the kubelet retries", err, d.cfg.Wait)
+			return fmt.Errorf("%w; waited %s, the kubelet retries within 90s", err, d.cfg.Wait)
 		case <-ctx.Done():
 			return fmt.Errorf("%w; waited %s: %w", err, time.Since(start).Round(time.Second), context.Cause(ctx))
 		}

@@ -24,9 +24,9 @@ type Launch struct {
 
 const (
 	// maxAttempts bounds the attempts to launch a container. Every two seconds the kubelet stops the pods that it does
-	// not manage. It stops a pod without containers at once, but a container has a grace period of two seconds. If the
-	// first attempt coincides with the stop, the next one has enough time.
-	maxAttempts = 3
+	// not manage. It stops a pod without containers at once, but a container has a grace period of two seconds. If an
+	// attempt coincides with the stop, the next one has enough time, unless the node is overloaded.
+	maxAttempts = 8
 	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
 	// pod.
 	startTimeout = 10 * time.Second

@@ -116,8 +116,8 @@ func TestLaunchRetry(t *testing.T) {
 			t.Errorf("got %q, %v", output, err)
 		}
 		pods = &fakePods{agent: "a", errs: failed}
-		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != 3 {
-			t.Errorf("error %v after %d attempts, want 3", err, len(pods.created))
+		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != maxAttempts {
+			t.Errorf("error %v after %d attempts, want %d", err, len(pods.created), maxAttempts)
 		}
 	})
 }

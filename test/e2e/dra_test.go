@@ -446,7 +446,7 @@ func heldClaim(t *testing.T, c *cluster) {
 	allocation := c.kubectl(t, "get", "resourceclaim", "owner", "-o", "jsonpath={.status.allocation}")
 	c.kubectl(t, "patch", "resourceclaim", "thief", "--subresource", "status", "--type", "merge", "--patch", `{"status": {"allocation": `+allocation+`}}`)
 	c.runWithClaim(t, "waits", "thief")
-	c.awaitOutput(t, "is prepared for claim default/owner of pod runs; waited 20s", func(t *testing.T) string {
+	c.awaitOutput(t, "is prepared for claim default/owner of pod runs; waited 30s, the kubelet retries within 90s", func(t *testing.T) string {
 		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=waits", "-o", "jsonpath={.items[*].message}")
 	})
 	if !strings.Contains(c.metrics(t), `gpucdi_dra_refusals_total{reason="held"}`) {

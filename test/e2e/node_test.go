@@ -17,8 +17,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// patience is the timeout of every wait, far longer than anything takes on a slow machine.
-const patience = 3 * time.Minute
+// patience is the timeout of every wait, far longer than anything takes on a slow machine. It includes the 90 s after which
+// the kubelet retries to prepare a claim.
+const patience = 5 * time.Minute
 
 // spread is the interval of the agent's requests that are not urgent. The default is longer than patience.
 const spread = "10s"
