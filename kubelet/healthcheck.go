@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -10,40 +11,82 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// allocatableTimeout bounds the request for the devices that the kubelet considers healthy.
-const allocatableTimeout = 2 * time.Second
+const (
+	// allocatableTimeout bounds the request for the devices that the kubelet considers healthy.
+	allocatableTimeout = 2 * time.Second
+	// settledAfter is how long the kubelet may take to process a list.
+	settledAfter = 2 * time.Second
+)
 
 // healthCheck detects that the kubelet no longer considers a device healthy that the plugin advertises as healthy. Up
 // to Kubernetes 1.36 that is the case when another plugin registers the same resource and then ends: the kubelet marks
-// the devices of both unhealthy, and keeps this plugin's stream open.
+// the devices of both unhealthy, and keeps this plugin's stream open. The next list on that stream would make the devices
+// healthy again, but the kubelet would still call the other plugin, and reject every pod.
+//
+// It is safe for concurrent use.
 type healthCheck struct {
-	plugin  *Plugin
+	plugin *Plugin
+
+	mu      sync.Mutex
 	listed  bool   // the kubelet has considered all devices healthy; otherwise this kubelet cannot be checked
 	missing string // device ID that the previous check has not found
 }
 
-// lost queries the kubelet. It returns a *lostError if two checks in a row have not found a device, after an earlier one
-// had found all. A kubelet that does not respond is not checked.
-func (h *healthCheck) lost(ctx context.Context) error {
-	if h.plugin.cfg.PodResources == "" {
+// periodic queries the kubelet. It returns a *lostError if two checks in a row have not found a device, after an earlier
+// one had found all. A kubelet that does not respond is not checked.
+func (h *healthCheck) periodic(ctx context.Context) error {
+	missing, known := h.query(ctx, h.plugin.latest.Load().list)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	previous := h.missing
+	h.missing = missing
+	if !known || missing == "" || missing != previous {
 		return nil
+	}
+	return h.lost(missing)
+}
+
+// beforeSend is periodic for a stream that is about to replace the list that it sent at a time. If the kubelet lacks a
+// device of that list, beforeSend waits until the kubelet must have processed it.
+func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResponse, sent time.Time) error {
+	for {
+		missing, known := h.query(ctx, list)
+		switch {
+		case !known || missing == "":
+			return nil
+		case time.Since(sent) >= settledAfter:
+			return h.lost(missing)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settledAfter / 20):
+		}
+	}
+}
+
+func (h *healthCheck) lost(missing string) error {
+	return &lostError{reason: fmt.Sprintf("kubelet does not advertise %s, although it is healthy; another plugin may have registered %s",
+		missing, h.plugin.cfg.Resource)}
+}
+
+// query returns a healthy device of the list that the kubelet does not consider healthy: that of the previous check if
+// it is one, "" if there is none. known is false if this kubelet cannot be checked, or does not respond.
+func (h *healthCheck) query(ctx context.Context, list *api.ListAndWatchResponse) (missing string, known bool) {
+	if h.plugin.cfg.PodResources == "" {
+		return "", false
 	}
 	ctx, cancel := context.WithTimeout(ctx, allocatableTimeout)
 	defer cancel()
-	advertised := h.plugin.latest.Load().list.GetDevices()
 	allocatable, err := Allocatable(ctx, h.plugin.cfg.PodResources)
 	if err != nil {
-		h.missing = ""
-		return nil
+		return "", false
 	}
-	previous, resource := h.missing, h.plugin.cfg.Resource
-	h.missing = firstMissing(advertised, resource, allocatable, previous)
-	h.listed = h.listed || h.missing == "" && len(advertised) > 0
-	if !h.listed || h.missing == "" || h.missing != previous {
-		return nil
-	}
-	return &lostError{reason: fmt.Sprintf("kubelet does not advertise %s, although it is healthy; another plugin may have registered %s",
-		h.missing, resource)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	missing = firstMissing(list.GetDevices(), h.plugin.cfg.Resource, allocatable, h.missing)
+	h.listed = h.listed || missing == "" && len(list.GetDevices()) > 0
+	return missing, h.listed
 }
 
 // firstMissing returns the ID of a healthy device that is not allocatable: preferred if it is one, "" if there is none.

@@ -106,7 +106,7 @@ type dependencies struct {
 func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, changed <-chan struct{}) error {
 	overdue := time.NewTimer(p.streamTimeout)
 	defer overdue.Stop()
-	check, health := time.NewTicker(p.checkInterval), healthCheck{plugin: p}
+	check := time.NewTicker(p.checkInterval)
 	defer check.Stop()
 	for {
 		select {
@@ -125,9 +125,11 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 				return &lostError{reason: fmt.Sprintf("kubelet opened no ListAndWatch stream within %s", p.streamTimeout)}
 			}
 		case <-check.C:
-			if err := health.lost(ctx); err != nil {
+			if err := s.health.periodic(ctx); err != nil {
 				return err
 			}
+		case err := <-s.lost:
+			return err
 		}
 	}
 }

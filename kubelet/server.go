@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,10 +24,13 @@ type server struct {
 	plugin   *Plugin
 	stopping chan struct{} // closed to end the streams
 	streams  streams
+	health   healthCheck
+	lost     chan error // receives the *lostError that a stream has found; has a buffer of one
 }
 
 func newServer(p *Plugin) *server {
-	return &server{plugin: p, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)}}
+	return &server{plugin: p, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)},
+		health: healthCheck{plugin: p}, lost: make(chan error, 1)}
 }
 
 // maxStreams bounds the ListAndWatch streams of a server, each of which can hold an encoded list of a megabyte. The
@@ -76,6 +80,10 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 		current := s.plugin.latest.Load()
 		// The kubelet writes its checkpoint for every list, even an unchanged one.
 		if current.list != nil && (sent == nil || sent.resends != current.resends || !proto.Equal(sent.list, current.list)) {
+			if sent != nil && s.isLost(stream.Context(), sent.list, list.Sent) {
+				<-s.stopping
+				return nil // the kubelet opens a stream to the next server
+			}
 			if err := stream.Send(current.list); err != nil {
 				return err
 			}
@@ -91,6 +99,20 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 		case <-current.superseded:
 		}
 	}
+}
+
+// isLost reports whether the registration is lost, and ends the server if it is. A stream calls it before it replaces the
+// list that it sent at a time.
+func (s *server) isLost(ctx context.Context, list *api.ListAndWatchResponse, sent time.Time) bool {
+	err := s.health.beforeSend(ctx, list, sent)
+	if err == nil {
+		return false
+	}
+	select {
+	case s.lost <- err:
+	default: // another stream has found it
+	}
+	return true
 }
 
 func (s *server) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {

@@ -73,21 +73,32 @@ func TestMoving(t *testing.T) {
 }
 
 // TestForeignPlugin registers the resource of a running agent with another plugin, which then ends. Up to Kubernetes 1.36
-// the kubelet then has no healthy device, and the agent's stream stays open.
+// the kubelet then has no healthy device, and the agent's stream stays open. A list on that stream would make the devices
+// healthy, but the kubelet would still call the other plugin.
 func TestForeignPlugin(t *testing.T) {
 	t.Parallel()
-	n, k := startNode(t)
-	time.Sleep(20 * time.Second) // for the agent's first check, which finds all devices
-	stopNVIDIA := n.startNVIDIAPlugin(t)
-	for start := time.Now(); k.allocatesFrom(t, "gpucdi.dev/gpu"); time.Sleep(50 * time.Millisecond) {
-		if time.Since(start) > timeout {
-			t.Fatal("the kubelet does not use NVIDIA's plugin")
-		}
+	for name, failed := range map[string]int64{"no list": 0, "list of a failed GPU": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, k := startNode(t)
+			time.Sleep(20 * time.Second) // for the agent's first check, which finds all devices
+			stopNVIDIA := n.startNVIDIAPlugin(t)
+			for start := time.Now(); k.allocatesFrom(t, "gpucdi.dev/gpu"); time.Sleep(50 * time.Millisecond) {
+				if time.Since(start) > timeout {
+					t.Fatal("the kubelet does not use NVIDIA's plugin")
+				}
+			}
+			stopNVIDIA()
+			k.awaitGPUs(t, 8, 0)
+			for _, g := range n.driver.State().GPUs[:failed] {
+				if err := n.driver.InjectFault(simdriver.Fault{GPU: g.UUID, Func: "nvmlDeviceGetMemoryInfo", Return: unknownError}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k.awaitGPUs(t, 8, 8-failed)
+			n.admitPod(t, k, "new", int(8-failed))
+		})
 	}
-	stopNVIDIA()
-	k.awaitGPUs(t, 8, 0)
-	k.awaitGPUs(t, 8, 8)
-	n.admitPod(t, k, "new", 8)
 }
 
 // allocatesFrom reports whether the kubelet allocates GPUs through the plugin whose CDI devices are of a kind.
