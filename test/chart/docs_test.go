@@ -34,3 +34,24 @@ func TestDocumentedValues(t *testing.T) {
 		}
 	}
 }
+
+// The command of docs/alerts.md renders the alerting rules and the dashboard.
+func TestDocumentedAlerts(t *testing.T) {
+	blocks, err := docs.Blocks(t.Context(), "docs/alerts.md", "Alerts", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags, found := strings.CutPrefix(strings.TrimSpace(blocks[0]), "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values ")
+	if !found {
+		t.Fatalf("unexpected command %q", blocks[0])
+	}
+	out, err := helm(t.Context(), "template", append([]string{"gpucdi", "--namespace", "gpucdi"}, strings.Fields(flags)...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"kind: PrometheusRule", "- alert: GPUAgentDown", "gpucdi.json: "} {
+		if !strings.Contains(out, part) {
+			t.Errorf("%q is not rendered", part)
+		}
+	}
+}
