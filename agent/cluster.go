@@ -10,7 +10,7 @@ import (
 
 // newClusterClient returns a client of the API server. It logs the error that it returns.
 func (a *Agent) newClusterClient() (*cluster.Client, error) {
-	const message = "no API server access; Events, labels and label-selected config are disabled"
+	const message = "no API server access; Events, labels, node condition and label-selected config are disabled"
 	if a.cfg.NodeName == "" {
 		a.log.Info(message, "reason", "--node-name is not set")
 		return nil, errors.New("--node-name is not set")
@@ -27,7 +27,7 @@ func (a *Agent) newClusterClient() (*cluster.Client, error) {
 	return client, err
 }
 
-// startViews starts the Events and the labels of the Node.
+// startViews starts the recorder of Events and the writer of the Node's labels, and returns the latter.
 func (a *Agent) startViews(client *cluster.Client, background func(run func(context.Context))) *cluster.NodeLabels {
 	a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
 	background(a.events.Run)

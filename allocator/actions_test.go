@@ -19,7 +19,7 @@ type kind struct {
 }
 
 // kinds are the kinds of actions: the number of values of their argument, their weight in random sequences, and their
-// effect. An action that is not possible now returns false and changes nothing. If the argument is an index, the action
+// effect. An action that is not possible now returns false and changes nothing. With anyOf, the action
 // applies to the first object from that index on for which it is possible.
 var kinds = []kind{
 	{"reconcile", 1, 4, func(w *world, _ uint8) bool { return w.reconcile(true) }},
@@ -153,6 +153,7 @@ func (w *world) rounds(more uint8) bool {
 	return true
 }
 
+// landAll renames all pending checkpoints into place.
 func (w *world) landAll() {
 	for i := range w.writes {
 		w.land(uint8(i))

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// settle bounds each step of the kubelet that no evidence shows: a message in transit, from an Allocate response to
-	// the kubelet's records, from a snapshot of the records to the renamed checkpoint, from the options of a container
-	// to the container in the runtime.
+	// settle bounds the time of each step of the kubelet that no evidence shows: to deliver a message, to record an
+	// Allocate response, to rename a checkpoint with a snapshot of the records into place, and to create a container in
+	// the runtime from its options.
 	settle = 5 * time.Second
 
 	// drainInterval is the interval between requests to a source while an entry drains and the last response proved
@@ -23,16 +23,16 @@ const (
 	// claimInterval is that interval for a device whose claim was unprepared, since the next claim may be waiting for it.
 	claimInterval = 500 * time.Millisecond
 
-	// allocationInterval is that interval for the claims of the cluster, each response of which contains all of them.
+	// allocationInterval is that interval for the claims of the cluster: each response contains all of them.
 	allocationInterval = 4 * time.Second
 
-	// scheduleLag bounds the time until schedulers have received the slices, and the claims to which they allocated
-	// devices before have been updated. Only refusals of claims depend on it.
+	// scheduleLag bounds the time from when the API server acknowledges slices until schedulers have received them and
+	// have recorded their earlier allocations in the claims. Only refusals of claims depend on it.
 	scheduleLag = time.Second
 
-	// listLag bounds the time until the kubelet has processed a list, for each of which it syncs a file. It also bounds
-	// the time from the selection of a device to the Allocate call, which other plugins can delay. Only the time that a
-	// released ID stays listed depends on it.
+	// listLag bounds the time until the kubelet has processed a list. The kubelet syncs its checkpoint to disk for each
+	// list. It also bounds the time from the selection of a device to the Allocate call, which other plugins can delay.
+	// Only the time that a released ID stays listed depends on it.
 	listLag = 60 * time.Second
 )
 
@@ -107,7 +107,7 @@ func (h checkpointHistory) readSince(at time.Time) bool {
 	return !h.asked.IsZero() && !h.asked.Before(at)
 }
 
-// from returns when the kubelet has recorded all grants of the earlier agent.
+// from returns the time from which the kubelet has recorded all grants of the earlier agent.
 func (b bootstrap) from(start time.Time) time.Time {
 	if b.fresh {
 		return start

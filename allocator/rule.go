@@ -19,7 +19,7 @@ const SharedSuffix = ".shared"
 
 // Rule configures how the devices that it matches are advertised.
 type Rule struct {
-	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to the devices whose default resource is name: nvidia.com/gpu or that of a MIG profile, such as nvidia.com/mig-1g.5gb
+	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to the devices whose default resource, nvidia.com/gpu or that of a MIG profile such as nvidia.com/mig-1g.5gb, equals name
 	Name     string   `yaml:"name"`     // extended resource to advertise the devices as; empty keeps their default
 	Mode     Mode     `yaml:"mode"`     // API through which the devices are allocated; empty stands for allocation.mode
 	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored
@@ -111,7 +111,7 @@ func (r Rule) problems() (found []string) {
 	}
 	if r.Exclude {
 		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || len(r.Features) > 0 || r.FailRequestsGreaterThanOne {
-			invalid(".exclude: want no other key but select, since excluded devices are not advertised")
+			invalid(".exclude: want no other key but select, or name without select, since excluded devices are not advertised")
 		}
 		return found
 	}
@@ -127,6 +127,8 @@ func (r Rule) problems() (found []string) {
 		invalid(".replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, r.Replicas)
 	case r.Replicas != 0:
 		invalid(".replicas: want 2 to %d, got %d; remove the key to disable sharing", MaxDevices, r.Replicas)
+	case r.Rename != "" && !selects:
+		invalid(".rename: want replicas, since devices without replicas are not shared")
 	case r.FailRequestsGreaterThanOne:
 		invalid(".failRequestsGreaterThanOne: want replicas, since devices without replicas are not shared")
 	}

@@ -22,7 +22,7 @@ func (s Sets) members(size int) map[string][]string {
 	return sets
 }
 
-// text formats the sets of a size with the numbers of their members.
+// text formats the full sets of a size by the indexes of their GPUs.
 func (s Sets) text(size int) string {
 	var sets []string
 	for _, members := range s.members(size) {
@@ -60,8 +60,8 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// Sets are as many as possible, nested, and the same in any order of the GPUs. No GPU outside of a full set has the
-// name of another.
+// Sets are as many as possible, nested, and the same in any order of the GPUs. A GPU in no full set has a name of its
+// own.
 func TestSetsAreNested(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	for name, topology := range topologies {
@@ -99,6 +99,7 @@ func checkNested(t *testing.T, sets Sets, members []string, larger int) {
 	all := sets.members(larger)
 	of := all[sets.Name(members[0], larger)]
 	for _, m := range members[1:] {
+		// Members in no full set have names of their own; the sizes then add up to 2.
 		if !slices.Contains(of, m) && len(all[sets.Name(m, larger)])+len(of) > 2 {
 			t.Fatalf("set %v is in two sets of %d", members, larger)
 		}
@@ -150,6 +151,7 @@ func bestPartition(r *Resource, devices uint, size int) (best int64) {
 	return best
 }
 
+// TestSetsAreBounded has so many GPUs with irregular links that an exhaustive search would not end.
 func TestSetsAreBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	inv := node(96, func(i int) int { return i % 4 }, func(int, int) gpu.Link {
@@ -220,7 +222,10 @@ func TestPackingFillsBrokenSets(t *testing.T) {
 			for {
 				order := PackingOrder(inv, sets, ids, func(id string) bool { return free[id] })
 				i := slices.IndexFunc(order, func(id string) bool { return free[id] })
-				if len(order) != len(ids) || i < 0 {
+				if len(order) != len(ids) {
+					t.Fatalf("%s: order %v of %v", name, order, ids)
+				}
+				if i < 0 {
 					break
 				}
 				for _, size := range SetSizes {
@@ -235,7 +240,7 @@ func TestPackingFillsBrokenSets(t *testing.T) {
 	}
 }
 
-// freeGPUs returns the free GPUs in full sets of a size of which all members are free, and those in broken ones.
+// freeGPUs returns the free GPUs in full sets of a size of which all members are free, and all other free GPUs.
 func freeGPUs(sets Sets, size int, free map[string]bool) (whole, broken map[string]bool) {
 	whole, broken = map[string]bool{}, map[string]bool{}
 	for _, members := range sets.members(size) {

@@ -2,8 +2,8 @@ package allocator
 
 import "slices"
 
-// usage sums up parts that may be held or are available by device, so that the time of a check depends on the number
-// of devices, not of replicas.
+// usage sums up, by device, the parts that may be held or are available, so that the time of a check depends on the
+// number of devices, not of replicas.
 type usage []load
 
 // load is the used parts of one GPU or MIG device.

@@ -33,8 +33,8 @@ const (
 // only the first MIG device of those it can access.
 const AllDevices = "all"
 
-// MonitorDevice is the name of the CDI device of the agent's spec that contains all GPUs, also those with a fault and in
-// MIG mode, for monitoring containers.
+// MonitorDevice is the name of the CDI device, only in the agent's spec, that contains all GPUs, including those with a
+// fault or in MIG mode, for monitoring containers.
 const MonitorDevice = "monitor"
 
 // NameStrategy selects the CDI device names of GPUs and MIG devices.
@@ -46,10 +46,10 @@ const (
 	ByUUID  NameStrategy = "uuid"  // "GPU-…" or "MIG-…"
 )
 
-// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts: one device for each name
-// strategy, AllDevices with the healthy ones, and in the agent's spec MonitorDevice. A GPU with a fault keeps its device,
-// because a container that holds it may restart. Build is pure: equal arguments give equal specs. It returns an error if
-// there are no GPUs, because a CDI spec requires a device.
+// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. It has a device for each of them
+// and each name strategy, AllDevices with the healthy ones, and, if kind is AgentKind, MonitorDevice. A GPU with a fault
+// keeps its device, because a container that holds it may restart. Build is pure: equal arguments give equal specs. It
+// returns an error if there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
 	spec := newSpec(kind, inv, parts)
 	all, monitored := []DeviceNode{}, slices.Clone(parts.Monitor)
@@ -198,7 +198,7 @@ func mounts(parts Parts) []*specs.Mount {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
-	// Files that reference a library by path may use a path in a loader directory.
+	// Driver files may reference the same library, and a library listed by JetPack may already be in a loader directory.
 	return slices.CompactFunc(all, func(a, b *specs.Mount) bool { return a.ContainerPath == b.ContainerPath })
 }
 

@@ -65,7 +65,7 @@ func TestConflictingSpecs(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := file.Stale(); got != tc.conflict {
-				t.Errorf("after it was created: got stale %t", got)
+				t.Errorf("after the foreign spec was created: got stale %t", got)
 			}
 			_, err := file.Put(spec)
 			if (err != nil) != tc.conflict || err != nil && !strings.Contains(err.Error(), foreign) {
@@ -84,10 +84,10 @@ func TestConflictingSpecs(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := file.Stale(); got != tc.conflict {
-				t.Errorf("after it was removed: got stale %t", got)
+				t.Errorf("after the foreign spec was removed: got stale %t", got)
 			}
 			if _, err := file.Put(spec); err != nil || file.Unchecked() != nil {
-				t.Errorf("after it was removed: Put: %v, Unchecked: %v", err, file.Unchecked())
+				t.Errorf("after the foreign spec was removed: Put: %v, Unchecked: %v", err, file.Unchecked())
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestUnreadableForeignFiles(t *testing.T) {
 func TestUncheckedReportsPermissionDenied(t *testing.T) {
 	n, spec := usableSpec(t)
 	dir := t.TempDir()
-	for path := dir; path != "/tmp"; path = filepath.Dir(path) {
+	for _, path := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(path, 0o777); err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,7 @@ var control = []struct {
 	minor      int64
 	registered []string // alternative names in /proc/devices, see readMajors
 	features   Features // that use the node; nil: all
-	required   Features // that fail without it
+	required   Features // that fail without it; all if features is nil
 }{
 	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidiactl"}, nil, nil},
 	{"/dev/nvidia-uvm", minorUVM, []string{"nvidia-uvm"}, cudaFeatures, cudaFeatures},

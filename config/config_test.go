@@ -248,7 +248,8 @@ func TestParseRejectsRules(t *testing.T) {
 		"{select: {index: [0]}, features: [video, x]}":                               `.features: unknown feature "x"; supported features: `,
 		"{select: {index: [0]}, mode: dra, features: [video]}":                       ": want mode devicePlugin with features, got dra",
 		"{exclude: true}": `.name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got ""; set select for other names`,
-		"{name: 'nvidia.com/mig-1g 5gb', replicas: 2}": ".name: want a resource name such as nvidia.com/h100",
+		"{name: nvidia.com/gpu, features: [video], rename: nvidia.com/gpu.shared}": ".rename: want replicas",
+		"{name: 'nvidia.com/mig-1g 5gb', replicas: 2}":                             ".name: want a resource name such as nvidia.com/h100",
 	} {
 		if _, err := config.Parse([]byte("resources: [" + rule + "]")); err == nil || !strings.HasPrefix(err.Error(), "resources[0]"+want) {
 			t.Errorf("%s: error %q, want %q", rule, err, "resources[0]"+want)

@@ -104,6 +104,7 @@ func ruleConstraints() []schema {
 		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
 		{"if": set("exclude", false), "then": unset("mode", "replicas", "features", "rename", "failRequestsGreaterThanOne")},
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
+		{"if": set("rename", ""), "then": set("replicas", 0)},
 		{
 			"if":   schema{"required": []string{"mode"}, "properties": schema{"mode": schema{"const": allocator.ModeDRA}}},
 			"then": unset("replicas", "features", "rename"),

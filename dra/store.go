@@ -28,9 +28,11 @@ const (
 	// recordLimit bounds the size of a record in bytes, and maxRecords their number. A node runs a few hundred pods.
 	recordLimit = 1 << 20
 	maxRecords  = 4096
+	// maxFiles bounds the files that are read. Agents that were killed leave temporary files.
+	maxFiles = 2 * maxRecords
 )
 
-// errRecord means that a record was not written or removed.
+// errRecord means that the records were not read, or that a record was not written or removed.
 var errRecord = errors.New("claim record")
 
 // validUID is the format of a claim's UID, which becomes a file name.
@@ -45,7 +47,7 @@ type store struct {
 	all     atomic.Pointer[[]Record] // by UID
 }
 
-// storedRecord is a record with the fields of its file, including those of other versions.
+// storedRecord is a record with the fields of its file, including those of other versions of gpucdi.
 type storedRecord struct {
 	Record
 	fields map[string]json.RawMessage
@@ -59,7 +61,7 @@ func load(dir string) (*store, error) {
 	if dir == "" {
 		return s, nil
 	}
-	names, err := host.Names(dir, maxRecords)
+	names, err := host.Names(dir, maxFiles)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -150,8 +152,8 @@ func (s *store) save(r Record) error {
 	return nil
 }
 
-// updated returns the fields of a file for the next version of the record. A field that does not change keeps its text,
-// which may contain fields of other versions.
+// updated returns the fields of a file for the record that replaces r. A field that does not change keeps its text, which
+// may contain fields of other versions of gpucdi.
 func (r storedRecord) updated(next Record) (map[string]json.RawMessage, error) {
 	fields := maps.Clone(r.fields)
 	if fields == nil {

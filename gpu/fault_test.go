@@ -51,7 +51,7 @@ func TestRetainDistinguishesUnreadableFromGone(t *testing.T) {
 	}
 }
 
-// An Unreadable entry applies to a missing GPU only if it must be that GPU.
+// An Unreadable entry applies to a missing GPU only if it cannot be any other device.
 func TestRetainMatchesUnreadableGPUs(t *testing.T) {
 	lost := fault("GPU is lost")
 	two := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1"}}}}}
@@ -60,7 +60,7 @@ func TestRetainMatchesUnreadableGPUs(t *testing.T) {
 		earlier, now *gpu.Inventory
 		want         map[string]gpu.Fault
 	}{
-		"MIG device of the GPU that has the index now": {
+		"unreadable MIG device of a readable GPU": {
 			two,
 			&gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-b"}}, Unreadable: []gpu.Unreadable{{Index: 0, Fault: lost}}},
 			map[string]gpu.Fault{"GPU-a": gpu.Gone()},
@@ -116,7 +116,7 @@ func TestRetainKeepsMIGDevices(t *testing.T) {
 	}
 }
 
-// A device that could not be read completely is still the one of the earlier inventory.
+// A device that could not be read completely keeps its attributes from the earlier inventory.
 func TestRetainKeepsAttributesOfPartialDevices(t *testing.T) {
 	earlier := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", Minor: 3, PCIBusID: "0000:18:00.0", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-1", GPUInstance: 1}}},

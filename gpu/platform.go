@@ -4,7 +4,7 @@ package gpu
 // nodes and driver files containers require.
 type Platform string
 
-// The platforms. The zero Platform is a machine with PCI GPUs and the NVIDIA kernel driver, or a sandbox of one.
+// The platforms. The zero Platform is a machine with PCI GPUs and the NVIDIA kernel driver, or a sandbox on one.
 const (
 	// WSL2 is a Linux VM on Windows. NVML lists the GPUs of the Windows host, which share one device node.
 	WSL2 Platform = "wsl2"

@@ -14,8 +14,9 @@ import (
 const (
 	// allocatableTimeout bounds the request for the devices that the kubelet considers healthy.
 	allocatableTimeout = 2 * time.Second
-	// settledAfter is how long the kubelet may take to process a list.
-	settledAfter = 2 * time.Second
+	// settledAfter is how long the kubelet may take to process a list, for which it syncs a file. If it takes longer, the
+	// plugin registers again without need.
+	settledAfter = 10 * time.Second
 )
 
 // healthCheck detects that the kubelet no longer considers a device healthy that the plugin advertises as healthy. Up
@@ -60,7 +61,7 @@ func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResp
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(settledAfter / 20):
+		case <-time.After(settledAfter / 100):
 		}
 	}
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds a release for amd64 and arm64 in a directory:
+# Builds a release for amd64 and arm64 in a directory, which it replaces:
 #
 #   release/release.sh DIRECTORY
 #
-# The build is reproducible from a commit; the image requires the same Debian packages, too.
+# Builds of a commit are identical with the same C compilers and, for the image, the same Debian packages.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 dist=$(realpath -m "${1:?missing the directory to write to}")
+cd "$(dirname "$0")/.."
 
 version=$(git describe --tags --always --dirty)
 timestamp=$(git log -1 --format=%ct)
@@ -19,8 +19,11 @@ for arch in amd64 arm64; do
   GOOS=linux GOARCH=$arch CGO_ENABLED=1 CC=${compilers[$arch]} make --no-print-directory build \
     VERSION="$version" BIN="$dist/$name" >/dev/null
   for program in "$dist/$name"/*; do
-    go tool -modfile=release/tools.mod cyclonedx-gomod bin -json -noserial -notimestamp -version "$version" \
-      -output "$dist/$name/$(basename "$program").cdx.json" "$program" 2>/dev/null
+    if ! log=$(go tool -modfile=release/tools.mod cyclonedx-gomod bin -json -noserial -notimestamp -version "$version" \
+      -output "$dist/$name/$(basename "$program").cdx.json" "$program" 2>&1); then
+      echo "$log" >&2
+      exit 1
+    fi
   done
   cp LICENSE README.md CHANGELOG.md "$dist/$name/"
 done

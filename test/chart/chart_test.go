@@ -62,6 +62,7 @@ func TestAgentEnvironment(t *testing.T) {
 	for _, v := range agent.Env {
 		variables[v.Name] = v.Value
 	}
+	// GPUCDI_NODE_NAME has valueFrom instead of a value.
 	for name, want := range map[string]string{"GPUCDI_CONFIG": "/etc/gpucdi/config.yaml", "GPUCDI_HOST_ROOT": "/host",
 		"GPUCDI_DRIVER_ROOT": "/opt/driver", "GPUCDI_ADDRESS": "127.0.0.1:9435", "GPUCDI_NODE_NAME": ""} {
 		if got, set := variables[name]; !set || got != want {
@@ -86,6 +87,7 @@ func TestValues(t *testing.T) {
 		{"spread=10s", []string{"{name: GPUCDI_SPREAD, value: 10s}"}, nil},
 		{"updateStrategy.rollingUpdate.maxSurge=10%", []string{"maxSurge: 10%", "maxUnavailable: 0"}, nil},
 		{"updateStrategy.type=OnDelete", []string{"type: OnDelete"}, []string{"maxSurge"}},
+		// The default, which also shows that empty values render no keys.
 		{"createNamespace=false", nil, []string{"affinity", "securityContext: {}", "runtimeClassName", "kind: Namespace"}},
 		{"nodeSelector.gpu=yes", []string{"gpu: \"yes\""}, nil},
 		{"podLabels.team=gpu", []string{"        team: gpu\n"}, []string{"\n    team: gpu"}},

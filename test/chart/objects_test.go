@@ -41,7 +41,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/readers"
 )
 
-// combinations are values that together render every template and every kind of field, and those that may conflict.
+// combinations are values that together render every template and every kind of field, including values that may conflict.
 var combinations = []string{
 	`{}`,
 	`{"nameOverride": "plugin", "createNamespace": true, "namespaceOverride": "gpu-system"}`,

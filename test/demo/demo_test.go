@@ -44,8 +44,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// useKeptNode takes the tour, then runs the commands that the demo printed for a kept node. The last one of both removes
-// the node.
+// useKeptNode runs the commands of the tour, then those that the demo printed for a kept node. The last command, which is
+// the same in both, removes the node.
 func useKeptNode(t *testing.T, checkout, output string) {
 	t.Helper()
 	tour, err := docs.Steps(t.Context(), "docs/tour.md")
@@ -98,7 +98,7 @@ func sh(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
 	cmd.Dir = dir
-	// Not a pipe, since a kept node inherits and holds it open.
+	// A file, not a pipe: a kept node inherits the output, and Run would wait until the node closes the pipe.
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
@@ -120,6 +120,7 @@ func leftovers(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Glob returns no error if the directory is missing.
 	if _, err := os.Stat("/var/tmp"); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,7 @@ func TestClassDevices(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
+	// With imex-channel, containers get the first channel only.
 	nodes := n.awaitClassDevices(t, k, "gpucdi.dev/gdrcopy=all", "gpucdi.dev/imex-channel=0")
 	if want := []string{"/dev/gdrdrv", "/dev/nvidia-caps-imex-channels/channel0"}; !slices.Equal(nodes, want) {
 		t.Errorf("got device nodes %v, want %v", nodes, want)

@@ -11,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// foreignContainer starts a nerdctl container with a GPU. On a node with CRI-O, nerdctl uses a second containerd, as
-// Docker does.
+// foreignContainer checks that a nerdctl container with a GPU is reported, and that its GPU is reserved on request. On a
+// node with CRI-O, nerdctl uses a second containerd, as Docker does.
 func foreignContainer(t *testing.T, c *cluster) {
 	if name, _ := c.runtime(t); name == "cri-o" {
 		c.startSecondContainerd(t)
@@ -22,7 +22,7 @@ func foreignContainer(t *testing.T, c *cluster) {
 	c.sh(t, "nerdctl run --detach --name foreign --network none --device gpucdi.dev/gpu="+gpu+" "+images.DebianName+" sleep infinity")
 	remove := func() {
 		t.Helper()
-		rm := c.Box.Command(context.Background(), "sh", "-c", path+" nerdctl rm --force foreign 2>&1") // also as cleanup
+		rm := c.Box.Command(context.Background(), "sh", "-c", path+" nerdctl rm --force foreign 2>&1") // not t.Context(), which has ended during cleanup
 		if out, err := rm.Output(); err != nil && !strings.Contains(string(out), "no such container") {
 			t.Errorf("removing the container: %v\n%s", err, out)
 		}

@@ -13,7 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node"
 )
 
-// helmLifecycle runs the commands of docs/deploy.md. They must not affect a running pod with two GPUs.
+// helmLifecycle runs the commands of docs/deploy.md for installation, changes of the config, the hook and uninstallation.
+// They must not affect a running pod with two GPUs.
 func helmLifecycle(t *testing.T, c *cluster) {
 	uninstall, err := docs.Blocks(t.Context(), "README.md", "Uninstall", "sh")
 	if err != nil {
@@ -55,7 +56,7 @@ func helmLifecycle(t *testing.T, c *cluster) {
 	c.awaitSpec(t, "nvidia_drv.so", false)
 	same("after a label change")
 
-	// Helm rejects what the schema can express, and the agent the rest.
+	// Helm rejects values that violate the schema. The agent rejects what the schema cannot express.
 	c.sh(t, "! helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.health.quietPeriod=often")
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set-json "+
 		`'config.health.xids={"ignore":[79],"fatal":[79]}'`)
@@ -142,7 +143,8 @@ func (c *cluster) awaitSpec(t *testing.T, part string, there bool) {
 	})
 }
 
-// checkUninstalled checks that nothing of the chart is left but the specs.
+// checkUninstalled checks that the chart's objects and labels are gone, that the CDI directory contains only the agent's
+// specs, and that nothing listens on the sockets.
 func (c *cluster) checkUninstalled(t *testing.T) {
 	t.Helper()
 	if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings", "-A",

@@ -45,7 +45,7 @@ func twoGPUs(t *testing.T, c *cluster) {
 	checkVariable(t, c)
 }
 
-// checkVariable checks the value of a variable that both the manifest of the pod two and the CDI spec set.
+// checkVariable checks the value of a variable that both the manifest of pod "two" and the CDI spec set.
 func checkVariable(t *testing.T, c *cluster) {
 	t.Helper()
 	want := "TRITON_LIBCUDA_PATH=/usr/lib64"

@@ -29,7 +29,7 @@ spec:
     imagePullPolicy: Never
     command: [sleep, infinity]
     securityContext: %s
-    terminationMessagePath: /run/termination-log
+    terminationMessagePath: /run/termination-log # the default is in /dev
     volumeMounts: [{name: dev, mountPath: /dev}]
   volumes: [{name: dev, hostPath: {path: /dev}}]
 `, name, images.DebianName, tc.context)
@@ -106,7 +106,7 @@ func rbac(t *testing.T, c *cluster) {
 		{[]string{"update", "nodes"}, false},
 		{[]string{"patch", "nodes", "--subresource", "status"}, false},
 	} {
-		// A program, because this command ends the process if the answer is no.
+		// In the box: kubectl ends its process if the answer is no, and c.Kubectl runs it in this one.
 		args := append([]string{"auth", "can-i", "--as", "system:serviceaccount:gpucdi:gpucdi"}, tc.access...)
 		out, _ := c.Box.Command(t.Context(), "kubectl", args...).Output()
 		if got := strings.TrimSpace(string(out)); got != map[bool]string{true: "yes", false: "no"}[tc.want] {

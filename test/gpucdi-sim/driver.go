@@ -76,7 +76,7 @@ func (s sim) reset() *cobra.Command {
 				}
 				return fmt.Sprintf("driver %s, %d GPUs", original.Version, len(original.GPUs)),
 					d.Update(func(state *simdriver.State) error {
-						// Event sets identify events by their sequence numbers, which continue.
+						// Event sets identify events by their sequence numbers, which must not restart.
 						*state = simdriver.State{Version: state.Version, CUDA: original.CUDA, GPUs: original.GPUs, Events: state.Events}
 						return nil
 					})
