@@ -21,7 +21,7 @@ func TestVariantNames(t *testing.T) {
 	for _, f := range cdi.AllFeatures() {
 		name := cdi.VariantName("GPU-a", f)
 		if other := allocator.VariantName("GPU-a", string(f)); other != name || allocator.DeviceOfCDI(name) != "GPU-a" {
-			t.Errorf("variants %q and %q of %q", name, other, allocator.DeviceOfCDI(name))
+			t.Errorf("cdi names the variant %q, allocator %q of device %q; want equal names of GPU-a", name, other, allocator.DeviceOfCDI(name))
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestWantedVariants(t *testing.T) {
 	}
 }
 
-// A claim gets a feature from the node or from a variant that is on disk, or the reason why it cannot.
+// A claim gets a feature from the node or from a verified variant. Otherwise, claimVariants returns the reason.
 func TestVariantsOfClaims(t *testing.T) {
 	p := &plan{
 		parts: cdi.Parts{Features: cdi.Features{cdi.Compute, cdi.Video}},

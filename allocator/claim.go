@@ -7,7 +7,7 @@ import (
 )
 
 // ErrHeld means that a device is not available yet, for example because another claim or pod may still use it.
-var ErrHeld = errors.New("device in use")
+var ErrHeld = errors.New("device not available yet")
 
 // Claim is a ResourceClaim with devices of this node.
 type Claim struct {
@@ -54,7 +54,7 @@ func (g *Gate) Prepare(c Claim) error {
 	return nil
 }
 
-// checkClaimable adds why a device cannot be granted to a claim that does not have it.
+// checkClaimable adds a problem to errs if a device cannot be granted to a claim that is not prepared.
 func (g *Gate) checkClaimable(id string, errs *problems) {
 	d := g.entries[Key{SliceOutlet, id}]
 	if d == nil {
@@ -77,7 +77,8 @@ func (g *Gate) checkClaimable(id string, errs *problems) {
 }
 
 // refusal returns the kind of the error for a claim that requests an entry which the gate does not grant: ErrHeld if the
-// entry can become available once others are released, or its CDI device is verified.
+// entry can become available once others are released, or its CDI device is verified. One that drains for ReasonUnknown may
+// still be wanted.
 func (e *Entry) refusal() error {
 	if !e.Fault.None() || e.State == StateDraining && e.Drain.Reason != ReasonUnknown {
 		return ErrUnhealthy

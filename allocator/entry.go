@@ -44,9 +44,9 @@ type State string
 
 // The states of an entry.
 const (
-	StateWaiting     State = "waiting"     // wanted, but an overlapping part may be held
+	StateWaiting     State = "waiting"     // wanted, but its part may be held, or its CDI device is not verified
 	StateAvailable   State = "available"   // may be allocated
-	StateUnavailable State = "unavailable" // has a fault; holders keep it
+	StateUnavailable State = "unavailable" // has a fault, or was restored and its CDI device is not verified yet; holders keep it
 	StateDraining    State = "draining"    // no longer wanted, but may be held
 	StateReleased    State = "released"    // proved free; still listed
 )
@@ -57,8 +57,8 @@ type Reason string
 // The reasons for draining.
 const (
 	ReasonConfig        Reason = "config"        // the config no longer advertises it
-	ReasonRepartitioned Reason = "repartitioned" // its GPU has other MIG devices
-	ReasonGone          Reason = "gone"          // its GPU is gone
+	ReasonRepartitioned Reason = "repartitioned" // its GPU was repartitioned, or MIG mode was enabled or disabled
+	ReasonGone          Reason = "gone"          // its GPU is gone, or in MIG mode without MIG devices
 	ReasonUnknown       Reason = "unknown"       // known only from evidence: an earlier agent advertised it
 )
 
@@ -69,9 +69,9 @@ func (r Reason) describe() string {
 	case ReasonRepartitioned:
 		return "its GPU was repartitioned"
 	case ReasonGone:
-		return "the driver no longer lists it"
+		return "the driver no longer lists it, or its GPU is in MIG mode without MIG devices"
 	}
-	return "allocated by an earlier agent and no longer advertised"
+	return "advertised by an earlier agent and may still be allocated"
 }
 
 // Drain is the reason and the start of draining.
@@ -90,7 +90,7 @@ type Entry struct {
 	// them, too.
 	Features Features
 
-	Fault gpu.Fault // set if unavailable
+	Fault gpu.Fault // only set if unavailable
 	Drain Drain     // set if draining
 
 	since   time.Time // see Since()
@@ -104,12 +104,12 @@ type Entry struct {
 	pods  []string // UIDs of its pods since the last grant, by checkpoint and claims; of a draining entry also earlier ones; sorted
 
 	// Progress of the release, by the clock of Next.
-	withdrawn  time.Time // when it became unavailable
-	processed  time.Time // when the kubelet had processed the list that withdrew it; zero if it has not
-	unrecorded time.Time // when a checkpoint was read that proves that the kubelet's records lack it
+	withdrawn  time.Time // when it stopped being available, or the start of the agent if that was before
+	processed  time.Time // when the kubelet was observed to have processed the list that withdrew it, or the API server the slices; zero before
+	unrecorded time.Time // when the kubelet's records, or for the slice the prepared claims, were proved to lack it; zero if they are not
 	claim      string    // name of the claim that prevents the release of an entry of the slice, for messages
 
-	released time.Time // last release; zero if it was not advertised before
+	released time.Time // last release; zero if it was never released
 }
 
 // Since returns when the entry entered its state, or got its fault.
@@ -119,7 +119,7 @@ func (e Entry) Since() time.Time { return e.since }
 func (e Entry) Message() string {
 	switch e.State {
 	case StateWaiting:
-		return "waits until overlapping devices are released"
+		return "waits for overlapping devices to be released, or for its CDI spec to be on disk"
 	case StateUnavailable:
 		return e.Fault.String()
 	case StateDraining:

@@ -34,7 +34,7 @@ func TestPlanOfModes(t *testing.T) {
 	}
 }
 
-// Replicas exist only in the device plugin API.
+// Replicas exist only in the device plugin API. An excluded device has no mode.
 func TestReplicasRequireTheDevicePlugin(t *testing.T) {
 	shared := Rule{Name: GPUResource, Replicas: 2}
 	for name, tc := range map[string]struct {

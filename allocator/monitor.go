@@ -25,7 +25,7 @@ type Monitoring struct {
 	Count int `yaml:"count"`
 }
 
-// monitorResource returns the resource of the monitor with its replicas; without devices if the node has no GPU.
+// monitorResource returns the resource of the monitor with its replicas; without devices if PresentIn is empty.
 func monitorResource(inv *gpu.Inventory, cdiKind string, m Monitoring) *Resource {
 	if len(PresentIn(inv)) == 0 {
 		return newResource(m.Resource, nil, nil)

@@ -10,13 +10,12 @@ import (
 // tools parse these IDs.
 const replicaMark = "::"
 
-// share returns the devices of a resource with their replicas. If they exceed MaxDevices, the shared devices get a
-// fault instead.
+// share returns the devices of a resource with their replicas. If replicas and unshared devices exceed MaxDevices, the
+// shared devices get a fault instead.
 func share(assigned []Assignment) []Device {
-	total, shared := 0, 0
+	total := 0
 	for _, a := range assigned {
 		total += max(1, a.Rule.Replicas)
-		shared += min(1, a.Rule.Replicas)
 	}
 	devices := make([]Device, len(assigned))
 	for i, a := range assigned {
@@ -25,7 +24,7 @@ func share(assigned []Assignment) []Device {
 		case a.Rule.Replicas == 0:
 		case total > MaxDevices:
 			devices[i].Fault = cmp.Or(a.Device.Fault, configFault("reduce replicas in resources",
-				"the replicas of %d devices add up to %d, more than the limit of %d devices per resource", shared, total, MaxDevices))
+				"replicas and unshared devices add up to %d, more than the limit of %d devices per resource", total, MaxDevices))
 		default:
 			devices[i].Replicas = replicaIDs(a.Device.ID, a.Rule.Replicas)
 		}

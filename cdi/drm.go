@@ -32,13 +32,13 @@ func drmNodes(root host.Root, busID string) ([]DeviceNode, error) {
 			return nil, err
 		}
 		byPath := n
-		byPath.Path = fmt.Sprintf("/dev/dri/by-path/pci-%s-%s", busID, strings.ToLower(strings.TrimSuffix(kind, "D")))
+		byPath.Path = fmt.Sprintf("/dev/dri/by-path/pci-%s-%s", busID, strings.TrimSuffix(kind, "D"))
 		nodes = append(nodes, n, byPath)
 	}
 	return nodes, nil
 }
 
-// drmNode returns the DRM node with a directory in sysfs.
+// drmNode returns the DRM node that a sysfs directory describes.
 func drmNode(root host.Root, dir string) (DeviceNode, error) {
 	data, err := root.ReadFile(path.Join(dir, "dev"))
 	if err != nil {

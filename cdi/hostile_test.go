@@ -138,7 +138,7 @@ func TestUnprintableFileNamesAreSkipped(t *testing.T) {
 	}
 }
 
-// Manifests may reference libraries by any path. Only mounts in the Nix store do not hide files of images.
+// Manifests may reference libraries by any path. Mounts outside the Nix store could hide files of the image.
 func TestManifestsWithPathsOutsideNixStore(t *testing.T) {
 	for _, name := range []string{
 		"/usr/bin/nvidia-smi", "/" + libDir + "libcuda.so." + driverVersion, "/etc/passwd", "/nix/store/../../etc/passwd",
@@ -158,6 +158,7 @@ func TestManifestsWithPathsOutsideNixStore(t *testing.T) {
 			t.Errorf("%q: %v", name, stray)
 		}
 		for _, b := range parts.Binds {
+			// The feature utility mounts nvidia-smi at this path.
 			if b.ContainerPath == path.Clean(name) && b.ContainerPath != "/usr/bin/nvidia-smi" {
 				t.Errorf("unexpected mount at %q", name)
 			}
@@ -186,7 +187,7 @@ func TestUnpatchedProgramStaysInDriverRoot(t *testing.T) {
 	}
 	for _, b := range parts.Binds {
 		if info, err := os.Lstat(n.path(b.HostPath)); err != nil || !info.Mode().IsRegular() {
-			t.Errorf("unexpected mount of %s with mode %v, %v", b.HostPath, info.Mode(), err)
+			t.Errorf("unexpected mount of %s: %v, %v", b.HostPath, info, err)
 		}
 	}
 }
@@ -220,7 +221,7 @@ func TestTooManyCSVEntries(t *testing.T) {
 func TestInvalidDeviceNamesAreSkipped(t *testing.T) {
 	n := node{t.TempDir()}
 	n.device(t, "dev/nvidia-caps-imex-channels/channel0", 234, 0)
-	for _, invalid := range []string{"", "\x01", "\xff", " ", "0=1", "x"} {
+	for _, invalid := range []string{"", "\x01", "\xff", " ", "0=1"} {
 		n.device(t, "dev/nvidia-caps-imex-channels/channel"+invalid, 234, 9)
 	}
 	spec, err := cdi.BuildClass("nvidia.com/imex-channel", cdi.IMEXChannel, n.root())

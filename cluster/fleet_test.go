@@ -35,7 +35,7 @@ const (
 	fleetEnd    = driverLoads + 6*time.Minute
 )
 
-// A second counts what the API server receives and sends in a second.
+// second counts what the API server receives and sends in one second of the simulation.
 type second struct {
 	agents, routineAgents int // that sent any request, and one that is not urgent
 	requests, bytes       int
@@ -106,6 +106,7 @@ func (f *fleetAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := f.now()
 	now.requests++
 	isSlice, isWatch := strings.HasPrefix(r.URL.Path, slicesPath), r.URL.Query().Get("watch") != ""
+	// In this simulation, all labels after the start and all Normal Events wait for the slot.
 	now.routine = now.routine || r.Method == http.MethodPatch || strings.Contains(string(body), `"Normal"`)
 	f.mu.Unlock()
 	switch {
@@ -157,7 +158,8 @@ type agent struct {
 func newAgent(client *Client, node string) *agent {
 	log := slog.New(slog.DiscardHandler)
 	return &agent{
-		pool:   NewPool(client, testDriver, node, log),
+		pool: NewPool(client, testDriver, node, log),
+		// Only the first labels are urgent.
 		labels: NewNodeLabels(client, node, func(before, _ map[string]string) bool { return len(before) > 0 }, log),
 		events: NewEventRecorder(node, client, log),
 	}
@@ -172,7 +174,8 @@ func (a *agent) run(ctx context.Context) {
 	running.Wait()
 }
 
-// fleetDevices are GPUs with about as many attributes as those of the agent.
+// fleetDevices are GPUs with about as many attributes as those of the agent. version is a semantic version, which has no
+// leading zeros.
 func fleetDevices(count int, version string, taints ...Taint) (devices []Device) {
 	for i := range count {
 		d := Device{Name: fmt.Sprint("gpu-", i), Capacity: map[string]Capacity{"memory": Bytes(80 << 30)}, Taints: taints,
@@ -252,7 +255,7 @@ func (f *fleet) add(api *fleetAPI) {
 }
 
 // A fleet of agents that start at the same moment, and whose drivers are replaced at the same moment, spreads all requests
-// except the urgent ones: at the start, and those for ResourceSlices and Warnings when the driver stops and returns.
+// except the urgent ones: those at the start, and those for ResourceSlices and Warnings when the driver stops or returns.
 func TestFleet(t *testing.T) {
 	credentials := testCredentials(t)
 	var counts fleet

@@ -18,7 +18,7 @@ import (
 // Config configures a Plugin.
 type Config struct {
 	Dir      string // the kubelet's device-plugins directory; may be missing or replaced at any time
-	Resource string // "nvidia.com/gpu"
+	Resource string // such as "nvidia.com/gpu"
 	Gate     Gate
 
 	PodResources string // socket of the pod resources API, to check what the kubelet advertises; empty: no checks
@@ -47,7 +47,7 @@ type Plugin struct {
 	// accept a registration and never open one.
 	streamTimeout time.Duration
 
-	checkInterval time.Duration // between two calls of healthCheck.lost
+	checkInterval time.Duration // between two calls of healthCheck.periodic
 }
 
 // New returns a Plugin that does nothing until Run is called.
@@ -122,7 +122,8 @@ const kubeletSocketName = "kubelet.sock"
 
 func (p *Plugin) kubeletSocket() string { return filepath.Join(p.cfg.Dir, kubeletSocketName) }
 
-// isRelevant excludes other files, above all the kubelet's checkpoint, which changes with every pod.
+// isRelevant reports whether a file is the kubelet's socket or one of this plugin. Others are ignored, above all the
+// kubelet's checkpoint, which changes with every pod.
 func (p *Plugin) isRelevant(name string) bool {
 	return name == kubeletSocketName || p.isOwnSocketName(name)
 }

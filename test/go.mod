@@ -193,7 +193,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-// k8s.io/kubernetes names its staging modules at v0.0.0; these are the releases that go with it.
+// k8s.io/kubernetes requires its staging modules at v0.0.0; these are the matching releases.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

@@ -196,7 +196,7 @@ require (
 	tags.cncf.io/container-device-interface/specs-go v1.1.1 // indirect
 )
 
-// k8s.io/kubernetes names its staging modules at v0.0.0; these are the releases that go with it.
+// k8s.io/kubernetes requires its staging modules at v0.0.0; these are the matching releases.
 replace (
 	k8s.io/api => k8s.io/api v0.37.1
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.1

@@ -9,8 +9,8 @@ import (
 )
 
 // CUDA images have a directory for each release, such as /usr/local/cuda-12.9, and symlinks such as /usr/local/cuda.
-// NVIDIA's package cuda-compat installs the forward compatibility libraries below it: libcuda and its dependencies, for
-// nodes with an older driver.
+// NVIDIA's package cuda-compat installs the forward compatibility libraries in the subdirectory compat of a release:
+// libcuda and its dependencies, for nodes with an older driver.
 const (
 	releasesDir = "usr/local"
 	compatDir   = "compat"
@@ -66,8 +66,8 @@ func compatVersion(root *os.File, dir string, driver version) (libcuda version, 
 	return libcuda, supportsDriver(file, libcuda, driver)
 }
 
-// librariesIn returns the container paths of the libraries in a directory, symlinks included, because the cache needs
-// SONAMEs, and libcuda.so.
+// librariesIn returns the container paths of the libraries in a directory. It includes symlinks, because the cache needs
+// the SONAMEs and libcuda.so, which are symlinks.
 func librariesIn(root *os.File, dir string) (libraries []string) {
 	names, err := listBelow(root, dir, maxNames)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 )
 
 // addProfile writes a profile that limits the driver's EGL and Vulkan libraries to the container's GPUs. Otherwise they
-// enumerate all GPUs of the machine, and may fail to present if the first is not the container's.
+// enumerate all GPUs of the machine, and may fail to present images if the first GPU is not the container's.
 func addProfile(etc *os.File, devices []specs.LinuxDevice) error {
 	visible := gpuMask(devices)
 	if visible == 0 {

@@ -84,7 +84,7 @@ type explanation struct {
 
 func (e *explanation) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&e.wanted, "explain", false, "print the resource of each GPU and MIG device")
-	flags.StringVar(&e.inventory, "inventory", "", "with --explain, output of \"gpucdi list -o json\" to use in place of the GPUs of this node")
+	flags.StringVar(&e.inventory, "inventory", "", "output of \"gpucdi list -o json\" to use in place of the GPUs of this node; implies --explain")
 	flags.StringVar(&e.node.Name, "node-name", "", "with --explain, name of the node in Kubernetes, for config sections that select by name")
 	flags.StringToStringVar(&e.node.Labels, "node-labels", nil, "with --explain, labels of the node as KEY=VALUE, for config sections that select by label")
 	e.host.register(flags)

@@ -28,8 +28,9 @@ func (s session) readPCIePath(g *gpu.GPU) {
 	g.PCIeRoot, g.PCIeSwitches = pciePathOf(dir)
 }
 
-// pciePathOf returns the root complex and the upstream ports of the switches, nearest to the GPU first, of the resolved
-// sysfs directory of a GPU: "/sys/devices/pci0000:17/<root port>/<upstream port>/<downstream port>/<GPU>".
+// pciePathOf parses the resolved sysfs directory of a GPU:
+// "/sys/devices/pci0000:17/<root port>/<upstream port>/<downstream port>/<GPU>". It returns the root complex, and the
+// upstream ports of the switches, nearest to the GPU first.
 func pciePathOf(dir string) (root string, switches []string) {
 	elements, found := strings.CutPrefix(dir, "/sys/devices/")
 	if !found {

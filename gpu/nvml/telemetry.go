@@ -6,7 +6,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// history is what the telemetry of a GPU needs of the previous cycle.
+// history is what the telemetry of a GPU needs from the previous cycle.
 type history struct {
 	gpm  gpmSamples
 	seen uint64 // timestamp of the latest utilization sample of a process, in µs
@@ -32,7 +32,7 @@ func (s session) readTelemetry(g gpu.GPU, dev nvml.Device, h *history) gpu.Telem
 	}
 	readFields(&t, dev, hasNVLinks(g))
 	s.readActivity(&t, dev, &h.gpm)
-	s.readParts(&t, g, dev, h)
+	s.readMIGAndProcesses(&t, g, dev, h)
 	return t
 }
 
@@ -77,8 +77,8 @@ func (s session) clocksEvents(dev nvml.Device) (uint64, nvml.Return) {
 	return dev.GetCurrentClocksThrottleReasons()
 }
 
-// readParts reads the memory of each MIG device and the processes of the GPU.
-func (s session) readParts(t *gpu.Telemetry, g gpu.GPU, dev nvml.Device, h *history) {
+// readMIGAndProcesses reads the memory of each MIG device and the processes of the GPU.
+func (s session) readMIGAndProcesses(t *gpu.Telemetry, g gpu.GPU, dev nvml.Device, h *history) {
 	processes := s.newProcesses()
 	if g.MIG != gpu.MIGEnabled {
 		processes.read(g.UUID, dev)

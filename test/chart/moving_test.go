@@ -14,8 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// docs/moving.md has a row for each value of NVIDIA's chart. Values that it lists as the same exist here and accept
-// NVIDIA's default. For the others, helm fails and prints what to use instead.
+// docs/moving.md has a row for each value of NVIDIA's chart. Values that it lists as the same exist in gpucdi's chart and
+// accept NVIDIA's default. For the others, helm fails and prints what to use instead.
 func TestMovingListsChartValues(t *testing.T) {
 	document, err := os.ReadFile("../../docs/moving.md")
 	if err != nil {
@@ -40,7 +40,7 @@ func TestMovingListsChartValues(t *testing.T) {
 		}
 		same := strings.HasPrefix(row, "the same")
 		if value == nil && !same {
-			value = "x"
+			value = "x" // the chart treats null as unset
 		}
 		_, err := helmValues(t, nested(t, path, value), "template", "gpucdi")
 		key, rest, _ := strings.Cut(path, ".")

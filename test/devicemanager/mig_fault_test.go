@@ -79,7 +79,7 @@ func migFaults() []migFault {
 	}
 }
 
-// TestMIGFaults logs detection and recovery times as testFaults does, as rows of docs/health.md.
+// TestMIGFaults logs detection and recovery times as rows of docs/health.md, like testFaults.
 func TestMIGFaults(t *testing.T) {
 	t.Parallel()
 	document := readHealthDoc(t)

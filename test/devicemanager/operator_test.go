@@ -29,7 +29,7 @@ func (n *node) statusFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// In place of the operator's device plugin and GPU feature discovery, the agent finds the driver and the device nodes
+// The agent replaces the operator's device plugin and GPU feature discovery. It finds the driver and the device nodes
 // of the driver container, also after the container is replaced. It sets the labels that the operator reads. It
 // changes neither the labels that the operator sets nor the validator's status files.
 func TestOperatorNode(t *testing.T) {

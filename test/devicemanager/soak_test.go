@@ -54,7 +54,7 @@ type soak struct {
 	faulty    map[string]bool // GPUs with an injected fault, until clearFaults
 	suspect   map[string]bool // GPUs that may be unhealthy: faulty, or had an XID
 	pods      map[string]*soakPod
-	exclusive bool // the current config has no replicas
+	exclusive bool // of the case "sharing": the current config has no replicas
 
 	added   int            // number of pods so far
 	maxPods int            // highest number of pods on a GPU
@@ -100,9 +100,6 @@ func (c soakCase) run(t *testing.T, duration time.Duration) {
 	}
 	s.check(s.change == nil)
 	s.allocateAll()
-	if s.change != nil {
-		n.killAgent(t) // stopAgent could fail: the agent may prune stale devices from the spec
-	}
 	t.Logf("at most %d pods shared a GPU; actions: %v", s.maxPods, s.counts)
 	if action := s.missing(); action != "" {
 		t.Errorf("never happened: %s", action)
@@ -113,7 +110,7 @@ func (c soakCase) run(t *testing.T, duration time.Duration) {
 func (s *soak) missing() string {
 	must := []string{"admitted", "admitted with an init container", "faulty"}
 	if s.change != nil {
-		must = append(must, "changed")
+		must = append(must, "replicas or MIG layout changed")
 	}
 	for _, action := range must {
 		if s.counts[action] == 0 {
@@ -154,7 +151,7 @@ func (s *soak) step() {
 			{"hanging", fault(simdriver.Fault{Hang: time.Hour})},
 		},
 		{{"spec deleted", s.deleteSpec}, {"socket deleted", s.deleteSocket}, {"kubelet restarted", s.restartKubelet}},
-		{{"faults cleared", s.clearFaults}, {"changed", func() error { return s.changeConfig(gpu) }}},
+		{{"faults cleared", s.clearFaults}, {"replicas or MIG layout changed", func() error { return s.changeConfig(gpu) }}},
 		{{"pod added", s.addPod}},
 		{{"pod added", s.addPod}},
 		{{"pod removed", s.removePod}},
@@ -248,8 +245,8 @@ func (s *soak) gpus() int { return len(s.profile.GPUs) }
 
 func gpuNode(gpu simdriver.GPU) string { return fmt.Sprintf("/dev/nvidia%d", gpu.Minor) }
 
-// transientXID raises an XID of class transient and waits until it is detected. It does not wait if a GPU is faulty, as
-// an XID is lost while the driver worker is replaced.
+// transientXID raises an XID of class transient and waits until it is detected. It does not wait in cases with changes, nor
+// if a GPU is faulty, as an XID is lost while the driver worker is replaced.
 func (s *soak) transientXID(gpu string) error {
 	s.suspect[gpu] = true
 	if err := s.n.driver.RaiseXID(gpu, 9999); err != nil || len(s.faulty) > 0 || s.change != nil {
@@ -401,7 +398,7 @@ func (s *soak) changeConfig(gpu string) error {
 	if err != nil || !changed {
 		return err
 	}
-	s.counts["changed"]++
+	s.counts["replicas or MIG layout changed"]++
 	s.check(false)
 	return s.addPod()
 }

@@ -52,7 +52,7 @@ type disjointWatch struct {
 	samples int
 }
 
-// bundle is the content of a container's OCI spec.
+// bundle is the pod and the GPUs of a container, read from the OCI spec in its bundle.
 type bundle struct {
 	pod  string   // name
 	gpus []string // paths of GPU device nodes

@@ -21,17 +21,17 @@ func accept(address string) error {
 	}
 	listener, err := net.FileListener(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("standard input is not a listening socket: %w", err)
+		return fmt.Errorf("opening the listening socket on standard input: %w", err)
 	}
-	free := make(chan struct{}, maxConnections)
+	slots := make(chan struct{}, maxConnections)
 	for {
-		free <- struct{}{}
+		slots <- struct{}{}
 		conn, err := listener.Accept()
 		if err != nil {
 			return fmt.Errorf("accepting a connection to %s: %w", address, err)
 		}
 		go func() { // ends with its connection; the process ends with the box
-			defer func() { <-free }()
+			defer func() { <-slots }()
 			if err := forward(conn, address); err != nil {
 				fmt.Fprintln(os.Stderr, "boxinit:", err)
 			}
