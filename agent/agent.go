@@ -251,7 +251,7 @@ func (a *Agent) reportPredecessor() func(path string) {
 
 // followDriver delivers the reports of the driver worker. Telemetry bypasses the loop, as only views read it.
 func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-chan driver.Config, reports chan<- driver.Report) {
-	driver.Run(ctx, first, later, func(r driver.Report) {
+	driver.Run(ctx, first, &driver.Settings{}, later, func(r driver.Report) {
 		if t, is := r.(driver.Telemetry); is {
 			a.telemetry.Store(&t)
 			return

@@ -66,6 +66,7 @@ type GPU struct {
 	ComputeCapability ComputeCapability `json:"computeCapability"`
 	MemoryBytes       uint64            `json:"memoryBytes"` // total framebuffer memory; on a Jetson, that of the system
 	MIG               MIGMode           `json:"mig"`
+	MemoryLimits      MemoryLimits      `json:"memoryLimits,omitempty"`
 
 	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if unknown.
 	AddressingMode string `json:"addressingMode,omitempty"`

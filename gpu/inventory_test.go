@@ -16,7 +16,7 @@ func TestInventoryJSONRoundTrip(t *testing.T) {
 		GPUs: []gpu.GPU{{
 			UUID: "GPU-a", Index: 2, Minor: 3, PCIBusID: "0000:18:00.0", NUMANode: gpu.NUMAUnknown, PCIClass: "0x030200", PCIeRoot: "pci0000:17", PCIeSwitches: []string{"0000:18:00.0"}, Brand: "Nvidia", AddressingMode: "HMM", Clique: "6f8f3c8e-0000-4000-8000-000000000001.3",
 			Product: "NVIDIA H100", Architecture: "Hopper", ComputeCapability: gpu.ComputeCapability{Major: 9, Minor: 0},
-			MemoryBytes: 85 << 30, MIG: gpu.MIGEnabled, Fault: gpu.Fault{Code: gpu.FaultUnreadable, Message: "lost", Remedy: "reset", Since: time.Unix(1e9, 0).UTC()},
+			MemoryBytes: 85 << 30, MIG: gpu.MIGEnabled, MemoryLimits: gpu.MemoryLimitsMIG, Fault: gpu.Fault{Code: gpu.FaultUnreadable, Message: "lost", Remedy: "reset", Since: time.Unix(1e9, 0).UTC()},
 			MIGDevices: []gpu.MIGDevice{{
 				UUID: "MIG-a", Index: 1, Profile: "1g.10gb+me", GPUInstance: 7, ComputeInstance: 2,
 				MemoryBytes: 10 << 30, Placement: gpu.Placement{Start: 3, Size: 1}, Fault: fault("gone"),

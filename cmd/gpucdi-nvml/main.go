@@ -5,7 +5,6 @@ package main
 import (
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 
@@ -17,10 +16,9 @@ import (
 func main() {
 	cfg := parseFlags()
 	if program := flag.Args(); len(program) > 0 { // nvidia-smi, see driver.TimeSlicer
-		fmt.Fprintln(os.Stderr, nvml.ExecWithDevices(cfg.Devices, program[0], program))
+		fmt.Fprintln(os.Stderr, cfg.Mounts.Exec(program[0], program))
 		os.Exit(1)
 	}
-	go exitWith(os.Stdin)
 	if err := nvml.Serve(cfg); err != nil {
 		os.Exit(1) // Serve has reported the error
 	}
@@ -31,7 +29,8 @@ func parseFlags() nvml.Config {
 	var cfg nvml.Config
 	root := flag.String("host-root", "/", "root of the node's file system")
 	flag.StringVar(&cfg.Library, "library", "", "path of NVML")
-	flag.StringVar(&cfg.Devices, "devices", "", "directory of the device nodes; empty: /dev")
+	flag.StringVar(&cfg.Mounts.Devices, "devices", "", "directory of the device nodes; empty: /dev")
+	flag.StringVar(&cfg.Mounts.Cgroups, "cgroups", "", "directory of the node's cgroups; empty: "+host.CgroupDir)
 	platform := flag.String("platform", "", "platform of the GPUs; empty: PCI GPUs")
 	flag.DurationVar(&cfg.Interval, "interval", 0, "time between two probe cycles")
 	flag.DurationVar(&cfg.TrialAfter, "trial-after", 0, "time from the start to the trial of quarantined GPUs; 0 disables it")
@@ -43,15 +42,4 @@ func parseFlags() nvml.Config {
 	flag.Parse()
 	cfg.Node, cfg.Platform = host.NewRoot(*root), gpu.Platform(*platform)
 	return cfg
-}
-
-// exitWith exits when the parent process, gpucdi, exits, which closes its end of the pipe. A hung call into the driver
-// must not keep this process alive.
-func exitWith(parent io.Reader) {
-	message := "agent exited"
-	if _, err := io.Copy(io.Discard, parent); err != nil {
-		message += ": " + err.Error()
-	}
-	fmt.Fprintln(os.Stderr, message)
-	os.Exit(1)
 }

@@ -1,7 +1,7 @@
 // Package driver observes a node's NVIDIA driver. Run yields reports until its context ends; Read returns a single
-// Snapshot.
+// Snapshot. Settings reads and changes settings of GPUs through the worker of Run.
 //
-// Both run the driver worker, gpucdi-nvml, which is the only process that loads NVML: a faulty driver can block a call
+// Run and Read run the driver worker, gpucdi-nvml, which is the only process that loads NVML: a faulty driver can block a call
 // for minutes or crash the process that made it. Package gpu/nvml implements the worker.
 //
 // The package is independent of CDI and Kubernetes.

@@ -35,7 +35,7 @@ func (s *source) check(p *process) (failed []int, next time.Duration) {
 		return nil, maxCheckDelay
 	}
 	for _, step := range pending(steps, now) {
-		if !step.Trial && !slices.Contains(failed, step.Index) {
+		if step.Kind != Trial && !slices.Contains(failed, step.Index) {
 			s.blocked = append(s.blocked, step.Index)
 		}
 	}
@@ -68,7 +68,7 @@ func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed [
 		}
 	}
 	overdue := func(s Step) bool {
-		if s.Trial {
+		if s.Kind == Trial {
 			return now-s.Start >= trialTimeout
 		}
 		return now-s.Start >= callTimeout
@@ -100,7 +100,7 @@ func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed [
 func nextCheck(steps []Step, now, callTimeout time.Duration) time.Duration {
 	next := callTimeout // of a step that starts right after now
 	for _, s := range pending(steps, now) {
-		if !s.Trial {
+		if s.Kind != Trial {
 			next = min(next, s.Start+callTimeout-now)
 		}
 	}
@@ -111,7 +111,7 @@ func nextCheck(steps []Step, now, callTimeout time.Duration) time.Duration {
 // Trials are the most likely cause; steps about NoGPU, such as waiting for events, the least likely.
 func crashed(steps []Step, now time.Duration) (failed []int) {
 	open := pending(steps, now)
-	trials := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return !s.Trial })
+	trials := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return s.Kind != Trial })
 	likely := slices.DeleteFunc(open, func(s Step) bool { return s.Index == NoGPU })
 	if len(trials) > 0 {
 		likely = trials

@@ -30,10 +30,10 @@ func TestHung(t *testing.T) {
 		{"later step done, so no step blocks others", []Step{{Index: 0, Start: 50 * s}, {Index: 1, Start: 51 * s}, {Index: 2, Start: 52 * s, Done: true}}, nil, 61 * s, []int{0, 1}, 0},
 		{"later step done, separate deadlines", []Step{{Index: 0, Start: 50 * s}, {Index: 1, Start: 51 * s}, {Index: 2, Start: 52 * s, Done: true}}, nil, 60 * s, []int{0}, 0},
 		{"done wait for events is no evidence", []Step{{Index: NoGPU, Start: 55 * s, Done: true}, {Index: 0, Start: 50 * s}, {Index: 1, Start: 51 * s}}, nil, 61 * s, []int{0}, 0},
-		{"trial before its timeout", []Step{{Index: 0, Start: 50 * s, Trial: true}}, nil, 61 * s, nil, 10 * s},
-		{"trial at its timeout", []Step{{Index: 0, Start: 50 * s, Trial: true}}, nil, 50*s + trialTimeout, []int{0}, 0},
-		{"trial may block others", []Step{{Index: 0, Start: 50 * s, Trial: true}, {Index: 1, Start: 51 * s}}, nil, 61 * s, []int{0}, 0},
-		{"trial that blocks no other", []Step{{Index: 0, Start: 50 * s, Trial: true}, {Index: 1, Start: 52 * s}, {Index: 2, Start: 51 * s, Done: true}}, nil, 62 * s, []int{1}, 0},
+		{"trial before its timeout", []Step{{Index: 0, Start: 50 * s, Kind: Trial}}, nil, 61 * s, nil, 10 * s},
+		{"trial at its timeout", []Step{{Index: 0, Start: 50 * s, Kind: Trial}}, nil, 50*s + trialTimeout, []int{0}, 0},
+		{"trial may block others", []Step{{Index: 0, Start: 50 * s, Kind: Trial}, {Index: 1, Start: 51 * s}}, nil, 61 * s, []int{0}, 0},
+		{"trial that blocks no other", []Step{{Index: 0, Start: 50 * s, Kind: Trial}, {Index: 1, Start: 52 * s}, {Index: 2, Start: 51 * s, Done: true}}, nil, 62 * s, []int{1}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := hung(tc.steps, tc.now, callTimeout, tc.blocked)
@@ -60,7 +60,7 @@ func TestCrashed(t *testing.T) {
 		{"step about no GPU", []Step{{Index: NoGPU, Start: 1 * s}}, []int{NoGPU}},
 		{"step about one GPU", []Step{wait, {Index: 1, Start: 1 * s}}, []int{1}},
 		{"steps about two GPUs", []Step{{Index: 1, Start: 1 * s}, {Index: 0, Start: 2 * s}}, []int{1, 0}},
-		{"trial", []Step{{Index: 1, Start: 3 * s}, {Index: 0, Start: 2 * s, Trial: true}, {Index: NoGPU, Start: 3 * s}}, []int{0}},
+		{"trial", []Step{{Index: 1, Start: 3 * s}, {Index: 0, Start: 2 * s, Kind: Trial}, {Index: NoGPU, Start: 3 * s}}, []int{0}},
 	} {
 		if got := crashed(tc.steps, 50*s); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)

@@ -91,7 +91,7 @@ func TestJetsonFollowsTheNode(t *testing.T) {
 		steps = append(steps, name)
 	}
 	cfg := Config{Node: host.NewRoot(root), Interval: time.Millisecond, CallTimeout: time.Second, Worker: "/no/worker"}
-	Run(ctx, cfg, nil, func(r Report) {
+	Run(ctx, cfg, &Settings{}, nil, func(r Report) {
 		s, is := r.(Snapshot)
 		switch {
 		case !is:

@@ -9,6 +9,8 @@ type Message struct {
 	Telemetry Telemetry      `json:"telemetry,omitempty"`
 	XID       *XID           `json:"xid,omitempty"`
 
+	Reply *Reply `json:"reply,omitempty"` // to a Command
+
 	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed and measured.
 	Cycle bool `json:"cycle,omitempty"`
 

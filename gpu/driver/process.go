@@ -21,6 +21,7 @@ type process struct {
 	kill     context.CancelFunc
 	drop     context.CancelFunc // kills the worker and stops forwarding its messages
 	stepLog  StepLog
+	commands io.Writer     // the worker reads lines from it
 	messages chan Message  // closed after the last message
 	ended    chan struct{} // closed when the worker has exited
 	err      error         // the cause of the exit; set before ended is closed
@@ -71,7 +72,7 @@ func (p *process) launch(ctx context.Context, cmd *exec.Cmd) (err error) {
 	cmd.ExtraFiles = []*os.File{p.stepLog.file, writer} // become stepLogFD and messagesFD
 	host.KillWithChildren(cmd)
 	// The worker exits when its standard input is closed, which happens when this process exits.
-	if _, err = cmd.StdinPipe(); err == nil {
+	if p.commands, err = cmd.StdinPipe(); err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {

@@ -43,7 +43,7 @@ func firstTwoSnapshots(t *testing.T, cfg Config) (all []Snapshot) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		Run(ctx, cfg, nil, func(r Report) {
+		Run(ctx, cfg, &Settings{}, nil, func(r Report) {
 			if snapshot, is := r.(Snapshot); is && len(all) < 2 {
 				all = append(all, snapshot)
 			}
@@ -198,7 +198,7 @@ func TestMessagesAreReadAfterWorkerExit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var codes []int
-	Run(ctx, cfg, nil, func(r Report) {
+	Run(ctx, cfg, &Settings{}, nil, func(r Report) {
 		switch r := r.(type) {
 		case XID:
 			codes = append(codes, r.Code)
@@ -219,7 +219,7 @@ echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; echo '{"xid":{"GPU":"GPU-a","Co
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var reports []Report
-	Run(ctx, cfg, nil, func(r Report) {
+	Run(ctx, cfg, &Settings{}, nil, func(r Report) {
 		if reports = append(reports, r); len(reports) == 5 {
 			cancel()
 		}
@@ -251,7 +251,7 @@ func TestXIDsOfReplacedWorkerAreReported(t *testing.T) {
 	defer cancel()
 	reload := make(chan Config, 1)
 	var codes []int
-	Run(ctx, cfg, reload, func(r Report) {
+	Run(ctx, cfg, &Settings{}, reload, func(r Report) {
 		xid, is := r.(XID)
 		if !is {
 			return

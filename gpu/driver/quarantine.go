@@ -42,7 +42,7 @@ func (s *source) quarantine(indexes []int, cause error) error {
 // admitRecovered removes the GPUs from the quarantine whose trial succeeded before the worker failed.
 func (s *source) admitRecovered(p *process) {
 	for _, step := range p.stepLog.steps() {
-		if step.Trial && step.Done {
+		if step.Kind == Trial && step.Done {
 			delete(s.quarantined, step.Index)
 		}
 	}

@@ -19,7 +19,7 @@ func Read(ctx context.Context, cfg Config) Snapshot {
 	defer cancel()
 	cfg.Interval, cfg.CallTimeout = time.Second, readCallTimeout
 	var snapshot *Snapshot
-	s := source{cfg: cfg, yield: func(r Report) {
+	s := source{cfg: cfg, settings: &Settings{}, yield: func(r Report) {
 		if first, is := r.(Snapshot); is && ctx.Err() == nil {
 			snapshot = &first
 			cancel()

@@ -27,6 +27,9 @@ type Config struct {
 	// CallTimeout is the timeout of a step, which consists of a few calls into the driver.
 	CallTimeout time.Duration
 
+	// LimitMemory enables Settings.SetMemoryLimit. The worker then sees the node's cgroups, in a mount namespace of its own.
+	LimitMemory bool
+
 	// Worker is the path of the driver worker, gpucdi-nvml.
 	Worker string
 }
@@ -40,9 +43,10 @@ const (
 
 // source supervises the driver workers.
 type source struct {
-	cfg    Config
-	reload <-chan Config
-	yield  func(Report)
+	cfg      Config
+	settings *Settings
+	reload   <-chan Config
+	yield    func(Report)
 
 	latest      *gpu.Inventory          // as last reported, including quarantined GPUs
 	quarantined map[int]quarantineEntry // by index
@@ -53,9 +57,10 @@ type source struct {
 
 // Run yields the state of the driver until ctx ends: a Snapshot at the start and whenever it has changed, and other
 // reports in between. It recovers from removal, upgrade and failure of the driver, and applies each config from reload.
-// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports are delayed.
-func Run(ctx context.Context, cfg Config, reload <-chan Config, yield func(Report)) {
-	s := source{cfg: cfg, reload: reload, yield: yield}
+// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports and the replies to
+// settings are delayed. The calls of settings go to its workers.
+func Run(ctx context.Context, cfg Config, settings *Settings, reload <-chan Config, yield func(Report)) {
+	s := source{cfg: cfg, settings: settings, reload: reload, yield: yield}
 	s.run(ctx)
 }
 
@@ -111,8 +116,19 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 		"--library", root.LocalPath(root.NVML),
 		"--platform", root.Platform,
 		"--devices", root.DevicesDir(s.cfg.Node),
+		"--cgroups", s.cgroupsDir(),
 		"--interval", s.cfg.Interval.String(),
 	))
+}
+
+// cgroupsDir returns the directory of the node's cgroups as seen by this process; empty if it is host.CgroupDir, or if the
+// worker does not need it.
+func (s *source) cgroupsDir() string {
+	dir := s.cfg.Node.LocalPath(host.CgroupDir)
+	if !s.cfg.LimitMemory || dir == host.CgroupDir {
+		return ""
+	}
+	return dir
 }
 
 // reap waits for a killed worker to exit, and forwards its remaining XIDs. A worker that hangs in the kernel does not
@@ -163,6 +179,8 @@ func (s *source) stuckEnded() <-chan struct{} {
 // supervise forwards the reports of a worker until the worker fails, or the driver or the config has changed.
 func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
 	p.blocked, s.blocked = s.blocked, nil
+	s.settings.attach(p.commands)
+	defer s.settings.detach()
 	p.due = Clock() + s.cfg.CallTimeout
 	timer := time.NewTimer(s.cfg.CallTimeout)
 	defer timer.Stop()
@@ -224,8 +242,11 @@ func (s *source) handleExit(ctx context.Context, p *process) error {
 	return s.quarantine(crashed(p.stepLog.steps(), Clock()), cause)
 }
 
-// report yields the reports that a message contains.
+// report yields the reports that a message contains, and delivers its reply.
 func (s *source) report(m Message, root host.DriverRoot) {
+	if m.Reply != nil {
+		s.settings.deliver(*m.Reply)
+	}
 	s.reportXID(m)
 	if m.Cycle {
 		s.reportRepeatedXIDs()

@@ -18,7 +18,7 @@ func TestDriverReplacedWhileWorkerStarts(t *testing.T) {
 		sleep 0.1; echo '{"probes":{},"cycle":true}' >&4; sleep 600`)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	Run(ctx, cfg, nil, func(Report) {
+	Run(ctx, cfg, &Settings{}, nil, func(Report) {
 		if _, err := cfg.Node.Stat("/second"); err == nil {
 			cancel()
 		}
@@ -43,7 +43,7 @@ func TestKilledWorker(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			var reports []Report
-			Run(ctx, scripted(t, tc.script), nil, func(r Report) {
+			Run(ctx, scripted(t, tc.script), &Settings{}, nil, func(r Report) {
 				if reports = append(reports, r); len(reports) == 3 {
 					cancel()
 				}
@@ -72,7 +72,7 @@ func TestCrashEndsBlockade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var failed []string
-	Run(ctx, cfg, nil, func(r Report) {
+	Run(ctx, cfg, &Settings{}, nil, func(r Report) {
 		switch r := r.(type) {
 		case Failure:
 			failed = append(failed, r.GPU)

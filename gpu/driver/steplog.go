@@ -28,19 +28,28 @@ const NoGPU = -1
 // MaxGPUs is the maximum number of GPUs on a node: the kernel driver has 256 minor numbers.
 const MaxGPUs = 256
 
-// Step is a sequence of a few calls into the driver. At most one step about NoGPU, one about each GPU and one trial of
-// each GPU are in progress at a time.
+// Step is a sequence of a few calls into the driver. At most one step about NoGPU, and one of each Kind about each GPU are
+// in progress at a time.
 type Step struct {
 	Index int // of the GPU, or NoGPU
-
-	// Trial marks a step that tests whether a quarantined GPU has recovered. The worker does not wait for it.
-	Trial bool
+	Kind  Kind
 
 	// Start is the start time by Clock; for a step that waits, the time at which the wait should end.
 	Start time.Duration
 
 	Done bool
 }
+
+// Kind is the purpose of a step.
+type Kind int
+
+// The kinds of steps.
+const (
+	Cycle   Kind = iota // part of a probe cycle
+	Trial               // tests whether a quarantined GPU has recovered; the worker does not wait for it
+	Setting             // a Command
+	kinds   = iota
+)
 
 // Clock returns the kernel's monotonic time. Unlike the monotonic reading of a time.Time, it is comparable between
 // processes.
@@ -50,11 +59,11 @@ func Clock() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// A step log is an array of slots: one for NoGPU, one for each GPU, and one for the trial of each GPU. The value of a
-// slot is the Start of its latest step, negated if the step is done; 0 if there was none.
+// A step log is an array of slots: one for NoGPU, and one of each Kind for each GPU. The value of a slot is the Start of
+// its latest step, negated if the step is done; 0 if there was none.
 const (
 	slotSize = 8
-	slots    = 1 + 2*MaxGPUs
+	slots    = 1 + kinds*MaxGPUs
 )
 
 func newStepLog() (StepLog, error) {
@@ -75,10 +84,7 @@ func Inherited() (StepLog, io.Writer) {
 
 // Set records the state of a step.
 func (m StepLog) Set(s Step) error {
-	slot := 1 + s.Index
-	if s.Trial {
-		slot += MaxGPUs
-	}
+	slot := 1 + s.Index + int(s.Kind)*MaxGPUs
 	value := int64(s.Start)
 	if s.Done {
 		value = -value
@@ -100,9 +106,9 @@ func (m StepLog) steps() (steps []Step) {
 		if value == 0 {
 			continue
 		}
-		s := Step{Index: slot - 1, Start: time.Duration(max(value, -value)), Done: value < 0}
-		if s.Trial = slot > MaxGPUs; s.Trial {
-			s.Index -= MaxGPUs
+		s := Step{Index: NoGPU, Start: time.Duration(max(value, -value)), Done: value < 0}
+		if slot > 0 {
+			s.Index, s.Kind = (slot-1)%MaxGPUs, Kind((slot-1)/MaxGPUs)
 		}
 		steps = append(steps, s)
 	}

@@ -18,8 +18,8 @@ func TestStepLog(t *testing.T) {
 		{Index: NoGPU, Start: 1 << 62},
 		{Index: 0, Start: 1, Done: true},
 		{Index: MaxGPUs - 1, Start: 2},
-		{Index: 0, Start: 3, Trial: true},
-		{Index: MaxGPUs - 1, Start: 4, Trial: true, Done: true},
+		{Index: 0, Start: 3, Kind: Trial},
+		{Index: MaxGPUs - 1, Start: 4, Kind: Trial, Done: true},
 	}
 	for _, s := range want {
 		if err := m.Set(s); err != nil {

@@ -100,7 +100,9 @@ func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 	}
 	s.readDescription(g, dev)
 	s.readClique(g, dev)
-	return errors.Join(append(errs, s.readMIG(g, dev))...)
+	errs = append(errs, s.readMIG(g, dev))
+	s.readMemoryLimits(g, dev)
+	return errors.Join(errs...)
 }
 
 // has reports whether the loaded NVML has a function. Calling a missing function would crash the process, because

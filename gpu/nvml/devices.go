@@ -6,24 +6,35 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// ExecWithDevices replaces this process by a program for which dir is /dev: NVML opens device nodes there only. The process
-// gets a mount namespace of its own, so other processes are not affected. It returns only if that fails.
+// Mounts are directories of the node that NVML expects at a fixed path: /dev and host.CgroupDir. An empty path is not
+// mounted.
+type Mounts struct{ Devices, Cgroups string }
+
+// Exec replaces this process by a program for which the directories are at those paths. The process gets a mount namespace
+// of its own, so other processes are not affected. It returns only if that fails.
 //
 // The driver worker executes itself, because the other threads of a running Go program would stay in the old namespace.
-func ExecWithDevices(dir, program string, args []string) error {
+func (m Mounts) Exec(program string, args []string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("creating a mount namespace for the device nodes in %s: %w; run as root with CAP_SYS_ADMIN", dir, err)
+		return fmt.Errorf("creating a mount namespace for %s: %w; run as root with CAP_SYS_ADMIN", program, err)
 	}
 	// Later mounts on the node, such as that of another driver container, still propagate here, but none from here to
 	// the node.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("isolating the mount namespace: %w", err)
 	}
-	if err := unix.Mount(dir, "/dev", "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mounting the device nodes in %s: %w", dir, err)
+	for target, dir := range map[string]string{"/dev": m.Devices, host.CgroupDir: m.Cgroups} {
+		if dir == "" {
+			continue
+		}
+		if err := unix.Mount(dir, target, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mounting %s at %s: %w", dir, target, err)
+		}
 	}
 	return fmt.Errorf("executing %s: %w", program, unix.Exec(program, args, os.Environ()))
 }

@@ -149,5 +149,5 @@ func (w *worker) reportEvent(e nvml.EventData) error {
 	if g, present := w.latest.Find(uuid); present {
 		xid.MIG = affectedMIGDevices(g, e.GpuInstanceId, e.ComputeInstanceId)
 	}
-	return w.out.Encode(driver.Message{XID: xid})
+	return w.out.send(driver.Message{XID: xid})
 }

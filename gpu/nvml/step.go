@@ -28,7 +28,7 @@ func (w *worker) step(s driver.Step, calls func()) error {
 type steps struct {
 	w       *worker
 	indexes []int
-	trial   bool
+	kind    driver.Kind
 	calls   func(i int)            // i is the position in indexes
 	onDone  func(i int, err error) // called after each step, by any goroutine; err is that of the step log
 
@@ -47,7 +47,7 @@ func (w *worker) steps(indexes []int, calls func(i int)) *steps {
 // run runs the remaining steps, one after the other. It is safe for concurrent use.
 func (s *steps) run() {
 	for i := int(s.started.Add(1)) - 1; i < len(s.indexes); i = int(s.started.Add(1)) - 1 {
-		err := s.w.step(driver.Step{Index: s.indexes[i], Trial: s.trial}, func() { s.calls(i) })
+		err := s.w.step(driver.Step{Index: s.indexes[i], Kind: s.kind}, func() { s.calls(i) })
 		s.onDone(i, err)
 		if int(s.finished.Add(1)) == len(s.indexes) {
 			close(s.done)
@@ -104,7 +104,7 @@ type trialResult struct {
 func (w *worker) startTrials(indexes []int, calls func(i int)) <-chan trialResult {
 	results := make(chan trialResult, len(indexes))
 	s := w.steps(indexes, calls)
-	s.trial, s.onDone = true, func(i int, err error) { results <- trialResult{indexes[i], err} }
+	s.kind, s.onDone = driver.Trial, func(i int, err error) { results <- trialResult{indexes[i], err} }
 	go s.run()
 	go s.unblock(func() {})
 	return results

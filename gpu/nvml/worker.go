@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -21,7 +22,7 @@ type Config struct {
 	Node     host.Root
 	Platform gpu.Platform  // of the GPUs
 	Library  string        // path of NVML, as seen by this process
-	Devices  string        // directory of the device nodes, as seen by this process; empty: /dev
+	Mounts   Mounts        // as seen by this process
 	Interval time.Duration // between two probe cycles
 
 	// Quarantined are the indexes of the GPUs to exclude until their trial succeeds. The trials start TrialAfter after
@@ -38,10 +39,14 @@ type worker struct {
 	session
 	cfg     Config
 	started time.Time
-	out     *json.Encoder
+	out     output
 	stepLog driver.StepLog
 
+	// current are the GPUs of latest that commands can be about. It is replaced with latest, and safe for concurrent use.
+	current atomic.Pointer[map[string]target]
+
 	latest  *gpu.Inventory
+	cgroups gpu.MemoryLimits       // cgroupSupport when latest was read
 	pending bool                   // latest has not been reported
 	stale   bool                   // latest must be read again, because a GPU has left the quarantine or responds again
 	failing map[string]bool        // UUIDs of the GPUs of latest whose last probe failed
@@ -56,22 +61,22 @@ type worker struct {
 // regular exit. It reports an error before returning it.
 func Serve(cfg Config) error {
 	var err error
-	if cfg.Devices != "" {
-		err = ExecWithDevices(cfg.Devices, "/proc/self/exe", append(os.Args, "--devices", ""))
+	if cfg.Mounts != (Mounts{}) {
+		err = cfg.Mounts.Exec("/proc/self/exe", append(os.Args, "--devices", "", "--cgroups", ""))
 	}
 	stepLog, out := driver.Inherited()
-	w := &worker{cfg: cfg, started: time.Now(), out: json.NewEncoder(out), stepLog: stepLog,
+	w := &worker{cfg: cfg, started: time.Now(), out: output{to: json.NewEncoder(out)}, stepLog: stepLog,
 		uuids: map[nvml.Device]string{}, history: map[string]*history{}}
 	if err == nil {
-		err = w.serve()
+		err = w.serve(readCommands(os.Stdin))
 	}
 	if err != nil {
-		_ = w.out.Encode(driver.Message{Failed: err.Error()})
+		_ = w.out.send(driver.Message{Failed: err.Error()})
 	}
 	return err
 }
 
-func (w *worker) serve() error {
+func (w *worker) serve(commands <-chan driver.Command) error {
 	lib := nvml.New(nvml.WithLibraryPath(w.cfg.Library))
 	var ret nvml.Return
 	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { ret = lib.Init() }); err != nil {
@@ -81,6 +86,7 @@ func (w *worker) serve() error {
 		return initError(w.cfg.Library, ret)
 	}
 	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform, samePIDs: sharesPIDs(w.cfg.Node)}
+	go w.execute(commands)
 	for {
 		cycle := []func() error{w.readInventory, w.probeAll, w.measureAll, w.awaitEvents, w.tryQuarantined}
 		for _, step := range cycle {
@@ -114,6 +120,7 @@ func (w *worker) readInventory() error {
 	w.stale = false
 	if !reflect.DeepEqual(inv, w.latest) {
 		w.latest, w.devices, w.pending = inv, devices, true
+		w.setCurrent()
 	}
 	return nil
 }
@@ -122,6 +129,9 @@ func (w *worker) readInventory() error {
 // the MIG mode, the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is
 // disabled, and none if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
+	if w.hasMemoryLimits() && cgroupSupport(w.node) != w.cgroups { // the kubelet has started since
+		return false, nil
+	}
 	var gpus []gpu.GPU
 	for _, g := range w.latest.GPUs {
 		if g.MIG != gpu.MIGUnsupported {
@@ -164,7 +174,7 @@ func (w *worker) probeAll() error {
 	if w.pending {
 		m.Inventory, w.pending = w.latest, false
 	}
-	return w.out.Encode(m)
+	return w.out.send(m)
 }
 
 // responsive returns the GPUs whose last probe succeeded.
@@ -192,7 +202,7 @@ func (w *worker) measureAll() error {
 	for i, g := range gpus {
 		m.Telemetry[g.UUID] = telemetry[i]
 	}
-	return w.out.Encode(m)
+	return w.out.send(m)
 }
 
 // responding reports whether a GPU responds again after its previous probe failed. It may be another GPU in the same

@@ -154,6 +154,10 @@ func TestCommands(t *testing.T) {
 		{"driver worker missing", workerMissing},
 		{"SIGTERM during start", terminateEarly},
 		{"usage errors", usageErrors},
+		{"memory limit", memoryLimit},
+		{"memory limit not possible", memoryLimitUnsupported},
+		{"memory limit fails", memoryLimitFails},
+		{"compute mode", computeMode},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, binary) })
 	}

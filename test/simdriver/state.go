@@ -213,7 +213,7 @@ type Fault struct {
 	Crash  bool          `nvsim:"crash"` // the process aborts
 
 	// Answer is the value that nvmlDeviceGetUUID or nvmlDeviceGetMinorNumber returns
-	// if Answers is set.
+	// if Answers is set. nvmlDeviceSetMemoryLimits_v1 then changes nothing.
 	Answer  string `nvsim:"answer"`
 	Answers bool   `nvsim:"answers"`
 }

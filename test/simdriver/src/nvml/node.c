@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* NVSIM_DEV overrides /dev for tests. */
-static const char *dev(void)
+const char *device_dir(void)
 {
 	const char *dir = getenv("NVSIM_DEV");
 	return dir && *dir ? dir : "/dev";
@@ -21,7 +20,7 @@ static bool opens(int flags, const char *format, long long number)
 {
 	char name[64], path[4096];
 	snprintf(name, sizeof name, format, number);
-	snprintf(path, sizeof path, "%s/%s", dev(), name);
+	snprintf(path, sizeof path, "%s/%s", device_dir(), name);
 	int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC);
 	if (fd >= 0)
 		close(fd);

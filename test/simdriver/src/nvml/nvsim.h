@@ -84,6 +84,9 @@ bool session_open(void);
 unsigned session_count(void);
 const char *session_gpu(unsigned index); /* its UUID */
 
+/* The directory of the device nodes: /dev, or in tests NVSIM_DEV. */
+const char *device_dir(void);
+
 /* Whether the device node can be opened, or fails only because there is no kernel
  * driver. Sets errno otherwise. */
 bool node_visible(const char *format, long long number);

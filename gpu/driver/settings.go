@@ -1,0 +1,145 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// Settings reads and changes settings of GPUs through the driver worker of Run. The methods are safe for concurrent use,
+// and return when ctx ends, even if the driver hangs. The call may still take effect then, so repeat it: each is
+// idempotent. They fail while no worker runs, for example during a driver upgrade. The error wraps errors.ErrUnsupported
+// if the GPU or the driver does not support the setting.
+type Settings struct {
+	mu      sync.Mutex
+	worker  io.Writer // nil while no worker runs
+	last    uint64    // ID of the latest command
+	pending map[uint64]chan<- Reply
+}
+
+var (
+	errNoWorker    = errors.New("no driver is loaded, or its worker is being restarted; retry")
+	errWorkerEnded = errors.New("the driver worker ended before it replied; retry")
+	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
+)
+
+// SetMemoryLimit limits the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU, and
+// verifies that the driver reports that limit. cgroup is the path of its directory on the node.
+// gpu.MemoryUnlimited removes the limit. CUDA's managed memory is not limited.
+func (s *Settings) SetMemoryLimit(ctx context.Context, uuid, cgroup string, limit uint64) error {
+	_, err := s.memoryLimit(ctx, Command{GPU: uuid, Operation: SetMemoryLimit, Cgroup: cgroup, Limit: limit})
+	return err
+}
+
+// MemoryLimit returns the limit in bytes of a cgroup itself, without those of its ancestors; gpu.MemoryUnlimited if there
+// is none. cgroup is the path of its directory on the node.
+func (s *Settings) MemoryLimit(ctx context.Context, uuid, cgroup string) (uint64, error) {
+	return s.memoryLimit(ctx, Command{GPU: uuid, Operation: GetMemoryLimit, Cgroup: cgroup})
+}
+
+func (s *Settings) memoryLimit(ctx context.Context, c Command) (uint64, error) {
+	if path.Clean(c.Cgroup) != c.Cgroup || !strings.HasPrefix(c.Cgroup, host.CgroupDir+"/") {
+		return 0, fmt.Errorf("%s: %q is not a cgroup below %s", c.Operation, c.Cgroup, host.CgroupDir)
+	}
+	reply, err := s.call(ctx, c)
+	return reply.Limit, err
+}
+
+// SetComputeMode sets how many processes may use a GPU, and verifies that the driver reports that mode.
+func (s *Settings) SetComputeMode(ctx context.Context, uuid string, mode gpu.ComputeMode) error {
+	_, err := s.call(ctx, Command{GPU: uuid, Operation: SetComputeMode, Mode: mode})
+	return err
+}
+
+// ComputeMode returns how many processes may use a GPU.
+func (s *Settings) ComputeMode(ctx context.Context, uuid string) (gpu.ComputeMode, error) {
+	reply, err := s.call(ctx, Command{GPU: uuid, Operation: GetComputeMode})
+	return reply.Mode, err
+}
+
+// call sends a command to the worker and returns its reply.
+func (s *Settings) call(ctx context.Context, c Command) (Reply, error) {
+	reply, err := s.send(c)
+	if err != nil {
+		return Reply{}, fmt.Errorf("%s of %s: %w", c.Operation, c.GPU, err)
+	}
+	select {
+	case r, replied := <-reply:
+		switch {
+		case !replied:
+			err = errWorkerEnded
+		case r.Unsupported:
+			err = fmt.Errorf("%w: %s", errors.ErrUnsupported, host.Printable(r.Failed, failedLimit))
+		case r.Failed != "":
+			err = errors.New(host.Printable(r.Failed, failedLimit))
+		default:
+			return r, nil
+		}
+	case <-ctx.Done():
+		err = fmt.Errorf("waiting for the driver: %w", context.Cause(ctx))
+	}
+	return Reply{}, fmt.Errorf("%s of %s: %w", c.Operation, c.GPU, err)
+}
+
+// send writes a command to the worker. The channel receives the reply; it is closed if the worker ends before.
+func (s *Settings) send(c Command) (<-chan Reply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.worker == nil:
+		return nil, errNoWorker
+	case len(s.pending) == MaxCommands:
+		return nil, errBusy
+	}
+	s.last++
+	c.ID = s.last
+	line, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(line) >= CommandLimit {
+		return nil, fmt.Errorf("%d bytes are more than the maximum of %d", len(line), CommandLimit)
+	}
+	if _, err := io.Copy(s.worker, bytes.NewReader(append(line, '\n'))); err != nil {
+		return nil, errWorkerEnded
+	}
+	reply := make(chan Reply, 1)
+	s.pending[c.ID] = reply
+	return reply, nil
+}
+
+// attach sends later commands to a worker.
+func (s *Settings) attach(worker io.Writer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.worker, s.pending = worker, map[uint64]chan<- Reply{}
+}
+
+// detach fails the commands that the worker has not replied to, and later ones.
+func (s *Settings) detach() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, reply := range s.pending {
+		close(reply)
+	}
+	s.worker, s.pending = nil, nil
+}
+
+// deliver passes a reply of the attached worker to its caller.
+func (s *Settings) deliver(r Reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reply, found := s.pending[r.ID]; found {
+		delete(s.pending, r.ID)
+		reply <- r
+	}
+}
