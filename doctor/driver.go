@@ -160,6 +160,22 @@ func (e *examination) gpus(context.Context) []Finding {
 	return pass(check, "all respond and have no faults")
 }
 
+// memoryLimits checks whether the GPU memory of pods can be limited. It never fails, as no pod depends on it.
+func (e *examination) memoryLimits(context.Context) []Finding {
+	const check = "memory limits"
+	if e.snapshot == nil {
+		return skip(check, "requires NVML")
+	}
+	gpus := e.snapshot.Inventory.GPUs
+	switch reasons := gpu.MemoryLimitReasons(gpus); {
+	case len(reasons) > 0:
+		return skip(check, "cannot be set: "+strings.Join(reasons, "; "))
+	case len(gpus) == 0 || gpus[0].MemoryLimits == "":
+		return skip(check, "requires PCI GPUs")
+	}
+	return pass(check, "can be set for pods on all GPUs")
+}
+
 // parts checks the sources of the CDI container edits: driver files and device nodes.
 func (e *examination) parts(context.Context) []Finding {
 	const check = "CDI edits"

@@ -18,6 +18,9 @@ const (
 	gpuPrefix = allocator.GPUResource + "."
 )
 
+// memoryLimits is the label with the gpu.MemoryLimits of the GPUs. GPU Feature Discovery has none for it.
+const memoryLimits = "gpucdi.dev/gpu-memory-limits"
+
 // Of returns the labels of a node, or nil if it has no GPUs. machine is the product name in DMI. If the products of the
 // GPUs differ, the labels describe those with the product of the first GPU that is not excluded.
 func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
@@ -34,6 +37,9 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 	setDriverLabels(l, inv.Driver)
 	if clique := clique(listed); clique != "" {
 		l[gpuPrefix+"clique"] = clique
+	}
+	if limits := described(listed, rules).MemoryLimits; limits != "" {
+		l[memoryLimits] = string(limits)
 	}
 	setVGPULabels(l, listed)
 	setGPULabels(l, listed, rules)

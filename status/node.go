@@ -249,6 +249,15 @@ func (n Node) MemoryBytes(d Device) uint64 {
 	return g.MemoryBytes
 }
 
+// Inventory returns the physical GPUs.
+func (n Node) Inventory() []gpu.GPU {
+	gpus := make([]gpu.GPU, len(n.GPUs))
+	for i, g := range n.GPUs {
+		gpus[i] = g.GPU
+	}
+	return gpus
+}
+
 // GPU returns the physical GPU with that UUID, or the zero GPU if there is none.
 func (n Node) GPU(uuid string) GPU {
 	for _, g := range n.GPUs {

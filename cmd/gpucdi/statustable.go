@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -71,6 +72,9 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	}
 	for _, u := range n.Unreadable {
 		line(w, "GPU %d cannot be identified: %s", u.Index, u.Fault.String())
+	}
+	if reasons := gpu.MemoryLimitReasons(n.Inventory()); len(reasons) > 0 {
+		line(w, "GPU memory of pods cannot be limited: %s", strings.Join(reasons, "; "))
 	}
 	if n.Kubelet.PodsError != "" {
 		line(w, "Column POD may be stale: %s", n.Kubelet.PodsError)
