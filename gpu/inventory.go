@@ -8,7 +8,8 @@ import (
 // Inventory is the state of the node's driver and GPUs at one point in time, as the driver reported it. It is
 // immutable.
 type Inventory struct {
-	// Platform is empty except on WSL2 and Jetson, where GPUs have neither a minor number nor, on a Jetson, a PCI bus ID.
+	// Platform is empty except on WSL2 and Jetson, where GPUs have no minor number. On a Jetson they have no PCI bus ID
+	// either.
 	Platform Platform `json:"platform,omitempty"`
 
 	Driver Driver `json:"driver"`
@@ -46,7 +47,7 @@ func (v CUDAVersion) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Mi
 
 // GPU is one physical GPU.
 type GPU struct {
-	UUID  string `json:"uuid"`  // "GPU-…", as NVML reports it
+	UUID  string `json:"uuid"`  // "GPU-…", as NVML reports it except on a Jetson
 	Index int    `json:"index"` // NVML's enumeration order; changes when a GPU leaves the bus
 	Minor int    `json:"minor"` // N of /dev/nvidiaN, unrelated to Index; or MinorUnknown
 
@@ -54,9 +55,9 @@ type GPU struct {
 	NUMANode int    `json:"numaNode"` // or NUMAUnknown
 	PCIClass string `json:"pciClass"` // in the format of sysfs: "0x030200"; empty if unknown
 
-	// PCIeRoot is the PCIe root complex, in the format of sysfs: "pci0000:17". PCIeSwitches are the switches between the
-	// root complex and the GPU, nearest to the GPU first, as the PCI bus IDs of their upstream ports. Both are empty if
-	// unknown.
+	// PCIeRoot is the PCIe root complex, in the format of sysfs: "pci0000:17". PCIeSwitches are the switches between
+	// the root complex and the GPU, nearest to the GPU first, as the PCI bus IDs of their upstream ports. Both are
+	// empty if unknown.
 	PCIeRoot     string   `json:"pcieRoot,omitempty"`
 	PCIeSwitches []string `json:"pcieSwitches,omitempty"`
 
@@ -68,7 +69,8 @@ type GPU struct {
 	MIG               MIGMode           `json:"mig"`
 	MemoryLimits      MemoryLimits      `json:"memoryLimits,omitempty"`
 
-	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if unknown.
+	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if
+	// unknown.
 	AddressingMode string `json:"addressingMode,omitempty"`
 
 	// Clique is the GPU's partition of a multi-node NVLink fabric, as CLUSTER_UUID.CLIQUE_ID. Empty if the GPU is not
@@ -78,7 +80,7 @@ type GPU struct {
 	// VGPU is set if the GPU is an NVIDIA vGPU.
 	VGPU *VGPU `json:"vgpu,omitempty"`
 
-	// MIGDevices are in ascending order of Index.
+	// MIGDevices are in ascending order of Index, followed by those that Retain appends.
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
 
 	// Links has an entry for each other GPU that was read at the same time, by ascending Index of the peer. It is empty
@@ -88,8 +90,8 @@ type GPU struct {
 	// Fault is the reason that the GPU cannot be allocated.
 	Fault Fault `json:"fault,omitzero"`
 
-	// Partial is set if some attributes could not be read; Fault has the reason. These are zero or unknown, and
-	// MIGDevices may be incomplete.
+	// Partial is set if some attributes could not be read: they are zero or unknown, and MIGDevices may be incomplete.
+	// Fault has the reason.
 	Partial bool `json:"partial,omitempty"`
 }
 
@@ -99,8 +101,8 @@ type VGPU struct {
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
-// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault, except on platforms whose GPUs
-// have no device node of their own.
+// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault, except on platforms whose
+// GPUs have no device node of their own.
 const MinorUnknown = -1
 
 // NUMAUnknown is the NUMANode of a GPU whose NUMA node the platform does not report. sysfs uses the same value.

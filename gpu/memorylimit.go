@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// MemoryLimits is whether the memory that the processes of a cgroup allocate on a GPU can be limited, or the reason that it
-// cannot. The values are valid as those of labels. It is empty if unknown, and on platforms other than PCI GPUs.
+// MemoryLimits is whether the memory that the processes of a cgroup allocate on a GPU can be limited, or the reason
+// that it cannot. The values are valid as those of labels. It is empty if unknown, and on platforms other than PCI
+// GPUs.
 type MemoryLimits string
 
 // The values of MemoryLimits. The reasons are in the order in which they are checked.
@@ -28,21 +29,24 @@ func (l MemoryLimits) Reason() string {
 	case MemoryLimitsCgroupV1:
 		return "the node uses cgroup v1; boot it with cgroup v2"
 	case MemoryLimitsNoPods:
-		return "pods have no cgroups; set cgroupsPerQOS to true in the kubelet's config"
+		return "pods have no cgroups; start the kubelet, with cgroupsPerQOS: true in its config"
 	case MemoryLimitsMIG:
 		return "the GPU is in MIG mode; MIG devices have memory of their own"
 	case MemoryLimitsRefused:
-		return "the driver refuses them for this GPU"
+		return "the GPU does not support it"
 	}
 	return ""
 }
 
-// MemoryLimitReasons returns the reasons that memory limits cannot be set, each once. A reason that does not apply to all
-// GPUs names those that it applies to.
+// MemoryLimitReasons returns the reasons that memory limits cannot be set, each once. A reason that does not apply to
+// all GPUs names those that it applies to. GPUs that are gone are ignored.
 func MemoryLimitReasons(gpus []GPU) (reasons []string) {
 	var order []MemoryLimits
 	indexes := map[MemoryLimits][]string{}
 	for _, g := range gpus {
+		if g.Fault.Code == FaultGone {
+			continue
+		}
 		if !slices.Contains(order, g.MemoryLimits) {
 			order = append(order, g.MemoryLimits)
 		}

@@ -25,6 +25,7 @@ func TestMemoryLimitReasons(t *testing.T) {
 		"all":       {limits(gpu.MemoryLimitsOldDriver, gpu.MemoryLimitsOldDriver), []string{old}},
 		"some":      {limits(gpu.MemoryLimitsMIG, gpu.MemoryLimitsSupported, gpu.MemoryLimitsMIG), []string{"GPU 0, 2: " + mig}},
 	} {
+		tc.gpus = append(tc.gpus, gpu.GPU{MemoryLimits: gpu.MemoryLimitsCgroupV1, Fault: gpu.Gone()})
 		if got := gpu.MemoryLimitReasons(tc.gpus); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}

@@ -28,10 +28,10 @@ type Telemetry struct {
 	ECCUncorrected *uint64 `json:"eccUncorrected,omitempty"`
 
 	RecoveryAction string            `json:"recoveryAction,omitempty"` // "none", "reset", …; empty if not supported
-	RemappedRows   map[string]uint64 `json:"remappedRows,omitempty"`   // in the life of the GPU, by cause
+	RemappedRows   map[string]uint64 `json:"remappedRows,omitempty"`   // over the life of the GPU, by cause
 	RemapPending   *bool             `json:"remapPending,omitempty"`   // a row is remapped at the next reset
 	RemapFailed    *bool             `json:"remapFailed,omitempty"`    // a row was not remapped, since no spare rows are left
-	RetiredPages   map[string]uint64 `json:"retiredPages,omitempty"`   // in the life of the GPU, by cause
+	RetiredPages   map[string]uint64 `json:"retiredPages,omitempty"`   // over the life of the GPU, by cause
 
 	PCIe   Traffic `json:"pcie,omitzero"`
 	NVLink Traffic `json:"nvlink,omitzero"` // of all links
@@ -50,8 +50,8 @@ type Activity struct {
 	MemoryBandwidth *float64 `json:"memoryBandwidth,omitempty"` // reads and writes of the GPU's memory
 }
 
-// Traffic is the traffic of an interconnect. Bytes are in the life of the driver; rates are averages of the latest probe
-// interval, in bytes per second. GPUs support either or both.
+// Traffic is the traffic of an interconnect. Bytes are counted since the last driver load; rates are averages of the
+// latest probe interval, in bytes per second. GPUs support either or both.
 type Traffic struct {
 	TransmittedBytes *uint64           `json:"transmittedBytes,omitempty"`
 	ReceivedBytes    *uint64           `json:"receivedBytes,omitempty"`

@@ -18,11 +18,11 @@ const (
 	gpuPrefix = allocator.GPUResource + "."
 )
 
-// memoryLimits is the label with the gpu.MemoryLimits of the GPUs. GPU Feature Discovery has none for it.
-const memoryLimits = "gpucdi.dev/gpu-memory-limits"
+// MemoryLimits is the label that reports whether memory limits can be set. GPU Feature Discovery has none for it.
+const MemoryLimits = "gpucdi.dev/gpu-memory-limits"
 
-// Of returns the labels of a node, or nil if it has no GPUs. machine is the product name in DMI. If the products of the
-// GPUs differ, the labels describe those with the product of the first GPU that is not excluded.
+// Of returns the labels of a node, or nil if it has no GPUs. machine is its product name. If the products of the GPUs
+// differ, the labels describe those with the product of the first GPU that is not excluded.
 func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
 	listed := listedGPUs(inv)
 	if len(listed) == 0 {
@@ -38,8 +38,8 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 	if clique := clique(listed); clique != "" {
 		l[gpuPrefix+"clique"] = clique
 	}
-	if limits := described(listed, rules).MemoryLimits; limits != "" {
-		l[memoryLimits] = string(limits)
+	if limits := memoryLimitsOf(listed, rules); limits != "" {
+		l[MemoryLimits] = string(limits)
 	}
 	setVGPULabels(l, listed)
 	setGPULabels(l, listed, rules)
@@ -81,6 +81,17 @@ func clique(listed []gpu.GPU) (clique string) {
 	return clique
 }
 
+// memoryLimitsOf returns gpu.MemoryLimitsSupported if memory limits can be set on any GPU that is not excluded,
+// otherwise the reason for the first one.
+func memoryLimitsOf(listed []gpu.GPU, rules allocator.Rules) gpu.MemoryLimits {
+	for _, g := range listed {
+		if g.MemoryLimits == gpu.MemoryLimitsSupported && !ruleOf(g, rules).Exclude {
+			return g.MemoryLimits
+		}
+	}
+	return described(listed, rules).MemoryLimits
+}
+
 func setVGPULabels(l map[string]string, listed []gpu.GPU) {
 	i := slices.IndexFunc(listed, func(g gpu.GPU) bool { return g.VGPU != nil })
 	if i < 0 {
@@ -102,7 +113,7 @@ func mode(g gpu.GPU) string {
 	return "unknown"
 }
 
-// setDriverLabels sets each version under its current and its deprecated name. There are none on a platform without NVML,
+// setDriverLabels sets each version under its current and its deprecated name. It sets none on a platform without NVML,
 // whose version numbers have another meaning.
 func setDriverLabels(l map[string]string, d gpu.Driver) {
 	if d.CUDA == (gpu.CUDAVersion{}) {

@@ -2,8 +2,8 @@ package labels
 
 import "strings"
 
-// versionPrefixes are the prefixes of the names of labels that contain versions.
-var versionPrefixes = []string{prefix + "cuda.", prefix + "vgpu.host-driver-"}
+// versionPrefixes are the prefixes of the names of labels that contain versions, or what a version supports.
+var versionPrefixes = []string{prefix + "cuda.", prefix + "vgpu.host-driver-", MemoryLimits}
 
 // Routine reports whether a change of the labels of a node may be applied later: only versions of the driver differ, as
 // after a driver upgrade, or all labels are removed, as during one. The other labels describe GPUs, and pods select

@@ -2,8 +2,7 @@ package driver
 
 import "github.com/gpucdi/gpucdi/gpu"
 
-// Command is one line of JSON from gpucdi to the driver worker: a call that reads or changes a setting of a GPU. Settings
-// belong to the driver, so they outlive the worker.
+// Command is one line of JSON from gpucdi to the driver worker: a call that reads or changes a setting of a GPU.
 type Command struct {
 	ID        uint64    `json:"id"` // of the Reply
 	GPU       string    `json:"gpu"`
@@ -31,16 +30,16 @@ type Reply struct {
 	Limit uint64          `json:"limit,omitempty"` // bytes
 	Mode  gpu.ComputeMode `json:"mode,omitempty"`
 
-	// Failed is why the operation failed; empty if it succeeded. Unsupported is set if it can never succeed on this GPU
-	// with this driver.
+	// Failed is why the operation failed; empty if it succeeded. Unsupported is set if the GPU, in its MIG mode, or the
+	// driver does not support it.
 	Failed      string `json:"failed,omitempty"`
 	Unsupported bool   `json:"unsupported,omitempty"`
 }
 
 const (
-	// CommandLimit is the maximum size of a Command in bytes.
+	// CommandLimit is the maximum size of a Command in bytes, with the newline. It is PIPE_BUF, so that a line is written
+	// whole or not at all.
 	CommandLimit = 4096
-	// MaxCommands is the maximum number of commands without a reply. They fit into a pipe of 64 KiB, so writing one
-	// never blocks, even if the worker does not read.
+	// MaxCommands is the maximum number of commands without a reply.
 	MaxCommands = 16
 )

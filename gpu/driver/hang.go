@@ -54,7 +54,8 @@ func pending(steps []Step, now time.Duration) (open []Step) {
 }
 
 // hung returns the indexes of the GPUs that cause the overdue steps; they may include NoGPU. blocked are the indexes of
-// the steps that were pending when the previous worker was replaced, without those that caused its replacement.
+// the steps that were pending when the previous worker was replaced, without trials and those that caused its
+// replacement.
 //
 // A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A step blocks no other step if
 // a step about a GPU that started later is done; it is a cause once it is overdue itself. The remaining steps may wait
@@ -108,13 +109,15 @@ func nextCheck(steps []Step, now, callTimeout time.Duration) time.Duration {
 }
 
 // crashed returns the indexes of the GPUs whose pending steps may have crashed the worker, or NoGPU if there are none.
-// Trials are the most likely cause; steps about NoGPU, such as waiting for events, the least likely.
+// Trials are the most likely cause, and settings more likely than probe cycles, whose calls have succeeded before;
+// steps about NoGPU, such as waiting for events, are the least likely.
 func crashed(steps []Step, now time.Duration) (failed []int) {
-	open := pending(steps, now)
-	trials := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return s.Kind != Trial })
-	likely := slices.DeleteFunc(open, func(s Step) bool { return s.Index == NoGPU })
-	if len(trials) > 0 {
-		likely = trials
+	open := slices.DeleteFunc(pending(steps, now), func(s Step) bool { return s.Index == NoGPU })
+	likely := open
+	for _, kind := range []Kind{Setting, Trial} {
+		if of := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return s.Kind != kind }); len(of) > 0 {
+			likely = of
+		}
 	}
 	for _, s := range likely {
 		failed = append(failed, s.Index)

@@ -55,6 +55,8 @@ func TestCrashed(t *testing.T) {
 		steps []Step
 		want  []int
 	}{
+		{"setting", []Step{{Index: 1, Start: 2 * s}, {Index: 0, Start: 3 * s, Kind: Setting}, {Index: 0, Start: 1 * s}}, []int{0}},
+		{"setting and trial", []Step{{Index: 1, Start: 2 * s, Kind: Trial}, {Index: 0, Start: 3 * s, Kind: Setting}}, []int{1}},
 		{"before the first step", nil, []int{NoGPU}},
 		{"waiting for events", []Step{wait, {Index: 1, Start: 1 * s, Done: true}}, []int{NoGPU}},
 		{"step about no GPU", []Step{{Index: NoGPU, Start: 1 * s}}, []int{NoGPU}},

@@ -62,8 +62,8 @@ func JetsonGPU(node host.Root) (gpu.GPU, error) {
 	return g, nil
 }
 
-// moduleUUID returns the UUID of a GPU that has none in NVML: it is derived from the model and serial number of its module,
-// so it survives reinstallation of the node and differs between nodes.
+// moduleUUID returns the UUID of a GPU that has none in NVML: it is derived from the model and serial number of its
+// module, so it survives reinstallation of the node and differs between nodes.
 func moduleUUID(model, serial []byte) string {
 	sum := sha256.Sum256(bytes.Join([][]byte{[]byte("gpucdi.dev/jetson"), model, serial}, []byte{0}))
 	id := sum[:16]
@@ -106,7 +106,8 @@ func readJetson(node host.Root) (*gpu.Inventory, error) {
 }
 
 // watchJetson yields the state of a Jetson without NVML, which has no driver worker, until it cannot be read, NVML is
-// installed, or the config has changed. The GPU's health is that of its device nodes, which the driver does not report.
+// installed, or the config has changed. Its probes always succeed: the GPU is unhealthy only if package cdi finds a
+// fault of its device nodes.
 func (s *source) watchJetson(ctx context.Context) error {
 	var reported *gpu.Inventory
 	for {

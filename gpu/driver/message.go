@@ -18,8 +18,8 @@ type Message struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// messageLimit is the maximum size of a Message in bytes. An inventory of MaxGPUs GPUs with all links and MIG devices, or
-// their telemetry with MaxCgroups, takes less.
+// messageLimit is the maximum size of a Message in bytes. An inventory of MaxGPUs GPUs with all links and MIG devices,
+// or their telemetry with MaxCgroups, takes less.
 const messageLimit = 16 << 20
 
 // Limits of gpu.Processes.

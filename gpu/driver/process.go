@@ -21,11 +21,11 @@ type process struct {
 	kill     context.CancelFunc
 	drop     context.CancelFunc // kills the worker and stops forwarding its messages
 	stepLog  StepLog
-	commands io.Writer     // the worker reads lines from it
+	commands *os.File      // write end of the worker's standard input
 	messages chan Message  // closed after the last message
 	ended    chan struct{} // closed when the worker has exited
 	err      error         // the cause of the exit; set before ended is closed
-	killed   bool          // exited by SIGKILL or SIGTERM; set before ended is closed
+	killed   bool          // by SIGKILL or SIGTERM, and not for an invalid message; set before ended is closed
 
 	probed  bool  // has completed a probe cycle
 	blocked []int // see hung; none after the first probe cycle
@@ -36,8 +36,8 @@ type process struct {
 }
 
 // start starts a worker, which runs until it is killed or ctx ends. A worker that hangs in the kernel cannot be killed:
-// ended stays open then, and the goroutines that watch the worker keep running. The loader searches libraryDirs before its
-// default directories.
+// ended stays open then, and the goroutines that watch the worker keep running. The loader searches libraryDirs before
+// its default directories.
 func start(ctx context.Context, worker string, libraryDirs, args []string) (*process, error) {
 	ctx, drop := context.WithCancel(ctx)
 	alive, kill := context.WithCancel(ctx)
@@ -72,8 +72,13 @@ func (p *process) launch(ctx context.Context, cmd *exec.Cmd) (err error) {
 	cmd.ExtraFiles = []*os.File{p.stepLog.file, writer} // become stepLogFD and messagesFD
 	host.KillWithChildren(cmd)
 	// The worker exits when its standard input is closed, which happens when this process exits.
-	if p.commands, err = cmd.StdinPipe(); err == nil {
-		err = cmd.Start()
+	input, commands, err := os.Pipe()
+	if err == nil {
+		defer input.Close() // the worker has a duplicate
+		cmd.Stdin, p.commands = input, commands
+		if err = cmd.Start(); err != nil {
+			commands.Close()
+		}
 	}
 	if err != nil {
 		messages.Close()
@@ -89,6 +94,7 @@ func (p *process) watch(ctx context.Context, cmd *exec.Cmd, messages *os.File, o
 	pipe := pipe{messages, make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // ProcessState has more details than the error
+		p.commands.Close()
 		close(pipe.ended)
 		_ = messages.SetReadDeadline(time.Now().Add(host.OutputDelay))
 	}()
@@ -102,7 +108,7 @@ func (p *process) watch(ctx context.Context, cmd *exec.Cmd, messages *os.File, o
 	}
 	p.err = fmt.Errorf("driver worker exited: %s%s", state, crashSummary(output.String()))
 	status, is := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	p.killed = is && (status.Signal() == syscall.SIGKILL || status.Signal() == syscall.SIGTERM)
+	p.killed = invalid == nil && is && (status.Signal() == syscall.SIGKILL || status.Signal() == syscall.SIGTERM)
 	close(p.ended)
 }
 

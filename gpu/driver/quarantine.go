@@ -21,8 +21,8 @@ type quarantineEntry struct {
 	failures int // consecutive
 }
 
-// quarantine adds GPUs to the quarantine and reports a Failure for each. If indexes contains NoGPU, the failure affects
-// all GPUs, and quarantine returns cause.
+// quarantine adds GPUs to the quarantine and reports a Failure for each in the latest inventory. If indexes contains
+// NoGPU, the failure affects all GPUs: quarantine adds none, reports one Failure and returns cause.
 func (s *source) quarantine(indexes []int, cause error) error {
 	fault := gpu.Fault{Code: gpu.FaultUnresponsive, Message: cause.Error(), Remedy: gpu.RemedyKernelLog}
 	if slices.Contains(indexes, NoGPU) {
@@ -30,7 +30,8 @@ func (s *source) quarantine(indexes []int, cause error) error {
 		s.yield(Failure{Fault: fault})
 		return cause
 	}
-	for _, index := range indexes {
+	slices.Sort(indexes)
+	for _, index := range slices.Compact(indexes) { // a GPU may have a step of each kind
 		s.quarantined[index] = quarantineEntry{fault, s.quarantined[index].failures + 1}
 		if g := s.lastKnown(index); g != nil {
 			s.yield(Failure{GPU: g.UUID, Fault: fault})

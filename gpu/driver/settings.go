@@ -1,47 +1,64 @@
 package driver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Settings reads and changes settings of GPUs through the driver worker of Run. The methods are safe for concurrent use,
-// and return when ctx ends, even if the driver hangs. The call may still take effect then, so repeat it: each is
-// idempotent. They fail while no worker runs, for example during a driver upgrade. The error wraps errors.ErrUnsupported
-// if the GPU or the driver does not support the setting.
+// Settings reads and changes settings of GPUs through the driver worker of Run. The methods are safe for concurrent
+// use, and return when ctx ends, even if the driver hangs. The call may still take effect then, so repeat it: each is
+// idempotent. They fail while no worker runs, for example during a driver upgrade. The error wraps
+// errors.ErrUnsupported if the GPU or the driver does not support the setting.
+//
+// A GPU without persistence mode loses its compute mode when its last client ends, for example when the worker is
+// replaced.
 type Settings struct {
-	mu      sync.Mutex
-	worker  io.Writer // nil while no worker runs
-	last    uint64    // ID of the latest command
-	pending map[uint64]chan<- Reply
+	mu          sync.Mutex
+	worker      commandPipe // nil while no worker runs
+	limitMemory bool        // the worker has access to the node's cgroups
+	last        uint64      // ID of the latest command
+	pending     map[uint64]chan<- Reply
 }
 
+// commandPipe is the write end of the worker's standard input.
+type commandPipe interface {
+	io.Writer
+	SetWriteDeadline(t time.Time) error
+}
+
+// writeTimeout bounds the time until the worker has read enough of earlier commands. The kernel may limit a pipe to a
+// page.
+const writeTimeout = time.Second
+
 var (
+	errNotEnabled  = fmt.Errorf("%w: memory limits are not enabled in the config", errors.ErrUnsupported)
+	errNotRead     = fmt.Errorf("the driver worker has not read earlier commands within %s; retry", writeTimeout)
 	errNoWorker    = errors.New("no driver is loaded, or its worker is being restarted; retry")
 	errWorkerEnded = errors.New("the driver worker ended before it replied; retry")
 	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
 )
 
-// SetMemoryLimit limits the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU, and
-// verifies that the driver reports that limit. cgroup is the path of its directory on the node.
-// gpu.MemoryUnlimited removes the limit. CUDA's managed memory is not limited.
+// SetMemoryLimit limits the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU,
+// and verifies that the driver reports that limit. cgroup is the path of its directory on the node. gpu.MemoryUnlimited
+// removes the limit. CUDA's managed memory is not limited.
 func (s *Settings) SetMemoryLimit(ctx context.Context, uuid, cgroup string, limit uint64) error {
 	_, err := s.memoryLimit(ctx, Command{GPU: uuid, Operation: SetMemoryLimit, Cgroup: cgroup, Limit: limit})
 	return err
 }
 
-// MemoryLimit returns the limit in bytes of a cgroup itself, without those of its ancestors; gpu.MemoryUnlimited if there
-// is none. cgroup is the path of its directory on the node.
+// MemoryLimit returns the limit in bytes of a cgroup itself, without those of its ancestors; gpu.MemoryUnlimited if
+// there is none. cgroup is the path of its directory on the node.
 func (s *Settings) MemoryLimit(ctx context.Context, uuid, cgroup string) (uint64, error) {
 	return s.memoryLimit(ctx, Command{GPU: uuid, Operation: GetMemoryLimit, Cgroup: cgroup})
 }
@@ -97,6 +114,8 @@ func (s *Settings) send(c Command) (<-chan Reply, error) {
 	switch {
 	case s.worker == nil:
 		return nil, errNoWorker
+	case !s.limitMemory && c.Cgroup != "":
+		return nil, errNotEnabled
 	case len(s.pending) == MaxCommands:
 		return nil, errBusy
 	}
@@ -106,10 +125,17 @@ func (s *Settings) send(c Command) (<-chan Reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(line) >= CommandLimit {
+	line = append(line, '\n')
+	if len(line) > CommandLimit {
 		return nil, fmt.Errorf("%d bytes are more than the maximum of %d", len(line), CommandLimit)
 	}
-	if _, err := io.Copy(s.worker, bytes.NewReader(append(line, '\n'))); err != nil {
+	if err := s.worker.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return nil, errWorkerEnded
+	}
+	switch _, err := s.worker.Write(line); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, errNotRead
+	case err != nil:
 		return nil, errWorkerEnded
 	}
 	reply := make(chan Reply, 1)
@@ -118,10 +144,10 @@ func (s *Settings) send(c Command) (<-chan Reply, error) {
 }
 
 // attach sends later commands to a worker.
-func (s *Settings) attach(worker io.Writer) {
+func (s *Settings) attach(worker commandPipe, limitMemory bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.worker, s.pending = worker, map[uint64]chan<- Reply{}
+	s.worker, s.limitMemory, s.pending = worker, limitMemory, map[uint64]chan<- Reply{}
 }
 
 // detach fails the commands that the worker has not replied to, and later ones.

@@ -5,20 +5,31 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
 const podCgroup = "/sys/fs/cgroup/kubepods/pod1"
 
+// unread is a pipe that nobody reads.
+type unread struct{ io.Writer }
+
+func (unread) SetWriteDeadline(time.Time) error { return nil }
+
 // replier replies to each command.
 type replier struct {
 	s     *Settings
 	reply func(Command) Reply
 }
+
+func (replier) SetWriteDeadline(time.Time) error { return nil }
 
 func (r replier) Write(line []byte) (int, error) {
 	var c Command
@@ -47,7 +58,7 @@ func TestSettings(t *testing.T) {
 			return Reply{Failed: "not supported", Unsupported: true}
 		}
 		return Reply{Limit: 5}
-	}})
+	}}, true)
 	if got, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); got != 5 || err != nil {
 		t.Errorf("got %d, %v", got, err)
 	}
@@ -67,11 +78,58 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// A pipe that is full blocks no caller for longer than writeTimeout, and no line is written in part.
+func TestSettingsOfFullPipe(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer writer.Close()
+	raw, err := writer.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var resized error
+	if err := raw.Control(func(fd uintptr) { _, resized = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, os.Getpagesize()) }); err != nil || resized != nil {
+		t.Fatal(err, resized)
+	}
+	var s Settings
+	s.attach(writer, true)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	long := podCgroup + strings.Repeat("/a", CommandLimit/4)
+	if _, err := s.MemoryLimit(ctx, "GPU-a", long); !errors.Is(err, context.Canceled) {
+		t.Errorf("first command: %v", err)
+	}
+	if _, err := s.MemoryLimit(ctx, "GPU-a", long); !errors.Is(err, errNotRead) {
+		t.Errorf("second command: %v", err)
+	}
+	writer.Close()
+	written, err := io.ReadAll(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Command
+	if err := json.Unmarshal(written, &c); err != nil || c.Cgroup != long {
+		t.Errorf("written: %d bytes, %v", len(written), err)
+	}
+}
+
+// A worker without access to cgroups is not called about them.
+func TestSettingsWithoutCgroups(t *testing.T) {
+	var s Settings
+	s.attach(unread{io.Discard}, false)
+	if err := s.SetMemoryLimit(t.Context(), "GPU-a", podCgroup, 1); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A worker that does not reply blocks no caller, and no more than MaxCommands calls wait for it.
 func TestSettingsWithoutReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Settings
-		s.attach(io.Discard)
+		s.attach(unread{io.Discard}, true)
 		failed := make(chan error)
 		go func() {
 			_, err := s.ComputeMode(t.Context(), "GPU-a")

@@ -27,7 +27,7 @@ type Config struct {
 	// CallTimeout is the timeout of a step, which consists of a few calls into the driver.
 	CallTimeout time.Duration
 
-	// LimitMemory enables Settings.SetMemoryLimit. The worker then sees the node's cgroups, in a mount namespace of its own.
+	// LimitMemory enables the memory limits of Settings. The worker then has the node's cgroups in its mount namespace.
 	LimitMemory bool
 
 	// Worker is the path of the driver worker, gpucdi-nvml.
@@ -57,8 +57,8 @@ type source struct {
 
 // Run yields the state of the driver until ctx ends: a Snapshot at the start and whenever it has changed, and other
 // reports in between. It recovers from removal, upgrade and failure of the driver, and applies each config from reload.
-// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports and the replies to
-// settings are delayed. The calls of settings go to its workers.
+// It never blocks on a call into the driver. It calls yield sequentially; while yield blocks, reports and the replies
+// to settings are delayed. settings sends its commands to the driver workers of Run.
 func Run(ctx context.Context, cfg Config, settings *Settings, reload <-chan Config, yield func(Report)) {
 	s := source{cfg: cfg, settings: settings, reload: reload, yield: yield}
 	s.run(ctx)
@@ -121,11 +121,11 @@ func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, err
 	))
 }
 
-// cgroupsDir returns the directory of the node's cgroups as seen by this process; empty if it is host.CgroupDir, or if the
-// worker does not need it.
+// cgroupsDir returns the directory of the node's cgroups in this process's file system; empty if it is host.CgroupDir,
+// or if the worker does not need it.
 func (s *source) cgroupsDir() string {
 	dir := s.cfg.Node.LocalPath(host.CgroupDir)
-	if !s.cfg.LimitMemory || dir == host.CgroupDir {
+	if !s.cfg.LimitMemory || dir == host.CgroupDir || !s.cfg.Node.HasCgroup2() {
 		return ""
 	}
 	return dir
@@ -179,7 +179,7 @@ func (s *source) stuckEnded() <-chan struct{} {
 // supervise forwards the reports of a worker until the worker fails, or the driver or the config has changed.
 func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
 	p.blocked, s.blocked = s.blocked, nil
-	s.settings.attach(p.commands)
+	s.settings.attach(p.commands, s.cfg.LimitMemory)
 	defer s.settings.detach()
 	p.due = Clock() + s.cfg.CallTimeout
 	timer := time.NewTimer(s.cfg.CallTimeout)

@@ -28,8 +28,8 @@ const NoGPU = -1
 // MaxGPUs is the maximum number of GPUs on a node: the kernel driver has 256 minor numbers.
 const MaxGPUs = 256
 
-// Step is a sequence of a few calls into the driver. At most one step about NoGPU, and one of each Kind about each GPU are
-// in progress at a time.
+// Step is a sequence of a few calls into the driver. At most one step about NoGPU and one of each Kind about each GPU
+// are in progress at a time.
 type Step struct {
 	Index int // of the GPU, or NoGPU
 	Kind  Kind
@@ -59,8 +59,8 @@ func Clock() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// A step log is an array of slots: one for NoGPU, and one of each Kind for each GPU. The value of a slot is the Start of
-// its latest step, negated if the step is done; 0 if there was none.
+// A step log is an array of slots: one for NoGPU, and one of each Kind for each GPU. The value of a slot is the Start
+// of its latest step, negated if the step is done; 0 if there was none.
 const (
 	slotSize = 8
 	slots    = 1 + kinds*MaxGPUs

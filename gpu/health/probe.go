@@ -20,8 +20,8 @@ type Probe struct {
 	RepairPending bool `json:"repairPending,omitempty"`
 }
 
-// Recovery is NVML's GPU recovery action. None means that the GPU is usable immediately (NVIDIA GPU Memory Error
-// Management, "Error Recovery and Response Flags").
+// Recovery is NVML's GPU recovery action. RecoveryNone means that the GPU is usable immediately (NVIDIA GPU Memory
+// Error Management, "Error Recovery and Response Flags").
 type Recovery int
 
 // The recovery actions, with NVML's values.

@@ -9,8 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Selector selects faults by their code, such as "ecc" or "xid_79", or those of XIDs by the class of the XID: "transient",
-// "reset" or "fatal".
+// Selector selects faults by their code, such as "ecc" or "xid_79", or those of XIDs by the class of the XID:
+// "transient", "reset" or "fatal".
 type Selector string
 
 // selectable are the fault codes that a Selector can name, besides those of XIDs. The config, a foreign container

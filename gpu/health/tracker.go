@@ -29,7 +29,7 @@ type state struct {
 	fatal     gpu.Fault // cleared by the return of the GPU
 	broken    gpu.Fault // set and cleared by probes
 
-	lastFault      time.Time // time of the last transient or reset fault
+	lastFault      time.Time // time of the last transient fault or reset XID
 	unreachable    bool      // since the fatal fault
 	uncorrected    uint64    // as last probed
 	actionRequired bool      // the driver has required a recovery action since the reset fault
@@ -101,8 +101,9 @@ func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g.updateSince(at)
 }
 
-// updateRecovery updates the reset fault from the recovery action, if the driver reports it. An XID precedes the action
-// that it leads to, so if no action was required since the fault, the fault is cleared only after a quiet period.
+// updateRecovery updates the reset fault from the recovery action, or from pending repairs if the driver does not
+// report the action. An XID precedes the action that it leads to, so if no action was required since the fault, the
+// fault is cleared only after a quiet period.
 func (g *state) updateRecovery(p Probe, at time.Time, quietPeriod time.Duration) {
 	g.action = p.Recovery
 	quiet := at.Sub(g.lastFault) >= quietPeriod

@@ -32,8 +32,7 @@ var addressingModes = map[nvml.DeviceAddressingModeType]string{
 	nvml.DEVICE_ADDRESSING_MODE_ATS:  "ATS",
 }
 
-// readDescription reads the brand and the addressing mode, which only ResourceSlices contain. They stay empty on
-// errors.
+// readDescription reads the brand and the addressing mode. They are informational, so they stay empty on errors.
 func (s session) readDescription(g *gpu.GPU, dev nvml.Device) {
 	if brand, ret := dev.GetBrand(); ret == nvml.SUCCESS {
 		g.Brand = brands[brand]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -14,26 +15,26 @@ import (
 // mounted.
 type Mounts struct{ Devices, Cgroups string }
 
-// Exec replaces this process by a program for which the directories are at those paths. The process gets a mount namespace
-// of its own, so other processes are not affected. It returns only if that fails.
+// Exec replaces this process by a program for which the directories are at those paths. The process gets a mount
+// namespace of its own, so other processes are not affected. It returns only if that fails.
 //
 // The driver worker executes itself, because the other threads of a running Go program would stay in the old namespace.
 func (m Mounts) Exec(program string, args []string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("creating a mount namespace for %s: %w; run as root with CAP_SYS_ADMIN", program, err)
+		return fmt.Errorf("creating a mount namespace for %s: %w; run as root with CAP_SYS_ADMIN", strings.TrimSpace(m.Devices+" "+m.Cgroups), err)
 	}
 	// Later mounts on the node, such as that of another driver container, still propagate here, but none from here to
 	// the node.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("isolating the mount namespace: %w", err)
 	}
-	for target, dir := range map[string]string{"/dev": m.Devices, host.CgroupDir: m.Cgroups} {
-		if dir == "" {
+	for _, mount := range []struct{ dir, target string }{{m.Devices, "/dev"}, {m.Cgroups, host.CgroupDir}} {
+		if mount.dir == "" {
 			continue
 		}
-		if err := unix.Mount(dir, target, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mounting %s at %s: %w", dir, target, err)
+		if err := unix.Mount(mount.dir, mount.target, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mounting %s at %s: %w", mount.dir, mount.target, err)
 		}
 	}
 	return fmt.Errorf("executing %s: %w", program, unix.Exec(program, args, os.Environ()))

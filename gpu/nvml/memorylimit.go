@@ -22,10 +22,14 @@ func cgroupSupport(node host.Root) gpu.MemoryLimits {
 
 // readMemoryLimits sets whether memory limits can be set on a GPU. It must be called after readMIG.
 func (s session) readMemoryLimits(g *gpu.GPU, dev nvml.Device) {
-	switch cgroups := cgroupSupport(s.node); {
+	switch {
 	case s.platform != "":
+		return
 	case !s.hasMemoryLimits():
 		g.MemoryLimits = gpu.MemoryLimitsOldDriver
+		return
+	}
+	switch cgroups := cgroupSupport(s.node); {
 	case cgroups != "":
 		g.MemoryLimits = cgroups
 	case g.MIG == gpu.MIGEnabled:
@@ -35,15 +39,18 @@ func (s session) readMemoryLimits(g *gpu.GPU, dev nvml.Device) {
 	}
 }
 
-// tryMemoryLimits reads the limit of a cgroup that this process can see: that of all pods, or its own if it is in a
-// container.
+// tryMemoryLimits reads the limit of a cgroup that exists in this process's mount namespace: that of all pods, or the
+// root, which is the process's own cgroup in a container with a cgroup namespace. Errors that may be transient leave
+// the value unknown.
 func tryMemoryLimits(dev nvml.Device) gpu.MemoryLimits {
 	_, ret := dev.GetMemoryLimits_v1(cmp.Or(host.NewRoot("/").PodsCgroup(), host.CgroupDir))
 	switch ret {
-	case nvml.SUCCESS:
+	case nvml.SUCCESS, nvml.ERROR_NOT_FOUND: // NOT_FOUND: the cgroup has no limits
 		return gpu.MemoryLimitsSupported
 	case nvml.ERROR_FUNCTION_NOT_FOUND:
 		return gpu.MemoryLimitsOldDriver
+	case nvml.ERROR_NOT_SUPPORTED:
+		return gpu.MemoryLimitsRefused
 	}
-	return gpu.MemoryLimitsRefused
+	return ""
 }

@@ -21,8 +21,8 @@ func (s session) platformGPU(uuid string) gpu.GPU {
 	return g
 }
 
-// readPlatformLocation reads the PCI bus ID on WSL2, which is that of the Windows host. The minor number stays unknown, and
-// the sysfs of the VM has no such device.
+// readPlatformLocation reads the PCI bus ID on WSL2, which is that of the Windows host. The minor number stays unknown,
+// and the sysfs of the VM has no such device.
 func (s session) readPlatformLocation(g *gpu.GPU, dev nvml.Device) {
 	if s.platform == gpu.Jetson {
 		return

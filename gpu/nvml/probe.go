@@ -25,8 +25,8 @@ func (s session) probe(dev nvml.Device) health.Probe {
 	return p
 }
 
-// checkReachable makes a call that requires access to the hardware. GPUs that share the memory of the system do not support
-// it, but the driver responds.
+// checkReachable makes a call that requires access to the hardware. GPUs that share the memory of the system do not
+// support it, but the driver responds.
 func checkReachable(dev nvml.Device) error {
 	if _, ret := dev.GetMemoryInfo(); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
 		return fmt.Errorf("reaching the GPU: %w", ret)

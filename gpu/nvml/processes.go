@@ -75,8 +75,8 @@ func (p *processes) read(uuid string, dev nvml.Device) {
 	p.known = listed
 }
 
-// readUtilization reads the utilization of the GPU's SMs by each process from its latest sample after *seen, and updates
-// *seen. A process without such a sample was idle.
+// readUtilization reads the utilization of the GPU's SMs by each process from its latest sample after *seen, and
+// updates *seen. A process without such a sample was idle.
 func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 	if !p.known {
 		return
@@ -96,8 +96,8 @@ func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 	}
 }
 
-// byCgroup sums the memory and utilization of the processes by device and cgroup. Processes that have ended are skipped.
-// It returns nil if the processes are unknown or there are more than driver.MaxCgroups sums.
+// byCgroup sums the memory and utilization of the processes by device and cgroup. Processes that have ended are
+// skipped. It returns nil if the processes are unknown or there are more than driver.MaxCgroups sums.
 func (p *processes) byCgroup(node host.Root) *gpu.Processes {
 	if !p.known {
 		return nil

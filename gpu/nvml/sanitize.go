@@ -115,7 +115,9 @@ func sanitizeMIGDevices(g *gpu.GPU, uuids map[string]int) (faults []gpu.Fault) {
 	type instances struct{ gpu, compute int }
 	owners := map[instances]int{}
 	for _, m := range g.MIGDevices {
-		owners[instances{m.GPUInstance, m.ComputeInstance}]++
+		if !m.Partial { // its IDs may not have been read
+			owners[instances{m.GPUInstance, m.ComputeInstance}]++
+		}
 	}
 	var named []gpu.MIGDevice
 	for _, m := range g.MIGDevices {

@@ -87,16 +87,22 @@ func (s session) readMemoryLimit(dev nvml.Device, cgroup string) driver.Reply {
 		return driver.Reply{Failed: gpu.MemoryLimitsOldDriver.Reason(), Unsupported: true}
 	}
 	limits, ret := dev.GetMemoryLimits_v1(cgroup)
-	if ret != nvml.SUCCESS {
-		return failed("reading the memory limit of cgroup "+cgroup, ret)
+	switch ret {
+	case nvml.SUCCESS:
+		return driver.Reply{Limit: limits.HardLimit}
+	case nvml.ERROR_NOT_FOUND: // the cgroup has no limits
+		return driver.Reply{Limit: gpu.MemoryUnlimited}
 	}
-	return driver.Reply{Limit: limits.HardLimit}
+	return failed("reading the memory limit of cgroup "+cgroup, ret)
 }
 
 // setMemoryLimit sets the hard limit and reads it back.
 func (s session) setMemoryLimit(dev nvml.Device, cgroup string, limit uint64) driver.Reply {
-	if !s.hasMemoryLimits() {
+	switch {
+	case !s.hasMemoryLimits():
 		return driver.Reply{Failed: gpu.MemoryLimitsOldDriver.Reason(), Unsupported: true}
+	case limit < limitGranularity: // 0 could not be distinguished from a limit that was rounded down
+		return driver.Reply{Failed: fmt.Sprintf("setting a memory limit of %d bytes: want at least %d", limit, limitGranularity)}
 	}
 	if ret := dev.SetMemoryLimits_v1(cgroup, noSoftLimit, limit); ret != nvml.SUCCESS {
 		return failed("setting the memory limit of cgroup "+cgroup, ret)

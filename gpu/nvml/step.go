@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// stepDelay is how long a step may delay the steps about other GPUs. NVML is thread-safe, but only one goroutine calls
-// it while the driver responds.
+// stepDelay is how long a step may delay the steps about other GPUs. NVML is thread-safe, but except for trials and
+// commands, only one goroutine calls it while the driver responds.
 const stepDelay = 100 * time.Millisecond
 
 // step runs calls and records them in the step log as s. On entry, s.Start is how long the calls wait intentionally, 0

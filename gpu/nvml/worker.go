@@ -34,7 +34,7 @@ type Config struct {
 // worker makes all calls into the driver, in a process of its own: a call can block forever or crash the process, and a
 // process cannot replace NVML once it is loaded.
 //
-// One goroutine owns the worker. It waits for the goroutines that run steps about GPUs.
+// One goroutine owns the worker. It waits for the goroutines that run steps about GPUs, except trials and commands.
 type worker struct {
 	session
 	cfg     Config
@@ -42,7 +42,8 @@ type worker struct {
 	out     output
 	stepLog driver.StepLog
 
-	// current are the GPUs of latest that commands can be about. It is replaced with latest, and safe for concurrent use.
+	// current are the GPUs of latest that commands can be about. It is replaced whenever latest is, and safe for
+	// concurrent use.
 	current atomic.Pointer[map[string]target]
 
 	latest  *gpu.Inventory
@@ -126,10 +127,11 @@ func (w *worker) readInventory() error {
 }
 
 // unchanged reports whether the attributes that can change while the driver is loaded still have their latest values:
-// the MIG mode, the MIG devices and the fabric clique. It takes two calls per GPU in the common case that MIG is
-// disabled, and none if MIG is not supported. Errors are ignored, because the probes detect a failing GPU.
+// the MIG mode, the MIG devices, the fabric clique, and the cgroups' support for memory limits. It takes two calls per
+// GPU in the common case that MIG is disabled, and none if MIG is not supported. Errors are ignored, because the probes
+// detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
-	if w.hasMemoryLimits() && cgroupSupport(w.node) != w.cgroups { // the kubelet has started since
+	if w.platform == "" && w.hasMemoryLimits() && cgroupSupport(w.node) != w.cgroups { // the kubelet has started since
 		return false, nil
 	}
 	var gpus []gpu.GPU

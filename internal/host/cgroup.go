@@ -1,6 +1,9 @@
 package host
 
-import "path"
+import (
+	"path"
+	"strings"
+)
 
 // CgroupDir is the mount point of the node's cgroup hierarchy.
 const CgroupDir = "/sys/fs/cgroup"
@@ -12,8 +15,8 @@ func (r Root) HasCgroup2() bool {
 }
 
 // PodsCgroup returns the directory of the cgroup that contains those of pods, in CgroupDir or in the child that the
-// kubelet's setting cgroupRoot names. It is empty if there is none: --cgroups-per-qos is false, or no kubelet has run since
-// the node started.
+// kubelet's setting cgroupRoot names. It is empty if there is none: no kubelet has run since the node started, its
+// setting cgroupsPerQOS is false, or cgroupRoot has more than one level.
 func (r Root) PodsCgroup() string {
 	if dir := r.podsCgroupIn(CgroupDir); dir != "" {
 		return dir
@@ -34,7 +37,9 @@ func (r Root) PodsCgroup() string {
 }
 
 func (r Root) podsCgroupIn(parent string) string {
-	for _, name := range []string{"kubepods.slice", "kubepods"} { // cgroup drivers systemd and cgroupfs
+	slice, _ := strings.CutSuffix(path.Base(parent), ".slice")
+	// The cgroup drivers systemd and cgroupfs. With systemd, the name of a slice starts with that of its parent.
+	for _, name := range []string{"kubepods.slice", "kubepods", slice + "-kubepods.slice"} {
 		dir := path.Join(parent, name)
 		if info, err := r.Stat(dir); err == nil && info.IsDir() {
 			return dir

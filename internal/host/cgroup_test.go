@@ -14,12 +14,16 @@ func TestPodsCgroup(t *testing.T) {
 		v2    bool
 		pods  string
 	}{
-		"v1":                {files: []string{"memory/kubepods/"}, pods: "/sys/fs/cgroup/memory/kubepods"},
-		"hybrid":            {files: []string{"unified/cgroup.controllers", "memory/"}},
-		"no kubelet":        {files: []string{"cgroup.controllers", "system.slice/"}, v2: true},
-		"systemd":           {files: []string{"cgroup.controllers", "kubepods.slice/"}, v2: true, pods: "/sys/fs/cgroup/kubepods.slice"},
-		"cgroupfs":          {files: []string{"cgroup.controllers", "kubepods/"}, v2: true, pods: "/sys/fs/cgroup/kubepods"},
-		"cgroupRoot":        {files: []string{"cgroup.controllers", "a/", "kubelet/kubepods/"}, v2: true, pods: "/sys/fs/cgroup/kubelet/kubepods"},
+		"v1":         {files: []string{"memory/kubepods/"}, pods: "/sys/fs/cgroup/memory/kubepods"},
+		"hybrid":     {files: []string{"unified/cgroup.controllers", "memory/"}},
+		"no kubelet": {files: []string{"cgroup.controllers", "system.slice/"}, v2: true},
+		"systemd":    {files: []string{"cgroup.controllers", "kubepods.slice/"}, v2: true, pods: "/sys/fs/cgroup/kubepods.slice"},
+		"cgroupfs":   {files: []string{"cgroup.controllers", "kubepods/"}, v2: true, pods: "/sys/fs/cgroup/kubepods"},
+		"cgroupRoot": {files: []string{"cgroup.controllers", "a/", "kubelet/kubepods/"}, v2: true, pods: "/sys/fs/cgroup/kubelet/kubepods"},
+		"cgroupRoot, systemd": {
+			files: []string{"cgroup.controllers", "kubelet.slice/kubelet-kubepods.slice/"}, v2: true,
+			pods: "/sys/fs/cgroup/kubelet.slice/kubelet-kubepods.slice",
+		},
 		"file, not a group": {files: []string{"cgroup.controllers", "kubepods"}, v2: true},
 		"nothing":           {},
 	} {

@@ -12,7 +12,7 @@ import (
 // NVMLName is the SONAME of NVML. Its directory contains the other driver libraries, too.
 const NVMLName = "libnvidia-ml.so.1"
 
-// layout is the layout of a driver installation. All paths except root are relative to root.
+// layout is the layout of a driver installation. All paths except root and marker are relative to root.
 type layout struct {
 	name      string
 	root      string   // path on the node
@@ -39,7 +39,7 @@ var (
 	usrPrograms = []string{"/usr/bin", "/bin", "/usr/sbin", "/sbin"}
 	usrData     = []string{"/usr/share", "/etc"}
 
-	jetsonLibraries = joinAll("/usr/lib/"+gnuMachine+"-linux-gnu", "nvidia", "tegra") // since JetPack 6, and before
+	jetsonLibraries = joinAll("/usr/lib/"+gnuMachine+"-linux-gnu", "nvidia", "tegra") // tegra before JetPack 6
 )
 
 // jetsonRelease is a file of Jetson Linux.
@@ -119,8 +119,8 @@ type DriverRoot struct {
 	Programs, Data []string
 }
 
-// LoaderDirs returns the directories, in this process's file system, of the libraries that NVML itself is linked against
-// or opens. There are none on most platforms, where it requires glibc only.
+// LoaderDirs returns the directories, in this process's file system, of the libraries that NVML itself is linked
+// against or opens. There are none on most platforms, where it requires glibc only.
 func (d DriverRoot) LoaderDirs() []string {
 	i := slices.IndexFunc(layouts, func(l layout) bool { return d.Platform != "" && l.platform == d.Platform })
 	if i < 0 {

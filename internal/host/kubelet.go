@@ -33,7 +33,7 @@ func (r Root) PodResources(kubeletDir string) string {
 
 // KubeletRoot returns the kubelet's root directory, where it finds DRA drivers, as seen by this process and as seen by
 // the kubelet: the first of kubeletDir and the known kubelet directories of the node in which a kubelet has run, else
-// kubeletDir. Only a kubelet creates the directory pods; others also exist where a pod mounts them.
+// kubeletDir. Only a kubelet creates the subdirectory pods; hostPath volumes may create the others.
 func (r Root) KubeletRoot(kubeletDir string) (local, node string) {
 	for _, dir := range append([]string{kubeletDir}, kubeletDirs...) {
 		inside, err := r.Resolve(dir)

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// MaxSize is the maximum size of a cache in bytes. The caches of images with thousands of libraries have about 100 KiB.
+// MaxSize is the maximum size of a cache in bytes. The caches of images with thousands of libraries are about 100 KiB.
 const MaxSize = 4 << 20
 
 // nativeFlags are the flags of a 64-bit glibc library of this architecture: FLAG_ELF_LIBC6, and FLAG_X8664_LIB64 or
@@ -29,8 +29,8 @@ type entry struct {
 	hwcap     uint64 // required CPU features, or an index into hwcaps
 }
 
-// Put adds the libraries at the paths files for 64-bit programs. It removes all other entries with their names, because
-// the loader would prefer those for specific CPU features regardless of the order. It reports whether it removed any
+// Put adds libraries for 64-bit programs, given their paths. It removes all other entries with their names, because the
+// loader would prefer those for specific CPU features regardless of the order. It reports whether it removed any
 // with another path. One call takes a single pass over the cache for any number of files.
 func (c *Cache) Put(files ...string) (replaced bool) {
 	added := map[string]entry{}

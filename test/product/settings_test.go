@@ -231,12 +231,26 @@ func memoryLimit(t *testing.T, binary string) {
 		"removed cgroup":        {n.uuid(3), cgroupDir + "/kubepods/gone", limit, "cgroup /sys/fs/cgroup/kubepods/gone: "},
 		"outside of cgroups":    {n.uuid(3), cgroupDir + "/../../etc", limit, "is not a cgroup below /sys/fs/cgroup"},
 		"unknown GPU":           {"GPU-x", pod, limit, "not in the inventory"},
+		"less than a page":      {n.uuid(3), pod, 1, "want at least 2097152"},
 	} {
 		if r := n.call(t, "limit", tc.uuid, tc.cgroup, tc.limit); !strings.Contains(r.Error, tc.want) || r.Unsupported {
 			t.Errorf("%s: %+v, want %q", name, r, tc.want)
 		}
 	}
 	check(n.uuid(3), pod, limit)
+
+	// A driver may report a cgroup without limits as not found.
+	const notFound = 6
+	if err := n.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceGetMemoryLimits_v1", Return: notFound}); err != nil {
+		t.Fatal(err)
+	}
+	check(n.uuid(5), pod, unlimited)
+	if r := n.call(t, "limit", n.uuid(5), pod, uint64(unlimited)); r.Error != "" {
+		t.Error(r.Error)
+	}
+	if err := n.driver.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
 
 	// The driver enforces the limit without the worker.
 	n.killWorker(t)
@@ -305,6 +319,9 @@ func memoryLimitFails(t *testing.T, binary string) {
 	set := func() result { t.Helper(); return n.call(t, "limit", n.uuid(2), pod, 1<<30) }
 	fails := func(f simdriver.Fault, want string) {
 		t.Helper()
+		for len(n.failed) > 0 {
+			t.Errorf("the failure of %s was reported again", <-n.failed)
+		}
 		f.GPU, f.Func = n.uuid(2), "nvmlDeviceSetMemoryLimits_v1"
 		if err := n.driver.InjectFault(f); err != nil {
 			t.Fatal(err)

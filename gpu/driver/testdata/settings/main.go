@@ -1,5 +1,5 @@
-// settings makes the calls of driver.Settings that it reads from standard input, one line each, and prints each result as
-// a line of JSON. It serves the tests in test/product, whose module cannot import package driver.
+// settings makes the calls of driver.Settings that it reads from standard input, one line each, and prints each result
+// as a line of JSON. It serves the tests in test/product, whose module cannot import package driver.
 package main
 
 import (
