@@ -15,8 +15,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// variants maintains the CDI specs of variants, which contain one feature in addition to those of the node. They are never
-// removed, because pods may hold a variant that no rule selects any more.
+// variants maintains the CDI specs of variants, which contain one feature in addition to those of the node. They are
+// never removed, because pods may hold a variant that no rule selects any more.
 type variants struct {
 	log    *slog.Logger
 	files  map[cdi.Feature]*cdi.File
@@ -31,8 +31,8 @@ func newVariants(cfg Config, log *slog.Logger) variants {
 	return v
 }
 
-// wanted returns the features of the variants to maintain: those that rules select, those that claims can select on a node
-// whose containers have the features of node, and those on disk.
+// wanted returns the features of the variants to maintain: those that rules select, those that claims can select on a
+// node whose containers have the features of node, and those on disk.
 func (v *variants) wanted(p allocator.Policy, node cdi.Features) (features []cdi.Feature) {
 	for _, f := range cdi.AllFeatures() {
 		_, missing := os.Lstat(v.files[f].Path)
@@ -56,12 +56,14 @@ func (l *loop) specsStale() bool {
 	if l.spec.Stale() || l.variantsStale() {
 		return true
 	}
+	// Stale does not detect optional libraries that appear after the spec was written.
 	lacksDefault := len(l.plan.parts.GPUs) > 0 && len(l.config.CDI.Features) == 0 && !l.plan.parts.Features.Any(cdi.Video)
 	return lacksDefault && cdi.DefaultFeatures(l.driver.Driver, l.known.Driver).Any(cdi.Video)
 }
 
-// variantsStale reports whether specs of variants have to be written, because they or files that they depend on changed. A
-// feature that only claims could select may be missing for good, so it requires no reconcile until the driver has it.
+// variantsStale reports whether specs of variants have to be written, because they or files that they depend on
+// changed. A feature that only claims could select may be missing for good, so it requires no reconcile until the
+// driver has it.
 func (l *loop) variantsStale() bool {
 	for f, v := range l.plan.variants {
 		if v.missing && !v.required {
@@ -79,7 +81,8 @@ func withFeature(node cdi.Features, f cdi.Feature) cdi.Features {
 	return slices.Concat(node, cdi.Features{f})
 }
 
-// inspectVariants returns the plan for the variants of the wanted features. A feature that the driver lacks has a fault.
+// inspectVariants returns the plan for the variants of the wanted features. A feature that the driver lacks has a
+// fault.
 func (l *loop) inspectVariants(ctx context.Context, node cdi.Features) map[cdi.Feature]variant {
 	policy, inspected := l.config.Policy(), map[cdi.Feature]variant{}
 	for _, f := range l.variants.wanted(policy, node) {
@@ -159,7 +162,7 @@ func (p *plan) claimVariants(id string, selected allocator.Features) (allocator.
 			return "", errors.New(fault.String())
 		}
 		if !p.verified[cdi.AgentKind+"="+cdi.VariantName(id, f)] {
-			return "", fmt.Errorf("feature %s: the CDI spec does not contain %s yet", f, cdi.VariantName(id, f))
+			return "", fmt.Errorf("%w: feature %s: the CDI spec does not contain %s", allocator.ErrHeld, f, cdi.VariantName(id, f))
 		}
 		needed = append(needed, name)
 	}

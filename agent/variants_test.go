@@ -84,8 +84,8 @@ func TestVariantsOfClaims(t *testing.T) {
 		{"GPU-a", "graphics,video", "graphics", ""},
 		{"GPU-b", "graphics", "", "no DRM node"},
 		{"GPU-a", "display,graphics", "", "nvidia-modeset is not loaded"},
-		{"GPU-c", "graphics", "", "does not contain GPU-c.graphics yet"},
-		{"GPU-a", "utility", "", "does not contain GPU-a.utility yet"},
+		{"GPU-c", "graphics", "", "does not contain GPU-c.graphics"},
+		{"GPU-a", "utility", "", "does not contain GPU-a.utility"},
 		{"GPU-a", "opengl", "", `unknown feature "opengl"`},
 	} {
 		got, err := p.claimVariants(tc.id, tc.selected)

@@ -105,8 +105,8 @@ func shorten(value string) string {
 	return value[:end] + hash
 }
 
-// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0, as
-// are a part that is not a number and those after it.
+// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0,
+// as are a part that is not a number and those after it.
 func semver(version string) string {
 	var numbers [3]uint64
 	for i, part := range strings.SplitN(version, ".", len(numbers)+1) {

@@ -17,9 +17,9 @@ type Offer struct {
 }
 
 // Devices returns the devices of the node's ResourceSlices, in the order of offers. A device has every attribute of
-// docs/dra-attributes.md even if the inventory lacks it, because a CEL expression that reads a missing attribute fails
-// the scheduling of its pod. IDs that cannot be the name of a device are omitted. effect is that of the taints of
-// faulty devices.
+// docs/dra-attributes.md, except those that may be missing according to it, even if the inventory lacks the device: a
+// CEL expression that reads a missing attribute fails the scheduling of its pod. Offers without a valid device name are
+// omitted. effect is the effect of the taints of faulty devices.
 func Devices(inv *gpu.Inventory, offers []Offer, effect cluster.TaintEffect) []cluster.Device {
 	b := deviceBuilder{
 		inv: inv, sets: setsOf(inv, offers), domains: allocator.NVLinkDomains(inv), switches: commonSwitches(inv),
@@ -62,8 +62,8 @@ func Pack(inv *gpu.Inventory, offers []Offer, allocated func(id string) bool) []
 	return packed
 }
 
-// setsOf returns the sets of the GPUs of each resource. A DeviceClass selects the devices of one resource, so a set with
-// devices of two could never be allocated.
+// setsOf returns the sets of the GPUs of each resource. A DeviceClass selects the devices of one resource, so a set
+// with devices of two could never be allocated.
 func setsOf(inv *gpu.Inventory, offers []Offer) map[string]allocator.Sets {
 	ids := map[string][]string{}
 	for _, o := range offers {
@@ -136,8 +136,8 @@ func (b *deviceBuilder) device(o Offer) cluster.Device {
 // maxMemorySlices is the maximum number of memory slices of a GPU. A device has at most 32 attributes and capacities.
 const maxMemorySlices = 8
 
-// migCapacity returns the capacities of a MIG device. It has a capacity for each memory slice that it occupies, by which
-// a claim can request a placement.
+// migCapacity returns the capacities of a MIG device. It has a capacity for each memory slice that it occupies, by
+// which a claim can request a placement.
 func migCapacity(m gpu.MIGDevice) map[string]cluster.Capacity {
 	capacity := map[string]cluster.Capacity{capacityMemory: cluster.Bytes(m.MemoryBytes)}
 	for name, n := range map[string]int{

@@ -13,8 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// table returns the rows of the table below a heading of docs/dra-attributes.md, without their last column. It removes the
-// backticks of code spans.
+// table returns the rows of the table below a heading of docs/dra-attributes.md, without their last column. It removes
+// the backticks of code spans.
 func table(t *testing.T, heading string) (rows []string) {
 	t.Helper()
 	document, err := os.ReadFile("../docs/dra-attributes.md")

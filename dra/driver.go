@@ -24,7 +24,8 @@ type Config struct {
 	CDIKind string // "gpucdi.dev/gpu"
 
 	// Variants returns which of the features that a claim selects for a device require variants of its CDI device, because
-	// containers do not have them without. The error is the reason why one is not available. It must not block.
+	// the CDI device itself lacks them. The error is the reason why one is not available; it wraps allocator.ErrHeld if it
+	// will be. It must not block.
 	Variants func(id string, selected allocator.Features) (allocator.Features, error)
 
 	// ExtraDevices returns the CDI devices that each device of a claim gets in addition to its own; may be nil. It must
@@ -60,8 +61,8 @@ type Gate interface {
 
 var _ Gate = (*allocator.Gate)(nil)
 
-// defaultWait is as long as possible, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time within
-// callTimeout for setting time slices.
+// defaultWait is as long as possible, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time
+// within callTimeout for setting time slices.
 const defaultWait = callTimeout - timeSliceTimeout
 
 // Driver is the kubelet plugin of a DRA driver. Its methods are safe for concurrent use; Run must be called once.
@@ -78,7 +79,7 @@ type Driver struct {
 
 	// registerTimeout bounds the time that the kubelet needs to register a new socket.
 	registerTimeout time.Duration
-	// conflictInterval is the interval between checks whether a conflict has ended. A killed process leaves its socket.
+	// conflictInterval is the interval between conflict checks. They poll, since a killed process leaves its socket.
 	conflictInterval time.Duration
 }
 
@@ -134,8 +135,9 @@ func New(cfg Config, log *slog.Logger) *Driver {
 // Records returns the prepared claims, by UID. The slice must not be modified.
 func (d *Driver) Records() []Record { return d.records.snapshot() }
 
-// Run serves the driver and keeps it registered with the kubelet until ctx ends. It must be called after the gate's first
-// ledger: a claim whose device is not in the ledger is refused. Run returns an error only if the Config is unusable.
+// Run serves the driver and keeps it registered with the kubelet until ctx ends. It must be called after the gate's
+// first ledger: a claim whose device is not in the ledger is refused. Run returns an error only if the Config is
+// unusable.
 func (d *Driver) Run(ctx context.Context) error {
 	registry, service := d.socketPaths()
 	seen := filepath.Join(d.cfg.KubeletPath, pluginsDir, d.cfg.Driver, filepath.Base(service))

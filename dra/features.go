@@ -53,7 +53,7 @@ func parseDeviceConfig(path string, text json.RawMessage) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _ = o.text("apiVersion"), o.text("kind")
+	_, _ = o.text("apiVersion"), o.text("kind") // rest rejects fields that were not read
 	features, err := o.texts("features")
 	switch {
 	case err != nil:

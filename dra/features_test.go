@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
@@ -100,4 +102,28 @@ func TestPrepareWithFeatures(t *testing.T) {
 		t.Errorf("refusal %q, want %q", last.Refusal, RefusedConfig)
 	}
 	n.recorded("uid-a", "uid-b")
+}
+
+// After a start, a variant is not on disk yet. The kubelet would retry a refused claim only after a minute or more.
+func TestPrepareWaitsForVariant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		available := time.Now().Add(3 * time.Second)
+		n.cfg.Variants = func(_ string, selected allocator.Features) (allocator.Features, error) {
+			if time.Now().Before(available) {
+				return "", allocator.ErrHeld
+			}
+			return selected, nil
+		}
+		n.restart()
+		graphics := allocated("a", "0")
+		graphics.Config = []cluster.ClaimConfig{deviceConfigOf(`,"features":["graphics"]`)}
+		n.claims.set("a", graphics)
+		if got, err := n.prepare("a"); err != nil || !slices.Equal(got, []string{testKind + "=GPU-0.graphics"}) {
+			t.Errorf("%v, error %v", got, err)
+		}
+		if took := time.Since(available); took < 0 || took > gatePoll {
+			t.Errorf("prepared %s after the variant was available", took)
+		}
+	})
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// healthTimeout is how long the kubelet considers the health of a device up to date, and healthInterval how often it is
-	// sent.
+	// healthTimeout is how long the kubelet considers the health of a device up to date, and healthInterval how often it
+	// is sent.
 	healthTimeout  = time.Minute
 	healthInterval = 20 * time.Second
 	// maxHealthMessage bounds a message, in bytes. The kubelet truncates longer ones, possibly within a character.

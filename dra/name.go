@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// prefixes are the prefixes of UUIDs and of the corresponding device names in the ResourceSlices. The UUID of a GPU or MIG
-// device is its ID in the ledger and its CDI device name. A name in the ResourceSlices must be a DNS label.
+// prefixes are the prefixes of UUIDs and of the corresponding device names in the ResourceSlices. The UUID of a GPU or
+// MIG device is its ID in the ledger and its CDI device name. A name in the ResourceSlices must be a DNS label.
 var prefixes = []struct{ id, name string }{
 	{"GPU-", "gpu-"},
 	{migPrefix, "mig-"},

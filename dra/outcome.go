@@ -31,7 +31,7 @@ const (
 	RefusedClaim    Refusal = "claim"    // the claim cannot be read, or is not what the kubelet refers to
 )
 
-// refusal returns the kind of an error; empty for nil.
+// refusal returns the kind of an error; empty for nil. If the error wraps several of the list, the first one counts.
 func refusal(err error) Refusal {
 	if err == nil {
 		return ""

@@ -17,7 +17,7 @@ import (
 // errUnsupported means that the configuration of a claim has a setting that this version does not support.
 var errUnsupported = errors.New("unsupported configuration")
 
-// The supported kinds of opaque parameters. They are those of NVIDIA's DRA driver.
+// The supported kinds of opaque parameters of NVIDIA's DRA driver.
 const (
 	parametersVersion = "resource.nvidia.com/v1beta1"
 	gpuConfig         = "GpuConfig"
@@ -96,8 +96,8 @@ func unsupported(path, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: "+format, append([]any{errUnsupported, path}, args...)...)
 }
 
-// appliesTo reports whether a configuration applies to a request. A configuration that names a request applies to all of
-// its subrequests.
+// appliesTo reports whether a configuration applies to a request. A configuration that names a request applies to all
+// of its subrequests.
 func appliesTo(c cluster.ClaimConfig, request string) bool {
 	return len(c.Requests) == 0 || slices.Contains(c.Requests, request) || slices.Contains(c.Requests, mainRequest(request))
 }
@@ -126,8 +126,8 @@ func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	return p, o.rest()
 }
 
-// parseSharing returns the time slice that the field sharing requests. It is empty for MIG devices, which have no setting
-// for it.
+// parseSharing returns the time slice that the field sharing requests. It is empty for MIG devices, which have no
+// setting for it.
 func parseSharing(o object, kind string) (gpu.TimeSlice, error) {
 	sharing, err := o.object("sharing")
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 )
 
 var (
-	errStopping = errors.New("the agent is stopping; the kubelet retries")
+	errStopping = errors.New("the driver is stopping; the kubelet retries")
 	errCanceled = errors.New("the kubelet canceled the call")
 	errTimeout  = fmt.Errorf("not done after %s; the kubelet retries", callTimeout)
 	errReplaced = errors.New("another claim has this name")
@@ -108,9 +108,6 @@ func (d *Driver) read(ctx context.Context, ref claimRef) (cluster.Claim, error) 
 // prepareNew prepares a claim without a record.
 func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Claim) (Record, error) {
 	devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
-	if err == nil {
-		err = d.selectVariants(devices)
-	}
 	if err == nil && d.records.full() {
 		err = fmt.Errorf("%w not written: %d claims are prepared, the maximum", errRecord, maxRecords)
 	}
@@ -118,7 +115,13 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 		return Record{}, err
 	}
 	record := Record{UID: ref.uid, Namespace: ref.namespace, Name: ref.name, Devices: devices, Prepared: time.Now().UTC()}.withPods(podsOf(claim))
-	if err := d.grant(ctx, record); err != nil {
+	prepare := func() error {
+		if err := d.selectVariants(devices); err != nil {
+			return err
+		}
+		return d.cfg.Gate.Prepare(record.grant())
+	}
+	if err := d.await(ctx, record, prepare); err != nil {
 		return Record{}, err
 	}
 	// A crash before the record is written leaves nothing: the kubelet has no response and the containers no devices.
@@ -132,23 +135,27 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	return record, d.setTimeSlices(ctx, record)
 }
 
-// selectVariants sets the variants of devices. A feature that is missing is refused at once, because only an administrator
-// can add it.
+// selectVariants sets the variants of devices. The error wraps allocator.ErrHeld if a variant is not available yet. A
+// feature that is missing is refused at once, because only an administrator can add it.
 func (d *Driver) selectVariants(devices []Device) (err error) {
 	for i := range devices {
 		device := &devices[i]
 		if device.Features == "" {
 			continue
 		}
-		if device.Variants, err = d.cfg.Variants(device.ID, device.Features); err != nil {
+		device.Variants, err = d.cfg.Variants(device.ID, device.Features)
+		switch {
+		case errors.Is(err, allocator.ErrHeld):
+			return err
+		case err != nil:
 			return fmt.Errorf("%w: request %s: %w", errUnsupported, device.Request, err)
 		}
 	}
 	return nil
 }
 
-// prepareAgain ensures that a prepared claim has its devices, and adds the pods for which it is reserved by now. If the
-// API server is unavailable, the record suffices.
+// prepareAgain ensures that a prepared claim has its devices, and adds the pods for which it has since been reserved.
+// If the API server is unavailable, the record suffices.
 func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) (Record, error) {
 	reading, cancel := context.WithTimeout(ctx, rereadTimeout)
 	claim, err := d.read(reading, ref)
@@ -172,7 +179,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		}
 		next = record.withPods(podsOf(claim))
 	}
-	if err := d.grant(ctx, next); err != nil {
+	if err := d.await(ctx, next, func() error { return d.cfg.Gate.Prepare(next.grant()) }); err != nil {
 		return Record{}, err
 	}
 	if len(next.Pods) > len(record.Pods) {
@@ -184,9 +191,10 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 	return next, d.setTimeSlices(ctx, next)
 }
 
-// grant gets the devices of a record from the gate. It waits for devices that others are about to release.
-func (d *Driver) grant(ctx context.Context, r Record) error {
-	claim, start := r.grant(), time.Now()
+// await calls prepare until it gets the devices of a record from the gate. It waits for devices that others are about
+// to release, and for CDI devices that are about to be written.
+func (d *Driver) await(ctx context.Context, r Record, prepare func() error) error {
+	start := time.Now()
 	deadline, poll := time.NewTimer(d.cfg.Wait), time.NewTicker(gatePoll)
 	defer deadline.Stop()
 	defer poll.Stop()
@@ -195,7 +203,7 @@ func (d *Driver) grant(ctx context.Context, r Record) error {
 			return context.Cause(ctx) // the kubelet may have unprepared the claim
 		}
 		changed := d.cfg.Gate.Changed()
-		err := d.cfg.Gate.Prepare(claim)
+		err := prepare()
 		if !mayBeReleased(err) {
 			return err
 		}
@@ -232,7 +240,7 @@ func (d *Driver) unprepare(ctx context.Context, ref claimRef) error {
 	return d.release(ctx, record)
 }
 
-// ReleaseStale releases a claim that the kubelet's checkpoint lacks, so that the kubelet will not unprepare it. stale
+// ReleaseStale releases a claim that the kubelet will not unprepare, because its checkpoint lacks the claim. stale
 // checks this again while no call for the claim is in progress. Another claim gets the devices once no container uses
 // them.
 func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool) error {
@@ -249,8 +257,8 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 }
 
 // release undoes the time slices of a claim, removes its record, and then its grant. A crash in between leaves nothing
-// that the next call does not undo. If removing the record fails, the claim remains prepared: the next agent would find
-// it in use.
+// that the next call does not undo. If removing the record fails, the claim remains prepared, because the next agent
+// would restore the record.
 func (d *Driver) release(ctx context.Context, record Record) error {
 	if err := d.resetTimeSlices(ctx, record); err != nil {
 		return err

@@ -501,7 +501,7 @@ func TestWaitEnds(t *testing.T) {
 
 // The kubelet cancels a call, or the agent ends. Neither leaves anything behind.
 func TestWaitCanceled(t *testing.T) {
-	for name, want := range map[string]string{"kubelet": "the kubelet canceled the call", "agent": "the agent is stopping"} {
+	for name, want := range map[string]string{"kubelet": "the kubelet canceled the call", "agent": "the driver is stopping"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)

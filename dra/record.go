@@ -92,7 +92,7 @@ func (r Record) withPods(added []Pod) Record {
 // sameDevices reports whether the allocation has the devices of the record with the same parameters, in any order.
 func (r Record) sameDevices(devices []Device) bool {
 	return slices.EqualFunc(sortedDevices(r.Devices), sortedDevices(devices), func(recorded, d Device) bool {
-		recorded.Variants = d.Variants // not of the allocation
+		recorded.Variants = d.Variants // not part of the allocation
 		return recorded == d
 	})
 }

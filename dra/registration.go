@@ -21,8 +21,8 @@ import (
 type Registration struct {
 	Since time.Time // when the kubelet registered the driver; zero if it is not registered
 
-	// Error is why the driver is not registered. While the driver is registered, it is set if another process also serves a
-	// driver of this name, because the kubelet calls only one of them.
+	// Error is why the driver is not registered. While the driver is registered, it is set if another process also serves
+	// a driver of this name, because the kubelet calls only one of them.
 	Error string
 }
 
@@ -36,7 +36,7 @@ type registrationState struct {
 	session     *registrar
 	registered  time.Time // when the kubelet reported the registration; zero: not registered
 	connections int       // to the service socket
-	problem     string    // why it is not registered, as long as that holds
+	problem     string    // why it is not registered; ignored while it is
 	conflict    string    // error about another process that serves the driver; empty: none
 }
 
@@ -47,6 +47,13 @@ func (s *registrationState) current() Registration {
 		return Registration{Error: s.problem}
 	}
 	return Registration{Since: s.registered, Error: s.conflict}
+}
+
+// wasRegistered reports whether the kubelet registered the driver in the current session.
+func (s *registrationState) wasRegistered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.registered.IsZero()
 }
 
 // begin starts a session; nil ends the current one.

@@ -20,7 +20,7 @@ type service struct {
 	drapb.UnimplementedDRAPluginServer
 
 	driver *Driver
-	// running ends when the agent does: a claim then stops waiting for devices.
+	// running ends with the session: a claim then stops waiting for devices.
 	running context.Context
 }
 
@@ -75,7 +75,7 @@ func (s *service) NodeUnprepareResources(ctx context.Context, request *drapb.Nod
 	return response, nil
 }
 
-// until returns a context that also ends with the agent.
+// until returns a context that also ends with the session.
 func (s *service) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.running, func() { cancel(errStopping) })

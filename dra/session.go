@@ -41,6 +41,9 @@ func (d *Driver) keepRegistered(ctx context.Context, changed <-chan struct{}) {
 			d.registration.begin(nil, "stopped")
 			return
 		}
+		if d.registration.wasRegistered() {
+			logged = ""
+		}
 		d.registration.begin(nil, err.Error())
 		if err.Error() != logged {
 			logged = err.Error()

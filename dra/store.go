@@ -132,8 +132,8 @@ func (s *store) snapshot() []Record { return *s.all.Load() }
 // full reports whether no further claim can be recorded.
 func (s *store) full() bool { return len(s.snapshot()) >= maxRecords }
 
-// save writes a record, and returns once it is on disk. It keeps the fields of other versions in an earlier record of the
-// claim.
+// save writes a record, and returns once it is on disk. It keeps the fields of other versions in an earlier record of
+// the claim.
 func (s *store) save(r Record) error {
 	s.mu.Lock()
 	earlier := s.records[r.UID]
@@ -152,8 +152,8 @@ func (s *store) save(r Record) error {
 	return nil
 }
 
-// updated returns the fields of a file for the record that replaces r. A field that does not change keeps its text, which
-// may contain fields of other versions of gpucdi.
+// updated returns the fields of a file for the record that replaces r. A field that does not change keeps its text,
+// which may contain fields of other versions of gpucdi.
 func (r storedRecord) updated(next Record) (map[string]json.RawMessage, error) {
 	fields := maps.Clone(r.fields)
 	if fields == nil {

@@ -17,8 +17,8 @@ const timeSliceTimeout = 10 * time.Second
 // errTimeSlice means that the time slice of a GPU was not set.
 var errTimeSlice = errors.New("time slice not set")
 
-// setTimeSlices sets the time slices that a claim requests. Its record must be on disk, so that they are reset at the end
-// of the claim.
+// setTimeSlices sets the time slices that a claim requests. Its record must be on disk, so that they are reset at the
+// end of the claim.
 func (d *Driver) setTimeSlices(ctx context.Context, r Record) error {
 	slices := map[string]gpu.TimeSlice{}
 	for _, device := range r.Devices {
@@ -29,8 +29,8 @@ func (d *Driver) setTimeSlices(ctx context.Context, r Record) error {
 	return d.applyTimeSlices(ctx, slices)
 }
 
-// resetTimeSlices restores the default. A failure is only logged, so that it does not delay the end of the claim's pods.
-// The error reports that ctx has ended.
+// resetTimeSlices restores the default. A failure is only logged, so that it does not delay the end of the claim's
+// pods. The error reports that ctx has ended.
 func (d *Driver) resetTimeSlices(ctx context.Context, r Record) error {
 	slices := map[string]gpu.TimeSlice{}
 	for _, device := range r.Devices {

@@ -165,7 +165,7 @@ func TestTimeSliceResetInterrupted(t *testing.T) {
 	running, stop := context.WithCancel(t.Context())
 	n.service.running = running
 	s.before = func(ctx context.Context, _ string) error { stop(); <-ctx.Done(); return ctx.Err() }
-	if err := n.unprepare("a"); err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
+	if err := n.unprepare("a"); err == nil || !strings.Contains(err.Error(), "the driver is stopping") {
 		t.Errorf("error %v", err)
 	}
 	n.recorded("uid-a")
