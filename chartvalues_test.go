@@ -43,8 +43,8 @@ All values of the [Helm chart](deploy.md) with their defaults. ` + "`config` is 
 	}
 }
 
-// writeValues writes a row for each key of a mapping, and returns the keys without a comment. Mappings in flow style are
-// defaults of a single value.
+// writeValues writes a row for each key of a mapping, and returns the keys without a comment. Mappings in flow style
+// are defaults of a single value.
 func writeValues(page *strings.Builder, prefix string, mapping *yaml.Node) (undocumented []string) {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]

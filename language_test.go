@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// phrases are banned from comments, messages, help and documents. Each has an example that it matches and the words to use
-// instead. Where a single word has legitimate uses, such as in "gpucdi list" or "reading X: cause", only phrases are banned.
+// phrases are banned from comments, messages, help and documents. Each has an example that it matches and the words to
+// use instead. Where a single word has legitimate uses, such as in "gpucdi list" or "reading X: cause", only phrases
+// are banned.
 var phrases = []struct{ pattern, example, instead string }{
 	{`mend(s|ed|ing)?`, "mend the file", "fix, repair, restore"},
 	{`heal(s|ed|ing)`, "the GPU heals", "recover"},

@@ -202,8 +202,8 @@ func (a *Agent) observe(before, now *snapshot) {
 	}
 }
 
-// awaitPredecessor waits until no other agent serves the node, as during a rollout. Meanwhile this one reports ready, so
-// that the rollout proceeds, and changes nothing. While release has not been called, later agents wait for this one.
+// awaitPredecessor waits until no other agent serves the node, as during a rollout. Meanwhile this one reports ready,
+// so that the rollout proceeds, and changes nothing. While release has not been called, later agents wait for this one.
 func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) (release func()) {
 	done := make(chan func(), 1)
 	go func() { done <- a.takeOver(ctx) }()

@@ -14,8 +14,8 @@ import (
 // maxRefusals bounds the refusals in the status.
 const maxRefusals = 32
 
-// claimObserver counts the kubelet's calls to prepare and unprepare claims in the metrics, and keeps the latest refusals
-// for the status. It is safe for concurrent use.
+// claimObserver counts the kubelet's calls to prepare and unprepare claims in the metrics, and keeps the latest
+// refusals for the status. It is safe for concurrent use.
 type claimObserver struct {
 	metrics *metrics.Metrics
 

@@ -49,8 +49,8 @@ type claims struct {
 // packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered.
 const packDelay = 5 * time.Second
 
-// newClaims returns the DRA side of the agent; nil if it is disabled. It restores the claims that are prepared, so it must
-// be called before the gate grants anything. start runs a function in the background.
+// newClaims returns the DRA side of the agent; nil if it is disabled. It restores the claims that are prepared, so it
+// must be called before the gate grants anything. start runs a function in the background.
 func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t triggers, start func(run func(context.Context) error)) *claims {
 	if a.cfg.DRADriver == "" {
 		return nil
@@ -210,8 +210,8 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	c.start()
 }
 
-// pack returns offers in the order in which the scheduler should allocate them. While claims come and go the order stays,
-// so that a burst of them does not rewrite the slices each time.
+// pack returns offers in the order in which the scheduler should allocate them. While claims come and go the order
+// stays, so that a burst of them does not rewrite the slices each time.
 func (c *claims) pack(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
 	held := map[string]bool{}
 	for _, claim := range c.gate.Claims() {

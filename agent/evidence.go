@@ -231,7 +231,7 @@ func (c *collector) logFailure(err error) {
 	c.logged = now
 }
 
-// collect queries the requested sources in the order that release requires.
+// collect queries the requested sources in the order of the steps that release an entry (see allocator/release.go).
 func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidence, err error) {
 	var errs []error
 	query := func(wanted bool, source func(context.Context) error) {
@@ -296,7 +296,8 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 	return &now, nil
 }
 
-// allocations lists the ResourceClaims. A failure is part of the response: as an error it would delay the other sources.
+// allocations lists the ResourceClaims. A failure is part of the response: as an error it would delay the other
+// sources.
 func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
 	response := &allocator.Allocations{Asked: time.Now()}
 	var err error

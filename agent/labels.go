@@ -64,8 +64,9 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	return l, true
 }
 
-// syncLabels publishes the labels of the latest snapshot at their place, and removes them from the others, until ctx ends.
-// It then leaves them in place, because the next agent finds the same GPUs. onNode is nil without API server access.
+// syncLabels publishes the labels of the latest snapshot at their place, and removes them from the others, until ctx
+// ends. It then leaves them in place, because the next agent finds the same GPUs. onNode is nil without API server
+// access.
 func (a *Agent) syncLabels(ctx context.Context, onNode *cluster.NodeLabels) {
 	var want desiredLabels
 	var again <-chan time.Time // nil until labels are wanted

@@ -9,8 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// settleLedger advances the ledger until the observation changes nothing, updates the gate and the kubelet from
-// it, and requests missing evidence.
+// settleLedger advances the ledger until no entry is left to close, updates the gate and the kubelet from it, and
+// requests missing evidence.
 func (l *loop) settleLedger() {
 	var todo allocator.Todo
 	for {

@@ -47,8 +47,8 @@ func (l *loop) inspect(ctx context.Context) *plan {
 	return p
 }
 
-// inspectHost finds the device nodes and driver files for a CDI spec. If the features are required, it loads missing kernel
-// modules.
+// inspectHost finds the device nodes and driver files for a CDI spec. If the features are required, it loads missing
+// kernel modules.
 func (l *loop) inspectHost(ctx context.Context, features cdi.Features, required bool) (parts cdi.Parts, err error) {
 	for {
 		parts, err = cdi.Inspect(l.cfg.Node, l.driver.Driver, l.known, features)

@@ -24,10 +24,13 @@ type defect struct {
 // marks of the previous agent.
 func (s *snapshot) marks(now time.Time) (want cluster.Marks, due time.Time, known bool) {
 	r := s.config.Remediation
-	if !r.Enabled() {
+	switch {
+	case !s.config.fault.None(): // r is the default
+		return cluster.Marks{}, time.Time{}, false
+	case !r.Enabled():
 		return cluster.Marks{}, time.Time{}, true
 	}
-	if s.driver == nil || s.offers == nil || !s.config.fault.None() || s.driver.Err != nil && len(s.known.GPUs) == 0 && !noDriver(s.driver.Err) {
+	if s.driver == nil || s.offers == nil || s.driver.Err != nil && len(s.known.GPUs) == 0 && !noDriver(s.driver.Err) {
 		return cluster.Marks{}, time.Time{}, false
 	}
 	var lasting []defect
@@ -61,8 +64,8 @@ func condition(lasting []defect) *cluster.Condition {
 	return &cluster.Condition{Reason: "GPUFault", Message: strings.Join(texts, "; ")}
 }
 
-// defects returns the faults that the config selects, of all devices that are not excluded, by start time. A fault of the
-// node replaces those of the devices in the offers, but does not hide them here.
+// defects returns the faults that the config selects, of all devices that are not excluded, by start time. A fault of
+// the node replaces those of the devices in the offers, but does not hide them here.
 func (s *snapshot) defects() (all []defect) {
 	policy := health.Policy{Ignore: s.config.Health.XIDs.Ignore, Fatal: s.config.Health.XIDs.Fatal}
 	add := func(index, uuid string, f gpu.Fault) {
@@ -83,8 +86,8 @@ func (s *snapshot) defects() (all []defect) {
 	return all
 }
 
-// eachFault calls add for each fault of a GPU, and each fault of a MIG device of a GPU without one. Excluded devices do not
-// count.
+// eachFault calls add for each fault of a GPU, and each fault of a MIG device of a GPU without one. Excluded devices do
+// not count.
 func (s *snapshot) eachFault(add func(index, uuid string, f gpu.Fault)) {
 	excluded := s.config.Policy().Excluded(s.plan.deviceFaults)
 	for _, g := range s.plan.deviceFaults.GPUs {

@@ -103,9 +103,11 @@ func TestMarksAreKeptOrRemoved(t *testing.T) {
 		change func(*snapshot)
 		known  bool
 	}{
-		"driver not read":     {func(s *snapshot) { s.driver = nil }, false},
-		"nothing advertised":  {func(s *snapshot) { s.offers = nil }, false},
-		"no valid config":     {func(s *snapshot) { s.config.fault = gpu.Fault{Code: gpu.FaultConfig} }, false},
+		"driver not read":    {func(s *snapshot) { s.driver = nil }, false},
+		"nothing advertised": {func(s *snapshot) { s.offers = nil }, false},
+		"no valid config": {func(s *snapshot) {
+			s.config.Config, s.config.fault = config.Default(), gpu.Fault{Code: gpu.FaultConfig}
+		}, false},
 		"disabled":            {func(s *snapshot) { s.config.Remediation = config.Default().Remediation }, true},
 		"a node without GPUs": {func(s *snapshot) { s.known, s.plan = &gpu.Inventory{}, newSnapshot().plan }, true},
 		"excluded": {func(s *snapshot) {

@@ -38,7 +38,7 @@ func (l *loop) healthChanged(g gpu.GPU) bool {
 }
 
 // faultChanged reports whether an unhealthy GPU, or one of its unhealthy MIG devices, has a different fault than
-// in the plan. It is called for probes only, so that XIDs cannot cause a reconcile each.
+// in the plan. It is called for probes only: otherwise each XID could cause a reconcile.
 func (l *loop) faultChanged(g gpu.GPU) bool {
 	differs := func(uuid string, planned gpu.Fault) bool {
 		now := l.health.Fault(uuid)
@@ -52,8 +52,8 @@ func (l *loop) faultChanged(g gpu.GPU) bool {
 	})
 }
 
-// receiveProbes records probes of GPUs. A probe also applies to the MIG devices of its GPU: a result that clears a fault
-// of the GPU clears theirs.
+// receiveProbes records probes of GPUs. A probe also applies to the MIG devices of its GPU: a result that clears a
+// fault of the GPU clears theirs.
 func (l *loop) receiveProbes(probes driver.Probes, at time.Time) {
 	for uuid, p := range probes {
 		l.health.Probe(uuid, p, at)

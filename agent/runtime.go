@@ -101,8 +101,8 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 	now.err = errors.Join(append(errs, err, errPrepared)...)
 }
 
-// audit compares the running containers with their allocations. Any container may use excluded devices. While the device
-// nodes of the GPUs are unknown, the previous result is kept.
+// audit compares the running containers with their allocations. Any container may use excluded devices. While the
+// device nodes of the GPUs are unknown, the previous result is kept.
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
 		excluded := l.config.Policy().Excluded(l.plan.inventory)

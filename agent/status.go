@@ -35,8 +35,8 @@ func (a *Agent) server(liveness chan<- struct{}) *status.Server {
 	}
 }
 
-// ready returns an error while no config is in effect, the driver has not been read, or a resource is not
-// registered. An agent that waits for its predecessor is ready, so that a rollout can proceed.
+// ready returns an error while no config is in effect, no device list is advertised, or a resource or the DRA driver is
+// not registered. An agent that waits for its predecessor is ready, so that a rollout can proceed.
 func (a *Agent) ready() error {
 	if a.predecessor.Load() != nil {
 		return nil
@@ -172,8 +172,8 @@ func knownXIDs() (codes []int) {
 	return codes
 }
 
-// holdersOf returns the containers that hold a device, and the number of its IDs that they hold. A container with several
-// replicas is returned once.
+// holdersOf returns the containers that hold a device, and the number of its IDs that they hold. A container with
+// several replicas is returned once.
 func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder, allocated int) {
 	ids := map[string]bool{}
 	for _, id := range d.IDs() {

@@ -32,8 +32,8 @@ func (a Assignment) Mode() Mode {
 	return ModeDevicePlugin
 }
 
-// Assign returns the resource of each device that a node could advertise, those that are gone and those that rules
-// exclude included. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode.
+// Assign returns the resource of each device that a node could advertise, including devices that are gone or that rules
+// exclude. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode.
 func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	var notUniform gpu.Fault
 	if p.MIG == MIGSingle {

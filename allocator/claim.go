@@ -76,9 +76,9 @@ func (g *Gate) checkClaimable(id string, errs *problems) {
 	}
 }
 
-// refusal returns the kind of the error for a claim that requests an entry which the gate does not grant: ErrHeld if the
-// entry can become available once others are released, or its CDI device is verified. One that drains for ReasonUnknown may
-// still be wanted.
+// refusal returns the kind of the error for a claim that requests an entry which the gate does not grant: ErrHeld if
+// the entry can become available once others are released, or its CDI device is verified. One that drains for
+// ReasonUnknown may still be wanted.
 func (e *Entry) refusal() error {
 	if !e.Fault.None() || e.State == StateDraining && e.Drain.Reason != ReasonUnknown {
 		return ErrUnhealthy

@@ -8,14 +8,15 @@ import (
 )
 
 // Key identifies an entry of the ledger: an ID in an outlet, through which it is allocated. The outlets are the
-// resources of the device plugin, by their names, and SliceOutlet. Within an outlet, the kubelet or the scheduler does not
-// allocate an ID twice.
+// resources of the device plugin, by their names, and SliceOutlet. Within an outlet, the kubelet or the scheduler does
+// not allocate an ID twice.
 type Key struct {
 	Outlet string `json:"outlet"`
 	ID     string `json:"id"`
 }
 
-// SliceOutlet is the outlet of the node's ResourceSlices. Devices of the slices are allocated to claims by the scheduler.
+// SliceOutlet is the outlet of the node's ResourceSlices. Devices of the slices are allocated to claims by the
+// scheduler.
 const SliceOutlet = "slice"
 
 // sliced reports whether the ID is in the node's ResourceSlices.

@@ -17,7 +17,7 @@ type Observation struct {
 	Present []Present // GPUs and MIG devices of the inventory, not shares
 	Foreign []Foreign // devices that must not be allocated while a container outside Kubernetes uses them
 
-	// Cordoned are the faults of GPUs and MIG devices that an admin has cordoned, by UUID. Their containers keep them.
+	// Cordoned are the faults of GPUs and MIG devices that an admin has cordoned, by UUID. Containers keep them.
 	Cordoned map[string]gpu.Fault
 
 	Grants      map[Key]Grant   // by the Gate
@@ -69,7 +69,7 @@ func (o *Observation) foreignFault(part Part) gpu.Fault {
 	return gpu.Fault{}
 }
 
-// cordon returns the fault of an entry whose device, or the GPU of it, is cordoned.
+// cordon returns the fault of an entry whose device or GPU is cordoned.
 func (o *Observation) cordon(k Key, part Part) gpu.Fault {
 	return cmp.Or(o.Cordoned[part.GPU], o.Cordoned[DeviceOf(k.ID)])
 }
@@ -125,7 +125,7 @@ type Allocations struct {
 	Asked, Answered time.Time
 	Claims          map[string]string // names of the claims for messages, by ID of the device
 
-	// Absent is set if the API server does not answer. Entries then stay in the slice.
+	// Absent is set if the API server does not answer. Entries that the config withdraws are then not released.
 	Absent bool
 }
 

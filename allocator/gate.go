@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Gate grants or refuses each Allocate call by the latest ledger. It counts the grants, so that an entry is not
-// released while it is being granted. Its methods are safe for concurrent use and never block on I/O.
+// Gate grants or refuses each Allocate call according to the latest ledger. It counts the grants, so that an entry is
+// not released while it is being granted. Its methods are safe for concurrent use and never block on I/O.
 type Gate struct {
 	now func() time.Time
 

@@ -78,7 +78,7 @@ func (n *next) want(k Key) (Want, bool) {
 	return n.wanted[i], true
 }
 
-// observe updates an entry by the gate's grants and the kubelet's progress.
+// observe updates an entry from the gate's grants and the kubelet's progress.
 func (n *next) observe(e *Entry) {
 	if g, found := n.o.Grants[e.Key]; found {
 		if g.Seq != e.seq {
@@ -224,8 +224,8 @@ func (n *next) reason(e *Entry) Reason {
 	return ReasonGone
 }
 
-// present reports whether the inventory contains the device of a part, and without a fault if healthy is set. The monitor
-// is present with any device.
+// present reports whether the inventory contains the device of a part, and without a fault if healthy is set. The
+// monitor is present with any device.
 func (n *next) present(part Part, healthy bool) bool {
 	if part == monitorPart {
 		return len(n.o.Present) > 0

@@ -104,8 +104,8 @@ func TestDrainReasons(t *testing.T) {
 	}
 }
 
-// An entry whose pods have ended is proved free while it is still advertised. When it is withdrawn later, it is released
-// as if it had never been granted.
+// An entry whose pods have ended is proved free while it is still advertised. When it is withdrawn later, it is
+// released as if it had never been granted.
 func TestIdleEntryBecomesClean(t *testing.T) {
 	n := newFixture("0")
 	n.expect(t, 0, "gpu 0 available")

@@ -127,7 +127,7 @@ func (o offers) gone(uuid string) bool {
 	return !found || g.Fault.Code == gpu.FaultGone
 }
 
-// addUnplanned adds an entry that is not in the plan, to the device that it is a replica of if devices contains it.
+// addUnplanned adds an entry that is not in the plan, as a replica if devices contains its device in the same state.
 func (o offers) addUnplanned(devices []Device, e Entry) []Device {
 	d := o.unplannedDevice(e)
 	i := slices.IndexFunc(devices, func(o Device) bool {
@@ -140,8 +140,8 @@ func (o offers) addUnplanned(devices []Device, e Entry) []Device {
 	return devices
 }
 
-// unplannedDevice returns the device of an entry that is not in the plan. If the inventory lacks it, only its ID is
-// known.
+// unplannedDevice returns the device of an entry that is not in the plan. If the inventory lacks it, its index and
+// NUMA node are unknown.
 func (o offers) unplannedDevice(e Entry) Device {
 	id, replica := replicaOf(e.ID)
 	d := Device{ID: id, CDINames: CDINames(o.kind, id, e.Features), Features: e.Features, GPU: e.Part.GPU, NUMANode: gpu.NUMAUnknown}

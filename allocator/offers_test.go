@@ -16,8 +16,8 @@ type stage struct {
 	plan []*Resource
 }
 
-// after returns the offers after a sequence of stages. held are the devices that pods hold from the first stage on, such
-// as "gpu GPU-0". All others are proved free when they drain.
+// after returns the offers after a sequence of stages. held are the devices that pods hold from the first stage on,
+// such as "gpu GPU-0". All others are proved free when they drain.
 func after(t *testing.T, held []string, stages ...stage) []*Resource {
 	t.Helper()
 	now := time.Unix(1e9, 0)

@@ -13,8 +13,8 @@ const (
 	ExtentMonitor Extent = "monitor" // all GPUs, without excluding other holders
 )
 
-// Part is the hardware behind a device ID: a GPU, a MIG device, a share of one, or all GPUs for monitoring. The zero Part
-// may be any part of any GPU.
+// Part is the hardware behind a device ID: a GPU, a MIG device, a share of one, or all GPUs for monitoring. The zero
+// Part may be any part of any GPU.
 type Part struct {
 	GPU    string `json:"gpu,omitempty"` // UUID; empty: unknown
 	Extent Extent `json:"extent,omitempty"`

@@ -97,7 +97,7 @@ var wholeGPU = instances{-1, -1}
 // result always contains GPUResource, even without devices, so that it is registered before the driver is installed.
 // Devices that are gone are omitted.
 func Plan(inv *gpu.Inventory, cdiKind string, policy Policy) []*Resource {
-	names := []string{GPUResource} // in the order of the first devices
+	names := []string{GPUResource} // the others in the order of their first devices
 	assigned := map[string][]Assignment{}
 	for _, a := range Assign(inv, policy) {
 		if a.Outlet == "" {

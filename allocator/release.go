@@ -10,16 +10,16 @@ import (
 //  1. The kubelet no longer reports it as allocatable, or three settles have passed since it was withdrawn. This only
 //     prevents refusals, which reject pods.
 //  2. An entry that was not granted since it was last free is free.
-//  3. Otherwise, a checkpoint that was renamed into place at least two settles after the last grant must not contain it.
-//     The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From then
-//     on the kubelet starts no container with the entry. But a container may be starting or still running, because the
-//     kubelet removes force-deleted pods from its records at once.
+//  3. Otherwise, a checkpoint that was renamed into place at least two settles after the last grant must not contain
+//     it. The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From
+//     then on the kubelet starts no container with the entry. But a container may be starting or still running, because
+//     the kubelet removes force-deleted pods from its records at once.
 //  4. The runtime, asked a settle later, must have no container with the part.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
 // For an entry of the slice, step 1 is that the API server has acknowledged slices without it, and step 3 that no claim
-// with it is prepared. If it goes to another outlet, step 1 includes that no claim has it: the claim could not be
-// prepared any more. The release waits for such a claim, and for the API server.
+// with it is prepared. If the config withdraws it, step 1 includes that no claim has it, because such a claim could no
+// longer be prepared. The release waits for such a claim, and for the API server.
 //
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
@@ -35,9 +35,9 @@ func (n *next) observeCheckpoint() {
 	n.checkpoint.asked = c.Asked
 }
 
-// unknown returns new entries for IDs in the checkpoint or in claims that lack one. An earlier agent advertised them, so
-// any grant was before the start. IDs that are still wanted get the part of the plan, because their former part is not
-// recorded.
+// unknown returns new entries for IDs in the checkpoint or in claims that have none. An earlier agent advertised them,
+// so any grant was before the start. IDs that are still wanted get the part of the plan, because their former part is
+// not recorded.
 func (n *next) unknown() (adopted []Entry) {
 	n.held = map[Key]bool{}
 	adopt := func(k Key, part Part) {
@@ -72,7 +72,7 @@ func (n *next) unknown() (adopted []Entry) {
 	return adopted
 }
 
-// advertised reports whether the earlier agent, whose state is missing, advertised an ID last.
+// advertised reports whether the last list of the earlier agent, whose state is missing, contained an ID.
 func (n *next) advertised(k Key) bool {
 	return n.MayList() && n.o.Checkpoint != nil && n.o.Checkpoint.Registered[k]
 }
@@ -140,8 +140,8 @@ func (n *next) proveBootstrap() {
 	b.pending = b.unrecorded.IsZero() || n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unrecorded.Add(n.margin()))
 }
 
-// margin is the time after a checkpoint within which containers that it lacks can still be created. A kubelet that was
-// started since creates none.
+// margin is the time after a checkpoint within which containers that it lacks can still be created. A kubelet that
+// started after the earlier agent ended creates none.
 func (n *next) margin() time.Duration {
 	if n.bootstrap.fresh {
 		return 0
@@ -154,8 +154,9 @@ func (n *next) written(last time.Time) bool {
 	return !n.checkpoint.landed.Before(last.Add(2 * settle))
 }
 
-// listProcessed reports whether the kubelet has processed the list that withdrew an entry, or the API server the slices.
-// A new stream proves nothing, because the kubelet has no healthy device before the first list.
+// listProcessed reports whether the kubelet has processed the list that withdrew an entry, or the API server has
+// acknowledged the slices without it. A new stream proves nothing, because the kubelet has no healthy device before the
+// first list.
 func (n *next) listProcessed(e *Entry) bool {
 	if e.sliced() {
 		return !n.o.Pool.IDs[e.ID] && !n.o.Pool.Acknowledged.Before(e.withdrawn)
@@ -173,7 +174,7 @@ func (n *next) deselected(e *Entry) bool {
 	return !e.processed.IsZero() || !n.now.Before(e.withdrawn.Add(3*settle))
 }
 
-// moves reports whether an entry of the slice drains because its device goes to another outlet.
+// moves reports whether the config withdraws an entry of the slice, so that its device may go to another outlet.
 func (n *next) moves(e *Entry) bool { return e.sliced() && e.Drain.Reason == ReasonConfig }
 
 // unallocated reports whether no claim has an entry of the slice, and none can get it any more.
@@ -194,8 +195,8 @@ func (n *next) unheld(e *Entry) bool {
 	return !e.unrecorded.IsZero() && r != nil && !r.Asked.Before(e.visible()) && !n.running(e)
 }
 
-// visible returns when the runtime has every container that could use an entry without a record. Before a claim is
-// unprepared, it has the sandbox; a response of that very moment may precede the sandbox.
+// visible returns the time from which a request to the runtime returns every container that could use an unrecorded
+// entry. For the slice, any later request does, since a pod's sandbox exists before its claim is unprepared.
 func (e *Entry) visible() time.Time {
 	if e.sliced() {
 		return e.unrecorded.Add(1)
@@ -218,8 +219,8 @@ func (n *next) running(e *Entry) bool {
 }
 
 // findStrays returns the parts of containers whose pod holds no matching entry, according to the checkpoint and the
-// claims. The runtime cannot distinguish the shares of a device, so counting all containers would make the holder of one
-// share hold all.
+// claims. The runtime cannot distinguish the shares of a device, so counting all containers would make the holder of
+// one share hold all.
 func (n *next) findStrays() []Part {
 	if n.o.Runtime == nil {
 		return nil
@@ -255,7 +256,8 @@ func (n *next) claims(claim Claim, c Container) bool {
 	})
 }
 
-// stray reports whether a container in strays may use the part. Without a response of the runtime, any part may be used.
+// stray reports whether a container in strays may use the part. Without a response of the runtime, any part may be
+// used.
 func (n *next) stray(part Part) bool {
 	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.Touches)
 }

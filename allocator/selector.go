@@ -11,8 +11,8 @@ import (
 )
 
 // Selector selects devices by their properties. All keys that are set must match. It selects MIG devices if MIG is set
-// or UUID contains one of a MIG device, and otherwise GPUs. Of a MIG device, MIG and Memory compare its own properties,
-// UUID compares its own and that of its GPU, and the other keys compare those of its GPU.
+// or UUID contains one of a MIG device, and otherwise GPUs. For a MIG device, MIG and Memory compare its own
+// properties, UUID compares its own and that of its GPU, and the other keys compare those of its GPU.
 //
 // Globs are as in path.Match and ignore case.
 type Selector struct {
@@ -49,7 +49,7 @@ func (s Selector) matchesMIG(g gpu.GPU, m gpu.MIGDevice) bool {
 	return s.selectsMIG() && (s.MIG == "" || glob(s.MIG, m.Profile)) && s.matches(g, m.MemoryBytes, g.UUID, m.UUID)
 }
 
-// matches compares all keys but MIG. A device has one UUID, or also that of its GPU.
+// matches compares all keys but MIG. uuids of a MIG device include that of its GPU.
 func (s Selector) matches(g gpu.GPU, memory uint64, uuids ...string) bool {
 	capability, _ := s.ComputeCapability.parse(parseCapability)
 	size, _ := s.Memory.parse(parseMemory)
@@ -85,7 +85,7 @@ type bound struct {
 // operators in the order in which they are tried.
 var operators = []string{"<=", ">=", "<", ">", "="}
 
-// parse parses the comparisons with the values that value parses.
+// parse parses the comparisons. value parses the value of each.
 func (c Comparison) parse(value func(text string) (float64, bool)) (bounds, error) {
 	if c == "" {
 		return nil, nil

@@ -97,8 +97,8 @@ func (a affinity) split(group []int, size int) (parts [][]int) {
 // maxHalved is the largest group for which half tries all halves: 35 for 8 devices.
 const maxHalved = 8
 
-// half returns the half of a group with the first device for which both halves together have the highest weight, the
-// first one among equals.
+// half splits a group into the halves that together have the highest weight, the first ones among equals, and returns
+// the half with the first device.
 func (a affinity) half(group []int) []int {
 	best, bestWeight := uint(0), int64(-1)
 	for half := uint(1); half < 1<<len(group); half += 2 {

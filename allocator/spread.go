@@ -37,8 +37,9 @@ type selection struct {
 	free     [][]int // slots that can be selected
 }
 
-// nextDevices returns devices to select one more slot of: those with the fewest selected slots. Of more than limit, it
-// returns the ones with the fewest slots in use, and among equals those linked best to each other and to the selection.
+// nextDevices returns devices to select one more slot of: those with the fewest selected slots. If there are more than
+// limit, it returns those with the fewest slots in use, and among equals those linked best to each other and to the
+// selection.
 func (s *selection) nextDevices(limit int) []int {
 	devices, least := s.leastUsed()
 	if len(devices) <= limit {

@@ -163,9 +163,9 @@ func (t *planner) askRuntime(after time.Time) {
 	}
 }
 
-// askCheckpoint queries the checkpoint, and makes the kubelet write one that contains all grants up to last, except those
-// of terminated pods: it removes these on a List request, and writes when it receives a list. No list is sent again
-// while PodResources (listed) or the runtime (running) reports a holder.
+// askCheckpoint queries the checkpoint, and makes the kubelet write one that contains all grants up to last, except
+// those of terminated pods: the kubelet removes these on a PodResources request, and writes when it receives a list. No
+// list is sent again while PodResources (listed) or the runtime (running) reports a holder.
 func (t *planner) askCheckpoint(last time.Time, listed, running bool) {
 	after := last.Add(2 * settle)
 	if !t.reached(after) {
@@ -191,7 +191,7 @@ func (t *planner) askCheckpoint(last time.Time, listed, running bool) {
 	t.Resend = t.stream()
 }
 
-// stream returns the first outlet to which a list was sent; empty if there is none. A list of any outlet makes the
+// stream returns the first outlet, by name, whose list was sent; empty if there is none. A list of any outlet makes the
 // kubelet write its whole checkpoint.
 func (t *planner) stream() string {
 	first := ""

@@ -10,8 +10,8 @@ import (
 // variantMark separates the device from the feature in the name of a CDI device; see VariantName.
 const variantMark = "."
 
-// VariantName returns the name of the CDI device of a GPU or MIG device that contains a feature in addition to those of the
-// node: "GPU-….graphics".
+// VariantName returns the name of the CDI device of a GPU or MIG device that contains a feature in addition to those of
+// the node: "GPU-….graphics".
 func VariantName(id, feature string) string { return id + variantMark + feature }
 
 // DeviceOfCDI returns the ID of the GPU or MIG device, or the MonitorID, of a CDI device name, qualified or not:

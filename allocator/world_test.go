@@ -30,8 +30,8 @@ var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentMIG, GPUInstance: 1, Placement: gpu.Placement{Start: 4, Size: 4}},
 }
 
-// hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory slices,
-// and of the device nodes of GPU instances 1 and 2.
+// hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory
+// slices, and of the device nodes of GPU instances 1 and 2.
 var hardwareUse = [len(parts)][10]uint8{
 	{6, 6, 6, 6, 6, 6, 6, 6},
 	{3, 3, 3, 3, 3, 3, 3, 3},
@@ -294,8 +294,8 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// checkAllocated fails if hardware is allocated twice. Pods with the same key of the device plugin count once, because the
-// kubelet allocates the device of a force-deleted pod to the next one.
+// checkAllocated fails if hardware is allocated twice. Pods with the same key of the device plugin count once, because
+// the kubelet allocates the device of a force-deleted pod to the next one.
 func (w *world) checkAllocated(doing string) { w.checkHardware(doing, [10]uint8{}, 0) }
 
 // checkFree fails if a key becomes available while pods hold its hardware through other keys.

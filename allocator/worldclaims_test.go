@@ -30,7 +30,8 @@ func (w *world) watchSlice() bool {
 	return true
 }
 
-// schedule allocates the GPU to the claim of a new pod. The claim of a pod that has ended, or was force-deleted, is gone.
+// schedule allocates the GPU to the claim of a new pod. The claim of a pod that has ended, or was force-deleted, is
+// gone.
 func (w *world) schedule() bool {
 	if !w.scheduled || w.uids == 255 {
 		return false
@@ -112,8 +113,8 @@ func (w *world) podOf(c Claim) *pod {
 	return nil
 }
 
-// restoreClaims restores the prepared claims at the start of an agent, which reads them from its own records or, if these
-// are lost, from those of the kubelet.
+// restoreClaims restores the prepared claims at the start of an agent, which reads them from its own records or, if
+// these are lost, from those of the kubelet.
 func (w *world) restoreClaims(claims []Claim) {
 	for _, c := range claims {
 		w.gate.Restore(c)

@@ -46,10 +46,10 @@ const (
 	ByUUID  NameStrategy = "uuid"  // "GPU-…" or "MIG-…"
 )
 
-// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. It has a device for each of them
-// and each name strategy, AllDevices with the healthy ones, and, if kind is AgentKind, MonitorDevice. A GPU with a fault
-// keeps its device, because a container that holds it may restart. Build is pure: equal arguments give equal specs. It
-// returns an error if there are no GPUs, because a CDI spec requires a device.
+// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. It has a device for each of
+// them and each name strategy, AllDevices with the healthy ones, and, if kind is AgentKind, MonitorDevice. A GPU with a
+// fault keeps its device, because a container that holds it may restart. Build is pure: equal arguments give equal
+// specs. It returns an error if there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
 	spec := newSpec(kind, inv, parts)
 	all, monitored := []DeviceNode{}, slices.Clone(parts.Monitor)

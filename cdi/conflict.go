@@ -38,7 +38,7 @@ type foreignSpec struct {
 }
 
 // refresh reads the foreign specs next to the spec at own, which has that kind. Files that runtimes skip because they
-// are unreadable or invalid are skipped: removed in between, dangling symlinks, directories, devices. Named pipes are
+// are unreadable or invalid are skipped: removed files, dangling symlinks, directories, device nodes. Named pipes are
 // skipped too: they block runtimes, but define no devices.
 func (s *foreignSpecs) refresh(own, kind string) error {
 	names, err := host.Names(filepath.Dir(own), maxForeignSpecs+1)

@@ -24,9 +24,9 @@ const (
 
 var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 
-// Features are the driver capabilities to expose to containers. Each adds mounts, which delay the start of containers, and
-// exposes more device nodes. Empty Features stand for the default, and selected ones are required: without their driver
-// files, containers would fail with errors that are hard to diagnose.
+// Features are the driver capabilities to expose to containers. Each adds mounts, which delay the start of containers,
+// and may expose more device nodes. Empty Features stand for the default, and selected ones are required: without their
+// driver files, containers would fail with errors that are hard to diagnose.
 type Features []Feature
 
 // The default has what most containers with a GPU use. Some drivers, such as those of packages for servers, lack the

@@ -23,8 +23,8 @@ type Parts struct {
 	Monitor   []DeviceNode            // only for MonitorDevice: GPUs in MIG mode, and the capability to monitor them
 	Hook      string                  // host path of gpucdi-hook; empty for none
 
-	// Shared is set if device nodes do not identify GPUs: all GPUs of the node have the same ones, and containers without
-	// a GPU may have them, too.
+	// Shared is set if device nodes do not identify GPUs: all GPUs of the node have the same ones, and containers
+	// without a GPU may have them, too.
 	Shared bool
 }
 
@@ -125,8 +125,8 @@ func (p *Parts) inspectMIG(root host.Root, majors majors, inv *gpu.Inventory) {
 	p.Monitor = monitorNodes(root, majors, caps, inv)
 }
 
-// located reports whether the driver reported the PCI address and minor number of the GPU. If not, the inventory has
-// the fault.
+// located reports whether the driver reported the PCI address and minor number of the GPU. If not, the GPU already has
+// a fault in the inventory.
 func located(g gpu.GPU) bool { return g.PCIBusID != "" && g.Minor != gpu.MinorUnknown }
 
 // add adds the nodes of a GPU or MIG device, or its fault. A single invalid or duplicate device name would invalidate

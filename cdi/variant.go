@@ -12,9 +12,9 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// A variant of a CDI device contains everything that the device contains, and one more feature. The variants of a feature
-// have a spec of their own, because mounts at the top level of a spec apply to all of its devices: in the spec of the
-// other devices, each variant would have to repeat the mounts of the feature.
+// A variant of a CDI device contains everything that the device contains, and one more feature. The variants of a
+// feature have a spec of their own, because mounts at the top level of a spec apply to all of its devices: in the spec
+// of the other devices, each variant would have to repeat the mounts of the feature.
 
 // variantMark separates the device from the feature in the name of a variant.
 const variantMark = "."

@@ -11,7 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// foreignDelay debounces changes of foreign specs, which other tools write. Each call to changed leads to a check of
+// foreignDelay coalesces changes of foreign specs, which other tools write. Each call to changed leads to a check of
 // the whole directory, and some tools write hundreds of specs.
 const foreignDelay = 250 * time.Millisecond
 

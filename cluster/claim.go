@@ -136,8 +136,8 @@ func (c *Client) Claims(ctx context.Context, driver, pool string) (claims []Clai
 	return claims, nil
 }
 
-// ClaimsInUse returns the claims with devices of a driver that pods use on nodes of gpucdi. A driver of the same name by
-// another vendor can serve other nodes.
+// ClaimsInUse returns the claims in use with devices of a driver, from nodes whose ResourceSlices gpucdi wrote. Another
+// vendor's driver of the same name can serve other nodes.
 func (c *Client) ClaimsInUse(ctx context.Context, driver string) (claims []Claim, err error) {
 	ours := map[string]bool{} // by pool
 	_, err = list(ctx, c.roundTrip, c.host+claimsPath, url.Values{}, "application/json", func(claim Claim) error {

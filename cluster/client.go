@@ -178,7 +178,7 @@ func (c *Client) do(ctx context.Context, method, contentType string, object any,
 	if err != nil {
 		return err
 	}
-	// The response is not read, and that for a Node would list all images on it.
+	// The response is not read, and a complete Node would list all images on it.
 	request.Header.Set("Accept", metadataOnly)
 	response, err := c.roundTrip(request)
 	if err != nil {

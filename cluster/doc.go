@@ -1,7 +1,7 @@
-// Package cluster sends Events, labels and ResourceSlices of the agent's Node to the API server, watches the Node's
-// labels, and reads ResourceClaims.
+// Package cluster sends Events, labels, a condition, a taint and ResourceSlices of the agent's Node to the API server,
+// watches the Node's labels, and reads ResourceClaims.
 //
 // The agent never waits for the API server, except for the claim of a pod that is being prepared: an Event that cannot
-// be sent is dropped and logged, and a Pool publishes the latest devices once the API server is available.
+// be sent is dropped, and a Pool publishes the latest devices once the API server is available.
 // docs/decisions/0004 explains why the package does not use client-go.
 package cluster

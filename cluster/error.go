@@ -73,8 +73,8 @@ func (e *responseError) Error() string {
 	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
-// Is makes the error for a missing object ErrNotFound. The one for a path that the API server does not serve, such as an
-// API group that is disabled, is not: its response has no reason.
+// Is makes the error for a missing object ErrNotFound. The one for a path that the API server does not serve, such as
+// that of a disabled API group, is not: its response has no reason.
 func (e *responseError) Is(target error) bool {
 	return target == ErrNotFound && e.code == http.StatusNotFound && e.reason == "NotFound"
 }

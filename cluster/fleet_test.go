@@ -174,8 +174,8 @@ func (a *agent) run(ctx context.Context) {
 	running.Wait()
 }
 
-// fleetDevices are GPUs with about as many attributes as those of the agent. version is a semantic version, which has no
-// leading zeros.
+// fleetDevices are GPUs with about as many attributes as those of the agent. version is a semantic version, which has
+// no leading zeros.
 func fleetDevices(count int, version string, taints ...Taint) (devices []Device) {
 	for i := range count {
 		d := Device{Name: fmt.Sprint("gpu-", i), Capacity: map[string]Capacity{"memory": Bytes(80 << 30)}, Taints: taints,
@@ -254,8 +254,9 @@ func (f *fleet) add(api *fleetAPI) {
 	}
 }
 
-// A fleet of agents that start at the same moment, and whose drivers are replaced at the same moment, spreads all requests
-// except the urgent ones: those at the start, and those for ResourceSlices and Warnings when the driver stops or returns.
+// A fleet of agents that start at the same moment, and whose drivers are replaced at the same moment, spreads all
+// requests except the urgent ones: those at the start, and those for ResourceSlices and Warnings when the driver stops
+// or returns.
 func TestFleet(t *testing.T) {
 	credentials := testCredentials(t)
 	var counts fleet

@@ -23,8 +23,8 @@ type keptTransport struct {
 	transport *http.Transport
 }
 
-// reuse sends a request over a keep-alive connection if there is one. A pod waits while its claim is read, so the time for a
-// TLS handshake matters. Requests that are also made without DRA use roundTrip, which keeps no memory.
+// reuse sends a request over a keep-alive connection if there is one. A pod waits while its claim is read, so the time
+// for a TLS handshake matters. Requests that are also made without DRA use roundTrip, which keeps no memory.
 func (c *Client) reuse(request *http.Request) (*http.Response, error) {
 	transport, err := c.keepAlive()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// objectsPerPage is the number of objects in one response, and pageLimit bounds its size, in bytes. A node or a
-	// claim usually takes half a dozen KiB, mostly managed fields.
+	// objectsPerPage is the number of objects in one response, and pageLimit bounds its size, in bytes. A claim or the
+	// metadata of a Node usually takes half a dozen KiB, mostly managed fields.
 	objectsPerPage = 500
 	pageLimit      = 32 << 20
 	// maxPages bounds a list to 200,000 objects. Kubernetes documents a maximum of 5,000 nodes per cluster.
@@ -31,8 +31,8 @@ type page[T any] struct {
 	Items []T `json:"items"`
 }
 
-// list requests a list in pages and calls each for every object. It returns the resource version of the list. A limit in
-// query overrides objectsPerPage.
+// list requests a list in pages and calls each for every object. It returns the resource version of the list. A limit
+// in query overrides objectsPerPage.
 func list[T any](ctx context.Context, send sender, address string, query url.Values, accept string, each func(T) error) (string, error) {
 	if !query.Has("limit") {
 		query.Set("limit", strconv.Itoa(objectsPerPage))

@@ -18,7 +18,8 @@ const (
 )
 
 const (
-	// markAttempts bounds the attempts of Mark, which are repeated if another client changes the Node meanwhile.
+	// markAttempts bounds the attempts of Mark. An attempt is repeated if the Node has changed since it was read, by
+	// another client or by the patch of the condition.
 	markAttempts = 5
 	// nodesPerPage bounds a page of complete Nodes, which take up to 100 KiB each.
 	nodesPerPage = "100"
@@ -92,9 +93,10 @@ func (c *Client) Mark(ctx context.Context, node string, want Marks) error {
 	return err
 }
 
-// mark writes what differs on a node as just read.
+// mark writes what differs on a node as just read. The taint is first, since its patch requires the version that was
+// read, which the patch of the condition changes.
 func (c *Client) mark(ctx context.Context, n markedNode, want Marks) error {
-	return errors.Join(c.setCondition(ctx, n, want.Condition), c.setTaint(ctx, n, want.Taint))
+	return errors.Join(c.setTaint(ctx, n, want.Taint), c.setCondition(ctx, n, want.Condition))
 }
 
 // setCondition patches the condition. A strategic merge patch merges conditions by type, so no other is affected.
@@ -133,8 +135,8 @@ func (c *Client) setCondition(ctx context.Context, n markedNode, want *Condition
 	return nil
 }
 
-// setTaint patches the taint. The API server replaces the list as a whole, so the patch contains the resource version that
-// the list was read with, and fails with a conflict if the Node has changed since.
+// setTaint patches the taint. The API server replaces the list as a whole, so the patch contains the resource version
+// that the list was read with, and fails with a conflict if the Node has changed since.
 func (c *Client) setTaint(ctx context.Context, n markedNode, want *NodeTaint) error {
 	taints, changed, err := withTaint(n.Spec.Taints, want)
 	if err != nil || !changed {

@@ -51,7 +51,7 @@ type PoolStatus struct {
 	// in the API server is unknown.
 	Since time.Time
 
-	// Error is why the latest Want is not published. It is empty if it is.
+	// Error is why the latest Want is not published; empty if it is published.
 	Error string
 	// Refused are devices that the API server does not accept, with the reasons. They are not published.
 	Refused map[string]string

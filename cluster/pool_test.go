@@ -512,8 +512,8 @@ func TestPoolNodeRecreated(t *testing.T) {
 	})
 }
 
-// After an outage the latest devices are published within the maximum backoff for its kind. Devices that were wanted only
-// during the outage are never published.
+// After an outage the latest devices are published within the maximum backoff for its kind. Devices that were wanted
+// only during the outage are never published.
 func TestPoolOutage(t *testing.T) {
 	respond := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {

@@ -60,8 +60,8 @@ func (p *Pool) plan(want []Device) (plan poolPlan, err error) {
 	return plan, nil
 }
 
-// acceptedDevices returns the wanted devices that the API server has not refused, and drops the refusals of devices that
-// changed or are no longer wanted.
+// acceptedDevices returns the wanted devices that the API server has not refused, and drops the refusals of devices
+// that changed or are no longer wanted.
 func (p *Pool) acceptedDevices(want []Device) ([]Device, error) {
 	if len(p.state.refused) == 0 {
 		return want, nil
@@ -123,7 +123,7 @@ func (p *Pool) generation() (latest int64) {
 	return latest
 }
 
-// inPool reports whether the fields of a slice that cannot be changed are those of the pool.
+// inPool reports whether the immutable fields of a slice are those of the pool.
 func (p *Pool) inPool(s slice) bool {
 	return s.spec.Driver == p.driver && s.spec.Pool.Name == p.node && s.spec.NodeName == p.node
 }
@@ -149,7 +149,7 @@ func (p *Pool) compare(name string, spec sliceSpec, generation int64) (change sl
 	return change, !same || current.spec.Pool.Generation != generation || !p.isOwned(current) || p.state.uncertain[name], nil
 }
 
-// isOwned reports whether the Node owns a slice. If the Node was recreated, the API server deletes the slice.
+// isOwned reports whether the Node owns a slice. If the Node was recreated, the garbage collector deletes the slice.
 func (p *Pool) isOwned(s slice) bool {
 	return slices.ContainsFunc(s.Owners, func(o owner) bool { return o.Kind == "Node" && o.Name == p.node })
 }

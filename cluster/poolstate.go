@@ -99,15 +99,15 @@ func (s *poolState) replace(all []slice) {
 	}
 }
 
-// clearRejections clears the dropped fields and the refused devices, so that they are sent again. An API server that was
-// unavailable may have another version or other feature gates now.
+// clearRejections clears the dropped fields and the refused devices, so that they are sent again. An API server that
+// was unavailable may have another version or other feature gates now.
 func (s *poolState) clearRejections() {
 	maps.DeleteFunc(s.accepted, func(_ string, a acceptance) bool { return len(a.dropped) > 0 })
 	clear(s.refused)
 }
 
-// prune removes the state of slices and taints that are no longer wanted. No write is uncertain once the slices match the
-// plan.
+// prune removes the state of slices and taints that are no longer wanted. No write is uncertain once the slices match
+// the plan.
 func (s *poolState) prune(plan poolPlan) {
 	taints := map[taintKey]bool{}
 	for _, spec := range plan.specs {

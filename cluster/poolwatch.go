@@ -17,7 +17,7 @@ const (
 	// considers the connection dead.
 	minSliceWatch   = 30 * time.Second
 	sliceWatchGrace = 10 * time.Second
-	// settleTime is how long further events are collected after one. A kubelet deletes several slices one by one.
+	// settleTime is how long events are collected after the first. A kubelet deletes several slices one by one.
 	settleTime = 50 * time.Millisecond
 )
 
@@ -84,8 +84,8 @@ func (p *Pool) apply(e sliceEvent) (changed bool) {
 	return changed
 }
 
-// list replaces the recorded slices by those of the API server, and returns the version for a watch. It includes
-// slices of other drivers, to find own ones that an earlier configuration left behind.
+// list replaces the recorded slices by those of the API server, and returns the version for a watch. It requests the
+// slices of all drivers, to find own ones that an earlier configuration left behind.
 func (p *Pool) list(ctx context.Context) (version string, err error) {
 	var all []slice
 	query := url.Values{"fieldSelector": {"spec.nodeName=" + p.node}}

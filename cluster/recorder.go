@@ -107,7 +107,7 @@ func (r *EventRecorder) drop(e queuedEvent) {
 	r.log.Warn("Event dropped, queue is full", "reason", e.Reason, "message", e.Message)
 }
 
-// deliver sends an Event within the rate limit, and logs each distinct error once.
+// deliver sends an Event within the rate limit, and logs an error unless it repeats the last one.
 func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
 	err := r.limit.Wait(ctx)
 	if err == nil {

@@ -35,7 +35,7 @@ func isStale(err error) bool {
 var invalidDevice = regexp.MustCompile(`^spec\.devices\[([0-9]{1,4})\]`)
 
 // refuse records the devices that the API server does not accept. They are left out, so that one invalid device does
-// not keep others from being published or withdrawn. It returns false if the error is another one.
+// not keep others from being published or withdrawn. It returns false if the error refuses no further device.
 func (p *Pool) refuse(err error) (found bool) {
 	var write *writeError
 	var response *responseError

@@ -24,7 +24,7 @@ const (
 	objectLimit = 3 << 20
 
 	// eventInterval and eventBurst limit the rate of watch events, since each change of the labels triggers a
-	// reconcile, and that of the repairs and watches of a Pool.
+	// reconcile, and the rate of a Pool's repairs and watches.
 	eventInterval = time.Second
 	eventBurst    = 10
 )

@@ -28,7 +28,7 @@ type File struct {
 	text     []byte
 }
 
-// Text returns the contents of the file, as for Parse; nil if there is no file.
+// Text returns the contents of the file, as passed to Parse; nil if there is no file.
 func (f *File) Text() []byte { return f.text }
 
 // Node is the node that sections are matched against.

@@ -39,7 +39,7 @@ type schemaCheck struct{ errs []error }
 func (c *schemaCheck) value(path string, n *yaml.Node, want reflect.Type) {
 	n = resolveAlias(n)
 	switch {
-	case n.ShortTag() == "!!null": // leaves the default
+	case n.ShortTag() == "!!null": // the decoder accepts it for every type
 	case want.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
 		c.mapping(path, n, want)
 	case want.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:

@@ -28,7 +28,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 		return fmt.Errorf("watching config: %w", err)
 	}
 	defer watcher.Close()
-	if path, err = filepath.Abs(path); err != nil { // event names are absolute then
+	if path, err = filepath.Abs(path); err != nil { // makes the names in events absolute
 		return fmt.Errorf("watching config: %w", err)
 	}
 	dir := filepath.Dir(path)

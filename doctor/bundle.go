@@ -95,9 +95,11 @@ type allocation struct {
 	Device    string `json:"device"`
 }
 
-// ours returns the part of the kubelet's checkpoint that concerns GPUs.
+// ours returns the part of the kubelet's checkpoint that concerns GPUs, including those of monitoring pods.
 func ours(c kubelet.Checkpoint) any {
-	isGPU := func(id string) bool { return strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-") }
+	isGPU := func(id string) bool {
+		return strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-") || strings.HasPrefix(id, cdi.MonitorDevice+"::")
+	}
 	allocations, registered := []allocation{}, map[string][]string{}
 	for _, h := range c.Holders {
 		if isGPU(h.Device) {

@@ -40,7 +40,8 @@ func (e *examination) dra(context.Context) []Finding {
 	return pass(check, fmt.Sprintf("%s is registered, %d devices are in the ResourceSlices; %s", d.Driver, d.Slices.Devices, movePreview(e.status)))
 }
 
-// movePreview describes which devices would move between the device plugin and DRA if allocation.mode changed, and when.
+// movePreview describes which devices would move between the device plugin and DRA if allocation.mode changed, and
+// when.
 func movePreview(n status.Node) string {
 	free, held := 0, 0
 	var pods []string

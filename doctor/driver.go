@@ -23,8 +23,8 @@ const (
 	classDisplay = "0x03"
 )
 
-// platform returns the platform of the GPUs. If it is not empty, they are not on the PCI bus, and the kernel module is not
-// that of other machines.
+// platform returns the platform of the GPUs. If it is not empty, they are not on the PCI bus, and their kernel module
+// is not that of PCI GPUs.
 func (e *examination) platform() gpu.Platform {
 	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
 	if err != nil {
@@ -166,12 +166,15 @@ func (e *examination) memoryLimits(context.Context) []Finding {
 	if e.snapshot == nil {
 		return skip(check, "requires NVML")
 	}
-	gpus := e.snapshot.Inventory.GPUs
-	switch reasons := gpu.MemoryLimitReasons(gpus); {
+	inventory := e.snapshot.Inventory
+	unknown := func(g gpu.GPU) bool { return g.MemoryLimits == "" }
+	switch reasons := gpu.MemoryLimitReasons(inventory.GPUs); {
+	case inventory.Platform != "":
+		return skip(check, fmt.Sprintf("platform %s: not possible", inventory.Platform))
 	case len(reasons) > 0:
 		return skip(check, "cannot be set: "+strings.Join(reasons, "; "))
-	case len(gpus) == 0 || gpus[0].MemoryLimits == "":
-		return skip(check, "requires PCI GPUs")
+	case len(inventory.GPUs) == 0 || slices.ContainsFunc(inventory.GPUs, unknown):
+		return skip(check, "requires that all GPUs can be read")
 	}
 	return pass(check, "can be set for pods on all GPUs")
 }
@@ -193,8 +196,8 @@ func (e *examination) parts(context.Context) []Finding {
 	return pass(check, fmt.Sprintf("%d libraries and all device nodes found, for %s", len(parts.Libraries), parts.Features))
 }
 
-// faults reports the GPUs and MIG devices for which faultOf, called with the fault in the inventory, returns one. It omits
-// the MIG devices of a GPU that has a fault.
+// faults reports the GPUs and MIG devices for which faultOf, called with the fault in the inventory, returns one. It
+// omits the MIG devices of a GPU that has a fault.
 func (e *examination) faults(check string, faultOf func(uuid string, known gpu.Fault) gpu.Fault) (findings []Finding) {
 	report := func(name, uuid string, fault gpu.Fault) {
 		if !fault.None() {

@@ -13,7 +13,7 @@ import (
 
 const (
 	kernelLogDevice = "/dev/kmsg"
-	// recordLimit bounds a record of the kernel log, in bytes; the kernel limits them to 8 KiB.
+	// recordLimit bounds a record of the kernel log, in bytes; the kernel limits it to 8 KiB.
 	recordLimit = 8 << 10
 	// maxRecords bounds how many records are read, and maxKernelLines how many of the latest are returned.
 	maxRecords     = 1 << 17
@@ -38,7 +38,7 @@ func kernelLog(ctx context.Context, node host.Root) ([]byte, error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // records were overwritten meanwhile
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // EPIPE: records were overwritten
 			continue
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0: // the end
 			return []byte(strings.Join(lines, "")), nil
@@ -53,8 +53,8 @@ func kernelLog(ctx context.Context, node host.Root) ([]byte, error) {
 	return []byte(strings.Join(lines, "")), nil
 }
 
-// driverLine returns the line of a record if it concerns the driver. A record is "priority,sequence,microseconds,flags;text",
-// and lines with properties (dev-kmsg in the kernel's ABI documentation).
+// driverLine returns the line of a record if it concerns the driver. A record is
+// "priority,sequence,microseconds,flags;text", and lines with properties (dev-kmsg in the kernel's ABI documentation).
 func driverLine(record string) (line string, ok bool) {
 	prefix, text, found := strings.Cut(record, ";")
 	fields := strings.Split(prefix, ",")

@@ -47,8 +47,8 @@ func (e *examination) spec(context.Context) []Finding {
 	return append(pass(check, file.Path+" is valid"), e.variants()...)
 }
 
-// variants reports specs of variants that runtimes cannot use. A pod may hold one although no rule selects it any more, and
-// the driver may lack its feature.
+// variants reports CDI specs of feature variants that runtimes cannot use. It only warns: a pod may hold a variant
+// that no rule selects any more, and the driver may lack its feature.
 func (e *examination) variants() (findings []Finding) {
 	for _, f := range cdi.AllFeatures() {
 		file := cdi.VariantFile(f, e.CDIDir, e.Root)

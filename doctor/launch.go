@@ -66,8 +66,8 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	return append(pass(check, fmt.Sprintf("started from image %s with device %s", image, device)), got.findings(device)...)
 }
 
-// openOnNode opens the device nodes whose opening failed in the container for lack of a driver (ENXIO, ENODEV)
-// on the node itself, and returns the result of each; 0 is success.
+// openOnNode opens, on the node itself, the device nodes that could not be opened in the container for lack of a driver
+// (ENXIO, ENODEV). It returns the result of each; 0 is success.
 func (e *examination) openOnNode(inside map[string]syscall.Errno) map[string]syscall.Errno {
 	onNode := map[string]syscall.Errno{}
 	for name, errno := range inside {

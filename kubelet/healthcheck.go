@@ -14,15 +14,15 @@ import (
 const (
 	// allocatableTimeout bounds the request for the devices that the kubelet considers healthy.
 	allocatableTimeout = 2 * time.Second
-	// settledAfter is how long the kubelet may take to process a list, for which it syncs a file. If it takes longer, the
-	// plugin registers again without need.
+	// settledAfter is how long the kubelet may take to process a list, which includes an fsync of its checkpoint. If it
+	// takes longer, the plugin registers again without need.
 	settledAfter = 10 * time.Second
 )
 
 // healthCheck detects that the kubelet no longer considers a device healthy that the plugin advertises as healthy. Up
 // to Kubernetes 1.36 that is the case when another plugin registers the same resource and then ends: the kubelet marks
-// the devices of both unhealthy, and keeps this plugin's stream open. The next list on that stream would make the devices
-// healthy again, but the kubelet would still call the other plugin, and reject every pod.
+// the devices of both unhealthy, and keeps this plugin's stream open. The next list on that stream would make the
+// devices healthy again, but the kubelet would still call the other plugin, and reject every pod.
 //
 // It is safe for concurrent use.
 type healthCheck struct {
@@ -30,11 +30,11 @@ type healthCheck struct {
 
 	mu      sync.Mutex
 	listed  bool   // the kubelet has considered all devices healthy; otherwise this kubelet cannot be checked
-	missing string // device ID that the previous check has not found
+	missing string // device ID that the previous check did not find
 }
 
-// periodic queries the kubelet. It returns a *lostError if two checks in a row have not found a device, after an earlier
-// one had found all. A kubelet that does not respond is not checked.
+// periodic queries the kubelet. It returns a *lostError if two checks in a row miss the same device, after an earlier
+// one found all devices. A kubelet that does not respond is not checked.
 func (h *healthCheck) periodic(ctx context.Context) error {
 	missing, known := h.query(ctx, h.plugin.latest.Load().list)
 	h.mu.Lock()
@@ -47,8 +47,8 @@ func (h *healthCheck) periodic(ctx context.Context) error {
 	return h.lost(missing)
 }
 
-// beforeSend is periodic for a stream that is about to replace the list that it sent at a time. If the kubelet lacks a
-// device of that list, beforeSend waits until the kubelet must have processed it.
+// beforeSend is the check of a stream that is about to replace a list, which it sent at the given time. If the kubelet
+// lacks a device of that list, beforeSend waits until the kubelet must have processed it.
 func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResponse, sent time.Time) error {
 	for {
 		missing, known := h.query(ctx, list)

@@ -101,8 +101,8 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	}
 }
 
-// isLost reports whether the registration is lost, and ends the server if it is. A stream calls it before it replaces the
-// list that it sent at a time.
+// isLost reports whether the registration is lost, and ends the server if it is. A stream calls it before it replaces a
+// list, which it sent at the given time.
 func (s *server) isLost(ctx context.Context, list *api.ListAndWatchResponse, sent time.Time) bool {
 	err := s.health.beforeSend(ctx, list, sent)
 	if err == nil {

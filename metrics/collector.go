@@ -161,7 +161,7 @@ func health(d status.Device) string {
 	switch {
 	case d.Healthy():
 		return "healthy"
-	case d.Fault.None():
+	case d.Fault.None(): // draining or waiting
 		return "draining"
 	}
 	return "unhealthy"

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// Metrics counts the agent's events. It is safe for concurrent use, and its methods do not block.
+// Metrics counts the agent's events. It is safe for concurrent use. Only ServeHTTP can block.
 type Metrics struct {
 	registry *prometheus.Registry
 

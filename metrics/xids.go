@@ -14,7 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// otherXID is the label value for all other codes. They come from the hardware and would make the cardinality unbounded.
+// otherXID is the label value for codes without series of their own. They come from the hardware and would make the
+// cardinality unbounded.
 const otherXID = "other"
 
 // xids counts XIDs by GPU and code. Each GPU has a series per code from the start, because Prometheus cannot detect the

@@ -26,9 +26,9 @@ type Use struct {
 // device names. Others may be injected by a hook, which leaves no trace in a Container.
 type Allocations func(podUID, container string) (allocated, viaCDI []string)
 
-// NewAudit compares the devices of running containers with their allocations. nodes has the device numbers of the device
-// nodes of each GPU and MIG device, by UUID; other devices are ignored. The result is in the order of the names of the
-// containers, since runtimes list them in any order.
+// NewAudit compares the devices of running containers with their allocations. nodes has the device numbers of the
+// device nodes of each GPU and MIG device, by UUID; other devices are ignored. The result is in the order of the names
+// of the containers, since runtimes list them in any order.
 func NewAudit(running []Container, allocations Allocations, nodes map[string][]uint64) Audit {
 	var a Audit
 	running = slices.SortedFunc(slices.Values(running), func(a, b Container) int {

@@ -40,7 +40,8 @@ type ContainerDevice struct {
 // outside Kubernetes that has all GPUs must not make them unavailable to pods. The CRI does not list containers of
 // other containerd namespaces.
 //
-// With CRI-O, devices that were passed only by the CDI field are missing, since CRI-O reports only annotations.
+// With CRI-O, devices that were passed only in the CRI field CDIDevices are missing, since CRI-O reports only
+// annotations.
 //
 // Containers are inspected sequentially; ctx bounds the total time.
 func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string) (Containers, error) {
@@ -126,8 +127,8 @@ func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[s
 	return pods, nil
 }
 
-// deviceNames returns the names of all CDI devices of a container, from its annotations and the CDI field. Both may be
-// set, by a device plugin and by a claim. It returns none if the container was removed since it was listed.
+// deviceNames returns the names of all CDI devices of a container, from its annotations and the field CDIDevices. Both
+// may be set, by a device plugin and by a claim. It returns none if the container was removed since it was listed.
 func deviceNames(ctx context.Context, client cri.RuntimeServiceClient, container *cri.Container) ([]string, error) {
 	request := &cri.ContainerStatusRequest{ContainerId: container.GetId(), Verbose: true}
 	response, err := client.ContainerStatus(ctx, request)
@@ -146,8 +147,8 @@ func deviceNames(ctx context.Context, client cri.RuntimeServiceClient, container
 	return names, err
 }
 
-// fieldNames returns the names in the CDI field, from the verbose status of a container. containerd includes the config
-// that the container was created from.
+// fieldNames returns the names in the field CDIDevices, from the verbose status of a container. containerd includes the
+// config that the container was created from.
 func fieldNames(info string) (names []string, err error) {
 	if info == "" {
 		return nil, nil

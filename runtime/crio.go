@@ -10,7 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// crioConfigLimit bounds the size of CRI-O's configuration, in bytes. It usually has about 20 KiB.
+// crioConfigLimit bounds the size of CRI-O's configuration, in bytes. It is usually about 20 KiB.
 const crioConfigLimit = 4 << 20
 
 // inspectCRIO reads the configuration that CRI-O serves over HTTP on the CRI socket.

@@ -38,7 +38,7 @@ type Container struct {
 	Pod       Pod    // zero outside Kubernetes
 
 	Devices    map[uint64]bool // device numbers of character devices, see unix.Mkdev
-	Privileged bool            // the device cgroup allows all devices, and the spec has those of the node
+	Privileged bool            // a device cgroup rule allows all devices
 }
 
 // Pod identifies a pod.

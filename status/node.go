@@ -86,7 +86,7 @@ type DRA struct {
 
 	Slices  Slices    `json:"slices"`
 	Claims  []Claim   `json:"claims,omitempty"`  // prepared on this node
-	Refused []Refusal `json:"refused,omitempty"` // the latest claims that were not prepared or unprepared
+	Refused []Refusal `json:"refused,omitempty"` // claims whose latest call to prepare or unprepare failed
 }
 
 // Claim is a prepared ResourceClaim.
@@ -133,15 +133,15 @@ type Container struct {
 	InPod bool     `json:"inPod"`
 }
 
-// Device is a GPU or MIG device in an extended resource or in the ResourceSlices, or one that is to be added or drains.
-// Its JSON also has Health, under the key health.
+// Device is a GPU or MIG device of an extended resource or of the ResourceSlices, which may be waiting or draining. Its
+// JSON also has Health, under the key health.
 type Device struct {
 	ID          string   `json:"id"`
 	Index       string   `json:"index"`              // "5" for a GPU, "5:1" for a MIG device of it
 	Resource    string   `json:"resource"`           // extended resource; for a device in the ResourceSlices, the DRA driver
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
 	Features    []string `json:"features,omitempty"` // driver capabilities that its containers get in addition to those of the node
-	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if the device is shared; otherwise it has ID
+	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if shared; otherwise the list has ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
 	ReplicasAllocated int `json:"replicasAllocated,omitempty"` // number of its IDs that are allocated
@@ -220,8 +220,8 @@ type GPU struct {
 	Usage     []Usage       `json:"usage,omitempty"`
 }
 
-// Usage is what a container uses of a GPU or MIG device. It is 0 for a container without a process on it. A nil field is
-// not supported by the GPU or the driver.
+// Usage is what a container uses of a GPU or MIG device. It is 0 for a container without a process on it. A nil field
+// is not supported by the GPU or the driver.
 type Usage struct {
 	Device      string   `json:"device"` // UUID of the GPU or MIG device
 	Namespace   string   `json:"namespace"`

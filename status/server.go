@@ -31,7 +31,7 @@ type Server struct {
 	// driver.
 	Node func(context.Context) Node
 
-	// Ready returns nil if all resources are advertised, or the reason why not.
+	// Ready returns nil if a rollout may continue with the next node, or the reason why not.
 	Ready func() error
 
 	// Alive returns nil once the reconcile loop responds, or an error when ctx ends.
@@ -126,8 +126,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// readyz serves the readiness probe: a rollout continues with the next node once this one
-// can allocate GPUs.
+// readyz serves the readiness probe, for which a rollout waits on each node.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if err := s.Ready(); err != nil {
 		http.Error(w, err.Error()+"; see gpucdi status", http.StatusServiceUnavailable)

@@ -66,8 +66,8 @@ func compatVersion(root *os.File, dir string, driver version) (libcuda version, 
 	return libcuda, supportsDriver(file, libcuda, driver)
 }
 
-// librariesIn returns the container paths of the libraries in a directory. It includes symlinks, because the cache needs
-// the SONAMEs and libcuda.so, which are symlinks.
+// librariesIn returns the container paths of the libraries in a directory. It includes symlinks, because the cache
+// needs the SONAMEs and libcuda.so, which are symlinks.
 func librariesIn(root *os.File, dir string) (libraries []string) {
 	names, err := listBelow(root, dir, maxNames)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// noteSection is the section with the driver branches that a libcuda supports. It exists since driver 575.
+// noteSection is the section with the driver branches that a libcuda supports. It has existed since driver 575.
 const noteSection = ".note.cuda.fwd_compatibility"
 
 // Limits in bytes: of all reads from a libcuda, and of its note. The file is from the image, so it is not trusted.

@@ -18,12 +18,13 @@ func openRoot(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// maxAttempts limits the attempts to resolve a path while its components are being renamed. Then the hook fails.
+// maxAttempts limits the attempts to resolve a path while its components are being renamed. After that,
+// openBelow returns EAGAIN.
 const maxAttempts = 128
 
 // openBelow returns an O_PATH handle for a file below a directory, without opening it. The kernel resolves name with
-// dir as the root. It follows no symlink out of it, no magic link (/proc/self/root), and does not cross mounts: a host
-// volume at /etc is not part of the image.
+// dir as the root. It follows no symlinks out of dir and no magic links (/proc/self/root), and does not cross mounts: a
+// host volume at /etc is not part of the image.
 func openBelow(dir *os.File, name string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,

@@ -8,8 +8,8 @@ import (
 )
 
 // keptCapability is the only capability that serve requires, and only for gpucdi-nvml. Without CAP_SYS_ADMIN,
-// NVML lists only MIG devices whose capability nodes the process can open, and not the memory of partitioned
-// GPUs (NVIDIA MIG user guide, "Device Nodes and Capabilities").
+// NVML lists only MIG devices whose capability nodes the process can open, and does not report the memory of
+// partitioned GPUs (NVIDIA MIG user guide, "Device Nodes and Capabilities").
 const keptCapability = cap.SYS_ADMIN
 
 // dropCapabilities permanently drops all capabilities except keptCapability, and sets no_new_privs.

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// checkLimit bounds the size of a compared file, in bytes. Specs have about 60 KiB.
+// checkLimit bounds the size of a compared file, in bytes. Specs are about 60 KiB.
 const checkLimit = 4 << 20
 
 // check compares the CDI spec at path with the expected one. It prints a diff and returns an error if they differ.

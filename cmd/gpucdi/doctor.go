@@ -89,8 +89,8 @@ func labelsOf(ctx context.Context, node string) (map[string]string, error) {
 	return client.Labels(ctx, node)
 }
 
-// examine writes the findings: as a table, each when its check ends; in other formats, all at the end. It returns an error
-// if a check failed.
+// examine writes the findings: as a table, each when its check ends; in other formats, all at the end. It returns an
+// error if a check failed.
 func examine(ctx context.Context, node doctor.Node, out io.Writer, output outputFormat) error {
 	paint := painterOf(out)
 	findings := []doctor.Finding{}

@@ -53,8 +53,8 @@ func (o *outputFormat) Set(name string) error {
 // structured reports whether the format is not a table.
 func (o *outputFormat) structured() bool { return o.name == formatJSON || o.name == formatYAML }
 
-// encode writes a value as JSON, or as YAML with the keys of the JSON. The text is safe for terminals. YAML has no
-// escape for all styles of strings, so it is escaped only for a terminal.
+// encode writes a value as JSON, or as YAML with the keys of the JSON. The text is safe for terminals. Some YAML
+// string styles have no escapes, so YAML is escaped only for a terminal.
 func (o *outputFormat) encode(w io.Writer, value any) error {
 	var text string
 	if o.name == formatJSON {

@@ -1,4 +1,4 @@
-{{- /* The name of the objects. Derived names have up to 10 more characters, of the 63 that some names may have. */ -}}
+{{- /* The name of the objects. Names of Jobs, limited to 63 characters, append up to 8 to it. */ -}}
 {{- define "gpucdi.name" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -161,7 +161,7 @@ subjects:
   - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ quote $namespace }}}
 {{- if include "gpucdi.openshift" .root }}
 ---
-# By default OpenShift accepts only users of the namespace's range.
+# By default, OpenShift accepts only user IDs in the namespace's range.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
