@@ -1,0 +1,34 @@
+package labels_test
+
+import (
+	"testing"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/labels"
+)
+
+// The label describes the GPUs that are not excluded, and a new driver changes it like a version.
+func TestMemoryLimits(t *testing.T) {
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{
+		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MemoryLimits: gpu.MemoryLimitsMIG},
+		{UUID: "GPU-b", Index: 1, MemoryLimits: gpu.MemoryLimitsSupported},
+	}}
+	of := func(rules allocator.Rules) map[string]string { return labels.Of(inv, allocator.MIGNone, rules, "") }
+	excluded := of(allocator.Rules{{Select: allocator.Selector{UUID: []string{"GPU-b"}}, Exclude: true}})
+	all := of(nil)
+	if got := all[labels.MemoryLimits]; got != "supported" {
+		t.Errorf("with a GPU that supports limits: %q", got)
+	}
+	if got := excluded[labels.MemoryLimits]; got != "mig-mode" {
+		t.Errorf("with that GPU excluded: %q", got)
+	}
+	inv.GPUs[1].MemoryLimits = gpu.MemoryLimitsOldDriver
+	if before := of(nil); before[labels.MemoryLimits] != "mig-mode" || !labels.Routine(before, all) {
+		t.Errorf("a driver upgrade from %v to %v is not routine", before, all)
+	}
+	inv.GPUs[0].MemoryLimits, inv.GPUs[1].MemoryLimits = "", ""
+	if got, set := of(nil)[labels.MemoryLimits]; set {
+		t.Errorf("unknown limits: %q", got)
+	}
+}
