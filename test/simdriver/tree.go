@@ -187,7 +187,7 @@ func (t tree) installLibrary(name, soname, version, state string, stub []byte) e
 		if err != nil {
 			return err
 		}
-		data = append(data, tail...)
+		data = append(append(data, make([]byte, limitsSize)...), tail...)
 	}
 	if err := replace(t.path(LibraryDir, file), data, 0o755); err != nil || soname == "" {
 		return err

@@ -4,6 +4,7 @@
  * its first visible MIG device.
  */
 #define _GNU_SOURCE
+#include "limits.h"
 #include "load.h"
 #include "memory.h"
 
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef enum {
@@ -176,6 +179,88 @@ static int library(void)
 	return fd;
 }
 
+/* The cgroup of this process: the path in the cgroup v2 hierarchy, or with v1 in that of memory. It is "/" in a cgroup
+ * namespace of its own. */
+static void own_cgroup(char out[CGROUP_LEN])
+{
+	char line[512];
+	FILE *file = fopen("/proc/self/cgroup", "re");
+	strcpy(out, "/");
+	while (file && fgets(line, sizeof line, file)) {
+		char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+		if (!path || strlen(path + 1) > CGROUP_LEN || !strcmp(path + 1, "/\n"))
+			continue;
+		if (path == controllers + 1 || !strncmp(controllers, ":memory:", 8))
+			snprintf(out, CGROUP_LEN, "%.*s", (int)strcspn(path + 1, "\n"), path + 1);
+	}
+	if (file)
+		fclose(file);
+}
+
+/* Whether a limit applies to a cgroup: it is the cgroup's own or that of an ancestor. In a cgroup namespace, ancestors
+ * are not visible, so only the cgroup's own limit is found, by the inode. */
+static int applies(const struct limit *l, const char *gpu, const char *cgroup)
+{
+	struct stat st;
+	size_t n = strlen(l->cgroup);
+	if (strcmp(l->gpu, gpu))
+		return 0;
+	if (!strcmp(cgroup, "/"))
+		return stat("/sys/fs/cgroup", &st) == 0 && st.st_ino == l->inode;
+	return !strcmp(l->cgroup, "/") || (!strncmp(cgroup, l->cgroup, n) && (!cgroup[n] || cgroup[n] == '/'));
+}
+
+/* The memory under a limit is accounted as read locks in a region of the limit. Unlike /proc/locks, F_GETLK finds locks of
+ * processes in other PID namespaces. */
+enum { LIMIT_REGIONS = 8192, PROCESS_BITS = 38, PROCESSES = 1 << (REGION_BITS - PROCESS_BITS) };
+
+static size_t charged[MAX_LIMITS]; /* bytes of this process */
+static int place[MAX_LIMITS];      /* its position in the region */
+
+/* The length of the locks of other processes from start to end. */
+static unsigned long long locked(long long start, long long end)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = end - start};
+	if (start >= end || fcntl(library(), F_GETLK, &l) || l.l_type == F_UNLCK)
+		return 0;
+	return locked(start, l.l_start) + l.l_len + locked(l.l_start + l.l_len, end);
+}
+
+static long long region_start(int limit) { return (LIMIT_REGIONS + (long long)limit) << REGION_BITS; }
+
+static int charge(int limit, size_t bytes)
+{
+	long long start = region_start(limit);
+	while (!charged[limit] && place[limit] < PROCESSES - 1 &&
+	       locked(start + ((long long)place[limit] << PROCESS_BITS), start + ((place[limit] + 1LL) << PROCESS_BITS)))
+		place[limit]++;
+	struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET,
+			  .l_start = start + ((long long)place[limit] << PROCESS_BITS), .l_len = charged[limit] + bytes};
+	if (fcntl(library(), F_SETLK, &l))
+		return -1;
+	charged[limit] += bytes;
+	return 0;
+}
+
+/* Charges memory to all limits that apply, or to none. */
+static CUresult charge_all(const char *gpu, size_t bytes)
+{
+	static struct limit table[MAX_LIMITS];
+	char cgroup[CGROUP_LEN];
+	struct stat st;
+	own_cgroup(cgroup);
+	if (fstat(library(), &st) || pread(library(), table, LIMITS_SIZE, st.st_size - SLOT_SIZE - LIMITS_SIZE) != LIMITS_SIZE)
+		return CUDA_ERROR_UNKNOWN;
+	for (int i = 0; i < MAX_LIMITS; i++)
+		if (applies(&table[i], gpu, cgroup) &&
+		    charged[i] + locked(region_start(i), region_start(i + 1)) + bytes > table[i].hard)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	for (int i = 0; i < MAX_LIMITS; i++)
+		if (applies(&table[i], gpu, cgroup) && charge(i, bytes))
+			return CUDA_ERROR_UNKNOWN;
+	return CUDA_SUCCESS;
+}
+
 /* The memory is not freed before the process ends. */
 NVML_API CUresult cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 {
@@ -183,11 +268,15 @@ NVML_API CUresult cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!pointer || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
+	char gpu[96];
 	size_t total, *used = &allocated[current - 1];
-	if (cuDeviceTotalMem_v2(&total, current - 1) != CUDA_SUCCESS)
+	if (cuDeviceTotalMem_v2(&total, current - 1) != CUDA_SUCCESS ||
+	    nvml.nvmlDeviceGetUUID(devices[current - 1], gpu, sizeof gpu) != NVML_SUCCESS || flock(library(), LOCK_EX))
 		return CUDA_ERROR_UNKNOWN;
-	if (bytes > total - *used)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult ret = bytes > total - *used ? CUDA_ERROR_OUT_OF_MEMORY : charge_all(gpu, bytes);
+	flock(library(), LOCK_UN);
+	if (ret != CUDA_SUCCESS)
+		return ret;
 	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET,
 			     .l_start = region_of(devices[current - 1]) << REGION_BITS, .l_len = *used + bytes};
 	if (fcntl(library(), F_SETLK, &lock))
