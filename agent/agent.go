@@ -78,6 +78,7 @@ type Agent struct {
 	telemetry   atomic.Pointer[driver.Telemetry] // stored by followDriver
 	predecessor atomic.Pointer[string]           // message about the agent that this one waits for; nil: none
 	holders     holders
+	settings    driver.Settings
 }
 
 // New returns an agent. Run starts it.
@@ -158,6 +159,7 @@ func (a *Agent) watchFiles(t triggers, background func(run func(context.Context)
 // collaborators returns the collaborators of the loop. start runs a device plugin in the background.
 func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
 	gate := allocator.NewGate(time.Now)
+	limits := memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load}
 	return collaborators{
 		cfg:      a.cfg,
 		log:      a.log,
@@ -175,6 +177,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Observer: a.metrics,
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
+				PreStart: limits.set,
 
 				PodResources: a.cfg.podResources(),
 			}, a.log)
@@ -251,7 +254,7 @@ func (a *Agent) reportPredecessor() func(path string) {
 
 // followDriver delivers the reports of the driver worker. Telemetry bypasses the loop, as only views read it.
 func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-chan driver.Config, reports chan<- driver.Report) {
-	driver.Run(ctx, first, &driver.Settings{}, later, func(r driver.Report) {
+	driver.Run(ctx, first, &a.settings, later, func(r driver.Report) {
 		if t, is := r.(driver.Telemetry); is {
 			a.telemetry.Store(&t)
 			return

@@ -122,7 +122,7 @@ func (r partResolver) part(id string) allocator.Part {
 	for _, resource := range r.plan {
 		for _, d := range resource.Devices {
 			if d.ID == device && d.Shared() {
-				part.Share = allocator.Share{Class: allocator.TimeSliced, Count: len(d.Replicas)}
+				part.Share = allocator.Share{Class: d.Class, Count: len(d.Replicas)}
 			}
 		}
 	}

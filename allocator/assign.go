@@ -54,7 +54,9 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 			a.Device.Fault = cmp.Or(a.Device.Fault, notUniform)
 		}
 		a.Device.Features = NewFeatures(a.Rule.Features)
-		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device))
+		class, unenforced := a.Rule.class(g)
+		a.Device.Class = class
+		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device), unenforced)
 		a.Device.GPU, a.Device.NUMANode, a.Device.Resource, a.Device.OneReplica = g.UUID, g.NUMANode, a.Resource, a.Rule.FailRequestsGreaterThanOne
 		all = append(all, a)
 	}

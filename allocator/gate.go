@@ -63,6 +63,17 @@ func (g *Gate) Allocate(outlet string, ids []string) error {
 	return nil
 }
 
+// Part returns the part of an entry of the latest ledger.
+func (g *Gate) Part(k Key) (part Part, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d := g.entries[k]
+	if d == nil {
+		return Part{}, false
+	}
+	return d.entry.Part, true
+}
+
 // Grants returns all entries that were granted or closed.
 func (g *Gate) Grants() map[Key]Grant {
 	g.mu.Lock()

@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -94,6 +95,7 @@ func (d Device) withReplica(of Device, id string) Device {
 func (o offers) withState(d Device, e Entry) Device {
 	planned := d.Fault
 	d.State, d.Since, d.Fault, d.Replicas = e.State, e.Since(), e.Fault, nil
+	d.Class = cmp.Or(e.Part.Share.Class, d.Class)
 	switch e.State {
 	case StateAvailable:
 	case StateUnavailable: // without a fault after a restart, until its CDI device is verified

@@ -51,6 +51,10 @@ func TestOffers(t *testing.T) {
 	sharedBy := func(n int) stage {
 		return stage{partitioned(nil), Plan(partitioned(nil), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})}
 	}
+	limitedTo := func(n int) stage {
+		inv := limitable(1)
+		return stage{inv, Plan(inv, testKind, Policy{MIG: MIGNone, Rules: limited(n, "")})}
+	}
 	repartitioned, gone := partitioned(times(2, "3g.20gb"), nil), partitioned(nil, nil)
 	repartitioned.GPUs[0].MIGDevices[1].GPUInstance = 1
 	gone.GPUs[1].Fault = gpu.Gone()
@@ -82,6 +86,9 @@ func TestOffers(t *testing.T) {
 		},
 		{"more replicas", sharedBy(2), sharedBy(3), "gpu GPU-0::1", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2"},
 		{"fewer replicas", sharedBy(3), sharedBy(2), "gpu GPU-0::2", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2!"},
+		{"larger parts", limitedTo(3), limitedTo(2), "gpu GPU-0::2", "gpu: GPU-0::0 GPU-0::1! GPU-0::2!", "gpu: GPU-0::0 GPU-0::1 GPU-0::2!"},
+		{"newly limited", sharedBy(2), limitedTo(2), "gpu GPU-0::1", "gpu: GPU-0::0! GPU-0::1!", "gpu: GPU-0::0 GPU-0::1"},
+		{"no longer limited", limitedTo(2), sharedBy(2), "gpu GPU-0::1", "gpu: GPU-0::0! GPU-0::1!", "gpu: GPU-0::0 GPU-0::1"},
 		{"no longer shared", sharedBy(2), mixed(partitioned(nil)), "gpu GPU-0::1", "gpu: GPU-0! GPU-0::0! GPU-0::1!", "gpu: GPU-0 GPU-0::0! GPU-0::1!"},
 		{"newly shared", mixed(partitioned(nil)), sharedBy(2), "gpu GPU-0", "gpu: GPU-0::0! GPU-0::1! GPU-0!", "gpu: GPU-0::0 GPU-0::1 GPU-0!"},
 	} {

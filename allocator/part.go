@@ -31,8 +31,11 @@ type Part struct {
 // Class is the sharing mechanism. Shares of different classes cannot coexist on a device.
 type Class string
 
-// TimeSliced is the class of replicas, whose processes take turns.
-const TimeSliced Class = "time-sliced"
+// The classes of replicas. Their processes take turns on the device.
+const (
+	TimeSliced    Class = "time-sliced"
+	MemoryLimited Class = "memory-limited" // with an equal part of the memory for each
+)
 
 // Share is one of Count equal shares of a GPU or MIG device.
 type Share struct {

@@ -62,6 +62,7 @@ type Device struct {
 
 	// Replicas are the device IDs of a shared device; nil if it is not shared.
 	Replicas []string
+	Class    Class // of the replicas; empty if the device is not shared
 	// OneReplica reports whether a container that requests more than one device is rejected.
 	OneReplica bool
 

@@ -27,6 +27,9 @@ type Rule struct {
 
 	Features []string `yaml:"features"` // driver capabilities that containers with the devices get in addition to cdi.features; the devices are unhealthy while the driver lacks one
 
+	Limits Limits `yaml:"limits"` // memory: each pod can allocate only the part of its replicas, such as half of a GPU with two of four; the driver enforces it; empty: no limits
+	Level  Level  `yaml:"level"`  // any: devices whose limits the driver cannot enforce are shared without limits; empty: they are unhealthy
+
 	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected
 
 	Rename string `yaml:"rename"` // name followed by .shared, to advertise the replicas under; only without select; empty keeps name
@@ -84,8 +87,8 @@ func (p Policy) ValidateRules() error {
 			errs = append(errs, fmt.Errorf("%s: want mode %s with features, got %s; in that mode, a DeviceClass or claim selects features",
 				key, ModeDevicePlugin, ModeDRA))
 		}
-		if p.mode(rule) == ModeDRA && (rule.Replicas != 0 || rule.Rename != "") {
-			errs = append(errs, fmt.Errorf("%s: want mode %s with replicas and rename, got %s; in that mode, several pods share a GPU by one claim",
+		if p.mode(rule) == ModeDRA && (rule.Replicas != 0 || rule.Rename != "" || rule.Limits != "") {
+			errs = append(errs, fmt.Errorf("%s: want mode %s with replicas, rename and limits, got %s; in that mode, several pods share a GPU by one claim",
 				key, ModeDevicePlugin, ModeDRA))
 		}
 		same := func(earlier Rule) bool { return earlier.Name == rule.Name && earlier.Select.IsZero() }
@@ -110,7 +113,8 @@ func (r Rule) problems() (found []string) {
 		invalid(".mode: want %s or %s, got %q", ModeDevicePlugin, ModeDRA, r.Mode)
 	}
 	if r.Exclude {
-		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || len(r.Features) > 0 || r.FailRequestsGreaterThanOne {
+		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || len(r.Features) > 0 || r.FailRequestsGreaterThanOne ||
+			r.Limits != "" || r.Level != "" {
 			invalid(".exclude: want no other key but select, or name without select, since excluded devices are not advertised")
 		}
 		return found
@@ -131,6 +135,17 @@ func (r Rule) problems() (found []string) {
 		invalid(".rename: want replicas, since devices without replicas are not shared")
 	case r.FailRequestsGreaterThanOne:
 		invalid(".failRequestsGreaterThanOne: want replicas, since devices without replicas are not shared")
+	case r.Limits != "":
+		invalid(".limits: want replicas, since devices without replicas are not shared")
+	}
+	if r.Limits != "" && r.Limits != LimitMemory {
+		invalid(".limits: want %s or nothing, got %q", LimitMemory, r.Limits)
+	}
+	switch {
+	case r.Level != "" && r.Level != LevelAny:
+		invalid(".level: want %s or nothing, got %q", LevelAny, r.Level)
+	case r.Level != "" && r.Limits == "":
+		invalid(".level: want limits, since it is how strictly they have to be enforced")
 	}
 	return found
 }

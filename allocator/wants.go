@@ -32,7 +32,7 @@ func partOf(d Device, inv *gpu.Inventory) Part {
 		part = migPart(d.GPU, m)
 	}
 	if d.Shared() {
-		part.Share = Share{TimeSliced, len(d.Replicas)}
+		part.Share = Share{d.Class, len(d.Replicas)}
 	}
 	return part
 }

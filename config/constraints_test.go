@@ -75,7 +75,7 @@ func ruleConstraints() []schema {
 		if field.Type.Kind() == reflect.Slice {
 			zero = []any{}
 		}
-		if !slices.Contains([]string{"select", "name", "rename", "failRequestsGreaterThanOne"}, key) {
+		if !slices.Contains([]string{"select", "name", "rename", "failRequestsGreaterThanOne", "limits", "level"}, key) {
 			effects = append(effects, set(key, zero))
 		}
 	}
@@ -102,12 +102,14 @@ func ruleConstraints() []schema {
 			},
 		},
 		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
-		{"if": set("exclude", false), "then": unset("mode", "replicas", "features", "rename", "failRequestsGreaterThanOne")},
+		{"if": set("exclude", false), "then": unset("mode", "replicas", "features", "rename", "failRequestsGreaterThanOne", "limits", "level")},
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{"if": set("rename", ""), "then": set("replicas", 0)},
+		{"if": set("limits", ""), "then": set("replicas", 0)},
+		{"if": set("level", ""), "then": set("limits", "")},
 		{
 			"if":   schema{"required": []string{"mode"}, "properties": schema{"mode": schema{"const": allocator.ModeDRA}}},
-			"then": unset("replicas", "features", "rename"),
+			"then": unset("replicas", "features", "rename", "limits"),
 		},
 	}
 }

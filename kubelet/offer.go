@@ -27,6 +27,7 @@ type snapshot struct {
 	Offer
 	list       *api.ListAndWatchResponse // nil before the first Offer
 	cdiDevices []cdiDevice               // in the order of Resource.Devices
+	preStart   bool                      // the kubelet must call PreStartContainer
 	resends    int                       // number of calls of Resend
 	superseded chan struct{}             // closed when a later snapshot exists
 }
@@ -42,6 +43,7 @@ type cdiDevice struct {
 func newSnapshot(o Offer) *snapshot {
 	s := &snapshot{
 		Offer:      o,
+		preStart:   o.Resource.MemoryLimited(),
 		list:       &api.ListAndWatchResponse{},
 		cdiDevices: make([]cdiDevice, 0, len(o.Resource.Devices)),
 		superseded: make(chan struct{}),

@@ -21,6 +21,10 @@ type Config struct {
 	Resource string // such as "nvidia.com/gpu"
 	Gate     Gate
 
+	// PreStart is called before each start of a container with a device of a resource that is MemoryLimited. An error
+	// prevents the start. The kubelet waits up to 30 s, and does not start other containers of the pod meanwhile.
+	PreStart func(ctx context.Context, resource string, pod Pod) error
+
 	PodResources string // socket of the pod resources API, to check what the kubelet advertises; empty: no checks
 
 	Observer Observer // may be nil

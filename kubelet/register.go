@@ -89,7 +89,7 @@ func (p *Plugin) awaitKubelet(ctx context.Context, tried sockets.Identity, pause
 
 // register registers the server at endpoint, a file name in the directory of the kubelet's socket. Before it
 // returns, the kubelet calls GetDevicePluginOptions on that server.
-func (p *Plugin) register(ctx context.Context, endpoint string) error {
+func (p *Plugin) register(ctx context.Context, endpoint string, options *api.DevicePluginOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	conn, err := unixgrpc.NewClient(p.kubeletSocket())
@@ -101,7 +101,7 @@ func (p *Plugin) register(ctx context.Context, endpoint string) error {
 		Version:      api.Version,
 		Endpoint:     endpoint,
 		ResourceName: p.cfg.Resource,
-		Options:      options(),
+		Options:      options,
 	})
 	if err != nil {
 		s := status.Convert(err)

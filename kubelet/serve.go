@@ -59,7 +59,7 @@ func (p *Plugin) serve(ctx context.Context, kubelet sockets.Identity, changed <-
 	})
 	run.Go(func() error {
 		defer s.stop(g)
-		if err := p.register(ctx, filepath.Base(path)); err != nil {
+		if err := p.register(ctx, filepath.Base(path), s.options()); err != nil {
 			return err
 		}
 		p.registration.Store(&Registration{Since: time.Now()})

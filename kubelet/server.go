@@ -22,6 +22,7 @@ type server struct {
 	api.UnimplementedDevicePluginServer
 
 	plugin   *Plugin
+	preStart bool          // registered so that the kubelet calls PreStartContainer
 	stopping chan struct{} // closed to end the streams
 	streams  streams
 	health   healthCheck
@@ -29,7 +30,7 @@ type server struct {
 }
 
 func newServer(p *Plugin) *server {
-	return &server{plugin: p, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)},
+	return &server{plugin: p, preStart: p.latest.Load().preStart, stopping: make(chan struct{}), streams: streams{changed: make(chan struct{}, 1)},
 		health: healthCheck{plugin: p}, lost: make(chan error, 1)}
 }
 
@@ -60,11 +61,11 @@ func (s *streams) remove() {
 }
 
 func (s *server) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
-	return options(), nil
+	return s.options(), nil
 }
 
-func options() *api.DevicePluginOptions {
-	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true}
+func (s *server) options() *api.DevicePluginOptions {
+	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: s.preStart}
 }
 
 // ListAndWatch sends the list of devices, and again after each change. A slow reader skips all but the latest list.
@@ -79,6 +80,11 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	for {
 		current := s.plugin.latest.Load()
 		// The kubelet writes its checkpoint for every list, even an unchanged one.
+		if current.list != nil && current.preStart != s.preStart {
+			s.lose(&lostError{reason: "the option PreStartRequired has changed", socketChanged: true})
+			<-s.stopping
+			return nil
+		}
 		if current.list != nil && (sent == nil || sent.resends != current.resends || !proto.Equal(sent.list, current.list)) {
 			if sent != nil && s.isLost(stream.Context(), sent.list, list.Sent) {
 				<-s.stopping
@@ -108,11 +114,16 @@ func (s *server) isLost(ctx context.Context, list *api.ListAndWatchResponse, sen
 	if err == nil {
 		return false
 	}
+	s.lose(err)
+	return true
+}
+
+// lose makes the plugin register again.
+func (s *server) lose(err error) {
 	select {
 	case s.lost <- err:
 	default: // another stream has found it
 	}
-	return true
 }
 
 func (s *server) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
@@ -128,11 +139,6 @@ func (s *server) GetPreferredAllocation(_ context.Context, request *api.Preferre
 			&api.ContainerPreferredAllocationResponse{DeviceIDs: ids})
 	}
 	return response, nil
-}
-
-// PreStartContainer does nothing. The kubelet does not call it, since the options do not require it.
-func (s *server) PreStartContainer(context.Context, *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
-	return &api.PreStartContainerResponse{}, nil
 }
 
 // grpcError converts an error of the allocator to a gRPC status. Its message has one line, since the kubelet puts it in

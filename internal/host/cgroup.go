@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"path"
 	"strings"
 )
@@ -46,4 +47,35 @@ func (r Root) podsCgroupIn(parent string) string {
 		}
 	}
 	return ""
+}
+
+// PodCgroup returns the directory of the cgroup of a pod. The kubelet creates it before the pod's first container.
+func (r Root) PodCgroup(uid string) (string, error) {
+	pods := r.PodsCgroup()
+	if pods == "" {
+		return "", fmt.Errorf("finding the cgroup of pod %s: pods have no cgroups below %s; set cgroupsPerQOS: true in the kubelet's config", uid, CgroupDir)
+	}
+	if uid == "" || path.Base(uid) != uid {
+		return "", fmt.Errorf("finding the cgroup of pod %q: invalid UID", uid)
+	}
+	slice, systemd := strings.CutSuffix(path.Base(pods), ".slice")
+	for _, class := range []string{"", "burstable", "besteffort"} { // Guaranteed pods have no parent of their own
+		dir := path.Join(pods, class, "pod"+uid)
+		if systemd {
+			dir = systemdPod(pods, slice, class, uid)
+		}
+		if info, err := r.Stat(dir); err == nil && info.IsDir() {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("finding the cgroup of pod %s: it is not in %s", uid, pods)
+}
+
+// systemdPod returns the directory of a pod's slice. With systemd, "-" in a name separates parents.
+func systemdPod(pods, slice, class, uid string) string {
+	if class != "" {
+		slice += "-" + class
+		pods = path.Join(pods, slice+".slice")
+	}
+	return path.Join(pods, slice+"-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
 }

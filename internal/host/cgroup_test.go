@@ -51,3 +51,34 @@ func TestPodsCgroup(t *testing.T) {
 		})
 	}
 }
+
+func TestPodCgroup(t *testing.T) {
+	const uid = "0ee3a2f0-1c2b-4e2f-9d3a-5b6c7d8e9f00"
+	for name, dir := range map[string]string{
+		"cgroupfs":             "kubepods/pod" + uid,
+		"cgroupfs, burstable":  "kubepods/burstable/pod" + uid,
+		"cgroupfs, besteffort": "kubelet/kubepods/besteffort/pod" + uid,
+		"systemd":              "kubepods.slice/kubepods-pod0ee3a2f0_1c2b_4e2f_9d3a_5b6c7d8e9f00.slice",
+		"systemd, besteffort":  "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod0ee3a2f0_1c2b_4e2f_9d3a_5b6c7d8e9f00.slice",
+		"systemd, cgroupRoot":  "a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod0ee3a2f0_1c2b_4e2f_9d3a_5b6c7d8e9f00.slice",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(root, host.CgroupDir, dir), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			node := host.NewRoot(root)
+			if got, err := node.PodCgroup(uid); err != nil || got != filepath.Join(host.CgroupDir, dir) {
+				t.Errorf("got %s, %v; want %s", got, err, dir)
+			}
+			for _, other := range []string{"0ee3a2f0", "", "..", "../" + uid, "x/y"} {
+				if got, err := node.PodCgroup(other); err == nil {
+					t.Errorf("pod %q has the cgroup %s, want an error", other, got)
+				}
+			}
+		})
+	}
+	if got, err := host.NewRoot(t.TempDir()).PodCgroup(uid); err == nil {
+		t.Errorf("without a kubelet: %s, want an error", got)
+	}
+}

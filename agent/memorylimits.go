@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
+)
+
+// limitTimeout bounds the driver calls before a container starts. The kubelet waits up to 30 s.
+const limitTimeout = 20 * time.Second
+
+// memoryLimits limits the GPU memory of pods before their containers start.
+type memoryLimits struct {
+	node     host.Root
+	log      *slog.Logger
+	gate     *allocator.Gate
+	settings *driver.Settings
+	latest   func() *snapshot
+}
+
+// set implements kubelet.Config.PreStart. It limits the pod to the parts of GPUs that its replicas are. These are
+// the parts that were granted, which may differ from the config in effect.
+func (m memoryLimits) set(ctx context.Context, resource string, pod kubelet.Pod) error {
+	err := m.setAll(ctx, resource, pod)
+	if err != nil {
+		err = fmt.Errorf("limiting the GPU memory of pod %s: %w", pod.UID, err)
+		m.log.Warn("GPU memory not limited, container not started", "pod", pod.UID, "resource", resource, "err", err)
+	}
+	return err
+}
+
+func (m memoryLimits) setAll(ctx context.Context, resource string, pod kubelet.Pod) error {
+	parts, err := m.parts(resource, pod)
+	if err != nil {
+		return err
+	}
+	limits, err := allocator.MemoryLimits(m.latest().known, parts)
+	if err != nil || len(limits) == 0 {
+		return err
+	}
+	cgroup, err := m.node.PodCgroup(pod.UID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limitTimeout, fmt.Errorf("no response within %s", limitTimeout))
+	defer cancel()
+	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
+		if err := m.settings.SetMemoryLimit(ctx, uuid, cgroup, limits[uuid]); err != nil {
+			return err
+		}
+		m.log.Info("GPU memory of pod limited", "pod", pod.UID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
+	}
+	return nil
+}
+
+// parts returns the parts of GPUs that the devices of a pod are. The parts of the resource must be known, because the
+// container would start without a limit otherwise.
+func (m memoryLimits) parts(resource string, pod kubelet.Pod) (parts []allocator.Part, err error) {
+	for _, key := range pod.Devices {
+		part, _ := m.gate.Part(key)
+		if key.Outlet == resource && part.Share == (allocator.Share{}) && key.ID != allocator.DeviceOf(key.ID) {
+			return nil, fmt.Errorf("the agent does not know yet which part of its GPU %s of %s is; if this persists, delete the pod", key.ID, resource)
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}

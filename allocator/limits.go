@@ -1,0 +1,71 @@
+package allocator
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Limits is what the driver limits for the replicas of a device, so that each gets an equal part.
+type Limits string
+
+// LimitMemory limits the memory that the processes of a pod can allocate on a GPU.
+const LimitMemory Limits = "memory"
+
+// Level is how strictly limits have to be enforced. By default a device is unhealthy if its driver cannot enforce them.
+type Level string
+
+// LevelAny also accepts no enforcement.
+const LevelAny Level = "any"
+
+// LimitsMemory reports whether any rule limits the memory of replicas.
+func (p Policy) LimitsMemory() bool {
+	for _, r := range p.Rules {
+		if r.Limits == LimitMemory {
+			return true
+		}
+	}
+	return false
+}
+
+// class returns the class of the replicas of a GPU, and the fault of a GPU whose limits cannot be enforced.
+func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
+	switch {
+	case r.Replicas == 0:
+		return "", gpu.Fault{}
+	case r.Limits != LimitMemory, r.Level == LevelAny && g.MemoryLimits != gpu.MemoryLimitsSupported:
+		return TimeSliced, gpu.Fault{}
+	case g.MemoryLimits != gpu.MemoryLimitsSupported:
+		return MemoryLimited, configFault("or set level: any in its rule to share it without limits",
+			"GPU memory of pods cannot be limited: %s", cmp.Or(g.MemoryLimits.Reason(), "the driver does not report whether it can be"))
+	}
+	return MemoryLimited, gpu.Fault{}
+}
+
+// MemoryLimited reports whether containers get memory limits with devices of the resource.
+func (r *Resource) MemoryLimited() bool {
+	for _, d := range r.Devices {
+		if d.Class == MemoryLimited {
+			return true
+		}
+	}
+	return false
+}
+
+// MemoryLimits returns how much memory of each GPU a pod with these parts can allocate, in bytes by UUID. It omits GPUs
+// that the parts do not limit.
+func MemoryLimits(inv *gpu.Inventory, parts []Part) (map[string]uint64, error) {
+	limits := map[string]uint64{}
+	for _, p := range parts {
+		if p.Share.Class != MemoryLimited {
+			continue
+		}
+		g, found := inv.Find(p.GPU)
+		if !found || g.MemoryBytes == 0 {
+			return nil, fmt.Errorf("the driver does not report the memory of %s", p.GPU)
+		}
+		limits[p.GPU] += g.MemoryBytes / uint64(p.Share.Count)
+	}
+	return limits, nil
+}

@@ -1,0 +1,96 @@
+package allocator
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+func limited(n int, level Level) Rules {
+	return Rules{{Name: GPUResource, Replicas: n, Limits: LimitMemory, Level: level}}
+}
+
+// limitable returns GPUs of 80 GiB whose memory can be limited.
+func limitable(n int) *gpu.Inventory {
+	inv := partitioned(make([][]string, n)...)
+	for i := range inv.GPUs {
+		inv.GPUs[i].MemoryLimits, inv.GPUs[i].MemoryBytes = gpu.MemoryLimitsSupported, 80<<30
+	}
+	return inv
+}
+
+// A GPU whose limits cannot be enforced is unhealthy, or shared without limits if its rule permits that.
+func TestEnforcementOfLimits(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		limits  gpu.MemoryLimits
+		rules   Rules
+		class   Class
+		problem string
+	}{
+		{"supported", gpu.MemoryLimitsSupported, limited(4, ""), MemoryLimited, ""},
+		{"supported, any level", gpu.MemoryLimitsSupported, limited(4, LevelAny), MemoryLimited, ""},
+		{"old driver", gpu.MemoryLimitsOldDriver, limited(4, ""), MemoryLimited, "the driver is older than 615; install a newer one; or set level: any"},
+		{"old driver, any level", gpu.MemoryLimitsOldDriver, limited(4, LevelAny), TimeSliced, ""},
+		{"unknown", "", limited(4, ""), MemoryLimited, "the driver does not report whether it can be"},
+		{"unknown, any level", "", limited(4, LevelAny), TimeSliced, ""},
+		{"no limits", gpu.MemoryLimitsSupported, replicas(4), TimeSliced, ""},
+		{"not shared", gpu.MemoryLimitsSupported, nil, "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inv := limitable(2)
+			inv.GPUs[1].MemoryLimits = tc.limits
+			resource := Plan(inv, testKind, Policy{MIG: MIGNone, Rules: tc.rules})[0]
+			d := resource.Devices[1]
+			if d.Class != tc.class || (d.Fault.Code == gpu.FaultConfig) != (tc.problem != "") || !strings.Contains(d.Fault.String(), tc.problem) {
+				t.Errorf("got class %q and fault %q, want %q and %q", d.Class, d.Fault, tc.class, tc.problem)
+			}
+			if d := resource.Devices[0]; !d.Healthy() {
+				t.Errorf("the other GPU has the fault %q", d.Fault)
+			}
+			if want := tc.rules != nil && tc.rules[0].Limits != ""; resource.MemoryLimited() != want {
+				t.Errorf("the resource is limited: %t, want %t", !want, want)
+			}
+		})
+	}
+}
+
+// MIG devices have memory of their own, but their parts cannot be limited.
+func TestLimitsOfMIGDevices(t *testing.T) {
+	inv := partitioned(times(1, "1g.5gb"))
+	inv.GPUs[0].MemoryLimits = gpu.MemoryLimitsMIG
+	rules := Rules{{Name: "nvidia.com/mig-1g.5gb", Replicas: 2, Limits: LimitMemory}}
+	d := Plan(inv, testKind, Policy{MIG: MIGMixed, Rules: rules})[1].Devices[0]
+	if !strings.Contains(d.Fault.String(), "the GPU is in MIG mode") {
+		t.Errorf("fault %q, want one with the MIG mode", d.Fault)
+	}
+}
+
+func TestMemoryLimits(t *testing.T) {
+	inv := limitable(2)
+	quarter, third := shareOf(whole("GPU-0"), MemoryLimited, 4), shareOf(whole("GPU-1"), MemoryLimited, 3)
+	for name, tc := range map[string]struct {
+		parts []Part
+		want  map[string]uint64
+	}{
+		"none":           {nil, map[string]uint64{}},
+		"one":            {[]Part{quarter}, map[string]uint64{"GPU-0": 20 << 30}},
+		"two of one GPU": {[]Part{quarter, quarter}, map[string]uint64{"GPU-0": 40 << 30}},
+		"of two GPUs":    {[]Part{quarter, third}, map[string]uint64{"GPU-0": 20 << 30, "GPU-1": 80 << 30 / 3}},
+		"of two sizes":   {[]Part{quarter, shareOf(whole("GPU-0"), MemoryLimited, 2)}, map[string]uint64{"GPU-0": 60 << 30}},
+		"not limited":    {[]Part{whole("GPU-1"), shareOf(whole("GPU-0"), TimeSliced, 4), {}}, map[string]uint64{}},
+	} {
+		if got, err := MemoryLimits(inv, tc.parts); err != nil || !maps.Equal(got, tc.want) {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, tc.want)
+		}
+	}
+	if got, err := MemoryLimits(inv, []Part{shareOf(whole("GPU-9"), MemoryLimited, 2)}); err == nil {
+		t.Errorf("a GPU that the driver does not report: %v, want an error", got)
+	}
+	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(), Policy{Rules: replicas(2)}.LimitsMemory()); got != "true false" {
+		t.Errorf("policies limit memory: %s, want true false", got)
+	}
+}
