@@ -120,7 +120,7 @@ func (l *loop) driverConfig() driver.Config {
 		Interval:    l.config.Health.ProbeInterval,
 		CallTimeout: l.config.Health.CallTimeout,
 		Worker:      l.cfg.Worker,
-		LimitMemory: l.config.Policy().LimitsMemory(),
+		LimitMemory: l.config.Policy().LimitsMemory() || l.ledger.LimitsMemory(),
 	}
 }
 

@@ -29,6 +29,16 @@ func (p Policy) LimitsMemory() bool {
 	return false
 }
 
+// LimitsMemory reports whether a pod may hold a replica with limited memory, possibly of an earlier config.
+func (l Ledger) LimitsMemory() bool {
+	for i := range l.entries {
+		if l.entries[i].Part.Share.Class == MemoryLimited {
+			return true
+		}
+	}
+	return false
+}
+
 // class returns the class of the replicas of a GPU, and the fault of a GPU whose limits cannot be enforced.
 func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	switch {

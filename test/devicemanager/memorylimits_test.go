@@ -1,0 +1,282 @@
+package devicemanager
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpucdi/gpucdi/test/docs"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// The path of pods below the mount point of cgroups, on a node of startLimitingNode.
+const podCgroups = "/kubepods/besteffort/pod"
+
+// limitingConfigs returns the configs of docs/sharing.md that limit memory: strict, and with level any.
+func limitingConfigs(t *testing.T) (strict, anyLevel string) {
+	t.Helper()
+	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Limit the memory of each replica", "yaml")
+	if err != nil || len(blocks) != 2 {
+		t.Fatalf("got %d configs, want 2; error %v", len(blocks), err)
+	}
+	return blocks[0], blocks[1]
+}
+
+// startLimitingNode starts an agent and a kubelet on a node with cgroup v2 and eight GPUs of 80 GiB, with four replicas
+// each, whose memory is limited.
+func startLimitingNode(t *testing.T) (*node, *kubelet) {
+	t.Helper()
+	profile := simdriver.H100x8()
+	profile.Version = "615.71.09"
+	n := newNode(t, profile)
+	n.addCgroups(t)
+	strict, _ := limitingConfigs(t)
+	n.configure(t, strict)
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.awaitGPUs(t, 32, 32)
+	return n, k
+}
+
+func (n *node) addCgroups(t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(n.root, "sys/fs/cgroup")
+	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(podCgroups)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) podCgroup(pod *v1.Pod) string {
+	return filepath.Join(n.root, "sys/fs/cgroup", podCgroups+string(pod.UID))
+}
+
+// addCgroup creates the cgroup of a pod, as the kubelet does before it starts containers.
+func (n *node) addCgroup(t *testing.T, pod *v1.Pod) {
+	t.Helper()
+	if err := os.Mkdir(n.podCgroup(pod), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endPod removes a pod and its cgroup.
+func (n *node) endPod(t *testing.T, k *kubelet, pod *v1.Pod) {
+	t.Helper()
+	k.removePod(pod)
+	if err := os.Remove(n.podCgroup(pod)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limits returns the memory limits of a pod in quarters of a GPU, by UUID.
+func (n *node) limits(t *testing.T, pod *v1.Pod) map[string]int {
+	t.Helper()
+	all, err := n.driver.MemoryLimits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := map[string]int{}
+	for _, l := range all {
+		if l.Cgroup == podCgroups+string(pod.UID) {
+			limits[l.GPU] = int(4 * l.Bytes / n.driver.State().GPUs[0].Memory)
+		}
+	}
+	return limits
+}
+
+// checkLimits checks that a pod has a limit on each of its GPUs, and none on the others.
+func (n *node) checkLimits(t *testing.T, pod *v1.Pod, gpus []string, quarters int) {
+	t.Helper()
+	want := map[string]int{}
+	for _, uuid := range gpus {
+		want[uuid] = quarters
+	}
+	if got := n.limits(t, pod); !maps.Equal(got, want) {
+		t.Errorf("pod %s with %v: limits %v quarters, want %d each", pod.Name, gpus, got, quarters)
+	}
+}
+
+// Pods get the limits of their own replicas, also if two of the same size start at the same time.
+func TestMemoryLimits(t *testing.T) {
+	t.Parallel()
+	n, k := startLimitingNode(t)
+	for round := range 50 {
+		pods := []*v1.Pod{newPod(fmt.Sprint("first-", round), 1), newPod(fmt.Sprint("second-", round), 1)}
+		gpus := make([][]string, len(pods))
+		for _, pod := range pods {
+			if err := k.admit(pod); err != nil {
+				t.Fatal(err)
+			}
+			n.addCgroup(t, pod)
+		}
+		started := make(chan struct{})
+		for i, pod := range pods {
+			go func() {
+				defer func() { started <- struct{}{} }()
+				r, err := k.start(t.Context(), pod)
+				if err != nil {
+					t.Errorf("starting %s: %v", pod.Name, err)
+					return
+				}
+				gpus[i] = n.injectedGPUs(t, r)
+			}()
+		}
+		for range pods {
+			<-started
+		}
+		for i, pod := range pods {
+			n.checkLimits(t, pod, gpus[i], 1)
+			n.endPod(t, k, pod)
+		}
+	}
+}
+
+// A pod with several replicas of a GPU can allocate their sum, in all containers together.
+func TestMemoryLimitsAddUp(t *testing.T) {
+	t.Parallel()
+	n, k := startLimitingNode(t)
+	large, gpus := newPod("large", 16), n.uuids()
+	if err := k.admit(large); err != nil {
+		t.Fatal(err)
+	}
+	n.addCgroup(t, large)
+	n.startPod(t, k, large)
+	n.checkLimits(t, large, gpus, 2)
+	n.endPod(t, k, large)
+
+	pod := newPod("several", 8)
+	second := *pod.Spec.Containers[0].DeepCopy()
+	second.Name = "second"
+	pod.Spec.Containers = append(pod.Spec.Containers, second)
+	initial := *pod.Spec.Containers[0].DeepCopy()
+	initial.Name = "init"
+	pod.Spec.InitContainers = []v1.Container{initial}
+	if err := k.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	n.addCgroup(t, pod)
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if _, err := k.startContainer(t.Context(), pod, &c); err != nil {
+			t.Fatalf("starting %s: %v", c.Name, err)
+		}
+		n.checkLimits(t, pod, gpus, 2) // the init container shares its replicas with the first container
+	}
+}
+
+// A container whose limit cannot be set does not start. The kubelet retries, and it starts when the cause is gone.
+func TestMemoryLimitFails(t *testing.T) {
+	t.Parallel()
+	n, k := startLimitingNode(t)
+	pod := newPod("waits", 1)
+	if err := k.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	fails := func(want string) {
+		t.Helper()
+		if r, err := k.start(t.Context(), pod); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("started with %v, error %v; want %q", r, err, want)
+		}
+	}
+	fails("finding the cgroup of pod uid-of-waits")
+	n.addCgroup(t, pod)
+	if err := n.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: unknownError}); err != nil {
+		t.Fatal(err)
+	}
+	fails("setting the memory limit of cgroup /sys/fs/cgroup" + podCgroups + "uid-of-waits")
+	if err := n.driver.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	for _, uuid := range n.uuids() {
+		if err := n.driver.InjectFault(simdriver.Fault{GPU: uuid, Func: "nvmlDeviceSetMemoryLimits_v1", Answers: true, Answer: "ignored"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails("the driver reports 18446744073709551615 afterwards")
+	if err := n.driver.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(n.kubeletDir, "device-plugins/kubelet_internal_checkpoint")); err != nil {
+		t.Fatal(err)
+	}
+	gpus := n.startPod(t, k, pod)
+	n.checkLimits(t, pod, gpus, 1)
+
+	n.killAgent(t)
+	fails("")
+	n.checkLimits(t, pod, gpus, 1)
+	n.startAgent(t)
+	k.awaitGPUs(t, 32, 32)
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := k.start(t.Context(), pod); err == nil {
+			break
+		} else if time.Since(start) > timeout {
+			t.Fatalf("starting a container after the agent was killed: %v", err)
+		}
+	}
+	n.checkLimits(t, pod, gpus, 1)
+}
+
+// Replicas keep the size with which they were allocated, and never share a GPU with replicas without limits.
+func TestMemoryLimitsChange(t *testing.T) {
+	t.Parallel()
+	n, k := startLimitingNode(t)
+	strict, _ := limitingConfigs(t)
+	pod := newPod("quarter", 1)
+	if err := k.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	n.addCgroup(t, pod)
+	gpus := n.startPod(t, k, pod)
+
+	n.configure(t, strings.Replace(strict, "replicas: 4", "replicas: 2", 1))
+	k.awaitGPUs(t, 16, 15)
+	if got := n.startPod(t, k, pod); !slices.Equal(got, gpus) {
+		t.Errorf("after a restart, the pod has %v, want %v", got, gpus)
+	}
+	n.checkLimits(t, pod, gpus, 1)
+
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 4}]")
+	k.awaitGPUs(t, 32, 28)
+	if got := n.startPod(t, k, pod); !slices.Equal(got, gpus) {
+		t.Errorf("without limits, the pod has %v, want %v", got, gpus)
+	}
+	n.checkLimits(t, pod, gpus, 1)
+	n.endPod(t, k, pod)
+	k.awaitGPUs(t, 32, 32)
+	free := newPod("unlimited", 1)
+	if err := k.admit(free); err != nil {
+		t.Fatal(err)
+	}
+	n.addCgroup(t, free)
+	n.startPod(t, k, free)
+	n.checkLimits(t, free, nil, 0)
+}
+
+// GPUs whose driver cannot limit memory are unhealthy, or shared without limits if the config permits that.
+func TestMemoryLimitsNotEnforceable(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, simdriver.H100x8())
+	n.addCgroups(t)
+	strict, anyLevel := limitingConfigs(t)
+	n.configure(t, strict)
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.awaitGPUs(t, 32, 0)
+	const reason = "GPU memory of pods cannot be limited: the driver is older than 615; install a newer one; or set level: any in its rule"
+	if text := n.statusText(t); !strings.Contains(text, reason) {
+		t.Errorf("the status does not contain %q:\n%s", reason, text)
+	}
+	n.configure(t, anyLevel)
+	k.awaitGPUs(t, 32, 32)
+	pod, _ := n.admitPod(t, k, "unlimited", 1)
+	n.checkLimits(t, pod, nil, 0)
+}
