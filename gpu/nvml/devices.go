@@ -11,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Mounts are directories of the node that NVML expects at a fixed path: /dev and host.CgroupDir. An empty path is not
-// mounted.
+// Mounts are directories of the node that NVML expects at a fixed path, with all mounts below them: /dev and
+// host.CgroupDir. An empty path is not mounted.
 type Mounts struct{ Devices, Cgroups string }
 
 // Exec replaces this process by a program for which the directories are at those paths. The process gets a mount
@@ -33,7 +33,7 @@ func (m Mounts) Exec(program string, args []string) error {
 		if mount.dir == "" {
 			continue
 		}
-		if err := unix.Mount(mount.dir, mount.target, "", unix.MS_BIND, ""); err != nil {
+		if err := unix.Mount(mount.dir, mount.target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mounting %s at %s: %w", mount.dir, mount.target, err)
 		}
 	}

@@ -47,6 +47,7 @@ var cases = []struct {
 	{"GPUs become shared once no pod holds them", enableSharing, ""},
 	{"a pod sees its MIG device", migDevices, ""},
 	{"metrics have the GPU memory and utilization of each pod", containerUsage, "TestNode, TestCRIO"},
+	{"pods can allocate only their part of a GPU's memory", memoryLimits, "TestNode, TestCRIO"},
 	{"a pod in a user namespace sees its GPU or is rejected", userNamespace, ""},
 	{"a claim gets GPUs", claimsOnOtherRuntimes, "TestCRIO, TestContainerd17"},
 	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},

@@ -89,6 +89,14 @@ func containerUsage(t *testing.T, c *cluster) {
 // allocateMemory starts a process in a pod that allocates memory of the pod's first GPU or MIG device, twice.
 func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	t.Helper()
+	if result := c.tryAllocate(t, pod, first, second); result != "0" {
+		t.Fatalf("allocating memory in pod %s: %s", pod, result)
+	}
+}
+
+// tryAllocate is like allocateMemory. It returns the result of CUDA, with which the process ends unless it is 0.
+func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "allocate")
 	if out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-s", "-o", program, "testdata/allocate.c", "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("compiling the program: %v\n%s", err, out)
@@ -97,12 +105,9 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := c.exec(t, pod, fmt.Sprintf("[ -e /tmp/allocate ] || { echo %s | base64 -d >/tmp/allocate && chmod +x /tmp/allocate; }; "+
-		"/tmp/allocate %d %d >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; cat /tmp/out; rm /tmp/out",
+	return c.exec(t, pod, fmt.Sprintf("[ -e /tmp/allocate ] || { echo %s | base64 -d >/tmp/allocate && chmod +x /tmp/allocate; }; "+
+		"env -i /tmp/allocate %d %d >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; cat /tmp/out; rm /tmp/out",
 		base64.StdEncoding.EncodeToString(data), first, second))
-	if out != "0" {
-		t.Fatalf("allocating memory in pod %s: %s", pod, out)
-	}
 }
 
 // utilize finds a process on the node by its command line, makes the driver report its utilization of a GPU, and

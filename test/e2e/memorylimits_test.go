@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/docs"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+const (
+	cudaSuccess     = "0"
+	cudaOutOfMemory = "2"
+)
+
+// memoryLimits shares a GPU among four pods, each with a quarter of its memory. The limit of a pod holds for all its
+// processes, and does not affect the others.
+func memoryLimits(t *testing.T, c *cluster) {
+	version, gpu := c.driver.State().Version, c.driver.State().GPUs[3]
+	c.emulateCgroup2(t)
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
+	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Limit the memory of each replica", "yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const resource = "nvidia.com/quarter"
+	c.configure(t, strings.Replace(blocks[0], "{name: nvidia.com/gpu,", "{select: {uuid: ["+gpu.UUID+"]}, name: "+resource+",", 1))
+	c.awaitAllocatable(t, resource, "4")
+	for _, pod := range []string{"first", "second", "half"} {
+		count := 1
+		if pod == "half" {
+			count = 2
+		}
+		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", resource, count))
+		c.awaitPhase(t, pod, "Running")
+	}
+	quarter := int(gpu.Memory / mib / 4)
+	allocates := func(pod string, first, second int, want string) {
+		t.Helper()
+		if got := c.tryAllocate(t, pod, first, second); got != want {
+			t.Errorf("pod %s allocates %d and %d MiB: CUDA returns %s, want %s", pod, first, second, got, want)
+		}
+	}
+	allocates("first", quarter-100, 101, cudaOutOfMemory)
+	allocates("first", quarter-1000, 900, cudaSuccess)
+	allocates("first", 101, 1, cudaOutOfMemory) // a second process
+	allocates("first", 99, 1, cudaSuccess)
+	allocates("second", quarter-1, 1, cudaSuccess)
+	allocates("half", 2*quarter-1, 2, cudaOutOfMemory)
+	allocates("half", quarter, quarter, cudaSuccess)
+
+	c.exec(t, "first", `for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" != /tmp/allocate ] || kill ${p#/proc/}; done`)
+	allocates("first", quarter, 1, cudaOutOfMemory)
+	container := c.containerID(t, "first")
+	c.exitContainer(t, "first")
+	await(t, "the container of pod first to be restarted", func() (string, bool) {
+		id := c.containerID(t, "first")
+		return id, id != "" && id != container
+	})
+	c.awaitPhase(t, "first", "Running")
+	allocates("first", quarter, 1, cudaOutOfMemory)
+	allocates("first", quarter-1, 1, cudaSuccess)
+	c.remove(t, "second")
+
+	// A container whose limit cannot be set waits.
+	const unknown = 999
+	if err := c.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: unknown}); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, "waits", 0, "resources: {limits: {"+resource+": 1}}")
+	c.awaitOutput(t, "limiting the GPU memory of pod", func(t *testing.T) string { t.Helper(); return c.kubectl(t, "describe", "pod", "waits") })
+	if err := c.driver.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitPhase(t, "waits", "Running")
+	allocates("waits", quarter, 1, cudaOutOfMemory)
+
+	for _, pod := range []string{"first", "half", "waits"} {
+		c.remove(t, pod)
+	}
+	if err := c.driver.Upgrade(version); err != nil {
+		t.Fatal(err)
+	}
+	c.configure(t, "")
+	c.awaitGPUs(t, "8")
+}
+
+// emulateCgroup2 makes the agent find the cgroups of pods where they are on a node with cgroup v2, which the machine of the
+// test need not have: without CPU and memory controllers in cgroup v2, the kubelet requires v1.
+func (c *cluster) emulateCgroup2(t *testing.T) {
+	t.Helper()
+	c.sh(t, `[ -e /sys/fs/cgroup/cgroup.controllers ] || {
+		ln -s memory/kubepods /sys/fs/cgroup/kubepods
+		touch /sys/fs/cgroup/cgroup.controllers
+	}`)
+	t.Cleanup(func() {
+		c.sh(t, "[ ! -L /sys/fs/cgroup/kubepods ] || rm /sys/fs/cgroup/kubepods /sys/fs/cgroup/cgroup.controllers")
+	})
+}
