@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", resource, count))
 		c.awaitPhase(t, pod, "Running")
 	}
-	quarter := int(gpu.Memory / mib / 4)
+	quarter, half := int(gpu.Memory/mib/4), int(gpu.Memory/mib/2)
 	allocates := func(pod string, first, second int, want string) {
 		t.Helper()
 		if got := c.tryAllocate(t, pod, first, second); got != want {
@@ -49,8 +50,8 @@ func memoryLimits(t *testing.T, c *cluster) {
 	allocates("first", 101, 1, cudaOutOfMemory) // a second process
 	allocates("first", 99, 1, cudaSuccess)
 	allocates("second", quarter-1, 1, cudaSuccess)
-	allocates("half", 2*quarter-1, 2, cudaOutOfMemory)
-	allocates("half", quarter, quarter, cudaSuccess)
+	allocates("half", half, 1, cudaOutOfMemory)
+	allocates("half", half-1, 1, cudaSuccess)
 
 	c.exec(t, "first", `for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" != /tmp/allocate ] || kill ${p#/proc/}; done`)
 	allocates("first", quarter, 1, cudaOutOfMemory)
@@ -97,6 +98,9 @@ func (c *cluster) emulateCgroup2(t *testing.T) {
 		touch /sys/fs/cgroup/cgroup.controllers
 	}`)
 	t.Cleanup(func() {
-		c.sh(t, "[ ! -L /sys/fs/cgroup/kubepods ] || rm /sys/fs/cgroup/kubepods /sys/fs/cgroup/cgroup.controllers")
+		const undo = "[ ! -L /sys/fs/cgroup/kubepods ] || rm /sys/fs/cgroup/kubepods /sys/fs/cgroup/cgroup.controllers"
+		if out, err := c.Box.Command(context.Background(), "sh", "-c", undo).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
 	})
 }
