@@ -39,6 +39,20 @@ func (l Ledger) LimitsMemory() bool {
 	return false
 }
 
+// limitProblems returns the problems of the keys limits and level, each starting with the key.
+func (r Rule) limitProblems() (found []string) {
+	if r.Limits != "" && r.Limits != LimitMemory {
+		found = append(found, fmt.Sprintf(".limits: want %s or nothing, got %q", LimitMemory, r.Limits))
+	}
+	switch {
+	case r.Level != "" && r.Level != LevelAny:
+		found = append(found, fmt.Sprintf(".level: want %s or nothing, got %q", LevelAny, r.Level))
+	case r.Level != "" && r.Limits == "":
+		found = append(found, ".level: want limits, since it is how strictly they have to be enforced")
+	}
+	return found
+}
+
 // class returns the class of the replicas of a GPU, and the fault of a GPU whose limits cannot be enforced.
 func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	switch {

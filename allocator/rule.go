@@ -138,14 +138,5 @@ func (r Rule) problems() (found []string) {
 	case r.Limits != "":
 		invalid(".limits: want replicas, since devices without replicas are not shared")
 	}
-	if r.Limits != "" && r.Limits != LimitMemory {
-		invalid(".limits: want %s or nothing, got %q", LimitMemory, r.Limits)
-	}
-	switch {
-	case r.Level != "" && r.Level != LevelAny:
-		invalid(".level: want %s or nothing, got %q", LevelAny, r.Level)
-	case r.Level != "" && r.Limits == "":
-		invalid(".level: want limits, since it is how strictly they have to be enforced")
-	}
-	return found
+	return append(found, r.limitProblems()...)
 }
