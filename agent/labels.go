@@ -52,7 +52,7 @@ func (l desiredLabels) at(place config.LabelPlace) map[string]string {
 }
 
 // desiredLabels returns the labels that the node should have; false: keep the current ones. A driver failure keeps
-// them, because the GPUs are the same.
+// them, because the GPUs are the same. A node without a driver has none.
 func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	if s.driver == nil || !s.config.fault.None() || s.driver.Err != nil && !noDriver(s.driver.Err) {
 		return desiredLabels{}, false

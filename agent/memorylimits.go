@@ -26,8 +26,8 @@ type memoryLimits struct {
 	latest   func() *snapshot
 }
 
-// set implements kubelet.Config.PreStart. It limits the pod to the parts of GPUs that its replicas are. These are
-// the parts that were granted, which may differ from the config in effect.
+// set implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there, with the size
+// that they had when they were granted, which may differ from that in the current config.
 func (m memoryLimits) set(ctx context.Context, resource string, pod kubelet.Pod) error {
 	err := m.setAll(ctx, resource, pod)
 	if err != nil {
@@ -61,8 +61,8 @@ func (m memoryLimits) setAll(ctx context.Context, resource string, pod kubelet.P
 	return nil
 }
 
-// parts returns the parts of GPUs that the devices of a pod are. The parts of the resource must be known, because the
-// container would start without a limit otherwise.
+// parts returns the parts of the devices of a pod. It returns an error if the part of a replica of the resource is
+// unknown, because the container would start without a limit otherwise.
 func (m memoryLimits) parts(resource string, pod kubelet.Pod) (parts []allocator.Part, err error) {
 	for _, key := range pod.Devices {
 		part, _ := m.gate.Part(key)

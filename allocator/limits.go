@@ -67,7 +67,7 @@ func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	return MemoryLimited, gpu.Fault{}
 }
 
-// MemoryLimited reports whether containers get memory limits with devices of the resource.
+// MemoryLimited reports whether the resource has a device whose replicas have limited memory.
 func (r *Resource) MemoryLimited() bool {
 	for _, d := range r.Devices {
 		if d.Class == MemoryLimited {

@@ -58,7 +58,7 @@ func TestEnforcementOfLimits(t *testing.T) {
 	}
 }
 
-// MIG devices have memory of their own, but their parts cannot be limited.
+// MIG devices have memory of their own, but the memory of their replicas cannot be limited.
 func TestLimitsOfMIGDevices(t *testing.T) {
 	inv := partitioned(times(1, "1g.5gb"))
 	inv.GPUs[0].MemoryLimits = gpu.MemoryLimitsMIG

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// spread selects size of the free slots, including must, on as many devices as possible.
+// spread returns as many of the free slots as size, including those in must, on as many devices as possible.
 func (r *Resource) spread(free, must []int, size int) []int {
 	s := selection{resource: r, taken: make([]int, len(r.Devices)), free: make([][]int, len(r.Devices))}
 	optional := make([]int, 0, len(free)) // backs s.free; slots of one device are adjacent

@@ -104,7 +104,8 @@ func TestPrepareWithFeatures(t *testing.T) {
 	n.recorded("uid-a", "uid-b")
 }
 
-// After a start, a variant is not on disk yet. The kubelet would retry a refused claim only after a minute or more.
+// Shortly after a start, a variant may not be on disk yet. Prepare waits for it, because the kubelet would retry a
+// refused claim only after a minute or more.
 func TestPrepareWaitsForVariant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -41,8 +41,8 @@ func (s *server) PreStartContainer(ctx context.Context, request *api.PreStartCon
 	return &api.PreStartContainerResponse{}, nil
 }
 
-// podOf returns the pod that holds devices of the resource. If the kubelet's checkpoint lacks it, for example because
-// the file was deleted, podOf makes the kubelet rewrite it.
+// podOf returns the pod that holds all of these devices of the resource. If the kubelet's checkpoint does not identify
+// it, for example because the file was deleted, podOf makes the kubelet rewrite the file.
 func (p *Plugin) podOf(ctx context.Context, ids []string) (Pod, error) {
 	c, err := ReadCheckpoint(p.cfg.Dir)
 	if err == nil {
@@ -80,7 +80,7 @@ func (c Checkpoint) podOf(resource string, ids []string) (Pod, error) {
 		len(ids), resource, len(holders))
 }
 
-// devices returns the devices of a pod, each once: a plain init container shares its devices with later containers.
+// devices returns the devices of a pod, each once: a regular init container shares its devices with later containers.
 func (c Checkpoint) devices(podUID string) []allocator.Key {
 	keys := map[allocator.Key]bool{}
 	for _, h := range c.Holders {

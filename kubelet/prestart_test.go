@@ -26,7 +26,7 @@ func limitedOffer() Offer {
 	return Offer{Resource: allocator.Plan(inv, cdiKind, allocator.Policy{MIG: allocator.MIGNone, Rules: rules})[0], PassBy: bothWays}
 }
 
-// entry is a container in the kubelet's checkpoint.
+// entry returns the JSON object of a container in the kubelet's checkpoint.
 func entry(pod, container, resource string, ids ...string) string {
 	return fmt.Sprintf(`{"PodUID":%q,"ContainerName":%q,"ResourceName":%q,"DeviceIDs":{"-1":["%s"]},"AllocResp":""}`,
 		pod, container, resource, strings.Join(ids, `","`))
@@ -43,8 +43,8 @@ func writeCheckpoint(t *testing.T, dir string, entries ...string) {
 	}
 }
 
-// The plugin registers again, so that the kubelet calls PreStartContainer, before it lists limited devices, and again
-// when there are none.
+// Before the plugin lists the first limited device, it registers again, so that the kubelet calls PreStartContainer. It
+// also registers again when there are no limited devices any more.
 func TestPreStartRequired(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()
@@ -75,7 +75,8 @@ func TestPreStartRequired(t *testing.T) {
 	}
 }
 
-// PreStartContainer passes all devices of the pod, or fails if the kubelet's checkpoint does not identify it.
+// PreStartContainer passes all devices of the pod to PreStart. It fails if the kubelet's checkpoint does not identify
+// the pod.
 func TestPreStartContainer(t *testing.T) {
 	const other = "example.com/nic"
 	first, second := uuid(0)+"::0", uuid(0)+"::1"
@@ -109,7 +110,7 @@ func TestPreStartContainer(t *testing.T) {
 	}
 }
 
-// The kubelet rewrites a checkpoint that was deleted when it receives a list.
+// If the checkpoint was deleted, PreStartContainer sends a list, which makes the kubelet rewrite it.
 func TestPreStartContainerWithoutCheckpoint(t *testing.T) {
 	r, p, pods := connectLimited(t)
 	id := uuid(0) + "::1"

@@ -55,7 +55,7 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 		default:
 			p.log.Debug("registration failed again, will retry", "err", err)
 		}
-		if (lost != nil && lost.socketChanged) || time.Since(start) > stableAfter {
+		if (lost != nil && lost.resetBackoff) || time.Since(start) > stableAfter {
 			retry = backoff{}
 		}
 	}

@@ -26,9 +26,9 @@ const maxCalls = 64
 type lostError struct {
 	reason string
 
-	// socketChanged is set if a socket was removed or replaced. The kubelet did not reject the plugin, so the
-	// backoff is reset.
-	socketChanged bool
+	// resetBackoff is set if the kubelet did not reject the plugin: a socket was removed or replaced, or PreStartRequired
+	// has changed.
+	resetBackoff bool
 }
 
 func (e *lostError) Error() string { return e.reason }
@@ -137,11 +137,11 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 // checkSockets returns a *lostError if a socket has been removed or replaced.
 func (p *Plugin) checkSockets(at dependencies) error {
 	if own, err := sockets.Identify(at.ownPath); err != nil || own != at.own {
-		return &lostError{reason: "socket " + at.ownPath + " removed", socketChanged: true}
+		return &lostError{reason: "socket " + at.ownPath + " removed", resetBackoff: true}
 	}
 	// A missing socket is not conclusive: the stream ends when the kubelet does.
 	if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
-		return &lostError{reason: "kubelet restarted", socketChanged: true}
+		return &lostError{reason: "kubelet restarted", resetBackoff: true}
 	}
 	return nil
 }

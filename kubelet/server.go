@@ -79,12 +79,12 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	var sent *snapshot
 	for {
 		current := s.plugin.latest.Load()
-		// The kubelet writes its checkpoint for every list, even an unchanged one.
 		if current.list != nil && current.preStart != s.preStart {
-			s.lose(&lostError{reason: "the option PreStartRequired has changed", socketChanged: true})
+			s.lose(&lostError{reason: "the option PreStartRequired has changed", resetBackoff: true})
 			<-s.stopping
 			return nil
 		}
+		// The kubelet writes its checkpoint for every list, even an unchanged one.
 		if current.list != nil && (sent == nil || sent.resends != current.resends || !proto.Equal(sent.list, current.list)) {
 			if sent != nil && s.isLost(stream.Context(), sent.list, list.Sent) {
 				<-s.stopping

@@ -4,8 +4,8 @@
 #
 #   release/image.sh DIRECTORY VERSION TIME
 #
-# The build runs no program of the images, so each architecture can build both. The image also contains
-# Debian's glibc, which the driver's libraries are linked against, and busybox as sh for the chart.
+# The build runs no program of the images, so a machine of either architecture can build both. The image also
+# contains Debian's glibc, which the driver's libraries are linked against, and busybox as sh for the chart.
 set -euo pipefail
 dist=$1 version=$2 timestamp=$3
 

@@ -9,7 +9,7 @@ import (
 // CgroupDir is the mount point of the node's cgroup hierarchy.
 const CgroupDir = "/sys/fs/cgroup"
 
-// HasCgroup2 reports whether the node's cgroup hierarchy is that of cgroup v2, without hierarchies of v1.
+// HasCgroup2 reports whether the node has only the unified hierarchy of cgroup v2, without hierarchies of v1.
 func (r Root) HasCgroup2() bool {
 	_, err := r.Stat(path.Join(CgroupDir, "cgroup.controllers"))
 	return err == nil
@@ -39,7 +39,8 @@ func (r Root) PodsCgroup() string {
 
 func (r Root) podsCgroupIn(parent string) string {
 	slice, _ := strings.CutSuffix(path.Base(parent), ".slice")
-	// The cgroup drivers systemd and cgroupfs. With systemd, the name of a slice starts with that of its parent.
+	// The names with the cgroup drivers systemd and cgroupfs, and that in a parent slice, which systemd requires to
+	// start with the name of the parent.
 	for _, name := range []string{"kubepods.slice", "kubepods", slice + "-kubepods.slice"} {
 		dir := path.Join(parent, name)
 		if info, err := r.Stat(dir); err == nil && info.IsDir() {
@@ -59,7 +60,7 @@ func (r Root) PodCgroup(uid string) (string, error) {
 		return "", fmt.Errorf("finding the cgroup of pod %q: invalid UID", uid)
 	}
 	slice, systemd := strings.CutSuffix(path.Base(pods), ".slice")
-	for _, class := range []string{"", "burstable", "besteffort"} { // Guaranteed pods have no parent of their own
+	for _, class := range []string{"", "burstable", "besteffort"} { // the QoS class Guaranteed has no cgroup
 		dir := path.Join(pods, class, "pod"+uid)
 		if systemd {
 			dir = systemdPod(pods, slice, class, uid)
@@ -71,7 +72,8 @@ func (r Root) PodCgroup(uid string) (string, error) {
 	return "", fmt.Errorf("finding the cgroup of pod %s: it is not in %s", uid, pods)
 }
 
-// systemdPod returns the directory of a pod's slice. With systemd, "-" in a name separates parents.
+// systemdPod returns the directory of a pod's slice. In the name of a slice, "-" separates the names of its parents, so
+// the kubelet replaces it in the UID.
 func systemdPod(pods, slice, class, uid string) string {
 	if class != "" {
 		slice += "-" + class

@@ -16,7 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// The path of pods below the mount point of cgroups, on a node of startLimitingNode.
+// podCgroups is the path of a pod's cgroup without the UID, below the mount point of cgroups.
 const podCgroups = "/kubepods/besteffort/pod"
 
 // limitingConfigs returns the configs of docs/sharing.md that limit memory: strict, and with level any.
@@ -140,7 +140,7 @@ func TestMemoryLimits(t *testing.T) {
 	}
 }
 
-// A pod with several replicas of a GPU can allocate their sum, in all containers together.
+// A pod with several replicas of a GPU can allocate the sum of their memory, in all its containers together.
 func TestMemoryLimitsAddUp(t *testing.T) {
 	t.Parallel()
 	n, k := startLimitingNode(t)

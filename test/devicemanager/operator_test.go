@@ -65,7 +65,7 @@ func TestOperatorNode(t *testing.T) {
 		t.Errorf("the pod gets %v with %s", request.cdiDevices, nodes)
 	}
 
-	// To upgrade the driver, the operator replaces the container. The agent follows without a restart.
+	// To upgrade the driver, the operator replaces the container. The agent finds the new one without a restart.
 	container := filepath.Join(n.root, platform.DriverContainer)
 	if err := os.Rename(container, container+".away"); err != nil {
 		t.Fatal(err)

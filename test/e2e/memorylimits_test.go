@@ -15,8 +15,8 @@ const (
 	cudaOutOfMemory = "2"
 )
 
-// memoryLimits shares a GPU among four pods, each with a quarter of its memory. The limit of a pod holds for all its
-// processes, and does not affect the others.
+// memoryLimits shares a GPU as four replicas, each with a quarter of its memory. The limit of a pod is the sum of its
+// replicas, holds for all its processes together, and does not affect other pods.
 func memoryLimits(t *testing.T, c *cluster) {
 	version, gpu := c.driver.State().Version, c.driver.State().GPUs[3]
 	c.emulateCgroup2(t)
@@ -89,8 +89,8 @@ func memoryLimits(t *testing.T, c *cluster) {
 	c.awaitGPUs(t, "8")
 }
 
-// emulateCgroup2 makes the agent find the cgroups of pods where they are on a node with cgroup v2, which the machine of the
-// test need not have: without CPU and memory controllers in cgroup v2, the kubelet requires v1.
+// emulateCgroup2 makes the cgroups of pods available at the paths that they have with cgroup v2. The test machine may
+// have only cgroup v1: without CPU and memory controllers in v2, the kubelet requires v1.
 func (c *cluster) emulateCgroup2(t *testing.T) {
 	t.Helper()
 	c.sh(t, `[ -e /sys/fs/cgroup/cgroup.controllers ] || {

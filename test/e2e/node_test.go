@@ -17,8 +17,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// patience is the timeout of every wait, far longer than anything takes on a slow machine. It includes the 90 s after which
-// the kubelet retries to prepare a claim.
+// patience is the timeout of every wait, far longer than anything takes on a slow machine. It includes the 90 s after
+// which the kubelet retries the preparation of a claim.
 const patience = 5 * time.Minute
 
 // spread is the interval of the agent's requests that are not urgent. The default is longer than patience.
@@ -174,8 +174,8 @@ func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	})
 }
 
-// awaitPhase waits until a pod is in a phase, and its container ready if that is Running. It fails once the pod has
-// failed, which does not change.
+// awaitPhase waits until a pod is in a phase, and for Running also until its container is ready. It fails at once if
+// the pod has failed, because that phase is final.
 func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 	t.Helper()
 	await(t, pod+" to be "+phase, func() (string, bool) {

@@ -141,7 +141,7 @@ NVML_API CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], int device)
 }
 NVML_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
 
-/* A context is a device, numbered from 1. All threads have the same current one. */
+/* A context is a device, numbered from 1. All threads share the current context. */
 static size_t current;
 static size_t allocated[64]; /* bytes, by device */
 
@@ -179,8 +179,8 @@ static int library(void)
 	return fd;
 }
 
-/* The cgroup of this process: the path in the cgroup v2 hierarchy, or with v1 in that of memory. It is "/" in a cgroup
- * namespace of its own. */
+/* The cgroup of this process: its path in the hierarchy of cgroup v2, or with v1 in that of the memory controller. The
+ * path is "/" for a process in a cgroup namespace of its own. */
 static void own_cgroup(char out[CGROUP_LEN])
 {
 	char line[512];
@@ -210,14 +210,14 @@ static int applies(const struct limit *l, const char *gpu, const char *cgroup)
 	return !strcmp(l->cgroup, "/") || (!strncmp(cgroup, l->cgroup, n) && (!cgroup[n] || cgroup[n] == '/'));
 }
 
-/* The memory under a limit is accounted as read locks in a region of the limit. Unlike /proc/locks, F_GETLK finds locks of
- * processes in other PID namespaces. */
+/* Memory that counts against a limit is recorded as read locks in a region of offsets that belongs to the limit. Unlike
+ * /proc/locks, F_GETLK finds locks of processes in other PID namespaces. */
 enum { LIMIT_REGIONS = 8192, PROCESS_BITS = 38, PROCESSES = 1 << (REGION_BITS - PROCESS_BITS) };
 
 static size_t charged[MAX_LIMITS]; /* bytes of this process */
-static int place[MAX_LIMITS];      /* its position in the region */
+static int place[MAX_LIMITS];      /* position of this process in the region */
 
-/* The length of the locks of other processes from start to end. */
+/* The total length of the locks of other processes between start and end. */
 static unsigned long long locked(long long start, long long end)
 {
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = end - start};

@@ -1,6 +1,6 @@
 /*
- * The compute mode, which programs can change. The driver keeps it until it is unloaded, so it is not in the state, which
- * only tests change: it is an extended attribute of the device node.
+ * The compute mode. It is not in the state, because only tests change the state, but programs can change the compute
+ * mode. It is an extended attribute of the device node, so the driver keeps it until it is unloaded.
  */
 #include "nvsim.h"
 

@@ -25,7 +25,7 @@ static const uint64_t UNLIMITED = ~0ULL;
 static nvmlReturn_t refused(const struct view *v)
 {
 	if (atoi(v->state->driver.module) < LIMITS_SINCE)
-		return NVML_ERROR_FUNCTION_NOT_FOUND; /* as after dlsym: the symbol is always exported here */
+		return NVML_ERROR_FUNCTION_NOT_FOUND; /* as if the library lacked the symbol */
 	return v->gpu->mig > 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
