@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -27,16 +28,28 @@ const (
 // It is safe for concurrent use.
 type healthCheck struct {
 	plugin *Plugin
+	newest atomic.Pointer[sentList] // sent on any stream
 
 	mu      sync.Mutex
 	listed  bool   // the kubelet has considered all devices healthy; otherwise this kubelet cannot be checked
 	missing string // device ID that the previous check did not find
 }
 
+// sentList is a list and when it was sent.
+type sentList struct {
+	devices []*api.Device
+	at      time.Time
+}
+
+// sending records a list that a stream is about to send.
+func (h *healthCheck) sending(list *api.ListAndWatchResponse) {
+	h.newest.Store(&sentList{list.GetDevices(), time.Now()})
+}
+
 // periodic queries the kubelet. It returns a *lostError if two checks in a row miss the same device, after an earlier
 // one found all devices. A kubelet that does not respond is not checked.
 func (h *healthCheck) periodic(ctx context.Context) error {
-	missing, known := h.query(ctx, h.plugin.latest.Load().list)
+	missing, known := h.query(ctx, func() []*api.Device { return h.plugin.latest.Load().list.GetDevices() })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	previous := h.missing
@@ -47,15 +60,20 @@ func (h *healthCheck) periodic(ctx context.Context) error {
 	return h.lost(missing)
 }
 
-// beforeSend is the check of a stream that is about to replace a list, which it sent at the given time. If the kubelet
-// lacks a device of that list, beforeSend waits until the kubelet must have processed it.
-func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResponse, sent time.Time) error {
+// beforeSend is the check of a stream that is about to replace a list. If the kubelet lacks a device of the newest list,
+// beforeSend waits until the kubelet must have processed it. Other clients than the kubelet may have streams, too, so
+// the newest list may be that of another stream.
+func (h *healthCheck) beforeSend(ctx context.Context) error {
 	for {
-		missing, known := h.query(ctx, list)
+		var newest *sentList
+		missing, known := h.query(ctx, func() []*api.Device {
+			newest = h.newest.Load()
+			return newest.devices
+		})
 		switch {
 		case !known || missing == "":
 			return nil
-		case time.Since(sent) >= settledAfter:
+		case time.Since(newest.at) >= settledAfter:
 			return h.lost(missing)
 		}
 		select {
@@ -72,8 +90,9 @@ func (h *healthCheck) lost(missing string) error {
 }
 
 // query returns a healthy device of the list that the kubelet does not consider healthy: that of the previous check if
-// it is one, "" if there is none. known is false if this kubelet cannot be checked, or does not respond.
-func (h *healthCheck) query(ctx context.Context, list *api.ListAndWatchResponse) (missing string, known bool) {
+// it is one, "" if there is none. known is false if this kubelet cannot be checked, or does not respond. query calls list
+// after the kubelet has responded, so that the response is not newer than the list.
+func (h *healthCheck) query(ctx context.Context, list func() []*api.Device) (missing string, known bool) {
 	if h.plugin.cfg.PodResources == "" {
 		return "", false
 	}
@@ -83,10 +102,11 @@ func (h *healthCheck) query(ctx context.Context, list *api.ListAndWatchResponse)
 	if err != nil {
 		return "", false
 	}
+	devices := list()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	missing = firstMissing(list.GetDevices(), h.plugin.cfg.Resource, allocatable, h.missing)
-	h.listed = h.listed || missing == "" && len(list.GetDevices()) > 0
+	missing = firstMissing(devices, h.plugin.cfg.Resource, allocatable, h.missing)
+	h.listed = h.listed || missing == "" && len(devices) > 0
 	return missing, h.listed
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -86,10 +85,11 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 		}
 		// The kubelet writes its checkpoint for every list, even an unchanged one.
 		if current.list != nil && (sent == nil || sent.resends != current.resends || !proto.Equal(sent.list, current.list)) {
-			if sent != nil && s.isLost(stream.Context(), sent.list, list.Sent) {
+			if sent != nil && s.isLost(stream.Context()) {
 				<-s.stopping
 				return nil // the kubelet opens a stream to the next server
 			}
+			s.health.sending(current.list) // before the kubelet can process it
 			if err := stream.Send(current.list); err != nil {
 				return err
 			}
@@ -108,9 +108,9 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 }
 
 // isLost reports whether the registration is lost, and ends the server if it is. A stream calls it before it replaces a
-// list, which it sent at the given time.
-func (s *server) isLost(ctx context.Context, list *api.ListAndWatchResponse, sent time.Time) bool {
-	err := s.health.beforeSend(ctx, list, sent)
+// list.
+func (s *server) isLost(ctx context.Context) bool {
+	err := s.health.beforeSend(ctx)
 	if err == nil {
 		return false
 	}
