@@ -170,7 +170,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 		variants: newVariants(a.cfg, a.log),
 		classes:  newClasses(a.cfg, a.log),
 		gate:     gate,
-		startPlugin: func(resource string) *kubelet.Plugin {
+		startPlugin: func(resource string, limiting bool) *kubelet.Plugin {
 			plugin := kubelet.New(kubelet.Config{
 				Dir:      a.cfg.devicePluginDir(),
 				Resource: resource,
@@ -178,6 +178,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
 				PreStart: limits.set,
+				Limiting: limiting,
 
 				PodResources: a.cfg.podResources(),
 			}, a.log)

@@ -42,11 +42,11 @@ type collaborators struct {
 	classes  classes
 	gate     *allocator.Gate
 
-	startPlugin  func(resource string) *kubelet.Plugin // starts the device plugin of a resource
-	followLabels func()                                // starts watching the Node's labels; nil: no API server access
-	reread       chan driver.Config                    // to the driver worker
-	requests     chan allocator.Todo                   // to watchEvidence
-	observe      func(before, now *snapshot)           // updates the views
+	startPlugin  func(resource string, limiting bool) *kubelet.Plugin // starts the device plugin of a resource; see kubelet.Config.Limiting
+	followLabels func()                                               // starts watching the Node's labels; nil: no API server access
+	reread       chan driver.Config                                   // to the driver worker
+	requests     chan allocator.Todo                                  // to watchEvidence
+	observe      func(before, now *snapshot)                          // updates the views
 }
 
 func newLoop(c collaborators, initial *snapshot) *loop {
@@ -185,8 +185,8 @@ type notifyingGate struct {
 }
 
 // Allocate implements kubelet.Gate.
-func (g notifyingGate) Allocate(resource string, ids []string) error {
-	err := g.Gate.Allocate(resource, ids)
+func (g notifyingGate) Allocate(resource string, ids []string, limiting bool) error {
+	err := g.Gate.Allocate(resource, ids, limiting)
 	if err == nil {
 		notify(g.granted)
 	}
@@ -246,7 +246,7 @@ func (l *loop) plugin(resource string) *kubelet.Plugin {
 	if i := slices.IndexFunc(l.plugins, func(p *kubelet.Plugin) bool { return p.Resource() == resource }); i >= 0 {
 		return l.plugins[i]
 	}
-	plugin := l.startPlugin(resource)
+	plugin := l.startPlugin(resource, l.limitsMemory())
 	l.plugins = append(slices.Clone(l.plugins), plugin) // published snapshots share the old slice
 	return plugin
 }

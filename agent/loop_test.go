@@ -15,14 +15,14 @@ func TestGrantTriggersStep(t *testing.T) {
 		gate := notifyingGate{allocator.NewGate(time.Now), triggers.granted}
 		start := time.Now()
 		for range 100 {
-			if err := gate.Allocate("nvidia.com/gpu", nil); err != nil {
+			if err := gate.Allocate("nvidia.com/gpu", nil, true); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if step := l.await(t.Context(), triggers); step == nil || time.Since(start) != grantDelay {
 			t.Errorf("step after %v, want %v", time.Since(start), grantDelay)
 		}
-		if err := gate.Allocate("nvidia.com/gpu", []string{"unknown"}); err == nil || len(triggers.granted) > 0 {
+		if err := gate.Allocate("nvidia.com/gpu", []string{"unknown"}, true); err == nil || len(triggers.granted) > 0 {
 			t.Errorf("refused allocation: error %v, %d notifications, want an error and none", err, len(triggers.granted))
 		}
 	})

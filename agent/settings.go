@@ -120,8 +120,13 @@ func (l *loop) driverConfig() driver.Config {
 		Interval:    l.config.Health.ProbeInterval,
 		CallTimeout: l.config.Health.CallTimeout,
 		Worker:      l.cfg.Worker,
-		LimitMemory: l.config.Policy().LimitsMemory() || l.ledger.LimitsMemory(),
+		LimitMemory: l.limitsMemory(),
 	}
+}
+
+// limitsMemory reports whether the memory of pods is limited by the config, or was when their devices were granted.
+func (l *loop) limitsMemory() bool {
+	return l.config.Policy().LimitsMemory() || l.ledger.LimitsMemory()
 }
 
 // loadConfig applies the config file, and reports whether the effective config changed. An invalid file changes

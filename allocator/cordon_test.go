@@ -28,7 +28,7 @@ func TestCordons(t *testing.T) {
 
 	g := NewGate(time.Now)
 	g.Advertise(n.ledger)
-	if err := g.Allocate("gpu", []string{"1"}); err == nil {
+	if err := g.Allocate("gpu", []string{"1"}, true); err == nil {
 		t.Error("granted a cordoned device")
 	}
 	cordon()
@@ -39,13 +39,13 @@ func TestCordons(t *testing.T) {
 	n.o.Wanted = n.o.Wanted[:1]
 	n.expect(t, 0, "gpu 0 available, gpu 1 draining config")
 	g.Advertise(n.ledger)
-	if err := g.Allocate("gpu", []string{"1"}); err != nil {
+	if err := g.Allocate("gpu", []string{"1"}, true); err != nil {
 		t.Error(err)
 	}
 	cordon("1")
 	n.expect(t, 0, "gpu 0 available, gpu 1 draining config")
 	g.Withdraw(n.ledger)
-	if err := g.Allocate("gpu", []string{"1"}); err == nil {
+	if err := g.Allocate("gpu", []string{"1"}, true); err == nil {
 		t.Error("granted a cordoned device that drains")
 	}
 }

@@ -19,7 +19,7 @@ func TestForeignHolders(t *testing.T) {
 	n.o.Foreign = []Foreign{{Device: mig("0", 1, 0, 0, 4), Container: "container web"}}
 	n.expect(t, 0, "gpu 0 unavailable used outside Kubernetes by container web, gpu 1 available")
 	g.Withdraw(n.ledger)
-	if err := g.Allocate("gpu", []string{"0"}); err == nil {
+	if err := g.Allocate("gpu", []string{"0"}, true); err == nil {
 		t.Error("granted a device that a foreign container uses")
 	}
 

@@ -38,8 +38,9 @@ func NewGate(now func() time.Time) *Gate {
 	return &Gate{now: now, entries: map[Key]*gateEntry{}, claims: map[string]Claim{}, changed: make(chan struct{})}
 }
 
-// Allocate grants all IDs of an outlet, or none. The error describes up to 10 problems.
-func (g *Gate) Allocate(outlet string, ids []string) error {
+// Allocate grants all IDs of an outlet, or none. It grants replicas with limited memory only if limiting is set: the limit
+// will be set before a container starts. The error describes up to 10 problems.
+func (g *Gate) Allocate(outlet string, ids []string, limiting bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs problems
@@ -50,6 +51,8 @@ func (g *Gate) Allocate(outlet string, ids []string) error {
 		case !d.open:
 			errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet,
 				cmp.Or(d.entry.Message(), "not advertised yet"))
+		case !limiting && d.entry.Part.Share.Class == MemoryLimited:
+			errs.add(ErrUnhealthy, "%s of %s: its memory limit was just enabled, and the kubelet does not request it yet; delete the pod to try again", id, outlet)
 		}
 	}
 	if err := errs.err(); err != nil {

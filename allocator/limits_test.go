@@ -1,10 +1,12 @@
 package allocator
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
@@ -92,5 +94,20 @@ func TestMemoryLimits(t *testing.T) {
 	}
 	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(), Policy{Rules: replicas(2)}.LimitsMemory()); got != "true false" {
 		t.Errorf("policies limit memory: %s, want true false", got)
+	}
+}
+
+// A replica with limited memory is granted only if its limit will be set before a container starts.
+func TestGateRequiresLimiting(t *testing.T) {
+	g := NewGate(time.Now)
+	key := Key{GPUResource, "GPU-0::0"}
+	n := &next{}
+	n.add([]Entry{{Key: key, State: StateAvailable, Part: shareOf(whole("GPU-0"), MemoryLimited, 4), accepts: true}})
+	g.Advertise(n.Ledger)
+	if err := g.Allocate(key.Outlet, []string{key.ID}, false); !errors.Is(err, ErrUnhealthy) || len(g.Grants()) > 0 {
+		t.Errorf("without a limit: error %v, grants %v", err, g.Grants())
+	}
+	if err := g.Allocate(key.Outlet, []string{key.ID}, true); err != nil {
+		t.Error(err)
 	}
 }

@@ -95,7 +95,7 @@ func TestDrainReasons(t *testing.T) {
 			tc.change(n)
 			n.expect(t, 0, tc.want)
 			g.Withdraw(n.ledger)
-			if err := g.Allocate("gpu", []string{"0"}); (err == nil) != tc.granted {
+			if err := g.Allocate("gpu", []string{"0"}, true); (err == nil) != tc.granted {
 				t.Errorf("Allocate: %v", err)
 			}
 			n.o.Wanted = wantsFor("gpu", "0")

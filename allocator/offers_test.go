@@ -37,7 +37,7 @@ func after(t *testing.T, held []string, stages ...stage) []*Resource {
 		}
 		for _, one := range held {
 			outlet, id, _ := strings.Cut(one, " ")
-			if err := gate.Allocate("nvidia.com/"+outlet, []string{id}); i == 0 && err != nil {
+			if err := gate.Allocate("nvidia.com/"+outlet, []string{id}, true); i == 0 && err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -92,7 +92,7 @@ func (w *world) allocate(slot uint8) bool {
 		return false
 	}
 	k := keys[p.key]
-	if !w.streams[k.outlet].open || w.gate.Allocate(k.Outlet, []string{k.ID}) != nil {
+	if !w.streams[k.outlet].open || w.gate.Allocate(k.Outlet, []string{k.ID}, true) != nil {
 		p.stage, p.active = idle, false
 		w.recompute()
 		w.free(slot)

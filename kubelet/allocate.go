@@ -29,7 +29,7 @@ func (s *server) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 		response.ContainerResponses = append(response.ContainerResponses, container)
 		ids = append(ids, c.GetDevicesIds()...)
 	}
-	if err := s.plugin.cfg.Gate.Allocate(s.plugin.cfg.Resource, ids); err != nil {
+	if err := s.plugin.cfg.Gate.Allocate(s.plugin.cfg.Resource, ids, s.preStart); err != nil {
 		return nil, grpcError(fmt.Errorf("allocating: %w", err))
 	}
 	return response, nil

@@ -15,7 +15,7 @@ type gate struct {
 
 func gateOf(p *Plugin) *gate { return p.cfg.Gate.(*gate) }
 
-func (g *gate) Allocate(resource string, ids []string) error {
+func (g *gate) Allocate(resource string, ids []string, _ bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.calls = append(g.calls, fmt.Sprint(resource, ids))

@@ -25,6 +25,10 @@ type Config struct {
 	// prevents the start. The kubelet waits up to 30 s, and does not start other containers of the pod meanwhile.
 	PreStart func(ctx context.Context, resource string, pod Pod) error
 
+	// Limiting is set if the resource may be MemoryLimited. Before the first Update, a registration then requires calls
+	// of PreStart, since a container of an earlier agent's pod may start.
+	Limiting bool
+
 	PodResources string // socket of the pod resources API, to check what the kubelet advertises; empty: no checks
 
 	Observer Observer // may be nil
@@ -32,9 +36,9 @@ type Config struct {
 }
 
 // Gate grants devices of a resource, all of them or none. It alone decides whether they may be allocated. It must
-// not block: the kubelet waits for it.
+// not block: the kubelet waits for it. limiting is set if Config.PreStart will be called before a container starts.
 type Gate interface {
-	Allocate(resource string, ids []string) error
+	Allocate(resource string, ids []string, limiting bool) error
 }
 
 // Plugin is the device plugin of one resource. Its methods are safe for concurrent use; Run must be called once.
@@ -65,7 +69,7 @@ func New(cfg Config, log *slog.Logger) *Plugin {
 	}
 	p := &Plugin{cfg: cfg, log: log.With("resource", cfg.Resource), streamTimeout: 10 * time.Second, checkInterval: 15 * time.Second}
 	empty := Offer{Resource: &allocator.Resource{Name: cfg.Resource}}
-	p.latest.Store(&snapshot{Offer: empty, superseded: make(chan struct{})})
+	p.latest.Store(&snapshot{Offer: empty, preStart: cfg.Limiting, superseded: make(chan struct{})})
 	p.registration.Store(&Registration{Error: "not attempted yet"})
 	return p
 }

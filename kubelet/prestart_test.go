@@ -75,6 +75,24 @@ func TestPreStartRequired(t *testing.T) {
 	}
 }
 
+// A registration before the first list requires calls if the resource may have limited devices, and is kept if it has.
+func TestPreStartRequiredBeforeFirstList(t *testing.T) {
+	dir := t.TempDir()
+	kubelet := newFakeKubelet(t, dir).start()
+	cfg := testConfig(dir)
+	cfg.Limiting = true
+	p := New(cfg, testLog(t))
+	runPlugin(t, p)
+	r := kubelet.next()
+	if !r.options.PreStartRequired {
+		t.Errorf("options %v, want PreStartRequired", r.options)
+	}
+	p.Update(limitedOffer())
+	if list := receive(t, r.lists, "the replicas"); len(list.Devices) != 2 {
+		t.Errorf("list %v, want 2 replicas", list)
+	}
+}
+
 // PreStartContainer passes all devices of the pod to PreStart. It fails if the kubelet's checkpoint does not identify
 // the pod.
 func TestPreStartContainer(t *testing.T) {

@@ -210,19 +210,31 @@ func TestMemoryLimitFails(t *testing.T) {
 	gpus := n.startPod(t, k, pod)
 	n.checkLimits(t, pod, gpus, 1)
 
+	admitted := newPod("admitted", 1)
+	if err := k.admit(admitted); err != nil {
+		t.Fatal(err)
+	}
+	n.addCgroup(t, admitted)
 	n.killAgent(t)
 	fails("")
 	n.checkLimits(t, pod, gpus, 1)
 	n.startAgent(t)
-	k.awaitGPUs(t, 32, 32)
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := k.start(t.Context(), pod); err == nil {
-			break
-		} else if time.Since(start) > timeout {
-			t.Fatalf("starting a container after the agent was killed: %v", err)
+	n.checkLimits(t, admitted, n.retryStart(t, k, admitted), 1)
+	n.checkLimits(t, pod, n.retryStart(t, k, pod), 1)
+}
+
+// retryStart starts a pod as soon as the kubelet starts it, and returns the UUIDs of its GPUs.
+func (n *node) retryStart(t *testing.T, k *kubelet, pod *v1.Pod) []string {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		r, err := k.start(t.Context(), pod)
+		if err == nil {
+			return n.injectedGPUs(t, r)
+		}
+		if time.Since(start) > timeout {
+			t.Fatalf("starting %s: %v", pod.Name, err)
 		}
 	}
-	n.checkLimits(t, pod, gpus, 1)
 }
 
 // Replicas keep the size with which they were allocated, and never share a GPU with replicas without limits.
