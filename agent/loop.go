@@ -66,6 +66,7 @@ func newLoop(c collaborators, initial *snapshot) *loop {
 	now := time.Now()
 	l.health.Restore(faults, now)
 	l.ledger = allocator.Start(ledger, freshKubelet, now)
+	l.gate.Advertise(l.ledger)     // grants nothing, but has the parts of running pods for their memory limits
 	l.cordons.read(l.cfg.StateDir) // before anything is advertised
 	return l
 }
@@ -246,7 +247,7 @@ func (l *loop) plugin(resource string) *kubelet.Plugin {
 	if i := slices.IndexFunc(l.plugins, func(p *kubelet.Plugin) bool { return p.Resource() == resource }); i >= 0 {
 		return l.plugins[i]
 	}
-	plugin := l.startPlugin(resource, l.limitsMemory())
+	plugin := l.startPlugin(resource, l.limitsMemory(resource))
 	l.plugins = append(slices.Clone(l.plugins), plugin) // published snapshots share the old slice
 	return plugin
 }

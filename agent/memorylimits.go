@@ -53,6 +53,13 @@ func (m memoryLimits) setAll(ctx context.Context, resource string, pod kubelet.P
 	ctx, cancel := context.WithTimeoutCause(ctx, limitTimeout, fmt.Errorf("no response within %s", limitTimeout))
 	defer cancel()
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
+		current, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
+		if err != nil {
+			return err
+		}
+		if current <= limits[uuid] { // the devices of a pod do not change, so a lower limit was set with the parts of then
+			continue
+		}
 		if err := m.settings.SetMemoryLimit(ctx, uuid, cgroup, limits[uuid]); err != nil {
 			return err
 		}

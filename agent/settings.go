@@ -120,13 +120,14 @@ func (l *loop) driverConfig() driver.Config {
 		Interval:    l.config.Health.ProbeInterval,
 		CallTimeout: l.config.Health.CallTimeout,
 		Worker:      l.cfg.Worker,
-		LimitMemory: l.limitsMemory(),
+		LimitMemory: l.limitsMemory(""),
 	}
 }
 
-// limitsMemory reports whether the memory of pods is limited by the config, or was when their devices were granted.
-func (l *loop) limitsMemory() bool {
-	return l.config.Policy().LimitsMemory() || l.ledger.LimitsMemory()
+// limitsMemory reports whether the memory of pods with a resource is limited by the config, or was when their devices were
+// granted; with any resource if it is empty.
+func (l *loop) limitsMemory(resource string) bool {
+	return l.config.Policy().LimitsMemory(resource) || l.ledger.LimitsMemory(resource)
 }
 
 // loadConfig applies the config file, and reports whether the effective config changed. An invalid file changes

@@ -51,7 +51,7 @@ func (g *Gate) Allocate(outlet string, ids []string, limiting bool) error {
 		case !d.open:
 			errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet,
 				cmp.Or(d.entry.Message(), "not advertised yet"))
-		case !limiting && d.entry.Part.Share.Class == MemoryLimited:
+		case !limiting && d.entry.Part.Share.Class.limited():
 			errs.add(ErrUnhealthy, "%s of %s: its memory limit was just enabled, and the kubelet does not request it yet; delete the pod to try again", id, outlet)
 		}
 	}

@@ -3,6 +3,7 @@ package allocator
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
@@ -19,24 +20,20 @@ type Level string
 // LevelAny also accepts no enforcement.
 const LevelAny Level = "any"
 
-// LimitsMemory reports whether any rule limits the memory of replicas.
-func (p Policy) LimitsMemory() bool {
-	for _, r := range p.Rules {
-		if r.Limits == LimitMemory {
-			return true
-		}
-	}
-	return false
+// LimitsMemory reports whether a rule limits the memory of replicas of a resource; of any if resource is empty.
+func (p Policy) LimitsMemory(resource string) bool {
+	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
+		unnamed := r.Name == "" && IsStandardResource(resource) // the rule keeps the default resources of its devices
+		return r.Limits == LimitMemory && (resource == "" || unnamed || r.Resource(r.Name) == resource)
+	})
 }
 
-// LimitsMemory reports whether a pod may hold a replica with limited memory, possibly of an earlier config.
-func (l Ledger) LimitsMemory() bool {
-	for i := range l.entries {
-		if l.entries[i].Part.Share.Class == MemoryLimited {
-			return true
-		}
-	}
-	return false
+// LimitsMemory reports whether a pod may hold a replica of a resource with limited memory, possibly of an earlier config;
+// of any resource if it is empty.
+func (l Ledger) LimitsMemory(resource string) bool {
+	return slices.ContainsFunc(l.entries, func(e Entry) bool {
+		return e.Part.Share.Class.limited() && (resource == "" || e.Outlet == resource)
+	})
 }
 
 // limitProblems returns the problems of the keys limits and level, each starting with the key.
@@ -58,19 +55,36 @@ func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	switch {
 	case r.Replicas == 0:
 		return "", gpu.Fault{}
-	case r.Limits != LimitMemory, r.Level == LevelAny && g.MemoryLimits != gpu.MemoryLimitsSupported:
+	case r.Limits != LimitMemory:
 		return TimeSliced, gpu.Fault{}
-	case g.MemoryLimits != gpu.MemoryLimitsSupported:
-		return MemoryLimited, configFault("or set level: any in its rule to share it without limits",
-			"GPU memory of pods cannot be limited: %s", cmp.Or(g.MemoryLimits.Reason(), "the driver does not report whether it can be"))
 	}
-	return MemoryLimited, gpu.Fault{}
+	problem := r.notEnforceable(g)
+	switch {
+	case problem == "":
+		return MemoryLimited, gpu.Fault{}
+	case r.Level == LevelAny:
+		return TimeSliced, gpu.Fault{}
+	}
+	return MemoryLimited, configFault("or set level: any in its rule to share it without limits", "GPU memory of pods cannot be limited: %s", problem)
+}
+
+// notEnforceable returns why the memory of replicas of a GPU cannot be limited; empty if it can be.
+func (r Rule) notEnforceable(g gpu.GPU) string {
+	switch {
+	case g.MemoryLimits != gpu.MemoryLimitsSupported:
+		return cmp.Or(g.MemoryLimits.Reason(), "the driver does not report whether it can be")
+	case g.MemoryBytes == 0:
+		return "the driver does not report the size of its memory"
+	case g.MemoryBytes/uint64(r.Replicas) < gpu.MinMemoryLimit:
+		return "the part of a replica is less than 2 MiB; reduce replicas"
+	}
+	return ""
 }
 
 // MemoryLimited reports whether the resource has a device whose replicas have limited memory.
 func (r *Resource) MemoryLimited() bool {
 	for _, d := range r.Devices {
-		if d.Class == MemoryLimited {
+		if d.Class.limited() {
 			return true
 		}
 	}
@@ -82,7 +96,7 @@ func (r *Resource) MemoryLimited() bool {
 func MemoryLimits(inv *gpu.Inventory, parts []Part) (map[string]uint64, error) {
 	limits := map[string]uint64{}
 	for _, p := range parts {
-		if p.Share.Class != MemoryLimited {
+		if !p.Share.Class.limited() {
 			continue
 		}
 		g, found := inv.Find(p.GPU)

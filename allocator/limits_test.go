@@ -71,6 +71,17 @@ func TestLimitsOfMIGDevices(t *testing.T) {
 	}
 }
 
+// A GPU is unhealthy if the driver could not set the limit of its parts.
+func TestLimitsOfSmallMemory(t *testing.T) {
+	for memory, healthy := range map[uint64]bool{0: false, 2*gpu.MinMemoryLimit - 1: false, 2 * gpu.MinMemoryLimit: true} {
+		inv := limitable(1)
+		inv.GPUs[0].MemoryBytes = memory
+		if d := Plan(inv, testKind, Policy{MIG: MIGNone, Rules: limited(2, "")})[0].Devices[0]; d.Healthy() != healthy {
+			t.Errorf("%d bytes: fault %q", memory, d.Fault)
+		}
+	}
+}
+
 func TestMemoryLimits(t *testing.T) {
 	inv := limitable(2)
 	quarter, third := shareOf(whole("GPU-0"), MemoryLimited, 4), shareOf(whole("GPU-1"), MemoryLimited, 3)
@@ -92,7 +103,7 @@ func TestMemoryLimits(t *testing.T) {
 	if got, err := MemoryLimits(inv, []Part{shareOf(whole("GPU-9"), MemoryLimited, 2)}); err == nil {
 		t.Errorf("a GPU that the driver does not report: %v, want an error", got)
 	}
-	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(), Policy{Rules: replicas(2)}.LimitsMemory()); got != "true false" {
+	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(""), Policy{Rules: replicas(2)}.LimitsMemory("")); got != "true false" {
 		t.Errorf("policies limit memory: %s, want true false", got)
 	}
 }
@@ -110,4 +121,34 @@ func TestGateRequiresLimiting(t *testing.T) {
 	if err := g.Allocate(key.Outlet, []string{key.ID}, true); err != nil {
 		t.Error(err)
 	}
+}
+
+// It is unknown whether a replica is limited that a pod held before an agent without saved state started. Until the pod
+// ends, limited replicas wait, and its containers get a limit when they start.
+func TestAdoptedReplicasMayBeUnlimited(t *testing.T) {
+	n := newFixture("0")
+	n.ledger = Start(nil, false, at(0))
+	half := shareOf(whole("0"), MemoryLimited, 2)
+	n.o.Wanted = []Want{{Key: Key{"gpu", "0::0"}, Part: half, Ready: true}, {Key: Key{"gpu", "0::1"}, Part: half, Ready: true}}
+	held := []Holding{{Key: Key{"gpu", "0::0"}, Part: half, Pod: "p"}}
+	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Held: held, Registered: map[Key]bool{{"gpu", "0::0"}: true, {"gpu", "0::1"}: true}}
+	n.next(1)
+	n.o.Checkpoint.Asked = at(settle)
+	n.expect(t, settle, "gpu 0::0 draining unknown, gpu 0::1 draining unknown")
+	e, _ := n.ledger.Entry(Key{"gpu", "0::0"})
+	if limits, err := MemoryLimits(limitableAs("0"), []Part{e.Part}); err != nil || limits["0"] != 40<<30 || !n.ledger.LimitsMemory("gpu") {
+		t.Errorf("part %+v, limits %v, %v", e.Part, limits, err)
+	}
+	// The saved state keeps it, and a new observation without the checkpoint does not change it.
+	saved := n.ledger.Save()
+	n.ledger = Start(&saved, false, at(2*settle))
+	n.o.Checkpoint = nil
+	n.next(2 * settle)
+	if e, _ := n.ledger.Entry(Key{"gpu", "0::0"}); e.Part.Share.Class != PerhapsLimited || e.State != StateDraining {
+		t.Errorf("after a restart: %+v", e)
+	}
+}
+
+func limitableAs(uuid string) *gpu.Inventory {
+	return &gpu.Inventory{GPUs: []gpu.GPU{{UUID: uuid, MemoryBytes: 80 << 30}}}
 }

@@ -144,7 +144,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 		case e.Drain.Reason != ReasonUnknown:
 			e.Drain.Reason = n.reason(e)
 		case wanted:
-			e.Part = w.Part // see unknown()
+			e.Part = n.adopted(e.Key, e.Part, w.Part)
 		}
 	case StateWaiting:
 		if !wanted {

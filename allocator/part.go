@@ -35,7 +35,14 @@ type Class string
 const (
 	TimeSliced    Class = "time-sliced"
 	MemoryLimited Class = "memory-limited" // with an equal part of the memory for each
+
+	// PerhapsLimited is that of a replica which a pod held before the agent started without saved state. It is not
+	// recorded whether its memory is limited.
+	PerhapsLimited Class = "perhaps-limited"
 )
+
+// limited reports whether the memory limit of a replica has to be set before a container starts.
+func (c Class) limited() bool { return c == MemoryLimited || c == PerhapsLimited }
 
 // Share is one of Count equal shares of a GPU or MIG device.
 type Share struct {

@@ -35,6 +35,15 @@ func (n *next) observeCheckpoint() {
 	n.checkpoint.asked = c.Asked
 }
 
+// adopted returns the part of an entry of an earlier agent that is still wanted. Its part was, as far as it is known,
+// before; its limit is unknown if a pod holds it.
+func (n *next) adopted(k Key, before, wanted Part) Part {
+	if wanted.Share.Class == MemoryLimited && (n.held[k] || before.Share.Class == PerhapsLimited) {
+		wanted.Share.Class = PerhapsLimited
+	}
+	return wanted
+}
+
 // unknown returns new entries for IDs in the checkpoint or in claims that have none. An earlier agent advertised them,
 // so any grant was before the start. IDs that are still wanted get the part of the plan, because their former part is
 // not recorded.
@@ -45,7 +54,7 @@ func (n *next) unknown() (adopted []Entry) {
 			return
 		}
 		if w, wanted := n.want(k); wanted {
-			part = w.Part
+			part = n.adopted(k, part, w.Part)
 		}
 		adopted = append(adopted, Entry{
 			Key: k, Part: part, State: StateDraining, Drain: Drain{ReasonUnknown, n.now},
@@ -62,6 +71,9 @@ func (n *next) unknown() (adopted []Entry) {
 	}
 	for _, h := range n.o.Checkpoint.Held {
 		n.held[h.Key] = true
+		if h.Part.Share.Class == MemoryLimited {
+			h.Part.Share.Class = PerhapsLimited
+		}
 		adopt(h.Key, h.Part)
 	}
 	if n.bootstrap.pending {

@@ -67,6 +67,10 @@ func MemoryLimitReasons(gpus []GPU) (reasons []string) {
 // MemoryUnlimited is the value of a memory limit that is not set. NVML uses the same value.
 const MemoryUnlimited = 1<<64 - 1
 
+// MinMemoryLimit is the smallest memory limit that can be set, in bytes: the size of the driver's largest pages, by which
+// it may round a limit down.
+const MinMemoryLimit = 2 << 20
+
 // ComputeMode is how many processes may have a compute context on a GPU.
 type ComputeMode string
 

@@ -60,15 +60,15 @@ func (h *healthCheck) periodic(ctx context.Context) error {
 	return h.lost(missing)
 }
 
-// beforeSend is the check of a stream that is about to replace a list. If the kubelet lacks a device of the newest list,
-// beforeSend waits until the kubelet must have processed it. Other clients than the kubelet may have streams, too, so
-// the newest list may be that of another stream.
-func (h *healthCheck) beforeSend(ctx context.Context) error {
+// beforeSend is the check of a stream that is about to replace a list. If the kubelet lacks a healthy device of that list,
+// beforeSend waits until the kubelet must have processed it. Other clients than the kubelet may have streams, too, so the
+// kubelet may have received the newest list of another stream instead; the device has to be healthy in both.
+func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResponse) error {
 	for {
 		var newest *sentList
 		missing, known := h.query(ctx, func() []*api.Device {
 			newest = h.newest.Load()
-			return newest.devices
+			return healthyInBoth(list.GetDevices(), newest.devices)
 		})
 		switch {
 		case !known || missing == "":
@@ -108,6 +108,19 @@ func (h *healthCheck) query(ctx context.Context, list func() []*api.Device) (mis
 	missing = firstMissing(devices, h.plugin.cfg.Resource, allocatable, h.missing)
 	h.listed = h.listed || missing == "" && len(devices) > 0
 	return missing, h.listed
+}
+
+func healthyInBoth(a, b []*api.Device) (both []*api.Device) {
+	healthy := map[string]bool{}
+	for _, d := range a {
+		healthy[d.GetID()] = d.GetHealth() == api.Healthy
+	}
+	for _, d := range b {
+		if healthy[d.GetID()] {
+			both = append(both, d) // firstMissing skips unhealthy ones
+		}
+	}
+	return both
 }
 
 // firstMissing returns the ID of a healthy device that is not allocatable: preferred if it is one, "" if there is none.

@@ -17,13 +17,14 @@ func TestCheckBeforeSend(t *testing.T) {
 			cfg.PodResources = serveLister(t, &fakeLister{devices: containerDevices(allocator.GPUResource, uuids(0, 1, 2, 3, 4, 6, 7)...)})
 			h := &newServer(New(cfg, testLog(t))).health
 			h.listed = true
-			h.sending(newSnapshot(offer(bothWays)).list)
+			list := newSnapshot(offer(bothWays)).list
+			h.sending(list)
 			h.newest.Load().at = time.Now().Add(-2 * settledAfter)
 			if replaced {
 				h.sending(newSnapshot(offer(bothWays, fault(5, "lost"))).list)
 			}
 			var lost *lostError
-			if err := h.beforeSend(t.Context()); errors.As(err, &lost) == replaced {
+			if err := h.beforeSend(t.Context(), list); errors.As(err, &lost) == replaced {
 				t.Errorf("error %v", err)
 			}
 		})

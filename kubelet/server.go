@@ -85,7 +85,7 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 		}
 		// The kubelet writes its checkpoint for every list, even an unchanged one.
 		if current.list != nil && (sent == nil || sent.resends != current.resends || !proto.Equal(sent.list, current.list)) {
-			if sent != nil && s.isLost(stream.Context()) {
+			if sent != nil && s.isLost(stream.Context(), sent.list) {
 				<-s.stopping
 				return nil // the kubelet opens a stream to the next server
 			}
@@ -109,8 +109,8 @@ func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 
 // isLost reports whether the registration is lost, and ends the server if it is. A stream calls it before it replaces a
 // list.
-func (s *server) isLost(ctx context.Context) bool {
-	err := s.health.beforeSend(ctx)
+func (s *server) isLost(ctx context.Context, list *api.ListAndWatchResponse) bool {
+	err := s.health.beforeSend(ctx, list)
 	if err == nil {
 		return false
 	}

@@ -75,9 +75,6 @@ var memoryLimitFunctions = []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceG
 // noSoftLimit is the value of a soft limit that is not set.
 const noSoftLimit = 0
 
-// limitGranularity is by how much the driver may round a limit down, in bytes: the size of its largest pages.
-const limitGranularity = 2 << 20
-
 func (s session) hasMemoryLimits() bool {
 	return !slices.ContainsFunc(memoryLimitFunctions, func(f string) bool { return !s.has(f) })
 }
@@ -101,14 +98,14 @@ func (s session) setMemoryLimit(dev nvml.Device, cgroup string, limit uint64) dr
 	switch {
 	case !s.hasMemoryLimits():
 		return driver.Reply{Failed: gpu.MemoryLimitsOldDriver.Reason(), Unsupported: true}
-	case limit < limitGranularity: // 0 could not be distinguished from a limit that was rounded down
-		return driver.Reply{Failed: fmt.Sprintf("setting a memory limit of %d bytes: want at least %d", limit, limitGranularity)}
+	case limit < gpu.MinMemoryLimit: // 0 could not be distinguished from a limit that was rounded down
+		return driver.Reply{Failed: fmt.Sprintf("setting a memory limit of %d bytes: want at least %d", limit, gpu.MinMemoryLimit)}
 	}
 	if ret := dev.SetMemoryLimits_v1(cgroup, noSoftLimit, limit); ret != nvml.SUCCESS {
 		return failed("setting the memory limit of cgroup "+cgroup, ret)
 	}
 	now := s.readMemoryLimit(dev, cgroup)
-	if now.Failed == "" && (now.Limit > limit || limit-now.Limit >= limitGranularity) {
+	if now.Failed == "" && (now.Limit > limit || limit-now.Limit >= gpu.MinMemoryLimit) {
 		now.Failed = fmt.Sprintf("setting the memory limit of cgroup %s to %d bytes: the driver reports %d afterwards", cgroup, limit, now.Limit)
 	}
 	return now

@@ -131,8 +131,11 @@ func (w *worker) readInventory() error {
 // GPU in the common case that MIG is disabled, and none if MIG is not supported. Errors are ignored, because the probes
 // detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
-	if w.platform == "" && w.hasMemoryLimits() && cgroupSupport(w.node) != w.cgroups { // the kubelet has started since
-		return false, nil
+	if w.platform == "" && w.hasMemoryLimits() {
+		unknown := func(g gpu.GPU) bool { return g.MemoryLimits == "" } // after an error that may be transient
+		if cgroupSupport(w.node) != w.cgroups /* the kubelet has started since */ || slices.ContainsFunc(w.latest.GPUs, unknown) {
+			return false, nil
+		}
 	}
 	var gpus []gpu.GPU
 	for _, g := range w.latest.GPUs {

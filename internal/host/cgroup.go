@@ -19,57 +19,63 @@ func (r Root) HasCgroup2() bool {
 // kubelet's setting cgroupRoot names. It is empty if there is none: no kubelet has run since the node started, its
 // setting cgroupsPerQOS is false, or cgroupRoot has more than one level.
 func (r Root) PodsCgroup() string {
-	if dir := r.podsCgroupIn(CgroupDir); dir != "" {
+	for _, dir := range r.podsCgroups() {
 		return dir
-	}
-	entries, err := r.ReadDir(CgroupDir)
-	if err != nil {
-		return ""
-	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		if dir := r.podsCgroupIn(path.Join(CgroupDir, e.Name())); dir != "" {
-			return dir
-		}
 	}
 	return ""
 }
 
-func (r Root) podsCgroupIn(parent string) string {
+// podsCgroups returns all directories that may be that of PodsCgroup. Another cgroup driver or cgroupRoot of the kubelet
+// leaves more than one until the node is rebooted.
+func (r Root) podsCgroups() []string {
+	dirs := r.podsCgroupsIn(CgroupDir)
+	entries, err := r.ReadDir(CgroupDir)
+	if err != nil {
+		return dirs
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, r.podsCgroupsIn(path.Join(CgroupDir, e.Name()))...)
+		}
+	}
+	return dirs
+}
+
+func (r Root) podsCgroupsIn(parent string) (dirs []string) {
 	slice, _ := strings.CutSuffix(path.Base(parent), ".slice")
 	// The names with the cgroup drivers systemd and cgroupfs, and that in a parent slice, which systemd requires to
 	// start with the name of the parent.
 	for _, name := range []string{"kubepods.slice", "kubepods", slice + "-kubepods.slice"} {
 		dir := path.Join(parent, name)
 		if info, err := r.Stat(dir); err == nil && info.IsDir() {
-			return dir
+			dirs = append(dirs, dir)
 		}
 	}
-	return ""
+	return dirs
 }
 
 // PodCgroup returns the directory of the cgroup of a pod. The kubelet creates it before the pod's first container.
 func (r Root) PodCgroup(uid string) (string, error) {
-	pods := r.PodsCgroup()
-	if pods == "" {
-		return "", fmt.Errorf("finding the cgroup of pod %s: pods have no cgroups below %s; set cgroupsPerQOS: true in the kubelet's config", uid, CgroupDir)
-	}
 	if uid == "" || path.Base(uid) != uid {
 		return "", fmt.Errorf("finding the cgroup of pod %q: invalid UID", uid)
 	}
-	slice, systemd := strings.CutSuffix(path.Base(pods), ".slice")
-	for _, class := range []string{"", "burstable", "besteffort"} { // the QoS class Guaranteed has no cgroup
-		dir := path.Join(pods, class, "pod"+uid)
-		if systemd {
-			dir = systemdPod(pods, slice, class, uid)
-		}
-		if info, err := r.Stat(dir); err == nil && info.IsDir() {
-			return dir, nil
+	all := r.podsCgroups()
+	for _, pods := range all {
+		slice, systemd := strings.CutSuffix(path.Base(pods), ".slice")
+		for _, class := range []string{"", "burstable", "besteffort"} { // the QoS class Guaranteed has no cgroup
+			dir := path.Join(pods, class, "pod"+uid)
+			if systemd {
+				dir = systemdPod(pods, slice, class, uid)
+			}
+			if info, err := r.Stat(dir); err == nil && info.IsDir() {
+				return dir, nil
+			}
 		}
 	}
-	return "", fmt.Errorf("finding the cgroup of pod %s: it is not in %s", uid, pods)
+	if len(all) == 0 {
+		return "", fmt.Errorf("finding the cgroup of pod %s: pods have no cgroups below %s; set cgroupsPerQOS: true in the kubelet's config", uid, CgroupDir)
+	}
+	return "", fmt.Errorf("finding the cgroup of pod %s: it is not in %s", uid, strings.Join(all, ", "))
 }
 
 // systemdPod returns the directory of a pod's slice. In the name of a slice, "-" separates the names of its parents, so
