@@ -285,7 +285,7 @@ func afterStart(run func(context.Context)) func(context.Context) {
 	}
 }
 
-// reduceMemory returns memory that only the start needed to the operating system, and lets the heap grow by half
+// reduceMemory returns to the operating system the memory that only the start needed, and lets the heap grow by half
 // instead of doubling between collections: after its start the agent is mostly idle.
 func reduceMemory(context.Context) {
 	debug.SetGCPercent(50)

@@ -30,9 +30,9 @@ type update[T any] struct {
 // changed is the value of sources that only signal a possible change.
 type changed = struct{}
 
-// follow returns a function that delivers the values of a source until ctx ends. It delivers and logs each distinct
-// error once, but ignores the first failure after a value: a directory may be in the middle of being replaced, or
-// an API server restarting.
+// follow returns a function that delivers the values of a source until ctx ends. It delivers and logs an error
+// unless it repeats the last one, but ignores the first failure after a value: a directory may be in the middle of
+// being replaced, or an API server restarting.
 func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, message string) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		logged, tolerated, wait := "", false, retryFirst

@@ -19,8 +19,8 @@ type kind struct {
 }
 
 // kinds are the kinds of actions: the number of values of their argument, their weight in random sequences, and their
-// effect. An action that is not possible now returns false and changes nothing. With anyOf, the action
-// applies to the first object from that index on for which it is possible.
+// effect. An action that is not possible now returns false and changes nothing. With anyOf, the argument is an index,
+// and the action applies to the first object from that index on for which it is possible.
 var kinds = []kind{
 	{"reconcile", 1, 4, func(w *world, _ uint8) bool { return w.reconcile(true) }},
 	{"reconcile, not saved", 1, 1, func(w *world, _ uint8) bool { return w.reconcile(false) }},

@@ -160,7 +160,8 @@ func (e *examination) gpus(context.Context) []Finding {
 	return pass(check, "all respond and have no faults")
 }
 
-// memoryLimits checks whether the GPU memory of pods can be limited. It never fails, as no pod depends on it.
+// memoryLimits checks whether the GPU memory of pods can be limited. It never fails, since only rules with
+// limits: memory depend on it.
 func (e *examination) memoryLimits(context.Context) []Finding {
 	const check = "memory limits"
 	if e.snapshot == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// The namespaces of a box. mnt is last, because the machine's /proc is not visible in it.
+// The namespaces of a box. All are opened before the first is joined: the machine's /proc is not visible in mnt.
 var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
 // enter runs boxinit with args in the box and forwards signals to it. If this process dies, that one is killed.
@@ -49,7 +49,7 @@ func enter(dir string, args []string) error {
 	return nil
 }
 
-// dieWithParent is in place of SysProcAttr.Pdeathsig, which considers a parent in another PID namespace dead.
+// dieWithParent replaces SysProcAttr.Pdeathsig, which considers a parent in another PID namespace dead.
 func dieWithParent() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("setting the parent death signal: %w", err)
