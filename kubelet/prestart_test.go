@@ -21,7 +21,7 @@ import (
 
 // limitedOffer returns an Offer of a GPU with two replicas, whose memory is limited.
 func limitedOffer() Offer {
-	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: uuid(0), NUMANode: gpu.NUMAUnknown, MemoryLimits: gpu.MemoryLimitsSupported}}}
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: uuid(0), NUMANode: gpu.NUMAUnknown, MemoryLimits: gpu.MemoryLimitsSupported, MemoryBytes: 80 << 30}}}
 	rules := allocator.Rules{{Name: allocator.GPUResource, Replicas: 2, Limits: allocator.LimitMemory}}
 	return Offer{Resource: allocator.Plan(inv, cdiKind, allocator.Policy{MIG: allocator.MIGNone, Rules: rules})[0], PassBy: bothWays}
 }

@@ -12,7 +12,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/gpucdi/gpucdi/test/docs"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -22,11 +21,7 @@ const podCgroups = "/kubepods/besteffort/pod"
 // limitingConfigs returns the configs of docs/sharing.md that limit memory: strict, and with level any.
 func limitingConfigs(t *testing.T) (strict, anyLevel string) {
 	t.Helper()
-	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Limit the memory of each replica", "yaml")
-	if err != nil || len(blocks) != 2 {
-		t.Fatalf("got %d configs, want 2; error %v", len(blocks), err)
-	}
-	return blocks[0], blocks[1]
+	return configsOf(t, "Limit the memory of each replica")
 }
 
 // startLimitingNode starts an agent and a kubelet on a node with cgroup v2 and eight GPUs of 80 GiB, with four replicas
@@ -284,9 +279,7 @@ func TestMemoryLimitsNotEnforceable(t *testing.T) {
 	n.startAgent(t)
 	k.awaitGPUs(t, 32, 0)
 	const reason = "GPU memory of pods cannot be limited: the driver is older than 615; install a newer one; or set level: any in its rule"
-	if text := n.statusText(t); !strings.Contains(text, reason) {
-		t.Errorf("the status does not contain %q:\n%s", reason, text)
-	}
+	n.awaitStatus(t, func(nodeStatus) bool { return strings.Contains(n.statusText(t), reason) })
 	n.configure(t, anyLevel)
 	k.awaitGPUs(t, 32, 32)
 	pod, _ := n.admitPod(t, k, "unlimited", 1)

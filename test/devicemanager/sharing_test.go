@@ -17,7 +17,13 @@ import (
 // resource.
 func sharingConfigs(t *testing.T) (sameName, renamed string) {
 	t.Helper()
-	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Configure replicas", "yaml")
+	return configsOf(t, "Configure replicas")
+}
+
+// configsOf returns the two configs in a section of docs/sharing.md.
+func configsOf(t *testing.T, section string) (first, second string) {
+	t.Helper()
+	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", section, "yaml")
 	if err != nil || len(blocks) != 2 {
 		t.Fatalf("got %d configs, want 2; error %v", len(blocks), err)
 	}
