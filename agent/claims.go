@@ -38,15 +38,17 @@ type claims struct {
 	gate     *allocator.Gate
 	observer *claimObserver
 
-	published uint64                   // revision of the pool's latest devices
-	held      map[string]bool          // devices of prepared claims
-	heldSince time.Time                // when held changed
-	packed    map[string]bool          // held when the slices were last ordered
-	extra     atomic.Pointer[[]string] // CDI devices that each claim gets in addition to its own
-	plan      atomic.Pointer[plan]     // of the latest devices
+	published uint64                      // revision of the pool's latest devices
+	placement allocator.Placement         // of shares
+	held      map[string]allocator.Amount // of devices, by prepared claims
+	heldSince time.Time                   // when held changed
+	packed    map[string]allocator.Amount // held when the slices were last ordered
+	extra     atomic.Pointer[[]string]    // CDI devices that each claim gets in addition to its own
+	plan      atomic.Pointer[plan]        // of the latest devices
 }
 
-// packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered.
+// packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered. To spread
+// shares, the next claim needs the new order.
 const packDelay = 5 * time.Second
 
 // newClaims returns the DRA side of the agent; nil if it is disabled. It restores the claims that are prepared, so it
@@ -186,7 +188,7 @@ func union(a, b []string) []string {
 
 // publish updates the slices, the features that claims can select, and the health that the kubelet receives. The driver
 // starts with the first call. extra are the CDI devices that claims get in addition to their own.
-func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Inventory, effect config.TaintEffect, extra []string) {
+func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Inventory, cfg config.Config, extra []string) {
 	if c == nil {
 		return
 	}
@@ -199,13 +201,14 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 		for _, d := range r.Devices {
 			health = append(health, dra.DeviceHealth{ID: d.ID, Fault: d.Fault})
 			if d.Healthy() || !d.Fault.None() && d.State != allocator.StateWaiting {
-				offered = append(offered, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault})
+				offered = append(offered, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity})
 			}
 		}
 	}
 	c.extra.Store(&extra)
 	c.plan.Store(p)
-	c.published = c.pool.Want(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(effect)))
+	c.placement = cfg.Shares.Placement
+	c.published = c.pool.Want(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
 	c.driver.UpdateHealth(health)
 	c.start()
 }
@@ -213,20 +216,14 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 // pack returns offers in the order in which the scheduler should allocate them. While claims come and go the order
 // stays, so that a burst of them does not rewrite the slices each time.
 func (c *claims) pack(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
-	held := map[string]bool{}
-	for _, claim := range c.gate.Claims() {
-		for _, id := range claim.Devices {
-			held[id] = true
-		}
-	}
-	now := time.Now()
+	held, now := allocator.HeldByClaims(c.gate.Claims()), time.Now()
 	if !maps.Equal(held, c.held) {
 		c.held, c.heldSince = held, now
 	}
-	if now.Sub(c.heldSince) >= packDelay || c.packed == nil {
+	if now.Sub(c.heldSince) >= packDelay || c.packed == nil || c.placement == allocator.Spread {
 		c.packed = c.held
 	}
-	return dra.Pack(inv, offers, func(id string) bool { return c.packed[id] })
+	return dra.Pack(inv, offers, c.packed, c.placement)
 }
 
 // repackAt returns when the order is to be updated; zero if it is up to date.

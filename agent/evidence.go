@@ -231,7 +231,8 @@ func (c *collector) logFailure(err error) {
 	c.logged = now
 }
 
-// collect queries the requested sources in the order of the steps that release an entry (see allocator/release.go).
+// collect queries the requested sources. Those for entries that the kubelet allocates are queried in the order of the
+// steps that release an entry (see allocator/release.go).
 func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidence, err error) {
 	var errs []error
 	query := func(wanted bool, source func(context.Context) error) {
@@ -304,7 +305,7 @@ func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
 	response.Claims, err = c.claims.allocated(ctx)
 	response.Absent, response.Answered = err != nil, time.Now()
 	if now := errString(err); now != "" && now != c.unlisted {
-		c.log.Warn("ResourceClaims not listed, keeping GPUs that may be allocated in the slices", "err", now)
+		c.log.Warn("ResourceClaims not listed, not releasing GPUs that may be allocated to claims", "err", now)
 	}
 	c.unlisted = errString(err)
 	return response

@@ -91,7 +91,7 @@ func (l *loop) advertise() {
 		}
 		l.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: l.config.CDI.PassBy, ExtraDevices: l.classes.injected})
 	}
-	l.claims.publish(offers, l.plan, l.known, l.config.Allocation.TaintEffect, l.classes.injected)
+	l.claims.publish(offers, l.plan, l.known, l.config.Config, l.classes.injected)
 	l.offers = offers
 }
 

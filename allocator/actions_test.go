@@ -32,8 +32,9 @@ var kinds = []kind{
 	{"ask", sources, 2, (*world).ask},
 	{"deliver", sources, 3, anyOf(sources, (*world).deliver)},
 	{"write spec", 1, 2, func(w *world, _ uint8) bool { return w.writeSpec() }},
-	{"restart agent", 1, 1, func(w *world, _ uint8) bool { return w.restartAgent(true) }},
-	{"restart agent, no state", 1, 1, func(w *world, _ uint8) bool { return w.restartAgent(false) }},
+	{"restart agent", 1, 1, func(w *world, _ uint8) bool { return w.restartAgent(true, true) }},
+	{"restart agent, no state", 1, 1, func(w *world, _ uint8) bool { return w.restartAgent(false, true) }},
+	{"restart agent, no records", 1, 1, func(w *world, _ uint8) bool { return w.restartAgent(true, false) }},
 	{"configure", configs, 3, (*world).configure},
 	{"partition", layouts, 2, (*world).partition},
 	{"create", uint8(len(keys)), 6, anyOf(uint8(len(keys)), func(w *world, i uint8) bool { return w.create(i, false) })},
@@ -57,7 +58,7 @@ var kinds = []kind{
 	{"disconnect", outlets, 1, (*world).disconnect},
 	{"publish", 1, 2, func(w *world, _ uint8) bool { return w.publish() }},
 	{"watch slice", 1, 2, func(w *world, _ uint8) bool { return w.watchSlice() }},
-	{"schedule", 1, 6, func(w *world, _ uint8) bool { return w.schedule() }},
+	{"schedule", 2, 6, anyOf(2, func(w *world, i uint8) bool { return w.schedule(i == 1) })},
 	{"prepare", podSlots, 5, anyOf(podSlots, (*world).prepare)},
 	{"unprepare", 1, 4, func(w *world, _ uint8) bool { return w.unprepare() }},
 	{"get ready", 1, 1, func(w *world, _ uint8) bool { return w.getReady() }},
@@ -184,7 +185,7 @@ func (w *world) converge(all bool) {
 		w.insert(i)
 		w.write(i)
 		w.landAll()
-		if p := &w.pods[i]; all || !p.active || !wanted.has(p.key, p.part) {
+		if p := &w.pods[i]; all || !p.active || !wanted.has(p.key, p.part) || p.key == sliceKey && !wanted.has(sliceKey, w.parts[sliceKey]) {
 			w.appear(i)
 			w.force(i)
 			w.stop(i)

@@ -55,8 +55,13 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 		}
 		a.Device.Features = NewFeatures(a.Rule.Features)
 		class, unenforced := a.Rule.class(g)
-		a.Device.Class = class
-		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device), unenforced)
+		memory := g.MemoryBytes
+		if m != nil {
+			memory = m.MemoryBytes
+		}
+		capacity, tooSmall := p.capacity(a.Rule, memory)
+		a.Device.Class, a.Device.Sharing, a.Device.Capacity = class, a.Rule.Share, capacity
+		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device), tooSmall, unenforced)
 		a.Device.GPU, a.Device.NUMANode, a.Device.Resource, a.Device.OneReplica = g.UUID, g.NUMANode, a.Resource, a.Rule.FailRequestsGreaterThanOne
 		all = append(all, a)
 	}

@@ -71,11 +71,12 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 		}
 		mix(maphash.Comparable(seed, struct {
 			SavedEntry
-			accepts, dirty                                   bool
-			seq                                              uint64
-			last, withdrawn, processed, unrecorded, released time.Time
+			accepts, dirty                                         bool
+			seq, departures                                        uint64
+			last, withdrawn, processed, unrecorded, released, left time.Time
 		}{
-			SavedEntry{e.Key, e.Part, e.State, e.Features, e.Drain}, e.accepts, e.dirty, e.seq, e.last, e.withdrawn, e.processed, e.unrecorded, e.released,
+			SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain}, e.accepts, e.dirty, e.seq, e.departures, e.last, e.withdrawn,
+			e.processed, e.unrecorded, e.released, e.left,
 		}))
 	}
 	for _, k := range keys {

@@ -3,7 +3,9 @@ package allocator
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // ErrHeld means that a device is not available yet, for example because another claim or pod may still use it.
@@ -15,8 +17,9 @@ type Claim struct {
 	Name string   // namespace/name, for messages
 	Pods []string // UIDs of the pods that it is reserved for
 
-	Devices []string // IDs in the slice
-	Admin   []string // IDs that it uses for monitoring, regardless of other holders
+	Devices []string          // IDs in the slice; a claim can get a shared device several times
+	Amounts map[string]Amount // what it gets of shared devices, by ID; all if missing
+	Admin   []string          // IDs that it uses for monitoring, regardless of other holders
 
 	// Parts are those of Devices, and only set in an Observation. They are used only if the ledger lacks the entry; the
 	// zero Part is unknown.
@@ -35,12 +38,15 @@ func (g *Gate) Prepare(c Claim) error {
 		pods := slices.Concat(prepared.Pods, c.Pods)
 		slices.Sort(pods)
 		prepared.Pods = slices.Compact(pods)
+		if prepared.Amounts == nil {
+			prepared.Amounts = c.Amounts // an earlier agent prepared it, and its record is lost
+		}
 		g.claims[c.UID] = prepared
 		return nil
 	}
 	var errs problems
 	for _, id := range c.Devices {
-		g.checkClaimable(id, &errs)
+		g.checkClaimable(c, id, &errs)
 	}
 	if err := errs.err(); err != nil {
 		return err
@@ -49,13 +55,17 @@ func (g *Gate) Prepare(c Claim) error {
 	for _, id := range c.Devices {
 		g.seq++
 		d := g.entries[Key{SliceOutlet, id}]
-		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), c.Pods
+		pods := c.Pods
+		if d.entry.shared() && d.grant.Seq != d.entry.seq { // pods of grants that no ledger has yet
+			pods = slices.Concat(d.grant.Pods, pods)
+		}
+		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), pods
 	}
 	return nil
 }
 
 // checkClaimable adds a problem to errs if a device cannot be granted to a claim that is not prepared.
-func (g *Gate) checkClaimable(id string, errs *problems) {
+func (g *Gate) checkClaimable(c Claim, id string, errs *problems) {
 	d := g.entries[Key{SliceOutlet, id}]
 	if d == nil {
 		errs.add(ErrUnknown, "%s is not in the ResourceSlices of this node", quoteID(id))
@@ -63,6 +73,10 @@ func (g *Gate) checkClaimable(id string, errs *problems) {
 	}
 	if !d.open {
 		errs.add(d.entry.refusal(), "%s: %s", id, cmp.Or(d.entry.Message(), "not advertised yet"))
+		return
+	}
+	if d.entry.shared() {
+		g.checkShare(c, d, errs)
 		return
 	}
 	for _, other := range g.claims {
@@ -74,6 +88,70 @@ func (g *Gate) checkClaimable(id string, errs *problems) {
 	if d.entry.dirty || d.grant.Seq != d.entry.seq {
 		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
 	}
+}
+
+// checkShare adds a problem to errs if a shared device has not enough left for a claim.
+func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
+	id, capacity := d.entry.ID, d.entry.Capacity
+	wanted := c.amount(id, capacity)
+	if !wanted.within(capacity) {
+		errs.add(ErrUnhealthy, "%s: the claim has %s of it, but it has only %s", id, wanted, capacity)
+		return
+	}
+	if !d.entry.left.IsZero() || d.grant.Departures != d.entry.departures {
+		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
+		return
+	}
+	total := wanted
+	var holders []string
+	for _, other := range g.claims {
+		if slices.Contains(other.Devices, id) {
+			total = total.Add(other.amount(id, capacity))
+			holders = append(holders, other.Name)
+		}
+	}
+	if !total.within(capacity) {
+		slices.Sort(holders)
+		errs.add(ErrHeld, "%s: the claim has %s of %s, but it is prepared for claims %s", id, wanted, capacity, joinFirst(holders))
+	}
+}
+
+// maxClaimsShown bounds the claims in an error.
+const maxClaimsShown = 3
+
+// joinFirst returns the first names for messages.
+func joinFirst(names []string) string {
+	if more := len(names) - maxClaimsShown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxClaimsShown], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// HeldByClaims returns what claims have of each device, by ID; the zero Amount stands for all of it.
+func HeldByClaims(claims []Claim) map[string]Amount {
+	held := map[string]Amount{}
+	for _, c := range claims {
+		for _, id := range slices.Compact(slices.Sorted(slices.Values(c.Devices))) {
+			before, isHeld := held[id]
+			a := c.amount(id, Amount{})
+			if a == (Amount{}) || isHeld && before == (Amount{}) {
+				held[id] = Amount{}
+				continue
+			}
+			held[id] = before.Add(a)
+		}
+	}
+	return held
+}
+
+// amount returns what the claim gets of a shared device with a capacity. All cores stand for the whole device, since no
+// other claim can use it.
+func (c Claim) amount(id string, capacity Amount) Amount {
+	a := c.Amounts[id]
+	if a == (Amount{}) || a.Cores >= WholeCores {
+		return capacity
+	}
+	return a
 }
 
 // refusal returns the kind of the error for a claim that requests an entry which the gate does not grant: ErrHeld if
@@ -97,6 +175,11 @@ func (g *Gate) Restore(c Claim) {
 func (g *Gate) Unprepare(uid string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	for _, id := range g.claims[uid].Devices {
+		if d := g.entries[Key{SliceOutlet, id}]; d != nil {
+			d.grant.Departures++
+		}
+	}
 	delete(g.claims, uid)
 }
 

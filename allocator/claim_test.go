@@ -41,12 +41,15 @@ func (s *sliceAgent) next(containers ...Container) {
 	if s.todo.Runtime {
 		s.o.Runtime = &Runtime{Asked: s.now, Answered: s.now, Containers: containers}
 	}
-	s.o.Grants, s.o.Claims = s.gate.Grants(), s.gate.Claims()
-	for i := range s.o.Claims {
-		s.o.Claims[i].Parts = make([]Part, len(s.o.Claims[i].Devices))
+	for again := true; again; again = len(s.todo.Close) > 0 {
+		s.gate.Close(s.todo.Close)
+		s.o.Grants, s.o.Claims = s.gate.Grants(), s.gate.Claims()
+		for i := range s.o.Claims {
+			s.o.Claims[i].Parts = make([]Part, len(s.o.Claims[i].Devices))
+		}
+		s.ledger, s.todo = Next(s.ledger, s.o, s.now)
+		s.gate.Advertise(s.ledger)
 	}
-	s.ledger, s.todo = Next(s.ledger, s.o, s.now)
-	s.gate.Advertise(s.ledger)
 }
 
 func claim(uid string) Claim {
@@ -196,4 +199,96 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		t.Errorf("after the claims have ended, the GPU is %s in the plugin", state(plugin))
 	}
 	s.refuses(claim("b"), ErrUnknown, "not in the ResourceSlices")
+}
+
+// shareGPU makes claims share the GPU, as soon as no claim holds all of it.
+func (s *sliceAgent) shareGPU(capacity Amount) {
+	s.o.Wanted[0].Part.Share, s.o.Wanted[0].Capacity = Share{Class: MemoryLimited, Unit: ShareMemory}, capacity
+	s.o.Pool, s.o.Allocations = Pool{Acknowledged: epoch.Add(time.Hour)}, &Allocations{Asked: epoch.Add(2 * time.Hour)}
+	for range 4 {
+		s.next()
+	}
+}
+
+func shareClaim(uid string, cores, memory uint64) Claim {
+	c := claim(uid)
+	c.Amounts = map[string]Amount{gpu0: {Cores: cores, Memory: memory}}
+	return c
+}
+
+// Claims share a GPU up to its cores and memory. A claim for all cores, or without an amount, has it to itself.
+func TestClaimsShare(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	s.prepares(shareClaim("a", 25, 20<<30))
+	s.prepares(shareClaim("b", 25, 20<<30))
+	s.refuses(shareClaim("c", 25, 50<<30), ErrHeld, "25 cores and 51200 MiB of 100 cores and 81920 MiB, but it is prepared for claims default/a, default/b")
+	s.refuses(shareClaim("c", 60, 1<<30), ErrHeld, "but it is prepared for claims")
+	s.refuses(shareClaim("c", 100, 1<<30), ErrHeld, "100 cores")
+	s.refuses(claim("c"), ErrHeld, "but it is prepared for claims")
+	s.refuses(shareClaim("c", 10, 90<<30), ErrUnhealthy, "it has only")
+	s.prepares(shareClaim("c", 50, 40<<30))
+	s.prepares(shareClaim("c", 50, 40<<30))
+	for _, uid := range []string{"a", "b", "c"} {
+		s.gate.Unprepare(uid)
+		s.refuses(claim("d"), ErrHeld, "containers of an earlier claim")
+		s.next()
+		s.next()
+	}
+	s.prepares(claim("d"))
+	s.refuses(shareClaim("e", 1, 256<<20), ErrHeld, "default/d")
+}
+
+// A claim can get a shared GPU for several requests, which add up.
+func TestClaimWithTwoShares(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	twice := shareClaim("a", 60, 40<<30) // 30 and 30
+	twice.Devices = []string{gpu0, gpu0}
+	s.prepares(twice)
+	s.refuses(shareClaim("b", 50, 1<<30), ErrHeld, "but it is prepared for claims default/a")
+	s.prepares(shareClaim("b", 40, 1<<30))
+	if held := HeldByClaims(s.gate.Claims()); held[gpu0] != (Amount{Cores: 100, Memory: 41 << 30}) {
+		t.Errorf("held %+v", held)
+	}
+}
+
+// The next claim does not wait for the containers of claims that are still prepared, only for those of claims that
+// ended.
+func TestShareWaitsForEarlierContainers(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	whole := Part{GPU: gpu0, Extent: ExtentWhole}
+	s.prepares(shareClaim("a", 50, 1<<30))
+	s.prepares(shareClaim("b", 50, 1<<30))
+	s.next()
+	s.gate.Unprepare("a")
+	both := []Container{{Pod: "pod-a", Part: whole}, {Pod: "pod-b", Part: whole}}
+	s.next(both...)
+	s.next(both...)
+	s.next(both...)
+	s.refuses(shareClaim("c", 50, 1<<30), ErrHeld, "containers of an earlier claim")
+	s.next(both[1])
+	s.next(both[1])
+	s.prepares(shareClaim("c", 50, 1<<30))
+}
+
+// A GPU is shared only once no claim holds all of it under the earlier config, and the other way round.
+func TestSharingWaits(t *testing.T) {
+	s := newSliceAgent(t)
+	s.prepares(claim("a"))
+	s.next()
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	if e, _ := s.ledger.Entry(Key{SliceOutlet, gpu0}); e.State != StateDraining {
+		t.Errorf("the entry is %s", e.State)
+	}
+	s.gate.Unprepare("a")
+	for range 4 {
+		s.next()
+	}
+	if e, _ := s.ledger.Entry(Key{SliceOutlet, gpu0}); e.State != StateAvailable || !e.shared() {
+		t.Errorf("the entry is %s, shared %v", e.State, e.shared())
+	}
+	s.prepares(shareClaim("b", 50, 1<<30))
+	s.prepares(shareClaim("c", 50, 1<<30))
 }

@@ -91,6 +91,9 @@ type Entry struct {
 	// them, too.
 	Features Features
 
+	// Capacity is what claims could get together when it was last available. It is zero if claims do not share it.
+	Capacity Amount
+
 	Fault gpu.Fault // only set if unavailable
 	Drain Drain     // set if draining
 
@@ -102,7 +105,12 @@ type Entry struct {
 	dirty bool
 	seq   uint64
 	last  time.Time
-	pods  []string // UIDs of its pods since the last grant, by checkpoint and claims; of a draining entry also earlier ones; sorted
+	pods  []string // UIDs of its pods since the last grant, by checkpoint and claims; of a draining or shared entry also earlier ones; sorted
+
+	// left is when a claim that shares the entry was last unprepared, whose containers may still use it; zero if none may.
+	// departures is that of the last grant.
+	left       time.Time
+	departures uint64
 
 	// Progress of the release, by the clock of Next.
 	withdrawn  time.Time // when it stopped being available, or the start of the agent if that was before
@@ -130,6 +138,9 @@ func (e Entry) Message() string {
 	}
 	return ""
 }
+
+// shared reports whether claims share the entry.
+func (e *Entry) shared() bool { return e.Part.Share.Unit != "" }
 
 // mayBeHeld reports whether the entry excludes overlapping ones.
 func (e *Entry) mayBeHeld() bool {

@@ -39,6 +39,7 @@ type Want struct {
 	Key
 	Part     Part
 	Features Features // see Entry.Features
+	Capacity Amount   // see Entry.Capacity
 	Fault    gpu.Fault
 	Ready    bool // may become available: its CDI devices are on disk and verified, and the agent can track its holders
 }

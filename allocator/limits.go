@@ -44,18 +44,18 @@ func (r Rule) limitProblems() (found []string) {
 	switch {
 	case r.Level != "" && r.Level != LevelAny:
 		found = append(found, fmt.Sprintf(".level: want %s or nothing, got %q", LevelAny, r.Level))
-	case r.Level != "" && r.Limits == "":
-		found = append(found, ".level: want limits, since it is how strictly they have to be enforced")
+	case r.Level != "" && r.Limits == "" && r.Share != ShareMemory:
+		found = append(found, ".level: want limits or share: memory, since it is how strictly they have to be enforced")
 	}
 	return found
 }
 
-// class returns the class of the replicas of a GPU, and the fault of a GPU whose limits cannot be enforced.
+// class returns the class of the shares of a GPU, and the fault of a GPU whose limits cannot be enforced.
 func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	switch {
-	case r.Replicas == 0:
+	case r.Replicas == 0 && r.Share == "":
 		return "", gpu.Fault{}
-	case r.Limits != LimitMemory:
+	case r.Limits != LimitMemory && r.Share != ShareMemory:
 		return TimeSliced, gpu.Fault{}
 	}
 	problem := r.notEnforceable(g)
@@ -71,11 +71,13 @@ func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 // notEnforceable returns why the memory of replicas of a GPU cannot be limited; empty if it can be.
 func (r Rule) notEnforceable(g gpu.GPU) string {
 	switch {
+	case r.Share == ShareMemory:
+		return "limits of ResourceClaims are not supported yet"
 	case g.MemoryLimits != gpu.MemoryLimitsSupported:
 		return cmp.Or(g.MemoryLimits.Reason(), "the driver does not report whether it can be")
 	case g.MemoryBytes == 0:
 		return "the driver does not report the size of its memory"
-	case g.MemoryBytes/uint64(r.Replicas) < gpu.MinMemoryLimit:
+	case r.Replicas != 0 && g.MemoryBytes/uint64(r.Replicas) < gpu.MinMemoryLimit:
 		return "the part of a replica is less than 2 MiB; reduce replicas"
 	}
 	return ""

@@ -26,6 +26,7 @@ type Policy struct {
 	Rules Rules
 
 	Monitoring Monitoring
+	Shares     Shares
 
 	// VariantFaults are the faults of CDI devices with the features of rules, by VariantName.
 	VariantFaults map[string]gpu.Fault

@@ -83,10 +83,14 @@ func (n *next) observe(e *Entry) {
 	if g, found := n.o.Grants[e.Key]; found {
 		if g.Seq != e.seq {
 			e.seq, e.last, e.dirty, e.unrecorded = g.Seq, g.Last, true, time.Time{}
-			if e.State != StateDraining {
+			if e.State != StateDraining && !e.shared() {
 				e.pods = nil // bounds the slice: pods of earlier grants matter only while it drains
 			}
 			e.addPods(g.Pods)
+		}
+		if g.Departures != e.departures {
+			e.departures = g.Departures
+			e.leave(n.now)
 		}
 		if g.Closed && e.State == StateDraining {
 			e.release(n.now)
@@ -100,9 +104,16 @@ func (n *next) observe(e *Entry) {
 	}
 }
 
+// leave records that containers of a claim that shares the entry, but is no longer prepared, may still use it.
+func (e *Entry) leave(at time.Time) {
+	if e.shared() {
+		e.left = at
+	}
+}
+
 // release resets an entry that is free and closed at the gate.
 func (e *Entry) release(now time.Time) {
-	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, released: now}
+	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, departures: e.departures, released: now}
 }
 
 // reconcile moves each entry towards the plan. It withdraws unwanted entries before it offers any, so that the order of
@@ -188,7 +199,10 @@ func (n *next) offer(e *Entry, w Want) {
 		e.State = StateUnavailable
 		return
 	}
-	e.State, e.Features, e.withdrawn, e.processed = StateAvailable, w.Features, time.Time{}, time.Time{}
+	if e.State != StateAvailable && e.dirty {
+		e.leave(n.now)
+	}
+	e.State, e.Features, e.Capacity, e.withdrawn, e.processed = StateAvailable, w.Features, w.Capacity, time.Time{}, time.Time{}
 }
 
 // unclaimed reports whether no other entry excludes this one. While the bootstrap may still find such an entry,

@@ -31,10 +31,10 @@ type Part struct {
 // Class is the sharing mechanism. Shares of different classes cannot coexist on a device.
 type Class string
 
-// The classes of replicas. Their processes take turns on the device.
+// The classes of shares. Their processes take turns on the device.
 const (
 	TimeSliced    Class = "time-sliced"
-	MemoryLimited Class = "memory-limited" // with an equal part of the memory for each
+	MemoryLimited Class = "memory-limited" // with a part of the memory for each
 
 	// PerhapsLimited is that of a replica which a pod held before the agent started without saved state. It is not
 	// recorded whether its memory is limited.
@@ -44,10 +44,11 @@ const (
 // limited reports whether the memory limit of a replica has to be set before a container starts.
 func (c Class) limited() bool { return c == MemoryLimited || c == PerhapsLimited }
 
-// Share is one of Count equal shares of a GPU or MIG device.
+// Share is one of Count equal shares of a GPU or MIG device, or with Unit all of a device of which claims get amounts.
 type Share struct {
-	Class Class `json:"class,omitempty"`
-	Count int   `json:"count,omitempty"`
+	Class Class   `json:"class,omitempty"`
+	Count int     `json:"count,omitempty"`
+	Unit  Sharing `json:"unit,omitempty"`
 }
 
 // Device returns the GPU or MIG device that p is, or is a share of.

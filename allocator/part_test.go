@@ -13,7 +13,7 @@ func mig(uuid string, instance, compute, start, size int) Part {
 }
 
 func shareOf(p Part, class Class, count int) Part {
-	p.Share = Share{class, count}
+	p.Share = Share{Class: class, Count: count}
 	return p
 }
 

@@ -62,7 +62,11 @@ type Device struct {
 
 	// Replicas are the device IDs of a shared device; nil if it is not shared.
 	Replicas []string
-	Class    Class // of the replicas; empty if the device is not shared
+	Class    Class // of the shares; empty if the device is not shared
+	// Sharing is how claims share the device, and Capacity what they can get together. Both are zero if claims do not
+	// share it.
+	Sharing  Sharing
+	Capacity Amount
 	// OneReplica reports whether a container that requests more than one device is rejected.
 	OneReplica bool
 
@@ -80,7 +84,7 @@ func (d Device) IDs() []string {
 	return []string{d.ID}
 }
 
-// Shared reports whether several containers can use the device at a time.
+// Shared reports whether the device plugin advertises replicas of the device.
 func (d Device) Shared() bool { return d.Replicas != nil }
 
 // Healthy reports whether the device can be allocated.

@@ -27,6 +27,8 @@ type Rule struct {
 
 	Features []string `yaml:"features"` // driver capabilities that containers with the devices get in addition to cdi.features; the devices are unhealthy while the driver lacks one
 
+	Share Sharing `yaml:"share"` // how ResourceClaims share each device: by memory, so that each gets the cores and memory that it requests, or by replicas, so that each gets one of replicas unless it requests more; only in mode dra
+
 	Limits Limits `yaml:"limits"` // memory: each pod can allocate only the part of its replicas, such as half of a GPU with two of four; the driver enforces it; empty: no limits
 	Level  Level  `yaml:"level"`  // any: devices whose limits the driver cannot enforce are shared without limits; empty: they are unhealthy
 
@@ -80,15 +82,11 @@ func (p Policy) ValidateRules() error {
 	r := p.Rules
 	for i, rule := range r {
 		key := fmt.Sprintf("resources[%d]", i)
-		for _, problem := range slices.Concat(rule.Select.problems(), rule.problems()) {
+		for _, problem := range slices.Concat(rule.Select.problems(), rule.problems(), rule.sharingProblems(p.mode(rule))) {
 			errs = append(errs, errors.New(key+problem))
 		}
 		if p.mode(rule) == ModeDRA && len(rule.Features) > 0 {
 			errs = append(errs, fmt.Errorf("%s: want mode %s with features, got %s; in that mode, a DeviceClass or claim selects features",
-				key, ModeDevicePlugin, ModeDRA))
-		}
-		if p.mode(rule) == ModeDRA && (rule.Replicas != 0 || rule.Rename != "" || rule.Limits != "") {
-			errs = append(errs, fmt.Errorf("%s: want mode %s with replicas, rename and limits, got %s; in that mode, several pods share a GPU by one claim",
 				key, ModeDevicePlugin, ModeDRA))
 		}
 		same := func(earlier Rule) bool { return earlier.Name == rule.Name && earlier.Select.IsZero() }
@@ -106,15 +104,15 @@ func (r Rule) problems() (found []string) {
 	switch {
 	case !selects && (!IsStandardResource(r.Name) || strings.Contains(r.Name, "+")):
 		invalid(".name: want %s or %s<profile> with . for +, got %q; set select for other names", GPUResource, migPrefix, r.Name)
-	case selects && r.Name == "" && r.Mode == "" && r.Replicas == 0 && len(r.Features) == 0 && !r.Exclude:
-		invalid(": want name, mode, replicas, features or exclude, got none")
+	case selects && r.Name == "" && r.Mode == "" && r.Replicas == 0 && r.Share == "" && len(r.Features) == 0 && !r.Exclude:
+		invalid(": want name, mode, replicas, share, features or exclude, got none")
 	}
 	if r.Mode != "" && !slices.Contains(Modes(), r.Mode) {
 		invalid(".mode: want %s or %s, got %q", ModeDevicePlugin, ModeDRA, r.Mode)
 	}
 	if r.Exclude {
 		if selects && r.Name != "" || r.Mode != "" || r.Replicas != 0 || r.Rename != "" || len(r.Features) > 0 || r.FailRequestsGreaterThanOne ||
-			r.Limits != "" || r.Level != "" {
+			r.Share != "" || r.Limits != "" || r.Level != "" {
 			invalid(".exclude: want no other key but select, or name without select, since excluded devices are not advertised")
 		}
 		return found
@@ -127,7 +125,7 @@ func (r Rule) problems() (found []string) {
 	}
 	switch {
 	case r.Replicas >= 2 && r.Replicas <= MaxDevices:
-	case !selects && r.Mode == "" && len(r.Features) == 0:
+	case !selects && r.Mode == "" && r.Share == "" && len(r.Features) == 0:
 		invalid(".replicas: want 2 to %d, got %d; remove the resource to disable sharing", MaxDevices, r.Replicas)
 	case r.Replicas != 0:
 		invalid(".replicas: want 2 to %d, got %d; remove the key to disable sharing", MaxDevices, r.Replicas)

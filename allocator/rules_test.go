@@ -77,6 +77,16 @@ var mutants = []struct {
 	{"claims are listed after the slices", "release.go", "&& «!a.Asked.Before(e.unselected())»", "true"},
 	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},
 
+	// Claims that share a GPU.
+	{"claims add up", "claim.go", "«!total.within(capacity)»", "false"},
+	{"a share waits for containers of a claim that ended", "claim.go", "«!d.entry.left.IsZero()» ||", "false"},
+	{"a share waits for a ledger with the last departure", "claim.go", "|| «d.grant.Departures != d.entry.departures» {", "false"},
+	{"the runtime is asked after a departure", "release.go", "|| «!r.Asked.After(e.left)» ||", "false"},
+	{"a departure waits for containers", "release.go", "|| «n.stray(e.Part)» {", "false"},
+	{"a departure waits for sandboxes", "release.go", "«r.Sandboxes[uid] && !slices.Contains(claimants, uid)»", "false"},
+	{"an earlier agent's claims may have left", "saved.go", "e.leave(«now»)", "time.Time{}"},
+	{"claims may have left an entry that was withdrawn", "next.go", "if «e.State != StateAvailable && e.dirty» {", "false"},
+
 	// The requests.
 	{"the kubelet is asked for pods", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},
 	{"a list is sent again", "todo.go", "t.Resend = «t.stream()»", `""`},

@@ -18,6 +18,7 @@ type SavedEntry struct {
 	Part     Part     `json:"part"`
 	State    State    `json:"state"`
 	Features Features `json:"features,omitempty"`
+	Capacity Amount   `json:"capacity,omitzero"`
 	Drain    Drain    `json:"drain,omitzero"`
 }
 
@@ -32,7 +33,7 @@ func (l Ledger) Save() Saved {
 			}
 			e.State = StateReleased // the kubelet may still have it in its list
 		}
-		saved.Entries = append(saved.Entries, SavedEntry{e.Key, e.Part, e.State, e.Features, e.Drain})
+		saved.Entries = append(saved.Entries, SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain})
 	}
 	return saved
 }
@@ -51,7 +52,9 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 	n := next{Ledger: l}
 	var entries []Entry
 	for _, s := range saved.Entries {
-		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Drain: s.Drain, dirty: true, last: now, withdrawn: now}
+		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Capacity: s.Capacity, Drain: s.Drain, dirty: true,
+			last: now, withdrawn: now}
+		e.leave(now)
 		switch s.State {
 		case StateReleased:
 			e = Entry{Key: s.Key, Part: s.Part, State: s.State, released: now}

@@ -71,6 +71,22 @@ var scripts = map[string]string{
 		drop old 0; drop old 1; pass; pass; run agent; run agent`,
 	"a claim waits for a ledger with the last grant": `
 		configure 5; rounds 3; schedule; prepare 0; start 0; appear 0; force 0; unprepare; schedule; prepare 0`,
+	"containers of other shares do not count": `
+		configure 2; rounds 6; create 5; rounds 3; configure 1; rounds 7; rounds 7; configure 2`,
+	"a departure waits for containers": `
+		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
+		force 2; unprepare; restart agent; run agent; pass; run agent; run agent; schedule 1; prepare 0`,
+	"a departure waits for sandboxes": `
+		configure 6; rounds 3; schedule 1; prepare 0; start 0; start 1; start 2; schedule 1; prepare 0; run agent; run agent;
+		force 2; unprepare; run agent; pass; run agent; run agent; schedule 1; prepare 0`,
+	"an earlier agent's claims may have left": `
+		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
+		force 2; unprepare; restart agent; schedule 1; prepare 0`,
+	"claims may have left an entry that was withdrawn": `
+		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; rounds 4;
+		force 2; unprepare; restart agent, no state; rounds 7; rounds 7; schedule 1; prepare 0`,
+	"an unknown part overlaps all": `
+		rounds 5; create 5; ask 1; run kubelet; deliver 3; force 1; long pass; rounds 7; partition 4; restart agent, no state; rounds 4; rounds 6`,
 	"a start waits for containers": `
 		rounds 4; create 3; rounds 0; force 0; rounds 6; configure 2; rounds 6; restart agent, no state; rounds 6; rounds 5`,
 }

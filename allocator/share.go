@@ -15,13 +15,13 @@ const replicaMark = "::"
 func share(assigned []Assignment) []Device {
 	total := 0
 	for _, a := range assigned {
-		total += max(1, a.Rule.Replicas)
+		total += max(1, a.Rule.replicas())
 	}
 	devices := make([]Device, len(assigned))
 	for i, a := range assigned {
 		devices[i] = a.Device
 		switch {
-		case a.Rule.Replicas == 0:
+		case a.Rule.replicas() == 0:
 		case total > MaxDevices:
 			devices[i].Fault = cmp.Or(a.Device.Fault, configFault("reduce replicas in resources",
 				"replicas and unshared devices add up to %d, more than the limit of %d devices per resource", total, MaxDevices))
@@ -30,6 +30,14 @@ func share(assigned []Assignment) []Device {
 		}
 	}
 	return devices
+}
+
+// replicas returns the number of replicas that the device plugin advertises of each device; 0 for none.
+func (r Rule) replicas() int {
+	if r.Share != "" {
+		return 0
+	}
+	return r.Replicas
 }
 
 func replicaIDs(id string, count int) []string {

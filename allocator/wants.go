@@ -11,7 +11,7 @@ func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName strin
 	var wants []Want
 	for _, r := range resources {
 		for _, d := range r.Devices {
-			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Features: d.Features, Fault: d.Fault}
+			want := Want{Key: Key{Outlet: r.Name}, Part: partOf(d, inv), Features: d.Features, Capacity: d.Capacity, Fault: d.Fault}
 			want.Ready = !slices.ContainsFunc(d.CDINames, func(name string) bool { return !durable(name) })
 			for _, want.ID = range d.IDs() {
 				wants = append(wants, want)
@@ -31,8 +31,11 @@ func partOf(d Device, inv *gpu.Inventory) Part {
 		m, _ := g.MIGDevice(d.ID)
 		part = migPart(d.GPU, m)
 	}
-	if d.Shared() {
-		part.Share = Share{d.Class, len(d.Replicas)}
+	switch {
+	case d.Shared():
+		part.Share = Share{Class: d.Class, Count: len(d.Replicas)}
+	case d.Sharing != "":
+		part.Share = Share{Class: d.Class, Unit: d.Sharing}
 	}
 	return part
 }

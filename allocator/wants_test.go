@@ -18,10 +18,10 @@ func TestWants(t *testing.T) {
 	half := shareOf(whole("GPU-0"), TimeSliced, 2)
 	first, second := mig("GPU-1", 7, 0, 0, 4), mig("GPU-1", 8, 0, 4, 4)
 	want := []Want{
-		{Key{"nvidia.com/gpu", "GPU-0::0"}, half, "", gpu.Fault{}, true},
-		{Key{"nvidia.com/gpu", "GPU-0::1"}, half, "", gpu.Fault{}, true},
-		{Key{"nvidia.com/mig-3g.20gb", "MIG-1.0"}, first, "", gpu.Fault{}, false},
-		{Key{"nvidia.com/mig-3g.20gb", "MIG-1.1"}, second, "", fault("lost"), false},
+		{Key{"nvidia.com/gpu", "GPU-0::0"}, half, "", Amount{}, gpu.Fault{}, true},
+		{Key{"nvidia.com/gpu", "GPU-0::1"}, half, "", Amount{}, gpu.Fault{}, true},
+		{Key{"nvidia.com/mig-3g.20gb", "MIG-1.0"}, first, "", Amount{}, gpu.Fault{}, false},
+		{Key{"nvidia.com/mig-3g.20gb", "MIG-1.1"}, second, "", Amount{}, fault("lost"), false},
 	}
 	if !reflect.DeepEqual(wants, want) {
 		t.Errorf("got\n%s\nwant\n%s", fmt.Sprintf("%#v", wants), fmt.Sprintf("%#v", want))

@@ -22,13 +22,17 @@ const gpu0 = "GPU-0"
 // parts are all parts of the GPU. Some layouts reuse GPU instance IDs, and therefore UUIDs, of other layouts.
 var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentWhole},
-	{GPU: gpu0, Extent: ExtentWhole, Share: Share{TimeSliced, 2}},
-	{GPU: gpu0, Extent: ExtentWhole, Share: Share{TimeSliced, 3}},
+	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: TimeSliced, Count: 2}},
+	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: TimeSliced, Count: 3}},
 	{GPU: gpu0, Extent: ExtentMIG, GPUInstance: 1, Placement: gpu.Placement{Start: 0, Size: 4}},
 	{GPU: gpu0, Extent: ExtentMIG, GPUInstance: 2, Placement: gpu.Placement{Start: 4, Size: 4}},
 	{GPU: gpu0, Extent: ExtentMIG, GPUInstance: 1, Placement: gpu.Placement{Start: 0, Size: 8}},
 	{GPU: gpu0, Extent: ExtentMIG, GPUInstance: 1, Placement: gpu.Placement{Start: 4, Size: 4}},
+	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}},
 }
+
+// sharedPart is the index of the GPU that claims share. Those that do not get all of it get half.
+const sharedPart = uint8(len(parts) - 1)
 
 // hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory
 // slices, and of the device nodes of GPU instances 1 and 2.
@@ -40,6 +44,7 @@ var hardwareUse = [len(parts)][10]uint8{
 	{0, 0, 0, 0, 6, 6, 6, 6, 0, 6},
 	{6, 6, 6, 6, 6, 6, 6, 6, 6, 0},
 	{0, 0, 0, 0, 6, 6, 6, 6, 6, 0},
+	{3, 3, 3, 3, 3, 3, 3, 3},
 }
 
 // The outlets: the GPU, the same under another name, two MIG profiles, and replicas of the GPU.
@@ -98,8 +103,9 @@ const (
 	layouts
 )
 
-// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource, whole GPUs by claims.
-const configs = 6
+// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource, whole GPUs by claims, shared
+// GPUs by claims.
+const configs = 7
 
 func planOf(config, layout uint8) planned {
 	if config == 4 || layout == layoutLost {
@@ -113,10 +119,17 @@ func planOf(config, layout uint8) planned {
 	case layoutMoved:
 		return planned{{4, 6}}
 	}
-	return [...]planned{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}, nil, {{sliceKey, 0}}}[config]
+	return [...]planned{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}, nil, {{sliceKey, 0}}, {{sliceKey, sharedPart}}}[config]
 }
 
 var plans [configs][layouts][]Want
+
+func capacityOf(part uint8) Amount {
+	if part == sharedPart {
+		return Amount{Cores: WholeCores}
+	}
+	return Amount{}
+}
 
 var present = [layouts][]Present{
 	{{Device: parts[0]}}, {{Device: parts[3]}, {Device: parts[4]}}, {{Device: parts[5]}}, {{Device: parts[6]}}, nil,
@@ -126,7 +139,7 @@ func init() {
 	for c := range plans {
 		for l := range plans[c] {
 			for _, o := range planOf(uint8(c), uint8(l)) {
-				plans[c][l] = append(plans[c][l], Want{Key: keys[o.key].Key, Part: parts[o.part], Ready: true})
+				plans[c][l] = append(plans[c][l], Want{Key: keys[o.key].Key, Part: parts[o.part], Capacity: capacityOf(o.part), Ready: true})
 			}
 		}
 	}
@@ -156,6 +169,7 @@ type pod struct {
 	stage     uint8
 	container uint8
 	key, part uint8
+	half      bool  // its claim is for half of the GPU
 	active    bool  // in the API and not terminated
 	isInit    bool  // the container is an init container
 	hangs     bool  // delayed by hooks, other plugins or the runtime
@@ -252,7 +266,7 @@ type state struct {
 	// The agent.
 	parts          [len(keys)]uint8 // of the ledger's entries
 	slice          poolVersion      // acknowledged by the API server
-	scheduled      bool             // the scheduler has received a slice with the GPU
+	scheduled      poolVersion      // received by the scheduler
 	listed, offers mask
 	answers        [sources]answer // delivered
 	asked          [sources]answer // not delivered yet
@@ -300,7 +314,11 @@ func (w *world) checkAllocated(doing string) { w.checkHardware(doing, [10]uint8{
 
 // checkFree fails if a key becomes available while pods hold its hardware through other keys.
 func (w *world) checkFree(key uint8) {
-	w.checkHardware(keys[key].Outlet+" becomes available", hardwareUse[w.parts[key]], bit(key))
+	use := hardwareUse[w.parts[key]]
+	if w.parts[key] == sharedPart {
+		use = hardwareUse[0]
+	}
+	w.checkHardware(keys[key].Outlet+" becomes available", use, bit(key))
 }
 
 func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {

@@ -289,8 +289,8 @@ func (w *world) checkListed(outlet uint8, listed mask) {
 	}
 }
 
-// restartAgent replaces the agent.
-func (w *world) restartAgent(withState bool) bool {
+// restartAgent replaces the agent. It finds the state and the claim records of the earlier one, or not.
+func (w *world) restartAgent(withState, withRecords bool) bool {
 	for i := range uint8(outlets) {
 		w.disconnect(i)
 	}
@@ -302,7 +302,7 @@ func (w *world) restartAgent(withState bool) bool {
 	w.todo = Todo{}
 	claims := w.gate.Claims()
 	w.newGate()
-	w.restoreClaims(claims)
+	w.restoreClaims(claims, withRecords)
 	if w.listed = 0; !withState {
 		w.offers = 0
 	}

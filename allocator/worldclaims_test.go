@@ -8,11 +8,12 @@ type poolVersion struct {
 	written bool
 	at      int32
 	listed  mask
+	shared  bool // claims share the GPU
 }
 
 // publish writes the slice.
 func (w *world) publish() bool {
-	now := poolVersion{true, w.tick, w.offers & ofOutlet[sliceOutlet]}
+	now := poolVersion{true, w.tick, w.offers & ofOutlet[sliceOutlet], w.parts[sliceKey] == sharedPart}
 	if w.slice == now {
 		return false
 	}
@@ -22,25 +23,26 @@ func (w *world) publish() bool {
 
 // watchSlice delivers the slice to the scheduler.
 func (w *world) watchSlice() bool {
-	now := w.slice.listed != 0
-	if w.scheduled == now {
+	if w.scheduled == w.slice {
 		return false
 	}
-	w.scheduled = now
+	w.scheduled = w.slice
 	return true
 }
 
-// schedule allocates the GPU to the claim of a new pod. The claim of a pod that has ended, or was force-deleted, is
-// gone.
-func (w *world) schedule() bool {
-	if !w.scheduled || w.uids == 255 {
+// schedule allocates the GPU, or half of it, to the claim of a new pod. The claim of a pod that has ended, or was
+// force-deleted, is gone.
+func (w *world) schedule(half bool) bool {
+	if w.scheduled.listed == 0 || w.uids == 255 || half && !w.scheduled.shared {
 		return false
 	}
-	slot := -1
+	slot, halves := -1, 0
 	for i := range w.pods {
 		p := &w.pods[i]
 		if p.uid != 0 && p.active && p.key == sliceKey {
-			return false
+			if halves++; !half || !p.half || halves > 1 {
+				return false
+			}
 		}
 		if p.uid == 0 {
 			slot = i
@@ -50,7 +52,7 @@ func (w *world) schedule() bool {
 		return false
 	}
 	w.uids++
-	w.pods[slot] = pod{uid: w.uids, active: true, key: sliceKey, stage: selected, since: w.tick}
+	w.pods[slot] = pod{uid: w.uids, active: true, half: half, key: sliceKey, stage: selected, since: w.tick}
 	return true
 }
 
@@ -67,7 +69,11 @@ func (w *world) claimed() mask {
 // claimOf returns the claim of a pod.
 func claimOf(p *pod) Claim {
 	uid := uidNames[p.uid]
-	return Claim{UID: uid, Name: uid, Pods: []string{uid}, Devices: []string{gpu0}}
+	c := Claim{UID: uid, Name: uid, Pods: []string{uid}, Devices: []string{gpu0}}
+	if p.half {
+		c.Amounts = map[string]Amount{gpu0: {Cores: WholeCores / 2}}
+	}
+	return c
 }
 
 // prepare is NodePrepareResources. The kubelet retries a refused call.
@@ -77,6 +83,9 @@ func (w *world) prepare(slot uint8) bool {
 		return false
 	}
 	p.stage, p.since, p.part = admitted, w.tick, w.parts[sliceKey]
+	if !p.half {
+		p.part = 0
+	}
 	p.holds = p.active
 	w.checkAllocated("prepare")
 	w.free(slot)
@@ -114,9 +123,12 @@ func (w *world) podOf(c Claim) *pod {
 }
 
 // restoreClaims restores the prepared claims at the start of an agent, which reads them from its own records or, if
-// these are lost, from those of the kubelet.
-func (w *world) restoreClaims(claims []Claim) {
+// these are lost, from those of the kubelet, which lack the amounts.
+func (w *world) restoreClaims(claims []Claim, recorded bool) {
 	for _, c := range claims {
+		if !recorded {
+			c.Amounts = nil
+		}
 		w.gate.Restore(c)
 	}
 }

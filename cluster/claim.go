@@ -35,6 +35,9 @@ type ClaimDevice struct {
 	Device      string `json:"device"`
 	ShareID     string `json:"shareID"`     // empty unless the device allows multiple allocations
 	AdminAccess bool   `json:"adminAccess"` // granted regardless of other allocations
+
+	// Consumed has the quantities that it consumes of the capacities of a device that allows multiple allocations.
+	Consumed map[string]string `json:"consumedCapacity"`
 }
 
 // ClaimConfig is the configuration of a driver.

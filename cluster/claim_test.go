@@ -36,7 +36,7 @@ const claimJSON = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim",
 var testClaim = Claim{
 	Namespace: "ns", Name: "c", UID: "claim-uid", Allocated: true,
 	Devices: []ClaimDevice{
-		{Request: "gpu", Driver: testDriver, Pool: "node", Device: "gpu-1", ShareID: "share-uid"},
+		{Request: "gpu", Driver: testDriver, Pool: "node", Device: "gpu-1", ShareID: "share-uid", Consumed: map[string]string{"memory": "1Gi"}},
 		{Request: "all/admin", Driver: testDriver, Pool: "node", Device: "gpu-2", AdminAccess: true},
 		{Request: "nic", Driver: "nic.example.com", Pool: "node", Device: "nic-1"},
 	},

@@ -1,6 +1,11 @@
 package cluster
 
-import "strconv"
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+)
 
 // Device is a device in a ResourceSlice. It has the fields of resource.k8s.io/v1 that gpucdi publishes. Its maps and
 // slices must not be modified once it is passed to a Pool.
@@ -9,6 +14,9 @@ type Device struct {
 	Attributes map[string]Attribute `json:"attributes,omitempty"`
 	Capacity   map[string]Capacity  `json:"capacity,omitempty"`
 	Taints     []Taint              `json:"taints,omitempty"`
+
+	// AllowMultipleAllocations lets several claims have the device. Each consumes an amount of its capacities.
+	AllowMultipleAllocations bool `json:"allowMultipleAllocations,omitempty"`
 }
 
 // Attribute is the value of an attribute, in exactly one field.
@@ -33,7 +41,21 @@ func VersionAttribute(value string) Attribute { return Attribute{Version: &value
 
 // Capacity is an amount that a device has.
 type Capacity struct {
-	Value string `json:"value"` // quantity in canonical form: "80Gi"
+	Value  string         `json:"value"` // quantity in canonical form: "80Gi"
+	Policy *RequestPolicy `json:"requestPolicy,omitempty"`
+}
+
+// RequestPolicy is how much of a capacity a claim consumes. A request is rounded up to a valid amount. Without a policy,
+// a claim consumes what it requests, or all.
+type RequestPolicy struct {
+	Default string      `json:"default"` // without a request
+	Range   *ValidRange `json:"validRange,omitempty"`
+}
+
+// ValidRange are the valid amounts: Min and all that exceed it by a multiple of Step. Both are quantities.
+type ValidRange struct {
+	Min  string `json:"min"`
+	Step string `json:"step"`
 }
 
 // Bytes returns a capacity in bytes.
@@ -44,7 +66,7 @@ func Bytes(n uint64) Capacity {
 		n /= 1024
 		unit++
 	}
-	return Capacity{strconv.FormatUint(n, 10) + units[unit]}
+	return Capacity{Value: strconv.FormatUint(n, 10) + units[unit]}
 }
 
 // Count returns a capacity without a unit. The canonical form of thousands has a suffix.
@@ -55,7 +77,30 @@ func Count(n uint64) Capacity {
 		n /= 1000
 		unit++
 	}
-	return Capacity{strconv.FormatUint(n, 10) + units[unit]}
+	return Capacity{Value: strconv.FormatUint(n, 10) + units[unit]}
+}
+
+// Consumable returns a capacity of which each claim consumes a part, with the amounts of a RequestPolicy.
+func Consumable(all, byDefault, least, step Capacity) Capacity {
+	all.Policy = &RequestPolicy{Default: byDefault.Value, Range: &ValidRange{Min: least.Value, Step: step.Value}}
+	return all
+}
+
+// ParseQuantity parses a whole quantity such as 20Gi, 100 or 2k.
+func ParseQuantity(text string) (uint64, error) {
+	digits := strings.TrimRight(text, "KMGTPEki")
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("quantity %q is not a whole number", text)
+	}
+	unit, known := map[string]uint64{
+		"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+		"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60,
+	}[text[len(digits):]]
+	if high, product := bits.Mul64(n, unit); known && high == 0 {
+		return product, nil
+	}
+	return 0, fmt.Errorf("quantity %q is invalid or too large", text)
 }
 
 // Taint keeps claims that do not tolerate it from a device. A Pool keeps the time at which a taint was added for as

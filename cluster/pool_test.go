@@ -407,7 +407,7 @@ func TestPoolQuantity(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
 		all := devices("a")
-		all[0].Capacity["memory"] = Capacity{"1024Mi"}
+		all[0].Capacity["memory"] = Capacity{Value: "1024Mi"}
 		t.pool.Want(all)
 		synctest.Wait()
 		t.want("a")

@@ -76,6 +76,8 @@ func (g *schemaWriter) of(t reflect.Type) schema {
 		s["type"] = "string"
 	case t.Kind() == reflect.Int:
 		s["type"] = "integer"
+	case t.Kind() == reflect.Float64:
+		s["type"] = "number"
 	default:
 		panic(fmt.Sprintf("no schema for %s", t))
 	}

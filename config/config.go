@@ -30,6 +30,9 @@ type Config struct {
 	// What tools that drain, reboot or replace nodes can act on; see docs/remediation.md.
 	Remediation Remediation `yaml:"remediation"`
 
+	// GPUs that ResourceClaims share, by rules with share; see docs/sharing.md.
+	Shares allocator.Shares `yaml:"shares"`
+
 	// Resource for monitoring pods, such as dcgm-exporter; see docs/monitoring-pods.md.
 	Monitoring allocator.Monitoring `yaml:"monitoring"`
 
@@ -145,6 +148,7 @@ func Default() Config {
 		},
 		Allocation:  Allocation{Mode: allocator.ModeDevicePlugin, TaintEffect: NoSchedule},
 		Remediation: Remediation{Taint: NodeTaintNone, After: 2 * time.Minute, Faults: health.RequiringRepair()},
+		Shares:      allocator.DefaultShares(),
 		Monitoring:  allocator.Monitoring{Count: 4},
 	}
 }
@@ -198,12 +202,20 @@ func (c Config) validate() error {
 		invalid("allocation.taintEffect: want %s, got %q", oneOf(effects), c.Allocation.TaintEffect)
 	}
 	return errors.Join(append(errs, validateNames(c.Resources), validateFeatures(c.Resources), c.Policy().ValidateRules(),
-		c.validateMonitoring(), c.Remediation.validate())...)
+		c.validateShares(), c.validateMonitoring(), c.Remediation.validate())...)
 }
 
 // Policy returns how the node advertises its devices.
 func (c Config) Policy() allocator.Policy {
-	return allocator.Policy{MIG: c.MIG.Strategy, Mode: c.Allocation.Mode, Rules: c.Resources, Monitoring: c.Monitoring}
+	return allocator.Policy{MIG: c.MIG.Strategy, Mode: c.Allocation.Mode, Rules: c.Resources, Monitoring: c.Monitoring, Shares: c.Shares}
+}
+
+func (c Config) validateShares() error {
+	var errs []error
+	for _, problem := range c.Shares.Problems() {
+		errs = append(errs, errors.New("shares."+problem))
+	}
+	return errors.Join(errs...)
 }
 
 func (c Config) validateMonitoring() error {

@@ -30,8 +30,10 @@ func effective(t *testing.T, text string, node config.Node) config.Config {
 func TestParse(t *testing.T) {
 	got := effective(t, `
 cdi: {features: [video, display], passBy: [annotation]}
+allocation: {mode: dra}
+shares: {memoryScaling: 0.9, reserve: 512Mi, placement: spread}
 mig: {strategy: mixed}
-resources: [{name: nvidia.com/gpu, replicas: 4}]
+resources: [{name: nvidia.com/gpu, share: memory, level: any}]
 health: {probeInterval: 1m30s}
 `, config.Node{})
 	want := config.Default()
@@ -39,7 +41,9 @@ health: {probeInterval: 1m30s}
 	want.CDI.PassBy = []kubelet.PassBy{kubelet.ByAnnotation}
 	want.MIG.Strategy = allocator.MIGMixed
 	want.Health.ProbeInterval = 90 * time.Second
-	want.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4}}
+	want.Allocation.Mode = allocator.ModeDRA
+	want.Shares = allocator.Shares{MemoryScaling: 0.9, Reserve: "512Mi", Placement: allocator.Spread, Compute: allocator.ComputeTimeSlice}
+	want.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Share: allocator.ShareMemory, Level: allocator.LevelAny}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -207,6 +211,13 @@ func TestParseRejects(t *testing.T) {
 		"cdi: {passBy: []}":                         "cdi.passBy: want field, annotation or both, got none; pods would start",
 		"cdi: {features: [cuda]}":                   `cdi.features: unknown feature "cuda"; supported features: `,
 		"resources: [{name: nvidia.com/gpu}]":       "resources[0].replicas: want 2 to 20000, got 0; remove the",
+		"shares: {memoryScaling: 0}":                `shares.memoryScaling: want a number above 0 and at most 1, got 0`,
+		"shares: {memoryScaling: .nan}":             `shares.memoryScaling: want a number above 0 and at most 1, got NaN`,
+		"shares: {memoryScaling: half}":             `shares.memoryScaling: want a number, got "half" (line 1)`,
+		"shares: {reserve: 1GB}":                    `shares.reserve: want a size such as 512Mi, or 0, got "1GB"`,
+		"shares: {reserve: 1}":                      `shares.reserve: want a size such as 512Mi, or 0, got "1"`,
+		"shares: {placement: random}":               `shares.placement: want pack or spread, got "random"`,
+		"shares: {compute: ceiling}":                `shares.compute: want timeslice, got "ceiling"`,
 		"allocation: {mode: both}":                  `allocation.mode: want devicePlugin or dra, got "both"`,
 		"allocation: {taintEffect: None}":           `allocation.taintEffect: want NoSchedule or NoExecute, got "None"`,
 		"allocation: {respectForeignContainers: 1}": "allocation.respectForeignContainers: want true or false, got 1",
@@ -226,33 +237,40 @@ func TestParseRejects(t *testing.T) {
 
 func TestParseRejectsRules(t *testing.T) {
 	for rule, want := range map[string]string{
-		"{select: {product: H100}}":                                                  ": want name, mode, replicas, features or exclude, got none",
-		"{select: {product: '['}, name: a.com/b}":                                    `.select.product: want a glob, got "["`,
-		"{select: {product: H100, vendor: x}, name: a.com/b}":                        ".select.vendor: unknown key (line 1)",
-		"{select: {memory: 16Gi}, name: a.com/b}":                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,
-		"{select: {memory: '>16GB'}, name: a.com/b}":                                 `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">16GB": ">16GB" has an invalid value`,
-		"{select: {memory: '>NaNGi'}, name: a.com/b}":                                `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">NaNGi": ">NaNGi" has an invalid value`,
-		"{select: {computeCapability: '>=8.x'}, name: a.com/b}":                      `.select.computeCapability: want comparisons such as ">=8.0", got ">=8.x": ">=8.x" has an invalid value`,
-		"{select: {index: [-1]}, name: a.com/b}":                                     ".select.index: want at least 0, got -1",
-		"{select: {index: [one]}, name: a.com/b}":                                    `.select.index[0]: want an integer, got "one" (line 1)`,
-		"{select: {uuid: []}, exclude: true}":                                        ".select: want at least one value in index, uuid and pci, got an empty list",
-		"{select: {index: [0]}, name: gpu}":                                          `.name: want a resource name such as nvidia.com/h100, got "gpu": it has no domain`,
-		"{select: {index: [0]}, name: kubernetes.io/gpu}":                            `.name: want a resource name such as nvidia.com/h100, got "kubernetes.io/gpu": its domain is reserved`,
-		"{select: {index: [0]}, name: 'a.com/b c'}":                                  `.name: want a resource name such as nvidia.com/h100, got "a.com/b c": name part must consist of`,
-		"{select: {index: [0]}, name: a.com/" + strings.Repeat("b", 64) + "}":        `.name: want a resource name such as nvidia.com/h100, got "a.com/bbb`,
-		"{select: {index: [0]}, name: a.com/b, rename: a.com/b.shared, replicas: 2}": ".rename: want name instead, since the rule has select",
-		"{select: {index: [0]}, name: a.com/b, replicas: 1}":                         ".replicas: want 2 to 20000, got 1; remove the key",
-		"{select: {index: [0]}, name: a.com/b, failRequestsGreaterThanOne: true}":    ".failRequestsGreaterThanOne: want replicas",
-		"{select: {index: [0]}, name: a.com/b, limits: memory}":                      ".limits: want replicas",
-		"{select: {index: [0]}, replicas: 2, limits: cores}":                         `.limits: want memory or nothing, got "cores"`,
-		"{select: {index: [0]}, replicas: 2, limits: memory, level: none}":           `.level: want any or nothing, got "none"`,
-		"{select: {index: [0]}, replicas: 2, level: any}":                            ".level: want limits",
-		"{select: {index: [0]}, exclude: true, level: any}":                          ".exclude: want no other key but select",
-		"{select: {index: [0]}, mode: dra, replicas: 2, limits: memory}":             ": want mode devicePlugin with replicas, rename and limits, got dra",
-		"{select: {index: [0]}, name: a.com/b, exclude: true}":                       ".exclude: want no other key but select",
-		"{select: {index: [0]}, exclude: true, features: [video]}":                   ".exclude: want no other key but select",
-		"{select: {index: [0]}, features: [video, x]}":                               `.features: unknown feature "x"; supported features: `,
-		"{select: {index: [0]}, mode: dra, features: [video]}":                       ": want mode devicePlugin with features, got dra",
+		"{select: {product: H100}}":                                                                      ": want name, mode, replicas, share, features or exclude, got none",
+		"{select: {product: '['}, name: a.com/b}":                                                        `.select.product: want a glob, got "["`,
+		"{select: {product: H100, vendor: x}, name: a.com/b}":                                            ".select.vendor: unknown key (line 1)",
+		"{select: {memory: 16Gi}, name: a.com/b}":                                                        `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,
+		"{select: {memory: '>16GB'}, name: a.com/b}":                                                     `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">16GB": ">16GB" has an invalid value`,
+		"{select: {memory: '>NaNGi'}, name: a.com/b}":                                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">NaNGi": ">NaNGi" has an invalid value`,
+		"{select: {computeCapability: '>=8.x'}, name: a.com/b}":                                          `.select.computeCapability: want comparisons such as ">=8.0", got ">=8.x": ">=8.x" has an invalid value`,
+		"{select: {index: [-1]}, name: a.com/b}":                                                         ".select.index: want at least 0, got -1",
+		"{select: {index: [one]}, name: a.com/b}":                                                        `.select.index[0]: want an integer, got "one" (line 1)`,
+		"{select: {uuid: []}, exclude: true}":                                                            ".select: want at least one value in index, uuid and pci, got an empty list",
+		"{select: {index: [0]}, name: gpu}":                                                              `.name: want a resource name such as nvidia.com/h100, got "gpu": it has no domain`,
+		"{select: {index: [0]}, name: kubernetes.io/gpu}":                                                `.name: want a resource name such as nvidia.com/h100, got "kubernetes.io/gpu": its domain is reserved`,
+		"{select: {index: [0]}, name: 'a.com/b c'}":                                                      `.name: want a resource name such as nvidia.com/h100, got "a.com/b c": name part must consist of`,
+		"{select: {index: [0]}, name: a.com/" + strings.Repeat("b", 64) + "}":                            `.name: want a resource name such as nvidia.com/h100, got "a.com/bbb`,
+		"{select: {index: [0]}, name: a.com/b, rename: a.com/b.shared, replicas: 2}":                     ".rename: want name instead, since the rule has select",
+		"{select: {index: [0]}, name: a.com/b, replicas: 1}":                                             ".replicas: want 2 to 20000, got 1; remove the key",
+		"{select: {index: [0]}, name: a.com/b, failRequestsGreaterThanOne: true}":                        ".failRequestsGreaterThanOne: want replicas",
+		"{select: {index: [0]}, name: a.com/b, limits: memory}":                                          ".limits: want replicas",
+		"{select: {index: [0]}, replicas: 2, limits: cores}":                                             `.limits: want memory or nothing, got "cores"`,
+		"{select: {index: [0]}, replicas: 2, limits: memory, level: none}":                               `.level: want any or nothing, got "none"`,
+		"{select: {index: [0]}, replicas: 2, level: any}":                                                ".level: want limits",
+		"{select: {index: [0]}, exclude: true, level: any}":                                              ".exclude: want no other key but select",
+		"{select: {index: [0]}, mode: dra, replicas: 2, limits: memory}":                                 ": want share in mode dra, or mode devicePlugin with replicas, rename and limits",
+		"{select: {index: [0]}, mode: dra, share: cores}":                                                `.share: want memory, replicas or nothing, got "cores"`,
+		"{select: {index: [0]}, share: memory}":                                                          ".share: want mode dra, got devicePlugin; in that mode, use replicas",
+		"{select: {index: [0]}, mode: dra, share: replicas}":                                             ".replicas: want the number of claims that can share each device, got none",
+		"{select: {index: [0]}, mode: dra, share: memory, replicas: 2}":                                  ".share: want neither replicas nor limits with memory",
+		"{select: {index: [0]}, mode: dra, share: replicas, replicas: 2, limits: memory}":                ".limits: want share: memory, since replicas of claims have no limits",
+		"{name: nvidia.com/gpu, mode: dra, share: replicas, replicas: 2, rename: nvidia.com/gpu.shared}": ".share: want neither rename nor failRequestsGreaterThanOne",
+		"{select: {index: [0]}, exclude: true, share: memory}":                                           ".exclude: want no other key but select",
+		"{select: {index: [0]}, name: a.com/b, exclude: true}":                                           ".exclude: want no other key but select",
+		"{select: {index: [0]}, exclude: true, features: [video]}":                                       ".exclude: want no other key but select",
+		"{select: {index: [0]}, features: [video, x]}":                                                   `.features: unknown feature "x"; supported features: `,
+		"{select: {index: [0]}, mode: dra, features: [video]}":                                           ": want mode devicePlugin with features, got dra",
 		"{exclude: true}": `.name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got ""; set select for other names`,
 		"{name: nvidia.com/gpu, features: [video], rename: nvidia.com/gpu.shared}": ".rename: want replicas",
 		"{name: 'nvidia.com/mig-1g 5gb', replicas: 2}":                             ".name: want a resource name such as nvidia.com/h100",

@@ -22,6 +22,7 @@ const (
 
 	glob       = `^([^\\\[]|\\.|\[\^?(([^\\\]-]|\\.)(-([^\\\]-]|\\.))?)+\])*$`
 	memory     = `^$|^\s*(<=|>=|<|>|=)\s*` + number + `[MGT]i\s*(,\s*(<=|>=|<|>|=)\s*` + number + `[MGT]i\s*)*$`
+	size       = `^(0?|` + number + `[MGT]i)$`
 	number     = `([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?`
 	capability = `^$|^\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*(,\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*)*$`
 
@@ -59,6 +60,8 @@ func constraints(s source) map[string]schema {
 		"allocator.Rule.Mode":                  {"enum": append([]allocator.Mode{""}, allocator.Modes()...)},
 		"allocator.Rule.Features":              {"items": schema{"enum": s.constants("cdi.Feature")}},
 		"config.Remediation.Faults":            {"items": schema{"anyOf": []schema{{"enum": faultSelectors(s)}, {"pattern": `^xid_(0|[1-9][0-9]*)$`}}}},
+		"allocator.Shares.MemoryScaling":       {"exclusiveMinimum": 0, "maximum": 1},
+		"allocator.Shares.Reserve":             {"type": []string{"string", "integer"}, "pattern": size, "maximum": 0, "minimum": 0},
 		"allocator.Monitoring.Resource":        extendedResource(),
 		"allocator.Monitoring.Count":           {"minimum": 1, "maximum": allocator.MaxMonitors},
 		"allocator.Rule":                       {"allOf": ruleConstraints()},
@@ -106,11 +109,14 @@ func ruleConstraints() []schema {
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{"if": set("rename", ""), "then": set("replicas", 0)},
 		{"if": set("limits", ""), "then": set("replicas", 0)},
-		{"if": set("level", ""), "then": set("limits", "")},
-		{
-			"if":   schema{"required": []string{"mode"}, "properties": schema{"mode": schema{"const": allocator.ModeDRA}}},
-			"then": unset("replicas", "features", "rename", "limits"),
-		},
+		{"if": set("level", ""), "then": schema{"anyOf": []schema{set("limits", ""), has("share", allocator.ShareMemory)}}},
+		{"if": has("mode", allocator.ModeDRA), "then": unset("features")},
+		{"if": schema{"allOf": []schema{has("mode", allocator.ModeDRA), unset("share")}}, "then": unset("replicas", "rename", "limits")},
+		{"if": set("share", ""), "then": schema{"allOf": []schema{
+			unset("rename", "failRequestsGreaterThanOne", "limits"), {"not": has("mode", allocator.ModeDevicePlugin)},
+		}}},
+		{"if": has("share", allocator.ShareMemory), "then": unset("replicas")},
+		{"if": has("share", allocator.ShareReplicas), "then": set("replicas", 0)},
 	}
 }
 
@@ -127,6 +133,11 @@ func faultSelectors(s source) (names []string) {
 // extendedResource requires a valid name or none.
 func extendedResource() schema {
 	return schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
+}
+
+// has requires that a key has a value.
+func has[T ~string](key string, value T) schema {
+	return schema{"required": []string{key}, "properties": schema{key: schema{"const": value}}}
 }
 
 // set requires that a key has a value other than its zero value.

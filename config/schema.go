@@ -147,6 +147,8 @@ func describeType(t reflect.Type) string {
 		return "true or false"
 	case t.Kind() == reflect.String:
 		return "a string"
+	case t.Kind() == reflect.Float64:
+		return "a number"
 	}
 	return "an integer"
 }

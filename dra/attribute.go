@@ -50,6 +50,10 @@ const (
 	capacityJPEGEngines     = "jpegEngines"
 	capacityOFAEngines      = "ofaEngines"
 	capacityMemorySlice     = "memorySlice" // followed by the index
+
+	// Of devices that claims share.
+	capacityCores  = "cores"
+	capacityShares = "shares" // replicas, by the name that NVIDIA's DRA driver uses
 )
 
 // Values of the attribute type.

@@ -53,16 +53,41 @@ func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err erro
 		if err != nil {
 			return nil, err
 		}
+		amount, err := amountOf(d)
+		if err != nil {
+			return nil, err
+		}
+		if p.timeSlice != "" && d.ShareID != "" && amount.Cores < allocator.WholeCores {
+			return nil, unsupported("status.allocation.devices.config", "request %s gets a share of a GPU, and a time slice applies to all of it; remove sharing", d.Request)
+		}
 		devices = append(devices, Device{
 			// The kubelet expects the request without the subrequest that the scheduler chose.
 			Request: mainRequest(d.Request), Name: d.Device, ID: id, ShareID: d.ShareID, Admin: d.AdminAccess,
-			TimeSlice: p.timeSlice, Features: p.features,
+			Amount: amount, TimeSlice: p.timeSlice, Features: p.features,
 		})
 	}
 	if len(devices) == 0 {
 		return nil, fmt.Errorf("no device of driver %s is allocated to the claim", driver)
 	}
 	return devices, nil
+}
+
+// amountOf returns what the claim gets of a device; zero if it gets all of it.
+func amountOf(d cluster.ClaimDevice) (amount allocator.Amount, err error) {
+	for name, to := range map[string]*uint64{capacityCores: &amount.Cores, capacityShares: &amount.Replicas} {
+		if text, found := d.Consumed[name]; found {
+			if *to, err = cluster.ParseQuantity(text); err != nil {
+				return allocator.Amount{}, fmt.Errorf("reading consumedCapacity %s of device %s: %w", name, d.Device, err)
+			}
+		}
+	}
+	if amount.Cores == 0 {
+		return amount, nil
+	}
+	if amount.Memory, err = cluster.ParseQuantity(d.Consumed[capacityMemory]); err != nil {
+		return allocator.Amount{}, fmt.Errorf("reading consumedCapacity %s of device %s: %w", capacityMemory, d.Device, err)
+	}
+	return amount, nil
 }
 
 // mainRequest returns the name of a request without its subrequest.

@@ -14,6 +14,8 @@ type Offer struct {
 	ID       string    // UUID
 	Resource string    // "nvidia.com/gpu", or the name that a rule gave it
 	Fault    gpu.Fault // of its entry in the ledger
+
+	Capacity allocator.Amount // what claims that share it can get together; zero if they do not share it
 }
 
 // Devices returns the devices of the node's ResourceSlices, in the order of offers. A device has every attribute of
@@ -32,34 +34,15 @@ func Devices(inv *gpu.Inventory, offers []Offer, effect cluster.TaintEffect) []c
 		}
 		d := b.device(o)
 		d.Name = name
+		if d.AllowMultipleAllocations = o.shared(); o.shared() {
+			o.share(&d)
+		}
 		if !o.Fault.None() {
 			d.Taints = []cluster.Taint{taint(o.Fault.Code, effect)}
 		}
 		devices = append(devices, d)
 	}
 	return devices
-}
-
-// Pack returns offers in the order in which the scheduler should allocate them: those of each resource in their packing
-// order, the resources in the order of their first offers. allocated reports whether a device is held.
-func Pack(inv *gpu.Inventory, offers []Offer, allocated func(id string) bool) []Offer {
-	sets := setsOf(inv, offers)
-	var resources []string
-	ids, byID := map[string][]string{}, make(map[string]Offer, len(offers))
-	for _, o := range offers {
-		if ids[o.Resource] == nil {
-			resources = append(resources, o.Resource)
-		}
-		ids[o.Resource], byID[o.ID] = append(ids[o.Resource], o.ID), o
-	}
-	free := func(id string) bool { return byID[id].Fault.None() && !allocated(id) }
-	packed := make([]Offer, 0, len(offers))
-	for _, resource := range resources {
-		for _, id := range allocator.PackingOrder(inv, sets[resource], ids[resource], free) {
-			packed = append(packed, byID[id])
-		}
-	}
-	return packed
 }
 
 // setsOf returns the sets of the GPUs of each resource. A DeviceClass selects the devices of one resource, so a set

@@ -284,37 +284,6 @@ func TestSetsOfResources(t *testing.T) {
 	}
 }
 
-func TestPack(t *testing.T) {
-	inv := pairs(6)
-	for _, tc := range []struct {
-		name      string
-		change    func(offers []Offer)
-		allocated string
-		want      string
-	}{
-		{"all free", func([]Offer) {}, "", "4 0 1 2 3 m0 m1"},
-		{"one of a pair", func([]Offer) {}, gpuID(2), "4 2 3 0 1 m0 m1"},
-		{"fault", func(offers []Offer) { offers[0].Fault = gpu.Gone() }, "", "4 0 1 2 3 m0 m1"},
-		{"two resources", func(offers []Offer) { offers[0].Resource, offers[1].Resource = "b", "b" }, gpuID(2), "0 1 2 3 4 m0 m1"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			offers := offersOf(inv)
-			tc.change(offers)
-			var order []string
-			for _, o := range Pack(inv, offers, func(id string) bool { return id == tc.allocated }) {
-				short := o.ID[len(o.ID)-1:]
-				if isMIG(o.ID) {
-					short = "m" + short
-				}
-				order = append(order, short)
-			}
-			if got := strings.Join(order, " "); got != tc.want {
-				t.Errorf("order %s, want %s", got, tc.want)
-			}
-		})
-	}
-}
-
 func TestCommonSwitches(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "own and common", PCIeSwitches: []string{"a", "common"}},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 )
@@ -93,6 +94,16 @@ func TestDocumentedCapacities(t *testing.T) {
 		_, onMIG := mig.Capacity[name]
 		name = regexp.MustCompile(`^memorySlice\d$`).ReplaceAllString(name, "memorySlice0 to memorySlice7")
 		rows = append(rows, strings.Join([]string{name, kinds(onGPU, onMIG), c.Value}, " | "))
+	}
+	for _, capacity := range []allocator.Amount{{Cores: allocator.WholeCores, Memory: 40 << 30}, {Replicas: 4}} {
+		inv := pairs(9)
+		offers := offersOf(inv)[:1]
+		offers[0].Capacity = capacity
+		for name, c := range Devices(inv, offers, cluster.NoSchedule)[0].Capacity {
+			if name != capacityMemory {
+				rows = append(rows, strings.Join([]string{name, "shared GPU, MIG", c.Value}, " | "))
+			}
+		}
 	}
 	compare(t, "Capacities", rows)
 }

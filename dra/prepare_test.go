@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -687,5 +688,39 @@ func TestDeviceNames(t *testing.T) {
 		if id, ok := DeviceID(got); ok != (name != "") || ok && id != uuid {
 			t.Errorf("DeviceID(%q) = %q, %t", got, id, ok)
 		}
+	}
+}
+
+// A claim gets the amounts that it consumes of a shared GPU; those of several requests for the same GPU add up.
+func TestPrepareShares(t *testing.T) {
+	share := func(cores, memory string) cluster.ClaimDevice {
+		return cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Pool: testPool, Device: "gpu-0", ShareID: "s" + cores,
+			Consumed: map[string]string{capacityCores: cores, capacityMemory: memory}}
+	}
+	claim := cluster.Claim{Allocated: true, Devices: []cluster.ClaimDevice{share("25", "20Gi"), share("50", "1000Mi")}}
+	devices, err := devicesOf(claim, testDriver, testPool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]allocator.Amount{"GPU-0": {Cores: 75, Memory: 20<<30 + 1000<<20}}
+	if got := (Record{UID: "uid", Devices: devices}).grant().Amounts; !maps.Equal(got, want) {
+		t.Errorf("amounts %v, want %v", got, want)
+	}
+	replicas := cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Pool: testPool, Device: "gpu-0", ShareID: "s",
+		Consumed: map[string]string{capacityShares: "2", capacityMemory: "0"}}
+	devices, err = devicesOf(cluster.Claim{Allocated: true, Devices: []cluster.ClaimDevice{replicas}}, testDriver, testPool)
+	if err != nil || devices[0].Amount != (allocator.Amount{Replicas: 2}) {
+		t.Errorf("devices %+v, error %v, want 2 replicas", devices, err)
+	}
+	for _, d := range []cluster.ClaimDevice{share("many", "1Gi"), share("1", "")} {
+		if _, err := devicesOf(cluster.Claim{Allocated: true, Devices: []cluster.ClaimDevice{d}}, testDriver, testPool); err == nil {
+			t.Errorf("%v is accepted", d.Consumed)
+		}
+	}
+	slice := claim
+	slice.Config = []cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`)}}
+	if _, err := devicesOf(slice, testDriver, testPool); err == nil || !strings.Contains(err.Error(), "gets a share of a GPU") {
+		t.Errorf("a time slice of a shared GPU: error %v", err)
 	}
 }

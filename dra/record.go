@@ -33,6 +33,8 @@ type Device struct {
 	ShareID string `json:"shareID,omitempty"` // empty unless the device allows multiple allocations
 	Admin   bool   `json:"adminAccess,omitempty"`
 
+	Amount allocator.Amount `json:"amount,omitzero"` // of a shared device; zero: all of it
+
 	TimeSlice gpu.TimeSlice `json:"timeSlice,omitempty"` // of the GPU while the claim is prepared; empty: not changed
 
 	Features allocator.Features `json:"features,omitempty"` // that the claim selects
@@ -50,7 +52,8 @@ const maxPodsShown = 3
 
 // grant returns the claim as the Gate needs it.
 func (r Record) grant() allocator.Claim {
-	c := allocator.Claim{UID: r.UID, Name: r.describe()}
+	amounts := map[string]allocator.Amount{}
+	c := allocator.Claim{UID: r.UID, Name: r.describe(), Amounts: amounts}
 	for _, p := range r.Pods {
 		c.Pods = append(c.Pods, p.UID)
 	}
@@ -59,6 +62,9 @@ func (r Record) grant() allocator.Claim {
 			c.Admin = append(c.Admin, d.ID)
 		} else {
 			c.Devices = append(c.Devices, d.ID)
+			if d.Amount != (allocator.Amount{}) {
+				amounts[d.ID] = amounts[d.ID].Add(d.Amount)
+			}
 		}
 	}
 	return c

@@ -101,8 +101,8 @@ type VGPU struct {
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
 }
 
-// MinorUnknown is the Minor of a GPU whose device node is not known. Such a GPU has a fault, except on platforms whose
-// GPUs have no device node of their own.
+// MinorUnknown is the Minor of a GPU whose minor number is not known. Such a GPU has a fault, except on platforms whose
+// GPUs have no minor number.
 const MinorUnknown = -1
 
 // NUMAUnknown is the NUMANode of a GPU whose NUMA node the platform does not report. sysfs uses the same value.

@@ -136,7 +136,7 @@ func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID,
 	}
 }
 
-// isOf reports whether a qualified CDI device name has a kind and stands for a device.
+// isOf reports whether a qualified CDI device name is of the given kind and refers to the given device.
 func isOf(name, kind, device string) bool {
 	return strings.HasPrefix(name, kind+"=") && allocator.DeviceOfCDI(name) == device
 }

@@ -98,7 +98,7 @@ func TestAwaitPredecessorThatClosesConnections(t *testing.T) {
 	}
 	reported, ended := make(chan string, 8), make(chan error, 1)
 	go func() { ended <- AwaitPredecessor(t.Context(), dir, func(socket string) { reported <- socket }) }()
-	for range 6 { // at least two checks, each of which connects twice
+	for range 6 { // three checks, each of which connects twice
 		conn, err := listener.Accept()
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -106,7 +107,11 @@ func (e *explanation) write(cmd *cobra.Command, file *config.File) error {
 		if a.Position >= 0 {
 			rule = fmt.Sprintf("resources[%d]", a.Position)
 		}
-		table.Row(a.Device.Index, a.Device.ID, product(a), cmp.Or(a.Resource, "excluded"), cmp.Or(a.Mode(), "-"), max(1, a.Rule.Replicas), rule,
+		replicas := strconv.Itoa(max(1, a.Rule.Replicas))
+		if a.Rule.Share == allocator.ShareMemory {
+			replicas = a.Device.Capacity.String()
+		}
+		table.Row(a.Device.Index, a.Device.ID, product(a), cmp.Or(a.Resource, "excluded"), cmp.Or(a.Mode(), "-"), replicas, rule,
 			cmp.Or(a.Device.Fault.String(), "-"))
 	}
 	return table.Flush()

@@ -131,8 +131,9 @@ func (r Root) Glob(pattern string) ([]string, error) {
 	return paths, nil
 }
 
-// open opens the file that name resolves to. It uses openat2, which resolves the name atomically and is much faster
-// than the fallback for old kernels and for concurrent renames. Dozens of files are opened before GPUs are advertised.
+// open opens the file that name resolves to. It uses openat2, which resolves the name atomically. If the kernel lacks
+// openat2 or denies it, or a concurrent rename interferes, it uses a fallback that is much slower. Dozens of files are
+// opened before GPUs are advertised.
 func (r Root) open(name string, flags int) (*os.File, error) {
 	file, err := r.openat2(name, flags)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAGAIN) {

@@ -26,6 +26,9 @@ var configs = []string{
 	`{resources: [{select: {computeCapability: ">=8.0,<10", uuid: [GPU-*, "MIG-[0-9a-f]*"], pci: ["0000:18:00.?"]}, name: a.b-c.com/X_y.z}]}`,
 	`{resources: [{select: {product: "[^a-c\\]]\\*x"}, name: a/b, replicas: 0, mode: ""}]}`,
 	`{monitoring: {resource: nvidia.com/gpu-monitor, count: 2}}`,
+	`{shares: {memoryScaling: 0.5, reserve: 1.5Gi, placement: spread, compute: timeslice}}`, `{shares: {memoryScaling: 1, reserve: 0}}`, `{shares: {reserve: "0"}}`,
+	`{allocation: {mode: dra}, resources: [{name: nvidia.com/gpu, share: memory, level: any}]}`,
+	`{resources: [{name: nvidia.com/gpu, mode: dra, share: replicas, replicas: 4}, {select: {index: [0]}, mode: dra, share: memory}]}`,
 	`{cdi: {features: []}, resources: [{name: nvidia.com/gpu, features: [graphics]}, {select: {index: [0]}, features: [video], replicas: 2}]}`,
 	`{remediation: {nodeCondition: true, taint: NoExecute, after: 0s, faults: [xid_79, transient, gone]}}`, `{remediation: {faults: []}}`,
 	`{nodes: [{names: [a, b], cdi: {features: [compute]}}, {section: x, resources: []}, {selector: "a,!b, c in (d,e) ,f notin (), g!=h,i==j,k=,l>4,m.n/o", mig: {strategy: single}}]}`,
@@ -34,6 +37,12 @@ var configs = []string{
 	`{mgi: {strategy: mixed}}`, `{mig: {stragety: mixed}}`, `{mig: mixed}`, `{mig: {strategy: Mixed}}`, `{mig: {strategy: ""}}`,
 	`{apiVersion: v2}`, `{cdi: {features: [all]}}`, `{cdi: {features: compute}}`, `{cdi: {classes: [nvswitch]}}`,
 	`{cdi: {passBy: []}}`, `{cdi: {passBy: [hook]}}`, `{cdi: {hook: opt/hook}}`, `{labels: {place: nowhere}}`,
+	`{shares: {memoryScaling: 0}}`, `{shares: {memoryScaling: 1.1}}`, `{shares: {memoryScaling: "1"}}`, `{shares: {reserve: 1}}`, `{shares: {reserve: 1GB}}`,
+	`{shares: {placement: random}}`, `{shares: {compute: ceiling}}`, `{shares: {cores: 100}}`,
+	`{resources: [{name: nvidia.com/gpu, mode: dra, share: cores}]}`, `{resources: [{name: nvidia.com/gpu, mode: devicePlugin, share: memory}]}`,
+	`{resources: [{name: nvidia.com/gpu, mode: dra, share: memory, replicas: 2}]}`, `{resources: [{name: nvidia.com/gpu, mode: dra, share: replicas}]}`,
+	`{resources: [{name: nvidia.com/gpu, mode: dra, share: memory, limits: memory}]}`, `{resources: [{name: nvidia.com/gpu, exclude: true, share: memory}]}`,
+	`{resources: [{name: nvidia.com/gpu, mode: dra, share: replicas, replicas: 2, level: any}]}`,
 	`{allocation: {mode: ""}}`, `{allocation: {mode: deviceplugin}}`, `{allocation: {taintEffect: None}}`, `{allocation: {respectForeignContainers: 1}}`,
 	`{health: {quietPeriod: often}}`, `{health: {quietPeriod: 5}}`, `{health: {quietPeriod: 5 s}}`, `{health: {quietPeriod: -1s}}`, `{health: {quietPeriod: ""}}`,
 	`{health: {quietPeriod: 1d}}`, `{health: {quietPeriod: [1s]}}`, `{health: {probeInterval: 0.5s}}`, `{health: {probeInterval: 999ms}}`,
@@ -69,6 +78,7 @@ var beyondSchema = []string{
 	`{resources: [{name: nvidia.com/gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}`,
 	`{resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/other.shared}]}`,
 	`{allocation: {mode: dra}, resources: [{name: nvidia.com/gpu, replicas: 2}]}`,
+	`{resources: [{name: nvidia.com/gpu, share: memory}]}`,
 }
 
 // Helm rejects the configs that the agent rejects, and no others.

@@ -186,7 +186,14 @@ func newPublisher(t *testing.T) *publisher {
 // 0.
 func (p *publisher) publish(t *testing.T, inv inventory, allocated []string, size int) response {
 	t.Helper()
-	if err := p.in.Encode(map[string]any{"inventory": inv, "allocated": allocated, "size": size}); err != nil {
+	return p.publishShares(t, inv, map[string]any{"allocated": allocated, "size": size})
+}
+
+// publishShares returns the devices for a request of testdata/devices.go.
+func (p *publisher) publishShares(t *testing.T, inv inventory, request map[string]any) response {
+	t.Helper()
+	request["inventory"] = inv
+	if err := p.in.Encode(request); err != nil {
 		t.Fatal(err)
 	}
 	var r response

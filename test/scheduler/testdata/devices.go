@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"slices"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
@@ -20,6 +20,13 @@ type request struct {
 	Inventory gpu.Inventory // output of gpucdi list -o json
 	Allocated []string      // UUIDs
 	Size      int           // of the preferred allocation; 0 for none
+
+	// With Share, claims share the GPUs with some indexes, or all if there are none.
+	Share     allocator.Sharing
+	Replicas  int // with allocator.ShareReplicas
+	Shared    []int
+	Placement allocator.Placement
+	Held      map[string]allocator.Amount // of shared GPUs, by UUID
 }
 
 type response struct {
@@ -49,19 +56,31 @@ func main() {
 }
 
 func (r request) publish() (response, error) {
-	allocated := func(id string) bool { return slices.Contains(r.Allocated, id) }
+	held := map[string]allocator.Amount{}
+	maps.Copy(held, r.Held)
+	for _, uuid := range r.Allocated {
+		held[uuid] = allocator.Amount{}
+	}
+	policy := allocator.Policy{MIG: allocator.MIGMixed, Shares: allocator.DefaultShares()}
+	if r.Share != "" {
+		policy.Mode = allocator.ModeDRA
+		policy.Rules = allocator.Rules{
+			{Select: allocator.Selector{Index: r.Shared}, Name: allocator.GPUResource, Share: r.Share, Replicas: r.Replicas, Level: allocator.LevelAny},
+			{Select: allocator.Selector{MIG: "*"}, Share: r.Share, Replicas: r.Replicas, Level: allocator.LevelAny},
+		}
+	}
 	var offers []dra.Offer
 	var free []string
-	resources := allocator.Plan(&r.Inventory, "gpucdi.dev/gpu", allocator.Policy{MIG: allocator.MIGMixed})
+	resources := allocator.Plan(&r.Inventory, "gpucdi.dev/gpu", policy)
 	for _, resource := range resources {
 		for _, d := range resource.Devices {
-			offers = append(offers, dra.Offer{ID: d.ID, Resource: resource.Name, Fault: d.Fault})
-			if resource == resources[0] && !allocated(d.ID) {
+			offers = append(offers, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity})
+			if _, isHeld := held[d.ID]; resource == resources[0] && !isHeld {
 				free = append(free, d.ID)
 			}
 		}
 	}
-	published := response{Devices: dra.Devices(&r.Inventory, dra.Pack(&r.Inventory, offers, allocated), cluster.NoSchedule)}
+	published := response{Devices: dra.Devices(&r.Inventory, dra.Pack(&r.Inventory, offers, held, r.Placement), cluster.NoSchedule)}
 	if r.Size == 0 {
 		return published, nil
 	}

@@ -1,0 +1,172 @@
+package allocator
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Sharing is how ResourceClaims share a device: the unit of what each of them gets.
+type Sharing string
+
+// The kinds of sharing.
+const (
+	ShareMemory   Sharing = "memory"   // compute time in cores, and memory
+	ShareReplicas Sharing = "replicas" // replicas, which take turns and can use all of the memory
+)
+
+// WholeCores is the compute time of a device in cores.
+const WholeCores = 100
+
+const (
+	// ShareStep is the step of the memory that a claim gets, in bytes.
+	ShareStep = 1 << 20
+	// MinShare is the least memory that a claim gets, in bytes.
+	MinShare = 256 << 20
+)
+
+// Amount is what a claim gets of a shared device, or what all claims together can get. Of a device that is not shared,
+// it is zero.
+type Amount struct {
+	Cores    uint64 `json:"cores,omitempty"`    // with ShareMemory
+	Memory   uint64 `json:"memory,omitempty"`   // in bytes, with ShareMemory
+	Replicas uint64 `json:"replicas,omitempty"` // with ShareReplicas
+}
+
+// Add returns the sum of two amounts.
+func (a Amount) Add(b Amount) Amount {
+	return Amount{a.Cores + b.Cores, a.Memory + b.Memory, a.Replicas + b.Replicas}
+}
+
+// Minus returns the difference of two amounts; 0 where b exceeds a.
+func (a Amount) Minus(b Amount) Amount {
+	return Amount{a.Cores - min(a.Cores, b.Cores), a.Memory - min(a.Memory, b.Memory), a.Replicas - min(a.Replicas, b.Replicas)}
+}
+
+// within reports whether a is at most b.
+func (a Amount) within(b Amount) bool {
+	return a.Cores <= b.Cores && a.Memory <= b.Memory && a.Replicas <= b.Replicas
+}
+
+func (a Amount) String() string {
+	if a.Replicas > 0 {
+		return fmt.Sprintf("%d replicas", a.Replicas)
+	}
+	return fmt.Sprintf("%d cores and %d MiB", a.Cores, a.Memory/ShareStep)
+}
+
+// Placement is which of several devices the next claim gets, if it fits on them.
+type Placement string
+
+// The placements.
+const (
+	Pack   Placement = "pack"   // the one with the least free
+	Spread Placement = "spread" // the one with the most free
+)
+
+// Compute is how the compute time of a shared device is divided.
+type Compute string
+
+// ComputeTimeSlice divides compute time equally between the processes that use it. Cores are only booked.
+const ComputeTimeSlice Compute = "timeslice"
+
+// Shares configures the devices that ResourceClaims share.
+type Shares struct {
+	// Part of the memory of each GPU to offer, above 0 and at most 1; gpu-manager calls it
+	// deviceMemoryScaling.
+	MemoryScaling float64 `yaml:"memoryScaling"`
+
+	// Memory of each GPU that is not offered, such as 512Mi, for example for CUDA contexts.
+	Reserve string `yaml:"reserve"`
+
+	// Which GPU the next claim gets, of those with enough left: the one with the least free (pack) or
+	// with the most (spread).
+	Placement Placement `yaml:"placement"`
+
+	// How compute time is divided. With timeslice, processes take turns; cores are booked, but not
+	// enforced.
+	Compute Compute `yaml:"compute"`
+}
+
+// DefaultShares are the Shares of a config that sets no key.
+func DefaultShares() Shares {
+	return Shares{MemoryScaling: 1, Reserve: "0", Placement: Pack, Compute: ComputeTimeSlice}
+}
+
+// Problems returns the problems of the keys, each starting with the key.
+func (s Shares) Problems() (found []string) {
+	invalid := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	if !(s.MemoryScaling > 0 && s.MemoryScaling <= 1) { // false for NaN
+		invalid("memoryScaling: want a number above 0 and at most 1, got %v", s.MemoryScaling)
+	}
+	if _, ok := s.reserved(); !ok {
+		invalid("reserve: want a size such as 512Mi, or 0, got %q", s.Reserve)
+	}
+	if s.Placement != Pack && s.Placement != Spread {
+		invalid("placement: want %s or %s, got %q", Pack, Spread, s.Placement)
+	}
+	if s.Compute != ComputeTimeSlice {
+		invalid("compute: want %s, got %q", ComputeTimeSlice, s.Compute)
+	}
+	return found
+}
+
+func (s Shares) reserved() (bytes float64, ok bool) {
+	if s.Reserve == "0" || s.Reserve == "" {
+		return 0, true
+	}
+	bytes, ok = parseMemory(s.Reserve)
+	return bytes, ok && !math.IsInf(bytes, 1)
+}
+
+// offered returns how much of the memory of a device is offered, a multiple of ShareStep.
+func (s Shares) offered(memory uint64) uint64 {
+	reserved, _ := s.reserved()
+	bytes := (float64(memory) - reserved) * s.MemoryScaling
+	return uint64(max(0, bytes)) / ShareStep * ShareStep
+}
+
+// capacity returns what claims can get of a device with an amount of memory; zero if its rule does not share it with
+// claims. The fault is that of a device with too little memory.
+func (p Policy) capacity(r Rule, memory uint64) (Amount, gpu.Fault) {
+	switch r.Share {
+	case ShareReplicas:
+		return Amount{Replicas: uint64(r.Replicas)}, gpu.Fault{}
+	case ShareMemory:
+		offered := p.Shares.offered(memory)
+		switch {
+		case memory == 0:
+			return Amount{}, configFault("remove share from its rule", "cannot be shared by memory: the driver does not report its size")
+		case offered <= MinShare: // the API server requires room for a step
+			return Amount{}, configFault("reduce shares.reserve, increase shares.memoryScaling, or remove share from its rule",
+				"cannot be shared by memory: %d MiB are offered, less than %d MiB", offered/ShareStep, MinShare/ShareStep)
+		}
+		return Amount{Cores: WholeCores, Memory: offered}, gpu.Fault{}
+	}
+	return Amount{}, gpu.Fault{}
+}
+
+// sharingProblems returns the problems of the key share and of those that depend on it, each starting with the key.
+// mode is the mode of the rule.
+func (r Rule) sharingProblems(mode Mode) (found []string) {
+	invalid := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	switch {
+	case mode == ModeDRA && r.Share == "" && (r.Replicas != 0 || r.Rename != "" || r.Limits != ""):
+		invalid(": want share in mode %s, or mode %s with replicas, rename and limits", ModeDRA, ModeDevicePlugin)
+	case r.Share == "":
+	case r.Share != ShareMemory && r.Share != ShareReplicas:
+		invalid(".share: want %s, %s or nothing, got %q", ShareMemory, ShareReplicas, r.Share)
+	case mode != ModeDRA:
+		invalid(".share: want mode %s, got %s; in that mode, use replicas", ModeDRA, mode)
+	case r.Rename != "" || r.FailRequestsGreaterThanOne:
+		invalid(".share: want neither rename nor failRequestsGreaterThanOne, which are for mode %s", ModeDevicePlugin)
+	case r.Share == ShareReplicas && r.Replicas == 0:
+		invalid(".replicas: want the number of claims that can share each device, got none")
+	case r.Share == ShareReplicas && r.Limits != "":
+		invalid(".limits: want share: %s, since replicas of claims have no limits", ShareMemory)
+	case r.Share == ShareMemory && (r.Replicas != 0 || r.Limits != ""):
+		invalid(".share: want neither replicas nor limits with %s, since each claim gets the memory that it requests", ShareMemory)
+	}
+	return found
+}

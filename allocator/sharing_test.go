@@ -1,0 +1,42 @@
+package allocator
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+func TestSharedPlan(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		rule   Rule
+		shares Shares
+		memory uint64
+		want   Amount
+		fault  string // part of its message; empty if there is none
+	}{
+		{"memory", Rule{Share: ShareMemory, Level: LevelAny}, DefaultShares(), 80<<30 + 1, Amount{Cores: 100, Memory: 80 << 30}, ""},
+		{"limits", Rule{Share: ShareMemory}, DefaultShares(), 80 << 30, Amount{Cores: 100, Memory: 80 << 30}, "cannot be limited"},
+		{"scaled", Rule{Share: ShareMemory, Level: LevelAny}, Shares{MemoryScaling: 0.5, Reserve: "1Gi"}, 9 << 30, Amount{Cores: 100, Memory: 4 << 30}, ""},
+		{"too little", Rule{Share: ShareMemory, Level: LevelAny}, Shares{MemoryScaling: 1, Reserve: "8Gi"}, 8<<30 + 256<<20, Amount{}, "256 MiB are offered"},
+		{"reserved more", Rule{Share: ShareMemory, Level: LevelAny}, Shares{MemoryScaling: 1, Reserve: "8Gi"}, 4 << 30, Amount{}, "0 MiB are offered"},
+		{"size unknown", Rule{Share: ShareMemory, Level: LevelAny}, DefaultShares(), 0, Amount{}, "does not report its size"},
+		{"replicas", Rule{Share: ShareReplicas, Replicas: 4}, DefaultShares(), 0, Amount{Replicas: 4}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.rule.Name = GPUResource
+			inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: gpu0, MemoryBytes: tc.memory, MIG: gpu.MIGDisabled}}}
+			for _, r := range Plan(inv, testKind, Policy{Mode: ModeDRA, Rules: Rules{tc.rule}, Shares: tc.shares}) {
+				for _, d := range r.Devices {
+					if !r.Sliced() || d.Shared() || d.Capacity != tc.want || d.Sharing != tc.rule.Share {
+						t.Errorf("%+v in %s", d, r.Name)
+					}
+					if (tc.fault == "") != d.Fault.None() || !strings.Contains(d.Fault.Message, tc.fault) {
+						t.Errorf("fault %q, want %q", d.Fault.Message, tc.fault)
+					}
+				}
+			}
+		})
+	}
+}

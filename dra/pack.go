@@ -1,0 +1,90 @@
+package dra
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// Pack returns offers in the order in which the scheduler should allocate them: those of each resource that are not
+// shared in their packing order, then the shared ones by placement. The resources are in the order of their first
+// offers. held has what claims hold of each device, by ID; the zero Amount stands for all of it.
+func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.Placement) []Offer {
+	sets := setsOf(inv, offers)
+	var resources []string
+	ids, byID := map[string][]string{}, make(map[string]Offer, len(offers))
+	for _, o := range offers {
+		if ids[o.Resource] == nil {
+			resources = append(resources, o.Resource)
+		}
+		ids[o.Resource], byID[o.ID] = append(ids[o.Resource], o.ID), o
+	}
+	free := func(id string) bool {
+		_, isHeld := held[id]
+		return byID[id].Fault.None() && (!isHeld || byID[id].shared())
+	}
+	packed := make([]Offer, 0, len(offers))
+	for _, resource := range resources {
+		first := len(packed)
+		for _, id := range allocator.PackingOrder(inv, sets[resource], ids[resource], free) {
+			packed = append(packed, byID[id])
+		}
+		slices.SortStableFunc(packed[first:], func(a, b Offer) int { return compareShared(a, b, held, placement) })
+	}
+	return packed
+}
+
+// compareShared orders offers of one resource. The scheduler allocates the first one with enough left to a claim for a
+// share, so that with allocator.Pack it gets the fullest one.
+func compareShared(a, b Offer, held map[string]allocator.Amount, placement allocator.Placement) int {
+	switch {
+	case !a.shared() && !b.shared():
+		return 0
+	case !a.shared():
+		return -1
+	case !b.shared():
+		return 1
+	}
+	x, y := a.left(held), b.left(held)
+	byLeft := cmp.Or(cmp.Compare(x.Cores, y.Cores), cmp.Compare(x.Replicas, y.Replicas), cmp.Compare(x.Memory, y.Memory))
+	if placement == allocator.Spread {
+		return -byLeft
+	}
+	return byLeft
+}
+
+// left returns what claims can still get of a shared device.
+func (o Offer) left(held map[string]allocator.Amount) allocator.Amount {
+	used, isHeld := held[o.ID]
+	switch {
+	case !isHeld:
+		return o.Capacity
+	case used == allocator.Amount{}:
+		return allocator.Amount{}
+	}
+	return o.Capacity.Minus(used)
+}
+
+// shared reports whether claims share the device.
+func (o Offer) shared() bool { return o.Capacity != allocator.Amount{} }
+
+// share adds the capacities of which claims consume a part. Without a policy, a claim would consume all of a capacity, so
+// the others have one by which it consumes nothing.
+func (o Offer) share(d *cluster.Device) {
+	none, one, step := cluster.Count(0), cluster.Count(1), cluster.Bytes(allocator.ShareStep)
+	for name, capacity := range d.Capacity {
+		if capacity != none {
+			d.Capacity[name] = cluster.Consumable(capacity, none, none, one)
+		}
+	}
+	if o.Capacity.Replicas > 0 {
+		d.Capacity[capacityShares] = cluster.Consumable(cluster.Count(o.Capacity.Replicas), one, one, one)
+		return
+	}
+	cores, memory := cluster.Count(o.Capacity.Cores), cluster.Bytes(o.Capacity.Memory)
+	d.Capacity[capacityCores] = cluster.Consumable(cores, cores, one, one)
+	d.Capacity[capacityMemory] = cluster.Consumable(memory, memory, cluster.Bytes(allocator.MinShare), step)
+}
