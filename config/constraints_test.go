@@ -105,7 +105,7 @@ func ruleConstraints() []schema {
 			},
 		},
 		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
-		{"if": set("exclude", false), "then": unset("mode", "replicas", "features", "rename", "failRequestsGreaterThanOne", "limits", "level")},
+		{"if": set("exclude", false), "then": unset("mode", "replicas", "share", "features", "rename", "failRequestsGreaterThanOne", "limits", "level")},
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{"if": set("rename", ""), "then": set("replicas", 0)},
 		{"if": set("limits", ""), "then": set("replicas", 0)},
