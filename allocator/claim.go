@@ -3,7 +3,6 @@ package allocator
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -17,14 +16,17 @@ type Claim struct {
 	Name string   // namespace/name, for messages
 	Pods []string // UIDs of the pods that it is reserved for
 
-	Devices []string          // IDs in the slice; a claim can get a shared device several times
-	Amounts map[string]Amount // what it gets of shared devices, by ID; all if missing
+	Devices []string          // IDs in the slice; a shared device can occur several times
+	Amounts map[string]Amount // of shared devices, by ID; a claim without an amount has all of the device
 	Admin   []string          // IDs that it uses for monitoring, regardless of other holders
 
 	// Parts are those of Devices, and only set in an Observation. They are used only if the ledger lacks the entry; the
 	// zero Part is unknown.
 	Parts []Part
 }
+
+// distinct returns the IDs of Devices, each once and sorted.
+func (c Claim) distinct() []string { return slices.Compact(slices.Sorted(slices.Values(c.Devices))) }
 
 // monitors reports whether a pod may have devices of other holders.
 func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
@@ -45,14 +47,14 @@ func (g *Gate) Prepare(c Claim) error {
 		return nil
 	}
 	var errs problems
-	for _, id := range c.Devices {
+	for _, id := range c.distinct() {
 		g.checkClaimable(c, id, &errs)
 	}
 	if err := errs.err(); err != nil {
 		return err
 	}
 	g.claims[c.UID] = c
-	for _, id := range c.Devices {
+	for _, id := range c.distinct() {
 		g.seq++
 		d := g.entries[Key{SliceOutlet, id}]
 		pods := c.Pods
@@ -98,7 +100,7 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 		errs.add(ErrUnhealthy, "%s: the claim has %s of it, but it has only %s", id, wanted, capacity)
 		return
 	}
-	if !d.entry.left.IsZero() || d.grant.Departures != d.entry.departures {
+	if !d.entry.ended.IsZero() || d.grant.EndedClaims != d.entry.endedClaims {
 		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
 		return
 	}
@@ -112,26 +114,15 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 	}
 	if !total.within(capacity) {
 		slices.Sort(holders)
-		errs.add(ErrHeld, "%s: the claim has %s of %s, but it is prepared for claims %s", id, wanted, capacity, joinFirst(holders))
+		errs.add(ErrHeld, "%s: the claim has %s of %s, but it is prepared for claims %s", id, wanted, capacity, strings.Join(holders, ", "))
 	}
 }
 
-// maxClaimsShown bounds the claims in an error.
-const maxClaimsShown = 3
-
-// joinFirst returns the first names for messages.
-func joinFirst(names []string) string {
-	if more := len(names) - maxClaimsShown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxClaimsShown], ", "), more)
-	}
-	return strings.Join(names, ", ")
-}
-
-// HeldByClaims returns what claims have of each device, by ID; the zero Amount stands for all of it.
+// HeldByClaims returns the sum of the claims' amounts of each device, by ID; the zero Amount stands for all of it.
 func HeldByClaims(claims []Claim) map[string]Amount {
 	held := map[string]Amount{}
 	for _, c := range claims {
-		for _, id := range slices.Compact(slices.Sorted(slices.Values(c.Devices))) {
+		for _, id := range c.distinct() {
 			before, isHeld := held[id]
 			a := c.amount(id, Amount{})
 			if a == (Amount{}) || isHeld && before == (Amount{}) {
@@ -144,7 +135,7 @@ func HeldByClaims(claims []Claim) map[string]Amount {
 	return held
 }
 
-// amount returns what the claim gets of a shared device with a capacity. All cores stand for the whole device, since no
+// amount returns the claim's amount of a shared device with a capacity. All cores stand for the whole device, since no
 // other claim can use it.
 func (c Claim) amount(id string, capacity Amount) Amount {
 	a := c.Amounts[id]
@@ -175,9 +166,9 @@ func (g *Gate) Restore(c Claim) {
 func (g *Gate) Unprepare(uid string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, id := range g.claims[uid].Devices {
+	for _, id := range g.claims[uid].distinct() {
 		if d := g.entries[Key{SliceOutlet, id}]; d != nil {
-			d.grant.Departures++
+			d.grant.EndedClaims++
 		}
 	}
 	delete(g.claims, uid)

@@ -107,10 +107,10 @@ type Entry struct {
 	last  time.Time
 	pods  []string // UIDs of its pods since the last grant, by checkpoint and claims; of a draining or shared entry also earlier ones; sorted
 
-	// left is when a claim that shares the entry was last unprepared, whose containers may still use it; zero if none may.
-	// departures is that of the last grant.
-	left       time.Time
-	departures uint64
+	// ended is when a claim that shares the entry was last unprepared; zero once only containers of prepared claims use the
+	// entry. endedClaims is that of the last observed Grant.
+	ended       time.Time
+	endedClaims uint64
 
 	// Progress of the release, by the clock of Next.
 	withdrawn  time.Time // when it stopped being available, or the start of the agent if that was before

@@ -32,7 +32,7 @@ type Grant struct {
 	Pods   []string  // of the claim that it was last granted to, or of those since the ledger was computed; nil for other grants
 	Closed bool      // by Close, and not advertised since
 
-	Departures uint64 // number of claims with it that were unprepared
+	EndedClaims uint64 // number of claims with it that were unprepared
 }
 
 // NewGate returns a gate that grants nothing. now is the clock that Next is called with.
@@ -79,13 +79,13 @@ func (g *Gate) Part(k Key) (part Part, found bool) {
 	return d.entry.Part, true
 }
 
-// Grants returns all entries that were granted, closed or left by a claim.
+// Grants returns all entries that were granted or closed, or with which a claim ended.
 func (g *Gate) Grants() map[Key]Grant {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	grants := map[Key]Grant{}
 	for k, d := range g.entries {
-		if d.grant.Seq != 0 || d.grant.Closed || d.grant.Departures != 0 {
+		if d.grant.Seq != 0 || d.grant.Closed || d.grant.EndedClaims != 0 {
 			grants[k] = d.grant
 		}
 	}

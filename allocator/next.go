@@ -88,9 +88,9 @@ func (n *next) observe(e *Entry) {
 			}
 			e.addPods(g.Pods)
 		}
-		if g.Departures != e.departures {
-			e.departures = g.Departures
-			e.leave(n.now)
+		if g.EndedClaims != e.endedClaims {
+			e.endedClaims = g.EndedClaims
+			e.claimEnded(n.now)
 		}
 		if g.Closed && e.State == StateDraining {
 			e.release(n.now)
@@ -104,16 +104,16 @@ func (n *next) observe(e *Entry) {
 	}
 }
 
-// leave records that containers of a claim that shares the entry, but is no longer prepared, may still use it.
-func (e *Entry) leave(at time.Time) {
+// claimEnded records that containers of a claim that shares the entry, but is no longer prepared, may still use it.
+func (e *Entry) claimEnded(at time.Time) {
 	if e.shared() {
-		e.left = at
+		e.ended = at
 	}
 }
 
 // release resets an entry that is free and closed at the gate.
 func (e *Entry) release(now time.Time) {
-	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, departures: e.departures, released: now}
+	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, endedClaims: e.endedClaims, released: now}
 }
 
 // reconcile moves each entry towards the plan. It withdraws unwanted entries before it offers any, so that the order of
@@ -200,7 +200,7 @@ func (n *next) offer(e *Entry, w Want) {
 		return
 	}
 	if e.State != StateAvailable && e.dirty {
-		e.leave(n.now)
+		e.claimEnded(n.now)
 	}
 	e.State, e.Features, e.Capacity, e.withdrawn, e.processed = StateAvailable, w.Features, w.Capacity, time.Time{}, time.Time{}
 }

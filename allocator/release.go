@@ -216,29 +216,29 @@ func (e *Entry) visible() time.Time {
 	return e.unrecorded.Add(settle)
 }
 
-// clean marks an advertised entry as not dirty if it is proved free, so that it can later be released at once. It marks
-// a shared entry as not left if only containers of prepared claims use it.
+// clean marks an advertised entry as not dirty if it is proved free, so that it can later be released at once. It resets
+// ended of a shared entry once only containers of prepared claims use it.
 func (n *next) clean(e *Entry) {
-	if !e.left.IsZero() && n.departed(e) {
-		e.left, e.pods = time.Time{}, n.claimants(e.ID)
+	if !e.ended.IsZero() && n.onlyClaimed(e) {
+		e.ended, e.pods = time.Time{}, n.claimPods(e.ID)
 	}
 	if e.dirty && e.State != StateDraining && n.unheld(e) && !n.o.Runtime.Absent {
 		e.dirty, e.unrecorded, e.pods = false, time.Time{}, nil
 	}
 }
 
-// departed reports whether only containers of prepared claims use a shared entry.
-func (n *next) departed(e *Entry) bool {
+// onlyClaimed reports whether only containers of prepared claims use a shared entry.
+func (n *next) onlyClaimed(e *Entry) bool {
 	r := n.o.Runtime
-	if r == nil || r.Absent || !r.Asked.After(e.left) || n.stray(e.Part) {
+	if r == nil || r.Absent || !r.Asked.After(e.ended) || n.stray(e.Part) {
 		return false
 	}
-	claimants := n.claimants(e.ID)
-	return !slices.ContainsFunc(e.pods, func(uid string) bool { return r.Sandboxes[uid] && !slices.Contains(claimants, uid) })
+	claimPods := n.claimPods(e.ID)
+	return !slices.ContainsFunc(e.pods, func(uid string) bool { return r.Sandboxes[uid] && !slices.Contains(claimPods, uid) })
 }
 
-// claimants returns the pods of the prepared claims with an ID in the slice, sorted.
-func (n *next) claimants(id string) (pods []string) {
+// claimPods returns the pods of the prepared claims with an ID in the slice, sorted.
+func (n *next) claimPods(id string) (pods []string) {
 	for _, c := range n.o.Claims {
 		if slices.Contains(c.Devices, id) {
 			pods = append(pods, c.Pods...)

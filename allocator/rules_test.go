@@ -79,13 +79,13 @@ var mutants = []struct {
 
 	// Claims that share a GPU.
 	{"claims add up", "claim.go", "«!total.within(capacity)»", "false"},
-	{"a share waits for containers of a claim that ended", "claim.go", "«!d.entry.left.IsZero()» ||", "false"},
-	{"a share waits for a ledger with the last departure", "claim.go", "|| «d.grant.Departures != d.entry.departures» {", "false"},
-	{"the runtime is asked after a departure", "release.go", "|| «!r.Asked.After(e.left)» ||", "false"},
-	{"a departure waits for containers", "release.go", "|| «n.stray(e.Part)» {", "false"},
-	{"a departure waits for sandboxes", "release.go", "«r.Sandboxes[uid] && !slices.Contains(claimants, uid)»", "false"},
-	{"an earlier agent's claims may have left", "saved.go", "e.leave(«now»)", "time.Time{}"},
-	{"claims may have left an entry that was withdrawn", "next.go", "if «e.State != StateAvailable && e.dirty» {", "false"},
+	{"a share waits for containers of a claim that ended", "claim.go", "«!d.entry.ended.IsZero()» ||", "false"},
+	{"a share waits for a ledger with the last ended claim", "claim.go", "|| «d.grant.EndedClaims != d.entry.endedClaims» {", "false"},
+	{"the runtime is asked after a claim has ended", "release.go", "|| «!r.Asked.After(e.ended)» ||", "false"},
+	{"a share waits for containers without a claim", "release.go", "|| «n.stray(e.Part)» {", "false"},
+	{"a share waits for sandboxes without a claim", "release.go", "«r.Sandboxes[uid] && !slices.Contains(claimPods, uid)»", "false"},
+	{"an earlier agent's claims may have ended", "saved.go", "e.claimEnded(«now»)", "time.Time{}"},
+	{"claims may have ended while an entry was withdrawn", "next.go", "if «e.State != StateAvailable && e.dirty» {", "false"},
 
 	// The requests.
 	{"the kubelet is asked for pods", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},

@@ -54,7 +54,7 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 	for _, s := range saved.Entries {
 		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Capacity: s.Capacity, Drain: s.Drain, dirty: true,
 			last: now, withdrawn: now}
-		e.leave(now)
+		e.claimEnded(now)
 		switch s.State {
 		case StateReleased:
 			e = Entry{Key: s.Key, Part: s.Part, State: s.State, released: now}

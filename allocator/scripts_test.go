@@ -73,16 +73,16 @@ var scripts = map[string]string{
 		configure 5; rounds 3; schedule; prepare 0; start 0; appear 0; force 0; unprepare; schedule; prepare 0`,
 	"containers of other shares do not count": `
 		configure 2; rounds 6; create 5; rounds 3; configure 1; rounds 7; rounds 7; configure 2`,
-	"a departure waits for containers": `
+	"a share waits for containers without a claim": `
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
 		force 2; unprepare; restart agent; run agent; pass; run agent; run agent; schedule 1; prepare 0`,
-	"a departure waits for sandboxes": `
+	"a share waits for sandboxes without a claim": `
 		configure 6; rounds 3; schedule 1; prepare 0; start 0; start 1; start 2; schedule 1; prepare 0; run agent; run agent;
 		force 2; unprepare; run agent; pass; run agent; run agent; schedule 1; prepare 0`,
-	"an earlier agent's claims may have left": `
+	"an earlier agent's claims may have ended": `
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
 		force 2; unprepare; restart agent; schedule 1; prepare 0`,
-	"claims may have left an entry that was withdrawn": `
+	"claims may have ended while an entry was withdrawn": `
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; rounds 4;
 		force 2; unprepare; restart agent, no state; rounds 7; rounds 7; schedule 1; prepare 0`,
 	"an unknown part overlaps all": `

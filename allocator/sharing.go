@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Sharing is how ResourceClaims share a device: the unit of what each of them gets.
+// Sharing is how ResourceClaims share a device: the unit of their amounts.
 type Sharing string
 
 // The kinds of sharing.
@@ -20,14 +20,14 @@ const (
 const WholeCores = 100
 
 const (
-	// ShareStep is the step of the memory that a claim gets, in bytes.
+	// ShareStep is the unit in which memory is allocated to claims, in bytes.
 	ShareStep = 1 << 20
-	// MinShare is the least memory that a claim gets, in bytes.
+	// MinShare is the minimum memory of a claim, in bytes.
 	MinShare = 256 << 20
 )
 
-// Amount is what a claim gets of a shared device, or what all claims together can get. Of a device that is not shared,
-// it is zero.
+// Amount is the part of a shared device that is allocated to a claim, or the sum that can be allocated to claims. It is
+// zero for a device that is not shared.
 type Amount struct {
 	Cores    uint64 `json:"cores,omitempty"`    // with ShareMemory
 	Memory   uint64 `json:"memory,omitempty"`   // in bytes, with ShareMemory
@@ -56,20 +56,22 @@ func (a Amount) String() string {
 	return fmt.Sprintf("%d cores and %d MiB", a.Cores, a.Memory/ShareStep)
 }
 
-// Placement is which of several devices the next claim gets, if it fits on them.
+// Placement selects one of several shared devices with enough capacity for a claim.
 type Placement string
 
 // The placements.
 const (
-	Pack   Placement = "pack"   // the one with the least free
-	Spread Placement = "spread" // the one with the most free
+	Pack   Placement = "pack"   // the one with the least free capacity
+	Spread Placement = "spread" // the one with the most free capacity
 )
 
 // Compute is how the compute time of a shared device is divided.
 type Compute string
 
-// ComputeTimeSlice divides compute time equally between the processes that use it. Cores are only booked.
-const ComputeTimeSlice Compute = "timeslice"
+// The ways to divide compute time.
+const (
+	ComputeTimeSlice Compute = "timeslice" // processes take turns; cores are booked by the scheduler, but not enforced
+)
 
 // Shares configures the devices that ResourceClaims share.
 type Shares struct {
@@ -80,12 +82,10 @@ type Shares struct {
 	// Memory of each GPU that is not offered, such as 512Mi, for example for CUDA contexts.
 	Reserve string `yaml:"reserve"`
 
-	// Which GPU the next claim gets, of those with enough left: the one with the least free (pack) or
-	// with the most (spread).
+	// GPU to allocate to a claim, of those with enough free capacity.
 	Placement Placement `yaml:"placement"`
 
-	// How compute time is divided. With timeslice, processes take turns; cores are booked, but not
-	// enforced.
+	// How compute time is divided.
 	Compute Compute `yaml:"compute"`
 }
 

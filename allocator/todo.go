@@ -116,8 +116,8 @@ func (t *planner) askAllocations(e *Entry) {
 // askProof queries the sources that prove an entry free.
 func (t *planner) askProof(e *Entry) {
 	switch {
-	case !e.left.IsZero():
-		t.askRuntime(e.left.Add(1))
+	case !e.ended.IsZero():
+		t.askRuntime(e.ended.Add(1))
 	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // until it is unprepared
 	case e.unrecorded.IsZero():
 		t.askCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))

@@ -165,6 +165,9 @@ func (r *reference) typeComment(of reflect.Type) string {
 	if r.list(of) != nil || name == "" {
 		return ""
 	}
+	if of.Kind() == reflect.Float64 {
+		name = "number"
+	}
 	return " # " + list + strings.ToLower(name)
 }
 

@@ -72,7 +72,7 @@ func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err erro
 	return devices, nil
 }
 
-// amountOf returns what the claim gets of a device; zero if it gets all of it.
+// amountOf returns the amount of a device that is allocated to a claim; zero for all of it.
 func amountOf(d cluster.ClaimDevice) (amount allocator.Amount, err error) {
 	for name, to := range map[string]*uint64{capacityCores: &amount.Cores, capacityShares: &amount.Replicas} {
 		if text, found := d.Consumed[name]; found {

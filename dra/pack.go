@@ -11,7 +11,8 @@ import (
 
 // Pack returns offers in the order in which the scheduler should allocate them: those of each resource that are not
 // shared in their packing order, then the shared ones by placement. The resources are in the order of their first
-// offers. held has what claims hold of each device, by ID; the zero Amount stands for all of it.
+// offers. held is that of
+// allocator.HeldByClaims.
 func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.Placement) []Offer {
 	sets := setsOf(inv, offers)
 	var resources []string
@@ -37,8 +38,8 @@ func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, 
 	return packed
 }
 
-// compareShared orders offers of one resource. The scheduler allocates the first one with enough left to a claim for a
-// share, so that with allocator.Pack it gets the fullest one.
+// compareShared orders offers of one resource. The scheduler allocates the first one with enough free capacity to a
+// claim for a share.
 func compareShared(a, b Offer, held map[string]allocator.Amount, placement allocator.Placement) int {
 	switch {
 	case !a.shared() && !b.shared():
@@ -48,16 +49,16 @@ func compareShared(a, b Offer, held map[string]allocator.Amount, placement alloc
 	case !b.shared():
 		return 1
 	}
-	x, y := a.left(held), b.left(held)
-	byLeft := cmp.Or(cmp.Compare(x.Cores, y.Cores), cmp.Compare(x.Replicas, y.Replicas), cmp.Compare(x.Memory, y.Memory))
+	x, y := a.free(held), b.free(held)
+	byFree := cmp.Or(cmp.Compare(x.Cores, y.Cores), cmp.Compare(x.Replicas, y.Replicas), cmp.Compare(x.Memory, y.Memory))
 	if placement == allocator.Spread {
-		return -byLeft
+		return -byFree
 	}
-	return byLeft
+	return byFree
 }
 
-// left returns what claims can still get of a shared device.
-func (o Offer) left(held map[string]allocator.Amount) allocator.Amount {
+// free returns the free capacity of a shared device.
+func (o Offer) free(held map[string]allocator.Amount) allocator.Amount {
 	used, isHeld := held[o.ID]
 	switch {
 	case !isHeld:
