@@ -34,6 +34,7 @@ var claimCases = []struct {
 	{"manifests for NVIDIA's DRA driver work", nvidiaManifests},
 	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
+	{"claims share a GPU", sharedGPU},
 	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
 	{"the slices are empty without a driver", withoutDriver},

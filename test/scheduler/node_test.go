@@ -264,7 +264,16 @@ func allocate(t *testing.T, devices []resourceapi.Device, allocated []string, cl
 	state := structured.AllocatedState{
 		AllocatedDevices: used, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	a, err := structured.NewAllocator(t.Context(), features, state, classes{}, slicesOf(devices), celCache)
+	for _, d := range allocateFrom(t, devices, state, claim) {
+		uuids = append(uuids, byName[d.Device])
+	}
+	return uuids
+}
+
+// allocateFrom returns the devices that the scheduler allocates to a claim, given what is allocated to others.
+func allocateFrom(t *testing.T, devices []resourceapi.Device, allocated structured.AllocatedState, claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	t.Helper()
+	a, err := structured.NewAllocator(t.Context(), features, allocated, classes{}, slicesOf(devices), celCache)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,10 +281,8 @@ func allocate(t *testing.T, devices []resourceapi.Device, allocated []string, cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, result := range results {
-		for _, d := range result.Devices.Results {
-			uuids = append(uuids, byName[d.Device])
-		}
+	if results == nil {
+		return nil
 	}
-	return uuids
+	return results[0].Devices.Results
 }

@@ -6,10 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 	internalapi "k8s.io/kubernetes/pkg/apis/resource"
@@ -85,18 +83,11 @@ func (n *sharedNode) allocate(requests map[resourceapi.QualifiedName]string) (sh
 		}
 		claim.Spec.Devices.Requests[0].Exactly.Capacity = capacity
 	}
-	a, err := structured.NewAllocator(n.Context(), features, state, classes{}, slicesOf(devices), celCache)
-	if err != nil {
-		n.Fatal(err)
-	}
-	results, err := a.Allocate(n.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, []*resourceapi.ResourceClaim{claim})
-	if err != nil {
-		n.Fatal(err)
-	}
+	results := allocateFrom(n.T, devices, state, claim)
 	if results == nil {
 		return share{}, false
 	}
-	result := results[0].Devices.Results[0]
+	result := results[0]
 	i := slices.IndexFunc(devices, func(d resourceapi.Device) bool { return d.Name == result.Device })
 	got := share{*devices[i].Attributes["uuid"].StringValue, result.Device, result.ConsumedCapacity}
 	n.granted = append(n.granted, got)
