@@ -159,7 +159,7 @@ func (a *Agent) watchFiles(t triggers, background func(run func(context.Context)
 // collaborators returns the collaborators of the loop. start runs a device plugin in the background.
 func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
 	gate := allocator.NewGate(time.Now)
-	limits := memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load}
+	limits := a.memoryLimits(gate)
 	return collaborators{
 		cfg:      a.cfg,
 		log:      a.log,
@@ -177,7 +177,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Observer: a.metrics,
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
-				PreStart: limits.set,
+				PreStart: limits.ofReplicas,
 				Limiting: limiting,
 
 				PodResources: a.cfg.podResources(),

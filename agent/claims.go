@@ -76,7 +76,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 			return c.plan.Load().claimVariants(id, f)
 		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
-		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set,
+		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).ofClaims,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	a.metrics.EnableDRA(c.pool.Writes)

@@ -14,8 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// limitTimeout bounds the driver calls before a container starts. The kubelet waits up to 30 s.
-const limitTimeout = 20 * time.Second
+// preStartTimeout bounds the driver calls before a container starts. The kubelet waits up to 30 s.
+const preStartTimeout = 20 * time.Second
 
 // memoryLimits limits the GPU memory of pods before their containers start.
 type memoryLimits struct {
@@ -26,10 +26,19 @@ type memoryLimits struct {
 	latest   func() *snapshot
 }
 
-// set implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there, with the size
-// that they had when they were granted, which may differ from that in the current config.
-func (m memoryLimits) set(ctx context.Context, resource string, pod kubelet.Pod) error {
-	err := m.setAll(ctx, resource, pod)
+func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
+	return memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load}
+}
+
+// ofClaims implements dra.Config.LimitMemory.
+func (m memoryLimits) ofClaims(ctx context.Context, podUID string) error {
+	return m.set(ctx, podUID, m.gate.MemoryLimits(podUID), func(current, limit uint64) bool { return current == limit })
+}
+
+// ofReplicas implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there, with the
+// size that they had when they were granted, which may differ from that in the current config.
+func (m memoryLimits) ofReplicas(ctx context.Context, resource string, pod kubelet.Pod) error {
+	err := m.setReplicas(ctx, resource, pod)
 	if err != nil {
 		err = fmt.Errorf("limiting the GPU memory of pod %s: %w", pod.UID, err)
 		m.log.Warn("GPU memory not limited, container not started", "pod", pod.UID, "resource", resource, "err", err)
@@ -37,33 +46,42 @@ func (m memoryLimits) set(ctx context.Context, resource string, pod kubelet.Pod)
 	return err
 }
 
-func (m memoryLimits) setAll(ctx context.Context, resource string, pod kubelet.Pod) error {
+func (m memoryLimits) setReplicas(ctx context.Context, resource string, pod kubelet.Pod) error {
 	parts, err := m.parts(resource, pod)
 	if err != nil {
 		return err
 	}
 	limits, err := allocator.MemoryLimits(m.latest().known, parts)
-	if err != nil || len(limits) == 0 {
-		return err
-	}
-	cgroup, err := m.node.PodCgroup(pod.UID)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limitTimeout, fmt.Errorf("no response within %s", limitTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
 	defer cancel()
+	// The devices of a pod do not change, so a lower limit was set with the parts of then.
+	return m.set(ctx, pod.UID, limits, func(current, limit uint64) bool { return current <= limit })
+}
+
+// set sets the limits of a pod in bytes, by the UUID of the GPU, unless a current limit suffices.
+func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
+	if len(limits) == 0 {
+		return nil
+	}
+	cgroup, err := m.node.PodCgroup(podUID)
+	if err != nil {
+		return err
+	}
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
 		current, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
 		if err != nil {
 			return err
 		}
-		if current <= limits[uuid] { // the devices of a pod do not change, so a lower limit was set with the parts of then
+		if suffices(current, limits[uuid]) {
 			continue
 		}
 		if err := m.settings.SetMemoryLimit(ctx, uuid, cgroup, limits[uuid]); err != nil {
 			return err
 		}
-		m.log.Info("GPU memory of pod limited", "pod", pod.UID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
+		m.log.Info("GPU memory of pod limited", "pod", podUID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
 	}
 	return nil
 }

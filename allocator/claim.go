@@ -118,6 +118,33 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 	}
 }
 
+// MemoryLimits returns how much memory of each GPU a pod can allocate with its prepared claims, in bytes by UUID. It omits
+// GPUs of which a claim of the pod has all, and those that are shared without limits. A share of a GPU whose sharing is
+// unknown, since the agent lost its state, is limited.
+func (g *Gate) MemoryLimits(pod string) map[string]uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	limits := map[string]uint64{}
+	for _, c := range g.claims {
+		if !slices.Contains(c.Pods, pod) {
+			continue
+		}
+		for id, amount := range c.Amounts {
+			if amount.Partial() && g.limitable(id) {
+				limits[id] += amount.Memory
+			}
+		}
+	}
+	return limits
+}
+
+// limitable reports whether the memory of the shares of a device has to be limited. Only that of GPUs can be, and their
+// IDs are UUIDs.
+func (g *Gate) limitable(id string) bool {
+	d := g.entries[Key{SliceOutlet, id}]
+	return d == nil || d.entry.Part.Share.Class != TimeSliced && d.entry.Part.Extent != ExtentMIG
+}
+
 // HeldByClaims returns the sum of the claims' amounts of each device, by ID; the zero Amount stands for all of it.
 func HeldByClaims(claims []Claim) map[string]Amount {
 	held := map[string]Amount{}

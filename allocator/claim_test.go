@@ -239,6 +239,53 @@ func TestClaimsShare(t *testing.T) {
 	s.refuses(shareClaim("e", 1, 256<<20), ErrHeld, "default/d")
 }
 
+// The limit of a pod is the sum of its claims on a GPU, unless one of them has all of it. Those of other pods do not count.
+func TestMemoryLimitsOfClaims(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	of := func(pod string, c Claim) Claim { c.Pods = []string{pod}; return c }
+	s.prepares(of("p", shareClaim("a", 25, 20<<30)))
+	s.prepares(of("p", shareClaim("b", 25, 10<<30)))
+	s.prepares(of("q", shareClaim("c", 50, 1<<30)))
+	for pod, want := range map[string]uint64{"p": 30 << 30, "q": 1 << 30, "r": 0} {
+		if got := s.gate.MemoryLimits(pod); got[gpu0] != want || len(got) != min(1, int(want)) {
+			t.Errorf("pod %s: %v, want %d", pod, got, want)
+		}
+	}
+	s.gate.Unprepare("b")
+	if got := s.gate.MemoryLimits("p"); got[gpu0] != 20<<30 {
+		t.Errorf("after one of two claims ended: %v", got)
+	}
+}
+
+// A claim has no limit if it has the whole GPU, or if the GPU is shared without limits. One of a GPU whose sharing is
+// unknown has its limit.
+func TestClaimsWithoutLimits(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		part  Part
+		claim Claim
+		want  uint64
+	}{
+		{"limited", Part{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}}, shareClaim("a", 99, 20<<30), 20 << 30},
+		{"all cores", Part{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}}, shareClaim("a", 100, 20<<30), 0},
+		{"no amount", Part{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}}, claim("a"), 0},
+		{"level any", Part{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: TimeSliced, Unit: ShareMemory}}, shareClaim("a", 99, 20<<30), 0},
+		{"MIG device", Part{GPU: gpu0, Extent: ExtentMIG}, shareClaim("a", 99, 20<<30), 0},
+		{"unknown", Part{}, shareClaim("a", 99, 20<<30), 20 << 30},
+	} {
+		g := NewGate(time.Now)
+		n := &next{}
+		n.add([]Entry{{Key: Key{SliceOutlet, gpu0}, State: StateAvailable, Part: tc.part}})
+		g.Advertise(n.Ledger)
+		tc.claim.Pods = []string{"p"}
+		g.Restore(tc.claim)
+		if got := g.MemoryLimits("p")[gpu0]; got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
 // A claim can get a shared GPU for several requests, which add up.
 func TestClaimWithTwoShares(t *testing.T) {
 	s := newSliceAgent(t)

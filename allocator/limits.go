@@ -20,16 +20,20 @@ type Level string
 // LevelAny also accepts no enforcement.
 const LevelAny Level = "any"
 
-// LimitsMemory reports whether a rule limits the memory of replicas of a resource; of any if resource is empty.
+// LimitsMemory reports whether a rule limits the memory of replicas of a resource; if resource is empty, of any resource
+// or of ResourceClaims.
 func (p Policy) LimitsMemory(resource string) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
+		if resource == "" && r.Share == ShareMemory {
+			return true
+		}
 		unnamed := r.Name == "" && IsStandardResource(resource) // the rule keeps the default resources of its devices
 		return r.Limits == LimitMemory && (resource == "" || unnamed || r.Resource(r.Name) == resource)
 	})
 }
 
 // LimitsMemory reports whether a pod may hold a replica of a resource with limited memory, possibly of an earlier config;
-// of any resource if it is empty.
+// if resource is empty, of any resource or through a claim.
 func (l Ledger) LimitsMemory(resource string) bool {
 	return slices.ContainsFunc(l.entries, func(e Entry) bool {
 		return e.Part.Share.Class.limited() && (resource == "" || e.Outlet == resource)
@@ -68,11 +72,9 @@ func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	return MemoryLimited, configFault("or set level: any in its rule to share it without limits", "GPU memory of pods cannot be limited: %s", problem)
 }
 
-// notEnforceable returns why the memory of replicas of a GPU cannot be limited; empty if it can be.
+// notEnforceable returns why the memory of the shares of a GPU cannot be limited; empty if it can be.
 func (r Rule) notEnforceable(g gpu.GPU) string {
 	switch {
-	case r.Share == ShareMemory:
-		return "limits of ResourceClaims are not supported yet"
 	case g.MemoryLimits != gpu.MemoryLimitsSupported:
 		return cmp.Or(g.MemoryLimits.Reason(), "the driver does not report whether it can be")
 	case g.MemoryBytes == 0:

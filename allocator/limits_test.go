@@ -103,8 +103,10 @@ func TestMemoryLimits(t *testing.T) {
 	if got, err := MemoryLimits(inv, []Part{shareOf(whole("GPU-9"), MemoryLimited, 2)}); err == nil {
 		t.Errorf("a GPU that the driver does not report: %v, want an error", got)
 	}
-	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(""), Policy{Rules: replicas(2)}.LimitsMemory("")); got != "true false" {
-		t.Errorf("policies limit memory: %s, want true false", got)
+	claims := Policy{Rules: Rules{{Share: ShareMemory}}}
+	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(""), Policy{Rules: replicas(2)}.LimitsMemory(""),
+		claims.LimitsMemory(""), claims.LimitsMemory(GPUResource)); got != "true false true false" {
+		t.Errorf("policies limit memory: %s, want true false true false", got)
 	}
 }
 

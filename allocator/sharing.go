@@ -49,6 +49,9 @@ func (a Amount) within(b Amount) bool {
 	return a.Cores <= b.Cores && a.Memory <= b.Memory && a.Replicas <= b.Replicas
 }
 
+// Partial reports whether a is of cores and memory, and not of all cores, with which a claim has the device to itself.
+func (a Amount) Partial() bool { return a.Cores > 0 && a.Cores < WholeCores }
+
 func (a Amount) String() string {
 	if a.Replicas > 0 {
 		return fmt.Sprintf("%d replicas", a.Replicas)

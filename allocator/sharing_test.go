@@ -17,7 +17,9 @@ func TestSharedPlan(t *testing.T) {
 		fault  string // part of its message; empty if there is none
 	}{
 		{"memory", Rule{Share: ShareMemory, Level: LevelAny}, DefaultShares(), 80<<30 + 1, Amount{Cores: 100, Memory: 80 << 30}, ""},
-		{"limits", Rule{Share: ShareMemory}, DefaultShares(), 80 << 30, Amount{Cores: 100, Memory: 80 << 30}, "cannot be limited"},
+		{"limits", Rule{Share: ShareMemory}, DefaultShares(), 80 << 30, Amount{Cores: 100, Memory: 80 << 30}, "the driver does not report whether it can be"},
+		{"old driver", Rule{Share: ShareMemory}, DefaultShares(), 80 << 30, Amount{Cores: 100, Memory: 80 << 30}, "install a newer one"},
+		{"supported", Rule{Share: ShareMemory}, DefaultShares(), 80 << 30, Amount{Cores: 100, Memory: 80 << 30}, ""},
 		{"scaled", Rule{Share: ShareMemory, Level: LevelAny}, Shares{MemoryScaling: 0.5, Reserve: "1Gi"}, 9 << 30, Amount{Cores: 100, Memory: 4 << 30}, ""},
 		{"too little", Rule{Share: ShareMemory, Level: LevelAny}, Shares{MemoryScaling: 1, Reserve: "8Gi"}, 8<<30 + 256<<20, Amount{}, "256 MiB are offered"},
 		{"reserved more", Rule{Share: ShareMemory, Level: LevelAny}, Shares{MemoryScaling: 1, Reserve: "8Gi"}, 4 << 30, Amount{}, "0 MiB are offered"},
@@ -26,7 +28,8 @@ func TestSharedPlan(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.rule.Name = GPUResource
-			inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: gpu0, MemoryBytes: tc.memory, MIG: gpu.MIGDisabled}}}
+			limits := map[string]gpu.MemoryLimits{"supported": gpu.MemoryLimitsSupported, "old driver": gpu.MemoryLimitsOldDriver}[tc.name]
+			inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: gpu0, MemoryBytes: tc.memory, MIG: gpu.MIGDisabled, MemoryLimits: limits}}}
 			for _, r := range Plan(inv, testKind, Policy{Mode: ModeDRA, Rules: Rules{tc.rule}, Shares: tc.shares}) {
 				for _, d := range r.Devices {
 					if !r.Sliced() || d.Shared() || d.Capacity != tc.want || d.Sharing != tc.rule.Share {

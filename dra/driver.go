@@ -47,6 +47,10 @@ type Config struct {
 	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
 	SetTimeSlice func(ctx context.Context, uuid string, t gpu.TimeSlice) error
 
+	// LimitMemory limits the memory of a pod on each GPU to that of its prepared claims, and verifies it; it returns when
+	// ctx ends. It is not called concurrently for one pod. May be nil if no claim is for a part of a GPU.
+	LimitMemory func(ctx context.Context, podUID string) error
+
 	Observer Observer // may be nil
 	Changed  func()   // called after the records changed; may be nil, must not block
 }
@@ -62,14 +66,14 @@ type Gate interface {
 var _ Gate = (*allocator.Gate)(nil)
 
 // defaultWait is as long as possible, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time
-// within callTimeout for setting time slices.
-const defaultWait = callTimeout - timeSliceTimeout
+// within callTimeout for the settings of GPUs.
+const defaultWait = callTimeout - settingTimeout
 
 // Driver is the kubelet plugin of a DRA driver. Its methods are safe for concurrent use; Run must be called once.
 type Driver struct {
 	cfg     Config
 	log     *slog.Logger
-	locks   claimLocks
+	locks   uidLocks
 	records *store
 
 	update sync.Mutex // serializes writes to health
@@ -98,6 +102,9 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	}
 	if cfg.SetTimeSlice == nil {
 		cfg.SetTimeSlice = func(context.Context, string, gpu.TimeSlice) error { return errors.ErrUnsupported }
+	}
+	if cfg.LimitMemory == nil {
+		cfg.LimitMemory = func(context.Context, string) error { return errors.ErrUnsupported }
 	}
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}

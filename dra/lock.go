@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// claimLocks serializes the calls for each claim. The zero value is ready.
-type claimLocks struct {
+// uidLocks serializes the calls for each claim, and the memory limits of each pod. The zero value is ready.
+type uidLocks struct {
 	mu   sync.Mutex
 	held map[string]chan struct{} // by UID; closed by unlock
 }
 
-// lock waits until no other call holds the lock of a claim, or ctx ends.
-func (l *claimLocks) lock(ctx context.Context, uid string) error {
+// lock waits until no other call holds the lock of a UID, or ctx ends.
+func (l *uidLocks) lock(ctx context.Context, uid string) error {
 	for ctx.Err() == nil {
 		l.mu.Lock()
 		holder, held := l.held[uid]
@@ -33,7 +33,7 @@ func (l *claimLocks) lock(ctx context.Context, uid string) error {
 	return context.Cause(ctx)
 }
 
-func (l *claimLocks) unlock(uid string) {
+func (l *uidLocks) unlock(uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.held[uid])

@@ -49,6 +49,7 @@ func refusal(err error) Refusal {
 		{errCanceled, RefusedCanceled},
 		{allocator.ErrHeld, RefusedHeld},
 		{errTimeSlice, RefusedDriver},
+		{errMemoryLimit, RefusedDriver},
 		{errTimeout, RefusedCanceled},
 		{context.Canceled, RefusedCanceled},
 		{context.DeadlineExceeded, RefusedCanceled},

@@ -17,6 +17,9 @@ import (
 const (
 	// callTimeout bounds a call. The kubelet waits 45 s, and reports a timeout without the reason.
 	callTimeout = 40 * time.Second
+	// settingTimeout bounds the time to change the settings of a claim's GPUs. It takes less than a second unless a GPU
+	// hangs.
+	settingTimeout = 10 * time.Second
 	// rereadTimeout bounds the request for a claim that is already prepared. Its record suffices if the request fails.
 	rereadTimeout = 2 * time.Second
 	// gatePoll bounds the time between attempts to get devices that are held.
@@ -34,6 +37,8 @@ var (
 	errCanceled = errors.New("the kubelet canceled the call")
 	errTimeout  = fmt.Errorf("not done after %s; the kubelet retries", callTimeout)
 	errReplaced = errors.New("another claim has this name")
+
+	errSettingTimeout = fmt.Errorf("no response within %s", settingTimeout)
 )
 
 // claimRef identifies a claim in a call by the kubelet.
@@ -114,7 +119,11 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	if err != nil {
 		return Record{}, err
 	}
-	record := Record{UID: ref.uid, Namespace: ref.namespace, Name: ref.name, Devices: devices, Prepared: time.Now().UTC()}.withPods(podsOf(claim))
+	pods := podsOf(claim)
+	record := Record{UID: ref.uid, Namespace: ref.namespace, Name: ref.name, Devices: devices, Prepared: time.Now().UTC()}.withPods(pods)
+	if err := record.checkPods(pods); err != nil {
+		return Record{}, err
+	}
 	prepare := func() error {
 		if err := d.selectVariants(devices); err != nil {
 			return err
@@ -132,7 +141,14 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 		return Record{}, fmt.Errorf("%w; check --state-dir", err)
 	}
 	d.cfg.Changed()
-	return record, d.setTimeSlices(ctx, record)
+	return record, d.applySettings(ctx, record, pods)
+}
+
+// applySettings changes the settings of GPUs that a claim requires before a container starts. Its record must be on disk.
+func (d *Driver) applySettings(ctx context.Context, r Record, pods []Pod) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
+	defer cancel()
+	return errors.Join(d.setTimeSlices(ctx, r), d.limitMemory(ctx, r, pods))
 }
 
 // selectVariants sets the variants of devices. The error wraps allocator.ErrHeld if a variant is not available yet. A
@@ -163,7 +179,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 	if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, errReplaced) {
 		return Record{}, err
 	}
-	next := record
+	next, pods := record, record.Pods
 	if err == nil {
 		devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
 		if err != nil {
@@ -177,7 +193,11 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 			}
 			return d.prepareNew(ctx, ref, claim)
 		}
-		next = record.withPods(podsOf(claim))
+		pods = podsOf(claim)
+		next = record.withPods(pods)
+	}
+	if err := next.checkPods(pods); err != nil {
+		return Record{}, err
 	}
 	if err := d.await(ctx, next, func() error { return d.cfg.Gate.Prepare(next.grant()) }); err != nil {
 		return Record{}, err
@@ -188,7 +208,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		}
 		d.cfg.Changed()
 	}
-	return next, d.setTimeSlices(ctx, next)
+	return next, d.applySettings(ctx, next, pods)
 }
 
 // await calls prepare until it gets the devices of a record from the gate. It waits for devices that others are about

@@ -5,14 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 )
-
-// timeSliceTimeout bounds the time to set the time slices of a claim's GPUs. It takes less than a second unless a GPU
-// hangs.
-const timeSliceTimeout = 10 * time.Second
 
 // errTimeSlice means that the time slice of a GPU was not set.
 var errTimeSlice = errors.New("time slice not set")
@@ -51,7 +46,7 @@ func (d *Driver) resetTimeSlices(ctx context.Context, r Record) error {
 
 // applyTimeSlices sets the time slices of GPUs, by UUID, at the same time.
 func (d *Driver) applyTimeSlices(ctx context.Context, slices map[string]gpu.TimeSlice) error {
-	ctx, cancel := context.WithTimeout(ctx, timeSliceTimeout)
+	ctx, cancel := context.WithTimeout(ctx, settingTimeout)
 	defer cancel()
 	var (
 		calls sync.WaitGroup

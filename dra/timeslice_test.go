@@ -150,7 +150,7 @@ func TestTimeSliceHangs(t *testing.T) {
 		s.before = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 		start := time.Now()
 		n.unprepares("a")
-		if took := time.Since(start); took != timeSliceTimeout {
+		if took := time.Since(start); took != settingTimeout {
 			t.Errorf("took %s", took)
 		}
 		n.recorded()

@@ -53,7 +53,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 	allocates("half", half, 1, cudaOutOfMemory)
 	allocates("half", half-1, 1, cudaSuccess)
 
-	c.exec(t, "first", `for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" != /tmp/allocate ] || kill ${p#/proc/}; done`)
+	c.endAllocations(t, "first")
 	allocates("first", quarter, 1, cudaOutOfMemory)
 	container := c.containerID(t, "first")
 	c.exitContainer(t, "first")

@@ -2,18 +2,29 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"testing"
 )
 
 const sharingDocument, sharesSection = "docs/sharing.md", "Share a GPU between ResourceClaims"
 
 // sharedGPU runs the pod of docs/sharing.md with its config. Claims share a GPU while its memory and cores suffice; a
-// larger one, and one without capacity requests, get others. A claim that fits on no GPU waits for one that ends.
+// larger one, and one without capacity requests, get others. Each pod can allocate the memory of its claims only.
 func sharedGPU(t *testing.T, c *cluster) {
+	version := c.driver.State().Version
+	c.emulateCgroup2(t)
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
 	blocks := blocksOf(t, sharingDocument, sharesSection, "yaml")
 	c.configure(t, blocks[0])
-	defer c.configure(t, "allocation: {mode: dra}\n")
-	c.awaitOutput(t, "true true true true true true true true", func(t *testing.T) string {
+	defer func() {
+		if err := c.driver.Upgrade(version); err != nil {
+			t.Error(err)
+		}
+		c.configure(t, "allocation: {mode: dra}\n")
+	}()
+	c.awaitOutput(t, strings.TrimSpace(strings.Repeat("true ", 8)), func(t *testing.T) string {
 		return c.kubectl(t, "get", "resourceslices", "-o", "jsonpath={.items[*].spec.devices[*].allowMultipleAllocations}")
 	})
 	c.runToCompletion(t, "on-quarter", blocks[1])
@@ -21,36 +32,79 @@ func sharedGPU(t *testing.T, c *cluster) {
 		t.Error(err)
 	}
 
-	share := func(name, requests string) {
-		t.Helper()
-		if requests == "" {
-			c.claim(t, name, 1)
-		} else {
-			c.claim(t, name, 1, "capacity: {requests: {"+requests+"}}")
-		}
-		c.runWithClaim(t, name, name)
-	}
-	share("first", "cores: 25, memory: 20Gi")
+	c.runWithShare(t, "first", "cores: 25, memory: 20Gi")
 	c.awaitPhase(t, "first", "Running")
-	share("second", "cores: 25, memory: 20Gi")
-	share("large", "cores: 25, memory: 50Gi")
-	share("whole", "")
+	c.runWithShare(t, "second", "cores: 25, memory: 20Gi")
+	c.runWithShare(t, "large", "cores: 25, memory: 50Gi")
+	c.claim(t, "whole", 1)
+	c.runWithClaim(t, "whole", "whole")
 	gpu := map[string]string{}
 	for _, pod := range []string{"first", "second", "large", "whole"} {
 		c.awaitPhase(t, pod, "Running")
-		uuids := c.gpusOf(t, pod)
-		if len(uuids) != 1 {
-			t.Fatalf("pod %s sees %v", pod, uuids)
-		}
-		gpu[pod] = uuids[0]
+		gpu[pod] = c.onlyGPUOf(t, pod)
 	}
 	if gpu["first"] != gpu["second"] || gpu["large"] == gpu["first"] || gpu["whole"] == gpu["first"] || gpu["whole"] == gpu["large"] {
 		t.Errorf("pods have the GPUs %v, want first and second to share one", gpu)
 	}
+	for pod, gib := range map[string]int{"first": 20, "second": 20, "large": 50} {
+		c.isLimited(t, pod, gib)
+	}
 	c.killAgent(t)
-	share("third", "cores: 50, memory: 30Gi")
+	c.runWithShare(t, "third", "cores: 50, memory: 30Gi")
 	c.awaitPhase(t, "third", "Running")
-	if uuids := c.gpusOf(t, "third"); uuids[0] != gpu["first"] {
-		t.Errorf("pod third sees %v, want the rest of %s", uuids, gpu["first"])
+	if got := c.onlyGPUOf(t, "third"); got != gpu["first"] {
+		t.Errorf("pod third sees %s, want the rest of %s", got, gpu["first"])
+	}
+	c.isLimited(t, "third", 30)
+	limitsPersist(t, c, "first", 20)
+
+	// A second pod would not be limited.
+	c.startWithClaim(t, "late", "second")
+	defer c.remove(t, "late")
+	c.awaitOutput(t, "the claim has a part of a GPU, so it is for one pod", func(t *testing.T) string {
+		return c.kubectl(t, "describe", "pod", "late")
+	})
+}
+
+// limitsPersist restarts a pod's container while no agent responds, then the kubelet.
+func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
+	c.runOnNode(t, "pkill -STOP -x gpucdi")
+	container := c.containerID(t, pod)
+	c.exitContainer(t, pod)
+	await(t, "the container to be restarted", func() (string, bool) {
+		id := c.containerID(t, pod)
+		return id, id != "" && id != container
+	})
+	c.awaitPhase(t, pod, "Running")
+	c.isLimited(t, pod, gib)
+	c.runOnNode(t, "pkill -CONT -x gpucdi")
+	c.restartKubelet(t)
+	c.isLimited(t, pod, gib)
+}
+
+// runWithShare starts a pod with a claim of the same name that requests capacity.
+func (c *cluster) runWithShare(t *testing.T, name, capacity string) {
+	t.Helper()
+	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
+	c.runWithClaim(t, name, name)
+}
+
+func (c *cluster) onlyGPUOf(t *testing.T, pod string) string {
+	t.Helper()
+	uuids := c.gpusOf(t, pod)
+	if len(uuids) != 1 {
+		t.Fatalf("pod %s sees %v, want one GPU", pod, uuids)
+	}
+	return uuids[0]
+}
+
+// isLimited checks that the processes of a pod can allocate an amount of GPU memory together, and no more.
+func (c *cluster) isLimited(t *testing.T, pod string, gib int) {
+	t.Helper()
+	for more, want := range []string{cudaSuccess, cudaOutOfMemory} {
+		if got := c.tryAllocate(t, pod, gib*1024-100, 100+more); got != want {
+			t.Errorf("pod %s allocates %d GiB and %d MiB: CUDA returns %s, want %s", pod, gib, more, got, want)
+		}
+		c.endAllocations(t, pod)
 	}
 }

@@ -110,6 +110,12 @@ func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) strin
 		base64.StdEncoding.EncodeToString(data), first, second))
 }
 
+// endAllocations ends the processes of allocateMemory in a pod.
+func (c *cluster) endAllocations(t *testing.T, pod string) {
+	t.Helper()
+	c.exec(t, pod, `for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" != /tmp/allocate ] || kill ${p#/proc/}; done`)
+}
+
 // utilize finds a process on the node by its command line, makes the driver report its utilization of a GPU, and
 // returns its PID.
 func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) (pid int) {

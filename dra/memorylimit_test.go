@@ -1,0 +1,184 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/gpucdi/gpucdi/cluster"
+)
+
+// limitedPods records the pods whose memory was limited.
+type limitedPods struct {
+	mu     sync.Mutex
+	pods   []string
+	before func(ctx context.Context, pod string) error // called without the lock; may be nil
+}
+
+func newLimitedNode(t *testing.T) (*node, *limitedPods) {
+	t.Helper()
+	n, l := newNode(t), &limitedPods{}
+	n.cfg.LimitMemory = l.limit
+	n.restart()
+	return n, l
+}
+
+func (l *limitedPods) limit(ctx context.Context, pod string) error {
+	if l.before != nil {
+		if err := l.before(ctx, pod); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pods = append(l.pods, pod)
+	return nil
+}
+
+func (l *limitedPods) were(t *testing.T, want ...string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.Equal(l.pods, want) {
+		t.Errorf("limited pods %v, want %v", l.pods, want)
+	}
+}
+
+// addShare adds a claim to the API server that has cores of a GPU, and 1 GiB.
+func (n *node) addShare(name, gpu, cores string) {
+	claim := allocated(name, gpu)
+	claim.Devices[0].ShareID = "share-of-" + name
+	claim.Devices[0].Consumed = map[string]string{capacityCores: cores, capacityMemory: "1Gi"}
+	n.claims.set(name, claim)
+}
+
+// The memory of a claim's pod is limited in each Prepare, once the record is on disk: also when an agent was killed in
+// between, the claim was prepared already, or the API server does not answer.
+func TestLimitOfClaim(t *testing.T) {
+	n, l := newLimitedNode(t)
+	n.addShare("a", "0", "99")
+	killed := errors.ErrUnsupported // not retried
+	l.before = func(context.Context, string) error {
+		n.readFile("uid-a")
+		return killed
+	}
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "GPU memory of the pod not limited") {
+		t.Errorf("error %v", err)
+	}
+	n.recorded("uid-a")
+	n.restart()
+	killed = nil
+	n.prepares("a", "0")
+	n.claims.fail(errors.New("connection refused"))
+	n.restart()
+	n.prepares("a", "0")
+	n.unprepares("a")
+	l.were(t, "pod-uid-a", "pod-uid-a")
+	n.recorded()
+}
+
+// Claims for whole GPUs, for replicas and for monitoring limit nothing, and may be for several pods.
+func TestClaimsWithoutLimit(t *testing.T) {
+	n, l := newLimitedNode(t)
+	l.before = func(context.Context, string) error { return errors.ErrUnsupported }
+	n.add("whole", "0")
+	n.addShare("all-cores", "1", "100")
+	replica, monitor := allocated("replica", "2"), allocated("monitor", "3")
+	replica.Devices[0].Consumed = map[string]string{capacityShares: "1"}
+	monitor.Devices[0].AdminAccess = true
+	monitor.Devices[0].Consumed = map[string]string{capacityCores: "50", capacityMemory: "1Gi"}
+	n.claims.set("replica", replica)
+	n.claims.set("monitor", monitor)
+	for name, gpu := range map[string]string{"whole": "0", "all-cores": "1", "replica": "2", "monitor": "3"} {
+		claim := n.claims.claims["default/"+name]
+		claim.Consumers = append(claim.Consumers, cluster.Consumer{Resource: "pods", Name: "second", UID: "second"})
+		n.claims.set(name, claim)
+		n.prepares(name, gpu)
+	}
+	l.were(t)
+}
+
+// The kubelet calls Prepare for the first pod of a claim only, so a claim with a limit is for one pod.
+func TestLimitIsForOnePod(t *testing.T) {
+	n, l := newLimitedNode(t)
+	n.addShare("a", "0", "25")
+	one := n.claims.claims["default/a"]
+	none, two := one, one
+	none.Consumers = nil
+	two.Consumers = append(slices.Clone(one.Consumers), cluster.Consumer{Resource: "pods", Name: "pod-b", UID: "pod-uid-b"})
+	refuses := func(claim cluster.Claim, want string) {
+		t.Helper()
+		n.claims.set("a", claim)
+		if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	refuses(none, "must be reserved for exactly one pod, got 0 []")
+	refuses(two, `must be reserved for exactly one pod, got 2 ["pod-a" "pod-b"]; use a ResourceClaimTemplate`)
+	n.recorded()
+	n.claims.set("a", one)
+	n.prepares("a", "0")
+	refuses(two, "exactly one pod")
+	l.were(t, "pod-uid-a")
+}
+
+// The limits of a pod are set for one claim after the other, so that the last one has the sum.
+func TestLimitsOfOnePodAreSequential(t *testing.T) {
+	n, l := newLimitedNode(t)
+	var calls []*drapb.Claim
+	for _, name := range []string{"a", "b", "c", "d"} {
+		n.addShare(name, name, "10")
+		claim := n.claims.claims["default/"+name]
+		claim.Consumers = []cluster.Consumer{{Resource: "pods", Name: "pod", UID: "pod-uid"}}
+		n.claims.set(name, claim)
+		calls = append(calls, ref(name))
+	}
+	var busy sync.Mutex
+	l.before = func(context.Context, string) error {
+		if !busy.TryLock() {
+			t.Error("the limits of a pod are set concurrently")
+			return nil
+		}
+		defer busy.Unlock()
+		time.Sleep(time.Millisecond)
+		return nil
+	}
+	response, err := n.service.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: calls})
+	if err != nil || len(response.GetClaims()) != 4 {
+		t.Errorf("response %v, error %v", response, err)
+	}
+	l.were(t, "pod-uid", "pod-uid", "pod-uid", "pod-uid")
+}
+
+// While the driver worker restarts, limits cannot be set. The kubelet repeats a failed call only after a minute.
+func TestLimitIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, l := newLimitedNode(t)
+		n.addShare("a", "0", "25")
+		start := time.Now()
+		l.before = func(context.Context, string) error {
+			if time.Since(start) < settingTimeout/2 {
+				return errors.New("no driver is loaded")
+			}
+			return nil
+		}
+		n.prepares("a", "0")
+		l.were(t, "pod-uid-a")
+		l.before = func(ctx context.Context, _ string) error { <-ctx.Done(); return context.Cause(ctx) }
+		start = time.Now()
+		if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "no response within 10s") {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took != settingTimeout || n.observer.prepared[1].Refusal != RefusedDriver {
+			t.Errorf("refused after %s: %+v", took, n.observer.prepared[1])
+		}
+		n.recorded("uid-a")
+	})
+}
