@@ -123,7 +123,7 @@ func TestDeviceStatus(t *testing.T) {
 			status.Device{ID: "GPU-a", State: "draining", Since: since, Reason: "no longer offered", Awaits: "its pods"},
 		},
 	} {
-		tc.want.Resource = "nvidia.com/gpu"
+		tc.want.Resource, tc.want.MemoryIsolation, tc.want.ComputeIsolation = "nvidia.com/gpu", "hardware", "hardware"
 		if got := deviceStatus("nvidia.com/gpu", tc.device); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}

@@ -96,7 +96,7 @@ func newExamination(ctx context.Context, n Node) *examination {
 }
 
 func (e *examination) run(ctx context.Context, report func(Finding)) {
-	checks := []func(context.Context) []Finding{e.config, e.hardware, e.module, e.files, e.nvml, e.gpus, e.memoryLimits, e.parts}
+	checks := []func(context.Context) []Finding{e.config, e.hardware, e.module, e.files, e.nvml, e.gpus, e.memoryLimits, e.isolation, e.parts}
 	if reason := e.withoutKubernetes(); reason != "" {
 		checks = append(checks, func(context.Context) []Finding { return e.skipKubernetes(reason) })
 	} else {

@@ -71,7 +71,7 @@ func examine(t *testing.T, files map[string]string, configure func(*doctor.Node)
 	return found
 }
 
-var allChecks = []string{"CDI edits", "CDI spec", "GPUs", "NVML", "agent", "config", "container", "containers", "driver files", "hardware", "kernel module", "kubelet", "memory limits", "runtime"}
+var allChecks = []string{"CDI edits", "CDI spec", "GPUs", "NVML", "agent", "config", "container", "containers", "driver files", "hardware", "isolation", "kernel module", "kubelet", "memory limits", "runtime"}
 
 // On a Kubernetes node where nothing works, each check has a finding, and each failed one has a remedy.
 func TestEmptyNode(t *testing.T) {
@@ -84,7 +84,7 @@ func TestEmptyNode(t *testing.T) {
 		switch check {
 		case "hardware":
 			want = doctor.Warn
-		case "NVML", "GPUs", "memory limits", "CDI edits", "container", "containers":
+		case "NVML", "GPUs", "memory limits", "isolation", "CDI edits", "container", "containers":
 			want = doctor.Skip
 		}
 		if f.Verdict != want || f.Message == "" {

@@ -180,6 +180,19 @@ func (e *examination) memoryLimits(context.Context) []Finding {
 	return pass(check, "can be set for pods on all GPUs")
 }
 
+// isolation reports the weakest isolation of the GPUs and MIG devices that the config shares.
+func (e *examination) isolation(context.Context) []Finding {
+	const check = "isolation"
+	if e.snapshot == nil {
+		return skip(check, "requires NVML")
+	}
+	weakest, shared := e.settings.Policy().WeakestIsolation(e.snapshot.Inventory)
+	if !shared {
+		return skip(check, "the config shares no GPU")
+	}
+	return pass(check, "GPUs that are shared have at least "+weakest.String())
+}
+
 // parts checks the sources of the CDI container edits: driver files and device nodes.
 func (e *examination) parts(context.Context) []Finding {
 	const check = "CDI edits"

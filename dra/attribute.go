@@ -32,6 +32,8 @@ const (
 	attributeNUMANode = "resource.kubernetes.io/numaNode"
 
 	attributeResource     = domain + "resource"
+	attributeMemory       = domain + "memoryIsolation"
+	attributeCompute      = domain + "computeIsolation"
 	attributeNVLinkDomain = domain + "nvlinkDomain"
 	attributePCIeSwitch   = domain + "pcieSwitch"
 	attributeSet          = domain + "set" // followed by the size

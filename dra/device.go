@@ -15,7 +15,8 @@ type Offer struct {
 	Resource string    // "nvidia.com/gpu", or the name that a rule gave it
 	Fault    gpu.Fault // of its entry in the ledger
 
-	Capacity allocator.Amount // what claims that share it can get together; zero if they do not share it
+	Isolation allocator.Isolation // of claims that share it
+	Capacity  allocator.Amount    // what claims that share it can get together; zero if they do not share it
 }
 
 // Devices returns the devices of the node's ResourceSlices, in the order of offers. A device has every attribute of
@@ -100,6 +101,8 @@ func (b *deviceBuilder) device(o Offer) cluster.Device {
 	attributes.addCommon(b.inv.Driver, g)
 	attributes.set(attributeUUID, o.ID)
 	attributes.set(attributeResource, o.Resource)
+	attributes.set(attributeMemory, string(o.Isolation.Memory))
+	attributes.set(attributeCompute, string(o.Isolation.Compute))
 	attributes.set(attributePCIeSwitch, b.switches[g.UUID])
 	if isMIG(o.ID) {
 		m, _ := g.MIGDevice(o.ID)
@@ -120,7 +123,7 @@ func (b *deviceBuilder) device(o Offer) cluster.Device {
 const maxMemorySlices = 8
 
 // migCapacity returns the capacities of a MIG device. It has a capacity for each memory slice that it occupies, by
-// which a claim can request a placement.
+// which a claim can request a placement, unless it occupies all slices of a GPU.
 func migCapacity(m gpu.MIGDevice) map[string]cluster.Capacity {
 	capacity := map[string]cluster.Capacity{capacityMemory: cluster.Bytes(m.MemoryBytes)}
 	for name, n := range map[string]int{
@@ -132,6 +135,9 @@ func migCapacity(m gpu.MIGDevice) map[string]cluster.Capacity {
 		capacityOFAEngines:      m.Engines.OFA,
 	} {
 		capacity[name] = cluster.Count(uint64(max(n, 0)))
+	}
+	if m.Placement.Size >= maxMemorySlices {
+		return capacity
 	}
 	for i := range maxMemorySlices {
 		if i >= m.Placement.Start && i-m.Placement.Start < m.Placement.Size {

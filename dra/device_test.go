@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 )
@@ -54,12 +55,13 @@ func pairs(n int) *gpu.Inventory {
 
 // offersOf returns the offers of the whole GPUs and MIG devices of an inventory.
 func offersOf(inv *gpu.Inventory) (offers []Offer) {
+	isolation := allocator.Class("").Isolation()
 	for _, g := range inv.GPUs {
 		if g.MIG != gpu.MIGEnabled {
-			offers = append(offers, Offer{ID: g.UUID, Resource: "nvidia.com/gpu", Fault: g.Fault})
+			offers = append(offers, Offer{ID: g.UUID, Resource: "nvidia.com/gpu", Fault: g.Fault, Isolation: isolation})
 		}
 		for _, m := range g.MIGDevices {
-			offers = append(offers, Offer{ID: m.UUID, Resource: "nvidia.com/mig-" + strings.ReplaceAll(m.Profile, "+", "."), Fault: m.Fault})
+			offers = append(offers, Offer{ID: m.UUID, Resource: "nvidia.com/mig-" + strings.ReplaceAll(m.Profile, "+", "."), Fault: m.Fault, Isolation: isolation})
 		}
 	}
 	return offers

@@ -41,6 +41,7 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 	if limits := memoryLimitsOf(listed, rules); limits != "" {
 		l[MemoryLimits] = string(limits)
 	}
+	setIsolationLabels(l, listed, strategy, rules)
 	setVGPULabels(l, listed)
 	setGPULabels(l, listed, rules)
 	setMIGLabels(l, listed, strategy, rules)

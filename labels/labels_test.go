@@ -31,7 +31,7 @@ func TestDocumentedLabels(t *testing.T) {
 	}
 	want := map[string]string{}
 	for line := range strings.Lines(string(text)) {
-		if cells := strings.Split(line, "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `nvidia.com/") {
+		if cells := strings.Split(line, "|"); len(cells) == 5 && strings.Contains(cells[1], "/") && !strings.Contains(cells[1], ",") {
 			want[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
 		}
 	}

@@ -146,6 +146,11 @@ type Device struct {
 
 	ReplicasAllocated int `json:"replicasAllocated,omitempty"` // number of its IDs that are allocated
 
+	// What protects pods that share the device from each other: "none", "driver" or "hardware", and "timeslice" or
+	// "hardware". A device that is not shared has hardware.
+	MemoryIsolation  string `json:"memoryIsolation"`
+	ComputeIsolation string `json:"computeIsolation"`
+
 	Fault gpu.Fault `json:"fault,omitzero"`
 
 	// Set if the device has no fault, but is unavailable because of a planned change.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,10 +78,24 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	if reasons := gpu.MemoryLimitReasons(n.Inventory()); len(reasons) > 0 {
 		line(w, "GPU memory of pods cannot be limited: %s", strings.Join(reasons, "; "))
 	}
+	writeIsolation(w, n.Devices)
 	if n.Kubelet.PodsError != "" {
 		line(w, "Column POD may be stale: %s", n.Kubelet.PodsError)
 	}
 	return nil
+}
+
+// writeIsolation writes a line for each isolation of shared devices.
+func writeIsolation(w io.Writer, devices []status.Device) {
+	shared := map[string][]string{}
+	for _, d := range devices {
+		if levels := fmt.Sprintf("memory %s, compute %s", d.MemoryIsolation, d.ComputeIsolation); d.ComputeIsolation != "" && d.ComputeIsolation != "hardware" {
+			shared[levels] = append(shared[levels], d.Index)
+		}
+	}
+	for _, levels := range slices.Sorted(maps.Keys(shared)) {
+		line(w, "Isolation of shared GPU %s: %s", strings.Join(shared[levels], ", "), levels)
+	}
 }
 
 // writeContainers lists the containers whose GPUs differ from their allocations.

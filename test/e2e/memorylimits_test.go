@@ -38,6 +38,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", resource, count))
 		c.awaitPhase(t, pod, "Running")
 	}
+	c.runToCompletion(t, "isolated", blocksOf(t, "docs/isolation.md", "Demand a level", "yaml")[0])
 	quarter, half := int(gpu.Memory/mib/4), int(gpu.Memory/mib/2)
 	allocates := func(pod string, first, second int, want string) {
 		t.Helper()

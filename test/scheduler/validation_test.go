@@ -68,7 +68,8 @@ func TestSelectors(t *testing.T) {
 		{"gpu", `device.attributes["resource.kubernetes.io"].pciBusID == "0000:08:00.0"`, 1},
 		{"mig", attribute + `profile == "1g.10gb+me" && ` + attribute + fmt.Sprintf(`parentUUID == %q`, inv.GPUs[3].UUID), 1},
 		{"mig", capacity + `multiprocessors.compareTo(quantity("0")) >= 0 && ` + attribute + `uuid.startsWith("MIG-")`, 2},
-		{"mig", `device.attributes["gpucdi.dev"].resource == "nvidia.com/mig-7g.80gb" && "memorySlice7" in device.capacity["gpu.nvidia.com"]`, 1},
+		{"mig", `device.attributes["gpucdi.dev"].resource == "nvidia.com/mig-7g.80gb" && !("memorySlice7" in device.capacity["gpu.nvidia.com"])`, 1},
+		{"mig", `device.attributes["gpucdi.dev"].?memoryIsolation.orValue("none") in ["driver", "hardware"] && device.attributes["gpucdi.dev"].computeIsolation == "hardware"`, 2},
 	} {
 		most := 0
 		for count := range len(devices) {

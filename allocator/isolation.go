@@ -1,0 +1,77 @@
+package allocator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
+
+// MemoryIsolation is what protects the memory of a device's share from those who share the device.
+type MemoryIsolation string
+
+// The levels, from the weakest to the strongest.
+const (
+	MemoryIsolationNone     MemoryIsolation = "none"     // each process can allocate all free memory
+	MemoryIsolationDriver   MemoryIsolation = "driver"   // the driver limits each pod, but not CUDA's managed memory
+	MemoryIsolationHardware MemoryIsolation = "hardware" // a MIG device or GPU that is not shared
+)
+
+// ComputeIsolation is what protects the compute time of a device's share from those who share the device.
+type ComputeIsolation string
+
+// The levels, from the weakest to the strongest.
+const (
+	ComputeIsolationTimeSlice ComputeIsolation = "timeslice" // processes take turns
+	ComputeIsolationHardware  ComputeIsolation = "hardware"  // a MIG device or GPU that is not shared
+)
+
+// MemoryIsolationLevels are the levels, from the weakest to the strongest.
+var MemoryIsolationLevels = []MemoryIsolation{MemoryIsolationNone, MemoryIsolationDriver, MemoryIsolationHardware}
+
+// ComputeIsolationLevels are the levels, from the weakest to the strongest.
+var ComputeIsolationLevels = []ComputeIsolation{ComputeIsolationTimeSlice, ComputeIsolationHardware}
+
+// Isolation is what protects a device's share from those who share the device.
+type Isolation struct {
+	Memory  MemoryIsolation
+	Compute ComputeIsolation
+}
+
+func (i Isolation) String() string { return fmt.Sprintf("memory %s, compute %s", i.Memory, i.Compute) }
+
+// Isolation returns the isolation of shares of this class; that of a device that is not shared if the class is empty.
+func (c Class) Isolation() Isolation {
+	switch c {
+	case "":
+		return Isolation{MemoryIsolationHardware, ComputeIsolationHardware}
+	case MemoryLimited:
+		return Isolation{MemoryIsolationDriver, ComputeIsolationTimeSlice}
+	}
+	return Isolation{MemoryIsolationNone, ComputeIsolationTimeSlice}
+}
+
+// WeakestIsolation returns the weakest isolation of the devices that a node could advertise; the zero value if there are
+// none. Excluded devices and those that are gone do not count. shared reports whether any is shared.
+func (p Policy) WeakestIsolation(inv *gpu.Inventory) (weakest Isolation, shared bool) {
+	for _, a := range Assign(inv, p) {
+		if !a.Rule.Exclude && a.Device.Fault.Code != gpu.FaultGone {
+			weakest = weakest.weaker(a.Device.Class.Isolation())
+			shared = shared || a.Device.Class != ""
+		}
+	}
+	return weakest, shared
+}
+
+// weaker returns the weaker level of two in each respect. An unset level counts as the strongest.
+func (i Isolation) weaker(j Isolation) Isolation {
+	return Isolation{weakest(MemoryIsolationLevels, i.Memory, j.Memory), weakest(ComputeIsolationLevels, i.Compute, j.Compute)}
+}
+
+func weakest[L ~string](levels []L, a, b L) L {
+	if a != "" && slices.Index(levels, a) <= slices.Index(levels, b) || b == "" {
+		return a
+	}
+	return cmp.Or(b, a)
+}
