@@ -36,18 +36,21 @@ const (
 // parameters are the settings for a device in opaque parameters.
 type parameters struct {
 	kind      string
-	timeSlice gpu.TimeSlice      // empty if none is requested
-	features  allocator.Features // of all DeviceConfigs
+	timeSlice gpu.TimeSlice // empty if none is requested
+
+	// Of all DeviceConfigs.
+	features allocator.Features
+	ceiling  int // of the compute time, in percent of the GPU; 0: none
 }
 
 // parametersFor returns the parameters of a device.
 func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
-	features, err := featuresFor(c, d)
+	features, ceiling, err := deviceConfigFor(c, d)
 	if err != nil {
 		return parameters{}, err
 	}
 	p, err := lastParametersFor(c, d)
-	p.features = features
+	p.features, p.ceiling = features, ceiling
 	return p, err
 }
 

@@ -37,6 +37,9 @@ type Device struct {
 
 	TimeSlice gpu.TimeSlice `json:"timeSlice,omitempty"` // of the GPU while the claim is prepared; empty: not changed
 
+	// ComputeCeiling is the maximum compute time in percent of the GPU; 0: none. It is not enforced with time slicing.
+	ComputeCeiling int `json:"computeCeiling,omitempty"`
+
 	Features allocator.Features `json:"features,omitempty"` // that the claim selects
 	Variants allocator.Features `json:"variants,omitempty"` // those for which its containers get variants of the CDI device
 }

@@ -65,6 +65,32 @@ func TestFeaturesOfClaims(t *testing.T) {
 	}
 }
 
+// The lowest ceiling of the class and the claim applies.
+func TestComputeCeiling(t *testing.T) {
+	class, claim := deviceConfigOf(`,"computeCeiling":50`), deviceConfigOf(`,"computeCeiling":80,"features":["video"]`)
+	class.FromClass = true
+	for name, tc := range map[string]struct {
+		config []cluster.ClaimConfig
+		want   int
+		err    string
+	}{
+		"none":         {nil, 0, ""},
+		"claim":        {[]cluster.ClaimConfig{claim}, 80, ""},
+		"above class":  {[]cluster.ClaimConfig{class, claim}, 50, ""},
+		"class higher": {[]cluster.ClaimConfig{claim, class}, 50, ""},
+		"zero":         {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0`)}, 0, "computeCeiling: 0; use a number from 1 to 100"},
+		"above 100":    {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":101`)}, 0, "101; use a number"},
+		"a fraction":   {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0.5`)}, 0, "0.5; use a number"},
+		"a text":       {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":"50"`)}, 0, `"50"; use a number`},
+		"no features":  {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":50,"features":[]`)}, 0, "0 features"},
+	} {
+		p, err := parametersFor(cluster.Claim{Config: tc.config}, cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Device: "gpu-0"})
+		if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) || err == nil && p.ceiling != tc.want {
+			t.Errorf("%s: ceiling %d, error %v; want %d and %q", name, p.ceiling, err, tc.want, tc.err)
+		}
+	}
+}
+
 // A claim with features gets variants of its device, the same after a restart of the agent. Another claim gets none.
 func TestPrepareWithFeatures(t *testing.T) {
 	n := newNode(t)

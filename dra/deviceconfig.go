@@ -1,0 +1,117 @@
+package dra
+
+import (
+	"encoding/json"
+	"regexp"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/internal/host"
+)
+
+// The API version and kind of the opaque parameters for GPUs and MIG devices.
+const (
+	deviceVersion = "gpucdi.dev/v1"
+	deviceConfig  = "DeviceConfig"
+)
+
+// maxFeatures bounds the features in a DeviceConfig; fewer exist.
+const maxFeatures = 16
+
+// validFeature is the format of a feature, as far as this package depends on it.
+var validFeature = regexp.MustCompile(`^[a-z]{1,32}$`)
+
+// deviceConfigFor returns what the DeviceConfigs of a claim and its DeviceClass set for a device. They do not override
+// each other: the features add up, and the lowest ceiling applies, so that a claim cannot exceed that of its class.
+func deviceConfigFor(c cluster.Claim, d cluster.ClaimDevice) (features allocator.Features, ceiling int, err error) {
+	var names []string
+	for i, config := range c.Config {
+		if config.Driver != d.Driver || !appliesTo(config, d.Request) || !isDeviceConfig(config.Parameters) {
+			continue
+		}
+		parsed, err := parseDeviceConfig(parametersPath(i), config.Parameters)
+		if err != nil {
+			return "", 0, err
+		}
+		names = append(names, parsed.features...)
+		if ceiling == 0 || parsed.ceiling != 0 && parsed.ceiling < ceiling {
+			ceiling = parsed.ceiling
+		}
+	}
+	return allocator.NewFeatures(names), ceiling, nil
+}
+
+// isDeviceConfig reports whether opaque parameters are a DeviceConfig.
+func isDeviceConfig(text json.RawMessage) bool {
+	if len(text) > maxParameters {
+		return false
+	}
+	o, err := parseObject("", text)
+	return err == nil && o.text("apiVersion") == deviceVersion && o.text("kind") == deviceConfig
+}
+
+// parsedDeviceConfig is the content of a DeviceConfig.
+type parsedDeviceConfig struct {
+	features []string
+	ceiling  int // of the compute time, in percent of the GPU; 0: none
+}
+
+// parseDeviceConfig reads the DeviceConfig at a path, which sets at least one field.
+func parseDeviceConfig(path string, text json.RawMessage) (parsed parsedDeviceConfig, err error) {
+	o, err := parseObject(path, text)
+	if err != nil {
+		return parsed, err
+	}
+	_, _ = o.text("apiVersion"), o.text("kind") // rest rejects fields that were not read
+	if o.has("computeCeiling") {
+		if parsed.ceiling, err = o.percent("computeCeiling"); err != nil {
+			return parsed, err
+		}
+	}
+	if parsed.ceiling == 0 || o.has("features") {
+		if parsed.features, err = o.features(); err != nil {
+			return parsed, err
+		}
+	}
+	return parsed, o.rest()
+}
+
+// features reads the names of features.
+func (o object) features() ([]string, error) {
+	features, err := o.texts("features")
+	switch {
+	case err != nil:
+		return nil, err
+	case len(features) == 0 || len(features) > maxFeatures:
+		return nil, unsupported(o.path+".features", "%d features; use 1 to %d", len(features), maxFeatures)
+	}
+	for _, name := range features {
+		if !validFeature.MatchString(name) {
+			return nil, unsupported(o.path+".features", "%q; use names of driver capabilities", host.Printable(name, maxShown))
+		}
+	}
+	return features, nil
+}
+
+// percent reads a number from 1 to 100.
+func (o object) percent(name string) (percent int, err error) {
+	value := o.fields[name]
+	delete(o.fields, name)
+	if err := json.Unmarshal(value, &percent); err != nil || percent < 1 || percent > 100 {
+		return 0, unsupported(o.path+"."+name, "%s; use a number from 1 to 100", host.Printable(string(value), maxShown))
+	}
+	return percent, nil
+}
+
+// texts reads a list of strings; nil if it is missing.
+func (o object) texts(name string) (texts []string, err error) {
+	value, found := o.fields[name]
+	delete(o.fields, name)
+	if !found {
+		return nil, nil
+	}
+	if err := json.Unmarshal(value, &texts); err != nil {
+		return nil, unsupported(o.path+"."+name, "want a list of strings")
+	}
+	return texts, nil
+}
