@@ -73,10 +73,11 @@ func (e *responseError) Error() string {
 	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
-// Is makes the error for a missing object ErrNotFound. The one for a path that the API server does not serve, such as
+// Is makes the error for a missing object ErrNotFound, and that for an existing one ErrExists. The one for a path that the API server does not serve, such as
 // that of a disabled API group, is not: its response has no reason.
 func (e *responseError) Is(target error) bool {
-	return target == ErrNotFound && e.code == http.StatusNotFound && e.reason == "NotFound"
+	return target == ErrNotFound && e.code == http.StatusNotFound && e.reason == "NotFound" ||
+		target == ErrExists && e.code == http.StatusConflict && e.reason == "AlreadyExists"
 }
 
 // refused reports whether a retry of the same request is useless.

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// limitPoll is the time between attempts to limit the memory of a pod. They fail while the driver worker restarts.
+// limitPoll is the time between attempts to limit the memory of a pod. They fail while the driver worker restarts, which it
+// does when the config enables limits.
 const limitPoll = time.Second
 
 var (
@@ -51,14 +52,10 @@ func (d *Driver) limitMemory(ctx context.Context, r Record, pods []Pod) error {
 		if err == nil {
 			return nil
 		}
-		err = fmt.Errorf("%w: %w", errMemoryLimit, err)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return err
-		}
 		select {
 		case <-time.After(limitPoll):
 		case <-ctx.Done():
-			return err
+			return fmt.Errorf("%w: %w", errMemoryLimit, err)
 		}
 	}
 }

@@ -62,26 +62,28 @@ func (n *node) addShare(name, gpu, cores string) {
 // The memory of a claim's pod is limited in each Prepare, once the record is on disk: also when an agent was killed in
 // between, the claim was prepared already, or the API server does not answer.
 func TestLimitOfClaim(t *testing.T) {
-	n, l := newLimitedNode(t)
-	n.addShare("a", "0", "99")
-	killed := errors.ErrUnsupported // not retried
-	l.before = func(context.Context, string) error {
-		n.readFile("uid-a")
-		return killed
-	}
-	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "GPU memory of the pod not limited") {
-		t.Errorf("error %v", err)
-	}
-	n.recorded("uid-a")
-	n.restart()
-	killed = nil
-	n.prepares("a", "0")
-	n.claims.fail(errors.New("connection refused"))
-	n.restart()
-	n.prepares("a", "0")
-	n.unprepares("a")
-	l.were(t, "pod-uid-a", "pod-uid-a")
-	n.recorded()
+	synctest.Test(t, func(t *testing.T) {
+		n, l := newLimitedNode(t)
+		n.addShare("a", "0", "99")
+		killed := errors.New("signal: killed")
+		l.before = func(context.Context, string) error {
+			n.readFile("uid-a")
+			return killed
+		}
+		if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "GPU memory of the pod not limited: signal: killed") {
+			t.Errorf("error %v", err)
+		}
+		n.recorded("uid-a")
+		n.restart()
+		killed = nil
+		n.prepares("a", "0")
+		n.claims.fail(errors.New("connection refused"))
+		n.restart()
+		n.prepares("a", "0")
+		n.unprepares("a")
+		l.were(t, "pod-uid-a", "pod-uid-a")
+		n.recorded()
+	})
 }
 
 // Claims for whole GPUs, for replicas and for monitoring limit nothing, and may be for several pods.

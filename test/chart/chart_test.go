@@ -333,6 +333,11 @@ func TestInvalidValues(t *testing.T) {
 		"port=0":                                     "port",
 		"watchNodes=1":                               "watchNodes",
 
+		"vcuda.memoryUnit=1Gi":      "memoryUnit",
+		"vcuda.domain=a\"b":         "domain",
+		"vcuda.replicas=0":          "replicas",
+		"vcuda.deviceClassName=a b": "deviceClassName",
+
 		"networkPolicy.from=monitoring":   "networkPolicy",
 		"networkPolicy.from[0].pods=all":  "pods",
 		"networkPolicy.form[0].ipBlock=x": "form",

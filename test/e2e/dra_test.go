@@ -35,6 +35,7 @@ var claimCases = []struct {
 	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"claims share a GPU", sharedGPU},
+	{"pods request vcuda-core and vcuda-memory", vcudaPods},
 	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
 	{"the slices are empty without a driver", withoutDriver},

@@ -28,6 +28,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 		return c.kubectl(t, "get", "resourceslices", "-o", "jsonpath={.items[*].spec.devices[*].allowMultipleAllocations}")
 	})
 	c.runToCompletion(t, "on-quarter", blocks[1])
+	c.runToCompletion(t, "on-quarter", blocks[1])
 	demanding := blocksOf(t, "docs/isolation.md", "Demand a level", "yaml")[1]
 	c.runToCompletion(t, "on-quarter", demanding+"---\n"+strings.ReplaceAll(blocks[1], "resourceClaimTemplateName: quarter", "resourceClaimTemplateName: isolated"))
 	if _, err := c.Kubectl(context.Background(), "delete", "resourceclaimtemplate", "quarter", "isolated"); err != nil {

@@ -1,0 +1,70 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"time"
+)
+
+// followDuration is how long a watch of pods takes. A list follows, which finds what events have missed.
+const followDuration = 2 * time.Minute
+
+// ClaimingPod is a pod with references to ResourceClaimTemplates.
+type ClaimingPod struct {
+	Namespace, Name, UID string
+
+	Templates []string // names of the templates that it refers to
+	Waiting   bool     // the claims of some are not created yet
+	Ended     bool     // its containers have ended and will not restart
+}
+
+// UnmarshalJSON decodes a Pod.
+func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
+	var object struct {
+		Metadata struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+			UID       string `json:"uid"`
+		} `json:"metadata"`
+		Spec struct {
+			ResourceClaims []struct {
+				Name     string `json:"name"`
+				Template string `json:"resourceClaimTemplateName"`
+			} `json:"resourceClaims"`
+		} `json:"spec"`
+		Status struct {
+			Phase                 string `json:"phase"`
+			ResourceClaimStatuses []struct {
+				Name string `json:"name"`
+			} `json:"resourceClaimStatuses"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(data, &object); err != nil {
+		return err
+	}
+	m := object.Metadata
+	*p = ClaimingPod{Namespace: m.Namespace, Name: m.Name, UID: m.UID}
+	p.Ended = object.Status.Phase == "Succeeded" || object.Status.Phase == "Failed"
+	created := map[string]bool{}
+	for _, s := range object.Status.ResourceClaimStatuses {
+		created[s.Name] = true
+	}
+	for _, c := range object.Spec.ResourceClaims {
+		if c.Template != "" {
+			p.Templates = append(p.Templates, c.Template)
+			p.Waiting = p.Waiting || !created[c.Name]
+		}
+	}
+	return nil
+}
+
+// FollowPods calls listed with the pods of all namespaces that a label selector selects, then changed for each change. It
+// returns nil after some minutes, or when ctx ends.
+func (c *Client) FollowPods(ctx context.Context, selector string, listed func([]ClaimingPod), changed func(pod ClaimingPod, deleted bool)) error {
+	if err := follow(ctx, c, "/api/v1/pods", url.Values{"labelSelector": {selector}}, followDuration, listed, changed); err != nil {
+		return fmt.Errorf("pods with label %s: %w", selector, err)
+	}
+	return nil
+}

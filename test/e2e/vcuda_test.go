@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const vcudaDocument = "docs/vcuda.md"
+
+// vcudaPods runs pods that request vcuda-core and vcuda-memory on four GPUs, as docs/vcuda.md describes.
+func vcudaPods(t *testing.T, c *cluster) {
+	version := c.driver.State().Version
+	c.emulateCgroup2(t)
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
+	enable := strings.TrimSpace(blocksOf(t, vcudaDocument, "Enable it", "sh")[0]) + " --force-conflicts" // the tests change the ConfigMap
+	defer func() {
+		if err := c.driver.Upgrade(version); err != nil {
+			t.Error(err)
+		}
+		c.sh(t, strings.Replace(enable, "vcuda.enabled=true", "vcuda.enabled=false", 1))
+		c.configure(t, "allocation: {mode: dra}\n")
+	}()
+	c.sh(t, enable)
+	config := blocksOf(t, vcudaDocument, "Enable it", "yaml")[0]
+	config = strings.Replace(config, "resources:\n", "resources:\n  - {select: {index: [4, 5, 6, 7]}, exclude: true}\n", 1)
+	c.configure(t, strings.Replace(config, "placement: pack", "placement: spread", 1))
+	c.awaitSlices(t, 4)
+	t.Run("manifests of the document", func(t *testing.T) { documentedVCUDA(t, c) })
+	t.Run("requests", func(t *testing.T) { vcudaRequests(t, c) })
+	t.Run("spread", func(t *testing.T) { vcudaSpread(t, c) })
+	t.Run("pods of several sizes at once", func(t *testing.T) { vcudaAtOnce(t, c) })
+	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
+}
+
+func documentedVCUDA(t *testing.T, c *cluster) {
+	manifests := blocksOf(t, vcudaDocument, "Request a part of a GPU", "yaml")
+	half, neighbor := manifests[0], strings.Replace(manifests[0], "name: half", "name: neighbor", 1)
+	for name, manifest := range map[string]string{"half": half, "neighbor": neighbor, "two": manifests[1]} {
+		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.remove(t, name) })
+	}
+	for _, name := range []string{"half", "neighbor", "two"} {
+		c.awaitPhase(t, name, "Running")
+	}
+	if uuids := c.gpusOf(t, "two"); len(uuids) != 2 {
+		t.Errorf("pod two sees %v", uuids)
+	}
+	if got := c.tryAllocate(t, "neighbor", 2000, 40); got != cudaSuccess {
+		t.Errorf("CUDA returns %s for the neighbor", got)
+	}
+	for more, want := range []string{cudaSuccess, cudaOutOfMemory} {
+		if got := c.tryAllocate(t, "half", 2000, 48+more); got != want {
+			t.Errorf("allocating %d MiB: CUDA returns %s, want %s", 2048+more, got, want)
+		}
+		c.endAllocations(t, "half")
+	}
+	if got := c.tryAllocate(t, "neighbor", 4, 4); got != cudaSuccess {
+		t.Errorf("CUDA returns %s for the neighbor, after its neighbor's allocation failed", got)
+	}
+}
+
+// vcudaPod returns the manifest of a pod with containers that sleep. Each has a list of limits. Names of init containers
+// start with "init", and those of sidecars with "sidecar".
+func vcudaPod(name, annotations string, containers ...[2]string) string {
+	var initial, all []string
+	for _, c := range containers {
+		command, restart, sort := "[sleep, infinity]", "", &all
+		if strings.HasPrefix(c[0], "init") {
+			command, sort = "[nvidia-smi, -L]", &initial
+		}
+		if strings.HasPrefix(c[0], "sidecar") {
+			restart, sort = "restartPolicy: Always, ", &initial
+		}
+		*sort = append(*sort, fmt.Sprintf("{name: %s, image: 'docker.io/library/debian:bookworm-slim', %scommand: %s, resources: {limits: {%s}}}", c[0], restart, command, c[1]))
+	}
+	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {%s, annotations: {%s}}, spec: {terminationGracePeriodSeconds: 0, initContainers: [%s], containers: [%s]}}",
+		name, annotations, strings.Join(initial, ", "), strings.Join(all, ", "))
+}
+
+// vcuda returns the limits of a container.
+func vcuda(cores, memory int) string {
+	return fmt.Sprintf("nvidia.com/vcuda-core: %d, nvidia.com/vcuda-memory: %d", cores, memory)
+}
+
+// vcudaRequests lets the API server convert or refuse requests.
+func vcudaRequests(t *testing.T, c *cluster) {
+	main := func(limits string) [2]string { return [2]string{"main", limits} }
+	for _, tc := range []struct {
+		name, annotations string
+		containers        [][2]string
+		want              string // the claims with their templates and the claims of the containers, or a part of the error
+	}{
+		{"part", "", [][2]string{main(vcuda(30, 4000))}, "vcuda-0=vcuda-c30-m4000; main:vcuda-0"},
+		{"canonical quantity", `nvidia.com/vcuda-core-limit: "50"`, [][2]string{main("nvidia.com/vcuda-core: 30, nvidia.com/vcuda-memory: 4k")},
+			"vcuda-0=vcuda-c30-m4000-l50; main:vcuda-0"},
+		{"whole GPUs", `nvidia.com/vcuda-core-limit: "50"`, [][2]string{main(vcuda(300, 4000))}, "vcuda-0=vcuda-c300; main:vcuda-0"},
+		{"isolation", "gpucdi.dev/memory-isolation: driver, gpucdi.dev/compute-isolation: timeslice", [][2]string{main(vcuda(30, 4000))},
+			"vcuda-0=vcuda-c30-m4000-memory-driver-compute-timeslice; main:vcuda-0"},
+		{"several containers", "", [][2]string{{"init", vcuda(30, 4000)}, {"init-other", vcuda(10, 500)}, {"sidecar", vcuda(30, 4000)}, {"none", "cpu: 1"}, main(vcuda(30, 4000) + ", cpu: 1")},
+			"vcuda-1=vcuda-c30-m4000 vcuda-3=vcuda-c10-m500 vcuda-4=vcuda-c30-m4000; init:vcuda-1 init-other:vcuda-3 sidecar:vcuda-4 main:vcuda-1"},
+		{"no vcuda", "", [][2]string{main("nvidia.com/gpu: 1, nvidia.com/vcuda-core: 0")}, ";"},
+		{"150", "", [][2]string{main(vcuda(150, 4000))}, "container main: nvidia.com/vcuda-core is 150; want 1 to 99 for a part of a GPU, or 100, 200 up to 3200"},
+		{"3300", "", [][2]string{main(vcuda(3300, 0))}, "nvidia.com/vcuda-core is 3300"},
+		{"no memory", "", [][2]string{{"init", vcuda(10, 100)}, main("nvidia.com/vcuda-core: 99")}, "container main: nvidia.com/vcuda-core below 100 requires nvidia.com/vcuda-memory, in units of 1Mi"},
+		{"no cores", "", [][2]string{main("nvidia.com/vcuda-memory: 99")}, "nvidia.com/vcuda-memory requires nvidia.com/vcuda-core"},
+		{"much memory", "", [][2]string{main("nvidia.com/vcuda-core: 1, nvidia.com/vcuda-memory: 1e30")}, "of memory at most 999999"},
+		{"low limit", `nvidia.com/vcuda-core-limit: "20"`, [][2]string{main(vcuda(30, 4000))}, `is "20"; want a number from nvidia.com/vcuda-core, which is 30, to 100`},
+		{"limit in words", `nvidia.com/vcuda-core-limit: half`, [][2]string{main(vcuda(30, 4000))}, `is "half"; want a number`},
+		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"`},
+	} {
+		file := filepath.Join(t.TempDir(), "pod.yaml")
+		if err := os.WriteFile(file, []byte(vcudaPod("generateName: x-", tc.annotations, tc.containers...)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o",
+			`go-template={{range .spec.resourceClaims}}{{.name}}={{.resourceClaimTemplateName}} {{end}};{{range .spec.initContainers}} {{$c := .name}}{{range .resources.claims}}{{$c}}:{{.name}}{{end}}{{end}}{{range .spec.containers}} {{$c := .name}}{{range .resources.claims}}{{$c}}:{{.name}}{{end}}{{end}}`)
+		got := strings.ReplaceAll(strings.Join(strings.Fields(string(out)), " "), " ;", ";")
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+// vcudaSpread fills four GPUs with four halves. Larger pods wait with the scheduler's reason until a GPU is free.
+func vcudaSpread(t *testing.T, c *cluster) {
+	gpus := map[string]bool{}
+	for i := range 4 {
+		name := fmt.Sprint("half-", i)
+		c.applyVCUDA(t, name, 50, 1000)
+		c.awaitPhase(t, name, "Running")
+		gpus[c.onlyGPUOf(t, name)] = true
+	}
+	if len(gpus) != 4 {
+		t.Fatalf("four pods have the GPUs %v", gpus)
+	}
+	c.applyVCUDA(t, "large", 60, 1000)
+	c.awaitOutput(t, "cannot allocate all claims", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "large") })
+	c.remove(t, "half-0")
+	c.awaitPhase(t, "large", "Running")
+	c.applyVCUDA(t, "whole", 100, 0)
+	c.awaitOutput(t, "cannot allocate all claims", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "whole") })
+	c.remove(t, "half-1")
+	c.awaitPhase(t, "whole", "Running")
+	if events := c.kubectl(t, "get", "events", "-o", "jsonpath={.items[*].reason}"); strings.Contains(events, "UnexpectedAdmissionError") {
+		t.Error("a pod was rejected after it was bound")
+	}
+}
+
+// applyVCUDA creates a pod, and removes it when the test ends.
+func (c *cluster) applyVCUDA(t *testing.T, name string, cores, memory int) {
+	t.Helper()
+	if err := c.Apply(t.Context(), []byte(vcudaPod("name: "+name, "", [2]string{"main", vcuda(cores, memory)}))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.remove(t, name) })
+}
+
+// vcudaAtOnce creates ten pods at once. Each gets its own limit, with an init container and a sidecar, too.
+func vcudaAtOnce(t *testing.T, c *cluster) {
+	limits := map[string]int{}
+	var manifests []string
+	for i := range 10 {
+		name, memory := fmt.Sprint("pod-", i), 1024*(1+i%5)
+		limits[name] = memory / 1024
+		manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"init", vcuda(20, memory)}, [2]string{"main", vcuda(20, memory)}))
+		t.Cleanup(func() { c.remove(t, name) })
+	}
+	limits["sidecar"] = 3
+	manifests = append(manifests, vcudaPod("name: sidecar", "", [2]string{"sidecar", vcuda(20, 1024)}, [2]string{"main", vcuda(20, 2048)}))
+	t.Cleanup(func() { c.remove(t, "sidecar") })
+	if err := c.Apply(t.Context(), []byte(strings.Join(manifests, "\n---\n"))); err != nil {
+		t.Fatal(err)
+	}
+	for name := range limits {
+		c.awaitPhase(t, name, "Running")
+	}
+	for name, gib := range limits {
+		c.isLimited(t, name, gib)
+	}
+}
+
+// withoutController creates a pod while no controller runs. It waits, and never runs without a limit.
+func withoutController(t *testing.T, c *cluster) {
+	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=0")
+	c.kubectl(t, "wait", "--namespace", "gpucdi", "--for=delete", "pod", "--selector=app.kubernetes.io/name=gpucdi-vcuda", "--timeout="+patience.String())
+	c.applyVCUDA(t, "waits", 33, 3072)
+	c.awaitOutput(t, "FailedResourceClaimCreation", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "waits") })
+	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=1")
+	c.awaitPhase(t, "waits", "Running")
+	c.isLimited(t, "waits", 3)
+}

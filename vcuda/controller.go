@@ -1,0 +1,228 @@
+package vcuda
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/gpucdi/gpucdi/cluster"
+)
+
+const (
+	// unusedFor is how long no pod has referred to a template before it is deleted.
+	unusedFor = time.Hour
+	// renewInterval is the interval between renewals of the lease, and of attempts to acquire it.
+	renewInterval = 3 * time.Second
+	// leadTimeout is the time since the start of the last renewal after which the Controller stops to act. It is shorter
+	// than cluster.LeaseDuration, after which another one may act.
+	leadTimeout = 10 * time.Second
+	// minBackoff and maxBackoff bound the time between attempts to follow pods.
+	minBackoff = time.Second
+	maxBackoff = 30 * time.Second
+)
+
+// Config configures a Controller.
+type Config struct {
+	API    API
+	Lease  Lease
+	Driver string // name of the DRA driver: "gpu.nvidia.com"
+	Class  string // name of the DeviceClass of all templates
+}
+
+// API is the part of the API server that a Controller uses. *cluster.Client implements it.
+type API interface {
+	FollowPods(ctx context.Context, selector string, listed func([]cluster.ClaimingPod), changed func(pod cluster.ClaimingPod, deleted bool)) error
+	ClaimTemplates(ctx context.Context, selector string) ([]cluster.ClaimTemplate, error)
+	CreateClaimTemplate(ctx context.Context, namespace string, template any) error
+	DeleteClaimTemplate(ctx context.Context, t cluster.ClaimTemplate) error
+}
+
+// Lease elects one of several Controllers. *cluster.Lease implements it.
+type Lease interface {
+	Renew(ctx context.Context) (held bool, err error)
+	Release(ctx context.Context) error
+}
+
+var (
+	_ API   = (*cluster.Client)(nil)
+	_ Lease = (*cluster.Lease)(nil)
+)
+
+// key identifies a template.
+type key struct{ namespace, name string }
+
+// Controller creates the templates that pods refer to, and deletes those that are unused.
+type Controller struct {
+	cfg Config
+	log *slog.Logger
+
+	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
+	created map[key]bool                   // since the pods were last listed
+	unused  map[key]time.Time              // since when no pod refers to a template
+}
+
+// New returns a Controller that does nothing until Run is called.
+func New(cfg Config, log *slog.Logger) *Controller {
+	return &Controller{cfg: cfg, log: log, unused: map[key]time.Time{}}
+}
+
+// Run creates and deletes templates while this process holds the lease, until ctx ends. It must be called once.
+func (c *Controller) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		start := time.Now()
+		held, err := c.cfg.Lease.Renew(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			c.log.Warn("lease not acquired, will retry", "err", err)
+		case held:
+			c.log.Info("lease acquired, creating templates")
+			c.lead(ctx, start)
+			continue
+		}
+		wait(ctx, renewInterval)
+	}
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewInterval)
+	defer cancel()
+	if err := c.cfg.Lease.Release(release); err != nil {
+		c.log.Warn("lease not released, another controller takes over later", "err", err)
+	}
+}
+
+// lead follows pods until the lease is lost or ctx ends. renewed is the start of the last renewal.
+func (c *Controller) lead(ctx context.Context, renewed time.Time) {
+	leading, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.followPods(leading)
+	}()
+	for leading.Err() == nil {
+		wait(leading, renewInterval)
+		start := time.Now()
+		renewing, cancel := context.WithDeadline(leading, renewed.Add(leadTimeout))
+		held, err := c.cfg.Lease.Renew(renewing)
+		cancel()
+		switch {
+		case held:
+			renewed = start
+		case err == nil || time.Since(renewed) >= leadTimeout:
+			if ctx.Err() == nil {
+				c.log.Warn("lease lost, creating no templates", "err", err)
+			}
+			stop()
+		}
+	}
+	stop()
+	<-done
+}
+
+// followPods follows pods until ctx ends.
+func (c *Controller) followPods(ctx context.Context) {
+	backoff := minBackoff
+	for ctx.Err() == nil {
+		following, cancel := context.WithCancelCause(ctx)
+		err := c.cfg.API.FollowPods(following, podLabel+"=true",
+			func(pods []cluster.ClaimingPod) { c.list(following, pods, cancel) },
+			func(pod cluster.ClaimingPod, deleted bool) { c.change(following, pod, deleted, cancel) })
+		if err == nil && following.Err() != nil {
+			err = context.Cause(following)
+		}
+		cancel(nil)
+		if err == nil {
+			err = c.sweep(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			backoff = minBackoff
+			continue
+		}
+		c.log.Warn("templates may be missing, will retry", "err", err, "in", backoff)
+		wait(ctx, backoff)
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// list replaces the pods, and creates the templates that they wait for. A transient failure ends the watch.
+func (c *Controller) list(ctx context.Context, pods []cluster.ClaimingPod, fail func(error)) {
+	c.pods, c.created = map[string]cluster.ClaimingPod{}, map[key]bool{}
+	for _, pod := range pods {
+		c.change(ctx, pod, false, fail)
+	}
+}
+
+// change records a pod, and creates the templates that it waits for. A transient failure ends the watch.
+func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool, fail func(error)) {
+	if deleted || pod.Ended {
+		delete(c.pods, pod.UID)
+		return
+	}
+	c.pods[pod.UID] = pod
+	if !pod.Waiting {
+		return
+	}
+	for _, name := range pod.Templates {
+		k := key{pod.Namespace, name}
+		request, ours := ParseName(name)
+		if !ours || c.created[k] || ctx.Err() != nil {
+			continue
+		}
+		err := c.cfg.API.CreateClaimTemplate(ctx, k.namespace, request.template(k.namespace, c.cfg.Driver, c.cfg.Class))
+		switch {
+		case err == nil:
+			c.log.Info("template created", "namespace", k.namespace, "template", k.name, "pod", pod.Name)
+		case errors.Is(err, cluster.ErrExists):
+		case cluster.Refused(err): // for example because its namespace is being deleted; retried with the next list
+			c.log.Warn("template refused by the API server", "template", k.name, "pod", pod.Name, "err", err)
+		default:
+			fail(err)
+			return
+		}
+		c.created[k] = true
+	}
+}
+
+// sweep deletes the templates that have been unused for long. A pod that refers to one of them meanwhile gets it again,
+// because the next list creates it.
+func (c *Controller) sweep(ctx context.Context) error {
+	templates, err := c.cfg.API.ClaimTemplates(ctx, managedLabel+"="+managedValue)
+	if err != nil {
+		return err
+	}
+	used := map[key]bool{}
+	for _, pod := range c.pods {
+		for _, name := range pod.Templates {
+			used[key{pod.Namespace, name}] = true
+		}
+	}
+	unused, now := map[key]time.Time{}, time.Now()
+	for _, t := range templates {
+		k := key{t.Metadata.Namespace, t.Metadata.Name}
+		if used[k] {
+			continue
+		}
+		unused[k] = now
+		if since, found := c.unused[k]; found {
+			unused[k] = since
+		}
+		if now.Sub(unused[k]) < unusedFor {
+			continue
+		}
+		if err := c.cfg.API.DeleteClaimTemplate(ctx, t); err != nil {
+			return err
+		}
+		delete(unused, k)
+		c.log.Info("unused template deleted", "namespace", k.namespace, "template", k.name)
+	}
+	c.unused = unused
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,269 @@
+package vcuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpucdi/gpucdi/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeAPI has pods and templates in memory. A watch of pods takes two minutes.
+type fakeAPI struct {
+	mu        sync.Mutex
+	pods      map[string]cluster.ClaimingPod
+	templates map[key]bool
+	events    chan cluster.ClaimingPod
+	fail      error // of creations
+	creations int
+	follows   int
+}
+
+func newFakeAPI() *fakeAPI {
+	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]bool{}, events: make(chan cluster.ClaimingPod, 1000)}
+}
+
+func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([]cluster.ClaimingPod), changed func(cluster.ClaimingPod, bool)) error {
+	if selector != "gpucdi.dev/vcuda=true" {
+		return fmt.Errorf("selector %s", selector)
+	}
+	f.mu.Lock()
+	f.follows++
+	var all []cluster.ClaimingPod
+	for _, p := range f.pods {
+		all = append(all, p)
+	}
+	f.mu.Unlock()
+	listed(all)
+	end := time.After(2 * time.Minute)
+	for {
+		select {
+		case p := <-f.events:
+			f.mu.Lock()
+			_, exists := f.pods[p.UID]
+			f.mu.Unlock()
+			changed(p, !exists)
+		case <-end:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (f *fakeAPI) ClaimTemplates(context.Context, string) (all []cluster.ClaimTemplate, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k := range f.templates {
+		var t cluster.ClaimTemplate
+		t.Metadata.Namespace, t.Metadata.Name = k.namespace, k.name
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, template any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.creations++
+	k := key{namespace, template.(Template).Metadata.Name}
+	switch {
+	case f.fail != nil:
+		return f.fail
+	case f.templates[k]:
+		return cluster.ErrExists
+	}
+	f.templates[k] = true
+	return nil
+}
+
+func (f *fakeAPI) DeleteClaimTemplate(_ context.Context, t cluster.ClaimTemplate) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.templates, key{t.Metadata.Namespace, t.Metadata.Name})
+	return nil
+}
+
+func (f *fakeAPI) add(name string, templates ...string) {
+	f.put(cluster.ClaimingPod{Namespace: "team", Name: name, UID: name, Templates: templates, Waiting: true})
+}
+
+func (f *fakeAPI) put(p cluster.ClaimingPod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pods[p.UID] = p
+	f.events <- p
+}
+
+func (f *fakeAPI) remove(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pods[name]
+	delete(f.pods, name)
+	f.events <- p
+}
+
+func (f *fakeAPI) has(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var got []string
+	for k := range f.templates {
+		got = append(got, k.name)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("templates %v, want %v", got, want)
+	}
+}
+
+// fakeLease is held by the one whose name is holder.
+type fakeLease struct {
+	mu   *sync.Mutex
+	name string
+	*leaseState
+}
+
+type leaseState struct {
+	holder string
+	err    error
+}
+
+func (l fakeLease) Renew(context.Context) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return false, l.err
+	}
+	if l.holder == "" {
+		l.holder = l.name
+	}
+	return l.holder == l.name, nil
+}
+
+func (l fakeLease) Release(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holder == l.name {
+		l.holder = ""
+	}
+	return nil
+}
+
+// run runs a Controller until the returned function is called.
+func run(t *testing.T, api API, lease Lease) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	c := New(Config{API: api, Lease: lease, Driver: "gpu.nvidia.com", Class: "gpu.nvidia.com"}, slog.New(slog.DiscardHandler))
+	go func() { defer close(ended); c.Run(ctx) }()
+	return func() { cancel(); <-ended }
+}
+
+func newLease(name string, s *leaseState) fakeLease { return fakeLease{new(sync.Mutex), name, s} }
+
+// A template is created for the first pod that waits for it, and deleted an hour after the last one.
+func TestTemplatesFollowPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		api.add("before", "vcuda-c10-m1000")
+		defer run(t, api, newLease("a", &leaseState{}))()
+		api.has(t, "vcuda-c10-m1000")
+		for i := range 100 {
+			api.add(fmt.Sprint("pod-", i), "vcuda-c30-m4000", "other", "vcuda-c150")
+		}
+		api.has(t, "vcuda-c10-m1000", "vcuda-c30-m4000")
+		if api.creations != 2 {
+			t.Errorf("%d creations, want 2", api.creations)
+		}
+		api.put(cluster.ClaimingPod{Namespace: "team", UID: "before", Templates: []string{"vcuda-c10-m1000"}, Ended: true})
+		for i := range 100 {
+			api.remove(fmt.Sprint("pod-", i))
+		}
+		time.Sleep(unusedFor - 5*time.Minute)
+		api.has(t, "vcuda-c10-m1000", "vcuda-c30-m4000")
+		api.add("next", "vcuda-c30-m4000")
+		time.Sleep(10 * time.Minute)
+		api.has(t, "vcuda-c30-m4000")
+	})
+}
+
+// A pod gets its template again if it was deleted.
+func TestDeletedTemplate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		api.add("a", "vcuda-c100")
+		defer run(t, api, newLease("a", &leaseState{}))()
+		api.has(t, "vcuda-c100")
+		api.mu.Lock()
+		clear(api.templates)
+		api.mu.Unlock()
+		time.Sleep(3 * time.Minute)
+		api.has(t, "vcuda-c100")
+	})
+}
+
+// After a transient failure the pods are listed again soon.
+func TestCreationFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		api.fail = errors.New("connection refused")
+		defer run(t, api, newLease("a", &leaseState{}))()
+		api.add("a", "vcuda-c100")
+		time.Sleep(10 * time.Second)
+		api.has(t)
+		if api.follows < 3 || api.follows > 6 {
+			t.Errorf("pods were listed %d times", api.follows)
+		}
+		api.mu.Lock()
+		api.fail = nil
+		api.mu.Unlock()
+		time.Sleep(maxBackoff)
+		api.has(t, "vcuda-c100")
+	})
+}
+
+// Only the holder of the lease acts. Another one takes over when it ends, and it stops if it cannot renew the lease.
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, state, mu := newFakeAPI(), &leaseState{}, new(sync.Mutex)
+		stopFirst := run(t, api, fakeLease{mu, "first", state})
+		synctest.Wait()
+		stopSecond := run(t, api, fakeLease{mu, "second", state})
+		time.Sleep(time.Minute)
+		if api.follows != 1 {
+			t.Errorf("%d controllers follow pods", api.follows)
+		}
+		stopFirst()
+		time.Sleep(2 * renewInterval)
+		if api.add("a", "vcuda-c100"); state.holder != "second" {
+			t.Errorf("the lease is held by %q", state.holder)
+		}
+		api.has(t, "vcuda-c100")
+		mu.Lock()
+		state.err = errors.New("no API server")
+		mu.Unlock()
+		time.Sleep(leadTimeout + renewInterval)
+		api.add("b", "vcuda-c200")
+		api.has(t, "vcuda-c100")
+		mu.Lock()
+		state.err = nil
+		mu.Unlock()
+		time.Sleep(2 * renewInterval)
+		api.has(t, "vcuda-c100", "vcuda-c200")
+		stopSecond()
+		if state.holder != "" {
+			t.Errorf("the lease is held by %q after the end", state.holder)
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package vcuda
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// wholeCores are the cores of a GPU.
+const wholeCores = 100
+
+// maxGPUs is the maximum number of devices in a ResourceClaim.
+const maxGPUs = 32
+
+// Request is what a container requests. Its name is the name of its template.
+type Request struct {
+	Cores     int    // in percent of a GPU: less than 100, or a multiple of it
+	MemoryMiB uint64 // of a part of a GPU
+	Limit     int    // ceiling of the compute time of a part of a GPU, in percent; 0: none
+
+	// Minimum levels; empty: any.
+	Isolation allocator.Isolation
+}
+
+// namePattern is the format of the names of templates.
+var namePattern = regexp.MustCompile(`^vcuda-c([1-9]\d{0,3})(?:-m([1-9]\d{0,8}))?(?:-l([1-9]\d{0,2}))?` +
+	`(?:-memory-(` + anyOf(allocator.MemoryIsolationLevels) + `))?(?:-compute-(` + anyOf(allocator.ComputeIsolationLevels) + `))?$`)
+
+func anyOf[L ~string](levels []L) string {
+	var names []string
+	for _, l := range levels {
+		names = append(names, string(l))
+	}
+	return strings.Join(names, "|")
+}
+
+// ParseName returns the request of a template; false if it is not the name of one, or the request is invalid.
+func ParseName(name string) (r Request, ok bool) {
+	match := namePattern.FindStringSubmatch(name)
+	if match == nil {
+		return Request{}, false
+	}
+	r.Cores, _ = strconv.Atoi(match[1])
+	r.MemoryMiB, _ = strconv.ParseUint(match[2], 10, 64) // 0 if it is missing
+	r.Limit, _ = strconv.Atoi(match[3])
+	r.Isolation = allocator.Isolation{Memory: allocator.MemoryIsolation(match[4]), Compute: allocator.ComputeIsolation(match[5])}
+	if r.Cores >= wholeCores {
+		return r, r.Cores%wholeCores == 0 && r.Cores <= maxGPUs*wholeCores && r.MemoryMiB == 0 && r.Limit == 0
+	}
+	return r, r.MemoryMiB > 0 && (r.Limit == 0 || r.Limit >= r.Cores && r.Limit <= wholeCores)
+}
+
+// Name returns the name of the request's template.
+func (r Request) Name() string {
+	name := fmt.Sprintf("vcuda-c%d", r.Cores)
+	if r.MemoryMiB > 0 {
+		name += fmt.Sprintf("-m%d", r.MemoryMiB)
+	}
+	if r.Limit > 0 {
+		name += fmt.Sprintf("-l%d", r.Limit)
+	}
+	if r.Isolation.Memory != "" {
+		name += "-memory-" + string(r.Isolation.Memory)
+	}
+	if r.Isolation.Compute != "" {
+		name += "-compute-" + string(r.Isolation.Compute)
+	}
+	return name
+}

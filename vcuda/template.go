@@ -1,0 +1,125 @@
+package vcuda
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// The label of templates that the Controller created, and of pods that an admission policy changed.
+const (
+	managedLabel = "app.kubernetes.io/managed-by"
+	managedValue = "gpucdi-vcuda"
+	podLabel     = "gpucdi.dev/vcuda"
+)
+
+// requestName is the name of the request in each claim.
+const requestName = "gpu"
+
+// Template is a ResourceClaimTemplate of resource.k8s.io/v1, as far as the Controller sets it.
+type Template struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Metadata   templateMetadata `json:"metadata"`
+	Spec       struct {
+		Spec claimSpec `json:"spec"`
+	} `json:"spec"`
+}
+
+type templateMetadata struct {
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels"`
+}
+
+type claimSpec struct {
+	Devices struct {
+		Requests []deviceRequest `json:"requests"`
+		Config   []deviceConfig  `json:"config,omitempty"`
+	} `json:"devices"`
+}
+
+type deviceRequest struct {
+	Name    string       `json:"name"`
+	Exactly exactRequest `json:"exactly"`
+}
+
+type exactRequest struct {
+	Class     string     `json:"deviceClassName"`
+	Count     int        `json:"count,omitempty"`
+	Selectors []selector `json:"selectors,omitempty"`
+	Capacity  *capacity  `json:"capacity,omitempty"`
+}
+
+type selector struct {
+	CEL celSelector `json:"cel"`
+}
+
+type celSelector struct {
+	Expression string `json:"expression"`
+}
+
+type capacity struct {
+	Requests map[string]string `json:"requests"`
+}
+
+type deviceConfig struct {
+	Requests []string     `json:"requests"`
+	Opaque   opaqueConfig `json:"opaque"`
+}
+
+type opaqueConfig struct {
+	Driver     string     `json:"driver"`
+	Parameters parameters `json:"parameters"`
+}
+
+// parameters is a DeviceConfig of the DRA driver; see docs/dra.md.
+type parameters struct {
+	APIVersion     string `json:"apiVersion"`
+	Kind           string `json:"kind"`
+	ComputeCeiling int    `json:"computeCeiling"`
+}
+
+// template returns the template of a request. driver is the name of the DRA driver, and class that of the DeviceClass.
+func (r Request) template(namespace, driver, class string) Template {
+	t := Template{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimTemplate", Metadata: templateMetadata{
+		Name: r.Name(), Namespace: namespace, Labels: map[string]string{managedLabel: managedValue},
+	}}
+	exactly := exactRequest{Class: class, Selectors: r.selectors()}
+	if r.Cores >= wholeCores {
+		exactly.Count = r.Cores / wholeCores
+	} else {
+		exactly.Capacity = &capacity{map[string]string{"cores": strconv.Itoa(r.Cores), "memory": fmt.Sprintf("%dMi", r.MemoryMiB)}}
+	}
+	devices := &t.Spec.Spec.Devices
+	devices.Requests = []deviceRequest{{Name: requestName, Exactly: exactly}}
+	if r.Limit > 0 {
+		devices.Config = []deviceConfig{{Requests: []string{requestName}, Opaque: opaqueConfig{
+			Driver: driver, Parameters: parameters{APIVersion: "gpucdi.dev/v1", Kind: "DeviceConfig", ComputeCeiling: r.Limit},
+		}}}
+	}
+	return t
+}
+
+// selectors returns selectors for the minimum levels of isolation.
+func (r Request) selectors() (all []selector) {
+	return slices.Concat(
+		atLeast("memoryIsolation", r.Isolation.Memory, allocator.MemoryIsolationLevels),
+		atLeast("computeIsolation", r.Isolation.Compute, allocator.ComputeIsolationLevels))
+}
+
+// atLeast returns a selector for devices whose attribute has a level or a stronger one. It excludes those that do not have
+// the attribute. Without a level, it returns none.
+func atLeast[L ~string](attribute string, minimum L, levels []L) []selector {
+	if minimum == "" {
+		return nil
+	}
+	var sufficient []string
+	for _, level := range levels[slices.Index(levels, minimum):] {
+		sufficient = append(sufficient, strconv.Quote(string(level)))
+	}
+	return []selector{{celSelector{fmt.Sprintf(`device.attributes["gpucdi.dev"].?%s.orValue("") in [%s]`, attribute, strings.Join(sufficient, ", "))}}}
+}
