@@ -39,6 +39,9 @@ func vcudaPods(t *testing.T, c *cluster) {
 
 func documentedVCUDA(t *testing.T, c *cluster) {
 	manifests := blocksOf(t, vcudaDocument, "Request a part of a GPU", "yaml")
+	for i := range manifests { // sleep ignores SIGTERM
+		manifests[i] = strings.Replace(manifests[i], "spec:\n", "spec:\n  terminationGracePeriodSeconds: 0\n", 1)
+	}
 	half, neighbor := manifests[0], strings.Replace(manifests[0], "name: half", "name: neighbor", 1)
 	for name, manifest := range map[string]string{"half": half, "neighbor": neighbor, "two": manifests[1]} {
 		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
