@@ -112,7 +112,9 @@ func (s *snapshot) status() status.Node {
 		}
 		for _, d := range r.Devices {
 			if d.State != allocator.StateReleased { // released entries concern only the kubelet
-				now.Devices = append(now.Devices, deviceStatus(name, d))
+				device := deviceStatus(name, d)
+				device.Sharing = s.claims.sharing(d)
+				now.Devices = append(now.Devices, device)
 			}
 		}
 	}

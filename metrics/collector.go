@@ -48,7 +48,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (c collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range slices.Concat([]*prometheus.Desc{buildInfo, reloaded, loaded, components, devices, free, replicas, freeReplicas,
-		allocated, unreadable, gpuHealthy, gpuInfo, memoryBytes}, measurementDescs()) {
+		allocated, unreadable, gpuHealthy, gpuInfo, memoryBytes}, measurementDescs(), shareDescs()) {
 		descs <- d
 	}
 }
@@ -81,6 +81,7 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	s.componentHealth(n)
 	s.devices(n)
+	s.shares(n.Devices)
 	s.gauge(unreadable, float64(len(n.Unreadable)))
 	for _, g := range n.GPUs {
 		s.gauge(gpuHealthy, boolToFloat(g.Fault.None()), g.UUID, string(g.Fault.Code))

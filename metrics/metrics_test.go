@@ -28,6 +28,11 @@ func value[T any](v T) *T { return &v }
 
 // fullStatus returns a status with all fields that have metrics.
 func fullStatus(context.Context) status.Node {
+	shared := status.Device{ID: "GPU-e", Resource: "gpu.nvidia.com", GPU: "GPU-e", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
+		Capacity: status.Amount{Cores: 100, MemoryBytes: 80 << 30}, Free: status.Amount{Cores: 70, MemoryBytes: 60 << 30}, Shares: []status.Share{
+			{Namespace: "default", Claim: "quarter", Pods: []string{"pod"}, Amount: status.Amount{Cores: 25, MemoryBytes: 16 << 30}, MemoryLimited: true},
+			{Namespace: "default", Claim: "any", Amount: status.Amount{Cores: 5, MemoryBytes: 4 << 30}},
+		}}}
 	return status.Node{
 		Version:    "v1",
 		Config:     status.Config{Loaded: time.Unix(1700000000, 0)},
@@ -67,6 +72,7 @@ func fullStatus(context.Context) status.Node {
 			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: xid79},
 			{ID: "GPU-d", Resource: "nvidia.com/gpu", GPU: "GPU-d", Replicas: []string{"GPU-d::0", "GPU-d::1", "GPU-d::2"}, ReplicasAllocated: 1},
 			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: xid79},
+			shared, shared,
 		},
 	}
 }
@@ -173,6 +179,12 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_spec_writes_total 1`,
 		`gpucdi_dra_prepare_duration_seconds_bucket{le="0.00025"} 0`,
 		`gpucdi_dra_prepare_duration_seconds_bucket{le="0.001"} 1`,
+		`gpucdi_device_isolation_info{compute="timeslice",device="GPU-e",gpu="GPU-e",memory="driver"} 1`,
+		`gpucdi_shared_cores_free{device="GPU-e",gpu="GPU-e"} 70`,
+		`gpucdi_shared_memory_free_bytes{device="GPU-e",gpu="GPU-e"} 6.442450944e+10`,
+		`gpucdi_share_cores{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 25`,
+		`gpucdi_share_memory_bytes{claim="any",device="GPU-e",gpu="GPU-e",namespace="default",pod=""} 4.294967296e+09`,
+		`gpucdi_share_memory_limit_bytes{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.7179869184e+10`,
 		`gpucdi_dra_prepare_duration_seconds_count 2`,
 		`gpucdi_dra_unprepare_duration_seconds_count 1`,
 		`gpucdi_dra_refusals_total{reason="held"} 1`,

@@ -151,6 +151,8 @@ type Device struct {
 	MemoryIsolation  string `json:"memoryIsolation"`
 	ComputeIsolation string `json:"computeIsolation"`
 
+	Sharing *Sharing `json:"sharing,omitempty"` // nil unless claims share the device
+
 	Fault gpu.Fault `json:"fault,omitzero"`
 
 	// Set if the device has no fault, but is unavailable because of a planned change.
@@ -158,6 +160,31 @@ type Device struct {
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
 	Awaits string    `json:"awaits,omitempty"` // what a draining device waits for
+}
+
+// Sharing is what claims have of a device that they share.
+type Sharing struct {
+	Capacity Amount  `json:"capacity"` // of the device
+	Free     Amount  `json:"free"`
+	Shares   []Share `json:"shares,omitempty"` // of prepared claims
+}
+
+// Amount is a part of a shared device.
+type Amount struct {
+	Cores       uint64 `json:"cores,omitempty"` // compute time, 100 for all of the device
+	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
+	Replicas    uint64 `json:"replicas,omitempty"` // of a device that is shared by replicas
+}
+
+// Share is the part of a shared device that a claim has.
+type Share struct {
+	Namespace string   `json:"namespace"`
+	Claim     string   `json:"claim"`
+	Pods      []string `json:"pods"` // names, as of the latest call of the kubelet
+
+	Amount
+	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
+	ComputeCeiling int  `json:"computeCeiling,omitempty"` // in percent of the device; recorded, but not enforced
 }
 
 // Excluded is a GPU or MIG device that is not advertised because of the config.

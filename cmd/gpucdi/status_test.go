@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,32 @@ func checkWidth(t *testing.T, text string) {
 	for line := range strings.Lines(text) {
 		if width := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); width > 120 {
 			t.Errorf("%d columns: %s", width, line)
+		}
+	}
+}
+
+// The shares of a GPU and what is free are in a table of their own.
+func TestStatusOfShares(t *testing.T) {
+	node := status.Node{Devices: []status.Device{
+		{ID: "GPU-a", Index: "0", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
+			Free: status.Amount{Cores: 70, MemoryBytes: 60 << 30}, Shares: []status.Share{
+				{Namespace: "default", Claim: "quarter", Amount: status.Amount{Cores: 25, MemoryBytes: 20 << 30}, MemoryLimited: true},
+				{Namespace: "default", Claim: "small", Amount: status.Amount{Cores: 5, MemoryBytes: 256 << 20}},
+			}}},
+		{ID: "GPU-b", Index: "1", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{}},
+		{ID: "GPU-c", Index: "2", Resource: "gpu.nvidia.com", MemoryIsolation: "hardware", ComputeIsolation: "hardware"},
+	}}
+	var out strings.Builder
+	if err := writeStatusTables(&out, node, false, plain); err != nil {
+		t.Fatal(err)
+	}
+	checkWidth(t, out.String())
+	for _, row := range []string{
+		"GPU CORES MEMORY LIMITED CLAIM", "0 25 20480 MiB yes default/quarter", "0 5 256 MiB no default/small", "0 70 61440 MiB - (free)",
+		"Isolation of shared GPU 0, 1: memory driver, compute timeslice",
+	} {
+		if !slices.ContainsFunc(strings.Split(out.String(), "\n"), func(line string) bool { return strings.Join(strings.Fields(line), " ") == row }) {
+			t.Errorf("%q is not in\n%s", row, out.String())
 		}
 	}
 }

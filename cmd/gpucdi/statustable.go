@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,6 +60,9 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if err := writeShares(w, n.Devices, table); err != nil {
+		return err
+	}
 	if err := writeContainers(w, n, table, paint); err != nil {
 		return err
 	}
@@ -96,6 +100,37 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	for _, levels := range slices.Sorted(maps.Keys(shared)) {
 		line(w, "Isolation of shared GPU %s: %s", strings.Join(shared[levels], ", "), levels)
 	}
+}
+
+// writeShares lists what claims have of the devices that they share, and what is free.
+func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
+	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
+	if len(shared) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t.Row("GPU", "CORES", "MEMORY", "LIMITED", "CLAIM")
+	for _, d := range shared {
+		for _, s := range d.Sharing.Shares {
+			limited := "no"
+			if s.MemoryLimited {
+				limited = "yes"
+			}
+			cores, memory := amountColumns(s.Amount)
+			t.Row(d.Index, cores, memory, limited, s.Namespace+"/"+s.Claim)
+		}
+		cores, memory := amountColumns(d.Sharing.Free)
+		t.Row(d.Index, cores, memory, "-", "(free)")
+	}
+	return t.Flush()
+}
+
+// amountColumns returns the columns CORES and MEMORY; the first has the replicas of a device that is shared by replicas.
+func amountColumns(a status.Amount) (cores, memory string) {
+	if a.Replicas > 0 {
+		return fmt.Sprintf("×%d", a.Replicas), "-"
+	}
+	return strconv.FormatUint(a.Cores, 10), fmt.Sprintf("%d MiB", a.MemoryBytes>>20)
 }
 
 // writeContainers lists the containers whose GPUs differ from their allocations.

@@ -221,8 +221,8 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// documentedQueries returns the metrics and the queries in docs/metrics.md, without the metrics of DRA, MIG devices and
-// containers, which other tests cover.
+// documentedQueries returns the metrics and the queries in docs/metrics.md, without the metrics of DRA, MIG devices,
+// containers and shares, which other tests cover.
 func documentedQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	for line := range strings.Lines(read(t, "docs/metrics.md")) {
@@ -230,7 +230,7 @@ func documentedQueries(t *testing.T) (queries []query) {
 		switch {
 		case strings.HasPrefix(line, "    "):
 			queries = append(queries, query{source: "docs/metrics.md", expr: strings.TrimSpace(line)})
-		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") && !regexp.MustCompile("^ `gpucdi_(dra|mig|container)_").MatchString(cells[1]):
+		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") && !regexp.MustCompile("^ `gpucdi_(dra|mig|container|shared?)_").MatchString(cells[1]):
 			name := strings.Trim(cells[1], " `")
 			if strings.TrimSpace(cells[2]) == "histogram" {
 				name += "_count"

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -59,6 +60,16 @@ func sharedGPU(t *testing.T, c *cluster) {
 		t.Errorf("pod third sees %s, want the rest of %s", got, gpu["first"])
 	}
 	c.isLimited(t, "third", 30)
+	metrics := c.metrics(t)
+	for _, want := range []string{
+		fmt.Sprintf(`gpucdi_share_memory_limit_bytes{claim="third",device="%[1]s",gpu="%[1]s",namespace="default",pod="third"} %[2]v`, gpu["first"], float64(30<<30)),
+		fmt.Sprintf(`gpucdi_shared_cores_free{device="%[1]s",gpu="%[1]s"} 0`, gpu["first"]),
+		fmt.Sprintf(`gpucdi_device_isolation_info{compute="timeslice",device="%[1]s",gpu="%[1]s",memory="driver"} 1`, gpu["first"]),
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("%s is not in the metrics:\n%s", want, metrics)
+		}
+	}
 	limitsPersist(t, c, "first", 20)
 
 	// A second pod would not be limited.

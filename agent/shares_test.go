@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// The status of a share has the sum of a claim's requests for the GPU. A claim for all cores has all of it.
+func TestShareStatus(t *testing.T) {
+	of := func(amounts ...allocator.Amount) dra.Record {
+		r := dra.Record{Namespace: "default", Name: "a", Pods: []dra.Pod{{Name: "p"}}}
+		for _, a := range amounts {
+			r.Devices = append(r.Devices, dra.Device{ID: "GPU-a", Amount: a, ComputeCeiling: 50})
+		}
+		return r
+	}
+	const gib = 1 << 30
+	device := allocator.Device{ID: "GPU-a", Sharing: allocator.ShareMemory, Class: allocator.MemoryLimited, Capacity: allocator.Amount{Cores: 100, Memory: 80 * gib}}
+	replicas := allocator.Device{ID: "GPU-a", Sharing: allocator.ShareReplicas, Class: allocator.TimeSliced, Capacity: allocator.Amount{Replicas: 4}}
+	unlimited := device
+	unlimited.Class = allocator.TimeSliced
+	for name, tc := range map[string]struct {
+		device allocator.Device
+		record dra.Record
+		want   status.Amount
+		limit  bool
+	}{
+		"part":         {device, of(allocator.Amount{Cores: 25, Memory: gib}), status.Amount{Cores: 25, MemoryBytes: gib}, true},
+		"two parts":    {device, of(allocator.Amount{Cores: 25, Memory: gib}, allocator.Amount{Cores: 5, Memory: gib}), status.Amount{Cores: 30, MemoryBytes: 2 * gib}, true},
+		"no limit":     {unlimited, of(allocator.Amount{Cores: 25, Memory: gib}), status.Amount{Cores: 25, MemoryBytes: gib}, false},
+		"all cores":    {device, of(allocator.Amount{Cores: 100, Memory: gib}), status.Amount{Cores: 100, MemoryBytes: 80 * gib}, false},
+		"no amount":    {device, of(allocator.Amount{}), status.Amount{Cores: 100, MemoryBytes: 80 * gib}, false},
+		"replicas":     {replicas, of(allocator.Amount{Replicas: 2}), status.Amount{Replicas: 2}, false},
+		"all replicas": {replicas, of(allocator.Amount{}), status.Amount{Replicas: 4}, false},
+	} {
+		got, amount := shareStatus(tc.record, tc.device)
+		want := &status.Share{Namespace: "default", Claim: "a", Pods: []string{"p"}, Amount: tc.want, MemoryLimited: tc.limit, ComputeCeiling: 50}
+		if !reflect.DeepEqual(got, want) || amountStatus(amount) != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+	other := of(allocator.Amount{Cores: 25, Memory: gib})
+	other.Devices[0].Admin = true
+	if got, _ := shareStatus(other, device); got != nil {
+		t.Errorf("a claim for monitoring has %+v", got)
+	}
+}

@@ -1,0 +1,56 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpucdi/gpucdi/status"
+)
+
+var (
+	isolation = describe("gpucdi_device_isolation_info", "What protects pods that share a GPU or MIG device from each other; see docs/isolation.md. The value is always 1.",
+		"device", "gpu", "memory", "compute")
+
+	freeCores  = describe("gpucdi_shared_cores_free", "Cores of a shared GPU or MIG device that no claim has, of 100.", "device", "gpu")
+	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Offered memory of a shared GPU or MIG device that no claim has.", "device", "gpu")
+
+	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that a claim has, of 100.", shareLabels...)
+	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that a claim has.", shareLabels...)
+	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Memory of a shared GPU to which the driver limits the pod of a claim. Missing if it does not.", shareLabels...)
+)
+
+// shareLabels are the labels of a share. A claim with a part of a GPU is for one pod.
+var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
+
+func shareDescs() []*prometheus.Desc {
+	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, shareMemory, shareLimit}
+}
+
+// shares collects the isolation of devices and what claims have of those that they share. A device can be in several rows
+// of the status, for example while it moves to another resource; its first one counts.
+func (s sink) shares(devices []status.Device) {
+	isolated, shared := map[string]bool{}, map[string]bool{} // by ID
+	for _, d := range devices {
+		if !isolated[d.ID] {
+			isolated[d.ID] = true
+			s.gauge(isolation, 1, d.ID, d.GPU, d.MemoryIsolation, d.ComputeIsolation)
+		}
+		if d.Sharing == nil || d.Sharing.Capacity.Cores == 0 || shared[d.ID] {
+			continue
+		}
+		shared[d.ID] = true
+		s.gauge(freeCores, float64(d.Sharing.Free.Cores), d.ID, d.GPU)
+		s.gauge(freeMemory, float64(d.Sharing.Free.MemoryBytes), d.ID, d.GPU)
+		for _, share := range d.Sharing.Shares {
+			pod := ""
+			if len(share.Pods) > 0 {
+				pod = share.Pods[0]
+			}
+			labels := func() []string { return []string{d.ID, d.GPU, share.Namespace, share.Claim, pod} }
+			s.gauge(shareCores, float64(share.Cores), labels()...)
+			s.gauge(shareMemory, float64(share.MemoryBytes), labels()...)
+			if share.MemoryLimited {
+				s.gauge(shareLimit, float64(share.MemoryBytes), labels()...)
+			}
+		}
+	}
+}
