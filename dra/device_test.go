@@ -102,6 +102,8 @@ brand "string":"Nvidia"
 cudaComputeCapability "version":"9.0.0"
 cudaDriverVersion "version":"13.0.0"
 driverVersion "version":"580.95.5"
+gpucdi.dev/computeIsolation "string":"hardware"
+gpucdi.dev/memoryIsolation "string":"hardware"
 gpucdi.dev/nvlinkDomain "string":"GPU-4fbdcb86-5b5c-4b5f-8c3a-000000000000"
 gpucdi.dev/pcieSwitch "string":"0000:02:00.0"
 gpucdi.dev/resource "string":"nvidia.com/gpu"
@@ -124,6 +126,8 @@ cudaDriverVersion "version":"13.0.0"
 decoders = 2
 driverVersion "version":"580.95.5"
 encoders = 1
+gpucdi.dev/computeIsolation "string":"hardware"
+gpucdi.dev/memoryIsolation "string":"hardware"
 gpucdi.dev/pcieSwitch "string":"0000:12:00.0"
 gpucdi.dev/resource "string":"nvidia.com/mig-1g.10gb.me"
 jpegEngines = 4
