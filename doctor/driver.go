@@ -161,7 +161,7 @@ func (e *examination) gpus(context.Context) []Finding {
 }
 
 // memoryLimits checks whether the GPU memory of pods can be limited. It never fails, since only rules with
-// limits: memory depend on it.
+// limits: memory or share: memory depend on it.
 func (e *examination) memoryLimits(context.Context) []Finding {
 	const check = "memory limits"
 	if e.snapshot == nil {
