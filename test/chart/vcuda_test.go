@@ -9,14 +9,14 @@ import (
 // error with what to do instead.
 func TestVCUDA(t *testing.T) {
 	const enabled = `vcuda={"enabled":true,"domain":"tencent.com","memoryUnit":"256Mi","namespaceSelector":{"matchLabels":{"gpus":"parts"}}}`
-	out, err := helm(t.Context(), "template", "gpucdi", "--kube-version", "1.36.0", "--set", "dra.enabled=true", "--set-json", enabled)
+	out, err := helm(t.Context(), "template", "gpucdi", "--kube-version", "1.36.0", "--set", "dra.enabled=true,openshift.enabled=true", "--set-json", enabled)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []string{
 		"kind: MutatingAdmissionPolicyBinding", `"tencent.com/vcuda-core"`, "string(variables.memory[i] * 256)", "gpus: parts",
 		"in units of 256Mi", `args: [templates, --dra-driver-name, "gpu.nvidia.com", --device-class, "gpu.nvidia.com"`,
-		"resources: [resourceclaimtemplates], verbs: [list, create, delete]",
+		"resources: [resourceclaimtemplates], verbs: [list, create, delete]", "name: gpucdi-vcuda-scc",
 	} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%q is not in\n%s", part, out)
