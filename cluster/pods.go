@@ -11,6 +11,9 @@ import (
 // followDuration is how long a watch of pods takes. A list follows, which finds what events have missed.
 const followDuration = 2 * time.Minute
 
+// podsPerPage is smaller than objectsPerPage, because a pod can have more than a MiB.
+const podsPerPage = "50"
+
 // ClaimingPod is a pod with references to ResourceClaimTemplates.
 type ClaimingPod struct {
 	Namespace, Name, UID string
@@ -63,7 +66,8 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 // FollowPods calls listed with the pods of all namespaces that a label selector selects, then changed for each change. It
 // returns nil after some minutes, or when ctx ends.
 func (c *Client) FollowPods(ctx context.Context, selector string, listed func([]ClaimingPod), changed func(pod ClaimingPod, deleted bool)) error {
-	if err := follow(ctx, c, "/api/v1/pods", url.Values{"labelSelector": {selector}}, followDuration, listed, changed); err != nil {
+	query := url.Values{"labelSelector": {selector}, "limit": {podsPerPage}}
+	if err := follow(ctx, c, "/api/v1/pods", query, followDuration, listed, changed); err != nil {
 		return fmt.Errorf("pods with label %s: %w", selector, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/gpucdi/gpucdi/cluster"
@@ -17,6 +18,8 @@ const (
 	// leadTimeout is the time since the start of the last renewal after which the Controller stops to act. It is shorter
 	// than cluster.LeaseDuration, after which another one may act.
 	leadTimeout = 10 * time.Second
+	// retryInterval is the time until a template is created that could not be created.
+	retryInterval = 5 * time.Second
 	// minBackoff and maxBackoff bound the time between attempts to follow pods.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
@@ -59,6 +62,7 @@ type Controller struct {
 
 	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
 	created map[key]bool                   // since the pods were last listed
+	failing map[string]bool                // namespaces in which a template could not be created since then
 	unused  map[key]time.Time              // since when no pod refers to a template
 }
 
@@ -121,53 +125,64 @@ func (c *Controller) lead(ctx context.Context, renewed time.Time) {
 func (c *Controller) followPods(ctx context.Context) {
 	backoff := minBackoff
 	for ctx.Err() == nil {
-		following, cancel := context.WithCancelCause(ctx)
-		err := c.cfg.API.FollowPods(following, podLabel+"=true",
-			func(pods []cluster.ClaimingPod) { c.list(following, pods, cancel) },
-			func(pod cluster.ClaimingPod, deleted bool) { c.change(following, pod, deleted, cancel) })
-		if err == nil && following.Err() != nil {
-			err = context.Cause(following)
-		}
-		cancel(nil)
+		start := time.Now()
+		err := c.followOnce(ctx)
 		if err == nil {
-			err = c.sweep(ctx)
+			c.sweep(ctx)
 		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		if err == nil {
-			backoff = minBackoff
+		case err != nil:
+			c.log.Warn("pods not followed, will retry", "err", err, "in", backoff)
+			wait(ctx, backoff)
+			backoff = min(2*backoff, maxBackoff)
 			continue
+		case time.Since(start) < retryInterval: // the connection was closed early
+			wait(ctx, minBackoff)
 		}
-		c.log.Warn("templates may be missing, will retry", "err", err, "in", backoff)
-		wait(ctx, backoff)
-		backoff = min(2*backoff, maxBackoff)
+		backoff = minBackoff
 	}
 }
 
-// list replaces the pods, and creates the templates that they wait for. A transient failure ends the watch.
-func (c *Controller) list(ctx context.Context, pods []cluster.ClaimingPod, fail func(error)) {
-	c.pods, c.created = map[string]cluster.ClaimingPod{}, map[key]bool{}
-	for _, pod := range pods {
-		c.change(ctx, pod, false, fail)
+// followOnce follows pods until the watch ends, or until a template is to be created that could not be created.
+func (c *Controller) followOnce(ctx context.Context) error {
+	following, cancel := context.WithCancel(ctx)
+	defer cancel()
+	retry := sync.OnceFunc(func() { time.AfterFunc(retryInterval, cancel) })
+	change := func(pod cluster.ClaimingPod, deleted bool) {
+		if !c.change(following, pod, deleted) {
+			retry()
+		}
 	}
+	return c.cfg.API.FollowPods(following, podLabel+"=true", func(pods []cluster.ClaimingPod) {
+		c.pods, c.created, c.failing = map[string]cluster.ClaimingPod{}, map[key]bool{}, map[string]bool{}
+		for _, pod := range pods {
+			change(pod, false)
+		}
+	}, change)
 }
 
-// change records a pod, and creates the templates that it waits for. A transient failure ends the watch.
-func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool, fail func(error)) {
+// change records a pod, and creates the templates that it waits for. It reports whether they exist. After a failure it
+// creates no others in the same namespace until the pods are listed again, so that those of other namespaces do not wait
+// for a namespace that fails slowly.
+func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool) (done bool) {
 	if deleted || pod.Ended {
 		delete(c.pods, pod.UID)
-		return
+		return true
 	}
 	c.pods[pod.UID] = pod
 	if !pod.Waiting {
-		return
+		return true
 	}
 	for _, name := range pod.Templates {
 		k := key{pod.Namespace, name}
 		request, ours := ParseName(name)
-		if !ours || c.created[k] || ctx.Err() != nil {
+		if !ours || c.created[k] {
 			continue
+		}
+		if c.failing[k.namespace] || ctx.Err() != nil {
+			return false
 		}
 		err := c.cfg.API.CreateClaimTemplate(ctx, k.namespace, request.template(k.namespace, c.cfg.Driver, c.cfg.Class))
 		switch {
@@ -177,19 +192,22 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 		case cluster.Refused(err): // for example because its namespace is being deleted; retried with the next list
 			c.log.Warn("template refused by the API server", "template", k.name, "pod", pod.Name, "err", err)
 		default:
-			fail(err)
-			return
+			c.log.Warn("template not created, will retry", "template", k.name, "pod", pod.Name, "err", err, "in", retryInterval)
+			c.failing[k.namespace] = true
+			return false
 		}
 		c.created[k] = true
 	}
+	return true
 }
 
 // sweep deletes the templates that have been unused for long. A pod that refers to one of them meanwhile gets it again,
-// because the next list creates it.
-func (c *Controller) sweep(ctx context.Context) error {
+// because the next list creates it. A failure is only logged, since the next sweep repeats it.
+func (c *Controller) sweep(ctx context.Context) {
 	templates, err := c.cfg.API.ClaimTemplates(ctx, managedLabel+"="+managedValue)
 	if err != nil {
-		return err
+		c.log.Warn("unused templates not deleted", "err", err)
+		return
 	}
 	used := map[key]bool{}
 	for _, pod := range c.pods {
@@ -211,13 +229,13 @@ func (c *Controller) sweep(ctx context.Context) error {
 			continue
 		}
 		if err := c.cfg.API.DeleteClaimTemplate(ctx, t); err != nil {
-			return err
+			c.log.Warn("unused template not deleted", "err", err)
+			continue
 		}
 		delete(unused, k)
 		c.log.Info("unused template deleted", "namespace", k.namespace, "template", k.name)
 	}
 	c.unused = unused
-	return nil
 }
 
 func wait(ctx context.Context, d time.Duration) {

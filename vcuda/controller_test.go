@@ -24,7 +24,7 @@ type fakeAPI struct {
 	pods      map[string]cluster.ClaimingPod
 	templates map[key]bool
 	events    chan cluster.ClaimingPod
-	fail      error // of creations
+	fail      map[string]error // of creations, by namespace
 	creations int
 	follows   int
 }
@@ -78,8 +78,8 @@ func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, templ
 	f.creations++
 	k := key{namespace, template.(Template).Metadata.Name}
 	switch {
-	case f.fail != nil:
-		return f.fail
+	case f.fail[namespace] != nil:
+		return f.fail[namespace]
 	case f.templates[k]:
 		return cluster.ErrExists
 	}
@@ -111,6 +111,13 @@ func (f *fakeAPI) remove(name string) {
 	p := f.pods[name]
 	delete(f.pods, name)
 	f.events <- p
+}
+
+func (f *fakeAPI) counts() (creations, follows int) {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.creations, f.follows
 }
 
 func (f *fakeAPI) has(t *testing.T, want ...string) {
@@ -183,8 +190,8 @@ func TestTemplatesFollowPods(t *testing.T) {
 			api.add(fmt.Sprint("pod-", i), "vcuda-c30-m4000", "other", "vcuda-c150")
 		}
 		api.has(t, "vcuda-c10-m1000", "vcuda-c30-m4000")
-		if api.creations != 2 {
-			t.Errorf("%d creations, want 2", api.creations)
+		if creations, _ := api.counts(); creations != 2 {
+			t.Errorf("%d creations, want 2", creations)
 		}
 		api.put(cluster.ClaimingPod{Namespace: "team", UID: "before", Templates: []string{"vcuda-c10-m1000"}, Ended: true})
 		for i := range 100 {
@@ -213,23 +220,35 @@ func TestDeletedTemplate(t *testing.T) {
 	})
 }
 
-// After a transient failure the pods are listed again soon.
+// A template that cannot be created is created later. Meanwhile pods of other namespaces get theirs at once.
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
-		api.fail = errors.New("connection refused")
+		api.fail = map[string]error{"team": errors.New("webhook is down")}
+		for i := range 10 {
+			api.add(fmt.Sprint("failing-", i), fmt.Sprintf("vcuda-c%d-m1000", i+1))
+		}
 		defer run(t, api, newLease("a", &leaseState{}))()
-		api.add("a", "vcuda-c100")
-		time.Sleep(10 * time.Second)
-		api.has(t)
-		if api.follows < 3 || api.follows > 6 {
-			t.Errorf("pods were listed %d times", api.follows)
+		api.put(cluster.ClaimingPod{Namespace: "other", UID: "other", Templates: []string{"vcuda-c200"}, Waiting: true})
+		api.has(t, "vcuda-c200")
+		if creations, _ := api.counts(); creations != 2 {
+			t.Errorf("%d attempts, want one for each namespace", creations)
+		}
+		time.Sleep(time.Minute)
+		if _, follows := api.counts(); follows < 10 || follows > 14 {
+			t.Errorf("pods were listed %d times", follows)
 		}
 		api.mu.Lock()
 		api.fail = nil
+		clear(api.templates)
 		api.mu.Unlock()
-		time.Sleep(maxBackoff)
-		api.has(t, "vcuda-c100")
+		time.Sleep(2 * retryInterval)
+		want := []string{"vcuda-c200"}
+		for i := range 10 {
+			want = append(want, fmt.Sprintf("vcuda-c%d-m1000", i+1))
+		}
+		slices.Sort(want)
+		api.has(t, want...)
 	})
 }
 
@@ -241,8 +260,8 @@ func TestLease(t *testing.T) {
 		synctest.Wait()
 		stopSecond := run(t, api, fakeLease{mu, "second", state})
 		time.Sleep(time.Minute)
-		if api.follows != 1 {
-			t.Errorf("%d controllers follow pods", api.follows)
+		if _, follows := api.counts(); follows != 1 {
+			t.Errorf("%d controllers follow pods", follows)
 		}
 		stopFirst()
 		time.Sleep(2 * renewInterval)

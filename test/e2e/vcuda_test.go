@@ -114,6 +114,7 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"no memory", "", [][2]string{{"init", vcuda(10, 100)}, main("nvidia.com/vcuda-core: 99")}, "container main: nvidia.com/vcuda-core below 100 requires nvidia.com/vcuda-memory, in units of 1Mi"},
 		{"no cores", "", [][2]string{main("nvidia.com/vcuda-memory: 99")}, "nvidia.com/vcuda-memory requires nvidia.com/vcuda-core"},
 		{"much memory", "", [][2]string{main("nvidia.com/vcuda-core: 1, nvidia.com/vcuda-memory: 1e30")}, "of memory at most 999999"},
+		{"hardware", "gpucdi.dev/memory-isolation: hardware", [][2]string{main(vcuda(30, 4000))}, "container main: a part of a GPU cannot have the isolation hardware"},
 		{"low limit", `nvidia.com/vcuda-core-limit: "20"`, [][2]string{main(vcuda(30, 4000))}, `is "20"; want a number from nvidia.com/vcuda-core, which is 30, to 100`},
 		{"limit in words", `nvidia.com/vcuda-core-limit: half`, [][2]string{main(vcuda(30, 4000))}, `is "half"; want a number`},
 		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"`},
