@@ -140,6 +140,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	}
 	background(func(ctx context.Context) { a.syncLabels(ctx, onNode) })
 	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
+	background(func(ctx context.Context) { a.memoryLimits(l.gate).keep(ctx, a.cfg.devicePluginDir(), l.claims) })
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()

@@ -2,13 +2,16 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -17,7 +20,10 @@ import (
 // preStartTimeout bounds the driver calls before a container starts. The kubelet waits up to 30 s.
 const preStartTimeout = 20 * time.Second
 
-// memoryLimits limits the GPU memory of pods before their containers start.
+// restoreInterval is the time between checks for limits that are lost.
+const restoreInterval = 10 * time.Second
+
+// memoryLimits limits the GPU memory of pods before their containers start, and while they run.
 type memoryLimits struct {
 	node     host.Root
 	log      *slog.Logger
@@ -46,19 +52,72 @@ func (m memoryLimits) ofReplicas(ctx context.Context, resource string, pod kubel
 	return err
 }
 
+// setReplicas returns an error if the part of a replica of the resource is unknown, because the container would start
+// without a limit otherwise.
 func (m memoryLimits) setReplicas(ctx context.Context, resource string, pod kubelet.Pod) error {
-	parts, err := m.parts(resource, pod)
-	if err != nil {
-		return err
+	for _, key := range pod.Devices {
+		part, _ := m.gate.Part(key)
+		if key.Outlet == resource && part.Share == (allocator.Share{}) && key.ID != allocator.DeviceOf(key.ID) {
+			return fmt.Errorf("the agent does not know yet which part of its GPU %s of %s is; if this persists, delete the pod", key.ID, resource)
+		}
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
+	defer cancel()
+	return m.limitReplicas(ctx, pod.UID, m.partsOf(pod))
+}
+
+// limitReplicas limits a pod to its parts of GPUs.
+func (m memoryLimits) limitReplicas(ctx context.Context, podUID string, parts []allocator.Part) error {
 	limits, err := allocator.MemoryLimits(m.latest().known, parts)
 	if err != nil {
 		return err
 	}
+	// The devices of a pod do not change, so a lower limit was set with the parts of then.
+	return m.set(ctx, podUID, limits, func(current, limit uint64) bool { return current <= limit })
+}
+
+// keep restores lost limits of running pods until ctx ends: a driver that was reloaded has lost all of them.
+func (m memoryLimits) keep(ctx context.Context, pluginDir string, c *claims) {
+	logged := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(restoreInterval):
+		}
+		if !m.settings.LimitsMemory() {
+			continue
+		}
+		err := m.restore(ctx, pluginDir, c)
+		if now := errString(err); now != logged {
+			logged = now
+			if err != nil && ctx.Err() == nil {
+				m.log.Warn("pods may have no limit of their GPU memory, will retry", "err", gpu.OneLine(err))
+			}
+		}
+	}
+}
+
+func (m memoryLimits) restore(ctx context.Context, pluginDir string, c *claims) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
 	defer cancel()
-	// The devices of a pod do not change, so a lower limit was set with the parts of then.
-	return m.set(ctx, pod.UID, limits, func(current, limit uint64) bool { return current <= limit })
+	checkpoint, err := kubelet.ReadCheckpoint(pluginDir)
+	errs := []error{err, c.restoreLimits(ctx)}
+	for _, pod := range checkpoint.Pods() {
+		if err := m.limitReplicas(ctx, pod.UID, m.partsOf(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("pod %s: %w", pod.UID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// partsOf returns the parts of a pod's devices, as far as they are known.
+func (m memoryLimits) partsOf(pod kubelet.Pod) (parts []allocator.Part) {
+	for _, key := range pod.Devices {
+		part, _ := m.gate.Part(key)
+		parts = append(parts, part)
+	}
+	return parts
 }
 
 // set sets the limits of a pod in bytes, by the UUID of the GPU, unless a current limit suffices.
@@ -84,17 +143,4 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 		m.log.Info("GPU memory of pod limited", "pod", podUID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
 	}
 	return nil
-}
-
-// parts returns the parts of the devices of a pod. It returns an error if the part of a replica of the resource is
-// unknown, because the container would start without a limit otherwise.
-func (m memoryLimits) parts(resource string, pod kubelet.Pod) (parts []allocator.Part, err error) {
-	for _, key := range pod.Devices {
-		part, _ := m.gate.Part(key)
-		if key.Outlet == resource && part.Share == (allocator.Share{}) && key.ID != allocator.DeviceOf(key.ID) {
-			return nil, fmt.Errorf("the agent does not know yet which part of its GPU %s of %s is; if this persists, delete the pod", key.ID, resource)
-		}
-		parts = append(parts, part)
-	}
-	return parts, nil
 }

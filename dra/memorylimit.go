@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 )
@@ -37,25 +38,102 @@ func (r Record) checkPods(pods []Pod) error {
 	return fmt.Errorf("%w, got %d %q; use a ResourceClaimTemplate, with which each pod gets a claim of its own", errOnePod, len(pods), names)
 }
 
-// limitMemory limits the memory of the pod of a claim with a part of a GPU, and retries until ctx ends.
+// limitMemory limits the memory of the pods of a claim with a part of a GPU, and retries until ctx ends.
 func (d *Driver) limitMemory(ctx context.Context, r Record, pods []Pod) error {
 	if !r.partial() {
 		return nil
 	}
-	uid := pods[0].UID
-	if err := d.locks.lock(ctx, uid); err != nil {
-		return fmt.Errorf("%w: waiting for another claim of the pod: %w", errMemoryLimit, err)
-	}
-	defer d.locks.unlock(uid)
 	for {
-		err := d.cfg.LimitMemory(ctx, uid)
+		err := d.limitPods(ctx, pods)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-time.After(limitPoll):
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", errMemoryLimit, err)
 		}
 	}
+}
+
+// limitPods limits the memory of pods. It skips those that have ended, but not all.
+func (d *Driver) limitPods(ctx context.Context, pods []Pod) error {
+	var ended, failed []error
+	for _, p := range pods {
+		switch err := d.limitPod(ctx, p.UID); {
+		case errors.Is(err, fs.ErrNotExist):
+			ended = append(ended, err)
+		case err != nil:
+			failed = append(failed, err)
+		}
+	}
+	if len(ended) == len(pods) {
+		return errors.Join(ended...)
+	}
+	return errors.Join(failed...)
+}
+
+// limitPod limits the memory of a pod to that of all its claims.
+func (d *Driver) limitPod(ctx context.Context, uid string) error {
+	if err := d.locks.lock(ctx, uid); err != nil {
+		return fmt.Errorf("waiting for another claim of the pod: %w", err)
+	}
+	defer d.locks.unlock(uid)
+	return d.cfg.LimitMemory(ctx, uid)
+}
+
+// RestoreLimits limits the memory of the pods of all claims with a part of a GPU again, because a driver that was reloaded
+// has lost the limits. using returns the UIDs of the pods that use a claim. It has a new one if the first one was deleted
+// by force: the kubelet does not prepare the claim again. Pods that have ended are skipped.
+func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []string) error {
+	var errs []error
+	restored := map[string]bool{}
+	for _, r := range d.Records() {
+		if !r.partial() {
+			continue
+		}
+		r, err := d.addPods(ctx, r, using(r.UID))
+		errs = append(errs, err)
+		for _, p := range r.Pods {
+			if restored[p.UID] {
+				continue
+			}
+			restored[p.UID] = true
+			if err := d.limitPod(ctx, p.UID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("%w: pod %s: %w", errMemoryLimit, p.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// addPods adds the pods for which a claim is reserved to its record, if the record lacks pods that use the claim.
+func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record, error) {
+	known := func(uid string) bool {
+		return slices.ContainsFunc(r.Pods, func(p Pod) bool { return p.UID == uid })
+	}
+	if !slices.ContainsFunc(using, func(uid string) bool { return !known(uid) }) {
+		return r, nil
+	}
+	if err := d.locks.lock(ctx, r.UID); err != nil {
+		return r, err
+	}
+	defer d.locks.unlock(r.UID)
+	claim, err := d.read(ctx, claimRef{r.UID, r.Namespace, r.Name})
+	if err != nil {
+		return r, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	record, recorded := d.records.get(r.UID)
+	if !recorded {
+		return Record{}, nil // released meanwhile
+	}
+	next := record.withPods(podsOf(claim))
+	if err := d.records.save(next); err != nil {
+		return record, fmt.Errorf("%w; check --state-dir", err)
+	}
+	d.cfg.Gate.Restore(next.grant())
+	d.cfg.Changed()
+	return next, nil
 }

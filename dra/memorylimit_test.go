@@ -3,6 +3,8 @@ package dra
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -157,6 +159,58 @@ func TestLimitsOfOnePodAreSequential(t *testing.T) {
 		t.Errorf("response %v, error %v", response, err)
 	}
 	l.were(t, "pod-uid", "pod-uid", "pod-uid", "pod-uid")
+}
+
+// Lost limits of running pods are restored. A pod that uses a claim without a call to Prepare, because the kubelet had
+// prepared it for a pod that was deleted by force, gets its limit, and has it also when the API server fails later.
+func TestRestoreLimits(t *testing.T) {
+	n, l := newLimitedNode(t)
+	n.add("whole", "0")
+	n.prepares("whole", "0")
+	for name, gpu := range map[string]string{"a": "1", "b": "2"} {
+		n.addShare(name, gpu, "25")
+		n.prepares(name, gpu)
+	}
+	ended := ""
+	l.before = func(_ context.Context, pod string) error {
+		if pod == ended {
+			return fmt.Errorf("finding the cgroup of pod %s: %w", pod, fs.ErrNotExist)
+		}
+		return nil
+	}
+	using := map[string][]string{"uid-a": {"pod-uid-a"}, "uid-b": {"pod-uid-b"}, "uid-whole": {"other"}}
+	restores := func(want ...string) {
+		t.Helper()
+		l.pods = nil
+		if err := n.driver.RestoreLimits(t.Context(), func(claim string) []string { return using[claim] }); err != nil {
+			t.Error(err)
+		}
+		l.were(t, want...)
+	}
+	restores("pod-uid-a", "pod-uid-b")
+
+	ended, using["uid-a"] = "pod-uid-a", []string{"next-uid"}
+	claim := n.claims.claims["default/a"]
+	claim.Consumers = []cluster.Consumer{{Resource: "pods", Name: "next", UID: "next-uid"}}
+	n.claims.set("a", claim)
+	restores("next-uid", "pod-uid-b")
+	n.claims.fail(errors.New("connection refused"))
+	n.restart()
+	restores("next-uid", "pod-uid-b")
+	l.pods = nil
+	n.prepares("a", "1")
+	l.were(t, "next-uid")
+	if got := n.driver.Records()[0].Pods; len(got) != 2 || got[0].Name != "next" {
+		t.Errorf("pods %v", got)
+	}
+
+	using["uid-a"] = []string{"unknown"}
+	l.pods = nil
+	err := n.driver.RestoreLimits(t.Context(), func(claim string) []string { return using[claim] })
+	if err == nil || !strings.Contains(err.Error(), "claim default/a: reading the claim: connection refused") {
+		t.Errorf("error %v", err)
+	}
+	l.were(t, "next-uid", "pod-uid-b")
 }
 
 // While the driver worker restarts, limits cannot be set. The kubelet repeats a failed call only after a minute.

@@ -194,10 +194,10 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 			return d.prepareNew(ctx, ref, claim)
 		}
 		pods = podsOf(claim)
+		if err := record.checkPods(pods); err != nil {
+			return Record{}, err
+		}
 		next = record.withPods(pods)
-	}
-	if err := next.checkPods(pods); err != nil {
-		return Record{}, err
 	}
 	if err := d.await(ctx, next, func() error { return d.cfg.Gate.Prepare(next.grant()) }); err != nil {
 		return Record{}, err

@@ -62,31 +62,39 @@ func (p *Plugin) podOf(ctx context.Context, ids []string) (Pod, error) {
 
 // podOf returns the pod that holds all of these devices of a resource.
 func (c Checkpoint) podOf(resource string, ids []string) (Pod, error) {
-	holders := map[string]map[string]bool{} // device IDs by pod UID
-	for _, h := range c.Holders {
-		if h.Resource == resource && slices.Contains(ids, h.Device) {
-			if holders[h.PodUID] == nil {
-				holders[h.PodUID] = map[string]bool{}
+	var holders []Pod
+	complete := false
+	for _, pod := range c.Pods() {
+		held := 0
+		for _, key := range pod.Devices {
+			if key.Outlet == resource && slices.Contains(ids, key.ID) {
+				held++
 			}
-			holders[h.PodUID][h.Device] = true
+		}
+		if held > 0 {
+			holders, complete = append(holders, pod), held == len(ids)
 		}
 	}
-	for uid, held := range holders {
-		if len(holders) == 1 && len(held) == len(ids) {
-			return Pod{UID: uid, Devices: c.devices(uid)}, nil
-		}
+	if len(holders) == 1 && complete {
+		return holders[0], nil
 	}
 	return Pod{}, fmt.Errorf("identifying the pod of %d devices of %s: want one pod with all of them in the kubelet's checkpoint, found %d",
 		len(ids), resource, len(holders))
 }
 
-// devices returns the devices of a pod, each once: a regular init container shares its devices with later containers.
-func (c Checkpoint) devices(podUID string) []allocator.Key {
-	keys := map[allocator.Key]bool{}
+// Pods returns the pods with devices, in any order. Some may have ended. A regular init container shares its devices with
+// later containers, so each device of a pod is returned once.
+func (c Checkpoint) Pods() []Pod {
+	devices := map[string]map[allocator.Key]bool{}
 	for _, h := range c.Holders {
-		if h.PodUID == podUID {
-			keys[allocator.Key{Outlet: h.Resource, ID: h.Device}] = true
+		if devices[h.PodUID] == nil {
+			devices[h.PodUID] = map[allocator.Key]bool{}
 		}
+		devices[h.PodUID][allocator.Key{Outlet: h.Resource, ID: h.Device}] = true
 	}
-	return slices.Collect(maps.Keys(keys))
+	pods := make([]Pod, 0, len(devices))
+	for uid, keys := range devices {
+		pods = append(pods, Pod{UID: uid, Devices: slices.Collect(maps.Keys(keys))})
+	}
+	return pods
 }

@@ -49,6 +49,13 @@ var (
 	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
 )
 
+// LimitsMemory reports whether a worker runs that can limit memory.
+func (s *Settings) LimitsMemory() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.worker != nil && s.limitMemory
+}
+
 // SetMemoryLimit limits the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU,
 // and verifies that the driver reports that limit. cgroup is the path of its directory on the node. gpu.MemoryUnlimited
 // removes the limit. CUDA's managed memory is not limited.

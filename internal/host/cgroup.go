@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 )
@@ -54,7 +55,8 @@ func (r Root) podsCgroupsIn(parent string) (dirs []string) {
 	return dirs
 }
 
-// PodCgroup returns the directory of the cgroup of a pod. The kubelet creates it before the pod's first container.
+// PodCgroup returns the directory of the cgroup of a pod. The kubelet creates it before the pod's first container. The
+// error wraps fs.ErrNotExist if the pod has none, for example because it has ended.
 func (r Root) PodCgroup(uid string) (string, error) {
 	if uid == "" || path.Base(uid) != uid {
 		return "", fmt.Errorf("finding the cgroup of pod %q: invalid UID", uid)
@@ -75,7 +77,7 @@ func (r Root) PodCgroup(uid string) (string, error) {
 	if len(all) == 0 {
 		return "", fmt.Errorf("finding the cgroup of pod %s: pods have no cgroups below %s; set cgroupsPerQOS: true in the kubelet's config", uid, CgroupDir)
 	}
-	return "", fmt.Errorf("finding the cgroup of pod %s: it is not in %s", uid, strings.Join(all, ", "))
+	return "", fmt.Errorf("finding the cgroup of pod %s in %s: %w", uid, strings.Join(all, ", "), fs.ErrNotExist)
 }
 
 // systemdPod returns the directory of a pod's slice. In the name of a slice, "-" separates the names of its parents, so

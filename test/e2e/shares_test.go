@@ -71,6 +71,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 		}
 	}
 	limitsPersist(t, c, "first", 20)
+	c.losesLimits(t, func() { c.isLimited(t, "first", 20) })
 
 	// A second pod would not be limited.
 	c.startWithClaim(t, "late", "second")
@@ -94,6 +95,26 @@ func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
 	c.runOnNode(t, "pkill -CONT -x gpucdi")
 	c.restartKubelet(t)
 	c.isLimited(t, pod, gib)
+}
+
+// losesLimits reloads the driver, and checks after a while that the agent has restored the limits of running pods.
+func (c *cluster) losesLimits(t *testing.T, check func()) {
+	t.Helper()
+	before, err := c.driver.MemoryLimits()
+	if err != nil || len(before) == 0 {
+		t.Fatalf("memory limits %v: %v", before, err)
+	}
+	if err := c.driver.Unload(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.driver.Load(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the memory limits to be restored", func() (string, bool) {
+		limits, err := c.driver.MemoryLimits()
+		return fmt.Sprint(limits, err), len(limits) > 0
+	})
+	check()
 }
 
 // runWithShare starts a pod with a claim of the same name that requests capacity.

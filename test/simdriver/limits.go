@@ -39,6 +39,23 @@ func (d *Driver) MemoryLimits() ([]MemoryLimit, error) {
 	return limits, nil
 }
 
+// forgetLimits removes all memory limits, which the kernel module keeps.
+func forgetLimits(library string) error {
+	f, err := os.OpenFile(library, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(make([]byte, limitsSize), st.Size()-slotSize-limitsSize); err != nil {
+		return fmt.Errorf("removing the memory limits from %s: %w", library, err)
+	}
+	return nil
+}
+
 // text returns the string in a fixed-size field.
 func text(field []byte) string {
 	s, _, _ := bytes.Cut(field, []byte{0})

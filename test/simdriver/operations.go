@@ -99,13 +99,17 @@ func (d *Driver) ClearFaults() error {
 	})
 }
 
-// Unload unloads the kernel module: it removes device nodes and /proc entries.
-// The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
+// Unload unloads the kernel module: it removes device nodes, /proc entries and
+// memory limits. The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
 func (d *Driver) Unload() error {
-	return d.Update(func(s *State) error {
+	err := d.Update(func(s *State) error {
 		s.Unloaded = true
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return forgetLimits(d.LibraryPath())
 }
 
 // Load loads the kernel module again.
