@@ -14,9 +14,10 @@ var ErrExists = errors.New("already exists")
 // ClaimTemplate identifies a ResourceClaimTemplate.
 type ClaimTemplate struct {
 	Metadata struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-		UID       string `json:"uid"`
+		Namespace string            `json:"namespace"`
+		Name      string            `json:"name"`
+		UID       string            `json:"uid"`
+		Labels    map[string]string `json:"labels"`
 	} `json:"metadata"`
 }
 

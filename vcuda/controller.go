@@ -201,12 +201,13 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 	return true
 }
 
-// sweep deletes the templates that have been unused for long. A pod that refers to one of them meanwhile gets it again,
-// because the next list creates it. A failure is only logged, since the next sweep repeats it.
+// sweep deletes the templates that have been unused for long, and those with an outdated spec. A pod that refers to one of
+// them meanwhile gets it again, because the next list creates it. A failure is only logged, since the next sweep repeats
+// it.
 func (c *Controller) sweep(ctx context.Context) {
 	templates, err := c.cfg.API.ClaimTemplates(ctx, managedLabel+"="+managedValue)
 	if err != nil {
-		c.log.Warn("unused templates not deleted", "err", err)
+		c.log.Warn("templates not listed", "err", err)
 		return
 	}
 	used := map[key]bool{}
@@ -218,24 +219,35 @@ func (c *Controller) sweep(ctx context.Context) {
 	unused, now := map[key]time.Time{}, time.Now()
 	for _, t := range templates {
 		k := key{t.Metadata.Namespace, t.Metadata.Name}
-		if used[k] {
-			continue
+		since, found := c.unused[k]
+		if !found {
+			since = now
 		}
-		unused[k] = now
-		if since, found := c.unused[k]; found {
+		switch {
+		case c.outdated(t):
+			c.remove(ctx, t, "outdated")
+		case used[k]:
+		case now.Sub(since) < unusedFor || !c.remove(ctx, t, "unused"):
 			unused[k] = since
 		}
-		if now.Sub(unused[k]) < unusedFor {
-			continue
-		}
-		if err := c.cfg.API.DeleteClaimTemplate(ctx, t); err != nil {
-			c.log.Warn("unused template not deleted", "err", err)
-			continue
-		}
-		delete(unused, k)
-		c.log.Info("unused template deleted", "namespace", k.namespace, "template", k.name)
 	}
 	c.unused = unused
+}
+
+// outdated reports whether the controller would create the template with another spec.
+func (c *Controller) outdated(t cluster.ClaimTemplate) bool {
+	request, ours := ParseName(t.Metadata.Name)
+	return ours && request.template("", c.cfg.Driver, c.cfg.Class).Metadata.Labels[hashLabel] != t.Metadata.Labels[hashLabel]
+}
+
+func (c *Controller) remove(ctx context.Context, t cluster.ClaimTemplate, why string) (removed bool) {
+	log := c.log.With("namespace", t.Metadata.Namespace, "template", t.Metadata.Name, "why", why)
+	if err := c.cfg.API.DeleteClaimTemplate(ctx, t); err != nil {
+		log.Warn("template not deleted", "err", err)
+		return false
+	}
+	log.Info("template deleted")
+	return true
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeAPI struct {
 	mu        sync.Mutex
 	pods      map[string]cluster.ClaimingPod
-	templates map[key]bool
+	templates map[key]Template
 	events    chan cluster.ClaimingPod
 	fail      map[string]error // of creations, by namespace
 	creations int
@@ -30,7 +30,7 @@ type fakeAPI struct {
 }
 
 func newFakeAPI() *fakeAPI {
-	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]bool{}, events: make(chan cluster.ClaimingPod, 1000)}
+	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]Template{}, events: make(chan cluster.ClaimingPod, 1000)}
 }
 
 func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([]cluster.ClaimingPod), changed func(cluster.ClaimingPod, bool)) error {
@@ -64,9 +64,9 @@ func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([
 func (f *fakeAPI) ClaimTemplates(context.Context, string) (all []cluster.ClaimTemplate, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for k := range f.templates {
+	for k, template := range f.templates {
 		var t cluster.ClaimTemplate
-		t.Metadata.Namespace, t.Metadata.Name = k.namespace, k.name
+		t.Metadata.Namespace, t.Metadata.Name, t.Metadata.Labels = k.namespace, k.name, template.Metadata.Labels
 		all = append(all, t)
 	}
 	return all, nil
@@ -80,10 +80,10 @@ func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, templ
 	switch {
 	case f.fail[namespace] != nil:
 		return f.fail[namespace]
-	case f.templates[k]:
+	case f.templates[k].Metadata.Name != "":
 		return cluster.ErrExists
 	}
-	f.templates[k] = true
+	f.templates[k] = template.(Template)
 	return nil
 }
 
@@ -202,6 +202,28 @@ func TestTemplatesFollowPods(t *testing.T) {
 		api.add("next", "vcuda-c30-m4000")
 		time.Sleep(10 * time.Minute)
 		api.has(t, "vcuda-c30-m4000")
+	})
+}
+
+// Templates with another DeviceClass, or of another version, are replaced.
+func TestOutdatedTemplates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		api.add("a", "vcuda-c100")
+		api.add("b", "vcuda-c30-m4000")
+		for _, name := range []string{"vcuda-c100", "vcuda-c30-m4000", "vcuda-c50-m1000"} {
+			request, _ := ParseName(name)
+			api.templates[key{"team", name}] = request.template("team", "gpu.nvidia.com", "former")
+		}
+		api.templates[key{"team", "vcuda-other"}] = Template{Metadata: templateMetadata{Name: "vcuda-other"}}
+		defer run(t, api, newLease("a", &leaseState{}))()
+		time.Sleep(5 * time.Minute)
+		api.has(t, "vcuda-c100", "vcuda-c30-m4000", "vcuda-other")
+		for k, template := range api.templates {
+			if k.name != "vcuda-other" && template.Spec.Spec.Devices.Requests[0].Exactly.Class != "gpu.nvidia.com" {
+				t.Errorf("%s has another class", k.name)
+			}
+		}
 	})
 }
 

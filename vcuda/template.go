@@ -1,7 +1,9 @@
 package vcuda
 
 import (
+	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,9 @@ const (
 	managedLabel = "app.kubernetes.io/managed-by"
 	managedValue = "gpucdi-vcuda"
 	podLabel     = "gpucdi.dev/vcuda"
+	// hashLabel is a hash of the template's spec. An administrator can change the DeviceClass, and another version of
+	// gpucdi can write other specs, while templates are immutable.
+	hashLabel = "gpucdi.dev/spec-hash"
 )
 
 // requestName is the name of the request in each claim.
@@ -101,7 +106,18 @@ func (r Request) template(namespace, driver, class string) Template {
 			Driver: driver, Parameters: parameters{APIVersion: "gpucdi.dev/v1", Kind: "DeviceConfig", ComputeCeiling: r.Limit},
 		}}}
 	}
+	t.Metadata.Labels[hashLabel] = t.Spec.Spec.hash()
 	return t
+}
+
+func (s claimSpec) hash() string {
+	encoded, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // it has only strings and numbers
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write(encoded)
+	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
 // selectors returns selectors for the minimum levels of isolation.
