@@ -15,7 +15,7 @@ var (
 
 	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that a claim has, of 100.", shareLabels...)
 	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that a claim has.", shareLabels...)
-	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Memory of a shared GPU to which the driver limits the pod of a claim. Missing if it does not.", shareLabels...)
+	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Part of a claim in the memory limit of its pod, which is the sum of the pod's claims for a GPU. Missing if the driver limits nothing.", shareLabels...)
 )
 
 // shareLabels are the labels of a share. A claim with a part of a GPU is for one pod.

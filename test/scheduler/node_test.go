@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
@@ -253,16 +252,13 @@ func newClaim(class string, count int64, attribute string, selectors ...string) 
 // allocate returns the UUIDs of the devices that the scheduler allocates to a claim, nil if there are none.
 func allocate(t *testing.T, devices []resourceapi.Device, allocated []string, claim *resourceapi.ResourceClaim) (uuids []string) {
 	t.Helper()
-	byName, used := map[string]string{}, sets.New[structured.DeviceID]()
+	byName, state := map[string]string{}, noneAllocated()
 	for _, d := range devices {
 		uuid := *d.Attributes["uuid"].StringValue
 		byName[d.Name] = uuid
 		if slices.Contains(allocated, uuid) {
-			used.Insert(structured.MakeDeviceID(driver, nodeName, d.Name))
+			state.AllocatedDevices.Insert(structured.MakeDeviceID(driver, nodeName, d.Name))
 		}
-	}
-	state := structured.AllocatedState{
-		AllocatedDevices: used, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
 	for _, d := range allocateFrom(t, devices, state, claim) {
 		uuids = append(uuids, byName[d.Device])

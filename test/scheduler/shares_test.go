@@ -63,10 +63,7 @@ func (n *sharedNode) devices() []resourceapi.Device {
 func (n *sharedNode) allocate(requests map[resourceapi.QualifiedName]string) (share, bool) {
 	n.Helper()
 	devices := n.devices()
-	state := structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-	}
+	state := noneAllocated()
 	for _, s := range n.granted {
 		id := structured.MakeDeviceID(driver, nodeName, s.device)
 		if s.consumed == nil {
@@ -206,6 +203,31 @@ func TestSharesNeverExceedGPU(t *testing.T) {
 		if granted < 50 {
 			t.Errorf("%s: only %d claims got a share", placement, granted)
 		}
+	}
+}
+
+// The shares of one claim are of different GPUs.
+func TestSharesOfOneClaim(t *testing.T) {
+	claim := newClaim("gpu", 2, "")
+	claim.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{
+		Requests: map[resourceapi.QualifiedName]resource.Quantity{"cores": resource.MustParse("25"), "memory": resource.MustParse("20Gi")},
+	}
+	for gpus, want := range map[int]int{1: 0, 2: 2} {
+		n := newSharedNode(t, gpus, map[string]any{"share": "memory", "placement": "pack"})
+		names := sets.New[string]()
+		for _, result := range allocateFrom(t, n.devices(), noneAllocated(), claim) {
+			names.Insert(result.Device)
+		}
+		if names.Len() != want {
+			t.Errorf("2 shares are of %d of %d GPUs, want %d", names.Len(), gpus, want)
+		}
+	}
+}
+
+func noneAllocated() structured.AllocatedState {
+	return structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
 }
 
