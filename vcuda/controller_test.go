@@ -177,14 +177,14 @@ func run(t *testing.T, api API, lease Lease) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-func newLease(name string, s *leaseState) fakeLease { return fakeLease{new(sync.Mutex), name, s} }
+func newLease() fakeLease { return fakeLease{new(sync.Mutex), "a", &leaseState{}} }
 
 // A template is created for the first pod that waits for it, and deleted an hour after the last one.
 func TestTemplatesFollowPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
 		api.add("before", "vcuda-c10-m1000")
-		defer run(t, api, newLease("a", &leaseState{}))()
+		defer run(t, api, newLease())()
 		api.has(t, "vcuda-c10-m1000")
 		for i := range 100 {
 			api.add(fmt.Sprint("pod-", i), "vcuda-c30-m4000", "other", "vcuda-c150")
@@ -216,7 +216,7 @@ func TestOutdatedTemplates(t *testing.T) {
 			api.templates[key{"team", name}] = request.template("team", "gpu.nvidia.com", "former")
 		}
 		api.templates[key{"team", "vcuda-other"}] = Template{Metadata: templateMetadata{Name: "vcuda-other"}}
-		defer run(t, api, newLease("a", &leaseState{}))()
+		defer run(t, api, newLease())()
 		time.Sleep(5 * time.Minute)
 		api.has(t, "vcuda-c100", "vcuda-c30-m4000", "vcuda-other")
 		for k, template := range api.templates {
@@ -232,7 +232,7 @@ func TestDeletedTemplate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
 		api.add("a", "vcuda-c100")
-		defer run(t, api, newLease("a", &leaseState{}))()
+		defer run(t, api, newLease())()
 		api.has(t, "vcuda-c100")
 		api.mu.Lock()
 		clear(api.templates)
@@ -250,7 +250,7 @@ func TestCreationFails(t *testing.T) {
 		for i := range 10 {
 			api.add(fmt.Sprint("failing-", i), fmt.Sprintf("vcuda-c%d-m1000", i+1))
 		}
-		defer run(t, api, newLease("a", &leaseState{}))()
+		defer run(t, api, newLease())()
 		api.put(cluster.ClaimingPod{Namespace: "other", UID: "other", Templates: []string{"vcuda-c200"}, Waiting: true})
 		api.has(t, "vcuda-c200")
 		if creations, _ := api.counts(); creations != 2 {
