@@ -109,12 +109,9 @@ func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []s
 	return errors.Join(errs...)
 }
 
-// addPods adds the pods for which a claim is reserved to its record, if the record lacks pods that use the claim.
+// addPods adds pods that use a claim to its record.
 func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record, error) {
-	known := func(uid string) bool {
-		return slices.ContainsFunc(r.Pods, func(p Pod) bool { return p.UID == uid })
-	}
-	if !slices.ContainsFunc(using, func(uid string) bool { return !known(uid) }) {
+	if !r.lacks(using) {
 		return r, nil
 	}
 	if err := d.locks.lock(ctx, r.UID); err != nil {
@@ -130,10 +127,27 @@ func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record,
 		return Record{}, nil // released meanwhile
 	}
 	next := record.withPods(podsOf(claim))
+	if next.lacks(using) { // deleted before its name was known
+		var pods []Pod
+		for _, uid := range using {
+			pods = append(pods, Pod{UID: uid})
+		}
+		next = next.withPods(pods)
+	}
+	if len(next.Pods) == len(record.Pods) { // the maximum
+		return record, nil
+	}
 	if err := d.records.save(next); err != nil {
 		return record, fmt.Errorf("%w; check --state-dir", err)
 	}
 	d.cfg.Gate.Restore(next.grant())
 	d.cfg.Changed()
 	return next, nil
+}
+
+// lacks reports whether the record lacks one of the pods with these UIDs.
+func (r Record) lacks(uids []string) bool {
+	return slices.ContainsFunc(uids, func(uid string) bool {
+		return !slices.ContainsFunc(r.Pods, func(p Pod) bool { return p.UID == uid })
+	})
 }

@@ -211,6 +211,10 @@ func TestRestoreLimits(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	l.were(t, "next-uid", "pod-uid-b")
+
+	// A pod that was deleted before its name was known is limited, too.
+	n.claims.fail(nil)
+	restores("next-uid", "unknown", "pod-uid-b")
 }
 
 // While the driver worker restarts, limits cannot be set. The kubelet repeats a failed call only after a minute.
