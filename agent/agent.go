@@ -14,10 +14,12 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/metrics"
+	"github.com/gpucdi/gpucdi/runtime/nri"
 )
 
 // Config configures an Agent.
@@ -72,18 +74,20 @@ type Agent struct {
 	events  *cluster.EventRecorder // nil without API server access
 	relabel chan *snapshot         // triggers syncLabels
 	remark  chan *snapshot         // triggers syncMarks
+	renri   chan config.NRI        // triggers syncNRI
 
 	// Read by status and probes. Stored values are immutable.
 	latest      atomic.Pointer[snapshot]         // stored by the loop after each step
 	telemetry   atomic.Pointer[driver.Telemetry] // stored by followDriver
 	predecessor atomic.Pointer[string]           // message about the agent that this one waits for; nil: none
+	nri         atomic.Pointer[nri.Plugin]       // nil while the config does not enable it
 	holders     holders
 	settings    driver.Settings
 }
 
 // New returns an agent. Run starts it.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1), remark: make(chan *snapshot, 1)}
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1), remark: make(chan *snapshot, 1), renri: make(chan config.NRI, 1)}
 	a.latest.Store(newSnapshot())
 	a.telemetry.Store(&driver.Telemetry{})
 	a.holders.kubelet.Socket = cfg.podResources()
@@ -140,10 +144,17 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	}
 	background(func(ctx context.Context) { a.syncLabels(ctx, onNode) })
 	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
-	background(func(ctx context.Context) { a.memoryLimits(l.gate).keep(ctx, a.cfg.devicePluginDir(), l.claims) })
+	a.watchContainerLimits(l, background)
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
+}
+
+// watchContainerLimits starts what limits running containers, and those that NRI reports.
+func (a *Agent) watchContainerLimits(l *loop, background func(run func(context.Context))) {
+	limits := a.memoryLimits(l.gate)
+	background(func(ctx context.Context) { limits.keep(ctx, l.claims) })
+	background(func(ctx context.Context) { a.syncNRI(ctx, limits) })
 }
 
 // watchFiles starts the sources that are files of the node.
@@ -197,6 +208,9 @@ func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
 	a.reportChanges(before, now)
 	replace(a.remark, now)
+	if now.config.NRI != before.config.NRI {
+		replace(a.renri, now.config.NRI)
+	}
 	if now.plan == before.plan {
 		return // not a reconcile
 	}

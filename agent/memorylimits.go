@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -30,10 +31,13 @@ type memoryLimits struct {
 	gate     *allocator.Gate
 	settings *driver.Settings
 	latest   func() *snapshot
+
+	pluginDir string // of the device plugins, with the kubelet's checkpoint
 }
 
 func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
-	return memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load}
+	return memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load,
+		pluginDir: a.cfg.devicePluginDir()}
 }
 
 // ofClaims implements dra.Config.LimitMemory.
@@ -77,7 +81,7 @@ func (m memoryLimits) limitReplicas(ctx context.Context, podUID string, parts []
 }
 
 // keep restores lost limits of running pods until ctx ends: a driver that was reloaded has lost all of them.
-func (m memoryLimits) keep(ctx context.Context, pluginDir string, c *claims) {
+func (m memoryLimits) keep(ctx context.Context, c *claims) {
 	logged := ""
 	for {
 		select {
@@ -88,7 +92,7 @@ func (m memoryLimits) keep(ctx context.Context, pluginDir string, c *claims) {
 		if !m.settings.LimitsMemory() {
 			continue
 		}
-		err := m.restore(ctx, pluginDir, c)
+		err := m.restore(ctx, c)
 		if now := errString(err); now != logged {
 			logged = now
 			if err != nil && ctx.Err() == nil {
@@ -98,17 +102,30 @@ func (m memoryLimits) keep(ctx context.Context, pluginDir string, c *claims) {
 	}
 }
 
-func (m memoryLimits) restore(ctx context.Context, pluginDir string, c *claims) error {
+func (m memoryLimits) restore(ctx context.Context, c *claims) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
 	defer cancel()
-	checkpoint, err := kubelet.ReadCheckpoint(pluginDir)
+	checkpoint, err := kubelet.ReadCheckpoint(m.pluginDir)
 	errs := []error{err, c.restoreLimits(ctx)}
 	for _, pod := range checkpoint.Pods() {
+		if m.lost(pod) {
+			continue
+		}
 		if err := m.limitReplicas(ctx, pod.UID, m.partsOf(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", pod.UID, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// lost reports whether the parts of a pod's replicas are not those with which it started, because the agent has lost its
+// state: the pod may have another limit, or none.
+func (m memoryLimits) lost(pod kubelet.Pod) bool {
+	return slices.ContainsFunc(pod.Devices, func(key allocator.Key) bool {
+		part, _ := m.gate.Part(key)
+		isReplica := strings.HasPrefix(key.ID, "GPU-") && key.ID != allocator.DeviceOf(key.ID)
+		return isReplica && part.Share == (allocator.Share{}) || part.Share.Class == allocator.PerhapsLimited
+	})
 }
 
 // partsOf returns the parts of a pod's devices, as far as they are known.
@@ -129,6 +146,10 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 	if err != nil {
 		return err
 	}
+	return m.setOn(ctx, cgroup, podUID, limits, suffices)
+}
+
+func (m memoryLimits) setOn(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
 		current, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
 		if err != nil {

@@ -105,11 +105,20 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string]
 // device nodes of the GPUs are unknown, the previous result is kept.
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
-		excluded := l.config.Policy().Excluded(l.plan.inventory)
-		numbers := l.plan.parts.DeviceNumbers(excluded...)
-		allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, r.checkpoint, r.prepared), slices.Collect(maps.Keys(numbers)))
-		l.audited = runtime.NewAudit(r.containers, allocations, numbers)
+		l.audited = l.auditOf(r.containers, r.checkpoint, r.prepared)
 	}
+}
+
+// auditOf compares containers with their allocations.
+func (s *snapshot) auditOf(containers []runtime.Container, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim) runtime.Audit {
+	numbers := s.deviceNumbers()
+	allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, checkpoint, prepared), slices.Collect(maps.Keys(numbers)))
+	return runtime.NewAudit(containers, allocations, numbers)
+}
+
+// deviceNumbers returns the numbers of the device nodes of GPUs and MIG devices that are not excluded, by UUID.
+func (s *snapshot) deviceNumbers() map[string][]uint64 {
+	return s.plan.parts.DeviceNumbers(s.config.Policy().Excluded(s.plan.inventory)...)
 }
 
 // withMonitors allocates all devices to the containers that have the monitor.

@@ -71,6 +71,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 		now.Driver.Error = *waiting
 	}
 	now.DRA = s.claims.status()
+	now.NRI = a.nriStatus()
 	s.measure(now.GPUs, *a.telemetry.Load())
 	held, err := a.holders.list(ctx)
 	now.Kubelet.PodsError = errString(err)

@@ -30,6 +30,9 @@ type Config struct {
 	// What tools that drain, reboot or replace nodes can act on; see docs/remediation.md.
 	Remediation Remediation `yaml:"remediation"`
 
+	// Checks of containers through the Node Resource Interface of the runtime; see docs/nri.md.
+	NRI NRI `yaml:"nri"`
+
 	// GPUs that ResourceClaims share, by rules with share; see docs/sharing.md.
 	Shares allocator.Shares `yaml:"shares"`
 
@@ -135,6 +138,26 @@ const (
 	NoExecute  TaintEffect = "NoExecute"  // no new claims, and evicts pods
 )
 
+// NRI configures the plugin of the container runtime's Node Resource Interface.
+type NRI struct {
+	// Whether to check the GPUs of each container before it is created, and to show programs their
+	// memory limit as the memory of the GPU. The runtime must have NRI enabled.
+	Enabled bool `yaml:"enabled"`
+
+	// What to do with a container that has a GPU which was not allocated to it: report it in the log,
+	// or reject it.
+	Foreign ForeignAction `yaml:"foreign"`
+}
+
+// ForeignAction is what happens to containers with GPUs that were not allocated to them.
+type ForeignAction string
+
+// The actions.
+const (
+	ForeignReport ForeignAction = "report"
+	ForeignReject ForeignAction = "reject"
+)
+
 // Default returns the config of a node whose file sets no key.
 func Default() Config {
 	return Config{
@@ -148,6 +171,7 @@ func Default() Config {
 		},
 		Allocation:  Allocation{Mode: allocator.ModeDevicePlugin, TaintEffect: NoSchedule},
 		Remediation: Remediation{Taint: NodeTaintNone, After: 2 * time.Minute, Faults: health.RequiringRepair()},
+		NRI:         NRI{Foreign: ForeignReport},
 		Shares:      allocator.DefaultShares(),
 		Monitoring:  allocator.Monitoring{Count: 4},
 	}
@@ -200,6 +224,9 @@ func (c Config) validate() error {
 	}
 	if effects := []TaintEffect{NoSchedule, NoExecute}; !slices.Contains(effects, c.Allocation.TaintEffect) {
 		invalid("allocation.taintEffect: want %s, got %q", oneOf(effects), c.Allocation.TaintEffect)
+	}
+	if actions := []ForeignAction{ForeignReport, ForeignReject}; !slices.Contains(actions, c.NRI.Foreign) {
+		invalid("nri.foreign: want %s, got %q", oneOf(actions), c.NRI.Foreign)
 	}
 	return errors.Join(append(errs, validateNames(c.Resources), validateFeatures(c.Resources), c.Policy().ValidateRules(),
 		c.validateShares(), c.validateMonitoring(), c.Remediation.validate())...)

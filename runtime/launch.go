@@ -45,7 +45,7 @@ const launchedLabel = "gpucdi.dev/launched"
 var launchLabels = map[string]string{launchedLabel: "true"}
 
 // agentContainer selects the agent's container, by its name in deploy/.
-var agentContainer = map[string]string{containerName: "gpucdi"}
+var agentContainer = map[string]string{LabelContainerName: "gpucdi"}
 
 // ErrNoImage means that no image was specified and that no agent runs in a container on this node.
 var ErrNoImage = errors.New("finding an image: no container named gpucdi is running on this node")

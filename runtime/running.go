@@ -20,10 +20,11 @@ import (
 
 // Labels that the kubelet sets on the containers of pods.
 const (
-	podUID        = "io.kubernetes.pod.uid"
-	podName       = "io.kubernetes.pod.name"
-	podNamespace  = "io.kubernetes.pod.namespace"
-	containerName = "io.kubernetes.container.name"
+	podUID       = "io.kubernetes.pod.uid"
+	podName      = "io.kubernetes.pod.name"
+	podNamespace = "io.kubernetes.pod.namespace"
+	// LabelContainerName is missing on pod sandboxes and on the containers of Launch.
+	LabelContainerName = "io.kubernetes.container.name"
 )
 
 // criNamespace is the containerd namespace of pods.
@@ -179,7 +180,7 @@ func appendContainer(running []Container, c Container, labels map[string]string,
 		c.Pod = Pod{UID: labels[podUID], Namespace: labels[podNamespace], Name: labels[podName]}
 	}
 	if c.Pod.UID != "" {
-		c.Name = labels[containerName]
+		c.Name = labels[LabelContainerName]
 		if c.Name == "" {
 			return running, nil
 		}

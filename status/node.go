@@ -18,6 +18,7 @@ type Node struct {
 	Runtime Runtime `json:"runtime"`
 	Kubelet Kubelet `json:"kubelet"`
 	DRA     *DRA    `json:"dra,omitempty"` // nil if DRA is disabled
+	NRI     *NRI    `json:"nri,omitempty"` // nil unless the config enables it
 
 	Containers Containers `json:"containers"`
 
@@ -76,6 +77,13 @@ type Resource struct {
 	Name       string    `json:"name"`
 	Registered time.Time `json:"registered,omitzero"` // zero if it is not registered
 	Error      string    `json:"error,omitempty"`
+}
+
+// NRI describes the connection to the Node Resource Interface of the container runtime.
+type NRI struct {
+	Runtime   string    `json:"runtime,omitempty"`
+	Connected time.Time `json:"connected,omitzero"` // zero while it is not
+	Error     string    `json:"error,omitempty"`    // why it is not connected; containers are not checked then
 }
 
 // DRA describes the DRA driver and the ResourceSlices of the node.

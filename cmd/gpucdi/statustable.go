@@ -177,7 +177,7 @@ func indexes(n status.Node, uuids []string) string {
 	return strings.Join(names, ", ")
 }
 
-// component is a row of the first table. Pods get GPUs only if no component has an error.
+// component is a row of the first table. Pods get GPUs only if no component but nri has an error.
 type component struct{ name, detail, err string }
 
 func (c component) state(paint painter) raw {
@@ -204,6 +204,9 @@ func components(n status.Node) []component {
 	if d := n.DRA; d != nil {
 		all = append(all, component{"dra", fmt.Sprintf("%s registered for %s", d.Driver, age(d.Registered)), d.Error},
 			component{"slices", fmt.Sprintf("%d devices", d.Slices.Devices), slicesError(d.Slices)})
+	}
+	if i := n.NRI; i != nil {
+		all = append(all, component{"nri", fmt.Sprintf("%s, containers checked for %s", i.Runtime, age(i.Connected)), i.Error})
 	}
 	return all
 }

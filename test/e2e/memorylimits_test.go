@@ -28,7 +28,8 @@ func memoryLimits(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	const resource = "nvidia.com/quarter"
-	c.configure(t, strings.Replace(blocks[0], "{name: nvidia.com/gpu,", "{select: {uuid: ["+gpu.UUID+"]}, name: "+resource+",", 1))
+	c.configure(t, strings.Replace(blocks[0], "{name: nvidia.com/gpu,", "{select: {uuid: ["+gpu.UUID+"]}, name: "+resource+",", 1)+"nri: {enabled: true}\n")
+	c.awaitOutput(t, "containers checked for", c.status)
 	c.awaitAllocatable(t, resource, "4")
 	for _, pod := range []string{"first", "second", "half"} {
 		count := 1
@@ -38,6 +39,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", resource, count))
 		c.awaitPhase(t, pod, "Running")
 	}
+	c.hasContainerLimit(t, "half", gpu.Memory/2)
 	c.runToCompletion(t, "isolated", blocksOf(t, "docs/isolation.md", "Demand a level", "yaml")[0])
 	quarter, half := int(gpu.Memory/mib/4), int(gpu.Memory/mib/2)
 	allocates := func(pod string, first, second int, want string) {

@@ -44,6 +44,7 @@ var cases = []struct {
 	{"only privileged containers open device nodes", privilegedOnly, ""},
 	{"a removed GPU stays listed while a pod holds it", removedGPU, ""},
 	{"a GPU held by nerdctl is reported, and reserved on request", foreignContainer, ""},
+	{"containers are checked through NRI", nriChecks, ""},
 	{"GPUs become shared once no pod holds them", enableSharing, ""},
 	{"a pod sees its MIG device", migDevices, ""},
 	{"metrics have the GPU memory and utilization of each pod", containerUsage, "TestNode, TestCRIO"},
@@ -127,6 +128,7 @@ func TestContainerd17(t *testing.T) {
 		}
 	}
 
+	c.rejectsWithoutCDI(t, c.Box.Path(remedy[3]))
 	setting, section, file := remedy[1], remedy[2], c.Box.Path(remedy[3])
 	config, err := os.ReadFile(file)
 	if err != nil {

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/config"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/runtime"
+	"github.com/gpucdi/gpucdi/runtime/nri"
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// syncNRI runs the NRI plugin while the config enables it.
+func (a *Agent) syncNRI(ctx context.Context, limits memoryLimits) {
+	stop := func() {}
+	defer func() { stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case wanted := <-a.renri:
+			if running := a.nri.Load() != nil; wanted.Enabled && !running {
+				stop = a.startNRI(ctx, limits)
+			} else if !wanted.Enabled && running {
+				stop()
+				stop = func() {}
+			}
+		}
+	}
+}
+
+func (a *Agent) startNRI(ctx context.Context, limits memoryLimits) (stop func()) {
+	plugin := nri.New(nri.Config{Node: a.cfg.Node, Create: a.checkContainer, Start: limits.ofContainer}, a.log)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); plugin.Run(ctx) }()
+	a.nri.Store(plugin)
+	return func() {
+		a.nri.Store(nil)
+		cancel()
+		<-ended
+	}
+}
+
+// checkContainer returns an error if a container that the runtime is about to create lacks GPUs that were allocated to it,
+// or, if the config rejects those, has others.
+func (a *Agent) checkContainer(c runtime.Container) error {
+	now := a.latest.Load()
+	if len(now.plan.parts.GPUs) == 0 {
+		return nil // the device nodes are unknown
+	}
+	checkpoint, err := kubelet.ReadCheckpoint(a.cfg.devicePluginDir())
+	prepared, errPrepared := kubelet.PreparedClaims(a.cfg.kubeletRoot())
+	if err := errors.Join(err, errPrepared); err != nil {
+		a.log.Warn("container not checked through NRI, its allocation is unknown", "container", c.String(), "err", err)
+		return nil
+	}
+	audit := now.auditOf([]runtime.Container{c}, checkpoint, prepared)
+	for _, use := range audit.Lacking {
+		return fmt.Errorf("gpucdi: container %s lacks the device nodes of %s, which were allocated to it; the container runtime did not inject the CDI devices; run gpucdi doctor",
+			use, strings.Join(use.GPUs, ", "))
+	}
+	for _, use := range audit.Foreign {
+		if now.config.NRI.Foreign == config.ForeignReject && a.knowsAllocations(c.Pod.UID, checkpoint, prepared) {
+			return fmt.Errorf("gpucdi: container %s has device nodes of %s, which were not allocated to it; request nvidia.com/gpu or a ResourceClaim instead (nri.foreign is reject)",
+				use, strings.Join(use.GPUs, ", "))
+		}
+		a.log.Warn("container has GPUs that were not allocated to it", "container", use.String(), "gpus", use.GPUs)
+	}
+	return nil
+}
+
+// knowsAllocations reports whether the kubelet's checkpoints have all allocations of a pod. One may have been deleted, and
+// another DRA driver can allocate GPUs under names of its own.
+func (a *Agent) knowsAllocations(podUID string, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim) bool {
+	if checkpoint.Version == "" || prepared == nil && a.cfg.DRADriver != "" {
+		return false
+	}
+	return !slices.ContainsFunc(prepared, func(p kubelet.PreparedClaim) bool {
+		return slices.Contains(p.Pods, podUID) && slices.ContainsFunc(p.Drivers, func(name string) bool { return name != a.cfg.DRADriver })
+	})
+}
+
+// ofContainer repeats the memory limits of a pod on the cgroup of a container, so that its programs see them as the memory
+// of the GPUs. The limits of the pod hold if this fails.
+func (m memoryLimits) ofContainer(ctx context.Context, c runtime.Container, cgroup string) {
+	uuids := c.DevicesOf(m.latest().deviceNumbers())
+	if !m.settings.LimitsMemory() || len(uuids) == 0 {
+		return
+	}
+	if err := m.repeat(ctx, c.Pod.UID, cgroup, uuids); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		m.log.Warn("GPU memory of container not limited through NRI, its programs see the memory of the whole GPU as total", "container", c.String(), "err", err)
+	}
+}
+
+func (m memoryLimits) repeat(ctx context.Context, podUID, cgroup string, uuids []string) error {
+	pod, err := m.node.PodCgroup(podUID)
+	if err != nil {
+		return err
+	}
+	limits := map[string]uint64{}
+	for _, uuid := range uuids {
+		limit, err := m.settings.MemoryLimit(ctx, uuid, pod)
+		if err != nil {
+			return err
+		}
+		if limit != gpu.MemoryUnlimited {
+			limits[uuid] = limit
+		}
+	}
+	return m.setOn(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
+}
+
+// nriStatus returns the status of the NRI plugin; nil if the config does not enable it.
+func (a *Agent) nriStatus() *status.NRI {
+	plugin := a.nri.Load()
+	if plugin == nil {
+		return nil
+	}
+	s := plugin.Status()
+	return &status.NRI{Runtime: s.Runtime, Connected: s.Since, Error: s.Problem}
+}

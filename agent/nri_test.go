@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucdi/gpucdi/config"
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/runtime"
+)
+
+// newCheckingAgent returns an agent of a node with two GPUs, of which GPU-1 is allocated to the container of a pod.
+func newCheckingAgent(t *testing.T) (a *Agent, log *bytes.Buffer) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	root := t.TempDir()
+	a = New(Config{Node: host.NewRoot(root), KubeletDir: filepath.Join(root, "kubelet")}, slog.New(slog.NewTextHandler(log, nil)))
+	now := newAuditedLoop().snapshot
+	a.latest.Store(&now)
+	cdi := "gpucdi.dev/gpu=GPU-1"
+	response := string([]byte{5<<3 | 2, byte(len(cdi) + 2), 1<<3 | 2, byte(len(cdi))}) + cdi // a ContainerAllocateResponse
+	entry := map[string]any{"PodUID": "uid", "ContainerName": "main", "ResourceName": "nvidia.com/gpu",
+		"DeviceIDs": map[string][]string{"-1": {"GPU-1"}}, "AllocResp": []byte(response)}
+	data, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": []any{entry}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := a.cfg.devicePluginDir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return a, log
+}
+
+func TestCheckContainer(t *testing.T) {
+	a, log := newCheckingAgent(t)
+	pod := runtime.Pod{UID: "uid", Namespace: "default", Name: "pod"}
+	container := func(name string, minors ...uint32) runtime.Container {
+		c := runtime.Container{Name: name, Pod: pod, Devices: map[uint64]bool{}}
+		for _, minor := range minors {
+			c.Devices[unix.Mkdev(195, minor)] = true
+		}
+		return c
+	}
+	check := func(c runtime.Container, want string) {
+		t.Helper()
+		log.Reset()
+		err := a.checkContainer(c)
+		if err == nil && want != "" || err != nil && (want == "" || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s with %v: error %v, want %q", c, c.Devices, err, want)
+		}
+	}
+	privileged := container("main")
+	privileged.Privileged = true
+	check(container("main", 1), "")
+	check(container("sidecar"), "")
+	check(privileged, "")
+	check(container("main"), "container default/pod/main lacks the device nodes of GPU-1, which were allocated to it")
+	check(container("sidecar", 0), "")
+	if !strings.Contains(log.String(), "container=default/pod/sidecar gpus=[GPU-0]") {
+		t.Errorf("log %s", log)
+	}
+	rejecting := *a.latest.Load()
+	rejecting.config.NRI.Foreign = config.ForeignReject
+	a.latest.Store(&rejecting)
+	check(container("main", 0, 1), "container default/pod/main has device nodes of GPU-0, which were not allocated to it")
+
+	// Without the allocation, containers are not refused.
+	if err := os.WriteFile(filepath.Join(a.cfg.devicePluginDir(), "kubelet_internal_checkpoint"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(container("main", 0), "")
+	if !strings.Contains(log.String(), "container not checked through NRI") {
+		t.Errorf("log %s", log)
+	}
+	a.latest.Store(newSnapshot())
+	check(container("main", 0), "")
+}

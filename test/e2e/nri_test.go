@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+const nriDocument = "docs/nri.md"
+
+// nriChecks enables the checks of docs/nri.md. A container with a GPU that was not allocated to it is rejected, others and
+// that of the doctor start; so do all while the agent does not respond.
+func nriChecks(t *testing.T, c *cluster) {
+	c.configure(t, strings.Replace(blocksOf(t, nriDocument, "Enable it", "yaml")[0], "true", "true, foreign: reject", 1))
+	defer c.configure(t, "")
+	c.awaitOutput(t, "containers checked for", c.status)
+	c.run(t, "checked", 1)
+	c.awaitPhase(t, "checked", "Running")
+	held := c.gpusOf(t, "checked")
+	free := c.driver.State().GPUs[slices.IndexFunc(c.driver.State().GPUs, func(g simdriver.GPU) bool { return !slices.Contains(held, g.UUID) })].UUID
+	if err := c.createContainer(t, free); err == nil || !strings.Contains(err.Error(), "container default/forged/main has device nodes of "+free+", which were not allocated to it") {
+		t.Errorf("a container with a GPU that was not allocated to it: error %v", err)
+	}
+	if err := c.createContainer(t, ""); err != nil {
+		t.Errorf("a container without a GPU: %v", err)
+	}
+	c.remove(t, "checked")
+	doctorLaunch(t, c)
+
+	c.runOnNode(t, "pkill -STOP -x gpucdi")
+	c.run(t, "unchecked", 0)
+	c.awaitPhase(t, "unchecked", "Running")
+	c.runOnNode(t, "pkill -CONT -x gpucdi")
+	c.awaitOutput(t, "containers checked for", c.status)
+	c.remove(t, "unchecked")
+}
+
+// createContainer creates a container like those of the kubelet, with a GPU unless uuid is empty, and removes it.
+func (c *cluster) createContainer(t *testing.T, uuid string) error {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+c.RuntimeSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client, ctx := cri.NewRuntimeServiceClient(conn), t.Context()
+	namespaces := &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
+	sandbox := &cri.PodSandboxConfig{
+		Metadata: &cri.PodSandboxMetadata{Name: "forged", Namespace: "default", Uid: "forged"},
+		Linux:    &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces}},
+	}
+	pod, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()}); err != nil {
+			t.Error(err)
+		}
+	}()
+	container := &cri.ContainerConfig{
+		Metadata: &cri.ContainerMetadata{Name: "main"}, Image: &cri.ImageSpec{Image: images.DebianName}, Command: []string{"true"},
+		Labels: map[string]string{"io.kubernetes.container.name": "main", "io.kubernetes.pod.uid": "forged"},
+		Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: namespaces}},
+	}
+	if uuid != "" {
+		container.CDIDevices = []*cri.CDIDevice{{Name: "gpucdi.dev/gpu=" + uuid}}
+	}
+	_, err = client.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: container, SandboxConfig: sandbox})
+	return err
+}
+
+// rejectsWithoutCDI enables NRI in the config file of containerd, with CDI disabled. A pod with GPUs is rejected.
+func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
+	t.Helper()
+	config, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	enabled := string(config) + "\n" + blocksOf(t, nriDocument, "Enable it", "toml")[0]
+	if err := os.WriteFile(file, []byte(enabled), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RestartRuntime(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.configure(t, blocksOf(t, nriDocument, "Enable it", "yaml")[0])
+	c.awaitOutput(t, "containers checked for", c.status)
+	c.start(t, "lacking", 1)
+	c.awaitOutput(t, "container default/lacking/main lacks the device nodes of GPU-", func(t *testing.T) string {
+		t.Helper()
+		return c.kubectl(t, "describe", "pod", "lacking")
+	})
+	c.remove(t, "lacking")
+	c.configure(t, "")
+}
+
+// hasContainerLimit checks that the memory of the only container of a pod is limited, beside that of the pod.
+func (c *cluster) hasContainerLimit(t *testing.T, pod string, bytes uint64) {
+	t.Helper()
+	limits, err := c.driver.MemoryLimits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, id, _ := strings.Cut(c.containerID(t, pod), "://")
+	for _, l := range limits {
+		if strings.HasSuffix(filepath.Base(l.Cgroup), id) && l.Bytes == bytes {
+			return
+		}
+	}
+	t.Errorf("the container %s of pod %s has no limit of %d bytes: %v", id, pod, bytes, limits)
+}
