@@ -83,6 +83,7 @@ type Agent struct {
 	nri         atomic.Pointer[nri.Plugin]       // nil while the config does not enable it
 	holders     holders
 	settings    driver.Settings
+	used        usedMemory
 }
 
 // New returns an agent. Run starts it.

@@ -31,12 +31,13 @@ type memoryLimits struct {
 	gate     *allocator.Gate
 	settings *driver.Settings
 	latest   func() *snapshot
+	used     *usedMemory
 
 	pluginDir string // of the device plugins, with the kubelet's checkpoint
 }
 
 func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
-	return memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load,
+	return memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load, used: &a.used,
 		pluginDir: a.cfg.devicePluginDir()}
 }
 
@@ -80,7 +81,8 @@ func (m memoryLimits) limitReplicas(ctx context.Context, podUID string, parts []
 	return m.set(ctx, podUID, limits, func(current, limit uint64) bool { return current <= limit })
 }
 
-// keep restores lost limits of running pods until ctx ends: a driver that was reloaded has lost all of them.
+// keep restores lost limits of running pods until ctx ends, and records how much they use: a driver that was reloaded has
+// lost all limits.
 func (m memoryLimits) keep(ctx context.Context, c *claims) {
 	logged := ""
 	for {
@@ -105,6 +107,7 @@ func (m memoryLimits) keep(ctx context.Context, c *claims) {
 func (m memoryLimits) restore(ctx context.Context, c *claims) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
 	defer cancel()
+	defer m.used.prune(time.Now())
 	checkpoint, err := kubelet.ReadCheckpoint(m.pluginDir)
 	errs := []error{err, c.restoreLimits(ctx)}
 	for _, pod := range checkpoint.Pods() {
@@ -146,22 +149,27 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 	if err != nil {
 		return err
 	}
-	return m.setOn(ctx, cgroup, podUID, limits, suffices)
+	used, err := m.setOn(ctx, cgroup, podUID, limits, suffices)
+	m.used.record(podUID, used)
+	return err
 }
 
-func (m memoryLimits) setOn(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
+// setOn sets the limits of a cgroup of a pod, and returns how much of each it used before.
+func (m memoryLimits) setOn(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]uint64, err error) {
+	used = map[string]uint64{}
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
-		current, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
+		current, bytes, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
 		if err != nil {
-			return err
+			return used, err
 		}
+		used[uuid] = bytes
 		if suffices(current, limits[uuid]) {
 			continue
 		}
 		if err := m.settings.SetMemoryLimit(ctx, uuid, cgroup, limits[uuid]); err != nil {
-			return err
+			return used, err
 		}
 		m.log.Info("GPU memory of pod limited", "pod", podUID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
 	}
-	return nil
+	return used, nil
 }

@@ -106,7 +106,7 @@ func (m memoryLimits) repeat(ctx context.Context, podUID, cgroup string, uuids [
 	}
 	limits := map[string]uint64{}
 	for _, uuid := range uuids {
-		limit, err := m.settings.MemoryLimit(ctx, uuid, pod)
+		limit, _, err := m.settings.MemoryLimit(ctx, uuid, pod)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,8 @@ func (m memoryLimits) repeat(ctx context.Context, podUID, cgroup string, uuids [
 			limits[uuid] = limit
 		}
 	}
-	return m.setOn(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
+	_, err = m.setOn(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
+	return err
 }
 
 // nriStatus returns the status of the NRI plugin; nil if the config does not enable it.

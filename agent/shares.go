@@ -22,6 +22,26 @@ func (c *claims) sharing(d allocator.Device) *status.Sharing {
 	return &s
 }
 
+// measure sets how much memory the pods of claims use.
+func (c *claims) measure(devices []status.Device, used *usedMemory) {
+	if c == nil {
+		return
+	}
+	pods := map[string][]dra.Pod{} // by claim
+	for _, r := range c.driver.Records() {
+		pods[r.Namespace+"/"+r.Name] = r.Pods
+	}
+	for _, d := range devices {
+		if d.Sharing == nil {
+			continue
+		}
+		for i := range d.Sharing.Shares {
+			share := &d.Sharing.Shares[i]
+			share.MemoryUsed = used.sum(pods[share.Namespace+"/"+share.Claim], d.ID)
+		}
+	}
+}
+
 // shareStatus returns the share that a claim has of a device, and its amount; nil if it has none.
 func shareStatus(r dra.Record, d allocator.Device) (share *status.Share, amount allocator.Amount) {
 	ceiling, found := 0, false

@@ -73,6 +73,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	now.DRA = s.claims.status()
 	now.NRI = a.nriStatus()
 	s.measure(now.GPUs, *a.telemetry.Load())
+	s.claims.measure(now.Devices, &a.used)
 	held, err := a.holders.list(ctx)
 	now.Kubelet.PodsError = errString(err)
 	for i, d := range now.Devices {

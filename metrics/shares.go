@@ -16,13 +16,14 @@ var (
 	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that a claim has, of 100.", shareLabels...)
 	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that a claim has.", shareLabels...)
 	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Part of a claim in the memory limit of its pod, which is the sum of the pod's claims for a GPU. Missing if the driver limits nothing.", shareLabels...)
+	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that the pod of a claim uses with all its claims, as the driver reports it for pods that it limits.", shareLabels...)
 )
 
 // shareLabels are the labels of a share. A claim with a part of a GPU is for one pod.
 var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
 
 func shareDescs() []*prometheus.Desc {
-	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, shareMemory, shareLimit}
+	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, shareMemory, shareLimit, shareUsed}
 }
 
 // shares collects the isolation of devices and what claims have of those that they share. A device can be in several rows
@@ -50,6 +51,9 @@ func (s sink) shares(devices []status.Device) {
 			s.gauge(shareMemory, float64(share.MemoryBytes), labels()...)
 			if share.MemoryLimited {
 				s.gauge(shareLimit, float64(share.MemoryBytes), labels()...)
+			}
+			if share.MemoryUsed != nil {
+				s.gauge(shareUsed, float64(*share.MemoryUsed), labels()...)
 			}
 		}
 	}

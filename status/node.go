@@ -193,6 +193,10 @@ type Share struct {
 	Amount
 	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
 	ComputeCeiling int  `json:"computeCeiling,omitempty"` // in percent of the device; recorded, but not enforced
+
+	// MemoryUsed is how much memory of the device the pod uses with all its claims, in bytes. The driver reports it for
+	// pods that it limits; it is up to 10 s old.
+	MemoryUsed *uint64 `json:"memoryUsedBytes,omitempty"`
 }
 
 // Excluded is a GPU or MIG device that is not advertised because of the config.

@@ -109,7 +109,7 @@ func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	t.Row("GPU", "CORES", "MEMORY", "LIMITED", "CLAIM")
+	t.Row("GPU", "CORES", "MEMORY", "USED", "LIMITED", "CLAIM")
 	for _, d := range shared {
 		for _, s := range d.Sharing.Shares {
 			limited := "no"
@@ -117,12 +117,20 @@ func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 				limited = "yes"
 			}
 			cores, memory := amountColumns(s.Amount)
-			t.Row(d.Index, cores, memory, limited, s.Namespace+"/"+s.Claim)
+			t.Row(d.Index, cores, memory, memoryUsed(s), limited, s.Namespace+"/"+s.Claim)
 		}
 		cores, memory := amountColumns(d.Sharing.Free)
-		t.Row(d.Index, cores, memory, "-", "(free)")
+		t.Row(d.Index, cores, memory, "-", "-", "(free)")
 	}
 	return t.Flush()
+}
+
+// memoryUsed returns the column USED.
+func memoryUsed(s status.Share) string {
+	if s.MemoryUsed == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d MiB", *s.MemoryUsed>>20)
 }
 
 // amountColumns returns the columns CORES and MEMORY; the first has the replicas of a device that is shared by replicas.

@@ -28,6 +28,7 @@ const (
 type Reply struct {
 	ID    uint64          `json:"id"`
 	Limit uint64          `json:"limit,omitempty"` // bytes
+	Used  uint64          `json:"used,omitempty"`  // bytes that the cgroup and its descendants have allocated
 	Mode  gpu.ComputeMode `json:"mode,omitempty"`
 
 	// Failed is why the operation failed; empty if it succeeded. Unsupported is set if the GPU, in its MIG mode, or the

@@ -64,18 +64,18 @@ func (s *Settings) SetMemoryLimit(ctx context.Context, uuid, cgroup string, limi
 	return err
 }
 
-// MemoryLimit returns the limit in bytes of a cgroup itself, without those of its ancestors; gpu.MemoryUnlimited if
-// there is none. cgroup is the path of its directory on the node.
-func (s *Settings) MemoryLimit(ctx context.Context, uuid, cgroup string) (uint64, error) {
-	return s.memoryLimit(ctx, Command{GPU: uuid, Operation: GetMemoryLimit, Cgroup: cgroup})
+// MemoryLimit returns the limit of a cgroup itself in bytes, without those of its ancestors, and how much it uses. The
+// limit is gpu.MemoryUnlimited if there is none; the use is unknown then. cgroup is the path of its directory on the node.
+func (s *Settings) MemoryLimit(ctx context.Context, uuid, cgroup string) (limit, used uint64, err error) {
+	reply, err := s.memoryLimit(ctx, Command{GPU: uuid, Operation: GetMemoryLimit, Cgroup: cgroup})
+	return reply.Limit, reply.Used, err
 }
 
-func (s *Settings) memoryLimit(ctx context.Context, c Command) (uint64, error) {
+func (s *Settings) memoryLimit(ctx context.Context, c Command) (Reply, error) {
 	if path.Clean(c.Cgroup) != c.Cgroup || !strings.HasPrefix(c.Cgroup, host.CgroupDir+"/") {
-		return 0, fmt.Errorf("%s: %q is not a cgroup below %s", c.Operation, c.Cgroup, host.CgroupDir)
+		return Reply{}, fmt.Errorf("%s: %q is not a cgroup below %s", c.Operation, c.Cgroup, host.CgroupDir)
 	}
-	reply, err := s.call(ctx, c)
-	return reply.Limit, err
+	return s.call(ctx, c)
 }
 
 // SetComputeMode sets how many processes may use a GPU, and verifies that the driver reports that mode.

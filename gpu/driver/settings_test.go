@@ -47,7 +47,7 @@ func (r replier) Write(line []byte) (int, error) {
 
 func TestSettings(t *testing.T) {
 	var s Settings
-	if _, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); !errors.Is(err, errNoWorker) {
+	if _, _, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); !errors.Is(err, errNoWorker) {
 		t.Errorf("without a worker: %v", err)
 	}
 	s.attach(replier{&s, func(c Command) Reply {
@@ -59,7 +59,7 @@ func TestSettings(t *testing.T) {
 		}
 		return Reply{Limit: 5}
 	}}, true)
-	if got, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); got != 5 || err != nil {
+	if got, _, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); got != 5 || err != nil {
 		t.Errorf("got %d, %v", got, err)
 	}
 	if err := s.SetMemoryLimit(t.Context(), "GPU-b", podCgroup, 1); err == nil || !strings.Contains(err.Error(), "set memory limit of GPU-b: unexpected") {
@@ -99,10 +99,10 @@ func TestSettingsOfFullPipe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	long := podCgroup + strings.Repeat("/a", CommandLimit/4)
-	if _, err := s.MemoryLimit(ctx, "GPU-a", long); !errors.Is(err, context.Canceled) {
+	if _, _, err := s.MemoryLimit(ctx, "GPU-a", long); !errors.Is(err, context.Canceled) {
 		t.Errorf("first command: %v", err)
 	}
-	if _, err := s.MemoryLimit(ctx, "GPU-a", long); !errors.Is(err, errNotRead) {
+	if _, _, err := s.MemoryLimit(ctx, "GPU-a", long); !errors.Is(err, errNotRead) {
 		t.Errorf("second command: %v", err)
 	}
 	writer.Close()

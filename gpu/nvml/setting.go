@@ -86,7 +86,7 @@ func (s session) readMemoryLimit(dev nvml.Device, cgroup string) driver.Reply {
 	limits, ret := dev.GetMemoryLimits_v1(cgroup)
 	switch ret {
 	case nvml.SUCCESS:
-		return driver.Reply{Limit: limits.HardLimit}
+		return driver.Reply{Limit: limits.HardLimit, Used: limits.CurrentUsed}
 	case nvml.ERROR_NOT_FOUND: // the cgroup has no limits
 		return driver.Reply{Limit: gpu.MemoryUnlimited}
 	}

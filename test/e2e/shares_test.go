@@ -56,8 +56,8 @@ func sharedGPU(t *testing.T, c *cluster) {
 	c.killAgent(t)
 	c.runWithShare(t, "third", "cores: 50, memory: 30Gi")
 	c.awaitPhase(t, "third", "Running")
-	if got := c.onlyGPUOf(t, "third"); got != gpu["first"] {
-		t.Errorf("pod third sees %s, want the rest of %s", got, gpu["first"])
+	if gpu["third"] = c.onlyGPUOf(t, "third"); gpu["third"] != gpu["first"] {
+		t.Errorf("pod third sees %s, want the rest of %s", gpu["third"], gpu["first"])
 	}
 	c.isLimited(t, "third", 30)
 	metrics := c.metrics(t)
@@ -70,6 +70,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 			t.Errorf("%s is not in the metrics:\n%s", want, metrics)
 		}
 	}
+	c.usesMemory(t, "third", gpu["third"])
 	limitsPersist(t, c, "first", 20)
 	c.losesLimits(t, func() { c.isLimited(t, "first", 20) })
 
@@ -142,4 +143,17 @@ func (c *cluster) isLimited(t *testing.T, pod string, gib int) {
 		}
 		c.endAllocations(t, pod)
 	}
+}
+
+// usesMemory checks that metrics and status have what a pod uses of its share.
+func (c *cluster) usesMemory(t *testing.T, pod, gpu string) {
+	t.Helper()
+	if got := c.tryAllocate(t, pod, 1000, 24); got != cudaSuccess {
+		t.Fatalf("CUDA returns %s", got)
+	}
+	c.awaitOutput(t, fmt.Sprintf(`gpucdi_share_memory_used_bytes{claim="%[1]s",device="%[2]s",gpu="%[2]s",namespace="default",pod="%[1]s"} 1.073741824e+09`, pod, gpu), c.metrics)
+	if s := c.status(t); !strings.Contains(s, "1024 MiB") {
+		t.Errorf("status lacks the use of memory:\n%s", s)
+	}
+	c.endAllocations(t, pod)
 }

@@ -210,29 +210,14 @@ static int applies(const struct limit *l, const char *gpu, const char *cgroup)
 	return !strcmp(l->cgroup, "/") || (!strncmp(cgroup, l->cgroup, n) && (!cgroup[n] || cgroup[n] == '/'));
 }
 
-/* Memory that counts against a limit is recorded as read locks in a region of offsets that belongs to the limit. Unlike
- * /proc/locks, F_GETLK finds locks of processes in other PID namespaces. */
-enum { LIMIT_REGIONS = 8192, PROCESS_BITS = 38, PROCESSES = 1 << (REGION_BITS - PROCESS_BITS) };
-
 static size_t charged[MAX_LIMITS]; /* bytes of this process */
 static int place[MAX_LIMITS];      /* position of this process in the region */
-
-/* The total length of the locks of other processes between start and end. */
-static unsigned long long locked(long long start, long long end)
-{
-	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = end - start};
-	if (start >= end || fcntl(library(), F_GETLK, &l) || l.l_type == F_UNLCK)
-		return 0;
-	return locked(start, l.l_start) + l.l_len + locked(l.l_start + l.l_len, end);
-}
-
-static long long region_start(int limit) { return (LIMIT_REGIONS + (long long)limit) << REGION_BITS; }
 
 static int charge(int limit, size_t bytes)
 {
 	long long start = region_start(limit);
 	while (!charged[limit] && place[limit] < PROCESSES - 1 &&
-	       locked(start + ((long long)place[limit] << PROCESS_BITS), start + ((place[limit] + 1LL) << PROCESS_BITS)))
+	       locked(library(), start + ((long long)place[limit] << PROCESS_BITS), start + ((place[limit] + 1LL) << PROCESS_BITS)))
 		place[limit]++;
 	struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET,
 			  .l_start = start + ((long long)place[limit] << PROCESS_BITS), .l_len = charged[limit] + bytes};
@@ -253,7 +238,7 @@ static CUresult charge_all(const char *gpu, size_t bytes)
 		return CUDA_ERROR_UNKNOWN;
 	for (int i = 0; i < MAX_LIMITS; i++)
 		if (applies(&table[i], gpu, cgroup) &&
-		    charged[i] + locked(region_start(i), region_start(i + 1)) + bytes > table[i].hard)
+		    charged[i] + locked(library(), region_start(i), region_start(i + 1)) + bytes > table[i].hard)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	for (int i = 0; i < MAX_LIMITS; i++)
 		if (applies(&table[i], gpu, cgroup) && charge(i, bytes))

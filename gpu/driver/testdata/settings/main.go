@@ -74,7 +74,7 @@ func call(s *driver.Settings, args []string) (o output) {
 	var err error
 	switch {
 	case len(args) == 3 && args[0] == "limit":
-		o.Limit, err = s.MemoryLimit(ctx, args[1], args[2])
+		o.Limit, _, err = s.MemoryLimit(ctx, args[1], args[2])
 	case len(args) == 4 && args[0] == "limit":
 		if o.Limit, err = strconv.ParseUint(args[3], 10, 64); err == nil {
 			err = s.SetMemoryLimit(ctx, args[1], args[2], o.Limit)
