@@ -29,8 +29,8 @@ type Config struct {
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
 	KubeletDir string // the kubelet's root directory, as seen by this process
 	CDIDir     string // for CDI specs, as seen by this process
-	StateDir   string // for state that survives agent restarts; empty disables it
-	NFDDir     string // features.d directory of Node Feature Discovery
+	StateDir   string // for state that survives agent restarts, as seen by this process; empty disables it
+	NFDDir     string // features.d directory of Node Feature Discovery, as seen by this process
 
 	// LoadModules allows running the node's modprobe.
 	LoadModules bool
@@ -70,11 +70,11 @@ type Agent struct {
 	log  *slog.Logger
 	spec *cdi.File
 
-	metrics *metrics.Metrics
-	events  *cluster.EventRecorder // nil without API server access
-	relabel chan *snapshot         // triggers syncLabels
-	remark  chan *snapshot         // triggers syncMarks
-	renri   chan config.NRI        // triggers syncNRI
+	metrics       *metrics.Metrics
+	events        *cluster.EventRecorder // nil without API server access
+	labelsChanged chan *snapshot         // triggers syncLabels
+	marksChanged  chan *snapshot         // triggers syncMarks
+	nriChanged    chan config.NRI        // triggers syncNRI
 
 	// Read by status and probes. Stored values are immutable.
 	latest      atomic.Pointer[snapshot]         // stored by the loop after each step
@@ -82,13 +82,15 @@ type Agent struct {
 	predecessor atomic.Pointer[string]           // message about the agent that this one waits for; nil: none
 	nri         atomic.Pointer[nri.Plugin]       // nil while the config does not enable it
 	holders     holders
-	settings    driver.Settings
 	used        usedMemory
+
+	// settings sends commands to the driver worker.
+	settings driver.Settings
 }
 
 // New returns an agent. Run starts it.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), relabel: make(chan *snapshot, 1), remark: make(chan *snapshot, 1), renri: make(chan config.NRI, 1)}
+	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), labelsChanged: make(chan *snapshot, 1), marksChanged: make(chan *snapshot, 1), nriChanged: make(chan config.NRI, 1)}
 	a.latest.Store(newSnapshot())
 	a.telemetry.Store(&driver.Telemetry{})
 	a.holders.kubelet.Socket = cfg.podResources()
@@ -151,14 +153,14 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	return group.Wait()
 }
 
-// watchContainerLimits starts what limits running containers, and those that NRI reports.
+// watchContainerLimits starts the goroutines that restore memory limits of running pods, and that run the NRI plugin.
 func (a *Agent) watchContainerLimits(l *loop, background func(run func(context.Context))) {
 	limits := a.memoryLimits(l.gate)
 	background(func(ctx context.Context) { limits.keep(ctx, l.claims) })
 	background(func(ctx context.Context) { a.syncNRI(ctx, limits) })
 }
 
-// watchFiles starts the sources that are files of the node.
+// watchFiles starts the sources that watch files on the node.
 func (a *Agent) watchFiles(t triggers, background func(run func(context.Context))) {
 	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
 	if a.cfg.ConfigFile != "" {
@@ -208,14 +210,14 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
 	a.reportChanges(before, now)
-	replace(a.remark, now)
+	replace(a.marksChanged, now)
 	if now.config.NRI != before.config.NRI {
-		replace(a.renri, now.config.NRI)
+		replace(a.nriChanged, now.config.NRI)
 	}
 	if now.plan == before.plan {
 		return // not a reconcile
 	}
-	replace(a.relabel, now)
+	replace(a.labelsChanged, now)
 	a.metrics.Reconciled(now.plan.driverErr, now.plan.specErr)
 	if now.plan.written {
 		a.metrics.SpecWritten()
@@ -237,7 +239,8 @@ func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) 
 	}
 }
 
-// takeOver waits for agents with the same state directory by a lock, and for others by their sockets.
+// takeOver waits for the lock of the state directory, which agents with the same one hold, and for the sockets of other
+// agents to close.
 func (a *Agent) takeOver(ctx context.Context) (release func()) {
 	report := a.reportPredecessor()
 	release = func() {}
@@ -287,7 +290,7 @@ func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-c
 	})
 }
 
-// startDelay is longer than an agent without faults takes from its start to the first ListAndWatch response.
+// startDelay is longer than an agent usually takes from its start to the first ListAndWatch response.
 const startDelay = time.Second
 
 // afterStart postpones work that would delay the first ListAndWatch response.

@@ -50,7 +50,7 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	cfg.ConfigFile = filepath.Join(filepath.Dir(cfg.CDIDir), "config.yaml")
 	write(t, cfg.ConfigFile, "misspelled: true")
 	go func() { done <- agent.New(cfg, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx, nil) }()
-	log.await(t, "invalid config and no last known good, advertising nothing")
+	log.await(t, "invalid config and no last known good, all devices unhealthy")
 	log.await(t, "misspelled")
 	write(t, cfg.ConfigFile, "health: {probeInterval: 2s}")
 	log.await(t, "config changed")

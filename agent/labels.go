@@ -51,8 +51,9 @@ func (l desiredLabels) at(place config.LabelPlace) map[string]string {
 	return l.labels
 }
 
-// desiredLabels returns the labels that the node should have; false: keep the current ones. A driver failure keeps
-// them, because the GPUs are the same. A node without a driver has none.
+// desiredLabels returns the labels that the node should have. It returns false if the current ones are to be kept: before
+// the first report of the driver worker, while no config is in effect, and after a driver failure, because the GPUs are
+// the same. A node without a driver has no labels.
 func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	if s.driver == nil || !s.config.fault.None() || s.driver.Err != nil && !noDriver(s.driver.Err) {
 		return desiredLabels{}, false
@@ -69,13 +70,13 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 // access.
 func (a *Agent) syncLabels(ctx context.Context, onNode *cluster.NodeLabels) {
 	var want desiredLabels
-	var again <-chan time.Time // nil until labels are wanted
+	var again <-chan time.Time // nil until the desired labels are known
 	retry, logged := labelsRetry, ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case s := <-a.relabel:
+		case s := <-a.labelsChanged:
 			now, known := s.desiredLabels(a.cfg.Node)
 			if !known || reflect.DeepEqual(now, want) {
 				continue

@@ -47,7 +47,7 @@ func (a *Agent) syncMarks(ctx context.Context, client *cluster.Client) {
 		select {
 		case <-ctx.Done():
 			return
-		case m.latest = <-a.remark:
+		case m.latest = <-a.marksChanged:
 		case <-m.due:
 		case <-m.again:
 			m.written = false

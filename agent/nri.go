@@ -24,7 +24,7 @@ func (a *Agent) syncNRI(ctx context.Context, limits memoryLimits) {
 		select {
 		case <-ctx.Done():
 			return
-		case wanted := <-a.renri:
+		case wanted := <-a.nriChanged:
 			if running := a.nri.Load() != nil; wanted.Enabled && !running {
 				stop = a.startNRI(ctx, limits)
 			} else if !wanted.Enabled && running {

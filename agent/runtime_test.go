@@ -86,10 +86,10 @@ func TestNoGPUBecomesAvailableBeforeContainersAreListed(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0", PCIBusID: "0000:01:00.0"}}}
 	l.plan = &plan{inventory: inv, verified: map[string]bool{"gpucdi.dev/gpu=GPU-0": true},
 		resources: allocator.Plan(inv, cdi.AgentKind, allocator.Policy{MIG: allocator.MIGNone})}
-	for _, tc := range []struct{ respect, listed, durable bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
+	for _, tc := range []struct{ respect, listed, ready bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
 		l.config.Allocation.RespectForeignContainers, l.running.listed = tc.respect, tc.listed
 		wanted := l.observation().Wanted
-		if len(wanted) != 1 || wanted[0].Ready != tc.durable {
+		if len(wanted) != 1 || wanted[0].Ready != tc.ready {
 			t.Errorf("%+v: got %+v", tc, wanted)
 		}
 	}

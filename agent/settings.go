@@ -33,7 +33,7 @@ func (s *settings) consequence() string {
 	if s.fault.None() {
 		return "invalid config, keeping last known good"
 	}
-	return "invalid config and no last known good, advertising nothing"
+	return "invalid config and no last known good, all devices unhealthy"
 }
 
 // problem describes why the file is not in effect; empty if it is.

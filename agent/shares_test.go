@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// The status of a share has the sum of a claim's requests for the GPU. A claim for all cores has all of it.
+// The amount of a share is the sum of the claim's requests for the GPU. A claim for all cores has the whole GPU.
 func TestShareStatus(t *testing.T) {
 	of := func(amounts ...allocator.Amount) dra.Record {
 		r := dra.Record{Namespace: "default", Name: "a", Pods: []dra.Pod{{Name: "p"}}}
@@ -46,6 +46,6 @@ func TestShareStatus(t *testing.T) {
 	other := of(allocator.Amount{Cores: 25, Memory: gib})
 	other.Devices[0].Admin = true
 	if got, _ := shareStatus(other, device); got != nil {
-		t.Errorf("a claim for monitoring has %+v", got)
+		t.Errorf("a claim with adminAccess has the share %+v", got)
 	}
 }

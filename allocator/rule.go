@@ -29,12 +29,12 @@ type Rule struct {
 
 	Share Sharing `yaml:"share"` // how ResourceClaims share each device: by memory, so that each gets the cores and memory that it requests, or by replicas, so that each gets one of replicas unless it requests more; only in mode dra
 
-	Limits Limits `yaml:"limits"` // memory: each pod can allocate only the part of its replicas, such as half of a GPU with two of four; the driver enforces it; empty: no limits
-	Level  Level  `yaml:"level"`  // any: devices whose limits the driver cannot enforce are shared without limits; empty: they are unhealthy
+	Limits Limits `yaml:"limits"` // memory limits each pod to the part of its replicas, such as half of a GPU with two of four, enforced by the driver; empty: no limits
+	Level  Level  `yaml:"level"`  // any shares devices without limits where the driver cannot enforce them; empty: such devices are unhealthy
 
 	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected
 
-	Rename string `yaml:"rename"` // name followed by .shared, to advertise the replicas under; only without select; empty keeps name
+	Rename string `yaml:"rename"` // resource to advertise the replicas as, which must be name followed by .shared; only without select; empty keeps name
 }
 
 // Rules are the rules of one node. The first that matches a device applies to it.

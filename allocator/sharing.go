@@ -78,8 +78,7 @@ const (
 
 // Shares configures the devices that ResourceClaims share.
 type Shares struct {
-	// Part of the memory of each GPU to offer, above 0 and at most 1; gpu-manager calls it
-	// deviceMemoryScaling.
+	// Fraction of the memory of each GPU to offer, above 0 and at most 1.
 	MemoryScaling float64 `yaml:"memoryScaling"`
 
 	// Memory of each GPU that is not offered, such as 512Mi, for example for CUDA contexts.

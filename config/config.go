@@ -49,7 +49,7 @@ type Config struct {
 type CDI struct {
 	// Driver capabilities to expose to containers; docs/features.md lists the files and device
 	// nodes of each. Empty stands for compute and utility, and video if the driver has it. All GPUs
-	// are unhealthy while a file that a selected one requires is missing.
+	// are unhealthy while a file that a selected capability requires is missing.
 	Features cdi.Features `yaml:"features"`
 
 	// Classes of auxiliary devices to inject into each container with a GPU, if the node has them;
@@ -144,8 +144,7 @@ type NRI struct {
 	// memory limit as the memory of the GPU. The runtime must have NRI enabled.
 	Enabled bool `yaml:"enabled"`
 
-	// What to do with a container that has a GPU which was not allocated to it: report it in the log,
-	// or reject it.
+	// What to do with a container that has a GPU which was not allocated to it.
 	Foreign ForeignAction `yaml:"foreign"`
 }
 
@@ -154,8 +153,8 @@ type ForeignAction string
 
 // The actions.
 const (
-	ForeignReport ForeignAction = "report"
-	ForeignReject ForeignAction = "reject"
+	ForeignReport ForeignAction = "report" // log a warning, and create the container
+	ForeignReject ForeignAction = "reject" // fail the creation of the container
 )
 
 // Default returns the config of a node whose file sets no key.

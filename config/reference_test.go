@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "update the reference in docs/configuration.md")
 
-// The reference in docs/configuration.md is generated from the types of this package: their keys, comments, constants
-// and defaults.
+// The reference in docs/configuration.md is generated from the types of the config, here and in other packages: their keys,
+// comments, constants and defaults.
 func TestReference(t *testing.T) {
 	const path = "../docs/configuration.md"
 	text, err := os.ReadFile(path)
@@ -34,14 +34,14 @@ func TestReference(t *testing.T) {
 	if want := []string{"apiVersion", "kind"}; !slices.Equal(r.undocumented, want) {
 		t.Errorf("keys without a comment: %v, want %v", r.undocumented, want)
 	}
-	heading, rest, hasReference := strings.Cut(string(text), "\n## Reference\n")
+	before, rest, hasReference := strings.Cut(string(text), "\n## Reference\n")
 	intro, rest, opened := strings.Cut(rest, "```yaml\n")
 	current, after, closed := strings.Cut(rest, "```")
 	switch {
 	case !hasReference || !opened || !closed:
 		t.Fatalf("%s has no YAML block under Reference", path)
 	case *update:
-		updated := heading + "\n## Reference\n" + intro + "```yaml\n" + r.String() + "```" + after
+		updated := before + "\n## Reference\n" + intro + "```yaml\n" + r.String() + "```" + after
 		if err := os.WriteFile(path, []byte(updated), 0o600); err != nil {
 			t.Fatal(err)
 		}

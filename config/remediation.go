@@ -17,9 +17,9 @@ type Remediation struct {
 	// Effect of the taint gpucdi.dev/gpu-fault of the Node, whose value is the fault code.
 	Taint NodeTaint `yaml:"taint"`
 
-	// Time that a fault must last before the condition is False and the Node is tainted. Both are
-	// cleared at once when the fault recovers. If this is longer than health.quietPeriod, faults that
-	// need no repair recover before it has passed.
+	// Time that a fault must last before the condition is False and the Node is tainted. When the
+	// fault recovers, the condition returns to True and the taint is removed at once. If this is
+	// longer than health.quietPeriod, faults that need no repair recover before it has passed.
 	After time.Duration `yaml:"after"`
 
 	// Fault codes of docs/health.md, or reset, fatal or transient for the XIDs of that class. Other

@@ -64,7 +64,7 @@ const (
 	typeMIG = "mig"
 )
 
-// Values of attributes that the NVIDIA driver does not report.
+// Values of attributes for GPUs of which the NVIDIA driver does not report them.
 const (
 	brandUnknown   = "Unknown"
 	addressingNone = "None"
@@ -111,8 +111,8 @@ func shorten(value string) string {
 	return value[:end] + hash
 }
 
-// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0,
-// as are a part that is not a number and those after it.
+// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0, and
+// so is everything from the first part that is not a number. Parts after the third are dropped.
 func semver(version string) string {
 	var numbers [3]uint64
 	for i, part := range strings.SplitN(version, ".", len(numbers)+1) {

@@ -39,12 +39,12 @@ func (d *Driver) resetTimeSlices(ctx context.Context, r Record) error {
 	}
 	if err != nil {
 		d.log.Warn("time slices of a claim not reset", "claim", r.Namespace+"/"+r.Name, "err", err,
-			"remedy", "run nvidia-smi compute-policy --set-timeslice 0 on the node")
+			"remedy", "run nvidia-smi compute-policy -i UUID --set-timeslice 0 on the node, for each GPU in err")
 	}
 	return nil
 }
 
-// applyTimeSlices sets the time slices of GPUs, by UUID, at the same time.
+// applyTimeSlices sets the time slices of GPUs, by UUID, concurrently.
 func (d *Driver) applyTimeSlices(ctx context.Context, slices map[string]gpu.TimeSlice) error {
 	ctx, cancel := context.WithTimeout(ctx, settingTimeout)
 	defer cancel()
@@ -57,7 +57,7 @@ func (d *Driver) applyTimeSlices(ctx context.Context, slices map[string]gpu.Time
 		calls.Go(func() {
 			err := d.cfg.SetTimeSlice(ctx, uuid, slice)
 			if errors.Is(err, errors.ErrUnsupported) && slice == gpu.TimeSliceDefault {
-				return // it supports no other
+				return // the GPU supports only the default
 			}
 			if err != nil {
 				mu.Lock()

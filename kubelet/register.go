@@ -20,7 +20,8 @@ const registerTimeout = 15 * time.Second
 // stableAfter is how long a registration must last to reset the backoff.
 const stableAfter = time.Minute
 
-// keepRegistered registers with each kubelet, and again whenever a registration is lost, until ctx ends.
+// keepRegistered registers with the kubelet, and again after each restart of the kubelet and each lost registration, until
+// ctx ends.
 func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) error {
 	if err := p.removeStaleSockets(ctx); err != nil {
 		p.log.Warn("stale sockets not removed", "err", err)
@@ -61,8 +62,7 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 	}
 }
 
-// awaitKubelet waits for a kubelet to register with: at least for pause if it is the one that was tried last. A new
-// kubelet is returned at once.
+// awaitKubelet waits for the socket of the kubelet. It returns one other than tried at once, and tried after pause.
 func (p *Plugin) awaitKubelet(ctx context.Context, tried sockets.Identity, pause time.Duration, changed <-chan struct{}) (sockets.Identity, error) {
 	paused := time.NewTimer(pause)
 	defer paused.Stop()

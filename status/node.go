@@ -126,7 +126,7 @@ type Slices struct {
 	Foreign []string `json:"foreign,omitempty"` // slices of this driver and node that another program wrote
 }
 
-// Containers lists running containers whose GPUs differ from their allocations.
+// Containers lists running containers whose GPUs differ from their allocations, and privileged containers.
 type Containers struct {
 	Foreign    []Container `json:"foreign,omitempty"`    // with GPUs that are not allocated to them
 	Lacking    []Container `json:"lacking,omitempty"`    // without GPUs that are allocated to them
@@ -141,7 +141,7 @@ type Container struct {
 	InPod bool     `json:"inPod"`
 }
 
-// Device is a GPU or MIG device of an extended resource or of the ResourceSlices, which may be waiting or draining. Its
+// Device is a GPU or MIG device in an extended resource or in the ResourceSlices, including waiting and draining ones. Its
 // JSON also has Health, under the key health.
 type Device struct {
 	ID          string   `json:"id"`
@@ -149,13 +149,13 @@ type Device struct {
 	Resource    string   `json:"resource"`           // extended resource; for a device in the ResourceSlices, the DRA driver
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
 	Features    []string `json:"features,omitempty"` // driver capabilities that its containers get in addition to those of the node
-	Replicas    []string `json:"replicas,omitempty"` // IDs in the kubelet's list if shared; otherwise the list has ID
+	Replicas    []string `json:"replicas,omitempty"` // device IDs in the kubelet's list of a shared device; nil: the list has ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
 	ReplicasAllocated int `json:"replicasAllocated,omitempty"` // number of its IDs that are allocated
 
-	// What protects pods that share the device from each other: "none", "driver" or "hardware", and "timeslice" or
-	// "hardware". A device that is not shared has hardware.
+	// What protects pods that share the device from each other. MemoryIsolation is "none", "driver" or "hardware", and
+	// ComputeIsolation "timeslice" or "hardware". Both are "hardware" if the device is not shared.
 	MemoryIsolation  string `json:"memoryIsolation"`
 	ComputeIsolation string `json:"computeIsolation"`
 
@@ -170,7 +170,7 @@ type Device struct {
 	Awaits string    `json:"awaits,omitempty"` // what a draining device waits for
 }
 
-// Sharing is what claims have of a device that they share.
+// Sharing describes how claims share a device.
 type Sharing struct {
 	Capacity Amount  `json:"capacity"` // of the device
 	Free     Amount  `json:"free"`
@@ -213,8 +213,8 @@ type Health string
 const (
 	Healthy   Health = "healthy"
 	Unhealthy Health = "unhealthy" // it has a fault
-	Waiting   Health = "waiting"   // not advertised yet, for example because a pod may hold a device that overlaps it
-	Draining  Health = "draining"  // no longer advertised, but a pod may hold it
+	Waiting   Health = "waiting"   // listed as unhealthy: a pod may hold a device that overlaps it, or its CDI device is not verified yet
+	Draining  Health = "draining"  // listed as unhealthy: no longer wanted, but a pod may hold it
 )
 
 // Health returns the health of the device.
@@ -264,8 +264,8 @@ type GPU struct {
 	Usage     []Usage       `json:"usage,omitempty"`
 }
 
-// Usage is what a container uses of a GPU or MIG device. It is 0 for a container without a process on it. A nil field
-// is not supported by the GPU or the driver.
+// Usage is what a container uses of a GPU or MIG device. The values are 0 if none of its processes uses the device, and nil
+// if the GPU or the driver does not support them.
 type Usage struct {
 	Device      string   `json:"device"` // UUID of the GPU or MIG device
 	Namespace   string   `json:"namespace"`

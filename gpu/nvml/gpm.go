@@ -13,7 +13,8 @@ type gpmSamples struct {
 	previous, next nvml.GpmSample // nil before the first
 }
 
-// gpmMetrics are the metrics that are computed from two samples, and the divisor of their values.
+// gpmMetrics are the metrics that are computed from two samples. A value divided by per is in the unit of gpu.Telemetry: a
+// fraction, or bytes per second.
 var gpmMetrics = []struct {
 	id  nvml.GpmMetricId
 	per float64
@@ -23,19 +24,20 @@ var gpmMetrics = []struct {
 	{nvml.GPM_METRIC_SM_OCCUPANCY, percent, func(t *gpu.Telemetry) **float64 { return &t.Activity.Occupancy }},
 	{nvml.GPM_METRIC_ANY_TENSOR_UTIL, percent, func(t *gpu.Telemetry) **float64 { return &t.Activity.Tensor }},
 	{nvml.GPM_METRIC_DRAM_BW_UTIL, percent, func(t *gpu.Telemetry) **float64 { return &t.Activity.MemoryBandwidth }},
-	{nvml.GPM_METRIC_PCIE_TX_PER_SEC, mebibytes, func(t *gpu.Telemetry) **float64 { return &t.PCIe.TransmitRate }},
-	{nvml.GPM_METRIC_PCIE_RX_PER_SEC, mebibytes, func(t *gpu.Telemetry) **float64 { return &t.PCIe.ReceiveRate }},
-	{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, mebibytes, func(t *gpu.Telemetry) **float64 { return &t.NVLink.TransmitRate }},
-	{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, mebibytes, func(t *gpu.Telemetry) **float64 { return &t.NVLink.ReceiveRate }},
+	{nvml.GPM_METRIC_PCIE_TX_PER_SEC, perMebibyte, func(t *gpu.Telemetry) **float64 { return &t.PCIe.TransmitRate }},
+	{nvml.GPM_METRIC_PCIE_RX_PER_SEC, perMebibyte, func(t *gpu.Telemetry) **float64 { return &t.PCIe.ReceiveRate }},
+	{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, perMebibyte, func(t *gpu.Telemetry) **float64 { return &t.NVLink.TransmitRate }},
+	{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, perMebibyte, func(t *gpu.Telemetry) **float64 { return &t.NVLink.ReceiveRate }},
 }
 
 const (
-	percent   = 100.0
-	mebibytes = 1.0 / (1 << 20)
+	percent     = 100.0
+	perMebibyte = 1.0 / (1 << 20) // a value in MiB divided by it is in bytes
 )
 
 // readActivity reads the activity since the previous cycle, which Hopper and later GPUs count in hardware. Unlike a
-// profiler it does not slow down the GPU. In the first cycle, and for a GPU in MIG mode, it reads none.
+// profiler it does not slow down the GPU. In the first cycle it sets nothing, nor if NVML
+// rejects samples of the GPU, as in MIG mode.
 func (s session) readActivity(t *gpu.Telemetry, dev nvml.Device, samples *gpmSamples) {
 	if !s.has("nvmlGpmQueryDeviceSupport") {
 		return
@@ -68,7 +70,7 @@ func (s session) setActivity(t *gpu.Telemetry, samples *gpmSamples) {
 		return
 	}
 	for i, m := range gpmMetrics {
-		if got := get.Metrics[i]; nvml.Return(got.NvmlReturn) == nvml.SUCCESS && got.Value >= 0 && got.Value <= math.MaxInt64 { // not NaN
+		if got := get.Metrics[i]; nvml.Return(got.NvmlReturn) == nvml.SUCCESS && got.Value >= 0 && got.Value <= math.MaxInt64 { // neither NaN nor infinity
 			value := got.Value / m.per
 			*m.of(t) = &value
 		}

@@ -84,7 +84,7 @@ func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
 // contiguous.
 func place(used *[8]bool, p migProfile) (start int, ok bool) {
 	starts := p.Instances
-	if p.Size == 1 {
+	if p.Size == 1 { // also 1g+me, of which there is one instance
 		starts = 7
 	}
 	for i := range starts {
