@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -130,7 +131,7 @@ func parseMemory(text string) (float64, bool) {
 	for suffix, unit := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40} {
 		if number, found := strings.CutSuffix(text, suffix); found {
 			n, err := strconv.ParseFloat(number, 64)
-			return n * unit, err == nil && n >= 0 // false for NaN
+			return n * unit, err == nil && n >= 0 && !math.IsInf(n, 1) // false for NaN
 		}
 	}
 	return 0, false

@@ -243,6 +243,7 @@ func TestParseRejectsRules(t *testing.T) {
 		"{select: {memory: 16Gi}, name: a.com/b}":                                                        `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,
 		"{select: {memory: '>16GB'}, name: a.com/b}":                                                     `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">16GB": ">16GB" has an invalid value`,
 		"{select: {memory: '>NaNGi'}, name: a.com/b}":                                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">NaNGi": ">NaNGi" has an invalid value`,
+		"{select: {memory: '>InfGi'}, name: a.com/b}":                                                    `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">InfGi": ">InfGi" has an invalid value`,
 		"{select: {computeCapability: '>=8.x'}, name: a.com/b}":                                          `.select.computeCapability: want comparisons such as ">=8.0", got ">=8.x": ">=8.x" has an invalid value`,
 		"{select: {index: [-1]}, name: a.com/b}":                                                         ".select.index: want at least 0, got -1",
 		"{select: {index: [one]}, name: a.com/b}":                                                        `.select.index[0]: want an integer, got "one" (line 1)`,

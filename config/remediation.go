@@ -50,6 +50,9 @@ func (r Remediation) validate() error {
 	if r.After < 0 {
 		errs = append(errs, fmt.Errorf("remediation.after: want at least 0s, got %s", r.After))
 	}
+	if r.Enabled() && len(r.Faults) == 0 {
+		errs = append(errs, errors.New("remediation.faults: want at least one fault while nodeCondition or taint is set, got none; without the key, the default applies"))
+	}
 	for i, s := range r.Faults {
 		errs = append(errs, prefixLines(fmt.Sprintf("remediation.faults[%d]: ", i), s.Validate()))
 	}

@@ -130,7 +130,7 @@ func TestChecks(t *testing.T) {
 		text  string // in the message
 	}{
 		{"a GPU", map[string]string{"sys/bus/pci/devices/0000:18:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:18:00.0/class": "0x030200\n"},
-			"hardware", doctor.Pass, "1 NVIDIA GPUs"},
+			"hardware", doctor.Pass, "1 NVIDIA GPU is"},
 		{"a GPU of another vendor", map[string]string{"sys/bus/pci/devices/0000:18:00.0/vendor": "0x8086\n", "sys/bus/pci/devices/0000:18:00.0/class": "0x030000\n"},
 			"hardware", doctor.Warn, "no NVIDIA GPU"},
 		{"an NVIDIA audio device", map[string]string{"sys/bus/pci/devices/0000:18:00.1/vendor": "0x10de\n", "sys/bus/pci/devices/0000:18:00.1/class": "0x040300\n"},

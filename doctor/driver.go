@@ -53,6 +53,9 @@ func (e *examination) hardware(context.Context) []Finding {
 	if found == 0 {
 		return warn(check, "no NVIDIA GPU is on the PCI bus", "check the slot and the power supply; for a virtual machine, pass the GPU through")
 	}
+	if found == 1 {
+		return pass(check, "1 NVIDIA GPU is on the PCI bus")
+	}
 	return pass(check, fmt.Sprintf("%d NVIDIA GPUs are on the PCI bus", found))
 }
 
