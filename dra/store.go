@@ -69,6 +69,9 @@ func load(dir string) (*store, error) {
 		return s, fmt.Errorf("%w not read: %w", errRecord, err)
 	}
 	for _, name := range names {
+		if strings.HasPrefix(name, ".") && strings.Contains(name, recordSuffix+".") {
+			_ = os.Remove(filepath.Join(dir, name)) // a temporary file of a killed agent
+		}
 		if uid, ok := strings.CutSuffix(name, recordSuffix); ok && validUID.MatchString(uid) {
 			s.records[uid] = s.read(uid)
 		}

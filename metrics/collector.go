@@ -31,8 +31,8 @@ var (
 	free         = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that are not allocated to a container.", "resource")
 	replicas     = describe("gpucdi_replicas", "Replicas of healthy GPUs and MIG devices, of which each is allocated to one container. A device that is not shared counts as one.", "resource")
 	freeReplicas = describe("gpucdi_replicas_free", "Replicas of healthy GPUs and MIG devices that are not allocated to a container.", "resource")
-	allocated    = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that is allocated to a container, as reported by the kubelet.",
-		"resource", "device", "gpu", "namespace", "pod", "container")
+	allocated    = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that is allocated to a container, as reported by the kubelet; claim is empty unless a ResourceClaim allocated it.",
+		"resource", "device", "gpu", "namespace", "pod", "container", "claim")
 
 	unreadable = describe("gpucdi_unreadable_devices", "GPUs and MIG devices without a valid UUID, for example because they do not respond, which cannot be advertised.")
 	gpuHealthy = describe("gpucdi_gpu_healthy", "1 if a GPU and its MIG devices are healthy, else 0 with the fault code of docs/health.md.", "gpu", "code")
@@ -145,7 +145,7 @@ func (s sink) devices(n status.Node) {
 		for _, h := range d.AllocatedTo {
 			if a := (allocation{d.Resource, d.ID, h}); !seen[a] {
 				seen[a] = true
-				s.gauge(allocated, 1, d.Resource, d.ID, d.GPU, h.Namespace, h.Pod, h.Container)
+				s.gauge(allocated, 1, d.Resource, d.ID, d.GPU, h.Namespace, h.Pod, h.Container, h.Claim)
 			}
 		}
 	}

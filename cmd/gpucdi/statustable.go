@@ -225,7 +225,11 @@ func slicesError(s status.Slices) string {
 	if len(s.Foreign) > 0 {
 		foreign = fmt.Sprintf("another program wrote ResourceSlices of this driver: %s; remove it from this node", strings.Join(s.Foreign, ", "))
 	}
-	return joined(s.Error, foreign)
+	dropped := ""
+	if len(s.Dropped) > 0 {
+		dropped = fmt.Sprintf("the API server does not store %s; enable the feature gates", strings.Join(s.Dropped, ", "))
+	}
+	return joined(s.Error, joined(foreign, dropped))
 }
 
 // joined joins two texts, either of which may be empty.

@@ -15,9 +15,12 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/capabilities"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicybinding"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicy"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicybinding"
 	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
+	"k8s.io/kubernetes/pkg/registry/apps/deployment"
 	"k8s.io/kubernetes/pkg/registry/batch/job"
 	"k8s.io/kubernetes/pkg/registry/core/configmap"
 	"k8s.io/kubernetes/pkg/registry/core/namespace"
@@ -61,6 +64,7 @@ var combinations = []string{
 	  "prometheusRule": {"enabled": true}, "config": {"cdi": {"hook": "/opt/gpucdi/gpucdi-hook"}, "labels": {"place": "nfd"}}}`,
 	`{"config": {"labels": {"place": "none"}, "nodes": [{"section": "a", "labels": {"place": "node"}}]}, "openshift": {"enabled": true},
 	  "networkPolicy": {"enabled": true, "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}`,
+	`{"dra": {"enabled": true}, "vcuda": {"enabled": true, "domain": "tencent.com", "memoryUnit": "256Mi"}, "openshift": {"enabled": true}}`,
 	`{"kubeletDir": "/var/lib/k0s/kubelet", "cdiDir": "/etc/cdi", "driverRoot": "/run/nvidia/driver", "loadModules": true, "port": 10000}`,
 }
 
@@ -145,8 +149,11 @@ var strategies = map[string]rest.RESTCreateStrategy{
 	"ClusterRoleBinding":               clusterrolebinding.Strategy,
 	"ConfigMap":                        configmap.Strategy,
 	"DaemonSet":                        daemonset.Strategy,
+	"Deployment":                       deployment.Strategy,
 	"DeviceClass":                      deviceclass.Strategy,
 	"Job":                              job.Strategy,
+	"MutatingAdmissionPolicy":          mutatingadmissionpolicy.NewStrategy(nil, nil),
+	"MutatingAdmissionPolicyBinding":   mutatingadmissionpolicybinding.NewStrategy(nil, nil, nil),
 	"Namespace":                        namespace.Strategy,
 	"NetworkPolicy":                    networkpolicy.Strategy,
 	"Role":                             role.Strategy,

@@ -152,7 +152,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	for _, line := range []string{
 		`gpucdi_devices{health="unhealthy",reason="xid_48",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices_free{resource="nvidia.com/gpu"} 5`,
-		`gpucdi_device_allocated{container="main",device="` + gpus[0],
+		`gpucdi_device_allocated{claim="",container="main",device="` + gpus[0],
 		`gpucdi_gpu_ecc_errors_total{gpu="` + free[0] + `",kind="corrected"} 7`,
 		`gpucdi_config_last_reload_successful 0`,
 	} {

@@ -329,7 +329,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, line := range []string{
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`,
-		fmt.Sprintf(`gpucdi_device_allocated{container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held[0], held[0]),
+		fmt.Sprintf(`gpucdi_device_allocated{claim="",container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held[0], held[0]),
 		fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[5]),
 		fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="48"} 0`, n.uuids()[5]),
 		fmt.Sprintf(`gpucdi_gpu_power_watts{gpu=%q} `, n.uuids()[5]),

@@ -51,6 +51,18 @@ func monitoringPods(t *testing.T, c *cluster) {
 	if now := c.gpusOf(t, "monitor"); len(now) != 7 || slices.Contains(now, all[3]) {
 		t.Errorf("after a GPU was lost, the monitor has GPUs %v", now)
 	}
+	if err := c.driver.Add(lost); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "8")
+	if now := c.gpusOf(t, "monitor"); !slices.Equal(now, all) {
+		t.Errorf("after the GPU has returned, the running monitor has GPUs %v, want %v", now, all)
+	}
+
+	if lost, err = c.driver.Remove(all[3]); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitGPUs(t, "7")
 	c.exitContainer(t, "monitor")
 	c.awaitRestarts(t, "monitor", "1")
 	c.awaitAllocatable(t, resource, "4")

@@ -38,7 +38,7 @@ func faultReporting(t *testing.T, c *cluster) {
 		t.Errorf("kubectl describe node does not show the event:\n%s", described)
 	}
 	c.awaitOutput(t, `gpucdi_devices{health="unhealthy",reason="xid_48",resource="nvidia.com/gpu"} 1`, c.metrics)
-	c.awaitOutput(t, fmt.Sprintf(`gpucdi_device_allocated{container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held, held), c.metrics)
+	c.awaitOutput(t, fmt.Sprintf(`gpucdi_device_allocated{claim="",container="main",device=%q,gpu=%q,namespace="default",pod="holder",resource="nvidia.com/gpu"} 1`, held, held), c.metrics)
 	status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "wide")
 	for uuid, want := range map[string]string{faulty: "unhealthy", held: "default/holder/main"} {
 		if !regexp.MustCompile("(?m)^.*" + uuid + ".*" + want).MatchString(status) {
