@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -75,10 +76,32 @@ func TestCheckContainer(t *testing.T) {
 	a.latest.Store(&rejecting)
 	check(container("main", 0, 1), "container default/pod/main has device nodes of GPU-0, which were not allocated to it")
 
-	// Without the allocation, containers are not refused.
-	if err := os.WriteFile(filepath.Join(a.cfg.devicePluginDir(), "kubelet_internal_checkpoint"), []byte("{"), 0o600); err != nil {
+	// Another DRA driver may have allocated the GPU.
+	node, dir := a.cfg.kubeletRoot()
+	claims := node.LocalPath(filepath.Join(dir, "dra_manager_state"))
+	if err := os.MkdirAll(filepath.Dir(claims), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const state = `{"Data": "{\"ClaimInfoStateList\": [{\"ClaimUID\": \"c\", \"PodUIDs\": {\"%s\": {}}, \"DriverState\": {\"other.example.com\": {}}}]}"}`
+	write(claims, fmt.Sprintf(state, "another"))
+	check(container("main", 0, 1), "which were not allocated to it")
+	write(claims, fmt.Sprintf(state, "uid"))
+	check(container("main", 0, 1), "")
+
+	// Without the allocation, containers are not refused.
+	write(claims, fmt.Sprintf(state, "another"))
+	checkpoint := filepath.Join(a.cfg.devicePluginDir(), "kubelet_internal_checkpoint")
+	if err := os.Remove(checkpoint); err != nil {
+		t.Fatal(err)
+	}
+	check(container("main", 0, 1), "")
+	write(checkpoint, "{")
 	check(container("main", 0), "")
 	if !strings.Contains(log.String(), "container not checked through NRI") {
 		t.Errorf("log %s", log)

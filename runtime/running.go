@@ -203,14 +203,19 @@ func (c *Container) readSpec(data []byte) error {
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return err
 	}
+	c.SetDevices(spec.Linux.Devices, spec.Linux.Resources.Devices)
+	return nil
+}
+
+// SetDevices sets Devices and Privileged by the devices and the device cgroup rules of an OCI spec.
+func (c *Container) SetDevices(devices []oci.LinuxDevice, rules []oci.LinuxDeviceCgroup) {
 	c.Devices = map[uint64]bool{}
-	for _, d := range spec.Linux.Devices {
+	for _, d := range devices {
 		if d.Type == "c" || d.Type == "u" {
 			c.Devices[unix.Mkdev(uint32(d.Major), uint32(d.Minor))] = true
 		}
 	}
-	c.Privileged = slices.ContainsFunc(spec.Linux.Resources.Devices, allowsAll)
-	return nil
+	c.Privileged = slices.ContainsFunc(rules, allowsAll)
 }
 
 // allowsAll reports whether a device cgroup rule allows all devices.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
-	"golang.org/x/sys/unix"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -108,19 +108,16 @@ func newContainer(pod *api.PodSandbox, c *api.Container) (container runtime.Cont
 	name := c.GetLabels()[runtime.LabelContainerName]
 	container = runtime.Container{
 		ID: c.GetId(), Name: name, Pod: runtime.Pod{UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName()},
-		Devices: map[uint64]bool{},
 	}
+	var devices []oci.LinuxDevice
 	for _, d := range c.GetLinux().GetDevices() {
-		if d.GetType() == "c" || d.GetType() == "u" {
-			container.Devices[unix.Mkdev(uint32(d.GetMajor()), uint32(d.GetMinor()))] = true
-		}
+		devices = append(devices, d.ToOCI())
 	}
-	for _, r := range c.GetLinux().GetResources().GetDevices() {
-		every := func(number *api.OptionalInt64) bool { return number == nil || number.GetValue() < 0 }
-		if r.GetAllow() && (r.GetType() == "" || r.GetType() == "a") && every(r.GetMajor()) && every(r.GetMinor()) {
-			container.Privileged = true
-		}
+	var rules []oci.LinuxDeviceCgroup
+	if r := c.GetLinux().GetResources(); r != nil {
+		rules = r.ToOCI().Devices
 	}
+	container.SetDevices(devices, rules)
 	return container, name != ""
 }
 
