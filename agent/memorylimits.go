@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -92,15 +91,14 @@ func (m memoryLimits) keep(ctx context.Context, c *claims) {
 		case <-time.After(restoreInterval):
 		}
 		if !m.settings.LimitsMemory() {
+			m.used.prune(time.Now())
 			continue
 		}
-		err := m.restore(ctx, c)
-		if now := errString(err); now != logged {
-			logged = now
-			if err != nil && ctx.Err() == nil {
-				m.log.Warn("pods may have no limit of their GPU memory, will retry", "err", gpu.OneLine(err))
-			}
+		now := errString(m.restore(ctx, c))
+		if now != "" && now != logged && ctx.Err() == nil {
+			m.log.Warn("pods may have no limit of their GPU memory, will retry", "err", now)
 		}
+		logged = now
 	}
 }
 
@@ -119,6 +117,19 @@ func (m memoryLimits) restore(ctx context.Context, c *claims) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// restoreLimits restores lost memory limits of the pods that use claims, by the kubelet's checkpoint.
+func (c *claims) restoreLimits(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	pods := map[string][]string{}
+	for _, p := range prepared {
+		pods[p.UID] = p.Pods
+	}
+	return errors.Join(err, c.driver.RestoreLimits(ctx, func(claim string) []string { return pods[claim] }))
 }
 
 // lost reports whether the parts of a pod's replicas are not those with which it started, because the agent has lost its

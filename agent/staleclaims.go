@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -62,17 +61,4 @@ func (c *claims) missing() map[string]bool {
 		delete(missing, p.UID)
 	}
 	return missing
-}
-
-// restoreLimits restores lost memory limits of the pods that use claims, by the kubelet's checkpoint.
-func (c *claims) restoreLimits(ctx context.Context) error {
-	if c == nil {
-		return nil
-	}
-	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
-	pods := map[string][]string{}
-	for _, p := range prepared {
-		pods[p.UID] = p.Pods
-	}
-	return errors.Join(err, c.driver.RestoreLimits(ctx, func(claim string) []string { return pods[claim] }))
 }
