@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -313,6 +314,22 @@ func TestRecordFails(t *testing.T) {
 	n.unprepares("a")
 	n.unprepares("b")
 	n.recorded()
+}
+
+// The temporary file of a record that a killed agent was writing is removed.
+func TestTemporaryRecordsRemoved(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	left := filepath.Join(n.cfg.StateDir, recordsDir, ".uid-b.json.123")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s: %v", left, err)
+	}
+	n.recorded("uid-a")
 }
 
 // Without a state directory, records are kept in memory.

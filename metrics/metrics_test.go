@@ -65,7 +65,7 @@ func fullStatus(context.Context) status.Node {
 		},
 		Devices: []status.Device{
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", ReplicasAllocated: 1, AllocatedTo: []status.Holder{
-				{Namespace: "default", Pod: "pod", Container: "main"}, {Namespace: "default", Pod: "other", Container: "main"}}},
+				{Namespace: "default", Pod: "pod", Container: "main"}, {Namespace: "default", Pod: "other", Container: "main", Claim: "shared"}}},
 			// A device has a row for each of its states. A container in several of them is counted once.
 			{ID: "GPU-a", Resource: "nvidia.com/gpu", GPU: "GPU-a", State: "draining", AllocatedTo: []status.Holder{
 				{Namespace: "default", Pod: "pod", Container: "main"}}},
@@ -116,7 +116,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_replicas_free{resource="nvidia.com/gpu"} 2`,
 		`gpucdi_devices{health="unhealthy",reason="xid_79",resource="nvidia.com/gpu"} 2`,
 		`gpucdi_device_allocated{claim="",container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="pod",resource="nvidia.com/gpu"} 1`,
-		`gpucdi_device_allocated{claim="",container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="other",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_device_allocated{claim="shared",container="main",device="GPU-a",gpu="GPU-a",namespace="default",pod="other",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_component_healthy{component="runtime"} 0`,
 		`gpucdi_component_healthy{component="kubelet"} 1`,
 		`gpucdi_component_healthy{component="dra"} 1`,

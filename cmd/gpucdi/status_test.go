@@ -225,3 +225,13 @@ func TestFindingOfHostileNode(t *testing.T) {
 		}
 	}
 }
+
+// Problems of the ResourceSlices are in their row.
+func TestSlicesError(t *testing.T) {
+	got := slicesError(status.Slices{Error: "not written", Foreign: []string{"a"}, Dropped: []string{"taints", "capacity"}})
+	for _, part := range []string{"not written; ", "another program wrote ResourceSlices of this driver: a;", "the API server does not store taints, capacity; enable the feature gates"} {
+		if !strings.Contains(got, part) {
+			t.Errorf("%q is not in %q", part, got)
+		}
+	}
+}

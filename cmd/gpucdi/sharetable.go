@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpucdi/gpucdi/status"
+)
+
+// writeIsolation writes a line for each isolation of shared devices.
+func writeIsolation(w io.Writer, devices []status.Device) {
+	shared := map[string][]string{}
+	for _, d := range devices {
+		if levels := fmt.Sprintf("memory %s, compute %s", d.MemoryIsolation, d.ComputeIsolation); d.ComputeIsolation != "" && d.ComputeIsolation != "hardware" {
+			shared[levels] = append(shared[levels], d.Index)
+		}
+	}
+	for _, levels := range slices.Sorted(maps.Keys(shared)) {
+		line(w, "Isolation of shared GPU %s: %s", strings.Join(shared[levels], ", "), levels)
+	}
+}
+
+// writeShares lists what claims have of the devices that they share, and what is free.
+func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
+	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
+	if len(shared) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t.Row("GPU", "CORES", "MEMORY", "USED", "LIMITED", "CLAIM")
+	for _, d := range shared {
+		for _, s := range d.Sharing.Shares {
+			limited := "no"
+			if s.MemoryLimited {
+				limited = "yes"
+			}
+			cores, memory := amountColumns(s.Amount)
+			t.Row(d.Index, cores, memory, memoryUsed(s), limited, s.Namespace+"/"+s.Claim)
+		}
+		cores, memory := amountColumns(d.Sharing.Free)
+		t.Row(d.Index, cores, memory, "-", "-", "(free)")
+	}
+	return t.Flush()
+}
+
+// memoryUsed returns the column USED.
+func memoryUsed(s status.Share) string {
+	if s.MemoryUsed == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d MiB", *s.MemoryUsed>>20)
+}
+
+// amountColumns returns the columns CORES and MEMORY; the first has the replicas of a device that is shared by replicas.
+func amountColumns(a status.Amount) (cores, memory string) {
+	if a.Replicas > 0 {
+		return fmt.Sprintf("×%d", a.Replicas), "-"
+	}
+	return strconv.FormatUint(a.Cores, 10), fmt.Sprintf("%d MiB", a.MemoryBytes>>20)
+}
