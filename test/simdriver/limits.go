@@ -41,16 +41,7 @@ func (d *Driver) MemoryLimits() ([]MemoryLimit, error) {
 
 // forgetLimits removes all memory limits, which the kernel module keeps.
 func forgetLimits(library string) error {
-	f, err := os.OpenFile(library, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if _, err := f.WriteAt(make([]byte, limitsSize), st.Size()-slotSize-limitsSize); err != nil {
+	if err := writeBeforeEnd(library, make([]byte, limitsSize), slotSize+limitsSize); err != nil {
 		return fmt.Errorf("removing the memory limits from %s: %w", library, err)
 	}
 	return nil

@@ -40,7 +40,15 @@ func writeSlot(library, text string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(library, os.O_WRONLY, 0)
+	if err := writeBeforeEnd(library, b, slotSize); err != nil {
+		return fmt.Errorf("writing the state to %s: %w", library, err)
+	}
+	return nil
+}
+
+// writeBeforeEnd overwrites data that starts some bytes before the end of a file.
+func writeBeforeEnd(path string, data []byte, bytes int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -49,8 +57,6 @@ func writeSlot(library, text string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(b, st.Size()-slotSize); err != nil {
-		return fmt.Errorf("writing the state to %s: %w", library, err)
-	}
-	return nil
+	_, err = f.WriteAt(data, st.Size()-bytes)
+	return err
 }
