@@ -29,9 +29,9 @@ const (
 	maxBundledSpecs = 16
 )
 
-// Bundle runs all checks and writes a gzipped tar archive with what a bug report needs. It contains no environment
-// variables, tokens or manifests of pods. What cannot be collected is listed in its errors.txt. Bundle returns an error
-// only if writing to w fails or ctx ends.
+// Bundle runs all checks and writes a gzipped tar archive with the data for a bug report. The archive contains no
+// environment variables, tokens or manifests of pods. Its errors.txt lists the files that could not be collected.
+// Bundle returns an error only if writing to w fails or ctx ends.
 func Bundle(ctx context.Context, n Node, w io.Writer) error {
 	findings := []Finding{}
 	e := newExamination(ctx, n)
@@ -59,7 +59,7 @@ func Bundle(ctx context.Context, n Node, w io.Writer) error {
 	}
 	b.specs(n.CDIDir)
 	checkpoint, err := kubelet.ReadCheckpoint(filepath.Join(n.KubeletDir, "device-plugins"))
-	b.json("checkpoint.json", ours(checkpoint), err)
+	b.json("checkpoint.json", gpuEntries(checkpoint), err)
 	log, err := kernelLog(ctx, n.Root)
 	b.add("kernel.log", log, err)
 	return errors.Join(ctx.Err(), b.close(), compressed.Close())
@@ -95,8 +95,8 @@ type allocation struct {
 	Device    string `json:"device"`
 }
 
-// ours returns the part of the kubelet's checkpoint that concerns GPUs, including those of monitoring pods.
-func ours(c kubelet.Checkpoint) any {
+// gpuEntries returns the entries of the kubelet's checkpoint for GPUs, including the devices of monitoring pods.
+func gpuEntries(c kubelet.Checkpoint) any {
 	isGPU := func(id string) bool {
 		return strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-") || strings.HasPrefix(id, cdi.MonitorDevice+"::")
 	}
@@ -174,7 +174,7 @@ func (b *bundle) specs(dir string) {
 	}
 }
 
-// close adds the list of missing files and ends the archive.
+// close adds errors.txt and ends the archive.
 func (b *bundle) close() error {
 	text := strings.Join(append(b.missing, ""), "\n")
 	b.add("errors.txt", []byte(text), nil)

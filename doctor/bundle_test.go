@@ -105,7 +105,7 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// Damaged and oversized files are listed in errors.txt, and do not keep the others out of the bundle.
+// Damaged and oversized files are listed in errors.txt; the bundle contains the others.
 func TestBundleOfDamagedNode(t *testing.T) {
 	n := newBundleNode(t)
 	n.Address = "127.0.0.1:1"

@@ -42,7 +42,7 @@ func (e *examination) config(ctx context.Context) []Finding {
 	return pass(check, e.ConfigFile+" is valid")
 }
 
-// apply sets settings to the file's config for this node. Later checks use it.
+// apply sets e.settings to the file's config for this node, for later checks.
 func (e *examination) apply(ctx context.Context, file *config.File) (findings []Finding) {
 	const check = "config"
 	node := config.Node{Name: e.Name}

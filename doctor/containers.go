@@ -61,7 +61,7 @@ func (e *examination) kubeletRoot() string {
 func (e *examination) remedyForeign(use runtime.Use) string {
 	switch {
 	case use.Pod.UID != "":
-		return "none if a ResourceClaim allocated it; otherwise request GPUs as a resource, not with annotations or environment variables"
+		return "no action required if a ResourceClaim allocated it; otherwise request GPUs as a resource, not with annotations or environment variables"
 	case e.settings.Allocation.RespectForeignContainers:
 		return "" // the GPUs are not advertised as available
 	}

@@ -19,8 +19,8 @@ import (
 // Node configures the checks of a node.
 type Node struct {
 	Root       host.Root
-	DriverRoot string // a path on the node; empty: the known driver roots
-	Library    string // path of libnvidia-ml.so.1 on the node; empty: found in the driver root
+	DriverRoot string // path on the node; empty: search the known driver roots
+	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
 	KubeletDir string
 	CDIDir     string
 	Address    string // of the agent's HTTP server, "host:port"
@@ -75,9 +75,9 @@ type examination struct {
 	snapshot *driver.Snapshot // nil: NVML not available
 	health   health.Tracker
 
-	inspected cdi.Parts // without GPUs: not inspected
+	inspected cdi.Parts // GPUs is nil: not inspected
 
-	containerRuntime runtime.Info // without a name: not detected
+	containerRuntime runtime.Info // Name is empty: not detected
 
 	status    status.Node // of the agent
 	statusErr error
@@ -100,7 +100,7 @@ func (e *examination) run(ctx context.Context, report func(Finding)) {
 	if reason := e.withoutKubernetes(); reason != "" {
 		checks = append(checks, func(context.Context) []Finding { return e.skipKubernetes(reason) })
 	} else {
-		checks = append(checks, e.runtime, e.spec, e.kubelet, e.containers, e.agent, e.dra, e.launched)
+		checks = append(checks, e.runtime, e.spec, e.kubelet, e.containers, e.agent, e.dra, e.launch)
 	}
 	for _, check := range checks {
 		for _, f := range check(ctx) {

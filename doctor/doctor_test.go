@@ -30,8 +30,8 @@ const (
 	openModule = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
 )
 
-// examine returns the last finding of each check on a node with these files, by path below its root. A
-// content "→target" makes a symbolic link. configure, if not nil, changes the Node.
+// examine returns the last finding of each check on a node with these files, by path below its root. The content
+// "→target" creates a symbolic link. configure, if not nil, changes the Node.
 func examine(t *testing.T, files map[string]string, configure func(*doctor.Node)) map[string]doctor.Finding {
 	t.Helper()
 	root := t.TempDir()
@@ -221,7 +221,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// NVIDIA's device plugin is reported if it runs. A stale socket of it is not.
+// NVIDIA's device plugin is reported only while it runs. A stale socket is ignored.
 func TestNVIDIAPluginIsReported(t *testing.T) {
 	for name, serving := range map[string]bool{"running": true, "ended": false} {
 		var listener net.Listener

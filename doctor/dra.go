@@ -21,7 +21,7 @@ func (e *examination) dra(context.Context) []Finding {
 	case d.Registered.IsZero():
 		findings = append(findings, fail(check, fmt.Sprintf("%s is not registered with the kubelet: %s", d.Driver, d.Error), "")...)
 	case d.Error != "":
-		findings = append(findings, fail(check, fmt.Sprintf("%s is registered: %s", d.Driver, d.Error), "")...)
+		findings = append(findings, fail(check, fmt.Sprintf("%s is registered with an error: %s", d.Driver, d.Error), "")...)
 	}
 	if d.Slices.Error != "" {
 		findings = append(findings, fail(check, "the ResourceSlices are not up to date: "+d.Slices.Error, "")...)
@@ -40,7 +40,7 @@ func (e *examination) dra(context.Context) []Finding {
 	return pass(check, fmt.Sprintf("%s is registered, %d devices are in the ResourceSlices; %s", d.Driver, d.Slices.Devices, movePreview(e.status)))
 }
 
-// movePreview describes which devices would move between the device plugin and DRA if allocation.mode changed, and
+// movePreview describes how many devices would move between the device plugin and DRA if allocation.mode changed, and
 // when.
 func movePreview(n status.Node) string {
 	free, held := 0, 0
@@ -57,9 +57,9 @@ func movePreview(n status.Node) string {
 		}
 	}
 	if held == 0 {
-		return fmt.Sprintf("all %d would move at once if allocation.mode changed", free)
+		return fmt.Sprintf("all %d would move immediately if allocation.mode changed", free)
 	}
 	slices.Sort(pods)
-	return fmt.Sprintf("if allocation.mode changed, %d would move at once, and %d when these pods end: %s",
+	return fmt.Sprintf("if allocation.mode changed, %d would move immediately, and %d when these pods end: %s",
 		free, held, strings.Join(slices.Compact(pods), ", "))
 }

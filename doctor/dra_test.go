@@ -20,10 +20,10 @@ func TestDRA(t *testing.T) {
 		want string // verdict and part of the message; empty for no finding
 	}{
 		"disabled":   {status.Node{}, ""},
-		"all free":   {status.Node{DRA: registered(status.DRA{}), Devices: devices[:1]}, "pass all 1 would move at once"},
-		"some held":  {status.Node{DRA: registered(status.DRA{}), Devices: devices}, "pass 1 would move at once, and 1 when these pods end: default/train"},
+		"all free":   {status.Node{DRA: registered(status.DRA{}), Devices: devices[:1]}, "pass all 1 would move immediately"},
+		"some held":  {status.Node{DRA: registered(status.DRA{}), Devices: devices}, "pass 1 would move immediately, and 1 when these pods end: default/train"},
 		"refused":    {status.Node{DRA: &status.DRA{Error: "refused"}}, "fail is not registered with the kubelet: refused"},
-		"conflict":   {status.Node{DRA: registered(status.DRA{Error: "another process"})}, "fail gpu.nvidia.com is registered: another process"},
+		"conflict":   {status.Node{DRA: registered(status.DRA{Error: "another process"})}, "fail gpu.nvidia.com is registered with an error: another process"},
 		"no slices":  {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Error: "forbidden"}})}, "fail not up to date: forbidden"},
 		"foreign":    {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Foreign: []string{"x"}}})}, "fail another program wrote ResourceSlices of this driver and node: x"},
 		"old server": {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Dropped: []string{"taints"}}})}, "warn does not store taints"},

@@ -23,8 +23,8 @@ const (
 	classDisplay = "0x03"
 )
 
-// platform returns the platform of the GPUs. If it is not empty, they are not on the PCI bus, and their kernel module
-// is not that of PCI GPUs.
+// platform returns the platform of the GPUs. If it is not empty, the GPUs are not on the PCI bus and do not use the
+// kernel module of PCI GPUs.
 func (e *examination) platform() gpu.Platform {
 	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
 	if err != nil {
@@ -131,7 +131,7 @@ func (e *examination) unlisted(inventory *gpu.Inventory) (addresses []string) {
 			addresses = append(addresses, entry.Name())
 		}
 	}
-	// The addresses include those of GPUs that NVML lists without a PCI address. Other findings report these GPUs.
+	// GPUs that NVML lists without a PCI address cannot be matched with addresses. Other findings report them.
 	withoutAddress := len(inventory.Unreadable)
 	for _, g := range inventory.GPUs {
 		if g.PCIBusID == "" {
@@ -213,8 +213,8 @@ func (e *examination) parts(context.Context) []Finding {
 	return pass(check, fmt.Sprintf("%d libraries and all device nodes found, for %s", len(parts.Libraries), parts.Features))
 }
 
-// faults reports the GPUs and MIG devices for which faultOf, called with the fault in the inventory, returns one. It
-// omits the MIG devices of a GPU that has a fault.
+// faults returns a finding for each GPU and MIG device for which faultOf returns a fault. known is the fault in the
+// inventory. The MIG devices of a GPU with a fault are omitted.
 func (e *examination) faults(check string, faultOf func(uuid string, known gpu.Fault) gpu.Fault) (findings []Finding) {
 	report := func(name, uuid string, fault gpu.Fault) {
 		if !fault.None() {

@@ -29,8 +29,8 @@ const ProbeCommand = "probe"
 // idleFor bounds the lifetime of a container that could not be removed.
 const idleFor = "5m"
 
-// launched starts a container as the kubelet would, and inspects it from inside.
-func (e *examination) launched(ctx context.Context) []Finding {
+// launch starts a container as the kubelet would, and inspects it from inside.
+func (e *examination) launch(ctx context.Context) []Finding {
 	const check = checkLaunch
 	if e.Launch == nil {
 		return nil
@@ -53,6 +53,7 @@ func (e *examination) launched(ctx context.Context) []Finding {
 	case !known:
 		return fail(check, "the CDI spec has no device "+device, "set --device to one of "+strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	}
+	// Probe tests only these two of the mounted files.
 	wanted.Files = slices.DeleteFunc(wanted.Files, func(name string) bool { return name != cudaName && name != host.NVMLName })
 
 	got, image, err := e.probe(ctx, device, wanted)
@@ -90,7 +91,7 @@ func (e *examination) openOnNode(inside map[string]syscall.Errno) map[string]sys
 	return onNode
 }
 
-// probe launches the container and returns its contents.
+// probe launches the container and returns the result of Probe in it, and the image.
 func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits) (got probed, image string, err error) {
 	l := runtime.Launch{
 		Image:  e.Launch.Image,
@@ -98,7 +99,8 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 		Idle:   []string{e.Program, ProbeCommand, "--idle", idleFor},
 		Probe:  slices.Concat([]string{e.Program, ProbeCommand}, wanted.Nodes, wanted.Files),
 	}
-	// The agent's image contains the programs; an image of the user needs them mounted.
+	// The programs of this process can be mounted only if its file system is that of the node. In a pod, the image must
+	// contain them, as the agent's image does.
 	if e.Root.LocalPath("/") == "/" {
 		l.Programs = []string{e.Program, e.Worker}
 	}

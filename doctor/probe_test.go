@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// The test machine has no GPU. /bin/sh replaces the driver worker: any program linked to glibc runs the
-// loader.
+// The test requires no GPU: /bin/sh replaces the driver worker, since any program linked to glibc runs the loader.
 func TestProbe(t *testing.T) {
 	var out strings.Builder
 	if err := Probe(t.Context(), "/bin/sh", []string{"/dev/null", "/dev/nvidia-none", "libm.so.6", "libnvidia-none.so.1"}, &out); err != nil {

@@ -1,5 +1,6 @@
-// Package gpu is the model of a node's GPUs: their properties, how they are linked, and the faults that make them
-// unallocatable. An Inventory is immutable, so it is safe for concurrent use. Package gpu/driver reports it.
+// Package gpu is the model of a node's GPUs: their properties, their links, and the faults that make them
+// unallocatable. Package gpu/driver reports them as an Inventory, which is immutable and therefore safe for concurrent
+// use.
 //
 // The package does no I/O and is independent of CDI and Kubernetes.
 package gpu

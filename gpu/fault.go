@@ -64,9 +64,9 @@ func (f Fault) String() string {
 	return f.Message + "; " + f.Remedy
 }
 
-// Retain returns the inventory now, and appends the GPUs and MIG devices that only earlier contains. A pod may still
+// Retain appends the GPUs and MIG devices that only earlier contains to a copy of now, and returns it. A pod may still
 // hold such a device, and an allocated device must remain advertised to the kubelet. If an entry of Unreadable can only
-// be such a GPU, the GPU has the fault of that entry; otherwise its fault is Gone.
+// be the missing GPU, the GPU has the fault of that entry; otherwise its fault is Gone.
 //
 // A partial GPU keeps its earlier attributes and MIG devices, because containers that hold it may restart.
 func Retain(earlier, now *Inventory) *Inventory {
@@ -83,7 +83,7 @@ func Retain(earlier, now *Inventory) *Inventory {
 			kept.GPUs[i].MIGDevices = retain(g.MIGDevices, now.GPUs[i].MIGDevices)
 			continue
 		}
-		g.Fault, g.Links = absence(g, earlier, now), nil
+		g.Fault, g.Links = missingFault(g, earlier, now), nil
 		if g.Fault.Code == FaultGone {
 			g.MIGDevices = retain(g.MIGDevices, nil)
 		}
@@ -92,12 +92,13 @@ func Retain(earlier, now *Inventory) *Inventory {
 	return &kept
 }
 
-// absence returns the fault of a GPU of an earlier inventory that is missing from now: that of the unreadable GPU with
-// its index, or Gone. Indexes shift when a GPU leaves the bus, and the index of a GPU that is gone is obsolete.
-func absence(g GPU, earlier, now *Inventory) Fault {
+// missingFault returns the fault of g, which earlier contains but now lacks: the fault of the unreadable GPU with the
+// same index, or Gone. Indexes shift when a GPU leaves the bus, and the index of a GPU that is gone is obsolete.
+func missingFault(g GPU, earlier, now *Inventory) Fault {
 	i := slices.IndexFunc(now.Unreadable, func(u Unreadable) bool { return u.Index == g.Index })
-	ofMIGDevice := slices.ContainsFunc(now.GPUs, func(n GPU) bool { return n.Index == g.Index }) // its GPU is readable
-	if i < 0 || ofMIGDevice || g.Fault.Code == FaultGone || now.count() < earlier.count() {
+	// The entry is a MIG device if the GPU with this index is readable.
+	isMIGDevice := slices.ContainsFunc(now.GPUs, func(n GPU) bool { return n.Index == g.Index })
+	if i < 0 || isMIGDevice || g.Fault.Code == FaultGone || now.count() < earlier.count() {
 		return Gone()
 	}
 	return now.Unreadable[i].Fault
@@ -154,6 +155,6 @@ func (inv *Inventory) Prune(keep func(uuid string) bool) *Inventory {
 	return &rest
 }
 
-// OneLine returns the text of err, which may be a joined error, as a single line. A Fault's message is shown in tables,
-// Events and RPC statuses.
+// OneLine returns the text of err, which may be a joined error, as a single line: the messages of faults are shown in
+// tables, Events and RPC statuses.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -69,8 +69,7 @@ type GPU struct {
 	MIG               MIGMode           `json:"mig"`
 	MemoryLimits      MemoryLimits      `json:"memoryLimits,omitempty"`
 
-	// AddressingMode is how the GPU accesses memory that the system allocated: "HMM", "ATS" or "None". Empty if
-	// unknown.
+	// AddressingMode is how the GPU accesses system-allocated memory: "HMM", "ATS" or "None". Empty if unknown.
 	AddressingMode string `json:"addressingMode,omitempty"`
 
 	// Clique is the GPU's partition of a multi-node NVLink fabric, as CLUSTER_UUID.CLIQUE_ID. Empty if the GPU is not
@@ -95,7 +94,7 @@ type GPU struct {
 	Partial bool `json:"partial,omitempty"`
 }
 
-// VGPU describes the driver of a vGPU's host. Its fields are empty if unknown.
+// VGPU describes the host driver of a vGPU. Its fields are empty if unknown.
 type VGPU struct {
 	HostDriver string `json:"hostDriver,omitempty"` // "550.127.06"
 	HostBranch string `json:"hostBranch,omitempty"` // "r550_00"
@@ -108,7 +107,7 @@ const MinorUnknown = -1
 // NUMAUnknown is the NUMANode of a GPU whose NUMA node the platform does not report. sysfs uses the same value.
 const NUMAUnknown = -1
 
-// ComputeCapability is the CUDA compute capability, 9.0 for an H100.
+// ComputeCapability is the CUDA compute capability, such as 9.0 for an H100.
 type ComputeCapability struct{ Major, Minor int }
 
 // MarshalText implements encoding.TextMarshaler.

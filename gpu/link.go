@@ -18,7 +18,7 @@ type Link struct {
 // PCIePath is the PCIe topology between two GPUs.
 type PCIePath int
 
-// The PCIe topologies, nearest first, with their names in nvidia-smi topo as far as it has them.
+// The PCIe topologies, nearest first, each with its abbreviation in nvidia-smi topo, if there is one.
 const (
 	PCIeUnknown  PCIePath = iota
 	SameBoard             // PSB: two GPUs on one board

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// MemoryLimits is whether the memory that the processes of a cgroup allocate on a GPU can be limited, or the reason
-// that it cannot. The values are valid as those of labels. It is empty if unknown, and on platforms other than PCI
-// GPUs.
+// MemoryLimits is the support for limits on the memory that the processes of a cgroup can allocate on a GPU: supported,
+// or the reason that it is not. Each value is also a valid label value. Empty if unknown, and on WSL2 and Jetson.
 type MemoryLimits string
 
 // The values of MemoryLimits. The reasons are in the order in which they are checked.
@@ -67,11 +66,11 @@ func MemoryLimitReasons(gpus []GPU) (reasons []string) {
 // MemoryUnlimited is the value of a memory limit that is not set. NVML uses the same value.
 const MemoryUnlimited = 1<<64 - 1
 
-// MinMemoryLimit is the smallest memory limit that can be set, in bytes: the size of the driver's largest pages, by which
-// it may round a limit down.
+// MinMemoryLimit is the smallest memory limit that can be set, in bytes. It is the size of the driver's largest pages:
+// the driver may round a limit down to a multiple of it.
 const MinMemoryLimit = 2 << 20
 
-// ComputeMode is how many processes may have a compute context on a GPU.
+// ComputeMode determines how many processes may have a compute context on a GPU.
 type ComputeMode string
 
 // The compute modes, by the names of nvidia-smi.

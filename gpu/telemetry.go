@@ -2,8 +2,8 @@ package gpu
 
 import "iter"
 
-// Telemetry are a GPU's measurements at one point in time. A nil field is not supported by the GPU or the driver, and
-// neither is a key that is missing in a map.
+// Telemetry contains a GPU's measurements at one point in time. Nil fields and missing map keys are not supported by
+// the GPU or the driver.
 type Telemetry struct {
 	Utilization        *float64 `json:"utilization,omitempty"`        // fraction of time in which a kernel ran, 0 to 1
 	MemoryUtilization  *float64 `json:"memoryUtilization,omitempty"`  // fraction of time in which memory was accessed
@@ -42,7 +42,7 @@ type Telemetry struct {
 	Processes *Processes `json:"processes,omitempty"`
 }
 
-// Activity is the activity of a GPU's units in the latest probe interval, as fractions of their maximum.
+// Activity is the utilization of a GPU's units in the latest probe interval, as fractions of their maximum.
 type Activity struct {
 	SM              *float64 `json:"sm,omitempty"`              // SMs with at least one warp
 	Occupancy       *float64 `json:"occupancy,omitempty"`       // resident warps
@@ -51,7 +51,7 @@ type Activity struct {
 }
 
 // Traffic is the traffic of an interconnect. Bytes are counted since the last driver load; rates are averages of the
-// latest probe interval, in bytes per second. GPUs support either or both.
+// latest probe interval, in bytes per second. A GPU supports byte counters, rates or both.
 type Traffic struct {
 	TransmittedBytes *uint64           `json:"transmittedBytes,omitempty"`
 	ReceivedBytes    *uint64           `json:"receivedBytes,omitempty"`
@@ -60,7 +60,7 @@ type Traffic struct {
 	Errors           map[string]uint64 `json:"errors,omitempty"` // by kind
 }
 
-// MIGTelemetry are the measurements of a MIG device.
+// MIGTelemetry contains the measurements of a MIG device.
 type MIGTelemetry struct {
 	MemoryUsed *uint64 `json:"memoryUsedBytes,omitempty"`
 }
@@ -68,10 +68,10 @@ type MIGTelemetry struct {
 // Processes are the processes that use a GPU or its MIG devices.
 type Processes struct {
 	Cgroups     []Process `json:"cgroups"`
-	Utilization bool      `json:"utilization"` // whether the driver reports the utilization by each
+	Utilization bool      `json:"utilization"` // whether the driver reports the utilization of each process
 }
 
-// Process is the use of a GPU or MIG device by the processes of one cgroup.
+// Process is the usage of a GPU or MIG device by the processes of one cgroup.
 type Process struct {
 	Device      string  `json:"device"`                    // UUID of the GPU or MIG device
 	Cgroup      string  `json:"cgroup"`                    // path on the node
@@ -79,7 +79,7 @@ type Process struct {
 	Utilization float64 `json:"utilization,omitempty"`     // fraction of time in which their kernels ran, 0 to 1
 }
 
-// ClocksEvents are the reasons that determine a GPU's clock frequency, as the bit mask of NVML.
+// ClocksEvents are the reasons that determine a GPU's clock frequency, as NVML's bit mask.
 type ClocksEvents uint64
 
 // clocksEventReasons are the names of the bits, from the lowest.

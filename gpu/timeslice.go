@@ -12,5 +12,5 @@ const (
 	TimeSliceLong    TimeSlice = "Long"
 )
 
-// TimeSlices are the time slices in the order of nvidia-smi's numbers for them, which start at 0.
+// TimeSlices contains the time slices. The index of each is its number in nvidia-smi.
 var TimeSlices = []TimeSlice{TimeSliceDefault, TimeSliceShort, TimeSliceMedium, TimeSliceLong}

@@ -38,8 +38,8 @@ type Reply struct {
 }
 
 const (
-	// CommandLimit is the maximum size of a Command in bytes, with the newline. It is PIPE_BUF, so that a line is written
-	// whole or not at all.
+	// CommandLimit is the maximum size of a Command in bytes, with the newline. It is PIPE_BUF, so that a line is
+	// written whole or not at all.
 	CommandLimit = 4096
 	// MaxCommands is the maximum number of commands without a reply.
 	MaxCommands = 16

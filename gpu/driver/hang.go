@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// trialTimeout is the call timeout of a trial. It is long, because the worker must be replaced afterwards, and XIDs are
-// lost meanwhile.
+// trialTimeout is the call timeout of a trial. It is long, because after a timeout the worker must be replaced, and
+// XIDs are lost meanwhile.
 const trialTimeout = 5 * time.Minute
 
 // maxCheckDelay is how late a check of the step log may be. If a check is later, gpucdi and perhaps the worker were
@@ -54,13 +54,12 @@ func pending(steps []Step, now time.Duration) (open []Step) {
 }
 
 // hung returns the indexes of the GPUs that cause the overdue steps; they may include NoGPU. blocked are the indexes of
-// the steps that were pending when the previous worker was replaced, without trials and those that caused its
-// replacement.
+// the steps that were pending when the previous worker was replaced, except trials and the cause of the replacement.
 //
-// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A step blocks no other step if
-// a step about a GPU that started later is done; it is a cause once it is overdue itself. The remaining steps may wait
-// for each other. If one of them is overdue, the causes are the first of them, and those that are in blocked: they are
-// pending again although this worker excludes the previous cause.
+// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A pending step blocks no others
+// if a step about a GPU that started later is done; such a step is a cause once it is overdue itself. The remaining
+// steps may wait for each other. If one of them is overdue, the causes are the first of them, and those in blocked:
+// they are pending again although this worker excludes the previous cause.
 func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed []int) {
 	var lastDone time.Duration // start of the latest step about a GPU that is done
 	for _, s := range steps {
@@ -115,8 +114,8 @@ func crashed(steps []Step, now time.Duration) (failed []int) {
 	open := slices.DeleteFunc(pending(steps, now), func(s Step) bool { return s.Index == NoGPU })
 	likely := open
 	for _, kind := range []Kind{Setting, Trial} {
-		if of := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return s.Kind != kind }); len(of) > 0 {
-			likely = of
+		if ofKind := slices.DeleteFunc(slices.Clone(open), func(s Step) bool { return s.Kind != kind }); len(ofKind) > 0 {
+			likely = ofKind
 		}
 	}
 	for _, s := range likely {

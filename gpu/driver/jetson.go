@@ -62,8 +62,8 @@ func JetsonGPU(node host.Root) (gpu.GPU, error) {
 	return g, nil
 }
 
-// moduleUUID returns the UUID of a GPU that has none in NVML: it is derived from the model and serial number of its
-// module, so it survives reinstallation of the node and differs between nodes.
+// moduleUUID returns the UUID of a GPU without an NVML UUID. It is derived from the model and the serial number of the
+// module, so it is unique to the module and survives a reinstallation of the node.
 func moduleUUID(model, serial []byte) string {
 	sum := sha256.Sum256(bytes.Join([][]byte{[]byte("gpucdi.dev/jetson"), model, serial}, []byte{0}))
 	id := sum[:16]

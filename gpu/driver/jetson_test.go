@@ -17,7 +17,8 @@ import (
 
 var triplets = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
-// jetson returns the root of a Jetson with a SoC and a serial number, and without NVML; an empty serial: none.
+// jetson returns the root of a Jetson with that SoC and serial number, and without NVML. If serial is empty, the Jetson
+// has no serial number.
 func jetson(t *testing.T, soc, serial string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -77,7 +78,7 @@ func TestJetsonWithoutNVML(t *testing.T) {
 	}
 }
 
-// The files may be unreadable for a while, and an upgrade of JetPack adds NVML.
+// The files may be temporarily unreadable, and an upgrade of JetPack adds NVML.
 func TestJetsonFollowsTheNode(t *testing.T) {
 	root := jetson(t, "nvidia,tegra234", "1421620034151")
 	tree := filepath.Join(root, "sys/firmware/devicetree/base")

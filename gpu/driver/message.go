@@ -5,7 +5,7 @@ import "github.com/gpucdi/gpucdi/gpu"
 // Message is one line of JSON from the driver worker to gpucdi.
 type Message struct {
 	Inventory *gpu.Inventory `json:"inventory,omitempty"`
-	Probes    Probes         `json:"probes"` // of all GPUs that are not quarantined; nil: not in this message, empty: there is no such GPU
+	Probes    Probes         `json:"probes"` // of all GPUs that are not quarantined; nil: not in this message, empty: no such GPU
 	Telemetry Telemetry      `json:"telemetry,omitempty"`
 	XID       *XID           `json:"xid,omitempty"`
 

@@ -167,9 +167,8 @@ const (
 	cgoPrefix = "._Cfunc_"
 )
 
-// crashSummary summarizes a worker's output in one line: the first line, and the C function from the stack trace, which
-// usually is one of NVML. It omits the addresses of the trace, which would make each occurrence of a crash look
-// different.
+// crashSummary summarizes a worker's output in one line: the first line, and the C function in the stack trace, usually
+// an NVML function. It omits addresses, which would make the error of each crash different.
 func crashSummary(output string) string {
 	summary, trace, _ := strings.Cut(strings.TrimSpace(output), "\n")
 	if summary != "" {

@@ -139,7 +139,7 @@ func checkSize(t *testing.T, m Message) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(data) > messageLimit*3/4 { // leaves room for what else it may contain
+	if len(data) > messageLimit*3/4 { // leaves room for other fields
 		t.Errorf("message of %d GPUs has %d bytes, more than 3/4 of the limit of %d", MaxGPUs, len(data), messageLimit)
 	}
 }
@@ -173,7 +173,7 @@ func killChildren(t *testing.T, cfg Config) {
 	}
 }
 
-// A child that keeps the worker's output open, as nvidia-modprobe may, must not delay the next worker or the return of
+// A child that keeps the worker's output open, such as nvidia-modprobe, must not delay the next worker or the return of
 // Run.
 func TestWorkerLeavesChild(t *testing.T) {
 	for name, script := range map[string]string{
@@ -212,7 +212,7 @@ func TestMessagesAreReadAfterWorkerExit(t *testing.T) {
 	}
 }
 
-// The first of many equal XIDs is reported at once, the others together at the end of the probe cycle.
+// The first of many equal XIDs is reported immediately, the others together at the end of the probe cycle.
 func TestRepeatedXIDsAreAggregated(t *testing.T) {
 	cfg := scripted(t, `yes '{"xid":{"GPU":"GPU-a","Code":31}}' | head -n 10000 >&4; echo '{"xid":{"GPU":"GPU-b","Code":31}}' >&4
 echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; echo '{"xid":{"GPU":"GPU-a","Code":31}}' >&4; sleep 600`)

@@ -21,8 +21,8 @@ type quarantineEntry struct {
 	failures int // consecutive
 }
 
-// quarantine adds GPUs to the quarantine and reports a Failure for each in the latest inventory. If indexes contains
-// NoGPU, the failure affects all GPUs: quarantine adds none, reports one Failure and returns cause.
+// quarantine adds GPUs to the quarantine, and reports a Failure for each that the latest inventory contains. If indexes
+// contains NoGPU, the failure affects all GPUs: quarantine adds none, reports one Failure and returns cause.
 func (s *source) quarantine(indexes []int, cause error) error {
 	fault := gpu.Fault{Code: gpu.FaultUnresponsive, Message: cause.Error(), Remedy: gpu.RemedyKernelLog}
 	if slices.Contains(indexes, NoGPU) {
@@ -40,7 +40,7 @@ func (s *source) quarantine(indexes []int, cause error) error {
 	return nil
 }
 
-// admitRecovered removes the GPUs from the quarantine whose trial succeeded before the worker failed.
+// admitRecovered ends the quarantine of the GPUs whose trial succeeded before the worker failed.
 func (s *source) admitRecovered(p *process) {
 	for _, step := range p.stepLog.steps() {
 		if step.Kind == Trial && step.Done {
@@ -84,8 +84,8 @@ func (s *source) quarantineArgs() (args []string) {
 	return append(args, "--trial-after", delay.String())
 }
 
-// addQuarantined returns a worker's inventory with the quarantined GPUs added as last known, and with their fault. It
-// removes GPUs from the quarantine that the worker's inventory contains.
+// addQuarantined returns a worker's inventory with the quarantined GPUs added, as last known and with their fault. It
+// ends the quarantine of GPUs that the worker's inventory contains.
 func (s *source) addQuarantined(read *gpu.Inventory) *gpu.Inventory {
 	all := *read
 	for index, entry := range s.quarantined {

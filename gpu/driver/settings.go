@@ -16,10 +16,10 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Settings reads and changes settings of GPUs through the driver worker of Run. The methods are safe for concurrent
-// use, and return when ctx ends, even if the driver hangs. The call may still take effect then, so repeat it: each is
-// idempotent. They fail while no worker runs, for example during a driver upgrade. The error wraps
-// errors.ErrUnsupported if the GPU or the driver does not support the setting.
+// Settings reads and changes settings of GPUs through the driver worker of Run. Its methods are safe for concurrent
+// use. They return when ctx ends, even if the driver hangs; the call may still take effect later. They fail while no
+// worker runs, for example during a driver upgrade. All calls are idempotent, so a failed one can be repeated. The
+// error wraps errors.ErrUnsupported if the GPU or the driver does not support the setting.
 //
 // A GPU without persistence mode loses its compute mode when its last client ends, for example when the worker is
 // replaced.
@@ -64,8 +64,9 @@ func (s *Settings) SetMemoryLimit(ctx context.Context, uuid, cgroup string, limi
 	return err
 }
 
-// MemoryLimit returns the limit of a cgroup itself in bytes, without those of its ancestors, and how much it uses. The
-// limit is gpu.MemoryUnlimited if there is none; the use is unknown then. cgroup is the path of its directory on the node.
+// MemoryLimit returns a cgroup's own limit and its memory usage, in bytes. Limits of its ancestors are not considered.
+// Without a limit it returns gpu.MemoryUnlimited, and the usage is unknown. cgroup is the path of its directory on the
+// node.
 func (s *Settings) MemoryLimit(ctx context.Context, uuid, cgroup string) (limit, used uint64, err error) {
 	reply, err := s.memoryLimit(ctx, Command{GPU: uuid, Operation: GetMemoryLimit, Cgroup: cgroup})
 	return reply.Limit, reply.Used, err
@@ -78,13 +79,13 @@ func (s *Settings) memoryLimit(ctx context.Context, c Command) (Reply, error) {
 	return s.call(ctx, c)
 }
 
-// SetComputeMode sets how many processes may use a GPU, and verifies that the driver reports that mode.
+// SetComputeMode sets the compute mode of a GPU, and verifies that the driver reports that mode.
 func (s *Settings) SetComputeMode(ctx context.Context, uuid string, mode gpu.ComputeMode) error {
 	_, err := s.call(ctx, Command{GPU: uuid, Operation: SetComputeMode, Mode: mode})
 	return err
 }
 
-// ComputeMode returns how many processes may use a GPU.
+// ComputeMode returns the compute mode of a GPU.
 func (s *Settings) ComputeMode(ctx context.Context, uuid string) (gpu.ComputeMode, error) {
 	reply, err := s.call(ctx, Command{GPU: uuid, Operation: GetComputeMode})
 	return reply.Mode, err
@@ -114,7 +115,7 @@ func (s *Settings) call(ctx context.Context, c Command) (Reply, error) {
 	return Reply{}, fmt.Errorf("%s of %s: %w", c.Operation, c.GPU, err)
 }
 
-// send writes a command to the worker. The channel receives the reply; it is closed if the worker ends before.
+// send writes a command to the worker. The channel receives the reply, or is closed if the worker ends first.
 func (s *Settings) send(c Command) (<-chan Reply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,14 +151,14 @@ func (s *Settings) send(c Command) (<-chan Reply, error) {
 	return reply, nil
 }
 
-// attach sends later commands to a worker.
+// attach sets the worker that receives commands from now on.
 func (s *Settings) attach(worker commandPipe, limitMemory bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.worker, s.limitMemory, s.pending = worker, limitMemory, map[uint64]chan<- Reply{}
 }
 
-// detach fails the commands that the worker has not replied to, and later ones.
+// detach fails the pending commands and, until the next attach, all new ones.
 func (s *Settings) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// A pipe that is full blocks no caller for longer than writeTimeout, and no line is written in part.
+// A full pipe blocks no caller for longer than writeTimeout, and no line is written partially.
 func TestSettingsOfFullPipe(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -116,7 +116,7 @@ func TestSettingsOfFullPipe(t *testing.T) {
 	}
 }
 
-// A worker without access to cgroups is not called about them.
+// A worker without access to cgroups receives no commands about them.
 func TestSettingsWithoutCgroups(t *testing.T) {
 	var s Settings
 	s.attach(unread{io.Discard}, false)

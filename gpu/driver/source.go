@@ -18,7 +18,7 @@ import (
 // Config configures the discovery of the driver and its worker.
 type Config struct {
 	Node       host.Root
-	DriverRoot string // path on the node; empty: search the known locations
+	DriverRoot string // path on the node; empty: search the known driver roots
 	Library    string // path of NVML on the node; empty: search the driver root
 
 	// Interval is the time between two probe cycles, and between two attempts to find a driver.
@@ -27,7 +27,7 @@ type Config struct {
 	// CallTimeout is the timeout of a step, which consists of a few calls into the driver.
 	CallTimeout time.Duration
 
-	// LimitMemory enables the memory limits of Settings. The worker then has the node's cgroups in its mount namespace.
+	// LimitMemory enables the memory limits of Settings. It mounts the node's cgroups in the worker's mount namespace.
 	LimitMemory bool
 
 	// Worker is the path of the driver worker, gpucdi-nvml.
@@ -132,8 +132,8 @@ func (s *source) cgroupsDir() string {
 }
 
 // reap waits for a killed worker to exit, and forwards its remaining XIDs. A worker that hangs in the kernel does not
-// exit. The caller then starts one more, which may still reach the other GPUs. If that one hangs in the kernel, too,
-// reap waits until one of the two exits.
+// exit: reap returns after exitTimeout, so that the caller starts another worker, which may still reach the other GPUs.
+// If that worker hangs in the kernel, too, reap waits until one of the two exits.
 func (s *source) reap(ctx context.Context, p *process) error {
 	defer s.reportRepeatedXIDs()
 	messages, late := p.messages, time.After(exitTimeout)

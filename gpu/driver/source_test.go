@@ -28,7 +28,7 @@ func TestDriverReplacedWhileWorkerStarts(t *testing.T) {
 	}
 }
 
-// A worker that is killed is no failure of the driver, except before its first probe cycle.
+// A killed worker is not a driver failure, unless it was killed before the end of its first probe cycle.
 func TestKilledWorker(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script  string
@@ -56,8 +56,8 @@ func TestKilledWorker(t *testing.T) {
 	}
 }
 
-// The steps that were blocked in a worker concern only the next worker: a crash in between may have ended the blockade.
-func TestCrashEndsBlockade(t *testing.T) {
+// The steps that were blocked in a worker are evidence for the next worker only: its crash may have released the lock.
+func TestCrashClearsBlockedSteps(t *testing.T) {
 	// pending INDEX ORDER records a step that is overdue.
 	cfg := scripted(t, `
 		pending() { printf "\\0$2\\0\\0\\0\\0\\0\\0\\0" | dd of=/proc/$$/fd/3 bs=8 seek=$((1+$1)) conv=notrunc status=none; }
@@ -87,7 +87,7 @@ func TestCrashEndsBlockade(t *testing.T) {
 	}
 }
 
-// The error of an early end is that of the caller's context.
+// If the caller's context ends first, Read returns its error.
 func TestReadEndsEarly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

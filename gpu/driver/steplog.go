@@ -15,7 +15,7 @@ import (
 // overhead.
 type StepLog struct{ file *os.File }
 
-// The file descriptors that the worker inherits. Messages have a pipe of their own, because NVML may write to standard
+// The file descriptors that the worker inherits. Messages have a separate pipe, because NVML may write to standard
 // output.
 const (
 	stepLogFD  = 3
@@ -83,7 +83,7 @@ func Inherited() (StepLog, io.Writer) {
 }
 
 // Set records the state of a step.
-func (m StepLog) Set(s Step) error {
+func (l StepLog) Set(s Step) error {
 	slot := 1 + s.Index + int(s.Kind)*MaxGPUs
 	value := int64(s.Start)
 	if s.Done {
@@ -91,16 +91,16 @@ func (m StepLog) Set(s Step) error {
 	}
 	var word [slotSize]byte
 	binary.NativeEndian.PutUint64(word[:], uint64(value))
-	if _, err := m.file.WriteAt(word[:], int64(slot)*slotSize); err != nil {
+	if _, err := l.file.WriteAt(word[:], int64(slot)*slotSize); err != nil {
 		return fmt.Errorf("recording a step with GPU index %d: %w", s.Index, err)
 	}
 	return nil
 }
 
 // steps returns the latest step of each slot.
-func (m StepLog) steps() (steps []Step) {
+func (l StepLog) steps() (steps []Step) {
 	var words [slots * slotSize]byte
-	n, _ := m.file.ReadAt(words[:], 0) // the file ends after the last slot that was set
+	n, _ := l.file.ReadAt(words[:], 0) // the file ends after the last slot that was set
 	for slot := range n / slotSize {
 		value := int64(binary.NativeEndian.Uint64(words[slot*slotSize:]))
 		if value == 0 {

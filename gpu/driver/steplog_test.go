@@ -6,13 +6,13 @@ import (
 )
 
 func TestStepLog(t *testing.T) {
-	m, err := newStepLog()
+	l, err := newStepLog()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.file.Close()
-	if got := m.steps(); got != nil {
-		t.Errorf("a new stepLog has the steps %+v, want none", got)
+	defer l.file.Close()
+	if got := l.steps(); got != nil {
+		t.Errorf("a new step log has the steps %+v, want none", got)
 	}
 	want := []Step{
 		{Index: NoGPU, Start: 1 << 62},
@@ -22,18 +22,18 @@ func TestStepLog(t *testing.T) {
 		{Index: MaxGPUs - 1, Start: 4, Kind: Trial, Done: true},
 	}
 	for _, s := range want {
-		if err := m.Set(s); err != nil {
+		if err := l.Set(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := m.steps(); !reflect.DeepEqual(got, want) {
+	if got := l.steps(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	want[0] = Step{Index: NoGPU, Start: 5, Done: true}
-	if err := m.Set(want[0]); err != nil {
+	if err := l.Set(want[0]); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.steps(); !reflect.DeepEqual(got, want) {
+	if got := l.steps(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -28,7 +28,7 @@ type TimeSlicer struct {
 	Node       host.Root
 	DriverRoot string // path on the node; empty: search the known driver roots
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
-	Worker     string // path of gpucdi-nvml; see Config
+	Worker     string // path of the driver worker, gpucdi-nvml
 
 	run func(ctx context.Context, root host.DriverRoot, program string, args ...string) error // nil: runSMI
 
@@ -77,7 +77,7 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	}
 }
 
-// begin marks nvidia-smi as running for a GPU. It returns false if it is running already.
+// begin marks nvidia-smi as running for a GPU, or returns false if it already is.
 func (s *TimeSlicer) begin(uuid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,10 +13,10 @@ type Saved struct {
 	Transient gpu.Fault `json:"transient,omitzero"` // its quiet period restarts
 	Reset     gpu.Fault `json:"reset,omitzero"`
 	Fatal     gpu.Fault `json:"fatal,omitzero"`
-	Broken    gpu.Fault `json:"broken,omitzero"` // the next probe confirms or clears it; saved for its Since
+	Broken    gpu.Fault `json:"broken,omitzero"` // the next probe confirms or clears it; saved so that Since is kept
 
-	// Unreachable reports whether the GPU has been unreachable since the fatal fault. If it responds again, it has
-	// returned.
+	// Unreachable reports whether the GPU has been unreachable since the fatal fault. If so, a response means that it
+	// has returned.
 	Unreachable bool `json:"unreachable,omitempty"`
 	// ActionRequired reports whether the driver has required a recovery action since the reset fault.
 	ActionRequired bool `json:"actionRequired,omitempty"`

@@ -9,12 +9,12 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Selector selects faults by their code, such as "ecc" or "xid_79", or those of XIDs by the class of the XID:
-// "transient", "reset" or "fatal".
+// Selector selects faults by code, such as "ecc" or "xid_79", or all XID faults of a class: "transient", "reset" or
+// "fatal".
 type Selector string
 
-// selectable are the fault codes that a Selector can name, besides those of XIDs. The config, a foreign container
-// and a cordon are not defects of a GPU.
+// selectable are the fault codes that a Selector can name, besides those of XIDs. FaultConfig, FaultForeignHolder and
+// FaultCordoned are excluded, because they are not defects of a GPU.
 var selectable = []gpu.FaultCode{
 	gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
 	gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec,
@@ -37,7 +37,7 @@ func (s Selector) Validate() error {
 	return fmt.Errorf("want a class of XIDs (%v), xid_ followed by an XID, or one of %v, got %q", classes, selectable, string(s))
 }
 
-// Selects reports whether any of the selectors selects a fault code.
+// Selects reports whether any of the selectors selects the fault code. The policy determines the classes of XIDs.
 func (p Policy) Selects(selectors []Selector, code gpu.FaultCode) bool {
 	return slices.ContainsFunc(selectors, func(s Selector) bool {
 		xid, isXID := xidOf(code)

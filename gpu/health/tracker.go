@@ -102,8 +102,8 @@ func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 }
 
 // updateRecovery updates the reset fault from the recovery action, or from pending repairs if the driver does not
-// report the action. An XID precedes the action that it leads to, so if no action was required since the fault, the
-// fault is cleared only after a quiet period.
+// report the action. The driver sets the action some time after the XID, so if it has required none since the fault,
+// the fault is cleared only after a quiet period.
 func (g *state) updateRecovery(p Probe, at time.Time, quietPeriod time.Duration) {
 	g.action = p.Recovery
 	quiet := at.Sub(g.lastFault) >= quietPeriod
@@ -144,7 +144,7 @@ func (g *state) updateErrors(p Probe) {
 	g.uncorrected = *p.Uncorrected
 }
 
-// Gone records that the driver no longer lists the GPU, or that it is lost. It clears all other faults, because the
+// Gone records that the GPU is missing from the inventory; fault is the reason. It clears all other faults, because the
 // return of the GPU implies a reset.
 func (t *Tracker) Gone(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
@@ -152,7 +152,7 @@ func (t *Tracker) Gone(uuid string, fault gpu.Fault, at time.Time) {
 	g.updateSince(at)
 }
 
-// Returned records that a GPU that was Gone is listed again and responds.
+// Returned records that a GPU that was Gone is in the inventory again. It clears all faults.
 func (t *Tracker) Returned(uuid string, at time.Time) {
 	g := t.of(uuid)
 	*g = state{lastFault: at}
@@ -178,7 +178,8 @@ func (t *Tracker) Fault(uuid string) gpu.Fault {
 	return worst
 }
 
-// faults returns the current faults, the most severe first.
+// faults returns the current faults, the most severe first. The remedy of the reset fault depends on the latest
+// recovery action.
 func (t *Tracker) faults(g *state) []gpu.Fault {
 	reset := g.reset
 	switch {
@@ -201,6 +202,7 @@ func (g *state) updateSince(at time.Time) {
 	}
 }
 
+// of returns the state of a device, and creates it if there is none.
 func (t *Tracker) of(uuid string) *state {
 	if t.gpus == nil {
 		t.gpus = map[string]*state{}

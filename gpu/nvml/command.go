@@ -43,7 +43,7 @@ func (w *worker) setCurrent() {
 // readCommands returns the commands from gpucdi. It exits when gpucdi exits, which closes its end of the pipe: a hung
 // call into the driver must not keep this process alive.
 func readCommands(from io.Reader) <-chan driver.Command {
-	commands := make(chan driver.Command, driver.MaxCommands) // so that the end is read even if a command hangs
+	commands := make(chan driver.Command, driver.MaxCommands) // so that EOF is read even if a command hangs
 	go func() {
 		lines := bufio.NewScanner(from)
 		lines.Buffer(make([]byte, driver.CommandLimit), driver.CommandLimit)

@@ -54,7 +54,7 @@ func (s session) readLocation(g *gpu.GPU, dev nvml.Device) error {
 	}
 	class, errClass := s.pciFile(g.PCIBusID, "class")
 	g.PCIClass = class
-	s.readPCIePath(g)
+	s.readPCIeHierarchy(g)
 	s.readVGPU(g)
 	return errors.Join(errNUMA, errClass)
 }

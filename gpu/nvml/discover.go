@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// session is an initialized NVML.
+// session is an initialized NVML library on a node.
 type session struct {
 	lib      nvml.Interface
 	node     host.Root
@@ -36,7 +36,7 @@ func initError(library string, ret nvml.Return) error {
 // inventory reads all GPUs except the quarantined ones. It also returns their handles, by UUID.
 func (w *worker) inventory() (*gpu.Inventory, map[string]nvml.Device, error) {
 	inv := &gpu.Inventory{Platform: w.platform}
-	w.cgroups = cgroupSupport(w.node) // before the GPUs are read, so that a later change is noticed
+	w.cgroups = cgroupSupport(w.node) // before the GPUs are read, so that a later change is detected
 	var count int
 	var errDriver error
 	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { inv.Driver, count, errDriver = w.driver() }); err != nil || errDriver != nil {

@@ -99,8 +99,8 @@ func (w *worker) pollEvents() error {
 	return err
 }
 
-// awaitEvents reports XIDs until the next probe cycle is due. If waiting fails because of a GPU, the cycle starts
-// early, once, because its probes identify the GPU; if waiting still fails then, cycles follow at the regular interval.
+// awaitEvents reports XIDs until the next probe cycle is due. If waiting fails because of a GPU, one cycle starts
+// early, because its probes identify the GPU. If waiting still fails after it, cycles follow at the regular interval.
 func (w *worker) awaitEvents() error {
 	until := time.Now().Add(w.cfg.Interval)
 	for left := time.Until(until); left > 0; left = time.Until(until) {

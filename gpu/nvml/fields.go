@@ -15,7 +15,7 @@ import (
 type field struct {
 	id, scope uint32
 	set       func(t *gpu.Telemetry, value uint64)
-	wide      bool // ignored unless it has 64 bits
+	wide      bool // ignore 32-bit values
 }
 
 // allLinks is the scope of the sum over all NVLinks.
@@ -66,14 +66,14 @@ var nvlinkFields = []field{
 	{id: nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, set: count(nvlinkErrors, "recovery")},
 }
 
-// nvlink5Fields are the error counters of the fifth generation of NVLink, which lacks most others. They exist only for
-// single links.
+// nvlink5Fields are error counters of NVLink 5, which lacks most of those in nvlinkFields. They exist only for single
+// links.
 var nvlink5Fields = perLink(map[uint32]string{
 	nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS: "recovery",
 	nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS:     "effective",
 })
 
-// nvlink5Links is the number of NVLinks of a GPU with the fifth generation.
+// nvlink5Links is the number of NVLinks of a GPU with NVLink 5.
 const nvlink5Links = 18
 
 func perLink(kinds map[uint32]string) (fields []field) {

@@ -8,13 +8,13 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// gpmSamples are the counters of a GPU's activity at the end of the previous cycle, and the buffer for the next ones.
+// gpmSamples are the activity counters of a GPU in the previous cycle, and the buffer for the next sample.
 type gpmSamples struct {
 	previous, next nvml.GpmSample // nil before the first
 }
 
-// gpmMetrics are the metrics that are computed from two samples. A value divided by per is in the unit of gpu.Telemetry: a
-// fraction, or bytes per second.
+// gpmMetrics are the metrics that are computed from two samples. A value divided by per is in the unit of
+// gpu.Telemetry: a fraction, or bytes per second.
 var gpmMetrics = []struct {
 	id  nvml.GpmMetricId
 	per float64
@@ -36,8 +36,8 @@ const (
 )
 
 // readActivity reads the activity since the previous cycle, which Hopper and later GPUs count in hardware. Unlike a
-// profiler it does not slow down the GPU. In the first cycle it sets nothing, nor if NVML
-// rejects samples of the GPU, as in MIG mode.
+// profiler it does not slow down the GPU. It sets nothing in the first cycle, or if NVML rejects samples of the GPU, as
+// in MIG mode.
 func (s session) readActivity(t *gpu.Telemetry, dev nvml.Device, samples *gpmSamples) {
 	if !s.has("nvmlGpmQueryDeviceSupport") {
 		return

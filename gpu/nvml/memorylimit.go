@@ -20,7 +20,7 @@ func cgroupSupport(node host.Root) gpu.MemoryLimits {
 	return ""
 }
 
-// readMemoryLimits sets whether memory limits can be set on a GPU. It must be called after readMIG.
+// readMemoryLimits sets g.MemoryLimits. It must be called after readMIG.
 func (s session) readMemoryLimits(g *gpu.GPU, dev nvml.Device) {
 	switch {
 	case s.platform != "":
@@ -39,9 +39,9 @@ func (s session) readMemoryLimits(g *gpu.GPU, dev nvml.Device) {
 	}
 }
 
-// tryMemoryLimits reads the limit of a cgroup that exists in this process's mount namespace: that of all pods, or the
-// root, which is the process's own cgroup in a container with a cgroup namespace. Errors that may be transient leave
-// the value unknown.
+// tryMemoryLimits reads the limit of a cgroup that exists in this process's mount namespace: the cgroup of all pods, or
+// the root, which is the process's own cgroup in a container with a cgroup namespace. Errors that may be transient
+// leave the value unknown.
 func tryMemoryLimits(dev nvml.Device) gpu.MemoryLimits {
 	_, ret := dev.GetMemoryLimits_v1(cmp.Or(host.NewRoot("/").PodsCgroup(), host.CgroupDir))
 	switch ret {

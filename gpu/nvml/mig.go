@@ -104,7 +104,7 @@ func placement(parent nvml.Device, gpuInstance int) gpu.Placement {
 
 // profile returns the profile of a MIG device, which is the end of its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". If the
 // name lacks it, profile computes it as NVIDIA's tools do, with the memory rounded up to eighths of total, the memory
-// of the GPU in bytes. It is empty if that is unknown, too.
+// of the GPU in bytes. It returns "" if total is 0, too.
 func profile(name string, size nvml.DeviceAttributes, total uint64) string {
 	if _, named, found := strings.Cut(name, " MIG "); found && named != "" {
 		return named
@@ -122,8 +122,8 @@ func profile(name string, size nvml.DeviceAttributes, total uint64) string {
 	return fmt.Sprintf("%dc.%s", size.ComputeInstanceSliceCount, whole)
 }
 
-// affectedMIGDevices returns the UUIDs of the MIG devices of g that an event of these instances affects. It returns
-// none if the event affects the whole GPU or the instances are not known.
+// affectedMIGDevices returns the UUIDs of the MIG devices of g that an event about these instances affects. It returns
+// none if the event affects the whole GPU or the instances are unknown.
 func affectedMIGDevices(g gpu.GPU, gpuInstance, computeInstance uint32) []string {
 	var uuids []string
 	for _, m := range g.MIGDevices {

@@ -15,23 +15,23 @@ var (
 	pciDeviceName = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 )
 
-// maxPCIeSwitches bounds the number of switches of a path.
+// maxPCIeSwitches bounds the number of switches above a GPU.
 const maxPCIeSwitches = 8
 
-// readPCIePath reads the path from the root complex to the GPU. Only ResourceSlices contain it, so it stays empty if
-// sysfs lacks it, as in a sandbox that hides the PCI bus.
-func (s session) readPCIePath(g *gpu.GPU) {
+// readPCIeHierarchy reads the PCIe root complex and the switches above the GPU. Only ResourceSlices require them, so
+// they stay empty if sysfs lacks them, as in a sandbox that hides the PCI bus.
+func (s session) readPCIeHierarchy(g *gpu.GPU) {
 	dir, err := s.node.Resolve(path.Join("/sys/bus/pci/devices", g.PCIBusID))
 	if err != nil || path.Base(dir) != g.PCIBusID {
 		return
 	}
-	g.PCIeRoot, g.PCIeSwitches = pciePathOf(dir)
+	g.PCIeRoot, g.PCIeSwitches = parsePCIeHierarchy(dir)
 }
 
-// pciePathOf parses the resolved sysfs directory of a GPU:
+// parsePCIeHierarchy parses the resolved sysfs directory of a GPU:
 // "/sys/devices/pci0000:17/<root port>/<upstream port>/<downstream port>/<GPU>". It returns the root complex, and the
 // upstream ports of the switches, nearest to the GPU first.
-func pciePathOf(dir string) (root string, switches []string) {
+func parsePCIeHierarchy(dir string) (root string, switches []string) {
 	elements, found := strings.CutPrefix(dir, "/sys/devices/")
 	if !found {
 		return "", nil

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestPCIePath(t *testing.T) {
+func TestPCIeHierarchy(t *testing.T) {
 	for _, tc := range []struct {
 		name, dir, root, switches string
 	}{
@@ -21,7 +21,7 @@ func TestPCIePath(t *testing.T) {
 		{"too many", "/sys/devices/pci0000:17/0000:17:01.0" + strings.Repeat("/0000:18:00.0/0000:19:00.0", 50) + "/0000:1a:00.0", "pci0000:17", strings.TrimSpace(strings.Repeat(" 0000:18:00.0", maxPCIeSwitches))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			root, switches := pciePathOf(tc.dir)
+			root, switches := parsePCIeHierarchy(tc.dir)
 			if root != tc.root || !slices.Equal(switches, strings.Fields(tc.switches)) {
 				t.Errorf("%q, %q; want %q, %q", root, switches, tc.root, tc.switches)
 			}

@@ -66,8 +66,8 @@ func setComputeMode(dev nvml.Device, mode gpu.ComputeMode) driver.Reply {
 	return driver.Reply{Failed: fmt.Sprintf("unknown compute mode %q", mode)}
 }
 
-// Memory limits of cgroups, since driver 615. NVML's soft limit, which reserves memory, is not used: it spreads to the
-// ancestors of the cgroup, and stays there when the cgroup is removed.
+// Memory limits of cgroups require driver 615. NVML's soft limit, which reserves memory, is not used: it propagates to
+// the ancestors of the cgroup, and stays there when the cgroup is removed.
 
 // memoryLimitFunctions are missing in older drivers.
 var memoryLimitFunctions = []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"}

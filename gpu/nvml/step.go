@@ -55,9 +55,9 @@ func (s *steps) run() {
 	}
 }
 
-// unblock starts another goroutine for the remaining steps whenever a step has delayed them for stepDelay. Until all
-// steps are done it calls meanwhile every stepDelay.
-func (s *steps) unblock(meanwhile func()) {
+// unblock starts another goroutine for the remaining steps whenever a step has delayed them for stepDelay. It calls
+// poll every stepDelay until all steps are done.
+func (s *steps) unblock(poll func()) {
 	check := time.NewTicker(stepDelay)
 	defer check.Stop()
 	for before := s.started.Load(); ; {
@@ -71,13 +71,13 @@ func (s *steps) unblock(meanwhile func()) {
 			go s.run()
 		}
 		before = now
-		meanwhile()
+		poll()
 	}
 }
 
-// each runs a step about each of the GPUs and waits for all of them. If one blocks the calling goroutine, which owns
+// each runs a step about each of the GPUs and waits for all of them. If a step blocks the calling goroutine, which owns
 // the worker, other goroutines run the remaining steps and report XIDs. No goroutine is started while the driver
-// responds, because that would take longer than the calls.
+// responds, because starting it would take longer than the calls.
 func (w *worker) each(indexes []int, calls func(i int)) error {
 	s := w.steps(indexes, calls)
 	var firstErr errorOnce

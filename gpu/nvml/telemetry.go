@@ -6,7 +6,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// history is what the telemetry of a GPU needs from the previous cycle.
+// history is the state that the telemetry of a GPU keeps between cycles.
 type history struct {
 	gpm  gpmSamples
 	seen uint64 // timestamp of the latest utilization sample of a process, in µs
@@ -16,7 +16,7 @@ type history struct {
 func (s session) readTelemetry(g gpu.GPU, dev nvml.Device, h *history) gpu.Telemetry {
 	var t gpu.Telemetry
 	readUtilization(&t, dev)
-	readPower(&t, dev)
+	readSensors(&t, dev)
 	if memory, ret := dev.GetMemoryInfo(); ret == nvml.SUCCESS {
 		t.MemoryUsed = &memory.Used
 	}
@@ -48,7 +48,7 @@ func readUtilization(t *gpu.Telemetry, dev nvml.Device) {
 	}
 }
 
-func readPower(t *gpu.Telemetry, dev nvml.Device) {
+func readSensors(t *gpu.Telemetry, dev nvml.Device) {
 	if celsius, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
 		t.Temperature = scaled(celsius, 1)
 	}
@@ -69,7 +69,7 @@ func readPower(t *gpu.Telemetry, dev nvml.Device) {
 	}
 }
 
-// clocksEvents calls the function by its older name if the driver is older than 535.
+// clocksEvents reads the reasons for the clock frequency. Drivers before 535 have the function under an older name.
 func (s session) clocksEvents(dev nvml.Device) (uint64, nvml.Return) {
 	if s.has("nvmlDeviceGetCurrentClocksEventReasons") {
 		return dev.GetCurrentClocksEventReasons()

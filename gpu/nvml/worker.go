@@ -31,7 +31,7 @@ type Config struct {
 	TrialAfter  time.Duration
 }
 
-// worker makes all calls into the driver, in a process of its own: a call can block forever or crash the process, and a
+// worker makes all calls into the driver, in a separate process: a call can block forever or crash the process, and a
 // process cannot replace NVML once it is loaded.
 //
 // One goroutine owns the worker. It waits for the goroutines that run steps about GPUs, except trials and commands.
@@ -42,8 +42,8 @@ type worker struct {
 	out     output
 	stepLog driver.StepLog
 
-	// current are the GPUs of latest that commands can be about. It is replaced whenever latest is, and safe for
-	// concurrent use.
+	// current are the GPUs of latest that commands can be about, by UUID. It is replaced together with latest, and safe
+	// for concurrent use.
 	current atomic.Pointer[map[string]target]
 
 	latest  *gpu.Inventory
@@ -210,8 +210,9 @@ func (w *worker) measureAll() error {
 	return w.out.send(m)
 }
 
-// responding reports whether a GPU responds again after its previous probe failed. It may be another GPU in the same
-// slot, or have another minor number, even if the kernel's list of GPUs is the same in both cycles.
+// responding records which probes failed, and reports whether a GPU responds again after its previous probe failed. It
+// may be another GPU in the same slot, or have another minor number, even if the kernel's list of GPUs is the same in
+// both cycles.
 func (w *worker) responding(probes []health.Probe) (responding bool) {
 	failing := map[string]bool{}
 	for i, g := range w.latest.GPUs {

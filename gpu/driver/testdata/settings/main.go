@@ -1,5 +1,6 @@
-// settings makes the calls of driver.Settings that it reads from standard input, one line each, and prints each result
-// as a line of JSON. It serves the tests in test/product, whose module cannot import package driver.
+// settings reads calls of driver.Settings from standard input, one per line, and prints the result of each as a line of
+// JSON. It also prints snapshots and failures. The tests in test/product use it, because their module cannot import
+// package driver.
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// output is the result of a call or a report of the driver.
+// output is the result of a call, or a report.
 type output struct {
 	Limit       uint64
 	Mode        gpu.ComputeMode

@@ -11,12 +11,12 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Mounts are directories of the node that NVML expects at a fixed path, with all mounts below them: /dev and
-// host.CgroupDir. An empty path is not mounted.
+// Mounts are directories of the node to mount, with all mounts below them, where NVML expects them: Devices at /dev and
+// Cgroups at host.CgroupDir. An empty path is not mounted.
 type Mounts struct{ Devices, Cgroups string }
 
-// Exec replaces this process by a program for which the directories are at those paths. The process gets a mount
-// namespace of its own, so other processes are not affected. It returns only if that fails.
+// Exec replaces this process by a program in a new mount namespace with these mounts, so other processes are not
+// affected. It returns only if it fails.
 //
 // The driver worker executes itself, because the other threads of a running Go program would stay in the old namespace.
 func (m Mounts) Exec(program string, args []string) error {
@@ -24,8 +24,8 @@ func (m Mounts) Exec(program string, args []string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("creating a mount namespace for %s: %w; run as root with CAP_SYS_ADMIN", strings.TrimSpace(m.Devices+" "+m.Cgroups), err)
 	}
-	// Later mounts on the node, such as that of another driver container, still propagate here, but none from here to
-	// the node.
+	// Later mounts on the node, such as a new driver container's, still propagate to this namespace, but mounts here do
+	// not propagate to the node.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("isolating the mount namespace: %w", err)
 	}
