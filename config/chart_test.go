@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The last key of the chart's schema, $defs, validates its value config. It is generated from the types of this
-// package, with the constraints in constraints_test.go.
+// The last key of the chart's schema, $defs, validates the chart value config. It is generated from the types of this
+// package and the constraints in constraints_test.go.
 func TestReferenceChartSchema(t *testing.T) {
 	const path, key = "../deploy/gpucdi/values.schema.json", "\n  \"$defs\": "
 	text, err := os.ReadFile(path)
@@ -51,7 +51,7 @@ type schema map[string]any
 type schemaWriter struct {
 	source
 	constraints map[string]schema // by type or field
-	unused      map[string]schema // those that apply to none yet
+	unused      map[string]schema // constraints that were not applied yet
 	defs        map[string]schema // of structs, by name
 }
 
@@ -85,7 +85,7 @@ func (g *schemaWriter) of(t reflect.Type) schema {
 	return s
 }
 
-// object returns the schema of a struct, without some of its keys.
+// object returns the schema of a struct without the given keys.
 func (g *schemaWriter) object(t reflect.Type, without ...string) schema {
 	properties := schema{}
 	for field := range t.Fields() {
@@ -119,7 +119,7 @@ func (s source) constants(name string) (values []string) {
 	return values
 }
 
-// format formats the schemas, with one property in a line.
+// format formats the schemas with one property per line.
 func (g *schemaWriter) format(t *testing.T) string {
 	t.Helper()
 	var text strings.Builder

@@ -27,7 +27,7 @@ type Config struct {
 	Health     Health     `yaml:"health"`
 	Allocation Allocation `yaml:"allocation"`
 
-	// What tools that drain, reboot or replace nodes can act on; see docs/remediation.md.
+	// Signals for tools that drain, reboot or replace nodes; see docs/remediation.md.
 	Remediation Remediation `yaml:"remediation"`
 
 	// Checks of containers through the Node Resource Interface of the runtime; see docs/nri.md.
@@ -45,7 +45,7 @@ type Config struct {
 	Resources allocator.Rules `yaml:"resources"`
 }
 
-// CDI configures the CDI specs and how they are passed to the container runtime.
+// CDI configures the CDI specs, and how CDI device names are passed to the container runtime.
 type CDI struct {
 	// Driver capabilities to expose to containers; docs/features.md lists the files and device
 	// nodes of each. Empty stands for compute and utility, and video if the driver has it. All GPUs
@@ -120,22 +120,21 @@ type Allocation struct {
 	// their GPUs when it changes; see docs/dra.md.
 	Mode allocator.Mode `yaml:"mode"`
 
-	// Effect of the taints of GPUs with a fault, for claims: NoSchedule, or NoExecute to also evict
-	// pods.
+	// Effect of the device taints of GPUs with a fault in the ResourceSlices.
 	TaintEffect TaintEffect `yaml:"taintEffect"`
 
-	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one of Docker
-	// or nerdctl. Privileged containers do not count. See docs/runtimes.md.
+	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one started by
+	// Docker or nerdctl. Privileged containers are ignored. See docs/runtimes.md.
 	RespectForeignContainers bool `yaml:"respectForeignContainers"`
 }
 
-// TaintEffect is the effect of the taints of GPUs with a fault.
+// TaintEffect is the effect of the device taints of GPUs with a fault.
 type TaintEffect string
 
 // The taint effects.
 const (
 	NoSchedule TaintEffect = "NoSchedule" // no new claims
-	NoExecute  TaintEffect = "NoExecute"  // no new claims, and evicts pods
+	NoExecute  TaintEffect = "NoExecute"  // no new claims, and evicts the pods of existing ones
 )
 
 // NRI configures the plugin of the container runtime's Node Resource Interface.
@@ -144,11 +143,11 @@ type NRI struct {
 	// memory limit as the memory of the GPU. The runtime must have NRI enabled.
 	Enabled bool `yaml:"enabled"`
 
-	// What to do with a container that has a GPU which was not allocated to it.
+	// Action for a container with a GPU that is not allocated to it.
 	Foreign ForeignAction `yaml:"foreign"`
 }
 
-// ForeignAction is what happens to containers with GPUs that were not allocated to them.
+// ForeignAction is the action for containers with GPUs that are not allocated to them.
 type ForeignAction string
 
 // The actions.
@@ -259,8 +258,8 @@ func (c Config) validateMonitoring() error {
 	return errors.Join(errs...)
 }
 
-// validateNames returns an error for each resource name that Kubernetes rejects, except those that Policy.ValidateRules
-// reports.
+// validateNames returns an error for each resource name that Kubernetes rejects, except names that Policy.ValidateRules
+// rejects.
 func validateNames(rules allocator.Rules) error {
 	var errs []error
 	for i, rule := range rules {

@@ -78,10 +78,10 @@ nodes:
 		want func(*config.Config)
 	}{
 		{config.Node{}, func(*config.Config) {}},
-		{labelled("gpu.family", "hopper", "spot", ""), func(*config.Config) {}},
+		{labeled("gpu.family", "hopper", "spot", ""), func(*config.Config) {}},
 		{config.Node{Name: "a"}, func(c *config.Config) { c.Health.XIDs.Fatal = []int{2} }},
-		{labelled(config.SectionLabel, "patient"), func(c *config.Config) { c.Health.CallTimeout = time.Minute }},
-		{labelled("gpu.family", "hopper"), func(c *config.Config) { c.CDI.Features = cdi.Features{cdi.Video} }},
+		{labeled(config.SectionLabel, "patient"), func(c *config.Config) { c.Health.CallTimeout = time.Minute }},
+		{labeled("gpu.family", "hopper"), func(c *config.Config) { c.CDI.Features = cdi.Features{cdi.Video} }},
 		{config.Node{Name: "b", Labels: map[string]string{config.SectionLabel: "patient"}}, func(c *config.Config) {
 			c.Health.XIDs = config.XIDs{Ignore: []int{}, Fatal: []int{2}}
 			c.Health.CallTimeout = 2 * time.Minute
@@ -99,8 +99,8 @@ nodes:
 	}
 }
 
-// labelled returns a node with labels, given as key, value and so on.
-func labelled(pairs ...string) config.Node {
+// labeled returns a node with labels. pairs alternates keys and values.
+func labeled(pairs ...string) config.Node {
 	node := config.Node{Labels: map[string]string{}}
 	for i := 0; i < len(pairs); i += 2 {
 		node.Labels[pairs[i]] = pairs[i+1]

@@ -26,7 +26,7 @@ const (
 	number     = `([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?`
 	capability = `^$|^\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*(,\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*)*$`
 
-	// resource matches extended resources, and standardResource those of a rule without select.
+	// resource matches the names of extended resources, standardResource the names that a rule without select accepts.
 	resource         = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 	reservedResource = `^([^/]*\.)?kubernetes\.io/`
 	standardResource = `^nvidia\.com/(gpu|mig-[-A-Za-z0-9_.]{0,58}[A-Za-z0-9])$`
@@ -38,9 +38,9 @@ const (
 	labelSelector = `^\s*$|^` + requirement + `(,` + requirement + `)*$`
 )
 
-// constraints are those of Config.validate and the rules, by type or field. They may be looser than the agent, which
-// validates the config itself, but not stricter: TestConfigSchema in test/chart compares both. Two are stricter: hook,
-// and the types of scalars, because the agent accepts 5 as a string.
+// constraints returns the constraints of Config.validate and the rules, by type or field. They may be looser than the
+// agent, which validates the config itself. TestConfigSchema in test/chart checks that they are not stricter, with two
+// exceptions: hook, and the types of scalars, because the agent accepts 5 as a string.
 func constraints(s source) map[string]schema {
 	second := schema{"allOf": []schema{{"pattern": atLeastSecond}}}
 	return map[string]schema{
@@ -69,9 +69,9 @@ func constraints(s source) map[string]schema {
 	}
 }
 
-// ruleConstraints are the dependencies between the keys of a rule.
+// ruleConstraints returns the dependencies between the keys of a rule.
 func ruleConstraints() []schema {
-	// At least one of the keys that have an effect on their own is required, including keys that are added later.
+	// At least one key that has an effect on its own is required. New keys are assumed to have one.
 	var effects []schema
 	for field := range reflect.TypeFor[allocator.Rule]().Fields() {
 		key, zero := field.Tag.Get("yaml"), reflect.Zero(field.Type).Interface()
@@ -120,7 +120,7 @@ func ruleConstraints() []schema {
 	}
 }
 
-// faultSelectors returns the fault codes and classes of XIDs that select faults.
+// faultSelectors returns the fault codes and XID classes that are valid selectors.
 func faultSelectors(s source) (names []string) {
 	for _, name := range append(s.constants("health.Class"), s.constants("gpu.FaultCode")...) {
 		if health.Selector(name).Validate() == nil {

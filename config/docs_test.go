@@ -19,7 +19,7 @@ func TestDocumentedSections(t *testing.T) {
 	sections, _, _ := strings.Cut(rest, "```")
 	for _, node := range []config.Node{
 		{Name: "gpu-1"},
-		{Labels: map[string]string{config.SectionLabel: "patient"}},
+		{Labels: map[string]string{config.SectionLabel: "slow-driver"}},
 		{Labels: map[string]string{"nvidia.com/gpu.family": "hopper"}},
 	} {
 		if got := effective(t, sections, node); reflect.DeepEqual(got, config.Default()) {

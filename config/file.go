@@ -121,7 +121,7 @@ func Parse(data []byte) (*File, error) {
 	return &File{base: doc.Config, sections: doc.Nodes, text: data}, nil
 }
 
-// decode reads the only document of data.
+// decode decodes data, which must be a single document.
 func decode(data []byte, doc *document) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -205,8 +205,8 @@ func (f *File) SelectsByLabel() bool {
 	return slices.ContainsFunc(f.sections, func(s section) bool { return s.Section != "" || s.Selector != "" })
 }
 
-// For returns the effective config of a node. Later sections override earlier ones. Sections that are valid each may
-// contradict each other, so it validates the result.
+// For returns the effective config of a node. Later sections override earlier ones. Valid sections may contradict each
+// other, so For validates the result.
 func (f *File) For(node Node) (Config, error) {
 	cfg := f.base
 	for _, s := range f.sections {

@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "update the reference in docs/configuration.md")
 
-// The reference in docs/configuration.md is generated from the types of the config, here and in other packages: their keys,
-// comments, constants and defaults.
+// The reference in docs/configuration.md is generated from the keys, comments, constants and defaults of the config's
+// types, in this and other packages.
 func TestReference(t *testing.T) {
 	const path = "../docs/configuration.md"
 	text, err := os.ReadFile(path)
@@ -50,7 +50,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// source holds what reflection does not provide.
+// source contains the parts of the source code that reflection does not provide.
 type source struct {
 	comments map[string]string   // by package.Type.Field
 	values   map[string][]string // constants as "value: comment", by package.Type

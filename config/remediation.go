@@ -14,11 +14,11 @@ type Remediation struct {
 	// Whether the Node has the condition NvidiaGPUHealthy.
 	NodeCondition bool `yaml:"nodeCondition"`
 
-	// Effect of the taint gpucdi.dev/gpu-fault of the Node, whose value is the fault code.
+	// Effect of the node taint gpucdi.dev/gpu-fault, whose value is the fault code.
 	Taint NodeTaint `yaml:"taint"`
 
 	// Time that a fault must last before the condition is False and the Node is tainted. When the
-	// fault recovers, the condition returns to True and the taint is removed at once. If this is
+	// fault recovers, the condition returns to True and the taint is removed immediately. If this is
 	// longer than health.quietPeriod, faults that need no repair recover before it has passed.
 	After time.Duration `yaml:"after"`
 
@@ -27,10 +27,10 @@ type Remediation struct {
 	Faults []health.Selector `yaml:"faults"`
 }
 
-// NodeTaint is the effect of the taint of the Node.
+// NodeTaint is the effect of the node taint.
 type NodeTaint string
 
-// The effects of the taint of the Node.
+// The effects of the node taint.
 const (
 	NodeTaintNone             NodeTaint = "none"             // no taint
 	NodeTaintPreferNoSchedule NodeTaint = "PreferNoSchedule" // new pods only if no other node has room

@@ -56,7 +56,7 @@ func (c *schemaCheck) value(path string, n *yaml.Node, want reflect.Type) {
 
 func (c *schemaCheck) mapping(path string, n *yaml.Node, want reflect.Type) {
 	if c.duplicates(path, n) {
-		return // the decoder skips the mapping, too, so its limit on the expansion of aliases does not cover the values
+		return // the decoder skips the values, too, so its limit on the expansion of aliases does not cover them
 	}
 	keys := keysOf(want)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -110,7 +110,7 @@ func (c *schemaCheck) merge(path string, n *yaml.Node, want reflect.Type) {
 	}
 }
 
-// keysOf returns the type of each key of a struct, those of inlined structs included.
+// keysOf returns the type of each key of a struct, including keys of inlined structs.
 func keysOf(of reflect.Type) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for i := range of.NumField() {

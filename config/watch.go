@@ -47,7 +47,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 		case <-d.timer.C:
 			d.fire()
 		case err := <-watcher.Errors:
-			// After lost events, the file is read again.
+			// After an overflow, events of the file may have been lost.
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return fmt.Errorf("watching config: %w", err)
 			}
@@ -67,7 +67,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 type debounce struct {
 	changed func()
 	timer   *time.Timer
-	since   time.Time // of the first change that is pending; zero if none is
+	since   time.Time // time of the first pending change; zero if none
 }
 
 // restart delays the call until the file has settled.

@@ -5,13 +5,13 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// The labels with the weakest isolation of the node's devices. GPU Feature Discovery has none for it.
+// The labels with the weakest isolation of the node's devices. GPU Feature Discovery has no such labels.
 const (
 	MemoryIsolation  = "gpucdi.dev/memory-isolation"
 	ComputeIsolation = "gpucdi.dev/compute-isolation"
 )
 
-// setIsolationLabels sets the labels for isolation, if any device is not excluded.
+// setIsolationLabels sets the isolation labels, unless all devices are excluded.
 func setIsolationLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.Rules) {
 	weakest, _ := allocator.Policy{MIG: strategy, Rules: rules}.WeakestIsolation(&gpu.Inventory{GPUs: listed})
 	if weakest != (allocator.Isolation{}) {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Machine is the label with the machine type. Every node with a GPU has it.
+// Machine is the label with the product name of the machine. Every node with a GPU has it.
 const Machine = gpuPrefix + "machine"
 
 const (
@@ -18,11 +18,11 @@ const (
 	gpuPrefix = allocator.GPUResource + "."
 )
 
-// MemoryLimits is the label that reports whether memory limits can be set. GPU Feature Discovery has none for it.
+// MemoryLimits is the label that reports whether memory limits can be set. GPU Feature Discovery has no such label.
 const MemoryLimits = "gpucdi.dev/gpu-memory-limits"
 
-// Of returns the labels of a node, or nil if it has no GPUs. machine is its product name. If the products of the GPUs
-// differ, the labels describe those with the product of the first GPU that is not excluded.
+// Of returns the labels of a node, or nil if it has no GPUs. machine is the product name of the machine. If the GPUs
+// are of several products, the labels describe the product of the first GPU that is not excluded.
 func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
 	listed := listedGPUs(inv)
 	if len(listed) == 0 {
@@ -103,7 +103,8 @@ func setVGPULabels(l map[string]string, listed []gpu.GPU) {
 	l[prefix+"vgpu.host-driver-branch"] = value(listed[i].VGPU.HostBranch, "")
 }
 
-// mode returns the mode by the PCI class, which depends on whether the GPU has display outputs.
+// mode returns "graphics" for a GPU with display outputs and "compute" for one without. The PCI class distinguishes
+// them.
 func mode(g gpu.GPU) string {
 	switch g.PCIClass {
 	case "0x030000":
@@ -114,8 +115,8 @@ func mode(g gpu.GPU) string {
 	return "unknown"
 }
 
-// setDriverLabels sets each version under its current and its deprecated name. It sets none on a platform without NVML,
-// whose version numbers have another meaning.
+// setDriverLabels sets each version under its current and its deprecated label. It sets none without NVML, because the
+// driver version then has another meaning.
 func setDriverLabels(l map[string]string, d gpu.Driver) {
 	if d.CUDA == (gpu.CUDAVersion{}) {
 		return
@@ -147,18 +148,18 @@ func ruleOf(g gpu.GPU, rules allocator.Rules) allocator.Rule {
 
 // setGPULabels sets the labels of whole GPUs. Excluded GPUs do not count.
 func setGPULabels(l map[string]string, listed []gpu.GPU, rules allocator.Rules) {
-	first, count, of := described(listed, rules), 0, sharing{}
+	first, count, shared := described(listed, rules), 0, sharing{}
 	for _, g := range listed {
 		rule := ruleOf(g, rules)
 		if g.Product != first.Product || rule.Exclude {
 			continue
 		}
 		count++
-		if g.MIG != gpu.MIGEnabled && of.replicas == 0 { // a GPU in MIG mode cannot be allocated as a whole
-			of = sharingOf(rule, allocator.GPUResource)
+		if g.MIG != gpu.MIGEnabled && shared.replicas == 0 { // a GPU in MIG mode cannot be allocated as a whole
+			shared = sharingOf(rule, allocator.GPUResource)
 		}
 	}
-	setResourceLabels(l, allocator.GPUResource, value(first.Product, "unknown"), count, of)
+	setResourceLabels(l, allocator.GPUResource, value(first.Product, "unknown"), count, shared)
 	if first.MemoryBytes > 0 {
 		l[gpuPrefix+"memory"] = strconv.FormatUint(first.MemoryBytes>>20, 10) // MiB
 	}
@@ -180,17 +181,17 @@ func sharingOf(rule allocator.Rule, standard string) sharing {
 }
 
 // setResourceLabels sets the labels of a resource. If it is shared and not renamed, the product has the suffix -SHARED.
-func setResourceLabels(l map[string]string, resource, product string, count int, of sharing) {
+func setResourceLabels(l map[string]string, resource, product string, count int, shared sharing) {
 	strategy, under := "none", resource+"."
-	if of.replicas > 1 {
+	if shared.replicas > 1 {
 		strategy = "time-slicing"
 	}
-	if of.replicas > 1 && !of.renamed {
+	if shared.replicas > 1 && !shared.renamed {
 		product = value(product+"-SHARED", "")
 	}
 	l[under+"product"] = product
 	l[under+"count"] = strconv.Itoa(count)
-	l[under+"replicas"] = strconv.Itoa(of.replicas)
+	l[under+"replicas"] = strconv.Itoa(shared.replicas)
 	l[under+"sharing-strategy"] = strategy
 }
 

@@ -82,7 +82,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// On a Jetson without NVML the driver version is that of Jetson Linux, which must not be compared with that of drivers.
+// On a Jetson without NVML the driver version is the release of Jetson Linux, which is not comparable.
 func TestNoDriverLabelsWithoutCUDAVersion(t *testing.T) {
 	inv := h100s(1)
 	inv.Driver = gpu.Driver{Version: "35.4.1"}
@@ -238,7 +238,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// Labels describe GPUs that are not excluded, also under another name, and MIG devices that keep their resource.
+// Labels describe GPUs that are not excluded, including renamed ones, and MIG devices that keep their default resource.
 func TestRules(t *testing.T) {
 	first := allocator.Selector{Index: []int{0}}
 	all := mig(h100s(2), []string{"1g.10gb"})

@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/labels"
 )
 
-// The label describes the GPUs that are not excluded, and a new driver changes it like a version.
+// The label describes the GPUs that are not excluded. Like a version, its change by a new driver is routine.
 func TestMemoryLimits(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MemoryLimits: gpu.MemoryLimitsMIG},
@@ -30,38 +30,5 @@ func TestMemoryLimits(t *testing.T) {
 	inv.GPUs[0].MemoryLimits, inv.GPUs[1].MemoryLimits = "", ""
 	if got, set := of(nil)[labels.MemoryLimits]; set {
 		t.Errorf("unknown limits: %q", got)
-	}
-}
-
-// The labels have the weakest isolation of the devices that are not excluded. A driver that no longer limits memory
-// changes it at once, since pods select nodes by it.
-func TestIsolation(t *testing.T) {
-	inv := &gpu.Inventory{GPUs: []gpu.GPU{
-		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a", Profile: "1g.10gb"}}},
-		{UUID: "GPU-b", Index: 1, MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported},
-		{UUID: "GPU-c", Index: 2, Fault: gpu.Gone()},
-	}}
-	limited := allocator.Rule{Name: allocator.GPUResource, Replicas: 4, Limits: allocator.LimitMemory, Level: allocator.LevelAny}
-	replicas := allocator.Rule{Name: "nvidia.com/mig-1g.10gb", Replicas: 2}
-	of := func(rules ...allocator.Rule) map[string]string { return labels.Of(inv, allocator.MIGMixed, rules, "") }
-	for _, tc := range []struct {
-		rules []allocator.Rule
-		want  string
-	}{
-		{nil, "hardware hardware"},
-		{[]allocator.Rule{limited}, "driver timeslice"},
-		{[]allocator.Rule{limited, replicas}, "none timeslice"},
-		{[]allocator.Rule{{Select: allocator.Selector{UUID: []string{"GPU-b"}}, Exclude: true}, limited}, "hardware hardware"},
-		{[]allocator.Rule{{Select: allocator.Selector{UUID: []string{"GPU-*"}}, Exclude: true}}, " "},
-	} {
-		l := of(tc.rules...)
-		if got := l[labels.MemoryIsolation] + " " + l[labels.ComputeIsolation]; got != tc.want {
-			t.Errorf("with rules %+v: %q, want %q", tc.rules, got, tc.want)
-		}
-	}
-	before := of(limited)
-	inv.GPUs[1].MemoryLimits = gpu.MemoryLimitsOldDriver
-	if after := of(limited); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
-		t.Errorf("with an old driver: %v", after)
 	}
 }

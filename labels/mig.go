@@ -44,9 +44,9 @@ func setMIGLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGS
 	all[i].setLabels(l, allocator.GPUResource)
 }
 
-// decidingGPUs returns the GPUs that determine what the strategy single advertises: the healthy ones that rules do not
-// exclude, as in allocator.NotUniform. If none is healthy, it returns them without their faults, so that an outage does
-// not change labels.
+// decidingGPUs returns the GPUs that determine the resources of the strategy single: the healthy ones that rules do not
+// exclude, as in allocator.NotUniform. If none is healthy, it returns the unhealthy ones without their faults, so that
+// an outage does not change labels.
 func decidingGPUs(listed []gpu.GPU, rules allocator.Rules) []gpu.GPU {
 	all := slices.DeleteFunc(slices.Clone(listed), func(g gpu.GPU) bool { return ruleOf(g, rules).Exclude })
 	healthy := slices.DeleteFunc(slices.Clone(all), func(g gpu.GPU) bool { return !g.Fault.None() })

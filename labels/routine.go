@@ -2,12 +2,12 @@ package labels
 
 import "strings"
 
-// versionPrefixes are the prefixes of the names of labels that contain versions, or what a version supports.
-var versionPrefixes = []string{prefix + "cuda.", prefix + "vgpu.host-driver-", MemoryLimits}
+// driverPrefixes are the prefixes of the labels that describe drivers: versions, and the support for memory limits.
+var driverPrefixes = []string{prefix + "cuda.", prefix + "vgpu.host-driver-", MemoryLimits}
 
-// Routine reports whether a change of the labels of a node may be applied later: only versions of the driver differ, as
-// after a driver upgrade, or all labels are removed, as during one. The other labels describe GPUs, and pods select
-// nodes by them.
+// Routine reports whether a change of a node's labels may be delayed. It may if only labels of drivers change, as after
+// a driver upgrade, or if all labels are removed, as during one. The other labels describe GPUs, and pods select nodes
+// by them.
 func Routine(before, after map[string]string) bool {
 	switch {
 	case len(after) == 0:
@@ -18,19 +18,19 @@ func Routine(before, after map[string]string) bool {
 	return sameGPUs(before, after) && sameGPUs(after, before)
 }
 
-// sameGPUs reports whether b has all labels of a that are not versions.
+// sameGPUs reports whether b has all labels of a that do not describe drivers, with the same values.
 func sameGPUs(a, b map[string]string) bool {
 	for name, value := range a {
-		if other, ok := b[name]; (!ok || other != value) && !isVersion(name) {
+		if other, ok := b[name]; (!ok || other != value) && !describesDriver(name) {
 			return false
 		}
 	}
 	return true
 }
 
-func isVersion(name string) bool {
-	for _, versionPrefix := range versionPrefixes {
-		if strings.HasPrefix(name, versionPrefix) {
+func describesDriver(name string) bool {
+	for _, driverPrefix := range driverPrefixes {
+		if strings.HasPrefix(name, driverPrefix) {
 			return true
 		}
 	}

@@ -1,0 +1,42 @@
+package labels_test
+
+import (
+	"testing"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/labels"
+)
+
+// The labels have the weakest isolation of the devices that are not excluded. If the driver can no longer limit memory,
+// their change is not routine, since pods select nodes by them.
+func TestIsolation(t *testing.T) {
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{
+		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a", Profile: "1g.10gb"}}},
+		{UUID: "GPU-b", Index: 1, MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported},
+		{UUID: "GPU-c", Index: 2, Fault: gpu.Gone()},
+	}}
+	limited := allocator.Rule{Name: allocator.GPUResource, Replicas: 4, Limits: allocator.LimitMemory, Level: allocator.LevelAny}
+	replicas := allocator.Rule{Name: "nvidia.com/mig-1g.10gb", Replicas: 2}
+	of := func(rules ...allocator.Rule) map[string]string { return labels.Of(inv, allocator.MIGMixed, rules, "") }
+	for _, tc := range []struct {
+		rules []allocator.Rule
+		want  string
+	}{
+		{nil, "hardware hardware"},
+		{[]allocator.Rule{limited}, "driver timeslice"},
+		{[]allocator.Rule{limited, replicas}, "none timeslice"},
+		{[]allocator.Rule{{Select: allocator.Selector{UUID: []string{"GPU-b"}}, Exclude: true}, limited}, "hardware hardware"},
+		{[]allocator.Rule{{Select: allocator.Selector{UUID: []string{"GPU-*"}}, Exclude: true}}, " "},
+	} {
+		l := of(tc.rules...)
+		if got := l[labels.MemoryIsolation] + " " + l[labels.ComputeIsolation]; got != tc.want {
+			t.Errorf("with rules %+v: %q, want %q", tc.rules, got, tc.want)
+		}
+	}
+	before := of(limited)
+	inv.GPUs[1].MemoryLimits = gpu.MemoryLimitsOldDriver
+	if after := of(limited); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
+		t.Errorf("with an old driver: %v", after)
+	}
+}
