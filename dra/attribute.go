@@ -31,12 +31,12 @@ const (
 	attributePCIBusID = "resource.kubernetes.io/pciBusID"
 	attributeNUMANode = "resource.kubernetes.io/numaNode"
 
-	attributeResource     = domain + "resource"
-	attributeMemory       = domain + "memoryIsolation"
-	attributeCompute      = domain + "computeIsolation"
-	attributeNVLinkDomain = domain + "nvlinkDomain"
-	attributePCIeSwitch   = domain + "pcieSwitch"
-	attributeSet          = domain + "set" // followed by the size
+	attributeResource         = domain + "resource"
+	attributeMemoryIsolation  = domain + "memoryIsolation"
+	attributeComputeIsolation = domain + "computeIsolation"
+	attributeNVLinkDomain     = domain + "nvlinkDomain"
+	attributePCIeSwitch       = domain + "pcieSwitch"
+	attributeSet              = domain + "set" // followed by the size
 )
 
 // domain is the domain of attributes and taints that NVIDIA's DRA driver does not have.
@@ -64,7 +64,7 @@ const (
 	typeMIG = "mig"
 )
 
-// Values of attributes for GPUs of which the NVIDIA driver does not report them.
+// Values of attributes that the NVIDIA driver does not report for a GPU.
 const (
 	brandUnknown   = "Unknown"
 	addressingNone = "None"
@@ -77,7 +77,7 @@ type attributes map[string]cluster.Attribute
 func (a attributes) set(name, value string) { a[name] = cluster.StringAttribute(shorten(value)) }
 
 // addCommon adds the attributes that a GPU and its MIG devices have in common. The PCIe root and the NUMA node are
-// missing if they are unknown, since devices with equal values would count as close to each other.
+// omitted if they are unknown, since devices with equal values count as close to each other.
 func (a attributes) addCommon(driver gpu.Driver, g gpu.GPU) {
 	a.set(attributeProductName, g.Product)
 	a.set(attributeBrand, cmp.Or(g.Brand, brandUnknown))
@@ -111,8 +111,8 @@ func shorten(value string) string {
 	return value[:end] + hash
 }
 
-// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0, and
-// so is everything from the first part that is not a number. Parts after the third are dropped.
+// semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0,
+// and so is everything from the first part that is not a number. Parts after the third are dropped.
 func semver(version string) string {
 	var numbers [3]uint64
 	for i, part := range strings.SplitN(version, ".", len(numbers)+1) {

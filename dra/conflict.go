@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// infoTimeout bounds a request for the name of another driver. The kubelet waits as long.
+	// infoTimeout bounds a request for the name of another driver. The kubelet uses the same timeout.
 	infoTimeout = time.Second
 	// maxQueried bounds the number of sockets that are queried.
 	maxQueried = 16

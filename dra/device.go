@@ -16,13 +16,13 @@ type Offer struct {
 	Fault    gpu.Fault // of its entry in the ledger
 
 	Isolation allocator.Isolation // of claims that share it
-	Capacity  allocator.Amount    // what claims that share it can get together; zero if they do not share it
+	Capacity  allocator.Amount    // total of all claims that share it; zero if claims do not share it
 }
 
-// Devices returns the devices of the node's ResourceSlices, in the order of offers. A device has every attribute of
-// docs/dra-attributes.md, except those that may be missing according to it, even if the inventory lacks the device: a
-// CEL expression that reads a missing attribute fails the scheduling of its pod. Offers without a valid device name are
-// omitted. effect is the effect of the taints of faulty devices.
+// Devices returns the devices of the node's ResourceSlices, in the order of offers. Even if the inventory lacks a
+// device, it has every attribute that docs/dra-attributes.md does not list as optional: a CEL expression that reads a
+// missing attribute fails the scheduling of its pod. Offers without a valid device name are omitted. effect is the
+// effect of the taints of faulty devices.
 func Devices(inv *gpu.Inventory, offers []Offer, effect cluster.TaintEffect) []cluster.Device {
 	b := deviceBuilder{
 		inv: inv, sets: setsOf(inv, offers), domains: allocator.NVLinkDomains(inv), switches: commonSwitches(inv),
@@ -47,7 +47,7 @@ func Devices(inv *gpu.Inventory, offers []Offer, effect cluster.TaintEffect) []c
 }
 
 // setsOf returns the sets of the GPUs of each resource. A DeviceClass selects the devices of one resource, so a set
-// with devices of two could never be allocated.
+// with devices of two resources could never be allocated.
 func setsOf(inv *gpu.Inventory, offers []Offer) map[string]allocator.Sets {
 	ids := map[string][]string{}
 	for _, o := range offers {
@@ -61,7 +61,7 @@ func setsOf(inv *gpu.Inventory, offers []Offer) map[string]allocator.Sets {
 }
 
 // commonSwitches returns the PCIe switch of each GPU by UUID: the nearest one that another GPU shares, or the nearest
-// one if none does. It is the GPU's own PCI bus ID if there is no switch.
+// one if none does. Without a switch, it is the GPU's own PCI bus ID.
 func commonSwitches(inv *gpu.Inventory) map[string]string {
 	count := map[string]int{}
 	for _, g := range inv.GPUs {
@@ -101,8 +101,8 @@ func (b *deviceBuilder) device(o Offer) cluster.Device {
 	attributes.addCommon(b.inv.Driver, g)
 	attributes.set(attributeUUID, o.ID)
 	attributes.set(attributeResource, o.Resource)
-	attributes.set(attributeMemory, string(o.Isolation.Memory))
-	attributes.set(attributeCompute, string(o.Isolation.Compute))
+	attributes.set(attributeMemoryIsolation, string(o.Isolation.Memory))
+	attributes.set(attributeComputeIsolation, string(o.Isolation.Compute))
 	attributes.set(attributePCIeSwitch, b.switches[g.UUID])
 	if isMIG(o.ID) {
 		m, _ := g.MIGDevice(o.ID)
@@ -122,8 +122,8 @@ func (b *deviceBuilder) device(o Offer) cluster.Device {
 // maxMemorySlices is the maximum number of memory slices of a GPU. A device has at most 32 attributes and capacities.
 const maxMemorySlices = 8
 
-// migCapacity returns the capacities of a MIG device. It has a capacity for each memory slice that it occupies, by
-// which a claim can request a placement, unless it occupies all slices of a GPU.
+// migCapacity returns the capacities of a MIG device. Unless the device occupies all memory slices of its GPU, it has a
+// capacity for each slice that it occupies, by which a claim can request a placement.
 func migCapacity(m gpu.MIGDevice) map[string]cluster.Capacity {
 	capacity := map[string]cluster.Capacity{capacityMemory: cluster.Bytes(m.MemoryBytes)}
 	for name, n := range map[string]int{

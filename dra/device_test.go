@@ -20,8 +20,8 @@ const gib = 1 << 30
 func gpuID(i int) string { return fmt.Sprintf("GPU-4fbdcb86-5b5c-4b5f-8c3a-00000000000%d", i) }
 func migID(i int) string { return fmt.Sprintf("MIG-4fbdcb86-5b5c-5b5f-8c3a-00000000000%d", i) }
 
-// pairs returns a node with H100 GPUs of which each two share NVLinks, a PCIe switch and a NUMA node. The last one has
-// two MIG devices.
+// pairs returns an inventory of n H100 GPUs. Each pair has NVLinks, a PCIe switch and a NUMA node in common. The last
+// GPU has two MIG devices.
 func pairs(n int) *gpu.Inventory {
 	inv := &gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.CUDAVersion{Major: 13}}}
 	for i := range n {
@@ -67,7 +67,7 @@ func offersOf(inv *gpu.Inventory) (offers []Offer) {
 	return offers
 }
 
-// text formats the attributes and capacities of a device, one a line.
+// text formats the attributes and capacities of a device, one per line.
 func text(d cluster.Device) string {
 	var lines []string
 	for name, value := range d.Attributes {
@@ -150,7 +150,7 @@ uuid "string":"MIG-4fbdcb86-5b5c-5b5f-8c3a-000000000001"`,
 	}
 }
 
-// optional are the attributes and capacities that a device lacks if they are unknown.
+// optional matches the attributes and capacities that a device can lack.
 var optional = regexp.MustCompile(`^(resource\.kubernetes\.io/(pcieRoot|numaNode)|memorySlice\d)$`)
 
 // keys returns the names of the attributes and capacities that a device must have.
@@ -161,7 +161,7 @@ func keys(d cluster.Device) []string {
 	return all
 }
 
-// A device has all attributes of its type even if the driver reports nothing about it, or too much.
+// A device has all attributes of its type even if the driver reports no values, or values out of range.
 func TestDevicesHaveAllAttributes(t *testing.T) {
 	full := pairs(4)
 	complete := Devices(full, offersOf(full), cluster.NoSchedule)
@@ -201,7 +201,7 @@ func TestDevicesHaveAllAttributes(t *testing.T) {
 	}
 }
 
-// The limits of the API server, and the strict format of versions.
+// checkLimits checks the limits of the API server, and the strict format of versions.
 func checkLimits(t *testing.T, d cluster.Device) {
 	t.Helper()
 	if n := len(d.Attributes) + len(d.Capacity); n > 32 {

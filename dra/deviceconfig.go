@@ -11,8 +11,8 @@ import (
 
 // The API version and kind of the opaque parameters for GPUs and MIG devices.
 const (
-	deviceVersion = "gpucdi.dev/v1"
-	deviceConfig  = "DeviceConfig"
+	deviceConfigVersion = "gpucdi.dev/v1"
+	deviceConfig        = "DeviceConfig"
 )
 
 // maxFeatures bounds the features in a DeviceConfig; fewer exist.
@@ -21,8 +21,9 @@ const maxFeatures = 16
 // validFeature is the format of a feature, as far as this package depends on it.
 var validFeature = regexp.MustCompile(`^[a-z]{1,32}$`)
 
-// deviceConfigFor returns what the DeviceConfigs of a claim and its DeviceClass set for a device. They do not override
-// each other: the features add up, and the lowest ceiling applies, so that a claim cannot exceed that of its class.
+// deviceConfigFor returns the settings for a device in the DeviceConfigs of a claim and its DeviceClass. They do not
+// override each other: the features add up, and the lowest ceiling applies, so that a claim cannot exceed the ceiling
+// of its class.
 func deviceConfigFor(c cluster.Claim, d cluster.ClaimDevice) (features allocator.Features, ceiling int, err error) {
 	var names []string
 	for i, config := range c.Config {
@@ -47,7 +48,7 @@ func isDeviceConfig(text json.RawMessage) bool {
 		return false
 	}
 	o, err := parseObject("", text)
-	return err == nil && o.text("apiVersion") == deviceVersion && o.text("kind") == deviceConfig
+	return err == nil && o.text("apiVersion") == deviceConfigVersion && o.text("kind") == deviceConfig
 }
 
 // parsedDeviceConfig is the content of a DeviceConfig.
@@ -56,7 +57,7 @@ type parsedDeviceConfig struct {
 	ceiling  int // of the compute time, in percent of the GPU; 0: none
 }
 
-// parseDeviceConfig reads the DeviceConfig at a path, which sets at least one field.
+// parseDeviceConfig reads the DeviceConfig at a path. A DeviceConfig without any setting is an error.
 func parseDeviceConfig(path string, text json.RawMessage) (parsed parsedDeviceConfig, err error) {
 	o, err := parseObject(path, text)
 	if err != nil {
@@ -111,7 +112,7 @@ func (o object) texts(name string) (texts []string, err error) {
 		return nil, nil
 	}
 	if err := json.Unmarshal(value, &texts); err != nil {
-		return nil, unsupported(o.path+"."+name, "want a list of strings")
+		return nil, unsupported(o.path+"."+name, "use a list of strings")
 	}
 	return texts, nil
 }

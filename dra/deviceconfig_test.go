@@ -18,7 +18,7 @@ func deviceConfigOf(rest string) cluster.ClaimConfig {
 	return cluster.ClaimConfig{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"gpucdi.dev/v1","kind":"DeviceConfig"` + rest + `}`)}
 }
 
-// The features of a DeviceClass and of its claims add up, next to the configuration of NVIDIA's kinds.
+// The features of a DeviceClass and of its claims add up, and configurations of NVIDIA's kinds apply in addition.
 func TestFeaturesOfClaims(t *testing.T) {
 	graphics, display := deviceConfigOf(`,"features":["graphics","video"]`), deviceConfigOf(`,"features":["display","video"]`)
 	class, other := graphics, graphics
@@ -38,8 +38,8 @@ func TestFeaturesOfClaims(t *testing.T) {
 		"no features":           {[]cluster.ClaimConfig{deviceConfigOf("")}, "error: config[0].opaque.parameters.features: 0 features; use 1 to 16"},
 		"empty":                 {[]cluster.ClaimConfig{deviceConfigOf(`,"features":[]`)}, "error: 0 features"},
 		"too many":              {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["x"` + strings.Repeat(`,"x"`, 16) + `]`)}, "error: 17 features"},
-		"a text":                {[]cluster.ClaimConfig{deviceConfigOf(`,"features":"graphics"`)}, "error: parameters.features: want a list of strings"},
-		"numbers":               {[]cluster.ClaimConfig{deviceConfigOf(`,"features":[1]`)}, "error: want a list of strings"},
+		"a text":                {[]cluster.ClaimConfig{deviceConfigOf(`,"features":"graphics"`)}, "error: parameters.features: use a list of strings"},
+		"numbers":               {[]cluster.ClaimConfig{deviceConfigOf(`,"features":[1]`)}, "error: use a list of strings"},
 		"two in one name":       {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["graphics,display"]`)}, `error: "graphics,display"; use names`},
 		"a path":                {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["../x"]`)}, `error: "../x"; use names`},
 		"unprintable":           {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["\u001b[31m"]`)}, "error: use names"},
@@ -91,7 +91,8 @@ func TestComputeCeiling(t *testing.T) {
 	}
 }
 
-// A claim with features gets variants of its device, the same after a restart of the agent. Another claim gets none.
+// A claim with features gets variants of its device, and the same ones after a restart of the agent. Another claim gets
+// none.
 func TestPrepareWithFeatures(t *testing.T) {
 	n := newNode(t)
 	lacking := errors.New("feature graphics: libEGL_nvidia.so.0 not found")

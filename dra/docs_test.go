@@ -38,7 +38,7 @@ func table(t *testing.T, heading string) (rows []string) {
 	return rows
 }
 
-// documented returns a GPU in a set of eight, and a MIG device, with the values that the documentation shows.
+// documented returns a GPU in a set of eight, and a MIG device, with the example values of the documentation.
 func documented() (whole, mig cluster.Device) {
 	inv := pairs(9)
 	devices := Devices(inv, offersOf(inv), cluster.NoSchedule)

@@ -23,9 +23,9 @@ type Config struct {
 	Pool    string // of this node's devices: the name of the node
 	CDIKind string // "gpucdi.dev/gpu"
 
-	// Variants returns which of the features that a claim selects for a device require variants of its CDI device, because
-	// the CDI device itself lacks them. The error is the reason why one is not available; it wraps allocator.ErrHeld if it
-	// will be. It must not block.
+	// Variants returns the features of selected for which a claim gets variants of a device's CDI device, because the CDI
+	// device itself lacks them. The error is the reason why a variant is not available; it wraps allocator.ErrHeld if the
+	// variant is about to be written. Variants must not block.
 	Variants func(id string, selected allocator.Features) (allocator.Features, error)
 
 	// ExtraDevices returns the CDI devices that each device of a claim gets in addition to its own; may be nil. It must
@@ -47,8 +47,8 @@ type Config struct {
 	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
 	SetTimeSlice func(ctx context.Context, uuid string, t gpu.TimeSlice) error
 
-	// LimitMemory limits the memory of a pod on each GPU to that of its prepared claims, and verifies it; it returns when
-	// ctx ends. It is not called concurrently for one pod. May be nil if no claim is for a part of a GPU.
+	// LimitMemory limits the memory of a pod on each GPU to that of its prepared claims, and verifies the limits; it
+	// returns when ctx ends. It is not called concurrently for one pod. May be nil if no claim is for a part of a GPU.
 	LimitMemory func(ctx context.Context, podUID string) error
 
 	Observer Observer // may be nil
@@ -65,7 +65,7 @@ type Gate interface {
 
 var _ Gate = (*allocator.Gate)(nil)
 
-// defaultWait is as long as possible, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time
+// defaultWait is the maximum, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time
 // within callTimeout for the settings of GPUs.
 const defaultWait = callTimeout - settingTimeout
 

@@ -18,7 +18,7 @@ import (
 )
 
 // fakeKubelet behaves like the kubelet towards DRA drivers: it registers the sockets that it finds, and stays connected
-// to the endpoint for as long as the socket exists.
+// to the endpoint while the socket exists.
 type fakeKubelet struct {
 	t          *testing.T
 	dir        string // the kubelet's root
@@ -162,7 +162,7 @@ func (n *node) run() (stop func()) {
 	return stop
 }
 
-// otherDriver serves registration at a socket for a driver of another process.
+// otherDriver serves the registration socket of a driver in another process.
 type otherDriver struct {
 	registerapi.UnimplementedRegistrationServer
 	info *registerapi.PluginInfo

@@ -9,14 +9,14 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// ledgerNode is a node with the agent's ledger and gate, which reconciles every half second.
+// ledgerNode is a node with the agent's ledger and gate. It reconciles every half second.
 type ledgerNode struct {
 	*node
 	gate    *allocator.Gate
 	running atomic.Pointer[allocator.Container] // nil if no container runs
 }
 
-// newLedgerNode starts an agent with one GPU in the slice. It ends with the test.
+// newLedgerNode starts an agent with one GPU in the slice. The agent ends with the test.
 func newLedgerNode(t *testing.T) *ledgerNode {
 	n := &ledgerNode{node: newNode(t), gate: allocator.NewGate(time.Now)}
 	n.cfg.Gate = n.gate
@@ -64,7 +64,8 @@ func newLedgerNode(t *testing.T) *ledgerNode {
 	return n
 }
 
-// A pod is deleted by force and created again. Its claim gets the GPU when the containers of the first pod are gone.
+// A pod is deleted by force and replaced. The claim of the new pod gets the GPU when the first pod's containers are
+// gone.
 func TestForcedDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLedgerNode(t)
@@ -97,7 +98,7 @@ func TestForcedDelete(t *testing.T) {
 	})
 }
 
-// The next agent finds the claim in use.
+// The next agent restores the grant of a prepared claim.
 func TestRestoredGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLedgerNode(t)

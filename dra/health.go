@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// healthTimeout is how long the kubelet considers the health of a device up to date, and healthInterval how often it
-	// is sent.
+	// healthTimeout is the age at which the kubelet considers the health of a device outdated, and healthInterval the
+	// interval at which it is sent.
 	healthTimeout  = time.Minute
 	healthInterval = 20 * time.Second
 	// maxHealthMessage bounds a message, in bytes. The kubelet truncates longer ones, possibly within a character.
@@ -56,7 +56,7 @@ type healthStreams struct {
 	open    atomic.Int32
 }
 
-// serve sends the latest list at once, after each change, and often enough that the kubelet does not consider it
+// serve sends the latest list immediately, after each change, and often enough that the kubelet does not consider it
 // outdated, until ctx or the session ends. Before the first update it sends nothing.
 func (s *healthStreams) serve(ctx context.Context, send func(*health.NodeWatchResourcesResponse) error) error {
 	if s.open.Add(1) > maxStreams {

@@ -69,7 +69,7 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// The endpoint is the path as seen by the kubelet, which differs from the agent's path of the kubelet's directory.
+// The endpoint is the path as seen by the kubelet, which differs from the path as seen by the agent.
 func TestKubeletPath(t *testing.T) {
 	n := newNode(t)
 	n.cfg.KubeletPath = filepath.Join(t.TempDir(), "kubelet")
@@ -86,7 +86,7 @@ func TestKubeletPath(t *testing.T) {
 	n.serves(p)
 }
 
-// The next kubelet finds the same sockets.
+// A restarted kubelet registers the same sockets.
 func TestKubeletRestart(t *testing.T) {
 	n := newNode(t)
 	n.run() // before the kubelet has created its directories
@@ -183,7 +183,7 @@ func TestSocketMissed(t *testing.T) {
 	}
 }
 
-// A killed agent leaves sockets, which the next one removes. It does not remove those of others.
+// The next agent removes the sockets of a killed agent, but not the sockets of other drivers.
 func TestStaleSockets(t *testing.T) {
 	n := newNode(t)
 	stale := []string{
@@ -268,7 +268,7 @@ func TestNoConflict(t *testing.T) {
 	}
 }
 
-// Another driver that starts later does not end the registration, but is reported until it ends.
+// Another driver of the same name that starts later does not end the registration, but is reported until it ends.
 func TestLaterConflict(t *testing.T) {
 	for name, unlink := range map[string]bool{"stopped": true, "killed": false} {
 		t.Run(name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestLongPath(t *testing.T) {
 	}
 }
 
-// Both versions of the health stream send the list at once, and after each change.
+// Both versions of the health stream send the list immediately, and after each change.
 func TestHealth(t *testing.T) {
 	n := newNode(t)
 	kubelet := startKubelet(t, n.cfg.KubeletDir, "")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// limitPoll is the time between attempts to limit the memory of a pod. They fail while the driver worker restarts, which it
-// does when the config enables limits.
+// limitPoll is the time between attempts to limit the memory of a pod. They fail while the driver worker restarts,
+// which it does when the config enables limits.
 const limitPoll = time.Second
 
 var (
@@ -26,7 +26,7 @@ func (r Record) partial() bool {
 }
 
 // checkPods returns an error if a claim with a part of a GPU is not for one pod. The kubelet prepares a claim for the
-// first pod only, so that others would start without a limit.
+// first pod only, so others would start without a limit.
 func (r Record) checkPods(pods []Pod) error {
 	if len(pods) == 1 || !r.partial() {
 		return nil
@@ -35,7 +35,7 @@ func (r Record) checkPods(pods []Pod) error {
 	for _, p := range pods[:min(len(pods), maxPodsShown)] {
 		names = append(names, p.Name)
 	}
-	return fmt.Errorf("%w, got %d %q; use a ResourceClaimTemplate, with which each pod gets a claim of its own", errOnePod, len(pods), names)
+	return fmt.Errorf("%w, got %d %q; use a ResourceClaimTemplate to give each pod its own claim", errOnePod, len(pods), names)
 }
 
 // limitMemory limits the memory of the pods of a claim with a part of a GPU, and retries until ctx ends.
@@ -58,7 +58,7 @@ func (d *Driver) limitMemory(ctx context.Context, r Record, pods []Pod) error {
 	}
 }
 
-// limitPods limits the memory of pods. It skips those that have ended, but not all.
+// limitPods limits the memory of pods. It skips pods that have ended, but returns an error if all have.
 func (d *Driver) limitPods(ctx context.Context, pods []Pod) error {
 	var ended, failed []error
 	for _, p := range pods {
@@ -84,9 +84,9 @@ func (d *Driver) limitPod(ctx context.Context, uid string) error {
 	return d.cfg.LimitMemory(ctx, uid)
 }
 
-// RestoreLimits limits the memory of the pods of all claims with a part of a GPU again, because a driver that was reloaded
-// has lost the limits. using returns the UIDs of the pods that use a claim. It has a new one if the first one was deleted
-// by force: the kubelet does not prepare the claim again. Pods that have ended are skipped.
+// RestoreLimits restores the memory limits of the pods of all claims with a part of a GPU, because a reloaded driver
+// has lost them. using returns the UIDs of the pods that use a claim. After a pod was deleted by force, they can
+// include its successor, for which the kubelet does not prepare the claim again. Pods that have ended are skipped.
 func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []string) error {
 	var errs []error
 	restored := map[string]bool{}
@@ -124,17 +124,17 @@ func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record,
 	}
 	record, recorded := d.records.get(r.UID)
 	if !recorded {
-		return Record{}, nil // released meanwhile
+		return Record{}, nil // the claim was released meanwhile
 	}
 	next := record.withPods(podsOf(claim))
-	if next.lacks(using) { // deleted before its name was known
+	if next.lacks(using) { // a pod was deleted before its name was read
 		var pods []Pod
 		for _, uid := range using {
 			pods = append(pods, Pod{UID: uid})
 		}
 		next = next.withPods(pods)
 	}
-	if len(next.Pods) == len(record.Pods) { // the maximum
+	if len(next.Pods) == len(record.Pods) { // the record has maxPods
 		return record, nil
 	}
 	if err := d.records.save(next); err != nil {

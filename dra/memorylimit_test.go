@@ -44,7 +44,8 @@ func (l *limitedPods) limit(ctx context.Context, pod string) error {
 	return nil
 }
 
-func (l *limitedPods) were(t *testing.T, want ...string) {
+// check checks the pods, in the order of the calls.
+func (l *limitedPods) check(t *testing.T, want ...string) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +54,7 @@ func (l *limitedPods) were(t *testing.T, want ...string) {
 	}
 }
 
-// addShare adds a claim to the API server that has cores of a GPU, and 1 GiB.
+// addShare adds a claim to the API server that has cores and 1 GiB of a GPU.
 func (n *node) addShare(name, gpu, cores string) {
 	claim := allocated(name, gpu)
 	claim.Devices[0].ShareID = "share-of-" + name
@@ -61,8 +62,8 @@ func (n *node) addShare(name, gpu, cores string) {
 	n.claims.set(name, claim)
 }
 
-// The memory of a claim's pod is limited in each Prepare, once the record is on disk: also when an agent was killed in
-// between, the claim was prepared already, or the API server does not answer.
+// Each Prepare limits the memory of the claim's pod, once the record is on disk, even if an earlier agent was killed in
+// between, the claim is already prepared, or the API server does not respond.
 func TestLimitOfClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, l := newLimitedNode(t)
@@ -83,12 +84,12 @@ func TestLimitOfClaim(t *testing.T) {
 		n.restart()
 		n.prepares("a", "0")
 		n.unprepares("a")
-		l.were(t, "pod-uid-a", "pod-uid-a")
+		l.check(t, "pod-uid-a", "pod-uid-a")
 		n.recorded()
 	})
 }
 
-// Claims for whole GPUs, for replicas and for monitoring limit nothing, and may be for several pods.
+// Claims for whole GPUs, for replicas and for monitoring have no memory limit, and may be for several pods.
 func TestClaimsWithoutLimit(t *testing.T) {
 	n, l := newLimitedNode(t)
 	l.before = func(context.Context, string) error { return errors.ErrUnsupported }
@@ -106,7 +107,7 @@ func TestClaimsWithoutLimit(t *testing.T) {
 		n.claims.set(name, claim)
 		n.prepares(name, gpu)
 	}
-	l.were(t)
+	l.check(t)
 }
 
 // The kubelet calls Prepare for the first pod of a claim only, so a claim with a limit is for one pod.
@@ -130,7 +131,7 @@ func TestLimitIsForOnePod(t *testing.T) {
 	n.claims.set("a", one)
 	n.prepares("a", "0")
 	refuses(two, "exactly one pod")
-	l.were(t, "pod-uid-a")
+	l.check(t, "pod-uid-a")
 }
 
 // The limits of a pod are set for one claim after the other, so that the last one has the sum.
@@ -158,11 +159,12 @@ func TestLimitsOfOnePodAreSequential(t *testing.T) {
 	if err != nil || len(response.GetClaims()) != 4 {
 		t.Errorf("response %v, error %v", response, err)
 	}
-	l.were(t, "pod-uid", "pod-uid", "pod-uid", "pod-uid")
+	l.check(t, "pod-uid", "pod-uid", "pod-uid", "pod-uid")
 }
 
-// Lost limits of running pods are restored. A pod that uses a claim without a call to Prepare, because the kubelet had
-// prepared it for a pod that was deleted by force, gets its limit, and has it also when the API server fails later.
+// Lost limits of running pods are restored. If a pod was deleted by force, its successor uses the claim without a call
+// to Prepare. The successor is limited, too, and recorded, so that its limit is restored even if the API server fails
+// later.
 func TestRestoreLimits(t *testing.T) {
 	n, l := newLimitedNode(t)
 	n.add("whole", "0")
@@ -185,7 +187,7 @@ func TestRestoreLimits(t *testing.T) {
 		if err := n.driver.RestoreLimits(t.Context(), func(claim string) []string { return using[claim] }); err != nil {
 			t.Error(err)
 		}
-		l.were(t, want...)
+		l.check(t, want...)
 	}
 	restores("pod-uid-a", "pod-uid-b")
 
@@ -199,7 +201,7 @@ func TestRestoreLimits(t *testing.T) {
 	restores("next-uid", "pod-uid-b")
 	l.pods = nil
 	n.prepares("a", "1")
-	l.were(t, "next-uid")
+	l.check(t, "next-uid")
 	if got := n.driver.Records()[0].Pods; len(got) != 2 || got[0].Name != "next" {
 		t.Errorf("pods %v", got)
 	}
@@ -210,14 +212,15 @@ func TestRestoreLimits(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "claim default/a: reading the claim: connection refused") {
 		t.Errorf("error %v", err)
 	}
-	l.were(t, "next-uid", "pod-uid-b")
+	l.check(t, "next-uid", "pod-uid-b")
 
-	// A pod that was deleted before its name was known is limited, too.
+	// A pod that was deleted before its name was read is limited, too.
 	n.claims.fail(nil)
 	restores("next-uid", "unknown", "pod-uid-b")
 }
 
-// While the driver worker restarts, limits cannot be set. The kubelet repeats a failed call only after a minute.
+// While the driver worker restarts, limits cannot be set. Prepare retries, since the kubelet repeats a failed call only
+// after a minute.
 func TestLimitIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, l := newLimitedNode(t)
@@ -230,7 +233,7 @@ func TestLimitIsRetried(t *testing.T) {
 			return nil
 		}
 		n.prepares("a", "0")
-		l.were(t, "pod-uid-a")
+		l.check(t, "pod-uid-a")
 		l.before = func(ctx context.Context, _ string) error { <-ctx.Done(); return context.Cause(ctx) }
 		start = time.Now()
 		if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "no response within 10s") {

@@ -26,12 +26,12 @@ const (
 	RefusedFault    Refusal = "fault"    // a device is unhealthy
 	RefusedConfig   Refusal = "config"   // the opaque configuration is not supported by this version or the GPU
 	RefusedRecord   Refusal = "record"   // the record cannot be written or removed
-	RefusedDriver   Refusal = "driver"   // the NVIDIA driver cannot apply the opaque configuration
+	RefusedDriver   Refusal = "driver"   // the NVIDIA driver cannot apply a time slice or a memory limit
 	RefusedCanceled Refusal = "canceled" // by the kubelet, the end of the agent or a timeout
-	RefusedClaim    Refusal = "claim"    // the claim cannot be read, or is not what the kubelet refers to
+	RefusedClaim    Refusal = "claim"    // the claim cannot be read or is invalid, or another claim has its name
 )
 
-// refusal returns the kind of an error; empty for nil. If the error wraps several of the list, the first one counts.
+// refusal returns the kind of an error; empty for nil. If it wraps several errors of the list, the first one counts.
 func refusal(err error) Refusal {
 	if err == nil {
 		return ""

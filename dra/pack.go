@@ -9,10 +9,9 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Pack returns offers in the order in which the scheduler should allocate them: those of each resource that are not
-// shared in their packing order, then the shared ones by placement. The resources are in the order of their first
-// offers. held is that of
-// allocator.HeldByClaims.
+// Pack returns offers in the order in which the scheduler should allocate them. They are grouped by resource, in the
+// order of the first offer of each. In a group, devices that are not shared come first, in their packing order, and
+// shared ones follow, ordered by placement. held is the result of allocator.HeldByClaims.
 func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.Placement) []Offer {
 	sets := setsOf(inv, offers)
 	var resources []string
@@ -63,7 +62,7 @@ func (o Offer) free(held map[string]allocator.Amount) allocator.Amount {
 	switch {
 	case !isHeld:
 		return o.Capacity
-	case used == allocator.Amount{}:
+	case used == allocator.Amount{}: // all of it is held
 		return allocator.Amount{}
 	}
 	return o.Capacity.Minus(used)
@@ -72,8 +71,8 @@ func (o Offer) free(held map[string]allocator.Amount) allocator.Amount {
 // shared reports whether claims share the device.
 func (o Offer) shared() bool { return o.Capacity != allocator.Amount{} }
 
-// share adds the capacities of which claims consume a part. Without a policy, a claim would consume all of a capacity, so
-// the others have one by which it consumes nothing.
+// share adds the capacities of which claims consume a part. Without a request policy, a claim would consume all of a
+// capacity, so the other capacities get a policy with which it consumes nothing.
 func (o Offer) share(d *cluster.Device) {
 	none, one, step := cluster.Count(0), cluster.Count(1), cluster.Bytes(allocator.ShareStep)
 	for name, capacity := range d.Capacity {

@@ -32,9 +32,9 @@ func TestPack(t *testing.T) {
 		{"one of a pair", func([]Offer) {}, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "4 2 3 0 1 m0 m1"},
 		{"fault", func(offers []Offer) { offers[0].Fault = gpu.Gone() }, nil, allocator.Pack, "4 0 1 2 3 m0 m1"},
 		{"two resources", func(offers []Offer) { offers[0].Resource, offers[1].Resource = "b", "b" }, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "0 1 2 3 4 m0 m1"},
-		{"the fullest share first", share(0), held, allocator.Pack, "4 3 2 1 0 m0 m1"},
-		{"the emptiest share first", share(0), held, allocator.Spread, "4 0 1 2 3 m0 m1"},
-		{"shares after whole GPUs", share(2), nil, allocator.Pack, "4 0 1 2 3 m0 m1"},
+		{"the fullest GPU first", share(0), held, allocator.Pack, "4 3 2 1 0 m0 m1"},
+		{"the emptiest GPU first", share(0), held, allocator.Spread, "4 0 1 2 3 m0 m1"},
+		{"shared GPUs after whole GPUs", share(2), nil, allocator.Pack, "4 0 1 2 3 m0 m1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			offers := offersOf(inv)
@@ -54,7 +54,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// The capacities of shared devices as NVIDIA's DRA driver and gpu-manager's users know them.
+// Shared devices have the capacities that users of gpu-manager (cores, memory) and of NVIDIA's DRA driver (shares)
+// know.
 func TestSharedDevices(t *testing.T) {
 	inv := pairs(6)
 	offers := offersOf(inv)[:2]

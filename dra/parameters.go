@@ -38,7 +38,7 @@ type parameters struct {
 	kind      string
 	timeSlice gpu.TimeSlice // empty if none is requested
 
-	// Of all DeviceConfigs.
+	// From all DeviceConfigs.
 	features allocator.Features
 	ceiling  int // of the compute time, in percent of the GPU; 0: none
 }
@@ -54,7 +54,7 @@ func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
 	return p, err
 }
 
-// parametersPath returns the path of the parameters of a configuration in its claim.
+// parametersPath returns the path of the parameters of configuration i in its claim.
 func parametersPath(i int) string {
 	return fmt.Sprintf("status.allocation.devices.config[%d].opaque.parameters", i)
 }
@@ -71,10 +71,10 @@ func lastParametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, erro
 		if err != nil {
 			return parameters{}, err
 		}
-		wanted, device := configFor(d)
+		wanted, device := kindFor(d)
 		if parsed.kind == wanted {
 			if parsed.timeSlice != "" && d.AdminAccess {
-				return parameters{}, unsupported(path+".sharing", "request %s has adminAccess, and the GPU may be in use by others; remove it", d.Request)
+				return parameters{}, unsupported(path+".sharing", "request %s has adminAccess, and the GPU may be in use by others; remove sharing", d.Request)
 			}
 			return parsed, nil
 		}
@@ -86,8 +86,8 @@ func lastParametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, erro
 	return parameters{}, nil
 }
 
-// configFor returns the kind of the parameters of a device, and a description of the device for messages.
-func configFor(d cluster.ClaimDevice) (kind, device string) {
+// kindFor returns the kind of the parameters of a device, and a description of the device for messages.
+func kindFor(d cluster.ClaimDevice) (kind, device string) {
 	if id, ok := DeviceID(d.Device); ok && isMIG(id) {
 		return migDeviceConfig, "a MIG device"
 	}
@@ -118,7 +118,7 @@ func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	version, kind := o.text("apiVersion"), o.text("kind")
 	if version != parametersVersion || kind != gpuConfig && kind != migDeviceConfig {
 		return parameters{}, unsupported(path, "apiVersion %q and kind %q; use %s or %s of %s, or %s of %s",
-			host.Printable(version, maxShown), host.Printable(kind, maxShown), gpuConfig, migDeviceConfig, parametersVersion, deviceConfig, deviceVersion)
+			host.Printable(version, maxShown), host.Printable(kind, maxShown), gpuConfig, migDeviceConfig, parametersVersion, deviceConfig, deviceConfigVersion)
 	}
 	p := parameters{kind: kind}
 	if o.has("sharing") {
@@ -129,8 +129,8 @@ func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	return p, o.rest()
 }
 
-// parseSharing returns the time slice that the field sharing requests. It is empty for MIG devices, which have no
-// setting for it.
+// parseSharing returns the time slice that the field sharing requests. It is empty for MIG devices, which
+// have no time slices to set.
 func parseSharing(o object, kind string) (gpu.TimeSlice, error) {
 	sharing, err := o.object("sharing")
 	if err != nil {

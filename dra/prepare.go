@@ -17,14 +17,14 @@ import (
 const (
 	// callTimeout bounds a call. The kubelet waits 45 s, and reports a timeout without the reason.
 	callTimeout = 40 * time.Second
-	// settingTimeout bounds the time to change the settings of a claim's GPUs. It takes less than a second unless a GPU
-	// hangs.
+	// settingTimeout bounds the time to change the settings of a claim's GPUs. A change takes less than a second unless a
+	// GPU hangs.
 	settingTimeout = 10 * time.Second
 	// rereadTimeout bounds the request for a claim that is already prepared. Its record suffices if the request fails.
 	rereadTimeout = 2 * time.Second
 	// gatePoll bounds the time between attempts to get devices that are held.
 	gatePoll = time.Second
-	// maxClaims bounds the claims in a call. The kubelet sends those of one pod.
+	// maxClaims bounds the claims in a call. The kubelet sends the claims of one pod.
 	maxClaims = 256
 	// maxMessage bounds an error in a response, in bytes. The kubelet includes it in an Event.
 	maxMessage = 900
@@ -125,7 +125,7 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 		return Record{}, err
 	}
 	prepare := func() error {
-		if err := d.selectVariants(devices); err != nil {
+		if err := d.selectVariants(record.Devices); err != nil {
 			return err
 		}
 		return d.cfg.Gate.Prepare(record.grant())
@@ -144,7 +144,8 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	return record, d.applySettings(ctx, record, pods)
 }
 
-// applySettings changes the settings of GPUs that a claim requires before a container starts. Its record must be on disk.
+// applySettings changes the settings of GPUs that a claim requires before a container starts. Its record must be on
+// disk.
 func (d *Driver) applySettings(ctx context.Context, r Record, pods []Pod) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
 	defer cancel()
@@ -152,7 +153,7 @@ func (d *Driver) applySettings(ctx context.Context, r Record, pods []Pod) error 
 }
 
 // selectVariants sets the variants of devices. The error wraps allocator.ErrHeld if a variant is not available yet. A
-// feature that is missing is refused at once, because only an administrator can add it.
+// missing feature is refused immediately, because only an administrator can add it.
 func (d *Driver) selectVariants(devices []Device) (err error) {
 	for i := range devices {
 		device := &devices[i]
@@ -211,7 +212,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 	return next, d.applySettings(ctx, next, pods)
 }
 
-// await calls prepare until it gets the devices of a record from the gate. It waits for devices that others are about
+// await calls prepare until the gate grants the devices of a record. It waits for devices that other holders are about
 // to release, and for CDI devices that are about to be written.
 func (d *Driver) await(ctx context.Context, r Record, prepare func() error) error {
 	start := time.Now()
@@ -276,8 +277,8 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 	return d.release(ctx, record)
 }
 
-// release undoes the time slices of a claim, removes its record, and then its grant. A crash in between leaves nothing
-// that the next call does not undo. If removing the record fails, the claim remains prepared, because the next agent
+// release undoes the time slices of a claim, removes its record, and then its grant. After a crash in between,
+// the next call does the rest. If removing the record fails, the claim remains prepared, because the next agent
 // would restore the record.
 func (d *Driver) release(ctx context.Context, record Record) error {
 	if err := d.resetTimeSlices(ctx, record); err != nil {

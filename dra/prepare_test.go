@@ -174,7 +174,7 @@ func TestInvalidRequests(t *testing.T) {
 	}
 }
 
-// Each call can be repeated, also with another agent, and without an API server once the claim is prepared.
+// Each call can be repeated, also after a restart of the agent, and without an API server once the claim is prepared.
 func TestIdempotent(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")
@@ -255,7 +255,7 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
-// A claim to which other devices were allocated releases the first ones.
+// A claim that is allocated again, with other devices, releases the former ones.
 func TestAllocatedAgain(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")
@@ -270,7 +270,7 @@ func TestAllocatedAgain(t *testing.T) {
 	}
 }
 
-// A record that cannot be written or removed refuses the call, and leaves the claim as it was.
+// A call that cannot write or remove the record is refused, and leaves the claim unchanged.
 func TestRecordFails(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")
@@ -346,8 +346,8 @@ func TestNoStateDirectory(t *testing.T) {
 	n.unprepares("a")
 }
 
-// The agent is killed at each step of Prepare and Unprepare. What the next one finds on disk is either the prepared
-// claim or nothing, and both calls then succeed.
+// The agent is killed at each step of Prepare and Unprepare. The next agent finds either the prepared claim or nothing
+// on disk, and both calls succeed.
 func TestKilledAtEachStep(t *testing.T) {
 	type disk map[string]string
 	for name, call := range map[string]func(n *node){
@@ -357,18 +357,18 @@ func TestKilledAtEachStep(t *testing.T) {
 		n := newNode(t)
 		n.add("a", "0")
 		var steps []disk
-		kill := func(string) {
+		step := func(string) {
 			state := disk{}
 			if data, err := os.ReadFile(n.file("uid-a")); err == nil {
 				state["uid-a"] = string(data)
 			}
 			steps = append(steps, state)
 		}
-		n.claims.before = func(context.Context) { kill("Claim") }
-		n.gate.called = kill
-		n.driver.cfg.Changed = func() { kill("Changed") }
+		n.claims.before = func(context.Context) { step("Claim") }
+		n.gate.called = step
+		n.driver.cfg.Changed = func() { step("Changed") }
 		call(n)
-		kill("response")
+		step("response")
 		if len(steps) < 4 {
 			t.Fatalf("%s has %d steps", name, len(steps))
 		}
@@ -456,7 +456,7 @@ func TestTooManyRecords(t *testing.T) {
 	}
 }
 
-// A claim gets its device as soon as the claim that has it is unprepared.
+// A claim gets its device as soon as the claim that holds it is unprepared.
 func TestWaitForRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -483,8 +483,8 @@ func TestWaitForRelease(t *testing.T) {
 	})
 }
 
-// A claim whose device is not released in time is refused, with the claim and the pod that hold it. Others are prepared
-// meanwhile.
+// A claim whose device is not released in time is refused with the names of the claim and the pod that hold it. Other
+// claims are prepared meanwhile.
 func TestWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -517,7 +517,7 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
-// The kubelet cancels a call, or the agent ends. Neither leaves anything behind.
+// A call that the kubelet cancels, or that the end of the agent interrupts, leaves nothing behind.
 func TestWaitCanceled(t *testing.T) {
 	for name, want := range map[string]string{"kubelet": "the kubelet canceled the call", "agent": "the driver is stopping"} {
 		t.Run(name, func(t *testing.T) {
@@ -580,7 +580,7 @@ func TestCallTimeout(t *testing.T) {
 	})
 }
 
-// Calls for a claim wait for each other; those for others do not.
+// Calls for the same claim wait for each other. Calls for other claims do not.
 func TestCallsOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -668,7 +668,7 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// MIG devices have parameters of their own.
+// MIG devices have their own kind of parameters.
 func TestMIGConfig(t *testing.T) {
 	parameters := func(kind string, rest ...string) json.RawMessage {
 		return json.RawMessage(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `"` + strings.Join(rest, "") + `}`)
@@ -708,7 +708,7 @@ func TestDeviceNames(t *testing.T) {
 	}
 }
 
-// A claim gets the amounts that it consumes of a shared GPU; those of several requests for the same GPU add up.
+// A claim gets the amounts that it consumes of a shared GPU. The amounts of several requests for the same GPU add up.
 func TestPrepareShares(t *testing.T) {
 	share := func(cores, memory string) cluster.ClaimDevice {
 		return cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Pool: testPool, Device: "gpu-0", ShareID: "s" + cores,
@@ -734,10 +734,10 @@ func TestPrepareShares(t *testing.T) {
 			t.Errorf("%v is accepted", d.Consumed)
 		}
 	}
-	slice := claim
-	slice.Config = []cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(
+	sliced := claim
+	sliced.Config = []cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(
 		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`)}}
-	if _, err := devicesOf(slice, testDriver, testPool); err == nil || !strings.Contains(err.Error(), "gets a share of a GPU") {
+	if _, err := devicesOf(sliced, testDriver, testPool); err == nil || !strings.Contains(err.Error(), "gets a share of a GPU") {
 		t.Errorf("a time slice of a shared GPU: error %v", err)
 	}
 }

@@ -73,7 +73,7 @@ func (r Record) grant() allocator.Claim {
 	return c
 }
 
-// describe returns the name of the claim and of its first pods for messages of other claims, which wait for it.
+// describe returns the names of the claim and of its first pods, for the messages of claims that wait for it.
 func (r Record) describe() string {
 	name := r.Namespace + "/" + r.Name
 	if len(r.Pods) == 0 {
@@ -89,7 +89,7 @@ func (r Record) describe() string {
 	return fmt.Sprintf("%s of pod %s", name, strings.Join(pods, ", "))
 }
 
-// withPods returns the record with pods added.
+// withPods returns the record with pods added, up to maxPods.
 func (r Record) withPods(added []Pod) Record {
 	r.Pods = slices.Concat(r.Pods, added)
 	slices.SortStableFunc(r.Pods, func(a, b Pod) int { return cmp.Compare(a.UID, b.UID) })

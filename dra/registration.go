@@ -36,7 +36,7 @@ type registrationState struct {
 	session     *registrar
 	registered  time.Time // when the kubelet reported the registration; zero: not registered
 	connections int       // to the service socket
-	problem     string    // why it is not registered; ignored while it is
+	problem     string    // why the driver is not registered; ignored while it is registered
 	conflict    string    // error about another process that serves the driver; empty: none
 }
 
@@ -56,7 +56,7 @@ func (s *registrationState) wasRegistered() bool {
 	return !s.registered.IsZero()
 }
 
-// begin starts a session; nil ends the current one.
+// begin starts a session; nil only ends the current one.
 func (s *registrationState) begin(session *registrar, problem string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

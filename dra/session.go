@@ -56,8 +56,8 @@ func (d *Driver) keepRegistered(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// session serves the driver on new sockets until one of them is removed, the kubelet does not register it, or ctx ends,
-// as the error reports. The servers have stopped when it returns.
+// session serves the driver on new sockets until one of them is removed, the kubelet does not register it in time, or
+// ctx ends. The error is the reason. The servers have stopped when it returns.
 func (d *Driver) session(ctx context.Context, changed <-chan struct{}) error {
 	if err := d.removeStaleSockets(ctx); err != nil {
 		d.log.Warn("stale sockets not removed", "err", err)
@@ -78,7 +78,7 @@ func (d *Driver) session(ctx context.Context, changed <-chan struct{}) error {
 	defer cancel()
 	run, ctx := errgroup.WithContext(ctx)
 	d.registration.begin(r, "the kubelet has not registered it yet")
-	// The kubelet connects to the service as soon as it finds the registration socket.
+	// The service socket comes first: the kubelet connects to it as soon as it finds the registration socket.
 	owned := ownedSockets{}
 	for _, server := range []struct {
 		path string
@@ -151,7 +151,7 @@ func (o ownedSockets) check() error {
 	return nil
 }
 
-// awaitLoss waits until the session is lost or ctx ends.
+// awaitLoss waits until the session is lost or ctx ends, and returns the reason.
 func (d *Driver) awaitLoss(ctx context.Context, r *registrar, registration string, owned ownedSockets, changed <-chan struct{}) error {
 	overdue, recheck := time.NewTimer(d.registerTimeout), time.NewTicker(d.conflictInterval)
 	defer overdue.Stop()

@@ -57,7 +57,7 @@ func isServiceSocket(name string) bool {
 // connect to others: some plugins count any connection as one from the kubelet.
 func (d *Driver) isRelevant(name string) bool { return strings.Contains(name, d.cfg.Driver) }
 
-// removeStaleSockets removes the sockets that killed agents have left.
+// removeStaleSockets removes the sockets that killed agents have left behind.
 func (d *Driver) removeStaleSockets(ctx context.Context) error {
 	var errs []error
 	for dir, own := range map[string]func(string) bool{d.registryDir(): d.isRegistrationSocket, d.pluginDir(): isServiceSocket} {

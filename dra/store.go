@@ -47,7 +47,7 @@ type store struct {
 	all     atomic.Pointer[[]Record] // by UID
 }
 
-// storedRecord is a record with the fields of its file, including those of other versions of gpucdi.
+// storedRecord is a record with the fields of its file, including fields of other versions of gpucdi.
 type storedRecord struct {
 	Record
 	fields map[string]json.RawMessage
@@ -193,6 +193,7 @@ func (s *store) write(uid string, fields map[string]json.RawMessage) error {
 // remove removes the record of a claim. If it fails, the record is unchanged.
 func (s *store) remove(uid string) error {
 	if s.dir != "" {
+		// ENOTDIR means that dir is not a directory, so it contains no record.
 		if err := os.Remove(s.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return fmt.Errorf("%w not removed: %w", errRecord, err)
 		}

@@ -24,8 +24,8 @@ func (d *Driver) setTimeSlices(ctx context.Context, r Record) error {
 	return d.applyTimeSlices(ctx, slices)
 }
 
-// resetTimeSlices restores the default. A failure is only logged, so that it does not delay the end of the claim's
-// pods. The error reports that ctx has ended.
+// resetTimeSlices restores the default time slices. A failure is only logged, so that it does not delay the end of the
+// claim's pods. It returns an error only if ctx has ended.
 func (d *Driver) resetTimeSlices(ctx context.Context, r Record) error {
 	slices := map[string]gpu.TimeSlice{}
 	for _, device := range r.Devices {

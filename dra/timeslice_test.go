@@ -24,7 +24,7 @@ type timeSlices struct {
 	before func(ctx context.Context, uuid string) error // may be nil
 }
 
-// newSlicedNode returns a node, and its time slices.
+// newSlicedNode returns a node, and the time slices of its GPUs.
 func newSlicedNode(t *testing.T) (*node, *timeSlices) {
 	t.Helper()
 	n, s := newNode(t), &timeSlices{slices: map[string]gpu.TimeSlice{}}
@@ -45,8 +45,8 @@ func (s *timeSlices) set(ctx context.Context, uuid string, slice gpu.TimeSlice) 
 	return nil
 }
 
-// has checks the time slices, as "UUID=Slice".
-func (s *timeSlices) has(t *testing.T, want ...string) {
+// check checks the time slices, in the form UUID=Slice.
+func (s *timeSlices) check(t *testing.T, want ...string) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,29 +73,29 @@ func TestTimeSlices(t *testing.T) {
 	n.add("b", "2")
 	n.prepares("a", "0", "1")
 	n.prepares("b", "2")
-	s.has(t, "GPU-0=Long", "GPU-1=Long")
+	s.check(t, "GPU-0=Long", "GPU-1=Long")
 	s.slices["GPU-0"] = gpu.TimeSliceDefault // a reset GPU loses it
 	n.restart()
 	n.prepares("a", "0", "1")
-	s.has(t, "GPU-0=Long", "GPU-1=Long")
+	s.check(t, "GPU-0=Long", "GPU-1=Long")
 	n.restart()
 	n.unprepares("a")
 	n.unprepares("b")
-	s.has(t, "GPU-0=Default", "GPU-1=Default")
+	s.check(t, "GPU-0=Default", "GPU-1=Default")
 	n.recorded()
 }
 
-// A claim that is allocated again with other parameters gets those.
+// A claim that is allocated again gets its new time slice.
 func TestTimeSliceOfNextAllocation(t *testing.T) {
 	n, s := newSlicedNode(t)
 	n.addSliced("a", gpu.TimeSliceLong, "0")
 	n.prepares("a", "0")
 	n.addSliced("a", gpu.TimeSliceShort, "0")
 	n.prepares("a", "0")
-	s.has(t, "GPU-0=Short")
+	s.check(t, "GPU-0=Short")
 	n.add("a", "0")
 	n.prepares("a", "0")
-	s.has(t, "GPU-0=Default")
+	s.check(t, "GPU-0=Default")
 }
 
 // A time slice is recorded before it is set, and reset before the record is removed.
@@ -111,7 +111,7 @@ func TestTimeSliceRecorded(t *testing.T) {
 	}
 	n.prepares("b", "0")
 	n.unprepares("b")
-	s.has(t, "GPU-0=Default")
+	s.check(t, "GPU-0=Default")
 }
 
 func TestTimeSliceFails(t *testing.T) {
@@ -135,7 +135,7 @@ func TestTimeSliceFails(t *testing.T) {
 		t.Errorf("refusals %v", got)
 	}
 	n.unprepares("a")
-	s.has(t, "GPU-0=Default")
+	s.check(t, "GPU-0=Default")
 	n.recorded()
 	n.addSliced("a", gpu.TimeSliceDefault, "1")
 	n.prepares("a", "1")
@@ -172,7 +172,7 @@ func TestTimeSliceResetInterrupted(t *testing.T) {
 	n.restart()
 	s.before = nil
 	n.unprepares("a")
-	s.has(t, "GPU-0=Default")
+	s.check(t, "GPU-0=Default")
 	n.recorded()
 }
 
@@ -185,6 +185,6 @@ func TestTimeSliceWithAdminAccess(t *testing.T) {
 	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "parameters.sharing: request gpu-0 has adminAccess") {
 		t.Errorf("error %v", err)
 	}
-	s.has(t)
+	s.check(t)
 	n.recorded()
 }

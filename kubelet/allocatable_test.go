@@ -18,7 +18,7 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// fakeLister is a pod resources server with these allocatable devices.
+// fakeLister is a pod resources server with allocatable devices.
 type fakeLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	devices []*podresources.ContainerDevices
@@ -44,7 +44,7 @@ func serveLister(t *testing.T, l podresources.PodResourcesListerServer) string {
 	return socket
 }
 
-// containerDevices returns IDs in the form the kubelet reports them: one per entry, with topology.
+// containerDevices returns IDs in the form in which the kubelet reports them: one per entry, with topology.
 func containerDevices(resource string, ids ...string) (all []*podresources.ContainerDevices) {
 	for _, id := range ids {
 		all = append(all, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: []string{id},

@@ -231,7 +231,7 @@ func BenchmarkCalls(b *testing.B) {
 	}
 }
 
-// shared is offer with replicas of each GPU.
+// shared returns an Offer of 8 GPUs with replicas of each.
 func shared(replicas int) Offer {
 	o := offer(bothWays)
 	inv := &gpu.Inventory{}

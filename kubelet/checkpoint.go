@@ -110,9 +110,9 @@ func (c *Checkpoint) parse(data []byte) error {
 }
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
-// viaCDI are those of the checkpoint that the runtime injects by CDI device names of a kind; NVIDIA's device plugin can
-// also allocate devices that a hook or NVIDIA's runtime injects. The devices of a claim are in allocated for each
-// container of its pods, because claims do not name containers.
+// viaCDI are the devices in the checkpoint that the runtime injects by CDI device names of a kind. It lacks devices
+// that NVIDIA's device plugin allocated and a hook or NVIDIA's runtime injects. The devices of a claim are in allocated
+// for each container of its pods, because claims do not name containers.
 func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {
 	return func(podUID, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {
@@ -126,7 +126,7 @@ func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID,
 			}
 			device := allocator.DeviceOf(h.Device)
 			allocated = append(allocated, device)
-			if slices.ContainsFunc(h.CDI, func(name string) bool { return isOf(name, kind, device) }) {
+			if slices.ContainsFunc(h.CDI, func(name string) bool { return refersTo(name, kind, device) }) {
 				viaCDI = append(viaCDI, device)
 			}
 		}
@@ -136,8 +136,8 @@ func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID,
 	}
 }
 
-// isOf reports whether a qualified CDI device name is of the given kind and refers to the given device.
-func isOf(name, kind, device string) bool {
+// refersTo reports whether a qualified CDI device name is of the given kind and refers to the given device.
+func refersTo(name, kind, device string) bool {
 	return strings.HasPrefix(name, kind+"=") && allocator.DeviceOfCDI(name) == device
 }
 

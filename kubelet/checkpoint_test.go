@@ -52,7 +52,7 @@ func TestReadCheckpoint(t *testing.T) {
 	}
 }
 
-// The checkpoint yields the CDI device names of a response, however they are passed.
+// The holders in the checkpoint have the CDI device names of the response, by field and by annotation.
 func TestReadCheckpointCDIDevices(t *testing.T) {
 	for name, tc := range map[string]struct {
 		passBy []PassBy

@@ -34,7 +34,7 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
-// devices returns the devices that the claim's CDI devices of a kind stand for.
+// devices returns the device IDs in the claim's CDI device names of a kind.
 func (c PreparedClaim) devices(kind string) (ids []string) {
 	for _, d := range c.Devices {
 		for _, name := range d.CDI {

@@ -10,7 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// As the kubelet 1.36 writes it: the claims of two drivers, one of which has not prepared its claim yet.
+// preparedClaims is a file of kubelet 1.36 with a claim that two drivers have prepared, and an unprepared claim of
+// each.
 const preparedClaims = `{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[` +
 	`{\"ClaimUID\":\"u2\",\"ClaimName\":\"shared\",\"Namespace\":\"default\",\"PodUIDs\":{\"p2\":{},\"p1\":{}},\"DriverState\":{` +
 	`\"gpu.nvidia.com\":{\"Devices\":[{\"PoolName\":\"node-1\",\"DeviceName\":\"gpu-a\",\"ShareID\":null,\"RequestNames\":[\"gpu\"],\"CDIDeviceIDs\":[\"gpucdi.dev/gpu=GPU-a\"]},` +

@@ -15,13 +15,13 @@ import (
 const (
 	// allocatableTimeout bounds the request for the devices that the kubelet considers healthy.
 	allocatableTimeout = 2 * time.Second
-	// settledAfter is how long the kubelet may take to process a list, which includes an fsync of its checkpoint. If it
-	// takes longer, the plugin registers again without need.
+	// settledAfter is the time for the kubelet to process a list, which includes an fsync of its checkpoint. If the
+	// kubelet takes longer, the plugin registers again without need.
 	settledAfter = 10 * time.Second
 )
 
 // healthCheck detects that the kubelet no longer considers a device healthy that the plugin advertises as healthy. Up
-// to Kubernetes 1.36 that is the case when another plugin registers the same resource and then ends: the kubelet marks
+// to Kubernetes 1.36, this happens when another plugin registers the same resource and then ends: the kubelet marks
 // the devices of both unhealthy, and keeps this plugin's stream open. The next list on that stream would make the
 // devices healthy again, but the kubelet would still call the other plugin, and reject every pod.
 //
@@ -35,7 +35,7 @@ type healthCheck struct {
 	missing string // device ID that the previous check did not find
 }
 
-// sentList is a list and when it was sent.
+// sentList is a list and the time when it was sent.
 type sentList struct {
 	devices []*api.Device
 	at      time.Time
@@ -60,9 +60,10 @@ func (h *healthCheck) periodic(ctx context.Context) error {
 	return h.lost(missing)
 }
 
-// beforeSend is the check of a stream that is about to replace a list. If the kubelet lacks a healthy device of that list,
-// beforeSend waits until the kubelet must have processed it. Other clients than the kubelet may have streams, too, so the
-// kubelet may have received the newest list of another stream instead; the device has to be healthy in both.
+// beforeSend is the check of a stream before it replaces list. If the kubelet lacks a healthy device of list,
+// beforeSend waits until the kubelet must have processed the newest list. Clients other than the kubelet may have
+// streams, too, so the kubelet may have received the newest list on another stream; only devices that are healthy in
+// both lists count.
 func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResponse) error {
 	for {
 		var newest *sentList
@@ -89,9 +90,9 @@ func (h *healthCheck) lost(missing string) error {
 		missing, h.plugin.cfg.Resource)}
 }
 
-// query returns a healthy device of the list that the kubelet does not consider healthy: that of the previous check if
-// it is one, "" if there is none. known is false if this kubelet cannot be checked, or does not respond. query calls list
-// after the kubelet has responded, so that the response is not newer than the list.
+// query returns the ID of a healthy device of the list that the kubelet does not consider healthy: the one that the
+// previous check found if it still is, "" if there is none. known is false if this kubelet cannot be checked, or does
+// not respond. query calls list after the kubelet has responded, so that the response is not newer than the list.
 func (h *healthCheck) query(ctx context.Context, list func() []*api.Device) (missing string, known bool) {
 	if h.plugin.cfg.PodResources == "" {
 		return "", false
@@ -123,7 +124,8 @@ func healthyInBoth(a, b []*api.Device) (both []*api.Device) {
 	return both
 }
 
-// firstMissing returns the ID of a healthy device that is not allocatable: preferred if it is one, "" if there is none.
+// firstMissing returns the ID of a healthy device that is not allocatable: preferred if it is such a device, "" if
+// there is none.
 func firstMissing(advertised []*api.Device, resource string, allocatable map[allocator.Key]bool, preferred string) (missing string) {
 	for _, d := range advertised {
 		if d.GetHealth() != api.Healthy || allocatable[allocator.Key{Outlet: resource, ID: d.GetID()}] {

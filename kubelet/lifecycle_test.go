@@ -38,7 +38,7 @@ func checkRegistration(t *testing.T, r registration) {
 	}
 }
 
-// On an empty list the kubelet would withdraw devices that pods are waiting for; without a list it keeps them.
+// After an empty list, the kubelet would withdraw devices that pods are waiting for. Without a list, it keeps them.
 func TestNoListBeforeFirstUpdate(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()
@@ -52,7 +52,7 @@ func TestNoListBeforeFirstUpdate(t *testing.T) {
 	checkRegistration(t, r)
 }
 
-// The longest resource names that Kubernetes accepts fit in a socket path, and are distinguished.
+// The longest resource names that Kubernetes accepts result in socket paths that fit and differ.
 func TestLongResourceNames(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("a", 240) + "/" + strings.Repeat("b", 62)
@@ -90,8 +90,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// The socket of an agent remains until the kubelet or the next agent starts, even if it was not registered when it
-// ended.
+// The socket of an agent remains until the kubelet or the next agent starts, even if the agent was not registered when
+// it ended.
 func TestSocketOutlivesAgent(t *testing.T) {
 	for name, lost := range map[string]bool{"registered": false, "registration lost": true} {
 		t.Run(name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Offer is what a Plugin advertises for its resource, and how containers get the devices. It must not be modified
-// after it was passed to Update.
+// Offer has the devices that a Plugin advertises, and the ways in which containers get them. It must not be modified
+// after it is passed to Update.
 type Offer struct {
 	Resource *allocator.Resource
 
@@ -32,11 +32,12 @@ type snapshot struct {
 	superseded chan struct{}             // closed when a later snapshot exists
 }
 
-// cdiDevice is how Allocate passes the CDI devices of a device to the runtime, computed and validated in advance.
+// cdiDevice has the CDI devices of a device in the forms in which Allocate passes them to the runtime, validated in
+// advance.
 type cdiDevice struct {
 	names  []string
 	fields []*api.CDIDevice
-	key    string // annotation key for containers whose first device this is
+	key    string // annotation key for containers that have this device as their first
 	err    error  // set if the device cannot be passed by annotation
 }
 
@@ -75,7 +76,7 @@ func apiDevice(id string, d allocator.Device) *api.Device {
 	if !d.Healthy() {
 		device.Health = api.Unhealthy
 	}
-	// Without a known NUMA node Topology must be nil: the Topology Manager derives a hint from any node, even -1.
+	// Without a known NUMA node, Topology must be nil: the Topology Manager derives a hint from any node, even -1.
 	if d.NUMANode != gpu.NUMAUnknown {
 		device.Topology = &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: int64(d.NUMANode)}}}
 	}

@@ -22,11 +22,12 @@ type Config struct {
 	Gate     Gate
 
 	// PreStart is called before each start of a container with a device of a resource that is MemoryLimited. An error
-	// prevents the start. The kubelet waits up to 30 s, and does not start other containers of the pod meanwhile.
+	// prevents the start. The kubelet waits up to 30 s, and does not start other containers of the pod meanwhile. May be
+	// nil if the resource is never MemoryLimited.
 	PreStart func(ctx context.Context, resource string, pod Pod) error
 
-	// Limiting is set if the resource may be MemoryLimited. Before the first Update, a registration then requires calls
-	// of PreStart, since a container of an earlier agent's pod may start.
+	// Limiting is set if the resource may be MemoryLimited. A registration before the first Update then requires calls of
+	// PreStart, since a container may start whose devices an earlier agent allocated.
 	Limiting bool
 
 	PodResources string // socket of the pod resources API, to check what the kubelet advertises; empty: no checks

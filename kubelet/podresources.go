@@ -32,7 +32,7 @@ type PodResources struct {
 	conn *grpc.ClientConn // nil before the first request and after a failed one
 }
 
-// Holders is like the function Holders. It uses the open connection, or a new one if there is none or a request on it
+// Holders is like the function Holders. It uses the open connection, or a new one if there is none or the request on it
 // fails.
 func (p *PodResources) Holders(ctx context.Context) ([]Holder, error) {
 	if p.conn != nil {

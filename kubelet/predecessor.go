@@ -15,15 +15,15 @@ import (
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
-// pollInterval is the interval between checks for another agent that cannot be connected to.
+// pollInterval is the interval between checks of a socket that has a listener, but no gRPC server.
 const pollInterval = time.Second
 
-// waitingInterval is how often AwaitPredecessor reports that it is still waiting.
+// waitingInterval is the interval at which AwaitPredecessor reports that it is still waiting.
 const waitingInterval = time.Minute
 
-// AwaitPredecessor waits until no other agent serves a resource in the device-plugins directory dir, or ctx ends.
-// Of two agents the kubelet uses the one that registered last, and marks all devices unhealthy when that one ends,
-// even if the other is still running. waiting is called with the other agent's socket, once a minute.
+// AwaitPredecessor waits until no other agent serves a resource in the device-plugins directory dir, or ctx ends. If
+// two agents serve a resource, the kubelet uses the one that registered last, and marks all devices unhealthy when it
+// ends, even if the other one is still running. waiting is called with the other agent's socket, and again each minute.
 func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket string)) error {
 	var reported string
 	var at time.Time
@@ -65,7 +65,7 @@ func activeAgentSocket(ctx context.Context, dir string) (string, error) {
 }
 
 // awaitEnd waits for the gRPC server at a socket to end, for at most waitingInterval. It returns false if it could not
-// connect, so that it cannot detect the end.
+// connect and therefore cannot detect the end.
 func awaitEnd(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, waitingInterval)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Pod is a pod and the devices of all its containers, of this and other device plugins.
+// Pod is a pod with the devices of all its containers, including devices of other device plugins.
 type Pod struct {
 	UID     string
 	Devices []allocator.Key // in any order
@@ -25,8 +25,8 @@ type Pod struct {
 const rewriteTimeout = 2 * time.Second
 
 // PreStartContainer calls Config.PreStart with the pod of a container. The kubelet calls it before each start of a
-// container with a device of the resource, if the registration required that. After an error it does not start the
-// container, and retries.
+// container with a device of the resource, if the registration required it. After an error, the kubelet does not start
+// the container, and retries.
 func (s *server) PreStartContainer(ctx context.Context, request *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
 	if !s.preStart {
 		return &api.PreStartContainerResponse{}, nil
@@ -82,8 +82,8 @@ func (c Checkpoint) podOf(resource string, ids []string) (Pod, error) {
 		len(ids), resource, len(holders))
 }
 
-// Pods returns the pods with devices, in any order. Some may have ended. A regular init container shares its devices with
-// later containers, so each device of a pod is returned once.
+// Pods returns the pods with devices, in any order. Some may have ended. A regular init container shares its devices
+// with later containers, so each device of a pod is returned once.
 func (c Checkpoint) Pods() []Pod {
 	devices := map[string]map[allocator.Key]bool{}
 	for _, h := range c.Holders {

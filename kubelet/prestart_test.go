@@ -19,7 +19,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// limitedOffer returns an Offer of a GPU with two replicas, whose memory is limited.
+// limitedOffer returns an Offer of a GPU with two replicas that have memory limits.
 func limitedOffer() Offer {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: uuid(0), NUMANode: gpu.NUMAUnknown, MemoryLimits: gpu.MemoryLimitsSupported, MemoryBytes: 80 << 30}}}
 	rules := allocator.Rules{{Name: allocator.GPUResource, Replicas: 2, Limits: allocator.LimitMemory}}
@@ -75,7 +75,8 @@ func TestPreStartRequired(t *testing.T) {
 	}
 }
 
-// A registration before the first list requires calls if the resource may have limited devices, and is kept if it has.
+// A registration before the first list requires calls of PreStartContainer if the resource may have limited devices,
+// and is kept if the list has some.
 func TestPreStartRequiredBeforeFirstList(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()

@@ -17,11 +17,11 @@ import (
 // registerTimeout bounds Register, during which the kubelet dials back for up to 10 s.
 const registerTimeout = 15 * time.Second
 
-// stableAfter is how long a registration must last to reset the backoff.
+// stableAfter is the age at which a registration resets the backoff.
 const stableAfter = time.Minute
 
-// keepRegistered registers with the kubelet, and again after each restart of the kubelet and each lost registration, until
-// ctx ends.
+// keepRegistered registers with the kubelet, and again after each restart of the kubelet and each lost registration,
+// until ctx ends.
 func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) error {
 	if err := p.removeStaleSockets(ctx); err != nil {
 		p.log.Warn("stale sockets not removed", "err", err)
@@ -62,7 +62,8 @@ func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) er
 	}
 }
 
-// awaitKubelet waits for the socket of the kubelet. It returns one other than tried at once, and tried after pause.
+// awaitKubelet waits for the socket of the kubelet. It returns a socket other than tried immediately, and tried after
+// pause.
 func (p *Plugin) awaitKubelet(ctx context.Context, tried sockets.Identity, pause time.Duration, changed <-chan struct{}) (sockets.Identity, error) {
 	paused := time.NewTimer(pause)
 	defer paused.Stop()

@@ -102,8 +102,8 @@ type dependencies struct {
 	ownPath string
 }
 
-// awaitLoss waits until the registration is lost or ctx ends.
-func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, changed <-chan struct{}) error {
+// awaitLoss waits until the registration is lost or ctx ends, and returns the reason.
+func (p *Plugin) awaitLoss(ctx context.Context, s *server, on dependencies, changed <-chan struct{}) error {
 	overdue := time.NewTimer(p.streamTimeout)
 	defer overdue.Stop()
 	check := time.NewTicker(p.checkInterval)
@@ -113,7 +113,7 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			if err := p.checkSockets(at); err != nil {
+			if err := p.checkSockets(on); err != nil {
 				return err
 			}
 		case <-s.streams.changed:
@@ -135,12 +135,12 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, at dependencies, chan
 }
 
 // checkSockets returns a *lostError if a socket has been removed or replaced.
-func (p *Plugin) checkSockets(at dependencies) error {
-	if own, err := sockets.Identify(at.ownPath); err != nil || own != at.own {
-		return &lostError{reason: "socket " + at.ownPath + " removed", resetBackoff: true}
+func (p *Plugin) checkSockets(on dependencies) error {
+	if own, err := sockets.Identify(on.ownPath); err != nil || own != on.own {
+		return &lostError{reason: "socket " + on.ownPath + " removed", resetBackoff: true}
 	}
-	// A missing socket is not conclusive: the stream ends when the kubelet does.
-	if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != at.kubelet {
+	// A missing socket is not conclusive. If the kubelet has ended, so has its stream.
+	if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != on.kubelet {
 		return &lostError{reason: "kubelet restarted", resetBackoff: true}
 	}
 	return nil

@@ -21,7 +21,7 @@ type server struct {
 	api.UnimplementedDevicePluginServer
 
 	plugin   *Plugin
-	preStart bool          // registered so that the kubelet calls PreStartContainer
+	preStart bool          // the registration requires calls of PreStartContainer
 	stopping chan struct{} // closed to end the streams
 	streams  streams
 	health   healthCheck
@@ -67,7 +67,7 @@ func (s *server) options() *api.DevicePluginOptions {
 	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: s.preStart}
 }
 
-// ListAndWatch sends the list of devices, and again after each change. A slow reader skips all but the latest list.
+// ListAndWatch sends the list of devices initially and after each change. A slow reader skips all but the latest list.
 func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
 	if err := s.streams.add(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *server) isLost(ctx context.Context, list *api.ListAndWatchResponse) boo
 func (s *server) lose(err error) {
 	select {
 	case s.lost <- err:
-	default: // another stream has found it
+	default: // another stream has reported a loss
 	}
 }
 

@@ -21,7 +21,7 @@ const cdiKind = "example.com/gpu"
 
 var bothWays = []PassBy{ByField, ByAnnotation}
 
-// uuid returns the UUID of GPU n, which has the usual length.
+// uuid returns the UUID of GPU n. It has the length of a real UUID.
 func uuid(n int) string { return fmt.Sprintf("GPU-%08d-1111-2222-3333-444444444444", n) }
 
 func uuids(numbers ...int) (ids []string) {
@@ -182,7 +182,7 @@ func TestGetPreferredAllocation(t *testing.T) {
 	}
 }
 
-// The number of open streams is bounded; closing one allows another.
+// The number of open streams is bounded. Closing one allows another.
 func TestStreamLimit(t *testing.T) {
 	r, _ := connect(t, offer(bothWays))
 	receive(t, r.lists, "the kubelet's list")

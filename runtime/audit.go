@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Audit is the difference between the GPUs of running containers and those allocated to them.
+// Audit is the difference between the GPUs of running containers and the GPUs allocated to them.
 type Audit struct {
 	// Foreign has containers with GPUs that were not allocated to them.
 	Foreign []Use
@@ -22,13 +22,13 @@ type Use struct {
 	GPUs []string
 }
 
-// Allocations returns the devices allocated to a container of a pod, and those of them that the runtime injects by CDI
-// device names. Others may be injected by a hook, which leaves no trace in a Container.
+// Allocations returns the devices allocated to a container of a pod, and the subset that the runtime injects by CDI
+// device names. The others may be injected by a hook, which leaves no trace in a Container.
 type Allocations func(podUID, container string) (allocated, viaCDI []string)
 
 // NewAudit compares the devices of running containers with their allocations. nodes has the device numbers of the
-// device nodes of each GPU and MIG device, by UUID; other devices are ignored. The result is in the order of the names
-// of the containers, since runtimes list them in any order.
+// device nodes of each GPU and MIG device, by UUID; other devices are ignored. The result is sorted by the names of the
+// containers, since runtimes list them in any order.
 func NewAudit(running []Container, allocations Allocations, nodes map[string][]uint64) Audit {
 	var a Audit
 	running = slices.SortedFunc(slices.Values(running), func(a, b Container) int {

@@ -14,8 +14,8 @@ func NewCgroups(running []Container) Cgroups {
 	return c
 }
 
-// Container returns the container that the processes of a cgroup belong to. A container may have cgroups of its own,
-// and name them like those of other containers, so the outermost one counts.
+// Container returns the container whose processes are in the cgroup at path. A container can create cgroups below its
+// own and name them like the cgroups of other containers, so the outermost match counts.
 func (c Cgroups) Container(path string) (Container, bool) {
 	for name := range strings.SplitSeq(path, "/") {
 		// "<ID>" with the cgroupfs driver, "cri-containerd-<ID>.scope" or "crio-<ID>.scope" with the systemd driver.

@@ -33,8 +33,7 @@ type ContainerDevice struct {
 }
 
 // ListContainers lists the CDI devices of a kind that containers were created with, and the ready pod sandboxes, from
-// the runtime that Detect finds. It includes created and running containers. On error the result is empty, never
-// partial.
+// the runtime that Detect finds. It omits containers that have exited. On error the result is empty, never partial.
 //
 // Only containers of pods are included, since only their devices were granted by the agent: a monitoring container
 // outside Kubernetes that has all GPUs must not make them unavailable to pods. The CRI does not list containers of
@@ -128,7 +127,7 @@ func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[s
 }
 
 // deviceNames returns the names of all CDI devices of a container, from its annotations and the field CDIDevices. Both
-// may be set, by a device plugin and by a claim. It returns none if the container was removed since it was listed.
+// may be set, by a device plugin and by a claim. It returns none if the container was removed after it was listed.
 func deviceNames(ctx context.Context, client cri.RuntimeServiceClient, container *cri.Container) ([]string, error) {
 	request := &cri.ContainerStatusRequest{ContainerId: container.GetId(), Verbose: true}
 	response, err := client.ContainerStatus(ctx, request)

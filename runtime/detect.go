@@ -96,7 +96,7 @@ func firstReachable[T any](node host.Root, kubeletDir string, try func(socket st
 }
 
 // kubeletSocket returns the CRI socket in the kubelet's configuration file, at the path that kubeadm uses. It is empty
-// if there is none: the kubelet may be configured by flags.
+// if the file names none: the kubelet may be configured by flags.
 func kubeletSocket(node host.Root, kubeletDir string) string {
 	data, err := node.ReadFile(path.Join(kubeletDir, "config.yaml"))
 	if err != nil {

@@ -24,7 +24,7 @@ type Launch struct {
 
 const (
 	// maxAttempts bounds the attempts to launch a container. Every two seconds the kubelet stops the pods that it does
-	// not manage. It stops a pod without containers at once, but a container has a grace period of two seconds. If an
+	// not manage. It stops a pod without containers immediately, but a container has a grace period of two seconds. If an
 	// attempt coincides with the stop, the next one has enough time, unless the node is overloaded.
 	maxAttempts = 8
 	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
@@ -33,9 +33,9 @@ const (
 	// removeDelay is the time between stopping and removing a pod. The kubelet may be stopping it concurrently, and
 	// containerd 2.4 panics if the pod of a container is removed meanwhile.
 	removeDelay = 5 * time.Second
-	// probeTimeout bounds the execution of Launch.Probe.
+	// probeTimeout bounds the execution of Launch.Probe by the runtime.
 	probeTimeout = 30 * time.Second
-	// removeTimeout bounds the removal of a pod, which also takes place after a cancellation.
+	// removeTimeout bounds the removal of pods, which also takes place after a cancellation.
 	removeTimeout = time.Minute
 )
 
@@ -51,7 +51,7 @@ var agentContainer = map[string]string{LabelContainerName: "gpucdi"}
 var ErrNoImage = errors.New("finding an image: no container named gpucdi is running on this node")
 
 // Launch runs a container in a new pod and returns the standard output of l.Probe and the image. Before it returns, it
-// removes all pods it has launched, including those of earlier, interrupted calls.
+// removes all pods that Launch has created, including pods of earlier, interrupted calls.
 func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (output []byte, image string, err error) {
 	conn, _, err := dial(node, i.Socket)
 	if err != nil {

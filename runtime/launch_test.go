@@ -66,7 +66,7 @@ func TestLaunchMountsPrograms(t *testing.T) {
 	})
 }
 
-// failing returns a runtime with an agent where an operation always fails.
+// failing returns a runtime with an agent. An operation of the runtime always fails.
 func failing(operation, message string) *fakePods {
 	return &fakePods{agent: "a", errs: map[string]error{operation: errors.New(message)}}
 }
@@ -96,7 +96,7 @@ func TestLaunchErrors(t *testing.T) {
 	}
 }
 
-func TestLaunchCancelled(t *testing.T) {
+func TestLaunchCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		pods := &fakePods{agent: "a", onExec: cancel}
@@ -107,7 +107,7 @@ func TestLaunchCancelled(t *testing.T) {
 	})
 }
 
-// The kubelet may stop the pod during an attempt, since it does not manage it.
+// The kubelet may stop the pod during an attempt, since it does not manage the pod.
 func TestLaunchRetry(t *testing.T) {
 	failed := map[string]error{"start": errors.New("sandbox not found")}
 	synctest.Test(t, func(t *testing.T) {

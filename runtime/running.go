@@ -75,11 +75,11 @@ const listTimeout = 5 * time.Second
 type Running struct {
 	Socket     string // of the runtime, a path on the node
 	Containers []Container
-	Err        error // why Containers is empty; there is no partial list
+	Err        error // reason why Containers could not be listed; there is no partial list
 }
 
-// ListRunning lists the running containers of the runtime that Detect finds, in all containerd namespaces, and those of
-// an upstream containerd next to it, which Docker installs. The first Running is that of the kubelet's runtime.
+// ListRunning lists the running containers of the runtime that Detect finds, in all containerd namespaces, and of an
+// upstream containerd next to it, which Docker installs. The first Running is that of the kubelet's runtime.
 func ListRunning(ctx context.Context, node host.Root, kubeletDir string) []Running {
 	kubeletRuntime := listKubeletRuntime(ctx, node, kubeletDir)
 	if _, err := node.Stat(upstreamContainerd.socket); err != nil || sameSocket(node, kubeletRuntime.Socket, upstreamContainerd.socket) {
@@ -173,10 +173,10 @@ func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 }
 
 // appendContainer completes a container from its labels and OCI spec, and appends it. It skips containers of pods that
-// have no name label: pod sandboxes and those of Launch.
+// have no name label: pod sandboxes and the containers of Launch.
 func appendContainer(running []Container, c Container, labels map[string]string, spec []byte) ([]Container, error) {
 	c.Name = labels["nerdctl/name"]
-	if c.Namespace == "" || c.Namespace == criNamespace { // elsewhere these labels may be those of the image
+	if c.Namespace == "" || c.Namespace == criNamespace { // in other namespaces, an image can set these labels
 		c.Pod = Pod{UID: labels[podUID], Namespace: labels[podNamespace], Name: labels[podName]}
 	}
 	if c.Pod.UID != "" {
@@ -207,7 +207,7 @@ func (c *Container) readSpec(data []byte) error {
 	return nil
 }
 
-// SetDevices sets Devices and Privileged by the devices and the device cgroup rules of an OCI spec.
+// SetDevices sets Devices and Privileged from the devices and the device cgroup rules of an OCI spec.
 func (c *Container) SetDevices(devices []oci.LinuxDevice, rules []oci.LinuxDeviceCgroup) {
 	c.Devices = map[uint64]bool{}
 	for _, d := range devices {

@@ -42,7 +42,7 @@ func listNamespace(ctx context.Context, conn *grpc.ClientConn, namespace string)
 	}
 	client := containers.NewContainersClient(conn)
 	var running []Container
-	for id := range active { // one by one: the specs of all could exceed any limit
+	for id := range active { // one by one, since all specs together could exceed any limit
 		response, err := client.Get(ctx, &containers.GetContainerRequest{ID: id}, grpc.MaxCallRecvMsgSize(specLimit))
 		if status.Code(err) == codes.NotFound {
 			continue
@@ -59,8 +59,8 @@ func listNamespace(ctx context.Context, conn *grpc.ClientConn, namespace string)
 	return running, nil
 }
 
-// specLimit bounds a container with its spec, in bytes. An environment may have 2 MiB, takes up to six times that when
-// escaped in JSON, and is in the spec and in the CRI metadata.
+// specLimit bounds a container with its spec, in bytes. An environment can have 2 MiB, and escaping in JSON can
+// multiply its size by six. Both the spec and the CRI metadata contain it.
 const specLimit = 64 << 20
 
 // activeTasks returns the IDs of the containers whose task has not stopped.

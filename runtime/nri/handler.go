@@ -18,20 +18,20 @@ type handler struct {
 	*Plugin
 	stub stub.Stub
 
-	// With mu of the Plugin.
+	// Guarded by mu of the Plugin.
 	runtime string        // name and version
-	timeout time.Duration // for the response to a call
+	timeout time.Duration // of the runtime, for the response to a call
 }
 
 // Configure implements stub.ConfigureInterface.
 func (h *handler) Configure(_ context.Context, _, name, version string) (api.EventMask, error) {
 	h.mu.Lock()
 	h.runtime, h.timeout = name+" "+version, h.stub.RequestTimeout()
-	if h.timeout <= 0 { // not sent
+	if h.timeout <= 0 { // the runtime has not sent it
 		h.timeout = stub.DefaultRequestTimeout
 	}
 	h.mu.Unlock()
-	return 0, nil // events for which handler has methods
+	return 0, nil // 0 subscribes to the events that handler has methods for
 }
 
 // Synchronize implements stub.SynchronizeInterface. The runtime calls the plugin from now on.
@@ -46,8 +46,8 @@ func (h *handler) Synchronize(context.Context, []*api.PodSandbox, []*api.Contain
 
 // CreateContainer implements stub.CreateContainerInterface.
 func (h *handler) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	container, counts := newContainer(pod, c)
-	if !counts {
+	container, byKubelet := newContainer(pod, c)
+	if !byKubelet {
 		return nil, nil, nil
 	}
 	return nil, nil, h.within(ctx, container, func(context.Context) error { return h.cfg.Create(container) })
@@ -55,8 +55,8 @@ func (h *handler) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *a
 
 // StartContainer implements stub.StartContainerInterface.
 func (h *handler) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
-	container, counts := newContainer(pod, c)
-	if !counts {
+	container, byKubelet := newContainer(pod, c)
+	if !byKubelet {
 		return nil
 	}
 	return h.within(ctx, container, func(ctx context.Context) error {
@@ -67,8 +67,8 @@ func (h *handler) StartContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	})
 }
 
-// within calls do, and gives up after half of the time that the runtime waits. Containers of the node wait meanwhile, since
-// runtimes call plugins one after the other.
+// within calls do, and allows the container if do takes more than half of the runtime's timeout. Other containers of
+// the node wait meanwhile, since runtimes make one call at a time.
 func (h *handler) within(ctx context.Context, c runtime.Container, do func(context.Context) error) error {
 	h.mu.Lock()
 	limit := h.timeout / 2
@@ -94,7 +94,7 @@ func (h *handler) within(ctx context.Context, c runtime.Container, do func(conte
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-done: // it was canceled at its end
+	case err := <-done: // do has returned, which also ends ctx
 		return err
 	default:
 	}
@@ -102,9 +102,9 @@ func (h *handler) within(ctx context.Context, c runtime.Container, do func(conte
 	return nil
 }
 
-// newContainer returns a container with the devices of its OCI spec; false for one that the kubelet did not create, such as
-// those of runtime.Launch.
-func newContainer(pod *api.PodSandbox, c *api.Container) (container runtime.Container, counts bool) {
+// newContainer returns a container with the devices of its OCI spec. byKubelet is false for a container that the
+// kubelet did not create, such as one of runtime.Launch.
+func newContainer(pod *api.PodSandbox, c *api.Container) (container runtime.Container, byKubelet bool) {
 	name := c.GetLabels()[runtime.LabelContainerName]
 	container = runtime.Container{
 		ID: c.GetId(), Name: name, Pod: runtime.Pod{UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName()},

@@ -21,8 +21,8 @@ const (
 	Socket = "/var/run/nri/nri.sock"
 
 	pluginName = "gpucdi"
-	// pluginIndex orders plugins. It is after the usual ones, which may add devices. The runtime adds CDI devices that
-	// other plugins request after all of them.
+	// pluginIndex orders plugins. This plugin follows the usual ones, which may add devices. CDI devices that other
+	// plugins request are not visible to it: the runtime injects them after it has called all plugins.
 	pluginIndex = "90"
 
 	// minBackoff and maxBackoff bound the time between attempts to connect.
@@ -30,7 +30,7 @@ const (
 	maxBackoff = 30 * time.Second
 	// closeTimeout bounds the wait for the end of a lost connection.
 	closeTimeout = 5 * time.Second
-	// maxCalls bounds the calls in progress, including those that were given up.
+	// maxCalls bounds the calls in progress, including calls that exceeded their time.
 	maxCalls = 64
 )
 
@@ -38,24 +38,24 @@ const (
 type Config struct {
 	Node host.Root
 
-	// Create is called with a container before it is created. An error refuses it, and is shown in the Events of its pod.
-	// The devices are those in its OCI spec, after those of CDI were injected.
+	// Create is called before a container is created, with the devices in its OCI spec, which include the CDI devices. An
+	// error refuses the container, and is shown in the Events of its pod.
 	Create func(c runtime.Container) error
 
-	// Start is called when the cgroup of a container exists, before its program runs. cgroup is the name of its directory
-	// in that of its pod.
+	// Start is called when the cgroup of a container exists, before its program runs. cgroup is the name of the
+	// container's directory in the cgroup of its pod.
 	Start func(ctx context.Context, c runtime.Container, cgroup string)
 }
 
 // Status describes the connection to the runtime.
 type Status struct {
-	Runtime string    // name and version; empty while it is not connected
-	Since   time.Time // when it was connected; zero while it is not
-	Problem string    // why it is not connected; empty while it is
+	Runtime string    // name and version; empty while not connected
+	Since   time.Time // when the connection was established; zero while not connected
+	Problem string    // why the plugin is not connected; empty while connected
 }
 
-// Plugin is a plugin of the runtime of a node. Its methods are safe for concurrent use; Run must not be called while it
-// runs.
+// Plugin is a plugin of the runtime of a node. Its methods are safe for concurrent use, except that Run must not be
+// called while it runs.
 type Plugin struct {
 	cfg   Config
 	log   *slog.Logger
@@ -65,7 +65,7 @@ type Plugin struct {
 	status Status
 }
 
-// New returns a Plugin.
+// New returns a Plugin that does nothing until Run is called.
 func New(cfg Config, log *slog.Logger) *Plugin {
 	return &Plugin{cfg: cfg, log: log, calls: make(chan struct{}, maxCalls), status: Status{Problem: "not connected yet"}}
 }
@@ -77,6 +77,7 @@ func (p *Plugin) Status() Status {
 	return p.status
 }
 
+// setStatus replaces the status and reports whether it differs from the previous one.
 func (p *Plugin) setStatus(s Status) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +99,7 @@ func (p *Plugin) Run(ctx context.Context) {
 			backoff = minBackoff
 		}
 		if p.setStatus(Status{Problem: err.Error()}) {
-			p.log.Warn("NRI not connected, will retry: containers are neither checked nor limited through it", "err", err,
+			p.log.Warn("NRI not connected, containers not checked or limited through it, will retry", "err", err,
 				"remedy", "enable NRI in the config of the container runtime")
 		}
 		select {
@@ -121,7 +122,7 @@ func (p *Plugin) serve(ctx context.Context) error {
 	h := &handler{Plugin: p}
 	h.stub, err = stub.New(h, stub.WithConnection(conn), stub.WithPluginName(pluginName), stub.WithPluginIdx(pluginIndex),
 		stub.WithOnClose(func() {}), stub.WithLogger(logger{p.log}),
-		// A slow response must not cost the later calls. Runtimes with an NRI before 0.12.5 ignore this.
+		// By default, the runtime disconnects a plugin that responds too late. Runtimes with NRI before 0.12.5 ignore this.
 		stub.WithFailurePolicy(&api.FailurePolicy{KeepConnected: true}))
 	if err != nil {
 		return fmt.Errorf("connecting to NRI: %w", err)
@@ -179,7 +180,7 @@ func (c *connection) Close() error {
 
 func (c *connection) lose() { c.once.Do(func() { close(c.lost) }) }
 
-// logger logs the messages of the NRI library, which are for developers.
+// logger logs all messages of the NRI library at debug level, because they are meant for developers.
 type logger struct{ *slog.Logger }
 
 func (l logger) Debugf(ctx context.Context, format string, args ...any) {

@@ -104,8 +104,8 @@ func await(t *testing.T, plugin *nri.Plugin, connected bool) {
 	t.Fatalf("status %+v, want connected: %t", plugin.Status(), connected)
 }
 
-// register awaits that the runtime calls the plugin: the connection is configured before.
-func (r *runtimeSide) register(calls *atomic.Int32) {
+// awaitCalls waits until the runtime calls the plugin, which is some time after it has configured the connection.
+func (r *runtimeSide) awaitCalls(calls *atomic.Int32) {
 	r.Helper()
 	for range 1000 {
 		before := calls.Load()
@@ -136,7 +136,7 @@ func (r *runtimeSide) create(c *api.Container) (*api.CreateContainerResponse, er
 	return r.CreateContainer(r.Context(), &api.CreateContainerRequest{Pod: pod, Container: c})
 }
 
-// The plugin is called with the container as the runtime has it, and an error refuses the container.
+// The plugin is called with the identity, the devices and the cgroup of a container. An error refuses the container.
 func TestCalls(t *testing.T) {
 	r := newRuntime(t)
 	var calls atomic.Int32
@@ -161,7 +161,7 @@ func TestCalls(t *testing.T) {
 	if s := plugin.Status(); s.Runtime != "containerd v2.4.2" || s.Problem != "" {
 		t.Errorf("status %+v", s)
 	}
-	r.register(&calls)
+	r.awaitCalls(&calls)
 	c := <-created
 	if c.String() != "team/train/main" || c.Pod.UID != "uid" || c.ID != "0123" || c.Privileged ||
 		!slices.Equal(slices.Collect(maps.Keys(c.Devices)), []uint64{unix.Mkdev(195, 0)}) {
@@ -201,7 +201,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// A slow check does not fail the container, and later ones are checked again.
+// A slow check does not refuse the container, and later containers are checked again.
 func TestSlowCheck(t *testing.T) {
 	r := newRuntime(t)
 	var calls atomic.Int32
@@ -214,7 +214,7 @@ func TestSlowCheck(t *testing.T) {
 		return nil
 	}})
 	await(t, plugin, true)
-	r.register(&calls)
+	r.awaitCalls(&calls)
 	slow := newContainer()
 	slow.Id = "slow"
 	if _, err := r.create(slow); err != nil {
@@ -227,7 +227,7 @@ func TestSlowCheck(t *testing.T) {
 	}
 }
 
-// The plugin connects again when the connection is lost, also if that was before the runtime had configured it.
+// The plugin connects again after the connection is lost, even if the runtime had not configured it yet.
 func TestReconnects(t *testing.T) {
 	r := newRuntime(t)
 	socket, moved := r.node.LocalPath(nri.Socket), r.node.LocalPath("/moved.sock")
@@ -253,7 +253,7 @@ func TestReconnects(t *testing.T) {
 		}
 		forwarded := forward(t, conn, moved)
 		await(t, plugin, true)
-		r.register(&calls)
+		r.awaitCalls(&calls)
 		_ = conn.Close()
 		<-forwarded
 		await(t, plugin, false)

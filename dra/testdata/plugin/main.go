@@ -1,5 +1,6 @@
-// plugin serves package dra to the tests in test/dramanager, which cannot import it: their module has the dependencies
-// of a kubelet. It reads claims from JSON files, has a gate without a ledger, and takes commands from standard input.
+// plugin serves package dra to the tests in test/dramanager, which cannot import it: they are in another module, which
+// depends on k8s.io/kubernetes. It reads claims from JSON files, has a gate without a ledger, and takes commands from
+// standard input.
 package main
 
 import (
@@ -77,8 +78,8 @@ func (g *gate) Changed() <-chan struct{} {
 	return g.changed
 }
 
-// main takes the kubelet's directory, the state directory and the directory of the claims. Each line of standard input
-// is the ID of the node's only device, and its fault if it has one; at the end of the input the program ends.
+// The arguments are the kubelet's directory, the state directory and the directory of the claims. Each line of standard
+// input is the ID of the node's only device, followed by its fault if it has one. The program ends with its input.
 func main() {
 	driver := dra.New(dra.Config{
 		Driver: "gpu.nvidia.com", Pool: "node", CDIKind: "gpucdi.dev/gpu", KubeletDir: os.Args[1], StateDir: os.Args[2],
