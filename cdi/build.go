@@ -46,8 +46,8 @@ const (
 	ByUUID  NameStrategy = "uuid"  // "GPU-…" or "MIG-…"
 )
 
-// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. It has a device for each of
-// them and each name strategy, AllDevices with the healthy ones, and, if kind is AgentKind, MonitorDevice. A GPU with a
+// Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. Each has one device per name
+// strategy. The spec also has AllDevices, with the healthy ones, and MonitorDevice if kind is AgentKind. A GPU with a
 // fault keeps its device, because a container that holds it may restart. Build is pure: equal arguments give equal
 // specs. It returns an error if there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
@@ -131,7 +131,7 @@ func environment(mounts []*specs.Mount) []string {
 	return env
 }
 
-// hostMachine is the ELF machine of the node, which is that of this program.
+// hostMachine is the ELF machine of this program, and so of the node.
 var hostMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 
 // namedDevice is an allocatable GPU or MIG device.
@@ -162,7 +162,7 @@ func (d namedDevice) name(s NameStrategy) string {
 	return d.uuid
 }
 
-// deduplicate removes repeated nodes, in order: MIG devices share the node of their GPU.
+// deduplicate removes repeated nodes and keeps the order. MIG devices share the node of their GPU.
 func deduplicate(nodes []DeviceNode) []DeviceNode {
 	var unique []DeviceNode
 	for _, n := range nodes {
@@ -198,14 +198,14 @@ func mounts(parts Parts) []*specs.Mount {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *specs.Mount) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
-	// Driver files may reference the same library, and a library listed by JetPack may already be in a loader directory.
+	// Several driver files may reference one library, and a library listed by JetPack may be in a loader directory.
 	return slices.CompactFunc(all, func(a, b *specs.Mount) bool { return a.ContainerPath == b.ContainerPath })
 }
 
 // hookTimeout is in seconds. The hook runs for milliseconds.
 const hookTimeout = 10
 
-// hooks returns the createContainer hook that adds the libraries to the loader configuration of the image; none
+// hooks returns the createContainer hook that adds the libraries to the loader configuration of the container; none
 // unless parts.Hook is set.
 func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 	if parts.Hook == "" {
@@ -235,8 +235,8 @@ func hooks(inv *gpu.Inventory, parts Parts) []*specs.Hook {
 	}}
 }
 
-// supportsNewerCUDA reports whether the GPUs support a libcuda that is newer than the driver (CUDA forward
-// compatibility). CUDA rejects it on GeForce and TITAN (CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE).
+// supportsNewerCUDA reports whether all GPUs of the spec support a libcuda that is newer than the driver (CUDA forward
+// compatibility). GeForce and TITAN GPUs do not (CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE).
 func supportsNewerCUDA(inv *gpu.Inventory, parts Parts) bool {
 	return !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
 		_, included := parts.GPUs[g.UUID]
@@ -244,8 +244,8 @@ func supportsNewerCUDA(inv *gpu.Inventory, parts Parts) bool {
 	})
 }
 
-// loaderDirs returns the default library directories of glibc's dynamic loader: on Debian and Ubuntu, and on RHEL and
-// SUSE. Libraries in both are found without running ldconfig in the container.
+// loaderDirs returns the default library directories of glibc's dynamic loader: first the one of Debian and Ubuntu,
+// then the one of RHEL and SUSE. The glibc of any image finds libraries that are in both, without running ldconfig.
 func loaderDirs(machine elf.Machine) []string {
 	if machine == elf.EM_AARCH64 {
 		return []string{"/usr/lib/aarch64-linux-gnu", libcudaDir}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Class is the CDI class of auxiliary devices: devices besides GPUs.
+// Class is the CDI class of auxiliary devices, such as network adapters, or of the GPUs of a platform.
 type Class string
 
 // Classes that can be injected along with GPUs.
@@ -26,8 +26,8 @@ const (
 	IMEXChannel Class = "imex-channel" // memory shared between nodes over NVLink
 )
 
-// class defines a Class. Each is a CDI class of its own, so that requesting a GPU does not inject it. The devices are
-// discovered from files and device nodes of the host alone. docs/other-devices.md has the same table.
+// class defines a Class. CDI classes are separate, so that requesting a GPU does not inject other devices. The devices
+// are discovered only from files and device nodes of the host. docs/other-devices.md has the same table.
 type class struct {
 	name        Class
 	description string
@@ -38,18 +38,18 @@ type class struct {
 	// devicePrefix precedes the device name in the base name of a device node. Empty if no device has a single node.
 	devicePrefix string
 
-	// onlyDevice is a second name of AllDevices, for a class of which a node has a single device. Empty for none.
+	// onlyDevice is a second name of AllDevices, for a class with a single device per node. Empty for none.
 	onlyDevice string
 
 	// withGPUs is the device that the agent injects along with GPUs if configured. Empty for a class that pods with
 	// GPUs do not use.
 	withGPUs string
 
-	// platform is set if the devices are the GPUs of a platform: Inspect uses the class there, and containers get the same
-	// environment as from Build.
+	// platform is set if the devices are the GPUs of a platform. Inspect then uses the class, and BuildClass sets the same
+	// environment as Build.
 	platform gpu.Platform
 
-	// required are device nodes without which a GPU of the platform is faulty. Of each element, one must exist.
+	// required are the device nodes without which a GPU of the platform is faulty: at least one of each element.
 	required [][]string
 
 	remedy string // how to create missing devices
@@ -79,7 +79,7 @@ var classes = []class{
 		remedy: "run modprobe gdrdrv",
 	},
 	{
-		// Channels isolate the memory of tenants, so the agent injects a single one. AllDevices must be requested.
+		// Channels isolate the memory of tenants, so the agent injects a single one; AllDevices must be requested by name.
 		name: IMEXChannel, description: "IMEX channels to GPU memory of other nodes",
 		nodes: []string{"/dev/nvidia-caps-imex-channels/channel*"}, devicePrefix: "channel", withGPUs: "0",
 		remedy: "create one with nvidia-modprobe -i 0",
@@ -101,7 +101,7 @@ var classes = []class{
 	{
 		name: "tegra", description: "integrated GPU of a Jetson",
 		nodes: []string{"/dev/nvhost-ctrl*", "/dev/nvmap"}, onlyDevice: "0", platform: gpu.Jetson,
-		// The node of the memory, and one of the GPU: before JetPack 6, since JetPack 6, or on Thor.
+		// The memory node, and the GPU node: before JetPack 6, since JetPack 6, or on Thor.
 		required: [][]string{{"/dev/nvmap"}, {"/dev/nvhost-ctrl-gpu", "/dev/nvgpu/igpu0/ctrl", "/dev/nvidia0"}},
 		binds:    []hostFiles{{"/etc/nv_tegra_release", nil}}, // read by programs to identify the Jetson
 		csv:      "/etc/nvidia-container-runtime/host-files-for-container.d/*.csv",
@@ -109,7 +109,7 @@ var classes = []class{
 	},
 }
 
-// Classes returns the names of all classes, in the order of the documentation.
+// Classes returns the names of all classes, in documentation order.
 func Classes() []Class {
 	names := make([]Class, len(classes))
 	for i, c := range classes {

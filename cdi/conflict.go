@@ -37,9 +37,9 @@ type foreignSpec struct {
 	err      error    // reason why it was not checked
 }
 
-// refresh reads the foreign specs next to the spec at own, which has that kind. Files that runtimes skip because they
-// are unreadable or invalid are skipped: removed files, dangling symlinks, directories, device nodes. Named pipes are
-// skipped too: they block runtimes, but define no devices.
+// refresh reads the foreign specs in the directory of own, the path of a spec of that kind. It skips the files that
+// runtimes skip because they are unreadable or invalid: removed files, dangling symlinks, directories, device nodes. It
+// also skips named pipes, which block runtimes, but define no devices.
 func (s *foreignSpecs) refresh(own, kind string) error {
 	names, err := host.Names(filepath.Dir(own), maxForeignSpecs+1)
 	if err != nil {
@@ -90,12 +90,12 @@ func foreignDevices(path, kind string) ([]string, error) {
 }
 
 // mayDefine reports whether data can be a spec of that kind, without parsing it. Only escape sequences, tags such as
-// !!binary, and UTF-16 can represent the kind by other bytes.
+// !!binary, and UTF-16 can encode the kind in other bytes.
 func mayDefine(data []byte, kind string) bool {
 	return bytes.Contains(data, []byte(kind)) || bytes.ContainsAny(data, "\\!\x00")
 }
 
-// conflicts returns an error for each file that defines one of the devices.
+// conflicts returns an error for each foreign spec that defines one of the devices.
 func (s *foreignSpecs) conflicts(devices []string) error {
 	var errs []error
 	for _, path := range s.relevant() {
@@ -110,7 +110,7 @@ func (s *foreignSpecs) conflicts(devices []string) error {
 	return joinFirst(errs)
 }
 
-// unchecked returns an error for each file that was not checked and may conflict.
+// unchecked returns an error for each foreign spec that was not checked and may conflict.
 func (s *foreignSpecs) unchecked() error {
 	var errs []error
 	for _, path := range s.relevant() {
@@ -135,7 +135,7 @@ func joinFirst(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// relevant returns the files that define devices of the kind or were not checked, sorted.
+// relevant returns the paths of the files that define devices of the kind or were not checked, sorted.
 func (s *foreignSpecs) relevant() (paths []string) {
 	for path, file := range s.files {
 		if len(file.devices) > 0 || file.err != nil {

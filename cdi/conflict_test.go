@@ -93,7 +93,7 @@ func TestConflictingSpecs(t *testing.T) {
 	}
 }
 
-// within fails the test if do does not return.
+// within fails the test if do does not return in time.
 func within(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -108,7 +108,7 @@ func within(t *testing.T, do func()) {
 	}
 }
 
-// allocated returns how many bytes do allocates.
+// allocated returns the number of bytes that do allocates.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -104,7 +104,7 @@ func killWriter(t *testing.T, dir string) {
 	}
 }
 
-// age sets the times of all files in the past, so that they do not count as being written.
+// age sets the times of all files to the past, so that temporary files are stale.
 func age(t *testing.T, dir string) {
 	t.Helper()
 	names, err := host.Names(dir, 99)

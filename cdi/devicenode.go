@@ -43,7 +43,7 @@ var control = []struct {
 	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidiactl"}, nil, nil},
 	{"/dev/nvidia-uvm", minorUVM, []string{"nvidia-uvm"}, cudaFeatures, cudaFeatures},
 	{"/dev/nvidia-uvm-tools", minorUVMTools, []string{"nvidia-uvm"}, cudaFeatures, nil},
-	// Optional for rendering; only machines with a screen load the module.
+	// Rendering does not require it, and only machines with a screen load the module.
 	{"/dev/nvidia-modeset", minorModeset, []string{"nvidia-modeset"},
 		Features{Graphics, Display}, Features{Display}},
 }
@@ -72,8 +72,8 @@ func controlNodes(root host.Root, majors majors, features Features) ([]DeviceNod
 }
 
 // gpuNode returns the device node of the GPU with a minor number. If the host has a node at that path, it must be the
-// same device, or the path would identify different GPUs on the host and in containers; and it must be accessible to
-// this process, because containers get the same permissions.
+// same device; otherwise the path would identify different GPUs on the host and in containers. It must also be
+// accessible to this process, because containers get the same permissions.
 func gpuNode(root host.Root, majors majors, minor int) (DeviceNode, error) {
 	name := path.Join("/dev", "nvidia"+strconv.Itoa(minor))
 	major, err := majors.lookup(root, name, "nvidia")
@@ -115,8 +115,8 @@ const modesetModule = "/sys/module/nvidia_modeset"
 
 // readMajors reads /proc/devices. Since version 545 the driver registers nvidia, nvidiactl and nvidia-modeset there.
 // Before that, the nvidia module registered nvidia-frontend for all of them and dispatched by minor number. With such a
-// driver /proc/devices does not show whether nvidia-modeset is loaded, and neither does the device node, which stays
-// when the module is unloaded; opening it fails then.
+// driver, neither /proc/devices nor the device node shows whether nvidia-modeset is loaded: the node stays when the
+// module is unloaded, and then cannot be opened.
 func readMajors(root host.Root) (majors, error) {
 	data, err := root.ReadFile("/proc/devices")
 	if err != nil {
@@ -154,9 +154,9 @@ func (e *NotLoadedError) Error() string {
 	return fmt.Sprintf("kernel module %[1]s is not loaded; run modprobe %[1]s", e.Module)
 }
 
-// lookup returns the major number registered under one of names. In sandboxes whose /proc/devices is not the host's, it
-// returns that of the device node at path. Otherwise the node is no evidence, because it stays when its module is
-// unloaded. The error is a *NotLoadedError.
+// lookup returns the major number registered under one of names. If no NVIDIA module is registered, as in a sandbox
+// whose /proc/devices is not the host's, it returns the major number of the device node at path. Otherwise the node is
+// ignored, because it stays when its module is unloaded. The error is a *NotLoadedError.
 func (m majors) lookup(root host.Root, path string, names ...string) (int64, error) {
 	for _, name := range names {
 		if major, ok := m[name]; ok {

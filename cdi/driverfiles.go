@@ -14,7 +14,7 @@ type Bind struct {
 	ContainerPath string
 }
 
-// driverFiles are the files besides libraries that belong to a feature. All are optional, so files that are not
+// driverFiles are the files, other than libraries, that belong to a feature. All are optional, so files that are not
 // installed, or whose names are not valid in a spec, are skipped. docs/features.md has the same table.
 var driverFiles = []struct {
 	feature       Feature
@@ -120,7 +120,7 @@ func bindsOfDriverFile(root host.DriverRoot, file string, containerDirs []string
 // maxMatches limits the files that match one pattern. Drivers have one or two.
 const maxMatches = 32
 
-// firstMatches returns the files that match name in the first directory with a match.
+// firstMatches returns the files that match name in the first directory with a match, at most maxMatches.
 func firstMatches(root host.DriverRoot, dirs []string, name string) ([]string, error) {
 	for _, dir := range dirs {
 		paths, err := root.Glob(path.Join(dir, name))

@@ -23,9 +23,9 @@ var (
 	errOtherMachine = errors.New("ELF file of another machine")
 )
 
-// readELF returns the SONAME of a library, "" if it has none, and its machine. size is that of the file in bytes. Like
-// the loader, it finds the dynamic section by the program headers. debug/elf uses the section headers, and allocates
-// what they declare (docs/decisions/0016).
+// readELF returns the SONAME of a library, "" if it has none, and its machine. size is the file size in bytes. Like the
+// loader, it finds the dynamic section by the program headers. debug/elf uses the section headers, and allocates as
+// much memory as they declare (docs/decisions/0016).
 func readELF(file io.ReaderAt, size int64) (soname string, machine elf.Machine, err error) {
 	var header elf.Header64
 	if err := readStruct(file, 0, &header); err != nil {

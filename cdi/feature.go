@@ -29,8 +29,8 @@ var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 // driver files, containers would fail with errors that are hard to diagnose.
 type Features []Feature
 
-// The default has what most containers with a GPU use. Some drivers, such as those of packages for servers, lack the
-// optional features, which must not make their GPUs unavailable.
+// The default covers most containers with a GPU. Some drivers, such as server packages, lack the optional features.
+// Their GPUs must stay available.
 var (
 	defaultFeatures  = Features{Compute, Utility}
 	optionalFeatures = Features{Video}
@@ -64,7 +64,7 @@ func (f Features) Validate() error {
 	return errors.Join(errs...)
 }
 
-// DefaultFeatures returns the default for a driver: the optional features are those that it has.
+// DefaultFeatures returns the default features for a driver: the optional ones only if the driver has their libraries.
 func DefaultFeatures(root host.DriverRoot, driver gpu.Driver) Features {
 	features := slices.Clone(defaultFeatures)
 	for _, optional := range optionalFeatures {

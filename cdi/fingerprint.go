@@ -10,10 +10,11 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// kernelFiles depend on the loaded driver.
+// kernelFiles change with the loaded kernel modules of the driver.
 var kernelFiles = []string{"/proc/devices", "/proc/driver/nvidia/version"}
 
-// dependencies returns the host paths of mounts, hooks and the device nodes of each device, sorted, without duplicates.
+// dependencies returns the host paths of the mounts, the hooks and the device nodes of each device, sorted, without
+// duplicates.
 func dependencies(spec *specs.Spec) []string {
 	paths := sources(spec)
 	for _, d := range spec.Devices {
@@ -25,7 +26,7 @@ func dependencies(spec *specs.Spec) []string {
 	return slices.Compact(paths)
 }
 
-// fingerprint distinguishes states of the host files that the spec depends on.
+// fingerprint returns a text that changes with the host files that the spec depends on.
 func (f *File) fingerprint() string {
 	var state strings.Builder
 	for _, path := range f.dependencies {

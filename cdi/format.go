@@ -34,7 +34,7 @@ func (f Format) encode(spec *specs.Spec) ([]byte, error) {
 	}
 	var data bytes.Buffer
 	encoder := yaml.NewEncoder(&data)
-	encoder.CompactSeqIndent() // with two spaces, the style of kubectl
+	encoder.CompactSeqIndent() // the style of kubectl
 	encoder.SetIndent(2)
 	err := encoder.Encode(spec)
 	return data.Bytes(), err

@@ -17,7 +17,7 @@ import (
 
 var allFeatures = cdi.Features{cdi.Compute, cdi.Utility, cdi.Graphics, cdi.Video, cdi.Display}
 
-// mountDirs are the directories of containers that driver files are mounted into.
+// mountDirs are the container directories into which driver files are mounted.
 var mountDirs = []string{
 	"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin", "/etc/OpenCL/vendors", "/usr/share/nvidia",
 	"/usr/share/glvnd/egl_vendor.d", "/usr/share/egl/egl_external_platform.d", "/usr/share/vulkan/icd.d", "/usr/share/vulkan/implicit_layer.d",
@@ -59,7 +59,7 @@ func TestInvalidSONAMEs(t *testing.T) {
 			continue
 		}
 		if !slices.ContainsFunc(parts.Libraries, func(l cdi.Library) bool { return l.SONAME == file }) {
-			t.Errorf("%q: not mounted by its file name", soname)
+			t.Errorf("%q: not mounted under its file name", soname)
 		}
 		if stray := strayMounts(t, parts); len(stray) > 0 {
 			t.Errorf("%q: %v", soname, stray)
@@ -169,7 +169,7 @@ func TestManifestsWithPathsOutsideNixStore(t *testing.T) {
 // Runtimes resolve symlinks on the node, so the unpatched program of NixOS must not be a symlink out of the driver
 // root.
 func TestUnpatchedProgramStaysInDriverRoot(t *testing.T) {
-	n := newDriverContainer(t)
+	n := newNodeWithDriverRoot(t)
 	n.write(t, driverDir+"/usr/bin/nvidia-smi", "#!")
 	n.write(t, driverDir+"/etc/secret", "the driver's own")
 	n.write(t, driverDir+"/usr/origBin/x", "")

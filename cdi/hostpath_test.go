@@ -20,7 +20,7 @@ const driverDir = "/run/nvidia/driver"
 
 // FuzzHostPathsStayInDriverRoot creates arbitrary symlinks and names in a driver root. Runtimes mount host paths as
 // root, so a symlink out of the driver root would expose any file of the node to containers (the reverse of
-// CVE-2024-0132). Names must not escape the directories of the container that driver files are mounted into.
+// CVE-2024-0132). Names must not escape the container directories into which driver files are mounted.
 func FuzzHostPathsStayInDriverRoot(f *testing.F) {
 	for _, target := range []string{
 		"/etc/secret", "../../../../../../etc/secret", "../../../../../../../../etc/secret.d/..//secret",
@@ -31,7 +31,7 @@ func FuzzHostPathsStayInDriverRoot(f *testing.F) {
 		f.Add("/etc", "../../../../etc", target, target)
 	}
 	f.Fuzz(func(t *testing.T, file, dir, program, name string) {
-		n := newDriverContainer(t)
+		n := newNodeWithDriverRoot(t)
 		n.link(file, driverDir+"/usr/lib/x86_64-linux-gnu/libescaped.so."+driverVersion)
 		n.link(dir, driverDir+"/usr/share")
 		n.link(program, driverDir+"/usr/bin/nvidia-smi")
@@ -47,7 +47,7 @@ func FuzzHostPathsStayInDriverRoot(f *testing.F) {
 
 // Files are replaced by symlinks, and back, while they are inspected.
 func TestHostPathsStayInDriverRootDuringReplacement(t *testing.T) {
-	n := newDriverContainer(t)
+	n := newNodeWithDriverRoot(t)
 	swapped := []string{driverDir + "/usr/lib/x86_64-linux-gnu/libescaped.so." + driverVersion, driverDir + "/usr/bin", driverDir + "/usr/share"}
 	n.library(t, "../../.."+swapped[0], "libescaped.so.1")
 	n.write(t, swapped[2]+"/nvidia/nvoptix.bin", "")
@@ -83,9 +83,9 @@ func TestHostPathsStayInDriverRootDuringReplacement(t *testing.T) {
 	}
 }
 
-// newDriverContainer creates a node with a driver root at driverDir, and secrets outside of it at paths that exist in
-// driver roots, too.
-func newDriverContainer(t *testing.T) node {
+// newNodeWithDriverRoot creates a node with a driver root at driverDir, and secrets outside of it at paths that driver
+// roots also contain.
+func newNodeWithDriverRoot(t *testing.T) node {
 	t.Helper()
 	n := node{t.TempDir()}
 	n.write(t, "proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n")
@@ -149,7 +149,7 @@ func (n node) inspect(t *testing.T) (succeeded int) {
 
 // Host paths contain no symlinks, so that runtimes resolve them to the same files.
 func TestHostPathsContainNoSymlinks(t *testing.T) {
-	n := newDriverContainer(t)
+	n := newNodeWithDriverRoot(t)
 	n.link("../lib/x86_64-linux-gnu/libnvidia-nvvm.so."+driverVersion, driverDir+"/usr/bin/nvidia-smi")
 	driver, err := host.FindDriver(n.root(), driverDir, "")
 	if err != nil {

@@ -14,22 +14,22 @@ import (
 
 // Parts are the contents of a spec: driver files and device nodes of the host.
 type Parts struct {
-	Features  Features // those selected, or the default ones that the driver has
+	Features  Features // the selected ones, or the default ones that the driver has
 	Libraries []Library
 	Binds     []Bind
 	Control   []DeviceNode            // control nodes, for containers with any GPU
 	GPUs      map[string][]DeviceNode // by UUID of the GPU or MIG device
-	Faults    map[string]gpu.Fault    // by UUID of the GPUs and MIG devices that are not in GPUs because of a fault
+	Faults    map[string]gpu.Fault    // by UUID; these GPUs and MIG devices are not in GPUs
 	Monitor   []DeviceNode            // only for MonitorDevice: GPUs in MIG mode, and the capability to monitor them
 	Hook      string                  // host path of gpucdi-hook; empty for none
 
-	// Shared is set if device nodes do not identify GPUs: all GPUs of the node have the same ones, and containers
-	// without a GPU may have them, too.
+	// Shared is set if device nodes do not identify GPUs: all GPUs of the node have the same ones, and containers without
+	// a GPU may have them.
 	Shared bool
 }
 
-// Inspect collects the parts for the GPUs of inv, limited to those that features require. A problem with one GPU is
-// reported in Faults. The error lists all problems that affect every GPU.
+// Inspect collects the parts that features require for the GPUs of inv. A problem with one GPU is reported in Faults.
+// The error lists all problems that affect every GPU.
 func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, features Features) (Parts, error) {
 	if inv.Platform != "" {
 		return inspectPlatform(root, inv)
@@ -75,7 +75,7 @@ func Inspect(root host.Root, driver host.DriverRoot, inv *gpu.Inventory, feature
 }
 
 // DeviceNumbers returns the device numbers (unix.Mkdev) of each GPU and MIG device, by UUID, without the UUIDs in
-// except. It omits DRM nodes, which depend on the features. There are none if the nodes are shared.
+// except. It omits DRM nodes, which depend on the features. It returns none if p is Shared.
 func (p Parts) DeviceNumbers(except ...string) map[string][]uint64 {
 	numbers := map[string][]uint64{}
 	for uuid, nodes := range p.GPUs {
@@ -107,7 +107,7 @@ func gpuNodes(root host.Root, majors majors, g gpu.GPU, features Features) ([]De
 	return nodes, nil
 }
 
-// inspectMIG adds the MIG devices.
+// inspectMIG adds the MIG devices, and the nodes for monitoring their GPUs.
 func (p *Parts) inspectMIG(root host.Root, majors majors, inv *gpu.Inventory) {
 	if !slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled || len(g.MIGDevices) > 0 }) {
 		return

@@ -126,12 +126,12 @@ func TestInspectFeatures(t *testing.T) {
 				control = append(control, c.Path)
 			}
 			for _, c := range []struct {
-				what string
+				kind string
 				got  []string
 				want string
 			}{{"libraries", libraries, want.libraries}, {"binds", binds, want.binds}, {"control nodes", control, want.control}} {
 				if got := strings.Join(c.got, " "); got != c.want {
-					t.Errorf("got %s %s\nwant %s", c.what, got, c.want)
+					t.Errorf("got %s %s\nwant %s", c.kind, got, c.want)
 				}
 			}
 			nodes := []cdi.DeviceNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}}
@@ -149,8 +149,8 @@ func TestInspectFeatures(t *testing.T) {
 	}
 }
 
-// Distributions have driver modules of the X server in different directories; in containers they are in the server's
-// own.
+// Distributions install the X server modules of the driver in different directories. In containers they are in the
+// module directories of the X server.
 func TestInspectXServerModules(t *testing.T) {
 	for dir, module := range map[string]string{
 		"usr/lib/xorg/modules/drivers/":   "nvidia_drv.so",
@@ -207,8 +207,8 @@ func TestInspectRejectsUnavailableFeature(t *testing.T) {
 	}
 }
 
-// Drivers before 545 register nvidia-frontend for all nodes with major number 195, whether nvidia-modeset is loaded or
-// not.
+// Drivers before 545 register nvidia-frontend for all nodes with major number 195, even if nvidia-modeset is not
+// loaded.
 func TestInspectFrontendDriver(t *testing.T) {
 	const devices = "Character devices:\n195 nvidia-frontend\n511 nvidia-uvm\n"
 	modeset := cdi.DeviceNode{Path: "/dev/nvidia-modeset", Major: 195, Minor: 254}
@@ -617,7 +617,7 @@ var stub = sync.OnceValues(func() (string, error) {
 	return string(data), err
 })
 
-// A restarted container must not get another GPU that now has the device node of the one it was allocated.
+// A restarted container must not get a different GPU that now has the device node of the allocated one.
 func TestInspectExcludesReplacedGPUs(t *testing.T) {
 	node := newNode(t)
 	inv := *inventory

@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// checkKernel returns an error if the kernel module and the driver libraries differ in version, as after a package
+// checkKernel returns an error if the versions of the kernel module and the driver libraries differ, as after a package
 // upgrade without a reboot. Driver calls in containers would fail without naming the cause.
 func checkKernel(root host.Root, version string) error {
 	loaded, err := KernelModuleVersion(root)

@@ -130,13 +130,13 @@ func findLibraries(root host.DriverRoot, driver gpu.Driver, features Features) (
 	return found, checkRequired(root, driver, features, names, found)
 }
 
-// isUsed reports whether the file name is that of a driver library that features use.
+// isUsed reports whether a file is a driver library that features use.
 func isUsed(name string, driver gpu.Driver, features Features) bool {
 	return belongsToDriver(name, driver.Version) && features.Any(usesOf(name)...) &&
 		(driver.Confidential || !strings.HasPrefix(name, pkcs11Prefix))
 }
 
-// checkRequired returns an error for each of requiredLibraries that is missing.
+// checkRequired returns an error for each of requiredLibraries that is missing in found.
 func checkRequired(root host.DriverRoot, driver gpu.Driver, features Features, names []string, found []Library) error {
 	var errs []error
 	for _, n := range requiredLibraries {
@@ -181,7 +181,8 @@ func missingLibrary(root host.DriverRoot, names []string, soname, version string
 }
 
 // belongsToDriver reports whether a file is a library of the driver with that version. The names of most libraries end
-// with the driver version; some libraries have a version of their own.
+// with the driver version. The others are matched by name; three dots exclude symlinks such as
+// libnvidia-egl-wayland.so.1.
 func belongsToDriver(name, version string) bool {
 	return strings.HasSuffix(name, ".so."+version) ||
 		strings.HasPrefix(name, "libnvidia-nvvm70.so.") ||

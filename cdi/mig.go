@@ -40,8 +40,8 @@ func parseCapabilities(data []byte) capabilities {
 	return found
 }
 
-// migNodes returns the device nodes of a MIG device: that of its GPU, and those of the capabilities of its GPU instance
-// and compute instance. All three are required to access it.
+// migNodes returns the device nodes of a MIG device: the node of its GPU, and the nodes of two capabilities, for its
+// GPU instance and for its compute instance. Containers require all three.
 func migNodes(root host.Root, majors majors, caps capabilities, g gpu.GPU, m gpu.MIGDevice) ([]DeviceNode, error) {
 	parent, err := gpuNode(root, majors, g.Minor)
 	if err != nil {
@@ -79,11 +79,11 @@ func capNode(root host.Root, majors majors, caps capabilities, name string) (Dev
 	return want, nil
 }
 
-// monitorCapability grants NVML calls about all MIG devices of a node.
+// monitorCapability permits NVML queries of all MIG devices of a node.
 const monitorCapability = "monitor"
 
-// monitorNodes returns the device nodes that monitoring of GPUs in MIG mode requires in addition to those of their MIG
-// devices. Nodes that are missing are left out: they must not affect containers that have the GPUs.
+// monitorNodes returns the additional device nodes for monitoring GPUs in MIG mode: the nodes of the GPUs, and of
+// monitorCapability. It skips nodes with an error, which must not affect containers that hold the GPUs.
 func monitorNodes(root host.Root, majors majors, caps capabilities, inv *gpu.Inventory) (nodes []DeviceNode) {
 	for _, g := range inv.GPUs {
 		if g.MIG != gpu.MIGEnabled || !located(g) || replaced(g, inv) {

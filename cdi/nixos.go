@@ -15,8 +15,8 @@ import (
 // nixStore is the Nix store. Images of other distributions have no files there.
 const nixStore = "/nix/store/"
 
-// unpatchedProgram returns the unpatched binary of a program, symlinks resolved. The patched one has an ELF interpreter
-// in the Nix store; NixOS keeps the unpatched one in origBin, for containers.
+// unpatchedProgram returns the unpatched binary of a program, symlinks resolved, or program itself if there is none.
+// The patched one has an ELF interpreter in the Nix store; NixOS keeps the unpatched one in origBin, for containers.
 func unpatchedProgram(root host.DriverRoot, program string) (string, error) {
 	dir, name := path.Split(program)
 	unpatched := path.Join(dir, "../origBin", name)

@@ -19,7 +19,7 @@ const (
 var errUnusableName = errors.New("file name is not printable")
 
 // isFileName reports whether a name from a driver file is valid as a file name in a container. A path could select
-// another directory, and a spec can contain only text.
+// another directory, and a spec can contain only printable text.
 func isFileName(name string) bool {
 	return name != "." && name != ".." && name != "" && len(name) <= maxName && !strings.Contains(name, "/") && isPrintable(name)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// All GPUs of a platform have its device nodes. Without one they are faulty; without libcuda no spec can be written.
+// All GPUs of a platform have its device nodes. If a required node is missing they are faulty, and without libcuda no
+// spec can be written.
 func TestInspectPlatform(t *testing.T) {
 	const libcuda = "usr/lib/wsl/lib/libcuda.so.1"
 	n := newNode(t)

@@ -32,8 +32,8 @@ func readSpec(path string) (*cdi.Spec, error) {
 // errTooManyKeys is returned for a spec that would take too long to parse.
 var errTooManyKeys = errors.New("too many keys in a mapping")
 
-// parseForeign is parseSpec for untrusted specs. YAML decoders compare each key of a mapping with all others, so a
-// megabyte of keys takes minutes.
+// parseForeign is parseSpec for untrusted specs. YAML decoders compare each key of a mapping with all others, so
+// parsing a megabyte of keys takes minutes.
 func parseForeign(name string, data []byte) (*cdi.Spec, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {

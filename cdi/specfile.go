@@ -64,7 +64,7 @@ func agentFile(kind, dir string, root host.Root) *File {
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
 	f.state = ""
 	f.kind, f.devices, f.dependencies = spec.Kind, deviceNames(spec), dependencies(spec)
-	verified := f.fingerprint() // before the verification: a change after it makes the file stale
+	verified := f.fingerprint() // taken first, so that a change during the verification makes the file stale
 	written, err = f.replace(spec)
 	if err != nil {
 		return false, err
@@ -85,8 +85,8 @@ func (f *File) Verify() error {
 		f.foreign.conflicts(deviceNames(spec.Spec)))
 }
 
-// Unchecked returns an error for each foreign spec that the last Put or Verify did not check for conflicts, because it
-// exceeds a limit or the agent may not read it. Runtimes have no such limits.
+// Unchecked returns an error for each foreign spec that the last Put, Verify or Stale did not check for conflicts,
+// because it exceeds a limit or this process may not read it. Runtimes have no such limits.
 func (f *File) Unchecked() error { return f.foreign.unchecked() }
 
 // Stale reports whether another Put is necessary, because the file, conflicting specs, or host files that the spec
@@ -99,8 +99,8 @@ func (f *File) Stale() bool {
 	return err != nil || now != f.state
 }
 
-// currentState distinguishes states of the file, of conflicting specs, and of the host files that the spec depends on,
-// given their fingerprint.
+// currentState returns a text that changes with the file, with conflicting specs, and with the fingerprint of the host
+// files that the spec depends on.
 func (f *File) currentState(fingerprint string) (string, error) {
 	info, err := os.Stat(f.Path)
 	if err != nil {
@@ -146,7 +146,7 @@ func isOwned(info fs.FileInfo) bool {
 	return ok && int(stat.Uid) == os.Geteuid()
 }
 
-// verifyFile is verify for the file at path, whose content this process encoded.
+// verifyFile reads the file at path, whose content this process encoded, and verifies it.
 func verifyFile(path string, root host.Root) error {
 	data, err := host.ReadFile(path, maxSpec)
 	if err != nil {

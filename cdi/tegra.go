@@ -50,9 +50,9 @@ func readCSVs(root host.Root, pattern string) ([]DeviceNode, Parts, error) {
 	return nodes, parts, nil
 }
 
-// addListed adds the files that match a listed path, mounted at the same path. Libraries are added to Libraries too:
-// JetPack has them in a directory that loaders do not search. It lists libcuda.so.1.1, but programs are linked against
-// libcuda.so.1.
+// addListed adds the files that match a listed path, mounted at the same path. Libraries are also mounted in loader
+// directories under their SONAMEs: loaders do not search JetPack's library directory, and programs are linked against
+// libcuda.so.1, but JetPack lists libcuda.so.1.1.
 func (p *Parts) addListed(root host.Root, name string) error {
 	binds, err := bindsOf(root, hostFiles{path: name})
 	if err != nil {
@@ -85,7 +85,7 @@ type listedFile struct {
 	path     string // absolute, may be a pattern
 }
 
-// Limits for a CSV file. JetPack's have some hundred lines.
+// Limits for a CSV file. JetPack's files have a few hundred lines.
 const (
 	maxListed = 5000 // files
 	maxErrors = 20   // malformed lines to report

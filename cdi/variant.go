@@ -13,8 +13,8 @@ import (
 )
 
 // A variant of a CDI device contains everything that the device contains, and one more feature. The variants of a
-// feature have a spec of their own, because mounts at the top level of a spec apply to all of its devices: in the spec
-// of the other devices, each variant would have to repeat the mounts of the feature.
+// feature are in a separate spec, because mounts at the top level of a spec apply to all of its devices: in the spec of
+// the other devices, each variant would have to repeat the mounts of the feature.
 
 // variantMark separates the device from the feature in the name of a variant.
 const variantMark = "."
@@ -58,10 +58,10 @@ var agentFiles = func() map[string]bool {
 	return names
 }()
 
-// validateName returns an error if a UUID cannot be the name of a CDI device, or could be that of a variant.
+// validateName returns an error if a UUID is not valid as the name of a CDI device, or could be the name of a variant.
 func validateName(uuid string) error {
 	if strings.Contains(uuid, variantMark) {
-		return fmt.Errorf("it contains %q, which separates features", variantMark)
+		return fmt.Errorf("it contains the reserved character %q", variantMark)
 	}
 	return parser.ValidateDeviceName(uuid)
 }

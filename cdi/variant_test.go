@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 )
 
-// Default features that the driver lacks are left out, selected ones are required.
+// Default features that the driver lacks are omitted; selected ones are required.
 func TestDefaultFeatures(t *testing.T) {
 	const video = libDir + "libnvcuvid.so." + driverVersion
 	all, without := cdi.Features{cdi.Compute, cdi.Utility, cdi.Video}, cdi.Features{cdi.Compute, cdi.Utility}
@@ -38,13 +38,13 @@ func TestDefaultFeatures(t *testing.T) {
 				t.Errorf("features %v of %d GPUs, %v; want %v", parts.Features, len(parts.GPUs), err, tc.want)
 			}
 			if _, err := cdi.Inspect(n.root(), n.driver(t), inventory, all); (err != nil) != tc.invalid {
-				t.Errorf("selected: error %v, want one: %v", err, tc.invalid)
+				t.Errorf("all features selected: got error %v, want an error: %t", err, tc.invalid)
 			}
 		})
 	}
 }
 
-// A variant contains the device and one more feature. The runtime injects what variants have in common once.
+// A variant contains the device and one more feature. If variants share a mount or node, runtimes inject it once.
 func TestVariants(t *testing.T) {
 	n, spec := usableSpec(t)
 	dir := t.TempDir()
@@ -90,13 +90,13 @@ func TestVariants(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, want := inject(t, dir, names...), inject(t, other, "GPU-a", "GPU-b")
-	for what, of := range map[string]func(*oci.Spec) []string{"mounts": mountPaths, "nodes": nodePaths} {
-		if got, want := slices.Sorted(slices.Values(of(got))), slices.Sorted(slices.Values(of(want))); !slices.Equal(got, want) {
-			t.Errorf("%s of all variants: %v, of a spec with all features: %v", what, got, want)
+	for kind, paths := range map[string]func(*oci.Spec) []string{"mounts": mountPaths, "nodes": nodePaths} {
+		if got, want := slices.Sorted(slices.Values(paths(got))), slices.Sorted(slices.Values(paths(want))); !slices.Equal(got, want) {
+			t.Errorf("all variants: got %s %v, a spec with all features has %v", kind, got, want)
 		}
 	}
 	if depth := func(p string) int { return strings.Count(p, "/") }; !slices.IsSortedFunc(mountPaths(got), func(a, b string) int { return depth(a) - depth(b) }) {
-		t.Errorf("mounts below other mounts precede them: %v", mountPaths(got))
+		t.Errorf("a mount precedes its parent: %v", mountPaths(got))
 	}
 }
 
@@ -120,8 +120,8 @@ func TestConflictsOfVariants(t *testing.T) {
 	}
 }
 
-// A UUID cannot be mistaken for the name of a variant.
-func TestUUIDLikeAVariant(t *testing.T) {
+// A GPU whose UUID could be the name of a variant has a fault.
+func TestUUIDThatIsAVariantName(t *testing.T) {
 	n, inv := newNode(t), *inventory
 	inv.GPUs = slices.Clone(inventory.GPUs)
 	inv.GPUs[1].UUID = "GPU-a.graphics"

@@ -11,13 +11,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// foreignDelay coalesces changes of foreign specs, which other tools write. Each call to changed leads to a check of
-// the whole directory, and some tools write hundreds of specs.
+// foreignDelay coalesces changes of foreign specs. Each call to changed causes a check of the whole directory, and some
+// tools write hundreds of specs.
 const foreignDelay = 250 * time.Millisecond
 
 // Watch calls changed initially, and after each change of the spec, of other specs in the directory, or of the
 // directory itself, including changes by this process, until ctx is done. It creates the directory if it is missing.
-// changed must not block.
+// changed must not block. Watch returns an error if it cannot create or watch the directory.
 func (f *File) Watch(ctx context.Context, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -55,7 +55,7 @@ func (f *File) watchEvents(ctx context.Context, watcher *fsnotify.Watcher, chang
 			foreign = nil
 			changed()
 		case err := <-watcher.Errors:
-			// Events were lost; changed does not depend on which.
+			// Events were lost. One call covers all of them.
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return fmt.Errorf("watching the CDI directory: %w", err)
 			}

@@ -23,7 +23,7 @@ type Claim struct {
 	// Allocated reports whether the scheduler has allocated devices.
 	Allocated bool
 	Devices   []ClaimDevice // of all drivers
-	Config    []ClaimConfig // of all drivers; those of the class precede those of the claim
+	Config    []ClaimConfig // of all drivers; first from DeviceClasses, then from the claim
 	Consumers []Consumer
 }
 
@@ -36,13 +36,13 @@ type ClaimDevice struct {
 	ShareID     string `json:"shareID"`     // empty unless the device allows multiple allocations
 	AdminAccess bool   `json:"adminAccess"` // granted regardless of other allocations
 
-	// Consumed has the quantities that it consumes of the capacities of a device that allows multiple allocations.
+	// Consumed has the consumed quantity of each capacity, if the device allows multiple allocations.
 	Consumed map[string]string `json:"consumedCapacity"`
 }
 
 // ClaimConfig is the configuration of a driver.
 type ClaimConfig struct {
-	FromClass  bool            // of a DeviceClass; the claim's own overrides it
+	FromClass  bool            // from a DeviceClass; configuration from the claim overrides it
 	Requests   []string        // empty for all requests
 	Driver     string          // empty if the configuration is not opaque
 	Parameters json.RawMessage // written by users, not validated
@@ -100,7 +100,7 @@ func (c *Claim) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Claim returns a claim. The error is ErrNotFound if it does not exist.
+// Claim returns a claim. The error wraps ErrNotFound if it does not exist.
 func (c *Client) Claim(ctx context.Context, namespace, name string) (claim Claim, err error) {
 	address := c.host + "/apis/resource.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/resourceclaims/" + url.PathEscape(name)
 	if err = c.claim(ctx, claimTimeout, address, &claim); err != nil && statusCode(err) == 0 && ctx.Err() == nil {
@@ -122,8 +122,8 @@ func (c *Client) claim(ctx context.Context, timeout time.Duration, address strin
 	return get(ctx, c.reuse, address, "application/json", objectLimit, claim)
 }
 
-// Claims returns the claims of the cluster for which devices of a pool are allocated, with only these devices and the
-// configuration of their driver. It lists the claims of all nodes, so it should be called rarely.
+// Claims returns the claims with allocated devices of a pool. They contain only these devices and the configuration of
+// their driver. Claims lists the claims of all nodes, so it should be called rarely.
 func (c *Client) Claims(ctx context.Context, driver, pool string) (claims []Claim, err error) {
 	_, err = list(ctx, c.reuse, c.host+claimsPath, url.Values{}, "application/json", func(claim Claim) error {
 		claim.Devices = slices.DeleteFunc(claim.Devices, func(d ClaimDevice) bool { return d.Driver != driver || d.Pool != pool })
@@ -142,7 +142,7 @@ func (c *Client) Claims(ctx context.Context, driver, pool string) (claims []Clai
 // ClaimsInUse returns the claims in use with devices of a driver, from nodes whose ResourceSlices gpucdi wrote. Another
 // vendor's driver of the same name can serve other nodes.
 func (c *Client) ClaimsInUse(ctx context.Context, driver string) (claims []Claim, err error) {
-	ours := map[string]bool{} // by pool
+	ours := map[string]bool{} // by pool: whether gpucdi wrote its slices
 	_, err = list(ctx, c.roundTrip, c.host+claimsPath, url.Values{}, "application/json", func(claim Claim) error {
 		claim.Devices = slices.DeleteFunc(claim.Devices, func(d ClaimDevice) bool { return d.Driver != driver })
 		if len(claim.Consumers) > 0 && len(claim.Devices) > 0 {

@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// dialer detects a dead peer of an idle connection within 30 s. Its probes also keep idle connections open in NAT.
+// dialer detects a dead peer of an idle connection within 30 s. Its probes also prevent NAT from dropping the
+// connection.
 var dialer = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 	Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
 }}
@@ -33,8 +34,8 @@ const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 const (
 	// requestTimeout bounds a request and its response.
 	requestTimeout = 10 * time.Second
-	// connectTimeout, handshakeTimeout and headerTimeout bound the steps before the body of a response, also for
-	// watches, which have no requestTimeout.
+	// connectTimeout, handshakeTimeout and headerTimeout bound the steps before the body of a response. They also apply
+	// to watches, which have no requestTimeout.
 	connectTimeout   = 10 * time.Second
 	handshakeTimeout = 10 * time.Second
 	headerTimeout    = 30 * time.Second // API Priority and Fairness may queue a request

@@ -15,7 +15,7 @@ type Device struct {
 	Capacity   map[string]Capacity  `json:"capacity,omitempty"`
 	Taints     []Taint              `json:"taints,omitempty"`
 
-	// AllowMultipleAllocations lets several claims have the device. Each consumes an amount of its capacities.
+	// AllowMultipleAllocations allows allocating the device to several claims. Each consumes an amount of its capacities.
 	AllowMultipleAllocations bool `json:"allowMultipleAllocations,omitempty"`
 }
 
@@ -39,20 +39,20 @@ func BoolAttribute(value bool) Attribute { return Attribute{Bool: &value} }
 // VersionAttribute returns an attribute of type version.
 func VersionAttribute(value string) Attribute { return Attribute{Version: &value} }
 
-// Capacity is an amount that a device has.
+// Capacity is the amount of a resource, such as memory, that a device has.
 type Capacity struct {
 	Value  string         `json:"value"` // quantity in canonical form: "80Gi"
 	Policy *RequestPolicy `json:"requestPolicy,omitempty"`
 }
 
-// RequestPolicy is how much of a capacity a claim consumes. A request is rounded up to a valid amount. Without a policy,
-// a claim consumes what it requests, or all.
+// RequestPolicy determines the amount of a capacity that a claim consumes. The scheduler rounds a request up to a valid
+// amount. Without a policy, a claim consumes the requested amount, or all if it requests none.
 type RequestPolicy struct {
-	Default string      `json:"default"` // without a request
+	Default string      `json:"default"` // amount for a claim without a request; quantity
 	Range   *ValidRange `json:"validRange,omitempty"`
 }
 
-// ValidRange are the valid amounts: Min and all that exceed it by a multiple of Step. Both are quantities.
+// ValidRange defines the valid amounts: Min, and Min plus multiples of Step. Both are quantities.
 type ValidRange struct {
 	Min  string `json:"min"`
 	Step string `json:"step"`
@@ -103,8 +103,8 @@ func ParseQuantity(text string) (uint64, error) {
 	return 0, fmt.Errorf("quantity %q is invalid or too large", text)
 }
 
-// Taint keeps claims that do not tolerate it from a device. A Pool keeps the time at which a taint was added for as
-// long as it is wanted.
+// Taint prevents the allocation of a device to claims that do not tolerate it. A Pool keeps the time at which a taint
+// was added while the taint is wanted.
 type Taint struct {
 	Key    string      `json:"key"`
 	Value  string      `json:"value,omitempty"`
@@ -118,5 +118,5 @@ type TaintEffect string
 const (
 	TaintNone  TaintEffect = "None"       // informational
 	NoSchedule TaintEffect = "NoSchedule" // no new allocations
-	NoExecute  TaintEffect = "NoExecute"  // evicts pods, too
+	NoExecute  TaintEffect = "NoExecute"  // no new allocations, and evicts pods
 )

@@ -23,3 +23,18 @@ func TestParseQuantity(t *testing.T) {
 		}
 	}
 }
+
+func TestCapacity(t *testing.T) {
+	for _, tc := range []struct {
+		got  Capacity
+		want string
+	}{
+		{Bytes(0), "0"}, {Bytes(1), "1"}, {Bytes(80 << 30), "80Gi"}, {Bytes(81559 << 20), "81559Mi"},
+		{Bytes(1 << 60), "1Ei"}, {Bytes(1<<30 + 1), "1073741825"},
+		{Count(0), "0"}, {Count(132), "132"}, {Count(1000), "1k"}, {Count(16_000_000), "16M"}, {Count(1024), "1024"},
+	} {
+		if tc.got.Value != tc.want {
+			t.Errorf("capacity %s, want %s", tc.got.Value, tc.want)
+		}
+	}
+}

@@ -1,5 +1,6 @@
-// Package cluster sends Events, labels, a condition, a taint and ResourceSlices of the agent's Node to the API server,
-// watches the Node's labels, and reads ResourceClaims.
+// Package cluster is the client of the API server. It sends Events, labels, a condition, a taint and ResourceSlices of
+// the agent's Node, watches the Node's labels, and reads ResourceClaims. For the controller in package vcuda it follows
+// pods, manages ResourceClaimTemplates and renews a Lease.
 //
 // The agent never waits for the API server, except for the claim of a pod that is being prepared: an Event that cannot
 // be sent is dropped, and a Pool publishes the latest devices once the API server is available.

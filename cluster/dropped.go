@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// droppedFields returns the paths, such as "devices[].taints", of the fields that the sent form of a spec has and the
-// stored one lacks, sorted. The API server drops fields whose feature gate is disabled.
+// droppedFields returns the paths, such as "devices[].taints", of the fields that a sent spec has and the stored one
+// lacks, sorted. Both are in the form of specForm. The API server drops fields whose feature gate is disabled.
 func droppedFields(sent, stored string) []string {
 	var a, b any
 	if json.Unmarshal([]byte(sent), &a) != nil || json.Unmarshal([]byte(stored), &b) != nil {

@@ -73,8 +73,8 @@ func (e *responseError) Error() string {
 	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
-// Is makes the error for a missing object ErrNotFound, and that for an existing one ErrExists. The one for a path that the API server does not serve, such as
-// that of a disabled API group, is not: its response has no reason.
+// Is matches ErrNotFound if an object does not exist, and ErrExists if it already exists. A 404 for a path that the API
+// server does not serve, such as the path of a disabled API group, does not match: the response has no reason.
 func (e *responseError) Is(target error) bool {
 	return target == ErrNotFound && e.code == http.StatusNotFound && e.reason == "NotFound" ||
 		target == ErrExists && e.code == http.StatusConflict && e.reason == "AlreadyExists"
@@ -85,8 +85,8 @@ func (e *responseError) refused() bool {
 	return e.code != http.StatusTooManyRequests && e.code < 500
 }
 
-// Refused reports whether the API server refused the request, so that a retry of the same request is useless until the
-// cause is gone, such as missing permissions. Status codes 429 and 5xx are temporary failures, not refusals.
+// Refused reports whether the API server refused the request, for example because of missing permissions. A retry of
+// the same request is useless until the cause is gone. Status codes 429 and 5xx are temporary failures, not refusals.
 func Refused(err error) bool {
 	var response *responseError
 	return errors.As(err, &response) && response.refused()

@@ -14,8 +14,8 @@ type Event struct {
 	Reason  string // CamelCase, for filtering: "GPUUnhealthy"
 	Message string // human-readable
 
-	// Routine is set if the Event may occur on all nodes at once, as in a rollout of the driver, and is not urgent. It
-	// then waits for the slot of the client.
+	// Routine is set if the Event is not urgent and may occur on all nodes at the same time, as in a rollout of the
+	// driver. It then waits for the slot of the client.
 	Routine bool
 }
 
@@ -34,7 +34,7 @@ const (
 	eventsPath     = "/api/v1/namespaces/" + eventNamespace + "/events"
 )
 
-// messageLimit bounds a message, in bytes: the maximum of the API group events.k8s.io.
+// messageLimit bounds a message, in bytes. It is the maximum of the API group events.k8s.io.
 const messageLimit = 1024
 
 // eventObject is an Event of core/v1.
@@ -98,7 +98,7 @@ func newEventObject(node string, e Event, at time.Time) eventObject {
 	}
 }
 
-// eventName returns a unique name. A name has at most 253 bytes, like that of a node.
+// eventName returns a unique name. The names of Events, like node names, have at most 253 bytes.
 func eventName(node string, now time.Time) string {
 	node = strings.TrimRight(node[:min(len(node), 200)], ".-")
 	return fmt.Sprintf("%s.gpucdi.%x", node, now.UnixNano())

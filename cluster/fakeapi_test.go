@@ -40,7 +40,7 @@ type fakeAPI struct {
 
 	down    bool                                                     // refuse connections
 	gate    map[string]bool                                          // fields of devices to drop, as with a disabled feature gate
-	invalid func(device object) string                               // why a device is invalid; "" if it is valid
+	invalid func(device object) string                               // reason why a device is invalid; "" if it is valid
 	before  func(w http.ResponseWriter, r *http.Request) (done bool) // called without the lock
 }
 
@@ -333,7 +333,7 @@ func (f *fakeAPI) remove(name string) {
 
 var deviceName = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
 
-// validate returns the causes why a slice is invalid, as the API server does.
+// validate returns the causes of an invalid slice, as the API server does.
 func (f *fakeAPI) validate(s, old object) (causes []object) {
 	add := func(field, message string) { causes = append(causes, object{"field": field, "message": message}) }
 	devices, _ := spec(s)["devices"].([]any)
@@ -461,8 +461,8 @@ func (f *fakeAPI) written() []string {
 	return writes
 }
 
-// published returns the names of the devices that a scheduler uses, in order: those of the latest generation, if all
-// slices of it exist. ok is false if there is no complete pool.
+// published returns the names of the devices that a scheduler uses, in order: the devices of the latest generation, if
+// all its slices exist. ok is false if there is no complete pool.
 func (f *fakeAPI) published(driver string) (devices []string, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

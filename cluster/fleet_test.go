@@ -24,7 +24,7 @@ const (
 	fleetSize  = 5000
 	fleetLimit = fleetSize / 100
 	// fleetGroup is the number of agents that are simulated at the same time. Agents do not affect each other, so the
-	// sum over all groups is that of the fleet.
+	// sum over all groups is the traffic of the fleet.
 	fleetGroup = 250
 )
 
@@ -35,7 +35,7 @@ const (
 	fleetEnd    = driverLoads + 6*time.Minute
 )
 
-// second counts what the API server receives and sends in one second of the simulation.
+// second counts the traffic of the API server in one second of the simulation.
 type second struct {
 	agents, routineAgents int // that sent any request, and one that is not urgent
 	requests, bytes       int
@@ -174,8 +174,8 @@ func (a *agent) run(ctx context.Context) {
 	running.Wait()
 }
 
-// fleetDevices are GPUs with about as many attributes as those of the agent. version is a semantic version, which has
-// no leading zeros.
+// fleetDevices returns GPUs with about as many attributes as the agent publishes. version is a semantic version, which
+// has no leading zeros.
 func fleetDevices(count int, version string, taints ...Taint) (devices []Device) {
 	for i := range count {
 		d := Device{Name: fmt.Sprint("gpu-", i), Capacity: map[string]Capacity{"memory": Bytes(80 << 30)}, Taints: taints,
@@ -255,8 +255,7 @@ func (f *fleet) add(api *fleetAPI) {
 }
 
 // A fleet of agents that start at the same moment, and whose drivers are replaced at the same moment, spreads all
-// requests except the urgent ones: those at the start, and those for ResourceSlices and Warnings when the driver stops
-// or returns.
+// requests except the urgent ones: at the start, and for ResourceSlices and Warnings when the driver stops or returns.
 func TestFleet(t *testing.T) {
 	credentials := testCredentials(t)
 	var counts fleet

@@ -10,7 +10,7 @@ import (
 
 const nodesPath = "/api/v1/nodes"
 
-// fieldManager is the field manager of the labels in server-side apply.
+// fieldManager is the field manager of labels, ResourceSlices, ResourceClaimTemplates and Leases.
 const fieldManager = "gpucdi"
 
 // maxRefused is the number of refused requests after which RemoveLabels stops.
@@ -26,8 +26,8 @@ type nodeMetadata struct {
 	} `json:"metadata"`
 }
 
-// ApplyLabels applies labels to a node by server-side apply. It removes labels that an earlier call applied
-// and this one does not, and keeps those of other field managers.
+// ApplyLabels applies labels to a node by server-side apply. It removes labels that an earlier call applied and this
+// one does not, and keeps other labels of other field managers.
 func (c *Client) ApplyLabels(ctx context.Context, node string, labels map[string]string) error {
 	n := nodeMetadata{APIVersion: "v1", Kind: "Node"}
 	n.Metadata.Name, n.Metadata.Labels = node, labels

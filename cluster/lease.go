@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// LeaseDuration is how long a Lease is held without a renewal.
+// LeaseDuration is the time for which a Lease is held without a renewal.
 const LeaseDuration = 15 * time.Second
 
-// Lease elects the one of several processes that may act. Its holder renews it; another process takes it over once it
-// has seen no renewal for LeaseDuration by its own clock. It must not be used concurrently.
+// Lease elects one of several processes, its holder. The holder renews it. Another process takes it over after it has
+// seen no renewal for LeaseDuration, measured by its own clock. It must not be used concurrently.
 type Lease struct {
 	client          *Client
 	namespace, name string
@@ -55,8 +55,8 @@ func (l *Lease) path() string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(l.namespace) + "/leases"
 }
 
-// Renew acquires or renews the lease, and reports whether this process holds it. Until the next successful call, it may
-// act for less than LeaseDuration from the start of this one.
+// Renew acquires or renews the lease, and reports whether this process holds it. If so, the process may act as the
+// holder for less than LeaseDuration from the start of the call, unless a later call extends this time.
 func (l *Lease) Renew(ctx context.Context) (held bool, err error) {
 	if held, err = l.renew(ctx); err != nil {
 		return false, fmt.Errorf("renewing lease %s/%s: %w", l.namespace, l.name, err)
@@ -86,7 +86,8 @@ func (l *Lease) read(ctx context.Context) (current leaseObject, err error) {
 	return current, err
 }
 
-// write replaces a version of the lease, or creates it. held is false if another process was faster.
+// write replaces the current version of the lease, or creates the lease if it has no version. held is false if another
+// process was faster.
 func (l *Lease) write(ctx context.Context, current leaseObject) (held bool, err error) {
 	now := time.Now().UTC().Format(microTime)
 	next := current
@@ -112,7 +113,7 @@ func (l *Lease) write(ctx context.Context, current leaseObject) (held bool, err 
 	return true, nil
 }
 
-// Release lets another process acquire the lease at once.
+// Release lets another process acquire the lease immediately. It does nothing if this process does not hold the lease.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.seen.Spec.Holder != l.holder {
 		return nil

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// objectsPerPage is the number of objects in one response, and pageLimit bounds its size, in bytes. A claim or the
-	// metadata of a Node usually takes half a dozen KiB, mostly managed fields.
+	// objectsPerPage is the maximum number of objects in one response, and pageLimit bounds its size, in bytes. A claim
+	// or the metadata of a Node usually has about 6 KiB, mostly managed fields.
 	objectsPerPage = 500
 	pageLimit      = 32 << 20
 	// maxPages bounds a list to 200,000 objects. Kubernetes documents a maximum of 5,000 nodes per cluster.

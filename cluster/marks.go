@@ -18,8 +18,8 @@ const (
 )
 
 const (
-	// markAttempts bounds the attempts of Mark. An attempt is repeated if the Node has changed since it was read, by
-	// another client or by the patch of the condition.
+	// markAttempts bounds the attempts of Mark. An attempt is repeated if another client has changed the Node since it
+	// was read.
 	markAttempts = 5
 	// nodesPerPage bounds a page of complete Nodes, which take up to 100 KiB each.
 	nodesPerPage = "100"
@@ -27,7 +27,7 @@ const (
 	conditionMessageLimit = 1024
 )
 
-// Marks are the condition and the taint of a Node that tools for node remediation act on.
+// Marks are the condition and the taint of a Node for node remediation tools.
 type Marks struct {
 	Condition *Condition // nil: none
 	Taint     *NodeTaint // nil: none
@@ -46,7 +46,7 @@ type NodeTaint struct {
 	Effect string // "NoSchedule"
 }
 
-// markedNode is a Node with the fields that Marks concern. Taints of others are kept verbatim.
+// markedNode is a Node with the fields that Mark changes. Taints of other clients are kept verbatim.
 type markedNode struct {
 	Metadata struct {
 		Name            string `json:"name"`
@@ -75,8 +75,8 @@ type nodeTaint struct {
 	Effect string `json:"effect"`
 }
 
-// Mark sets the condition and the taint of a node to those of want, or removes them. It keeps all others, including
-// those added while it runs, and writes only what differs.
+// Mark sets the condition and the taint of a node as in want, or removes them. It keeps all other conditions and
+// taints, including ones added while it runs, and writes only what differs.
 func (c *Client) Mark(ctx context.Context, node string, want Marks) error {
 	var err error
 	for range markAttempts {
@@ -93,13 +93,13 @@ func (c *Client) Mark(ctx context.Context, node string, want Marks) error {
 	return err
 }
 
-// mark writes what differs on a node as just read. The taint is first, since its patch requires the version that was
-// read, which the patch of the condition changes.
+// mark writes what differs from n, the node as just read. It writes the taint first: the patch of the taint requires
+// the version that was read, and the patch of the condition changes the version.
 func (c *Client) mark(ctx context.Context, n markedNode, want Marks) error {
 	return errors.Join(c.setTaint(ctx, n, want.Taint), c.setCondition(ctx, n, want.Condition))
 }
 
-// setCondition patches the condition. A strategic merge patch merges conditions by type, so no other is affected.
+// setCondition patches the condition. A strategic merge patch merges conditions by type, so other conditions are kept.
 func (c *Client) setCondition(ctx context.Context, n markedNode, want *Condition) error {
 	i := slices.IndexFunc(n.Status.Conditions, func(c nodeCondition) bool { return c.Type == ConditionType })
 	var patch any
@@ -135,8 +135,8 @@ func (c *Client) setCondition(ctx context.Context, n markedNode, want *Condition
 	return nil
 }
 
-// setTaint patches the taint. The API server replaces the list as a whole, so the patch contains the resource version
-// that the list was read with, and fails with a conflict if the Node has changed since.
+// setTaint patches the taint. The API server replaces the list of taints as a whole, so the patch contains the resource
+// version at which the list was read, and fails with a conflict if the Node has changed since.
 func (c *Client) setTaint(ctx context.Context, n markedNode, want *NodeTaint) error {
 	taints, changed, err := withTaint(n.Spec.Taints, want)
 	if err != nil || !changed {
@@ -153,7 +153,7 @@ func (c *Client) setTaint(ctx context.Context, n markedNode, want *NodeTaint) er
 	return nil
 }
 
-// withTaint returns the taints of a node with want as the only one of its key, and whether they differ from current.
+// withTaint returns the current taints with want as the only taint of TaintKey, and whether they differ from current.
 func withTaint(current []json.RawMessage, want *NodeTaint) (taints []json.RawMessage, changed bool, err error) {
 	found := false
 	taints = []json.RawMessage{}
@@ -179,7 +179,7 @@ func withTaint(current []json.RawMessage, want *NodeTaint) (taints []json.RawMes
 	return append(taints, raw), true, err
 }
 
-// RemoveMarks removes condition and taint from all nodes. It stops on errors as RemoveLabels does.
+// RemoveMarks removes the condition and the taint from all nodes. It stops on errors as RemoveLabels does.
 func (c *Client) RemoveMarks(ctx context.Context) error {
 	var marked []string
 	query := url.Values{"limit": {nodesPerPage}}

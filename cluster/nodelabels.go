@@ -29,13 +29,13 @@ type NodeLabels struct {
 }
 
 // NewNodeLabels returns the labels of a node, which are applied while Run runs. routine reports whether a change may
-// wait for the next slot; others are applied at once.
+// wait for the next slot. Other changes are applied immediately.
 func NewNodeLabels(client *Client, node string, routine func(before, after map[string]string) bool, log *slog.Logger) *NodeLabels {
 	return &NodeLabels{node: node, client: client, routine: routine, log: log, wake: make(chan struct{}, 1)}
 }
 
-// Want replaces the labels to apply; none removes them. They must not be modified. Before the first call nothing is
-// applied. Want never blocks.
+// Want replaces the labels to apply. An empty map removes all. The map must not be modified afterwards. Before the
+// first call nothing is applied. Want never blocks.
 func (l *NodeLabels) Want(labels map[string]string) {
 	l.mu.Lock()
 	l.wanted = labels
@@ -53,7 +53,7 @@ func (l *NodeLabels) latest() map[string]string {
 func (l *NodeLabels) Run(ctx context.Context) {
 	var (
 		applied map[string]string
-		latest  map[string]string // the last applied labels that were not empty: a driver upgrade removes all for a while
+		latest  map[string]string // the last applied labels that were not empty: a driver upgrade removes all temporarily
 		known   bool              // applied is known
 		again   <-chan time.Time  // nil until labels are wanted
 		logged  string
@@ -86,7 +86,8 @@ func (l *NodeLabels) Run(ctx context.Context) {
 	}
 }
 
-// apply applies labels. A refusal to remove them is no error: without permission none can exist.
+// apply applies labels. A refusal to remove them is not an error: an agent without the permission usually has applied
+// none.
 func (l *NodeLabels) apply(ctx context.Context, labels map[string]string) error {
 	err := l.client.ApplyLabels(ctx, l.node, labels)
 	if len(labels) == 0 && Refused(err) {

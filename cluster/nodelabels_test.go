@@ -101,7 +101,7 @@ func version(version string) map[string]string {
 	return map[string]string{"count": "8", "version": version}
 }
 
-// The first labels and those of GPUs are applied at once, others in the next slot.
+// The first labels, and changes of the label "count", are applied immediately, others in the next slot.
 func TestNodeLabels(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
 		t.want(time.Hour, nil, 0)
@@ -147,7 +147,7 @@ func TestNodeLabelsRemoved(t *testing.T) {
 	})
 }
 
-// Failures are retried with backoff; a refused removal of labels is not a failure.
+// Failures are retried with a backoff. A refused removal of labels is not a failure.
 func TestNodeLabelsFailures(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
 		t.respond(http.StatusForbidden)
@@ -162,81 +162,5 @@ func TestNodeLabelsFailures(t *testing.T) {
 		time.Sleep(time.Minute)
 		t.takePatches()
 		t.want(0, version("1"), 0)
-	})
-}
-
-// The slots of a client are an interval apart, on whole seconds after the first use.
-func TestSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		var sum time.Duration
-		for range 100 {
-			c := &Client{}
-			first := c.untilSlot(0)
-			if first <= 0 || first > DefaultSpread {
-				t.Errorf("first slot after %s", first)
-			}
-			sum += first
-			time.Sleep(first)
-			if next := c.untilSlot(0); next != DefaultSpread {
-				t.Errorf("next slot after %s", next)
-			}
-			time.Sleep(time.Minute)
-			if next := c.untilSlot(5 * time.Minute); next != 2*DefaultSpread-time.Minute {
-				t.Errorf("next slot at least 5m later after %s", next)
-			}
-		}
-		if sum < 100*DefaultSpread/4 || sum > 100*DefaultSpread*3/4 {
-			t.Errorf("mean of the first slots %s", sum/100)
-		}
-		if time.Since(begin)%time.Second != 0 {
-			t.Error("slots are not on whole seconds")
-		}
-	})
-}
-
-// Routine Events wait for the slot of the client, in which all are sent. Others are sent at once.
-func TestRoutineEventsWait(t *testing.T) {
-	credentials := testCredentials(t)
-	synctest.Test(t, func(t *testing.T) {
-		api, stop := newFakeAPI(t, credentials)
-		defer stop()
-		var mu sync.Mutex
-		var reasons []string
-		api.before = func(_ http.ResponseWriter, r *http.Request) bool {
-			var e eventObject
-			if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			reasons = append(reasons, e.Reason)
-			return true
-		}
-		r := start(t, api.client, t.Output())
-		slot := api.client.untilSlot(0)
-		for range 2 * queueSize {
-			r.Record(Event{Type: Normal, Reason: "Later", Message: time.Now().String(), Routine: true})
-			time.Sleep(time.Millisecond)
-		}
-		r.Record(Event{Type: Warning, Reason: "Now"})
-		count := func(reason string) (n int) {
-			mu.Lock()
-			defer mu.Unlock()
-			for _, r := range reasons {
-				if r == reason {
-					n++
-				}
-			}
-			return n
-		}
-		synctest.Wait()
-		if slot > time.Second && (count("Now") != 1 || count("Later") != 0) {
-			t.Errorf("sent before the slot: %v", reasons)
-		}
-		time.Sleep(slot + 15*time.Minute)
-		if got := count("Later"); got != queueSize {
-			t.Errorf("%d routine Events sent, want %d", got, queueSize)
-		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// followDuration is how long a watch of pods takes. A list follows, which finds what events have missed.
+// followDuration is the duration of a watch of pods. The list before each watch finds changes whose events were lost.
 const followDuration = 2 * time.Minute
 
 // podsPerPage is smaller than objectsPerPage, because a pod can have more than a MiB.
@@ -19,7 +19,7 @@ type ClaimingPod struct {
 	Namespace, Name, UID string
 
 	Templates []string // names of the templates that it refers to
-	Waiting   bool     // the claims of some are not created yet
+	Waiting   bool     // for the creation of a claim from one of Templates
 	Ended     bool     // its containers have ended and will not restart
 }
 
@@ -63,8 +63,8 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// FollowPods calls listed with the pods of all namespaces that a label selector selects, then changed for each change. It
-// returns nil after some minutes, or when ctx ends.
+// FollowPods calls listed with the pods of all namespaces that a label selector selects, then changed for each change.
+// It returns nil after some minutes, or when ctx ends.
 func (c *Client) FollowPods(ctx context.Context, selector string, listed func([]ClaimingPod), changed func(pod ClaimingPod, deleted bool)) error {
 	query := url.Values{"labelSelector": {selector}, "limit": {podsPerPage}}
 	if err := follow(ctx, c, "/api/v1/pods", query, followDuration, listed, changed); err != nil {

@@ -29,7 +29,7 @@ type Pool struct {
 	changes chan struct{} // capacity 1: status has changed
 	status  atomic.Pointer[PoolStatus]
 	writes  atomic.Uint64
-	limit   *rate.Limiter // of repairs and watches
+	limit   *rate.Limiter // of watches, and of writes that restore slices
 
 	state poolState // only used by Run and Withdraw
 }
@@ -47,18 +47,18 @@ type PoolStatus struct {
 	// Devices are the names of the devices in the slices of the pool. A device that a Want has removed is withdrawn
 	// once Revision is at least the revision of that Want and Devices does not contain it.
 	Devices []string
-	// Since is when the response arrived that gave Revision and Devices their values. It is zero as long as the state
-	// in the API server is unknown.
+	// Since is the time of the response that last changed Revision or Devices. It is zero while the state in the API
+	// server is unknown.
 	Since time.Time
 
-	// Error is why the latest Want is not published; empty if it is published.
+	// Error is the last error of listing, watching or writing the slices. It is cleared once the latest Want is published.
 	Error string
 	// Refused are devices that the API server does not accept, with the reasons. They are not published.
 	Refused map[string]string
 	// Dropped are fields that the API server does not store, since their feature gate is disabled.
 	Dropped []string
 	// Foreign are slices of the same driver and node that gpucdi did not write. They are never modified. A scheduler
-	// may ignore the pool as long as they exist.
+	// may ignore the pool while they exist.
 	Foreign []ForeignSlice
 }
 
@@ -84,9 +84,9 @@ func NewPool(client *Client, driver, node string, log *slog.Logger) *Pool {
 	return p
 }
 
-// Want replaces the devices to publish, in the order in which the scheduler considers them, and returns the revision
-// under which the API server acknowledges them. Without devices it publishes an empty pool, which
-// shows that the driver runs. Before the first call nothing is written. Want never blocks.
+// Want replaces the devices to publish, in the order in which the scheduler considers them, and returns their revision,
+// for comparison with the Revision of PoolStatus. Without devices it publishes an empty pool, which shows that the
+// driver runs. Before the first call nothing is written. Want never blocks.
 func (p *Pool) Want(devices []Device) (revision uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *Pool) Status() PoolStatus { return *p.status.Load() }
 // Changes returns a channel that receives a value after the status has changed. It has one receiver.
 func (p *Pool) Changes() <-chan struct{} { return p.changes }
 
-// Writes returns the number of slices that the API server has created, updated or deleted on request of the pool.
+// Writes returns the number of slices that the pool has created, updated or deleted.
 func (p *Pool) Writes() uint64 { return p.writes.Load() }
 
 // setStatus publishes a status if it differs from the latest.
@@ -153,7 +153,7 @@ func (p *Pool) Run(ctx context.Context) {
 			retry, logged = poolBackoff{}, ""
 		}
 		if err == nil {
-			_ = p.limit.Wait(ctx) // a proxy may end each watch at once
+			_ = p.limit.Wait(ctx) // a proxy may end each watch immediately
 			continue
 		}
 		pause := retry.next(err)
@@ -161,10 +161,10 @@ func (p *Pool) Run(ctx context.Context) {
 		case isStale(err) && first:
 			p.log.Debug("ResourceSlice changed in the meantime, will retry", "err", err)
 		case err.Error() == logged:
-			p.log.Debug("ResourceSlices not published, will retry", "err", err)
+			p.log.Debug("ResourceSlices not synchronized, will retry", "err", err)
 		default:
 			logged = err.Error()
-			p.log.Warn("ResourceSlices not published, will retry", "err", err)
+			p.log.Warn("ResourceSlices not synchronized, will retry", "err", err)
 		}
 		p.fail(err)
 		p.pause(ctx, pause)

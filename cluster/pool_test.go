@@ -68,9 +68,9 @@ func (t *poolTest) start() {
 	}
 }
 
-// within lets the pool run for a time.
-func (t *poolTest) within(d time.Duration) {
-	time.Sleep(d) // of the bubble's clock
+// wait lets the pool run for a time of the bubble's clock.
+func (t *poolTest) wait(d time.Duration) {
+	time.Sleep(d)
 	synctest.Wait()
 }
 
@@ -86,11 +86,11 @@ func (t *poolTest) want(devices ...string) {
 	}
 }
 
-// quiet checks that nothing is written any more.
+// quiet checks that nothing is written for ten minutes.
 func (t *poolTest) quiet() {
 	t.Helper()
 	t.api.written()
-	t.within(10 * time.Minute)
+	t.wait(10 * time.Minute)
 	if writes := t.api.written(); len(writes) > 0 {
 		t.Errorf("%d writes without a change: %.200v", len(writes), writes)
 	}
@@ -129,7 +129,7 @@ func TestPoolPublishes(t *testing.T) {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
 			testPool(t, func(t *poolTest) {
 				t.start()
-				t.within(time.Minute)
+				t.wait(time.Minute)
 				if writes := t.api.written(); len(writes) > 0 || t.pool.Status().Since.IsZero() {
 					t.Errorf("before the first Want: %v, status %+v", writes, t.pool.Status())
 				}
@@ -207,14 +207,14 @@ func TestPoolRestores(t *testing.T) {
 			testPool(t, func(t *poolTest) {
 				t.start()
 				t.pool.Want(manyDevices(70))
-				t.within(10 * time.Second)
+				t.wait(10 * time.Second)
 				for range 2 {
 					before := t.api.snapshot()
 					change(t.api)
 					if before == t.api.snapshot() {
 						t.Fatal("nothing has changed")
 					}
-					t.within(time.Second)
+					t.wait(time.Second)
 					t.want(names(manyDevices(70))...)
 					if owner := fmt.Sprint(meta(t.api.slices[testSliceName(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-1") {
 						t.Errorf("owner %s", owner)
@@ -238,7 +238,7 @@ func TestPoolKeepsMetadata(t *testing.T) {
 			meta(s)["finalizers"] = []any{"example.com/finalizer"}
 		})
 		t.pool.Want(devices("b"))
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want("b")
 		got := fmt.Sprint(meta(t.api.slices[testSliceName(0)]))
 		for _, kept := range []string{"labels:map[label:value]", "annotations:map[annotation:value]", "finalizers:[example.com/finalizer]"} {
@@ -249,15 +249,15 @@ func TestPoolKeepsMetadata(t *testing.T) {
 	})
 }
 
-// A client that keeps deleting the slices does not cause an unlimited number of requests.
-func TestPoolLimitsRepairs(t *testing.T) {
+// A client that repeatedly deletes the slices does not cause an unlimited number of requests.
+func TestPoolLimitsRestores(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
 		t.pool.Want(devices("a"))
 		synctest.Wait()
 		for range 10_000 {
 			t.api.deleteAll()
-			t.within(10 * time.Millisecond)
+			t.wait(10 * time.Millisecond)
 		}
 		if writes := len(t.api.written()); writes < 50 || writes > 150 {
 			t.Errorf("%d writes in 100 seconds", writes)
@@ -265,12 +265,12 @@ func TestPoolLimitsRepairs(t *testing.T) {
 		// A change of the devices does not wait.
 		t.api.deleteAll()
 		t.pool.Want(devices("b"))
-		t.within(2 * time.Second)
+		t.wait(2 * time.Second)
 		t.want("b")
 	})
 }
 
-// A pool changes its generation unless one slice is updated. Devices are withdrawn first.
+// A pool changes its generation unless only one slice is updated.
 func TestPoolGeneration(t *testing.T) {
 	all := manyDevices(130)
 	changed := func(indices ...int) []Device {
@@ -321,7 +321,7 @@ func TestPoolGeneration(t *testing.T) {
 	}
 }
 
-// The time of a taint is when the taint was added, whatever else changes.
+// A taint keeps the time at which it was added, whatever else changes.
 func TestPoolKeepsTaintTimes(t *testing.T) {
 	tainted := func(taints ...string) []Device {
 		all := devices("a", "b")
@@ -355,13 +355,13 @@ func TestPoolKeepsTaintTimes(t *testing.T) {
 			},
 		} {
 			change()
-			t.within(time.Minute)
+			t.wait(time.Minute)
 			if got := times(); len(got) == 0 || got[0] != added[0] {
 				t.Errorf("%s: times %v, want %v first", name, got, added)
 			}
 		}
 		t.pool.Want(tainted())
-		t.within(time.Minute)
+		t.wait(time.Minute)
 		t.pool.Want(tainted("79"))
 		synctest.Wait()
 		if got := times(); len(got) != 1 || got[0] == added[0] {
@@ -385,15 +385,15 @@ func TestPoolDroppedFields(t *testing.T) {
 		}
 		t.quiet()
 		t.api.deleteAll()
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want("a", "b")
 		t.quiet()
 
 		t.api.setDown(true)
-		t.within(time.Minute)
+		t.wait(time.Minute)
 		delete(t.api.gate, "taints")
 		t.api.setDown(false)
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want("a", "b")
 		if got := t.pool.Status().Dropped; got != nil || t.api.device("b")["taints"] == nil {
 			t.Errorf("dropped %v, device %v", got, t.api.device("b"))
@@ -450,10 +450,10 @@ func TestPoolRefusedDevices(t *testing.T) {
 			t.Errorf("refused %v", refused)
 		}
 		t.api.setDown(true)
-		t.within(time.Minute)
+		t.wait(time.Minute)
 		t.api.invalid = nil // another version
 		t.api.setDown(false)
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want(names(all)...)
 	})
 }
@@ -471,7 +471,7 @@ func TestPoolForeignSlices(t *testing.T) {
 		}
 		before := clone(t.api.slices["00000-gpu.nvidia.com-node-x7k2p"])
 		t.pool.Want(devices("a"))
-		t.within(10 * time.Minute)
+		t.wait(10 * time.Minute)
 		if s := t.pool.Status(); !slices.Equal(s.Devices, []string{"a"}) || !slices.Equal(s.Foreign, want) {
 			t.Errorf("status %+v", s)
 		}
@@ -479,7 +479,7 @@ func TestPoolForeignSlices(t *testing.T) {
 			t.Errorf("foreign slice %v, before %v", after, before)
 		}
 		t.api.deleteAll()
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want("a")
 		if s := t.pool.Status(); len(s.Foreign) > 0 {
 			t.Errorf("foreign %v", s.Foreign)
@@ -487,14 +487,14 @@ func TestPoolForeignSlices(t *testing.T) {
 		for i := range 20 {
 			t.api.create(fmt.Sprintf("00000-gpu.nvidia.com-node-%05d", i), testDriver, "node", 1)
 		}
-		t.within(time.Second)
+		t.wait(time.Second)
 		if s := t.pool.Status(); len(s.Foreign) != maxForeign {
 			t.Errorf("%d foreign", len(s.Foreign))
 		}
 	})
 }
 
-// The node is recreated under the same name, so the API server deletes what the old one owned.
+// The node is recreated under the same name, so the garbage collector deletes the slices of the old one.
 func TestPoolNodeRecreated(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -504,7 +504,7 @@ func TestPoolNodeRecreated(t *testing.T) {
 		t.api.nodeUID = "node-uid-2"
 		t.api.mu.Unlock()
 		t.api.deleteAll()
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want("a")
 		if owner := fmt.Sprint(meta(t.api.slices[testSliceName(0)])["ownerReferences"]); !strings.Contains(owner, "node-uid-2") {
 			t.Errorf("owner %s", owner)
@@ -535,27 +535,27 @@ func TestPoolOutage(t *testing.T) {
 			testPool(t, func(t *poolTest) {
 				t.start()
 				t.pool.Want(devices("a", "b"))
-				t.within(time.Second)
+				t.wait(time.Second)
 				set := func(before func(http.ResponseWriter, *http.Request) bool, down bool) {
 					t.api.mu.Lock()
 					t.api.before = before
 					t.api.mu.Unlock()
 					t.api.setDown(down)
 				}
-				set(tc.before, true) // ends the watch, too
+				set(tc.before, true) // also ends the watch
 				if tc.before != nil {
 					t.api.setDown(false)
 				}
 				for i := range 10 {
-					t.within(30 * time.Second)
+					t.wait(30 * time.Second)
 					t.pool.Want(devices("a", fmt.Sprint("c", i)))
 				}
-				t.within(20 * time.Second)
+				t.wait(20 * time.Second)
 				if s := t.pool.Status(); s.Error == "" || s.Revision != 1 || !slices.Equal(s.Devices, []string{"a", "b"}) {
 					t.Errorf("status during the outage: %+v", s)
 				}
 				set(nil, false)
-				t.within(tc.returns)
+				t.wait(tc.returns)
 				t.want("a", "c9")
 				if writes := t.api.written(); len(writes) != 2 {
 					t.Errorf("writes %v", writes)
@@ -578,12 +578,12 @@ func TestPoolShortRefusal(t *testing.T) {
 		}
 		t.start()
 		t.pool.Want(devices("a"))
-		t.within(7 * time.Second)
+		t.wait(7 * time.Second)
 		t.want("a")
 	})
 }
 
-// The next list makes up for lost events.
+// The next list finds changes whose events were lost.
 func TestPoolVerifies(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -591,12 +591,12 @@ func TestPoolVerifies(t *testing.T) {
 		synctest.Wait()
 		t.api.muted = true
 		t.api.deleteAll()
-		t.within(DefaultSpread + minSliceWatch + time.Second)
+		t.wait(DefaultSpread + minSliceWatch + time.Second)
 		t.want("a")
 	})
 }
 
-// The pool tolerates watches that never end, end at once or fail.
+// The pool tolerates watches that never end, end immediately or fail.
 func TestPoolWatch(t *testing.T) {
 	for name, tc := range map[string]struct {
 		watch     func(w http.ResponseWriter, r *http.Request)
@@ -627,7 +627,7 @@ func TestPoolWatch(t *testing.T) {
 				}
 				t.start()
 				t.pool.Want(devices("a"))
-				t.within(10 * time.Minute)
+				t.wait(10 * time.Minute)
 				if watches < 5 || watches > 900 {
 					t.Errorf("%d watches in 10 minutes", watches)
 				}
@@ -636,7 +636,7 @@ func TestPoolWatch(t *testing.T) {
 				}
 				t.pool.Want(devices("b"))
 				t.api.deleteAll()
-				t.within(tc.maxWait)
+				t.wait(tc.maxWait)
 				if got, ok := t.api.published(testDriver); !ok || !slices.Equal(got, []string{"b"}) {
 					t.Errorf("published %v", got)
 				}
@@ -676,7 +676,7 @@ func TestPoolLostResponses(t *testing.T) {
 				t.pool.Want(devices("a", "b"))
 				synctest.Wait() // the request is lost
 				revision := t.pool.Want(devices("a"))
-				t.within(time.Second)
+				t.wait(time.Second)
 				t.want("a")
 				if s := t.pool.Status(); s.Revision < revision {
 					t.Errorf("status %+v", s)
@@ -693,7 +693,7 @@ func TestPoolLostResponses(t *testing.T) {
 	}
 }
 
-// The end of a Want is reported once. A Want of the same devices is not a change.
+// The publication of a Want is reported once. A Want of the same devices is not a change.
 func TestPoolChanges(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -713,13 +713,13 @@ func TestPoolChanges(t *testing.T) {
 		if again := t.pool.Want(devices("a")); again != revision {
 			t.Errorf("revision %d, want %d", again, revision)
 		}
-		t.within(10 * time.Minute)
+		t.wait(10 * time.Minute)
 		select {
 		case <-t.pool.Changes():
 			t.Errorf("change without a reason: %+v, before %+v", t.pool.Status(), s)
 		default:
 		}
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.pool.Want(devices("b"))
 		synctest.Wait()
 		if now := t.pool.Status(); !now.Since.After(s.Since) {
@@ -728,7 +728,7 @@ func TestPoolChanges(t *testing.T) {
 	})
 }
 
-// Slices that an agent with another driver name has left are deleted.
+// Slices that an agent with another driver name has left behind are deleted.
 func TestPoolOtherDriverName(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.api.create("00000-old.example.com-node-gpucdi", "old.example.com", "node", 1, "gpu-0")
@@ -743,7 +743,7 @@ func TestPoolOtherDriverName(t *testing.T) {
 	})
 }
 
-// For an API server without DRA, the error has the version that it requires.
+// For an API server without DRA, the error contains the version that DRA requires.
 func TestPoolWithoutDRA(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.api.before = func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true }
@@ -755,41 +755,7 @@ func TestPoolWithoutDRA(t *testing.T) {
 	})
 }
 
-func TestSliceNames(t *testing.T) {
-	long := strings.Repeat("n", 63) + "." + strings.Repeat("o", 63) + "." + strings.Repeat("p", 63) + "." + strings.Repeat("q", 61)
-	seen := map[string]bool{}
-	for _, driver := range []string{testDriver, strings.Repeat("d", 63)} {
-		for _, node := range []string{"node", long, long[:252] + "r"} {
-			for _, index := range []int{0, 1, 99999} {
-				name := sliceName(driver, node, index)
-				if len(name) > nameLimit || !isOwnSlice(name) || seen[name] || !strings.HasPrefix(name, fmt.Sprintf("%05d-", index)) {
-					t.Errorf("name %q", name)
-				}
-				seen[name] = true
-			}
-		}
-	}
-	if got, want := sliceName(testDriver, "node", 3), "00003-gpu.nvidia.com-node-gpucdi"; got != want {
-		t.Errorf("name %q, want %q", got, want)
-	}
-}
-
-func TestCapacity(t *testing.T) {
-	for _, tc := range []struct {
-		got  Capacity
-		want string
-	}{
-		{Bytes(0), "0"}, {Bytes(1), "1"}, {Bytes(80 << 30), "80Gi"}, {Bytes(81559 << 20), "81559Mi"},
-		{Bytes(1 << 60), "1Ei"}, {Bytes(1<<30 + 1), "1073741825"},
-		{Count(0), "0"}, {Count(132), "132"}, {Count(1000), "1k"}, {Count(16_000_000), "16M"}, {Count(1024), "1024"},
-	} {
-		if tc.got.Value != tc.want {
-			t.Errorf("capacity %s, want %s", tc.got.Value, tc.want)
-		}
-	}
-}
-
-// Without a token the status has the error, and the pool recovers once there is one.
+// Without a token the status contains the error, and the pool recovers once there is a token.
 func TestPoolWithoutCredentials(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		token := filepath.Join(t.api.client.credentials, "token")
@@ -802,14 +768,14 @@ func TestPoolWithoutCredentials(t *testing.T) {
 		}
 		t.start()
 		t.pool.Want(devices("a"))
-		t.within(time.Minute)
+		t.wait(time.Minute)
 		if s := t.pool.Status(); !strings.Contains(s.Error, "token") {
 			t.Errorf("status %+v", s)
 		}
 		if err := os.WriteFile(token, saved, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		t.within(time.Second)
+		t.wait(time.Second)
 		t.want("a")
 	})
 }

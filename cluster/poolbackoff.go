@@ -2,7 +2,7 @@ package cluster
 
 import "time"
 
-// stableAfter is how long a watch must last to reset the backoff.
+// stableAfter is the minimum duration of a watch that resets the backoff.
 const stableAfter = 10 * time.Second
 
 // poolBackoff computes the pauses between attempts to publish a pool. They double from 100 ms up to a limit that
@@ -28,7 +28,7 @@ func backoffLimit(err error) time.Duration {
 	case statusCode(err) == 0:
 		return time.Second // no response: devices should be published within a second of the API server's return
 	case Refused(err):
-		return time.Minute // needs an administrator, or time: a starting API server refuses all requests
+		return time.Minute // requires an administrator, or time: a starting API server refuses all requests
 	default:
 		return 5 * time.Second // overloaded
 	}

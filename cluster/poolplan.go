@@ -112,7 +112,7 @@ func (p *Pool) sliceDevice(device Device) sliceDevice {
 	return d
 }
 
-// generation returns the latest generation of the own slices of the pool. Foreign slices do not count: the agent does
+// generation returns the latest generation of gpucdi's slices of the pool. It ignores foreign slices: the agent does
 // not compete with another driver.
 func (p *Pool) generation() (latest int64) {
 	for _, s := range p.state.own {
@@ -123,12 +123,12 @@ func (p *Pool) generation() (latest int64) {
 	return latest
 }
 
-// inPool reports whether the immutable fields of a slice are those of the pool.
+// inPool reports whether a slice has the immutable fields of the pool: driver, pool name and node name.
 func (p *Pool) inPool(s slice) bool {
 	return s.spec.Driver == p.driver && s.spec.Pool.Name == p.node && s.spec.NodeName == p.node
 }
 
-// compare reports whether a slice differs from what is wanted, apart from fields that the API server does not store.
+// compare reports whether a slice differs from the wanted spec, ignoring fields that the API server does not store.
 func (p *Pool) compare(name string, spec sliceSpec, generation int64) (change sliceChange, differs bool, err error) {
 	change = sliceChange{name: name, spec: spec}
 	change.spec.Pool.Generation = generation
@@ -178,7 +178,8 @@ func missing(c sliceChange) int {
 	return 0
 }
 
-// obsolete returns own slices that are not wanted, or that belong to another driver or pool and cannot be changed.
+// obsolete returns gpucdi's slices that are not in names, or that cannot be updated because they belong to another
+// driver or pool.
 func (p *Pool) obsolete(names []string) (obsolete []slice) {
 	for _, name := range slices.Sorted(maps.Keys(p.state.own)) {
 		if s := p.state.own[name]; !slices.Contains(names, name) || !p.inPool(s) {

@@ -64,22 +64,22 @@ func (t *poolTest) random(random *rand.Rand) {
 			t.pool.Want(want)
 		case 4:
 			t.api.setDown(true)
-			t.within(time.Duration(random.Int64N(int64(time.Minute))))
+			t.wait(time.Duration(random.Int64N(int64(time.Minute))))
 			t.api.setDown(false)
 		default:
 			want = randomDevices(random)
 			revision := t.pool.Want(want)
-			t.within(time.Duration(random.Int64N(int64(3 * time.Second))))
+			t.wait(time.Duration(random.Int64N(int64(3 * time.Second))))
 			t.checkWithdrawn(revision, names(want))
 		}
 	}
 	set(false)
-	t.within(2 * time.Minute)
+	t.wait(2 * time.Minute)
 	t.pool.Want(want)
-	t.within(time.Second)
+	t.wait(time.Second)
 	t.want(names(want)...)
 	t.api.written()
-	t.within(5 * time.Minute)
+	t.wait(5 * time.Minute)
 	if writes := t.api.written(); len(writes) > 0 {
 		t.Errorf("%d writes without a change", len(writes))
 	}

@@ -16,7 +16,7 @@ const (
 type poolState struct {
 	known    bool             // at least one list has succeeded
 	revision uint64           // latest revision that is completely published
-	problem  string           // why the latest Want is not published
+	problem  string           // see PoolStatus.Error
 	own      map[string]slice // by name
 	foreign  map[string]slice // by name
 
@@ -26,7 +26,7 @@ type poolState struct {
 	added     map[taintKey]string   // times at which taints were added
 }
 
-// acceptance is how the API server stores a slice: it drops unknown fields and formats quantities.
+// acceptance records how the API server stored a sent slice: it drops unknown fields and formats quantities.
 type acceptance struct {
 	sent, stored string   // see specForm
 	dropped      []string // see droppedFields

@@ -12,12 +12,11 @@ import (
 )
 
 const (
-	// The API server ends a watch of slices in the next slot, but not before minSliceWatch. A list follows each watch,
-	// which verifies the slices. If the API server has not ended the watch within sliceWatchGrace more, the client
-	// considers the connection dead.
+	// The API server ends a watch of slices in the next slot, but not before minSliceWatch. After each watch, a list
+	// verifies the slices. If the watch has not ended sliceWatchGrace later, the client considers the connection dead.
 	minSliceWatch   = 30 * time.Second
 	sliceWatchGrace = 10 * time.Second
-	// settleTime is how long events are collected after the first. A kubelet deletes several slices one by one.
+	// settleTime is the time for which events are collected after the first one. A kubelet deletes slices one by one.
 	settleTime = 50 * time.Millisecond
 )
 
@@ -84,8 +83,8 @@ func (p *Pool) apply(e sliceEvent) (changed bool) {
 	return changed
 }
 
-// list replaces the recorded slices by those of the API server, and returns the version for a watch. It requests the
-// slices of all drivers, to find own ones that an earlier configuration left behind.
+// list replaces the recorded slices with the slices in the API server, and returns the resource version at which a
+// watch continues. It requests the slices of all drivers, to find slices that gpucdi wrote under another driver name.
 func (p *Pool) list(ctx context.Context) (version string, err error) {
 	var all []slice
 	query := url.Values{"fieldSelector": {"spec.nodeName=" + p.node}}
@@ -103,8 +102,8 @@ func (p *Pool) list(ctx context.Context) (version string, err error) {
 	return version, nil
 }
 
-// watch sends the changes of the driver's slices since a version to events. It returns nil when the API server ends
-// the watch.
+// watch sends changes of the driver's slices since a resource version to events. It returns nil when the API server
+// ends the watch.
 func (p *Pool) watch(ctx context.Context, version string, events chan<- sliceEvent) error {
 	timeout := p.client.untilSlot(minSliceWatch).Round(time.Second)
 	watching, cancel := context.WithTimeout(ctx, timeout+sliceWatchGrace)
@@ -149,7 +148,7 @@ func (c *Client) watchSlices(ctx context.Context, query url.Values, events chan<
 	})
 }
 
-// remedy returns what an administrator can do about an error response.
+// remedy returns the remedy for an error response, as the end of an error message; "" if none is known.
 func remedy(err error) string {
 	switch code := statusCode(err); {
 	case code == http.StatusForbidden:

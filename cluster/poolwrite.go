@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// maxPasses bounds the passes of one publication. It usually takes one for each write in which the API server refuses
+// maxPasses bounds the passes of publish. It usually takes one pass for each write in which the API server refuses
 // devices, one for the writes that it accepts, and one that finds nothing left to write.
 const maxPasses = 16
 
@@ -30,7 +30,7 @@ func (p *Pool) publish(ctx context.Context) error {
 			p.acknowledge(want, plan, wrote)
 			return nil
 		}
-		if repair := want.revision == p.state.revision; repair && !wrote {
+		if restoring := want.revision == p.state.revision; restoring && !wrote {
 			p.log.Info("restoring changed or deleted ResourceSlices", "changed", len(plan.changed), "obsolete", len(plan.obsolete))
 			if p.limit.Wait(ctx) != nil {
 				return nil // ctx ended
@@ -73,8 +73,8 @@ func (p *Pool) report() {
 	}
 }
 
-// write executes a plan. Deletions come first: even if the wanted devices are invalid, those that are gone should be
-// withdrawn.
+// write executes a plan. Deletions come first, so that devices are withdrawn even if the API server refuses the new
+// ones.
 func (p *Pool) write(ctx context.Context, plan poolPlan) error {
 	for _, s := range plan.obsolete {
 		if err := p.delete(ctx, s); err != nil {
@@ -123,7 +123,7 @@ func (p *Pool) put(ctx context.Context, change sliceChange, nodeUID string) erro
 	return nil
 }
 
-// delete deletes a version of a slice.
+// delete deletes a slice if it still has the given version.
 func (p *Pool) delete(ctx context.Context, s slice) error {
 	options := map[string]any{
 		"apiVersion": "v1", "kind": "DeleteOptions",
@@ -140,7 +140,8 @@ func (p *Pool) delete(ctx context.Context, s slice) error {
 	return nil
 }
 
-// exchangeObject sends an object over a keep-alive connection and decodes the response into stored unless it is nil.
+// exchangeObject sends an object over a keep-alive connection, and decodes the response into stored unless stored is
+// nil.
 func (c *Client) exchangeObject(ctx context.Context, method, path string, object, stored any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -14,9 +14,9 @@ const (
 	queueSize = 64
 	// maxSent is the number of sent Events that are tracked, to update their count when they recur.
 	maxSent = 256
-	// maxAttempts is how often an Event is sent before it is dropped.
+	// maxAttempts is the number of attempts to send an Event before it is dropped.
 	maxAttempts = 6
-	// firstPause is the pause after the first attempt; it doubles with each attempt.
+	// firstPause is the pause after the first attempt. It doubles with each attempt.
 	firstPause = time.Second
 )
 

@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -83,8 +85,8 @@ func (s *server) next(t *testing.T, status int) call {
 	}
 }
 
-// start runs a recorder until the test ends.
-func start(t *testing.T, client *Client, log io.Writer) *EventRecorder {
+// startRecorder runs a recorder until the test ends.
+func startRecorder(t *testing.T, client *Client, log io.Writer) *EventRecorder {
 	t.Helper()
 	r := NewEventRecorder("node", client, slog.New(slog.NewTextHandler(log, nil)))
 	r.pause = time.Millisecond
@@ -107,7 +109,7 @@ var unhealthy = Event{Type: Warning, Reason: "GPUUnhealthy", Message: "GPU 5 is 
 
 func TestRecord(t *testing.T) {
 	s := newServer(t)
-	r := start(t, s.client, io.Discard)
+	r := startRecorder(t, s.client, io.Discard)
 
 	r.Record(unhealthy)
 	created := s.next(t, http.StatusCreated)
@@ -153,7 +155,7 @@ func TestRecord(t *testing.T) {
 
 func TestRetry(t *testing.T) {
 	s := newServer(t)
-	r := start(t, s.client, io.Discard)
+	r := startRecorder(t, s.client, io.Discard)
 	r.Record(unhealthy)
 	s.next(t, http.StatusServiceUnavailable)
 	s.next(t, http.StatusTooManyRequests)
@@ -166,7 +168,7 @@ func TestRetry(t *testing.T) {
 func TestRefused(t *testing.T) {
 	s := newServer(t)
 	log := make(logLines, queueSize)
-	r := start(t, s.client, log)
+	r := startRecorder(t, s.client, log)
 	r.Record(unhealthy)
 	r.Record(Event{Type: Normal, Reason: "GPUHealthy", Message: "GPU 5 recovered"})
 	s.next(t, http.StatusForbidden)
@@ -209,4 +211,50 @@ type logLines chan string
 func (l logLines) Write(line []byte) (int, error) {
 	l <- string(line)
 	return len(line), nil
+}
+
+// Routine Events wait for the slot of the client, in which all are sent. Others are sent immediately.
+func TestRoutineEventsWait(t *testing.T) {
+	credentials := testCredentials(t)
+	synctest.Test(t, func(t *testing.T) {
+		api, stop := newFakeAPI(t, credentials)
+		defer stop()
+		var mu sync.Mutex
+		var reasons []string
+		api.before = func(_ http.ResponseWriter, r *http.Request) bool {
+			var e eventObject
+			if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			reasons = append(reasons, e.Reason)
+			return true
+		}
+		r := startRecorder(t, api.client, t.Output())
+		slot := api.client.untilSlot(0)
+		for range 2 * queueSize {
+			r.Record(Event{Type: Normal, Reason: "Later", Message: time.Now().String(), Routine: true})
+			time.Sleep(time.Millisecond)
+		}
+		r.Record(Event{Type: Warning, Reason: "Now"})
+		count := func(reason string) (n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, r := range reasons {
+				if r == reason {
+					n++
+				}
+			}
+			return n
+		}
+		synctest.Wait()
+		if slot > time.Second && (count("Now") != 1 || count("Later") != 0) {
+			t.Errorf("sent before the slot: %v", reasons)
+		}
+		time.Sleep(slot + 15*time.Minute)
+		if got := count("Later"); got != queueSize {
+			t.Errorf("%d routine Events sent, want %d", got, queueSize)
+		}
+	})
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// reasonLimit bounds the reason why a device is refused, in bytes.
+// reasonLimit bounds the reason for the refusal of a device, in bytes.
 const reasonLimit = 300
 
 // writeError is an error of a write of a slice.
@@ -25,7 +25,7 @@ func (e *writeError) Error() string {
 
 func (e *writeError) Unwrap() error { return e.err }
 
-// isStale reports whether a write failed because the slice was changed in the meantime.
+// isStale reports whether a write failed because another client has changed or deleted the slice in the meantime.
 func isStale(err error) bool {
 	var write *writeError
 	return errors.As(err, &write) && (statusCode(err) == http.StatusConflict || errors.Is(err, ErrNotFound))
@@ -34,8 +34,8 @@ func isStale(err error) bool {
 // invalidDevice is the path of an invalid device in a slice.
 var invalidDevice = regexp.MustCompile(`^spec\.devices\[([0-9]{1,4})\]`)
 
-// refuse records the devices that the API server does not accept. They are left out, so that one invalid device does
-// not keep others from being published or withdrawn. It returns false if the error refuses no further device.
+// refuse records the devices that the API server does not accept. They are omitted, so that one invalid device does not
+// prevent others from being published or withdrawn. It returns false if the error refuses no further device.
 func (p *Pool) refuse(err error) (found bool) {
 	var write *writeError
 	var response *responseError
@@ -62,7 +62,7 @@ func (p *Pool) refuse(err error) (found bool) {
 		}
 		reason := truncate(cause.Field+": "+cause.Message, reasonLimit)
 		p.state.refused[device.Name] = refusal{string(encoded), reason}
-		p.log.Warn("API server refuses device, published without it", "device", device.Name, "reason", reason)
+		p.log.Warn("device refused by API server, publishing without it", "device", device.Name, "reason", reason)
 		found = true
 	}
 	return found

@@ -130,8 +130,8 @@ func (s *slice) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// specForm returns a spec in a form that can be compared: with sorted keys, and without the generation of the pool and
-// the times of taints, which do not depend on the devices. It includes fields that are unknown to sliceSpec.
+// specForm returns a spec as JSON that can be compared: with sorted keys, without the generation of the pool and the
+// times of taints, which do not depend on the wanted devices, and with the fields that sliceSpec lacks.
 func specForm(spec []byte) (string, error) {
 	var fields map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(spec))

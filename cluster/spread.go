@@ -13,14 +13,14 @@ const minSpread = time.Second
 
 // untilSlot returns the time until the next slot of the agent that is at least atLeast away. An agent has one slot in
 // each interval of Spread, at a random offset. It sends requests that are not urgent in its slot, so the agents of a
-// cluster together send them at a constant rate, even if something happens to all of them at once.
+// cluster together send them at a constant rate, even after an event that affects all agents at the same time.
 func (c *Client) untilSlot(atLeast time.Duration) time.Duration {
 	c.slots.once.Do(func() {
 		c.slots.interval = max(c.Spread, minSpread)
 		if c.Spread == 0 {
 			c.slots.interval = DefaultSpread
 		}
-		// In whole seconds, as the timeout of a watch.
+		// In whole seconds, like the timeout of a watch.
 		c.slots.first = time.Now().Add(rand.N(c.slots.interval).Truncate(time.Second))
 	})
 	interval := c.slots.interval

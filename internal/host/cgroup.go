@@ -16,7 +16,7 @@ func (r Root) HasCgroup2() bool {
 	return err == nil
 }
 
-// PodsCgroup returns the directory of the cgroup that contains those of pods, in CgroupDir or in the child that the
+// PodsCgroup returns the directory of the parent cgroup of all pods. It is in CgroupDir, or in the child that the
 // kubelet's setting cgroupRoot names. It is empty if there is none: no kubelet has run since the node started, its
 // setting cgroupsPerQOS is false, or cgroupRoot has more than one level.
 func (r Root) PodsCgroup() string {
@@ -26,8 +26,8 @@ func (r Root) PodsCgroup() string {
 	return ""
 }
 
-// podsCgroups returns all directories that may be that of PodsCgroup. Another cgroup driver or cgroupRoot of the kubelet
-// leaves more than one until the node is rebooted.
+// podsCgroups returns all candidates for PodsCgroup. There is more than one if the kubelet's cgroup driver or
+// cgroupRoot has changed since the node started.
 func (r Root) podsCgroups() []string {
 	dirs := r.podsCgroupsIn(CgroupDir)
 	entries, err := r.ReadDir(CgroupDir)
@@ -44,8 +44,8 @@ func (r Root) podsCgroups() []string {
 
 func (r Root) podsCgroupsIn(parent string) (dirs []string) {
 	slice, _ := strings.CutSuffix(path.Base(parent), ".slice")
-	// The names with the cgroup drivers systemd and cgroupfs, and that in a parent slice, which systemd requires to
-	// start with the name of the parent.
+	// The names with the cgroup drivers systemd and cgroupfs, and the name in a parent slice: systemd requires the
+	// names of slices to start with the name of their parent.
 	for _, name := range []string{"kubepods.slice", "kubepods", slice + "-kubepods.slice"} {
 		dir := path.Join(parent, name)
 		if info, err := r.Stat(dir); err == nil && info.IsDir() {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// NVMLName is the SONAME of NVML. Its directory contains the other driver libraries, too.
+// NVMLName is the SONAME of NVML. Its directory also contains the other driver libraries.
 const NVMLName = "libnvidia-ml.so.1"
 
 // layout is the layout of a driver installation. All paths except root and marker are relative to root.
@@ -42,7 +42,7 @@ var (
 	jetsonLibraries = joinAll("/usr/lib/"+gnuMachine+"-linux-gnu", "nvidia", "tegra") // tegra before JetPack 6
 )
 
-// jetsonRelease is a file of Jetson Linux.
+// jetsonRelease is a file that exists only on Jetson Linux.
 const jetsonRelease = "/etc/nv_tegra_release"
 
 // layouts are tried in this order. The node's packages are last, because they are often left over when a driver
@@ -100,8 +100,8 @@ func joinAll(dir string, names ...string) []string {
 	return joined
 }
 
-// DriverRoot is the root file system that contains the NVIDIA driver: the node's, or that of a driver container, for
-// example. All paths are within the root.
+// DriverRoot is the root file system that contains the NVIDIA driver, for example of the node or of a driver container.
+// All paths are within the root.
 type DriverRoot struct {
 	Root
 
@@ -120,7 +120,7 @@ type DriverRoot struct {
 }
 
 // LoaderDirs returns the directories, in this process's file system, of the libraries that NVML itself is linked
-// against or opens. There are none on most platforms, where it requires glibc only.
+// against or opens. Except on WSL2 and Jetson there are none, because NVML requires only glibc.
 func (d DriverRoot) LoaderDirs() []string {
 	i := slices.IndexFunc(layouts, func(l layout) bool { return d.Platform != "" && l.platform == d.Platform })
 	if i < 0 {
@@ -134,7 +134,7 @@ func (d DriverRoot) LoaderDirs() []string {
 }
 
 // DevicesDir returns the directory, in this process's file system, of the driver's device nodes if they are not in the
-// node's /dev: NVIDIA's driver container creates them in its own. It returns "" if the node's are used.
+// node's /dev: NVIDIA's driver container creates them in its own /dev. It returns "" if they are in the node's.
 func (d DriverRoot) DevicesDir(node Root) string {
 	const control = "/dev/nvidiactl"
 	if d.path == node.path || exists(node, control) || !exists(d.Root, control) {
@@ -236,7 +236,8 @@ func newDriverRoot(root Root, l layout, nvml string) (DriverRoot, error) {
 	}, nil
 }
 
-// platformOf returns the platform whose layout has the library directory, however it was found.
+// platformOf returns the platform whose layout has a library directory. The layout that found the directory may be
+// anyLayout, which has no platform.
 func platformOf(dir string) string {
 	i := slices.IndexFunc(layouts, func(l layout) bool { return l.platform != "" && slices.Contains(l.libraries, dir) })
 	if i < 0 {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// kubeletDirs are the root directories of the kubelet: the default, and those of k0s and MicroK8s. They do not apply to
+// kubeletDirs are the root directories of the kubelet: by default, on k0s, and on MicroK8s. They do not apply to
 // device-plugins, whose path is a constant in the kubelet.
 var kubeletDirs = []string{"/var/lib/kubelet", "/var/lib/k0s/kubelet", "/var/snap/microk8s/common/var/lib/kubelet"}
 

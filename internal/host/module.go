@@ -57,8 +57,8 @@ func (r Root) modprobe(ctx context.Context, program, module string) error {
 	return err
 }
 
-// KillWithChildren configures cmd to kill the process group when its context ends, and to limit the time for which
-// children that keep the output open delay cmd.Wait. It must be called before cmd is started.
+// KillWithChildren configures cmd to kill its process group when its context ends, and limits how long children that
+// keep the output open delay cmd.Wait. It must be called before cmd is started.
 func KillWithChildren(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -43,8 +43,8 @@ func openRegular(handle *os.File) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("opening %s: %w", handle.Name(), errNotRegular)
 	}
-	// pathrs-lite would check on each call that nothing is mounted over /proc, which takes most of the time of reading
-	// dozens of small files. The agent's own /proc is trusted.
+	// pathrs.Reopen would check on each call that nothing is mounted over /proc, which takes most of the time of reading
+	// dozens of small files. This process's own /proc is trusted.
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: handle.Name(), Err: err}
@@ -73,7 +73,7 @@ func readAll(file *os.File, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// Names returns at most limit names from a directory of this process's file system, in no particular order.
+// Names returns the names in a directory of this process's file system, at most limit, in no particular order.
 func Names(dir string, limit int) ([]string, error) {
 	d, err := openDir(dir)
 	if err != nil {

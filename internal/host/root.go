@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is a root file system: the node's, or that of a driver container. The zero Root is invalid. Names passed to its
+// Root is the root file system of the node or of a driver container. The zero Root is invalid. Names passed to its
 // methods are paths within the root.
 type Root struct {
 	dir  string // path in this process's file system
@@ -26,7 +26,7 @@ type Root struct {
 // NewRoot returns the node's root file system, which is mounted at dir.
 func NewRoot(dir string) Root { return Root{dir: filepath.Clean(dir), path: "/"} }
 
-// Sub returns the root file system whose root is the directory name.
+// Sub returns the root file system in the directory name.
 func (r Root) Sub(name string) (Root, error) {
 	inside, err := r.Resolve(name)
 	if err != nil {
@@ -48,10 +48,10 @@ func (r Root) Resolve(name string) (string, error) {
 	return filepath.Join("/", inside), nil
 }
 
-// NodePath returns the path on the node of name, which must be resolved.
+// NodePath returns the path of name on the node. name must not contain symlinks; see Resolve.
 func (r Root) NodePath(name string) string { return filepath.Join(r.path, name) }
 
-// LocalPath returns the path in this process's file system of name, which must be resolved.
+// LocalPath returns the path of name in this process's file system. name must not contain symlinks; see Resolve.
 func (r Root) LocalPath(name string) string { return filepath.Join(r.dir, name) }
 
 func (r Root) String() string { return r.path }
@@ -132,8 +132,8 @@ func (r Root) Glob(pattern string) ([]string, error) {
 }
 
 // open opens the file that name resolves to. It uses openat2, which resolves the name atomically. If the kernel lacks
-// openat2 or denies it, or a concurrent rename interferes, it uses a fallback that is much slower. Dozens of files are
-// opened before GPUs are advertised.
+// openat2 or denies it, or a concurrent rename interferes, it uses a fallback. The fallback is much slower, which
+// matters because dozens of files are opened before GPUs are advertised.
 func (r Root) open(name string, flags int) (*os.File, error) {
 	file, err := r.openat2(name, flags)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAGAIN) {

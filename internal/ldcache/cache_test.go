@@ -16,7 +16,7 @@ import (
 const libraryDir = "/usr/lib/x86_64-linux-gnu"
 
 // ldconfigCaches returns caches written by ldconfig, with the libraries of this machine and of a temporary directory,
-// which has a libcuda and another one for specific CPU features. current is in the current format, compat in the
+// which contains libcuda for all CPUs and for specific CPU features. current is in the current format, compat in the
 // format before glibc 2.32.
 func ldconfigCaches(t testing.TB) (current, compat string) {
 	t.Helper()

@@ -119,7 +119,7 @@ func (p *parser) string(offset uint32) string {
 }
 
 // hwcaps returns the offsets of the hwcaps names in the extension at an offset, if there is one. It ignores other
-// sections, such as that of the generator.
+// sections, such as the generator.
 func (p *parser) hwcaps(offset uint32) []uint32 {
 	if offset == 0 {
 		return nil
@@ -144,7 +144,7 @@ func (p *parser) hwcaps(offset uint32) []uint32 {
 	return nil
 }
 
-// part returns a part of the file. Offsets of extensions are relative to the file, those of strings to the cache.
+// part returns a part of the file. Offsets of extensions are relative to the file, offsets of strings to the cache.
 func (p *parser) part(offset, size uint64) []byte {
 	if offset+size > uint64(len(p.file)) {
 		p.failed = true

@@ -50,7 +50,7 @@ func (w Watcher) watch(ctx context.Context) error {
 		return fmt.Errorf("starting a watch: %w; check sysctl fs.inotify", err)
 	}
 	defer watcher.Close()
-	// Only the parent reports the removal of the directory at once: the kernel keeps its inode as long as a process
+	// Only the parent reports the removal of the directory immediately: the kernel keeps its inode while a process
 	// listens on a socket in it.
 	parentErr := watcher.Add(filepath.Dir(w.Dir))
 	if err := watcher.Add(w.Dir); err != nil && parentErr != nil {

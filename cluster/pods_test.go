@@ -1,0 +1,47 @@
+package cluster
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Pods are listed, then their changes are received.
+func TestFollowPods(t *testing.T) {
+	const waiting = `{"metadata":{"namespace":"n","name":"a","uid":"1"},"spec":{"resourceClaims":[{"name":"x","resourceClaimTemplateName":"t"},{"name":"y","resourceClaimName":"c"}]}}`
+	const created = `{"metadata":{"namespace":"n","name":"a","uid":"1"},"spec":{"resourceClaims":[{"name":"x","resourceClaimTemplateName":"t"}]},"status":{"phase":"Failed","resourceClaimStatuses":[{"name":"x"}]}}`
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		switch {
+		case r.URL.Path != "/api/v1/pods" || q.Get("labelSelector") != "a=b":
+			w.WriteHeader(http.StatusNotFound)
+		case q.Get("watch") == "":
+			_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"7"},"items":[`+waiting+`]}`)
+		case q.Get("resourceVersion") != "7" || q.Has("limit"):
+			w.WriteHeader(http.StatusBadRequest)
+		default:
+			_, _ = io.WriteString(w, `{"type":"MODIFIED","object":`+created+`}{"type":"DELETED","object":`+created+`}`)
+		}
+	})
+	var got []ClaimingPod
+	var deletions int
+	err := client.FollowPods(t.Context(), "a=b", func(pods []ClaimingPod) { got = append(got, pods...) }, func(p ClaimingPod, deleted bool) {
+		got = append(got, p)
+		if deleted {
+			deletions++
+		}
+	})
+	if err != nil || len(got) != 3 || deletions != 1 {
+		t.Fatalf("pods %+v, %d deletions, error %v", got, deletions, err)
+	}
+	if p := got[0]; !p.Waiting || p.Ended || len(p.Templates) != 1 || p.Templates[0] != "t" || p.Namespace != "n" || p.UID != "1" {
+		t.Errorf("listed %+v", p)
+	}
+	if p := got[1]; p.Waiting || !p.Ended {
+		t.Errorf("changed %+v", p)
+	}
+	if err := client.FollowPods(t.Context(), "c=d", nil, nil); err == nil || !strings.Contains(err.Error(), "pods with label c=d") {
+		t.Errorf("error %v", err)
+	}
+}
