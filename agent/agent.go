@@ -38,8 +38,8 @@ type Config struct {
 	Version  string // agent version
 	NodeName string // name of the Node object; empty disables API server access
 
-	// Spread is the interval over which the agents of a cluster distribute requests to the API server that are not
-	// urgent; 0: cluster.DefaultSpread.
+	// Spread is the interval over which the agents of a cluster distribute non-urgent requests to the API server;
+	// 0: cluster.DefaultSpread.
 	Spread time.Duration
 
 	// DRADriver is the name of the DRA driver, "gpu.nvidia.com"; empty disables DRA.
@@ -79,7 +79,7 @@ type Agent struct {
 	// Read by status and probes. Stored values are immutable.
 	latest      atomic.Pointer[snapshot]         // stored by the loop after each step
 	telemetry   atomic.Pointer[driver.Telemetry] // stored by followDriver
-	predecessor atomic.Pointer[string]           // message about the agent that this one waits for; nil: none
+	predecessor atomic.Pointer[string]           // message about the agent that must exit first; nil: none
 	nri         atomic.Pointer[nri.Plugin]       // nil while the config does not enable it
 	holders     holders
 	used        usedMemory
@@ -90,7 +90,14 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(cfg Config, log *slog.Logger) *Agent {
-	a := &Agent{cfg: cfg, log: log, spec: cdi.AgentFile(cfg.CDIDir, cfg.Node), labelsChanged: make(chan *snapshot, 1), marksChanged: make(chan *snapshot, 1), nriChanged: make(chan config.NRI, 1)}
+	a := &Agent{
+		cfg:           cfg,
+		log:           log,
+		spec:          cdi.AgentFile(cfg.CDIDir, cfg.Node),
+		labelsChanged: make(chan *snapshot, 1),
+		marksChanged:  make(chan *snapshot, 1),
+		nriChanged:    make(chan config.NRI, 1),
+	}
 	a.latest.Store(newSnapshot())
 	a.telemetry.Store(&driver.Telemetry{})
 	a.holders.kubelet.Socket = cfg.podResources()
@@ -114,17 +121,17 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	defer release()
 	client, clientErr := a.newClusterClient()
 	c := a.collaborators(start, t)
-	var onNode *cluster.NodeLabels
+	var nodeLabels *cluster.NodeLabels
 	if client != nil {
 		c.followLabels = sync.OnceFunc(func() {
 			log := a.log.With("remedy", "allow the service account to watch nodes, as the role in deploy/ does")
 			background(follow(a.watchLabels(client), t.labels, log, "node label watch failed, label-selected config unchanged"))
 		})
-		onNode = a.startViews(client, background)
+		nodeLabels = a.startViews(client, background)
 	}
 	l := newLoop(c, a.latest.Load())
 	l.claims = a.newClaims(client, c.gate, t, start)
-	// Without saved state nothing is advertised before this evidence, so collect it while the driver starts.
+	// Without saved state, nothing is advertised before this evidence arrives, so collect it while the driver starts.
 	replace(l.requests, allocator.Todo{Checkpoint: true, Runtime: true})
 	if clientErr != nil {
 		l.labels.err = clientErr
@@ -145,18 +152,18 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	} else {
 		background(afterStart(listRunning))
 	}
-	background(func(ctx context.Context) { a.syncLabels(ctx, onNode) })
+	background(func(ctx context.Context) { a.syncLabels(ctx, nodeLabels) })
 	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
-	a.watchContainerLimits(l, background)
+	a.startMemoryLimits(l, background)
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
 }
 
-// watchContainerLimits starts the goroutines that restore memory limits of running pods, and that run the NRI plugin.
-func (a *Agent) watchContainerLimits(l *loop, background func(run func(context.Context))) {
+// startMemoryLimits starts the goroutines that restore the memory limits of running pods and run the NRI plugin.
+func (a *Agent) startMemoryLimits(l *loop, background func(run func(context.Context))) {
 	limits := a.memoryLimits(l.gate)
-	background(func(ctx context.Context) { limits.keep(ctx, l.claims) })
+	background(func(ctx context.Context) { limits.maintain(ctx, l.claims) })
 	background(func(ctx context.Context) { a.syncNRI(ctx, limits) })
 }
 
@@ -192,7 +199,7 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Observer: a.metrics,
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
-				PreStart: limits.ofReplicas,
+				PreStart: limits.preStart,
 				Limiting: limiting,
 
 				PodResources: a.cfg.podResources(),
@@ -224,8 +231,8 @@ func (a *Agent) observe(before, now *snapshot) {
 	}
 }
 
-// awaitPredecessor waits until no other agent serves the node, as during a rollout. Meanwhile this one reports ready,
-// so that the rollout proceeds, and changes nothing. While release has not been called, later agents wait for this one.
+// awaitPredecessor waits until no other agent serves the node; during a rollout, the old one still does. Meanwhile this
+// agent changes nothing, and reports ready so that the rollout proceeds. Later agents wait until release is called.
 func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) (release func()) {
 	done := make(chan func(), 1)
 	go func() { done <- a.takeOver(ctx) }()
@@ -239,8 +246,8 @@ func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) 
 	}
 }
 
-// takeOver waits for the lock of the state directory, which agents with the same one hold, and for the sockets of other
-// agents to close.
+// takeOver waits for the lock of the state directory, and for the sockets of agents with another state directory to
+// close.
 func (a *Agent) takeOver(ctx context.Context) (release func()) {
 	report := a.reportPredecessor()
 	release = func() {}
@@ -272,7 +279,7 @@ func (a *Agent) reportPredecessor() func(path string) {
 	}
 }
 
-// followDriver delivers the reports of the driver worker. Telemetry bypasses the loop, as only views read it.
+// followDriver delivers the reports of the driver worker. Telemetry bypasses the loop, because only views read it.
 func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-chan driver.Config, reports chan<- driver.Report) {
 	driver.Run(ctx, first, &a.settings, later, func(r driver.Report) {
 		if t, is := r.(driver.Telemetry); is {
@@ -284,13 +291,14 @@ func (a *Agent) followDriver(ctx context.Context, first driver.Config, later <-c
 		case <-ctx.Done():
 			return
 		}
-		if x, is := r.(driver.XID); is { // after its GPU was published: metrics drop XIDs of unknown GPUs
+		// Metrics drop XIDs of unknown GPUs. By now the loop has published the GPU.
+		if x, is := r.(driver.XID); is {
 			a.metrics.XID(x.GPU, x.Code, max(1, x.Times))
 		}
 	})
 }
 
-// startDelay is longer than an agent usually takes from its start to the first ListAndWatch response.
+// startDelay is longer than the usual time from the start of the agent to the first ListAndWatch response.
 const startDelay = time.Second
 
 // afterStart postpones work that would delay the first ListAndWatch response.
@@ -304,8 +312,8 @@ func afterStart(run func(context.Context)) func(context.Context) {
 	}
 }
 
-// reduceMemory returns to the operating system the memory that only the start needed, and lets the heap grow by half
-// instead of doubling between collections: after its start the agent is mostly idle.
+// reduceMemory returns memory that only the start required to the operating system, and lets the heap grow by 50 %
+// instead of 100 % between collections: after its start the agent is mostly idle.
 func reduceMemory(context.Context) {
 	debug.SetGCPercent(50)
 	debug.FreeOSMemory()

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// On a node without a driver, a kubelet and a container runtime, the agent waits for them. It exits without leaking
+// On a node without a driver, a kubelet or a container runtime, the agent waits for them. It exits without leaking
 // goroutines.
 func TestEmptyNode(t *testing.T) {
 	var log logBuffer

@@ -38,7 +38,7 @@ func (o *claimObserver) Unprepared(outcome dra.Outcome) {
 	o.record(outcome)
 }
 
-// record replaces the refusal of the claim.
+// record replaces the refusal of the claim, or removes it after a success.
 func (o *claimObserver) record(outcome dra.Outcome) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

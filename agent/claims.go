@@ -23,8 +23,8 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// claims is the DRA side of the agent: it publishes devices in the ResourceSlices of the node, and runs the DRA driver,
-// which prepares the ResourceClaims that have these devices.
+// claims is the DRA component of the agent. It publishes devices in the ResourceSlices of the node, and runs the DRA
+// driver, which prepares the ResourceClaims that these devices are allocated to.
 type claims struct {
 	driverName string
 	poolName   string // the name of the node
@@ -40,19 +40,19 @@ type claims struct {
 
 	published uint64                      // revision of the pool's latest devices
 	placement allocator.Placement         // of shares
-	held      map[string]allocator.Amount // of devices, by prepared claims
+	held      map[string]allocator.Amount // what prepared claims hold of each device, by ID
 	heldSince time.Time                   // when held changed
 	packed    map[string]allocator.Amount // held when the slices were last ordered
 	extra     atomic.Pointer[[]string]    // CDI devices that each claim gets in addition to its own
 	plan      atomic.Pointer[plan]        // of the latest devices
 }
 
-// packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered. To spread
-// shares, the next claim needs the new order.
+// packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered. Spreading
+// shares has no delay, because the next claim requires the new order.
 const packDelay = 5 * time.Second
 
-// newClaims returns the DRA side of the agent; nil if it is disabled. It restores the claims that are prepared, so it
-// must be called before the gate grants anything. start runs a function in the background.
+// newClaims returns the DRA component of the agent; nil if DRA is disabled. It restores prepared claims, so it must be
+// called before the gate grants anything. start runs a function in the background.
 func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t triggers, start func(run func(context.Context) error)) *claims {
 	if a.cfg.DRADriver == "" {
 		return nil
@@ -76,7 +76,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 			return c.plan.Load().claimVariants(id, f)
 		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
-		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).ofClaims,
+		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).limitByClaims,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	a.metrics.EnableDRA(c.pool.Writes)
@@ -100,7 +100,7 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// restore restores in the gate the claims that the kubelet's checkpoint lists as prepared, but whose records are lost.
+// restore restores the claims in the gate that the kubelet's checkpoint lists as prepared, but that have no record.
 func (c *claims) restore(log *slog.Logger) {
 	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *claims) restore(log *slog.Logger) {
 	}
 }
 
-// claim returns a claim of the kubelet's checkpoint with the devices of this driver.
+// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted.
 func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
 	claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
 	for _, d := range p.Devices {
@@ -129,9 +129,8 @@ func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
 	return claim
 }
 
-// observe adds the prepared claims and the acknowledged slices to an observation, whose Grants must have been read
-// before. prepared are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was
-// prepared.
+// observe adds the prepared claims and the acknowledged slices to an observation that already has the gate's grants.
+// prepared are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was prepared.
 func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
 	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
@@ -162,7 +161,7 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 	}
 }
 
-// allocated returns the names of the claims to which devices of the node are allocated, by device ID.
+// allocated returns the names of the claims that devices of the node are allocated to, by device ID.
 func (c *claims) allocated(ctx context.Context) (map[string]string, error) {
 	claims, err := c.client.Claims(ctx, c.driverName, c.poolName)
 	if err != nil {
@@ -213,8 +212,8 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	c.start()
 }
 
-// pack returns offers in the order in which the scheduler should allocate them. While claims come and go the order
-// stays, so that a burst of them does not rewrite the slices each time.
+// pack returns offers in the order in which the scheduler should allocate them. The order is stable while claims are
+// being prepared or unprepared, so that a burst of claims does not rewrite the slices each time.
 func (c *claims) pack(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
 	held, now := allocator.HeldByClaims(c.gate.Claims()), time.Now()
 	if !maps.Equal(held, c.held) {
@@ -237,7 +236,7 @@ func (c *claims) repackAt() time.Time {
 // name returns the name of the DRA driver.
 func (c *claims) name() string {
 	if c == nil {
-		return "DRA" // for draining devices of an earlier agent that had DRA enabled
+		return "DRA" // the ledger may have draining devices of an earlier agent with DRA
 	}
 	return c.driverName
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// classes maintains the CDI specs of the auxiliary devices that are injected along with GPUs. GPUs do not depend on
-// them: an unavailable class is logged, and containers get their GPUs without it.
+// classes maintains the CDI specs of the auxiliary devices that are injected along with GPUs. If a class is
+// unavailable, this is logged, and containers get their GPUs without it.
 type classes struct {
 	node   host.Root
 	dir    string // CDI directory
@@ -62,7 +62,7 @@ func (c *classes) logFailure(class cdi.Class, err error) {
 	c.logged[class] = reason
 }
 
-// stale reports whether specs have to be written: a class appeared or disappeared, or its spec or one of its
+// stale reports whether specs have to be written, because a class appeared or disappeared, or its spec or one of its
 // device nodes changed.
 func (c *classes) stale(wanted []cdi.Class) bool {
 	var present []cdi.Class

@@ -27,11 +27,11 @@ func (a *Agent) newClusterClient() (*cluster.Client, error) {
 	return client, err
 }
 
-// startViews starts the recorder of Events and the writer of the Node's labels, and returns the latter.
+// startViews starts the recorder of Events and the writer of the Node's labels, and returns the writer.
 func (a *Agent) startViews(client *cluster.Client, background func(run func(context.Context))) *cluster.NodeLabels {
 	a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
 	background(a.events.Run)
-	onNode := cluster.NewNodeLabels(client, a.cfg.NodeName, labels.Routine, a.log)
-	background(onNode.Run)
-	return onNode
+	nodeLabels := cluster.NewNodeLabels(client, a.cfg.NodeName, labels.Routine, a.log)
+	background(nodeLabels.Run)
+	return nodeLabels
 }

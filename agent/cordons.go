@@ -10,7 +10,7 @@ import (
 // cordons are the devices that an admin has cordoned.
 type cordons struct {
 	devices map[string]gpu.Fault // by UUID
-	problem error                // error of reading their files, or nil
+	problem error                // why devices may be incomplete or stale, or nil
 }
 
 func newCordons(all map[string]cordon.Cordon, problem error) cordons {

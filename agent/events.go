@@ -24,8 +24,9 @@ const (
 	podWithoutGPU     = "PodWithoutGPU"
 )
 
-// groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one
-// Event for all of them. Planned changes are not faults. The monitor has only faults that are reported for the GPUs.
+// groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one Event
+// for all of them. Planned changes are not faults. The monitor is omitted, because each of its faults is also one of a
+// GPU.
 func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	for _, c := range changes {
 		if c.Now.ID == allocator.MonitorID || c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
@@ -40,8 +41,8 @@ func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	return groups
 }
 
-// moved returns an Event for each outlet (a plugin resource or the slices) to which devices have moved from another
-// one, while DRA is enabled.
+// moved returns an Event for each outlet (a plugin resource or the slices) in which waiting devices became available.
+// It returns none while DRA is disabled.
 func (s *snapshot) moved(changes []allocator.Change) (events []cluster.Event) {
 	if s.claims == nil {
 		return nil

@@ -19,9 +19,9 @@ import (
 const (
 	// evidenceTimeout bounds a request to the kubelet or the container runtime.
 	evidenceTimeout = 5 * time.Second
-	// writeTimeout bounds the wait for the kubelet to write its checkpoint. After it the existing one is read.
+	// writeTimeout bounds the wait for the kubelet to write its checkpoint. Then the existing one is read.
 	writeTimeout = time.Second
-	// firstResponseTimeout is how long after its start the agent waits for an optional source.
+	// firstResponseTimeout is how long the agent waits after its start for the first response of an optional source.
 	firstResponseTimeout = 15 * time.Second
 )
 
@@ -98,10 +98,10 @@ func (r partResolver) checkpoint(c *kubelet.Checkpoint) *allocator.Checkpoint {
 	return ours
 }
 
-// isAgentDevice reports whether agents allocate this CDI device.
+// isAgentDevice reports whether a CDI device has the kind that agents allocate.
 func isAgentDevice(cdiName string) bool { return strings.HasPrefix(cdiName, cdi.AgentKind+"=") }
 
-// isAgentResource reports whether the resource is, or under another config may have been, advertised by an agent.
+// isAgentResource reports whether an agent advertises the resource, or may have advertised it under another config.
 func (r partResolver) isAgentResource(resource string) bool {
 	if hasResource(r.plan, resource) || allocator.IsStandardResource(strings.TrimSuffix(resource, allocator.SharedSuffix)) {
 		return true
@@ -112,7 +112,8 @@ func (r partResolver) isAgentResource(resource string) bool {
 	return false
 }
 
-// part returns the part that an ID refers to, as far as it is known.
+// part returns the part of a GPU that an ID refers to. The share of a replica is unknown unless the plan has its
+// device.
 func (r partResolver) part(id string) allocator.Part {
 	device := allocator.DeviceOf(id)
 	part := r.device(device)
@@ -163,18 +164,17 @@ type collector struct {
 	started time.Time
 	claims  *claims // nil if DRA is disabled
 
-	logged   string // the latest error, which is logged once
-	unlisted string // the same for the list of claims
+	logged       string // the latest error, already logged
+	loggedClaims string // the same for the list of claims
 
-	latest                kubelet.Checkpoint // as of the last read
+	latest                kubelet.Checkpoint // as last read
 	checkpoints, runtimes optionalSource
 }
 
-// optionalSource is a source that the agent proceeds without if it has not responded within
-// firstResponseTimeout.
+// optionalSource is a source that the agent ignores if it has never responded when firstResponseTimeout ends.
 type optionalSource struct{ answered, skipped bool }
 
-// tolerate returns err, or nil if the agent proceeds without the source.
+// tolerate returns err, or nil if the agent ignores the source.
 func (c *collector) tolerate(s *optionalSource, consequence string, err error) error {
 	if err == nil {
 		s.answered = true
@@ -231,8 +231,8 @@ func (c *collector) logFailure(err error) {
 	c.logged = now
 }
 
-// collect queries the requested sources. Those for entries that the kubelet allocates are queried in the order of the
-// steps that release an entry (see allocator/release.go).
+// collect queries the requested sources. It queries those for plugin resources in the order of the steps that release
+// an entry (see allocator/release.go).
 func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidence, err error) {
 	var errs []error
 	query := func(wanted bool, source func(context.Context) error) {
@@ -297,17 +297,17 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 	return &now, nil
 }
 
-// allocations lists the ResourceClaims. A failure is part of the response: as an error it would delay the other
+// allocations lists the ResourceClaims. A failure is part of the response, because an error would delay the other
 // sources.
 func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
 	response := &allocator.Allocations{Asked: time.Now()}
 	var err error
 	response.Claims, err = c.claims.allocated(ctx)
 	response.Absent, response.Answered = err != nil, time.Now()
-	if now := errString(err); now != "" && now != c.unlisted {
+	if now := errString(err); now != "" && now != c.loggedClaims {
 		c.log.Warn("ResourceClaims not listed, not releasing GPUs that may be allocated to claims", "err", now)
 	}
-	c.unlisted = errString(err)
+	c.loggedClaims = errString(err)
 	return response
 }
 

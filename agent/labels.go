@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// labelsInterval is how often an unchanged label file is written again: it may have been removed. It also bounds
-	// the retry backoff.
+	// labelsInterval is how often an unchanged label file is written again, since it may have been removed. It also
+	// bounds the retry backoff.
 	labelsInterval = 5 * time.Minute
 	// labelsRetry is the initial retry backoff.
 	labelsRetry = time.Second
 )
 
-// machineFiles have the product name of the machine: from DMI, or from the device tree of machines without it.
+// machineFiles contain the product name of the machine: from DMI, or from the device tree of machines without DMI.
 var machineFiles = []string{"/sys/class/dmi/id/product_name", "/sys/firmware/devicetree/base/model"}
 
 // machine returns the product name of the machine; empty if unknown.
@@ -37,7 +37,7 @@ func machine(node host.Root) string {
 	return ""
 }
 
-// desiredLabels are the labels of the node and where they are published.
+// desiredLabels are the labels that the node should have, and where to publish them.
 type desiredLabels struct {
 	labels map[string]string
 	place  config.LabelPlace
@@ -51,9 +51,9 @@ func (l desiredLabels) at(place config.LabelPlace) map[string]string {
 	return l.labels
 }
 
-// desiredLabels returns the labels that the node should have. It returns false if the current ones are to be kept: before
-// the first report of the driver worker, while no config is in effect, and after a driver failure, because the GPUs are
-// the same. A node without a driver has no labels.
+// desiredLabels returns the labels that the node should have. It returns false to keep the current ones: before the
+// first report of the driver worker, while no config is in effect, and after a driver failure, which does not change
+// the GPUs. A node without a driver has no labels.
 func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	if s.driver == nil || !s.config.fault.None() || s.driver.Err != nil && !noDriver(s.driver.Err) {
 		return desiredLabels{}, false
@@ -65,10 +65,10 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	return l, true
 }
 
-// syncLabels publishes the labels of the latest snapshot at their place, and removes them from the others, until ctx
-// ends. It then leaves them in place, because the next agent finds the same GPUs. onNode is nil without API server
-// access.
-func (a *Agent) syncLabels(ctx context.Context, onNode *cluster.NodeLabels) {
+// syncLabels publishes the labels of the latest snapshot at their place, and removes them from the other place, until
+// ctx ends. It then leaves them in place, because the next agent finds the same GPUs. nodeLabels is nil without API
+// server access.
+func (a *Agent) syncLabels(ctx context.Context, nodeLabels *cluster.NodeLabels) {
 	var want desiredLabels
 	var again <-chan time.Time // nil until the desired labels are known
 	retry, logged := labelsRetry, ""
@@ -82,8 +82,8 @@ func (a *Agent) syncLabels(ctx context.Context, onNode *cluster.NodeLabels) {
 				continue
 			}
 			want = now
-			if onNode != nil {
-				onNode.Want(want.at(config.LabelNode))
+			if nodeLabels != nil {
+				nodeLabels.Want(want.at(config.LabelNode))
 			}
 		case <-again:
 		}

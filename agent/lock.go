@@ -14,16 +14,17 @@ import (
 const (
 	// lockName is the file in the state directory that the serving agent has locked.
 	lockName = "agent.lock"
-	// lockInterval is how often a waiting agent tries to lock it. After the other agent exits, the kubelet has no
-	// healthy device until the lock succeeds.
+	// lockInterval is how often a waiting agent tries to lock it. From the exit of the other agent until then, the
+	// kubelet has no healthy device.
 	lockInterval = 10 * time.Millisecond
 	// lockWaitingInterval is how often a waiting agent reports that it waits.
 	lockWaitingInterval = time.Minute
 )
 
-// lockState waits until no other agent has the lock of the state directory, or ctx ends. Several agents can wait for
-// the same one, for example when a rollout is superseded by another: only one of them gets the lock. The kernel
-// releases it when the process ends, however it does. waiting is called once a minute.
+// lockState waits until it gets the lock of the state directory, or ctx ends. Several agents can wait for the lock, for
+// example when another rollout supersedes one: only one of them gets it. The kernel releases the lock when the process
+// ends, even by a crash. While lockState waits, it calls waiting with the path of the lock, first immediately and then
+// once a minute.
 func lockState(ctx context.Context, dir string, waiting func(path string)) (unlock func(), err error) {
 	path := filepath.Join(dir, lockName)
 	if err := os.MkdirAll(dir, dirMode); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// loop is the reconcile loop with its state, by stage. Only its goroutine touches it.
+// loop is the reconcile loop and its state, by stage. Only its goroutine uses it.
 type loop struct {
 	collaborators
 
@@ -24,7 +24,7 @@ type loop struct {
 	evidence evidence
 
 	ledger   allocator.Ledger
-	deadline time.Time // when the ledger has to be advanced without a trigger; zero: never
+	deadline time.Time // when to advance the ledger without a trigger; zero: never
 
 	snapshot            // working copy, published after each step
 	published *snapshot // the latest that was published
@@ -66,7 +66,7 @@ func newLoop(c collaborators, initial *snapshot) *loop {
 	now := time.Now()
 	l.health.Restore(faults, now)
 	l.ledger = allocator.Start(ledger, freshKubelet, now)
-	l.gate.Advertise(l.ledger)     // grants nothing, but has the parts of running pods for their memory limits
+	l.gate.Advertise(l.ledger)     // still grants nothing; memory limits require the parts of running pods
 	l.cordons.read(l.cfg.StateDir) // before anything is advertised
 	return l
 }
@@ -85,7 +85,7 @@ type triggers struct {
 	granted  chan struct{} // the gate granted a device of a resource
 	claims   chan struct{} // a claim was prepared or unprepared, or the API server acknowledged the slices
 	reload   <-chan struct{}
-	liveness chan struct{} // received to prove that the loop is alive
+	liveness chan struct{} // the liveness probe; receiving proves that the loop is alive
 }
 
 func newTriggers(reload <-chan struct{}) triggers {
@@ -143,7 +143,7 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 		case <-l.unlessDue(t.granted):
 			l.deadline = time.Now().Add(grantDelay)
 		case u := <-t.spec:
-			if u.err == nil && l.specsStale() { // not by the agent's own write
+			if u.err == nil && l.specsStale() { // false after the agent's own write
 				return l.reconcile
 			}
 		case <-t.config: // loading the file reports the cause of a failed watch
@@ -221,7 +221,7 @@ func (l *loop) reconcile(ctx context.Context) {
 
 // advance updates the ledger from the observation, and the gate and the kubelet from the ledger.
 func (l *loop) advance(context.Context) {
-	if l.driver != nil { // without one, the wanted devices are unknown
+	if l.driver != nil { // before the first snapshot, the wanted devices are unknown
 		l.settleLedger()
 	}
 }

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// marksInterval is how often unchanged marks are compared with the Node: they may have been removed, or the Node
-	// recreated.
+	// marksInterval is how often unchanged marks are compared with the Node, since they may have been removed, or the
+	// Node recreated.
 	marksInterval = 5 * time.Minute
-	// marksRetry is the initial retry backoff and marksRetryLimit its bound, which is short so that the Node is correct
-	// soon after an outage of the API server.
+	// marksRetry is the initial retry backoff, and marksRetryLimit its bound. The bound is short, so that the Node is
+	// correct soon after an outage of the API server.
 	marksRetry      = time.Second
 	marksRetryLimit = 30 * time.Second
 )
 
-// marker keeps condition and taint of the Node in line with the latest snapshot.
+// marker keeps the condition and the taint of the Node in line with the latest snapshot.
 type marker struct {
 	client *cluster.Client
 	node   string
@@ -33,11 +33,11 @@ type marker struct {
 	due     <-chan time.Time // when want may change without a snapshot; nil: never
 	again   <-chan time.Time // when to compare want with the Node again; nil: never
 	retry   time.Duration    // the next backoff
-	logged  string           // the latest error, which is logged once
+	logged  string           // the latest error, already logged
 }
 
-// syncMarks reconciles condition and taint of the Node until ctx ends. It then leaves them in place, because the next
-// agent detects the same faults.
+// syncMarks reconciles the condition and the taint of the Node until ctx ends. It then leaves them in place, because
+// the next agent detects the same faults.
 func (a *Agent) syncMarks(ctx context.Context, client *cluster.Client) {
 	if client == nil {
 		return

@@ -17,10 +17,11 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// preStartTimeout bounds the driver calls before a container starts. The kubelet waits up to 30 s.
+// preStartTimeout bounds the driver calls before a container starts, for which the kubelet waits up to 30 s, and the
+// driver calls of a restore.
 const preStartTimeout = 20 * time.Second
 
-// restoreInterval is the time between checks for limits that are lost.
+// restoreInterval is the time between two restores of lost limits.
 const restoreInterval = 10 * time.Second
 
 // memoryLimits limits the GPU memory of pods before their containers start, and while they run.
@@ -40,15 +41,15 @@ func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
 		pluginDir: a.cfg.devicePluginDir()}
 }
 
-// ofClaims implements dra.Config.LimitMemory.
-func (m memoryLimits) ofClaims(ctx context.Context, podUID string) error {
+// limitByClaims implements dra.Config.LimitMemory.
+func (m memoryLimits) limitByClaims(ctx context.Context, podUID string) error {
 	return m.set(ctx, podUID, m.gate.MemoryLimits(podUID), func(current, limit uint64) bool { return current == limit })
 }
 
-// ofReplicas implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there, with the
-// size that they had when they were granted, which may differ from that in the current config.
-func (m memoryLimits) ofReplicas(ctx context.Context, resource string, pod kubelet.Pod) error {
-	err := m.setReplicas(ctx, resource, pod)
+// preStart implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there. A
+// replica has the size with which it was granted, which may differ from the size in the current config.
+func (m memoryLimits) preStart(ctx context.Context, resource string, pod kubelet.Pod) error {
+	err := m.limitReplicas(ctx, resource, pod)
 	if err != nil {
 		err = fmt.Errorf("limiting the GPU memory of pod %s: %w", pod.UID, err)
 		m.log.Warn("GPU memory not limited, container not started", "pod", pod.UID, "resource", resource, "err", err)
@@ -56,33 +57,33 @@ func (m memoryLimits) ofReplicas(ctx context.Context, resource string, pod kubel
 	return err
 }
 
-// setReplicas returns an error if the part of a replica of the resource is unknown, because the container would start
-// without a limit otherwise.
-func (m memoryLimits) setReplicas(ctx context.Context, resource string, pod kubelet.Pod) error {
+// limitReplicas limits a pod to its replicas. It returns an error if the size of a replica of the resource is unknown,
+// because otherwise the container would start without a limit.
+func (m memoryLimits) limitReplicas(ctx context.Context, resource string, pod kubelet.Pod) error {
 	for _, key := range pod.Devices {
 		part, _ := m.gate.Part(key)
 		if key.Outlet == resource && part.Share == (allocator.Share{}) && key.ID != allocator.DeviceOf(key.ID) {
-			return fmt.Errorf("the agent does not know yet which part of its GPU %s of %s is; if this persists, delete the pod", key.ID, resource)
+			return fmt.Errorf("the size of replica %s of %s is unknown; if this persists, delete the pod", key.ID, resource)
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
 	defer cancel()
-	return m.limitReplicas(ctx, pod.UID, m.partsOf(pod))
+	return m.limitParts(ctx, pod.UID, m.partsOf(pod))
 }
 
-// limitReplicas limits a pod to its parts of GPUs.
-func (m memoryLimits) limitReplicas(ctx context.Context, podUID string, parts []allocator.Part) error {
+// limitParts limits a pod to parts of GPUs.
+func (m memoryLimits) limitParts(ctx context.Context, podUID string, parts []allocator.Part) error {
 	limits, err := allocator.MemoryLimits(m.latest().known, parts)
 	if err != nil {
 		return err
 	}
-	// The devices of a pod do not change, so a lower limit was set with the parts of then.
+	// Keep a lower limit: it was computed when the pod started, and the devices of a pod do not change.
 	return m.set(ctx, podUID, limits, func(current, limit uint64) bool { return current <= limit })
 }
 
-// keep restores lost limits of running pods until ctx ends, and records how much they use: a driver that was reloaded has
-// lost all limits.
-func (m memoryLimits) keep(ctx context.Context, c *claims) {
+// maintain restores lost limits of running pods, and records how much memory they use, until ctx ends. A driver loses
+// all limits when it is reloaded.
+func (m memoryLimits) maintain(ctx context.Context, c *claims) {
 	logged := ""
 	for {
 		select {
@@ -109,17 +110,17 @@ func (m memoryLimits) restore(ctx context.Context, c *claims) error {
 	checkpoint, err := kubelet.ReadCheckpoint(m.pluginDir)
 	errs := []error{err, c.restoreLimits(ctx)}
 	for _, pod := range checkpoint.Pods() {
-		if m.lost(pod) {
+		if m.partsUncertain(pod) {
 			continue
 		}
-		if err := m.limitReplicas(ctx, pod.UID, m.partsOf(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := m.limitParts(ctx, pod.UID, m.partsOf(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", pod.UID, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// restoreLimits restores lost memory limits of the pods that use claims, by the kubelet's checkpoint.
+// restoreLimits restores lost memory limits of the pods that use claims according to the kubelet's checkpoint.
 func (c *claims) restoreLimits(ctx context.Context) error {
 	if c == nil {
 		return nil
@@ -132,9 +133,9 @@ func (c *claims) restoreLimits(ctx context.Context) error {
 	return errors.Join(err, c.driver.RestoreLimits(ctx, func(claim string) []string { return pods[claim] }))
 }
 
-// lost reports whether the parts of a pod's replicas are not those with which it started, because the agent has lost its
-// state: the pod may have another limit, or none.
-func (m memoryLimits) lost(pod kubelet.Pod) bool {
+// partsUncertain reports whether the sizes of a pod's replicas may differ from those with which it started, because the
+// agent has lost its state. The pod may have another limit, or none.
+func (m memoryLimits) partsUncertain(pod kubelet.Pod) bool {
 	return slices.ContainsFunc(pod.Devices, func(key allocator.Key) bool {
 		part, _ := m.gate.Part(key)
 		isReplica := strings.HasPrefix(key.ID, "GPU-") && key.ID != allocator.DeviceOf(key.ID)
@@ -142,7 +143,7 @@ func (m memoryLimits) lost(pod kubelet.Pod) bool {
 	})
 }
 
-// partsOf returns the parts of a pod's devices, as far as they are known.
+// partsOf returns the parts of a pod's devices; the zero Part for devices that the gate does not track.
 func (m memoryLimits) partsOf(pod kubelet.Pod) (parts []allocator.Part) {
 	for _, key := range pod.Devices {
 		part, _ := m.gate.Part(key)
@@ -151,7 +152,8 @@ func (m memoryLimits) partsOf(pod kubelet.Pod) (parts []allocator.Part) {
 	return parts
 }
 
-// set sets the limits of a pod in bytes, by the UUID of the GPU, unless a current limit suffices.
+// set sets the memory limits of a pod, in bytes by UUID of the GPU, and records its use. It skips GPUs whose current
+// limit suffices.
 func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
 	if len(limits) == 0 {
 		return nil
@@ -160,13 +162,14 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 	if err != nil {
 		return err
 	}
-	used, err := m.setOn(ctx, cgroup, podUID, limits, suffices)
+	used, err := m.setCgroup(ctx, cgroup, podUID, limits, suffices)
 	m.used.record(podUID, used)
 	return err
 }
 
-// setOn sets the limits of a cgroup of a pod, and returns how much of each it used before.
-func (m memoryLimits) setOn(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]uint64, err error) {
+// setCgroup sets the memory limits of one cgroup of a pod, in bytes by UUID of the GPU, unless a current limit
+// suffices. It returns how much memory the cgroup uses, also by UUID.
+func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]uint64, err error) {
 	used = map[string]uint64{}
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
 		current, bytes, err := m.settings.MemoryLimit(ctx, uuid, cgroup)

@@ -36,7 +36,7 @@ func (a *Agent) syncNRI(ctx context.Context, limits memoryLimits) {
 }
 
 func (a *Agent) startNRI(ctx context.Context, limits memoryLimits) (stop func()) {
-	plugin := nri.New(nri.Config{Node: a.cfg.Node, Create: a.checkContainer, Start: limits.ofContainer}, a.log)
+	plugin := nri.New(nri.Config{Node: a.cfg.Node, Create: a.checkContainer, Start: limits.limitContainer}, a.log)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); plugin.Run(ctx) }()
@@ -48,8 +48,8 @@ func (a *Agent) startNRI(ctx context.Context, limits memoryLimits) (stop func())
 	}
 }
 
-// checkContainer returns an error if a container that the runtime is about to create lacks GPUs that were allocated to it,
-// or, if the config rejects those, has others.
+// checkContainer returns an error if a container that the runtime is about to create lacks GPUs that were allocated to
+// it, or if it has other GPUs and the config rejects such containers.
 func (a *Agent) checkContainer(c runtime.Container) error {
 	now := a.latest.Load()
 	if len(now.plan.parts.GPUs) == 0 {
@@ -67,18 +67,18 @@ func (a *Agent) checkContainer(c runtime.Container) error {
 			use, strings.Join(use.GPUs, ", "))
 	}
 	for _, use := range audit.Foreign {
-		if now.config.NRI.Foreign == config.ForeignReject && a.knowsAllocations(c.Pod.UID, checkpoint, prepared) {
+		if now.config.NRI.Foreign == config.ForeignReject && a.allocationsComplete(c.Pod.UID, checkpoint, prepared) {
 			return fmt.Errorf("gpucdi: container %s has device nodes of %s, which were not allocated to it; request nvidia.com/gpu or a ResourceClaim instead (nri.foreign is reject)",
 				use, strings.Join(use.GPUs, ", "))
 		}
-		a.log.Warn("container has GPUs that were not allocated to it", "container", use.String(), "gpus", use.GPUs)
+		a.log.Warn("container has GPUs that are not allocated to it", "container", use.String(), "gpus", use.GPUs)
 	}
 	return nil
 }
 
-// knowsAllocations reports whether the kubelet's checkpoints have all allocations of a pod. One may have been deleted, and
-// another DRA driver can allocate GPUs under names of its own.
-func (a *Agent) knowsAllocations(podUID string, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim) bool {
+// allocationsComplete reports whether the kubelet's checkpoints have all allocations of a pod. A checkpoint may have
+// been deleted, and another DRA driver can allocate GPUs under other names.
+func (a *Agent) allocationsComplete(podUID string, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim) bool {
 	if checkpoint.Version == "" || prepared == nil && a.cfg.DRADriver != "" {
 		return false
 	}
@@ -87,19 +87,19 @@ func (a *Agent) knowsAllocations(podUID string, checkpoint kubelet.Checkpoint, p
 	})
 }
 
-// ofContainer repeats the memory limits of a pod on the cgroup of a container, so that its programs see them as the memory
-// of the GPUs. The limits of the pod hold if this fails.
-func (m memoryLimits) ofContainer(ctx context.Context, c runtime.Container, cgroup string) {
+// limitContainer sets the memory limits of a pod also on the cgroup of a container, so that its programs see the limits
+// as the memory of the GPUs. The limits of the pod remain in effect if this fails.
+func (m memoryLimits) limitContainer(ctx context.Context, c runtime.Container, cgroup string) {
 	uuids := c.DevicesOf(m.latest().deviceNumbers())
 	if !m.settings.LimitsMemory() || len(uuids) == 0 {
 		return
 	}
-	if err := m.repeat(ctx, c.Pod.UID, cgroup, uuids); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		m.log.Warn("GPU memory of container not limited through NRI, its programs see the memory of the whole GPU as total", "container", c.String(), "err", err)
+	if err := m.copyPodLimits(ctx, c.Pod.UID, cgroup, uuids); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		m.log.Warn("memory limit not set on container, its programs see the memory of the whole GPU", "container", c.String(), "err", err)
 	}
 }
 
-func (m memoryLimits) repeat(ctx context.Context, podUID, cgroup string, uuids []string) error {
+func (m memoryLimits) copyPodLimits(ctx context.Context, podUID, cgroup string, uuids []string) error {
 	pod, err := m.node.PodCgroup(podUID)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (m memoryLimits) repeat(ctx context.Context, podUID, cgroup string, uuids [
 			limits[uuid] = limit
 		}
 	}
-	_, err = m.setOn(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
+	_, err = m.setCgroup(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
 	return err
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/runtime"
 )
 
-// newCheckingAgent returns an agent of a node with two GPUs, of which GPU-1 is allocated to the container of a pod.
+// newCheckingAgent returns an agent of a node with two GPUs. GPU-1 is allocated to container main of a pod.
 func newCheckingAgent(t *testing.T) (a *Agent, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}

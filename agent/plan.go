@@ -13,7 +13,7 @@ import (
 
 // plan is the desired state that a reconcile computes from an observation. It is immutable.
 type plan struct {
-	deviceFaults *gpu.Inventory // known devices with the faults of single devices
+	deviceFaults *gpu.Inventory // known devices with their own faults
 	inventory    *gpu.Inventory // the same, with the fault of the node if there is one
 	parts        cdi.Parts      // of the CDI spec
 	variants     map[cdi.Feature]variant
@@ -110,15 +110,15 @@ func (p *plan) verify(names []string) {
 	}
 }
 
-// withDeviceFaults returns the known devices with the faults of single GPUs and MIG devices only.
+// withDeviceFaults returns the known devices with their own faults, without those of the node.
 func (l *loop) withDeviceFaults(parts cdi.Parts) *gpu.Inventory {
 	return l.known.WithFaults(func(uuid string) gpu.Fault {
 		return cmp.Or(l.health.Fault(uuid), parts.Faults[uuid])
 	})
 }
 
-// driverFault returns the fault of all GPUs for an unusable driver. If the driver was removed, the places that
-// were searched are logged instead (see logDriver).
+// driverFault returns the fault of all GPUs for an unusable driver. If the driver was removed, the fault omits the
+// searched locations, which logDriver logs.
 func driverFault(err error) gpu.Fault {
 	if noDriver(err) {
 		return gpu.Fault{Code: gpu.FaultDriver, Message: "the NVIDIA driver was removed", Remedy: "install it"}

@@ -20,12 +20,12 @@ type defect struct {
 }
 
 // marks returns the condition and the taint that the Node should have, and when they may change without a new snapshot;
-// zero: never. It returns false while the GPUs are unknown, as after the start of the agent: the Node then keeps the
-// marks of the previous agent.
+// zero: never. It returns false while the GPUs are unknown, for example after the start of the agent: the Node then
+// keeps the marks of the previous agent.
 func (s *snapshot) marks(now time.Time) (want cluster.Marks, due time.Time, known bool) {
 	r := s.config.Remediation
 	switch {
-	case !s.config.fault.None(): // r is the default
+	case !s.config.fault.None(): // no config is in effect
 		return cluster.Marks{}, time.Time{}, false
 	case !r.Enabled():
 		return cluster.Marks{}, time.Time{}, true
@@ -64,8 +64,8 @@ func condition(lasting []defect) *cluster.Condition {
 	return &cluster.Condition{Reason: "GPUFault", Message: strings.Join(texts, "; ")}
 }
 
-// defects returns the faults that the config selects, of all devices that are not excluded, by start time. A fault of
-// the node replaces those of the devices in the offers, but does not hide them here.
+// defects returns the faults that the config selects, of all devices that are not excluded, by start time. In the
+// offers, a fault of the node replaces the faults of devices; defects returns both.
 func (s *snapshot) defects() (all []defect) {
 	policy := health.Policy{Ignore: s.config.Health.XIDs.Ignore, Fatal: s.config.Health.XIDs.Fatal}
 	add := func(index, uuid string, f gpu.Fault) {

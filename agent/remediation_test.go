@@ -78,7 +78,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A fault of the node that replaces those of the devices does not hide them.
+// While a fault of the node replaces the faults of devices, the marks include both.
 func TestMarksDuringDriverFault(t *testing.T) {
 	s := faultySnapshot(xidFault(48, faultTime), gpu.Fault{}, gpu.Fault{})
 	failed := gpu.Fault{Code: gpu.FaultDriver, Message: "the driver worker hangs", Since: faultTime.Add(time.Hour)}

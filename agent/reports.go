@@ -53,7 +53,7 @@ func (l *loop) faultChanged(g gpu.GPU) bool {
 }
 
 // receiveProbes records probes of GPUs. A probe also applies to the MIG devices of its GPU: a result that clears a
-// fault of the GPU clears theirs.
+// fault of the GPU also clears that fault of its MIG devices.
 func (l *loop) receiveProbes(probes driver.Probes, at time.Time) {
 	for uuid, p := range probes {
 		l.health.Probe(uuid, p, at)
@@ -67,7 +67,7 @@ func (l *loop) receiveProbes(probes driver.Probes, at time.Time) {
 }
 
 // receiveUnresponsive records that a GPU does not respond. A failure without a UUID applies to every GPU that is
-// present: otherwise they would be healthy between two crashes of the driver worker.
+// present: otherwise the GPUs would be healthy between two crashes of the driver worker.
 func (l *loop) receiveUnresponsive(r driver.Failure, at time.Time) {
 	for _, g := range l.known.GPUs {
 		if r.GPU == g.UUID || r.GPU == "" && !l.missing[g.UUID] {
@@ -93,7 +93,7 @@ func (l *loop) receiveDriver(r driver.Snapshot, at time.Time) {
 			l.health.Returned(g.UUID, at)
 		}
 		for _, m := range g.MIGDevices {
-			if m.Fault.Code == gpu.FaultGone { // recreated with this UUID, it is a new device
+			if m.Fault.Code == gpu.FaultGone { // if it is recreated with this UUID, it is a new device
 				l.health.Remove(m.UUID)
 			}
 		}

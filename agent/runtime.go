@@ -47,13 +47,13 @@ func (a *Agent) watchRuntime(ctx context.Context, yield func(runtime.Info)) erro
 // containersInterval is how often running containers are compared with their allocations.
 const containersInterval = 15 * time.Second
 
-// running are the running containers and the checkpoint with their allocations, each as last read.
+// running are the running containers, and the kubelet's checkpoints with their allocations, each as last read.
 type running struct {
 	containers []runtime.Container
 	checkpoint kubelet.Checkpoint
 	prepared   []kubelet.PreparedClaim
 	listed     bool  // the kubelet's runtime was listed at least once
-	err        error // why some of it is missing or stale
+	err        error // why a part is missing or stale
 }
 
 // watchContainers yields the running containers of the node.
@@ -74,7 +74,8 @@ func (a *Agent) watchContainers(ctx context.Context, yield func(running)) error 
 	}
 }
 
-// readRunning reads the checkpoint last: the kubelet records an allocation before it creates the container.
+// readRunning reads the checkpoints after the containers, so that they include the allocations of all these containers:
+// the kubelet records an allocation before it creates the container.
 func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string][]runtime.Container) {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()

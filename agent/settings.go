@@ -12,15 +12,15 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// labelsTimeout bounds the wait for the node's labels at start. Without them, resources may change right after
-// they are advertised.
+// labelsTimeout bounds the wait for the node's labels at start. Without the wait, resources may change right after they
+// are advertised.
 const labelsTimeout = 5 * time.Second
 
 // settings is the config in effect and its relation to the file.
 type settings struct {
 	config.Config           // effective for a node with these labels
 	loaded        time.Time // zero: no config is in effect
-	byLabels      bool      // sections of the file select by label
+	byLabels      bool      // the file has sections that select by label
 	invalid       error     // why the file is not in effect; nil: it is
 
 	// fault is the fault of all devices while no config is in effect: the file was invalid at start, and there
@@ -44,8 +44,8 @@ func (s *settings) problem() string {
 	return s.consequence() + ": " + gpu.OneLine(s.invalid)
 }
 
-// configure loads the config at start. If it is invalid, the last known good one that an earlier agent saved is
-// used, or none at all. labels delivers the labels of the Node.
+// configure loads the config at start. If the file is invalid, it uses the last known good config that an earlier agent
+// saved, if there is one. labels delivers the labels of the Node.
 func (l *loop) configure(ctx context.Context, labels <-chan update[map[string]string]) {
 	use := func(file *config.File, err error) (*config.File, error) {
 		if err != nil {
@@ -90,8 +90,8 @@ func (l *loop) relabel(ctx context.Context, u update[map[string]string]) {
 	l.reload(ctx)
 }
 
-// reload reloads the config and reconciles if it changed. It rereads the driver only if the change concerns it,
-// because XIDs are lost meanwhile.
+// reload reloads the config and reconciles if it changed. It rereads the driver only if the driver config changed,
+// because XIDs are lost during a reread.
 func (l *loop) reload(ctx context.Context) {
 	before := l.driverConfig()
 	if !l.loadConfig() {
@@ -124,8 +124,8 @@ func (l *loop) driverConfig() driver.Config {
 	}
 }
 
-// limitsMemory reports whether the memory of pods with a resource is limited by the config, or was when their devices were
-// granted; with any resource if it is empty.
+// limitsMemory reports whether the config limits the GPU memory of pods that request a resource, or did so when their
+// devices were granted. If resource is empty, it considers all resources and ResourceClaims.
 func (l *loop) limitsMemory(resource string) bool {
 	return l.config.Policy().LimitsMemory(resource) || l.ledger.LimitsMemory(resource)
 }

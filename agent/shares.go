@@ -6,7 +6,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// sharing returns what prepared claims have of a device that they share; nil if it is not shared.
+// sharing returns the shares that prepared claims have of a device; nil if it is not shared.
 func (c *claims) sharing(d allocator.Device) *status.Sharing {
 	if c == nil || d.Sharing == "" || d.Capacity == (allocator.Amount{}) {
 		return nil
@@ -54,7 +54,7 @@ func shareStatus(r dra.Record, d allocator.Device) (share *status.Share, amount 
 		return nil, allocator.Amount{}
 	}
 	partial := amount.Partial()
-	if !partial && amount.Replicas == 0 { // the claim has the device to itself
+	if !partial && amount.Replicas == 0 { // the claim has the whole device
 		amount = d.Capacity
 	}
 	share = &status.Share{

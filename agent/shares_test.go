@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// The amount of a share is the sum of the claim's requests for the GPU. A claim for all cores has the whole GPU.
+// The amount of a share is the sum of the claim's requests for the GPU. A claim for all cores gets the whole GPU.
 func TestShareStatus(t *testing.T) {
 	of := func(amounts ...allocator.Amount) dra.Record {
 		r := dra.Record{Namespace: "default", Name: "a", Pods: []dra.Pod{{Name: "p"}}}

@@ -15,7 +15,7 @@ import (
 type snapshot struct {
 	driver  *driver.Snapshot          // the latest; nil until the first
 	known   *gpu.Inventory            // the latest inventory and missing devices that may still be held
-	labels  update[map[string]string] // of the Node, as last received, and why they may be stale
+	labels  update[map[string]string] // labels of the Node as last received, and why they may be stale
 	runtime update[runtime.Info]
 	running running
 	audited runtime.Audit // of the running containers
@@ -28,7 +28,7 @@ type snapshot struct {
 	claims  *claims               // nil if DRA is disabled
 }
 
-// errNotListed is the error of running before the first list.
+// errNotListed is the error in snapshot.running before the first list.
 var errNotListed = errors.New("running containers not listed yet")
 
 func newSnapshot() *snapshot {

@@ -17,8 +17,8 @@ const (
 	retryLimit = 10 * time.Second
 )
 
-// source calls yield with its initial value and with each update, until it fails or ctx ends. If it returns nil
-// earlier, it is restarted, too.
+// source calls yield with its initial value and with each update, until it fails or ctx ends. A source that returns nil
+// before ctx ends is restarted, too.
 type source[T any] func(ctx context.Context, yield func(T)) error
 
 // update is the latest value of a source, or the error that prevents one.
@@ -30,9 +30,9 @@ type update[T any] struct {
 // changed is the value of sources that only signal a possible change.
 type changed = struct{}
 
-// follow returns a function that delivers the values of a source until ctx ends. It delivers and logs an error
-// unless it repeats the last one, but ignores the first failure after a value: a directory may be in the middle of
-// being replaced, or an API server restarting.
+// follow returns a function that delivers the values of a source until ctx ends. It ignores the first failure after a
+// value, because a directory may be in the middle of being replaced, or an API server be restarting. It delivers and
+// logs other errors unless they repeat the last one.
 func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, message string) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		logged, tolerated, wait := "", false, retryFirst

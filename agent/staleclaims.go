@@ -8,12 +8,12 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// staleInterval is the time between two reads of the kubelet's checkpoint. A claim that both lack is stale.
+// staleInterval is the time between two reads of the kubelet's checkpoint. A claim is stale if two consecutive reads
+// lack it.
 const staleInterval = time.Minute
 
-// watchStale releases stale claims: those that are no longer in the kubelet's checkpoint, for example because the
-// kubelet's directory was recreated. The kubelet has a claim in its checkpoint from before it is prepared until after
-// it is unprepared.
+// watchStale releases stale claims, for example after the kubelet's directory was recreated. The kubelet keeps a claim
+// in its checkpoint from before it is prepared until after it is unprepared.
 func (c *claims) watchStale(ctx context.Context, log *slog.Logger) {
 	var missing map[string]bool
 	for {
@@ -26,8 +26,8 @@ func (c *claims) watchStale(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// releaseStale releases the recorded claims that the kubelet's checkpoint lacks and lacked at the previous read
-// (before), and returns the UIDs of the others that it lacks.
+// releaseStale releases the recorded claims that the kubelet's checkpoint lacks and also lacked at the previous read
+// (before). It returns the UIDs of the other claims that the checkpoint lacks.
 func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *slog.Logger) map[string]bool {
 	missing := c.missing()
 	for uid := range missing {
@@ -43,8 +43,8 @@ func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *
 	return missing
 }
 
-// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if there is no checkpoint,
-// or it cannot be read.
+// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if the checkpoint does not
+// exist or cannot be read.
 func (c *claims) missing() map[string]bool {
 	missing := map[string]bool{}
 	for _, r := range c.driver.Records() {

@@ -25,21 +25,20 @@ const (
 	dirMode    = 0o755
 )
 
-// stateFile stores the state that outlives the agent in the state directory. That is a tmpfs, because a reboot
-// invalidates this state. If the file is missing or damaged, the next agent lacks only its content; save describes
-// failed writes.
+// stateFile stores the state that survives a restart of the agent. The state directory is a tmpfs, because a reboot
+// invalidates this state. An agent also starts with a missing or damaged file; see save for failed writes.
 type stateFile struct {
 	dir     string // empty disables it
 	log     *slog.Logger
 	fields  map[string]json.RawMessage // including fields of later versions
 	written []byte
 	config  []byte // last known good config, as saved
-	failed  string // the latest error, which is logged once
+	failed  string // the latest error, already logged
 }
 
 // Fields of the file in this version.
 const (
-	faultsField = "faults" // faults that must survive a restart of the agent; see health.Saved
+	faultsField = "faults" // see health.Saved
 	ledgerField = "ledger" // entries that may be held
 )
 
@@ -80,8 +79,8 @@ func field[T any](s *stateFile, name string) (value T, err error) {
 	return value, nil
 }
 
-// save writes the state if it changed. It reports whether the next agent finds this state or, after a failed
-// write, none; false means that stale state remains.
+// save writes the state if it changed. After a failed write it deletes the file. It returns false if stale state
+// remains for the next agent.
 func (s *stateFile) save(faults map[string]health.Saved, ledger allocator.Saved) bool {
 	if s.dir == "" {
 		return true
@@ -144,7 +143,7 @@ func (s *stateFile) saveConfig(file *config.File) {
 	s.config = file.Text()
 }
 
-// lastGoodConfig returns the config that was last saved.
+// lastGoodConfig returns the last known good config; fs.ErrNotExist if none is saved.
 func (s *stateFile) lastGoodConfig() (*config.File, error) {
 	if s.dir == "" {
 		return nil, fs.ErrNotExist

@@ -46,7 +46,7 @@ func (a *Agent) ready() error {
 		return errors.New(cmp.Or(s.config.problem(), "config not loaded yet"))
 	}
 	if s.offers == nil {
-		return errors.New("driver not read yet")
+		return errors.New("no devices advertised yet")
 	}
 	for _, p := range s.plugins {
 		if r := p.Registration(); r.Since.IsZero() {
@@ -59,7 +59,7 @@ func (a *Agent) ready() error {
 	return nil
 }
 
-// status returns the latest snapshot as it is served, with the telemetry and the device holders.
+// status returns the status of the latest snapshot, with the telemetry and the device holders.
 func (a *Agent) status(ctx context.Context) status.Node {
 	s := a.latest.Load()
 	now := s.status()
@@ -142,7 +142,8 @@ func (s *snapshot) resourceStatus(name string) status.Resource {
 	return status.Resource{Name: name, Registered: r.Since, Error: r.Error}
 }
 
-// gpuStatus returns a GPU with its own fault, else that of one of its devices, else that of all devices.
+// gpuStatus returns a GPU with one fault: its own, otherwise a fault of one of its devices, otherwise the fault
+// of the config.
 func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
 	for _, r := range s.offers {
 		for _, d := range r.Devices {
@@ -155,8 +156,8 @@ func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
 	return status.GPU{GPU: g}
 }
 
-// deviceStatus returns a device of a resource. A device that is unavailable because of a planned change has a
-// State instead of a fault.
+// deviceStatus returns a device of a resource. A device that is unavailable because of a planned change has a State
+// instead of a fault.
 func deviceStatus(resource string, d allocator.Device) status.Device {
 	s := status.Device{ID: d.ID, Index: d.Index, Resource: resource, GPU: d.GPU, Features: d.Features.Names(), Replicas: d.Replicas, Fault: d.Fault}
 	isolation := d.Class.Isolation()
@@ -206,7 +207,7 @@ func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder,
 }
 
 const (
-	// holdersTimeout bounds the pod resources request, for which a status request waits.
+	// holdersTimeout bounds the pod resources request, which delays the response to a status request.
 	holdersTimeout = 500 * time.Millisecond
 	// holdersTTL is how long a response or an error is cached.
 	holdersTTL = time.Second

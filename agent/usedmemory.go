@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 )
 
-// usedMemory is how much of their limited memory pods use, as the driver last reported it. It is safe for concurrent use,
-// and the zero value is ready.
+// usedMemory is how much GPU memory pods with a limit use, as the driver last reported. It is safe for concurrent use,
+// and its zero value is empty.
 type usedMemory struct {
 	mu   sync.Mutex
 	pods map[string]podMemory // by UID
@@ -20,7 +20,7 @@ type podMemory struct {
 	at    time.Time
 }
 
-// record records the use of each GPU by a pod, in bytes by UUID.
+// record records how much memory a pod uses, in bytes by UUID of the GPU.
 func (u *usedMemory) record(podUID string, bytes map[string]uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -30,14 +30,14 @@ func (u *usedMemory) record(podUID string, bytes map[string]uint64) {
 	u.pods[podUID] = podMemory{bytes, time.Now()}
 }
 
-// prune drops the pods that were recorded before a time: they have ended.
+// prune drops pods that were last recorded before a time, because they have ended.
 func (u *usedMemory) prune(before time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	maps.DeleteFunc(u.pods, func(_ string, p podMemory) bool { return p.at.Before(before) })
 }
 
-// sum returns how much of a GPU pods use, in bytes; nil if it is unknown.
+// sum returns how much memory of a GPU pods use, in bytes; nil if it is unknown for all of them.
 func (u *usedMemory) sum(pods []dra.Pod, gpu string) (total *uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

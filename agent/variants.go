@@ -15,8 +15,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// variants maintains the CDI specs of variants, which contain one feature in addition to those of the node. They are
-// never removed, because pods may hold a variant that no rule selects any more.
+// variants maintains the CDI specs of variants: each adds one feature to the features of the node. Specs are never
+// removed, because pods may hold a variant that no rule selects any more.
 type variants struct {
 	log    *slog.Logger
 	files  map[cdi.Feature]*cdi.File
@@ -31,8 +31,8 @@ func newVariants(cfg Config, log *slog.Logger) variants {
 	return v
 }
 
-// wanted returns the features of the variants to maintain: those that rules select, those that claims can select on a
-// node whose containers have the features of node, and those on disk.
+// wanted returns the features of the variants to maintain: features that rules select, features that claims can select
+// in addition to the features of the node, and features with a spec on disk.
 func (v *variants) wanted(p allocator.Policy, node cdi.Features) (features []cdi.Feature) {
 	for _, f := range cdi.AllFeatures() {
 		_, missing := os.Lstat(v.files[f].Path)
@@ -62,7 +62,7 @@ func (l *loop) specsStale() bool {
 }
 
 // variantsStale reports whether specs of variants have to be written, because they or files that they depend on
-// changed. A feature that only claims could select may be missing for good, so it requires no reconcile until the
+// changed. A driver may permanently lack a feature that only claims could select, so it causes no reconcile until the
 // driver has it.
 func (l *loop) variantsStale() bool {
 	for f, v := range l.plan.variants {

@@ -14,7 +14,8 @@ import (
 
 const cacheName = "ld.so.cache"
 
-// addToCache adds libraries to the ld.so.cache in the image's /etc, which glibc's loader searches before directories.
+// addToCache adds libraries to the ld.so.cache in the image's /etc, which glibc's loader searches before its default
+// directories.
 func addToCache(etc *os.File, libraries []string) error {
 	cache, err := readCache(etc)
 	if err != nil {

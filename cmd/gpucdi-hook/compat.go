@@ -21,8 +21,8 @@ const (
 const maxNames = 1024
 
 // compatLibraries returns the container paths of the image's forward compatibility libraries that replace the driver's:
-// those with the newest libcuda that is newer than the driver and supports it. Files that cannot be read, that are
-// outside the root, or on another mount, are ignored in favor of the driver's libraries.
+// the libraries of the release with the newest libcuda that is newer than the driver and supports it. Files that cannot
+// be read, are outside the root, or are on another mount, are ignored in favor of the driver's libraries.
 func compatLibraries(root *os.File, driver version) []string {
 	releases, err := listBelow(root, releasesDir, maxNames)
 	if err != nil {
@@ -66,8 +66,8 @@ func compatVersion(root *os.File, dir string, driver version) (libcuda version, 
 	return libcuda, supportsDriver(file, libcuda, driver)
 }
 
-// librariesIn returns the container paths of the libraries in a directory. It includes symlinks, because the cache
-// needs the SONAMEs and libcuda.so, which are symlinks.
+// librariesIn returns the container paths of the libraries in a directory. It includes symlinks, because the SONAMEs
+// and libcuda.so are symlinks, and the cache must contain them.
 func librariesIn(root *os.File, dir string) (libraries []string) {
 	names, err := listBelow(root, dir, maxNames)
 	if err != nil {

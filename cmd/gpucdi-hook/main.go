@@ -93,7 +93,7 @@ func hook(args []string, state io.Reader) error {
 type options struct {
 	libraries []string // container paths of driver libraries
 	driver    version  // nil: ignore the image's forward compatibility libraries
-	graphics  bool     // libraries include those of the feature graphics
+	graphics  bool     // libraries include the libraries of the feature graphics
 }
 
 func parseArgs(args []string) (options, error) {
@@ -114,7 +114,7 @@ func parseArgs(args []string) (options, error) {
 	return opts, nil
 }
 
-// prefer returns libraries, and those of others whose file names differ from all of these.
+// prefer returns libraries, followed by the others that have no library with the same file name.
 func prefer(libraries, others []string) []string {
 	for _, other := range others {
 		if !slices.ContainsFunc(libraries, func(l string) bool { return path.Base(l) == path.Base(other) }) {

@@ -15,7 +15,7 @@ const keptCapability = cap.SYS_ADMIN
 // dropCapabilities permanently drops all capabilities except keptCapability, and sets no_new_privs.
 // keptCapability stays permitted but not effective: with no_new_privs, gpucdi-nvml gets at most the permitted
 // capabilities of its parent (capabilities(7)). So no system call of this process uses a capability, but an
-// attacker in this process could raise that one.
+// attacker in this process could raise keptCapability.
 func dropCapabilities() error {
 	permitted, err := cap.GetProc().GetFlag(cap.Permitted, keptCapability)
 	if err != nil {

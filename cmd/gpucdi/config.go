@@ -33,11 +33,12 @@ func newConfigCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Validate a NodeConfig file",
-		Long: `Validate a NodeConfig file and report every problem at once. If FILE is -, read
+		Long: `Validate a NodeConfig file and report all its problems. If FILE is -, read
 standard input. The exit code is 1 if the file is invalid.
 
-With --explain, print under which resource each GPU and MIG device of this node would be
-advertised, and by which rule. With --inventory, use the GPUs of another node.`,
+With --explain, print the resource under which each GPU and MIG device of this
+node would be advertised, and the rule that selects it. With --inventory, use the
+GPUs of another node.`,
 		Example: `  gpucdi config check config.yaml
   gpucdi config check config.yaml --explain --node-labels nvidia.com/device-plugin.config=shared
   gpucdi config check config.yaml --explain --inventory inventory.json
@@ -63,7 +64,7 @@ advertised, and by which rule. With --inventory, use the GPUs of another node.`,
 	return cmd
 }
 
-// readConfig reads a file, or standard input for "-".
+// readConfig reads a config file, or standard input for "-".
 func readConfig(stdin io.Reader, name string) (*config.File, error) {
 	if name != "-" {
 		return config.Load(name)

@@ -108,7 +108,7 @@ func reportUncordoned(w io.Writer, device cordonable, removed bool, store cordon
 
 // cordonable is a GPU or MIG device.
 type cordonable struct {
-	index, uuid string // index is empty if the device is not on the node now
+	index, uuid string // index is empty if the device is not on the node
 	parent      string // UUID of the GPU of a MIG device
 }
 
@@ -119,10 +119,10 @@ func (d cordonable) String() string {
 	return fmt.Sprintf("GPU %s (%s)", d.index, d.uuid)
 }
 
-// find returns the device that a user names, and the store of its cordon.
+// find returns the device with an index or a UUID, and the store of cordons.
 func (f *cordonFlags) find(ctx context.Context, name string) (cordonable, cordon.Store, error) {
 	if f.stateDir == "" {
-		return cordonable{}, cordon.Store{}, usage(errors.New("--state-dir is empty; set it to that of the agent"))
+		return cordonable{}, cordon.Store{}, usage(errors.New("--state-dir is empty; set it to the state directory of the agent"))
 	}
 	store := cordon.Open(f.stateDir)
 	gpus, err := f.gpus(ctx)
@@ -136,8 +136,8 @@ func (f *cordonFlags) find(ctx context.Context, name string) (cordonable, cordon
 	return cordonable{}, store, errors.New("no such GPU on this node; run gpucdi list, or use a UUID")
 }
 
-// named returns the device with an index or a UUID, of any case. A UUID need not be among the devices: the GPU may
-// return, and the driver may be missing.
+// named returns the device with an index or a UUID, whose case is ignored. The device of a UUID may be missing from
+// devices, since the GPU may return, or the driver be missing.
 func named(name string, devices []cordonable) (device cordonable, found bool) {
 	for _, d := range devices {
 		if name != "" && name == d.index || strings.EqualFold(name, d.uuid) {
@@ -165,7 +165,7 @@ func (f *cordonFlags) gpus(ctx context.Context) (gpus []gpu.GPU, err error) {
 	return snapshot.Inventory.GPUs, nil
 }
 
-// cordonables returns the GPUs and their MIG devices. A GPU that is gone has no index, since another may have it.
+// cordonables returns the GPUs and their MIG devices. A GPU that is gone has no index, since another GPU may have it.
 func cordonables(gpus []gpu.GPU) (all []cordonable) {
 	for _, g := range gpus {
 		index := fmt.Sprint(g.Index)

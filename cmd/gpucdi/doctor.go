@@ -31,15 +31,14 @@ is read-only and works without the agent. In a cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor
 
-With --launch it also starts a container with a GPU in the container runtime of
-the node, inspects it from inside and removes it. Pods that hold the GPU
-keep it.
+With --launch, also start a container with a GPU in the container runtime of the
+node, inspect it from inside and remove it. Pods that hold the GPU keep it.
 
-With --bundle it writes an archive for a bug report instead of the findings; see
+With --bundle, write an archive for a bug report instead of the findings; see
 docs/troubleshooting.md.
 
-The exit code is 1 if a check fails, unless --bundle is set. On a host without Kubernetes, the checks that
-concern Kubernetes are skipped.`,
+The exit code is 1 if a check fails, unless --bundle is set. On a host without
+Kubernetes, the checks that concern Kubernetes are skipped.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !launch && (container.Image != "" || container.Device != "") {

@@ -60,8 +60,8 @@ func explain(w io.Writer, n status.Node, subject string) error {
 	return nil
 }
 
-// explainDevice describes a device of one resource, or of the ResourceSlices. A GPU that moves from one to the other
-// has a device in each.
+// explainDevice describes a device of a resource or of the ResourceSlices. A GPU that moves between them has a device
+// in each.
 func explainDevice(w io.Writer, n status.Node, d status.Device) {
 	line(w, "GPU %s (%s, %s), allocated through %s", d.Index, cmp.Or(n.Product(d), "unknown product"), d.ID, d.Resource)
 	state := string(d.Health())
@@ -95,7 +95,7 @@ func throughClaim(h status.Holder) string {
 	if h.Claim == "" {
 		return ""
 	}
-	return ", by claim " + h.Claim
+	return ", through claim " + h.Claim
 }
 
 func explainClaim(w io.Writer, n status.Node, namespace, name string) error {

@@ -71,7 +71,7 @@ func otherClasses() string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(cdi.Classes()), " ", ", "), "[]")
 }
 
-// validate returns all problems of the flags at once.
+// validate sets the defaults of flags that depend on others, and returns all problems of the flags in one error.
 func (g *generateFlags) validate(cmd *cobra.Command) error {
 	var errs []error
 	if g.class != gpuClass && !slices.Contains(cdi.Classes(), cdi.Class(g.class)) {
@@ -118,7 +118,7 @@ func (g *generateFlags) validate(cmd *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// onlyForGPUs returns an error if flags are set that do not apply to other classes.
+// onlyForGPUs returns an error if flags are set that apply to the class gpu only.
 func onlyForGPUs(flags *pflag.FlagSet) error {
 	var errs []error
 	for _, name := range []string{"device", "features", "hook", "names"} {
@@ -137,7 +137,7 @@ func (g *generateFlags) driverFeatures() cdi.Features {
 	return features
 }
 
-// spec builds the spec of the healthy GPUs and MIG devices, and logs a warning for each of the others.
+// spec builds the spec of the healthy GPUs and MIG devices, and logs a warning for each excluded one.
 func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.root())

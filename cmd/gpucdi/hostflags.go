@@ -15,7 +15,7 @@ type hostFlags struct {
 	driverRoot, library string // paths on the node; empty: detected
 }
 
-// register adds the flags to those of a command.
+// register adds the flags to a command.
 func (f *hostFlags) register(flags *pflag.FlagSet) {
 	f.hostRoot = "/"
 	flags.Var(&f.hostRoot, "host-root", "directory where the root file system of the node is mounted; /proc, /sys, /dev and the driver are read below it")

@@ -37,8 +37,8 @@ func newListCommand() *cobra.Command {
 	return cmd
 }
 
-// writeInventory writes tables of the GPUs, of their MIG devices if there are any, and of the links if there
-// are several GPUs.
+// writeInventory writes tables of the GPUs, of their MIG devices if there are any, and of the links if there are
+// several GPUs.
 func writeInventory(w io.Writer, inv *gpu.Inventory, wide bool) error {
 	line(w, "Driver %s, CUDA %s", inv.Driver.Version, inv.Driver.CUDA)
 	fmt.Fprintln(w)
@@ -87,8 +87,8 @@ func deviceNode(g gpu.GPU) string {
 
 func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }
 
-// writeMIG writes the table of MIG devices. GI and CI are the IDs of the GPU instance and the compute
-// instance, as in nvidia-smi mig.
+// writeMIG writes the table of MIG devices. GI and CI are the IDs of the GPU instance and the compute instance, as in
+// nvidia-smi mig.
 func writeMIG(w io.Writer, inv *gpu.Inventory) error {
 	fmt.Fprintln(w)
 	table := newTable(w)

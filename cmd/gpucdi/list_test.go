@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Whatever the driver reports, the tables have a line for each GPU and no control characters.
+// For any text that the driver reports, the tables have one line for each GPU and no control characters.
 func TestInventoryOfHostileDriver(t *testing.T) {
 	inv := &gpu.Inventory{
 		Driver: gpu.Driver{Version: hostile},

@@ -76,8 +76,8 @@ func (o *outputFormat) encode(w io.Writer, value any) error {
 	return err
 }
 
-// escapeJSON escapes the characters in JSON that are not graphic. encoding/json escapes only some of them. They occur
-// only in strings.
+// escapeJSON escapes the non-graphic characters in JSON, which occur only in strings. encoding/json escapes only some
+// of them.
 func escapeJSON(text string) string {
 	var escaped strings.Builder
 	for _, r := range text {

@@ -91,7 +91,7 @@ func TestJSONIsSafeForTerminals(t *testing.T) {
 	}
 }
 
-// A diff contains the text of a file that anything may have written.
+// A diff contains text of a file that any program may have written.
 func TestDiffIsSafeForTerminals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nvidia.yaml")
 	if err := os.WriteFile(path, []byte("a: \x1b[2J\u202e\r\nb: 1\n"), 0o600); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Tables, messages and errors pass through this file, since they may contain text from hardware, a container
-// runtime or the network: control characters could change the terminal, and newlines forge lines.
+// Tables, messages and errors pass through this file, since they may contain text from hardware, a container runtime or
+// the network: control characters could change the terminal, and newlines could forge lines.
 
 // printable escapes the characters of a text that are not graphic, as in a Go string literal: control
 // characters, newlines, bidirectional marks, and invalid UTF-8.
@@ -30,8 +30,7 @@ func line(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable(fmt.Sprintf(format, args...)))
 }
 
-// indented returns a text with all lines but the first indented, so that they cannot be mistaken for other
-// output.
+// indented returns a text with all lines after the first indented, so that they cannot be mistaken for other output.
 func indented(text string, indent int) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {

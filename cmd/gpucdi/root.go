@@ -43,7 +43,7 @@ GPUCDI_HOST_ROOT. For shell completion, see gpucdi completion --help.`,
 	return root
 }
 
-// usageError is an error in the command line or in an environment variable. It has an exit code of its own.
+// usageError is an error in the command line or in an environment variable. It makes gpucdi exit with exitUsage.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -61,7 +61,7 @@ func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// fromEnvironment sets the flags that are not on the command line from environment variables.
+// fromEnvironment sets the flags that the command line does not set from environment variables.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var errs []error
 	flags.VisitAll(func(flag *pflag.Flag) {

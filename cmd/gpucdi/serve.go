@@ -32,7 +32,7 @@ func newServeCommand() *cobra.Command {
 		Short: "Run the device plugin",
 		Long: `Run the device plugin, and the DRA driver if --dra-driver-name is set, until
 SIGTERM. The CDI specs stay in place, since running pods require them. A changed
-config takes effect at once; SIGHUP rereads the config and the driver.`,
+config takes effect immediately; SIGHUP rereads the config and the driver.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkListen(cmd.Context(), config.Listen); err != nil {
@@ -53,7 +53,7 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
 	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
-	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute requests to the API server that are not urgent, from 1s to 1h; reduce it in small clusters to update labels within seconds of a driver upgrade")
+	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute non-urgent requests to the API server, from 1s to 1h; reduce it in small clusters to update labels within seconds of a driver upgrade")
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; the kubelet root directories of k0s and MicroK8s, which are elsewhere, are detected")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
@@ -66,7 +66,7 @@ config takes effect at once; SIGHUP rereads the config and the driver.`,
 
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, config agent.Config, log *slog.Logger) error {
-	// A process that may load kernel modules can do anything, so dropping capabilities would not protect anything.
+	// A process that may load kernel modules has full control of the node, so dropping capabilities would not help.
 	if !config.LoadModules {
 		if err := dropCapabilities(); err != nil {
 			log.Warn("capabilities not dropped", "err", err)
@@ -92,7 +92,7 @@ func checkListen(ctx context.Context, address string) error {
 	return err
 }
 
-// hangups delivers each SIGHUP until ctx ends. Signals that arrive at once are merged.
+// hangups delivers each SIGHUP until ctx ends. Signals that arrive before the previous one is received are merged.
 func hangups(ctx context.Context) <-chan struct{} {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// writeIsolation writes a line for each isolation of shared devices.
+// writeIsolation writes a line with the shared devices of each isolation.
 func writeIsolation(w io.Writer, devices []status.Device) {
 	shared := map[string][]string{}
 	for _, d := range devices {
@@ -24,7 +24,7 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	}
 }
 
-// writeShares lists what claims have of the devices that they share, and what is free.
+// writeShares writes the table of the shares that claims have of devices, and of the free remainders.
 func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
 	if len(shared) == 0 {
@@ -55,7 +55,8 @@ func memoryUsed(s status.Share) string {
 	return fmt.Sprintf("%d MiB", *s.MemoryUsed>>20)
 }
 
-// amountColumns returns the columns CORES and MEMORY; the first has the replicas of a device that is shared by replicas.
+// amountColumns returns the columns CORES and MEMORY. For a device that is shared by replicas, CORES has the number of
+// replicas.
 func amountColumns(a status.Amount) (cores, memory string) {
 	if a.Replicas > 0 {
 		return fmt.Sprintf("×%d", a.Replicas), "-"

@@ -115,7 +115,7 @@ func checkWidth(t *testing.T, text string) {
 	}
 }
 
-// The shares of a GPU and what is free are in a table of their own.
+// The shares of a GPU and the free remainder are in a separate table.
 func TestStatusOfShares(t *testing.T) {
 	node := status.Node{Devices: []status.Device{
 		{ID: "GPU-a", Index: "0", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
@@ -141,7 +141,7 @@ func TestStatusOfShares(t *testing.T) {
 	}
 }
 
-// A pod has the first name and the number of others in the default table, and a wide table has all.
+// The default table has the first container of a device and the number of others. A wide table has all containers.
 func TestStatusTableWidth(t *testing.T) {
 	long := status.Holder{Namespace: "machine-learning", Pod: "training-job-7d9f8b6c5d-x2x4q", Container: "main"}
 	node := status.Node{Devices: []status.Device{
@@ -179,7 +179,7 @@ func checkGraphic(t *testing.T, text string) {
 	}
 }
 
-// Whatever a status contains, the tables have one line for each component and device.
+// For any text in a status, the tables have one line for each component and device.
 func TestStatusTablesOfHostileAgent(t *testing.T) {
 	since := time.Now()
 	h := status.Node{

@@ -86,7 +86,8 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	return nil
 }
 
-// writeContainers lists the containers whose GPUs differ from their allocations.
+// writeContainers writes the table of containers whose GPUs differ from their allocations, and a line with the
+// privileged ones.
 func writeContainers(w io.Writer, n status.Node, t tableWriter, paint painter) error {
 	containers := n.Containers
 	if len(containers.Foreign)+len(containers.Lacking) > 0 {
@@ -236,7 +237,7 @@ func health(d status.Device, paint painter) raw {
 	return paint("draining", yellow)
 }
 
-// reason returns why a device is not available. A wide table has the remedy in a column of its own.
+// reason returns why a device is not available. A wide table has the remedy in another column.
 func reason(d status.Device, wide bool) string {
 	switch {
 	case d.Awaits != "":
@@ -285,7 +286,7 @@ func pods(d status.Device, wide bool) string {
 	return truncate(names[0], podWidth-len(others)) + others
 }
 
-// truncate shortens a text to width characters, the last of which is then an ellipsis.
+// truncate shortens a text to at most width characters; a shortened text ends with an ellipsis.
 func truncate(text string, width int) string {
 	text = printable(text)
 	if runes := []rune(text); len(runes) > width {

@@ -21,9 +21,9 @@ func newTemplatesCommand() *cobra.Command {
 		Use:   "templates",
 		Short: "Create ResourceClaimTemplates for pods that request vcuda-core and vcuda-memory",
 		Long: `Create the ResourceClaimTemplates that pods refer to after an admission policy of
-the chart has replaced vcuda-core and vcuda-memory, and delete those that no pod
-has referred to for an hour, until SIGTERM. Of several processes, the one that
-holds a lease acts. The command requires a service account that may list and
+the chart has replaced vcuda-core and vcuda-memory, and delete templates that no
+pod has referred to for an hour, until SIGTERM. If several processes run, only the
+holder of the lease acts. The command requires a service account that may list and
 watch pods, and write templates and leases.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

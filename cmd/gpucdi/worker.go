@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// workerName is the program of the driver worker, which is installed beside gpucdi.
+// workerName is the program of the driver worker, which is installed in the directory of gpucdi.
 const workerName = "gpucdi-nvml"
 
 // workerPath returns the path of the driver worker. If the file is missing, it returns an error and the path.
