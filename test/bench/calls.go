@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// turn is the number of calls to one plugin before the other's turn. It is more than one, since the first call after
-	// a pause is slower.
+	// turn is the number of calls to one plugin before the turn of the other plugin. It is more than one, since the
+	// first call after a pause is slower.
 	turn = 10
-	// manyTurns is the number of turns of each plugin, fewTurns that for calls which take NVIDIA's plugin long.
+	// manyTurns is the number of turns of each plugin; fewTurns is for calls that are slow with NVIDIA's plugin.
 	manyTurns, fewTurns = 300, 30
 )
 
@@ -28,7 +28,7 @@ type call struct {
 	short  string // name in the summary
 }
 
-// empty is a call with a constant response: its duration is that of gRPC.
+// empty is a call with a constant response, which takes only the time of gRPC.
 func empty(ctx context.Context, plugin api.DevicePluginClient) error {
 	_, err := plugin.GetDevicePluginOptions(ctx, &api.Empty{})
 	return err
@@ -70,7 +70,7 @@ func (b *bench) eight(ctx context.Context) error {
 	})
 }
 
-// sixteen measures the call whose duration grows with the number of GPUs.
+// sixteen measures GetPreferredAllocation, whose duration grows with the number of GPUs, on a node with 16 GPUs.
 func (b *bench) sixteen(ctx context.Context) error {
 	return b.calls(ctx, b.nodes.sixteen, fewTurns, func(ids []string) []call {
 		return []call{{"GetPreferredAllocation, 8 of 16", prefer(8, ids), atMost("+100 µs", 100*time.Microsecond),
@@ -85,16 +85,17 @@ func (t *times) figure() figure {
 	return difference(t.net, micros).with(", %s in total", micros(median(t.total)))
 }
 
-// calls makes each call to both plugins in turn, and adds a row for it.
-func (b *bench) calls(ctx context.Context, n *node, turns int, of func(ids []string) []call) (err error) {
+// calls starts both plugins on a node, and measures the calls that callsFor returns for the IDs of its devices.
+func (b *bench) calls(ctx context.Context, n *node, turns int, callsFor func(ids []string) []call) (err error) {
 	p, err := b.serveBoth(ctx, n)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	return b.callBoth(ctx, p, turns, of(p.ours.devices))
+	return b.callBoth(ctx, p, turns, callsFor(p.ours.devices))
 }
 
+// callBoth makes each call to both plugins in turn, and adds a row for it.
 func (b *bench) callBoth(ctx context.Context, p pair, turns int, calls []call) error {
 	for _, c := range calls {
 		var ours, nvidia times

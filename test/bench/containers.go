@@ -23,8 +23,9 @@ import (
 // containerCount is the number of runs of each container.
 const containerCount = 60
 
-// containers measures how much longer a container that runs /bin/true takes with a GPU: with the default features, with
-// all features, and with NVIDIA's spec and its hooks. It also measures what video, a default feature, adds.
+// containers measures how much longer a container that runs /bin/true takes with a GPU than without: with the default
+// features, with all features, and with NVIDIA's spec and its hooks. It also measures the time that video, a default
+// feature, adds.
 func (b *bench) containers(ctx context.Context) (err error) {
 	m, err := container.Start(ctx, container.Config{
 		Dir: filepath.Join(b.dir, "box"), Profile: simdriver.H100x8(), Tools: []tools.Tool{tools.NVIDIAToolkit},
@@ -52,27 +53,28 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	theirs, err := withGPU(ctx, m, nvidiaSpec)
+	nvidia, err := withGPU(ctx, m, nvidiaSpec)
 	if err != nil {
 		return err
 	}
-	if err := runInTurn(ctx, m, []*sample{plain, ours, theirs, oursAll, withoutVideo}); err != nil {
+	if err := runInTurn(ctx, m, []*sample{plain, ours, nvidia, oursAll, withoutVideo}); err != nil {
 		return err
 	}
 	name := fmt.Sprintf("container with 1 GPU, runc (%s without)", typical(plain.took).text)
-	b.toolkitTable.add(name, ours.figure(plain), theirs.figure(plain), ratio(0.14)).summarize("container start with 1 GPU, beyond one without")
+	b.toolkitTable.add(name, ours.figure(plain), nvidia.figure(plain), ratio(0.14)).summarize("container start with 1 GPU, beyond one without")
 	b.toolkitTable.add("container with 1 GPU, of it for video", ours.figure(withoutVideo), figure{}, atMost("1.5 ms", 1500*time.Microsecond))
-	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), theirs.figure(plain), none)
+	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), nvidia.figure(plain), none)
 	return nil
 }
 
 // sample is a container that is run repeatedly.
 type sample struct {
 	bundle *container.Bundle
-	edits  string // counts of the mounts, device nodes and hooks that its devices add
-	took   []time.Duration
+	edits  string          // counts of the mounts, device nodes and hooks that its devices add
+	took   []time.Duration // by run
 }
 
+// figure returns the time that the devices add to a container without them.
 func (s *sample) figure(plain *sample) figure {
 	var added []time.Duration
 	for i, took := range s.took {
@@ -81,7 +83,7 @@ func (s *sample) figure(plain *sample) figure {
 	return difference(added, millis).with(" for %s", s.edits)
 }
 
-// runInTurn runs the containers in turn, each time beginning with another one.
+// runInTurn runs the containers in turn. Each round begins with another container.
 func runInTurn(ctx context.Context, m *container.Machine, samples []*sample) error {
 	for i := range containerCount {
 		for j := range samples {
@@ -108,8 +110,8 @@ func gpucdiSpec(features string) generator {
 	}
 }
 
-// nvidiaSpec is the generator of NVIDIA's toolkit. Its spec has no device numbers, so the CDI library reads those of
-// the host paths, which must be paths outside the box.
+// nvidiaSpec is the generator of NVIDIA's toolkit. Its spec has no device numbers, so the CDI library reads the numbers
+// from the host paths, which must be paths outside the box.
 func nvidiaSpec(ctx context.Context, m *container.Machine) error {
 	out, err := m.Output(ctx, "nvidia-ctk", "cdi", "generate", "--format=json", "--feature-flag="+nvidia.NoSandboxUtils)
 	if err != nil {
@@ -135,8 +137,8 @@ func nvidiaSpec(ctx context.Context, m *container.Machine) error {
 	return os.WriteFile(m.Path(container.SpecFile), text, 0o644)
 }
 
-// forbidDeviceFiles sets ModifyDeviceFiles of the driver to 0. Otherwise NVIDIA's hook does so with a mount in the
-// container's /proc, which does not contain the simulated driver.
+// forbidDeviceFiles sets the driver parameter ModifyDeviceFiles to 0. Otherwise NVIDIA's hook sets it with a mount in
+// the container's /proc, which does not contain the simulated driver.
 func forbidDeviceFiles(m *container.Machine) error {
 	return os.WriteFile(m.Path("/proc/driver/nvidia/params"), []byte("ModifyDeviceFiles: 0\n"), 0o444)
 }

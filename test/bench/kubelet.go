@@ -13,7 +13,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// kubelet is a kubelet that only accepts registrations of device plugins.
+// kubelet is a fake kubelet, which only accepts registrations of device plugins.
 type kubelet struct {
 	api.UnimplementedRegistrationServer
 	dir     string
@@ -35,7 +35,7 @@ func listen(ctx context.Context, dir string) (*kubelet, error) {
 
 func (k *kubelet) close() { k.server.Stop() }
 
-// Register dials back before it answers, as the kubelet does.
+// Register calls the plugin before it responds, like the kubelet.
 func (k *kubelet) Register(ctx context.Context, request *api.RegisterRequest) (*api.Empty, error) {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(k.dir, request.GetEndpoint()),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -50,7 +50,7 @@ func (k *kubelet) Register(ctx context.Context, request *api.RegisterRequest) (*
 }
 
 // awaitDevices waits until the plugin at conn lists count healthy devices, and returns their IDs. The stream stays open
-// until ctx is done. size is that of the list, in bytes.
+// until ctx ends. size is the size of the list, in bytes.
 func awaitDevices(ctx context.Context, conn *grpc.ClientConn, count int) (healthy []string, size int, err error) {
 	stream, err := api.NewDevicePluginClient(conn).ListAndWatch(ctx, &api.Empty{})
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// settle is the time after the start of the plugins before the first measurement. It includes the first probes.
+	// settle is the time from the start of the plugins to the first measurement. It includes the first probes.
 	settle = 10 * time.Second
-	// idle is the duration of the measurement without calls, and of that with scrapes of gpucdi.
+	// idle is the duration of the measurement without calls, and of the measurement with scrapes of gpucdi.
 	idle = 30 * time.Second
 	// scrapeInterval is the time between two scrapes.
 	scrapeInterval = 15 * time.Second

@@ -4,8 +4,8 @@
 //	go run ./bench [-run REGEXP]
 //
 // It requires root, for device nodes and containers, and the Debian machine of package container. Since machines differ
-// and are noisy, values are compared within a run: gpucdi and NVIDIA's programs in turn, with the same simulated GPUs
-// and the same kubelet; a call with an empty call; a container with one without a GPU; pods on one node with both.
+// and are noisy, values are compared within one run, on the same simulated GPUs: gpucdi with NVIDIA's programs, which
+// take turns; a call with an empty call; a container with a container without a GPU.
 //
 // The exit status is 0 if all targets are met, 3 if one is missed, and 1 if a measurement failed.
 package main
@@ -53,7 +53,7 @@ func main() {
 }
 
 func run(ctx context.Context, selected *regexp.Regexp) (err error) {
-	// TMPDIR must not be on an overlay: the directory contains the upper layers of a box.
+	// TMPDIR must not be on an overlay, because the directory contains the upper layers of a box.
 	dir, err := os.MkdirTemp("", "gpucdi-bench-")
 	if err != nil {
 		return fmt.Errorf("creating a directory: %w", err)
@@ -69,7 +69,7 @@ func run(ctx context.Context, selected *regexp.Regexp) (err error) {
 	}
 	defer b.close()
 	err = b.measure(ctx, selected)
-	printed := b.print() // after a failure, what was measured before
+	printed := b.print() // after a failure, the earlier measurements
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ Allocate, GetPreferredAllocation, ListAndWatch
 pod      from the request that creates a pod to the start of its container by containerd. NVIDIA: the defaults of
          the plugin's chart and of the toolkit (strategy envvar, nvidia-container-runtime as a RuntimeClass, which
          generates a CDI spec for each container); with CDI: containerd applies the plugin's CDI spec, with its hooks
-burst    the same until the last of the pods, which are created at once
+burst    from the request that creates the first of the pods to the start of the last container
 `
 
 // print prints the tables, the legend and the summary. The error wraps errMissed if a target is missed.
@@ -145,7 +145,7 @@ func (b *bench) print() error {
 	return nil
 }
 
-// bench is the state that stages share.
+// bench is the state that the stages share.
 type bench struct {
 	programs
 	dir                                 string

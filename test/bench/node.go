@@ -13,7 +13,7 @@ import (
 type node struct {
 	root   string
 	driver *simdriver.Driver
-	count  int // of the devices that a plugin advertises
+	count  int // number of devices that a plugin advertises
 	stop   func()
 }
 
@@ -52,7 +52,7 @@ func (b *bench) close() {
 	}
 }
 
-// command returns a command that finds the node's driver.
+// command returns a command with the environment that makes it find the node's driver.
 func (n *node) command(ctx context.Context, words ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), n.driver.Env("")...)

@@ -42,7 +42,7 @@ func list(ctx context.Context, plugin v1beta1.DevicePluginClient) error {
 	return err
 }
 
-// partitioned measures the plugins on a node with many devices: 16 GPUs with 7 MIG devices, of which each has 8 replicas.
+// partitioned measures the plugins on a node with many devices: 16 GPUs, each with 7 MIG devices with 8 replicas.
 func (b *bench) partitioned(ctx context.Context) (err error) {
 	n := b.nodes.partitioned
 	var ours, nvidia []time.Duration

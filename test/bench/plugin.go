@@ -22,20 +22,20 @@ const registrationTimeout = 2 * time.Minute
 type plugin struct {
 	cmd       *exec.Cmd
 	dir       string // contains its log, sockets and CDI specs
-	address   string // for status and metrics, if it serves them
+	address   string // for status and metrics, if the plugin serves them
 	namespace *nvidia.Namespace
 	kubelet   *kubelet
 	conn      *grpc.ClientConn
 	endStream context.CancelFunc // ends the ListAndWatch stream
 
 	devices []string
-	size    int           // of the list of devices, in bytes
+	size    int           // size of the list of devices, in bytes
 	took    time.Duration // from the start to the first list of devices
 }
 
-// serve starts a plugin on a node without state of earlier ones, and waits for its devices.
+// serve starts a plugin on a node without state of earlier plugins, and waits for its devices.
 func (n *node) serve(ctx context.Context, command server) (p *plugin, err error) {
-	// A tmpfs, as /var/run/cdi is.
+	// On a tmpfs, like /var/run/cdi.
 	dir, err := os.MkdirTemp("/dev/shm", "gpucdi-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a directory: %w", err)
@@ -115,7 +115,7 @@ func (p *plugin) stop() error {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// pair is the device plugin of gpucdi and that of NVIDIA, running on the same node.
+// pair is gpucdi's and NVIDIA's device plugin, running on the same node.
 type pair struct{ ours, nvidia *plugin }
 
 func (b *bench) serveBoth(ctx context.Context, n *node) (pair, error) {

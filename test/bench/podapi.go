@@ -23,12 +23,12 @@ import (
 // podsPath is the path of the pods in the API.
 const podsPath = "/api/v1/namespaces/default/pods"
 
-// podAPI creates and deletes pods through kubectl proxy in the box, so that requests do not start a process each.
+// podAPI creates and deletes pods through a kubectl proxy in the box, so that a request does not start a process.
 type podAPI struct{ client *http.Client }
 
 func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
 	const socket = "/run/bench.sock"
-	// It ends with the box.
+	// The proxy ends with the box.
 	proxy := n.Box.Command(context.WithoutCancel(ctx), "kubectl", "proxy", "--unix-socket", socket)
 	if err := proxy.Start(); err != nil {
 		return nil, fmt.Errorf("starting kubectl proxy: %w", err)
@@ -115,27 +115,27 @@ type started struct {
 	at      time.Time
 }
 
-// tasks receives the containers that the container runtime starts, except sandboxes.
-type tasks struct {
+// containerEvents receives the containers that the container runtime starts, except sandboxes.
+type containerEvents struct {
 	conn    *grpc.ClientConn
 	cancel  context.CancelFunc
 	started chan started
 }
 
-// watchTasks watches the container runtime at a socket until close.
-func watchTasks(ctx context.Context, socket string) (*tasks, error) {
+// watchContainers watches the container runtime at a socket until close.
+func watchContainers(ctx context.Context, socket string) (*containerEvents, error) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the container runtime: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	t := &tasks{conn: conn, cancel: cancel, started: make(chan started, 1000)}
+	e := &containerEvents{conn: conn, cancel: cancel, started: make(chan started, 1000)}
 	stream, err := cri.NewRuntimeServiceClient(conn).GetContainerEvents(ctx, &cri.GetEventsRequest{})
 	if err != nil {
-		return nil, errors.Join(err, t.close())
+		return nil, errors.Join(err, e.close())
 	}
 	go func() {
-		defer close(t.started)
+		defer close(e.started)
 		for {
 			event, err := stream.Recv()
 			if err != nil {
@@ -143,24 +143,24 @@ func watchTasks(ctx context.Context, socket string) (*tasks, error) {
 			}
 			sandbox := event.GetPodSandboxStatus()
 			if event.GetContainerEventType() == cri.ContainerEventType_CONTAINER_STARTED_EVENT && event.GetContainerId() != sandbox.GetId() {
-				t.started <- started{sandbox.GetMetadata().GetName(), event.GetContainerId(), time.Unix(0, event.GetCreatedAt())}
+				e.started <- started{sandbox.GetMetadata().GetName(), event.GetContainerId(), time.Unix(0, event.GetCreatedAt())}
 			}
 		}
 	}()
-	return t, nil
+	return e, nil
 }
 
-func (t *tasks) close() error {
-	t.cancel()
-	return t.conn.Close()
+func (e *containerEvents) close() error {
+	e.cancel()
+	return e.conn.Close()
 }
 
-// next waits for the next container.
-func (t *tasks) next(ctx context.Context) (started, error) {
+// next waits for the start of the next container.
+func (e *containerEvents) next(ctx context.Context) (started, error) {
 	select {
 	case <-ctx.Done():
 		return started{}, fmt.Errorf("waiting for a container to start: %w", ctx.Err())
-	case s, ok := <-t.started:
+	case s, ok := <-e.started:
 		if !ok {
 			return s, errors.New("the container runtime ended the stream of events")
 		}
@@ -182,7 +182,7 @@ func poll(ctx context.Context, what string, timeout time.Duration, check func() 
 	}
 }
 
-// exited ignores the exit status of a process that was stopped.
+// exited returns nil for the exit status of a process that was stopped, and other errors unchanged.
 func exited(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) || errors.Is(err, os.ErrProcessDone) {

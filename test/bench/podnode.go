@@ -19,7 +19,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// gpuReplicas is the number of replicas of each of the eight GPUs, so that 100 pods fit.
+// gpuReplicas is the number of replicas of each of the eight GPUs: enough for burstSize pods.
 const gpuReplicas = 16
 
 // nvidiaHandler is the RuntimeClass of NVIDIA's container runtime, and its handler in containerd.
@@ -41,35 +41,35 @@ type stack struct {
 	command []string
 }
 
-// gpuResource is the resource of all stacks. Only one plugin can serve it at a time, and gpucdi would also drain what pods
-// hold of another plugin's resources.
+// gpuResource is the resource of all stacks, so only one plugin can run at a time. gpucdi would also drain devices that
+// pods hold through another plugin.
 const gpuResource = "nvidia.com/gpu"
 
 // Directories of the programs in the box.
 const (
-	ownDir     = "/opt/gpucdi"
+	gpucdiDir  = "/opt/gpucdi"
 	pluginDir  = "/opt/nvidia-device-plugin"
 	runtimeDir = "/opt/nvidia-container-runtime"
 	toolkitDir = "/opt/nvidia-container-toolkit"
 	configDir  = "/etc/bench"
 )
 
-// own is gpucdi with the container runtime's CDI support.
-func own() stack {
+// gpucdiStack is gpucdi with the container runtime's CDI support.
+func gpucdiStack() stack {
 	return stack{name: "gpucdi",
-		command: []string{"env", "GOMAXPROCS=1", ownDir + "/gpucdi", "serve", "--config", configDir + "/gpucdi.yaml"}}
+		command: []string{"env", "GOMAXPROCS=1", gpucdiDir + "/gpucdi", "serve", "--config", configDir + "/gpucdi.yaml"}}
 }
 
-// standardNVIDIA is NVIDIA's plugin with the default strategy of its Helm chart, and NVIDIA's container runtime with the
+// nvidiaStack is NVIDIA's plugin with the default strategy of its Helm chart, and NVIDIA's container runtime in its
 // default mode, which generates a CDI spec for each container.
-func standardNVIDIA() stack {
+func nvidiaStack() stack {
 	return stack{name: "nvidia", class: nvidiaHandler, hooks: true,
 		command: []string{"env", noHealthChecks, pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
 }
 
-// nvidiaCDI is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec,
-// which runs NVIDIA's hooks.
-func nvidiaCDI() stack {
+// nvidiaCDIStack is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec, which runs
+// NVIDIA's hooks.
+func nvidiaCDIStack() stack {
 	return stack{name: "nvidia-cdi", hooks: true,
 		command: append(append([]string{"env", noHealthChecks}, nvidia.Plugin(pluginDir, "/")...), "--config-file="+configDir+"/nvidia.yaml")}
 }
@@ -77,9 +77,9 @@ func nvidiaCDI() stack {
 // podNode is a node in a box on which one device plugin at a time runs as a process.
 type podNode struct {
 	*nodebox.Node
-	dir   string
-	api   *podAPI
-	tasks *tasks
+	dir    string
+	api    *podAPI
+	events *containerEvents
 }
 
 // startPodNode starts a node with eight simulated GPUs.
@@ -100,7 +100,7 @@ func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
 	}()
 	n.Node, err = nodebox.Start(ctx, nodebox.Config{
 		Box: box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{
-			filepath.Dir(b.gpucdi): ownDir, b.nvidiaPlugin: pluginDir, b.nvidiaRuntime: runtimeDir,
+			filepath.Dir(b.gpucdi): gpucdiDir, b.nvidiaPlugin: pluginDir, b.nvidiaRuntime: runtimeDir,
 			filepath.Dir(b.nvidiaCTK): toolkitDir,
 		}},
 		Runtime: nodebox.Containerd().WithHandler(nvidiaHandler, runtimeDir+"/nvidia-container-runtime"),
@@ -115,14 +115,14 @@ func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
 	if n.api, err = n.startPodAPI(ctx); err != nil {
 		return n, err
 	}
-	n.tasks, err = watchTasks(ctx, n.RuntimeSocket())
+	n.events, err = watchContainers(ctx, n.RuntimeSocket())
 	return n, err
 }
 
 func (n *podNode) close() error {
 	var err error
-	if n.tasks != nil {
-		err = n.tasks.close()
+	if n.events != nil {
+		err = n.events.close()
 	}
 	if n.Node != nil {
 		err = errors.Join(err, n.Close())
@@ -130,7 +130,7 @@ func (n *podNode) close() error {
 	return errors.Join(err, os.RemoveAll(n.dir))
 }
 
-// preparePodNode installs the driver, and the configuration of both stacks.
+// preparePodNode installs the driver, and the configuration of the stacks.
 func preparePodNode(ctx context.Context, b *box.Box) error {
 	if _, err := simdriver.Install(b.Root(), simdriver.H100x8()); err != nil {
 		return err
@@ -149,7 +149,7 @@ func preparePodNode(ctx context.Context, b *box.Box) error {
 			return err
 		}
 	}
-	for _, name := range []string{"nvidia-ctk", "nvidia-cdi-hook"} { // hooks, by their default paths
+	for _, name := range []string{"nvidia-ctk", "nvidia-cdi-hook"} { // specs refer to hooks by their default paths
 		if err := os.Symlink(toolkitDir+"/"+name, b.Path("/usr/bin/"+name)); err != nil {
 			return err
 		}

@@ -13,26 +13,26 @@ import (
 const (
 	// singleRounds is the number of turns of each stack, in which singlePods are created one after the other.
 	singleRounds, singlePods = 5, 3
-	// burstSize is the number of pods that are created at once, burstCount the number of bursts of each stack.
+	// burstSize is the number of pods of a burst, burstCount the number of bursts of each stack.
 	burstSize, burstCount = 100, 3
 	// podTimeout bounds the start of a single pod, burstTimeout the start of a burst and each deletion of pods.
 	podTimeout, burstTimeout = time.Minute, 10 * time.Minute
-	// podPause is the time after the end of pods before the next start.
+	// podPause is the time from the deletion of pods to the next start.
 	podPause = time.Second
 )
 
 // podTarget is the maximum ratio of gpucdi's time to that of NVIDIA's stack.
 const podTarget = 0.8
 
-// pods measures the time from the creation of a pod to the start of its container with a GPU, on one node on which the
-// stacks take turns.
+// pods measures the time from the creation of a pod to the start of its container with a GPU. The stacks take turns on
+// one node.
 func (b *bench) pods(ctx context.Context) (err error) {
 	n, err := b.startPodNode(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	stacks := []stack{own(), standardNVIDIA(), nvidiaCDI()}
+	stacks := []stack{gpucdiStack(), nvidiaStack(), nvidiaCDIStack()}
 	took, err := n.inTurn(ctx, stacks, singleRounds, singlePods, 1)
 	if err != nil {
 		return err
@@ -49,8 +49,8 @@ func (b *bench) pods(ctx context.Context) (err error) {
 	return nil
 }
 
-// inTurn lets the stacks take turns, each round beginning with another one. In a turn, after a pod that is not measured,
-// pods are created count times, size at once. It returns the durations by stack.
+// inTurn lets the stacks take turns; each round begins with another stack. A turn starts one pod that is not measured,
+// and then count bursts of size pods. It returns the durations by stack.
 func (n *podNode) inTurn(ctx context.Context, stacks []stack, rounds, count, size int) ([][]time.Duration, error) {
 	took := make([][]time.Duration, len(stacks))
 	for i := range rounds {
@@ -85,8 +85,8 @@ func (n *podNode) turn(ctx context.Context, s stack, count, size int) (took []ti
 	return took, nil
 }
 
-// startPods creates pods at once, and returns the time until the last of their containers was started. It then deletes
-// them.
+// startPods creates a burst of pods, returns the time until the last of their containers was started, and deletes the
+// pods.
 func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Duration, error) {
 	timeout := podTimeout
 	if count > 1 {
@@ -102,7 +102,7 @@ func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Durat
 	}
 	containers := make([]started, count)
 	for i := range containers {
-		c, err := n.tasks.next(deadline)
+		c, err := n.events.next(deadline)
 		if err != nil {
 			return 0, fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s))
 		}
@@ -126,7 +126,7 @@ func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Durat
 // gpuNode is the path of the device node of a GPU.
 var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 
-// checkGPU checks that a container has one GPU and a driver library, from a stack.
+// checkGPU checks that a container has one GPU and libcuda, injected by a stack.
 func (n *podNode) checkGPU(c started, s stack) error {
 	spec, err := n.Spec("containerd://" + c.id)
 	if err != nil {

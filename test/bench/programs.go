@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/product"
 )
 
-// The default features of gpucdi, and all features.
 const (
+	// standard are the default features of gpucdi, everything all features.
 	standard   = "compute,utility,video"
 	everything = "compute,utility,graphics,video,display"
 )
@@ -21,16 +21,16 @@ const (
 // nodeConfig begins a config of gpucdi.
 const nodeConfig = "apiVersion: gpucdi.dev/v1\nkind: NodeConfig\n"
 
-// noHealthChecks disables the health checks of NVIDIA's plugin where it shares GPUs: it registers for events of each
-// replica, more than the simulated driver accepts.
+// noHealthChecks disables the health checks of NVIDIA's plugin where it shares GPUs. With them, it would register for
+// the events of each replica, which exceeds the limit of the simulated driver.
 const noHealthChecks = "DP_DISABLE_HEALTHCHECKS=all"
 
-// programs has the paths of the measured programs and of a config.
+// programs has the paths of the measured programs and of their configs.
 type programs struct {
 	gpucdi        string
-	config        string // of gpucdi, with all features
-	shared        string // config of gpucdi, with MIG devices and replicas
-	sharedNVIDIA  string // that of NVIDIA's plugin
+	config        string // config of gpucdi with all features
+	shared        string // config of gpucdi with MIG devices and replicas
+	sharedNVIDIA  string // config of NVIDIA's plugin with replicas
 	nvidiaPlugin  string // the directory of NVIDIA's device plugin
 	nvidiaRuntime string // the directory of NVIDIA's container runtime
 	nvidiaCTK     string
@@ -65,7 +65,7 @@ func (b *bench) build(ctx context.Context) (err error) {
 // A server returns the command of a device plugin on a node. The plugin may serve status and metrics at address.
 type server func(ctx context.Context, n *node, address string) *exec.Cmd
 
-// agent is the server of gpucdi, with the features and GOMAXPROCS of the Helm chart.
+// agent is the server of gpucdi, with the features and the GOMAXPROCS of the Helm chart.
 func (p *programs) agent(ctx context.Context, n *node, address string) *exec.Cmd {
 	cmd := n.command(ctx, p.gpucdi, "serve", "--host-root", n.root, "--listen", address)
 	cmd.Env = append(cmd.Env, "GOMAXPROCS=1")

@@ -12,8 +12,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerd is a fake containerd, which serves the CRI calls of the agent. Without a container runtime the agent would retry the detection, which
-// does not happen on a working node.
+// containerd is a fake containerd, which serves the CRI calls of the agent. Without a container runtime, the agent
+// would retry the detection, which does not happen on a working node.
 type containerd struct {
 	cri.UnimplementedRuntimeServiceServer
 }

@@ -23,13 +23,13 @@ const (
 	podCount = 50
 )
 
-// pods serves the pod resources API of a kubelet whose first pods hold the devices.
-type pods struct {
+// podLister is a pod resources API with podCount pods, the first of which hold the devices.
+type podLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	devices []string
 }
 
-func (p *pods) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (p *podLister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	list := &podresources.ListPodResourcesResponse{}
 	for i := range podCount {
 		c := &podresources.ContainerResources{Name: "main"}
@@ -54,7 +54,7 @@ func listenPods(ctx context.Context, p *plugin) (stop func(), err error) {
 		return nil, fmt.Errorf("listening as the kubelet: %w", err)
 	}
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, &pods{devices: p.devices})
+	podresources.RegisterPodResourcesListerServer(server, &podLister{devices: p.devices})
 	go func() { _ = server.Serve(listener) }() // until stop
 	return server.Stop, nil
 }

@@ -29,7 +29,7 @@ var none target
 // ratio returns the target of a ratio.
 func ratio(most float64) target { return target{text: fmt.Sprintf("%gx", most), ratio: most} }
 
-// atMost returns the target of a duration, also of a difference.
+// atMost returns the target of a duration or of a difference of durations.
 func atMost(text string, most time.Duration) target {
 	return target{text: text, value: float64(most)}
 }
@@ -42,7 +42,7 @@ type row struct {
 	short        string // name in the summary; empty: not in it
 }
 
-// ratio is empty if a value is missing, or not positive because of noise.
+// ratio returns the ratio of both values; empty if one is missing, or not positive because of noise.
 func (r row) ratio() string {
 	if r.ours.value <= 0 || r.nvidia.value <= 0 {
 		return ""
@@ -53,8 +53,8 @@ func (r row) ratio() string {
 	return "<0.01x"
 }
 
-// missed reports whether the target is not met. The target of a ratio requires both values, but not that of gpucdi to
-// be positive: noise may exceed a small difference.
+// missed reports whether the target is not met. The target of a ratio requires a positive value of NVIDIA's program.
+// The value of gpucdi may be negative, because noise may exceed a small difference.
 func (r row) missed() bool {
 	switch {
 	case r.target.ratio > 0:
@@ -90,7 +90,7 @@ var (
 	colored = marks{missed: "\x1b[31mMISSED\x1b[0m"}
 )
 
-// write writes the rows of a table that has any.
+// write writes the table unless it is empty.
 func (t *table) write(w io.Writer, m marks) error {
 	if len(t.rows) == 0 {
 		return nil

@@ -25,7 +25,7 @@ type demo struct {
 
 	checkout  string // directory of the repository
 	path      string // link to the programs of a kept node
-	installed bool   // whether those are complete
+	installed bool   // the programs are complete
 }
 
 // start starts a node with GPUs.
@@ -119,7 +119,7 @@ spec:
     resources: {limits: {nvidia.com/gpu: %d}}
 `
 
-// podCommands returns commands that show the GPUs and driver files in the pod.
+// podCommands returns commands that list the GPUs and driver files in the pod.
 func podCommands() []string {
 	return []string{
 		"nvidia-smi -L",
@@ -128,7 +128,7 @@ func podCommands() []string {
 	}
 }
 
-// runPod runs a pod that requests GPUs, and prints the output of podCommands in it.
+// runPod runs a pod that requests GPUs, and prints the output of podCommands in this pod.
 func (d *demo) runPod(ctx context.Context) error {
 	done := d.out.Stage(fmt.Sprintf("pod with %d GPUs", d.driver.request()))
 	if err := d.node.Apply(ctx, fmt.Appendf(nil, pod, d.driver.request())); err != nil {

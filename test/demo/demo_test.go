@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Runs the commands in README's section "Try it", those of the tour, and those that the demo prints for a kept node.
+// TestReadme runs the commands in README's section "Try it", in docs/tour.md, and in the demo's output for a kept node.
 func TestReadme(t *testing.T) {
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
@@ -44,8 +44,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// useKeptNode runs the commands of the tour, then those that the demo printed for a kept node. The last command, which is
-// the same in both, removes the node.
+// useKeptNode runs the commands of the tour, and then the commands that the demo printed for a kept node. The last
+// command, which is the same in both, removes the node.
 func useKeptNode(t *testing.T, checkout, output string) {
 	t.Helper()
 	tour, err := docs.Steps(t.Context(), "docs/tour.md")
@@ -87,7 +87,7 @@ func useKeptNode(t *testing.T, checkout, output string) {
 	}
 	remove := commands[len(commands)-1]
 	if tour := strings.TrimSpace(tour[last].Command); tour != remove {
-		t.Errorf("the last command of the tour is %s, that of the demo %s", tour, remove)
+		t.Errorf("the last command of the tour is %s, the last command of the demo is %s", tour, remove)
 	}
 	if out := sh(t, "/", commands[0]+"\n"+remove); out != "node removed\n" {
 		t.Errorf("%s prints %s", remove, out)

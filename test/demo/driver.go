@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// driver is the machine's driver or a simulated one.
+// driver is the machine's NVIDIA driver or a simulated one.
 type driver struct {
 	gpus      int // number of GPUs
 	simulated bool

@@ -16,8 +16,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/progress"
 )
 
-// started returns a demo in the middle of a stage, whose node is a box without Kubernetes. output returns what it has
-// printed.
+// started returns a demo in the middle of a stage, whose node is a box without Kubernetes. output returns the text that
+// the demo has printed.
 func started(t *testing.T, keep bool) (d *demo, output func() string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "box")
@@ -110,7 +110,7 @@ func TestLink(t *testing.T) {
 		if err := d.link(dir); err != nil {
 			t.Fatal(err)
 		}
-		if target, err := os.Readlink(d.path); err != nil || target != filepath.Join(dir, programs) {
+		if target, err := os.Readlink(d.path); err != nil || target != filepath.Join(dir, programDir) {
 			t.Errorf("link points to %s, %v", target, err)
 		}
 	}

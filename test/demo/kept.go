@@ -14,9 +14,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// A kept node has its programs and the kubeconfig in this directory of its state directory. A link with the path
-// bin/demo in the checkout leads to it, also while the node starts.
-const programs = "demo"
+// programDir is the directory of the programs and the kubeconfig for a kept node, below its state directory. The
+// symlink bin/demo in the checkout points to it from before the node starts.
+const programDir = "demo"
 
 // changes are commands that change the simulated driver, with their effects.
 var changes = [][2]string{
@@ -29,8 +29,8 @@ var changes = [][2]string{
 	{"--help", "all commands"},
 }
 
-// link creates the link to the programs of a node that is about to start. It fails if the link leads to a running node,
-// which would be difficult to find without it.
+// link creates the link to the programs of a node that is about to start. It fails if the link points to a running
+// node, which would be difficult to find without the link.
 func (d *demo) link(dir string) error {
 	if target, err := os.Readlink(d.path); err == nil {
 		if b, err := box.Open(filepath.Dir(target)); err == nil {
@@ -45,17 +45,17 @@ func (d *demo) link(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil { //nolint:gosec // a directory of the checkout
 		return fmt.Errorf("linking the node to the checkout: %w", err)
 	}
-	if err := os.Symlink(filepath.Join(dir, programs), d.path); err != nil {
+	if err := os.Symlink(filepath.Join(dir, programDir), d.path); err != nil {
 		return fmt.Errorf("linking the node to the checkout: %w", err)
 	}
 	return nil
 }
 
-// install installs the programs for a kept node. kubectl and helm always use this node, whatever KUBECONFIG is.
+// install installs the programs for a kept node. Its kubectl and helm ignore KUBECONFIG and always use this node.
 func (d *demo) install(ctx context.Context) error {
 	done := d.out.Stage("kubectl, helm")
-	dir := filepath.Join(d.node.Box.Dir(), programs)
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the kubeconfig has a mode of its own
+	dir := filepath.Join(d.node.Box.Dir(), programDir)
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the kubeconfig has its own mode
 		return fmt.Errorf("installing the programs of the node: %w", err)
 	}
 	file := filepath.Join(dir, "kubeconfig")
@@ -84,7 +84,7 @@ func (d *demo) install(ctx context.Context) error {
 // quote quotes a word for the shell.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// printCommands prints the commands for a node that keeps running. The indented ones can be run in this order.
+// printCommands prints the commands for a node that keeps running. The indented commands can be run in this order.
 func (d *demo) printCommands() {
 	if !d.installed {
 		d.out.Printf("\nThe node keeps running. To remove it:\n\n    kill %d\n", d.node.Box.Keeper())

@@ -2,8 +2,9 @@
 // NVIDIA driver or a simulated one, deploys the agent from its image and manifest, schedules a pod that requests two
 // GPUs, and prints the GPUs and driver files in the pod.
 //
-// It then removes the node. With KEEP=1 in the environment, the node keeps running, also if the demo fails after it has
-// started, and the program prints the commands to use, change and remove it. An interrupt removes the node.
+// It then removes the node. With KEEP=1 in the environment, the node keeps running, even if the demo fails after the
+// node has started, and the program prints the commands to use, change and remove the node. An interrupt removes the
+// node.
 package main
 
 import (
@@ -54,7 +55,7 @@ func (d *demo) run(ctx context.Context) error {
 	return d.finish(ctx, d.show(ctx))
 }
 
-// show starts the node and shows a pod with GPUs on it.
+// show starts the node and runs a pod with GPUs on it.
 func (d *demo) show(ctx context.Context) error {
 	steps := []func(context.Context) error{d.start, d.deploy, d.runPod}
 	if d.keep {

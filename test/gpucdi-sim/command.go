@@ -10,17 +10,17 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// lockTimeout limits the wait for others that change the driver.
+// lockTimeout bounds the wait for other processes that change the driver.
 const lockTimeout = 30 * time.Second
 
-// usageError is an error in the command line. It has an exit code of its own.
+// usageError is an error in the command line. It makes gpucdi-sim exit with exitUsage.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// checkArgs makes errors in the number of arguments usage errors.
+// checkArgs marks the errors of check as usage errors.
 func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -30,7 +30,7 @@ func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// sim runs the commands on a node.
+// sim has the commands for the node that find returns.
 type sim struct{ find func() (node, error) }
 
 func newCommand(find func() (node, error)) *cobra.Command {
@@ -42,7 +42,7 @@ func newCommand(find func() (node, error)) *cobra.Command {
 
 GPU is the N of /dev/nvidiaN, or a UUID. N does not change when another GPU is
 removed. Each command returns when the change is visible to the node, and prints
-it in one line. Exit codes: 0 success, 1 failure, 2 usage error.`,
+the change in one line. Exit codes: 0 success, 1 failure, 2 usage error.`,
 		Example: `  gpucdi-sim xid 3 79
   gpucdi-sim lose 0
   gpucdi-sim return 0
@@ -82,7 +82,7 @@ func (s sim) onDriver(cmd *cobra.Command, do func(*simdriver.Driver) (string, er
 	return err
 }
 
-// onGPU calls do with a GPU of the node's driver, and prints the GPU and what do returns.
+// onGPU calls do with a GPU of the node's driver, and prints the GPU and the text that do returns.
 func (s sim) onGPU(cmd *cobra.Command, arg string, do func(*simdriver.Driver, simdriver.GPU) (string, error)) error {
 	return s.onDriver(cmd, func(d *simdriver.Driver) (string, error) {
 		state := d.State()

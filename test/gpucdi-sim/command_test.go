@@ -38,7 +38,7 @@ func (r root) run(t *testing.T, line string) (string, error) {
 	return out.String(), err
 }
 
-// list returns the lines that the driver's nvidia-smi and gpucdi-sim list print about the driver and its GPUs.
+// list returns the output of nvidia-smi -L and of gpucdi-sim list.
 func (r root) list(t *testing.T) string {
 	t.Helper()
 	d, err := simdriver.Open(t.Context(), string(r))
@@ -60,7 +60,7 @@ func TestCommands(t *testing.T) {
 	g := original.GPUs
 	for _, tc := range []struct {
 		line, output string
-		lists        []string // part of the list; ! before one that is not
+		lists        []string // parts of the list; with a prefix !, parts that it must lack
 	}{
 		{"xid 3 79", "GPU 3 (" + g[3].UUID + "): XID 79 raised", []string{g[3].UUID + "  ok"}},
 		{"lose 0", "GPU 0 (" + g[0].UUID + "): lost", []string{g[0].UUID + "  lost", "!(UUID: " + g[0].UUID}},
@@ -95,7 +95,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Readers identify events by their sequence numbers, so an XID after a reset must have a higher one than those before.
+// Event sets identify events by their sequence numbers, so an XID after a reset must have a higher one than earlier
+// XIDs.
 func TestXIDAfterReset(t *testing.T) {
 	r := install(t)
 	for _, line := range []string{"xid 0 13", "xid 0 31", "reset", "xid 0 48"} {

@@ -16,7 +16,7 @@ import (
 // original is the driver with which the demo starts.
 var original = simdriver.H100x8()
 
-// hangs is far longer than any program waits for the driver.
+// hangs is the duration of a hanging driver call, far longer than any program waits.
 const hangs = 1000 * time.Hour
 
 // findGPU returns a GPU by its minor number or UUID. A removed GPU is an error.

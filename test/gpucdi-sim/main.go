@@ -1,6 +1,6 @@
 // Command gpucdi-sim changes the simulated driver of a node that "KEEP=1 make demo" has started: it raises faults,
-// removes GPUs, partitions them, and upgrades the driver, while pods run. The demo installs it in the node's state
-// directory, by which it finds the node. Several may run concurrently.
+// removes GPUs, partitions them, and upgrades the driver, while pods run. The demo installs gpucdi-sim in the node's
+// state directory; gpucdi-sim finds the node by its own path. Several instances may run concurrently.
 package main
 
 import (
@@ -36,13 +36,13 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A node has a simulated driver below Root. Close removes it.
+// A node has a simulated driver below Root. Close removes the node.
 type node interface {
 	Root() string
 	Close() error
 }
 
-// findNode returns the node in whose state directory this program is.
+// findNode returns the node whose state directory contains this program.
 func findNode() (node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("changing the simulated driver requires root; run it as root")
