@@ -10,9 +10,9 @@ type affinity [][]int64
 // so much that in sets of up to 300 devices one more NVLink outweighs any PCIe topology, which outweighs any number of
 // shared NUMA nodes.
 //
-// Two MIG devices of one GPU outweigh the NVLinks of any two GPUs: a request for several is packed onto few GPUs, and
-// a request for one takes it from the GPU with the fewest left. So as many GPUs as possible stay unused and can be
-// repartitioned.
+// Two MIG devices of one GPU outweigh the NVLinks of any two GPUs: a request for several MIG devices is packed onto few
+// GPUs, and a request for one takes it from the GPU with the fewest left. So as many GPUs as possible stay unused and
+// can be repartitioned.
 const (
 	sameNUMANodeWeight int64 = 1
 	pcieRankWeight     int64 = 1 << 16

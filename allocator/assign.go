@@ -10,12 +10,12 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Assignment is the resource of a GPU or MIG device under a config.
+// Assignment assigns a GPU or MIG device to a resource, according to the config.
 type Assignment struct {
 	GPU    gpu.GPU
 	Device Device // without CDINames and Replicas
 
-	Resource string // extended resource; in the ResourceSlices an attribute; empty if the rule excludes the device
+	Resource string // extended resource, which is an attribute in the ResourceSlices; empty if the rule excludes the device
 	Outlet   string // Resource or SliceOutlet; empty if the rule excludes the device
 	Rule     Rule   // the zero Rule if none matches
 	Position int    // of the rule in the config; negative if none matches
@@ -32,8 +32,8 @@ func (a Assignment) Mode() Mode {
 	return ModeDevicePlugin
 }
 
-// Assign returns the resource of each device that a node could advertise, including devices that are gone or that rules
-// exclude. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode.
+// Assign returns the assignment of each device that a node could advertise, including devices that are gone or that
+// rules exclude. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode.
 func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	var notUniform gpu.Fault
 	if p.MIG == MIGSingle {
@@ -79,8 +79,8 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	return all
 }
 
-// advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs cannot use a GPU in
-// MIG mode without one of its MIG devices, so with the strategy none it is advertised as unhealthy.
+// advertisedWhole reports whether a GPU is advertised as a whole, and with which fault. Programs can use a GPU in MIG
+// mode only through its MIG devices, so with the strategy none it is advertised as unhealthy.
 func advertisedWhole(g gpu.GPU, strategy MIGStrategy) (fault gpu.Fault, whole bool) {
 	switch {
 	case g.MIG != gpu.MIGEnabled:
@@ -103,9 +103,9 @@ func resourceOf(m gpu.MIGDevice, strategy MIGStrategy) string {
 	return ""
 }
 
-// NotUniform returns the fault of a node whose GPUs are not partitioned alike, which the strategy single requires; the
-// zero Fault if they are. GPUs with a fault, MIG devices that are gone, those without a profile and those that rules
-// exclude or advertise as another resource do not count, so that they do not make the healthy ones unhealthy.
+// NotUniform returns a fault if the GPUs are not partitioned alike, which the strategy single requires, and otherwise
+// the zero Fault. It ignores GPUs with a fault, MIG devices that are gone or have no profile, and devices that rules
+// exclude or advertise as another resource, so that these do not make healthy devices unhealthy.
 func NotUniform(inv *gpu.Inventory, rules Rules) gpu.Fault {
 	removed := func(g gpu.GPU, m *gpu.MIGDevice) bool {
 		rule, _ := rules.Match(g, m, GPUResource)

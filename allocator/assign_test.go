@@ -97,7 +97,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// Devices of one resource can be shared differently, and the limit is that of the resource.
+// Devices of one resource can have different numbers of replicas. MaxDevices bounds their sum.
 func TestPlanOfRules(t *testing.T) {
 	rules := Rules{
 		{Select: Selector{Index: []int{0}}, Name: "example.com/x", Replicas: 2, FailRequestsGreaterThanOne: true},
@@ -120,7 +120,7 @@ func TestPlanOfRules(t *testing.T) {
 	}
 }
 
-// nvidia.com/gpu stays registered if rules leave it no device.
+// nvidia.com/gpu stays in the plan if rules remove all of its devices.
 func TestPlanKeepsTheDefaultResource(t *testing.T) {
 	got := slots(Plan(fleet(), testKind, Policy{MIG: MIGNone, Rules: Rules{{Select: Selector{Product: "*"}, Name: "example.com/x"}}}))
 	if want := []string{"gpu:", "example.com/x: GPU-0 GPU-1 GPU-2! GPU-3 GPU-4"}; !slices.Equal(got, want) {
@@ -128,7 +128,7 @@ func TestPlanKeepsTheDefaultResource(t *testing.T) {
 	}
 }
 
-// Devices that rules remove from nvidia.com/gpu do not make its devices differ.
+// Devices that rules remove from nvidia.com/gpu do not count as partitioned differently.
 func TestNotUniformIgnoresRemovedDevices(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rules   Rules

@@ -71,9 +71,9 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 		}
 		mix(maphash.Comparable(seed, struct {
 			SavedEntry
-			accepts, dirty                                         bool
-			seq, endedClaims                                       uint64
-			last, withdrawn, processed, unrecorded, released, left time.Time
+			accepts, dirty                                          bool
+			seq, endedClaims                                        uint64
+			last, withdrawn, processed, unrecorded, released, ended time.Time
 		}{
 			SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain}, e.accepts, e.dirty, e.seq, e.endedClaims, e.last, e.withdrawn,
 			e.processed, e.unrecorded, e.released, e.ended,

@@ -18,21 +18,22 @@ type Claim struct {
 
 	Devices []string          // IDs in the slice; a shared device can occur several times
 	Amounts map[string]Amount // of shared devices, by ID; a claim without an amount has all of the device
-	Admin   []string          // IDs that it uses for monitoring, regardless of other holders
+	Admin   []string          // IDs that it monitors through admin access, regardless of other holders
 
-	// Parts are those of Devices, and only set in an Observation. They are used only if the ledger lacks the entry; the
-	// zero Part is unknown.
+	// Parts are those of Devices, and only set in an Observation. They are used only if the ledger lacks the entry. The
+	// zero Part is an unknown one.
 	Parts []Part
 }
 
 // distinct returns the IDs of Devices, each once and sorted.
 func (c Claim) distinct() []string { return slices.Compact(slices.Sorted(slices.Values(c.Devices))) }
 
-// monitors reports whether a pod may have devices of other holders.
+// monitors reports whether a pod may have devices of other holders through the claim's admin access.
 func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
 
-// Prepare grants the devices of a claim, or none. For a claim that is prepared it succeeds and adds the pods. A retry
-// after Changed can succeed if the error wraps ErrHeld and neither ErrUnknown nor ErrUnhealthy.
+// Prepare grants all devices of a claim, or none. For a claim that is already prepared it succeeds and adds the pods. A
+// retry after Changed can succeed if the error wraps ErrHeld and neither ErrUnknown nor ErrUnhealthy. The error
+// describes up to 10 problems.
 func (g *Gate) Prepare(c Claim) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +42,7 @@ func (g *Gate) Prepare(c Claim) error {
 		slices.Sort(pods)
 		prepared.Pods = slices.Compact(pods)
 		if prepared.Amounts == nil {
-			prepared.Amounts = c.Amounts // an earlier agent prepared it, and its record is lost
+			prepared.Amounts = c.Amounts // if an earlier agent prepared it and its record is lost
 		}
 		g.claims[c.UID] = prepared
 		return nil
@@ -58,7 +59,7 @@ func (g *Gate) Prepare(c Claim) error {
 		g.seq++
 		d := g.entries[Key{SliceOutlet, id}]
 		pods := c.Pods
-		if d.entry.shared() && d.grant.Seq != d.entry.seq { // pods of grants that no ledger has yet
+		if d.entry.shared() && d.grant.Seq != d.entry.seq { // keep the pods of grants that no ledger contains yet
 			pods = slices.Concat(d.grant.Pods, pods)
 		}
 		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), pods
@@ -92,12 +93,12 @@ func (g *Gate) checkClaimable(c Claim, id string, errs *problems) {
 	}
 }
 
-// checkShare adds a problem to errs if a shared device has not enough left for a claim.
+// checkShare adds a problem to errs if the free capacity of a shared device does not suffice for a claim.
 func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 	id, capacity := d.entry.ID, d.entry.Capacity
 	wanted := c.amount(id, capacity)
 	if !wanted.within(capacity) {
-		errs.add(ErrUnhealthy, "%s: the claim has %s of it, but it has only %s", id, wanted, capacity)
+		errs.add(ErrUnhealthy, "%s: the claim has %s of it, but its capacity is %s", id, wanted, capacity)
 		return
 	}
 	if !d.entry.ended.IsZero() || d.grant.EndedClaims != d.entry.endedClaims {
@@ -114,13 +115,13 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 	}
 	if !total.within(capacity) {
 		slices.Sort(holders)
-		errs.add(ErrHeld, "%s: the claim has %s of %s, but it is prepared for claims %s", id, wanted, capacity, strings.Join(holders, ", "))
+		errs.add(ErrHeld, "%s: the claim has %s of %s, but the device is prepared for claims %s", id, wanted, capacity, strings.Join(holders, ", "))
 	}
 }
 
-// MemoryLimits returns how much memory of each GPU a pod can allocate with its prepared claims, in bytes by UUID. It omits
-// GPUs of which a claim of the pod has all, and those that are shared without limits. A share of a GPU whose sharing is
-// unknown, since the agent lost its state, is limited.
+// MemoryLimits returns the memory limits of a pod by its prepared claims, in bytes by UUID of the GPU. It omits GPUs
+// that a claim has to itself or that are shared without limits. A share of a GPU whose sharing is unknown, since the
+// agent lost its state, is limited.
 func (g *Gate) MemoryLimits(pod string) map[string]uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,14 +139,15 @@ func (g *Gate) MemoryLimits(pod string) map[string]uint64 {
 	return limits
 }
 
-// limitable reports whether the memory of the shares of a device has to be limited. Only that of GPUs can be, and their
-// IDs are UUIDs.
+// limitable reports whether the memory of the shares of a device has to be limited. MIG devices are not limited, so the
+// ID is the UUID of a GPU.
 func (g *Gate) limitable(id string) bool {
 	d := g.entries[Key{SliceOutlet, id}]
 	return d == nil || d.entry.Part.Share.Class != TimeSliced && d.entry.Part.Extent != ExtentMIG
 }
 
-// HeldByClaims returns the sum of the claims' amounts of each device, by ID; the zero Amount stands for all of it.
+// HeldByClaims returns the sum of the claims' amounts of each device, by ID; the zero Amount stands for the whole
+// device.
 func HeldByClaims(claims []Claim) map[string]Amount {
 	held := map[string]Amount{}
 	for _, c := range claims {
@@ -172,8 +174,8 @@ func (c Claim) amount(id string, capacity Amount) Amount {
 	return a
 }
 
-// refusal returns the kind of the error for a claim that requests an entry which the gate does not grant: ErrHeld if
-// the entry can become available once others are released, or its CDI device is verified. One that drains for
+// refusal returns the sentinel for the refusal of an entry that the gate does not grant: ErrHeld if the entry can
+// become available, once others are released or its CDI device is verified, else ErrUnhealthy. An entry that drains for
 // ReasonUnknown may still be wanted.
 func (e *Entry) refusal() error {
 	if !e.Fault.None() || e.State == StateDraining && e.Drain.Reason != ReasonUnknown {

@@ -34,7 +34,7 @@ func newSliceAgent(t *testing.T) *sliceAgent {
 	return s
 }
 
-// next reconciles a second later, after the runtime has answered if it was asked.
+// next reconciles a second later, after the runtime has responded if it was queried.
 func (s *sliceAgent) next(containers ...Container) {
 	s.Helper()
 	s.now = s.now.Add(time.Second)
@@ -71,7 +71,7 @@ func (s *sliceAgent) prepares(c Claim) {
 }
 
 // The next claim gets a device once no container of the previous claim uses it.
-func TestClaimsTakeTurns(t *testing.T) {
+func TestClaimWaitsForEarlierContainers(t *testing.T) {
 	s := newSliceAgent(t)
 	s.prepares(claim("a"))
 	again := claim("a")
@@ -89,7 +89,7 @@ func TestClaimsTakeTurns(t *testing.T) {
 	running := Container{Pod: "pod-a", Part: Part{GPU: gpu0, Extent: ExtentWhole}}
 	s.next(running)
 	s.refuses(claim("b"), ErrHeld, "containers of an earlier claim")
-	s.next() // asks the runtime again
+	s.next() // queries the runtime again
 	changed := s.gate.Changed()
 	s.next()
 	select {
@@ -124,7 +124,7 @@ func TestPrepareRefuses(t *testing.T) {
 	s.refuses(claim("b"), ErrUnhealthy, "2 errors")
 }
 
-// Waiting does not help if the hardware is gone, even while a claim has it.
+// A claim is refused as unhealthy, not as held, if the hardware is gone, even while another claim is prepared.
 func TestPrepareRefusesMissingHardware(t *testing.T) {
 	for name, tc := range map[string]struct {
 		present []Present
@@ -146,7 +146,7 @@ func TestPrepareRefusesMissingHardware(t *testing.T) {
 	}
 }
 
-// A device that was saved as unavailable and has recovered becomes available once its CDI device is verified.
+// A claim waits for a device that was saved as unavailable and has recovered, until its CDI device is verified.
 func TestPrepareWaitsForSpec(t *testing.T) {
 	s := newSliceAgent(t)
 	s.o.Wanted[0].Ready = false
@@ -156,8 +156,8 @@ func TestPrepareWaitsForSpec(t *testing.T) {
 	s.refuses(claim("a"), ErrHeld, "not advertised yet")
 }
 
-// A device that leaves the slice is free once no claim has it, and not before the API server has acknowledged a slice
-// without it.
+// A device that leaves the slice is free once it is allocated to no claim, and not before the API server has
+// acknowledged a slice without it.
 func TestGPULeavesTheSlice(t *testing.T) {
 	s := newSliceAgent(t)
 	plugin := Key{GPUResource, gpu0}
@@ -177,7 +177,7 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		t.Fatalf("while a claim has the GPU, it is %s in the slice and %s in the plugin", state(Key{SliceOutlet, gpu0}), state(plugin))
 	}
 	s.gate.Unprepare("a")
-	list := func(a Allocations) {
+	reconcileWith := func(a Allocations) { // a is the response of the API server
 		for range 8 {
 			s.next()
 			if s.todo.Allocations {
@@ -188,20 +188,20 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		}
 	}
 	for name, a := range map[string]Allocations{
-		"a claim that is not prepared has it": {Claims: map[string]string{gpu0: "default/b"}},
-		"the API server does not answer":      {Absent: true},
+		"it is allocated to a claim that is not prepared": {Claims: map[string]string{gpu0: "default/b"}},
+		"the API server does not respond":                 {Absent: true},
 	} {
-		if list(a); state(plugin) != StateWaiting {
+		if reconcileWith(a); state(plugin) != StateWaiting {
 			t.Errorf("while %s, the GPU is %s in the plugin", name, state(plugin))
 		}
 	}
-	if list(Allocations{}); state(plugin) != StateAvailable {
+	if reconcileWith(Allocations{}); state(plugin) != StateAvailable {
 		t.Errorf("after the claims have ended, the GPU is %s in the plugin", state(plugin))
 	}
 	s.refuses(claim("b"), ErrUnknown, "not in the ResourceSlices")
 }
 
-// shareGPU makes claims share the GPU, as soon as no claim holds all of it.
+// shareGPU changes the plan so that claims share the GPU, and reconciles.
 func (s *sliceAgent) shareGPU(capacity Amount) {
 	s.o.Wanted[0].Part.Share, s.o.Wanted[0].Capacity = Share{Class: MemoryLimited, Unit: ShareMemory}, capacity
 	s.o.Pool, s.o.Allocations = Pool{Acknowledged: epoch.Add(time.Hour)}, &Allocations{Asked: epoch.Add(2 * time.Hour)}
@@ -222,11 +222,11 @@ func TestClaimsShare(t *testing.T) {
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
 	s.prepares(shareClaim("a", 25, 20<<30))
 	s.prepares(shareClaim("b", 25, 20<<30))
-	s.refuses(shareClaim("c", 25, 50<<30), ErrHeld, "25 cores and 51200 MiB of 100 cores and 81920 MiB, but it is prepared for claims default/a, default/b")
-	s.refuses(shareClaim("c", 60, 1<<30), ErrHeld, "but it is prepared for claims")
+	s.refuses(shareClaim("c", 25, 50<<30), ErrHeld, "25 cores and 51200 MiB of 100 cores and 81920 MiB, but the device is prepared for claims default/a, default/b")
+	s.refuses(shareClaim("c", 60, 1<<30), ErrHeld, "but the device is prepared for claims")
 	s.refuses(shareClaim("c", 100, 1<<30), ErrHeld, "100 cores")
-	s.refuses(claim("c"), ErrHeld, "but it is prepared for claims")
-	s.refuses(shareClaim("c", 10, 90<<30), ErrUnhealthy, "it has only")
+	s.refuses(claim("c"), ErrHeld, "but the device is prepared for claims")
+	s.refuses(shareClaim("c", 10, 90<<30), ErrUnhealthy, "its capacity is")
 	s.prepares(shareClaim("c", 50, 40<<30))
 	s.prepares(shareClaim("c", 50, 40<<30))
 	for _, uid := range []string{"a", "b", "c"} {
@@ -239,7 +239,8 @@ func TestClaimsShare(t *testing.T) {
 	s.refuses(shareClaim("e", 1, 256<<20), ErrHeld, "default/d")
 }
 
-// The limit of a pod is the sum of its claims on a GPU, unless one of them has all of it. Those of other pods do not count.
+// The limit of a pod is the sum of its claims on a GPU, unless one of them has all of it. Claims of other pods do not
+// count.
 func TestMemoryLimitsOfClaims(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
@@ -258,8 +259,8 @@ func TestMemoryLimitsOfClaims(t *testing.T) {
 	}
 }
 
-// A claim has no limit if it has the whole GPU, or if the GPU is shared without limits. One of a GPU whose sharing is
-// unknown has its limit.
+// A claim has no limit if it has the whole GPU, or if the GPU is shared without limits. If the sharing of the GPU is
+// unknown, it has a limit.
 func TestClaimsWithoutLimits(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -286,22 +287,21 @@ func TestClaimsWithoutLimits(t *testing.T) {
 	}
 }
 
-// A claim can get a shared GPU for several requests, which add up.
+// Several requests of a claim can get the same shared GPU. Their amounts add up.
 func TestClaimWithTwoShares(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
 	twice := shareClaim("a", 60, 40<<30) // 30 and 30
 	twice.Devices = []string{gpu0, gpu0}
 	s.prepares(twice)
-	s.refuses(shareClaim("b", 50, 1<<30), ErrHeld, "but it is prepared for claims default/a")
+	s.refuses(shareClaim("b", 50, 1<<30), ErrHeld, "but the device is prepared for claims default/a")
 	s.prepares(shareClaim("b", 40, 1<<30))
 	if held := HeldByClaims(s.gate.Claims()); held[gpu0] != (Amount{Cores: 100, Memory: 41 << 30}) {
 		t.Errorf("held %+v", held)
 	}
 }
 
-// The next claim does not wait for the containers of claims that are still prepared, only for those of claims that
-// ended.
+// The next claim waits for the containers of claims that were unprepared, but not for those of prepared claims.
 func TestShareWaitsForEarlierContainers(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
@@ -320,7 +320,7 @@ func TestShareWaitsForEarlierContainers(t *testing.T) {
 	s.prepares(shareClaim("c", 50, 1<<30))
 }
 
-// A GPU is shared only once no claim holds all of it under the earlier config, and the other way round.
+// A GPU is shared only once no claim holds all of it under the earlier config.
 func TestSharingWaits(t *testing.T) {
 	s := newSliceAgent(t)
 	s.prepares(claim("a"))

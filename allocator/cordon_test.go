@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// A cordoned GPU is unavailable with its MIG devices, a cordoned MIG device alone. Other faults take precedence.
+// A cordoned GPU is unavailable. Other faults take precedence.
 func TestCordons(t *testing.T) {
 	n := newFixture("0", "1")
 	cordon := func(uuids ...string) {

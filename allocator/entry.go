@@ -7,19 +7,18 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Key identifies an entry of the ledger: an ID in an outlet, through which it is allocated. The outlets are the
-// resources of the device plugin, by their names, and SliceOutlet. Within an outlet, the kubelet or the scheduler does
-// not allocate an ID twice.
+// Key identifies an entry of the ledger: an ID and the outlet through which it is allocated. An outlet is a resource of
+// the device plugin, by its name, or SliceOutlet. Within an outlet, the kubelet or the scheduler does not allocate an
+// ID twice.
 type Key struct {
 	Outlet string `json:"outlet"`
 	ID     string `json:"id"`
 }
 
-// SliceOutlet is the outlet of the node's ResourceSlices. Devices of the slices are allocated to claims by the
-// scheduler.
+// SliceOutlet is the outlet of the node's ResourceSlices, whose devices the scheduler allocates to claims.
 const SliceOutlet = "slice"
 
-// sliced reports whether the ID is in the node's ResourceSlices.
+// sliced reports whether the outlet is the node's ResourceSlices.
 func (k Key) sliced() bool { return k.Outlet == SliceOutlet }
 
 func (k Key) String() string { return k.Outlet + " " + k.ID }
@@ -52,12 +51,12 @@ const (
 	StateReleased    State = "released"    // proved free; still listed
 )
 
-// Reason is the reason why an entry drains.
+// Reason is why an entry drains.
 type Reason string
 
 // The reasons for draining.
 const (
-	ReasonConfig        Reason = "config"        // the config no longer advertises it
+	ReasonConfig        Reason = "config"        // the config no longer advertises it, or advertises it differently
 	ReasonRepartitioned Reason = "repartitioned" // its GPU was repartitioned, or MIG mode was enabled or disabled
 	ReasonGone          Reason = "gone"          // its GPU is gone, or in MIG mode without MIG devices
 	ReasonUnknown       Reason = "unknown"       // known only from evidence: an earlier agent advertised it
@@ -66,7 +65,7 @@ const (
 func (r Reason) describe() string {
 	switch r {
 	case ReasonConfig:
-		return "no longer advertised as this resource"
+		return "the config no longer advertises it in this way"
 	case ReasonRepartitioned:
 		return "its GPU was repartitioned"
 	case ReasonGone:
@@ -87,11 +86,11 @@ type Entry struct {
 	Part  Part
 	State State
 
-	// Features are those of the rule under which it was last available. A container that gets it while it drains gets
-	// them, too.
+	// Features are those of the rule by which it was last available. They also apply to a container that gets it while it
+	// drains.
 	Features Features
 
-	// Capacity is what claims could get together when it was last available. It is zero if claims do not share it.
+	// Capacity is the total that claims could get when it was last available. It is zero if claims do not share it.
 	Capacity Amount
 
 	Fault gpu.Fault // only set if unavailable
@@ -100,31 +99,31 @@ type Entry struct {
 	since   time.Time // see Since()
 	accepts bool      // the gate grants it
 
-	// seq and last are those of the last grant. An entry is dirty, that is, may be held, from its first grant, or
-	// from the start of the agent if an earlier agent may have granted it, until it is proved free.
+	// A dirty entry may be held. An entry is dirty from its first grant, or from the start of the agent if an earlier
+	// agent may have granted it, until it is proved free.
 	dirty bool
-	seq   uint64
-	last  time.Time
-	pods  []string // UIDs of its pods since the last grant, by checkpoint and claims; of a draining or shared entry also earlier ones; sorted
+	seq   uint64    // of the last grant
+	last  time.Time // time of the last grant
+	pods  []string  // UIDs of its pods since the last grant, from checkpoint and claims, sorted; of a draining or shared entry also earlier ones
 
-	// ended is when a claim that shares the entry was last unprepared; zero once only containers of prepared claims use the
-	// entry. endedClaims is that of the last observed Grant.
+	// ended is when a claim that shares the entry was last unprepared; zero once only containers of prepared claims use
+	// the entry. endedClaims is EndedClaims of the last observed Grant.
 	ended       time.Time
 	endedClaims uint64
 
 	// Progress of the release, by the clock of Next.
-	withdrawn  time.Time // when it stopped being available, or the start of the agent if that was before
-	processed  time.Time // when the kubelet was observed to have processed the list that withdrew it, or the API server the slices; zero before
-	unrecorded time.Time // when the kubelet's records, or for the slice the prepared claims, were proved to lack it; zero if they are not
+	withdrawn  time.Time // when it stopped being available, at the earliest the start of the agent; zero if available
+	processed  time.Time // when the kubelet had processed its withdrawal, or the API server had acknowledged it; zero before
+	unrecorded time.Time // when the kubelet's records, or for the slice the prepared claims, were proved to lack it; zero if not proved
 	claim      string    // name of the claim that prevents the release of an entry of the slice, for messages
 
 	released time.Time // last release; zero if it was never released
 }
 
-// Since returns when the entry entered its state, or got its fault.
+// Since returns when the entry entered its state or got its fault.
 func (e Entry) Since() time.Time { return e.since }
 
-// Message describes why the entry is not available.
+// Message describes why the entry is not available; empty if it is available.
 func (e Entry) Message() string {
 	switch e.State {
 	case StateWaiting:

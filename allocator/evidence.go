@@ -7,8 +7,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Observation is the latest state of each source. A source that has not answered yet is nil. A source that stops
-// answering keeps its last answer, since loss of evidence must not change a state.
+// Observation is the latest state of each source. The field of a source that has not responded yet is nil. A source
+// that stops responding keeps its last response, since loss of evidence must not change the state of an entry.
 //
 // All times are of the clock of Next, taken in this process: Asked before a request is sent, Answered after its
 // response is complete. They may only be compared with each other.
@@ -17,7 +17,7 @@ type Observation struct {
 	Present []Present // GPUs and MIG devices of the inventory, not shares
 	Foreign []Foreign // devices that must not be allocated while a container outside Kubernetes uses them
 
-	// Cordoned are the faults of GPUs and MIG devices that an admin has cordoned, by UUID. Containers keep them.
+	// Cordoned are the faults of GPUs and MIG devices that an admin has cordoned, by UUID. Their holders keep them.
 	Cordoned map[string]gpu.Fault
 
 	Grants      map[Key]Grant   // by the Gate
@@ -27,8 +27,8 @@ type Observation struct {
 	Checkpoint  *Checkpoint
 	Runtime     *Runtime
 
-	// Claims are those that are prepared. They must be read after Grants, so that for each observed grant of a claim,
-	// the claim is observed too or has been unprepared.
+	// Claims are the prepared claims. They must be read after Grants, so that the claim of each observed grant is observed
+	// too or has been unprepared.
 	Claims      []Claim
 	Pool        Pool
 	Allocations *Allocations
@@ -121,12 +121,13 @@ type Pool struct {
 	IDs          map[string]bool
 }
 
-// Allocations are the devices of the slices that claims have, prepared or not, except those that claims only monitor.
+// Allocations are the devices of the slices that are allocated to claims, prepared or not, except those that claims
+// only monitor.
 type Allocations struct {
 	Asked, Answered time.Time
 	Claims          map[string]string // names of the claims for messages, by ID of the device
 
-	// Absent is set if the API server does not answer. Entries that the config withdraws are then not released.
+	// Absent is set if the API server does not respond. Entries that the config withdraws are then not released.
 	Absent bool
 }
 
@@ -136,7 +137,7 @@ type Runtime struct {
 	Containers      []Container
 	Sandboxes       map[string]bool // UIDs of pods with a ready sandbox
 
-	// Absent is set if no runtime answers. Draining entries are then released without this evidence. Advertised entries
+	// Absent is set if no runtime responds. Draining entries are then released without this evidence. Advertised entries
 	// are not proved free, since the runtime may return with its containers.
 	Absent bool
 }

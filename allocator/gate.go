@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Gate grants or refuses each Allocate call according to the latest ledger. It counts the grants, so that an entry is
-// not released while it is being granted. Its methods are safe for concurrent use and never block on I/O.
+// Gate grants or refuses each Allocate and Prepare call according to the latest ledger. It counts the grants, so that
+// an entry is not released while it is being granted. Its methods are safe for concurrent use and never block on I/O.
 type Gate struct {
 	now func() time.Time
 
@@ -29,10 +29,10 @@ type gateEntry struct {
 type Grant struct {
 	Seq    uint64    // of the last grant
 	Last   time.Time // of the last grant, before Allocate or Prepare returned
-	Pods   []string  // of the claim that it was last granted to, or of those since the ledger was computed; nil for other grants
+	Pods   []string  // UIDs of the pods of the last claim, and for a shared entry of all claims since the latest ledger; nil if granted by Allocate
 	Closed bool      // by Close, and not advertised since
 
-	EndedClaims uint64 // number of claims with it that were unprepared
+	EndedClaims uint64 // number of its claims that were unprepared
 }
 
 // NewGate returns a gate that grants nothing. now is the clock that Next is called with.
@@ -40,8 +40,8 @@ func NewGate(now func() time.Time) *Gate {
 	return &Gate{now: now, entries: map[Key]*gateEntry{}, claims: map[string]Claim{}, changed: make(chan struct{})}
 }
 
-// Allocate grants all IDs of an outlet, or none. It grants replicas with limited memory only if limiting is set: the limit
-// will be set before a container starts. The error describes up to 10 problems.
+// Allocate grants all IDs of an outlet, or none. limiting reports whether memory limits will be set before a container
+// starts; otherwise replicas with limited memory are refused. The error describes up to 10 problems.
 func (g *Gate) Allocate(outlet string, ids []string, limiting bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -54,7 +54,7 @@ func (g *Gate) Allocate(outlet string, ids []string, limiting bool) error {
 			errs.add(ErrUnhealthy, "%s of %s: %s; delete the pod to get another device", id, outlet,
 				cmp.Or(d.entry.Message(), "not advertised yet"))
 		case !limiting && d.entry.Part.Share.Class.limited():
-			errs.add(ErrUnhealthy, "%s of %s: its memory limit was just enabled, and the kubelet does not request it yet; delete the pod to try again", id, outlet)
+			errs.add(ErrUnhealthy, "%s of %s: its memory limit was just enabled and cannot be set before the resource is registered again; delete the pod to try again", id, outlet)
 		}
 	}
 	if err := errs.err(); err != nil {
@@ -79,7 +79,7 @@ func (g *Gate) Part(k Key) (part Part, found bool) {
 	return d.entry.Part, true
 }
 
-// Grants returns all entries that were granted or closed, or with which a claim ended.
+// Grants returns the records of all entries that were granted or closed, or whose claim was unprepared.
 func (g *Gate) Grants() map[Key]Grant {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,8 +92,8 @@ func (g *Gate) Grants() map[Key]Grant {
 	return grants
 }
 
-// Withdraw stops granting the entries that the ledger does not accept. Only Advertise starts granting others, because
-// the ledger is not saved yet.
+// Withdraw stops granting the entries that the ledger does not accept. It starts granting none, because the ledger is
+// not saved yet; see Advertise.
 func (g *Gate) Withdraw(l Ledger) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// MemoryIsolation is what protects the memory of a device's share from those who share the device.
+// MemoryIsolation is the level of isolation between the pods that share the memory of a device.
 type MemoryIsolation string
 
 // The levels, from the weakest to the strongest.
@@ -18,7 +18,7 @@ const (
 	MemoryIsolationHardware MemoryIsolation = "hardware" // a MIG device or GPU that is not shared
 )
 
-// ComputeIsolation is what protects the compute time of a device's share from those who share the device.
+// ComputeIsolation is the level of isolation between the pods that share the compute time of a device.
 type ComputeIsolation string
 
 // The levels, from the weakest to the strongest.
@@ -33,7 +33,7 @@ var MemoryIsolationLevels = []MemoryIsolation{MemoryIsolationNone, MemoryIsolati
 // ComputeIsolationLevels are the levels, from the weakest to the strongest.
 var ComputeIsolationLevels = []ComputeIsolation{ComputeIsolationTimeSlice, ComputeIsolationHardware}
 
-// Isolation is what protects a device's share from those who share the device.
+// Isolation is the isolation between the pods that share a device.
 type Isolation struct {
 	Memory  MemoryIsolation
 	Compute ComputeIsolation
@@ -41,7 +41,7 @@ type Isolation struct {
 
 func (i Isolation) String() string { return fmt.Sprintf("memory %s, compute %s", i.Memory, i.Compute) }
 
-// Isolation returns the isolation of shares of this class; that of a device that is not shared if the class is empty.
+// Isolation returns the isolation of shares of this class. The empty class is that of a device that is not shared.
 func (c Class) Isolation() Isolation {
 	switch c {
 	case "":
@@ -52,8 +52,8 @@ func (c Class) Isolation() Isolation {
 	return Isolation{MemoryIsolationNone, ComputeIsolationTimeSlice}
 }
 
-// WeakestIsolation returns the weakest isolation of the devices that a node could advertise; the zero value if there are
-// none. Excluded devices and those that are gone do not count. shared reports whether any is shared.
+// WeakestIsolation returns the weakest isolation of the devices that a node could advertise; the zero value if there
+// are none. Excluded devices and those that are gone do not count. shared reports whether any is shared.
 func (p Policy) WeakestIsolation(inv *gpu.Inventory) (weakest Isolation, shared bool) {
 	for _, a := range Assign(inv, p) {
 		if !a.Rule.Exclude && a.Device.Fault.Code != gpu.FaultGone {
@@ -64,12 +64,12 @@ func (p Policy) WeakestIsolation(inv *gpu.Inventory) (weakest Isolation, shared 
 	return weakest, shared
 }
 
-// weaker returns the weaker level of two in each respect. An unset level counts as the strongest.
+// weaker returns the weaker memory level and the weaker compute level of two. An unset level counts as the strongest.
 func (i Isolation) weaker(j Isolation) Isolation {
-	return Isolation{weakest(MemoryIsolationLevels, i.Memory, j.Memory), weakest(ComputeIsolationLevels, i.Compute, j.Compute)}
+	return Isolation{weakerLevel(MemoryIsolationLevels, i.Memory, j.Memory), weakerLevel(ComputeIsolationLevels, i.Compute, j.Compute)}
 }
 
-func weakest[L ~string](levels []L, a, b L) L {
+func weakerLevel[L ~string](levels []L, a, b L) L {
 	if a != "" && slices.Index(levels, a) <= slices.Index(levels, b) || b == "" {
 		return a
 	}

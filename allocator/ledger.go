@@ -7,26 +7,26 @@ import (
 )
 
 const (
-	// settle bounds the time of each step of the kubelet that no evidence shows: to deliver a message, to record an
+	// settle bounds the time of each step of the kubelet that leaves no evidence: to deliver a message, to record an
 	// Allocate response, to rename a checkpoint with a snapshot of the records into place, and to create a container in
 	// the runtime from its options.
 	settle = 5 * time.Second
 
 	// drainInterval is the interval between requests to a source while an entry drains and the last response proved
-	// nothing. No rule depends on it or on idleInterval.
+	// nothing. No rule depends on this interval or the next three.
 	drainInterval = 2 * time.Second
 
-	// idleInterval is that interval for advertised entries. Entries whose pods have ended are proved free in advance, so
-	// that a planned change releases them at once.
+	// idleInterval is the interval for advertised entries. Entries whose pods have ended are proved free in advance, so
+	// that a planned change releases them immediately.
 	idleInterval = 15 * time.Second
 
-	// claimInterval is that interval for a device whose claim was unprepared, since the next claim may be waiting for it.
+	// claimInterval is the interval for a device whose claim was unprepared, since the next claim may be waiting for it.
 	claimInterval = 500 * time.Millisecond
 
-	// allocationInterval is that interval for the claims of the cluster: each response contains all of them.
+	// allocationInterval is the interval for the claims of the cluster: each response contains all of them.
 	allocationInterval = 4 * time.Second
 
-	// scheduleLag bounds the time from when the API server acknowledges slices until schedulers have received them and
+	// scheduleLag bounds the time from the API server's acknowledgment of slices until schedulers have received them and
 	// have recorded their earlier allocations in the claims. Only refusals of claims depend on it.
 	scheduleLag = time.Second
 
@@ -53,13 +53,13 @@ type bootstrap struct {
 	unrecorded time.Time // as in Entry, for all IDs without an entry
 }
 
-// checkpointHistory is the state over successive readings of the checkpoint.
+// checkpointHistory tracks successive readings of the checkpoint.
 type checkpointHistory struct {
 	version string
 	asked   time.Time // when the latest reading started
 
-	// landed is a time before the current version was renamed into place: when the last reading of another version
-	// started. Zero if unknown.
+	// landed is a time before the current version was renamed into place: the start of the last reading of another
+	// version. It is zero if unknown.
 	landed time.Time
 }
 
@@ -79,8 +79,8 @@ func (l Ledger) find(k Key) (int, bool) {
 	return slices.BinarySearchFunc(l.entries, k, func(e Entry, k Key) int { return e.compare(k) })
 }
 
-// Outlet yields the entries of an outlet, which are the kubelet's list. An entry is healthy if and only if it is
-// available.
+// Outlet yields the entries of an outlet. For a resource of the device plugin, they are the kubelet's list, in which
+// only available entries are healthy.
 func (l Ledger) Outlet(name string) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		i, _ := l.find(Key{Outlet: name})

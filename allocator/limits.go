@@ -8,20 +8,20 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Limits is what the driver limits for the replicas of a device, so that each gets an equal part.
+// Limits selects the limits that the driver enforces on the replicas of a device, so that each gets an equal part.
 type Limits string
 
 // LimitMemory limits the memory that the processes of a pod can allocate on a GPU.
 const LimitMemory Limits = "memory"
 
-// Level is how strictly limits have to be enforced. By default a device is unhealthy if its driver cannot enforce them.
+// Level is the required enforcement of limits. By default a device is unhealthy if its driver cannot enforce them.
 type Level string
 
-// LevelAny also accepts no enforcement.
+// LevelAny accepts that limits are not enforced.
 const LevelAny Level = "any"
 
-// LimitsMemory reports whether a rule limits the memory of replicas of a resource; if resource is empty, of any resource
-// or of ResourceClaims.
+// LimitsMemory reports whether a rule limits the memory of replicas of a resource or, if resource is empty, the memory
+// of any replicas or ResourceClaims.
 func (p Policy) LimitsMemory(resource string) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
 		if resource == "" && r.Share == ShareMemory {
@@ -32,8 +32,8 @@ func (p Policy) LimitsMemory(resource string) bool {
 	})
 }
 
-// LimitsMemory reports whether a pod may hold a replica of a resource with limited memory, possibly of an earlier config;
-// if resource is empty, of any resource or through a claim.
+// LimitsMemory reports whether a resource, or any outlet if resource is empty, has an entry with limited memory,
+// possibly of an earlier config.
 func (l Ledger) LimitsMemory(resource string) bool {
 	return slices.ContainsFunc(l.entries, func(e Entry) bool {
 		return e.Part.Share.Class.limited() && (resource == "" || e.Outlet == resource)
@@ -49,7 +49,7 @@ func (r Rule) limitProblems() (found []string) {
 	case r.Level != "" && r.Level != LevelAny:
 		found = append(found, fmt.Sprintf(".level: want %s or nothing, got %q", LevelAny, r.Level))
 	case r.Level != "" && r.Limits == "" && r.Share != ShareMemory:
-		found = append(found, ".level: want limits or share: memory, since it is how strictly they have to be enforced")
+		found = append(found, ".level: want limits or share: memory, since level applies only to these")
 	}
 	return found
 }
@@ -69,6 +69,7 @@ func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
 	case r.Level == LevelAny:
 		return TimeSliced, gpu.Fault{}
 	}
+	// The problem can end with a remedy, to which this one is an alternative.
 	return MemoryLimited, configFault("or set level: any in its rule to share it without limits", "GPU memory of pods cannot be limited: %s", problem)
 }
 
@@ -95,8 +96,8 @@ func (r *Resource) MemoryLimited() bool {
 	return false
 }
 
-// MemoryLimits returns how much memory of each GPU a pod with these parts can allocate, in bytes by UUID. It omits GPUs
-// that the parts do not limit.
+// MemoryLimits returns the memory limits of a pod with these parts, in bytes by UUID of the GPU. It omits GPUs that the
+// parts do not limit. An error means that the driver does not report the memory of a GPU.
 func MemoryLimits(inv *gpu.Inventory, parts []Part) (map[string]uint64, error) {
 	limits := map[string]uint64{}
 	for _, p := range parts {

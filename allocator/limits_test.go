@@ -60,7 +60,7 @@ func TestEnforcementOfLimits(t *testing.T) {
 	}
 }
 
-// MIG devices have memory of their own, but the memory of their replicas cannot be limited.
+// The memory of replicas of MIG devices cannot be limited.
 func TestLimitsOfMIGDevices(t *testing.T) {
 	inv := partitioned(times(1, "1g.5gb"))
 	inv.GPUs[0].MemoryLimits = gpu.MemoryLimitsMIG
@@ -71,7 +71,7 @@ func TestLimitsOfMIGDevices(t *testing.T) {
 	}
 }
 
-// A GPU is unhealthy if the driver could not set the limit of its parts.
+// A GPU is unhealthy if the limit of a replica would be below the minimum of the driver.
 func TestLimitsOfSmallMemory(t *testing.T) {
 	for memory, healthy := range map[uint64]bool{0: false, 2*gpu.MinMemoryLimit - 1: false, 2 * gpu.MinMemoryLimit: true} {
 		inv := limitable(1)
@@ -125,8 +125,8 @@ func TestGateRequiresLimiting(t *testing.T) {
 	}
 }
 
-// It is unknown whether a replica is limited that a pod held before an agent without saved state started. Until the pod
-// ends, limited replicas wait, and its containers get a limit when they start.
+// If a pod held a replica when an agent without saved state started, it is unknown whether the replica is limited.
+// Until the pod ends, limited replicas are not available, and its containers get a limit when they start.
 func TestAdoptedReplicasMayBeUnlimited(t *testing.T) {
 	n := newFixture("0")
 	n.ledger = Start(nil, false, at(0))
@@ -138,7 +138,7 @@ func TestAdoptedReplicasMayBeUnlimited(t *testing.T) {
 	n.o.Checkpoint.Asked = at(settle)
 	n.expect(t, settle, "gpu 0::0 draining unknown, gpu 0::1 draining unknown")
 	e, _ := n.ledger.Entry(Key{"gpu", "0::0"})
-	if limits, err := MemoryLimits(limitableAs("0"), []Part{e.Part}); err != nil || limits["0"] != 40<<30 || !n.ledger.LimitsMemory("gpu") {
+	if limits, err := MemoryLimits(inventoryOf("0"), []Part{e.Part}); err != nil || limits["0"] != 40<<30 || !n.ledger.LimitsMemory("gpu") {
 		t.Errorf("part %+v, limits %v, %v", e.Part, limits, err)
 	}
 	// The saved state keeps it, and a new observation without the checkpoint does not change it.
@@ -151,6 +151,7 @@ func TestAdoptedReplicasMayBeUnlimited(t *testing.T) {
 	}
 }
 
-func limitableAs(uuid string) *gpu.Inventory {
+// inventoryOf returns one GPU of 80 GiB.
+func inventoryOf(uuid string) *gpu.Inventory {
 	return &gpu.Inventory{GPUs: []gpu.GPU{{UUID: uuid, MemoryBytes: 80 << 30}}}
 }

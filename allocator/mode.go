@@ -19,10 +19,10 @@ const (
 // Modes returns all modes.
 func Modes() []Mode { return []Mode{ModeDevicePlugin, ModeDRA} }
 
-// Policy is how a node advertises its GPUs and MIG devices.
+// Policy configures how a node advertises its GPUs and MIG devices.
 type Policy struct {
 	MIG   MIGStrategy
-	Mode  Mode // of devices whose rule has none; empty is ModeDevicePlugin
+	Mode  Mode // of devices whose rule has none; empty: ModeDevicePlugin
 	Rules Rules
 
 	Monitoring Monitoring
@@ -32,7 +32,7 @@ type Policy struct {
 	VariantFaults map[string]gpu.Fault
 }
 
-// mode returns the mode of a device under its rule.
+// mode returns the mode of devices that a rule matches.
 func (p Policy) mode(r Rule) Mode { return cmp.Or(r.Mode, p.Mode, ModeDevicePlugin) }
 
 // UsesDRA reports whether devices may be allocated to ResourceClaims.
@@ -40,7 +40,7 @@ func (p Policy) UsesDRA() bool {
 	return p.Mode == ModeDRA || slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.Mode == ModeDRA })
 }
 
-// SelectsFeature reports whether a rule selects a feature.
+// SelectsFeature reports whether any rule selects a feature.
 func (p Policy) SelectsFeature(name string) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Features, name) })
 }

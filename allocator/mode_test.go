@@ -34,8 +34,8 @@ func TestPlanOfModes(t *testing.T) {
 	}
 }
 
-// Replicas exist only in the device plugin API. An excluded device has no mode.
-func TestReplicasRequireTheDevicePlugin(t *testing.T) {
+// Replicas without share require the mode devicePlugin. An excluded device has no mode.
+func TestModeOfReplicas(t *testing.T) {
 	shared := Rule{Name: GPUResource, Replicas: 2}
 	for name, tc := range map[string]struct {
 		policy Policy

@@ -12,7 +12,7 @@ var monitorPart = Part{Extent: ExtentMonitor}
 // monitorIndex stands for the indexes of all GPUs.
 const monitorIndex = "all"
 
-// MaxMonitors is the maximum number of monitoring containers on a node.
+// MaxMonitors is the maximum of Monitoring.Count.
 const MaxMonitors = 1000
 
 // Monitoring configures a resource for monitoring containers.
@@ -25,7 +25,7 @@ type Monitoring struct {
 	Count int `yaml:"count"`
 }
 
-// monitorResource returns the resource of the monitor with its replicas; without devices if PresentIn is empty.
+// monitorResource returns the resource of the monitor with its replicas; without devices if PresentIn returns none.
 func monitorResource(inv *gpu.Inventory, cdiKind string, m Monitoring) *Resource {
 	if len(PresentIn(inv)) == 0 {
 		return newResource(m.Resource, nil, nil)

@@ -46,8 +46,8 @@ func TestPlanOfMonitor(t *testing.T) {
 	}
 }
 
-// A container with the monitor does not delay the move of a GPU to another resource. The monitor is draining once the
-// config lacks its resource, and is not closed while a pod holds it.
+// A container with the monitor does not delay the move of a GPU to another resource. The monitor drains once the config
+// lacks its resource, and is not released while a pod holds it.
 func TestMonitorDoesNotDelayMoves(t *testing.T) {
 	n := newFixture("0")
 	monitor := Key{monitorOutlet, MonitorID + "::0"}

@@ -84,7 +84,7 @@ func (n *next) observe(e *Entry) {
 		if g.Seq != e.seq {
 			e.seq, e.last, e.dirty, e.unrecorded = g.Seq, g.Last, true, time.Time{}
 			if e.State != StateDraining && !e.shared() {
-				e.pods = nil // bounds the slice: pods of earlier grants matter only while it drains
+				e.pods = nil // bounds their number: pods of earlier grants matter only while it drains
 			}
 			e.addPods(g.Pods)
 		}
@@ -138,8 +138,8 @@ func (n *next) reconcile() {
 }
 
 // withdraw drains an entry unless it is wanted with the same part, and releases a waiting entry that is not wanted. A
-// released entry that is wanted again waits. Other released entries get an empty state, which removes them, when their
-// ID need not be listed any more.
+// released entry that is wanted again becomes waiting. Any other released entry gets an empty state, with which Next
+// removes it, once its ID does not have to be listed any more.
 func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	same := wanted && w.Part == e.Part
 	switch e.State {
@@ -168,7 +168,7 @@ func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	switch {
 	case wanted:
 		e.State = StateWaiting
-	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // at once if it was never advertised, since released is zero
+	case e.sliced(), !n.now.Before(e.released.Add(listLag + settle)): // immediately if it was never advertised, since released is zero
 		e.State = ""
 	}
 }
@@ -182,12 +182,12 @@ func (n *next) offer(e *Entry, w Want) {
 	switch e.State {
 	case StateWaiting:
 		e.Part = w.Part
-		if !n.unclaimed(e) || n.stray(e.Part) {
+		if !n.fits(e) || n.stray(e.Part) {
 			return
 		}
 		n.used.add(e.Part)
 	case StateDraining:
-		if e.Part != w.Part || !n.unclaimed(e) {
+		if e.Part != w.Part || !n.fits(e) {
 			return
 		}
 	}
@@ -205,9 +205,9 @@ func (n *next) offer(e *Entry, w Want) {
 	e.State, e.Features, e.Capacity, e.withdrawn, e.processed = StateAvailable, w.Features, w.Capacity, time.Time{}, time.Time{}
 }
 
-// unclaimed reports whether no other entry excludes this one. While the bootstrap may still find such an entry,
-// only entries that the earlier agent advertised can be unclaimed, since that agent had proved them free.
-func (n *next) unclaimed(e *Entry) bool {
+// fits reports whether no other entry excludes this one. While the bootstrap may still find such an entry, only entries
+// that the earlier agent advertised fit, since that agent had proved them free.
+func (n *next) fits(e *Entry) bool {
 	if n.bootstrap.pending && !n.advertised(e.Key) {
 		return false
 	}
@@ -221,7 +221,7 @@ func (n *next) unclaimed(e *Entry) bool {
 
 // accepts reports whether the gate grants an entry. The kubelet may have selected it just before it was withdrawn, and
 // a refusal rejects the pod. So an entry that only the config withdraws is granted until it is released; overlapping
-// entries wait for that. A cordon allows no new pods.
+// entries wait for its release. A cordoned entry is not granted.
 func (n *next) accepts(e *Entry) bool {
 	return e.State == StateAvailable ||
 		e.State == StateDraining && e.Drain.Reason == ReasonConfig && n.present(e.Part, true) && n.o.cordon(e.Key, e.Part).None()
@@ -238,8 +238,8 @@ func (n *next) reason(e *Entry) Reason {
 	return ReasonGone
 }
 
-// present reports whether the inventory contains the device of a part, and without a fault if healthy is set. The
-// monitor is present with any device.
+// present reports whether the inventory contains the device of a part; if healthy is set, without a fault. The monitor
+// is present if any device is.
 func (n *next) present(part Part, healthy bool) bool {
 	if part == monitorPart {
 		return len(n.o.Present) > 0

@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// specPending is the reason of a device without a fault that is not available yet.
+// specPending is the reason of a device that waits until its CDI device is verified.
 const specPending = "waits for its CDI spec to be on disk"
 
 // Offers returns the resources to advertise: the devices of the plan in their ledger states, followed by the devices
@@ -54,7 +54,7 @@ func (o offers) resource(r *Resource) *Resource {
 		}
 	}
 	devices = append(devices, more...)
-	aff := matrix(len(devices)) // zero for devices that cannot be allocated
+	aff := matrix(len(devices)) // zero for the devices in more, which cannot be allocated
 	for i := range r.affinity {
 		copy(aff[i], r.affinity[i])
 	}
@@ -172,9 +172,9 @@ func (l Ledger) waitReason(e Entry) string {
 		}
 	}
 	if l.bootstrap.pending {
-		return "waits for evidence of what an earlier agent allocated"
+		return "waits for evidence of the allocations of an earlier agent"
 	}
-	return specPending + ", and for containers that use it to end"
+	return specPending + ", or for containers that use it to end"
 }
 
 // describeOutlet returns the name of an outlet for messages.
@@ -212,7 +212,7 @@ func (e Entry) awaits() string {
 	return "the kubelet to process its withdrawal"
 }
 
-// Change is a device that is new, whose fault changed, or that has no fault and whose state changed.
+// Change is a device that is new or has changed: its fault or, without a fault, its state.
 type Change struct {
 	Resource    string
 	Before, Now Device // Before is the zero Device if it is new

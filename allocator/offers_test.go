@@ -17,7 +17,7 @@ type stage struct {
 }
 
 // after returns the offers after a sequence of stages. held are the devices that pods hold from the first stage on,
-// such as "gpu GPU-0". All others are proved free when they drain.
+// such as "gpu GPU-0". All other devices are proved free when they drain.
 func after(t *testing.T, held []string, stages ...stage) []*Resource {
 	t.Helper()
 	now := time.Unix(1e9, 0)
@@ -132,7 +132,7 @@ func TestOffersHaveReasons(t *testing.T) {
 	}
 }
 
-// A device that moves to another outlet has the target as the reason.
+// The reason of a device that moves to another outlet names that outlet.
 func TestOffersOfMovingDevices(t *testing.T) {
 	inv := partitioned(nil)
 	plan := func(mode Mode) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGNone, Mode: mode})} }

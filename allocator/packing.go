@@ -7,12 +7,13 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// PackingOrder returns IDs of GPUs and MIG devices in the order in which they should be allocated. The scheduler
-// allocates the first ones that match. free reports whether an ID can be allocated; the others are in the order, too.
+// PackingOrder returns the IDs of GPUs and MIG devices in the order in which they should be allocated: the scheduler
+// allocates the first ones that match. free reports whether an ID can be allocated. The result contains all IDs, and
+// does not depend on the order of ids.
 //
-// GPUs of broken sets, of which some members are not free, precede those of whole sets. So a request for one GPU does
-// not break a set while a broken one has a free GPU. MIG devices of the GPU with the fewest free ones come first. The
-// members of a set are adjacent unless byFree separates them. The order does not depend on that of ids.
+// A set is broken if some of its members are not free. GPUs of broken sets precede those of whole sets, so that a
+// request for one GPU does not break a set while a broken one has a free GPU. MIG devices of the GPU with the fewest
+// free ones come first. The members of a set are adjacent unless byFree separates them.
 func PackingOrder(inv *gpu.Inventory, sets Sets, ids []string, free func(id string) bool) []string {
 	p := packing{places: make(map[string]place, len(ids)), free: map[setOfSize]int{}, first: map[setOfSize]int{}}
 	for _, id := range ids {
@@ -39,7 +40,7 @@ func PackingOrder(inv *gpu.Inventory, sets Sets, ids []string, free func(id stri
 
 // place is the position of a GPU or MIG device and the sets that contain it. The sets of a MIG device are its GPU.
 type place struct {
-	gpu, mig int // indexes; those of an ID that the inventory lacks are behind all others
+	gpu, mig int // indexes; IDs that the inventory lacks follow all others
 	sets     setNames
 }
 
@@ -71,8 +72,8 @@ type packing struct {
 	first  map[setOfSize]int // position of the first member
 }
 
-// byFree orders by the number of free members of the sets, the smallest sets first. Sets are nested, so the members of
-// a whole set follow those of all broken sets of its size.
+// byFree orders by the number of free members of the sets, comparing the smallest sets first. Sets are nested, so the
+// members of a whole set follow those of all broken sets of its size.
 func (p packing) byFree(a, b string) int {
 	x, y := p.places[a].sets, p.places[b].sets
 	for size := range SetSizes {

@@ -5,7 +5,7 @@ import "github.com/gpucdi/gpucdi/gpu"
 // Extent is the kind of a Part.
 type Extent string
 
-// The extents. ExtentUnknown is that of a MIG UUID in old evidence, whose instances are not recorded.
+// The extents. ExtentUnknown is that of a MIG UUID that is known only from evidence, which lacks its instances.
 const (
 	ExtentUnknown Extent = ""
 	ExtentWhole   Extent = "whole"
@@ -19,8 +19,8 @@ type Part struct {
 	GPU    string `json:"gpu,omitempty"` // UUID; empty: unknown
 	Extent Extent `json:"extent,omitempty"`
 
-	// Of a MIG device. After repartitioning, the driver reuses the numbers, and the UUID derived from them, for other
-	// devices.
+	// Instance IDs and placement of a MIG device. After repartitioning, the driver reuses the IDs, and the UUID derived
+	// from them, for other devices.
 	GPUInstance     int           `json:"gpuInstance,omitempty"`
 	ComputeInstance int           `json:"computeInstance,omitempty"`
 	Placement       gpu.Placement `json:"placement,omitzero"`
@@ -36,18 +36,19 @@ const (
 	TimeSliced    Class = "time-sliced"
 	MemoryLimited Class = "memory-limited" // with a part of the memory for each
 
-	// PerhapsLimited is that of a replica which a pod held before the agent started without saved state. It is not
-	// recorded whether its memory is limited.
+	// PerhapsLimited is the class of a replica that a pod held when an agent started without saved state: it is unknown
+	// whether its memory is limited.
 	PerhapsLimited Class = "perhaps-limited"
 )
 
 // limited reports whether the memory limit of a replica has to be set before a container starts.
 func (c Class) limited() bool { return c == MemoryLimited || c == PerhapsLimited }
 
-// Share is one of Count equal shares of a GPU or MIG device, or with Unit all of a device of which claims get amounts.
+// Share is one of Count equal shares of a GPU or MIG device. If Unit is set, it is the whole device, of which claims
+// get amounts.
 type Share struct {
 	Class Class   `json:"class,omitempty"`
-	Count int     `json:"count,omitempty"`
+	Count int     `json:"count,omitempty"` // 0 if Unit is set
 	Unit  Sharing `json:"unit,omitempty"`
 }
 
@@ -59,10 +60,10 @@ func (p Part) Device() Part {
 
 // Touches reports whether the devices of two parts have hardware in common, regardless of shares.
 //
-// A container uses a MIG device by the numbers of its instances, so equal numbers touch even if the GPU was
-// repartitioned in between. Different GPU instances touch if their placements intersect. A placement has size 0 if the
-// driver does not report it; the driver is then trusted not to place two instances on the same slices. The monitor
-// touches nothing.
+// A container accesses a MIG device through the device nodes of its instance IDs, so devices with equal IDs touch even
+// if the GPU was repartitioned in between. Different GPU instances touch if their placements intersect. A placement has
+// size 0 if the driver does not report it; the driver is then trusted not to place two instances on the same slices.
+// The monitor touches nothing.
 func (p Part) Touches(q Part) bool {
 	if p.Extent == ExtentMonitor || q.Extent == ExtentMonitor {
 		return false
@@ -82,8 +83,8 @@ func (p Part) Touches(q Part) bool {
 	return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size
 }
 
-// Overlaps reports whether two parts always exclude each other. Shares of one device and class do not; they may add up
-// to the whole device.
+// Overlaps reports whether two parts exclude each other regardless of their sizes. Shares of one device and class do
+// not: they can be used together until they add up to the device.
 func (p Part) Overlaps(q Part) bool {
 	if p.Share.Count > 0 && p.Share.Class == q.Share.Class && p.Extent != ExtentUnknown && p.Device() == q.Device() {
 		return false

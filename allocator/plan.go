@@ -26,8 +26,8 @@ func IsStandardResource(resource string) bool {
 	return resource == GPUResource || strings.HasPrefix(resource, migPrefix)
 }
 
-// Resource is an outlet with all its devices: an extended resource of the node, or its ResourceSlices. It includes
-// unhealthy devices, because a device that a pod may hold must stay in the kubelet's list.
+// Resource is an outlet with all its devices: an extended resource of the node, or the node's ResourceSlices. It
+// includes unhealthy devices, because a device that a pod may hold must stay in the kubelet's list.
 type Resource struct {
 	Name    string   // SliceOutlet for the ResourceSlices
 	Devices []Device // in the order of the inventory; draining and released ones last
@@ -47,8 +47,8 @@ type slot struct {
 type Device struct {
 	ID       string   // UUID; the device ID in the device plugin API unless it is shared
 	CDINames []string // qualified names of its CDI devices, all of which its containers get: "gpucdi.dev/gpu=GPU-…"
-	GPU      string   // UUID of the GPU that it is, or is a part of
-	Resource string   // under the config; empty if it is no longer wanted
+	GPU      string   // UUID of its GPU
+	Resource string   // extended resource by the config; empty if it is no longer in the plan
 	Features Features // of its rule
 	Index    string   // "5" for a GPU, "5:1" for a MIG device of it
 	NUMANode int      // gpu.NUMAUnknown if the platform does not report it
@@ -63,8 +63,8 @@ type Device struct {
 	// Replicas are the device IDs of a shared device; nil if it is not shared.
 	Replicas []string
 	Class    Class // of the shares; empty if the device is not shared
-	// Sharing is how claims share the device, and Capacity what they can get together. Both are zero if claims do not
-	// share it.
+	// Sharing is the unit in which claims share the device, and Capacity the total that they can get. Both are zero if
+	// claims do not share it.
 	Sharing  Sharing
 	Capacity Amount
 	// OneReplica reports whether a container that requests more than one device is rejected.
@@ -73,7 +73,7 @@ type Device struct {
 	instances instances
 }
 
-// Sliced reports whether the devices are those of the ResourceSlices.
+// Sliced reports whether the outlet is the ResourceSlices.
 func (r *Resource) Sliced() bool { return r.Name == SliceOutlet }
 
 // IDs returns the IDs of the device in the device plugin API.
@@ -118,7 +118,7 @@ func Plan(inv *gpu.Inventory, cdiKind string, policy Policy) []*Resource {
 	}
 	var resources []*Resource
 	for _, name := range names {
-		devices := share(assigned[name])
+		devices := withReplicas(assigned[name])
 		resources = append(resources, newResource(name, devices, newAffinity(owners(assigned[name]))))
 	}
 	if policy.Monitoring.Resource != "" {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Prefer returns the IDs of the size devices, including the required ones, that are linked best. Among equal sets it
+// Prefer returns the IDs of the best linked set of size devices that includes the required ones. Among equal sets it
 // prefers the one that leaves the best linked devices for later requests, then the first in the order of the resource,
 // so that equal requests have equal results. The result is in the order of the resource.
 //

@@ -13,13 +13,13 @@ import (
 //  3. Otherwise, a checkpoint that was renamed into place at least two settles after the last grant must not contain
 //     it. The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From
 //     then on the kubelet starts no container with the entry. But a container may be starting or still running, because
-//     the kubelet removes force-deleted pods from its records at once.
+//     the kubelet removes force-deleted pods from its records immediately.
 //  4. The runtime, asked a settle later, must have no container with the part.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
 // For an entry of the slice, step 1 is that the API server has acknowledged slices without it, and step 3 that no claim
-// with it is prepared. If the config withdraws it, step 1 includes that no claim has it, because such a claim could no
-// longer be prepared. The release waits for such a claim, and for the API server.
+// with it is prepared. If the config withdraws it, step 1 also requires that it is allocated to no claim, because such
+// a claim could no longer be prepared. The release then waits for the claim, and for the API server.
 //
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
@@ -35,8 +35,8 @@ func (n *next) observeCheckpoint() {
 	n.checkpoint.asked = c.Asked
 }
 
-// adopted returns the part of an entry of an earlier agent that is still wanted. Its part was, as far as it is known,
-// before; its limit is unknown if a pod holds it.
+// adopted returns the part of an entry of an earlier agent that is still wanted. before is its earlier part, as far as
+// known. If a pod holds it, it is unknown whether its memory is limited.
 func (n *next) adopted(k Key, before, wanted Part) Part {
 	if wanted.Share.Class == MemoryLimited && (n.held[k] || before.Share.Class == PerhapsLimited) {
 		wanted.Share.Class = PerhapsLimited
@@ -89,8 +89,7 @@ func (n *next) advertised(k Key) bool {
 	return n.MayList() && n.o.Checkpoint != nil && n.o.Checkpoint.Registered[k]
 }
 
-// prove records which dirty entries the checkpoint proves to be absent from the kubelet's records, and the pods of the
-// others.
+// prove records which dirty entries the kubelet's records lack according to the checkpoint, and the pods of the others.
 func (n *next) prove() {
 	if n.o.Checkpoint == nil {
 		return
@@ -131,7 +130,7 @@ func (n *next) proveUnprepared() {
 	}
 }
 
-// addPods adds pods to those that hold the entry, without changing the slice of other versions of the entry.
+// addPods adds pods to those that hold the entry. It clones the slice, because earlier ledgers share it.
 func (e *Entry) addPods(uids []string) {
 	for _, uid := range uids {
 		if at, found := slices.BinarySearch(e.pods, uid); !found {
@@ -216,8 +215,8 @@ func (e *Entry) visible() time.Time {
 	return e.unrecorded.Add(settle)
 }
 
-// clean marks an advertised entry as not dirty if it is proved free, so that it can later be released at once. It resets
-// ended of a shared entry once only containers of prepared claims use it.
+// clean marks an advertised entry as not dirty if it is proved free, so that it can later be released immediately. It
+// resets ended of a shared entry once only containers of prepared claims use it.
 func (n *next) clean(e *Entry) {
 	if !e.ended.IsZero() && n.onlyClaimed(e) {
 		e.ended, e.pods = time.Time{}, n.claimPods(e.ID)
@@ -256,8 +255,8 @@ func (n *next) running(e *Entry) bool {
 }
 
 // findStrays returns the parts of containers whose pod holds no matching entry, according to the checkpoint and the
-// claims. The runtime cannot distinguish the shares of a device, so counting all containers would make the holder of
-// one share hold all.
+// claims. The runtime cannot distinguish the shares of a device, so if all containers counted, the container of one
+// share would hold all shares.
 func (n *next) findStrays() []Part {
 	if n.o.Runtime == nil {
 		return nil
@@ -273,7 +272,7 @@ func (n *next) findStrays() []Part {
 
 // explained reports whether the pod of a container holds an entry with its part, or may have devices of other holders.
 func (n *next) explained(c Container) bool {
-	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) || n.claims(claim, c) }) {
+	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) || n.hasDevice(claim, c) }) {
 		return true
 	}
 	return n.o.Checkpoint != nil && slices.ContainsFunc(n.o.Checkpoint.Held, func(h Holding) bool {
@@ -285,16 +284,16 @@ func (n *next) explained(c Container) bool {
 	})
 }
 
-// claims reports whether a container has a device of a claim of its pod.
-func (n *next) claims(claim Claim, c Container) bool {
+// hasDevice reports whether a claim of a container's pod has the container's part.
+func (n *next) hasDevice(claim Claim, c Container) bool {
 	return slices.Contains(claim.Pods, c.Pod) && slices.ContainsFunc(claim.Devices, func(id string) bool {
 		e, _ := n.Entry(Key{SliceOutlet, id})
 		return e.Part.Extent != ExtentUnknown && e.Part.Touches(c.Part)
 	})
 }
 
-// stray reports whether a container in strays may use the part. Without a response of the runtime, any part may be
-// used.
+// stray reports whether one of the strays touches the part. Before the first response of the runtime, any part may be
+// in use.
 func (n *next) stray(part Part) bool {
 	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.Touches)
 }

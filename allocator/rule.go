@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// MaxDevices bounds the devices of a resource. The kubelet accepts messages of up to 4 MiB, and a device takes up to
-// 70 bytes; draining devices are listed in addition.
+// MaxDevices bounds the device IDs of a resource. The kubelet accepts messages of up to 4 MiB, and a device takes up to
+// 70 bytes. The rest is for draining devices, which are listed in addition.
 const MaxDevices = 20_000
 
 // SharedSuffix is the suffix of renamed resources.
@@ -19,41 +19,41 @@ const SharedSuffix = ".shared"
 
 // Rule configures how the devices that it matches are advertised.
 type Rule struct {
-	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to the devices whose default resource, nvidia.com/gpu or that of a MIG profile such as nvidia.com/mig-1g.5gb, equals name
+	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to all devices whose default resource is name: nvidia.com/gpu, or that of a MIG profile such as nvidia.com/mig-1g.5gb
 	Name     string   `yaml:"name"`     // extended resource to advertise the devices as; empty keeps their default
-	Mode     Mode     `yaml:"mode"`     // API through which the devices are allocated; empty stands for allocation.mode
+	Mode     Mode     `yaml:"mode"`     // API through which the devices are allocated; empty: that of allocation.mode
 	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored
 	Replicas int      `yaml:"replicas"` // replicas to advertise of each device, at least 2
 
 	Features []string `yaml:"features"` // driver capabilities that containers with the devices get in addition to cdi.features; the devices are unhealthy while the driver lacks one
 
-	Share Sharing `yaml:"share"` // how ResourceClaims share each device: by memory, so that each gets the cores and memory that it requests, or by replicas, so that each gets one of replicas unless it requests more; only in mode dra
+	Share Sharing `yaml:"share"` // how ResourceClaims share each device: with memory, each claim gets the cores and memory that it requests; with replicas, each claim gets one replica unless it requests more; only in mode dra
 
-	Limits Limits `yaml:"limits"` // memory limits each pod to the part of its replicas, such as half of a GPU with two of four, enforced by the driver; empty: no limits
-	Level  Level  `yaml:"level"`  // any shares devices without limits where the driver cannot enforce them; empty: such devices are unhealthy
+	Limits Limits `yaml:"limits"` // with memory, the driver limits the GPU memory of each pod to that of its replicas, such as half of a GPU with two of four; empty: no limits
+	Level  Level  `yaml:"level"`  // with any, devices whose limits the driver cannot enforce are shared without limits; empty: such devices are unhealthy
 
 	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected
 
-	Rename string `yaml:"rename"` // resource to advertise the replicas as, which must be name followed by .shared; only without select; empty keeps name
+	Rename string `yaml:"rename"` // resource to advertise the replicas as: name with the suffix .shared; only without select; empty keeps name
 }
 
-// Rules are the rules of one node. The first that matches a device applies to it.
+// Rules are the rules of one node. The first one that matches a device applies to it.
 type Rules []Rule
 
-// noRule is the position of the rule of a device that no rule matches.
+// noRule is the position of a device that no rule matches.
 const noRule = -1
 
-// Resource returns the resource under which a device that the rule matches is advertised, given its default resource.
+// Resource returns the resource under which the rule advertises a device. standard is the device's default resource.
 func (r Rule) Resource(standard string) string { return cmp.Or(r.Rename, r.Name, standard) }
 
-// Removes reports whether the rule leaves a device that it matches out of its default resource. A renamed resource is
-// the same one under another name.
+// Removes reports whether the rule removes a matching device from its default resource. Renaming does not: the resource
+// is the same under another name.
 func (r Rule) Removes(standard string) bool {
 	return r.Exclude || !r.Select.IsZero() && r.Resource(standard) != standard
 }
 
-// Match returns the first rule that matches a GPU, or a MIG device of it if m is not nil, and its position; the zero
-// Rule and a negative position if there is none. standard is the resource of the device without rules.
+// Match returns the first rule that matches a GPU, or its MIG device m if that is not nil, and the position of the
+// rule. If none matches, it returns the zero Rule and a negative position. standard is the device's default resource.
 func (r Rules) Match(g gpu.GPU, m *gpu.MIGDevice, standard string) (Rule, int) {
 	for i, rule := range r {
 		if rule.matches(g, m, standard) {
@@ -63,8 +63,8 @@ func (r Rules) Match(g gpu.GPU, m *gpu.MIGDevice, standard string) (Rule, int) {
 	return Rule{}, noRule
 }
 
-// matches reports whether the rule matches a device. Excluding a GPU excludes its MIG devices, so that the GPU is not
-// used once it is partitioned.
+// matches reports whether the rule matches a device. Excluding a GPU excludes its MIG devices, so that the GPU stays
+// excluded when it is partitioned.
 func (r Rule) matches(g gpu.GPU, m *gpu.MIGDevice, standard string) bool {
 	switch {
 	case r.Select.IsZero():
@@ -75,8 +75,8 @@ func (r Rule) matches(g gpu.GPU, m *gpu.MIGDevice, standard string) bool {
 	return r.Select.matchesMIG(g, *m)
 }
 
-// ValidateRules returns every problem of rules that were read from a config file, one per line, each with its key. It
-// does not check whether names are valid in Kubernetes.
+// ValidateRules returns all problems of the rules as one error with a line for each, which starts with its config key.
+// It does not check whether names are valid in Kubernetes.
 func (p Policy) ValidateRules() error {
 	var errs []error
 	r := p.Rules

@@ -13,7 +13,7 @@ import (
 )
 
 // mutants are the rules of the ledger, each with its «code» in context and the code that disables it. The model must
-// fail without the rule. So every rule is necessary, and the model covers it.
+// fail without the rule, which shows that the rule is necessary and that the model covers it.
 var mutants = []struct {
 	name, file, code, without string
 }{
@@ -72,7 +72,7 @@ var mutants = []struct {
 	{"a claim waits for a ledger with the last grant", "claim.go", "|| «d.grant.Seq != d.entry.seq» {", "false"},
 	{"the gate prepares available entries only", "claim.go", "if «!d.open» {", "false"},
 	{"a runtime that was asked before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
-	{"the container of a claim holds no other entry", "release.go", "|| «n.claims(claim, c)»", "false"},
+	{"the container of a claim holds no other entry", "release.go", "|| «n.hasDevice(claim, c)»", "false"},
 	{"an allocated device stays in the slice", "release.go", "&& «a.Claims[e.ID] == \"\"» &&", "true"},
 	{"claims are listed after the slices", "release.go", "&& «!a.Asked.Before(e.unselected())»", "true"},
 	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},

@@ -38,8 +38,8 @@ func (l Ledger) Save() Saved {
 	return saved
 }
 
-// Start returns the initial ledger of an agent, given the state of the earlier agent, nil if it is missing. Every entry
-// that is not released may be held.
+// Start returns the initial ledger of an agent. saved is the state of the earlier agent; nil if it is missing. Every
+// entry that is not released may be held.
 //
 // fresh reports whether the kubelet started after the earlier agent ended, so that it has no grants of that agent in
 // flight. That is the case if the device-plugins directory has no socket of ours: a kubelet deletes all sockets when it

@@ -7,8 +7,8 @@ import (
 
 // search finds the set of candidates with the highest affinity. It starts with the best set of a greedy search from
 // each candidate, and then enumerates all sets in the order of the resource, except those that differ only in
-// candidates with equal links. Servers are so regular that for 8 of 16 GPUs a thousand of 12,870 sets remain. maxSteps
-// bounds the enumeration for irregular ones; up to 16 candidates never reach it, so their result is optimal.
+// candidates with equal links. Most servers are so regular that for 8 of 16 GPUs a thousand of 12,870 sets remain. For
+// irregular servers, maxSteps bounds the enumeration; up to 16 candidates never reach it, so their result is optimal.
 //
 // Candidates are numbered from 0 in the order of the resource.
 type search struct {
@@ -18,7 +18,7 @@ type search struct {
 	degree     []int64 // sum of a candidate's weights to all others
 	heaviest   int64   // maximum weight
 	required   []bool  // always a member
-	equivalent []int   // last candidate before it with equal weights, or none
+	equivalent []int   // last earlier candidate with equal weights, or none
 
 	// The current set.
 	member []bool

@@ -50,7 +50,7 @@ func (s Selector) matchesMIG(g gpu.GPU, m gpu.MIGDevice) bool {
 	return s.selectsMIG() && (s.MIG == "" || glob(s.MIG, m.Profile)) && s.matches(g, m.MemoryBytes, g.UUID, m.UUID)
 }
 
-// matches compares all keys but MIG. uuids of a MIG device include that of its GPU.
+// matches compares all keys but MIG. For a MIG device, uuids are its own and that of its GPU.
 func (s Selector) matches(g gpu.GPU, memory uint64, uuids ...string) bool {
 	capability, _ := s.ComputeCapability.parse(parseCapability)
 	size, _ := s.Memory.parse(parseMemory)
@@ -72,7 +72,8 @@ func glob(pattern, value string) bool {
 	return matched
 }
 
-// globText returns text in lower case and without slashes, which * does not match and product names can contain.
+// globText returns text in lower case and with its slashes replaced: product names can contain slashes, but * does not
+// match them.
 func globText(text string) string { return strings.ReplaceAll(strings.ToLower(text), "/", "\x00") }
 
 // bounds are the parsed comparisons of a Comparison.
@@ -86,8 +87,8 @@ type bound struct {
 // operators in the order in which they are tried.
 var operators = []string{"<=", ">=", "<", ">", "="}
 
-// parse parses the comparisons. value parses the value of each.
-func (c Comparison) parse(value func(text string) (float64, bool)) (bounds, error) {
+// parse parses the comparisons, and their values with parseValue.
+func (c Comparison) parse(parseValue func(text string) (float64, bool)) (bounds, error) {
 	if c == "" {
 		return nil, nil
 	}
@@ -98,7 +99,7 @@ func (c Comparison) parse(value func(text string) (float64, bool)) (bounds, erro
 		if i < 0 {
 			return nil, fmt.Errorf("%q has no operator", text)
 		}
-		v, ok := value(strings.TrimSpace(text[len(operators[i]):]))
+		v, ok := parseValue(strings.TrimSpace(text[len(operators[i]):]))
 		if !ok {
 			return nil, fmt.Errorf("%q has an invalid value", text)
 		}

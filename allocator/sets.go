@@ -11,8 +11,8 @@ import (
 // SetSizes are the sizes of the sets of GPUs in Sets, ascending.
 var SetSizes = [...]int{2, 4, 8}
 
-// Sets are disjoint sets of the GPUs that are linked best, for each of SetSizes. Sets are nested: both halves of a set
-// are sets of the next smaller size. So a group that is broken for a small request is also broken for all larger ones.
+// Sets are disjoint sets of well-linked GPUs, for each of SetSizes. They are nested: both halves of a set are sets of
+// the next smaller size. So a set that is allocated breaks only one set of each larger size.
 type Sets struct {
 	names map[string]setNames // by UUID
 }
@@ -53,20 +53,20 @@ func NewSets(inv *gpu.Inventory, uuids []string) Sets {
 	return s
 }
 
-// add names a set after the smallest UUID of its members.
-func (s Sets) add(size int, gpus []gpu.GPU, members []int) {
+// add adds a set, named after the smallest UUID of its members. sizeIndex is the index of its size in SetSizes.
+func (s Sets) add(sizeIndex int, gpus []gpu.GPU, members []int) {
 	name := gpus[members[0]].UUID
 	for _, m := range members {
 		name = min(name, gpus[m].UUID)
 	}
 	for _, m := range members {
 		names := s.names[gpus[m].UUID]
-		names[size] = name
+		names[sizeIndex] = name
 		s.names[gpus[m].UUID] = names
 	}
 }
 
-// Name returns the name of the set of a size that contains a GPU. A GPU in no full set has a name of its own.
+// Name returns the name of the set of a size that contains a GPU; its UUID if it is in no full set.
 func (s Sets) Name(uuid string, size int) string {
 	names, found := s.names[uuid]
 	i := slices.Index(SetSizes[:], size)
@@ -126,8 +126,9 @@ func (a affinity) half(group []int) []int {
 	return set
 }
 
-// NVLinkDomains returns the NVLink domain of each GPU by UUID: GPUs have the same one if NVLinks connect them, directly
-// or through other GPUs. It is the smallest UUID in the domain, so a GPU without NVLinks has one of its own.
+// NVLinkDomains returns the NVLink domain of each GPU by UUID. GPUs are in one domain if NVLinks connect them, directly
+// or through other GPUs. The name of a domain is the smallest UUID in it, so that of a GPU without NVLinks is its own
+// UUID.
 func NVLinkDomains(inv *gpu.Inventory) map[string]string {
 	domains := make(map[string]string, len(inv.GPUs))
 	aff := newAffinity(inv.GPUs)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// members returns the sets of a size by name, those of one GPU included.
+// members returns the sets of a size by name, including GPUs in no full set.
 func (s Sets) members(size int) map[string][]string {
 	sets := map[string][]string{}
 	for _, uuid := range slices.Sorted(maps.Keys(s.names)) {
@@ -60,8 +60,8 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// Sets are as many as possible, nested, and the same in any order of the GPUs. A GPU in no full set has a name of its
-// own.
+// The number of sets is the maximum, and sets are nested and independent of the order of the GPUs. A GPU in no full set
+// has its UUID as the name.
 func TestSetsAreNested(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	for name, topology := range topologies {
@@ -151,7 +151,7 @@ func bestPartition(r *Resource, devices uint, size int) (best int64) {
 	return best
 }
 
-// TestSetsAreBounded has so many GPUs with irregular links that an exhaustive search would not end.
+// TestSetsAreBounded plans sets for so many irregularly linked GPUs that an exhaustive search would not end.
 func TestSetsAreBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	inv := node(96, func(i int) int { return i % 4 }, func(int, int) gpu.Link {
@@ -207,7 +207,7 @@ func BenchmarkSets(b *testing.B) {
 	}
 }
 
-// While a broken set has a free GPU, a request for one GPU does not break a whole one, for all sizes of sets.
+// While a broken set has a free GPU, a request for one GPU does not break a whole set of the same size.
 func TestPackingFillsBrokenSets(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	for name, topology := range topologies {

@@ -7,16 +7,16 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Sharing is how ResourceClaims share a device: the unit of their amounts.
+// Sharing is the unit in which ResourceClaims share a device.
 type Sharing string
 
-// The kinds of sharing.
+// The units.
 const (
 	ShareMemory   Sharing = "memory"   // compute time in cores, and memory
 	ShareReplicas Sharing = "replicas" // replicas, which take turns and can use all of the memory
 )
 
-// WholeCores is the compute time of a device in cores.
+// WholeCores is all compute time of a device, in cores.
 const WholeCores = 100
 
 const (
@@ -26,8 +26,8 @@ const (
 	MinShare = 256 << 20
 )
 
-// Amount is the part of a shared device that is allocated to a claim, or the sum that can be allocated to claims. It is
-// zero for a device that is not shared.
+// Amount is the part of a shared device that is allocated to a claim, or the total that can be allocated to claims. It
+// is zero for a device that is not shared.
 type Amount struct {
 	Cores    uint64 `json:"cores,omitempty"`    // with ShareMemory
 	Memory   uint64 `json:"memory,omitempty"`   // in bytes, with ShareMemory
@@ -49,7 +49,8 @@ func (a Amount) within(b Amount) bool {
 	return a.Cores <= b.Cores && a.Memory <= b.Memory && a.Replicas <= b.Replicas
 }
 
-// Partial reports whether a is of cores and memory, and not of all cores, with which a claim has the device to itself.
+// Partial reports whether a claim with this amount of cores and memory shares the device. A claim for all cores has the
+// device to itself.
 func (a Amount) Partial() bool { return a.Cores > 0 && a.Cores < WholeCores }
 
 func (a Amount) String() string {
@@ -68,10 +69,10 @@ const (
 	Spread Placement = "spread" // the one with the most free capacity
 )
 
-// Compute is how the compute time of a shared device is divided.
+// Compute is the mechanism that divides the compute time of a shared device.
 type Compute string
 
-// The ways to divide compute time.
+// The mechanisms.
 const (
 	ComputeTimeSlice Compute = "timeslice" // processes take turns; cores are booked by the scheduler, but not enforced
 )
@@ -87,16 +88,16 @@ type Shares struct {
 	// GPU to allocate to a claim, of those with enough free capacity.
 	Placement Placement `yaml:"placement"`
 
-	// How compute time is divided.
+	// Mechanism that divides the compute time.
 	Compute Compute `yaml:"compute"`
 }
 
-// DefaultShares are the Shares of a config that sets no key.
+// DefaultShares returns the Shares of a config that sets none of their keys.
 func DefaultShares() Shares {
 	return Shares{MemoryScaling: 1, Reserve: "0", Placement: Pack, Compute: ComputeTimeSlice}
 }
 
-// Problems returns the problems of the keys, each starting with the key.
+// Problems returns the problems of the config, each starting with its key.
 func (s Shares) Problems() (found []string) {
 	invalid := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	if !(s.MemoryScaling > 0 && s.MemoryScaling <= 1) { // false for NaN
@@ -122,15 +123,15 @@ func (s Shares) reserved() (bytes float64, ok bool) {
 	return bytes, ok && !math.IsInf(bytes, 1)
 }
 
-// offered returns how much of the memory of a device is offered, a multiple of ShareStep.
+// offered returns the memory that claims can get of a device with this much memory, in bytes, a multiple of ShareStep.
 func (s Shares) offered(memory uint64) uint64 {
 	reserved, _ := s.reserved()
 	bytes := (float64(memory) - reserved) * s.MemoryScaling
 	return uint64(max(0, bytes)) / ShareStep * ShareStep
 }
 
-// capacity returns what claims can get of a device with an amount of memory; zero if its rule does not share it with
-// claims. The fault is that of a device with too little memory.
+// capacity returns the total that claims can get of a device with this much memory, in bytes; zero if the rule does not
+// share it between claims. The fault is set if the memory is unknown or does not suffice.
 func (p Policy) capacity(r Rule, memory uint64) (Amount, gpu.Fault) {
 	switch r.Share {
 	case ShareReplicas:
@@ -140,16 +141,16 @@ func (p Policy) capacity(r Rule, memory uint64) (Amount, gpu.Fault) {
 		switch {
 		case memory == 0:
 			return Amount{}, configFault("remove share from its rule", "cannot be shared by memory: the driver does not report its size")
-		case offered <= MinShare: // the API server requires room for a step
+		case offered <= MinShare: // the API server requires a range of at least one step
 			return Amount{}, configFault("reduce shares.reserve, increase shares.memoryScaling, or remove share from its rule",
-				"cannot be shared by memory: %d MiB are offered, less than %d MiB", offered/ShareStep, MinShare/ShareStep)
+				"cannot be shared by memory: %d MiB are offered, but more than %d MiB are required", offered/ShareStep, MinShare/ShareStep)
 		}
 		return Amount{Cores: WholeCores, Memory: offered}, gpu.Fault{}
 	}
 	return Amount{}, gpu.Fault{}
 }
 
-// sharingProblems returns the problems of the key share and of those that depend on it, each starting with the key.
+// sharingProblems returns the problems of the key share and the keys that depend on it, each starting with the key.
 // mode is the mode of the rule.
 func (r Rule) sharingProblems(mode Mode) (found []string) {
 	invalid := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// spread returns as many of the free slots as size, including those in must, on as many devices as possible.
+// spread returns size of the free slots, including those in must, on as many devices as possible.
 func (r *Resource) spread(free, must []int, size int) []int {
 	s := selection{resource: r, taken: make([]int, len(r.Devices)), free: make([][]int, len(r.Devices))}
 	optional := make([]int, 0, len(free)) // backs s.free; slots of one device are adjacent
@@ -37,9 +37,9 @@ type selection struct {
 	free     [][]int // slots that can be selected
 }
 
-// nextDevices returns devices to select one more slot of: those with the fewest selected slots. If there are more than
-// limit, it returns those with the fewest slots in use, and among equals those linked best to each other and to the
-// selection.
+// nextDevices returns the devices of which to select one more slot: those with the fewest selected slots. If there are
+// more than limit, it returns those with the fewest slots in use, and among equals those linked best to each other and
+// to the selection.
 func (s *selection) nextDevices(limit int) []int {
 	devices, least := s.leastUsed()
 	if len(devices) <= limit {

@@ -14,7 +14,7 @@ type Todo struct {
 	// Sources to query.
 	Allocatable, Pods, Checkpoint, Runtime, Allocations bool
 
-	// Again is when to call Next at the latest; zero for never.
+	// Again is when Next must be called at the latest; zero for never.
 	Again time.Time
 }
 
@@ -102,7 +102,7 @@ func (t *planner) drain(e *Entry) {
 	t.askProof(e)
 }
 
-// askAllocations queries which devices claims have, once nothing else prevents the release of an entry.
+// askAllocations queries which devices are allocated to claims, once nothing else prevents the release of an entry.
 func (t *planner) askAllocations(e *Entry) {
 	if e.processed.IsZero() || e.dirty && !t.unheld(e) || !t.reached(e.unselected()) {
 		return
@@ -118,7 +118,7 @@ func (t *planner) askProof(e *Entry) {
 	switch {
 	case !e.ended.IsZero():
 		t.askRuntime(e.ended.Add(1))
-	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // until it is unprepared
+	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // clean, or its claim is still prepared
 	case e.unrecorded.IsZero():
 		t.askCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
 	case e.sliced() || t.reached(e.visible()): // a request from now on is late enough for the slice
@@ -158,7 +158,7 @@ func (t *planner) askBootstrapProof() {
 	}
 }
 
-// askRuntime queries the runtime, at once if it was not queried since after, and then at the poll interval.
+// askRuntime queries the runtime, immediately if it was not queried since after, and then at the poll interval.
 func (t *planner) askRuntime(after time.Time) {
 	if r := t.o.Runtime; r == nil || r.Asked.Before(after) || t.poll(r.Asked) {
 		t.Runtime = true
@@ -173,7 +173,7 @@ func (t *planner) askCheckpoint(last time.Time, listed, running bool) {
 	if !t.reached(after) {
 		return
 	}
-	if t.checkpoint.asked.Before(after) { // read the current version first: the next one landed after it
+	if t.checkpoint.asked.Before(after) { // read the current version first: any other version landed later
 		t.Checkpoint = true
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// node returns a node with the GPUs GPU-0 to GPU-(n-1). between returns the link of two of them.
+// node returns the inventory of a node with the GPUs GPU-0 to GPU-(n-1). between returns the link of two of them.
 func node(n int, numaNode func(i int) int, between func(i, j int) gpu.Link) *gpu.Inventory {
 	inv := &gpu.Inventory{}
 	for i := range n {

@@ -2,14 +2,14 @@ package allocator
 
 import "slices"
 
-// usage sums up, by device, the parts that may be held or are available, so that the time of a check depends on the
+// usage sums up the parts that may be held or are available by device, so that the duration of a check depends on the
 // number of devices, not of replicas.
 type usage []load
 
-// load is the used parts of one GPU or MIG device.
+// load counts the used parts of one GPU or MIG device.
 type load struct {
 	device Part
-	whole  int // parts that are not shares
+	whole  int // parts that are the whole device
 	shares []classLoad
 }
 

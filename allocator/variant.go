@@ -10,8 +10,7 @@ import (
 // variantMark separates the device from the feature in the name of a CDI device; see VariantName.
 const variantMark = "."
 
-// VariantName returns the name of the CDI device of a GPU or MIG device that contains a feature in addition to those of
-// the node: "GPU-….graphics".
+// VariantName returns the name of the CDI device that adds a feature to a GPU or MIG device: "GPU-….graphics".
 func VariantName(id, feature string) string { return id + variantMark + feature }
 
 // DeviceOfCDI returns the ID of the GPU or MIG device, or the MonitorID, of a CDI device name, qualified or not:
@@ -40,7 +39,7 @@ func (f Features) Names() []string {
 	return strings.Split(string(f), ",")
 }
 
-// CDINames returns the qualified names of the CDI devices that a container with a device and features gets.
+// CDINames returns the qualified names of the CDI devices that give a container a device with features.
 func CDINames(kind, id string, features Features) (names []string) {
 	for _, f := range features.Names() {
 		names = append(names, kind+"="+VariantName(id, f))
@@ -51,7 +50,7 @@ func CDINames(kind, id string, features Features) (names []string) {
 	return names
 }
 
-// variantFault returns the fault of a variant that the containers of a device get; the zero Fault if there is none.
+// variantFault returns the fault of one of the device's variants; the zero Fault if there is none.
 func (p Policy) variantFault(d Device) gpu.Fault {
 	for _, f := range d.Features.Names() {
 		if fault := p.VariantFaults[VariantName(d.ID, f)]; !fault.None() {

@@ -6,7 +6,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Wants returns the wants of a plan. durable reports whether a CDI device is on disk and verified.
+// Wants returns the IDs that the outlets of a plan should advertise. durable reports whether a CDI device is on disk
+// and verified.
 func Wants(resources []*Resource, inv *gpu.Inventory, durable func(cdiName string) bool) []Want {
 	var wants []Want
 	for _, r := range resources {

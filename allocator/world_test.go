@@ -19,7 +19,8 @@ const lag = int32(listLag / tick)
 
 const gpu0 = "GPU-0"
 
-// parts are all parts of the GPU. Some layouts reuse GPU instance IDs, and therefore UUIDs, of other layouts.
+// parts are all parts of the GPU. Some MIG devices of different layouts have equal GPU instance IDs, and therefore
+// UUIDs.
 var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentWhole},
 	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: TimeSliced, Count: 2}},
@@ -31,7 +32,7 @@ var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}},
 }
 
-// sharedPart is the index of the GPU that claims share. Those that do not get all of it get half.
+// sharedPart is the index of the GPU that claims share. A claim gets all or half of it.
 const sharedPart = uint8(len(parts) - 1)
 
 // hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory
@@ -47,7 +48,8 @@ var hardwareUse = [len(parts)][10]uint8{
 	{3, 3, 3, 3, 3, 3, 3, 3},
 }
 
-// The outlets: the GPU, the same under another name, two MIG profiles, and replicas of the GPU.
+// outlets is the number of outlets of the device plugin: the GPU, the same under another name, two MIG profiles, and
+// replicas of the GPU.
 const outlets = 5
 
 // sliceOutlet follows the outlets of the device plugin. Its only ID is that of the GPU.
@@ -98,7 +100,7 @@ const (
 	layoutWhole = iota // MIG mode is disabled
 	layoutTwo          // two MIG devices
 	layoutBig          // one MIG device, of all memory slices
-	layoutMoved        // one MIG device, with the UUID of layoutBig's and the placement of layoutTwo's second
+	layoutMoved        // one MIG device, with the UUID of layoutBig's device and the placement of layoutTwo's second device
 	layoutLost         // the GPU is gone
 	layouts
 )

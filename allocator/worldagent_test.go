@@ -218,8 +218,9 @@ func (w *world) checkReleased(key uint8) {
 	}
 }
 
-// checkUnallocated fails if the GPU moves from the slice to another outlet while it is allocated to a claim that is not
-// prepared. Only claims from before the slice was published without the GPU count. They could never be prepared.
+// checkUnallocated fails if the GPU moves from the slice to another outlet while it is allocated to an unprepared
+// claim, which could then never be prepared. Only allocations from before the slice was published without the GPU
+// count.
 func (w *world) checkUnallocated() {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey && p.stage == selected && p.since < w.slice.at {
@@ -289,7 +290,7 @@ func (w *world) checkListed(outlet uint8, listed mask) {
 	}
 }
 
-// restartAgent replaces the agent. It finds the state and the claim records of the earlier one, or not.
+// restartAgent replaces the agent, with or without the state and the claim records of the earlier one.
 func (w *world) restartAgent(withState, withRecords bool) bool {
 	for i := range uint8(outlets) {
 		w.disconnect(i)

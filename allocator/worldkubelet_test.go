@@ -25,7 +25,8 @@ func (w *world) recorded(uid uint8) bool {
 	return false
 }
 
-func (w *world) recompute() {
+// updateAllocated derives the allocated keys from the records.
+func (w *world) updateAllocated() {
 	w.allocated = 0
 	for _, r := range w.records {
 		if r.uid != 0 {
@@ -49,7 +50,7 @@ func (w *world) prune() {
 		}
 	}
 	if removed {
-		w.recompute()
+		w.updateAllocated()
 	}
 }
 
@@ -94,7 +95,7 @@ func (w *world) allocate(slot uint8) bool {
 	k := keys[p.key]
 	if !w.streams[k.outlet].open || w.gate.Allocate(k.Outlet, []string{k.ID}, true) != nil {
 		p.stage, p.active = idle, false
-		w.recompute()
+		w.updateAllocated()
 		w.free(slot)
 		return true
 	}
@@ -242,7 +243,7 @@ func (w *world) getReady() bool {
 func (w *world) restartKubelet() bool {
 	w.ready, w.socket = false, false
 	w.records = w.disk.records
-	w.recompute()
+	w.updateAllocated()
 	w.healthy, w.registered = 0, 0
 	w.writes = [3]write{}
 	w.streams = [outlets]stream{}

@@ -23,7 +23,7 @@ const (
 	// dirName is the directory of the files, below the state directory.
 	dirName = "cordons"
 	suffix  = ".json"
-	dirMode = 0o755 // as that of the state directory
+	dirMode = 0o755 // like the state directory
 
 	// MaxReason bounds a reason, in bytes.
 	MaxReason = 200
@@ -65,7 +65,8 @@ func CheckReason(reason string) error {
 	return nil
 }
 
-// Store is the files below a state directory. Its methods are safe for concurrent use, also by several processes.
+// Store accesses the files of cordons below a state directory. Its methods are safe for concurrent use, also by several
+// processes.
 type Store struct{ dir string }
 
 // Open returns the store below a state directory, as seen by this process. Neither has to exist.
@@ -96,7 +97,7 @@ func (s Store) Set(uuid, reason string, now time.Time) error {
 	return nil
 }
 
-// encode returns a JSON object with the fields of a cordon, and the other fields of its file.
+// encode returns a JSON object with the fields of a cordon and the unknown fields of its file.
 func encode(fields map[string]json.RawMessage, c Cordon) ([]byte, error) {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -129,7 +130,7 @@ func (s Store) Remove(uuid string) (bool, error) {
 // path returns the path of the file of a device.
 func (s Store) path(uuid string) string { return filepath.Join(s.dir, uuid+suffix) }
 
-// uuidOf returns the UUID of the device that a file name stands for.
+// uuidOf returns the UUID of the device to which a file belongs; false if it is not the file of a cordon.
 func uuidOf(name string) (uuid string, ok bool) {
 	uuid, ok = strings.CutSuffix(name, suffix)
 	return uuid, ok && IsUUID(uuid)

@@ -188,7 +188,7 @@ func TestWatch(t *testing.T) {
 	s := Open(dir)
 	received := make(chan map[string]Cordon, 100)
 	go func() {
-		for t.Context().Err() == nil { // as the agent does, also if it fails because the directory is being removed
+		for t.Context().Err() == nil { // restarted as by the agent, also if it fails because the directory is being removed
 			_ = s.Watch(t.Context(), slog.New(slog.DiscardHandler), func(all map[string]Cordon, _ error) { received <- all })
 			time.Sleep(time.Millisecond)
 		}
@@ -227,7 +227,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("uncordon", "GPU-b")
-	for os.RemoveAll(dir) != nil { // the restarted watch may recreate it meanwhile
+	for os.RemoveAll(dir) != nil { // it fails if the restarted watch recreates the directory meanwhile
 		time.Sleep(time.Millisecond)
 	}
 	expect("removal of the state directory")

@@ -14,11 +14,11 @@ import (
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
-// checkInterval is how often the directory is listed without an event: a file system may be mounted over it.
+// checkInterval is the interval of checks without an event: a file system may be mounted over the directory.
 const checkInterval = 10 * time.Second
 
-// Watch calls yield with the result of List and then after each change of it, until ctx ends. It returns nil if the
-// directory was removed, and an error if it cannot be listed; the last cordons then remain valid.
+// Watch calls yield with the result of List, and again whenever it has changed. It returns nil when ctx ends or the
+// directory was removed, and an error if the directory cannot be listed; the last cordons then remain valid.
 func (s Store) Watch(ctx context.Context, log *slog.Logger, yield func(all map[string]Cordon, problem error)) error {
 	// The directory must exist to be watched: in a missing state directory, its creation would go unnoticed.
 	if err := os.MkdirAll(s.dir, dirMode); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// claims counts the calls of the kubelet for ResourceClaims.
+// claims are the metrics of the kubelet's calls for ResourceClaims.
 type claims struct {
 	prepares, unprepares prometheus.Histogram
 	refusals             *prometheus.CounterVec
@@ -38,8 +38,7 @@ func claimHistogram(call, help string) prometheus.Histogram {
 	})
 }
 
-// Prepared records a call to prepare a claim. refusal is the value of the label reason; empty if the call
-// succeeded.
+// Prepared records a call to prepare a claim. refusal is the value of the label reason; empty if the call succeeded.
 func (c *claims) Prepared(took time.Duration, refusal string) { c.record(c.prepares, took, refusal) }
 
 // Unprepared records a call to unprepare a claim, like Prepared.

@@ -129,7 +129,7 @@ func (s sink) devices(n status.Node) {
 		resource, device string
 		holder           status.Holder
 	}
-	seen := map[allocation]bool{} // replicas of a device may be separate rows of the status
+	seen := map[allocation]bool{} // a device has a row of the status for each state of its replicas
 	for _, r := range n.Kubelet.Resources {
 		count[kind{r.Name, "healthy", ""}], unallocated[r.Name], total[r.Name] = 0, 0, 0 // export 0 if there is none
 	}

@@ -15,16 +15,16 @@ type measurement struct {
 	value  func(gpu.Telemetry) *float64
 }
 
-// counts is a metric with a value for each key of a map.
+// counts is a counter with a series for each key of a map.
 type counts struct {
 	desc   *prometheus.Desc
-	unit   float64
+	unit   float64 // of the map's values, in the metric's unit
 	values func(gpu.Telemetry) map[string]uint64
 }
 
 var (
 	clocks       = describe("gpucdi_gpu_clock_hertz", "Clock frequency of a GPU: sm or memory.", "gpu", "clock")
-	eccErrors    = describe("gpucdi_gpu_ecc_errors_total", "ECC memory errors of a GPU since its last reset: corrected or uncorrected.", "gpu", "kind")
+	eccErrors    = describe("gpucdi_gpu_ecc_errors_total", "ECC memory errors of a GPU since the driver was loaded: corrected or uncorrected.", "gpu", "kind")
 	clocksEvents = describe("gpucdi_gpu_clocks_event", "1 while a reason determines the clock frequency of a GPU, else 0. All but idle, applications_clocks and display_clock are throttling.", "gpu", "reason")
 	recovery     = describe("gpucdi_gpu_recovery_action", "1 with the action that the driver requires to recover a GPU: none, reset, reboot, drain_p2p, drain_and_reset, imex_domain, bus_reset or system_reboot.", "gpu", "action")
 	pcieBytes    = describe("gpucdi_gpu_pcie_bytes_total", "PCIe traffic of a GPU: transmitted or received.", "gpu", "direction")
@@ -147,11 +147,11 @@ func (s sink) measurements(g status.GPU) {
 	if t.RecoveryAction != "" {
 		s.gauge(recovery, 1, g.UUID, t.RecoveryAction)
 	}
-	s.parts(g)
+	s.devicesOf(g)
 }
 
-// parts collects the MIG devices of a GPU, and what containers use of it.
-func (s sink) parts(g status.GPU) {
+// devicesOf collects the MIG devices of a GPU and the usage of the GPU by containers.
+func (s sink) devicesOf(g status.GPU) {
 	for _, m := range g.MIGDevices {
 		s.gauge(migInfo, 1, g.UUID, m.UUID, m.Profile)
 		s.gauge(migMemoryBytes, float64(m.MemoryBytes), g.UUID, m.UUID)

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// Metrics counts the agent's events. It is safe for concurrent use. Only ServeHTTP can block.
+// Metrics holds the metrics of the agent. It is safe for concurrent use. Only ServeHTTP can block.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -22,10 +22,10 @@ type Metrics struct {
 	failures      *prometheus.CounterVec
 	specWrites    prometheus.Counter
 
-	claims // zero unless DRA is enabled
+	claims // zero until EnableDRA is called
 }
 
-// New returns the metrics of an agent. node returns its status. xids are the XID codes with a separate counter; all
+// New returns the metrics of an agent. node returns its status. xids are the XID codes with counters of their own; all
 // others are counted together.
 func New(node func(context.Context) status.Node, xids []int) *Metrics {
 	m := &Metrics{
@@ -37,7 +37,7 @@ func New(node func(context.Context) status.Node, xids []int) *Metrics {
 		}, []string{"resource", "method", "code"}),
 		registrations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpucdi_registrations_total",
-			Help: "Registrations with the kubelet. Each after the first means that the kubelet or the plugin's socket was gone.",
+			Help: "Registrations with the kubelet. Each after the first means that an earlier one was lost, for example because the kubelet restarted.",
 		}, []string{"resource"}),
 		xids: newXIDs(xids),
 		reconciles: prometheus.NewCounter(prometheus.CounterOpts{
@@ -77,7 +77,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(m.xids.encode()) // the connection may be closed
 }
 
-// Called records a call by the kubelet.
+// Called records a call by the kubelet. code is the gRPC code.
 func (m *Metrics) Called(resource, method, code string, took time.Duration) {
 	m.calls.WithLabelValues(resource, method, code).Observe(took.Seconds())
 }
@@ -85,7 +85,7 @@ func (m *Metrics) Called(resource, method, code string, took time.Duration) {
 // Registered counts a registration with the kubelet.
 func (m *Metrics) Registered(resource string) { m.registrations.WithLabelValues(resource).Inc() }
 
-// XID counts an XID that a GPU has raised the given number of times.
+// XID counts an XID that a GPU has raised the given number of times. gpu is its UUID.
 func (m *Metrics) XID(gpu string, code, times int) { m.xids.count(gpu, code, times) }
 
 // Reconciled counts a reconcile. driver and spec are errors that affect all GPUs, or nil.

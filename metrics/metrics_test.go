@@ -77,7 +77,7 @@ func fullStatus(context.Context) status.Node {
 	}
 }
 
-// allMetrics returns metrics with a value for each metric.
+// allMetrics returns Metrics with at least one series of each metric.
 func allMetrics() *metrics.Metrics {
 	m := metrics.New(fullStatus, []int{48, 79})
 	m.Called("nvidia.com/gpu", "Allocate", "OK", 20*time.Microsecond)

@@ -7,27 +7,27 @@ import (
 )
 
 var (
-	isolation = describe("gpucdi_device_isolation_info", "What protects pods that share a GPU or MIG device from each other; see docs/isolation.md. The value is always 1.",
+	isolation = describe("gpucdi_device_isolation_info", "Isolation levels of a GPU or MIG device for the pods that share it; see docs/isolation.md. The value is always 1.",
 		"device", "gpu", "memory", "compute")
 
-	freeCores  = describe("gpucdi_shared_cores_free", "Cores of a shared GPU or MIG device that no claim has, of 100.", "device", "gpu")
-	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Offered memory of a shared GPU or MIG device that no claim has.", "device", "gpu")
+	freeCores  = describe("gpucdi_shared_cores_free", "Cores of a shared GPU or MIG device that are not allocated to a prepared claim, of 100.", "device", "gpu")
+	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Offered memory of a shared GPU or MIG device that is not allocated to a prepared claim.", "device", "gpu")
 
-	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that a claim has, of 100.", shareLabels...)
-	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that a claim has.", shareLabels...)
-	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Part of a claim in the memory limit of its pod, which is the sum of the pod's claims for a GPU. Missing if the driver limits nothing.", shareLabels...)
-	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that the pod of a claim uses with all its claims, as the driver reports it for pods that it limits.", shareLabels...)
+	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that are allocated to a prepared claim, of 100.", shareLabels...)
+	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that is allocated to a prepared claim.", shareLabels...)
+	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Memory that a claim adds to the limit of its pod on a GPU, which is the sum of the pod's claims. Missing if the driver does not limit the pod.", shareLabels...)
+	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that the pod of a claim uses, through all of its claims. Missing if the driver does not limit the pod.", shareLabels...)
 )
 
-// shareLabels are the labels of a share. A claim with a part of a GPU is for one pod.
+// shareLabels are the labels of a share. A claim for a part of a GPU is for one pod.
 var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
 
 func shareDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, shareMemory, shareLimit, shareUsed}
 }
 
-// shares collects the isolation of devices and what claims have of those that they share. A device can be in several rows
-// of the status, for example while it moves to another resource; its first one counts.
+// shares collects the isolation of devices, and the shares of claims. A device can be in several rows of the status,
+// for example while it moves to another resource; its first row counts.
 func (s sink) shares(devices []status.Device) {
 	isolated, shared := map[string]bool{}, map[string]bool{} // by ID
 	for _, d := range devices {

@@ -11,8 +11,8 @@ import (
 // bodyGrowth is the spare capacity of a response beyond the length of the previous one, in bytes.
 const bodyGrowth = 512
 
-// coalescer serializes the calls of a handler. Requests that wait meanwhile share the next
-// response. Equal responses share one body, which bounds the memory of slow readers.
+// coalescer serializes the calls of a handler. Requests that wait meanwhile share the next response. Equal responses
+// share one body, which bounds the memory that slow readers occupy.
 type coalescer struct {
 	handler http.Handler
 	turn    chan struct{} // a mutex that a context can interrupt
@@ -35,8 +35,8 @@ func (c *coalescer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(response.body) // the client may have disconnected
 }
 
-// respond returns a response that was started after the request arrived, or false if the
-// client disconnects while it waits.
+// respond returns a response that was started after the request arrived, or false if the client disconnects while it
+// waits.
 func (c *coalescer) respond(r *http.Request) (*response, bool) {
 	arrived := time.Now()
 	select {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// send sends count requests at once. The responses are complete when wait returns.
-func send(ctx context.Context, p *coalescer, count int) (responses []*httptest.ResponseRecorder, wait func()) {
+// send sends count concurrent requests. The responses are complete when wait returns.
+func send(ctx context.Context, c *coalescer, count int) (responses []*httptest.ResponseRecorder, wait func()) {
 	var all sync.WaitGroup
 	for range count {
 		recorder := httptest.NewRecorder()
 		responses = append(responses, recorder)
 		all.Go(func() {
-			p.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+			c.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 		})
 	}
 	return responses, all.Wait
@@ -28,14 +28,14 @@ func send(ctx context.Context, p *coalescer, count int) (responses []*httptest.R
 func TestWaitingRequestsShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
-		p := newCoalescer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c := newCoalescer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			made++
 			fmt.Fprint(w, made)
 			time.Sleep(time.Second)
 		}))
-		first, waitFirst := send(t.Context(), p, 1)
+		first, waitFirst := send(t.Context(), c, 1)
 		time.Sleep(time.Millisecond)
-		others, waitOthers := send(t.Context(), p, 100)
+		others, waitOthers := send(t.Context(), c, 100)
 		waitFirst()
 		waitOthers()
 		if made != 2 || first[0].Body.String() != "1" {
@@ -52,14 +52,14 @@ func TestWaitingRequestsShareAResponse(t *testing.T) {
 func TestDisconnectedClientsDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
-		p := newCoalescer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		c := newCoalescer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			made++
 			time.Sleep(time.Hour)
 		}))
-		_, waitFirst := send(t.Context(), p, 1)
+		_, waitFirst := send(t.Context(), c, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		synctest.Wait()
-		_, waitOthers := send(ctx, p, 100)
+		_, waitOthers := send(ctx, c, 100)
 		synctest.Wait()
 		start := time.Now()
 		cancel()
@@ -72,10 +72,10 @@ func TestDisconnectedClientsDoNotWait(t *testing.T) {
 }
 
 func TestEqualResponsesShareBody(t *testing.T) {
-	p := newCoalescer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the same") }))
+	c := newCoalescer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the same") }))
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-	one, _ := p.respond(request)
-	other, _ := p.respond(request)
+	one, _ := c.respond(request)
+	other, _ := c.respond(request)
 	if one == other || &one.body[0] != &other.body[0] {
 		t.Error("equal responses have different bodies")
 	}

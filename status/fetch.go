@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// responseLimit bounds a status and the metrics, in bytes. A resource with as many replicas as the
-	// kubelet accepts has 1 MB of device IDs.
+	// responseLimit bounds the status and the metrics, in bytes each. The IDs of a resource with the maximum number of
+	// replicas take 1 MB.
 	responseLimit = 8 << 20
 	// headerLimit bounds the header of a response, in bytes.
 	headerLimit = 8 << 10

@@ -36,8 +36,8 @@ func endless(head, block string) http.HandlerFunc {
 	}
 }
 
-// Whatever listens at the address, the response is bounded, and the error names the address and
-// contains no control characters.
+// Whatever listens at the address, the response is bounded, and the error names the address and contains no control
+// characters.
 func TestFetchFromOtherServers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		handler http.HandlerFunc

@@ -15,25 +15,23 @@ import (
 )
 
 const (
-	// maxConnections bounds the open connections, and socketBuffer each of their socket
-	// buffers, in bytes; the kernel doubles it. Including net/http, all connections take
-	// less than 16 MiB of the 128 MiB in the chart's memory limit. The kubelet and
-	// Prometheus use a few.
+	// maxConnections bounds the open connections, and socketBuffer each of their socket buffers, in bytes; the kernel
+	// doubles it. Including net/http, all connections take less than 16 MiB of the chart's memory limit of 128 MiB. The
+	// kubelet and Prometheus use a few connections.
 	maxConnections = 128
 	socketBuffer   = 16 << 10
-	// requestLimit bounds the bytes read from a connection: the header of one request,
-	// without a body.
+	// requestLimit bounds the bytes read from a connection: the header of one request, without a body.
 	requestLimit = 8 << 10
 	// lingerFor bounds the wait for the client to receive the end of a response.
 	lingerFor = 2 * time.Second
 )
 
-// listener accepts every connection, and closes the oldest one above maxConnections. The
-// port is unauthenticated: if it refused connections above the limit, idle clients could
-// lock out probes and scrapes. Those complete long before newer connections replace them.
+// listener accepts every connection, and closes the oldest one above maxConnections. The port is unauthenticated: if it
+// refused connections above the limit, idle clients could lock out probes and scrapes. Probes and scrapes complete long
+// before newer connections replace theirs.
 //
-// net/http detects a closed connection with a delay. Accept blocks while maxConnections
-// closed connections are still being served.
+// net/http detects a closed connection with a delay. Accept blocks while maxConnections closed connections are still
+// being served.
 type listener struct {
 	*net.TCPListener
 	serving chan struct{} // a slot for each connection until net/http has closed it
@@ -56,8 +54,7 @@ func listen(ctx context.Context, address string) (*listener, error) {
 	return &listener{TCPListener: tcp, serving: make(chan struct{}, 2*maxConnections), closed: make(chan struct{})}, nil
 }
 
-// boundBuffers sets the buffer sizes of a listening socket; accepted connections inherit
-// them.
+// boundBuffers sets the buffer sizes of a listening socket; accepted connections inherit them.
 func boundBuffers(_, _ string, socket syscall.RawConn) (err error) {
 	controlled := socket.Control(func(fd uintptr) {
 		err = errors.Join(
@@ -80,7 +77,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		<-l.serving
 		return nil, err
 	}
-	c := &connection{TCPConn: tcp, parent: l, unread: requestLimit}
+	c := &connection{TCPConn: tcp, parent: l, quota: requestLimit}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.at = l.open.PushBack(c)
@@ -114,22 +111,22 @@ type connection struct {
 	*net.TCPConn
 	parent *listener
 	at     *list.Element // in parent.open
-	unread int           // bytes that may still be read
+	quota  int           // bytes that may still be read
 	served sync.Once
 }
 
 // Read implements net.Conn.
 func (c *connection) Read(into []byte) (int, error) {
-	if c.unread == 0 {
+	if c.quota == 0 {
 		return 0, io.EOF
 	}
-	n, err := c.TCPConn.Read(into[:min(len(into), c.unread)])
-	c.unread -= n
+	n, err := c.TCPConn.Read(into[:min(len(into), c.quota)])
+	c.quota -= n
 	return n, err
 }
 
-// Close implements net.Conn. The connection counts as open until the client has received
-// everything or lingerFor is over, because the kernel buffers the rest of the response.
+// Close implements net.Conn. The connection counts as open until the client has received everything or lingerFor has
+// passed, because the kernel buffers the rest of the response.
 func (c *connection) Close() error {
 	if err := c.CloseWrite(); err == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerFor))

@@ -54,7 +54,7 @@ func TestNewestConnectionIsServed(t *testing.T) {
 	if code, _ := get(t, address, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: status code %d", code)
 	}
-	open, since := 0, time.Now() // long before the server closes idle connections
+	open, since := 0, time.Now() // the server closes idle connections much later
 	for i, conn := range idle {
 		if err := conn.SetReadDeadline(since.Add(time.Second)); err != nil {
 			t.Fatal(err)
@@ -112,8 +112,7 @@ func largeNode(context.Context) status.Node {
 	return n
 }
 
-// A client that reads slowly receives the whole response, and clients that do not read
-// do not block others.
+// A client that reads slowly receives the whole response, and clients that do not read do not block others.
 func TestSlowReaders(t *testing.T) {
 	s := healthyServer()
 	s.Node = largeNode
@@ -138,7 +137,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// However many requests arrive at once, the agent makes one response at a time.
+// The server makes one response at a time, however many requests arrive concurrently.
 func TestOneResponseAtATime(t *testing.T) {
 	var current, highest atomic.Int32
 	s := healthyServer()

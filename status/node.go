@@ -75,21 +75,21 @@ type Kubelet struct {
 // Resource describes the registration of a resource with the kubelet.
 type Resource struct {
 	Name       string    `json:"name"`
-	Registered time.Time `json:"registered,omitzero"` // zero if it is not registered
+	Registered time.Time `json:"registered,omitzero"` // zero if not registered
 	Error      string    `json:"error,omitempty"`
 }
 
 // NRI describes the connection to the Node Resource Interface of the container runtime.
 type NRI struct {
 	Runtime   string    `json:"runtime,omitempty"`
-	Connected time.Time `json:"connected,omitzero"` // zero while it is not
+	Connected time.Time `json:"connected,omitzero"` // zero if not connected
 	Error     string    `json:"error,omitempty"`    // why it is not connected; containers are not checked then
 }
 
 // DRA describes the DRA driver and the ResourceSlices of the node.
 type DRA struct {
 	Driver     string    `json:"driver"`
-	Registered time.Time `json:"registered,omitzero"` // with the kubelet; zero if it is not registered
+	Registered time.Time `json:"registered,omitzero"` // with the kubelet; zero if not registered
 	Error      string    `json:"error,omitempty"`
 
 	Slices  Slices    `json:"slices"`
@@ -141,20 +141,20 @@ type Container struct {
 	InPod bool     `json:"inPod"`
 }
 
-// Device is a GPU or MIG device in an extended resource or in the ResourceSlices, including waiting and draining ones. Its
-// JSON also has Health, under the key health.
+// Device is a GPU or MIG device in an extended resource or in the ResourceSlices, including waiting and draining ones.
+// Its JSON also has Health, under the key health.
 type Device struct {
 	ID          string   `json:"id"`
 	Index       string   `json:"index"`              // "5" for a GPU, "5:1" for a MIG device of it
 	Resource    string   `json:"resource"`           // extended resource; for a device in the ResourceSlices, the DRA driver
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
 	Features    []string `json:"features,omitempty"` // driver capabilities that its containers get in addition to those of the node
-	Replicas    []string `json:"replicas,omitempty"` // device IDs in the kubelet's list of a shared device; nil: the list has ID
+	Replicas    []string `json:"replicas,omitempty"` // its device IDs in the kubelet's list if it is shared; nil if its only one is ID
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
 	ReplicasAllocated int `json:"replicasAllocated,omitempty"` // number of its IDs that are allocated
 
-	// What protects pods that share the device from each other. MemoryIsolation is "none", "driver" or "hardware", and
+	// Isolation levels for the pods that share the device. MemoryIsolation is "none", "driver" or "hardware", and
 	// ComputeIsolation "timeslice" or "hardware". Both are "hardware" if the device is not shared.
 	MemoryIsolation  string `json:"memoryIsolation"`
 	ComputeIsolation string `json:"computeIsolation"`
@@ -184,7 +184,7 @@ type Amount struct {
 	Replicas    uint64 `json:"replicas,omitempty"` // of a device that is shared by replicas
 }
 
-// Share is the part of a shared device that a claim has.
+// Share is the part of a shared device that is allocated to a prepared claim.
 type Share struct {
 	Namespace string   `json:"namespace"`
 	Claim     string   `json:"claim"`
@@ -194,8 +194,8 @@ type Share struct {
 	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
 	ComputeCeiling int  `json:"computeCeiling,omitempty"` // in percent of the device; recorded, but not enforced
 
-	// MemoryUsed is how much memory of the device the pod uses with all its claims, in bytes. The driver reports it for
-	// pods that it limits; it is up to 10 s old.
+	// MemoryUsed is the memory of the device that the pod uses through all of its claims, in bytes, up to 10 s old. It is
+	// nil if it is unknown, as for pods that the driver does not limit.
 	MemoryUsed *uint64 `json:"memoryUsedBytes,omitempty"`
 }
 
@@ -264,8 +264,8 @@ type GPU struct {
 	Usage     []Usage       `json:"usage,omitempty"`
 }
 
-// Usage is what a container uses of a GPU or MIG device. The values are 0 if none of its processes uses the device, and nil
-// if the GPU or the driver does not support them.
+// Usage is the usage of a GPU or MIG device by a container. The values are 0 if none of its processes uses the device,
+// and nil if the GPU or the driver does not support them.
 type Usage struct {
 	Device      string   `json:"device"` // UUID of the GPU or MIG device
 	Namespace   string   `json:"namespace"`

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// aliveTimeout bounds the wait for the reconcile loop. The timeout of the liveness
-	// probe in deploy/ is longer.
+	// aliveTimeout bounds the wait for the reconcile loop. The timeout of the liveness probe in deploy/ is longer.
 	aliveTimeout = 5 * time.Second
 	// requestTimeout bounds a request with its response, and headerTimeout its header.
 	requestTimeout = 10 * time.Second
@@ -27,8 +26,7 @@ const (
 type Server struct {
 	Address string // to listen at, "host:port"
 
-	// Node returns the current status. It must not wait for the reconcile loop or the
-	// driver.
+	// Node returns the current status. It must not wait for the reconcile loop or the driver.
 	Node func(context.Context) Node
 
 	// Ready returns nil if a rollout may continue with the next node, or the reason why not.
@@ -41,7 +39,7 @@ type Server struct {
 	Metrics http.Handler
 }
 
-// Run serves until ctx ends. While the address is in use, as by an agent that is being
+// Run serves until ctx ends, and then returns nil. While the address is in use, for example by an agent that is being
 // replaced, it retries: allocation does not depend on this server.
 func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 	for logged := ""; ctx.Err() == nil; {
@@ -99,8 +97,8 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-// refuseBody closes the connection of a request with a body. net/http would keep a
-// goroutine for half a second after such a request, and their number is not bounded.
+// refuseBody closes the connection of a request with a body. After such a request, net/http would keep a goroutine for
+// half a second, without a limit on their number.
 func refuseBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -126,7 +124,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// readyz serves the readiness probe, for which a rollout waits on each node.
+// readyz serves the readiness probe, which a rollout awaits on each node.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if err := s.Ready(); err != nil {
 		http.Error(w, err.Error()+"; see gpucdi status", http.StatusServiceUnavailable)

@@ -49,7 +49,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// get retries until the server listens.
+// get returns the status code and the body of a response. It retries until the server listens.
 func get(t *testing.T, address, path string) (int, string) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// unusedFor is how long no pod has referred to a template before it is deleted.
+	// unusedFor is the time after which a template that no pod refers to is deleted.
 	unusedFor = time.Hour
-	// renewInterval is the interval between renewals of the lease, and of attempts to acquire it.
+	// renewInterval is the interval between renewals of the lease, and between attempts to acquire it.
 	renewInterval = 3 * time.Second
-	// leadTimeout is the time since the start of the last renewal after which the Controller stops to act. It is shorter
-	// than cluster.LeaseDuration, after which another one may act.
+	// leadTimeout is the time since the start of the last renewal after which the Controller stops acting. It is shorter
+	// than cluster.LeaseDuration, after which another Controller may act.
 	leadTimeout = 10 * time.Second
-	// retryInterval is the time until a template is created that could not be created.
+	// retryInterval is the time until a failed creation of a template is retried.
 	retryInterval = 5 * time.Second
-	// minBackoff and maxBackoff bound the time between attempts to follow pods.
+	// minBackoff and maxBackoff bound the time between attempts to list and watch pods.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
 )
@@ -62,8 +62,8 @@ type Controller struct {
 
 	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
 	created map[key]bool                   // since the pods were last listed
-	failing map[string]bool                // namespaces in which a template could not be created since then
-	unused  map[key]time.Time              // since when no pod refers to a template
+	failing map[string]bool                // namespaces in which the creation of a template has failed since then
+	unused  map[key]time.Time              // when sweep first found the template unused
 }
 
 // New returns a Controller that does nothing until Run is called.
@@ -93,7 +93,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// lead follows pods until the lease is lost or ctx ends. renewed is the start of the last renewal.
+// lead follows pods until the lease is lost or ctx ends. renewed is when the last renewal started.
 func (c *Controller) lead(ctx context.Context, renewed time.Time) {
 	leading, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -145,7 +145,7 @@ func (c *Controller) followPods(ctx context.Context) {
 	}
 }
 
-// followOnce follows pods until the watch ends, or until a template is to be created that could not be created.
+// followOnce follows pods until the watch ends, or until the retry of a failed creation is due: a new list repeats it.
 func (c *Controller) followOnce(ctx context.Context) error {
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -163,9 +163,9 @@ func (c *Controller) followOnce(ctx context.Context) error {
 	}, change)
 }
 
-// change records a pod, and creates the templates that it waits for. It reports whether they exist. After a failure it
-// creates no others in the same namespace until the pods are listed again, so that those of other namespaces do not wait
-// for a namespace that fails slowly.
+// change records a change of a pod, and creates the templates that the pod waits for. It returns false if a creation
+// has to be retried. After a failure it creates no others in the same namespace until the pods are listed again, so
+// that a namespace that fails slowly does not delay the others.
 func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool) (done bool) {
 	if deleted || pod.Ended {
 		delete(c.pods, pod.UID)
@@ -201,9 +201,8 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 	return true
 }
 
-// sweep deletes the templates that have been unused for long, and those with an outdated spec. A pod that refers to one of
-// them meanwhile gets it again, because the next list creates it. A failure is only logged, since the next sweep repeats
-// it.
+// sweep deletes the templates that have been unused for unusedFor, and those with an outdated spec. If a pod refers to
+// one of them, the next list creates it again. A failure is only logged, since the next sweep retries.
 func (c *Controller) sweep(ctx context.Context) {
 	templates, err := c.cfg.API.ClaimTemplates(ctx, managedLabel+"="+managedValue)
 	if err != nil {
@@ -240,8 +239,8 @@ func (c *Controller) outdated(t cluster.ClaimTemplate) bool {
 	return ours && request.template("", c.cfg.Driver, c.cfg.Class).Metadata.Labels[hashLabel] != t.Metadata.Labels[hashLabel]
 }
 
-func (c *Controller) remove(ctx context.Context, t cluster.ClaimTemplate, why string) (removed bool) {
-	log := c.log.With("namespace", t.Metadata.Namespace, "template", t.Metadata.Name, "why", why)
+func (c *Controller) remove(ctx context.Context, t cluster.ClaimTemplate, reason string) (removed bool) {
+	log := c.log.With("namespace", t.Metadata.Namespace, "template", t.Metadata.Name, "reason", reason)
 	if err := c.cfg.API.DeleteClaimTemplate(ctx, t); err != nil {
 		log.Warn("template not deleted", "err", err)
 		return false

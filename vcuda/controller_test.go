@@ -135,7 +135,7 @@ func (f *fakeAPI) has(t *testing.T, want ...string) {
 	}
 }
 
-// fakeLease is held by the one whose name is holder.
+// fakeLease is held by the Controller whose name is the holder.
 type fakeLease struct {
 	mu   *sync.Mutex
 	name string
@@ -242,7 +242,7 @@ func TestDeletedTemplate(t *testing.T) {
 	})
 }
 
-// A template that cannot be created is created later. Meanwhile pods of other namespaces get theirs at once.
+// A failed creation of a template is retried. Meanwhile pods of other namespaces get theirs immediately.
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
@@ -274,7 +274,8 @@ func TestCreationFails(t *testing.T) {
 	})
 }
 
-// Only the holder of the lease acts. Another one takes over when it ends, and it stops if it cannot renew the lease.
+// Only the holder of the lease acts. When the holder ends, another Controller takes over. A holder that cannot renew
+// the lease stops acting.
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, state, mu := newFakeAPI(), &leaseState{}, new(sync.Mutex)

@@ -2,7 +2,7 @@
 // vcuda-core and vcuda-memory.
 //
 // An admission policy of the chart replaces these resources by a reference to a template that is named after their
-// content, "vcuda-c30-m4000". The Controller creates the templates that pods refer to, and deletes those that no pod has
-// referred to for an hour. It decides nothing else: the scheduler allocates the claims, and the agent of a node sets the
-// limits.
+// content, "vcuda-c30-m4000". The Controller creates the templates that pods refer to, and deletes those that no pod
+// has referred to for an hour. It decides nothing else: the scheduler allocates the claims, and the agent of a node
+// sets the limits.
 package vcuda

@@ -9,17 +9,17 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// wholeCores are the cores of a GPU.
+// wholeCores is all compute time of a GPU, in cores.
 const wholeCores = 100
 
 // maxGPUs is the maximum number of devices in a ResourceClaim.
 const maxGPUs = 32
 
-// Request is what a container requests. Its name is the name of its template.
+// Request is a container's request for a part of a GPU, or for whole GPUs. Name encodes all of it.
 type Request struct {
-	Cores     int    // in percent of a GPU: less than 100, or a multiple of it
-	MemoryMiB uint64 // of a part of a GPU
-	Limit     int    // ceiling of the compute time of a part of a GPU, in percent; 0: none
+	Cores          int    // compute time in percent of a GPU: less than 100 for a part, or a multiple of 100
+	MemoryMiB      uint64 // of a part of a GPU; 0 for whole GPUs
+	ComputeCeiling int    // of a part of a GPU, in percent of the GPU; 0: none
 
 	// Minimum levels; empty: any.
 	Isolation allocator.Isolation
@@ -37,7 +37,7 @@ func anyOf[L ~string](levels []L) string {
 	return strings.Join(names, "|")
 }
 
-// ParseName returns the request of a template; false if it is not the name of one, or the request is invalid.
+// ParseName returns the request of a template's name; false if no valid request has that name.
 func ParseName(name string) (r Request, ok bool) {
 	match := namePattern.FindStringSubmatch(name)
 	if match == nil {
@@ -45,12 +45,12 @@ func ParseName(name string) (r Request, ok bool) {
 	}
 	r.Cores, _ = strconv.Atoi(match[1])
 	r.MemoryMiB, _ = strconv.ParseUint(match[2], 10, 64) // 0 if it is missing
-	r.Limit, _ = strconv.Atoi(match[3])
+	r.ComputeCeiling, _ = strconv.Atoi(match[3])
 	r.Isolation = allocator.Isolation{Memory: allocator.MemoryIsolation(match[4]), Compute: allocator.ComputeIsolation(match[5])}
 	if r.Cores >= wholeCores {
-		return r, r.Cores%wholeCores == 0 && r.Cores <= maxGPUs*wholeCores && r.MemoryMiB == 0 && r.Limit == 0
+		return r, r.Cores%wholeCores == 0 && r.Cores <= maxGPUs*wholeCores && r.MemoryMiB == 0 && r.ComputeCeiling == 0
 	}
-	return r, r.MemoryMiB > 0 && (r.Limit == 0 || r.Limit >= r.Cores && r.Limit <= wholeCores)
+	return r, r.MemoryMiB > 0 && (r.ComputeCeiling == 0 || r.ComputeCeiling >= r.Cores && r.ComputeCeiling <= wholeCores)
 }
 
 // Name returns the name of the request's template.
@@ -59,8 +59,8 @@ func (r Request) Name() string {
 	if r.MemoryMiB > 0 {
 		name += fmt.Sprintf("-m%d", r.MemoryMiB)
 	}
-	if r.Limit > 0 {
-		name += fmt.Sprintf("-l%d", r.Limit)
+	if r.ComputeCeiling > 0 {
+		name += fmt.Sprintf("-l%d", r.ComputeCeiling)
 	}
 	if r.Isolation.Memory != "" {
 		name += "-memory-" + string(r.Isolation.Memory)

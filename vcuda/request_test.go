@@ -13,9 +13,9 @@ import (
 func TestNames(t *testing.T) {
 	for name, want := range map[string]Request{
 		"vcuda-c30-m4000":     {Cores: 30, MemoryMiB: 4000},
-		"vcuda-c30-m4000-l50": {Cores: 30, MemoryMiB: 4000, Limit: 50},
-		"vcuda-c50-m1-l50":    {Cores: 50, MemoryMiB: 1, Limit: 50},
-		"vcuda-c1-m1-l100":    {Cores: 1, MemoryMiB: 1, Limit: 100},
+		"vcuda-c30-m4000-l50": {Cores: 30, MemoryMiB: 4000, ComputeCeiling: 50},
+		"vcuda-c50-m1-l50":    {Cores: 50, MemoryMiB: 1, ComputeCeiling: 50},
+		"vcuda-c1-m1-l100":    {Cores: 1, MemoryMiB: 1, ComputeCeiling: 100},
 		"vcuda-c100":          {Cores: 100},
 		"vcuda-c3200":         {Cores: 3200},
 		"vcuda-c30-m4000-l50-memory-driver-compute-timeslice": {30, 4000, 50, allocator.Isolation{Memory: "driver", Compute: "timeslice"}},

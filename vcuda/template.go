@@ -11,20 +11,21 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// The label of templates that the Controller created, and of pods that an admission policy changed.
 const (
+	// managedLabel and managedValue mark the templates that the Controller creates.
 	managedLabel = "app.kubernetes.io/managed-by"
 	managedValue = "gpucdi-vcuda"
-	podLabel     = "gpucdi.dev/vcuda"
-	// hashLabel is a hash of the template's spec. An administrator can change the DeviceClass, and another version of
-	// gpucdi can write other specs, while templates are immutable.
+	// podLabel marks the pods that an admission policy has changed.
+	podLabel = "gpucdi.dev/vcuda"
+	// hashLabel has a hash of the template's spec. Templates are immutable, so the Controller replaces those with another
+	// hash after a change of the DeviceClass or of the gpucdi version.
 	hashLabel = "gpucdi.dev/spec-hash"
 )
 
 // requestName is the name of the request in each claim.
 const requestName = "gpu"
 
-// Template is a ResourceClaimTemplate of resource.k8s.io/v1, as far as the Controller sets it.
+// Template is a ResourceClaimTemplate of resource.k8s.io/v1 with the fields that the Controller sets.
 type Template struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
@@ -101,9 +102,9 @@ func (r Request) template(namespace, driver, class string) Template {
 	}
 	devices := &t.Spec.Spec.Devices
 	devices.Requests = []deviceRequest{{Name: requestName, Exactly: exactly}}
-	if r.Limit > 0 {
+	if r.ComputeCeiling > 0 {
 		devices.Config = []deviceConfig{{Requests: []string{requestName}, Opaque: opaqueConfig{
-			Driver: driver, Parameters: parameters{APIVersion: "gpucdi.dev/v1", Kind: "DeviceConfig", ComputeCeiling: r.Limit},
+			Driver: driver, Parameters: parameters{APIVersion: "gpucdi.dev/v1", Kind: "DeviceConfig", ComputeCeiling: r.ComputeCeiling},
 		}}}
 	}
 	t.Metadata.Labels[hashLabel] = t.Spec.Spec.hash()
@@ -127,8 +128,8 @@ func (r Request) selectors() (all []selector) {
 		atLeast("computeIsolation", r.Isolation.Compute, allocator.ComputeIsolationLevels))
 }
 
-// atLeast returns a selector for devices whose attribute has a level or a stronger one. It excludes those that do not have
-// the attribute. Without a level, it returns none.
+// atLeast returns a selector for devices whose attribute has the minimum level or a stronger one. Devices without the
+// attribute do not match. If minimum is empty, it returns none.
 func atLeast[L ~string](attribute string, minimum L, levels []L) []selector {
 	if minimum == "" {
 		return nil

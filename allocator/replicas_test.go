@@ -12,7 +12,7 @@ import (
 
 func replicas(n int) Rules { return Rules{{Name: GPUResource, Replicas: n}} }
 
-// shared plans a topology with n replicas of each GPU.
+// shared returns the plan of a topology with n replicas of each GPU.
 func shared(topology string, n int) *Resource {
 	return Plan(topologies[topology](), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})[0]
 }

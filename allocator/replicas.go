@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// replicaMark separates the device ID from the number of a replica. NVIDIA's device plugin uses the same, and other
-// tools parse these IDs.
+// replicaMark separates the device ID from the number of a replica. NVIDIA's device plugin uses the same mark, and
+// other tools parse it.
 const replicaMark = "::"
 
-// share returns the devices of a resource with their replicas. If replicas and unshared devices exceed MaxDevices, the
-// shared devices get a fault instead.
-func share(assigned []Assignment) []Device {
+// withReplicas returns the devices of a resource with their replicas. If replicas and unshared devices exceed
+// MaxDevices, the shared devices get a fault instead.
+func withReplicas(assigned []Assignment) []Device {
 	total := 0
 	for _, a := range assigned {
 		total += max(1, a.Rule.replicas())
