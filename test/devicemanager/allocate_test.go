@@ -160,8 +160,8 @@ func TestNoGPU(t *testing.T) {
 	n.admitPod(t, k, "new", 8)
 }
 
-// cdi.passBy selects the ways that CDI devices are passed, for runtimes that support only one of them. A config change
-// takes effect without a new registration.
+// cdi.passBy selects how CDI devices are passed, for runtimes that support only one way. A config change takes effect
+// without a new registration.
 func TestPassBy(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)

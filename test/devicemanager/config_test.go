@@ -83,8 +83,8 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	n.awaitStatus(t, func(s nodeStatus) bool { return strings.Contains(s.Config.Error, "misspelled") })
 	k.awaitGPUs(t, 1, 0)
 	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
-	if why := n.get(t, "/readyz"); !strings.Contains(why, "misspelled") {
-		t.Errorf("/readyz returns %q, want the config error", why)
+	if body := n.get(t, "/readyz"); !strings.Contains(body, "misspelled") {
+		t.Errorf("/readyz returns %q, want the config error", body)
 	}
 
 	n.configure(t, shared)
@@ -95,8 +95,8 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	}
 }
 
-// Sections that select by label are not applied without access to the API server. Status and doctor report that and
-// its cause. A config without such sections does not require access.
+// Sections that select by label are not applied without access to the API server. Status and doctor report the cause. A
+// config without such sections does not require access.
 func TestLabelSelectedConfigWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

@@ -46,8 +46,8 @@ func allocateRequest(containers ...[]string) *v1beta1.AllocateRequest {
 	return r
 }
 
-// Allocate requests that current kubelets do not send, but other clients or a kubelet with a checkpoint of other
-// hardware may.
+// Current kubelets do not send these Allocate requests, but other clients, or a kubelet with the checkpoint of other
+// hardware, may send them.
 func TestDirectAllocateRequests(t *testing.T) {
 	n := newNode(t, simdriver.H100x8())
 	faulty := n.uuids()[5]
@@ -206,8 +206,8 @@ func startTrace(t *testing.T, pid int) *trace {
 	return nil
 }
 
-// lines returns the traced system calls, except those of libc, which only race detector builds link: it counts the CPUs
-// when a new thread first allocates memory.
+// lines returns the traced system calls, except those of libc, which counts the CPUs when a new thread first allocates
+// memory. Only builds with the race detector link libc.
 func (tr *trace) lines() []string {
 	out, err := os.ReadFile(tr.output)
 	if err != nil {

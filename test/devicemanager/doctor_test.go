@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -31,8 +32,8 @@ func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string
 	return findings, err != nil
 }
 
-// On a healthy node all checks pass, but for memory limits, which driver 580 does not have. Each fault makes its check
-// fail, whether or not the agent runs.
+// On a healthy node all checks pass, except for two that do not apply: driver 580 has no memory limits, and the
+// isolation check requires shared GPUs. Each fault makes its check fail, whether or not the agent runs.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -65,7 +66,7 @@ func TestDoctor(t *testing.T) {
 		{"a GPU fails", func() error { return n.driver.InjectFault(simdriver.Fault{GPU: faulty, Return: unknownError}) }, "GPUs", "GPU 5"},
 		{"the driver hangs", func() error {
 			return n.driver.Update(func(s *simdriver.State) error {
-				s.Faults = []simdriver.Fault{{Func: "nvmlInit_v2", Hang: 1 << 40}}
+				s.Faults = []simdriver.Fault{{Func: "nvmlInit_v2", Hang: time.Hour}}
 				return nil
 			})
 		}, "NVML", "unresponsive"},
@@ -99,8 +100,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// NVML does not list a GPU whose device node it cannot open; doctor reports it. A GPU that NVML lists but cannot read
-// is not reported as missing, but as a finding of its own.
+// NVML does not list a GPU whose device node it cannot open; doctor reports the GPU as missing. A GPU that NVML lists
+// but cannot read has another finding, and is not reported as missing.
 func TestDoctorReportsMissingGPU(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

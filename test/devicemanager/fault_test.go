@@ -62,7 +62,7 @@ func faults() []fault {
 		},
 		{
 			name:    "the driver requires a reset",
-			inject:  update(func(g *simdriver.GPU) { g.RecoveryAction = 4 }),
+			inject:  update(func(g *simdriver.GPU) { g.RecoveryAction = 4 }), // drain and reset
 			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = 0 }),
 			healthy: 7, capacity: 8,
 		},
@@ -213,7 +213,7 @@ func readHealthDoc(t *testing.T) healthDoc {
 	return healthDoc(text)
 }
 
-// requireRow reports an error unless a table row begins with row.
+// requireRow reports an error unless a table row of the document begins with row.
 func (d healthDoc) requireRow(t *testing.T, row string) {
 	t.Helper()
 	if !strings.Contains(string(d), "\n"+row) {

@@ -19,7 +19,7 @@ const (
 	graphicsRule                     = "resources: [{select: {index: [0]}, name: nvidia.com/gpu-graphics, features: [graphics, display]}]"
 )
 
-// A rule with features adds them for the containers of its resource. A pod keeps its features when the rule is removed,
+// A rule with features adds them to the containers of its resource. A pod keeps its features when the rule is removed,
 // also after restarts of the agent and the kubelet and a driver upgrade.
 func TestRuleFeatures(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestRuleFeatures(t *testing.T) {
 	}
 	for start := time.Now(); !n.variantsHave(t, "590.44.01"); time.Sleep(20 * time.Millisecond) {
 		if time.Since(start) > timeout {
-			t.Fatal("the spec of the variants still has the files of the previous driver")
+			t.Fatal("the CDI spec of the graphics variants still has the files of the previous driver")
 		}
 	}
 	k.awaitResources(t, resourceCounts{graphicsResource: "0 of 1", gpuResource: "7 of 8"})
@@ -111,7 +111,7 @@ func TestMissingFeature(t *testing.T) {
 	k.awaitResources(t, resourceCounts{graphicsResource: "1 of 1", gpuResource: "7 of 7"})
 }
 
-// variantsHave reports whether the spec of the variants for graphics contains a text.
+// variantsHave reports whether the CDI spec of the graphics variants contains a text.
 func (n *node) variantsHave(t *testing.T, text string) bool {
 	t.Helper()
 	return strings.Contains(n.specs(t)[filepath.Join(n.cdiDir, "gpucdi.dev-gpu-graphics.json")], text)

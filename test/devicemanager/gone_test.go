@@ -48,11 +48,11 @@ func TestDeviceNodeOfGoneGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime, err := cdi.NewCache(cdi.WithSpecDirs(n.cdiDir), cdi.WithAutoRefresh(false))
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.cdiDir), cdi.WithAutoRefresh(false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if unresolved, err := runtime.InjectDevices(&oci.Spec{}, r.cdiDevices...); err == nil || len(unresolved) != 1 {
+	if unresolved, err := cache.InjectDevices(&oci.Spec{}, r.cdiDevices...); err == nil || len(unresolved) != 1 {
 		t.Errorf("%v resolves to the GPU of another pod; error %v", r.cdiDevices, err)
 	}
 }
@@ -113,8 +113,8 @@ func TestNoSavedState(t *testing.T) {
 		t.Errorf("the restarted container has %v, want %v", now, held)
 	}
 	for i := range 10 {
-		_, given := n.admitPod(t, k, fmt.Sprint("new-", i), 1)
-		disjoint(t, held, given)
+		_, allocated := n.admitPod(t, k, fmt.Sprint("new-", i), 1)
+		disjoint(t, held, allocated)
 	}
 	k.removePod(pod)
 	k.awaitGPUs(t, 16, 16)

@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// GPUs that hang simultaneously are detected within two call timeouts instead of one timeout each: the driver worker
-// is replaced twice.
+// GPUs that hang simultaneously are detected within two call timeouts instead of one timeout each: the driver worker is
+// replaced at most twice.
 func TestSimultaneousHangs(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
@@ -32,7 +32,7 @@ func TestSimultaneousHangs(t *testing.T) {
 }
 
 // A GPU recovers while another GPU still crashes each driver worker that probes it.
-func TestRecoveryBesideCrashingGPU(t *testing.T) {
+func TestRecoveryDespiteCrashingGPU(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
 	gpus := n.uuids()

@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A GPU for which NVML returns an invalid value is not allocatable, nor is another GPU with the same value. All others
-// are, and so are all GPUs once the value is valid.
+// A GPU for which NVML returns an invalid value is not allocatable, nor is another GPU with the same value. All other
+// GPUs are allocatable. Once the value is valid, all GPUs are.
 func TestInvalidNVMLValues(t *testing.T) {
 	t.Parallel()
 	otherUUID := func(g simdriver.GPU) string { return g.UUID }
@@ -43,9 +43,9 @@ func TestInvalidNVMLValues(t *testing.T) {
 			if text := n.get(t, "/status"); !strings.Contains(text, tc.fault) {
 				t.Errorf("the status lacks the fault %q", tc.fault)
 			}
-			pod, given := n.admitPod(t, k, "pod", int(tc.healthy))
+			pod, allocated := n.admitPod(t, k, "pod", int(tc.healthy))
 			for _, i := range tc.faulty {
-				if slices.Contains(given, gpus[i].UUID) {
+				if slices.Contains(allocated, gpus[i].UUID) {
 					t.Errorf("the faulty GPU %d was allocated", i)
 				}
 			}

@@ -8,8 +8,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 )
 
-// The device manager methods whose signatures changed in Kubernetes 1.37. go.mod pins 1.36, kubernetes-1.37.mod
-// pins 1.37.
+// These methods wrap the device manager methods whose signatures changed in Kubernetes 1.37. go.mod pins 1.36,
+// kubernetes-1.37.mod pins 1.37.
 
 func noTopology() topologymanager.Manager { return topologymanager.NewFakeManager() }
 

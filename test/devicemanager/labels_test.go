@@ -13,8 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// With labels.place nfd, the agent writes a feature file, updates it when GPUs or the config change, and removes it when
-// the place changes or the driver is uninstalled.
+// With labels.place nfd, the agent writes a feature file, updates it when GPUs or the config change, and removes it
+// when the place changes or the driver is uninstalled.
 func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

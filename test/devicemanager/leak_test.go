@@ -26,18 +26,18 @@ func TestNothingLeaks(t *testing.T) {
 	// A call timeout on a loaded machine would make a GPU unhealthy for the quiet period.
 	n.configure(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 1m}")
 	k := startKubelet(t, n.kubeletDir, 2)
-	cycle := func() {
+	restartKubelet := func() {
 		k = k.restart(t, 2)
 		k.awaitGPUs(t, 8, 8)
 	}
 	n.startAgent(t)
-	cycle()
+	restartKubelet()
 	n.awaitCalls(t, "nvmlEventSetWait_v2", 1)
 	agent, worker := n.pid(), n.worker(t)
 	agentFiles, workerFiles := openFiles(t, agent), openFiles(t, worker)
 
 	for range kubelets {
-		cycle()
+		restartKubelet()
 	}
 	if calls := n.nvmlCallCounts(t); calls["nvmlInit_v2"] != 1 || calls["nvmlEventSetCreate"] != 1 {
 		t.Errorf("after %d kubelet restarts: got NVML calls %v", kubelets, calls)
@@ -59,7 +59,7 @@ func TestNothingLeaks(t *testing.T) {
 	if open := calls["nvmlEventSetCreate"] - calls["nvmlEventSetFree"]; open > calls["nvmlInit_v2"] {
 		t.Errorf("%d event sets not freed by %d workers", open, calls["nvmlInit_v2"])
 	}
-	cycle()
+	restartKubelet()
 	if now := openFiles(t, agent); now > agentFiles+slack {
 		t.Errorf("the agent has %d open files, had %d", now, agentFiles)
 	}
@@ -68,7 +68,7 @@ func TestNothingLeaks(t *testing.T) {
 	after := n.goroutines(t)
 	n.startAgent(t)
 	k.awaitGPUs(t, 8, 8)
-	cycle()
+	restartKubelet()
 	if fresh := n.goroutines(t); after > fresh+slack {
 		t.Errorf("the agent has %d goroutines, a restarted one has %d", after, fresh)
 	}

@@ -18,7 +18,7 @@ import (
 // ledgerScripts are sequences of actions of the ledger's model (allocator/actions_test.go) for a real device manager
 // and a real agent on a node with two GPUs. They are counterexamples to simpler rules for the release of devices.
 //
-// Further actions are: await waits until the kubelet has the allocatable devices; file checks the allocated devices in
+// Other actions are: await waits until the kubelet has the allocatable devices; file checks the allocated devices in
 // the kubelet's checkpoint; pass waits for probes, during which the allocatable devices must not change; lose removes
 // the saved state; stop and start apply to the agent or to the container of a pod.
 //
@@ -302,7 +302,7 @@ func (w *ledgerWorld) list() string {
 }
 
 // checkHeld checks that allocated devices are advertised, healthy or not: the kubelet panics if it records an
-// allocation of a device that is not.
+// allocation of a device that is not advertised.
 func (w *ledgerWorld) checkHeld() {
 	w.Helper()
 	healthy := w.k.allocatable()

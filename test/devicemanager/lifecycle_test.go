@@ -193,9 +193,9 @@ func TestRollout(t *testing.T) {
 	k.awaitGPUs(t, 16, 16)
 }
 
-// Of two agents that wait for the same one, as when a rollout is superseded by another, one takes over when that one
-// exits, and the other goes on waiting. If both registered, the kubelet would mark all devices unhealthy when one ends,
-// and the other would not notice.
+// When a rollout supersedes another, two new agents wait for the same old one. When the old agent exits, one of them
+// takes over, and the other keeps waiting. If both registered, the kubelet would mark all devices unhealthy when one
+// exits, and the other could not detect that.
 func TestRolloutSuperseded(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
@@ -229,7 +229,7 @@ func TestRolloutSuperseded(t *testing.T) {
 	n.admitPod(t, k, "new", 8)
 }
 
-// serving returns the addresses of the agents that do not wait for another one.
+// serving returns the addresses of the agents that do not wait for another agent.
 func (n *node) serving(t *testing.T, agents map[string]*exec.Cmd) (serving []string) {
 	t.Helper()
 	for n.address = range agents {

@@ -79,8 +79,8 @@ func TestMeasurements(t *testing.T) {
 	}
 }
 
-// A probe cycle makes at most three calls of each NVML function for each GPU, and none that block.
-func TestCallsOfCycle(t *testing.T) {
+// A probe calls each NVML function at most three times for each GPU, and no function that blocks.
+func TestCallsPerProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	startKubelet(t, n.kubeletDir, 2)
@@ -89,16 +89,16 @@ func TestCallsOfCycle(t *testing.T) {
 	before := n.nvmlCallCounts(t)
 	n.awaitCalls(t, "nvmlEventSetWait_v2", before["nvmlEventSetWait_v2"]+10)
 	total := uint64(0)
-	cycles := n.nvmlCallCounts(t)["nvmlEventSetWait_v2"] - before["nvmlEventSetWait_v2"]
+	probes := n.nvmlCallCounts(t)["nvmlEventSetWait_v2"] - before["nvmlEventSetWait_v2"]
 	for name, calls := range n.nvmlCallCounts(t) {
 		calls -= before[name]
 		total += calls
-		if limit := 8 * 3 * (cycles + 1); calls > limit {
-			t.Errorf("%d calls of %s for 8 GPUs in %d cycles", calls, name, cycles)
+		if limit := 8 * 3 * (probes + 1); calls > limit {
+			t.Errorf("%d calls of %s for 8 GPUs in %d probes", calls, name, probes)
 		}
 		if name == "nvmlDeviceGetPcieThroughput" {
 			t.Errorf("%s blocks for 20 ms", name)
 		}
 	}
-	t.Logf("%.1f calls for each GPU and cycle", float64(total)/float64(cycles)/8)
+	t.Logf("%.1f calls for each GPU and probe", float64(total)/float64(probes)/8)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// podCgroups is the path of a pod's cgroup without the UID, below the mount point of cgroups.
-const podCgroups = "/kubepods/besteffort/pod"
+// podCgroupPrefix is the path of a pod's cgroup below the cgroup mount point, without the UID at the end.
+const podCgroupPrefix = "/kubepods/besteffort/pod"
 
 // limitingConfigs returns the configs of docs/sharing.md that limit memory: strict, and with level any.
 func limitingConfigs(t *testing.T) (strict, anyLevel string) {
@@ -40,10 +40,11 @@ func startLimitingNode(t *testing.T) (*node, *kubelet) {
 	return n, k
 }
 
+// addCgroups creates a cgroup v2 hierarchy without pods in the host root.
 func (n *node) addCgroups(t *testing.T) {
 	t.Helper()
 	dir := filepath.Join(n.root, "sys/fs/cgroup")
-	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(podCgroups)), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(podCgroupPrefix)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), nil, 0o600); err != nil {
@@ -52,7 +53,7 @@ func (n *node) addCgroups(t *testing.T) {
 }
 
 func (n *node) podCgroup(pod *v1.Pod) string {
-	return filepath.Join(n.root, "sys/fs/cgroup", podCgroups+string(pod.UID))
+	return filepath.Join(n.root, "sys/fs/cgroup", podCgroupPrefix+string(pod.UID))
 }
 
 // addCgroup creates the cgroup of a pod, as the kubelet does before it starts containers.
@@ -72,7 +73,7 @@ func (n *node) endPod(t *testing.T, k *kubelet, pod *v1.Pod) {
 	}
 }
 
-// limits returns the memory limits of a pod in quarters of a GPU, by UUID.
+// limits returns the memory limits of a pod in quarters of a GPU's memory, by GPU UUID.
 func (n *node) limits(t *testing.T, pod *v1.Pod) map[string]int {
 	t.Helper()
 	all, err := n.driver.MemoryLimits()
@@ -81,14 +82,14 @@ func (n *node) limits(t *testing.T, pod *v1.Pod) map[string]int {
 	}
 	limits := map[string]int{}
 	for _, l := range all {
-		if l.Cgroup == podCgroups+string(pod.UID) {
+		if l.Cgroup == podCgroupPrefix+string(pod.UID) {
 			limits[l.GPU] = int(4 * l.Bytes / n.driver.State().GPUs[0].Memory)
 		}
 	}
 	return limits
 }
 
-// checkLimits checks that a pod has a limit on each of its GPUs, and none on the others.
+// checkLimits checks that a pod has limits on gpus, each in quarters of their memory, and on no other GPU.
 func (n *node) checkLimits(t *testing.T, pod *v1.Pod, gpus []string, quarters int) {
 	t.Helper()
 	want := map[string]int{}
@@ -100,7 +101,7 @@ func (n *node) checkLimits(t *testing.T, pod *v1.Pod, gpus []string, quarters in
 	}
 }
 
-// Pods get the limits of their own replicas, also if two of the same size start at the same time.
+// Each pod gets the limit of its replicas, even if two pods of the same size start simultaneously.
 func TestMemoryLimits(t *testing.T) {
 	t.Parallel()
 	n, k := startLimitingNode(t)
@@ -167,7 +168,7 @@ func TestMemoryLimitsAddUp(t *testing.T) {
 	}
 }
 
-// A container whose limit cannot be set does not start. The kubelet retries, and it starts when the cause is gone.
+// A container whose limit cannot be set does not start. When the cause is gone, a retry of the kubelet starts it.
 func TestMemoryLimitFails(t *testing.T) {
 	t.Parallel()
 	n, k := startLimitingNode(t)
@@ -186,7 +187,7 @@ func TestMemoryLimitFails(t *testing.T) {
 	if err := n.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: unknownError}); err != nil {
 		t.Fatal(err)
 	}
-	fails("setting the memory limit of cgroup /sys/fs/cgroup" + podCgroups + "uid-of-waits")
+	fails("setting the memory limit of cgroup /sys/fs/cgroup" + podCgroupPrefix + "uid-of-waits")
 	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +200,7 @@ func TestMemoryLimitFails(t *testing.T) {
 	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
+	// The agent makes the kubelet rewrite a missing checkpoint, which identifies the pod of a container.
 	if err := os.Remove(filepath.Join(n.kubeletDir, "device-plugins/kubelet_internal_checkpoint")); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +220,7 @@ func TestMemoryLimitFails(t *testing.T) {
 	n.checkLimits(t, pod, n.retryStart(t, k, pod), 1)
 }
 
-// retryStart starts a pod as soon as the kubelet starts it, and returns the UUIDs of its GPUs.
+// retryStart retries until the kubelet starts a pod's container, and returns the UUIDs of its GPUs.
 func (n *node) retryStart(t *testing.T, k *kubelet, pod *v1.Pod) []string {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {

@@ -90,7 +90,7 @@ func TestMIGFaults(t *testing.T) {
 			t.Parallel()
 			n, k := startMIGNode(t, "mixed")
 			k.awaitResources(t, a100s())
-			_, bystander := n.admitMIG(t, k, "bystander", small, 1) // on GPU 2, which has the fewest
+			_, bystander := n.admitMIG(t, k, "bystander", small, 1) // on GPU 2, which has the fewest free ones
 			injected := time.Now()
 			if err := f.inject(n); err != nil {
 				t.Fatal(err)
@@ -112,7 +112,7 @@ func TestMIGFaults(t *testing.T) {
 	}
 }
 
-// An XID with a GPU instance is a fault of only that MIG device.
+// An XID that names the instances of a MIG device is a fault of that device only.
 func TestXIDOfOneMIGDevice(t *testing.T) {
 	t.Parallel()
 	n, k := startMIGNode(t, "mixed")
@@ -143,8 +143,8 @@ func TestXIDOfOneMIGDevice(t *testing.T) {
 	k.awaitResources(t, a100s())
 }
 
-// A GPU whose attributes cannot be read is unhealthy, but its MIG devices are not gone: containers that hold it, or one
-// of them, can restart.
+// A GPU whose properties cannot be read is unhealthy, and so are its MIG devices. They stay in the CDI spec, so
+// containers that hold them can restart.
 func TestPartialRead(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo", "nvmlDeviceGetName", "nvmlDeviceGetMigMode",

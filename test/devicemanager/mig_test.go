@@ -217,7 +217,7 @@ func (n *node) migNodes(t *testing.T, g simdriver.GPU, m simdriver.MIGDevice) []
 	return nodes
 }
 
-// migUUIDs returns the sorted UUIDs of the MIG devices of the GPU with an index.
+// migUUIDs returns the sorted UUIDs of the MIG devices of the GPU at an index.
 func (n *node) migUUIDs(gpu int) []string {
 	var uuids []string
 	for _, m := range n.driver.State().GPUs[gpu].MIG {
@@ -280,7 +280,7 @@ func TestMIGStrategies(t *testing.T) {
 	}
 }
 
-// With strategy mixed, GPUs without MIG mode are allocatable as whole GPUs, those in MIG mode are not.
+// With strategy mixed, only GPUs that are not in MIG mode are allocatable as whole GPUs.
 func TestWholeGPUsAndMIGDevices(t *testing.T) {
 	t.Parallel()
 	n, k := startMIGNode(t, "mixed")
@@ -294,8 +294,8 @@ func TestWholeGPUsAndMIGDevices(t *testing.T) {
 	}
 }
 
-// MIG devices are allocated on as few GPUs as possible, on those with the fewest free ones first, so that other GPUs
-// can be repartitioned.
+// MIG devices are allocated on as few GPUs as possible, first on GPUs with the fewest free MIG devices, so that other
+// GPUs can be repartitioned.
 func TestMIGDevicesArePacked(t *testing.T) {
 	t.Parallel()
 	n, k := startMIGNode(t, "mixed")
@@ -368,7 +368,7 @@ func TestGPUWaitsForItsMIGDevices(t *testing.T) {
 	k.awaitResources(t, a100s().with(resourceCounts{gpuResource: "4 of 4", large: "1 of 1"}))
 }
 
-// The pod resources API lists no init containers except sidecars. A device that overlaps one of an init
+// The pod resources API lists no init containers except sidecars. A device that overlaps the device of an init
 // container must still wait until the pod ends.
 func TestInitContainerHoldsItsDevice(t *testing.T) {
 	t.Parallel()
@@ -400,7 +400,8 @@ func TestInitContainerHoldsItsDevice(t *testing.T) {
 	k.awaitResources(t, a100s().with(resourceCounts{gpuResource: "4 of 4", large: "1 of 1"}))
 }
 
-// The status identifies MIG devices, and reports why GPUs in MIG mode are not allocatable with strategy none.
+// The status identifies MIG devices. With strategy none, GPUs in MIG mode have a config fault, and their MIG devices
+// are not in the status.
 func TestStatusOfMIGDevices(t *testing.T) {
 	t.Parallel()
 	n, k := startMIGNode(t, "mixed")

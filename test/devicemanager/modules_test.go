@@ -47,8 +47,8 @@ int main(int argc, char **argv) {
 }
 `
 
-// installModprobe installs the fake modprobe, which runs the C code in first after it has logged its arguments, and
-// unloads nvidia-uvm.
+// installModprobe unloads nvidia-uvm and installs the fake modprobe, which runs the C code in first after it has logged
+// its arguments.
 func installModprobe(t *testing.T, n *node, first string) {
 	t.Helper()
 	cc := exec.Command("cc", "-static", "-w", "-x", "c", "-D", "FIRST="+first, "-o", filepath.Join(n.root, "usr/sbin/modprobe"), "-")
@@ -113,7 +113,7 @@ func TestLoadModules(t *testing.T) {
 	k.awaitGPUs(t, 8, 8)
 }
 
-// C code that forks a child into a session of its own. The child keeps modprobe's output open.
+// C code that forks a child in a new session. The child keeps modprobe's output open.
 const (
 	child = `pid_t parent = getpid(), child; int up[2]; char b; pipe(up); if (!(child = fork())) { setsid(); `
 	// lingers makes the child sleep.

@@ -72,16 +72,16 @@ func TestMoving(t *testing.T) {
 	}
 }
 
-// TestForeignPlugin registers the resource of a running agent with another plugin, which then ends. Up to Kubernetes 1.36
-// the kubelet then has no healthy device, and the agent's stream stays open. A list on that stream would make the devices
-// healthy, but the kubelet would still call the other plugin.
+// TestForeignPlugin registers the resource of a running agent with another plugin, which then ends. Up to Kubernetes
+// 1.36, the kubelet then has no healthy device, and the agent's stream stays open. A list on that stream would make the
+// devices healthy, but the kubelet would still call the other plugin.
 func TestForeignPlugin(t *testing.T) {
 	t.Parallel()
-	for name, failed := range map[string]int64{"no list": 0, "list of a failed GPU": 1} {
+	for name, failed := range map[string]int64{"no new list": 0, "new list for a failed GPU": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, k := startNode(t)
-			time.Sleep(20 * time.Second) // for the agent's first check, which finds all devices
+			time.Sleep(20 * time.Second) // until the agent's first check, after 15 s, has found all devices
 			stopNVIDIA := n.startNVIDIAPlugin(t)
 			for start := time.Now(); k.allocatesFrom(t, "gpucdi.dev/gpu"); time.Sleep(50 * time.Millisecond) {
 				if time.Since(start) > timeout {

@@ -138,11 +138,12 @@ func (n *node) configure(t *testing.T, lines ...string) {
 	}
 }
 
-// startAgent starts gpucdi serve. It is stopped with stopAgent at the end of the test, unless it was stopped before.
+// startAgent starts gpucdi serve. At the end of the test, stopAgent stops the agent if it still runs.
 func (n *node) startAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.process = exec.Command(binary, append([]string{"serve", "--host-root", n.root, "--kubelet-dir", n.kubeletDir,
-		"--cdi-dir", n.cdiDir, "--state-dir", n.stateDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config, "--listen", n.address}, flags...)...)
+		"--cdi-dir", n.cdiDir, "--state-dir", n.stateDir, "--nfd-dir", n.nfdDir, "--node-name", "node", "--config", n.config,
+		"--listen", n.address}, flags...)...)
 	n.process.Env = append(os.Environ(), product.RaceLog(n.dir))
 	if n.driver != nil {
 		n.process.Env = append(n.process.Env, n.driver.Env(n.calls)...)
@@ -269,21 +270,21 @@ func (n *node) injectedNodes(t *testing.T, r containerRequest) []string {
 func (n *node) injectedGPUs(t *testing.T, r containerRequest) []string {
 	t.Helper()
 	nodes := n.injectedNodes(t, r)
-	var given []string
+	var injected []string
 	for _, g := range n.driver.State().GPUs {
 		if slices.Contains(nodes, fmt.Sprintf("/dev/nvidia%d", g.Minor)) {
-			given = append(given, g.UUID)
+			injected = append(injected, g.UUID)
 		}
 	}
-	if len(given) != len(r.cdiDevices) || !slices.Contains(nodes, "/dev/nvidiactl") {
+	if len(injected) != len(r.cdiDevices) || !slices.Contains(nodes, "/dev/nvidiactl") {
 		t.Errorf("CDI devices %v inject the nodes %v", r.cdiDevices, nodes)
 	}
-	for _, uuid := range given {
+	for _, uuid := range injected {
 		if !slices.ContainsFunc(r.cdiDevices, func(name string) bool { return strings.HasSuffix(name, "="+uuid) }) {
 			t.Errorf("CDI devices %v inject GPU %s", r.cdiDevices, uuid)
 		}
 	}
-	return given
+	return injected
 }
 
 // startPod starts the pod's container and returns the UUIDs of its GPUs.

@@ -31,8 +31,8 @@ func newPlatform(t *testing.T, p platform.Platform) *node {
 	return n
 }
 
-// A node of each platform advertises its GPUs, gives containers their device nodes and libraries, shares them as
-// replicas, and reports a missing device node.
+// A node of each platform advertises its GPUs, injects their device nodes and libraries into containers, reports a
+// missing device node, and advertises replicas.
 func TestPlatforms(t *testing.T) {
 	for _, p := range platform.All() {
 		t.Run(p.Name, func(t *testing.T) {

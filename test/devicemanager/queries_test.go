@@ -14,10 +14,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// alerts is the file of alerting rules, in the repository.
+// alerts is the path of the alerting rules in the repository.
 const alerts = "deploy/gpucdi/alerts.yaml"
 
-// target are the labels that the Prometheus operator adds to an agent's.
+// target are the labels that the Prometheus operator adds to the metrics of an agent.
 var target = map[string]string{"instance": "node", "job": "gpucdi/gpucdi", "namespace": "gpucdi",
 	"pod": "gpucdi-abcde", "container": "gpucdi", "endpoint": "metrics"}
 
@@ -33,7 +33,7 @@ func TestQueriesHaveResults(t *testing.T) {
 	n, held := newBusyNode(t)
 	first := n.get(t, "/metrics")
 	const application = 13
-	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first with this code
+	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first XID 13
 		t.Fatal(err)
 	}
 	n.awaitMetric(t, fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[7]))
@@ -122,8 +122,8 @@ func runQueries(t *testing.T, queries []query, scrapes ...string) []readers.Answ
 	return result.Answers
 }
 
-// newBusyNode returns a node without a runtime, with an unreadable GPU, an unhealthy one, an allocated one and an invalid
-// config, and the UUID of the allocated GPU.
+// newBusyNode returns a node without a runtime, with an unreadable GPU, an unhealthy one, an allocated one and an
+// invalid config. It also returns the UUID of the allocated GPU.
 func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	n = &busyNode{node: newNode(t, simdriver.H100x8())}
 	n.runtime.stop()
@@ -185,8 +185,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// dashboardQueries returns the queries of the dashboard's panels and variables, with all nodes selected, without those of
-// containers, which other tests cover.
+// dashboardQueries returns the queries of the dashboard's panels and variables, with all nodes selected. It omits
+// queries for container metrics, which other tests cover.
 func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	var d struct {
@@ -221,7 +221,7 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// documentedQueries returns the metrics and the queries in docs/metrics.md, without the metrics of DRA, MIG devices,
+// documentedQueries returns the metrics and the queries in docs/metrics.md. It omits the metrics of DRA, MIG devices,
 // containers and shares, which other tests cover.
 func documentedQueries(t *testing.T) (queries []query) {
 	t.Helper()

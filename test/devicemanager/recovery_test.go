@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A crash of the driver worker does not show that a GPU was removed. A fault that clears only when the GPU returns
-// survives it.
+// A fault that clears only when the GPU is removed and returns survives a crash of the driver worker, which does not
+// show that the GPU was removed.
 func TestFatalXIDSurvivesWorkerCrash(t *testing.T) {
 	t.Parallel()
 	const auxiliaryPower = 54
@@ -30,7 +30,7 @@ func TestFatalXIDSurvivesWorkerCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.awaitGPUs(t, 8, 7)
-	// More probes, one a second, than the quiet period of 3 s.
+	// Probes, one a second, for longer than the quiet period of 3 s.
 	const probes, gpus = 6, 8
 	n.awaitCalls(t, "nvmlDeviceGetTotalEccErrors", n.nvmlCallCounts(t)["nvmlDeviceGetTotalEccErrors"]+probes*gpus)
 	k.awaitGPUs(t, 8, 7)
@@ -57,7 +57,7 @@ func TestXIDsSurviveAgentRestart(t *testing.T) {
 		n.startAgent(t)
 		k.awaitGPUs(t, 8, 4)
 		if again := n.awaitDevice(t, n.uuids()[1], "xid_48").Fault.Since; again.Unix() != since.Unix() {
-			t.Errorf("%s and restarted: the fault is since %s, want %s", name, again, since)
+			t.Errorf("%s and restarted: the fault began at %s, want %s", name, again, since)
 		}
 	}
 }

@@ -17,8 +17,8 @@ const mixedRules = `resources:
 - {select: {product: "*h100*"}, name: nvidia.com/h100}
 - {select: {memory: "<16Gi", index: [2]}, name: example.com/gpu.small, replicas: 4, failRequestsGreaterThanOne: true}`
 
-// Rules assign GPUs to resources. When they change, unallocated GPUs move to their new resource at once, and allocated
-// ones when their pods end.
+// Rules assign GPUs to resources. When the rules change, unallocated GPUs move to their new resource immediately, and
+// allocated ones when their pods end.
 func TestResourceRules(t *testing.T) {
 	t.Parallel()
 	const (
@@ -29,8 +29,8 @@ func TestResourceRules(t *testing.T) {
 	n.configure(t, mixedRules)
 	k := startKubelet(t, n.kubeletDir, 1)
 	n.startAgent(t)
-	ruled := resourceCounts{h100: "1 of 1", small: "4 of 4", gpuResource: "1 of 1"}
-	k.awaitResources(t, ruled)
+	withRules := resourceCounts{h100: "1 of 1", small: "4 of 4", gpuResource: "1 of 1"}
+	k.awaitResources(t, withRules)
 	if excluded := n.status(t).Excluded; len(excluded) != 1 || excluded[0].ID != n.uuids()[1] || excluded[0].Rule != "resources[0]" {
 		t.Errorf("the status has excluded devices %+v, want %s by resources[0]", excluded, n.uuids()[1])
 	}
@@ -61,17 +61,17 @@ func TestResourceRules(t *testing.T) {
 	k.removePod(pods[small])
 	k.awaitResources(t, resourceCounts{h100: "0 of 1", gpuResource: "2 of 3"})
 
-	// With the rules back, the H100 that its pod still holds is available again at once.
+	// When the rules are restored, the H100 is immediately available again, although its pod still holds it.
 	n.configure(t, mixedRules)
-	k.awaitResources(t, ruled)
+	k.awaitResources(t, withRules)
 	for _, pod := range pods {
 		k.removePod(pod)
 	}
-	k.awaitResources(t, ruled)
+	k.awaitResources(t, withRules)
 }
 
-// Without saved state, an agent does not advertise a GPU that is allocated through a resource that the config no longer
-// has.
+// Without saved state, an agent does not advertise a GPU under a new resource while a pod holds it through a resource
+// that was removed from the config.
 func TestLostRules(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.Mixed())

@@ -77,7 +77,7 @@ func (c *fakeContainerd) ContainerStatus(_ context.Context, r *cri.ContainerStat
 	return &cri.ContainerStatusResponse{Info: map[string]string{"info": string(info)}}, err
 }
 
-// noNamespaces is containerd's own API without containers. test/e2e covers containers there.
+// noNamespaces is containerd's own API without containers. test/e2e covers that API with containers.
 type noNamespaces struct {
 	namespaces.UnimplementedNamespacesServer
 }

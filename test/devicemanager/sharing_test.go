@@ -42,8 +42,8 @@ func startSharingNode(t *testing.T) (*node, *kubelet) {
 	return n, k
 }
 
-// admitSharing admits pods that allocate the given number of replicas of each of two GPUs, and returns the pods by GPU
-// UUID. It checks that the replicas are allocated evenly.
+// admitSharing admits pods with one replica each, until the given number of replicas of both GPUs is allocated, and
+// returns the pods by GPU UUID. It checks that the replicas are allocated evenly.
 func (n *node) admitSharing(t *testing.T, k *kubelet, replicas int) map[string][]*v1.Pod {
 	t.Helper()
 	pods := map[string][]*v1.Pod{}
@@ -155,9 +155,9 @@ func TestSharingFaults(t *testing.T) {
 	}
 }
 
-// The number of replicas changes while pods hold some. Allocated replicas stay advertised and resolve to their GPU. As
-// many of the new replicas become allocatable as fit beside them. A GPU that becomes exclusive, or shared under another
-// name, waits until it is released.
+// The number of replicas changes while pods hold some. Allocated replicas stay advertised and resolve to their GPU. The
+// new replicas that fit on the rest of the GPU become allocatable. A GPU that becomes exclusive, or was allocated
+// exclusively, waits until it is released.
 func TestSharingConfigChange(t *testing.T) {
 	t.Parallel()
 	n, k := startSharingNode(t)
@@ -211,7 +211,7 @@ func TestSharingConfigChange(t *testing.T) {
 	k.awaitGPUs(t, 4, 1)
 	checkGPU(second, pods[second][:2]...)
 
-	// Under the other name, as many replicas are allocatable as fit beside the allocated devices.
+	// After a rename, the replicas that fit on the rest of a shared GPU are allocatable under the new name.
 	_, renamed := sharingConfigs(t)
 	n.configure(t, renamed)
 	const other = "nvidia.com/gpu.shared"

@@ -31,8 +31,8 @@ type soakCase struct {
 	profile simdriver.Profile
 	config  []string
 	pods    []v1.ResourceName // requested by pods
-	// change changes the replicas or the MIG layout while pods hold devices, unless that is not possible now; nil for no
-	// such change.
+	// change changes the replicas or the MIG layout while pods hold devices. It returns false if no change is possible
+	// now. If it is nil, the case has no such changes.
 	change func(s *soak, gpu string) (changed bool, err error)
 }
 
@@ -61,7 +61,7 @@ type soak struct {
 	counts  map[string]int // by kind of action
 }
 
-// soakPod is a pod that was admitted.
+// soakPod is an admitted pod.
 type soakPod struct {
 	*v1.Pod
 	shared bool     // its devices are replicas
@@ -108,11 +108,11 @@ func (c soakCase) run(t *testing.T, duration time.Duration) {
 
 // missing returns an action that must have happened at least once for the test to be meaningful; empty if all have.
 func (s *soak) missing() string {
-	must := []string{"admitted", "admitted with an init container", "faulty"}
+	required := []string{"admitted", "admitted with an init container", "faulty"}
 	if s.change != nil {
-		must = append(must, "replicas or MIG layout changed")
+		required = append(required, "replicas or MIG layout changed")
 	}
-	for _, action := range must {
+	for _, action := range required {
 		if s.counts[action] == 0 {
 			return action
 		}
@@ -245,8 +245,8 @@ func (s *soak) gpus() int { return len(s.profile.GPUs) }
 
 func gpuNode(gpu simdriver.GPU) string { return fmt.Sprintf("/dev/nvidia%d", gpu.Minor) }
 
-// transientXID raises an XID of class transient and waits until it is detected. It does not wait in cases with changes, nor
-// if a GPU is faulty, as an XID is lost while the driver worker is replaced.
+// transientXID raises an XID of class transient and waits until it is detected. It does not wait in cases with changes,
+// nor if a GPU is faulty, because an XID is lost while the driver worker is replaced.
 func (s *soak) transientXID(gpu string) error {
 	s.suspect[gpu] = true
 	if err := s.n.driver.RaiseXID(gpu, 9999); err != nil || len(s.faulty) > 0 || s.change != nil {
@@ -256,7 +256,7 @@ func (s *soak) transientXID(gpu string) error {
 	s.await(func() string {
 		for _, devices := range s.k.allocatable() {
 			for id := range devices {
-				if of := s.gpuOf(id); of != nil && of.UUID == gpu {
+				if g := s.gpuOf(id); g != nil && g.UUID == gpu {
 					return gpu + " is healthy after an XID"
 				}
 			}
@@ -286,10 +286,10 @@ func (s *soak) restartKubelet() error {
 func (s *soak) addPod() error {
 	s.added++
 	name := fmt.Sprint("pod-", s.added)
-	of := s.soakCase.pods[s.random.IntN(len(s.soakCase.pods))]
-	pod := podWith(name, of, 1+s.random.IntN(3))
+	resource := s.soakCase.pods[s.random.IntN(len(s.soakCase.pods))]
+	pod := podWith(name, resource, 1+s.random.IntN(3))
 	if s.random.IntN(2) == 0 {
-		init := podWith(name, of, 1+s.random.IntN(3)).Spec.Containers
+		init := podWith(name, resource, 1+s.random.IntN(3)).Spec.Containers
 		init[0].Name = "init"
 		pod.Spec.InitContainers = init
 	}
@@ -317,7 +317,7 @@ func (s *soak) hasReplicas(pod *v1.Pod) bool {
 	return false
 }
 
-// restartContainers restarts the containers of all pods and checks that no more pods have a GPU or MIG device than may
+// restartContainers restarts the containers of all pods, and checks that no GPU or MIG device is in more pods than may
 // share it.
 func (s *soak) restartContainers() {
 	s.Helper()
@@ -333,7 +333,7 @@ func (s *soak) restartContainers() {
 		}
 	}
 	for node, pods := range users {
-		limit := len(pods) // MIG devices of a GPU have its device node in common
+		limit := len(pods) // MIG devices of a GPU share its device node
 		if isCapability(node) || slices.ContainsFunc(pods, (*soakPod).whole) {
 			limit = 1
 		}
@@ -421,8 +421,8 @@ func (s *soak) changeSharing(string) (changed bool, err error) {
 	return true, nil
 }
 
-// repartition changes the MIG layout of a GPU or disables MIG mode, preferably of a GPU whose MIG devices are
-// allocated. The driver does not enable MIG mode of a GPU in use.
+// repartition changes the MIG layout of a GPU or disables its MIG mode. It prefers a GPU whose MIG devices are
+// allocated. It does not change an allocated whole GPU, because the driver does not enable MIG mode of a GPU in use.
 func (s *soak) repartition(gpu string) (changed bool, err error) {
 	var partitioned []string
 	for _, g := range s.n.driver.State().GPUs {

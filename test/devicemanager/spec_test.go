@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// specFaults are faults of the CDI directory and of the files in it.
+// specFaults are faults of the CDI directory and its files.
 func specFaults() []fault {
 	foreign := func(n *node) string { return filepath.Join(n.cdiDir, "foreign.yaml") }
 	mount := func(options string, flags uintptr) func(*node, string) error {
@@ -111,7 +111,7 @@ func TestFeatures(t *testing.T) {
 	if err := os.Rename(decoder[0], decoder[0]+".away"); err != nil {
 		t.Fatal(err)
 	}
-	// Video is a default that the driver may lack.
+	// Video is a default feature that the driver may lack.
 	n.awaitSpec(t, func(spec string) bool { return !strings.Contains(spec, "libnvcuvid") })
 	k.awaitGPUs(t, 8, 8)
 	n.configure(t, "cdi: {features: [compute, video]}")

@@ -99,8 +99,8 @@ func (n *node) awaitStatus(t *testing.T, condition func(nodeStatus) bool) nodeSt
 	}
 }
 
-// awaitDevice waits until the fault of a device has a code, "" for no fault, and returns its status. Other faults may
-// precede it.
+// awaitDevice waits until a device has a fault with the code, or no fault if code is empty, and returns its status.
+// Other faults may precede it.
 func (n *node) awaitDevice(t *testing.T, id, code string) (d deviceStatus) {
 	t.Helper()
 	n.awaitStatus(t, func(s nodeStatus) bool {
@@ -266,7 +266,7 @@ func TestStatusOfFaults(t *testing.T) {
 			code:    "unresponsive", message: "reaching the GPU", remedy: "without a further fault",
 		},
 		{
-			name:    "no driver",
+			name:    "driver unloaded",
 			inject:  func(n *node, _ string) error { return n.driver.Unload() },
 			restore: func(n *node, _ string) error { return n.driver.Load() },
 			code:    "driver", message: "modprobe nvidia",
@@ -301,17 +301,17 @@ func TestStatusOfFaults(t *testing.T) {
 	}
 }
 
-// awaitMetric waits until a line of the metrics has the prefix line.
-func (n *node) awaitMetric(t *testing.T, line string) {
+// awaitMetric waits until a line of the metrics begins with prefix.
+func (n *node) awaitMetric(t *testing.T, prefix string) {
 	t.Helper()
 	n.awaitGet(t, "/healthz", http.StatusOK)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		metrics := n.get(t, "/metrics")
-		if strings.Contains(metrics, "\n"+line) {
+		if strings.Contains(metrics, "\n"+prefix) {
 			return
 		}
 		if time.Since(start) > timeout {
-			t.Fatalf("metrics lack %s:\n%s", line, metrics)
+			t.Fatalf("metrics lack %s:\n%s", prefix, metrics)
 		}
 	}
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Two pods that share a GPU are each credited with the memory that their own processes have allocated.
+// The memory metric of each pod that shares a GPU is the memory that its own processes have allocated.
 func TestContainerUsage(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
 	gpu := n.driver.State().GPUs[0]
 	node := oci.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: int64(gpu.Minor)}
-	n.runtime.startContainerOf("first", "a1", node)
-	n.runtime.startContainerOf("second", "b2", node)
-	n.runtime.startContainerOf("idle", "c3", node)
-	n.runtime.startContainerOf("other", "d4")
-	first, second, other := n.allocate(t, 300), n.allocate(t, 7000), n.allocate(t, 9)
-	n.writeProc(t, first, "a1")
-	n.writeProc(t, second, "b2")
-	n.writeProc(t, other, "d4") // its container has no device node of the GPU, so it is ignored
+	n.runtime.startContainerWithSpec("first", "a1", node)
+	n.runtime.startContainerWithSpec("second", "b2", node)
+	n.runtime.startContainerWithSpec("idle", "c3", node)
+	n.runtime.startContainerWithSpec("other", "d4")
+	first, second, other := n.allocateMemory(t, 300), n.allocateMemory(t, 7000), n.allocateMemory(t, 9)
+	n.writeCgroup(t, first, "a1")
+	n.writeCgroup(t, second, "b2")
+	n.writeCgroup(t, other, "d4") // its container has no device node of the GPU, so it is ignored
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		s.Processes = []simdriver.Process{{Device: gpu.UUID, PID: first, Utilization: 30}, {Device: gpu.UUID, PID: other, Utilization: 60}}
 		return nil
@@ -59,8 +59,8 @@ func TestContainerUsage(t *testing.T) {
 	}
 }
 
-// writeProc writes the cgroup of a container for a process in the node's /proc.
-func (n *node) writeProc(t *testing.T, pid int, container string) {
+// writeCgroup writes the cgroup file of a process of a container in the node's /proc.
+func (n *node) writeCgroup(t *testing.T, pid int, container string) {
 	t.Helper()
 	n.writeFile(t, fmt.Sprintf("proc/%d/cgroup", pid), "0::/kubepods.slice/kubepods-pod1.slice/crio-"+container+".scope\n")
 }
@@ -76,8 +76,8 @@ func (n *node) writeFile(t *testing.T, name, text string) {
 	}
 }
 
-// allocate starts a process that allocates memory of the first GPU, in MiB, and returns its PID.
-func (n *node) allocate(t *testing.T, mebibytes int) int {
+// allocateMemory starts a process that allocates memory of the first GPU, in MiB, and returns its PID.
+func (n *node) allocateMemory(t *testing.T, mebibytes int) int {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "allocate")
 	if out, err := exec.Command("cc", "-o", program, "../e2e/testdata/allocate.c", "-ldl").CombinedOutput(); err != nil {
@@ -102,8 +102,9 @@ func (n *node) allocate(t *testing.T, mebibytes int) int {
 	return cmd.Process.Pid
 }
 
-// startContainerOf adds a running container with devices in its OCI spec, which only CRI-O reports through the CRI.
-func (c *fakeContainerd) startContainerOf(pod, id string, devices ...oci.LinuxDevice) {
+// startContainerWithSpec adds a running container with devices in its OCI spec, and makes the runtime CRI-O: only CRI-O
+// reports OCI specs through the CRI.
+func (c *fakeContainerd) startContainerWithSpec(pod, id string, devices ...oci.LinuxDevice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.name = "cri-o"

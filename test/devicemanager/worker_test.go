@@ -136,7 +136,7 @@ func TestWorkerHangsInKernel(t *testing.T) {
 	hang(5)
 	k.awaitGPUs(t, 8, 7)
 	n.awaitCalls(t, "nvmlInit_v2", before["nvmlInit_v2"]+1)
-	n.awaitCalls(t, "nvmlDeviceRegisterEvents", before["nvmlDeviceRegisterEvents"]+uint64(len(gpus)-1)) // the worker receives no XID before
+	n.awaitCalls(t, "nvmlDeviceRegisterEvents", before["nvmlDeviceRegisterEvents"]+uint64(len(gpus)-1)) // the new worker receives no XIDs before
 	workers := n.workers(t)
 	if len(workers) != 2 {
 		t.Fatalf("got driver workers %v, want two", workers)

@@ -86,7 +86,7 @@ func TestXIDsAreCountedExactlyOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		raised[xid]++
-		time.Sleep(50 * time.Millisecond) // 10 s in total: the GPU is lost ten times, with ten probes
+		time.Sleep(50 * time.Millisecond) // 10 s in total: the GPU is lost ten times, during about ten probes
 	}
 	for xid, times := range raised {
 		n.awaitXIDs(t, other, xid, times)

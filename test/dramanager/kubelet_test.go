@@ -131,7 +131,7 @@ const (
 	nodeName   = "node"
 )
 
-// newClaim returns a claim with a GPU, reserved for pods.
+// newClaim returns a claim with an allocated GPU, reserved for pods.
 func newClaim(name, device string, pods ...*v1.Pod) *resourceapi.ResourceClaim {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-claim-" + name)},

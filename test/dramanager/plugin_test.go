@@ -119,7 +119,7 @@ func (n *node) stopPlugin() {
 	}
 }
 
-// setHealth reports to the kubelet that a GPU has a fault; empty for none.
+// setHealth makes the plugin report to the kubelet that a GPU has a fault; empty for none.
 func (n *node) setHealth(id, fault string) {
 	n.Helper()
 	if _, err := fmt.Fprintln(n.input, strings.TrimSpace(id+" "+fault)); err != nil {
@@ -127,8 +127,8 @@ func (n *node) setHealth(id, fault string) {
 	}
 }
 
-// recorded waits until the state directory has exactly the records of the claims in want.
-func (n *node) recorded(want ...string) {
+// awaitRecords waits until the state directory has exactly the records of the claims in want.
+func (n *node) awaitRecords(want ...string) {
 	n.Helper()
 	n.kubelet.eventually("the records", func() error {
 		entries, err := os.ReadDir(filepath.Join(n.state, "claims"))
@@ -152,15 +152,15 @@ func TestClaim(t *testing.T) {
 	first, second := newPod("first", "a"), newPod("second", "a")
 	n := newNode(t, newClaim("a", "gpu-0", first, second))
 	n.kubelet.prepares(first, "gpucdi.dev/gpu=GPU-0")
-	n.recorded("a")
+	n.awaitRecords("a")
 	n.kubelet.prepares(second, "gpucdi.dev/gpu=GPU-0")
 	n.kubelet.unprepares(first)
-	n.recorded("a")
+	n.awaitRecords("a")
 	n.kubelet.unprepares(second)
-	n.recorded()
+	n.awaitRecords()
 }
 
-// The kubelet restarts while a pod runs, and prepares its claim again for the next sandbox.
+// A kubelet that restarts while a pod runs keeps its devices, and prepares its claim again for the next sandbox.
 func TestKubeletRestart(t *testing.T) {
 	t.Parallel()
 	pod, later := newPod("pod", "a"), newPod("later", "b")
@@ -173,7 +173,7 @@ func TestKubeletRestart(t *testing.T) {
 			t.Errorf("the next container start has %v", got)
 		}
 		n.kubelet.prepares(later, "gpucdi.dev/gpu=GPU-1")
-		n.recorded("a", "b")
+		n.awaitRecords("a", "b")
 		n.kubelet.unprepares(later)
 	}
 	// Kubelet 1.36 adds the device again when it prepares a claim again.
@@ -181,10 +181,10 @@ func TestKubeletRestart(t *testing.T) {
 		t.Errorf("the next sandbox has %v", got)
 	}
 	n.kubelet.unprepares(pod)
-	n.recorded()
+	n.awaitRecords()
 }
 
-// The agent is killed or updated while a pod runs.
+// Claims stay prepared, and others can be prepared, after the plugin is killed or stopped while a pod runs.
 func TestAgentRestart(t *testing.T) {
 	t.Parallel()
 	pod, later := newPod("pod", "a"), newPod("later", "b")
@@ -194,13 +194,13 @@ func TestAgentRestart(t *testing.T) {
 		end()
 		n.startPlugin()
 		n.kubelet.prepares(later, "gpucdi.dev/gpu=GPU-1")
-		n.recorded("a", "b")
+		n.awaitRecords("a", "b")
 		n.kubelet.unprepares(later)
 	}
 	n.killPlugin()
 	n.startPlugin()
 	n.kubelet.unprepares(pod)
-	n.recorded()
+	n.awaitRecords()
 }
 
 // Preparation waits while another claim holds the GPU. Claims for other GPUs do not wait.
@@ -212,7 +212,7 @@ func TestWait(t *testing.T) {
 	prepared := make(chan error, 1)
 	go func() { prepared <- n.kubelet.PrepareResources(t.Context(), second) }()
 	n.kubelet.prepares(other, "gpucdi.dev/gpu=GPU-1")
-	n.recorded("a", "c")
+	n.awaitRecords("a", "c")
 	select {
 	case err := <-prepared:
 		t.Fatalf("prepared while another claim holds the GPU, error %v", err)
@@ -227,10 +227,10 @@ func TestWait(t *testing.T) {
 	case <-time.After(timeout):
 		t.Fatal("not prepared after the GPU was released")
 	}
-	n.recorded("b", "c")
+	n.awaitRecords("b", "c")
 }
 
-// If a claim is refused, the kubelet's error has the reason.
+// The kubelet's error for a refused claim has the reason.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	pod, ready := newPod("pod", "a"), newPod("ready", "b")
@@ -239,11 +239,11 @@ func TestRefused(t *testing.T) {
 	if err := n.kubelet.PrepareResources(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `device "nic-0"`) {
 		t.Errorf("got error %v, want one that names the device", err)
 	}
-	n.recorded("b")
+	n.awaitRecords("b")
 	n.kubelet.unprepares(pod)
 }
 
-// The sockets are removed while the kubelet and the agent run.
+// The plugin replaces sockets that are removed while it and the kubelet run.
 func TestSocketsRemoved(t *testing.T) {
 	t.Parallel()
 	pod := newPod("pod", "a")

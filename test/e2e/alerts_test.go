@@ -20,8 +20,8 @@ type alertCase struct {
 	during, after string // part of the metrics during the fault and after its end; "" if the agent does not respond
 }
 
-// alertsFire injects a fault for each alert. Prometheus evaluates the rules on the metrics before, during and after each
-// fault, as if each fault lasted 12 minutes and the time after it 20 minutes.
+// alertsFire injects a fault for each alert. Prometheus evaluates the rules on the metrics before, during and after
+// each fault, as if each fault lasted 12 minutes and the time after it 20 minutes.
 func alertsFire(t *testing.T, c *cluster) {
 	cases := c.alertCases(t)
 	var covered []string
@@ -39,16 +39,16 @@ func alertsFire(t *testing.T, c *cluster) {
 	}
 
 	s := readers.Scenario{Rules: string(rules), Target: map[string]string{"instance": "node", "job": "gpucdi/gpucdi"}}
-	const fault, health = 12 * time.Minute, 20 * time.Minute
+	const faultDuration, healthyDuration = 12 * time.Minute, 20 * time.Minute
 	record := func(scrape string, duration time.Duration) {
 		s.Phases = append(s.Phases, readers.Phase{Scrape: scrape, Duration: duration})
 	}
-	record(c.metrics(t), health)
+	record(c.metrics(t), healthyDuration)
 	for _, tc := range cases {
 		tc.fault()
-		record(c.awaitScrape(t, tc.during), fault)
+		record(c.awaitScrape(t, tc.during), faultDuration)
 		tc.end()
-		record(c.awaitScrape(t, tc.after), health)
+		record(c.awaitScrape(t, tc.after), healthyDuration)
 		c.awaitGPUs(t, "8")
 	}
 	result, err := readers.Prometheus(t.Context(), s)
@@ -79,7 +79,6 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 		}
 	}
 	const (
-		reset, none  = 1, 0 // recovery actions
 		hwThermal    = 0x40 // nvmlClocksEventReasonHwThermalSlowdown
 		unknownError = 999  // NVML_ERROR_UNKNOWN
 		conflict     = `{"cdiVersion": "0.5.0", "kind": "gpucdi.dev/gpu", "devices": [{"name": "all", "containerEdits": {"env": ["A=1"]}}]}`
@@ -91,12 +90,12 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 		{
 			alerts: []string{"GPUUnhealthy", "GPUXID"}, labels: []string{"gpu=" + gpu.UUID, "index=5"},
 			fault: func() {
-				c.recovery(t, gpu.UUID, reset)
+				c.setRecoveryAction(t, gpu.UUID, actionReset)
 				must(c.driver.RaiseXID(gpu.UUID, 48))
 				c.awaitOutput(t, `gpucdi_gpu_recovery_action{action="reset",gpu="`+gpu.UUID+`"} 1`, c.metrics)
 			},
 			during: `gpucdi_gpu_healthy{code="xid_48",gpu="` + gpu.UUID + `"} 0`,
-			end:    func() { c.recovery(t, gpu.UUID, none) },
+			end:    func() { c.setRecoveryAction(t, gpu.UUID, actionNone) },
 			after:  healthy,
 		},
 		{

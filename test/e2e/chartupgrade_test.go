@@ -34,7 +34,7 @@ helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait`)
 		return c.kubectl(t, "get", "daemonset", "--namespace", "gpucdi", daemonSet, "-o", "jsonpath={.metadata.uid}")
 	}
 	before := uid("gpucdi")
-	same := func(after string) {
+	checkPod := func(after string) {
 		t.Helper()
 		if now := c.containerID(t, "stays"); now != container {
 			t.Errorf("%s: container of pod stays was replaced", after)
@@ -46,7 +46,7 @@ helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait`)
 	}
 
 	c.helm(t, "Upgrade", 0)
-	same("after an upgrade with default values")
+	checkPod("after an upgrade with default values")
 	c.sh(t, `helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --wait --set-string 'nodeSelector.kubernetes\.io/os=linux' `+
 		`--set podLabels.team=gpu,podAnnotations.a=b,networkPolicy.enabled=true `+
 		`--set 'extraArgs[0]=--state-dir=/run/gpucdi,extraEnv[0].name=GOMEMLIMIT,extraEnv[0].value=100MiB'`)
@@ -56,15 +56,15 @@ helm install gpucdi /earlier/deploy/gpucdi --namespace gpucdi --wait`)
 	if c.agentPod(t) == agent {
 		t.Error("the upgrade did not replace the agent")
 	}
-	same("after an upgrade with other values")
+	checkPod("after an upgrade with other values")
 
 	c.sh(t, `helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --wait `+
 		`--set fullnameOverride=gpu-agent,serviceAccount.name=gpu-account,openshift.enabled=true`)
-	c.kubectl(t, "rollout", "status", "--namespace", "gpucdi", "daemonset/gpu-agent", "--timeout", patience.String())
+	c.kubectl(t, "rollout", "status", "--namespace", "gpucdi", "daemonset/gpu-agent", "--timeout", timeout.String())
 	if left := c.kubectl(t, "get", "daemonset", "--namespace", "gpucdi", "-o", "name"); left != "daemonset.apps/gpu-agent" {
 		t.Errorf("DaemonSets after the change of names: %s", left)
 	}
-	same("after a change of all names")
+	checkPod("after a change of all names")
 
 	c.helm(t, "Uninstall", 0)
 	c.awaitGPUs(t, "0")

@@ -11,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// foreignContainer checks that a nerdctl container with a GPU is reported, and that its GPU is reserved on request. On a
-// node with CRI-O, nerdctl uses a second containerd, as Docker does.
+// foreignContainer checks that a nerdctl container with a GPU is reported, and that its GPU is reserved on request. On
+// a node with CRI-O, nerdctl uses a second containerd, as Docker does.
 func foreignContainer(t *testing.T, c *cluster) {
 	if name, _ := c.runtime(t); name == "cri-o" {
 		c.startSecondContainerd(t)
@@ -22,7 +22,7 @@ func foreignContainer(t *testing.T, c *cluster) {
 	c.sh(t, "nerdctl run --detach --name foreign --network none --device gpucdi.dev/gpu="+gpu+" "+images.DebianName+" sleep infinity")
 	remove := func() {
 		t.Helper()
-		rm := c.Box.Command(context.Background(), "sh", "-c", path+" nerdctl rm --force foreign 2>&1") // not t.Context(), which has ended during cleanup
+		rm := c.Box.Command(context.Background(), "sh", "-c", path+" nerdctl rm --force foreign 2>&1") // t.Context() is canceled before the cleanup
 		if out, err := rm.Output(); err != nil && !strings.Contains(string(out), "no such container") {
 			t.Errorf("removing the container: %v\n%s", err, out)
 		}
@@ -53,7 +53,8 @@ func foreignContainer(t *testing.T, c *cluster) {
 	c.configure(t, "")
 }
 
-// checkPodWithoutGPU checks what is reported for a pod that was started without its GPUs while CDI was disabled.
+// checkPodWithoutGPU checks that status, Event and doctor report a pod that was started without its GPUs while CDI was
+// disabled.
 func (c *cluster) checkPodWithoutGPU(t *testing.T, pod string) {
 	t.Helper()
 	c.awaitOutput(t, "default/"+pod+"/main", func(t *testing.T) string {
@@ -79,7 +80,8 @@ func (c *cluster) doctor(t *testing.T) string {
 	return c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor || true")
 }
 
-// loadDebian loads the image into nerdctl's containerd namespace, which does not share images with the kubelet's.
+// loadDebian loads the Debian image into nerdctl's containerd namespace, which does not share images with the
+// kubelet's namespace.
 func (c *cluster) loadDebian(t *testing.T) {
 	t.Helper()
 	archive, err := images.Debian(t.Context())

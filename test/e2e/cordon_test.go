@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // gpucdi runs a gpucdi command in the agent's pod.
@@ -100,7 +98,7 @@ func (c *cluster) checkBundle(t *testing.T, status string) {
 	}
 }
 
-// returnedCordoned removes a cordoned GPU and adds it again. It stays cordoned, also if its cordon file is damaged.
+// returnedCordoned removes a cordoned GPU and adds it again. It stays cordoned, even if its cordon file is damaged.
 func (c *cluster) returnedCordoned(t *testing.T, uuid string) {
 	t.Helper()
 	gone, err := c.driver.Remove(uuid)
@@ -154,12 +152,4 @@ func claimCordoned(t *testing.T, c *cluster) {
 	c.remove(t, "others")
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.allocation.taintEffect=NoSchedule")
 	c.syncConfig(t)
-}
-
-// recovery sets the recovery action that the driver reports.
-func (c *cluster) recovery(t *testing.T, uuid string, action int) {
-	t.Helper()
-	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(uuid).RecoveryAction = action; return nil }); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// taskDir contains the OCI bundles of the containers that containerd runs for the kubelet. containerd deletes the bundle
-// of a container before it reports that the container has exited.
+// taskDir contains the OCI bundles of the containers that containerd runs for the kubelet. containerd deletes the
+// bundle of a container before it reports that the container has exited.
 const taskDir = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 var gpuNode = regexp.MustCompile(`^/dev/nvidia\d+$`)
 
-// watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. Only pods in
-// the namespace default count: the agent has all GPUs. Pods are compared by name, since a recreated pod uses the claim of
-// its predecessor.
+// watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. It ignores
+// pods outside the namespace default, because the agent has all GPUs. It compares pods by name, because a recreated pod
+// uses the claim of its predecessor.
 func (c *cluster) watchDisjoint(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := disjointWatch{dir: c.Box.Path(taskDir), bundles: map[string]bundle{}, found: map[string]bool{}}
+	w := disjointWatch{dir: c.Box.Path(taskDir), bundles: map[string]bundle{}, conflicts: map[string]bool{}}
 	var done sync.WaitGroup
 	done.Go(func() {
 		for ctx.Err() == nil {
@@ -38,7 +38,7 @@ func (c *cluster) watchDisjoint(t *testing.T) {
 		cancel()
 		done.Wait()
 		t.Logf("GPUs of all containers compared %d times", w.samples)
-		for conflict := range w.found {
+		for conflict := range w.conflicts {
 			t.Error(conflict)
 		}
 	})
@@ -46,10 +46,10 @@ func (c *cluster) watchDisjoint(t *testing.T) {
 
 // disjointWatch compares the GPUs of containers.
 type disjointWatch struct {
-	dir     string
-	bundles map[string]bundle // by container ID
-	found   map[string]bool   // conflicts
-	samples int
+	dir       string
+	bundles   map[string]bundle // by container ID
+	conflicts map[string]bool   // by message
+	samples   int
 }
 
 // bundle is the pod and the GPUs of a container, read from the OCI spec in its bundle.
@@ -75,7 +75,7 @@ func (w *disjointWatch) sample() {
 		}
 		for _, gpu := range b.gpus {
 			if other := owners[gpu]; other != "" && other != b.pod {
-				w.found[fmt.Sprintf("pods %s and %s have %s at the same time", other, b.pod, gpu)] = true
+				w.conflicts[fmt.Sprintf("pods %s and %s have %s at the same time", other, b.pod, gpu)] = true
 			}
 			owners[gpu] = b.pod
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/test/node"
 	"github.com/gpucdi/gpucdi/test/node/images"
-	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 const draDocument = "docs/dra.md"
@@ -88,7 +87,7 @@ func (c *cluster) slices(t *testing.T) []string {
 	return uuids
 }
 
-// readSlices is like slices, but may fail while the API server is restarted.
+// readSlices is like slices, but returns an error, for example while the API server is restarted.
 func (c *cluster) readSlices(t *testing.T) ([]string, error) {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.uuid.string}`)
@@ -113,14 +112,14 @@ func (c *cluster) claim(t *testing.T, name string, count int, extra ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := c.Kubectl(context.Background(), "delete", "resourceclaim", name, "--ignore-not-found", "--timeout", patience.String()); err != nil {
+		if _, err := c.Kubectl(context.Background(), "delete", "resourceclaim", name, "--ignore-not-found", "--timeout", timeout.String()); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// runWithClaim starts a pod that sleeps, and removes it when the test ends. Each of its containers, by default main, uses
-// the claim.
+// runWithClaim starts a pod that sleeps, and removes it when the test ends. Each of its containers, by default main,
+// uses the claim.
 func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...string) {
 	t.Helper()
 	c.startWithClaim(t, pod, claim, containers...)
@@ -296,8 +295,8 @@ func claimsAndPods(t *testing.T, c *cluster) {
 	}
 }
 
-// forcedDelete deletes a pod without a grace period and creates it again at once: the scheduler allocates the same GPUs
-// while the container of the deleted pod still runs.
+// forcedDelete deletes a pod without a grace period and immediately creates it again: the scheduler allocates the same
+// GPUs while the container of the deleted pod still runs.
 func forcedDelete(t *testing.T, c *cluster) {
 	c.claim(t, "all", 8)
 	t.Cleanup(func() { c.remove(t, "again") })
@@ -316,8 +315,8 @@ func forcedDelete(t *testing.T, c *cluster) {
 	}
 }
 
-// awaitRunningOrClaimLost waits until a pod runs. It returns false if kubelet 1.36 has lost the pod's claim, see the
-// troubleshooting of docs/dra.md: it prepared the claim for this pod while it released it for the previous one.
+// awaitRunningOrClaimLost waits until a pod runs. It returns false if kubelet 1.36 has lost the pod's claim, because it
+// unprepared the claim for the previous pod while it prepared it for this pod; see the troubleshooting of docs/dra.md.
 func (c *cluster) awaitRunningOrClaimLost(t *testing.T, pod string) (running bool) {
 	t.Helper()
 	await(t, pod+" to run", func() (string, bool) {
@@ -337,9 +336,7 @@ func claimHealth(t *testing.T, c *cluster) {
 	health := func(t *testing.T) string {
 		return c.kubectl(t, "get", "pod", "watched", "-o", "jsonpath={.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*]}")
 	}
-	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(faulty).RecoveryAction = 1; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	c.setRecoveryAction(t, faulty, actionReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
 	}
@@ -348,9 +345,7 @@ func claimHealth(t *testing.T, c *cluster) {
 	c.awaitOutput(t, "XID 48", health)
 	c.awaitEvent(t, "Warning", "GPUUnhealthy", faulty+") is unhealthy: XID 48")
 	time.Sleep(6 * time.Second) // until a probe has read the recovery action
-	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(faulty).RecoveryAction = 0; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	c.setRecoveryAction(t, faulty, actionNone)
 	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 	c.awaitOutput(t, `"Healthy"`, health)
 }
@@ -444,10 +439,10 @@ func heldClaim(t *testing.T, c *cluster) {
 	c.claim(t, "owner", 1)
 	c.runWithClaim(t, "runs", "owner")
 	c.awaitPhase(t, "runs", "Running")
-	c.claim(t, "thief", 1)
+	c.claim(t, "other", 1)
 	allocation := c.kubectl(t, "get", "resourceclaim", "owner", "-o", "jsonpath={.status.allocation}")
-	c.kubectl(t, "patch", "resourceclaim", "thief", "--subresource", "status", "--type", "merge", "--patch", `{"status": {"allocation": `+allocation+`}}`)
-	c.runWithClaim(t, "waits", "thief")
+	c.kubectl(t, "patch", "resourceclaim", "other", "--subresource", "status", "--type", "merge", "--patch", `{"status": {"allocation": `+allocation+`}}`)
+	c.runWithClaim(t, "waits", "other")
 	c.awaitOutput(t, "is prepared for claim default/owner of pod runs; waited 30s, the kubelet retries within 90s", func(t *testing.T) string {
 		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=waits", "-o", "jsonpath={.items[*].message}")
 	})
@@ -521,8 +516,8 @@ func documentedClaim(t *testing.T, c *cluster) {
 	c.kubectl(t, "delete", "resourceclaim", "one-gpu")
 }
 
-// claimedFeatures runs a pod with the claim of docs/features.md, one that requests the resource of a DeviceClass with the
-// same config, and one without features. A claim with an unknown feature is refused.
+// claimedFeatures runs a pod with the claim of docs/features.md, one that requests the resource of a DeviceClass with
+// the same config, and one without features. A claim with an unknown feature is refused.
 func claimedFeatures(t *testing.T, c *cluster) {
 	claim := blocksOf(t, "docs/features.md", "Give some pods more", "yaml")[1]
 	class := `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: render}, spec: {extendedResourceName: example.com/render,
@@ -590,8 +585,8 @@ selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '
 	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra}}]\n")
 }
 
-// wrongDeviceNode replaces the device node of a GPU with that of another device. It does not remove it, since NVML does
-// not list a GPU without a device node.
+// wrongDeviceNode replaces the device node of a GPU with that of another device. It does not just remove the node,
+// since NVML does not list a GPU without a device node.
 func wrongDeviceNode(t *testing.T, c *cluster) {
 	g := c.driver.State().GPUs[0]
 	device := fmt.Sprintf("/dev/nvidia%d", g.Minor)
@@ -625,7 +620,7 @@ func withoutDriver(t *testing.T, c *cluster) {
 	c.awaitSlices(t, 8)
 }
 
-// slicePolicy uses the agent's token to write slices of another node, which is denied, and of its own.
+// slicePolicy uses the agent's token to write slices of another node, which is denied, and of the agent's node.
 func slicePolicy(t *testing.T, c *cluster) {
 	pod := c.agentPod(t)
 	uid := c.kubectl(t, "get", "pod", "--namespace", "gpucdi", pod, "-o", "jsonpath={.metadata.uid}")
@@ -642,14 +637,14 @@ spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1,
 		t.Errorf("writing a slice of another node: %v, %s", err, out)
 	}
 	if out, err := write(node.Name); err != nil {
-		t.Errorf("writing a slice of its own node: %v, %s", err, out)
+		t.Errorf("writing a slice of the agent's node: %v, %s", err, out)
 	}
 	c.kubectl(t, "delete", "resourceslice", "forged-"+node.Name)
 }
 
-// claimsOnOtherRuntimes moves a node to DRA and back while a pod has a claim, with a runtime that TestDRA lacks. The
-// pod's container restarts, and Helm refuses to uninstall the chart. Pods that request nvidia.com/gpu through DRA are not
-// tested, since they require Kubernetes 1.36, and the kubelet of TestContainerd17 is older.
+// claimsOnOtherRuntimes moves a node to DRA and back while a pod has a claim, with a runtime that TestDRA does not
+// cover. The pod's container restarts, and Helm refuses to uninstall the chart. Pods that request nvidia.com/gpu
+// through DRA are not tested, since they require Kubernetes 1.36, and the kubelet of TestContainerd17 is older.
 func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	c.enableDRA(t)
 	c.doc(t, "Move a node to DRA")
@@ -724,7 +719,7 @@ func migration(t *testing.T, c *cluster) {
 
 	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")
-	c.awaitGPUs(t, "4") // without the GPU of the claim, although nothing has prepared it
+	c.awaitGPUs(t, "4") // without the GPU of the claim, although the claim is not prepared
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")

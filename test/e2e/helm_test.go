@@ -13,21 +13,21 @@ import (
 	"github.com/gpucdi/gpucdi/test/node"
 )
 
-// helmLifecycle runs the commands of docs/deploy.md for installation, changes of the config, the hook and uninstallation.
-// They must not affect a running pod with two GPUs.
+// helmLifecycle runs the commands of docs/deploy.md for installation, changes of the config, the hook and
+// uninstallation. They must not affect a running pod with two GPUs.
 func helmLifecycle(t *testing.T, c *cluster) {
 	uninstall, err := docs.Blocks(t.Context(), "README.md", "Uninstall", "sh")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.sh(t, uninstall[0])
-	c.noLabels(t)
+	c.requireNoLabels(t)
 	c.helm(t, "Install", 0)
 	c.awaitGPUs(t, "8")
 	c.run(t, "stays", 2)
 	c.awaitPhase(t, "stays", "Running")
 	container, gpus := c.containerID(t, "stays"), c.gpusOf(t, "stays")
-	same := func(after string) {
+	checkPod := func(after string) {
 		t.Helper()
 		if now := c.containerID(t, "stays"); now != container {
 			t.Errorf("%s: container of pod stays was replaced", after)
@@ -44,7 +44,7 @@ func helmLifecycle(t *testing.T, c *cluster) {
 	if now := c.agentPod(t); now != agent {
 		t.Errorf("config change replaced agent pod %s by %s", agent, now)
 	}
-	same("after the upgrade")
+	checkPod("after the upgrade")
 
 	// Selecting a section by label requires permissions that the chart grants only with this upgrade.
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config=display")
@@ -54,7 +54,7 @@ func helmLifecycle(t *testing.T, c *cluster) {
 	c.awaitSpec(t, "nvidia_drv.so", true)
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-")
 	c.awaitSpec(t, "nvidia_drv.so", false)
-	same("after a label change")
+	checkPod("after a label change")
 
 	// Helm rejects values that violate the schema. The agent rejects what the schema cannot express.
 	c.sh(t, "! helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.health.quietPeriod=often")
@@ -62,12 +62,12 @@ func helmLifecycle(t *testing.T, c *cluster) {
 		`'config.health.xids={"ignore":[79],"fatal":[79]}'`)
 	c.syncConfig(t)
 	c.awaitEvent(t, "Warning", "GPUConfigRefused", "got 79 in both")
-	same("after an invalid config")
+	checkPod("after an invalid config")
 
 	c.helm(t, "Change the config", 1)
 	c.syncConfig(t)
 	c.allocateRest(t, "after the rollback", gpus, 6)
-	same("after the rollback")
+	checkPod("after the rollback")
 
 	c.helm(t, "Install the hook", 0)
 	c.awaitSpec(t, "/opt/gpucdi/gpucdi-hook", true)
@@ -77,11 +77,11 @@ func helmLifecycle(t *testing.T, c *cluster) {
 		t.Errorf("ldconfig -p does not list libcuda.so.1 with the hook:\n%s", cache)
 	}
 	c.remove(t, "hooked")
-	same("after enabling the hook")
+	checkPod("after enabling the hook")
 
 	c.helm(t, "Uninstall", 0)
 	c.awaitGPUs(t, "0")
-	same("after uninstall")
+	checkPod("after uninstall")
 	c.checkUninstalled(t)
 
 	// The spec stays on disk for containers that restart.
@@ -134,24 +134,24 @@ func (c *cluster) syncConfig(t *testing.T) {
 	c.kubectl(t, "annotate", "pod", "--namespace", "gpucdi", c.agentPod(t), "--overwrite", "sync="+c.kubectl(t, "get", "configmap", "--namespace", "gpucdi", "gpucdi", "-o", "jsonpath={.metadata.resourceVersion}"))
 }
 
-// awaitSpec waits until the node's CDI spec contains part, or no longer does.
-func (c *cluster) awaitSpec(t *testing.T, part string, there bool) {
+// awaitSpec waits until the node's CDI spec contains part if present is set, or no longer contains it.
+func (c *cluster) awaitSpec(t *testing.T, part string, present bool) {
 	t.Helper()
-	await(t, fmt.Sprintf("the CDI spec to contain %s: %t", part, there), func() (string, bool) {
+	await(t, fmt.Sprintf("the CDI spec to contain %s: %t", part, present), func() (string, bool) {
 		spec, err := os.ReadFile(c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json")))
-		return part, err == nil && strings.Contains(string(spec), part) == there
+		return part, err == nil && strings.Contains(string(spec), part) == present
 	})
 }
 
-// checkUninstalled checks that the chart's objects and labels are gone, that the CDI directory contains only the agent's
-// specs, and that nothing listens on the sockets.
+// checkUninstalled checks that the chart's objects and labels are gone, that the CDI directory contains only the
+// agent's specs, and that nothing listens on the sockets.
 func (c *cluster) checkUninstalled(t *testing.T) {
 	t.Helper()
 	if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings", "-A",
 		"-l", "app.kubernetes.io/name=gpucdi", "-o", "name"); left != "" {
 		t.Errorf("objects are left in the cluster: %s", left)
 	}
-	c.noLabels(t)
+	c.requireNoLabels(t)
 	left, err := filepath.Glob(c.Box.Path(cdiDir + "/*"))
 	foreign := func(path string) bool { return !strings.HasPrefix(filepath.Base(path), "gpucdi.dev-gpu") }
 	if err != nil || len(left) == 0 || slices.ContainsFunc(left, foreign) {
@@ -165,8 +165,8 @@ func (c *cluster) checkUninstalled(t *testing.T) {
 	}
 }
 
-// noLabels checks that the node has none of the agent's labels.
-func (c *cluster) noLabels(t *testing.T) {
+// requireNoLabels checks that the node has none of the agent's labels.
+func (c *cluster) requireNoLabels(t *testing.T) {
 	t.Helper()
 	for name := range c.labels(t) {
 		if strings.HasPrefix(name, "nvidia.com/gpu.") || strings.HasPrefix(name, "nvidia.com/cuda.") {

@@ -68,7 +68,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 	allocates("first", quarter, 1, cudaOutOfMemory)
 	allocates("first", quarter-1, 1, cudaSuccess)
 	c.remove(t, "second")
-	c.losesLimits(t, func() { allocates("first", quarter, 1, cudaOutOfMemory) })
+	c.restoresLimits(t, func() { allocates("first", quarter, 1, cudaOutOfMemory) })
 
 	// A container whose limit cannot be set waits.
 	const unknown = 999

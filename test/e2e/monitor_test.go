@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// monitoringPods follows docs/monitoring-pods.md while a pod holds all GPUs, and removes and returns one of them.
+// monitoringPods follows docs/monitoring-pods.md while a pod holds all GPUs, and removes one of them and adds it again.
 // NVIDIA's GPU feature discovery is the example of a monitoring program without special support in gpucdi.
 func monitoringPods(t *testing.T, c *cluster) {
 	const document, resource = "docs/monitoring-pods.md", "nvidia.com/gpu-monitor"
@@ -22,7 +22,7 @@ func monitoringPods(t *testing.T, c *cluster) {
 	if err := c.Apply(t.Context(), []byte(daemonSet)); err != nil {
 		t.Fatal(err)
 	}
-	c.kubectl(t, "rollout", "status", "daemonset/gpu-monitor", "--timeout", patience.String())
+	c.kubectl(t, "rollout", "status", "daemonset/gpu-monitor", "--timeout", timeout.String())
 	if out := c.kubectl(t, "logs", "daemonset/gpu-monitor"); strings.Count(out, "(UUID: GPU-") != 8 {
 		t.Errorf("the monitor lists\n%s\nwant 8 GPUs", out)
 	}
@@ -43,15 +43,15 @@ func monitoringPods(t *testing.T, c *cluster) {
 		t.Errorf("gpucdi status reports that the monitor uses GPUs not allocated to it:\n%s", containers)
 	}
 
-	lost, err := c.driver.Remove(all[3])
+	removed, err := c.driver.Remove(all[3])
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "7")
 	if now := c.gpusOf(t, "monitor"); len(now) != 7 || slices.Contains(now, all[3]) {
-		t.Errorf("after a GPU was lost, the monitor has GPUs %v", now)
+		t.Errorf("after a GPU was removed, the monitor has GPUs %v", now)
 	}
-	if err := c.driver.Add(lost); err != nil {
+	if err := c.driver.Add(removed); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "8")
@@ -59,14 +59,14 @@ func monitoringPods(t *testing.T, c *cluster) {
 		t.Errorf("after the GPU has returned, the running monitor has GPUs %v, want %v", now, all)
 	}
 
-	if lost, err = c.driver.Remove(all[3]); err != nil {
+	if removed, err = c.driver.Remove(all[3]); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "7")
 	c.exitContainer(t, "monitor")
 	c.awaitRestarts(t, "monitor", "1")
 	c.awaitAllocatable(t, resource, "4")
-	if err := c.driver.Add(lost); err != nil {
+	if err := c.driver.Add(removed); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitGPUs(t, "8")
@@ -98,7 +98,7 @@ func (c *cluster) checkDisabledMonitor(t *testing.T, resource string, all []stri
 	c.awaitGPUs(t, "8")
 }
 
-// awaitRestarts waits until the container of a pod runs again after a number of restarts.
+// awaitRestarts waits until the container of a pod has restarted the given number of times and is ready.
 func (c *cluster) awaitRestarts(t *testing.T, pod, restarts string) {
 	t.Helper()
 	await(t, pod+" to restart", func() (string, bool) {

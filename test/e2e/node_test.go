@@ -17,18 +17,18 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// patience is the timeout of every wait, far longer than anything takes on a slow machine. It includes the 90 s after
-// which the kubelet retries the preparation of a claim.
-const patience = 5 * time.Minute
+// timeout limits each wait. It is much longer than any wait on a slow machine, and than the 90 s after which the
+// kubelet retries the preparation of a claim.
+const timeout = 5 * time.Minute
 
-// spread is the interval of the agent's requests that are not urgent. The default is longer than patience.
+// spread is the interval of the agent's requests that are not urgent. The default is longer than timeout.
 const spread = "10s"
 
 // checkout is the directory on the node with the parts of the repository that README's commands need.
 const checkout = "/src"
 
 // programs are installed in addition to those of the node, each in a directory below /opt. On a node with CRI-O,
-// Containerd runs as a second container runtime, as Docker's does. NVIDIA's plugin brings a monitoring program.
+// Containerd runs as a second container runtime, like Docker's containerd. NVIDIAPlugin contains a monitoring program.
 var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd, tools.NVIDIAPlugin}
 
 // path sets PATH to the programs of the node, then the additional ones.
@@ -109,10 +109,11 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 
 func (c *cluster) rolloutStatus(t *testing.T) {
 	t.Helper()
-	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", timeout.String())
 }
 
-// setSpread sets what node.AgentManifest changes in the DaemonSet, which restarts the agent.
+// setSpread applies the changes of node.AgentManifest to a DaemonSet that was deployed without them, which restarts the
+// agent.
 func (c *cluster) setSpread(t *testing.T) {
 	t.Helper()
 	start := time.Now()
@@ -147,8 +148,9 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// await waits until check returns true, and returns how long that took. The string is the state for the failure
-// message. It waits between two checks for at least twice as long as they take, since some start programs.
+// await waits until check returns true, and returns how long that took. The string that check returns is the state for
+// the failure message. The pause after a check is twice its duration, from 50 ms to 2 s, because some checks start
+// programs.
 func await(t *testing.T, what string, check func() (string, bool)) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -158,14 +160,14 @@ func await(t *testing.T, what string, check func() (string, bool)) time.Duration
 		if ok {
 			return time.Since(start)
 		}
-		if time.Since(start) > patience {
-			t.Fatalf("timed out after %s waiting for %s: last state %q", patience, what, state)
+		if time.Since(start) > timeout {
+			t.Fatalf("timed out after %s waiting for %s: last state %q", timeout, what, state)
 		}
 		time.Sleep(max(50*time.Millisecond, min(2*time.Since(checked), 2*time.Second)))
 	}
 }
 
-// awaitGPUs waits until the node's status has that many allocatable GPUs.
+// awaitGPUs waits until the node's status has the given number of allocatable GPUs.
 func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	t.Helper()
 	await(t, want+" allocatable GPUs", func() (string, bool) {
@@ -174,8 +176,8 @@ func (c *cluster) awaitGPUs(t *testing.T, want string) {
 	})
 }
 
-// awaitPhase waits until a pod is in a phase, and for Running also until its container is ready. It fails at once if
-// the pod has failed, because that phase is final.
+// awaitPhase waits until a pod is in a phase, and for Running also until its container is ready. It fails immediately
+// if the pod has failed, because that phase is final.
 func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 	t.Helper()
 	await(t, pod+" to be "+phase, func() (string, bool) {
@@ -224,7 +226,7 @@ spec:
 
 func (c *cluster) remove(t *testing.T, pod string) {
 	t.Helper()
-	out, err := c.Kubectl(context.Background(), "delete", "pod", pod, "--ignore-not-found", "--timeout", patience.String())
+	out, err := c.Kubectl(context.Background(), "delete", "pod", pod, "--ignore-not-found", "--timeout", timeout.String())
 	if err != nil {
 		t.Errorf("deleting %s: %v\n%s", pod, err, out)
 	}
@@ -236,8 +238,8 @@ func (c *cluster) exec(t *testing.T, pod, command string) string {
 	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"\n} 2>&1")
 }
 
-// exitContainer makes the container of a pod created by run exit. The delay lets the exec itself return first, which
-// would be killed with the container.
+// exitContainer ends the container of a pod that run created. The delay lets the exec return first, which would be
+// killed with the container.
 func (c *cluster) exitContainer(t *testing.T, pod string) {
 	t.Helper()
 	c.exec(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")

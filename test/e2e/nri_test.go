@@ -17,8 +17,8 @@ import (
 
 const nriDocument = "docs/nri.md"
 
-// nriChecks enables the checks of docs/nri.md. A container with a GPU that was not allocated to it is rejected, others and
-// that of the doctor start; so do all while the agent does not respond.
+// nriChecks enables the checks of docs/nri.md. A container with a GPU that was not allocated to it is rejected. Other
+// containers start, including that of gpucdi doctor. While the agent does not respond, all containers start.
 func nriChecks(t *testing.T, c *cluster) {
 	c.configure(t, strings.Replace(blocksOf(t, nriDocument, "Enable it", "yaml")[0], "true", "true, foreign: reject", 1))
 	defer c.configure(t, "")
@@ -79,7 +79,8 @@ func (c *cluster) createContainer(t *testing.T, uuid string) error {
 	return err
 }
 
-// rejectsWithoutCDI enables NRI in the config file of containerd, with CDI disabled. A pod with GPUs is rejected.
+// rejectsWithoutCDI enables NRI in the config file of containerd, with CDI disabled. The container of a pod with a GPU
+// is rejected.
 func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 	t.Helper()
 	config, err := os.ReadFile(file)
@@ -104,7 +105,8 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 	c.configure(t, "")
 }
 
-// hasContainerLimit checks that the memory of the only container of a pod is limited, beside that of the pod.
+// hasContainerLimit checks that the cgroup of a pod's only container has a memory limit, in addition to the pod's
+// cgroup.
 func (c *cluster) hasContainerLimit(t *testing.T, pod string, bytes uint64) {
 	t.Helper()
 	limits, err := c.driver.MemoryLimits()

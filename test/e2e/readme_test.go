@@ -7,7 +7,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/docs"
 )
 
-// readme runs the commands of README's section "Quick start". They must also work on a node with the agent.
+// readme runs the commands of README's section "Quick start". They must also work on a node that already runs the
+// agent.
 func readme(t *testing.T, c *cluster) {
 	commands, err := docs.Blocks(t.Context(), "README.md", "Quick start", "sh")
 	if err != nil {
@@ -24,7 +25,7 @@ func readme(t *testing.T, c *cluster) {
 		}
 	}
 
-	c.setSpread(t) // the manifest of README has removed it
+	c.setSpread(t) // README applies the manifest without it
 
 	manifests, err := docs.Blocks(t.Context(), "README.md", "Quick start", "yaml")
 	if err != nil {

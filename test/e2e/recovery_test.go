@@ -155,7 +155,7 @@ func (c *cluster) restartAgent(t *testing.T) {
 // awaitRollout waits until the new agent has replaced the old one.
 func (c *cluster) awaitRollout(t *testing.T) {
 	t.Helper()
-	c.kubectl(t, "rollout", "status", "-n", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+	c.rolloutStatus(t)
 	await(t, "the old agent to be removed", func() (string, bool) {
 		pods := c.kubectl(t, "get", "pods", "-n", "gpucdi", "-o", "name")
 		return pods, strings.Count(pods, "pod/gpucdi-") == 1
@@ -228,7 +228,7 @@ func removedGPU(t *testing.T, c *cluster) {
 		removed = append(removed, gone)
 	}
 	c.awaitGPUs(t, "6")
-	// The unallocated GPU is pruned, which proves that the other one had the time to be.
+	// By the time the unallocated GPU is pruned, the allocated one could have been pruned, too.
 	c.awaitState(t, free, "")
 	if state := c.stateOf(t, held); state != "unhealthy" {
 		t.Errorf("removed GPU that a pod holds is %q, want unhealthy", state)
@@ -251,8 +251,8 @@ func removedGPU(t *testing.T, c *cluster) {
 	}
 }
 
-// awaitRegistration waits until the kubelet has registered all resources since a time. Until then the node's status has
-// the GPUs of the earlier registration, and pods that request some are rejected.
+// awaitRegistration waits until the kubelet has registered all resources since the given time. Until then the node's
+// status has the GPUs of the earlier registration, and pods that request GPUs are rejected.
 func (c *cluster) awaitRegistration(t *testing.T, since time.Time) {
 	t.Helper()
 	await(t, "a registration with the kubelet", func() (string, bool) {
@@ -321,7 +321,7 @@ func (c *cluster) awaitState(t *testing.T, id, want string) {
 }
 
 // enableSharing enables sharing while pods hold some of the GPUs, one of them only by an init container. No GPU may be
-// allocated twice: unallocated GPUs become shared at once, the others when their pods have ended.
+// allocated twice: unallocated GPUs become shared immediately, the others when their pods have ended.
 func enableSharing(t *testing.T, c *cluster) {
 	c.run(t, "app", 1)
 	c.awaitPhase(t, "app", "Running")
@@ -358,8 +358,8 @@ spec:
 	c.awaitGPUs(t, "8")
 }
 
-// awaitAllocatable waits until the node's status has that many allocatable devices of a resource, and returns how long
-// that took.
+// awaitAllocatable waits until the node's status has the given number of allocatable devices of a resource, and returns
+// how long that took.
 func (c *cluster) awaitAllocatable(t *testing.T, resource, want string) time.Duration {
 	t.Helper()
 	path := "jsonpath={.status.allocatable." + strings.ReplaceAll(resource, ".", `\.`) + "}"

@@ -12,7 +12,7 @@ import (
 func nodeRemediation(t *testing.T, c *cluster) {
 	const set = "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.remediation."
 	c.kubectl(t, "taint", "node", node.Name, "example.com/other=stays:PreferNoSchedule")
-	// Earlier cases patched the ConfigMap, of which Helm would report a conflict.
+	// Earlier cases patched the ConfigMap, so without --force-conflicts Helm would report a conflict.
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts")
 	c.sh(t, blocksOf(t, "docs/remediation.md", "Enable", "sh")[0])
 	c.sh(t, set+"after=10s")
@@ -20,7 +20,7 @@ func nodeRemediation(t *testing.T, c *cluster) {
 	c.awaitMarks(t, "True GPUsHealthy", "")
 
 	faulty := c.driver.State().GPUs[2].UUID
-	c.recovery(t, faulty, 1)
+	c.setRecoveryAction(t, faulty, actionReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
 	}
@@ -28,15 +28,15 @@ func nodeRemediation(t *testing.T, c *cluster) {
 	c.awaitEvent(t, "Warning", "GPUUnhealthy", faulty+") is unhealthy: XID 48")
 	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
 	if took := time.Since(raised); took < 9*time.Second {
-		t.Errorf("the node was marked %s after the XID, want at least 10s", took)
+		t.Errorf("the node was marked %s after the XID, want at least 9s", took)
 	}
-	if message := c.marks(t, `{.status.conditions[?(@.type=="NvidiaGPUHealthy")].message}`); !strings.Contains(message, faulty+"): XID 48") {
+	if message := c.nodeField(t, `{.status.conditions[?(@.type=="NvidiaGPUHealthy")].message}`); !strings.Contains(message, faulty+"): XID 48") {
 		t.Errorf("message of the condition: %q", message)
 	}
 
-	c.killAgent(t) // the taint stays, and the agent restores a removed one
+	c.killAgent(t) // the taint stays while the agent restarts, and the agent restores a removed taint
 	for range 20 {
-		if taint := c.marks(t, markedTaint); taint != "xid_48:NoSchedule" {
+		if taint := c.nodeField(t, taintPath); taint != "xid_48:NoSchedule" {
 			t.Fatalf("after the agent was killed, the taint is %q", taint)
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -51,36 +51,38 @@ func nodeRemediation(t *testing.T, c *cluster) {
 	c.sh(t, set+"taint=NoSchedule")
 	c.syncConfig(t)
 	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
-	c.recovery(t, faulty, 0)
+	c.setRecoveryAction(t, faulty, actionNone)
 	c.awaitMarks(t, "True GPUsHealthy", "")
 
-	c.recovery(t, faulty, 1)
+	c.setRecoveryAction(t, faulty, actionReset)
 	c.awaitMarks(t, "False GPUFault", "recovery_needed:NoSchedule")
 	c.helm(t, "Uninstall", 0)
 	c.awaitMarks(t, "", "")
-	if taints := c.marks(t, `{.spec.taints[*].key}`); !strings.Contains(taints, "example.com/other") {
+	if taints := c.nodeField(t, `{.spec.taints[*].key}`); !strings.Contains(taints, "example.com/other") {
 		t.Errorf("the foreign taint is lost: %q", taints)
 	}
-	c.recovery(t, faulty, 0)
+	c.setRecoveryAction(t, faulty, actionNone)
 	c.kubectl(t, "taint", "node", node.Name, "example.com/other-")
 }
 
+// JSONPaths of the agent's condition and taint.
 const (
-	markedCondition = `{range .status.conditions[?(@.type=="NvidiaGPUHealthy")]}{.status} {.reason}{end}`
-	markedTaint     = `{range .spec.taints[?(@.key=="gpucdi.dev/gpu-fault")]}{.value}:{.effect}{end}`
+	conditionPath = `{range .status.conditions[?(@.type=="NvidiaGPUHealthy")]}{.status} {.reason}{end}`
+	taintPath     = `{range .spec.taints[?(@.key=="gpucdi.dev/gpu-fault")]}{.value}:{.effect}{end}`
 )
 
-// marks returns a part of the Node.
-func (c *cluster) marks(t *testing.T, path string) string {
+// nodeField returns the part of the Node at a JSONPath.
+func (c *cluster) nodeField(t *testing.T, path string) string {
 	t.Helper()
 	return c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath="+path)
 }
 
-// awaitMarks waits until the Node has a condition, as status and reason, and a taint, as value and effect.
+// awaitMarks waits until the Node has the agent's condition, as status and reason, and its taint, as value and effect;
+// empty for none.
 func (c *cluster) awaitMarks(t *testing.T, condition, taint string) {
 	t.Helper()
 	await(t, "condition "+condition+" and taint "+taint, func() (string, bool) {
-		nowCondition, nowTaint := c.marks(t, markedCondition), c.marks(t, markedTaint)
+		nowCondition, nowTaint := c.nodeField(t, conditionPath), c.nodeField(t, taintPath)
 		return nowCondition + " " + nowTaint, nowCondition == condition && nowTaint == taint
 	})
 }

@@ -20,15 +20,8 @@ func faultReporting(t *testing.T, c *cluster) {
 	if faulty == held {
 		faulty = c.driver.State().GPUs[6].UUID
 	}
-	recovery := func(action int) {
-		t.Helper()
-		if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(faulty).RecoveryAction = action; return nil }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const reset, none = 1, 0
 
-	recovery(reset)
+	c.setRecoveryAction(t, faulty, actionReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
 	}
@@ -52,12 +45,26 @@ func faultReporting(t *testing.T, c *cluster) {
 	}
 
 	time.Sleep(6 * time.Second) // until a probe has read the recovery action; without it, recovery takes the quiet period
-	recovery(none)
+	c.setRecoveryAction(t, faulty, actionNone)
 	c.awaitGPUs(t, "8")
 	c.awaitEvent(t, "Normal", "GPUHealthy", faulty+") is healthy again")
 	c.awaitOutput(t, `gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`, c.metrics)
 	if log := c.kubectl(t, "logs", "--namespace", "gpucdi", "daemonset/gpucdi"); strings.Contains(log, "Event dropped") {
 		t.Errorf("agent dropped an Event:\n%s", log)
+	}
+}
+
+// Recovery actions of NVML.
+const (
+	actionNone  = 0 // NVML_GPU_RECOVERY_ACTION_NONE
+	actionReset = 1 // NVML_GPU_RECOVERY_ACTION_GPU_RESET
+)
+
+// setRecoveryAction sets the recovery action that the driver reports for a GPU.
+func (c *cluster) setRecoveryAction(t *testing.T, uuid string, action int) {
+	t.Helper()
+	if err := c.driver.Update(func(s *simdriver.State) error { s.GPU(uuid).RecoveryAction = action; return nil }); err != nil {
+		t.Fatal(err)
 	}
 }
 

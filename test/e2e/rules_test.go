@@ -12,13 +12,13 @@ import (
 // restores them while pods run. Pods keep their GPUs.
 func resourceRules(t *testing.T, c *cluster) {
 	const document, h100, small = "docs/resources.md", "nvidia.com/h100", "nvidia.com/gpu.small"
-	var old []string
+	var gtx []string // UUIDs
 	for i, g := range simdriver.GTX1060x2().GPUs {
 		g.Minor = 8 + i
 		if err := c.driver.Add(g); err != nil {
 			t.Fatal(err)
 		}
-		old = append(old, g.UUID)
+		gtx = append(gtx, g.UUID)
 	}
 	c.awaitGPUs(t, "10")
 	rules := blocksOf(t, document, "Write rules", "yaml")[0]
@@ -29,7 +29,7 @@ func resourceRules(t *testing.T, c *cluster) {
 	gpus := c.driver.State().GPUs
 	excluded := gpus[len(gpus)-1].UUID
 	preview := c.sh(t, blocksOf(t, document, "Preview the result", "sh")[0])
-	for _, want := range [][]string{{excluded, "excluded - 1 resources[0]"}, {old[0], small + " devicePlugin 4 resources[2]"}, {gpus[2].UUID, h100 + " devicePlugin 1 resources[1]"}} {
+	for _, want := range [][]string{{excluded, "excluded - 1 resources[0]"}, {gtx[0], small + " devicePlugin 4 resources[2]"}, {gpus[2].UUID, h100 + " devicePlugin 1 resources[1]"}} {
 		if !slices.ContainsFunc(strings.Split(preview, "\n"), func(line string) bool {
 			return strings.Contains(line, want[0]) && strings.Contains(strings.Join(strings.Fields(line), " "), want[1])
 		}) {
@@ -58,14 +58,14 @@ func resourceRules(t *testing.T, c *cluster) {
 		c.run(t, pod, 0, "resources: {limits: {"+small+": 1}}")
 	}
 	held := map[string][]string{}
-	for pod, isOld := range map[string]bool{"large": false, "first": true, "second": true} {
+	for pod, isGTX := range map[string]bool{"large": false, "first": true, "second": true} {
 		c.awaitPhase(t, pod, "Running")
 		held[pod] = c.gpusOf(t, pod)
-		if slices.Contains(held[pod], excluded) || slices.ContainsFunc(held[pod], func(uuid string) bool { return slices.Contains(old, uuid) != isOld }) {
+		if slices.Contains(held[pod], excluded) || slices.ContainsFunc(held[pod], func(uuid string) bool { return slices.Contains(gtx, uuid) != isGTX }) {
 			t.Errorf("pod %s has GPUs %v", pod, held[pod])
 		}
 	}
-	keep := func() {
+	checkPods := func() {
 		t.Helper()
 		for pod, gpus := range held {
 			if now := c.gpusOf(t, pod); !slices.Equal(now, gpus) {
@@ -75,18 +75,18 @@ func resourceRules(t *testing.T, c *cluster) {
 	}
 	c.configure(t, "")
 	c.awaitAllocatable(t, h100, "0")
-	c.awaitGPUs(t, "1") // the excluded one; both replicas of one GTX 1060, or one of each, are held
-	keep()
+	c.awaitGPUs(t, "1") // the excluded GPU; pods hold all others
+	checkPods()
 	c.remove(t, "first")
 	delete(held, "first")
 	c.configure(t, rules)
 	c.awaitAllocatable(t, h100, "7")
 	c.awaitAllocatable(t, small, "8")
-	keep()
+	checkPods()
 	for pod := range held {
 		c.remove(t, pod)
 	}
-	for _, uuid := range old {
+	for _, uuid := range gtx {
 		if _, err := c.driver.Remove(uuid); err != nil {
 			t.Fatal(err)
 		}

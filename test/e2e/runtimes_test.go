@@ -12,14 +12,14 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// cases run in this order on the nodes of the tests in on, or, if on is empty because they depend on the container
-// runtime, on the node of each. Each leaves all GPUs free.
+// cases run in this order, and each leaves all GPUs free. A case runs on the nodes of the tests in on. Cases that
+// depend on the container runtime have an empty on, and run on the nodes of all tests.
 var cases = []struct {
 	name string
 	run  func(*testing.T, *cluster)
 	on   string
 }{
-	{"docs/runtimes.md lists this node", documented, ""},
+	{"docs/runtimes.md lists this node", documentedRuntime, ""},
 	{"the commands of README work", readme, "TestNode"},
 	{"a pod sees its two GPUs", twoGPUs, ""},
 	{"a pod cannot open GPUs not allocated to it", deniedGPU, ""},
@@ -36,7 +36,7 @@ var cases = []struct {
 	{"pods select GPUs of different models", modelSelection, "TestNode"},
 	{"rules assign GPUs to resources", resourceRules, "TestContainerd17"},
 	{"a monitoring pod sees all GPUs while pods hold them", monitoringPods, "TestNode"},
-	{"a cordoned GPU stays with its pod and goes to no other", cordonedGPU, "TestNode"},
+	{"a cordoned GPU stays with its pod and is not allocated again", cordonedGPU, "TestNode"},
 	{"the service account has minimal permissions", rbac, "TestContainerd17"},
 	{"the agent drops capabilities", droppedCapabilities, ""},
 	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},
@@ -72,8 +72,8 @@ func TestNode(t *testing.T) {
 	startCluster(t, node.Config{}).runCases(t)
 }
 
-// documented checks that docs/runtimes.md has a row for this node.
-func documented(t *testing.T, c *cluster) {
+// documentedRuntime checks that docs/runtimes.md has a row for this node.
+func documentedRuntime(t *testing.T, c *cluster) {
 	t.Helper()
 	name, version := c.runtime(t)
 	kubelet := c.kubectl(t, "get", "node", node.Name, "-o", "jsonpath={.status.nodeInfo.kubeletVersion}")
@@ -148,7 +148,7 @@ func TestContainerd17(t *testing.T) {
 	c.runCases(t)
 }
 
-// TestCRIO uses the release image; the other tests use that of the Dockerfile.
+// TestCRIO uses the image of a release; the other tests use the image of the Dockerfile.
 func TestCRIO(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, node.Config{

@@ -10,8 +10,8 @@ import (
 
 const scheduling = "docs/scheduling.md"
 
-// modelSelection runs the commands and pods of docs/scheduling.md. Pods that match this node run, and variants that do
-// not match it stay pending.
+// modelSelection runs the commands and pods of docs/scheduling.md. Pods that match this node run, and modified pods
+// that do not match it stay pending.
 func modelSelection(t *testing.T, c *cluster) {
 	if out := c.sh(t, blocks(t, "List the GPU models of the cluster", "sh")[0]); !strings.Contains(strings.Join(strings.Fields(out), " "), "NVIDIA-H100-80GB-HBM3 81559 8") {
 		t.Errorf("listing the models of the nodes prints\n%s", out)
@@ -25,11 +25,11 @@ func modelSelection(t *testing.T, c *cluster) {
 	c.runToCompletion(t, "needs-memory", needs)
 	c.staysPending(t, "needs-memory", strings.Replace(needs, "40000", "90000", 1), scheduling, "didn't match Pod's node affinity/selector")
 
-	taint := blocks(t, "Reserve GPU nodes", "sh")
-	c.sh(t, taint[0])
+	commands := blocks(t, "Reserve GPU nodes", "sh")
+	c.sh(t, commands[0])
 	c.staysPending(t, "on-h100", h100, scheduling, "had untolerated taint")
 	c.runToCompletion(t, "tolerant", blocks(t, "Reserve GPU nodes", "yaml")[0])
-	c.sh(t, taint[1])
+	c.sh(t, commands[1])
 	c.runToCompletion(t, "on-h100", h100)
 }
 

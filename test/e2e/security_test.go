@@ -106,7 +106,7 @@ func rbac(t *testing.T, c *cluster) {
 		{[]string{"update", "nodes"}, false},
 		{[]string{"patch", "nodes", "--subresource", "status"}, false},
 	} {
-		// In the box: kubectl ends its process if the answer is no, and c.Kubectl runs it in this one.
+		// Run it in the box: c.Kubectl runs kubectl in this process, which kubectl ends if the answer is no.
 		args := append([]string{"auth", "can-i", "--as", "system:serviceaccount:gpucdi:gpucdi"}, tc.access...)
 		out, _ := c.Box.Command(t.Context(), "kubectl", args...).Output()
 		if got := strings.TrimSpace(string(out)); got != map[bool]string{true: "yes", false: "no"}[tc.want] {

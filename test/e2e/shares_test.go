@@ -9,8 +9,9 @@ import (
 
 const sharingDocument, sharesSection = "docs/sharing.md", "Share a GPU between ResourceClaims"
 
-// sharedGPU runs the pod of docs/sharing.md with its config. Claims share a GPU while its memory and cores suffice; a
-// larger one, and one without capacity requests, get others. Each pod can allocate the memory of its claims only.
+// sharedGPU runs the pod of docs/sharing.md with its config. Claims share a GPU while its memory and cores suffice. A
+// larger claim and a claim without capacity requests get other GPUs. Each pod can allocate only the memory of its
+// claim.
 func sharedGPU(t *testing.T, c *cluster) {
 	version := c.driver.State().Version
 	c.emulateCgroup2(t)
@@ -72,9 +73,9 @@ func sharedGPU(t *testing.T, c *cluster) {
 	}
 	c.usesMemory(t, "third", gpu["third"])
 	limitsPersist(t, c, "first", 20)
-	c.losesLimits(t, func() { c.isLimited(t, "first", 20) })
+	c.restoresLimits(t, func() { c.isLimited(t, "first", 20) })
 
-	// A second pod would not be limited.
+	// A second pod with the claim is refused, because its memory would not be limited.
 	c.startWithClaim(t, "late", "second")
 	defer c.remove(t, "late")
 	c.awaitOutput(t, "the claim has a part of a GPU, so it is for one pod", func(t *testing.T) string {
@@ -82,7 +83,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 	})
 }
 
-// limitsPersist restarts a pod's container while no agent responds, then the kubelet.
+// limitsPersist restarts a pod's container while the agent does not respond, then the kubelet. The pod keeps its limit.
 func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
 	c.runOnNode(t, "pkill -STOP -x gpucdi")
 	container := c.containerID(t, pod)
@@ -98,8 +99,9 @@ func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
 	c.isLimited(t, pod, gib)
 }
 
-// losesLimits reloads the driver, and checks after a while that the agent has restored the limits of running pods.
-func (c *cluster) losesLimits(t *testing.T, check func()) {
+// restoresLimits reloads the driver, which removes all limits, waits until the agent has restored limits, and calls
+// check.
+func (c *cluster) restoresLimits(t *testing.T, check func()) {
 	t.Helper()
 	before, err := c.driver.MemoryLimits()
 	if err != nil || len(before) == 0 {
@@ -145,7 +147,7 @@ func (c *cluster) isLimited(t *testing.T, pod string, gib int) {
 	}
 }
 
-// usesMemory checks that metrics and status have what a pod uses of its share.
+// usesMemory allocates memory in a pod, and checks that metrics and status report it.
 func (c *cluster) usesMemory(t *testing.T, pod, gpu string) {
 	t.Helper()
 	if got := c.tryAllocate(t, pod, 1000, 24); got != cudaSuccess {

@@ -15,8 +15,9 @@ var (
 	claimSoakSeed     = flag.Uint64("seed", 7, "seed of the random actions on claims")
 )
 
-// claimSoak adds and removes pods with claims and with nvidia.com/gpu at random, some of them by force, while the node
-// moves between both APIs and components restart. No two pods have a GPU at the same time, and in the end all are free.
+// claimSoak adds and removes pods with claims and with nvidia.com/gpu at random, and deletes some of them by force,
+// while the node moves between both APIs and components restart. No two pods have the same GPU at the same time, and
+// all GPUs are free at the end.
 func claimSoak(t *testing.T, c *cluster) {
 	c.watchDisjoint(t)
 	random := rand.New(rand.NewPCG(*claimSoakSeed, 0))
@@ -37,7 +38,7 @@ func claimSoak(t *testing.T, c *cluster) {
 		c.kubectl(t, args...)
 		delete(running, pod)
 	}
-	mode := []string{"label", "node", node.Name, "--overwrite", "nvidia.com/device-plugin.config=dra"}
+	toDRA := []string{"label", "node", node.Name, "--overwrite", "nvidia.com/device-plugin.config=dra"}
 	actions := []struct {
 		name   string
 		weight int
@@ -57,7 +58,7 @@ func claimSoak(t *testing.T, c *cluster) {
 			running[pod] = true
 		}},
 		{"removed", 4, func() { remove(random.IntN(slots)) }},
-		{"to DRA", 2, func() { c.kubectl(t, mode...) }},
+		{"to DRA", 2, func() { c.kubectl(t, toDRA...) }},
 		{"back", 2, func() { c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config-") }},
 		{"slices deleted", 1, func() { c.kubectl(t, "delete", "resourceslices", "--all") }},
 		{"agent killed", 1, func() { c.runOnNode(t, "pkill -9 -x gpucdi || true") }},
@@ -84,7 +85,7 @@ func claimSoak(t *testing.T, c *cluster) {
 	for slot := range slots {
 		c.remove(t, fmt.Sprint("pod-", slot))
 	}
-	c.kubectl(t, mode...)
+	c.kubectl(t, toDRA...)
 	c.awaitSlices(t, 8)
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)

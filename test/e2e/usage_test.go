@@ -55,7 +55,7 @@ func containerUsage(t *testing.T, c *cluster) {
 		t.Errorf("%d containers have memory, want 4:\n%s", n, c.metrics(t))
 	}
 
-	pid := c.utilize(t, shared, "/tmp/allocate 300 45", 30)
+	pid := c.setUtilization(t, shared, "/tmp/allocate 300 45", 30)
 	utilization := func(pod, value string) string {
 		return fmt.Sprintf(`gpucdi_container_gpu_utilization_ratio{container="main",device=%q,gpu=%q,namespace="default",pod=%q} %s`+"\n", shared, shared, pod, value)
 	}
@@ -94,7 +94,7 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	}
 }
 
-// tryAllocate is like allocateMemory. It returns the result of CUDA, with which the process ends unless it is 0.
+// tryAllocate is like allocateMemory, but returns the result of CUDA. If that is not 0, the process exits with it.
 func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "allocate")
@@ -116,9 +116,9 @@ func (c *cluster) endAllocations(t *testing.T, pod string) {
 	c.exec(t, pod, `for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" != /tmp/allocate ] || kill ${p#/proc/}; done`)
 }
 
-// utilize finds a process on the node by its command line, makes the driver report its utilization of a GPU, and
+// setUtilization finds a process on the node by its command line, makes the driver report its utilization of a GPU, and
 // returns its PID.
-func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) (pid int) {
+func (c *cluster) setUtilization(t *testing.T, gpu, command string, percent int) (pid int) {
 	t.Helper()
 	out, err := c.Box.Command(t.Context(), "pgrep", "-f", "^"+command+"$").Output()
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *cluster) utilize(t *testing.T, gpu, command string, percent int) (pid i
 func (c *cluster) hostPID(t *testing.T, enabled bool) {
 	t.Helper()
 	c.kubectl(t, "patch", "daemonset", "--namespace", "gpucdi", "gpucdi", "--patch", fmt.Sprintf(`{"spec": {"template": {"spec": {"hostPID": %t}}}}`, enabled))
-	c.kubectl(t, "rollout", "status", "--namespace", "gpucdi", "daemonset/gpucdi", "--timeout", patience.String())
+	c.kubectl(t, "rollout", "status", "--namespace", "gpucdi", "daemonset/gpucdi", "--timeout", timeout.String())
 	await(t, "one agent", func() (string, bool) {
 		pods := c.agentPod(t)
 		return pods, pods != "" && !strings.Contains(pods, " ")

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// moveDriver moves the driver to the root of a driver container, on a file system that supports idmapped mounts, which
-// the overlay of the box does not. It also mounts a complete /proc and /sys: without them, which the box lacks, the
-// kernel does not allow these mounts in a user namespace.
-const moveDriver = `set -e
+// copyDriver copies the driver to the root of a driver container, which the agent prefers. That root is on a file
+// system that supports idmapped mounts, unlike the overlay of the box. The script also mounts a complete proc and
+// sysfs, which the box lacks: without them, the kernel does not allow a user namespace to mount proc and sysfs.
+const copyDriver = `set -e
 for fs in proc sysfs; do mkdir -p /run/whole/$fs; mount -t $fs $fs /run/whole/$fs; done
 root=/run/nvidia/driver
 mkdir -p $root && mount -t tmpfs tmpfs $root
@@ -17,9 +17,9 @@ cp -a /usr/lib/x86_64-linux-gnu/libnvidia* /usr/lib/x86_64-linux-gnu/libcuda* $r
 cp -a /usr/bin/nvidia* $root/usr/bin/
 cp -a /etc/OpenCL/vendors/* $root/etc/OpenCL/vendors/`
 
-const moveDriverBack = `umount /run/whole/proc /run/whole/sysfs && umount --lazy /run/nvidia/driver`
+const removeDriverCopy = `umount /run/whole/proc /run/whole/sysfs && umount --lazy /run/nvidia/driver`
 
-const inUserNamespace = `apiVersion: v1
+const userNamespacePod = `apiVersion: v1
 kind: Pod
 metadata: {name: userns}
 spec:
@@ -33,26 +33,26 @@ spec:
     resources: {limits: {nvidia.com/gpu: 1}}
 `
 
-// userNamespace starts a pod in a user namespace. containerd 1 does not support those for pods, and the kubelet rejects
-// the pod.
+// userNamespace starts a pod in a user namespace. With containerd 1, which does not support user namespaces for pods,
+// the pod stays pending.
 func userNamespace(t *testing.T, c *cluster) {
 	if name, version := c.runtime(t); name == "containerd" && strings.HasPrefix(version, "1.") {
-		c.staysPending(t, "userns", inUserNamespace, troubleshooting, "runtime does not support user namespaces")
+		c.staysPending(t, "userns", userNamespacePod, troubleshooting, "runtime does not support user namespaces")
 		return
 	}
-	c.runOnNode(t, moveDriver)
+	c.runOnNode(t, copyDriver)
 	defer func() {
-		c.runOnNode(t, moveDriverBack)
+		c.runOnNode(t, removeDriverCopy)
 		c.reloadDriver(t, false)
 	}()
 	c.reloadDriver(t, true)
-	if err := c.Apply(t.Context(), []byte(inUserNamespace)); err != nil {
+	if err := c.Apply(t.Context(), []byte(userNamespacePod)); err != nil {
 		t.Fatal(err)
 	}
 	defer c.remove(t, "userns")
 	c.awaitPhase(t, "userns", "Running")
 	if mapped := strings.Fields(c.exec(t, "userns", "cat /proc/self/uid_map")); len(mapped) != 3 || mapped[1] == "0" {
-		t.Errorf("pod has the UID mapping %v, want a user namespace of its own", mapped)
+		t.Errorf("pod has the UID mapping %v, want a separate user namespace", mapped)
 	}
 	if uuids := c.gpusOf(t, "userns"); len(uuids) != 1 {
 		t.Errorf("nvidia-smi -L lists %v, want one", uuids)
@@ -60,11 +60,11 @@ func userNamespace(t *testing.T, c *cluster) {
 }
 
 // reloadDriver makes the agent search for the driver again, and waits until its spec uses the driver container's root
-// or no longer does.
-func (c *cluster) reloadDriver(t *testing.T, moved bool) {
+// if inContainer is set, or no longer uses it.
+func (c *cluster) reloadDriver(t *testing.T, inContainer bool) {
 	t.Helper()
 	c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "sh", "-c", "kill -HUP 1")
-	c.awaitSpec(t, "/run/nvidia/driver/", moved)
+	c.awaitSpec(t, "/run/nvidia/driver/", inContainer)
 	c.awaitGPUs(t, "8")
 }
 

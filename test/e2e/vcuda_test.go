@@ -33,7 +33,7 @@ func vcudaPods(t *testing.T, c *cluster) {
 	t.Run("manifests of the document", func(t *testing.T) { documentedVCUDA(t, c) })
 	t.Run("requests", func(t *testing.T) { vcudaRequests(t, c) })
 	t.Run("spread", func(t *testing.T) { vcudaSpread(t, c) })
-	t.Run("pods of several sizes at once", func(t *testing.T) { vcudaAtOnce(t, c) })
+	t.Run("simultaneous pods of several sizes", func(t *testing.T) { vcudaSimultaneous(t, c) })
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
 }
 
@@ -65,26 +65,26 @@ func documentedVCUDA(t *testing.T, c *cluster) {
 		c.endAllocations(t, "half")
 	}
 	if got := c.tryAllocate(t, "neighbor", 4, 4); got != cudaSuccess {
-		t.Errorf("CUDA returns %s for the neighbor, after its neighbor's allocation failed", got)
+		t.Errorf("CUDA returns %s for the neighbor, after an allocation of pod half failed", got)
 	}
 }
 
-// vcudaPod returns the manifest of a pod with containers that sleep. Each has a list of limits. Names of init containers
-// start with "init", and those of sidecars with "sidecar".
+// vcudaPod returns the manifest of a pod. name is the field name or generateName with its value. Each container has a
+// name and limits. A container whose name starts with "init" is an init container, with "sidecar" a sidecar.
 func vcudaPod(name, annotations string, containers ...[2]string) string {
-	var initial, all []string
+	var initial, main []string
 	for _, c := range containers {
-		command, restart, sort := "[sleep, infinity]", "", &all
+		command, restart, list := "[sleep, infinity]", "", &main
 		if strings.HasPrefix(c[0], "init") {
-			command, sort = "[nvidia-smi, -L]", &initial
+			command, list = "[nvidia-smi, -L]", &initial
 		}
 		if strings.HasPrefix(c[0], "sidecar") {
-			restart, sort = "restartPolicy: Always, ", &initial
+			restart, list = "restartPolicy: Always, ", &initial
 		}
-		*sort = append(*sort, fmt.Sprintf("{name: %s, image: 'docker.io/library/debian:bookworm-slim', %scommand: %s, resources: {limits: {%s}}}", c[0], restart, command, c[1]))
+		*list = append(*list, fmt.Sprintf("{name: %s, image: 'docker.io/library/debian:bookworm-slim', %scommand: %s, resources: {limits: {%s}}}", c[0], restart, command, c[1]))
 	}
 	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {%s, annotations: {%s}}, spec: {terminationGracePeriodSeconds: 0, initContainers: [%s], containers: [%s]}}",
-		name, annotations, strings.Join(initial, ", "), strings.Join(all, ", "))
+		name, annotations, strings.Join(initial, ", "), strings.Join(main, ", "))
 }
 
 // vcuda returns the limits of a container.
@@ -92,7 +92,7 @@ func vcuda(cores, memory int) string {
 	return fmt.Sprintf("nvidia.com/vcuda-core: %d, nvidia.com/vcuda-memory: %d", cores, memory)
 }
 
-// vcudaRequests lets the API server convert or refuse requests.
+// vcudaRequests checks which requests the API server converts to claims, and which it refuses.
 func vcudaRequests(t *testing.T, c *cluster) {
 	main := func(limits string) [2]string { return [2]string{"main", limits} }
 	for _, tc := range []struct {
@@ -113,8 +113,8 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"3300", "", [][2]string{main(vcuda(3300, 0))}, "nvidia.com/vcuda-core is 3300"},
 		{"no memory", "", [][2]string{{"init", vcuda(10, 100)}, main("nvidia.com/vcuda-core: 99")}, "container main: nvidia.com/vcuda-core below 100 requires nvidia.com/vcuda-memory, in units of 1Mi"},
 		{"no cores", "", [][2]string{main("nvidia.com/vcuda-memory: 99")}, "nvidia.com/vcuda-memory requires nvidia.com/vcuda-core"},
-		{"much memory", "", [][2]string{main("nvidia.com/vcuda-core: 1, nvidia.com/vcuda-memory: 1e30")}, "of memory at most 999999"},
-		{"hardware", "gpucdi.dev/memory-isolation: hardware", [][2]string{main(vcuda(30, 4000))}, "container main: a part of a GPU cannot have the isolation hardware"},
+		{"much memory", "", [][2]string{main("nvidia.com/vcuda-core: 1, nvidia.com/vcuda-memory: 1e30")}, "and nvidia.com/vcuda-memory at most 999999"},
+		{"hardware", "gpucdi.dev/memory-isolation: hardware", [][2]string{main(vcuda(30, 4000))}, "container main: a part of a GPU cannot have hardware isolation"},
 		{"low limit", `nvidia.com/vcuda-core-limit: "20"`, [][2]string{main(vcuda(30, 4000))}, `is "20"; want a number from nvidia.com/vcuda-core, which is 30, to 100`},
 		{"limit in words", `nvidia.com/vcuda-core-limit: half`, [][2]string{main(vcuda(30, 4000))}, `is "half"; want a number`},
 		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"`},
@@ -135,7 +135,8 @@ func vcudaRequests(t *testing.T, c *cluster) {
 	}
 }
 
-// vcudaSpread fills four GPUs with four halves. Larger pods wait with the scheduler's reason until a GPU is free.
+// vcudaSpread starts four pods with half a GPU, each of which gets another GPU. Larger pods wait, with the scheduler's
+// reason, until a GPU is free.
 func vcudaSpread(t *testing.T, c *cluster) {
 	gpus := map[string]bool{}
 	for i := range 4 {
@@ -169,8 +170,9 @@ func (c *cluster) applyVCUDA(t *testing.T, name string, cores, memory int) {
 	t.Cleanup(func() { c.remove(t, name) })
 }
 
-// vcudaAtOnce creates ten pods at once. Each gets its own limit, with an init container and a sidecar, too.
-func vcudaAtOnce(t *testing.T, c *cluster) {
+// vcudaSimultaneous creates eleven pods simultaneously, ten with an init container and one with a sidecar. Each gets
+// its own limit.
+func vcudaSimultaneous(t *testing.T, c *cluster) {
 	limits := map[string]int{}
 	var manifests []string
 	for i := range 10 {
@@ -196,7 +198,7 @@ func vcudaAtOnce(t *testing.T, c *cluster) {
 // withoutController creates a pod while no controller runs. It waits, and never runs without a limit.
 func withoutController(t *testing.T, c *cluster) {
 	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=0")
-	c.kubectl(t, "wait", "--namespace", "gpucdi", "--for=delete", "pod", "--selector=app.kubernetes.io/name=gpucdi-vcuda", "--timeout="+patience.String())
+	c.kubectl(t, "wait", "--namespace", "gpucdi", "--for=delete", "pod", "--selector=app.kubernetes.io/name=gpucdi-vcuda", "--timeout="+timeout.String())
 	c.applyVCUDA(t, "waits", 33, 3072)
 	c.awaitOutput(t, "FailedResourceClaimCreation", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "waits") })
 	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=1")

@@ -65,8 +65,8 @@ type link struct {
 	PCIe    string `json:"pcie"`
 }
 
-// newInventory returns n GPUs. Each pair of them shares a PCIe switch, and each half a NUMA node. nvlinks returns the
-// number of NVLinks between two GPUs.
+// newInventory returns n GPUs. GPUs 2i and 2i+1 share a PCIe switch, and each half of the GPUs shares a NUMA node.
+// nvlinks returns the number of NVLinks between two GPUs.
 func newInventory(n int, nvlinks func(i, j int) int) inventory {
 	inv := inventory{Driver: map[string]any{"version": "580.95.05", "cuda": "13.0"}}
 	uuid := func(i int) string { return fmt.Sprintf("GPU-4fbdcb86-5b5c-4b5f-8c3a-0123456789%02x", i) }
@@ -93,8 +93,8 @@ func newInventory(n int, nvlinks func(i, j int) int) inventory {
 	return inv
 }
 
-// profiles are nodes with different links between their GPUs.
-var profiles = map[string]inventory{
+// topologies are nodes with different links between their GPUs.
+var topologies = map[string]inventory{
 	"4 on PCIe": newInventory(4, func(int, int) int { return 0 }),
 	"8 on PCIe": newInventory(8, func(int, int) int { return 0 }),
 	"8 in NVLink pairs": newInventory(8, func(i, j int) int { // bridges need not follow the PCIe tree
@@ -119,7 +119,7 @@ func (inv inventory) score(uuids []string) (total int) {
 	return total
 }
 
-// best returns the highest score of n GPUs of the node.
+// best returns the highest score of any n GPUs of the node.
 func (inv inventory) best(n int) (best int) {
 	for set := range 1 << len(inv.GPUs) {
 		var uuids []string
@@ -181,15 +181,15 @@ func newPublisher(t *testing.T) *publisher {
 	return &publisher{in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out))}
 }
 
-// publish returns the devices while some of the GPUs are allocated, and the preferred allocation of size GPUs; none for
-// 0.
+// publish returns the devices while some of the GPUs are allocated, and the preferred allocation of size GPUs; no
+// preferred allocation if size is 0.
 func (p *publisher) publish(t *testing.T, inv inventory, allocated []string, size int) response {
 	t.Helper()
-	return p.publishShares(t, inv, map[string]any{"allocated": allocated, "size": size})
+	return p.publishWith(t, inv, map[string]any{"allocated": allocated, "size": size})
 }
 
-// publishShares returns the devices for a request of testdata/devices.go.
-func (p *publisher) publishShares(t *testing.T, inv inventory, request map[string]any) response {
+// publishWith sends a request, with the keys of testdata/devices.go, and returns the response.
+func (p *publisher) publishWith(t *testing.T, inv inventory, request map[string]any) response {
 	t.Helper()
 	request["inventory"] = inv
 	if err := p.in.Encode(request); err != nil {
@@ -215,7 +215,7 @@ func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	return class, nil
 }
 
-// features are the defaults of Kubernetes 1.36.
+// features are the allocator's default features in Kubernetes 1.36.
 var features = structured.Features{
 	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
 }
@@ -234,7 +234,8 @@ func slicesOf(devices []resourceapi.Device) []*resourceapi.ResourceSlice {
 	}}
 }
 
-// newClaim returns a claim for devices of a class with equal values of an attribute; empty for any.
+// newClaim returns a claim for devices of a class that have the same value of an attribute. An empty attribute is no
+// constraint.
 func newClaim(class string, count int64, attribute string, selectors ...string) *resourceapi.ResourceClaim {
 	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
 	for _, s := range selectors {
@@ -266,7 +267,8 @@ func allocate(t *testing.T, devices []resourceapi.Device, allocated []string, cl
 	return uuids
 }
 
-// allocateFrom returns the devices that the scheduler allocates to a claim, given what is allocated to others.
+// allocateFrom returns the devices that the scheduler allocates to a claim, given the devices allocated to other
+// claims.
 func allocateFrom(t *testing.T, devices []resourceapi.Device, allocated structured.AllocatedState, claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
 	t.Helper()
 	a, err := structured.NewAllocator(t.Context(), features, allocated, classes{}, slicesOf(devices), celCache)

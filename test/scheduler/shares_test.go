@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/resource/validation"
 )
 
-// sharedNode is a node whose GPUs claims share.
+// sharedNode is a node whose GPUs are shared by claims.
 type sharedNode struct {
 	*testing.T
 	p       *publisher
@@ -27,7 +27,7 @@ type sharedNode struct {
 // share is an allocated device of a claim.
 type share struct {
 	uuid, device string
-	consumed     map[resourceapi.QualifiedName]resource.Quantity // nil of a device that is not shared
+	consumed     map[resourceapi.QualifiedName]resource.Quantity // nil if the device is not shared
 }
 
 func (s share) amount(name resourceapi.QualifiedName) int64 {
@@ -55,7 +55,7 @@ func (n *sharedNode) devices() []resourceapi.Device {
 		held[s.uuid]["replicas"] += s.amount("shares")
 	}
 	n.request["held"] = held
-	return n.p.publishShares(n.T, n.inv, n.request).Devices
+	return n.p.publishWith(n.T, n.inv, n.request).Devices
 }
 
 // allocate allocates a device with some capacities to a claim, such as cores=25,memory=20Gi. It reports whether the
@@ -91,7 +91,7 @@ func (n *sharedNode) allocate(requests map[resourceapi.QualifiedName]string) (sh
 	return got, true
 }
 
-// gets fails unless the scheduler allocates the GPU with an index; none if it is negative.
+// gets allocates a claim, and fails unless it gets the GPU at the index, or no GPU if the index is negative.
 func (n *sharedNode) gets(index int, requests map[resourceapi.QualifiedName]string) share {
 	n.Helper()
 	got, ok := n.allocate(requests)
@@ -136,7 +136,7 @@ func TestSharesByMemory(t *testing.T) {
 	n.gets(-1, memoryShare(1, "1.5Gi"))
 }
 
-// With placement spread, the next claim gets the GPU with the most free.
+// With placement spread, the next claim gets the GPU with the most free capacity.
 func TestSharesSpread(t *testing.T) {
 	n := newSharedNode(t, 4, map[string]any{"share": "memory", "placement": "spread"})
 	for i := range 4 {
@@ -148,7 +148,7 @@ func TestSharesSpread(t *testing.T) {
 	n.gets(1, memoryShare(50, "10Gi"))
 }
 
-// Replicas are shares by the name that NVIDIA's DRA driver gives them: a claim without requests gets one.
+// Replicas are the capacity shares, as in NVIDIA's DRA driver. A claim without requests gets one.
 func TestSharesByReplicas(t *testing.T) {
 	n := newSharedNode(t, 2, map[string]any{"share": "replicas", "replicas": 3, "placement": "pack"})
 	n.gets(0, nil)
@@ -169,8 +169,8 @@ func TestSharedAndWholeGPUs(t *testing.T) {
 	n.gets(0, memoryShare(90, "47Gi"))
 }
 
-// Whatever claims arrive and leave, the cores and the memory of a GPU suffice for all its claims, and no claim is
-// refused while a GPU has enough left.
+// With random claims, the cores and the memory of a GPU suffice for all its claims, and no claim is refused while a GPU
+// has enough left.
 func TestSharesNeverExceedGPU(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, placement := range []string{"pack", "spread"} {
@@ -206,7 +206,7 @@ func TestSharesNeverExceedGPU(t *testing.T) {
 	}
 }
 
-// The shares of one claim are of different GPUs.
+// A claim for several shares gets them on different GPUs.
 func TestSharesOfOneClaim(t *testing.T) {
 	claim := newClaim("gpu", 2, "")
 	claim.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{
@@ -219,7 +219,7 @@ func TestSharesOfOneClaim(t *testing.T) {
 			names.Insert(result.Device)
 		}
 		if names.Len() != want {
-			t.Errorf("2 shares are of %d of %d GPUs, want %d", names.Len(), gpus, want)
+			t.Errorf("2 shares are on %d of %d GPUs, want %d", names.Len(), gpus, want)
 		}
 	}
 }
@@ -249,7 +249,7 @@ func TestSharedDevicesAreValid(t *testing.T) {
 		{"share": "memory"}, {"share": "replicas", "replicas": 2}, {"share": "replicas", "replicas": 20000}, {"share": "memory", "placement": "spread"},
 	} {
 		shared := 0
-		for _, slice := range slicesOf(p.publishShares(t, small, request).Devices) {
+		for _, slice := range slicesOf(p.publishWith(t, small, request).Devices) {
 			for _, d := range slice.Spec.Devices {
 				if d.AllowMultipleAllocations != nil {
 					shared++

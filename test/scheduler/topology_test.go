@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// arrival is a claim for count GPUs. Before it is allocated, an earlier claim ends: departing is its index among the
-// claims that hold GPUs; none ends if there are fewer.
+// arrival is a claim for count GPUs. Before it is allocated, the claim at index departing of those that hold GPUs ends,
+// if there are that many.
 type arrival struct{ count, departing int }
 
-// arrivals returns random claims of the given sizes, with as many departures as keep the node about full.
+// arrivals returns random claims of the given sizes, with enough departures to keep the node nearly full.
 func arrivals(random *rand.Rand, counts ...int) []arrival {
 	all := make([]arrival, 150)
 	for i := range all {
@@ -40,7 +40,7 @@ func replay(all []arrival, allocate func(count int, allocated []string) []string
 func TestSetsAreOptimal(t *testing.T) {
 	p := newPublisher(t)
 	attributes := map[int]string{1: "", 2: "gpucdi.dev/set2", 4: "gpucdi.dev/set4"}
-	for name, inv := range profiles {
+	for name, inv := range topologies {
 		t.Run(name, func(t *testing.T) {
 			best := map[int]int{1: 0, 2: inv.best(2), 4: inv.best(4)}
 			granted := map[int]int{}
@@ -73,7 +73,7 @@ func TestNVLinkDomain(t *testing.T) {
 		"8 in NVLink pairs": {2: true, 4: false},
 		"8 on an NVSwitch":  {2: true, 4: true},
 	} {
-		inv := profiles[name]
+		inv := topologies[name]
 		for count, possible := range want {
 			got := allocate(t, p.publish(t, inv, nil, 0).Devices, nil, newClaim("gpu", count, "gpucdi.dev/nvlinkDomain"))
 			if (got != nil) != possible || got != nil && inv.score(got) < 100 {
@@ -87,7 +87,7 @@ func TestNVLinkDomain(t *testing.T) {
 // complete.
 func TestSingleGPUsFillBrokenSets(t *testing.T) {
 	p := newPublisher(t)
-	inv := profiles["8 in NVLink pairs"]
+	inv := topologies["8 in NVLink pairs"]
 	allocated := []string{inv.GPUs[6].UUID}
 	for _, want := range []int{2, 3, 7, 0, 4, 1, 5} { // (2, 6) and (3, 7) are pairs, and together a set of four
 		got := allocate(t, p.publish(t, inv, allocated, 0).Devices, allocated, newClaim("gpu", 1, ""))
@@ -98,13 +98,13 @@ func TestSingleGPUsFillBrokenSets(t *testing.T) {
 	}
 }
 
-// Claims without a constraint, all of the same size, get GPUs that are on average linked as well as those that the
-// device plugin prefers. The scheduler allocates devices in the order of the slice, whatever the size of the claim. With mixed
-// sizes, a larger claim can therefore get the rest of incomplete sets, which a constraint prevents; the mean scores of
-// mixed sizes are only logged.
+// Claims without a constraint, all of the same size, get GPUs that are on average linked at least as well as the GPUs
+// that the device plugin prefers. The scheduler allocates devices in the order of the slice, regardless of the size of
+// the claim. With mixed sizes, a larger claim can therefore get the rest of incomplete sets, which a constraint
+// prevents; the mean scores of mixed sizes are only logged.
 func TestUnconstrained(t *testing.T) {
 	p := newPublisher(t)
-	for name, inv := range profiles {
+	for name, inv := range topologies {
 		for _, counts := range [][]int{{2}, {4}, {2, 4}, {1, 2, 4}} {
 			var scheduler, plugin meanScore
 			for seed := range uint64(3) {

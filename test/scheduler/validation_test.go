@@ -30,7 +30,7 @@ func mixed() inventory {
 // The validation of the API server accepts the devices.
 func TestDevicesAreValid(t *testing.T) {
 	p := newPublisher(t)
-	for _, inv := range []inventory{mixed(), profiles["8 on PCIe"], {Driver: map[string]any{"version": "", "cuda": "0.0"}, GPUs: []device{{UUID: "GPU-0", ComputeCapability: "0.0", NUMANode: -1}}}} {
+	for _, inv := range []inventory{mixed(), topologies["8 on PCIe"], {Driver: map[string]any{"version": "", "cuda": "0.0"}, GPUs: []device{{UUID: "GPU-0", ComputeCapability: "0.0", NUMANode: -1}}}} {
 		for _, slice := range slicesOf(p.publish(t, inv, nil, 0).Devices) {
 			var internal resource.ResourceSlice
 			if err := resourcev1.Convert_v1_ResourceSlice_To_resource_ResourceSlice(slice, &internal, nil); err != nil {
@@ -83,19 +83,19 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// All devices of a type have the same attributes. Only pcieRoot and numaNode may be missing, and the GPUs of mixed have
-// them.
+// All devices of a type have the same attributes, except pcieRoot and numaNode, which some nodes lack. All GPUs of
+// mixed have them.
 func TestAttributesAreComplete(t *testing.T) {
 	p := newPublisher(t)
-	names := map[string][]resourceapi.QualifiedName{}
+	byType := map[string][]resourceapi.QualifiedName{}
 	for _, d := range p.publish(t, mixed(), nil, 0).Devices {
-		kind, of := *d.Attributes["type"].StringValue, slices.Sorted(maps.Keys(d.Attributes))
-		if first, found := names[kind]; found && !slices.Equal(first, of) {
-			t.Errorf("%s has %v, others of its type %v", d.Name, of, first)
+		kind, names := *d.Attributes["type"].StringValue, slices.Sorted(maps.Keys(d.Attributes))
+		if others, found := byType[kind]; found && !slices.Equal(others, names) {
+			t.Errorf("%s has %v, others of its type %v", d.Name, names, others)
 		}
-		names[kind] = of
+		byType[kind] = names
 	}
-	if len(names) != 2 {
-		t.Errorf("types %v", slices.Collect(maps.Keys(names)))
+	if len(byType) != 2 {
+		t.Errorf("types %v", slices.Collect(maps.Keys(byType)))
 	}
 }

@@ -1,6 +1,6 @@
 /*
- * Allocates memory of the first GPU with libcuda, in two allocations of as many MiB as the
- * arguments say, and keeps it until it is killed.
+ * Allocates memory of the first GPU with libcuda, in two allocations whose sizes in MiB are the
+ * arguments, prints the result of CUDA, and keeps the memory until it is killed.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -21,7 +21,7 @@ type request struct {
 	Allocated []string      // UUIDs
 	Size      int           // of the preferred allocation; 0 for none
 
-	// With Share, claims share the GPUs with some indexes, or all if there are none.
+	// If Share is set, claims share the GPUs at the indexes in Shared, or all GPUs if Shared is empty.
 	Share     allocator.Sharing
 	Replicas  int // with allocator.ShareReplicas
 	Shared    []int
