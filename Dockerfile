@@ -9,6 +9,6 @@ RUN make build BIN=/out VERSION=${VERSION}
 
 FROM debian:bookworm-slim
 COPY --from=build /out/ /usr/bin/
-# On WSL2, NVML opens another of its libraries by the path on the node.
+# On WSL2, NVML loads another driver library by its path on the node.
 RUN ln -s /host/usr/lib/wsl /usr/lib/wsl
 ENTRYPOINT ["/usr/bin/gpucdi"]

@@ -51,13 +51,13 @@ func writeValues(page *strings.Builder, prefix string, mapping *yaml.Node) (undo
 		name := prefix + key.Value
 		comment := description(key, value)
 		isGroup := value.Kind == yaml.MappingNode && value.Style&yaml.FlowStyle == 0
-		fallback := ""
+		defaultValue := ""
 		if !isGroup {
-			fallback = "`" + flow(value) + "`"
+			defaultValue = "`" + flow(value) + "`"
 		}
 		switch {
 		case comment != "":
-			fmt.Fprintf(page, "| `%s` | %s | %s |\n", name, fallback, comment)
+			fmt.Fprintf(page, "| `%s` | %s | %s |\n", name, defaultValue, comment)
 		case !isGroup:
 			undocumented = append(undocumented, name)
 		}
@@ -68,9 +68,11 @@ func writeValues(page *strings.Builder, prefix string, mapping *yaml.Node) (undo
 	return undocumented
 }
 
-// description returns the comment of a key, above it or on its line.
+// description returns the comment of a key, above it or on its line. It omits an example, which follows an empty comment
+// line.
 func description(key, value *yaml.Node) string {
-	text := strings.Join([]string{key.HeadComment, key.LineComment, value.LineComment}, " ")
+	above, _, _ := strings.Cut(key.HeadComment, "\n#\n")
+	text := strings.Join([]string{above, key.LineComment, value.LineComment}, " ")
 	return strings.ReplaceAll(strings.Join(strings.Fields(strings.ReplaceAll(text, "#", " ")), " "), "|", `\|`)
 }
 

@@ -27,7 +27,7 @@ var importRules = map[string]struct {
 	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
 	"dra":               {[]string{"gpu", "allocator", "cluster", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it describes devices and prepares claims that the gate grants, without the driver, CDI specs and requests to the API server"},
 	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects only the container runtime"},
-	"runtime/nri":       {[]string{"runtime", "internal/host"}, "it is called for containers, without deciding about them"},
+	"runtime/nri":       {[]string{"runtime", "internal/host"}, "it passes the runtime's calls on; the agent decides"},
 	"cordon":            {[]string{"gpu", "internal/host", "internal/sockets"}, "files that admins write and the agent reads"},
 	"status":            {[]string{"gpu"}, "a view: it has no state"},
 	"labels":            {[]string{"gpu", "allocator"}, "a pure function; the agent applies them"},
@@ -46,7 +46,7 @@ var importRules = map[string]struct {
 	"internal/ldcache":  {nil, "internal packages are independent of each other"},
 }
 
-// owners are the only packages that may import a module.
+// owners lists the only packages that may import packages with a prefix.
 var owners = []struct {
 	prefix   string
 	packages []string

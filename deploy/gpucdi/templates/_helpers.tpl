@@ -1,4 +1,4 @@
-{{- /* The name of the objects. Names of Jobs, limited to 63 characters, append up to 8 to it. */ -}}
+{{- /* The name of the objects, at most 53 characters: Jobs append up to 8, and their names are limited to 63. */ -}}
 {{- define "gpucdi.name" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -44,8 +44,8 @@ app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- end }}
 
 {{- /*
-"true" if the config has remediation for any node, even if it is disabled: the agents then remove what they set. The chart
-cannot read an existing ConfigMap.
+"true" if the config has remediation for any node, even if it is disabled: the agents then remove condition and taint. The
+chart cannot read an existing ConfigMap.
 */ -}}
 {{- define "gpucdi.remediation" -}}
 {{- $found := or (hasKey .Values.config "remediation") .Values.existingConfigMap -}}
@@ -69,8 +69,8 @@ cannot read an existing ConfigMap.
 {{- end }}
 
 {{- /*
-A Job that runs a gpucdi command when the release is deleted, with a service account of its own. Parameters: root (the
-chart's context), name, when ("pre-delete" or "post-delete"), retries, args of gpucdi, and rules of its ClusterRole.
+A Job that runs a gpucdi command when the release is deleted, with its own service account. Parameters: root (the chart's
+context), name, when ("pre-delete" or "post-delete"), retries, args of gpucdi, and rules of its ClusterRole.
 */ -}}
 {{- define "gpucdi.job" -}}
 {{- $labels := include "gpucdi.labels" .root | nindent 4 }}
