@@ -54,13 +54,13 @@ func Start(ctx context.Context, cfg Config) (*Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", program(s.Dir), "github.com/gpucdi/gpucdi/test/box/boxinit")
+	build := exec.CommandContext(ctx, "go", "build", "-o", boxinitPath(s.Dir), "github.com/gpucdi/gpucdi/test/box/boxinit")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("building boxinit: %w\n%s", err, out), os.RemoveAll(s.Dir))
 	}
 	b := &Box{dir: s.Dir, stderr: new(bytes.Buffer)}
-	b.keeper = exec.Command(b.keep()[0], b.keep()[1:]...)
+	b.keeper = exec.Command(b.keeperCommand()[0], b.keeperCommand()[1:]...)
 	if err := b.start(ctx, cfg.Keep); err != nil {
 		return nil, fmt.Errorf("starting a box in %s: %w", s.Dir, err)
 	}
@@ -70,6 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Box, error) {
 	return b, nil
 }
 
+// prepare creates the state directory, with the spec of the box.
 func prepare(cfg Config) (*spec.Spec, error) {
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
@@ -100,7 +101,7 @@ func prepare(cfg Config) (*spec.Spec, error) {
 
 // start starts the keeper and waits until the box is ready.
 func (b *Box) start(ctx context.Context, kept bool) error {
-	// In a session of its own, the keeper does not receive the terminal's SIGINT, which its owner handles.
+	// In a separate session, the keeper does not receive SIGINT from the terminal. The owner handles it.
 	b.keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	b.keeper.Stderr = b.stderr
 	out, err := b.keeper.StdoutPipe()
@@ -124,16 +125,17 @@ func (b *Box) start(ctx context.Context, kept bool) error {
 	return errors.Join(ctx.Err(), err, errors.New(strings.TrimSpace(b.stderr.String())))
 }
 
-// Open returns a kept box that another process has started, by its state directory. It is an error if the box has ended.
+// Open returns the kept box in the state directory dir, which another process may have started. It fails if the box has
+// ended.
 func Open(dir string) (*Box, error) {
 	s, err := spec.Read(dir)
 	if err != nil {
 		return nil, err
 	}
 	b := &Box{dir: s.Dir, spec: s}
-	// After a crash of the machine or the keeper, the PIDs may be those of other processes.
+	// After a crash of the machine or the keeper, other processes may have the PIDs of the spec.
 	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.Keeper))
-	if err != nil || string(command) != strings.Join(b.keep(), "\x00")+"\x00" {
+	if err != nil || string(command) != strings.Join(b.keeperCommand(), "\x00")+"\x00" {
 		return nil, fmt.Errorf("the box in %s has ended without being removed; remove the directory", dir)
 	}
 	return b, nil
@@ -155,27 +157,27 @@ func (b *Box) Keeper() int { return b.spec.Keeper }
 // may extend. name is resolved in the PATH of the box. Signals are forwarded to the command.
 // When ctx ends, it is killed, but its children are not.
 func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program(b.dir), append([]string{"enter", b.dir, name}, args...)...)
+	cmd := exec.CommandContext(ctx, boxinitPath(b.dir), append([]string{"enter", b.dir, name}, args...)...)
 	cmd.Env = []string{"PATH=" + path, "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
 	return cmd
 }
 
-// Forward returns a command that accepts connections from a listening socket of this machine, and forwards each to a TCP
-// address in the box. It ends with the box.
+// Forward returns a command that accepts connections on a listening socket of this machine, and forwards each to a TCP
+// address in the box. The command ends with the box.
 func (b *Box) Forward(ctx context.Context, listener *os.File, address string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program(b.dir), "forward", b.dir, address)
+	cmd := exec.CommandContext(ctx, boxinitPath(b.dir), "forward", b.dir, address)
 	cmd.Stdin = listener
 	return cmd
 }
 
-// program returns the path of boxinit.
-func program(dir string) string { return filepath.Join(dir, "boxinit") }
+// boxinitPath returns the path of boxinit in the state directory dir.
+func boxinitPath(dir string) string { return filepath.Join(dir, "boxinit") }
 
-// keep returns the command line of the keeper.
-func (b *Box) keep() []string { return []string{program(b.dir), "keep", b.dir} }
+// keeperCommand returns the command line of the keeper.
+func (b *Box) keeperCommand() []string { return []string{boxinitPath(b.dir), "keep", b.dir} }
 
-// removal is the time after which Close of an opened box fails.
-const removal = time.Minute
+// removalTimeout is the time after which Close of an opened box fails.
+const removalTimeout = time.Minute
 
 // Close kills all processes in the box, and removes it with its state directory.
 func (b *Box) Close() error {
@@ -199,10 +201,11 @@ func (b *Box) closeOpened() error {
 	if err := syscall.Kill(b.spec.Keeper, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("ending the box in %s: %w", b.dir, err)
 	}
-	for deadline := time.Now().Add(removal); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(removalTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Stat(b.dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 	}
-	return fmt.Errorf("ending the box in %s: the directory is not removed after %s; end the remaining processes of the box", b.dir, removal)
+	return fmt.Errorf("ending the box in %s: the directory is not removed after %s; end the remaining processes of the box",
+		b.dir, removalTimeout)
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// ownerDir makes this test binary the owner of a box in that directory, instead of running tests.
+// ownerDir is a variable with a directory. If it is set, this test binary owns a box in that directory instead of
+// running tests.
 const ownerDir = "BOX_TEST_OWNER_DIR"
 
 func TestMain(m *testing.M) {
@@ -286,7 +287,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// After a reboot or a crash of the keeper, its PID may be that of another process, which must not be ended.
+// After a reboot or a crash of the keeper, another process may have its PID, and must not be killed.
 func TestOpenEndedBox(t *testing.T) {
 	dir := t.TempDir()
 	other := exec.Command("sleep", "1000")

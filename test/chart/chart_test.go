@@ -363,7 +363,7 @@ func TestInvalidValues(t *testing.T) {
 		"config.nodes[0].section=5":     "section",
 		"config.nodes[0].selector[0]=a": "selector",
 
-		// A key without a value removes the default.
+		// In Helm, null removes the default of a value.
 		"config=null": "config", "image=null": "image", "updateStrategy=null": "updateStrategy", "port=null": "port", "resources=null": "resources",
 		"serviceAccount=null": "serviceAccount", "openshift=null": "openshift", "securityContext=null": "securityContext", "kubeletDir=null": "kubeletDir", "cdiDir=null": "cdiDir", "nfdDir=null": "nfdDir",
 		"podMonitor=null": "podMonitor", "prometheusRule=null": "prometheusRule", "dashboard=null": "dashboard",
@@ -376,7 +376,7 @@ func TestInvalidValues(t *testing.T) {
 	}
 }
 
-// Values that exclude or require others are rejected with the reason, all at once.
+// Values that exclude or require others are rejected with the reasons, all in one error.
 func TestConflictingValues(t *testing.T) {
 	for values, want := range map[string][]string{
 		"updateStrategy.rollingUpdate.maxSurge=0":                                                      {"maxSurge and maxUnavailable"},

@@ -14,8 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// docs/moving.md has a row for each value of NVIDIA's chart. Values that it lists as the same exist in gpucdi's chart and
-// accept NVIDIA's default. For the others, helm fails and prints what to use instead.
+// docs/moving.md has a row for each value of NVIDIA's chart. Values that it lists as the same exist in gpucdi's chart
+// and accept NVIDIA's default. For the others, helm fails and prints what to use instead.
 func TestMovingListsChartValues(t *testing.T) {
 	document, err := os.ReadFile("../../docs/moving.md")
 	if err != nil {
@@ -23,17 +23,17 @@ func TestMovingListsChartValues(t *testing.T) {
 	}
 	_, section, _ := strings.Cut(string(document), "\n### Chart values\n")
 	section, _, _ = strings.Cut(section, "\n### ")
-	ours := map[string]string{} // by path of NVIDIA's value
+	rows := map[string]string{} // replacements by path of NVIDIA's value
 	for line := range strings.Lines(section) {
 		if cells := strings.Split(line, "|"); len(cells) == 4 {
 			for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
-				ours[name[1]] = strings.TrimSpace(cells[2])
+				rows[name[1]] = strings.TrimSpace(cells[2])
 			}
 		}
 	}
-	theirs := nvidiaValues(t)
-	for path, value := range theirs {
-		row := rowOf(ours, path)
+	defaults := nvidiaValues(t)
+	for path, value := range defaults {
+		row := rowOf(rows, path)
 		if row == "" {
 			t.Errorf("docs/moving.md has no row for %s", path)
 			continue
@@ -58,8 +58,8 @@ func TestMovingListsChartValues(t *testing.T) {
 			t.Errorf("%s is rejected without a replacement: %v", path, err)
 		}
 	}
-	if len(theirs) < 30 {
-		t.Errorf("found only %d values in NVIDIA's chart", len(theirs))
+	if len(defaults) < 30 {
+		t.Errorf("found only %d values in NVIDIA's chart", len(defaults))
 	}
 }
 

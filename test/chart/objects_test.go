@@ -33,7 +33,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/rbac/rolebinding"
 	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
 
-	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install" // the types of the API server
+	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install" // registers the types of the API server
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	_ "k8s.io/kubernetes/pkg/apis/batch/install"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
@@ -44,7 +44,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/readers"
 )
 
-// combinations are values that together render every template and every kind of field, including values that may conflict.
+// combinations are values that together render every template and every kind of field, including values that may
+// conflict.
 var combinations = []string{
 	`{}`,
 	`{"nameOverride": "plugin", "createNamespace": true, "namespaceOverride": "gpu-system"}`,
@@ -113,7 +114,7 @@ func TestCreateRejectsInvalidObjects(t *testing.T) {
 		"imagePullPolicy: If":        "imagePullPolicy: Unless",   // an unknown constant
 		"name: pod-resources, mount": "name: pod-resource, mount", // no such volume
 		"privileged: true":           "privileged: yes please",    // a wrong type
-		"mountPath: /run/gpucdi":     "mountPath: /host",          // twice
+		"mountPath: /run/gpucdi":     "mountPath: /host",          // mounted twice
 		"name: gpucdi\n  namespace":  "name: GPUcdi\n  namespace", // an invalid name
 	} {
 		wrong := strings.ReplaceAll(out, from, to)

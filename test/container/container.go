@@ -25,7 +25,7 @@ const (
 	Crun Runtime = "/usr/bin/crun"
 )
 
-// Spec returns the OCI spec of a container that sleeps, with CDI devices of SpecFile. It is runc's default spec with
+// Spec returns the OCI spec of a container that sleeps, with CDI devices from SpecFile. It is runc's default spec with
 // containerd's additions: CAP_MKNOD, and permission to create, but not to open, any character device node.
 func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, error) {
 	dir, err := m.makeBundle()
@@ -100,9 +100,10 @@ func (m *Machine) Bundle(ctx context.Context, image images.Root, s *specs.Spec) 
 	return &Bundle{Dir: dir, m: m, spec: s}, nil
 }
 
-func (m *Machine) makeBundle(below ...string) (string, error) {
+// makeBundle creates the directory of a bundle, with subdirectories, and returns its path in the box.
+func (m *Machine) makeBundle(subdirectories ...string) (string, error) {
 	dir := path.Join(bundles, strings.ToLower(rand.Text()[:10]))
-	for _, name := range append(below, ".") {
+	for _, name := range append(subdirectories, ".") {
 		if err := os.MkdirAll(m.Path(path.Join(dir, name)), 0o755); err != nil {
 			return "", fmt.Errorf("creating a bundle: %w", err)
 		}

@@ -78,7 +78,7 @@ func TestContainerDevicesOnCgroupV2(t *testing.T) {
 	}
 }
 
-// The driver root is that of a driver container.
+// The driver is in the root of a driver container.
 func TestContainerWithDriverRoot(t *testing.T) {
 	t.Parallel()
 	const root = "/run/nvidia/driver"
@@ -136,7 +136,7 @@ func check(t *testing.T, m *container.Machine, runtime container.Runtime, tc tes
 	v.checkMounts()
 }
 
-// launch runs a container of the spec, which must not change the host's mounts.
+// launch runs a container with the spec. The container must not change the host's mounts.
 func launch(t *testing.T, m *container.Machine, runtime container.Runtime, spec *specs.Spec) *view {
 	t.Helper()
 	bundle, err := m.Bundle(t.Context(), images.Debian12, spec)
@@ -160,7 +160,7 @@ func launch(t *testing.T, m *container.Machine, runtime container.Runtime, spec 
 	return &view{t, c, m.Driver.State().GPUs, spec}
 }
 
-// hostMounts returns the mounts in the box, and those outside that belong to the box or to a driver.
+// hostMounts returns the mounts in the box, and the machine's mounts that belong to the box or to a driver.
 func hostMounts(t *testing.T, m *container.Machine) string {
 	t.Helper()
 	inside, err := m.Output(t.Context(), "cat", "/proc/1/mountinfo")
@@ -235,8 +235,8 @@ func (v *view) checkNodes(gpus []int, opens ...string) {
 	v.expect("open", want, opens...)
 }
 
-// checkLibraries requires the driver's libraries to be loadable, and CUDA to have that many devices. Without GPUs the
-// libraries must be missing.
+// checkLibraries requires the driver's libraries to be loadable, and CUDA to report that number of GPUs. Without GPUs
+// the libraries must be missing.
 func (v *view) checkLibraries(gpus int) {
 	if gpus > 0 {
 		v.expect("dlopen", libraries, "ok")

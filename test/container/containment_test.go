@@ -46,7 +46,7 @@ type attack struct {
 var attacks = []attack{
 	{name: "`/usr/lib64` is a symlink to a host directory", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(linked("/usr/lib64", victim))},
-	{name: "`/usr/lib/x86_64-linux-gnu` is a symlink out of the root by `..`", advisories: "CVE-2024-0132, CVE-2024-0134",
+	{name: "`/usr/lib/x86_64-linux-gnu` is a symlink out of the root through `..`", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(linked("/usr/lib/x86_64-linux-gnu", strings.Repeat("../", 20)+victim))},
 	{name: "`/usr/lib64` is a symlink to the host through `/proc/1/root`", advisories: "CVE-2024-0132",
 		image: debian(linked("/usr/lib64", "/proc/1/root"+victim))},
@@ -54,7 +54,7 @@ var attacks = []attack{
 		image: debian(link("/usr/local/cuda/compat", victim))},
 	{name: "`/usr/local/cuda/compat` contains symlinks to host files", advisories: "CVE-2024-0132, CVE-2025-23359",
 		image: debian(shell(`mkdir -p usr/local/cuda/compat; cd usr/local/cuda/compat; ln -s "$1" libcuda.so.1; ln -s "/proc/1/root$1" libcuda.so`, newerCUDA))},
-	{name: "`/usr/local/cuda/compat` contains hostile names, FIFOs and symlinks beside a newer libcuda", advisories: "CVE-2024-0134, CVE-2025-23359",
+	{name: "`/usr/local/cuda/compat` contains hostile names, FIFOs and symlinks next to a newer libcuda", advisories: "CVE-2024-0134, CVE-2025-23359",
 		image: debian(shell(`mkdir -p usr/local/cuda/compat; cd usr/local/cuda/compat; cp "$1" .; ln -s "$(basename "$1")" libcuda.so.1
 			ln -s "../../../../../../../../$1" libclimbs.so; ln -s "/proc/1/root$1" libleads.so; mkfifo libpipe.so; mkdir libdir.so; touch "$(printf 'lib\n%%n.so')"`, newerCUDA))},
 	{name: "`/etc` is a symlink to a host directory", advisories: "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267",
@@ -69,7 +69,7 @@ var attacks = []attack{
 		image: image{root: images.Debian12, spec: volume(victim+"/file", "/etc/ld.so.cache")}},
 	{name: "`/etc/ld.so.conf.d` contains symlinks to host files", advisories: "CVE-2024-0132, CVE-2025-23267",
 		image: debian(link("/etc/ld.so.conf.d/000-host.conf", victim+"/file"))},
-	{name: "`/etc/ld-musl-x86_64.path` is a symlink to a host file, beside musl", advisories: "CVE-2024-0134, CVE-2025-23267",
+	{name: "`/etc/ld-musl-x86_64.path` is a symlink to a host file, with musl in the image", advisories: "CVE-2024-0134, CVE-2025-23267",
 		image: debian(shell(`touch lib/ld-musl-x86_64.so.1; ln -s "$1" etc/ld-musl-x86_64.path`, victim+"/file"))},
 	{name: "`/etc/nvidia` is a symlink to a host directory", advisories: "CVE-2024-0132, CVE-2024-0134",
 		image: debian(link("/etc/nvidia", victim))},
@@ -130,7 +130,7 @@ func TestContainment(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s |\n", a.name, a.advisories, strings.Join(outcomes[a.name], " | "))
 	}
-	if err := docs.HasTable(t.Context(), "docs/security.md", table.String()); err != nil {
+	if err := docs.CheckTable(t.Context(), "docs/security.md", table.String()); err != nil {
 		t.Error(err)
 	}
 }
@@ -153,7 +153,8 @@ func (a attack) run(t *testing.T, m *container.Machine, runtime container.Runtim
 }
 
 // race starts the image repeatedly while it changes: first without pauses, then with increasing ones, since no
-// container with many mounts starts during fast changes. The image must change during the starts, and some starts must succeed.
+// container with many mounts starts during fast changes. The image must change during the starts, and some starts must
+// succeed.
 func (a attack) race(t *testing.T, m *container.Machine, runtime container.Runtime) {
 	a.image.spec = func(s *specs.Spec) { s.Process.Args = []string{"/bin/true"} }
 	bundle, _ := a.image.bundle(t, m, 2, 5)
@@ -182,7 +183,7 @@ func TestContainmentDetectsHook(t *testing.T) {
 	m := start(t, container.Config{})
 	makeVictim(t, m)
 	generate(t, m)
-	for name, does := range map[string]string{
+	for name, command := range map[string]string{
 		"follows a symlink": "touch usr/lib64/file",
 		"runs code":         "LD_PRELOAD=/proc/self/cwd/preload.so /bin/true",
 	} {
@@ -191,7 +192,7 @@ func TestContainmentDetectsHook(t *testing.T) {
 			preload(t, m, b)
 		})
 		i.spec = func(s *specs.Spec) { // runc starts hooks in the container's root directory
-			s.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", does}, Env: []string{"LC_ALL=C"}}}}
+			s.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", command}, Env: []string{"LC_ALL=C"}}}}
 		}
 		before := hostFiles(t, m)
 		t.Run(name, func(t *testing.T) {
@@ -221,7 +222,7 @@ func makeVictim(t *testing.T, m *container.Machine) {
 	if _, err := m.Output(t.Context(), "cp", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", newerCUDA); err != nil {
 		t.Fatal(err)
 	}
-	// Copies, since other processes may replace the machine's files during the test.
+	// Copy these files to the overlay, since other processes may replace the machine's files during the test.
 	for _, file := range []string{"/etc/ld.so.cache", "/usr/sbin/ldconfig"} {
 		if _, err := m.Output(t.Context(), "sh", "-ec", `cp -p "$1" "$1.own"; mv "$1.own" "$1"`, "sh", file); err != nil {
 			t.Fatal(err)
@@ -229,8 +230,8 @@ func makeVictim(t *testing.T, m *container.Machine) {
 	}
 }
 
-// hostFiles describes the host files that images try to reach: the victim, and the box's overlay directory with all
-// changes to the machine's own directories.
+// hostFiles describes the host files that images try to reach: the victim, and the upper directories of the box's
+// overlays, with all changes to the machine's directories.
 func hostFiles(t *testing.T, m *container.Machine) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -354,7 +355,7 @@ func loaderVariables(s *specs.Spec) {
 	s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/proc/self/cwd")
 }
 
-// ownLdconfig replaces ldconfig by a script that creates a file in the victim.
+// ownLdconfig replaces ldconfig with a script that creates a file in the victim.
 func ownLdconfig(t *testing.T, m *container.Machine, b *container.Bundle) {
 	shell(`rm usr/sbin/ldconfig; printf '#!/bin/sh\ntouch `+victim+`/executed\n' > usr/sbin/ldconfig; chmod 755 usr/sbin/ldconfig`)(t, m, b)
 }

@@ -13,7 +13,7 @@ import (
 func TestHookSelectsGraphicsGPUs(t *testing.T) {
 	t.Parallel()
 	m := start(t, container.Config{})
-	generateWithHook(t, m)
+	generateWithHook(t, m) // installs the hook
 	generate(t, m, "--hook", hookFile, "--features", "graphics")
 	gpus := m.Driver.State().GPUs
 	for _, runtime := range runtimes {

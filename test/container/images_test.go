@@ -83,7 +83,7 @@ var matrix = []image{
 	{name: "the same with an older CUDA", root: images.Debian12, finds: driverCUDA,
 		alter: compatCUDA("9.0", "384.81"),
 		why:   "CUDA works with any newer driver"},
-	// Debian's musl has a list of directories, Alpine's has none.
+	// Debian's musl has a list of directories, which is removed because Alpine's musl has none.
 	{name: "musl", root: images.Musl, finds: noCUDA, hook: driverCUDA, alter: shell("rm etc/ld-musl-x86_64.path"),
 		why: "musl searches the directories only if the hook adds them; a real driver also needs glibc"},
 	{name: "musl, root read-only", root: images.Musl, finds: noCUDA, hook: driverCUDA, both: noCUDA,
@@ -113,7 +113,7 @@ func TestImages(t *testing.T) {
 		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s | %s |\n", i.name, i.found(container.Runc, false), i.found(container.Crun, false),
 			i.found(container.Runc, true), i.found(container.Crun, true), i.why)
 	}
-	if err := docs.HasTable(t.Context(), "docs/images.md", table.String()); err != nil {
+	if err := docs.CheckTable(t.Context(), "docs/images.md", table.String()); err != nil {
 		t.Error(err)
 	}
 }
@@ -175,18 +175,19 @@ func (i image) check(t *testing.T, m *container.Machine, runtime container.Runti
 	}
 }
 
-// checkCache requires ldconfig -p to list the driver's libraries as in want, and to keep the image's.
+// checkCache requires ldconfig -p to list exactly the driver's libraries that are true in want, and still the image's
+// libraries.
 func (v *view) checkCache(want map[string]bool) {
 	v.t.Helper()
 	libraries := map[string]string{}
 	for _, line := range v.exec("ldconfig", "-p") {
-		if name, file, is := strings.Cut(strings.TrimSpace(line), " (libc6,x86-64) => "); is {
+		if name, file, found := strings.Cut(strings.TrimSpace(line), " (libc6,x86-64) => "); found {
 			libraries[name] = file
 		}
 	}
 	const dir = "/usr/lib/x86_64-linux-gnu/"
 	for name, want := range want {
-		if is := libraries[name] == dir+name; is != want {
+		if got := libraries[name] == dir+name; got != want {
 			v.t.Errorf("ldconfig -p lists %s at %q, want the driver's: %t", name, libraries[name], want)
 		}
 	}
@@ -268,8 +269,8 @@ func chownRoot(t *testing.T, m *container.Machine, b *container.Bundle) {
 	}
 }
 
-// mountProcAndSys mounts /proc and /sys a second time, below root. In a user namespace, the kernel permits mounts of
-// them only if fully visible ones exist, and files of the simulated driver cover parts of the first ones.
+// mountProcAndSys mounts procfs and sysfs a second time, below root. In a user namespace, the kernel permits mounting
+// them only if a fully visible mount exists, and files of the simulated driver cover parts of /proc and /sys.
 func mountProcAndSys(t *testing.T, m *container.Machine, root string) {
 	t.Helper()
 	for _, kind := range []string{"proc", "sysfs"} {

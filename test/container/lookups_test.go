@@ -92,8 +92,8 @@ var lookUps = []lookUp{
 		run:      `probe cuda libcuda.so`,
 	},
 	{
-		name:     "both names in one process, which must be one library",
-		programs: "any of the former together",
+		name:     "`dlopen` of both names in one process, which must return the same library",
+		programs: "any of the above in one process",
 		needs:    [4]string{noRemedy, noRemedy, noRemedy, hookOnly},
 		run:      `probe same libcuda.so.1 libcuda.so libcuda.so.1; probe same libcuda.so libcuda.so.1`,
 	},
@@ -158,16 +158,16 @@ func TestLookUps(t *testing.T) {
 							s.Process.Env = append(s.Process.Env, env)
 						}
 					}
-					image.lookUp(t, m, container.Runc, column, remedy)
+					image.runLookUps(t, m, container.Runc, column, remedy)
 				})
 			}
 		}
-		// Only the mounts and the variable depend on the runtime.
+		// Only the mounts and the variable depend on the runtime, so one image suffices for crun.
 		t.Run(fmt.Sprintf("remedy %s/%s", remedy, path.Base(string(container.Crun))), func(t *testing.T) {
-			lookUpImages[0].lookUp(t, m, container.Crun, 0, remedy)
+			lookUpImages[0].runLookUps(t, m, container.Crun, 0, remedy)
 		})
 	}
-	// With CRI-O 1.34.0, variables of image and pod override those of the CDI spec.
+	// With CRI-O 1.34.0, variables of image and pod override variables of the CDI spec.
 	t.Run("another TRITON_LIBCUDA_PATH", func(t *testing.T) {
 		generate(t, m)
 		image := lookUpImages[0]
@@ -183,13 +183,13 @@ func TestLookUps(t *testing.T) {
 	for _, l := range lookUps {
 		fmt.Fprintf(&table, "| %s | %s | %s |\n", l.name, l.programs, strings.Join(l.needs[:], " | "))
 	}
-	if err := docs.HasTable(t.Context(), "docs/images.md", table.String()); err != nil {
+	if err := docs.CheckTable(t.Context(), "docs/images.md", table.String()); err != nil {
 		t.Error(err)
 	}
 }
 
-// lookUp runs all look-ups in a container of the image, which is a column of the table.
-func (i image) lookUp(t *testing.T, m *container.Machine, runtime container.Runtime, column int, remedy remedy) {
+// runLookUps runs all look-ups in a container of the image, which is a column of the table.
+func (i image) runLookUps(t *testing.T, m *container.Machine, runtime container.Runtime, column int, remedy remedy) {
 	v, err := i.run(t, m, runtime, 2, 5)
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,8 @@ var sources embed.FS
 // Config configures a machine.
 type Config struct {
 	// Dir is the state directory; see box.Config.
-	Dir     string
+	Dir string
+	// Profile has the GPUs of the simulated driver.
 	Profile simdriver.Profile
 	// DriverRoot is the driver root in the box. Default: /. In any other root, /dev, /proc and /sys are mounted, as in
 	// the root of a driver container.

@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// migDevice is the index of a GPU and that of a MIG device in it.
+// migDevice is a MIG device, by the index of its GPU and its index in the GPU.
 type migDevice struct{ gpu, index int }
 
 // A container with MIG devices cannot access other MIG devices of the same GPU.

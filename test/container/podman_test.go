@@ -31,9 +31,9 @@ func TestPodman(t *testing.T) {
 			if err != nil || len(blocks) != 1 {
 				t.Fatalf("%s: %d blocks, %v", section, len(blocks), err)
 			}
-			want := []string{"", "GPU 0: "}[i]
+			prefix, lines := []string{"", "GPU 0: "}[i], []int{0, 1}[i]
 			out, err := m.Output(t.Context(), "sh", "-ec", blocks[0])
-			if err != nil || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != i {
+			if err != nil || !strings.HasPrefix(out, prefix) || strings.Count(out, "\n") != lines {
 				t.Errorf("%s prints %q, %v", blocks[0], out, err)
 			}
 		}

@@ -11,15 +11,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// graphicsConfig selects graphics for GPU 2. Its containers also have the features of the node.
+// graphicsConfig adds graphics to the features of the node, for containers with GPU 2.
 const graphicsConfig = `
 apiVersion: gpucdi.dev/v1
 kind: NodeConfig
 resources: [{select: {index: [2]}, name: nvidia.com/gpu-graphics, features: [graphics]}]
 `
 
-// Only containers of a variant have the files and device nodes of its feature. All have video, which is on by default
-// if the driver has it.
+// Only containers of a variant have the files and device nodes of its feature. All containers have video, which is on
+// by default if the driver supports it.
 func TestVariants(t *testing.T) {
 	t.Parallel()
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})
@@ -72,7 +72,7 @@ func runAgent(t *testing.T, m *container.Machine, config, file string) {
 	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = agent.Wait() }) // its context ends before cleanups
+	t.Cleanup(func() { _ = agent.Wait() }) // the test's context ends before cleanups
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if _, err := os.Stat(m.Path(file)); err == nil {
 			return

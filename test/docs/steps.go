@@ -61,7 +61,7 @@ func Match(output, want string) error {
 			rest = rest[1:]
 		}
 		if len(rest) == 0 {
-			return fmt.Errorf("the output has no line %q in its place", strings.TrimSpace(line))
+			return fmt.Errorf("the output lacks the line %q, or has it in another order", strings.TrimSpace(line))
 		}
 		rest = rest[1:]
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// HasTable returns an error unless a document has a table of exactly these rows. document is a path in the repository.
-func HasTable(ctx context.Context, document, rows string) error {
+// CheckTable returns an error unless a document has a table with exactly these rows. document is a path in the
+// repository.
+func CheckTable(ctx context.Context, document, rows string) error {
 	text, err := read(ctx, document)
 	if err != nil {
 		return err

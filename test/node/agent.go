@@ -12,7 +12,7 @@ import (
 // RaceMemory is the memory limit of an agent with the race detector, which multiplies its usage.
 const RaceMemory = "1Gi"
 
-// AgentManifest returns the manifest of the agent in a checkout with a value for --spread. With the default, requests
+// AgentManifest returns the agent's manifest from a checkout, with a value for --spread. With the default, requests
 // that are not urgent take too long for a test or a demo.
 func AgentManifest(checkout, spread string) ([]byte, error) {
 	manifest, err := os.ReadFile(filepath.Join(checkout, "deploy/gpucdi.yaml"))

@@ -22,8 +22,8 @@ const (
 // etc is the directory of the node's configuration in the box.
 const etc = "/etc/kubernetes"
 
-// sysctls are required by the kubelet. They are not namespaced, so the box mounts files over them: the kubelet then
-// accepts the values and does not change those of the machine.
+// sysctls are required by the kubelet. They are not namespaced, so the box mounts files over them: the kubelet accepts
+// these values and does not change the machine's sysctls.
 var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",

@@ -45,8 +45,8 @@ pause_command = "/pause"
 }
 
 // runcWrapper adapts the OCI spec to a machine without CAP_SYS_RESOURCE: it removes that capability from privileged
-// containers, and replaces a negative oom_score_adj, which could not be set, by that of the wrapper. containerd limits
-// the capabilities to its own and has restrict_oom_score_adj; CRI-O has neither.
+// containers, and replaces a negative oom_score_adj, which could not be set, with the wrapper's. containerd limits
+// containers to its own capabilities and has restrict_oom_score_adj; CRI-O has neither limit.
 const runcWrapper = `#!/bin/sh
 set -e
 for word; do

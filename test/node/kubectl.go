@@ -20,14 +20,14 @@ import (
 // apiServer is the address of the API server in the box, for the components on the node.
 const apiServer = "127.0.0.1:443"
 
-// adminConfig is the kubeconfig of the cluster's admin in the box, a path in the box.
+// adminConfig is the path in the box of the kubeconfig of the cluster's admin.
 const adminConfig = "/root/.kube/config"
 
 // Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr.
 //
 // kubectl runs in this process: tests call it thousands of times, and starting a program takes most of the CPU time of
-// a call. If ctx is canceled, Kubectl returns at once, and the command goes on in the background. Commands that end the
-// process themselves, such as auth can-i, must be run in the box.
+// a call. If ctx is canceled, Kubectl returns immediately, and the command continues in the background. Commands that
+// exit the process themselves, such as auth can-i, must be run in the box.
 func (n *Node) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	type result struct {
 		out []byte
@@ -64,7 +64,7 @@ func (n *Node) Apply(ctx context.Context, manifest []byte) error {
 	return err
 }
 
-// fatal is the panic by which kubectl ends a command that failed, instead of the process.
+// fatal is the value with which a failed kubectl command panics, instead of exiting the process.
 type fatal struct {
 	message string
 	code    int

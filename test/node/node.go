@@ -114,8 +114,8 @@ type program struct {
 	tool tools.Tool
 }
 
-// programs returns the programs in build order, each of which is a stage. If two contain a file of the same name, that
-// of the later one is installed.
+// programs returns the programs in build order. The build of each is a stage. If two tools contain a file of the same
+// name, the file of the later tool is installed.
 func programs(cfg Config) []program {
 	all := []program{{"Kubernetes", tools.Kube}, {cfg.Runtime.Name, cfg.Runtime.tool}, {"runc", tools.Runc}}
 	if cfg.Kubelet != "" {

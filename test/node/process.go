@@ -35,7 +35,7 @@ func (n *Node) startCommand(name string, cmd *exec.Cmd) error {
 	defer out.Close()
 	p := &process{name: name, cmd: cmd, log: log, exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// In a session of its own it gets no SIGINT from the terminal: the caller decides when to close the node.
+	// In a separate session it receives no SIGINT from the terminal: the caller decides when to close the node.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", name, err)

@@ -66,8 +66,8 @@ func containerd(tool tools.Tool, settings string) Runtime {
 	}
 }
 
-// WithHandler returns containerd 2 with another OCI runtime, for pods with a RuntimeClass of this handler. program is
-// its path in the box; it has the command line of runc.
+// WithHandler returns containerd 2 with another OCI runtime, for pods whose RuntimeClass has this handler. program is
+// the path of the OCI runtime in the box; its command line must be compatible with runc.
 func (r Runtime) WithHandler(handler, program string) Runtime {
 	r.settings += fmt.Sprintf(`
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s]
@@ -127,7 +127,7 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 // RuntimeSocket returns the path of the runtime's CRI socket outside of the box.
 func (n *Node) RuntimeSocket() string { return n.Box.Path(n.runtime.socket) }
 
-// Spec returns the OCI spec of a running container. containerID is that of the pod's status.
+// Spec returns the OCI spec of a running container. containerID is from the pod's status.
 func (n *Node) Spec(containerID string) (*specs.Spec, error) {
 	_, id, _ := strings.Cut(containerID, "://")
 	data, err := os.ReadFile(n.Box.Path(filepath.Join(fmt.Sprintf(n.runtime.bundles, path.Base(id)), "config.json")))

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hidden lists host directories that contain fixed paths of NVIDIA's plugin. They are empty in a Namespace.
+// hidden are host directories in which NVIDIA's plugin uses fixed paths. They are empty in a Namespace.
 var hidden = []string{"/var/lib", "/var/run"}
 
 // Namespace is a mount namespace in which programs can be started. A thread keeps it alive until Close.
@@ -22,8 +22,8 @@ type Namespace struct{ do chan func() }
 // NewNamespace creates a mount namespace with the /proc and /sys files of the node at root, since NVIDIA's programs
 // have no flag for a host root. binds are additional bind mounts, from host path to path in the namespace.
 //
-// /proc/driver includes nvidia-caps/mig-minors, on which NVIDIA's programs spend most of their time: it has 4322 lines,
-// whatever the GPUs.
+// NVIDIA's programs spend most of their time on /proc/driver/nvidia-caps/mig-minors, which has 4322 lines with any
+// GPUs.
 func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 	all := map[string]string{}
 	maps.Copy(all, binds)

@@ -1,3 +1,3 @@
-// Package oracle compares the CDI specs that gpucdi generates with those of NVIDIA's library nvcdi, for the same
-// simulated drivers. A difference is a failure unless it is listed with a reason.
+// Package oracle compares the files, device nodes and variables in gpucdi's CDI specs with the specs of NVIDIA's
+// library nvcdi, for the same simulated drivers. A difference is a failure unless it is listed with a reason.
 package oracle

@@ -21,8 +21,8 @@ import (
 // allFeatures selects all driver capabilities, as nvcdi always does.
 const allFeatures = "compute,utility,graphics,video,display"
 
-// A difference is a file, device node or variable that only one spec contains. pattern matches the container path, its last element if the
-// pattern has no slash, or the name of a variable.
+// A difference is a file, device node or variable that only one spec contains. pattern matches the container path, its
+// last element if the pattern has no slash, or the name of a variable.
 type difference struct{ pattern, reason string }
 
 const linkTime = "only for linking programs; at run time they load the SONAME"
@@ -42,11 +42,11 @@ var theirsOnly = []difference{
 	{"/usr/bin/nvidia-persistenced", "a daemon of the node; controls driver persistence"},
 	{"/run/nvidia-persistenced/socket", "controls driver persistence"},
 	{"/run/nvidia-fabricmanager/socket", "controls the fabric of the whole node"},
-	{"/tmp/nvidia-mps", "the directory of an MPS daemon; pods mount that of their own daemon"},
+	{"/tmp/nvidia-mps", "the directory of an MPS daemon; pods mount the directory of their own daemon"},
 	{"/etc/vulkan/icd.d/nvidia_layers.json", "no Vulkan loader searches for layers there"},
 	{"/lib/firmware/nvidia/*/gsp*.bin", "loaded by the kernel, on the host"},
 	{"libnvidia-gtk3.so.*", "part of nvidia-settings, which configures the host's displays"},
-	{"libnvidia-pkcs11*.so.*", "CUDA loads it only with confidential computing, and then ours contains it"},
+	{"libnvidia-pkcs11*.so.*", "CUDA loads it only with confidential computing; gpucdi's spec contains it then"},
 	{"libnvidia-sandboxutils.so.*", "lists driver files for tools on the host"},
 	{"libnvidia-wayland-client.so.*", "part of nvidia-settings, which configures the host's displays"},
 	{"NVIDIA_CTK_LIBCUDA_DIR", "for scripts that use NVIDIA's toolkit; no known program reads it"},
@@ -81,8 +81,8 @@ func TestGPUSpecs(t *testing.T) {
 	}
 }
 
-// addOptionalFiles adds files that nvcdi searches for and the simulated driver lacks: those of other driver versions, of
-// other packages and of NVIDIA's daemons.
+// addOptionalFiles adds files that nvcdi searches for and the simulated driver lacks: files of other driver versions,
+// other packages and NVIDIA's daemons.
 func (m machine) addOptionalFiles(t *testing.T) {
 	t.Helper()
 	libs := "/" + simdriver.LibraryDir
@@ -99,7 +99,7 @@ func (m machine) addOptionalFiles(t *testing.T) {
 	}
 }
 
-// nvcdi has a mode for each class of auxiliary devices: devices besides GPUs.
+// nvcdi has a mode for each class of auxiliary devices, which are devices other than GPUs.
 func TestClassSpecs(t *testing.T) {
 	m := startMachine(t, buildPrograms(t), simdriver.GTX1060x2())
 	m.nodes(t, "nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv", "nvidia-nvswitchctl", "nvidia-nvswitch0",
@@ -132,8 +132,7 @@ func compareFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) 
 	}
 }
 
-// requireFiles requires each file of theirs in ours, by itself or in a mounted directory, under each of its names in
-// theirs.
+// requireFiles requires ours to contain each file of theirs, by itself or in a mounted directory, under the same names.
 func requireFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
 	mounted := map[string]bool{} // by base name, container path and host path
@@ -158,13 +157,13 @@ func requireFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) 
 // isInside reports whether a directory that ours mounts contains the file at the same path.
 func isInside(file *specs.Mount, ours *specs.Spec) bool {
 	return slices.ContainsFunc(mounts(ours), func(dir *specs.Mount) bool {
-		onHost, there := strings.CutPrefix(file.HostPath, dir.HostPath+"/")
-		inContainer, here := strings.CutPrefix(file.ContainerPath, dir.ContainerPath+"/")
-		return there && here && onHost == inContainer
+		onHost, belowHostPath := strings.CutPrefix(file.HostPath, dir.HostPath+"/")
+		inContainer, belowContainerPath := strings.CutPrefix(file.ContainerPath, dir.ContainerPath+"/")
+		return belowHostPath && belowContainerPath && onHost == inContainer
 	})
 }
 
-// compareDevices requires each device of theirs in ours, with the same device nodes.
+// compareDevices requires ours to contain each device of theirs, with the same device nodes.
 func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
 	has, wanted := nodesOf(ours), nodesOf(theirs)
@@ -228,7 +227,8 @@ func links(spec *specs.Spec) (paths []string) {
 	return paths
 }
 
-// nodesOf returns the device nodes that a container gets with each device, including those of the spec's own edits.
+// nodesOf returns the device nodes that a container gets with each device, including the nodes of the edits for all
+// devices.
 func nodesOf(spec *specs.Spec) map[string][]string {
 	nodes := map[string][]string{}
 	for _, d := range spec.Devices {

@@ -24,14 +24,14 @@ type Platform struct {
 
 	profile *simdriver.Profile // of NVML; nil: there is none
 	library string             // NVML
-	faults  []simdriver.Fault  // of NVML's functions that the platform does not support
+	faults  []simdriver.Fault  // of NVML functions that the platform lacks or implements differently
 	files   map[string]string
 }
 
-// notSupported is a return value of NVML.
+// notSupported is NVML_ERROR_NOT_SUPPORTED.
 const notSupported = 3
 
-// unsupported returns the faults of functions that NVML of a platform does not support.
+// unsupported returns faults that make NVML functions return notSupported.
 func unsupported(functions ...string) (faults []simdriver.Fault) {
 	for _, f := range functions {
 		faults = append(faults, simdriver.Fault{Func: f, Return: notSupported})
@@ -42,7 +42,7 @@ func unsupported(functions ...string) (faults []simdriver.Fault) {
 // All returns the platforms.
 func All() []Platform { return []Platform{WSL2(), Orin(), Xavier()} }
 
-// WSL2 returns a Windows host with two GPUs.
+// WSL2 returns a WSL2 node on a Windows host with two GPUs.
 func WSL2() Platform {
 	windows := simdriver.GTX1060x2()
 	return Platform{
@@ -110,19 +110,19 @@ func jetson(libcuda, release, soc, model string) map[string]string {
 	}
 }
 
-// Install installs the platform below root, and the driver whose GPUs its NVML reports below elsewhere, as WSL2's NVML
-// reports the GPUs of the Windows driver. Both must be on the same file system. It returns the driver, or nil if the
-// platform has no NVML.
-func (p Platform) Install(root, elsewhere string) (*simdriver.Driver, error) {
+// Install installs the platform below root, and the simulated driver of its GPUs below driverDir. The node cannot see
+// driverDir, as a WSL2 node cannot see the Windows driver. Both must be on the same file system. Install returns the
+// driver, or nil if the platform has no NVML.
+func (p Platform) Install(root, driverDir string) (*simdriver.Driver, error) {
 	profile := simdriver.GTX1060x2() // for its libcuda
 	if p.profile != nil {
 		profile = *p.profile
 	}
-	driver, err := simdriver.Install(elsewhere, profile)
+	driver, err := simdriver.Install(driverDir, profile)
 	if err != nil {
 		return nil, err
 	}
-	libcuda := filepath.Join(elsewhere, simdriver.LibraryDir, "libcuda.so."+profile.Version)
+	libcuda := filepath.Join(driverDir, simdriver.LibraryDir, "libcuda.so."+profile.Version)
 	if err := link(libcuda, filepath.Join(root, p.Libcuda)); err != nil {
 		return nil, err
 	}
@@ -144,13 +144,13 @@ func (p Platform) Install(root, elsewhere string) (*simdriver.Driver, error) {
 			return nil, err
 		}
 	}
-	// A link, because the state of the simulated driver is in the inode of its library.
+	// A hard link, because the state of the simulated driver is in the inode of its library.
 	return driver, link(driver.LibraryPath(), filepath.Join(root, p.library))
 }
 
-// Operator installs a driver as the GPU Operator does: the driver container has the driver and, in its own /dev, the
-// device nodes, which the node's /dev lacks; the validator has written its status files. The driver cannot be changed
-// later.
+// Operator installs a driver below root as the GPU Operator does: the driver container has the driver and, in its own
+// /dev, the device nodes, which the node's /dev lacks; the validator has written its status files. It returns no
+// driver, because the driver cannot be changed after this.
 func Operator(root string, profile simdriver.Profile) error {
 	container := filepath.Join(root, DriverContainer)
 	if err := os.MkdirAll(container, 0o755); err != nil {
@@ -159,7 +159,7 @@ func Operator(root string, profile simdriver.Profile) error {
 	if _, err := simdriver.Install(container, profile); err != nil {
 		return err
 	}
-	for _, dir := range []string{"proc", "sys"} { // the kernel's
+	for _, dir := range []string{"proc", "sys"} { // of the kernel, so the same on the node
 		if err := os.Rename(filepath.Join(container, dir), filepath.Join(root, dir)); err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ const (
 	Validations     = "run/nvidia/validations" // status files of the validator
 )
 
-// MakeNode creates a device node with the numbers of /dev/null.
+// MakeNode creates a device node, and its directory, with the device number of /dev/null.
 func MakeNode(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

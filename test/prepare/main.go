@@ -35,7 +35,7 @@ func build(tool tools.Tool) func(context.Context) error {
 	return discardPath(func(ctx context.Context) (string, error) { return tools.Build(ctx, tool) })
 }
 
-// discardPath drops the path of the result, which tests find in the cache.
+// discardPath drops the path of the result: tests find it in the cache.
 func discardPath(build func(context.Context) (string, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := build(ctx)

@@ -317,7 +317,8 @@ func gpuHangs(t *testing.T, binary string) {
 	gpuUnresponsive(t, binary, simdriver.Fault{Func: "nvmlDeviceGetMinorNumber", Hang: time.Hour})
 }
 
-// gpuUnresponsive checks that a fault of one GPU that crashes or blocks the driver worker makes only this GPU unreadable.
+// gpuUnresponsive checks that a fault of one GPU that crashes or blocks the driver worker makes only this GPU
+// unreadable.
 func gpuUnresponsive(t *testing.T, binary string, fault simdriver.Fault) {
 	h := newHost(t, binary, simdriver.H100x8())
 	fault.GPU = h.driver.State().GPUs[3].UUID
@@ -519,8 +520,8 @@ func features(t *testing.T, binary string) {
 	}
 }
 
-// confidential checks that a library that CUDA opens only with confidential computing is mounted only if confidential
-// computing is on, or if its state cannot be read.
+// confidential checks that libnvidia-pkcs11, which CUDA opens only with confidential computing, is mounted only if
+// confidential computing is on or its state cannot be read.
 func confidential(t *testing.T, binary string) {
 	const settings, state = "nvmlSystemGetConfComputeSettings", "nvmlSystemGetConfComputeState"
 	const notSupported, unknown = 3, 999 // NVML_ERROR_…
@@ -853,7 +854,7 @@ func workerMissing(t *testing.T, binary string) {
 	}
 }
 
-// terminateEarly sends SIGTERM at points throughout a start, whose duration is estimated by gpucdi version.
+// terminateEarly sends SIGTERM at points throughout a start, which is estimated at three times gpucdi version.
 func terminateEarly(t *testing.T, binary string) {
 	const tries = 200
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A cordon applies to a running agent, to one that starts later, and to one that starts again after a kill.
+// A cordon applies to a running agent, to an agent that starts later, and to an agent that restarts after a kill.
 func TestCordonOfAgent(t *testing.T) {
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {

@@ -21,8 +21,8 @@ func TestReadmeBuilds(t *testing.T) {
 	}
 }
 
-// The command in docs/health.md prints its tables. It takes minutes, so this test runs it for one row of each table.
-// Package devicemanager checks that the document has all rows.
+// The command in docs/health.md prints the tables there. It takes minutes, so this test runs it for one row of each
+// table. Package devicemanager checks that the document has all rows.
 func TestHealthTable(t *testing.T) {
 	const all, few = " -run Faults ", " -run 'Faults/^(a_transient_XID|an_XID_of_one_MIG_device|the_agent.s_socket_is_deleted)$' "
 	commands, err := docs.Blocks(t.Context(), "docs/health.md", "Measured recovery times", "sh")

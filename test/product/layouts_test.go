@@ -142,8 +142,8 @@ func TestDriverLayouts(t *testing.T) {
 	}
 }
 
-// On NixOS, driver files refer to libraries by store path, and programs use a loader in the store.
-// NixOS keeps the unmodified programs in origBin.
+// On NixOS, driver files refer to libraries by store path, and programs use a loader in the store. NixOS keeps the
+// unmodified programs in origBin.
 func TestNixOSStorePaths(t *testing.T) {
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {
@@ -180,7 +180,7 @@ func TestNixOSStorePaths(t *testing.T) {
 		"/usr/lib64/libGLX_nvidia.so.0":      store + "/lib/libGLX_nvidia" + version,
 	}
 	for _, m := range spec.ContainerEdits.Mounts {
-		if from, is := want[m.ContainerPath]; is && m.HostPath != from {
+		if from, listed := want[m.ContainerPath]; listed && m.HostPath != from {
 			t.Errorf("%s: source %s, want %s", m.ContainerPath, m.HostPath, from)
 		}
 		delete(want, m.ContainerPath)
@@ -190,6 +190,7 @@ func TestNixOSStorePaths(t *testing.T) {
 	}
 }
 
+// make changes the root of a driver on Debian to the layout.
 func (l layout) make(t *testing.T, root string) {
 	t.Helper()
 	must := func(err error) {

@@ -55,7 +55,7 @@ func TestDriverContainerDevices(t *testing.T) {
 	requireDevices(t, h, "0", "1", profile.GPUs[0].UUID, profile.GPUs[1].UUID, "all")
 	requireNoFailure(t, h)
 
-	// It also executes nvidia-smi with these device nodes, to set time slices.
+	// The driver worker also executes nvidia-smi with these device nodes, to set time slices.
 	container := filepath.Join(h.root, platform.DriverContainer)
 	smi := exec.Command(filepath.Join(filepath.Dir(binary), "gpucdi-nvml"), "--devices", filepath.Join(container, "dev"),
 		filepath.Join(container, "usr/bin/nvidia-smi"), "-L")

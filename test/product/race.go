@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// raceVariable is the environment variable that, if not empty, enables the race detector in the programs under test. The
-// tests themselves are built without it, so that they use the same compiled Kubernetes packages as the test nodes.
+// raceVariable is the environment variable that, if not empty, enables the race detector in the programs under test.
+// The tests themselves are built without it, so that they use the same compiled Kubernetes packages as the test nodes.
 const raceVariable = "TEST_RACE"
 
 // GoFlags returns the environment variable GOFLAGS for building the product, with -race if RaceEnabled.

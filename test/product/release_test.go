@@ -165,8 +165,8 @@ func checkSBOM(t *testing.T, file string, names ...string) {
 	}
 }
 
-// commit creates a git repository at to with a single commit of the source tree at from, tagged v9.9.9. The commit hash
-// is reproducible.
+// commit creates a Git repository in the directory to, with a single commit of the source tree in from, tagged v9.9.9.
+// The commit hash is reproducible.
 func commit(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.MkdirAll(to, 0o755); err != nil {

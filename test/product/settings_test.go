@@ -31,12 +31,12 @@ const (
 	wait      = 2 * time.Minute
 )
 
-// settings is a node on which gpu/driver/testdata/settings runs with a driver worker.
-type settings struct {
+// settingsHost is a host on which the program gpu/driver/testdata/settings runs with a driver worker.
+type settingsHost struct {
 	host
 	calls   io.Writer
 	results chan result            // of calls
-	limits  chan map[string]string // of snapshots: memory limits by UUID
+	limits  chan map[string]string // memoryLimits by UUID, of each inventory
 	failed  chan string            // UUIDs of GPUs
 }
 
@@ -48,10 +48,10 @@ type result struct {
 	Unsupported bool
 }
 
-// newSettings returns a node with cgroup v2 and these cgroups, which are paths below /sys/fs/cgroup.
-func newSettings(t *testing.T, binary string, profile simdriver.Profile, cgroups ...string) *settings {
+// newSettingsHost returns a host with cgroup v2 and these cgroups, which are paths below /sys/fs/cgroup.
+func newSettingsHost(t *testing.T, binary string, profile simdriver.Profile, cgroups ...string) *settingsHost {
 	t.Helper()
-	n := &settings{host: newHost(t, binary, profile), results: make(chan result),
+	n := &settingsHost{host: newHost(t, binary, profile), results: make(chan result),
 		limits: make(chan map[string]string, 1000), failed: make(chan string, 1000)}
 	for _, name := range append(cgroups, ".") {
 		n.addCgroup(t, name)
@@ -62,14 +62,14 @@ func newSettings(t *testing.T, binary string, profile simdriver.Profile, cgroups
 	return n
 }
 
-func (n *settings) addCgroup(t *testing.T, name string) {
+func (n *settingsHost) addCgroup(t *testing.T, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(n.root, cgroupDir, name), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (n *settings) start(t *testing.T) {
+func (n *settingsHost) start(t *testing.T) {
 	t.Helper()
 	module, err := tools.ModuleDir(t.Context())
 	if err != nil {
@@ -108,8 +108,8 @@ func (n *settings) start(t *testing.T) {
 	})
 }
 
-// read distributes the output lines.
-func (n *settings) read(ctx context.Context, out io.Reader) {
+// read sends each line of the program's output to the channel of its kind.
+func (n *settingsHost) read(ctx context.Context, out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var line struct {
 			result
@@ -133,7 +133,7 @@ func (n *settings) read(ctx context.Context, out io.Reader) {
 	}
 }
 
-func (n *settings) call(t *testing.T, call string, args ...any) result {
+func (n *settingsHost) call(t *testing.T, call string, args ...any) result {
 	t.Helper()
 	fmt.Fprintln(n.calls, append([]any{call}, args...)...)
 	select {
@@ -146,7 +146,7 @@ func (n *settings) call(t *testing.T, call string, args ...any) result {
 }
 
 // awaitLimits waits for an inventory in which all GPUs have a value of memoryLimits.
-func (n *settings) awaitLimits(t *testing.T, want string) {
+func (n *settingsHost) awaitLimits(t *testing.T, want string) {
 	t.Helper()
 	deadline := time.After(wait)
 	for last := map[string]string(nil); ; {
@@ -161,7 +161,7 @@ func (n *settings) awaitLimits(t *testing.T, want string) {
 	}
 }
 
-func (n *settings) awaitFailure(t *testing.T, uuid string) {
+func (n *settingsHost) awaitFailure(t *testing.T, uuid string) {
 	t.Helper()
 	select {
 	case got := <-n.failed:
@@ -173,10 +173,10 @@ func (n *settings) awaitFailure(t *testing.T, uuid string) {
 	}
 }
 
-func (n *settings) uuid(index int) string { return n.driver.State().GPUs[index].UUID }
+func (n *settingsHost) uuid(index int) string { return n.driver.State().GPUs[index].UUID }
 
-// killWorker kills the worker of this node.
-func (n *settings) killWorker(t *testing.T) {
+// killWorker kills the driver worker of this host.
+func (n *settingsHost) killWorker(t *testing.T) {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
@@ -206,7 +206,7 @@ func h100With(version string) simdriver.Profile {
 
 // memoryLimit sets a limit, which belongs to one cgroup and one GPU, and removes it.
 func memoryLimit(t *testing.T, binary string) {
-	n := newSettings(t, binary, h100With(limitDriver), "kubepods/pod1", "kubepods/pod2")
+	n := newSettingsHost(t, binary, h100With(limitDriver), "kubepods/pod1", "kubepods/pod2")
 	n.start(t)
 	n.awaitLimits(t, "supported")
 	const limit = 2048 << 20
@@ -272,20 +272,20 @@ func memoryLimitUnsupported(t *testing.T, binary string) {
 	mig.GPUs = slices.DeleteFunc(mig.GPUs, func(g simdriver.GPU) bool { return g.MIGMode != 1 })
 	for name, tc := range map[string]struct {
 		profile simdriver.Profile
-		prepare func(n *settings) error
+		prepare func(n *settingsHost) error
 		want    string
 	}{
-		"driver without the functions": {h100With("595.58.03"), func(n *settings) error {
+		"driver without the functions": {h100With("595.58.03"), func(n *settingsHost) error {
 			return n.driver.RemoveFunctions("nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1")
 		}, "driver-older-than-615"},
 		"MIG": {mig, nil, "mig-mode"},
-		"refused": {h100With(limitDriver), func(n *settings) error {
+		"refused": {h100With(limitDriver), func(n *settingsHost) error {
 			const notSupported = 3
 			return n.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceGetMemoryLimits_v1", Return: notSupported})
 		}, "not-supported-by-gpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newSettings(t, binary, tc.profile, "kubepods/pod1")
+			n := newSettingsHost(t, binary, tc.profile, "kubepods/pod1")
 			if tc.prepare != nil {
 				if err := tc.prepare(n); err != nil {
 					t.Fatal(err)
@@ -299,7 +299,7 @@ func memoryLimitUnsupported(t *testing.T, binary string) {
 		})
 	}
 	t.Run("cgroups", func(t *testing.T) {
-		n := newSettings(t, binary, h100With(limitDriver))
+		n := newSettingsHost(t, binary, h100With(limitDriver))
 		n.start(t)
 		n.awaitLimits(t, "no-pod-cgroups")
 		n.addCgroup(t, "kubepods.slice") // the kubelet starts
@@ -311,9 +311,9 @@ func memoryLimitUnsupported(t *testing.T, binary string) {
 	})
 }
 
-// memoryLimitFails has a driver that fails, ignores or crashes on a call, or hangs in it.
+// memoryLimitFails simulates a driver that fails, ignores, crashes on or hangs in a call.
 func memoryLimitFails(t *testing.T, binary string) {
-	n := newSettings(t, binary, h100With(limitDriver), "kubepods/pod1")
+	n := newSettingsHost(t, binary, h100With(limitDriver), "kubepods/pod1")
 	n.start(t)
 	n.awaitLimits(t, "supported")
 	set := func() result { t.Helper(); return n.call(t, "limit", n.uuid(2), pod, 1<<30) }
@@ -356,7 +356,7 @@ func memoryLimitFails(t *testing.T, binary string) {
 }
 
 func computeMode(t *testing.T, binary string) {
-	n := newSettings(t, binary, h100With(limitDriver), "kubepods")
+	n := newSettingsHost(t, binary, h100With(limitDriver), "kubepods")
 	n.start(t)
 	n.awaitLimits(t, "supported")
 	for _, mode := range []string{"Exclusive_Process", "Prohibited", "Default"} {

@@ -1,6 +1,6 @@
 // Package readers parses gpucdi's output with the code of the programs that read it in a cluster: Prometheus, its
 // operator, Grafana and Node Feature Discovery. That code runs in the programs of a separate module, foreign, since its
-// dependencies conflict with those of Kubernetes.
+// dependencies conflict with the dependencies of Kubernetes.
 package readers
 
 import (
@@ -42,7 +42,7 @@ type Scenario struct {
 	Queries []string          // to evaluate at the end
 }
 
-// Phase is a time in which the target does not change. It is scraped every 30 s, and at least once.
+// Phase is a period in which the target does not change. The target is scraped every 30 s, and at least once.
 type Phase struct {
 	Scrape   string // response of the target; if empty, the scrapes fail
 	Duration time.Duration
@@ -92,7 +92,8 @@ func Dashboard(ctx context.Context, content string) error {
 	return err
 }
 
-// Operator decodes a PodMonitor or PrometheusRule into the Prometheus operator's types. It rejects unknown fields.
+// Operator decodes a PodMonitor, ServiceMonitor or PrometheusRule into the Prometheus operator's types. It rejects
+// unknown fields.
 func Operator(ctx context.Context, object string) error {
 	_, err := run(ctx, "operator", []byte(object))
 	return err

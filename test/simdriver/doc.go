@@ -19,16 +19,16 @@
 //     if their capability nodes can be opened.
 //   - An event set delivers each event after the registration once. If it
 //     contains a lost GPU and has no event, a wait returns
-//     NVML_ERROR_GPU_IS_LOST at once.
-//   - A library whose version differs from that of the kernel module returns
+//     NVML_ERROR_GPU_IS_LOST immediately.
+//   - A library whose version differs from the kernel module's returns
 //     NVML_ERROR_LIB_RM_VERSION_MISMATCH.
 //
 // Tests can set two environment variables: NVSIM_DEV is the directory of the
 // device nodes (default /dev), and NVSIM_CALLS a file that counts the calls
 // (see Calls).
 //
-// Another process can open an installed driver and change it (see Open). For that, the state is also in a file of the
-// driver, from which an interrupted change is completed.
+// Another process can open an installed driver and change it (see Open). For this, the state is also stored in a file
+// of the driver, from which the next process completes an interrupted change.
 //
 // The package is independent of gpucdi, CDI and Kubernetes. Creating device
 // nodes requires root; compiling requires a C compiler named cc.

@@ -24,7 +24,7 @@ type Driver struct {
 }
 
 // Install writes a driver and its GPUs below root and loads it. The root may be
-// an empty directory, or that of a running namespace (/proc/<pid>/root). Install
+// an empty directory, or the root of a mount namespace (/proc/<pid>/root). Install
 // replaces files, and keeps the lines of other drivers in proc/devices. In a
 // namespace, proc/driver must be writable (a tmpfs) and proc/devices a regular
 // file; directories of a real sysfs are left out.
@@ -72,6 +72,7 @@ func (i Installer) driver(root string) (*Driver, error) {
 	return d, err
 }
 
+// exported returns the names of the symbols that a library exports.
 func exported(library string) ([]string, error) {
 	f, err := elf.Open(library)
 	if err != nil {

@@ -95,7 +95,7 @@ func TestSMIQuery(t *testing.T) {
 }
 
 // The loader and ldconfig find libraries by SONAME, so each library needs one, and
-// a symlink of that name beside it.
+// a symlink of that name in its directory.
 func TestSONAMEs(t *testing.T) {
 	root := t.TempDir()
 	d := installAt(t, root, simdriver.GTX1060x2())
@@ -117,7 +117,7 @@ func TestSONAMEs(t *testing.T) {
 		}
 		target, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), names[0]))
 		if err != nil || target != path {
-			t.Errorf("symlink %s beside %s resolves to %q, %v", names[0], path, target, err)
+			t.Errorf("symlink %s next to %s resolves to %q, %v", names[0], path, target, err)
 		}
 	}
 }

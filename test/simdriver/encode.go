@@ -9,7 +9,7 @@ import (
 
 // encode encodes a state for src/nvml/parse.c: one record per line, its kind
 // first, then key=value fields, separated by tabs. library is the version of
-// libnvidia-ml, which differs from that of the kernel module after an upgrade.
+// libnvidia-ml, which differs from the kernel module's after an upgrade.
 func encode(s *State, library string) string {
 	var b strings.Builder
 	module := s.Version

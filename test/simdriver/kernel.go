@@ -176,7 +176,7 @@ func pciConfig(g GPU) string {
 	return string(config)
 }
 
-// write skips unchanged files: most state changes affect none of them.
+// write writes files by path. It skips unchanged files: most state changes affect none.
 func (k kernel) write(files map[string]string) error {
 	for path, content := range files {
 		if b, err := os.ReadFile(k.path(path)); err == nil && string(b) == content {
@@ -206,7 +206,7 @@ func (k kernel) hidePCI(s *State) error {
 		if strings.TrimSpace(string(vendor)) != "0x10de" {
 			continue
 		}
-		// PCI devices outlive the kernel module; remove only those of removed GPUs.
+		// PCI devices outlive the kernel module; remove only the devices of removed GPUs.
 		device := filepath.Dir(path)
 		if ours[filepath.Base(device)] {
 			continue
@@ -227,8 +227,8 @@ func (k kernel) hidePCI(s *State) error {
 }
 
 // unbind removes the symlink from a PCI device to its driver. It moves the symlink aside if it can, so that a later
-// symlink has another inode number, by which programs detect a rescan. In sysfs and tmpfs it always has; other file
-// systems may reuse the number of a removed file.
+// symlink has another inode number, by which programs detect a rescan. In sysfs and tmpfs it always has another
+// number; other file systems may reuse the number of a removed file.
 func (k kernel) unbind(device string) error {
 	link := filepath.Join(device, "driver")
 	err := os.Rename(link, k.path(fmt.Sprintf("sys/bus/pci/unbound-%d", time.Now().UnixNano())))

@@ -23,7 +23,7 @@ type MemoryLimit struct {
 	Bytes  uint64
 }
 
-// MemoryLimits returns the memory limits that programs have set. Those of removed cgroups may be missing.
+// MemoryLimits returns the memory limits that programs have set. Limits of removed cgroups may be missing.
 func (d *Driver) MemoryLimits() ([]MemoryLimit, error) {
 	data, err := os.ReadFile(d.LibraryPath())
 	if err != nil {
@@ -39,8 +39,8 @@ func (d *Driver) MemoryLimits() ([]MemoryLimit, error) {
 	return limits, nil
 }
 
-// forgetLimits removes all memory limits, which the kernel module keeps.
-func forgetLimits(library string) error {
+// removeLimits removes all memory limits, which a driver keeps in its kernel module.
+func removeLimits(library string) error {
 	if err := writeBeforeEnd(library, make([]byte, limitsSize), slotSize+limitsSize); err != nil {
 		return fmt.Errorf("removing the memory limits from %s: %w", library, err)
 	}

@@ -214,7 +214,7 @@ func TestPartition(t *testing.T) {
 	must(t, d.Unpartition(g[0].UUID))
 	p.want("mig 0 0", "6")
 	if err := d.Partition(g[0].UUID, "7g.40gb", "1g.5gb"); err == nil {
-		t.Error("1g.5gb was placed beside 7g.40gb")
+		t.Error("1g.5gb was placed on the same GPU as 7g.40gb")
 	}
 }
 

@@ -103,7 +103,7 @@ func place(used *[8]bool, p migProfile) (start int, ok bool) {
 }
 
 // Minor numbers of MIG capabilities are static: 15 GPU instances per GPU, each
-// with its access node and those of 8 compute instances.
+// with its own access node and the access nodes of 8 compute instances.
 const (
 	capsConfig, capsMonitor = 1, 2
 	capsInstances           = 15

@@ -15,7 +15,7 @@ import (
 // nvidiaMajor is the static major number of the driver's GPU and control nodes.
 const nvidiaMajor = 195
 
-// majors are the major numbers of a loaded driver that depend on those in use.
+// majors are the dynamic major numbers of a loaded driver, which depend on the numbers in use.
 type majors struct{ uvm, caps, imex, drm int }
 
 // card and render are the names of a GPU's DRM nodes.
@@ -72,7 +72,7 @@ func freeMajor(char []string, from int) int {
 }
 
 // readDevices returns the parts of proc/devices without the lines of the driver, or
-// those of a minimal one if it does not exist.
+// the parts of a minimal file if it does not exist.
 func (k kernel) readDevices() (head string, char []string, block string, err error) {
 	head = "Character devices:"
 	b, err := os.ReadFile(k.path("proc/devices"))
@@ -176,7 +176,7 @@ func (k kernel) makeNodes(s *State, m majors) error {
 	return nil
 }
 
-// makeNode keeps a correct node, because programs may watch it.
+// makeNode creates a device node. It keeps a correct one, because programs may watch it.
 func makeNode(path string, major, minor int, mode uint32) error {
 	device := unix.Mkdev(uint32(major), uint32(minor))
 	var st unix.Stat_t

@@ -33,9 +33,10 @@ func Open(ctx context.Context, root string) (*Driver, error) {
 	return d, nil
 }
 
-// Close lets other processes open the driver, which keeps its state.
+// Close lets other processes open the driver, which keeps its state. Only a Driver from Open can be closed.
 func (d *Driver) Close() { d.unlock() }
 
+// load reads the state, and completes an interrupted upgrade.
 func (d *Driver) load() error {
 	text, err := os.ReadFile(d.files.path(stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,6 +54,7 @@ func (d *Driver) load() error {
 	return d.upgrade(d.state)
 }
 
+// save writes the state file.
 func (k kernel) save(s *State) error {
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -109,7 +109,7 @@ func (d *Driver) Unload() error {
 	if err != nil {
 		return err
 	}
-	return forgetLimits(d.LibraryPath())
+	return removeLimits(d.LibraryPath())
 }
 
 // Load loads the kernel module again.
@@ -137,7 +137,7 @@ func (d *Driver) Upgrade(version string) error {
 	return d.upgrade(next)
 }
 
-// upgrade completes an upgrade to a saved state, also one that was interrupted.
+// upgrade performs or completes the upgrade to a saved state.
 func (d *Driver) upgrade(next State) error {
 	old := next.Replaces
 	err := writeSlot(d.files.library(old), encode(&next, old))

@@ -14,8 +14,8 @@ import (
 func pciLink(g GPU) string { return filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID)) }
 
 // pciDirectory is the path of a PCI device in the device tree: below a root complex for each Bridge, a root port for
-// each Root and two switches, of which GPUs with the same Switch share the inner one. Without NUMA nodes, as in a desktop
-// machine, there are no switches.
+// each Root and two switches, of which GPUs with the same Switch share the inner one. Without NUMA nodes, as in a
+// desktop machine, there are no switches.
 func pciDirectory(g GPU) string {
 	bus := (0x80*g.PCIe.Node + 0x10*g.PCIe.Bridge) & 0xF0
 	port := func(bus, device int) string { return fmt.Sprintf("0000:%02x:%02x.0", bus, device&0x1F) }

@@ -68,8 +68,8 @@ func (p *probe) send(call string) {
 	}
 }
 
-// result waits for the result of a call: the return code of NVML or CUDA and, if that is 0, the output value. It returns
-// "exited" if the probe has exited.
+// result waits for the result of a call: the return code of NVML or CUDA and, if that is 0, the output value. It
+// returns "exited" if the probe has exited.
 func (p *probe) result() string {
 	p.t.Helper()
 	if !p.out.Scan() {

@@ -46,8 +46,8 @@ func writeSlot(library, text string) error {
 	return nil
 }
 
-// writeBeforeEnd overwrites data that starts some bytes before the end of a file.
-func writeBeforeEnd(path string, data []byte, bytes int64) error {
+// writeBeforeEnd overwrites a file with data from an offset in bytes before its end.
+func writeBeforeEnd(path string, data []byte, fromEnd int64) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -57,6 +57,6 @@ func writeBeforeEnd(path string, data []byte, bytes int64) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(data, st.Size()-bytes)
+	_, err = f.WriteAt(data, st.Size()-fromEnd)
 	return err
 }

@@ -10,8 +10,8 @@ import (
 // NVML_ERROR_NOT_SUPPORTED for that number.
 const NotSupported = -1
 
-// State is the state of the simulated driver. A copy of it is written to the
-// library, and one to a file for Open.
+// State is the state of the simulated driver. It is written to the library, and
+// to a file for Open.
 type State struct {
 	// Version is the version of the kernel module and the library.
 	Version string
@@ -28,7 +28,7 @@ type State struct {
 	GPUs   []GPU
 	Faults []Fault
 
-	// Processes are added to those that allocate memory with libcuda.
+	// Processes are reported in addition to processes that allocate memory with libcuda.
 	Processes []Process
 
 	// Events are the latest events, which event sets deliver once; see Raise.
@@ -41,9 +41,9 @@ type GPU struct {
 	Minor    int    `nvsim:"minor"` // the N of /dev/nvidiaN
 	BusID    string `nvsim:"bus"`   // in NVML format: "00000000:18:00.0"
 	Name     string `nvsim:"name"`
-	Serial   string `nvsim:"serial"` // empty: not supported
-	Brand    int    `nvsim:"brand"`
-	Arch     int    `nvsim:"arch"`
+	Serial   string `nvsim:"serial"`   // empty: not supported
+	Brand    int    `nvsim:"brand"`    // NVML_BRAND_…
+	Arch     int    `nvsim:"arch"`     // NVML_DEVICE_ARCH_…
 	Major    int    `nvsim:"major"`    // of the compute capability
 	CCMinor  int    `nvsim:"cc_minor"` // of the compute capability
 	Cores    int    `nvsim:"cores"`
@@ -61,19 +61,19 @@ type GPU struct {
 	PCIeGen   int `nvsim:"pcie_gen"`
 	PCIeWidth int `nvsim:"pcie_width"`
 
-	Utilization       int `nvsim:"util"`        // percent
-	MemoryUtilization int `nvsim:"util_memory"` // percent
-	Temperature       int `nvsim:"temperature"` // °C
-	Power             int `nvsim:"power"`       // mW
-	PowerLimit        int `nvsim:"power_limit"` // mW
-	Clock             int `nvsim:"clock"`       // MHz
-	MemoryClock       int `nvsim:"clock_memory"`
-	ClocksEvents      int `nvsim:"clocks_events"` // bit mask of nvmlClocksEventReason…
-	Encoder           int `nvsim:"encoder"`       // percent
-	Decoder           int `nvsim:"decoder"`       // percent
-	Fan               int `nvsim:"fan"`           // percent
-	MemoryTemperature int `nvsim:"memory_temperature"`
-	Energy            int `nvsim:"energy"` // mJ
+	Utilization       int `nvsim:"util"`               // percent
+	MemoryUtilization int `nvsim:"util_memory"`        // percent
+	Temperature       int `nvsim:"temperature"`        // °C
+	Power             int `nvsim:"power"`              // mW
+	PowerLimit        int `nvsim:"power_limit"`        // mW
+	Clock             int `nvsim:"clock"`              // MHz
+	MemoryClock       int `nvsim:"clock_memory"`       // MHz
+	ClocksEvents      int `nvsim:"clocks_events"`      // bit mask of nvmlClocksEventReason…
+	Encoder           int `nvsim:"encoder"`            // percent
+	Decoder           int `nvsim:"decoder"`            // percent
+	Fan               int `nvsim:"fan"`                // percent
+	MemoryTemperature int `nvsim:"memory_temperature"` // °C
+	Energy            int `nvsim:"energy"`             // mJ
 	Counters          Counters
 	Activity          Activity
 
@@ -87,9 +87,9 @@ type GPU struct {
 	RemappedUnc     int `nvsim:"remapped_unc"`
 	RemappedPending int `nvsim:"remapped_pending"`
 	RemappedFailure int `nvsim:"remapped_failure"`
-	RecoveryAction  int `nvsim:"recovery"` // NVML_GPU_RECOVERY_ACTION_…: 1 reset, 2 reboot
-	Persistence     int `nvsim:"persistence"`
-	AddressingMode  int `nvsim:"addressing"`
+	RecoveryAction  int `nvsim:"recovery"`    // NVML_GPU_RECOVERY_ACTION_…: 1 reset, 2 reboot
+	Persistence     int `nvsim:"persistence"` // 1 on, 0 off
+	AddressingMode  int `nvsim:"addressing"`  // NVML_DEVICE_ADDRESSING_MODE_…
 
 	Cluster string `nvsim:"cluster"` // UUID of the multi-node NVLink fabric, 32 hex digits; empty: not joined
 	Clique  int    `nvsim:"clique"`
@@ -114,7 +114,7 @@ type Counters struct {
 	HWPowerBrake    int `nvsim:"hw_brake_ns"`   // ns in which clocks were limited
 	PCIeTransmitted int `nvsim:"pcie_tx"`       // bytes
 	PCIeReceived    int `nvsim:"pcie_rx"`       // bytes
-	PCIeBits        int `nvsim:"pcie_bits"`     // 64; else 32, in which the bytes wrap around
+	PCIeBits        int `nvsim:"pcie_bits"`     // size of the byte counters: 64; any other value: 32
 	PCIeReplays     int `nvsim:"pcie_replays"`
 	PCIeCorrectable int `nvsim:"pcie_correctable"`
 	PCIeNonFatal    int `nvsim:"pcie_nonfatal"`
@@ -129,7 +129,7 @@ type Counters struct {
 	NVLinkRecoveries  int `nvsim:"nvlink_recoveries"`
 }
 
-// Activity is what GPU performance monitoring reports of Hopper and later GPUs: percent, and rates in MiB/s.
+// Activity has the metrics of GPU performance monitoring (GPM) for Hopper and later GPUs: percent, and rates in MiB/s.
 type Activity struct {
 	SM             int `nvsim:"sm_active"`
 	Occupancy      int `nvsim:"occupancy"`
@@ -213,7 +213,8 @@ type Fault struct {
 	Crash  bool          `nvsim:"crash"` // the process aborts
 
 	// Answer is the value that nvmlDeviceGetUUID or nvmlDeviceGetMinorNumber returns
-	// if Answers is set. nvmlDeviceSetMemoryLimits_v1 then changes nothing.
+	// if Answers is set. If Answer is not empty, nvmlDeviceSetMemoryLimits_v1 then
+	// succeeds without setting a limit.
 	Answer  string `nvsim:"answer"`
 	Answers bool   `nvsim:"answers"`
 }
@@ -250,8 +251,8 @@ func (s *State) clone() State {
 	return c
 }
 
-// check returns an error if GPUs share an identity or a fault refers to a missing GPU. The limits of src/nvml/state.h, such
-// as 32 GPUs, are not checked: a library with a larger state returns NVML_ERROR_UNKNOWN.
+// check returns an error if GPUs share an identity or a fault refers to a missing GPU. The limits of src/nvml/state.h,
+// such as 32 GPUs, are not checked: a library with a larger state returns NVML_ERROR_UNKNOWN.
 func (s *State) check() error {
 	seen := map[any]string{}
 	for _, g := range s.GPUs {

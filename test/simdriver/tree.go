@@ -53,7 +53,7 @@ var sonames = map[string]string{
 	"vdpau/libvdpau_nvidia":     "libvdpau_nvidia.so.1",
 }
 
-// links are the symlinks that driver packages create besides those of the SONAMEs.
+// links are the symlinks that driver packages create in addition to those with the name of a SONAME.
 var links = map[string]string{
 	"libcuda.so":                  "libcuda.so.1",
 	"libGLX_indirect.so.0":        "libGLX_nvidia.so.0",
@@ -106,13 +106,14 @@ var (
 	firmwares = []string{"gsp_ga10x.bin", "gsp_tu10x.bin"}
 )
 
-// tree is the driver's files below a root.
+// tree is the driver's files below a root. objects is the directory of the compiled objects.
 type tree struct{ root, objects string }
 
 func (t tree) path(elem ...string) string {
 	return filepath.Join(append([]string{t.root}, elem...)...)
 }
 
+// library returns the path of libnvidia-ml.
 func (t tree) library(version string) string {
 	return t.path(LibraryDir, "libnvidia-ml.so."+version)
 }
@@ -234,7 +235,7 @@ func (t tree) installPrograms() error {
 	return nil
 }
 
-// remove deletes the files of a driver version; all includes those that all versions
+// remove deletes the files of a driver version; all includes the files that all versions
 // share: symlinks, programs, libraries with other versions, and config files.
 func (t tree) remove(version string, all bool) error {
 	paths := []string{t.path(xorgModules, "extensions/libglxserver_nvidia.so."+version)}

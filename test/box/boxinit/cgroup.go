@@ -58,7 +58,7 @@ func prepare(h spec.Cgroup, dir string) error {
 		return nil
 	}
 	if slices.Contains(strings.Split(h.Controllers, ","), "cpuset") {
-		// No process can run in an empty v1 cpuset. clone_children initializes those of its children.
+		// No process can run in an empty v1 cpuset. clone_children copies the cpuset to new children.
 		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
 			v, err := os.ReadFile(filepath.Join(h.Path, f))
 			if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// nodes are the standard character devices, kmsg, which the kubelet reads, and fuse.
+// nodes are the standard character devices, kmsg for the kubelet, and fuse.
 var nodes = []struct {
 	name         string
 	major, minor uint32

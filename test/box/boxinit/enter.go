@@ -13,10 +13,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// The namespaces of a box. All are opened before the first is joined: the machine's /proc is not visible in mnt.
+// namespaces are the namespaces of a box, in the order in which they are joined. All are opened before the first is
+// joined, because the machine's /proc is not visible in the mount namespace.
 var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
-// enter runs boxinit with args in the box and forwards signals to it. If this process dies, that one is killed.
+// enter runs boxinit with args in the box and forwards signals to it. The kernel kills it when this process dies.
 func enter(dir string, args []string) error {
 	s, err := spec.Read(dir)
 	if err != nil {
@@ -49,7 +50,8 @@ func enter(dir string, args []string) error {
 	return nil
 }
 
-// dieWithParent replaces SysProcAttr.Pdeathsig, which considers a parent in another PID namespace dead.
+// dieWithParent requests that the kernel kill this process when its parent dies. SysProcAttr.Pdeathsig would kill it
+// immediately, because it considers a parent in another PID namespace dead.
 func dieWithParent() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("setting the parent death signal: %w", err)
@@ -57,7 +59,7 @@ func dieWithParent() error {
 	return nil
 }
 
-// execCommand replaces this process, which is in the box, by the command.
+// execCommand replaces this process, which is in the box, with the command.
 func execCommand(name string, args []string) error {
 	if err := dieWithParent(); err != nil {
 		return err
@@ -80,7 +82,7 @@ func joinNamespaces(pid int) error {
 		defer f.Close()
 		files = append(files, f)
 	}
-	// If the box was started in a chroot, the root of its mount namespace is not that of PID 1.
+	// If the box was started in a chroot, the root of its mount namespace is not the root of its PID 1.
 	root, err := os.Open(fmt.Sprintf("/proc/%d/root", pid))
 	if err != nil {
 		return fmt.Errorf("opening the box's root: %w", err)
@@ -101,7 +103,7 @@ func joinNamespaces(pid int) error {
 	return nil
 }
 
-// exitCode returns an exit code as a shell does.
+// exitCode returns the exit code that a shell would report.
 func exitCode(exit *exec.ExitError) int {
 	var status syscall.WaitStatus
 	if ws, ok := exit.Sys().(syscall.WaitStatus); ok {

@@ -13,8 +13,8 @@ const (
 	dialTimeout    = 10 * time.Second
 )
 
-// accept accepts connections from standard input, a listening socket of the machine, and forwards each to a TCP address
-// in the box. A socket stays in the network namespace in which it was created.
+// accept accepts connections on standard input, a listening socket of the machine, and forwards each to a TCP address
+// in the box. The socket remains in the network namespace of the machine, in which it was created.
 func accept(address string) error {
 	if err := dieWithParent(); err != nil {
 		return err

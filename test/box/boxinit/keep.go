@@ -42,7 +42,7 @@ func keep(dir string) (err error) {
 	}
 	fmt.Println("ready")
 
-	ended := make(chan struct{}, 2)
+	ended := make(chan struct{}, 1)
 	go func() { // may outlive keep; the process exits then
 		if _, err := io.Copy(io.Discard, os.Stdin); err == nil && !s.Keep {
 			ended <- struct{}{}

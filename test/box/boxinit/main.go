@@ -4,9 +4,9 @@
 //	init DIR               PID 1: join the cgroups, then exec boxinit inside
 //	inside DIR             PID 1: build the box's file system, then reap orphans
 //	enter DIR NAME ARG...  run a command in the box
-//	run NAME ARG...        exec a command in the box's namespaces
-//	forward DIR ADDRESS    forward connections to a listening socket, standard input, to a TCP address in the box
-//	accept ADDRESS         forward connections in the box's namespaces
+//	run NAME ARG...        the part of enter in the box's namespaces: exec the command
+//	forward DIR ADDRESS    forward connections from the listening socket on standard input to a TCP address in the box
+//	accept ADDRESS         the part of forward in the box's namespaces: accept the connections
 package main
 
 import (

@@ -12,11 +12,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// overlaid are the directories of the machine that are visible in the box, each below an overlay
-// for writes. /var, /run, /dev and the others are the box's own.
+// overlaid are the directories of the machine that are visible in the box, each through an overlay
+// that receives the box's writes. The box has its own /var, /run, /dev and other directories.
 var overlaid = []string{"usr", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
-// hidden are configuration directories of the machine's container tools.
+// hidden are configuration directories of the machine's container tools, removed in the box.
 var hidden = []string{"/etc/cni", "/etc/containerd", "/etc/crio", "/etc/cdi", "/etc/kubernetes", "/etc/nerdctl"}
 
 // skeleton are the directories of the root file system.

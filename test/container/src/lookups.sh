@@ -1,9 +1,9 @@
 # Look-ups of the driver for TestLookUps, as programs do them. Sourced by sh -e.
 
 # triton_dirs prints -L options for the directories that Triton finds
-# (third_party/nvidia/backend/driver.py): the one in the variable, unchecked; else those of libcuda in
-# the cache; else, if the cache lists none, those in LD_LIBRARY_PATH. One of them must have the library,
-# and, for old versions, libcuda.so.
+# (third_party/nvidia/backend/driver.py): the directory in TRITON_LIBCUDA_PATH, unchecked; else the
+# directories of libcuda in ld.so.cache; if there are none, the directories in LD_LIBRARY_PATH. One of them
+# must contain libcuda.so.1 and, for old versions, libcuda.so.
 triton_dirs() {
 	if [ "$TRITON_LIBCUDA_PATH" ]; then
 		echo "-L$TRITON_LIBCUDA_PATH"

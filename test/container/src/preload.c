@@ -1,4 +1,4 @@
-/* The constructor runs in any process that loads the library. Only the host has the directory of the file. */
+/* The constructor runs in every process that loads the library, but only the host has the directory of the file. */
 #include <fcntl.h>
 
 __attribute__((constructor)) static void create_file(void)

@@ -1,7 +1,7 @@
 // Reports from inside a container what the loader and the kernel permit. It prints one line for each argument: the
 // argument, and "ok" or the failed call and its error.
 //
-//	probe cuda LIBRARY...          count the devices of CUDA: a number for "ok"
+//	probe cuda LIBRARY...          count the devices of CUDA: a number instead of "ok"
 //	probe nvml LIBRARY...          the same for NVML
 //	probe dlopen NAME...           load libraries
 //	probe same NAME...             load them, and compare each with the first

@@ -25,7 +25,7 @@ const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 // keepFor is how long an archive is kept after its last use. Other checkouts and processes share the cache.
 const keepFor = 2 * time.Hour
 
-// A builder builds images with buildah, in a store of its own below the cache.
+// A builder builds images with buildah, in a separate store below the cache.
 type builder struct{ cache string }
 
 func newBuilder() (*builder, error) {
@@ -55,8 +55,8 @@ func (b *builder) archive(ctx context.Context, key, name string, produce func(co
 	return file, nil
 }
 
-// prune removes the archives that match a pattern and were not used recently. They were built from earlier states of the
-// repository.
+// prune removes the archives that match a pattern and were not used recently. They were built from earlier states of
+// the repository.
 func (b *builder) prune(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	if err != nil {
@@ -109,8 +109,8 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// digest returns a hash of the inputs of the agent's image: the repository without tests and documents, and the build
-// flags.
+// digest returns a hash of the inputs of the agent's image: the repository without tests, documents and manifests, and
+// the build flags.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, product.GoFlags())

@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// makeRelease runs make release in $1, a copy of the working tree with a repository of its own, since a release requires
+// makeRelease runs make release in $1, a copy of the working tree with its own Git repository, since a release requires
 // a commit. It exports the image for this machine's architecture to the archive $2 with the name $3.
 const makeRelease = `set -e
 tar --exclude=./.git --exclude=./bin --exclude=./dist --create . | tar --extract --directory "$1"

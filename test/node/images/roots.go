@@ -22,8 +22,8 @@ const (
 	Compiler Root = "compiler"
 	// Docker is Debian 13 with Debian's docker, including rootless mode.
 	Docker Root = "docker"
-	// Lib64 has a glibc that searches /lib64 and /usr/lib64, like those of RHEL and SUSE: the 64-bit one of Debian's
-	// i386 architecture.
+	// Lib64 has a glibc that searches /lib64 and /usr/lib64, as in RHEL and SUSE: the 64-bit glibc of Debian's i386
+	// architecture.
 	Lib64 Root = "lib64"
 	// Distroless has only Debian's glibc, no shell and no ldconfig.
 	Distroless Root = "distroless"

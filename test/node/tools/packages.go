@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// packages returns the Debian packages that building programs and images and running a node require.
+// packages returns the Debian packages required to build programs and images and to run a node.
 func packages() []string {
 	return []string{
 		"buildah", "debootstrap", // images
@@ -19,8 +19,8 @@ func packages() []string {
 	}
 }
 
-// InstallPackages installs the missing packages of packages and others with apt-get. As with Build, concurrent processes
-// wait for each other.
+// InstallPackages installs the packages for programs, images and nodes, and others, with apt-get unless they are
+// installed. As with Build, concurrent processes wait for each other.
 func InstallPackages(ctx context.Context, others ...string) error {
 	cache, err := CacheDir()
 	if err != nil {

@@ -69,8 +69,8 @@ func nvidia(t Tool, version, module string, packages ...string) *build {
 	}
 }
 
-// kube returns the build of Kube, whose dependencies the go.mod of this module pins. The version covers its
-// main.go, Kubernetes and etcd but no other dependency, so that a module added for another test package does not cause a
+// kube returns the build of Kube. This module's go.mod pins its dependencies. The version covers its main.go,
+// Kubernetes and etcd, but no other dependency, so that a module added for another test package does not cause a
 // rebuild.
 func kube(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
@@ -101,8 +101,8 @@ func kubernetesVersion(version string) string {
 	return fmt.Sprintf("-X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s", v, version, number[0], number[1])
 }
 
-// pinned returns the build of a program that is pinned by a go.mod in the directory with the tool's name. Its own go.mod
-// cannot be used: replace directives refer to directories of the repository that are not in the module.
+// pinned returns the build of a program that is pinned by a go.mod in the directory with the tool's name. The program's
+// own go.mod cannot be used: its replace directives refer to directories of the repository that are not in the module.
 func pinned(ctx context.Context, t Tool, version, pkg, linkerFlags string) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package tools builds the programs of a node, and those that gpucdi is compared with, from Go modules at pinned
+// Package tools builds the programs of a node, and the programs that gpucdi is compared with, from Go modules at pinned
 // versions into a cache.
 //
 // It requires the go command, the module proxy for modules that are not cached, a C compiler and libseccomp's headers,

@@ -168,8 +168,8 @@ static long long region_of(nvmlDevice_t device)
 	return memory_region(minor, gi, ci);
 }
 
-/* An open file descriptor of the library file of NVML. It stays open, because closing
- * one would release the locks. */
+/* An open file descriptor of the library file of NVML. It stays open, because closing a
+ * descriptor of the file would release the locks of this process. */
 static int library(void)
 {
 	static int fd = -1;
@@ -179,8 +179,8 @@ static int library(void)
 	return fd;
 }
 
-/* The cgroup of this process: its path in the hierarchy of cgroup v2, or with v1 in that of the memory controller. The
- * path is "/" for a process in a cgroup namespace of its own. */
+/* The cgroup of this process: its path in the hierarchy of cgroup v2, or with v1, of the memory controller. The path is
+ * "/" for a process in its own cgroup namespace. */
 static void own_cgroup(char out[CGROUP_LEN])
 {
 	char line[512];
@@ -197,8 +197,8 @@ static void own_cgroup(char out[CGROUP_LEN])
 		fclose(file);
 }
 
-/* Whether a limit applies to a cgroup: it is the cgroup's own or that of an ancestor. In a cgroup namespace, ancestors
- * are not visible, so only the cgroup's own limit is found, by the inode. */
+/* Whether a limit applies to a cgroup: it is the limit of the cgroup or of an ancestor. In a cgroup namespace,
+ * ancestors are not visible, so only the cgroup's own limit is found, by the inode. */
 static int applies(const struct limit *l, const char *gpu, const char *cgroup)
 {
 	struct stat st;

@@ -18,8 +18,8 @@ struct limit {
 	uint64_t soft, hard;     /* bytes */
 };
 
-/* Memory that counts against a limit is recorded as read locks on the library file, in a region of offsets that belongs to
- * the limit. Unlike /proc/locks, F_GETLK finds locks of processes in other PID namespaces. */
+/* Memory that counts against a limit is recorded as read locks on the library file, in a region of offsets that belongs
+ * to the limit. Unlike /proc/locks, F_GETLK finds locks of processes in other PID namespaces. */
 enum { LIMIT_REGIONS = 8192, PROCESS_BITS = 38, PROCESSES = 1 << (REGION_BITS - PROCESS_BITS) };
 
 static inline long long region_start(int limit) { return (LIMIT_REGIONS + (long long)limit) << REGION_BITS; }

@@ -1,4 +1,4 @@
-// Package spec is the description of a box, shared by its owner and the boxinit processes.
+// Package spec defines the description of a box, shared by its owner and the boxinit processes.
 package spec
 
 import (
@@ -26,7 +26,7 @@ type Spec struct {
 	Init int
 	// Keeper is the PID of the keeper, which removes the box on SIGTERM.
 	Keeper int
-	// Cgroups are the box's cgroups, one in each hierarchy, by their paths on the machine.
+	// Cgroups are the box's cgroups, one in each hierarchy.
 	Cgroups []Cgroup
 }
 
@@ -34,7 +34,7 @@ type Spec struct {
 type Cgroup struct {
 	// Controllers are in the format of /proc/self/cgroup: "cpu,cpuacct", "name=systemd", "" for v2.
 	Controllers string
-	Path        string
+	Path        string // on the machine
 }
 
 // File is the name of the spec in a state directory.

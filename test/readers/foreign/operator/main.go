@@ -1,5 +1,5 @@
-// Command operator decodes a PodMonitor, ServiceMonitor or PrometheusRule into the Prometheus operator's type. It rejects unknown
-// fields.
+// Command operator decodes a PodMonitor, ServiceMonitor or PrometheusRule into the Prometheus operator's types, and
+// rejects unknown fields.
 package main
 
 import (

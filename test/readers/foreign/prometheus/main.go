@@ -1,5 +1,5 @@
 // Command prometheus scrapes one target, and evaluates alerting rules and queries, with Prometheus's own code and
-// without waiting. promtool test rules evaluates rules with the same packages, but it cannot parse a scrape, and it
+// without waiting. "promtool test rules" evaluates rules with the same packages, but it cannot parse a scrape, and it
 // depends on the client libraries of all service discoveries.
 package main
 
@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 )
 
-// interval is the time between two scrapes, after each of which the rules are evaluated.
+// interval is the time between two scrapes. The rules are evaluated after each scrape.
 const interval = 30 * time.Second
 
 // input is read from standard input as JSON. readers.Scenario documents its fields.

@@ -49,7 +49,7 @@ func (t *target) scrape(ctx context.Context, text string, at time.Time) error {
 	return app.Commit()
 }
 
-// withTarget adds the labels of the target. Those of the metric take precedence, as with honorLabels.
+// withTarget adds the labels of the target. The labels of the metric take precedence, as with honorLabels.
 func (t *target) withTarget(own labels.Labels) labels.Labels {
 	all := labels.NewBuilder(own)
 	for name, value := range t.labels {

@@ -35,7 +35,7 @@ const struct handle *handle_check(const void *pointer)
 	return NULL;
 }
 
-/* Resolves a handle to its GPU and MIG device; NULL for those that are gone. */
+/* Resolves a handle to its GPU and MIG device; they are NULL if they have been removed. */
 static void look_up(struct view *v, const void *pointer)
 {
 	const struct handle *h = v->handle = handle_check(pointer);

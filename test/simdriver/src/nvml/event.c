@@ -173,7 +173,7 @@ NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *d
 	return wait_event(set, &v, data, timeout);
 }
 
-/* The struct of the first version ends before the instance ids. */
+/* The struct of the first version ends before the instance IDs. */
 NVML_API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout)
 {
 	CALL(SESSION, NULL);

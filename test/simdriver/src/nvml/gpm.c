@@ -1,5 +1,5 @@
-/* GPU performance monitoring, of Hopper and later. The metrics of two samples are those
- * of the GPU at the later one. */
+/* GPU performance monitoring (GPM), of Hopper and later. The metrics between two samples
+ * are the GPU's values in the later one. */
 #include "nvsim.h"
 
 #include <stdlib.h>

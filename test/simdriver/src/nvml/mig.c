@@ -154,8 +154,8 @@ NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t in
 	return ret;
 }
 
-/* Compute instance profiles are numbered like GPU instance profiles with as many
- * slices. */
+/* Compute instance profiles are numbered like GPU instance profiles with the same
+ * number of slices. */
 static unsigned compute_profile(long long slices)
 {
 	static const unsigned by_slices[] = {0, 0, 1, 2, 3, 0, 6, 4, 5};

@@ -43,7 +43,7 @@ void call_end(struct view *v);
 nvmlReturn_t call_resolve(struct view *v, int kinds, const void *handle);
 
 /* Applies the fault of a call of func: it hangs, aborts, or returns an error. scope
- * selects the faults of all GPUs or those of v's GPU. */
+ * selects the faults of all GPUs or of v's GPU. */
 enum scope { OF_ALL_GPUS = 1, OF_THE_GPU = 2 };
 nvmlReturn_t call_fault(struct view *v, const char *func, int scope);
 

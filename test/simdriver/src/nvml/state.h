@@ -70,7 +70,7 @@ struct mig {
 	long long used;                          /* bytes */
 };
 
-/* A process that a test adds to those that allocate memory with libcuda. */
+/* A process that a test adds to the processes that allocate memory with libcuda. */
 struct process {
 	char device[TEXT_LEN];                   /* UUID of the GPU or MIG device */
 	long long pid, memory;                   /* bytes */
