@@ -29,6 +29,9 @@ const ProbeCommand = "probe"
 // idleFor bounds the lifetime of a container that could not be removed.
 const idleFor = "5m"
 
+// textLimit bounds each text from the container, in bytes.
+const textLimit = 1024
+
 // launch starts a container as the kubelet would, and inspects it from inside.
 func (e *examination) launch(ctx context.Context) []Finding {
 	const check = checkLaunch
@@ -68,7 +71,7 @@ func (e *examination) launch(ctx context.Context) []Finding {
 }
 
 // openOnNode opens, on the node itself, the device nodes that could not be opened in the container for lack of a driver
-// (ENXIO, ENODEV). It returns the result of each; 0 is success.
+// (ENXIO, ENODEV). It returns the result of each; 0 is success. inside must contain only device nodes of the CDI spec.
 func (e *examination) openOnNode(inside map[string]syscall.Errno) map[string]syscall.Errno {
 	onNode := map[string]syscall.Errno{}
 	for name, errno := range inside {
@@ -108,10 +111,26 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 	if err != nil {
 		return probed{}, "", err
 	}
-	if err := json.Unmarshal(printed, &got.contents); err != nil {
-		return probed{}, "", fmt.Errorf("reading the output of the container of %s: %w: %s", image, err, printed)
+	if got.contents, err = decode(printed, wanted); err != nil {
+		return probed{}, "", fmt.Errorf("reading the output of the container of %s: %w", image, err)
 	}
 	return got, image, nil
+}
+
+// decode decodes the output of Probe. The image can print anything, so decode keeps only the requested nodes and files,
+// and limits the texts.
+func decode(printed []byte, wanted cdi.Edits) (contents, error) {
+	var c contents
+	if err := json.Unmarshal(printed, &c); err != nil {
+		return contents{}, fmt.Errorf("%w: %s", err, host.Printable(string(printed), textLimit))
+	}
+	maps.DeleteFunc(c.Nodes, func(name string, _ syscall.Errno) bool { return !slices.Contains(wanted.Nodes, name) })
+	maps.DeleteFunc(c.Libraries, func(name, _ string) bool { return !slices.Contains(wanted.Files, name) })
+	for name, message := range c.Libraries {
+		c.Libraries[name] = host.Printable(message, textLimit)
+	}
+	c.NVMLError = host.Printable(c.NVMLError, textLimit)
+	return c, nil
 }
 
 // healthy returns the first healthy GPU or MIG device that has a CDI device; empty if there is none.
@@ -228,7 +247,7 @@ func (p probed) gpus(device string) []Finding {
 	case p.NVMLError != "":
 		return fail(check, p.NVMLError, "")
 	case !slices.Equal(visible, []string{device}):
-		return fail(check, fmt.Sprintf("NVML lists %q, not only %s", visible, device),
+		return fail(check, fmt.Sprintf("NVML lists %s, not only %s", host.Printable(fmt.Sprintf("%q", visible), textLimit), device),
 			"disable other GPU injection, such as the NVIDIA container runtime")
 	}
 	return pass(check, "NVML lists "+device+" and no other")

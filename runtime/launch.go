@@ -37,6 +37,8 @@ const (
 	probeTimeout = 30 * time.Second
 	// removeTimeout bounds the removal of pods, which also takes place after a cancellation.
 	removeTimeout = time.Minute
+	// stderrLimit bounds the standard error of Launch.Probe in an error, in bytes.
+	stderrLimit = 1024
 )
 
 // launchedLabel marks pods and containers of Launch.
@@ -136,7 +138,7 @@ func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox stri
 	}
 	if response.ExitCode != 0 {
 		return nil, fmt.Errorf("running %s in a container of image %s: exit code %d: %s",
-			l.Probe[0], l.Image, response.ExitCode, response.Stderr)
+			l.Probe[0], l.Image, response.ExitCode, host.Printable(string(response.Stderr), stderrLimit))
 	}
 	return response.Stdout, nil
 }

@@ -88,7 +88,7 @@ func TestLaunchErrors(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, _, err := testLaunch(t.Context(), t, tc.pods, launchConfig)
-				if err == nil || !strings.Contains(err.Error(), tc.want) {
+				if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 2*stderrLimit {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
 			})
@@ -241,7 +241,7 @@ func (p *fakePods) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...gr
 		return nil, ctx.Err()
 	}
 	if p.exitCode != 0 {
-		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output")}, nil
+		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output" + strings.Repeat(" continued", 1000))}, nil
 	}
 	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.fail("exec")
 }
