@@ -62,9 +62,9 @@ func (e *examination) launch(ctx context.Context) []Finding {
 	got, image, err := e.probe(ctx, device, wanted)
 	switch {
 	case errors.Is(err, runtime.ErrNoImage):
-		return fail(check, err.Error(), "set --image to an image that is on the node and has glibc")
+		return fail(check, err.Error(), "set --image to "+e.suitableImage())
 	case err != nil:
-		return fail(check, gpu.OneLine(err), "fix the failed checks above; if there are none, see the log of the container runtime")
+		return fail(check, gpu.OneLine(err), e.remedyLaunch())
 	}
 	got.onNode = e.openOnNode(got.Nodes)
 	return append(pass(check, fmt.Sprintf("started from image %s with device %s", image, device)), got.findings(device)...)
@@ -102,9 +102,7 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 		Idle:   []string{e.Program, ProbeCommand, "--idle", idleFor},
 		Probe:  slices.Concat([]string{e.Program, ProbeCommand}, wanted.Nodes, wanted.Files),
 	}
-	// The programs of this process can be mounted only if its file system is that of the node. In a pod, the image must
-	// contain them, as the agent's image does.
-	if e.Root.LocalPath("/") == "/" {
+	if e.mountsPrograms() {
 		l.Programs = []string{e.Program, e.Worker}
 	}
 	printed, image, err := e.containerRuntime.Launch(ctx, e.Root, l)
@@ -115,6 +113,27 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 		return probed{}, "", fmt.Errorf("reading the output of the container of %s: %w", image, err)
 	}
 	return got, image, nil
+}
+
+// mountsPrograms reports whether the programs of this process can be mounted in the container: only if its file system is
+// that of the node. In a pod, the image must contain them, as the agent's image does.
+func (e *examination) mountsPrograms() bool { return e.Root.LocalPath("/") == "/" }
+
+// suitableImage describes the images that can be launched.
+func (e *examination) suitableImage() string {
+	if e.mountsPrograms() {
+		return "an image that is on the node and has glibc"
+	}
+	return fmt.Sprintf("the image of this container: another one must contain %s and %s", e.Program, e.Worker)
+}
+
+// remedyLaunch returns the remedy for a container that cannot be launched.
+func (e *examination) remedyLaunch() string {
+	const remedy = "fix the failed checks above; if there are none, see the log of the container runtime"
+	if e.Launch.Image == "" || e.mountsPrograms() {
+		return remedy
+	}
+	return fmt.Sprintf("if the image does not contain %s and %s, run the doctor on the node, which mounts them; otherwise %s", e.Program, e.Worker, remedy)
 }
 
 // decode decodes the output of Probe. The image can print anything, so decode keeps only the requested nodes and files,
