@@ -16,10 +16,10 @@ func (s *snapshot) measure(gpus []status.GPU, telemetry driver.Telemetry) {
 	cgroups := runtime.NewCgroups(s.running.containers)
 	for i, g := range gpus {
 		t := telemetry[g.UUID]
-		if t.Processes != nil {
-			gpus[i].Usage = usage(g.GPU, *t.Processes, cgroups, nodes)
+		if t.Usage != nil {
+			gpus[i].Usage = usage(g.GPU, *t.Usage, cgroups, nodes)
 		}
-		t.Processes = nil // lists cgroups, which Usage has mapped to containers
+		t.Usage = nil // lists cgroups, which Usage has mapped to containers
 		gpus[i].Telemetry = t
 	}
 }
@@ -28,7 +28,7 @@ func (s *snapshot) measure(gpus []status.GPU, telemetry driver.Telemetry) {
 // but no process on it. A process is ignored if its container lacks the nodes of its device: its PID may be from
 // another PID namespace, so that it identifies an unrelated process. Processes of privileged containers are always
 // counted.
-func usage(g gpu.GPU, processes gpu.Processes, cgroups runtime.Cgroups, nodes map[string][]uint64) []status.Usage {
+func usage(g gpu.GPU, measured gpu.Usage, cgroups runtime.Cgroups, nodes map[string][]uint64) []status.Usage {
 	sums := map[status.Usage]*status.Usage{} // keyed by a Usage without measurements
 	sum := func(c runtime.Container, device string) *status.Usage {
 		key := status.Usage{Device: device, Namespace: c.Pod.Namespace, Pod: c.Pod.Name, Container: c.Name}
@@ -38,21 +38,21 @@ func usage(g gpu.GPU, processes gpu.Processes, cgroups runtime.Cgroups, nodes ma
 		return sums[key]
 	}
 	nodes = nodesOf(g, nodes)
-	idle := gpu.Process{MemoryUsed: new(uint64)}
-	if slices.ContainsFunc(processes.Cgroups, func(p gpu.Process) bool { return p.MemoryUsed == nil }) {
+	idle := gpu.CgroupUsage{MemoryUsed: new(uint64)}
+	if slices.ContainsFunc(measured.Cgroups, func(u gpu.CgroupUsage) bool { return u.MemoryUsed == nil }) {
 		idle.MemoryUsed = nil // not supported
 	}
 	for _, c := range cgroups {
 		if c.Pod.UID != "" && !c.Privileged {
 			for _, device := range c.DevicesOf(nodes) {
-				add(sum(c, device), idle, processes.Utilization)
+				add(sum(c, device), idle, measured.Utilization)
 			}
 		}
 	}
-	for _, p := range processes.Cgroups {
-		c, found := cgroups.Container(p.Cgroup)
-		if found && c.Pod.UID != "" && (c.Privileged || slices.Contains(c.DevicesOf(nodes), p.Device)) {
-			add(sum(c, p.Device), p, processes.Utilization)
+	for _, u := range measured.Cgroups {
+		c, found := cgroups.Container(u.Cgroup)
+		if found && c.Pod.UID != "" && (c.Privileged || slices.Contains(c.DevicesOf(nodes), u.Device)) {
+			add(sum(c, u.Device), u, measured.Utilization)
 		}
 	}
 	all := make([]status.Usage, 0, len(sums))
@@ -65,12 +65,12 @@ func usage(g gpu.GPU, processes gpu.Processes, cgroups runtime.Cgroups, nodes ma
 	return all
 }
 
-func add(u *status.Usage, p gpu.Process, utilization bool) {
-	if p.MemoryUsed != nil {
-		u.MemoryUsed = new(*p.MemoryUsed + value(u.MemoryUsed))
+func add(sum *status.Usage, u gpu.CgroupUsage, utilization bool) {
+	if u.MemoryUsed != nil {
+		sum.MemoryUsed = new(*u.MemoryUsed + value(sum.MemoryUsed))
 	}
 	if utilization {
-		u.Utilization = new(min(p.Utilization+value(u.Utilization), 1))
+		sum.Utilization = new(min(u.Utilization+value(sum.Utilization), 1))
 	}
 }
 

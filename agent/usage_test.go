@@ -34,8 +34,8 @@ func TestUsage(t *testing.T) {
 	nodes := map[string][]uint64{"GPU-a": {gpuNode}, "GPU-b": {otherNode}, "MIG-a": {gpuNode, capNode}}
 	whole := gpu.GPU{UUID: "GPU-a", MIG: gpu.MIGDisabled}
 	partitioned := gpu.GPU{UUID: "GPU-a", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}}}
-	process := func(device, id string, memory uint64, utilization float64) gpu.Process {
-		return gpu.Process{Device: device, Cgroup: "/kubepods/" + id, MemoryUsed: &memory, Utilization: utilization}
+	cgroup := func(device, id string, memory uint64, utilization float64) gpu.CgroupUsage {
+		return gpu.CgroupUsage{Device: device, Cgroup: "/kubepods/" + id, MemoryUsed: &memory, Utilization: utilization}
 	}
 	use := func(device, pod string, memory uint64, utilization float64) status.Usage {
 		return status.Usage{Device: device, Namespace: "default", Pod: pod, Container: "main", MemoryUsed: &memory, Utilization: &utilization}
@@ -43,24 +43,24 @@ func TestUsage(t *testing.T) {
 	unsized := func(u status.Usage) status.Usage { u.MemoryUsed = nil; return u }
 	unmeasured := func(u status.Usage) status.Usage { u.Utilization = nil; return u }
 	for name, tc := range map[string]struct {
-		gpu       gpu.GPU
-		processes gpu.Processes
-		want      []status.Usage
+		gpu      gpu.GPU
+		measured gpu.Usage
+		want     []status.Usage
 	}{
-		"shared": {whole, gpu.Processes{Utilization: true, Cgroups: []gpu.Process{
-			process("GPU-a", "a1", 5, 0.25), process("GPU-a", "a1/init", 2, 0.5), process("GPU-a", "b1", 11, 0),
-			process("GPU-a", "p1", 1, 0.125),
-			process("GPU-a", "d1", 9, 1), process("GPU-a", "e1", 9, 1), process("GPU-a", "unknown", 9, 1), process("GPU-a", "", 9, 1),
+		"shared": {whole, gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{
+			cgroup("GPU-a", "a1", 5, 0.25), cgroup("GPU-a", "a1/init", 2, 0.5), cgroup("GPU-a", "b1", 11, 0),
+			cgroup("GPU-a", "p1", 1, 0.125),
+			cgroup("GPU-a", "d1", 9, 1), cgroup("GPU-a", "e1", 9, 1), cgroup("GPU-a", "unknown", 9, 1), cgroup("GPU-a", "", 9, 1),
 		}}, []status.Usage{use("GPU-a", "a", 7, 0.75), use("GPU-a", "b", 11, 0), use("GPU-a", "idle", 0, 0), use("GPU-a", "part", 0, 0),
 			use("GPU-a", "privileged", 1, 0.125)}},
-		"without the memory of processes": {whole, gpu.Processes{Utilization: true, Cgroups: []gpu.Process{
+		"without the memory of processes": {whole, gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{
 			{Device: "GPU-a", Cgroup: "/kubepods/a1", Utilization: 0.5}}},
 			[]status.Usage{unsized(use("GPU-a", "a", 0, 0.5)), unsized(use("GPU-a", "b", 0, 0)), unsized(use("GPU-a", "idle", 0, 0)), unsized(use("GPU-a", "part", 0, 0))}},
-		"MIG device": {partitioned, gpu.Processes{Cgroups: []gpu.Process{process("MIG-a", "f1", 3, 0), process("MIG-a", "a1", 9, 0)}},
+		"MIG device": {partitioned, gpu.Usage{Cgroups: []gpu.CgroupUsage{cgroup("MIG-a", "f1", 3, 0), cgroup("MIG-a", "a1", 9, 0)}},
 			[]status.Usage{unmeasured(use("MIG-a", "part", 3, 0))}},
-		"without device nodes": {gpu.GPU{UUID: "GPU-unknown"}, gpu.Processes{Cgroups: []gpu.Process{process("GPU-unknown", "a1", 3, 0)}}, []status.Usage{}},
+		"without device nodes": {gpu.GPU{UUID: "GPU-unknown"}, gpu.Usage{Cgroups: []gpu.CgroupUsage{cgroup("GPU-unknown", "a1", 3, 0)}}, []status.Usage{}},
 	} {
-		if got := usage(tc.gpu, tc.processes, cgroups, nodes); !reflect.DeepEqual(got, tc.want) {
+		if got := usage(tc.gpu, tc.measured, cgroups, nodes); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %+v, want %+v", name, dereferenced(got), dereferenced(tc.want))
 		}
 	}

@@ -156,6 +156,23 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// The remedy of a fault that recovers by itself states the quiet period of the config.
+func TestRemedyStatesQuietPeriod(t *testing.T) {
+	worker := filepath.Join(t.TempDir(), "worker") // its messages are written to file descriptor 4
+	script := `#!/bin/sh
+echo '{"inventory":{"gpus":[{"uuid":"GPU-a"}]},"probes":{"GPU-a":{"failed":"unknown error"}},"cycle":true}' >&4
+read -r _
+`
+	if err := os.WriteFile(worker, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"config.yaml": "health: {quietPeriod: 3m}", library: ""}
+	f := examine(t, files, func(n *doctor.Node) { n.Worker = worker })["GPUs"]
+	if f.Verdict != doctor.Fail || !strings.Contains(f.Message, "unknown error") || !strings.Contains(f.Remedy, "3m0s") {
+		t.Errorf("%+v, want unknown error, and a remedy with 3m0s", f)
+	}
+}
+
 // agentWith serves the status of an agent with this config.
 func agentWith(t *testing.T, c status.Config) (address string) {
 	t.Helper()

@@ -104,6 +104,7 @@ func (e *examination) nvml(ctx context.Context) []Finding {
 		return fail(check, snapshot.Err.Error(), "")
 	}
 	e.snapshot = &snapshot
+	e.health.Quiet = e.settings.Health.QuietPeriod
 	for uuid, p := range snapshot.Probes {
 		e.health.Probe(uuid, p, time.Now())
 	}

@@ -29,6 +29,9 @@ const ProbeCommand = "probe"
 // idleFor bounds the lifetime of a container that could not be removed.
 const idleFor = "5m"
 
+// textLimit bounds each text from the container, in bytes.
+const textLimit = 1024
+
 // launch starts a container as the kubelet would, and inspects it from inside.
 func (e *examination) launch(ctx context.Context) []Finding {
 	const check = checkLaunch
@@ -59,16 +62,16 @@ func (e *examination) launch(ctx context.Context) []Finding {
 	got, image, err := e.probe(ctx, device, wanted)
 	switch {
 	case errors.Is(err, runtime.ErrNoImage):
-		return fail(check, err.Error(), "set --image to an image that is on the node and has glibc")
+		return fail(check, err.Error(), "set --image to "+e.suitableImage())
 	case err != nil:
-		return fail(check, gpu.OneLine(err), "fix the failed checks above; if there are none, see the log of the container runtime")
+		return fail(check, gpu.OneLine(err), e.remedyLaunch())
 	}
 	got.onNode = e.openOnNode(got.Nodes)
 	return append(pass(check, fmt.Sprintf("started from image %s with device %s", image, device)), got.findings(device)...)
 }
 
 // openOnNode opens, on the node itself, the device nodes that could not be opened in the container for lack of a driver
-// (ENXIO, ENODEV). It returns the result of each; 0 is success.
+// (ENXIO, ENODEV). It returns the result of each; 0 is success. inside must contain only device nodes of the CDI spec.
 func (e *examination) openOnNode(inside map[string]syscall.Errno) map[string]syscall.Errno {
 	onNode := map[string]syscall.Errno{}
 	for name, errno := range inside {
@@ -99,19 +102,54 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 		Idle:   []string{e.Program, ProbeCommand, "--idle", idleFor},
 		Probe:  slices.Concat([]string{e.Program, ProbeCommand}, wanted.Nodes, wanted.Files),
 	}
-	// The programs of this process can be mounted only if its file system is that of the node. In a pod, the image must
-	// contain them, as the agent's image does.
-	if e.Root.LocalPath("/") == "/" {
+	if e.mountsPrograms() {
 		l.Programs = []string{e.Program, e.Worker}
 	}
 	printed, image, err := e.containerRuntime.Launch(ctx, e.Root, l)
 	if err != nil {
 		return probed{}, "", err
 	}
-	if err := json.Unmarshal(printed, &got.contents); err != nil {
-		return probed{}, "", fmt.Errorf("reading the output of the container of %s: %w: %s", image, err, printed)
+	if got.contents, err = decode(printed, wanted); err != nil {
+		return probed{}, "", fmt.Errorf("reading the output of the container of %s: %w", image, err)
 	}
 	return got, image, nil
+}
+
+// mountsPrograms reports whether the programs of this process can be mounted in the container: only if its file system is
+// that of the node. In a pod, the image must contain them, as the agent's image does.
+func (e *examination) mountsPrograms() bool { return e.Root.LocalPath("/") == "/" }
+
+// suitableImage describes the images that can be launched.
+func (e *examination) suitableImage() string {
+	if e.mountsPrograms() {
+		return "an image that is on the node and has glibc"
+	}
+	return fmt.Sprintf("the image of this container: another one must contain %s and %s", e.Program, e.Worker)
+}
+
+// remedyLaunch returns the remedy for a container that cannot be launched.
+func (e *examination) remedyLaunch() string {
+	const remedy = "fix the failed checks above; if there are none, see the log of the container runtime"
+	if e.Launch.Image == "" || e.mountsPrograms() {
+		return remedy
+	}
+	return fmt.Sprintf("if the image does not contain %s and %s, run the doctor on the node, which mounts them; otherwise %s", e.Program, e.Worker, remedy)
+}
+
+// decode decodes the output of Probe. The image can print anything, so decode keeps only the requested nodes and files,
+// and limits the texts.
+func decode(printed []byte, wanted cdi.Edits) (contents, error) {
+	var c contents
+	if err := json.Unmarshal(printed, &c); err != nil {
+		return contents{}, fmt.Errorf("%w: %s", err, host.Printable(string(printed), textLimit))
+	}
+	maps.DeleteFunc(c.Nodes, func(name string, _ syscall.Errno) bool { return !slices.Contains(wanted.Nodes, name) })
+	maps.DeleteFunc(c.Libraries, func(name, _ string) bool { return !slices.Contains(wanted.Files, name) })
+	for name, message := range c.Libraries {
+		c.Libraries[name] = host.Printable(message, textLimit)
+	}
+	c.NVMLError = host.Printable(c.NVMLError, textLimit)
+	return c, nil
 }
 
 // healthy returns the first healthy GPU or MIG device that has a CDI device; empty if there is none.
@@ -228,7 +266,7 @@ func (p probed) gpus(device string) []Finding {
 	case p.NVMLError != "":
 		return fail(check, p.NVMLError, "")
 	case !slices.Equal(visible, []string{device}):
-		return fail(check, fmt.Sprintf("NVML lists %q, not only %s", visible, device),
+		return fail(check, fmt.Sprintf("NVML lists %s, not only %s", host.Printable(fmt.Sprintf("%q", visible), textLimit), device),
 			"disable other GPU injection, such as the NVIDIA container runtime")
 	}
 	return pass(check, "NVML lists "+device+" and no other")

@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -56,5 +58,41 @@ func TestProbedFindings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The image can print anything, so the doctor opens none of the printed paths unless it is in the CDI spec.
+func TestDecode(t *testing.T) {
+	wanted := cdi.Edits{Nodes: []string{"/dev/nvidia0", "/dev/nvidiactl"}, Files: []string{cudaName}}
+	long := strings.Repeat("x", 1<<20)
+	printed := `{"nodes": {"/dev/nvidia0": 6, "/dev/sda": 6}, "libraries": {"libcuda.so.1": "` + long + `", "other.so": "not found"}, "nvmlError": "` + long + `"}`
+	got, err := decode([]byte(printed), wanted)
+	if err != nil || !reflect.DeepEqual(got.Nodes, map[string]syscall.Errno{"/dev/nvidia0": syscall.ENXIO}) || len(got.Libraries) != 1 {
+		t.Errorf("nodes %v, %d libraries, %v", got.Nodes, len(got.Libraries), err)
+	}
+	if len(got.Libraries[cudaName]) > textLimit || len(got.NVMLError) > textLimit {
+		t.Errorf("texts of %d and %d bytes", len(got.Libraries[cudaName]), len(got.NVMLError))
+	}
+	_, err = decode([]byte("not JSON\x1b[2J"+long), wanted)
+	if err == nil || !strings.Contains(err.Error(), "not JSON\ufffd[2J") || len(err.Error()) > 2*textLimit {
+		t.Errorf("error %.200q", err)
+	}
+}
+
+// In a pod, the doctor cannot mount its programs in the container, so the image must contain them.
+func TestRemedyOfImage(t *testing.T) {
+	for _, tc := range []struct{ root, image, suitable, remedy string }{
+		{"/", "", "glibc", "fix the failed checks"},
+		{"/", "debian", "glibc", "fix the failed checks"},
+		{"/host", "", "contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml", "fix the failed checks"},
+		{"/host", "debian", "contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml", "if the image does not contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml, run the doctor on the node"},
+	} {
+		e := examination{Node: Node{Root: host.NewRoot(tc.root), Program: "/usr/bin/gpucdi", Worker: "/usr/bin/gpucdi-nvml", Launch: &Launch{Image: tc.image}}}
+		if got := e.suitableImage(); !strings.Contains(got, tc.suitable) {
+			t.Errorf("%+v: got %q", tc, got)
+		}
+		if got := e.remedyLaunch(); !strings.HasPrefix(got, tc.remedy) {
+			t.Errorf("%+v: got %q", tc, got)
+		}
 	}
 }

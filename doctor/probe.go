@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
@@ -18,6 +19,9 @@ import (
 
 // cudaName is the SONAME of the CUDA driver library.
 const cudaName = "libcuda.so.1"
+
+// loaderTimeout bounds a run of the container's loader.
+const loaderTimeout = 10 * time.Second
 
 // contents is the part of the driver that a process in a container can use.
 type contents struct {
@@ -75,16 +79,12 @@ func openNode(node string) syscall.Errno {
 // linked to glibc, with LD_PRELOAD and LD_TRACE_LOADED_OBJECTS: the loader then lists what it loaded instead
 // of starting the program (ld.so(8)).
 func findLibrary(ctx context.Context, program, soname string) (string, error) {
-	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+soname, "LD_TRACE_LOADED_OBJECTS=1")
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	loaded, err := cmd.Output()
-	if err != nil || errs.Len() > 0 {
-		return "", loaderError(soname, errs.String(), err)
+	loaded, printed, err := runLoader(ctx, program, "LD_PRELOAD="+soname, "LD_TRACE_LOADED_OBJECTS=1")
+	if err != nil || printed != "" {
+		return "", loaderError(soname, printed, err)
 	}
 	path := ""
-	for line := range strings.Lines(string(loaded)) {
+	for line := range strings.Lines(loaded) {
 		name, target, _ := strings.Cut(strings.TrimSpace(line), " => ")
 		if strings.HasPrefix(target, "not found") {
 			return "", fmt.Errorf("%s: %s: not found", soname, name)
@@ -99,13 +99,27 @@ func findLibrary(ctx context.Context, program, soname string) (string, error) {
 	return path, nil
 }
 
+// runLoader runs program, and with it the loader of the image, and returns the beginnings of its standard output and
+// standard error.
+func runLoader(ctx context.Context, program string, environment ...string) (loaded, printed string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loaderTimeout)
+	defer cancel()
+	var out, errs host.Output
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(os.Environ(), environment...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	host.KillWithChildren(cmd)
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
 // loaderError returns the error that the loader printed or, if there is none, the error of running it.
 func loaderError(soname, printed string, err error) error {
 	if _, reason, found := strings.Cut(printed, "cannot be preloaded ("); found {
 		reason, _, _ = strings.Cut(reason, ")")
 		return fmt.Errorf("%s: %s", soname, reason)
 	}
-	if printed = strings.TrimSpace(printed); printed != "" {
+	if printed = host.Printable(printed, textLimit); printed != "" {
 		return fmt.Errorf("%s: %s", soname, printed)
 	}
 	return fmt.Errorf("%s: %w", soname, err)

@@ -12,12 +12,12 @@ type MemoryLimits string
 
 // The values of MemoryLimits. The reasons are in the order in which they are checked.
 const (
-	MemoryLimitsSupported MemoryLimits = "supported"
-	MemoryLimitsOldDriver MemoryLimits = "driver-older-than-615"
-	MemoryLimitsCgroupV1  MemoryLimits = "cgroup-v1"
-	MemoryLimitsNoPods    MemoryLimits = "no-pod-cgroups"
-	MemoryLimitsMIG       MemoryLimits = "mig-mode"
-	MemoryLimitsRefused   MemoryLimits = "not-supported-by-gpu"
+	MemoryLimitsSupported   MemoryLimits = "supported"
+	MemoryLimitsOldDriver   MemoryLimits = "driver-older-than-615"
+	MemoryLimitsCgroupV1    MemoryLimits = "cgroup-v1"
+	MemoryLimitsNoPods      MemoryLimits = "no-pod-cgroups"
+	MemoryLimitsMIG         MemoryLimits = "mig-mode"
+	MemoryLimitsUnsupported MemoryLimits = "not-supported-by-gpu"
 )
 
 // Reason returns the reason that memory limits cannot be set and its remedy, in one line; empty if there is none.
@@ -31,7 +31,7 @@ func (l MemoryLimits) Reason() string {
 		return "pods have no cgroups; start the kubelet, with cgroupsPerQOS: true in its config"
 	case MemoryLimitsMIG:
 		return "the GPU is in MIG mode; MIG devices have memory of their own"
-	case MemoryLimitsRefused:
+	case MemoryLimitsUnsupported:
 		return "the GPU does not support it"
 	}
 	return ""

@@ -38,8 +38,8 @@ type Telemetry struct {
 
 	MIG map[string]MIGTelemetry `json:"mig,omitempty"` // by UUID of the MIG device
 
-	// Processes is nil if the processes are unknown.
-	Processes *Processes `json:"processes,omitempty"`
+	// Usage is nil if the processes are unknown.
+	Usage *Usage `json:"usage,omitempty"`
 }
 
 // Activity is the utilization of a GPU's units in the latest probe interval, as fractions of their maximum.
@@ -65,14 +65,14 @@ type MIGTelemetry struct {
 	MemoryUsed *uint64 `json:"memoryUsedBytes,omitempty"`
 }
 
-// Processes are the processes that use a GPU or its MIG devices.
-type Processes struct {
-	Cgroups     []Process `json:"cgroups"`
-	Utilization bool      `json:"utilization"` // whether the driver reports the utilization of each process
+// Usage is the usage of a GPU and its MIG devices by processes, summed by cgroup.
+type Usage struct {
+	Cgroups     []CgroupUsage `json:"cgroups"`
+	Utilization bool          `json:"utilization"` // whether the driver reports the utilization of each process
 }
 
-// Process is the usage of a GPU or MIG device by the processes of one cgroup.
-type Process struct {
+// CgroupUsage is the usage of a GPU or MIG device by the processes of one cgroup.
+type CgroupUsage struct {
 	Device      string  `json:"device"`                    // UUID of the GPU or MIG device
 	Cgroup      string  `json:"cgroup"`                    // path on the node
 	MemoryUsed  *uint64 `json:"memoryUsedBytes,omitempty"` // nil if the driver does not report it

@@ -44,7 +44,7 @@ type ContainerDevice struct {
 //
 // Containers are inspected sequentially; ctx bounds the total time.
 func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string) (Containers, error) {
-	conn, err := firstReachable(node, kubeletDir, func(socket string) (connection, error) {
+	conn, err := firstReachable(ctx, node, kubeletDir, func(socket string) (connection, error) {
 		return connect(ctx, node, socket)
 	})
 	if err != nil {

@@ -67,11 +67,13 @@ type Info struct {
 // Detect returns the container runtime of the node. It is the one in the kubelet's configuration file in kubeletDir or,
 // if that names none, the first that responds at a known socket. The error lists the sockets that were tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
-	return firstReachable(node, kubeletDir, func(socket string) (Info, error) { return inspect(ctx, node, socket) })
+	return firstReachable(ctx, node, kubeletDir, func(socket string) (Info, error) { return inspect(ctx, node, socket) })
 }
 
-// firstReachable calls try with each candidate socket and returns the first result without error, see Detect.
-func firstReachable[T any](node host.Root, kubeletDir string, try func(socket string) (T, error)) (T, error) {
+// firstReachable calls try with each candidate socket and returns the first result without error, see Detect. A runtime
+// that hangs until ctx ends is not skipped: its containers run, so those of another runtime are no evidence that a
+// device is free.
+func firstReachable[T any](ctx context.Context, node host.Root, kubeletDir string, try func(socket string) (T, error)) (T, error) {
 	var candidates []string
 	for _, d := range distributions {
 		candidates = append(candidates, d.socket)
@@ -90,6 +92,9 @@ func firstReachable[T any](node host.Root, kubeletDir string, try func(socket st
 			return result, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", socket, err))
+		if ctx.Err() != nil {
+			break
+		}
 	}
 	var none T
 	return none, fmt.Errorf("finding the container runtime: %w", errors.Join(errs...))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -119,6 +120,20 @@ func TestDetectErrorListsSockets(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), socket) {
 			t.Errorf("error does not contain %s: %v", socket, err)
 		}
+	}
+}
+
+// A runtime that hangs must not be mistaken for one that is not there: Docker's containerd lists none of its containers.
+func TestDetectDoesNotSkipHungRuntime(t *testing.T) {
+	const k3s, docker = "/run/k3s/containerd/containerd.sock", "/run/containerd/containerd.sock"
+	node := t.TempDir()
+	serve(t, node, k3s, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	serve(t, node, docker, fakeCRI{name: "containerd", version: "v2.4.2", config: `{}`})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	info, err := runtime.Detect(ctx, host.NewRoot(node), "/var/lib/kubelet")
+	if err == nil || !strings.Contains(err.Error(), k3s+": getting the runtime version") || strings.Contains(err.Error(), docker) {
+		t.Errorf("got %+v, %v", info, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -27,6 +28,8 @@ const (
 	// not manage. It stops a pod without containers immediately, but a container has a grace period of two seconds. If an
 	// attempt coincides with the stop, the next one has enough time, unless the node is overloaded.
 	maxAttempts = 8
+	// launchTimeout bounds all attempts and the removals before them.
+	launchTimeout = 3 * time.Minute
 	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
 	// pod.
 	startTimeout = 10 * time.Second
@@ -37,10 +40,16 @@ const (
 	probeTimeout = 30 * time.Second
 	// removeTimeout bounds the removal of pods, which also takes place after a cancellation.
 	removeTimeout = time.Minute
+	// stderrLimit bounds the standard error of Launch.Probe in an error, in bytes.
+	stderrLimit = 1024
 )
 
-// launchedLabel marks pods and containers of Launch.
-const launchedLabel = "gpucdi.dev/launched"
+const (
+	// launchedLabel marks pods and containers of Launch.
+	launchedLabel = "gpucdi.dev/launched"
+	// launchIDLabel distinguishes the pods of concurrent calls.
+	launchIDLabel = "gpucdi.dev/launch-id"
+)
 
 var launchLabels = map[string]string{launchedLabel: "true"}
 
@@ -51,7 +60,8 @@ var agentContainer = map[string]string{LabelContainerName: "gpucdi"}
 var ErrNoImage = errors.New("finding an image: no container named gpucdi is running on this node")
 
 // Launch runs a container in a new pod and returns the standard output of l.Probe and the image. Before it returns, it
-// removes all pods that Launch has created, including pods of earlier, interrupted calls.
+// removes its pods, and pods of earlier, interrupted calls that have reached their timeouts. It takes at most four
+// minutes.
 func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (output []byte, image string, err error) {
 	conn, _, err := dial(node, i.Socket)
 	if err != nil {
@@ -62,21 +72,24 @@ func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (output []by
 }
 
 func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string, l Launch) (output []byte, image string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
+	defer cancel()
+	id := rand.Text()
 	if l.Image == "" {
 		if l.Image, err = agentImage(ctx, client); err != nil {
 			return nil, "", err
 		}
 	}
-	if err := removeLaunched(ctx, client); err != nil {
+	if err := removeLaunched(ctx, client, id); err != nil {
 		return nil, "", err
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
-		err = errors.Join(err, removeLaunched(ctx, client))
+		err = errors.Join(err, removeLaunched(ctx, client, id))
 	}()
 	for range maxAttempts {
-		output, err = launchOnce(ctx, client, parent, l)
+		output, err = launchOnce(ctx, client, parent, id, l)
 		if err == nil || ctx.Err() != nil {
 			break
 		}
@@ -84,12 +97,12 @@ func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string,
 	return output, l.Image, err
 }
 
-func launchOnce(ctx context.Context, client cri.RuntimeServiceClient, parent string, l Launch) ([]byte, error) {
+func launchOnce(ctx context.Context, client cri.RuntimeServiceClient, parent, id string, l Launch) ([]byte, error) {
 	// The host network does not depend on a CNI plugin.
 	namespaces := &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
 	pod := &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: "doctor", Namespace: "gpucdi", Uid: rand.Text()},
-		Labels:   launchLabels,
+		Labels:   map[string]string{launchedLabel: "true", launchIDLabel: id},
 		Linux: &cri.LinuxPodSandboxConfig{
 			CgroupParent:    parent,
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces},
@@ -136,7 +149,7 @@ func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox stri
 	}
 	if response.ExitCode != 0 {
 		return nil, fmt.Errorf("running %s in a container of image %s: exit code %d: %s",
-			l.Probe[0], l.Image, response.ExitCode, response.Stderr)
+			l.Probe[0], l.Image, response.ExitCode, host.Printable(string(response.Stderr), stderrLimit))
 	}
 	return response.Stdout, nil
 }
@@ -163,41 +176,29 @@ func agentImage(ctx context.Context, client cri.RuntimeServiceClient) (string, e
 	return found.Containers[0].Image.Image, nil
 }
 
-// killLaunched kills the launched containers. They may ignore SIGTERM, and CRI-O would wait for them without a limit
-// when it stops their pod.
-func killLaunched(ctx context.Context, client cri.RuntimeServiceClient) error {
-	filter := &cri.ContainerFilter{LabelSelector: launchLabels}
-	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
-	if err != nil {
-		return fmt.Errorf("listing launched containers: %w", err)
-	}
-	var errs []error
-	for _, container := range found.Containers {
-		if _, err := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container.Id}); err != nil {
-			errs = append(errs, fmt.Errorf("stopping launched container %s: %w", container.Id, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// removeLaunched stops and removes all launched pods.
-func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient) error {
+// removeLaunched stops and removes the pods of the launch, and those of other launches that must have ended.
+func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient, id string) error {
 	filter := &cri.PodSandboxFilter{LabelSelector: launchLabels}
 	found, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: filter})
 	if err != nil {
 		return fmt.Errorf("listing launched pods: %w", err)
 	}
-	if len(found.Items) == 0 {
+	ended := time.Now().Add(-launchTimeout - removeTimeout)
+	sandboxes := slices.DeleteFunc(found.Items, func(s *cri.PodSandbox) bool {
+		return s.Labels[launchIDLabel] != id && time.Unix(0, s.CreatedAt).After(ended)
+	})
+	if len(sandboxes) == 0 {
 		return nil
 	}
-	errs := []error{killLaunched(ctx, client)}
+	var errs []error
 	each := func(verb string, do func(id string) error) {
-		for _, sandbox := range found.Items {
+		for _, sandbox := range sandboxes {
 			if err := do(sandbox.Id); err != nil {
 				errs = append(errs, fmt.Errorf("%s launched pod %s: %w", verb, sandbox.Id, err))
 			}
 		}
 	}
+	each("killing the containers of", func(id string) error { return killContainers(ctx, client, id) })
 	each("stopping", func(id string) error {
 		_, err := client.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
 		return err
@@ -211,5 +212,20 @@ func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient) error 
 		_, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	})
+	return errors.Join(errs...)
+}
+
+// killContainers kills the containers of a pod. They may ignore SIGTERM, and CRI-O would wait for them without a limit
+// when it stops the pod.
+func killContainers(ctx context.Context, client cri.RuntimeServiceClient, sandbox string) error {
+	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: sandbox}})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, container := range found.Containers {
+		_, err := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container.Id})
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -19,16 +20,23 @@ var launchConfig = Launch{
 	Probe:  []string{"/usr/bin/gpucdi", "probe", "GPU-1"},
 }
 
-// testLaunch launches a container with a runtime that has another pod, and checks that only that pod remains.
+// testLaunch launches a container with a runtime that has other pods, and checks that only those remain.
 func testLaunch(ctx context.Context, t *testing.T, pods *fakePods, l Launch) (output, image string, err error) {
 	t.Helper()
-	pods.sandboxes = map[string]*cri.PodSandbox{"other": {Id: "other"}}
+	concurrent := map[string]string{launchedLabel: "true", launchIDLabel: "concurrent"}
+	pods.sandboxes = map[string]*cri.PodSandbox{
+		"other":      {Id: "other"},
+		"concurrent": {Id: "concurrent", Labels: concurrent, CreatedAt: time.Now().UnixNano()},
+	}
+	pods.running = []string{"concurrent"}
 	if pods.leftover != "" {
-		pods.sandboxes[pods.leftover] = &cri.PodSandbox{Id: pods.leftover, Labels: launchLabels}
+		created := time.Now().Add(-launchTimeout - removeTimeout)
+		pods.sandboxes[pods.leftover] = &cri.PodSandbox{Id: pods.leftover, Labels: launchLabels, CreatedAt: created.UnixNano()}
 	}
 	out, image, err := launch(ctx, pods, "a.slice", l)
-	if left := slices.Collect(maps.Keys(pods.sandboxes)); !slices.Equal(left, []string{"other"}) {
-		t.Errorf("remaining pods %v, want only the other one", left)
+	left := slices.Sorted(maps.Keys(pods.sandboxes))
+	if !slices.Equal(left, []string{"concurrent", "other"}) || !slices.Equal(pods.running, []string{"concurrent"}) {
+		t.Errorf("remaining pods %v with containers of %v, want only those of other launches", left, pods.running)
 	}
 	return string(out), image, err
 }
@@ -88,7 +96,7 @@ func TestLaunchErrors(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, _, err := testLaunch(t.Context(), t, tc.pods, launchConfig)
-				if err == nil || !strings.Contains(err.Error(), tc.want) {
+				if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 2*stderrLimit {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
 			})
@@ -105,6 +113,20 @@ func TestLaunchCanceled(t *testing.T) {
 			t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
 		}
 	})
+}
+
+// A runtime that hangs does not block Launch.
+func TestLaunchHangs(t *testing.T) {
+	for _, operation := range []string{"list pods", "list containers", "run", "create", "exec"} {
+		t.Run(operation, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pods := &fakePods{agent: "a", hangs: operation}
+				if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v", err)
+				}
+			})
+		})
+	}
 }
 
 // The kubelet may stop the pod during an attempt, since it does not manage the pod.
@@ -152,6 +174,7 @@ type fakePods struct {
 	agent    string           // image of the agent's container; empty for no agent
 	leftover string           // ID of a pod of an earlier launch
 	errs     map[string]error // error by operation
+	hangs    string           // operation that blocks until its context ends
 	failures int              // number of containers that fail; 0 for all
 	exitCode int32            // exit code of ExecSync
 	onExec   func()           // called by ExecSync, which then blocks until its context ends
@@ -163,15 +186,19 @@ type fakePods struct {
 	created   []*cri.ContainerConfig
 }
 
-func (p *fakePods) fail(operation string) error {
+func (p *fakePods) fail(ctx context.Context, operation string) error {
+	if p.hangs == operation {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if p.failures > 0 && len(p.created) > p.failures {
 		return nil
 	}
 	return p.errs[operation]
 }
 
-func (p *fakePods) RunPodSandbox(_ context.Context, r *cri.RunPodSandboxRequest, _ ...grpc.CallOption) (*cri.RunPodSandboxResponse, error) {
-	if err := p.fail("run"); err != nil {
+func (p *fakePods) RunPodSandbox(ctx context.Context, r *cri.RunPodSandboxRequest, _ ...grpc.CallOption) (*cri.RunPodSandboxResponse, error) {
+	if err := p.fail(ctx, "run"); err != nil {
 		return nil, err
 	}
 	p.config = r.Config
@@ -180,14 +207,14 @@ func (p *fakePods) RunPodSandbox(_ context.Context, r *cri.RunPodSandboxRequest,
 	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-func (p *fakePods) ListPodSandbox(_ context.Context, r *cri.ListPodSandboxRequest, _ ...grpc.CallOption) (*cri.ListPodSandboxResponse, error) {
+func (p *fakePods) ListPodSandbox(ctx context.Context, r *cri.ListPodSandboxRequest, _ ...grpc.CallOption) (*cri.ListPodSandboxResponse, error) {
 	found := &cri.ListPodSandboxResponse{}
 	for _, s := range p.sandboxes {
-		if maps.Equal(s.Labels, r.Filter.LabelSelector) {
+		if s.Labels[launchedLabel] == r.Filter.LabelSelector[launchedLabel] {
 			found.Items = append(found.Items, s)
 		}
 	}
-	return found, nil
+	return found, p.fail(ctx, "list pods")
 }
 
 func (p *fakePods) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequest, _ ...grpc.CallOption) (*cri.StopPodSandboxResponse, error) {
@@ -207,22 +234,20 @@ func (p *fakePods) RemovePodSandbox(_ context.Context, r *cri.RemovePodSandboxRe
 	return &cri.RemovePodSandboxResponse{}, nil
 }
 
-func (p *fakePods) ListContainers(_ context.Context, r *cri.ListContainersRequest, _ ...grpc.CallOption) (*cri.ListContainersResponse, error) {
+func (p *fakePods) ListContainers(ctx context.Context, r *cri.ListContainersRequest, _ ...grpc.CallOption) (*cri.ListContainersResponse, error) {
 	found := &cri.ListContainersResponse{}
 	if p.agent != "" && r.Filter.LabelSelector["io.kubernetes.container.name"] == "gpucdi" {
 		found.Containers = []*cri.Container{{Image: &cri.ImageSpec{Image: p.agent}}}
 	}
-	if maps.Equal(r.Filter.LabelSelector, launchLabels) {
-		for _, id := range p.running {
-			found.Containers = append(found.Containers, &cri.Container{Id: id})
-		}
+	if slices.Contains(p.running, r.Filter.PodSandboxId) {
+		found.Containers = append(found.Containers, &cri.Container{Id: r.Filter.PodSandboxId})
 	}
-	return found, nil
+	return found, p.fail(ctx, "list containers")
 }
 
-func (p *fakePods) CreateContainer(_ context.Context, r *cri.CreateContainerRequest, _ ...grpc.CallOption) (*cri.CreateContainerResponse, error) {
+func (p *fakePods) CreateContainer(ctx context.Context, r *cri.CreateContainerRequest, _ ...grpc.CallOption) (*cri.CreateContainerResponse, error) {
 	p.created = append(p.created, r.Config)
-	return &cri.CreateContainerResponse{ContainerId: r.PodSandboxId}, p.fail("create")
+	return &cri.CreateContainerResponse{ContainerId: r.PodSandboxId}, p.fail(ctx, "create")
 }
 
 func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequest, _ ...grpc.CallOption) (*cri.StartContainerResponse, error) {
@@ -231,7 +256,7 @@ func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequ
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return &cri.StartContainerResponse{}, p.fail("start")
+	return &cri.StartContainerResponse{}, p.fail(ctx, "start")
 }
 
 func (p *fakePods) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
@@ -241,7 +266,7 @@ func (p *fakePods) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...gr
 		return nil, ctx.Err()
 	}
 	if p.exitCode != 0 {
-		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output")}, nil
+		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output" + strings.Repeat(" continued", 1000))}, nil
 	}
-	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.fail("exec")
+	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.fail(ctx, "exec")
 }

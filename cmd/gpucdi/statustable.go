@@ -99,7 +99,7 @@ func writeContainers(w io.Writer, n status.Node, t tableWriter, paint painter) e
 		for _, c := range containers.Foreign {
 			remedy := "stop it, or reserve its GPUs with allocation.respectForeignContainers"
 			if c.InPod {
-				remedy = "none if a ResourceClaim allocated it; otherwise request GPUs as a resource"
+				remedy = "no action required if a ResourceClaim allocated it; otherwise request GPUs as a resource"
 			}
 			t.Row(c.Name, indexes(n, c.GPUs), paint("not allocated", yellow), remedy)
 		}

@@ -109,7 +109,7 @@ func readJetson(node host.Root) (*gpu.Inventory, error) {
 // installed, or the config has changed. Its probes always succeed: the GPU is unhealthy only if package cdi finds a
 // fault of its device nodes.
 func (s *source) watchJetson(ctx context.Context) error {
-	var reported *gpu.Inventory
+	var reported Snapshot
 	for {
 		inv, err := readJetson(s.cfg.Node)
 		if err != nil {
@@ -120,12 +120,12 @@ func (s *source) watchJetson(ctx context.Context) error {
 		if err != nil || root.NVML != "" {
 			return nil
 		}
-		probes := Probes{inv.GPUs[0].UUID: health.Probe{}}
-		if !reflect.DeepEqual(inv, reported) {
-			reported = inv
-			s.yield(Snapshot{Inventory: inv, Driver: root, Probes: probes})
+		snapshot := Snapshot{Inventory: inv, Driver: root, Probes: Probes{inv.GPUs[0].UUID: health.Probe{}}}
+		if !reflect.DeepEqual(snapshot, reported) {
+			reported = snapshot
+			s.yield(snapshot)
 		} else {
-			s.yield(probes)
+			s.yield(snapshot.Probes)
 		}
 		select {
 		case <-ctx.Done():

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -78,10 +79,11 @@ func TestJetsonWithoutNVML(t *testing.T) {
 	}
 }
 
-// The files may be temporarily unreadable, and an upgrade of JetPack adds NVML.
+// The files may be temporarily unreadable, and an upgrade of JetPack moves the libraries or adds NVML.
 func TestJetsonFollowsTheNode(t *testing.T) {
 	root := jetson(t, "nvidia,tegra234", "1421620034151")
 	tree := filepath.Join(root, "sys/firmware/devicetree/base")
+	libraries := filepath.Join(root, "usr/lib", triplets[runtime.GOARCH])
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var steps []string
@@ -101,14 +103,15 @@ func TestJetsonFollowsTheNode(t *testing.T) {
 		case len(steps) == 1 && s.Err != nil:
 			step("restored", os.Rename(tree+".away", tree))
 		case len(steps) == 2 && s.Err == nil:
-			name := filepath.Join(root, "usr/lib", triplets[runtime.GOARCH], "nvidia", host.NVMLName)
-			step("NVML installed", errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, nil, 0o600)))
-		case len(steps) == 3 && s.Err != nil: // there is no worker
+			step("libraries moved", os.Rename(filepath.Join(libraries, "tegra"), filepath.Join(libraries, "nvidia")))
+		case len(steps) == 3 && s.Err == nil && path.Base(s.Driver.LibraryDir) == "nvidia":
+			step("NVML installed", os.WriteFile(filepath.Join(libraries, "nvidia", host.NVMLName), nil, 0o600))
+		case len(steps) == 4 && s.Err != nil: // there is no worker
 			step("worker started", nil)
 			cancel()
 		}
 	})
-	if len(steps) != 4 {
+	if len(steps) != 5 {
 		t.Errorf("got only the steps %v", steps)
 	}
 }

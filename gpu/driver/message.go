@@ -22,7 +22,7 @@ type Message struct {
 // or their telemetry with MaxCgroups, takes less.
 const messageLimit = 16 << 20
 
-// Limits of gpu.Processes.
+// Limits of gpu.Usage.
 const (
 	MaxCgroups      = 64  // of each GPU
 	CgroupPathLimit = 512 // bytes

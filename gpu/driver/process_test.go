@@ -124,8 +124,8 @@ func TestLargestInventoryFitsIntoMessage(t *testing.T) {
 }
 
 func TestLargestTelemetryFitsIntoMessage(t *testing.T) {
-	process := gpu.Process{Device: strings.Repeat("x", 100), Cgroup: strings.Repeat("x", CgroupPathLimit), MemoryUsed: new(uint64(1 << 63)), Utilization: 1.0 / 3}
-	telemetry := gpu.Telemetry{Processes: &gpu.Processes{Cgroups: slices.Repeat([]gpu.Process{process}, MaxCgroups)}}
+	usage := gpu.CgroupUsage{Device: strings.Repeat("x", 100), Cgroup: strings.Repeat("x", CgroupPathLimit), MemoryUsed: new(uint64(1 << 63)), Utilization: 1.0 / 3}
+	telemetry := gpu.Telemetry{Usage: &gpu.Usage{Cgroups: slices.Repeat([]gpu.CgroupUsage{usage}, MaxCgroups)}}
 	m := Message{Telemetry: Telemetry{}}
 	for i := range MaxGPUs {
 		m.Telemetry[fmt.Sprint(strings.Repeat("x", 100), i)] = telemetry

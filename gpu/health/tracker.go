@@ -93,8 +93,8 @@ func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	if p.RowsFailed {
 		g.broken = gpu.Fault{Code: gpu.FaultRowsFailed, Message: "row remapping failed: no spare rows left", Remedy: remedyReplace}
 	}
+	g.updateErrors(p) // first, because a reset may leave a recovery action or a repair pending
 	g.updateRecovery(p, at, t.Quiet)
-	g.updateErrors(p)
 	if at.Sub(g.lastFault) >= t.Quiet {
 		g.transient = gpu.Fault{}
 	}

@@ -91,6 +91,20 @@ func TestTracker(t *testing.T) {
 			{time.Hour, probe(uncorrected(2)), "2 uncorrectable"},
 			{0, probe(uncorrected(0)), ""},
 		}},
+		{"reset that leaves a recovery action", health.Policy{}, []step{
+			{0, probe(health.Probe{Recovery: new(health.RecoveryReboot), Uncorrected: new(uint64(2))}), "a reboot"},
+			{time.Second, probe(health.Probe{Recovery: new(health.RecoveryReboot), Uncorrected: new(uint64(0))}), "a reboot"},
+			{time.Second, probe(health.Probe{Recovery: new(health.RecoveryNone), Uncorrected: new(uint64(0))}), ""},
+		}},
+		{"reset that leaves a pending repair", health.Policy{}, []step{
+			{0, probe(health.Probe{RepairPending: true, Uncorrected: new(uint64(2))}), "2 uncorrectable"},
+			{time.Second, probe(health.Probe{RepairPending: true, Uncorrected: new(uint64(0))}), "remapping is pending"},
+			{time.Second, probe(health.Probe{Uncorrected: new(uint64(0))}), ""},
+		}},
+		{"applied repair does not clear errors", health.Policy{}, []step{
+			{0, probe(health.Probe{RepairPending: true, Uncorrected: new(uint64(2))}), "2 uncorrectable"},
+			{time.Second, probe(uncorrected(2)), "2 uncorrectable"},
+		}},
 		{"errors from before the start", health.Policy{}, []step{
 			{0, probe(uncorrected(7)), "7 uncorrectable"},
 		}},

@@ -50,7 +50,7 @@ func tryMemoryLimits(dev nvml.Device) gpu.MemoryLimits {
 	case nvml.ERROR_FUNCTION_NOT_FOUND:
 		return gpu.MemoryLimitsOldDriver
 	case nvml.ERROR_NOT_SUPPORTED:
-		return gpu.MemoryLimitsRefused
+		return gpu.MemoryLimitsUnsupported
 	}
 	return ""
 }

@@ -98,12 +98,12 @@ func (p *processes) readUtilization(dev nvml.Device, seen *uint64) {
 
 // byCgroup sums the memory and utilization of the processes by device and cgroup. Processes that have ended are
 // skipped. It returns nil if the processes are unknown or there are more than driver.MaxCgroups sums.
-func (p *processes) byCgroup(node host.Root) *gpu.Processes {
+func (p *processes) byCgroup(node host.Root) *gpu.Usage {
 	if !p.known {
 		return nil
 	}
 	type key struct{ device, cgroup string }
-	sums := map[key]*gpu.Process{}
+	sums := map[key]*gpu.CgroupUsage{}
 	cgroups := map[int]string{}
 	for k, used := range p.used {
 		cgroup, read := cgroups[k.pid]
@@ -119,19 +119,19 @@ func (p *processes) byCgroup(node host.Root) *gpu.Processes {
 			if len(sums) == driver.MaxCgroups {
 				return nil
 			}
-			sum = &gpu.Process{Device: k.device, Cgroup: cgroup}
+			sum = &gpu.CgroupUsage{Device: k.device, Cgroup: cgroup}
 			sums[key{k.device, cgroup}] = sum
 		}
 		p.add(sum, k.pid, used)
 	}
-	all := &gpu.Processes{Utilization: p.util != nil}
+	all := &gpu.Usage{Utilization: p.util != nil}
 	for _, sum := range sums {
 		all.Cgroups = append(all.Cgroups, *sum)
 	}
 	return all
 }
 
-func (p *processes) add(sum *gpu.Process, pid int, used uint64) {
+func (p *processes) add(sum *gpu.CgroupUsage, pid int, used uint64) {
 	if p.sized {
 		if sum.MemoryUsed == nil {
 			sum.MemoryUsed = new(uint64)

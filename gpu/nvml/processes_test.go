@@ -86,8 +86,8 @@ func TestProcesses(t *testing.T) {
 		return nvml.ProcessUtilizationSample{Pid: pid, TimeStamp: at, SmUtil: percent}
 	}
 	long := (a + "/????" + strings.Repeat("x", driver.CgroupPathLimit))[:driver.CgroupPathLimit-2] // U+2028 has three bytes
-	use := func(cgroup string, memory uint64, utilization float64) gpu.Process {
-		return gpu.Process{Device: "GPU-a", Cgroup: cgroup, MemoryUsed: &memory, Utilization: utilization}
+	use := func(cgroup string, memory uint64, utilization float64) gpu.CgroupUsage {
+		return gpu.CgroupUsage{Device: "GPU-a", Cgroup: cgroup, MemoryUsed: &memory, Utilization: utilization}
 	}
 	var many, several []nvml.ProcessInfo
 	for pid := range uint32(maxProcesses + 1) {
@@ -96,14 +96,14 @@ func TestProcesses(t *testing.T) {
 	several = append(several, process(10, 5), process(11, 2), process(20, 7), process(30, 1), process(40, 1), process(50, 1), process(0, 1), process(math.MaxUint32, 1))
 	for name, tc := range map[string]struct {
 		device lister
-		want   *gpu.Processes
+		want   *gpu.Usage
 	}{
-		"none":             {lister{utilRet: nvml.ERROR_NOT_FOUND}, &gpu.Processes{Utilization: true}},
-		"two containers":   {lister{compute: several, samples: []nvml.ProcessUtilizationSample{sample(10, 3, 25), sample(10, 2, 99), sample(11, 3, 50)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 7, 0.75), use(long, 1, 0), use(b, 7, 0)}}},
-		"both lists":       {lister{compute: []nvml.ProcessInfo{process(10, 5)}, graphics: []nvml.ProcessInfo{process(10, 5), process(20, 3)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 0), use(b, 3, 0)}}},
-		"no utilization":   {lister{compute: []nvml.ProcessInfo{process(10, 5)}, utilRet: nvml.ERROR_NOT_SUPPORTED}, &gpu.Processes{Cgroups: []gpu.Process{use(a, 5, 0)}}},
-		"over 100 percent": {lister{compute: []nvml.ProcessInfo{process(10, 5)}, samples: []nvml.ProcessUtilizationSample{sample(10, 1, math.MaxUint32)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{use(a, 5, 1)}}},
-		"memory unknown":   {lister{compute: []nvml.ProcessInfo{process(10, notAvailable)}}, &gpu.Processes{Utilization: true, Cgroups: []gpu.Process{{Device: "GPU-a", Cgroup: a}}}},
+		"none":             {lister{utilRet: nvml.ERROR_NOT_FOUND}, &gpu.Usage{Utilization: true}},
+		"two containers":   {lister{compute: several, samples: []nvml.ProcessUtilizationSample{sample(10, 3, 25), sample(10, 2, 99), sample(11, 3, 50)}}, &gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{use(a, 7, 0.75), use(long, 1, 0), use(b, 7, 0)}}},
+		"both lists":       {lister{compute: []nvml.ProcessInfo{process(10, 5)}, graphics: []nvml.ProcessInfo{process(10, 5), process(20, 3)}}, &gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{use(a, 5, 0), use(b, 3, 0)}}},
+		"no utilization":   {lister{compute: []nvml.ProcessInfo{process(10, 5)}, utilRet: nvml.ERROR_NOT_SUPPORTED}, &gpu.Usage{Cgroups: []gpu.CgroupUsage{use(a, 5, 0)}}},
+		"over 100 percent": {lister{compute: []nvml.ProcessInfo{process(10, 5)}, samples: []nvml.ProcessUtilizationSample{sample(10, 1, math.MaxUint32)}}, &gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{use(a, 5, 1)}}},
+		"memory unknown":   {lister{compute: []nvml.ProcessInfo{process(10, notAvailable)}}, &gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{{Device: "GPU-a", Cgroup: a}}}},
 		"not supported":    {lister{ret: nvml.ERROR_NOT_SUPPORTED}, nil},
 		"too many to list": {lister{compute: many}, nil},
 	} {
@@ -113,7 +113,7 @@ func TestProcesses(t *testing.T) {
 		p.readUtilization(tc.device, &seen)
 		got := p.byCgroup(node)
 		if got != nil {
-			slices.SortFunc(got.Cgroups, func(a, b gpu.Process) int { return cmp.Compare(a.Cgroup, b.Cgroup) })
+			slices.SortFunc(got.Cgroups, func(a, b gpu.CgroupUsage) int { return cmp.Compare(a.Cgroup, b.Cgroup) })
 		}
 		if !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)

@@ -97,7 +97,7 @@ func (s session) readMIGAndProcesses(t *gpu.Telemetry, g gpu.GPU, dev nvml.Devic
 		}
 		processes.read(m.UUID, migDev)
 	}
-	t.Processes = processes.byCgroup(s.node)
+	t.Usage = processes.byCgroup(s.node)
 }
 
 func hasNVLinks(g gpu.GPU) bool {
