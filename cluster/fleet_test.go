@@ -203,7 +203,13 @@ func simulate(begin time.Time, credentials, node string, gpus int) *fleetAPI {
 	l := &listener{make(chan net.Conn), make(chan struct{})}
 	server := &http.Server{Handler: api, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	go func() { _ = server.Serve(l) }()
-	client := &Client{host: "http://api", credentials: credentials, dial: pipes(func(conn net.Conn) { l.conns <- countedConn{conn, api} })}
+	client := &Client{host: "http://api", credentials: credentials, dial: pipes(func(conn net.Conn) {
+		select {
+		case l.conns <- countedConn{conn, api}:
+		case <-l.closed:
+			_ = conn.Close()
+		}
+	})}
 	defer func() {
 		client.CloseIdle()
 		_ = server.Close()
