@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -112,11 +113,11 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// digest returns a hash of the inputs of the agent's image: the repository without tests, documents and manifests, and
-// the build flags.
+// digest returns a hash of the inputs of the agent's image: the repository without tests, documents and manifests, the
+// version of Go, and the build flags.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, product.GoFlags())
+	fmt.Fprintln(sum, runtime.Version(), product.GoFlags())
 	err := filepath.WalkDir(repository, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
