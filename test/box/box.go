@@ -49,15 +49,23 @@ const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Start starts a box and returns when commands can run in it. ctx bounds the start, not the
 // lifetime of the box.
-func Start(ctx context.Context, cfg Config) (*Box, error) {
+func Start(ctx context.Context, cfg Config) (_ *Box, err error) {
 	s, err := prepare(cfg)
 	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(s.Dir))
+		}
+	}()
+	if err := s.Write(); err != nil {
 		return nil, err
 	}
 	build := exec.CommandContext(ctx, "go", "build", "-o", boxinitPath(s.Dir), "github.com/gpucdi/gpucdi/test/box/boxinit")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("building boxinit: %w\n%s", err, out), os.RemoveAll(s.Dir))
+		return nil, fmt.Errorf("building boxinit: %w\n%s", err, out)
 	}
 	b := &Box{dir: s.Dir, stderr: new(bytes.Buffer)}
 	b.keeper = exec.Command(b.keeperCommand()[0], b.keeperCommand()[1:]...)
@@ -70,7 +78,7 @@ func Start(ctx context.Context, cfg Config) (*Box, error) {
 	return b, nil
 }
 
-// prepare creates the state directory, with the spec of the box.
+// prepare creates the state directory, and returns the spec of the box.
 func prepare(cfg Config) (*spec.Spec, error) {
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
@@ -96,7 +104,7 @@ func prepare(cfg Config) (*spec.Spec, error) {
 	if s.Hostname == "" {
 		s.Hostname = "box"
 	}
-	return s, s.Write()
+	return s, nil
 }
 
 // start starts the keeper and waits until the box is ready.

@@ -253,6 +253,23 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// A command ends with its boxinit process at any time, even if that is killed while the command starts.
+func TestKilledCommand(t *testing.T) {
+	b := start(t, box.Config{})
+	for i := range 60 {
+		cmd := b.Command(t.Context(), "sleep", "1112")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 300 * time.Microsecond)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+	}
+	await(t, "the commands to exit", func() bool { return !running(t, b, "sleep 1112") })
+}
+
 func TestOwnerCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "box")
 	owner := startOwner(t, dir)
@@ -262,6 +279,72 @@ func TestOwnerCrash(t *testing.T) {
 	}
 	_ = owner.Wait()
 	await(t, "removal of the box", func() bool { return leftovers(t, dir, cgroups...) == "" })
+}
+
+// PID 1 may hang while it builds the root, for example on a network file system.
+func TestHangingStart(t *testing.T) {
+	hangs := func(t *testing.T, dir string) {
+		t.Helper()
+		await(t, "PID 1", func() bool { return strings.Contains(leftovers(t, dir), "boxinit inside ") })
+	}
+	t.Run("context ends", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "box")
+		makeStartHang(t, dir)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := box.Start(ctx, box.Config{Dir: dir})
+			ended <- err
+		}()
+		hangs(t, dir)
+		cgroups := cgroupsOf(t, dir)
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Start returned %v", err)
+			}
+		case <-time.After(timeout):
+			t.Error("Start does not return")
+		}
+		if found := leftovers(t, dir, cgroups...); found != "" {
+			t.Errorf("leftovers: %s", found)
+		}
+	})
+	t.Run("owner crashes", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "box")
+		makeStartHang(t, dir)
+		owner, _ := newOwner(t, dir)
+		hangs(t, dir)
+		cgroups := cgroupsOf(t, dir)
+		if err := owner.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = owner.Wait()
+		await(t, "removal of the box", func() bool { return leftovers(t, dir, cgroups...) == "" })
+	})
+}
+
+// makeStartHang makes the start of a box in dir hang: before boxinit is built, the upper layer of /etc gets a named pipe
+// without a reader, which PID 1 opens for writing.
+func makeStartHang(t *testing.T, dir string) {
+	t.Helper()
+	replaceGo(t, `mkdir -p `+dir+`/upper/etc && mkfifo `+dir+`/upper/etc/hosts && exec "$GO" "$@"`)
+}
+
+// replaceGo replaces the go command with a script, which finds the path of the go command in $GO.
+func replaceGo(t *testing.T, script string) {
+	t.Helper()
+	path, err := exec.LookPath("go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GO", path)
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 }
 
 func TestKeep(t *testing.T) {
@@ -390,10 +473,31 @@ func TestStartErrors(t *testing.T) {
 	if found := leftovers(t, filepath.Dir(cases[2].cfg.Dir)+"/box"); found != "" {
 		t.Errorf("leftovers: %s", found)
 	}
+	t.Run("keeper does not start", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "box")
+		replaceGo(t, `touch "$3"`) // go build -o boxinit
+		_, err := box.Start(t.Context(), box.Config{Dir: dir})
+		if err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("got error %v, want one of the execution of boxinit", err)
+		}
+		if found := leftovers(t, dir); found != "" {
+			t.Errorf("leftovers: %s", found)
+		}
+	})
 }
 
-// startOwner runs this test binary as the owner of a box.
+// startOwner runs this test binary as the owner of a box, and waits until the box is up.
 func startOwner(t *testing.T, dir string, env ...string) *exec.Cmd {
+	t.Helper()
+	owner, out := newOwner(t, dir, env...)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
+		t.Fatalf("owner printed %q, %v", line, err)
+	}
+	return owner
+}
+
+// newOwner runs this test binary as the owner of a box.
+func newOwner(t *testing.T, dir string, env ...string) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(append(os.Environ(), ownerDir+"="+dir), env...)
@@ -407,10 +511,7 @@ func startOwner(t *testing.T, dir string, env ...string) *exec.Cmd {
 	if err := owner.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
-		t.Fatalf("owner printed %q, %v", line, err)
-	}
-	return owner
+	return owner, out
 }
 
 func running(t *testing.T, b *box.Box, command string) bool {
@@ -418,9 +519,11 @@ func running(t *testing.T, b *box.Box, command string) bool {
 	return strings.Contains(output(t, b.Command(t.Context(), "ps", "-eo", "args")), command)
 }
 
+const timeout = 20 * time.Second
+
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out waiting for %s", what)
 		}

@@ -179,6 +179,9 @@ func startContainerd(t *testing.T, m *container.Machine, command ...string) {
 	startDaemon(t, m, append(slices.Clone(command[:len(command)-1]), "nerdctl", "info"), command...)
 }
 
+// daemonTimeout bounds the start of a daemon.
+const daemonTimeout = 5 * time.Minute
+
 // startDaemon runs a command that executes a daemon, and waits until the command check succeeds.
 func startDaemon(t *testing.T, m *container.Machine, check []string, command ...string) {
 	t.Helper()
@@ -200,14 +203,17 @@ func startDaemon(t *testing.T, m *container.Machine, check []string, command ...
 		<-ended
 		log.Close()
 	})
-	for m.Command(t.Context(), check[0], check[1:]...).Run() != nil {
+	starting, cancel := context.WithTimeout(t.Context(), daemonTimeout)
+	defer cancel()
+	for m.Command(starting, check[0], check[1:]...).Run() != nil {
 		select {
 		case err := <-ended:
 			ended <- err
 			text, _ := os.ReadFile(log.Name())
 			t.Fatalf("%s exited: %v\n%s", command, err, text)
-		case <-t.Context().Done():
-			t.Fatalf("%s is not ready", command)
+		case <-starting.Done():
+			text, _ := os.ReadFile(log.Name())
+			t.Fatalf("%s is not ready after %s:\n%s", command, daemonTimeout, text)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

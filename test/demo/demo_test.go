@@ -63,7 +63,7 @@ func useKeptNode(t *testing.T, checkout, output string) {
 		start := time.Now()
 		out := sh(t, checkout, export+step.Command)
 		t.Logf("%.1f s\n%s\n%s", time.Since(start).Seconds(), step.Command, out)
-		if err := docs.Match(out, step.Output); err != nil {
+		if err := docs.CheckOutput(out, step.Output); err != nil {
 			t.Errorf("%v: expected\n%sgot\n%s", err, step.Output, out)
 		}
 	}

@@ -46,9 +46,9 @@ func parseSteps(text string) (steps []Step) {
 	return steps
 }
 
-// Match returns an error unless output has the lines of want in this order, possibly with others between them. In want,
+// CheckOutput returns an error unless output has the lines of want in this order, possibly with others between them. In want,
 // … stands for any text; the width of space between words is ignored.
-func Match(output, want string) error {
+func CheckOutput(output, want string) error {
 	rest := strings.Split(output, "\n")
 	for line := range strings.Lines(want) {
 		pattern := regexp.QuoteMeta(words(line))

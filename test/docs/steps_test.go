@@ -13,7 +13,7 @@ func TestParseSteps(t *testing.T) {
 	}
 }
 
-func TestMatch(t *testing.T) {
+func TestCheckOutput(t *testing.T) {
 	const output = "NODE   GPUS\nbox    8\nother  0\nbox    9\n"
 	for _, tc := range []struct {
 		want    string
@@ -29,7 +29,7 @@ func TestMatch(t *testing.T) {
 		{"b.x    8\n", false},
 		{"…\n…\n…\n…\n…\n…\n", false},
 	} {
-		if err := Match(output, tc.want); (err == nil) != tc.matches {
+		if err := CheckOutput(output, tc.want); (err == nil) != tc.matches {
 			t.Errorf("%q: %v, want a match: %t", tc.want, err, tc.matches)
 		}
 	}

@@ -163,12 +163,17 @@ func isInside(file *specs.Mount, ours *specs.Spec) bool {
 	})
 }
 
-// compareDevices requires ours to contain each device of theirs, with the same device nodes.
+// compareDevices requires both specs to contain the same devices, with the same device nodes.
 func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
 	has, wanted := nodesOf(ours), nodesOf(theirs)
 	if len(wanted) == 0 {
 		t.Error("NVIDIA's spec has no devices to compare")
+	}
+	for name := range has {
+		if wanted[name] == nil {
+			t.Errorf("only gpucdi's spec has the device %s, NVIDIA's has %v", name, names(theirs))
+		}
 	}
 	for name, nodes := range wanted {
 		for _, node := range has[name] {

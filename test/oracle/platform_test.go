@@ -63,7 +63,7 @@ func TestWSL2Spec(t *testing.T) {
 	m.compare(t, "wsl", "wsl")
 }
 
-// compare requires gpucdi's spec of a class to contain everything in nvcdi's spec of a mode. It may contain more, since
+// compare requires gpucdi's spec of a class to contain everything in nvcdi's spec of a mode. It may contain more files, since
 // gpucdi does not run ldconfig in the container.
 func (m machine) compare(t *testing.T, mode, class string) {
 	t.Helper()

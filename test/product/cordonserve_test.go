@@ -2,10 +2,11 @@ package product_test
 
 import (
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,20 +22,20 @@ func TestCordonOfAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, dir := newHost(t, binary, simdriver.H100x8()), t.TempDir()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
+	address := "127.0.0.1:1" // no agent
 	serve := func() *exec.Cmd {
-		cmd := exec.Command(binary, "serve", "--host-root", h.root, "--listen", address, "--kubelet-dir", filepath.Join(dir, "kubelet"),
+		cmd := exec.Command(binary, "serve", "--host-root", h.root, "--listen", "127.0.0.1:0", "--kubelet-dir", filepath.Join(dir, "kubelet"),
 			"--cdi-dir", filepath.Join(dir, "cdi"), "--state-dir", filepath.Join(dir, "state"))
-		cmd.Env, cmd.Stderr = append(os.Environ(), h.driver.Env("")...), os.Stderr
+		log, err := os.Create(filepath.Join(t.TempDir(), "agent.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Env, cmd.Stderr = append(os.Environ(), h.driver.Env("")...), io.MultiWriter(os.Stderr, log)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); log.Close() })
+		address = awaitAddress(t, log.Name())
 		return cmd
 	}
 	for _, name := range []string{"kubelet/device-plugins", "cdi"} {
@@ -74,4 +75,22 @@ func TestCordonOfAgent(t *testing.T) {
 	await(`"code": "cordoned"`)
 	cordon("uncordon", fmt.Sprint(1))
 	await("")
+}
+
+// awaitAddress returns the address at which an agent serves its status, from its log.
+func awaitAddress(t *testing.T, log string) string {
+	t.Helper()
+	serving := regexp.MustCompile(`msg="serving status and metrics" address=(\S+)`)
+	var text []byte
+	for start := time.Now(); time.Since(start) < wait; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if text, err = os.ReadFile(log); err != nil {
+			t.Fatal(err)
+		}
+		if found := serving.FindSubmatch(text); found != nil {
+			return string(found[1])
+		}
+	}
+	t.Fatalf("the agent does not serve its status:\n%s", text)
+	return ""
 }

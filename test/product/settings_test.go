@@ -121,15 +121,19 @@ func (n *settingsHost) read(ctx context.Context, out io.Reader) {
 		}
 		switch {
 		case line.MemoryLimits != nil:
-			n.limits <- line.MemoryLimits
+			send(ctx, n.limits, line.MemoryLimits)
 		case line.Failure != "":
-			n.failed <- line.Failure
+			send(ctx, n.failed, line.Failure)
 		default:
-			select {
-			case n.results <- line.result:
-			case <-ctx.Done():
-			}
+			send(ctx, n.results, line.result)
 		}
+	}
+}
+
+func send[T any](ctx context.Context, to chan<- T, value T) {
+	select {
+	case to <- value:
+	case <-ctx.Done():
 	}
 }
 

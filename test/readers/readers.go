@@ -74,7 +74,7 @@ type Sample struct {
 }
 
 // Prometheus runs a scenario with Prometheus's code, without waiting. Invalid rules are an error.
-func Prometheus(ctx context.Context, s Scenario) (r Result, err error) {
+func Prometheus(ctx context.Context, s Scenario) (Result, error) {
 	input, err := json.Marshal(s)
 	if err != nil {
 		return Result{}, err
@@ -83,7 +83,9 @@ func Prometheus(ctx context.Context, s Scenario) (r Result, err error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return r, json.Unmarshal(text, &r)
+	var r Result
+	err = json.Unmarshal(text, &r)
+	return r, err
 }
 
 // Dashboard decodes a dashboard into Grafana's types. It rejects unknown fields, except within panels.
@@ -107,5 +109,6 @@ func Features(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	var labels map[string]string
-	return labels, json.Unmarshal(text, &labels)
+	err = json.Unmarshal(text, &labels)
+	return labels, err
 }

@@ -148,13 +148,15 @@ func TestHangEndsWithItsFault(t *testing.T) {
 	p.open(4)
 	must(t, d.InjectFault(simdriver.Fault{GPU: g[1].UUID, Func: "nvmlDeviceGetUUID", Hang: time.Hour}))
 	p.send("uuid 1")
-	for { // calls are counted before they hang
+	for start := time.Now(); ; time.Sleep(time.Millisecond) { // calls are counted before they hang
 		n, err := simdriver.Calls(calls)
 		must(t, err)
 		if n["nvmlDeviceGetUUID"] == 1 {
 			break
 		}
-		time.Sleep(time.Millisecond)
+		if time.Since(start) > wait {
+			t.Fatalf("the hanging call is not counted: %v", n)
+		}
 	}
 	must(t, d.ClearFaults())
 	if got, want := p.result(), "0 "+g[1].UUID; got != want {

@@ -33,8 +33,12 @@ func Open(ctx context.Context, root string) (*Driver, error) {
 	return d, nil
 }
 
-// Close lets other processes open the driver, which keeps its state. Only a Driver from Open can be closed.
-func (d *Driver) Close() { d.unlock() }
+// Close lets other processes open the driver, which keeps its state. It has no effect on a Driver from Install.
+func (d *Driver) Close() {
+	if d.unlock != nil {
+		d.unlock()
+	}
+}
 
 // load reads the state, and completes an interrupted upgrade.
 func (d *Driver) load() error {

@@ -41,6 +41,7 @@ func TestOpen(t *testing.T) {
 			must(t, installed.Lose(uuid))
 			must(t, installed.InjectFault(simdriver.Fault{GPU: uuid, Func: "nvmlDeviceGetUUID", Hang: time.Minute}))
 
+			installed.Close() // no effect
 			d := open(t, root)
 			if got, want := d.State(), installed.State(); !reflect.DeepEqual(got, want) {
 				t.Errorf("opened driver has the state\n%+v\nwant\n%+v", got, want)

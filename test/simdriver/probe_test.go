@@ -9,9 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
+
+// wait is how long a test waits for a probe.
+const wait = 2 * time.Minute
 
 func buildProbe(t *testing.T) string {
 	t.Helper()
@@ -69,10 +73,15 @@ func (p *probe) send(call string) {
 }
 
 // result waits for the result of a call: the return code of NVML or CUDA and, if that is 0, the output value. It
-// returns "exited" if the probe has exited.
+// returns "exited" if the probe has exited, and "hangs" after killing a probe that prints no result.
 func (p *probe) result() string {
 	p.t.Helper()
-	if !p.out.Scan() {
+	limit := time.AfterFunc(wait, func() { _ = p.cmd.Process.Kill() })
+	printed := p.out.Scan()
+	switch {
+	case !limit.Stop():
+		return "hangs"
+	case !printed:
 		return "exited"
 	}
 	return strings.TrimSpace(p.out.Text())

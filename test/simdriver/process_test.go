@@ -49,6 +49,23 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// The processes on a GPU share its memory, including a process that the others cannot list.
+func TestSharedMemory(t *testing.T) {
+	d := install(t, simdriver.PCIe4())
+	first, second := startProbe(t, d), startProbe(t, d)
+	isolated := startProbeCommand(t, d, exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", buildProbe(t)))
+	isolated.want("alloc 46000", "0") // of 46068
+	first.want("alloc 60", "0")
+	second.want("alloc 9", "2")
+	second.want("alloc 8", "0")
+	first.want("alloc 1", "2")
+
+	must(t, second.cmd.Process.Kill())
+	_ = second.cmd.Wait()
+	first.want("alloc 8", "0")
+	isolated.want("alloc 1", "2")
+}
+
 func TestMIGProcesses(t *testing.T) {
 	d := install(t, simdriver.A100MIG())
 	reader, user := startProbe(t, d), startProbe(t, d)

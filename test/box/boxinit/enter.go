@@ -31,8 +31,14 @@ func enter(dir string, args []string) error {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	alive, held, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("creating a pipe for boxinit %s: %w", args[0], err)
+	}
+	defer held.Close() // see dieWithParent
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{alive}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting boxinit %s in the box: %w", args[0], err)
 	}
@@ -51,12 +57,20 @@ func enter(dir string, args []string) error {
 }
 
 // dieWithParent requests that the kernel kill this process when its parent dies. SysProcAttr.Pdeathsig would kill it
-// immediately, because it considers a parent in another PID namespace dead.
+// immediately, because it considers a parent in another PID namespace dead. For the same reason getppid does not show
+// that the parent died earlier: the parent holds the other end of the pipe at file descriptor 3.
 func dieWithParent() error {
+	const pipe = 3
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("setting the parent death signal: %w", err)
 	}
-	return nil
+	if err := unix.SetNonblock(pipe, true); err != nil {
+		return fmt.Errorf("checking the parent process: %w", err)
+	}
+	if _, err := unix.Read(pipe, make([]byte, 1)); !errors.Is(err, unix.EAGAIN) {
+		return errors.New("the parent process has ended")
+	}
+	return unix.Close(pipe)
 }
 
 // execCommand replaces this process, which is in the box, with the command.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,16 +14,14 @@ import (
 )
 
 // keep runs the keeper, which removes the box even if its owner crashes. It prints "ready" when
-// the box is up. The box ends on EOF of standard input (unless it is kept), on SIGTERM, and
-// when its PID 1 dies.
+// the box is up. The box ends, even before it is up, on EOF of standard input (unless it is
+// kept), on SIGTERM, and when its PID 1 dies.
 func keep(dir string) (err error) {
 	s, err := spec.Read(dir)
 	if err != nil {
 		return err
 	}
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM)
-	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx := untilStopped(s.Keep)
 
 	defer func() { err = errors.Join(err, removeCgroups(s.Cgroups), os.RemoveAll(dir)) }()
 	if s.Cgroups, err = makeCgroups(s.ID); err != nil {
@@ -32,7 +31,7 @@ func keep(dir string) (err error) {
 	if err := s.Write(); err != nil {
 		return err
 	}
-	init, err := startInit(s)
+	init, err := startInit(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -41,34 +40,39 @@ func keep(dir string) (err error) {
 		return errors.Join(err, kill(init))
 	}
 	fmt.Println("ready")
-
-	ended := make(chan struct{}, 1)
-	go func() { // may outlive keep; the process exits then
-		if _, err := io.Copy(io.Discard, os.Stdin); err == nil && !s.Keep {
-			ended <- struct{}{}
-		}
-	}()
-	died := make(chan error, 1)
-	go func() { died <- init.Wait() }()
-	select {
-	case <-stop:
-	case <-ended:
-	case err := <-died:
+	if err := init.Wait(); ctx.Err() == nil {
 		return fmt.Errorf("the box's PID 1 ended: %w", err)
 	}
-	_ = init.Process.Kill()
-	<-died
 	return nil
 }
 
-// startInit starts PID 1 and waits until it has built the box.
-func startInit(s *spec.Spec) (*exec.Cmd, error) {
+// untilStopped returns a context that ends on SIGTERM and, unless the box is kept, on EOF of standard input. Its
+// goroutines end with the process.
+func untilStopped(kept bool) context.Context {
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		<-terminated
+		stop()
+	}()
+	go func() {
+		if _, err := io.Copy(io.Discard, os.Stdin); err == nil && !kept {
+			stop()
+		}
+	}()
+	return ctx
+}
+
+// startInit starts PID 1, which is killed when ctx ends, and waits until it has built the box.
+func startInit(ctx context.Context, s *spec.Spec) (*exec.Cmd, error) {
 	ready, readyW, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("creating a pipe for the box's PID 1: %w", err)
 	}
 	defer ready.Close()
-	cmd := exec.Command("/proc/self/exe", "init", s.Dir)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "init", s.Dir)
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{readyW}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -84,7 +88,10 @@ func startInit(s *spec.Spec) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("starting the box's PID 1: %w", err)
 	}
 	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
-		return nil, errors.Join(errors.New("building the box: its PID 1 failed; see the lines above"), kill(cmd))
+		if err = ctx.Err(); err == nil {
+			err = errors.New("its PID 1 failed; see the lines above")
+		}
+		return nil, errors.Join(fmt.Errorf("building the box: %w", err), kill(cmd))
 	}
 	return cmd, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -40,23 +41,28 @@ func newBuilder() (*builder, error) {
 // the image.
 func (b *builder) archive(ctx context.Context, key, name string, produce func(context.Context) error) (string, error) {
 	file := filepath.Join(b.cache, key+".tar")
-	err := tools.Once(ctx, file, func(temporary string) error {
+	err := once(ctx, file, func(temporary string) error {
 		if err := produce(ctx); err != nil {
 			return err
 		}
 		return b.run(ctx, "push", "--quiet", name, "docker-archive:"+temporary+":"+name)
 	})
-	if err == nil {
-		err = os.Chtimes(file, time.Time{}, time.Now()) // see prune
-	}
 	if err != nil {
 		return "", fmt.Errorf("building the image %s: %w", name, err)
 	}
 	return file, nil
 }
 
+// once is tools.Once for an archive, whose modification time is the time of its last use; see prune.
+func once(ctx context.Context, file string, produce func(temporary string) error) error {
+	if err := tools.Once(ctx, file, produce); err != nil {
+		return err
+	}
+	return os.Chtimes(file, time.Time{}, time.Now())
+}
+
 // prune removes the archives that match a pattern and were not used recently. They were built from earlier states of
-// the repository.
+// the repository. It keeps their lock files, which other processes may have open.
 func (b *builder) prune(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	if err != nil {
@@ -66,10 +72,8 @@ func (b *builder) prune(pattern string) error {
 		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < keepFor {
 			continue
 		}
-		for _, file := range []string{name, name + ".lock"} {
-			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("removing a stale image: %w", err)
-			}
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing a stale image: %w", err)
 		}
 	}
 	return nil
@@ -109,11 +113,11 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// digest returns a hash of the inputs of the agent's image: the repository without tests, documents and manifests, and
-// the build flags.
+// digest returns a hash of the inputs of the agent's image: the repository without tests, documents and manifests, the
+// version of Go, and the build flags.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, product.GoFlags())
+	fmt.Fprintln(sum, runtime.Version(), product.GoFlags())
 	err := filepath.WalkDir(repository, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
@@ -85,9 +86,11 @@ func (b *builder) debian(ctx context.Context) error {
 }
 
 // golang creates the Dockerfile's build image, unless the store has it, from the root Compiler and this machine's Go.
+// Its label key identifies both.
 func (b *builder) golang(ctx context.Context) error {
-	plain := "localhost/" + compilerKey
-	if b.has(ctx, plain) && b.has(ctx, golangName) {
+	plain, key := "localhost/"+compilerKey, compilerKey+" "+runtime.Version()
+	label, err := output(b.command(ctx, "inspect", "--type", "image", "--format", "{{.OCIv1.Config.Labels.key}}", golangName))
+	if err == nil && label == key {
 		return nil
 	}
 	root, err := Compiler.Tar(ctx)
@@ -102,7 +105,7 @@ func (b *builder) golang(ctx context.Context) error {
 		return err
 	}
 	return b.commit(ctx, golangName, plain, goroot, "/usr/local/go",
-		"--env", "PATH=/usr/local/go/bin:"+path, "--env", "GOTOOLCHAIN=local", "--env", "GOPATH=/go")
+		"--env", "PATH=/usr/local/go/bin:"+path, "--env", "GOTOOLCHAIN=local", "--env", "GOPATH=/go", "--label", "key="+key)
 }
 
 // has reports whether the store has an image.

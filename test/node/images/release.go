@@ -35,7 +35,7 @@ func Release(ctx context.Context) (string, error) {
 		return "", err
 	}
 	archive := filepath.Join(b.cache, "release-"+key+".tar")
-	err = tools.Once(ctx, archive, func(temporary string) error {
+	err = once(ctx, archive, func(temporary string) error {
 		checkout, err := os.MkdirTemp("/var/tmp", "gpucdi-release-")
 		if err != nil {
 			return err

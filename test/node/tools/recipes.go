@@ -69,9 +69,9 @@ func nvidia(t Tool, version, module string, packages ...string) *build {
 	}
 }
 
-// kube returns the build of Kube. This module's go.mod pins its dependencies. The version covers its main.go,
-// Kubernetes and etcd, but no other dependency, so that a module added for another test package does not cause a
-// rebuild.
+// kube returns the build of Kube. This module's go.mod pins its dependencies. The version covers the main.go of kube
+// and of kubectl, Kubernetes and etcd, but no other dependency, so that a module added for another test package does not
+// cause a rebuild.
 func kube(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func kube(ctx context.Context) (*build, error) {
 		return nil, fmt.Errorf("finding the version of Kubernetes: %w", withStderr(err))
 	}
 	versions := strings.Fields(string(out))
-	source, err := digest(filepath.Join(in, "node/kube/main.go"))
+	source, err := digest(filepath.Join(in, "node/kube/main.go"), filepath.Join(in, "node/kubectl/main.go"))
 	if err != nil {
 		return nil, err
 	}

@@ -271,11 +271,15 @@ func withStderr(err error) error {
 	return err
 }
 
-// digest returns a hash of a file.
-func digest(name string) (string, error) {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return "", err
+// digest returns a hash of files.
+func digest(names ...string) (string, error) {
+	sum := sha256.New()
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		sum.Write(data)
 	}
-	return fmt.Sprintf("%x", sha256.Sum256(data))[:8], nil
+	return fmt.Sprintf("%x", sum.Sum(nil))[:8], nil
 }

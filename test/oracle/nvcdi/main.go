@@ -1,5 +1,5 @@
-// Command nvcdi prints the CDI spec that NVIDIA's library generates on this machine. Its argument is the library's
-// mode, such as nvml.
+// Command nvcdi prints the CDI spec that NVIDIA's library generates on this machine, with the device names of
+// nvidia-ctk. Its argument is the library's mode, such as nvml.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
 )
 
 func main() {
@@ -18,8 +19,18 @@ func main() {
 }
 
 func write(mode nvcdi.Mode) error {
+	byIndex, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyIndex)
+	if err != nil {
+		return err
+	}
+	byUUID, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
+	if err != nil {
+		return err
+	}
 	lib, err := nvcdi.New(
 		nvcdi.WithMode(mode),
+		nvcdi.WithDeviceNamers(byIndex, byUUID),
+		nvcdi.WithMergedDeviceOptions(transform.WithName("all"), transform.WithSkipIfExists(true)),
 		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
 		// The simulated driver's libnvidia-sandboxutils has no functions. With this flag the library uses NVML and the
 		// file system instead.

@@ -143,7 +143,6 @@ NVML_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
 
 /* A context is a device, numbered from 1. All threads share the current context. */
 static size_t current;
-static size_t allocated[64]; /* bytes, by device */
 
 NVML_API CUresult cuCtxCreate_v2(void **context, unsigned flags, int device)
 {
@@ -210,40 +209,57 @@ static int applies(const struct limit *l, const char *gpu, const char *cgroup)
 	return !strcmp(l->cgroup, "/") || (!strncmp(cgroup, l->cgroup, n) && (!cgroup[n] || cgroup[n] == '/'));
 }
 
-static size_t charged[MAX_LIMITS]; /* bytes of this process */
-static int place[MAX_LIMITS];      /* position of this process in the region */
+/* Memory of this process in a region. */
+struct usage {
+	size_t bytes;
+	int place;
+};
 
-static int charge(int limit, size_t bytes)
+static struct usage of_devices[64], of_limits[MAX_LIMITS];
+
+/* Whether the processes of a region may use this much more memory. */
+static int fits(long long region, const struct usage *own, size_t bytes, unsigned long long total)
 {
-	long long start = region_start(limit);
-	while (!charged[limit] && place[limit] < PROCESSES - 1 &&
-	       locked(library(), start + ((long long)place[limit] << PROCESS_BITS), start + ((place[limit] + 1LL) << PROCESS_BITS)))
-		place[limit]++;
-	struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET,
-			  .l_start = start + ((long long)place[limit] << PROCESS_BITS), .l_len = charged[limit] + bytes};
+	return bytes <= total && own->bytes + locked_in(library(), region) <= total - bytes;
+}
+
+static long long start_of(long long region, int place)
+{
+	return (region << REGION_BITS) + ((long long)place << PROCESS_BITS);
+}
+
+static int charge(long long region, struct usage *own, size_t bytes)
+{
+	while (!own->bytes && own->place < PROCESSES - 1 &&
+	       locked(library(), start_of(region, own->place), start_of(region, own->place + 1)))
+		own->place++;
+	struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = start_of(region, own->place),
+			  .l_len = own->bytes + bytes};
 	if (fcntl(library(), F_SETLK, &l))
 		return -1;
-	charged[limit] += bytes;
+	own->bytes += bytes;
 	return 0;
 }
 
-/* Charges memory to all limits that apply, or to none. */
-static CUresult charge_all(const char *gpu, size_t bytes)
+/* Charges memory to a device of this size and to all limits that apply, or to none. */
+static CUresult charge_all(int device, size_t total, const char *gpu, size_t bytes)
 {
 	static struct limit table[MAX_LIMITS];
 	char cgroup[CGROUP_LEN];
 	struct stat st;
+	long long region = region_of(devices[device]);
 	own_cgroup(cgroup);
 	if (fstat(library(), &st) || pread(library(), table, LIMITS_SIZE, st.st_size - SLOT_SIZE - LIMITS_SIZE) != LIMITS_SIZE)
 		return CUDA_ERROR_UNKNOWN;
+	if (!fits(region, &of_devices[device], bytes, total))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (int i = 0; i < MAX_LIMITS; i++)
-		if (applies(&table[i], gpu, cgroup) &&
-		    charged[i] + locked(library(), region_start(i), region_start(i + 1)) + bytes > table[i].hard)
+		if (applies(&table[i], gpu, cgroup) && !fits(LIMIT_REGIONS + i, &of_limits[i], bytes, table[i].hard))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	for (int i = 0; i < MAX_LIMITS; i++)
-		if (applies(&table[i], gpu, cgroup) && charge(i, bytes))
+		if (applies(&table[i], gpu, cgroup) && charge(LIMIT_REGIONS + i, &of_limits[i], bytes))
 			return CUDA_ERROR_UNKNOWN;
-	return CUDA_SUCCESS;
+	return charge(region, &of_devices[device], bytes) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
 /* The memory is not freed before the process ends. */
@@ -254,19 +270,15 @@ NVML_API CUresult cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 	if (!pointer || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	char gpu[96];
-	size_t total, *used = &allocated[current - 1];
-	if (cuDeviceTotalMem_v2(&total, current - 1) != CUDA_SUCCESS ||
-	    nvml.nvmlDeviceGetUUID(devices[current - 1], gpu, sizeof gpu) != NVML_SUCCESS || flock(library(), LOCK_EX))
+	size_t total;
+	int device = current - 1;
+	if (cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS ||
+	    nvml.nvmlDeviceGetUUID(devices[device], gpu, sizeof gpu) != NVML_SUCCESS || flock(library(), LOCK_EX))
 		return CUDA_ERROR_UNKNOWN;
-	CUresult ret = bytes > total - *used ? CUDA_ERROR_OUT_OF_MEMORY : charge_all(gpu, bytes);
+	CUresult ret = charge_all(device, total, gpu, bytes);
 	flock(library(), LOCK_UN);
-	if (ret != CUDA_SUCCESS)
-		return ret;
-	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET,
-			     .l_start = region_of(devices[current - 1]) << REGION_BITS, .l_len = *used + bytes};
-	if (fcntl(library(), F_SETLK, &lock))
-		return CUDA_ERROR_UNKNOWN;
-	*pointer = lock.l_start + *used;
-	*used += bytes;
-	return CUDA_SUCCESS;
+	const struct usage *own = &of_devices[device];
+	if (ret == CUDA_SUCCESS)
+		*pointer = start_of(region_of(devices[device]), own->place) + own->bytes - bytes;
+	return ret;
 }

@@ -7,8 +7,6 @@
 #include "memory.h"
 #include "nvml/state.h"
 
-#include <fcntl.h>
-
 enum { MAX_LIMITS = 256, CGROUP_LEN = 320, LIMITS_SIZE = 102 * 1024 };
 
 struct limit {
@@ -18,19 +16,7 @@ struct limit {
 	uint64_t soft, hard;     /* bytes */
 };
 
-/* Memory that counts against a limit is recorded as read locks on the library file, in a region of offsets that belongs
- * to the limit. Unlike /proc/locks, F_GETLK finds locks of processes in other PID namespaces. */
-enum { LIMIT_REGIONS = 8192, PROCESS_BITS = 38, PROCESSES = 1 << (REGION_BITS - PROCESS_BITS) };
-
-static inline long long region_start(int limit) { return (LIMIT_REGIONS + (long long)limit) << REGION_BITS; }
-
-/* The total length of the locks of other processes between start and end. fd refers to the library file. */
-static inline unsigned long long locked(int fd, long long start, long long end)
-{
-	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = end - start};
-	if (start >= end || fcntl(fd, F_GETLK, &l) || l.l_type == F_UNLCK)
-		return 0;
-	return locked(fd, start, l.l_start) + l.l_len + locked(fd, l.l_start + l.l_len, end);
-}
+/* Memory that counts against a limit is also recorded in a region that belongs to the limit, after those of devices. */
+enum { LIMIT_REGIONS = 8192 };
 
 _Static_assert(sizeof(struct limit) * MAX_LIMITS == LIMITS_SIZE, "size of the table");

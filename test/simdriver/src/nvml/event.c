@@ -30,6 +30,8 @@ NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 	CALL(SESSION, NULL);
 	REQUIRE(set);
 	struct event_set *s = calloc(1, sizeof *s);
+	if (!s)
+		return NVML_ERROR_UNKNOWN;
 	char path[32];
 	snprintf(path, sizeof path, "/proc/self/fd/%d", state_fd());
 	s->changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);

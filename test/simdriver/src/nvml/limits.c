@@ -152,6 +152,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetM
 	int i = find(table, &l);
 	limits->softLimit = i < 0 ? 0 : table[i].soft;
 	limits->hardLimit = i < 0 ? UNLIMITED : table[i].hard;
-	limits->currentUsed = i < 0 ? 0 : locked(state_fd(), region_start(i), region_start(i + 1));
+	limits->currentUsed = i < 0 ? 0 : locked_in(state_fd(), LIMIT_REGIONS + i);
 	return NVML_SUCCESS;
 }

@@ -42,7 +42,7 @@ static void append_holders(struct list *l, const struct view *v)
 		/* "1: POSIX  ADVISORY  READ 27105 fe:00:9979674 0 12344" */
 		if (sscanf(line, "%*d: POSIX %*s READ %lld %x:%x:%lu %lld %lld", &pid, &maj, &min, &inode, &start, &end) == 6 &&
 		    pid > 0 && maj == major(st.st_dev) && min == minor(st.st_dev) && inode == st.st_ino &&
-		    start == region << REGION_BITS)
+		    start >> REGION_BITS == region)
 			append(l, v, pid, end - start + 1);
 	}
 	fclose(locks);
