@@ -139,7 +139,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] || uuid == unreadable.GPU })
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		g := s.GPU(free[0])
-		g.RecoveryAction, g.ECCCorrected, g.ClocksEvents = 1, 7, hwThermal
+		g.RecoveryAction, g.ECCCorrected, g.ClocksEvents = simdriver.RecoveryReset, 7, hwThermal
 		g.Fan, g.MemoryTemperature, g.RetiredSBE = 50, 90, 1
 		return nil
 	}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // nodeRemediation follows docs/remediation.md with a fault. At the end it uninstalls the chart.
@@ -20,7 +21,7 @@ func nodeRemediation(t *testing.T, c *cluster) {
 	c.awaitMarks(t, "True GPUsHealthy", "")
 
 	faulty := c.driver.State().GPUs[2].UUID
-	c.setRecoveryAction(t, faulty, actionReset)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
 	}
@@ -51,17 +52,17 @@ func nodeRemediation(t *testing.T, c *cluster) {
 	c.sh(t, set+"taint=NoSchedule")
 	c.syncConfig(t)
 	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
-	c.setRecoveryAction(t, faulty, actionNone)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	c.awaitMarks(t, "True GPUsHealthy", "")
 
-	c.setRecoveryAction(t, faulty, actionReset)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 	c.awaitMarks(t, "False GPUFault", "recovery_needed:NoSchedule")
 	c.helm(t, "Uninstall", 0)
 	c.awaitMarks(t, "", "")
 	if taints := c.nodeField(t, `{.spec.taints[*].key}`); !strings.Contains(taints, "example.com/other") {
 		t.Errorf("the foreign taint is lost: %q", taints)
 	}
-	c.setRecoveryAction(t, faulty, actionNone)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	c.kubectl(t, "taint", "node", node.Name, "example.com/other-")
 }
 
