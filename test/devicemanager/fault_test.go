@@ -236,7 +236,7 @@ func TestFaultBeforeAgentStart(t *testing.T) {
 	n.killAgent(t)
 	k.awaitGPUs(t, 8, 0)
 	n.startAgent(t)
-	for start := time.Now(); ; {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		_, allocatable := k.capacity()
 		if now := quantity(allocatable); now == 7 {
 			break
