@@ -215,6 +215,9 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	for _, v := range d.Templating.List {
 		if v.Type == "query" {
 			parts := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query)
+			if parts == nil {
+				t.Fatalf("variable %s: %s is not label_values(metric, label)", v.Name, v.Query)
+			}
 			queries = append(queries, query{v.Name, parts[1], parts[2:]})
 		}
 	}
