@@ -194,6 +194,7 @@ func startTrace(t *testing.T, pid int) *trace {
 		t.Fatalf("starting strace: %v; install the package strace", err)
 	}
 	t.Cleanup(func() { tr.stop(t) })
+	defer killAfterTimeout(tr.cmd)()
 	// strace prints this once it has attached to all threads.
 	var all bytes.Buffer
 	for lines := bufio.NewScanner(io.TeeReader(stderr, &all)); lines.Scan(); {
@@ -221,6 +222,7 @@ func (tr *trace) stop(t *testing.T) {
 	if tr.cmd.ProcessState != nil {
 		return
 	}
+	defer killAfterTimeout(tr.cmd)()
 	if err := tr.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Error(err)
 	}

@@ -52,18 +52,18 @@ func faults() []fault {
 		{
 			name: "an XID that requires a reset, until the recovery action is none",
 			inject: func(n *node, gpu string) error {
-				if err := update(func(g *simdriver.GPU) { g.RecoveryAction = 1 })(n, gpu); err != nil {
+				if err := update(func(g *simdriver.GPU) { g.RecoveryAction = simdriver.RecoveryReset })(n, gpu); err != nil {
 					return err
 				}
 				return n.driver.RaiseXID(gpu, 48)
 			},
-			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = 0 }),
+			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = simdriver.RecoveryNone }),
 			healthy: 7, capacity: 8,
 		},
 		{
 			name:    "the driver requires a reset",
-			inject:  update(func(g *simdriver.GPU) { g.RecoveryAction = 4 }), // drain and reset
-			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = 0 }),
+			inject:  update(func(g *simdriver.GPU) { g.RecoveryAction = simdriver.RecoveryDrainAndReset }),
+			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = simdriver.RecoveryNone }),
 			healthy: 7, capacity: 8,
 		},
 		{
@@ -231,12 +231,12 @@ func TestFaultBeforeAgentStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	setRecoveryAction(1)
+	setRecoveryAction(simdriver.RecoveryReset)
 	k.awaitGPUs(t, 8, 7)
 	n.killAgent(t)
 	k.awaitGPUs(t, 8, 0)
 	n.startAgent(t)
-	for start := time.Now(); ; {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		_, allocatable := k.capacity()
 		if now := quantity(allocatable); now == 7 {
 			break
@@ -244,7 +244,7 @@ func TestFaultBeforeAgentStart(t *testing.T) {
 			t.Fatalf("%d GPUs are allocatable after the agent restart, want 7", now)
 		}
 	}
-	setRecoveryAction(0)
+	setRecoveryAction(simdriver.RecoveryNone)
 	k.awaitGPUs(t, 8, 8)
 }
 

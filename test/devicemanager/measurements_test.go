@@ -28,7 +28,7 @@ func TestMeasurements(t *testing.T) {
 		g := s.GPU(whole)
 		g.MemoryUtilization, g.Encoder, g.Decoder, g.Fan, g.MemoryTemperature = 40, 30, 20, 110, 85
 		g.Energy, g.ClocksEvents = 12_345, swPowerCap|hwThermal
-		g.RecoveryAction, g.RemappedCor, g.RemappedUnc, g.RetiredSBE, g.RetiredDBE = 5, 3, 2, 6, 7
+		g.RecoveryAction, g.RemappedCor, g.RemappedUnc, g.RetiredSBE, g.RetiredDBE = simdriver.RecoveryIMEXDomain, 3, 2, 6, 7
 		g.Counters = simdriver.Counters{SWPower: 1_500_000_000, SWThermal: 2_000_000_000, PCIeBits: 64, PCIeTransmitted: 5_000_000_000,
 			PCIeReceived: 6_000_000_000, PCIeReplays: 8, PCIeCorrectable: 9, PCIeNonFatal: 10, PCIeFatal: 11,
 			NVLinkTransmitted: 12, NVLinkReceived: 13, NVLinkCRCFlit: 14, NVLinkCRCData: 15, NVLinkReplays: 16, NVLinkRecoveries: 17}

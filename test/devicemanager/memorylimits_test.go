@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,30 +108,23 @@ func TestMemoryLimits(t *testing.T) {
 	n, k := startLimitingNode(t)
 	for round := range 50 {
 		pods := []*v1.Pod{newPod(fmt.Sprint("first-", round), 1), newPod(fmt.Sprint("second-", round), 1)}
-		gpus := make([][]string, len(pods))
+		requests, errs := make([]containerRequest, len(pods)), make([]error, len(pods))
 		for _, pod := range pods {
 			if err := k.admit(pod); err != nil {
 				t.Fatal(err)
 			}
 			n.addCgroup(t, pod)
 		}
-		started := make(chan struct{})
+		var starts sync.WaitGroup
 		for i, pod := range pods {
-			go func() {
-				defer func() { started <- struct{}{} }()
-				r, err := k.start(t.Context(), pod)
-				if err != nil {
-					t.Errorf("starting %s: %v", pod.Name, err)
-					return
-				}
-				gpus[i] = n.injectedGPUs(t, r)
-			}()
+			starts.Go(func() { requests[i], errs[i] = k.start(t.Context(), pod) })
 		}
-		for range pods {
-			<-started
-		}
+		starts.Wait()
 		for i, pod := range pods {
-			n.checkLimits(t, pod, gpus[i], 1)
+			if errs[i] != nil {
+				t.Fatalf("starting %s: %v", pod.Name, errs[i])
+			}
+			n.checkLimits(t, pod, n.injectedGPUs(t, requests[i]), 1)
 			n.endPod(t, k, pod)
 		}
 	}

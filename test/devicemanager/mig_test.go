@@ -113,8 +113,9 @@ func startMIGNode(t *testing.T, strategy string, change ...func(d *simdriver.Dri
 // devices of pods that have ended.
 type podLister struct {
 	podresources.UnimplementedPodResourcesListerServer
-	k     *kubelet
-	calls atomic.Int64
+	k                *kubelet
+	calls            atomic.Int64 // of List
+	allocatableCalls atomic.Int64
 }
 
 func (l *podLister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
@@ -137,6 +138,7 @@ func (l *podLister) List(context.Context, *podresources.ListPodResourcesRequest)
 }
 
 func (l *podLister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	l.allocatableCalls.Add(1)
 	response := &podresources.AllocatableResourcesResponse{}
 	for resource, devices := range l.k.allocatable() {
 		healthy := &podresources.ContainerDevices{ResourceName: resource}

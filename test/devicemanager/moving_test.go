@@ -81,7 +81,7 @@ func TestForeignPlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, k := startNode(t)
-			time.Sleep(20 * time.Second) // until the agent's first check, after 15 s, has found all devices
+			n.awaitHealthCheck(t, k)
 			stopNVIDIA := n.startNVIDIAPlugin(t)
 			for start := time.Now(); k.allocatesFrom(t, "gpucdi.dev/gpu"); time.Sleep(50 * time.Millisecond) {
 				if time.Since(start) > timeout {
@@ -98,6 +98,18 @@ func TestForeignPlugin(t *testing.T) {
 			k.awaitGPUs(t, 8, 8-failed)
 			n.admitPod(t, k, "new", int(8-failed))
 		})
+	}
+}
+
+// awaitHealthCheck waits until the agent has checked which devices the kubelet considers healthy, which it does every
+// 15 s. It detects a loss only after a check that found all devices.
+func (n *node) awaitHealthCheck(t *testing.T, k *kubelet) {
+	t.Helper()
+	before := k.lister.allocatableCalls.Load()
+	for start := time.Now(); k.lister.allocatableCalls.Load() == before; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > timeout {
+			t.Fatal("the agent does not check the kubelet's devices")
+		}
 	}
 }
 

@@ -201,6 +201,11 @@ func (n *node) killAgent(t *testing.T) {
 	_ = process.Wait() // returns the signal as an error
 }
 
+// killAfterTimeout kills a process after the timeout, which ends each wait for it, unless stop is called before.
+func killAfterTimeout(cmd *exec.Cmd) (stop func() bool) {
+	return time.AfterFunc(timeout, func() { _ = cmd.Process.Kill() }).Stop
+}
+
 // sockets returns the paths of the agent's device plugin sockets.
 func (n *node) sockets(t *testing.T) []string {
 	t.Helper()

@@ -139,7 +139,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	free := slices.DeleteFunc(n.uuids(), func(uuid string) bool { return uuid == gpus[0] || uuid == unreadable.GPU })
 	if err := n.driver.Update(func(s *simdriver.State) error {
 		g := s.GPU(free[0])
-		g.RecoveryAction, g.ECCCorrected, g.ClocksEvents = 1, 7, hwThermal
+		g.RecoveryAction, g.ECCCorrected, g.ClocksEvents = simdriver.RecoveryReset, 7, hwThermal
 		g.Fan, g.MemoryTemperature, g.RetiredSBE = 50, 90, 1
 		return nil
 	}); err != nil {
@@ -215,6 +215,9 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	for _, v := range d.Templating.List {
 		if v.Type == "query" {
 			parts := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query)
+			if parts == nil {
+				t.Fatalf("variable %s: %s is not label_values(metric, label)", v.Name, v.Query)
+			}
 			queries = append(queries, query{v.Name, parts[1], parts[2:]})
 		}
 	}

@@ -50,16 +50,17 @@ func TestResourceRules(t *testing.T) {
 		t.Errorf("a pod with 2 of %s: error %v, want one with failRequestsGreaterThanOne", small, err)
 	}
 
-	// The excluded GPU was never allocated. The GPU that stays nvidia.com/gpu is still allocated.
+	// The excluded GPU was never allocated, so it is available immediately. The GPU that stays nvidia.com/gpu stays
+	// allocated.
 	n.configure(t)
-	k.awaitResources(t, resourceCounts{h100: "0 of 1", small: "0 of 1", gpuResource: "1 of 2"})
+	k.awaitResources(t, resourceCounts{h100: "0 of 1", small: "0 of 1", gpuResource: "2 of 2"})
 	for resource, index := range map[v1.ResourceName]int{h100: 0, small: 2, gpuResource: 3} {
 		if got := n.startPod(t, k, pods[resource]); !slices.Equal(got, []string{n.uuids()[index]}) {
 			t.Errorf("after the change, the pod with %s has %v, want GPU %d", resource, got, index)
 		}
 	}
 	k.removePod(pods[small])
-	k.awaitResources(t, resourceCounts{h100: "0 of 1", gpuResource: "2 of 3"})
+	k.awaitResources(t, resourceCounts{h100: "0 of 1", gpuResource: "3 of 3"})
 
 	// When the rules are restored, the H100 is immediately available again, although its pod still holds it.
 	n.configure(t, mixedRules)

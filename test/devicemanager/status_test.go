@@ -217,7 +217,9 @@ func TestStatusWatch(t *testing.T) {
 	t.Parallel()
 	n, _ := startNode(t)
 	n.awaitGet(t, "/readyz", http.StatusOK)
-	cmd := exec.Command(binary, "status", "--address", n.address, "--watch")
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "status", "--address", n.address, "--watch")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -102,6 +102,7 @@ func startExitBlocker(t *testing.T) (block func(pid int), release func()) {
 	results := bufio.NewScanner(out)
 	block = func(pid int) {
 		t.Helper()
+		defer killAfterTimeout(cmd)()
 		if _, err := in.Write([]byte(strconv.Itoa(pid) + "\n")); err != nil {
 			t.Fatal(err)
 		}
@@ -110,6 +111,7 @@ func startExitBlocker(t *testing.T) (block func(pid int), release func()) {
 		}
 	}
 	release = func() {
+		defer killAfterTimeout(cmd)()
 		_ = in.Close()
 		_ = cmd.Wait()
 	}

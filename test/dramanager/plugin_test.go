@@ -57,6 +57,7 @@ func buildPlugin(ctx context.Context, path string) error {
 type node struct {
 	*testing.T
 	dir, state, claims string // directories of the kubelet, of the plugin's state and of its claims
+	logs               string // file with the plugin's log
 	api                *fake.Clientset
 	kubelet            *kubelet
 	input              io.WriteCloser // of the plugin
@@ -66,7 +67,7 @@ type node struct {
 // newNode starts the plugin and a kubelet.
 func newNode(t *testing.T, claims ...*resourceapi.ResourceClaim) *node {
 	t.Helper()
-	n := &node{T: t, dir: t.TempDir(), state: t.TempDir(), claims: t.TempDir(), api: fake.NewClientset()}
+	n := &node{T: t, dir: t.TempDir(), state: t.TempDir(), claims: t.TempDir(), logs: filepath.Join(t.TempDir(), "log"), api: fake.NewClientset()}
 	for _, c := range claims {
 		n.add(c)
 	}
@@ -93,8 +94,12 @@ func (n *node) add(c *resourceapi.ResourceClaim) {
 func (n *node) startPlugin() {
 	n.Helper()
 	n.process = exec.Command(plugin, n.dir, n.state, n.claims)
-	n.process.Stdout, n.process.Stderr = n.Output(), n.Output()
-	var err error
+	logs, err := os.OpenFile(n.logs, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() { _ = logs.Close() })
+	n.process.Stdout, n.process.Stderr = n.Output(), io.MultiWriter(n.Output(), logs)
 	if n.input, err = n.process.StdinPipe(); err != nil {
 		n.Fatal(err)
 	}
@@ -125,6 +130,18 @@ func (n *node) setHealth(id, fault string) {
 	if _, err := fmt.Fprintln(n.input, strings.TrimSpace(id+" "+fault)); err != nil {
 		n.Fatal(err)
 	}
+}
+
+// awaitLog waits until the plugin's log contains text.
+func (n *node) awaitLog(text string) {
+	n.Helper()
+	n.kubelet.eventually("the log of the plugin", func() error {
+		logs, err := os.ReadFile(n.logs)
+		if err == nil && !strings.Contains(string(logs), text) {
+			err = fmt.Errorf("it lacks %s", text)
+		}
+		return err
+	})
 }
 
 // awaitRecords waits until the state directory has exactly the records of the claims in want.
@@ -211,6 +228,7 @@ func TestWait(t *testing.T) {
 	n.kubelet.prepares(first, "gpucdi.dev/gpu=GPU-0")
 	prepared := make(chan error, 1)
 	go func() { prepared <- n.kubelet.PrepareResources(t.Context(), second) }()
+	n.awaitLog("claim waits for devices")
 	n.kubelet.prepares(other, "gpucdi.dev/gpu=GPU-1")
 	n.awaitRecords("a", "c")
 	select {

@@ -90,12 +90,12 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 		{
 			alerts: []string{"GPUUnhealthy", "GPUXID"}, labels: []string{"gpu=" + gpu.UUID, "index=5"},
 			fault: func() {
-				c.setRecoveryAction(t, gpu.UUID, actionReset)
+				c.setRecoveryAction(t, gpu.UUID, simdriver.RecoveryReset)
 				must(c.driver.RaiseXID(gpu.UUID, 48))
 				c.awaitOutput(t, `gpucdi_gpu_recovery_action{action="reset",gpu="`+gpu.UUID+`"} 1`, c.metrics)
 			},
 			during: `gpucdi_gpu_healthy{code="xid_48",gpu="` + gpu.UUID + `"} 0`,
-			end:    func() { c.setRecoveryAction(t, gpu.UUID, actionNone) },
+			end:    func() { c.setRecoveryAction(t, gpu.UUID, simdriver.RecoveryNone) },
 			after:  healthy,
 		},
 		{

@@ -22,7 +22,7 @@ var gpuNode = regexp.MustCompile(`^/dev/nvidia\d+$`)
 
 // watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. It ignores
 // pods outside the namespace default, because the agent has all GPUs. It compares pods by name, because a recreated pod
-// uses the claim of its predecessor.
+// uses the claim of its predecessor. The test must run a pod with a GPU.
 func (c *cluster) watchDisjoint(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -38,6 +38,9 @@ func (c *cluster) watchDisjoint(t *testing.T) {
 		cancel()
 		done.Wait()
 		t.Logf("GPUs of all containers compared %d times", w.samples)
+		if !w.sawGPU() {
+			t.Errorf("no container with a GPU was found in %s; last error: %v", w.dir, w.err)
+		}
 		for conflict := range w.conflicts {
 			t.Error(conflict)
 		}
@@ -50,6 +53,17 @@ type disjointWatch struct {
 	bundles   map[string]bundle // by container ID
 	conflicts map[string]bool   // by message
 	samples   int
+	err       error // the latest, of any kind; most are due to containers being created or deleted
+}
+
+// sawGPU reports whether a container with a GPU was found.
+func (w *disjointWatch) sawGPU() bool {
+	for _, b := range w.bundles {
+		if len(b.gpus) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // bundle is the pod and the GPUs of a container, read from the OCI spec in its bundle.
@@ -61,6 +75,7 @@ type bundle struct {
 func (w *disjointWatch) sample() {
 	entries, err := os.ReadDir(w.dir)
 	if err != nil {
+		w.err = err
 		return
 	}
 	w.samples++
@@ -69,6 +84,7 @@ func (w *disjointWatch) sample() {
 		b, known := w.bundles[e.Name()]
 		if !known {
 			if b, err = readBundle(filepath.Join(w.dir, e.Name(), "config.json")); err != nil {
+				w.err = err
 				continue // being created or deleted
 			}
 			w.bundles[e.Name()] = b

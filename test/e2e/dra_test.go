@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/test/node"
 	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 const draDocument = "docs/dra.md"
@@ -336,7 +337,7 @@ func claimHealth(t *testing.T, c *cluster) {
 	health := func(t *testing.T) string {
 		return c.kubectl(t, "get", "pod", "watched", "-o", "jsonpath={.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*]}")
 	}
-	c.setRecoveryAction(t, faulty, actionReset)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +346,7 @@ func claimHealth(t *testing.T, c *cluster) {
 	c.awaitOutput(t, "XID 48", health)
 	c.awaitEvent(t, "Warning", "GPUUnhealthy", faulty+") is unhealthy: XID 48")
 	time.Sleep(6 * time.Second) // until a probe has read the recovery action
-	c.setRecoveryAction(t, faulty, actionNone)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 	c.awaitOutput(t, `"Healthy"`, health)
 }

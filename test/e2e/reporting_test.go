@@ -21,7 +21,7 @@ func faultReporting(t *testing.T, c *cluster) {
 		faulty = c.driver.State().GPUs[6].UUID
 	}
 
-	c.setRecoveryAction(t, faulty, actionReset)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func faultReporting(t *testing.T, c *cluster) {
 	}
 
 	time.Sleep(6 * time.Second) // until a probe has read the recovery action; without it, recovery takes the quiet period
-	c.setRecoveryAction(t, faulty, actionNone)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	c.awaitGPUs(t, "8")
 	c.awaitEvent(t, "Normal", "GPUHealthy", faulty+") is healthy again")
 	c.awaitOutput(t, `gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`, c.metrics)
@@ -53,12 +53,6 @@ func faultReporting(t *testing.T, c *cluster) {
 		t.Errorf("agent dropped an Event:\n%s", log)
 	}
 }
-
-// Recovery actions of NVML.
-const (
-	actionNone  = 0 // NVML_GPU_RECOVERY_ACTION_NONE
-	actionReset = 1 // NVML_GPU_RECOVERY_ACTION_GPU_RESET
-)
 
 // setRecoveryAction sets the recovery action that the driver reports for a GPU.
 func (c *cluster) setRecoveryAction(t *testing.T, uuid string, action int) {

@@ -3,8 +3,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 const sharingDocument, sharesSection = "docs/sharing.md", "Share a GPU between ResourceClaims"
@@ -99,13 +104,14 @@ func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
 	c.isLimited(t, pod, gib)
 }
 
-// restoresLimits reloads the driver, which removes all limits, waits until the agent has restored limits, and calls
-// check.
+// restoresLimits reloads the driver, which removes all limits, waits until the agent has restored those of all pods,
+// and calls check. The agent does not restore the limits of containers.
 func (c *cluster) restoresLimits(t *testing.T, check func()) {
 	t.Helper()
 	before, err := c.driver.MemoryLimits()
+	before = slices.DeleteFunc(before, func(l simdriver.MemoryLimit) bool { return !c.isPodCgroup(l.Cgroup) })
 	if err != nil || len(before) == 0 {
-		t.Fatalf("memory limits %v: %v", before, err)
+		t.Fatalf("memory limits of pods %v: %v", before, err)
 	}
 	if err := c.driver.Unload(); err != nil {
 		t.Fatal(err)
@@ -113,11 +119,20 @@ func (c *cluster) restoresLimits(t *testing.T, check func()) {
 	if err := c.driver.Load(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the memory limits to be restored", func() (string, bool) {
-		limits, err := c.driver.MemoryLimits()
-		return fmt.Sprint(limits, err), len(limits) > 0
+	await(t, "the memory limits of pods to be restored", func() (string, bool) {
+		now, err := c.driver.MemoryLimits()
+		missing := slices.DeleteFunc(slices.Clone(before), func(l simdriver.MemoryLimit) bool {
+			return slices.Contains(now, l) || !c.isPodCgroup(l.Cgroup) // the pod may have ended meanwhile
+		})
+		return fmt.Sprintf("missing %v, error %v", missing, err), err == nil && len(missing) == 0
 	})
 	check()
+}
+
+// isPodCgroup reports whether a cgroup, a path below the mount point, is that of a pod, not of a container, and exists.
+func (c *cluster) isPodCgroup(cgroup string) bool {
+	_, err := os.Stat(c.Box.Path("/sys/fs/cgroup" + cgroup))
+	return err == nil && strings.HasPrefix(filepath.Base(cgroup), "pod")
 }
 
 // runWithShare starts a pod with a claim of the same name that requests capacity.

@@ -98,7 +98,7 @@ func vcudaRequests(t *testing.T, c *cluster) {
 	for _, tc := range []struct {
 		name, annotations string
 		containers        [][2]string
-		want              string // the claims with their templates and the claims of the containers, or a part of the error
+		want              string // the claims with their templates, and the containers with their claims; or a part of the error
 	}{
 		{"part", "", [][2]string{main(vcuda(30, 4000))}, "vcuda-0=vcuda-c30-m4000; main:vcuda-0"},
 		{"canonical quantity", `nvidia.com/vcuda-core-limit: "50"`, [][2]string{main("nvidia.com/vcuda-core: 30, nvidia.com/vcuda-memory: 4k")},
@@ -107,8 +107,8 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"isolation", "gpucdi.dev/memory-isolation: driver, gpucdi.dev/compute-isolation: timeslice", [][2]string{main(vcuda(30, 4000))},
 			"vcuda-0=vcuda-c30-m4000-memory-driver-compute-timeslice; main:vcuda-0"},
 		{"several containers", "", [][2]string{{"init", vcuda(30, 4000)}, {"init-other", vcuda(10, 500)}, {"sidecar", vcuda(30, 4000)}, {"none", "cpu: 1"}, main(vcuda(30, 4000) + ", cpu: 1")},
-			"vcuda-1=vcuda-c30-m4000 vcuda-3=vcuda-c10-m500 vcuda-4=vcuda-c30-m4000; init:vcuda-1 init-other:vcuda-3 sidecar:vcuda-4 main:vcuda-1"},
-		{"no vcuda", "", [][2]string{main("nvidia.com/gpu: 1, nvidia.com/vcuda-core: 0")}, ";"},
+			"vcuda-1=vcuda-c30-m4000 vcuda-3=vcuda-c10-m500 vcuda-4=vcuda-c30-m4000; init:vcuda-1 init-other:vcuda-3 sidecar:vcuda-4 none main:vcuda-1"},
+		{"no vcuda", "", [][2]string{main("nvidia.com/gpu: 1, nvidia.com/vcuda-core: 0")}, "; main"},
 		{"150", "", [][2]string{main(vcuda(150, 4000))}, "container main: nvidia.com/vcuda-core is 150; want 1 to 99 for a part of a GPU, or 100, 200 up to 3200"},
 		{"3300", "", [][2]string{main(vcuda(3300, 0))}, "nvidia.com/vcuda-core is 3300"},
 		{"no memory", "", [][2]string{{"init", vcuda(10, 100)}, main("nvidia.com/vcuda-core: 99")}, "container main: nvidia.com/vcuda-core below 100 requires nvidia.com/vcuda-memory, in units of 1Mi"},
@@ -124,12 +124,14 @@ func vcudaRequests(t *testing.T, c *cluster) {
 			t.Fatal(err)
 		}
 		out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o",
-			`go-template={{range .spec.resourceClaims}}{{.name}}={{.resourceClaimTemplateName}} {{end}};{{range .spec.initContainers}} {{$c := .name}}{{range .resources.claims}}{{$c}}:{{.name}}{{end}}{{end}}{{range .spec.containers}} {{$c := .name}}{{range .resources.claims}}{{$c}}:{{.name}}{{end}}{{end}}`)
+			`go-template={{range .spec.resourceClaims}}{{.name}}={{.resourceClaimTemplateName}} {{end}};{{range .spec.initContainers}} {{.name}}{{range .resources.claims}}:{{.name}}{{end}}{{end}}{{range .spec.containers}} {{.name}}{{range .resources.claims}}:{{.name}}{{end}}{{end}}`)
 		got := strings.ReplaceAll(strings.Join(strings.Fields(string(out)), " "), " ;", ";")
+		matches := got == tc.want
 		if err != nil {
 			got = err.Error()
+			matches = strings.Contains(got, tc.want)
 		}
-		if !strings.Contains(got, tc.want) {
+		if !matches {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
 		}
 	}

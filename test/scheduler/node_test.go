@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -135,10 +136,14 @@ func (inv inventory) best(n int) (best int) {
 	return best
 }
 
+// timeout limits how long a test waits for a response of the publisher.
+const timeout = 60 * time.Second
+
 // publisher is a process of testdata/devices.go.
 type publisher struct {
-	in  *json.Encoder
-	out *json.Decoder
+	in   *json.Encoder
+	out  *json.Decoder
+	kill func() error
 }
 
 // response has the published devices and the preferred allocation of the device plugin, as UUIDs.
@@ -178,7 +183,7 @@ func newPublisher(t *testing.T) *publisher {
 		_ = in.Close()
 		_ = cmd.Wait()
 	})
-	return &publisher{in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out))}
+	return &publisher{in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out)), kill: cmd.Process.Kill}
 }
 
 // publish returns the devices while some of the GPUs are allocated, and the preferred allocation of size GPUs; no
@@ -192,12 +197,14 @@ func (p *publisher) publish(t *testing.T, inv inventory, allocated []string, siz
 func (p *publisher) publishWith(t *testing.T, inv inventory, request map[string]any) response {
 	t.Helper()
 	request["inventory"] = inv
+	stuck := time.AfterFunc(timeout, func() { _ = p.kill() })
+	defer stuck.Stop()
 	if err := p.in.Encode(request); err != nil {
-		t.Fatal(err)
+		t.Fatalf("writing to the publisher: %v", err)
 	}
 	var r response
 	if err := p.out.Decode(&r); err != nil {
-		t.Fatal(err)
+		t.Fatalf("reading from the publisher: %v", err)
 	}
 	return r
 }

@@ -87,7 +87,7 @@ type GPU struct {
 	RemappedUnc     int `nvsim:"remapped_unc"`
 	RemappedPending int `nvsim:"remapped_pending"`
 	RemappedFailure int `nvsim:"remapped_failure"`
-	RecoveryAction  int `nvsim:"recovery"`    // NVML_GPU_RECOVERY_ACTION_…: 1 reset, 2 reboot
+	RecoveryAction  int `nvsim:"recovery"`    // RecoveryNone, …
 	Persistence     int `nvsim:"persistence"` // 1 on, 0 off
 	AddressingMode  int `nvsim:"addressing"`  // NVML_DEVICE_ADDRESSING_MODE_…
 
@@ -105,6 +105,18 @@ type GPU struct {
 	MIG        []MIGDevice
 	Links      []Link
 }
+
+// Recovery actions of a GPU, NVML_GPU_RECOVERY_ACTION_….
+const (
+	RecoveryNone = iota
+	RecoveryReset
+	RecoveryReboot
+	RecoveryDrainP2P
+	RecoveryDrainAndReset
+	RecoveryIMEXDomain
+	RecoveryBusReset
+	RecoverySystemReboot
+)
 
 // Counters are counters of a GPU.
 type Counters struct {
