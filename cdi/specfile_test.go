@@ -259,6 +259,47 @@ func TestWatchReportsChanges(t *testing.T) {
 	}
 }
 
+// While a process has the directory open, its removal causes no event of the directory itself.
+func TestWatchReportsRemovalOfOpenDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	file := cdi.AgentFile(dir, newNode(t).root())
+	changed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- file.Watch(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	wait := func(change string) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no call after: %s", change)
+		}
+	}
+	wait("start")
+	for range 3 {
+		open, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Close()
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		wait("removal")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+}
+
 // Some tools write hundreds of specs.
 func TestWatchDebouncesForeignChanges(t *testing.T) {
 	dir := t.TempDir()
