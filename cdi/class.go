@@ -201,16 +201,16 @@ func (c class) spec(kind string, nodes []DeviceNode, parts Parts) *specs.Spec {
 	return spec
 }
 
-// AgentKindOf returns the CDI kind of the agent's spec of a class.
-func AgentKindOf(name Class) string {
+// AgentClassKind returns the CDI kind of the agent's spec of a class.
+func AgentClassKind(name Class) string {
 	return AgentVendor + "/" + string(name)
 }
 
-// AuxiliaryDevice returns the fully qualified name of the CDI device that the agent injects along with GPUs for a
+// AuxiliaryDeviceName returns the fully qualified name of the CDI device that the agent injects along with GPUs for a
 // class. The class must satisfy ValidateClasses.
-func AuxiliaryDevice(name Class) string {
+func AuxiliaryDeviceName(name Class) string {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
-	return AgentKindOf(name) + "=" + classes[i].withGPUs
+	return AgentClassKind(name) + "=" + classes[i].withGPUs
 }
 
 // findNodes returns the device nodes that match patterns. Device numbers are read from the nodes, because no other

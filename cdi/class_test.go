@@ -206,7 +206,7 @@ func TestAuxiliaryDevice(t *testing.T) {
 		cdi.GDS: "gpucdi.dev/gds=all", cdi.RDMA: "gpucdi.dev/rdma=all",
 		cdi.GDRCopy: "gpucdi.dev/gdrcopy=all", cdi.IMEXChannel: "gpucdi.dev/imex-channel=0",
 	} {
-		if got := cdi.AuxiliaryDevice(class); got != want {
+		if got := cdi.AuxiliaryDeviceName(class); got != want {
 			t.Errorf("%s: got %s, want %s", class, got, want)
 		}
 	}
