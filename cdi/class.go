@@ -164,7 +164,7 @@ func (c class) discover(root host.Root) (nodes []DeviceNode, parts Parts, err er
 		return nil, Parts{}, fmt.Errorf("discovering %s: %w", c.description, err)
 	}
 	if len(nodes) == 0 {
-		return nil, Parts{}, &AbsentError{c.name, fmt.Sprintf("discovering %s: no %s found; %s",
+		return nil, Parts{}, &AbsentError{c.name, fmt.Sprintf("discovering %s: no character device %s found; %s",
 			c.description, strings.Join(c.nodes, " or "), c.remedy)}
 	}
 	if c.csv != "" {
@@ -214,7 +214,8 @@ func AuxiliaryDeviceName(name Class) string {
 }
 
 // findNodes returns the device nodes that match patterns. Device numbers are read from the nodes, because no other
-// source has all of them. Nodes that disappear in the meantime, or whose paths are not valid in a spec, are skipped.
+// source has all of them. Nodes that disappear in the meantime, or whose paths are not valid in a spec, and files that
+// are not character devices are skipped.
 func findNodes(root host.Root, patterns []string) ([]DeviceNode, error) {
 	var nodes []DeviceNode
 	for _, pattern := range patterns {
@@ -224,7 +225,7 @@ func findNodes(root host.Root, patterns []string) ([]DeviceNode, error) {
 		}
 		for _, p := range paths {
 			n, err := statNode(root, p)
-			if errors.Is(err, fs.ErrNotExist) || !isPath(p) {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDevice) || !isPath(p) {
 				continue
 			}
 			if err != nil {
