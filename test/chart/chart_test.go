@@ -109,6 +109,7 @@ func TestValues(t *testing.T) {
 		{`dashboard={"enabled":true}`, []string{"name: gpucdi-dashboard\n"}, nil},
 		{"fullnameOverride=gpu", []string{"name: gpu\n", "configMap: {name: gpu}", "serviceAccountName: gpu\n", "name: gpu-unlabel\n", "{app.kubernetes.io/name: gpucdi,"},
 			[]string{"name: gpucdi\n  namespace", "name: gpucdi}", "gpucdi-"}},
+		{"createNamespace=true,namespaceOverride=gpu", []string{"kind: Namespace\nmetadata:\n  name: \"gpu\"", "helm.sh/resource-policy: keep"}, nil},
 		{"namespaceOverride=gpu", []string{"namespace: \"gpu\"\n", "namespace: \"gpu\"}"}, []string{"namespace: \"default\""}},
 		{`serviceAccount={"create":false,"name":"existing"}`, []string{"serviceAccountName: existing\n", "{kind: ServiceAccount, name: existing,"}, []string{"{kind: ServiceAccount, name: gpucdi,"}},
 		{`serviceAccount={"name":"agent","annotations":{"a":"b"}}`, []string{"  name: agent\n  namespace: \"default\"\n", "  annotations:\n    a: b\n", "serviceAccountName: agent\n"}, nil},
@@ -388,6 +389,8 @@ func TestConflictingValues(t *testing.T) {
 		"config.allocation.mode=dra":                                                                   {"dra.enabled"},
 		"config.nodes[0].section=a,config.nodes[0].allocation.mode=dra":                                {"dra.enabled"},
 		"config.resources[0].name=nvidia.com/gpu,config.resources[0].mode=dra":                         {"dra.enabled"},
+		"createNamespace=true":                                                                         {"createNamespace requires namespaceOverride"},
+		"createNamespace=true,namespaceOverride=default":                                               {"createNamespace requires namespaceOverride"},
 		"existingConfigMap=a,config.allocation.mode=dra":                                               {"existingConfigMap and config", "dra.enabled"},
 		"migStrategy=mixed,config.sharing.timeSlicing.x=1,config.map.default=version,gfd.enabled=true": {"config.mig.strategy", "config.resources", "config.nodes", "config.labels.place"},
 	} {
