@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -303,6 +305,40 @@ func TestDashboard(t *testing.T) {
 	wrong := strings.Replace(string(file), `"gridPos"`, `"gripPos"`, 1)
 	if err := readers.Dashboard(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "gripPos") {
 		t.Errorf("a misspelled field returns %v", err)
+	}
+}
+
+// The schema rejects variables in extraEnv that the chart sets.
+func TestReservedVariables(t *testing.T) {
+	template, err := os.ReadFile("../../deploy/gpucdi/templates/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, match := range regexp.MustCompile(`\bname: ([A-Z][A-Z_]*)\b`).FindAllStringSubmatch(string(template), -1) {
+		want = append(want, match[1])
+	}
+	var schema struct {
+		Properties struct {
+			ExtraEnv struct {
+				Items struct {
+					Properties struct {
+						Name struct{ Not struct{ Enum []string } }
+					}
+				}
+			}
+		}
+	}
+	text, err := os.ReadFile("../../deploy/gpucdi/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	got := schema.Properties.ExtraEnv.Items.Properties.Name.Not.Enum
+	if len(want) < 5 || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("values.schema.json rejects %v in extraEnv, but daemonset.yaml sets %v", got, want)
 	}
 }
 
