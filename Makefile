@@ -94,10 +94,19 @@ system: prepare ## Run the system tests: kubelets, runtimes, containers, with th
 bench: packages ## Compare speed and memory with NVIDIA's programs (root, Debian)
 	@cd test && go run ./bench
 
+# The C compiler for the other architecture, and its Debian packages.
+ifeq ($(shell uname -m),aarch64)
+cross := x86_64-linux-gnu-gcc
+cross_packages := gcc-x86-64-linux-gnu libc6-dev-amd64-cross
+else
+cross := aarch64-linux-gnu-gcc
+cross_packages := gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+endif
+
 .PHONY: release
 release: packages ## Build a release for amd64 and arm64 in dist/ (DIST=…; root, Debian)
-	@type aarch64-linux-gnu-gcc buildah jq mmdebstrap >/dev/null || { apt-get update -q && apt-get install -qy \
-		--no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross buildah jq mmdebstrap; }
+	@type $(cross) buildah jq mmdebstrap >/dev/null || { apt-get update -q && apt-get install -qy \
+		--no-install-recommends $(cross_packages) buildah jq mmdebstrap; }
 	release/release.sh $(DIST)
 
 # Installs a C compiler. The tests install their other dependencies.

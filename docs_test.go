@@ -13,26 +13,57 @@ import (
 	"testing"
 )
 
-// Every message quoted in docs/troubleshooting.md is part of a string literal of the product.
+// foreignMessages are messages of Kubernetes and of the kernel that the symptoms in the documents quote.
+var foreignMessages = []string{
+	"cannot allocate all claims", "has been stopped", "Insufficient nvidia.com/gpu", "Insufficient nvidia.com/vcuda-core",
+	"no such file or directory", "unable to get claim info for ResourceClaim",
+}
+
+// Every message of gpucdi that a troubleshooting table quotes is part of a string literal of the product, or of the
+// chart. The tables have the messages in the column "message", or among the symptoms.
 func TestTroubleshootingQuotesMessages(t *testing.T) {
-	document := read(t, "docs/troubleshooting.md")
-	all := messages(t)
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(messages(t), read(t, "deploy/gpucdi/templates/vcuda.yaml"))
 	quotes := 0
-	for line := range strings.Lines(document) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 4 || strings.Contains(line, "---") {
-			continue
-		}
-		for _, quote := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[2], -1) {
+	for _, name := range documents {
+		for _, quote := range quotedMessages(read(t, name)) {
 			quotes++
-			if !slices.ContainsFunc(all, func(message string) bool { return strings.Contains(message, quote[1]) }) {
-				t.Errorf("docs/troubleshooting.md quotes %q, which no string of the product contains", quote[1])
+			if !slices.ContainsFunc(all, func(message string) bool { return strings.Contains(message, quote) }) {
+				t.Errorf("%s quotes %q, which no string of the product contains", name, quote)
 			}
 		}
 	}
-	if quotes < 10 {
-		t.Errorf("found only %d quotes in docs/troubleshooting.md; has its format changed?", quotes)
+	if quotes < 40 {
+		t.Errorf("found only %d quotes; has the format of the tables changed?", quotes)
 	}
+}
+
+// quotedMessages returns the messages that the troubleshooting tables of a document quote.
+func quotedMessages(document string) (quotes []string) {
+	column := 0 // with messages; 0 outside of a table
+	for line := range strings.Lines(document) {
+		cells := strings.Split(line, "|")
+		switch {
+		case strings.HasPrefix(line, "| symptom | message |"):
+			column = 2
+		case strings.HasPrefix(line, "| symptom |"):
+			column = 1
+		case len(cells) < 4:
+			column = 0
+		case column > 0:
+			for _, quote := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[column], -1) {
+				// A symptom also quotes commands and names.
+				isMessage := strings.Contains(quote[1], " ") && !strings.HasPrefix(quote[1], "gpucdi ") && !slices.Contains(foreignMessages, quote[1])
+				if column == 2 || isMessage {
+					quotes = append(quotes, quote[1])
+				}
+			}
+		}
+	}
+	return quotes
 }
 
 // messages returns the string literals of the product, without those of tests.

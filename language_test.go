@@ -93,6 +93,6 @@ func word(pattern string) string { return `\b(?:` + pattern + `)\b` }
 func matches(pattern, text string) bool { return regexp.MustCompile(word(pattern)).MatchString(text) }
 
 func isText(name string) bool {
-	return slices.Contains([]string{".go", ".md", ".yaml", ".c", ".h", ".sh", ".tpl"}, filepath.Ext(name)) ||
+	return slices.Contains([]string{".go", ".md", ".yaml", ".yml", ".json", ".c", ".h", ".sh", ".tpl"}, filepath.Ext(name)) ||
 		name == "Makefile" || name == "Dockerfile" || name == "NOTES.txt"
 }

@@ -107,7 +107,7 @@ func New(cfg Config, log *slog.Logger) *Agent {
 
 // Run advertises the node's GPUs until ctx ends. CDI specs stay on disk because pods outlive the agent.
 // A value on reload rereads the config and the driver; changes of the config file are detected without it.
-// Run returns an error only if the agent cannot work with this Config.
+// Run returns an error only if the agent cannot work with this Config, or requires a restart of its container.
 func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	defer a.holders.close()
 	group, ctx := errgroup.WithContext(ctx)
@@ -143,7 +143,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	background(func(ctx context.Context) { a.watchEvidence(ctx, l.claims, l.requests, t.evidence) })
 	// allocator.Plan always has this resource. Register it while the driver is read for the first time.
 	l.plugin(allocator.GPUResource)
-	a.watchFiles(t, background)
+	a.watchFiles(t, start, background)
 	runtimeLog := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
 	background(afterStart(follow(a.watchRuntime, t.runtime, runtimeLog, "container runtime not detected, will retry")))
 	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
@@ -167,8 +167,9 @@ func (a *Agent) startMemoryLimits(l *loop, background func(run func(context.Cont
 	background(func(ctx context.Context) { a.syncNRI(ctx, limits) })
 }
 
-// watchFiles starts the sources that watch files on the node.
-func (a *Agent) watchFiles(t triggers, background func(run func(context.Context))) {
+// watchFiles starts the check of the mounts and the sources that watch files on the node.
+func (a *Agent) watchFiles(t triggers, start func(run func(context.Context) error), background func(run func(context.Context))) {
+	start(a.watchMounts)
 	background(follow(a.watchSpec, t.spec, a.log, "CDI directory watch failed, will retry"))
 	if a.cfg.ConfigFile != "" {
 		background(follow(a.watchConfig, t.config, a.log, "config watch failed, will retry"))

@@ -31,14 +31,14 @@ func (c *classes) write(wanted []cdi.Class) {
 	for _, class := range wanted {
 		err := c.writeOne(class)
 		if err == nil {
-			c.injected = append(c.injected, cdi.AuxiliaryDevice(class))
+			c.injected = append(c.injected, cdi.AuxiliaryDeviceName(class))
 		}
 		c.logFailure(class, err)
 	}
 }
 
 func (c *classes) writeOne(class cdi.Class) error {
-	spec, err := cdi.BuildClass(cdi.AgentKindOf(class), class, c.node)
+	spec, err := cdi.BuildClass(cdi.AgentClassKind(class), class, c.node)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (c *classes) logFailure(class cdi.Class, err error) {
 func (c *classes) stale(wanted []cdi.Class) bool {
 	var present []cdi.Class
 	for _, class := range wanted {
-		if _, err := cdi.BuildClass(cdi.AgentKindOf(class), class, c.node); err == nil {
+		if _, err := cdi.BuildClass(cdi.AgentClassKind(class), class, c.node); err == nil {
 			present = append(present, class)
 			if file := c.files[class]; file == nil || file.Stale() {
 				return true

@@ -164,7 +164,7 @@ func (c class) discover(root host.Root) (nodes []DeviceNode, parts Parts, err er
 		return nil, Parts{}, fmt.Errorf("discovering %s: %w", c.description, err)
 	}
 	if len(nodes) == 0 {
-		return nil, Parts{}, &AbsentError{c.name, fmt.Sprintf("discovering %s: no %s found; %s",
+		return nil, Parts{}, &AbsentError{c.name, fmt.Sprintf("discovering %s: no character device %s found; %s",
 			c.description, strings.Join(c.nodes, " or "), c.remedy)}
 	}
 	if c.csv != "" {
@@ -201,20 +201,21 @@ func (c class) spec(kind string, nodes []DeviceNode, parts Parts) *specs.Spec {
 	return spec
 }
 
-// AgentKindOf returns the CDI kind of the agent's spec of a class.
-func AgentKindOf(name Class) string {
+// AgentClassKind returns the CDI kind of the agent's spec of a class.
+func AgentClassKind(name Class) string {
 	return AgentVendor + "/" + string(name)
 }
 
-// AuxiliaryDevice returns the fully qualified name of the CDI device that the agent injects along with GPUs for a
+// AuxiliaryDeviceName returns the fully qualified name of the CDI device that the agent injects along with GPUs for a
 // class. The class must satisfy ValidateClasses.
-func AuxiliaryDevice(name Class) string {
+func AuxiliaryDeviceName(name Class) string {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
-	return AgentKindOf(name) + "=" + classes[i].withGPUs
+	return AgentClassKind(name) + "=" + classes[i].withGPUs
 }
 
 // findNodes returns the device nodes that match patterns. Device numbers are read from the nodes, because no other
-// source has all of them. Nodes that disappear in the meantime, or whose paths are not valid in a spec, are skipped.
+// source has all of them. Nodes that disappear in the meantime, or whose paths are not valid in a spec, and files that
+// are not character devices are skipped.
 func findNodes(root host.Root, patterns []string) ([]DeviceNode, error) {
 	var nodes []DeviceNode
 	for _, pattern := range patterns {
@@ -224,7 +225,7 @@ func findNodes(root host.Root, patterns []string) ([]DeviceNode, error) {
 		}
 		for _, p := range paths {
 			n, err := statNode(root, p)
-			if errors.Is(err, fs.ErrNotExist) || !isPath(p) {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDevice) || !isPath(p) {
 				continue
 			}
 			if err != nil {

@@ -201,12 +201,30 @@ func TestBuildClassWhileNodesChange(t *testing.T) {
 	udev.Wait()
 }
 
-func TestAuxiliaryDevice(t *testing.T) {
+// Files that match a pattern but are not device nodes are not part of the class.
+func TestBuildClassSkipsOtherFiles(t *testing.T) {
+	n := node{t.TempDir()}
+	n.write(t, "dev/nvidia-fs.lock", "")
+	_, err := cdi.BuildClass("nvidia.com/gds", cdi.GDS, n.root())
+	if absent := (*cdi.AbsentError)(nil); !errors.As(err, &absent) || !strings.Contains(err.Error(), "no character device /dev/nvidia-fs*") {
+		t.Errorf("without device nodes: got error %v", err)
+	}
+	n.device(t, "dev/nvidia-fs0", 237, 0)
+	spec, err := cdi.BuildClass("nvidia.com/gds", cdi.GDS, n.root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := devicesOf(spec); got != "all /dev/nvidia-fs0" {
+		t.Errorf("got devices %s", got)
+	}
+}
+
+func TestAuxiliaryDeviceName(t *testing.T) {
 	for class, want := range map[cdi.Class]string{
 		cdi.GDS: "gpucdi.dev/gds=all", cdi.RDMA: "gpucdi.dev/rdma=all",
 		cdi.GDRCopy: "gpucdi.dev/gdrcopy=all", cdi.IMEXChannel: "gpucdi.dev/imex-channel=0",
 	} {
-		if got := cdi.AuxiliaryDevice(class); got != want {
+		if got := cdi.AuxiliaryDeviceName(class); got != want {
 			t.Errorf("%s: got %s, want %s", class, got, want)
 		}
 	}

@@ -185,14 +185,16 @@ func (m majors) hasNVIDIA() bool {
 	return false
 }
 
-// statNode returns the character device at path.
+var errNotDevice = errors.New("not a character device")
+
+// statNode returns the character device at path. The error wraps errNotDevice if another file is there.
 func statNode(root host.Root, path string) (DeviceNode, error) {
 	info, err := root.Stat(path)
 	if err != nil {
 		return DeviceNode{}, err
 	}
 	if info.Mode()&fs.ModeCharDevice == 0 {
-		return DeviceNode{}, fmt.Errorf("%s is not a character device", path)
+		return DeviceNode{}, fmt.Errorf("%s is %w", path, errNotDevice)
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -79,7 +79,7 @@ func TestClassesDocumentation(t *testing.T) {
 			devices = code(c.onlyDevice)
 		}
 		if c.withGPUs != "" {
-			withGPUs = code(AuxiliaryDevice(c.name))
+			withGPUs = code(AuxiliaryDeviceName(c.name))
 		}
 		fmt.Fprintf(&rows, "| %s | %s | %s | %s | %s | %s |\n",
 			code(string(c.name)), c.description, code(c.nodes...), strings.Join(files, ", "), devices, withGPUs)

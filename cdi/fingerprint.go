@@ -48,11 +48,11 @@ func (f *File) fingerprint() string {
 	return state.String()
 }
 
-// fileIdentity changes when a file is replaced or modified.
+// fileIdentity changes when a file is replaced, or its content, owner or mode changes.
 type fileIdentity struct {
 	dev, ino, rdev uint64
-	mode, uid      uint32
-	size, mtime    int64 // in bytes; in nanoseconds
+	mode, uid, gid uint32
+	size, ctime    int64 // in bytes; in nanoseconds
 }
 
 func identity(info fs.FileInfo) fileIdentity {
@@ -60,9 +60,11 @@ func identity(info fs.FileInfo) fileIdentity {
 	if !ok {
 		return fileIdentity{}
 	}
-	// Writing to a device changes its mtime, but not the device.
+	id := fileIdentity{dev: stat.Dev, ino: stat.Ino, mode: stat.Mode, uid: stat.Uid, gid: stat.Gid}
 	if info.Mode()&fs.ModeDevice != 0 {
-		return fileIdentity{ino: stat.Ino, rdev: stat.Rdev, mode: stat.Mode}
+		id.rdev = stat.Rdev // writing to a device changes its ctime, but not the device
+	} else {
+		id.size, id.ctime = stat.Size, stat.Ctim.Nano() // programs can restore the mtime
 	}
-	return fileIdentity{dev: stat.Dev, ino: stat.Ino, mode: stat.Mode, uid: stat.Uid, size: stat.Size, mtime: stat.Mtim.Nano()}
+	return id
 }

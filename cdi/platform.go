@@ -42,7 +42,7 @@ func (c class) missing(root host.Root) error {
 	for _, names := range c.required {
 		found, err := findNodes(root, names)
 		if err == nil && len(found) == 0 {
-			err = fmt.Errorf("device node %s not found; %s", strings.Join(names, " or "), c.remedy)
+			err = fmt.Errorf("character device %s not found; %s", strings.Join(names, " or "), c.remedy)
 		}
 		errs = append(errs, err)
 	}

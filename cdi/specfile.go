@@ -50,7 +50,7 @@ func AgentFile(dir string, root host.Root) *File { return agentFile(AgentKind, d
 
 // ClassFile returns the file of the agent's spec of a class in dir.
 func ClassFile(class Class, dir string, root host.Root) *File {
-	return agentFile(AgentKindOf(class), dir, root)
+	return agentFile(AgentClassKind(class), dir, root)
 }
 
 func agentFile(kind, dir string, root host.Root) *File {

@@ -175,14 +175,37 @@ func TestVerifyAndDeviceEditsDoNotBlockOnPipe(t *testing.T) {
 
 // Watch does not report changes of dependencies; only Stale detects them.
 func TestStaleAfterDependencyChanged(t *testing.T) {
+	chown := func(n node, name string, uid, gid int) {
+		if err := os.Chown(n.path(name), uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, change := range map[string]func(n node){
-		"library removed":     func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },
-		"device node created": func(n node) { n.write(t, "dev/nvidia1", "") },
-		"module unloaded":     func(n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") },
-		"modeset loaded":      func(n node) { n.write(t, "sys/module/nvidia_modeset/initstate", "live\n") },
-		"module replaced":     func(n node) { n.write(t, "proc/driver/nvidia/version", "NVRM version: X 1.2.3") },
+		"library removed":       func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },
+		"device node created":   func(n node) { n.write(t, "dev/nvidia1", "") },
+		"module unloaded":       func(n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") },
+		"modeset loaded":        func(n node) { n.write(t, "sys/module/nvidia_modeset/initstate", "live\n") },
+		"module replaced":       func(n node) { n.write(t, "proc/driver/nvidia/version", "NVRM version: X 1.2.3") },
+		"device owner changed":  func(n node) { chown(n, "dev/nvidia0", 65534, 0) },
+		"device group changed":  func(n node) { chown(n, "dev/nvidia0", 0, 65534) },
+		"program group changed": func(n node) { chown(n, "usr/bin/nvidia-smi", 0, 65534) },
+		"library rewritten, mtime kept": func(n node) {
+			library := n.path(libDir + "libcuda.so." + driverVersion)
+			info, err := os.Stat(library)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(library)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.WriteFile(library, data, 0o600), os.Chtimes(library, info.ModTime(), info.ModTime())); err != nil {
+				t.Fatal(err)
+			}
+		},
 	} {
 		n, spec := usableSpec(t)
+		n.device(t, "dev/nvidia0", 195, 0)
 		file := cdi.AgentFile(t.TempDir(), n.root())
 		if _, err := file.Put(spec); err != nil {
 			t.Fatal(err)
@@ -252,6 +275,47 @@ func TestWatchReportsChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle(step)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+}
+
+// While a process has the directory open, its removal causes no event of the directory itself.
+func TestWatchReportsRemovalOfOpenDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	file := cdi.AgentFile(dir, newNode(t).root())
+	changed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- file.Watch(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	wait := func(change string) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no call after: %s", change)
+		}
+	}
+	wait("start")
+	for range 3 {
+		open, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Close()
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		wait("removal")
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -19,29 +19,34 @@ const foreignDelay = 250 * time.Millisecond
 // directory itself, including changes by this process, until ctx is done. It creates the directory if it is missing.
 // changed must not block. Watch returns an error if it cannot create or watch the directory.
 func (f *File) Watch(ctx context.Context, changed func()) error {
+	for ctx.Err() == nil {
+		if err := f.watchDir(ctx, changed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watchDir watches the directory until it changes itself, for example is removed, or until ctx is done.
+func (f *File) watchDir(ctx context.Context, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching the CDI directory: %w", err)
 	}
 	defer watcher.Close()
 	dir := filepath.Dir(f.Path)
-	for {
-		// Removing the directory ends the watch. Changes before the next watch cause no events, so call changed after
-		// each Add.
-		if err := os.MkdirAll(dir, dirMode); err != nil {
-			return fmt.Errorf("creating the CDI directory: %w", err)
-		}
-		if err := watcher.Add(dir); err != nil {
-			return fmt.Errorf("watching the CDI directory %s: %w", dir, err)
-		}
-		changed()
-		if err := f.watchEvents(ctx, watcher, changed); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return nil
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return fmt.Errorf("creating the CDI directory: %w", err)
+	}
+	// Only the parent reports the removal of the directory immediately: the kernel keeps its inode while a process has it
+	// open.
+	for _, watched := range []string{filepath.Dir(dir), dir} {
+		if err := watcher.Add(watched); err != nil {
+			return fmt.Errorf("watching the CDI directory %s: adding a watch of %s: %w", dir, watched, err)
 		}
 	}
+	changed() // for changes before the watch
+	return f.watchEvents(ctx, watcher, changed)
 }
 
 // watchEvents returns when the directory itself changes, for example is removed, or when ctx is done.
@@ -64,10 +69,10 @@ func (f *File) watchEvents(ctx context.Context, watcher *fsnotify.Watcher, chang
 			switch {
 			case event.Name == f.Path:
 				changed()
-			case isSpec(event.Name) && foreign == nil:
-				foreign = time.After(foreignDelay)
 			case event.Name == filepath.Dir(f.Path):
 				return nil
+			case filepath.Dir(event.Name) == filepath.Dir(f.Path) && isSpec(event.Name) && foreign == nil:
+				foreign = time.After(foreignDelay)
 			}
 		}
 	}

@@ -73,11 +73,11 @@ func (e *responseError) Error() string {
 	return fmt.Sprintf("API server returned %d: %s", e.code, e.message)
 }
 
-// Is matches ErrNotFound if an object does not exist, and ErrExists if it already exists. A 404 for a path that the API
-// server does not serve, such as the path of a disabled API group, does not match: the response has no reason.
+// Is matches ErrNotFound if an object does not exist, and ErrAlreadyExists if it already exists. A 404 for a path that
+// the API server does not serve, such as the path of a disabled API group, does not match: the response has no reason.
 func (e *responseError) Is(target error) bool {
 	return target == ErrNotFound && e.code == http.StatusNotFound && e.reason == "NotFound" ||
-		target == ErrExists && e.code == http.StatusConflict && e.reason == "AlreadyExists"
+		target == ErrAlreadyExists && e.code == http.StatusConflict && e.reason == "AlreadyExists"
 }
 
 // refused reports whether a retry of the same request is useless.

@@ -69,29 +69,41 @@ func (l *NodeLabels) Run(ctx context.Context) {
 		case <-again:
 		}
 		want := l.latest()
-		err := l.apply(ctx, want)
-		if err == nil {
-			if applied, known = want, true; len(want) > 0 {
-				latest = want
-			}
-			again, pause, logged = time.After(l.client.untilSlot(0)), labelsRetry, ""
+		err := l.client.ApplyLabels(ctx, l.node, want)
+		if ctx.Err() == nil && err != nil && err.Error() != logged {
+			logged = err.Error()
+			l.logFailure(err, want, applied)
+		}
+		if err != nil && !refusedRemoval(err, want) {
+			again, pause = time.After(Jittered(pause)), min(2*pause, maxLabelsRetry)
 			continue
 		}
-		if ctx.Err() == nil && err.Error() != logged {
-			logged = err.Error()
-			l.log.Warn("node labels not updated, will retry", "err", truncate(logged, errorMessageLimit),
-				"remedy", "allow the service account to patch nodes, as the role in deploy/ does")
+		if applied, known = want, true; len(want) > 0 {
+			latest = want
 		}
-		again, pause = time.After(Jittered(pause)), min(2*pause, maxLabelsRetry)
+		if err == nil {
+			logged = ""
+		}
+		again, pause = time.After(l.client.untilSlot(0)), labelsRetry
 	}
 }
 
-// apply applies labels. A refusal to remove them is not an error: an agent without the permission usually has applied
-// none.
-func (l *NodeLabels) apply(ctx context.Context, labels map[string]string) error {
-	err := l.client.ApplyLabels(ctx, l.node, labels)
-	if len(labels) == 0 && Refused(err) {
-		return nil
+// refusedRemoval reports whether the API server refused to remove the labels. That is not a failure to retry: an agent
+// without the permission usually has applied none.
+func refusedRemoval(err error, want map[string]string) bool { return len(want) == 0 && Refused(err) }
+
+// logFailure logs why labels were not applied, given those that this process applied before.
+func (l *NodeLabels) logFailure(err error, want, applied map[string]string) {
+	text := truncate(err.Error(), errorMessageLimit)
+	if !refusedRemoval(err, want) {
+		l.log.Warn("node labels not updated, will retry", "err", text,
+			"remedy", "allow the service account to patch nodes, as the role in deploy/ does")
+		return
 	}
-	return err
+	log := l.log.Info
+	if len(applied) > 0 {
+		log = l.log.Warn
+	}
+	log("node labels not removed", "err", text,
+		"remedy", "if the node has labels of gpucdi, allow the service account to patch nodes until they are removed")
 }

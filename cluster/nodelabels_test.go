@@ -3,8 +3,10 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +18,7 @@ type labelsTest struct {
 	*testing.T
 	labels *NodeLabels
 	api    *fakeAPI
+	log    logLines
 
 	mu      sync.Mutex
 	code    int // of responses
@@ -30,12 +33,12 @@ func testNodeLabels(t *testing.T, test func(t *labelsTest)) {
 	synctest.Test(t, func(t *testing.T) {
 		api, stop := newFakeAPI(t, credentials)
 		defer stop()
-		l := &labelsTest{T: t, api: api, code: http.StatusOK}
+		l := &labelsTest{T: t, api: api, log: make(logLines, 100), code: http.StatusOK}
 		api.before = l.patch
 		routine := func(before, after map[string]string) bool {
 			return len(after) == 0 || len(before) > 0 && before["count"] == after["count"]
 		}
-		l.labels = NewNodeLabels(api.client, "node", routine, testLog(t))
+		l.labels = NewNodeLabels(api.client, "node", routine, slog.New(slog.NewTextHandler(l.log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -162,5 +165,31 @@ func TestNodeLabelsFailures(t *testing.T) {
 		time.Sleep(time.Minute)
 		t.takePatches()
 		t.want(0, version("1"), 0)
+	})
+}
+
+// A refused removal of labels is logged once, and as a warning if labels are left on the node.
+func TestNodeLabelsRefusedRemoval(t *testing.T) {
+	testNodeLabels(t, func(t *labelsTest) {
+		logged := func(level string) {
+			t.Helper()
+			if len(t.log) != 1 {
+				t.Fatalf("%d lines logged, want 1", len(t.log))
+			}
+			if line := <-t.log; !strings.Contains(line, "level="+level+" msg=\"node labels not removed\"") || !strings.Contains(line, "403") {
+				t.Errorf("log %s", line)
+			}
+		}
+		t.respond(http.StatusForbidden)
+		t.labels.Want(nil)
+		t.want(time.Hour, nil, 13)
+		logged("INFO")
+		t.respond(http.StatusOK)
+		t.labels.Want(version("1"))
+		t.want(DefaultSpread, version("1"), 2)
+		t.respond(http.StatusForbidden)
+		t.labels.Want(nil)
+		t.want(time.Hour, version("1"), 12)
+		logged("WARN")
 	})
 }

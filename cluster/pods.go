@@ -5,20 +5,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 )
 
 // followDuration is the duration of a watch of pods. The list before each watch finds changes whose events were lost.
 const followDuration = 2 * time.Minute
 
-// podsPerPage is smaller than objectsPerPage, because a pod can have more than a MiB.
+// podsPerPage is smaller than objectsPerPage, because a pod can have more than a MiB. maxPages bounds a list to 20,000
+// pods.
 const podsPerPage = "50"
+
+// maxTemplates bounds the templates of a ClaimingPod: Kubernetes does not limit the claims of a pod.
+const maxTemplates = 64
 
 // ClaimingPod is a pod with references to ResourceClaimTemplates.
 type ClaimingPod struct {
 	Namespace, Name, UID string
 
-	Templates []string // names of the templates that it refers to
+	Templates []string // names of the templates that it refers to, at most maxTemplates, without duplicates
 	Waiting   bool     // for the creation of a claim from one of Templates
 	Ended     bool     // its containers have ended and will not restart
 }
@@ -55,9 +60,12 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 		created[s.Name] = true
 	}
 	for _, c := range object.Spec.ResourceClaims {
-		if c.Template != "" {
+		if c.Template == "" {
+			continue
+		}
+		p.Waiting = p.Waiting || !created[c.Name]
+		if len(p.Templates) < maxTemplates && !slices.Contains(p.Templates, c.Template) {
 			p.Templates = append(p.Templates, c.Template)
-			p.Waiting = p.Waiting || !created[c.Name]
 		}
 	}
 	return nil

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -43,5 +45,27 @@ func TestFollowPods(t *testing.T) {
 	}
 	if err := client.FollowPods(t.Context(), "c=d", nil, nil); err == nil || !strings.Contains(err.Error(), "pods with label c=d") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// The memory for a pod is limited, whatever the number of its claims.
+func TestClaimingPodLimit(t *testing.T) {
+	decode := func(claims []string) (p ClaimingPod) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(`{"spec":{"resourceClaims":[`+strings.Join(claims, ",")+`]}}`), &p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	var same, different []string
+	for i := range 10000 {
+		same = append(same, fmt.Sprintf(`{"name":"claim-%d","resourceClaimTemplateName":"t"}`, i))
+		different = append(different, fmt.Sprintf(`{"name":"claim-%d","resourceClaimTemplateName":"t-%d"}`, i, i))
+	}
+	if p := decode(same); !p.Waiting || len(p.Templates) != 1 {
+		t.Errorf("%d templates, waiting %t", len(p.Templates), p.Waiting)
+	}
+	if p := decode(different); !p.Waiting || len(p.Templates) != maxTemplates {
+		t.Errorf("%d templates, waiting %t", len(p.Templates), p.Waiting)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -648,13 +649,31 @@ func TestPoolWatch(t *testing.T) {
 // A request without a response may have been executed, or may be executed later. A device that the status reports as
 // withdrawn never returns.
 func TestPoolLostResponses(t *testing.T) {
-	for name, late := range map[string]bool{"executed": false, "executed later": true} {
+	for name, tc := range map[string]struct{ late, refused bool }{
+		"executed":                              {false, false},
+		"executed later":                        {true, false},
+		"executed later, after a refused retry": {true, true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			testPool(t, func(t *poolTest) {
 				var delayed func() int
-				lose := false
-				t.api.before = func(_ http.ResponseWriter, r *http.Request) bool {
-					if !lose || r.Method == http.MethodGet {
+				var mu sync.Mutex
+				lose, refuse := false, false
+				set := func(loseNext, refuseAll bool) {
+					mu.Lock()
+					defer mu.Unlock()
+					lose, refuse = loseNext, refuseAll
+				}
+				t.api.before = func(w http.ResponseWriter, r *http.Request) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case r.Method == http.MethodGet:
+						return false
+					case !lose && refuse:
+						failure(w, http.StatusForbidden, "Forbidden")
+						return true
+					case !lose:
 						return false
 					}
 					lose = false
@@ -664,7 +683,7 @@ func TestPoolLostResponses(t *testing.T) {
 						t.api.serve(response, r, body)
 						return response.code
 					}
-					if !late {
+					if !tc.late {
 						delayed()
 					}
 					panic(http.ErrAbortHandler) // closes the connection
@@ -672,16 +691,20 @@ func TestPoolLostResponses(t *testing.T) {
 				t.start()
 				t.pool.Want(devices("a"))
 				synctest.Wait()
-				lose = true
+				set(true, tc.refused)
 				t.pool.Want(devices("a", "b"))
 				synctest.Wait() // the request is lost
+				if tc.refused {
+					t.wait(time.Second)
+				}
+				set(false, false)
 				revision := t.pool.Want(devices("a"))
 				t.wait(time.Second)
 				t.want("a")
 				if s := t.pool.Status(); s.Revision < revision {
 					t.Errorf("status %+v", s)
 				}
-				if late {
+				if tc.late {
 					if code := delayed(); code != http.StatusConflict {
 						t.Errorf("late request: %d", code)
 					}

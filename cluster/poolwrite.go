@@ -113,7 +113,9 @@ func (p *Pool) put(ctx context.Context, change sliceChange, nodeUID string) erro
 	var stored slice
 	err := p.client.exchangeObject(ctx, method, path+"?fieldManager="+fieldManager, object, &stored)
 	if err != nil {
-		p.state.uncertain[change.name] = statusCode(err) == 0 || !Refused(err)
+		if !Refused(err) { // a refusal does not settle an earlier write
+			p.state.uncertain[change.name] = true
+		}
 		return &writeError{verb, change, err}
 	}
 	p.writes.Add(1)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -126,9 +127,11 @@ func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
 
 // send retries until the API server accepts or refuses the Event, or maxAttempts is reached.
 func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
+	// All attempts have the same name, since a failed one may have created the Event.
+	o := newEventObject(r.node, e.Event, e.at)
 	pause := r.pause
 	for attempt := 1; ; attempt++ {
-		err := r.createOrUpdate(ctx, e)
+		err := r.createOrUpdate(ctx, e.Event, o)
 		if err == nil || Refused(err) || attempt == maxAttempts {
 			return err
 		}
@@ -141,26 +144,25 @@ func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
 	}
 }
 
-// createOrUpdate increments the count of an Event that was sent before, or creates it.
-func (r *EventRecorder) createOrUpdate(ctx context.Context, e queuedEvent) error {
-	if sent, ok := r.sent[e.Event]; ok {
-		next := recurrence{Count: sent.count + 1, Last: e.at.UTC().Truncate(time.Second)}
+// createOrUpdate increments the count of an Event that was sent before, or creates it as o.
+func (r *EventRecorder) createOrUpdate(ctx context.Context, e Event, o eventObject) error {
+	if sent, ok := r.sent[e]; ok {
+		next := recurrence{Count: sent.count + 1, Last: o.Last}
 		err := r.client.updateEvent(ctx, sent.name, next)
 		if statusCode(err) != http.StatusNotFound {
 			if err == nil {
-				r.sent[e.Event] = sentEvent{sent.name, next.Count}
+				r.sent[e] = sentEvent{sent.name, next.Count}
 			}
 			return err
 		}
-		delete(r.sent, e.Event) // expired: the API server keeps Events for an hour by default
+		delete(r.sent, e) // expired: the API server keeps Events for an hour by default
 	}
-	o := newEventObject(r.node, e.Event, e.at)
-	if err := r.client.createEvent(ctx, o); err != nil {
+	if err := r.client.createEvent(ctx, o); err != nil && !errors.Is(err, ErrAlreadyExists) {
 		return err
 	}
 	if len(r.sent) == maxSent {
 		clear(r.sent)
 	}
-	r.sent[e.Event] = sentEvent{o.Metadata.Name, 1}
+	r.sent[e] = sentEvent{o.Metadata.Name, 1}
 	return nil
 }

@@ -51,7 +51,12 @@ func newServer(t *testing.T) *server {
 			t.Error(err)
 		}
 		s.calls <- c
-		w.WriteHeader(<-s.status)
+		switch status := <-s.status; status {
+		case http.StatusConflict:
+			failure(w, status, "AlreadyExists")
+		default:
+			w.WriteHeader(status)
+		}
 	}))
 	t.Cleanup(tls.Close)
 	dir := t.TempDir()
@@ -161,6 +166,25 @@ func TestRetry(t *testing.T) {
 	s.next(t, http.StatusTooManyRequests)
 	if c := s.next(t, http.StatusCreated); c.body["message"] != unhealthy.Message {
 		t.Errorf("created by %+v", c)
+	}
+}
+
+// If the response to a creation is lost, the retry has the same name and creates no second Event. The next occurrence
+// increments its count.
+func TestRetryAfterLostResponse(t *testing.T) {
+	s := newServer(t)
+	r := startRecorder(t, s.client, t.Output())
+	name := func(c call) any { return c.body["metadata"].(map[string]any)["name"] }
+	r.Record(unhealthy)
+	first := s.next(t, http.StatusGatewayTimeout)
+	second := s.next(t, http.StatusConflict)
+	if name(first) != name(second) {
+		t.Errorf("created as %s, then as %s", name(first), name(second))
+	}
+	r.Record(unhealthy)
+	third := s.next(t, http.StatusOK)
+	if third.method != http.MethodPatch || third.path != fmt.Sprint(events, "/", name(first)) || third.body["count"] != 2.0 {
+		t.Errorf("updated by %+v", third)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"net/url"
 )
 
-// ErrExists means that an object of the same name exists.
-var ErrExists = errors.New("already exists")
+// ErrAlreadyExists means that an object of the same name exists.
+var ErrAlreadyExists = errors.New("already exists")
 
 // ClaimTemplate identifies a ResourceClaimTemplate.
 type ClaimTemplate struct {
@@ -35,7 +35,8 @@ func (c *Client) ClaimTemplates(ctx context.Context, selector string) (all []Cla
 	return all, nil
 }
 
-// CreateClaimTemplate creates a ResourceClaimTemplate. The error wraps ErrExists if the namespace has one of that name.
+// CreateClaimTemplate creates a ResourceClaimTemplate. The error wraps ErrAlreadyExists if the namespace has one of that
+// name.
 func (c *Client) CreateClaimTemplate(ctx context.Context, namespace string, template any) error {
 	err := c.exchangeObject(ctx, http.MethodPost, claimTemplatesPath(namespace)+"?fieldManager="+fieldManager, template, nil)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestClaimTemplates(t *testing.T) {
 		t.Errorf("error %v, %s %s", err, path, body)
 	}
 	reply = http.StatusConflict
-	if err := client.CreateClaimTemplate(t.Context(), "n", nil); !errors.Is(err, ErrExists) {
+	if err := client.CreateClaimTemplate(t.Context(), "n", nil); !errors.Is(err, ErrAlreadyExists) {
 		t.Errorf("error %v", err)
 	}
 	reply = http.StatusNotFound

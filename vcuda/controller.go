@@ -188,7 +188,7 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 		switch {
 		case err == nil:
 			c.log.Info("template created", "namespace", k.namespace, "template", k.name, "pod", pod.Name)
-		case errors.Is(err, cluster.ErrExists):
+		case errors.Is(err, cluster.ErrAlreadyExists):
 		case cluster.Refused(err): // for example because its namespace is being deleted; retried with the next list
 			c.log.Warn("template refused by the API server", "template", k.name, "pod", pod.Name, "err", err)
 		default:

@@ -81,7 +81,7 @@ func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, templ
 	case f.fail[namespace] != nil:
 		return f.fail[namespace]
 	case f.templates[k].Metadata.Name != "":
-		return cluster.ErrExists
+		return cluster.ErrAlreadyExists
 	}
 	f.templates[k] = template.(Template)
 	return nil

@@ -126,9 +126,11 @@ func (d DriverRoot) LoaderDirs() []string {
 	if i < 0 {
 		return nil
 	}
-	local := make([]string, len(layouts[i].libraries))
-	for j, dir := range layouts[i].libraries {
-		local[j] = d.LocalPath(dir)
+	var local []string
+	for _, dir := range layouts[i].libraries {
+		if resolved, err := d.Resolve(dir); err == nil {
+			local = append(local, d.LocalPath(resolved))
+		}
 	}
 	return local
 }
@@ -196,8 +198,12 @@ func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
 // jetsonWithoutNVML returns the driver root of a Jetson whose driver has no NVML, as before JetPack 6.
 func jetsonWithoutNVML(node Root) (DriverRoot, bool) {
 	for _, dir := range jetsonLibraries {
-		if exists(node, jetsonRelease) && exists(node, path.Join(dir, "libcuda.so.1.1")) {
-			return DriverRoot{Root: node, LibraryDir: dir, Platform: "jetson", Programs: usrPrograms, Data: usrData}, true
+		libcuda := path.Join(dir, "libcuda.so.1.1")
+		if !exists(node, jetsonRelease) || !exists(node, libcuda) {
+			continue
+		}
+		if resolved, err := node.Resolve(libcuda); err == nil {
+			return DriverRoot{Root: node, LibraryDir: path.Dir(resolved), Platform: "jetson", Programs: usrPrograms, Data: usrData}, true
 		}
 	}
 	return DriverRoot{}, false

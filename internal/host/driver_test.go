@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ func TestFindDriver(t *testing.T) {
 		root       string
 		libraryDir string
 		platform   string
+		loaderDirs []string // paths on the node
 	}{
 		{
 			name:  "distribution package",
@@ -68,19 +70,75 @@ func TestFindDriver(t *testing.T) {
 			explicit: "/opt/driver", library: "/opt/driver/odd/libnvidia-ml.so.1",
 			root: "/opt/driver", libraryDir: "/odd",
 		},
+		{
+			name:  "WSL2",
+			files: []string{"usr/lib/wsl/lib/libnvidia-ml.so.1", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"},
+			root:  "/", libraryDir: "/usr/lib/wsl/lib", platform: "wsl2", loaderDirs: []string{"/usr/lib/wsl/lib"},
+		},
+		{
+			name:     "WSL2 with a configured root and symlinks",
+			files:    []string{"mnt/wsl/drivers/libnvidia-ml.so.1"},
+			links:    map[string]string{"mnt/usr/lib/wsl/lib": "/wsl/drivers"},
+			explicit: "/mnt", root: "/mnt", libraryDir: "/wsl/drivers", platform: "wsl2", loaderDirs: []string{"/mnt/wsl/drivers"},
+		},
+		{
+			name:  "Jetson",
+			files: []string{"etc/nv_tegra_release", "usr/lib/x86_64-linux-gnu/nvidia/libnvidia-ml.so.1"},
+			root:  "/", libraryDir: "/usr/lib/x86_64-linux-gnu/nvidia", platform: "jetson",
+			loaderDirs: []string{"/usr/lib/x86_64-linux-gnu/nvidia", "/usr/lib/x86_64-linux-gnu/tegra"},
+		},
+		{
+			name:  "Jetson with a symlink to the directory",
+			files: []string{"etc/nv_tegra_release", "opt/nvidia/l4t/libnvidia-ml.so.1"},
+			links: map[string]string{"usr/lib/x86_64-linux-gnu/nvidia": "/opt/nvidia/l4t"},
+			root:  "/", libraryDir: "/opt/nvidia/l4t", platform: "jetson",
+			loaderDirs: []string{"/opt/nvidia/l4t", "/usr/lib/x86_64-linux-gnu/tegra"},
+		},
+		{
+			name:  "not a Jetson",
+			files: []string{"usr/lib/x86_64-linux-gnu/nvidia/libnvidia-ml.so.1", "usr/lib64/libnvidia-ml.so.1"},
+			root:  "/", libraryDir: "/usr/lib64",
+		},
+		{
+			name:  "Jetson without NVML",
+			files: []string{"etc/nv_tegra_release", "usr/lib/x86_64-linux-gnu/tegra/libcuda.so.1.1"},
+			root:  "/", libraryDir: "/usr/lib/x86_64-linux-gnu/tegra", platform: "jetson",
+			loaderDirs: []string{"/usr/lib/x86_64-linux-gnu/nvidia", "/usr/lib/x86_64-linux-gnu/tegra"},
+		},
+		{
+			name:  "Jetson without NVML, with a symlink to the directory",
+			files: []string{"etc/nv_tegra_release", "opt/tegra/libcuda.so.1.1"},
+			links: map[string]string{"usr/lib/x86_64-linux-gnu/tegra": "/opt/tegra"},
+			root:  "/", libraryDir: "/opt/tegra", platform: "jetson",
+			loaderDirs: []string{"/usr/lib/x86_64-linux-gnu/nvidia", "/opt/tegra"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			root, err := host.FindDriver(host.NewRoot(tree(t, tc.files, tc.links)), tc.explicit, tc.library)
+			dir := tree(t, tc.files, tc.links)
+			root, err := host.FindDriver(host.NewRoot(dir), tc.explicit, tc.library)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if root.String() != tc.root || root.LibraryDir != tc.libraryDir || root.Platform != tc.platform {
 				t.Errorf("found %s in %s of platform %q, want %s in %s of %q", root.LibraryDir, root, root.Platform, tc.libraryDir, tc.root, tc.platform)
 			}
-			if dirs := root.LoaderDirs(); (len(dirs) > 0) != (tc.platform != "") {
-				t.Errorf("NVML has the loader directories %v on platform %q", dirs, tc.platform)
+			var loaderDirs []string
+			for _, inside := range tc.loaderDirs {
+				loaderDirs = append(loaderDirs, filepath.Join(dir, inside))
+			}
+			if got := root.LoaderDirs(); !slices.Equal(got, loaderDirs) {
+				t.Errorf("NVML has the loader directories %v, want %v", got, loaderDirs)
 			}
 		})
+	}
+}
+
+// A Jetson without NVML is not found below a configured root.
+func TestConfiguredRootRequiresNVML(t *testing.T) {
+	node := host.NewRoot(tree(t, []string{"etc/nv_tegra_release", "usr/lib/x86_64-linux-gnu/tegra/libcuda.so.1.1"}, nil))
+	var missing *host.NoDriverError
+	if _, err := host.FindDriver(node, "/", ""); !errors.As(err, &missing) {
+		t.Errorf("error %v, want a NoDriverError", err)
 	}
 }
 

@@ -116,3 +116,29 @@ func TestWatcher(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// A directory that exists but cannot be watched is polled, and the cause is logged once.
+func TestWatcherPollsWithoutWatch(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "plugins")
+	if err := os.Symlink(dir, dir); err != nil { // too many levels of symbolic links
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	changed := make(chan struct{}, 1)
+	w := Watcher{Dir: dir, Relevant: func(string) bool { return true }, Changed: changed, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { w.Run(ctx); close(ended) }()
+	for i := range 3 {
+		select {
+		case <-changed:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%d notifications", i)
+		}
+	}
+	cancel()
+	<-ended
+	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "directory not watched, polling") {
+		t.Errorf("the log is %q", log.String())
+	}
+}

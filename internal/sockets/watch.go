@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -50,10 +52,12 @@ func (w Watcher) watch(ctx context.Context) error {
 		return fmt.Errorf("starting a watch: %w; check sysctl fs.inotify", err)
 	}
 	defer watcher.Close()
-	// Only the parent reports the removal of the directory immediately: the kernel keeps its inode while a process
-	// listens on a socket in it.
-	parentErr := watcher.Add(filepath.Dir(w.Dir))
-	if err := watcher.Add(w.Dir); err != nil && parentErr != nil {
+	// Only the parent reports the creation of the directory, and its removal immediately: the kernel keeps its inode while
+	// a process listens on a socket in it.
+	if err := add(watcher, filepath.Dir(w.Dir)); err != nil {
+		return err
+	}
+	if err := add(watcher, w.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	Notify(w.Changed) // for changes before the watch
@@ -75,6 +79,17 @@ func (w Watcher) watch(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+func add(watcher *fsnotify.Watcher, dir string) error {
+	err := watcher.Add(dir)
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("watching %s: %w; increase sysctl fs.inotify.max_user_watches", dir, err)
+	}
+	if err != nil {
+		return fmt.Errorf("watching %s: %w", dir, err)
+	}
+	return nil
 }
 
 // Notify sends to a channel with a buffer of one, unless a value is already pending.

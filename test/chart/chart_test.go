@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -109,6 +111,7 @@ func TestValues(t *testing.T) {
 		{`dashboard={"enabled":true}`, []string{"name: gpucdi-dashboard\n"}, nil},
 		{"fullnameOverride=gpu", []string{"name: gpu\n", "configMap: {name: gpu}", "serviceAccountName: gpu\n", "name: gpu-unlabel\n", "{app.kubernetes.io/name: gpucdi,"},
 			[]string{"name: gpucdi\n  namespace", "name: gpucdi}", "gpucdi-"}},
+		{"createNamespace=true,namespaceOverride=gpu", []string{"kind: Namespace\nmetadata:\n  name: \"gpu\"", "helm.sh/resource-policy: keep"}, nil},
 		{"namespaceOverride=gpu", []string{"namespace: \"gpu\"\n", "namespace: \"gpu\"}"}, []string{"namespace: \"default\""}},
 		{`serviceAccount={"create":false,"name":"existing"}`, []string{"serviceAccountName: existing\n", "{kind: ServiceAccount, name: existing,"}, []string{"{kind: ServiceAccount, name: gpucdi,"}},
 		{`serviceAccount={"name":"agent","annotations":{"a":"b"}}`, []string{"  name: agent\n  namespace: \"default\"\n", "  annotations:\n    a: b\n", "serviceAccountName: agent\n"}, nil},
@@ -305,6 +308,40 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// The schema rejects variables in extraEnv that the chart sets.
+func TestReservedVariables(t *testing.T) {
+	template, err := os.ReadFile("../../deploy/gpucdi/templates/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, match := range regexp.MustCompile(`\bname: ([A-Z][A-Z_]*)\b`).FindAllStringSubmatch(string(template), -1) {
+		want = append(want, match[1])
+	}
+	var schema struct {
+		Properties struct {
+			ExtraEnv struct {
+				Items struct {
+					Properties struct {
+						Name struct{ Not struct{ Enum []string } }
+					}
+				}
+			}
+		}
+	}
+	text, err := os.ReadFile("../../deploy/gpucdi/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	got := schema.Properties.ExtraEnv.Items.Properties.Name.Not.Enum
+	if len(want) < 5 || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("values.schema.json rejects %v in extraEnv, but daemonset.yaml sets %v", got, want)
+	}
+}
+
 // setFlag returns the Helm flag for a value.
 func setFlag(value string) string {
 	switch {
@@ -388,6 +425,8 @@ func TestConflictingValues(t *testing.T) {
 		"config.allocation.mode=dra":                                                                   {"dra.enabled"},
 		"config.nodes[0].section=a,config.nodes[0].allocation.mode=dra":                                {"dra.enabled"},
 		"config.resources[0].name=nvidia.com/gpu,config.resources[0].mode=dra":                         {"dra.enabled"},
+		"createNamespace=true":                                                                         {"createNamespace requires namespaceOverride"},
+		"createNamespace=true,namespaceOverride=default":                                               {"createNamespace requires namespaceOverride"},
 		"existingConfigMap=a,config.allocation.mode=dra":                                               {"existingConfigMap and config", "dra.enabled"},
 		"migStrategy=mixed,config.sharing.timeSlicing.x=1,config.map.default=version,gfd.enabled=true": {"config.mig.strategy", "config.resources", "config.nodes", "config.labels.place"},
 	} {

@@ -35,7 +35,7 @@ func main() {
 // render returns the content of deploy/gpucdi.yaml. Its users edit the ConfigMap, so it grants the permissions that any
 // config may require.
 func render(ctx context.Context) (string, error) {
-	out, err := helm(ctx, "template", "gpucdi", "--namespace", "gpucdi", "--set", "createNamespace=true,watchNodes=true", "--no-hooks")
+	out, err := helm(ctx, "template", "gpucdi", "--set", "createNamespace=true,namespaceOverride=gpucdi,watchNodes=true", "--no-hooks")
 	return head + out, err
 }
 

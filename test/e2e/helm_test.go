@@ -84,6 +84,19 @@ func helmLifecycle(t *testing.T, c *cluster) {
 	checkPod("after uninstall")
 	c.checkUninstalled(t)
 
+	// The chart does not delete a namespace that it has created, in which the last Job of the uninstallation runs.
+	c.sh(t, "helm install gpucdi deploy/gpucdi --set createNamespace=true,namespaceOverride=gpu-system --wait")
+	c.awaitGPUs(t, "8")
+	await(t, "labels of the node", func() (string, bool) {
+		labels := c.labels(t)
+		return fmt.Sprint(labels), labels["nvidia.com/gpu.count"] != ""
+	})
+	c.sh(t, "helm uninstall gpucdi --wait")
+	c.awaitGPUs(t, "0")
+	checkPod("after uninstall from the created namespace")
+	c.checkUninstalled(t)
+	c.kubectl(t, "delete", "namespace", "gpu-system")
+
 	// The spec stays on disk for containers that restart.
 	c.exitContainer(t, "stays")
 	await(t, "a new container", func() (string, bool) {

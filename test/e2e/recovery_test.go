@@ -92,6 +92,17 @@ func recovery(t *testing.T, c *cluster) {
 				return string(now), err == nil && slices.Equal(now, want)
 			}
 		}},
+		{"removed CDI directory", func() func() (string, bool) {
+			before := c.sockets(t)
+			if err := os.RemoveAll(c.Box.Path(cdiDir)); err != nil {
+				t.Fatal(err)
+			}
+			return func() (string, bool) { // the pod's mount keeps the removed directory, so its container restarts
+				state, restarted := c.newSocket(before)()
+				_, err := os.Stat(c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json")))
+				return fmt.Sprint(state, err), restarted && err == nil
+			}
+		}},
 	} {
 		start := time.Now()
 		recovered := tc.fault()
