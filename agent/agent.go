@@ -30,7 +30,7 @@ type Config struct {
 	KubeletDir string // the kubelet's root directory, as seen by this process
 	CDIDir     string // for CDI specs, as seen by this process
 	StateDir   string // for state that survives agent restarts, as seen by this process; empty disables it
-	NFDDir     string // features.d directory of Node Feature Discovery, as seen by this process
+	NFDDir     string // features.d directory of Node Feature Discovery, as seen by this process; empty disables it
 
 	// LoadModules allows running the node's modprobe.
 	LoadModules bool
