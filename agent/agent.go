@@ -119,6 +119,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	}
 	release := a.awaitPredecessor(ctx, t.liveness)
 	defer release()
+	if ctx.Err() != nil { // the predecessor may still serve the node
+		return group.Wait()
+	}
 	client, clientErr := a.newClusterClient()
 	c := a.collaborators(start, t)
 	var nodeLabels *cluster.NodeLabels
