@@ -132,6 +132,23 @@ func TestOffersHaveReasons(t *testing.T) {
 	}
 }
 
+// A replica for which the other shares of its device leave no room waits for the draining ones.
+func TestOffersOfWaitingReplica(t *testing.T) {
+	sharedBy := func(n int) stage {
+		return stage{partitioned(nil), Plan(partitioned(nil), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})}
+	}
+	var got []string
+	for _, d := range after(t, []string{"gpu GPU-0::1"}, sharedBy(2), sharedBy(3))[0].Devices {
+		got = append(got, strings.Join(d.Replicas, " ")+": "+d.Reason)
+	}
+	want := []string{"GPU-0::0: ", "GPU-0::1: the config no longer advertises it in this way",
+		"GPU-0::2: waits until no pod holds a replica of GPU-0 of nvidia.com/gpu"}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // The reason of a device that moves to another outlet names that outlet.
 func TestOffersOfMovingDevices(t *testing.T) {
 	inv := partitioned(nil)
