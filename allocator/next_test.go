@@ -255,6 +255,38 @@ func TestSave(t *testing.T) {
 	n.expect(t, 0, "gpu 0 available, gpu 1 unavailable lost, gpu 2 draining config, gpu 3 released, gpu 9 draining unknown, renamed 2 waiting")
 }
 
+// A damaged entry is found by the evidence that an agent without state requires. Other entries are kept.
+func TestDamagedEntries(t *testing.T) {
+	for name, damaged := range map[string]SavedEntry{
+		"no outlet":         {Key: Key{"", "1"}, Part: whole("1")},
+		"no ID":             {Key: Key{"gpu", ""}, Part: whole("1")},
+		"no GPU":            {Key: Key{"gpu", "1"}, Part: Part{Extent: ExtentWhole}},
+		"unknown extent":    {Key: Key{"gpu", "1"}, Part: Part{GPU: "1", Extent: "half"}},
+		"negative slices":   {Key: Key{"gpu", "1"}, Part: mig("1", 1, 0, 0, -1)},
+		"share of no size":  {Key: Key{"gpu", "1"}, Part: shareOf(whole("1"), MemoryLimited, 0)},
+		"negative share":    {Key: Key{"gpu", "1"}, Part: shareOf(whole("1"), MemoryLimited, -1)},
+		"share of no class": {Key: Key{"gpu", "1"}, Part: shareOf(whole("1"), "", 2)},
+		"share of a unit":   {Key: Key{"slice", "1"}, Part: Part{GPU: "1", Extent: ExtentWhole, Share: Share{MemoryLimited, 2, ShareMemory}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFixture("0", "1")
+			n.next(0)
+			saved := n.ledger.Save()
+			damaged.State = StateAvailable
+			saved.Entries = []SavedEntry{saved.Entries[0], damaged}
+			n.ledger = Start(&saved, false, at(0))
+			n.expect(t, 0, "gpu 0 available, gpu 1 waiting")
+			if n.ledger.Complete() {
+				t.Error("the ledger is complete")
+			}
+			held := Key{"gpu", "1"}
+			n.o.Checkpoint = &Checkpoint{Asked: at(11 * time.Second), Answered: at(11 * time.Second), Version: "a",
+				Held: []Holding{{Key: held, Part: whole("1"), Pod: "pod"}}, Registered: map[Key]bool{held: true}}
+			n.expect(t, 11*time.Second, "gpu 0 available, gpu 1 available")
+		})
+	}
+}
+
 func BenchmarkNext(b *testing.B) {
 	n := newFixture()
 	for g := range 8 {

@@ -52,6 +52,27 @@ type Share struct {
 	Unit  Sharing `json:"unit,omitempty"`
 }
 
+// valid reports whether a part may be of a ledger.
+func (p Part) valid() bool {
+	switch p.Extent {
+	case ExtentUnknown, ExtentMonitor:
+	case ExtentWhole, ExtentMIG:
+		if p.GPU == "" {
+			return false
+		}
+	default: // of a later version
+		return false
+	}
+	return p.Placement.Start >= 0 && p.Placement.Size >= 0 && p.Share.valid()
+}
+
+func (s Share) valid() bool {
+	if s.Class == "" || s.Unit != "" {
+		return s.Count == 0
+	}
+	return s.Count > 0
+}
+
 // Device returns the GPU or MIG device that p is, or is a share of.
 func (p Part) Device() Part {
 	p.Share = Share{}
