@@ -25,6 +25,7 @@ type fakeAPI struct {
 	templates map[key]Template
 	events    chan cluster.ClaimingPod
 	fail      map[string]error // of creations, by namespace
+	closing   bool             // watches end immediately
 	creations int
 	follows   int
 }
@@ -46,6 +47,9 @@ func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([
 	f.mu.Unlock()
 	listed(all)
 	end := time.After(2 * time.Minute)
+	if f.closing {
+		return nil
+	}
 	for {
 		select {
 		case p := <-f.events:
@@ -133,6 +137,19 @@ func (f *fakeAPI) has(t *testing.T, want ...string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("templates %v, want %v", got, want)
 	}
+}
+
+// An API server that closes each watch early gets fewer and fewer requests.
+func TestWatchEndsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		api.closing = true
+		defer run(t, api, newLease())()
+		time.Sleep(10 * time.Minute)
+		if _, follows := api.counts(); follows < 10 || follows > 30 {
+			t.Errorf("pods were listed %d times", follows)
+		}
+	})
 }
 
 // fakeLease is held by the Controller whose name is the holder.
@@ -242,7 +259,8 @@ func TestDeletedTemplate(t *testing.T) {
 	})
 }
 
-// A failed creation of a template is retried. Meanwhile pods of other namespaces get theirs immediately.
+// A failed creation of a template is retried, less and less often while its namespace fails. Meanwhile pods of other
+// namespaces get theirs immediately.
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
@@ -257,15 +275,25 @@ func TestCreationFails(t *testing.T) {
 			t.Errorf("%d attempts, want one for each namespace", creations)
 		}
 		time.Sleep(time.Minute)
-		if _, follows := api.counts(); follows < 10 || follows > 14 {
-			t.Errorf("pods were listed %d times", follows)
+		if creations, follows := api.counts(); creations != 8 || follows != 4 { // at the start, and after 5, 15 and 35 s
+			t.Errorf("%d attempts and %d lists", creations, follows)
 		}
+		api.mu.Lock()
+		api.fail["later"] = api.fail["team"]
+		api.mu.Unlock()
+		api.put(cluster.ClaimingPod{Namespace: "later", UID: "later", Templates: []string{"vcuda-c300"}, Waiting: true})
+		synctest.Wait()
+		api.mu.Lock()
+		delete(api.fail, "later")
+		api.mu.Unlock()
+		time.Sleep(retryInterval + time.Second)
+		api.has(t, "vcuda-c200", "vcuda-c300")
 		api.mu.Lock()
 		api.fail = nil
 		clear(api.templates)
 		api.mu.Unlock()
-		time.Sleep(2 * retryInterval)
-		want := []string{"vcuda-c200"}
+		time.Sleep(maxRetryInterval)
+		want := []string{"vcuda-c200", "vcuda-c300"}
 		for i := range 10 {
 			want = append(want, fmt.Sprintf("vcuda-c%d-m1000", i+1))
 		}
