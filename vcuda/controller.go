@@ -79,7 +79,9 @@ func New(cfg Config, log *slog.Logger) *Controller {
 func (c *Controller) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		start := time.Now()
-		held, err := c.cfg.Lease.Renew(ctx)
+		renewing, cancel := context.WithTimeout(ctx, leadTimeout)
+		held, err := c.cfg.Lease.Renew(renewing)
+		cancel()
 		switch {
 		case err != nil && ctx.Err() == nil:
 			c.log.Warn("lease not acquired, will retry", "err", err)

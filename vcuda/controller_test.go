@@ -162,9 +162,16 @@ type fakeLease struct {
 type leaseState struct {
 	holder string
 	err    error
+	delay  time.Duration // of Renew
 }
 
-func (l fakeLease) Renew(context.Context) (bool, error) {
+func (l fakeLease) Renew(ctx context.Context) (bool, error) {
+	l.mu.Lock()
+	delay := l.delay
+	l.mu.Unlock()
+	if wait(ctx, delay); ctx.Err() != nil {
+		return false, ctx.Err()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -334,6 +341,26 @@ func TestLease(t *testing.T) {
 		stopSecond()
 		if state.holder != "" {
 			t.Errorf("the lease is held by %q after the end", state.holder)
+		}
+	})
+}
+
+// A lease that is acquired too late may have been taken over.
+func TestSlowLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, lease := newFakeAPI(), newLease()
+		lease.delay = cluster.LeaseDuration
+		defer run(t, api, lease)()
+		time.Sleep(2 * cluster.LeaseDuration)
+		if _, follows := api.counts(); follows > 0 {
+			t.Error("pods were listed")
+		}
+		lease.mu.Lock()
+		lease.delay = 0
+		lease.mu.Unlock()
+		time.Sleep(2 * leadTimeout)
+		if _, follows := api.counts(); follows != 1 {
+			t.Errorf("pods were listed %d times", follows)
 		}
 	})
 }
