@@ -44,7 +44,8 @@ type Checkpoint struct {
 	Registered map[string][]string // IDs of the devices that were healthy at the time of the write, by resource
 }
 
-// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error.
+// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error. With an error, the
+// result has at most the version of the file.
 func ReadCheckpoint(dir string) (Checkpoint, error) {
 	path := filepath.Join(dir, checkpointName)
 	c := Checkpoint{Asked: time.Now()}
@@ -55,10 +56,10 @@ func ReadCheckpoint(dir string) (Checkpoint, error) {
 	if c.Version != "" {
 		data, err := host.ReadFile(path, checkpointLimit)
 		if err != nil {
-			return Checkpoint{}, fmt.Errorf("reading the kubelet's checkpoint: %w", err)
+			return Checkpoint{Version: c.Version}, fmt.Errorf("reading the kubelet's checkpoint: %w", err)
 		}
 		if err := c.parse(data); err != nil {
-			return Checkpoint{}, fmt.Errorf("reading the kubelet's checkpoint %s: %w", path, err)
+			return Checkpoint{Version: c.Version}, fmt.Errorf("reading the kubelet's checkpoint %s: %w", path, err)
 		}
 	}
 	c.Answered = time.Now()
