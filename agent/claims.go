@@ -39,7 +39,7 @@ type claims struct {
 	observer *claimObserver
 
 	published uint64                      // revision of the pool's latest devices
-	placement allocator.Placement         // of shares
+	placement allocator.SharePlacement    // of shares
 	held      map[string]allocator.Amount // what prepared claims hold of each device, by ID
 	heldSince time.Time                   // when held changed
 	packed    map[string]allocator.Amount // held when the slices were last ordered

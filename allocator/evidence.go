@@ -59,7 +59,7 @@ type Foreign struct {
 // foreignFault returns the fault of a part that a container outside Kubernetes uses.
 func (o *Observation) foreignFault(part Part) gpu.Fault {
 	for _, f := range o.Foreign {
-		if f.Device.Touches(part) {
+		if f.Device.touches(part) {
 			return gpu.Fault{
 				Code:    gpu.FaultForeignHolder,
 				Message: "used outside Kubernetes by " + f.Container,

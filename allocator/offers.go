@@ -173,9 +173,9 @@ func (l Ledger) waitReason(e Entry) string {
 	for i := range l.entries {
 		other := &l.entries[i]
 		switch {
-		case !other.mayBeHeld() || other.Key == e.Key || !other.Part.Touches(e.Part):
+		case !other.mayBeHeld() || other.Key == e.Key || !other.Part.touches(e.Part):
 			continue
-		case other.Part.Overlaps(e.Part):
+		case other.Part.overlaps(e.Part):
 			return waitsFor(other)
 		case other.State == StateDraining:
 			draining = other

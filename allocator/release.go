@@ -280,7 +280,7 @@ func (n *next) explained(c Container) bool {
 			return false
 		}
 		e, _ := n.Entry(h.Key)
-		return e.Part.Touches(c.Part)
+		return e.Part.touches(c.Part)
 	})
 }
 
@@ -288,12 +288,12 @@ func (n *next) explained(c Container) bool {
 func (n *next) hasDevice(claim Claim, c Container) bool {
 	return slices.Contains(claim.Pods, c.Pod) && slices.ContainsFunc(claim.Devices, func(id string) bool {
 		e, _ := n.Entry(Key{SliceOutlet, id})
-		return e.Part.Extent != ExtentUnknown && e.Part.Touches(c.Part)
+		return e.Part.Extent != ExtentUnknown && e.Part.touches(c.Part)
 	})
 }
 
 // stray reports whether one of the strays touches the part. Before the first response of the runtime, any part may be
 // in use.
 func (n *next) stray(part Part) bool {
-	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.Touches)
+	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.touches)
 }

@@ -35,7 +35,7 @@ var parts = [...]Part{
 // sharedPart is the index of the GPU that claims share. A claim gets all or half of it.
 const sharedPart = uint8(len(parts) - 1)
 
-// hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory
+// hardwareUse is the hardware that each part uses, independently of overlaps: sixths of each of the eight memory
 // slices, and of the device nodes of GPU instances 1 and 2.
 var hardwareUse = [len(parts)][10]uint8{
 	{6, 6, 6, 6, 6, 6, 6, 6},

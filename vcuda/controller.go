@@ -182,7 +182,7 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 	}
 	for _, name := range pod.Templates {
 		k := key{pod.Namespace, name}
-		request, ours := ParseName(name)
+		request, ours := parseName(name)
 		if !ours || c.created[k] {
 			continue
 		}
@@ -241,7 +241,7 @@ func (c *Controller) sweep(ctx context.Context) {
 
 // outdated reports whether the controller would create the template with another spec.
 func (c *Controller) outdated(t cluster.ClaimTemplate) bool {
-	request, ours := ParseName(t.Metadata.Name)
+	request, ours := parseName(t.Metadata.Name)
 	return ours && request.template("", c.cfg.Driver, c.cfg.Class).Metadata.Labels[hashLabel] != t.Metadata.Labels[hashLabel]
 }
 

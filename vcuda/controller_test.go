@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeAPI struct {
 	mu        sync.Mutex
 	pods      map[string]cluster.ClaimingPod
-	templates map[key]Template
+	templates map[key]template
 	events    chan cluster.ClaimingPod
 	fail      map[string]error // of creations, by namespace
 	closing   bool             // watches end immediately
@@ -31,7 +31,7 @@ type fakeAPI struct {
 }
 
 func newFakeAPI() *fakeAPI {
-	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]Template{}, events: make(chan cluster.ClaimingPod, 1000)}
+	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]template{}, events: make(chan cluster.ClaimingPod, 1000)}
 }
 
 func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([]cluster.ClaimingPod), changed func(cluster.ClaimingPod, bool)) error {
@@ -76,18 +76,18 @@ func (f *fakeAPI) ClaimTemplates(context.Context, string) (all []cluster.ClaimTe
 	return all, nil
 }
 
-func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, template any) error {
+func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, object any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.creations++
-	k := key{namespace, template.(Template).Metadata.Name}
+	k := key{namespace, object.(template).Metadata.Name}
 	switch {
 	case f.fail[namespace] != nil:
 		return f.fail[namespace]
 	case f.templates[k].Metadata.Name != "":
 		return cluster.ErrExists
 	}
-	f.templates[k] = template.(Template)
+	f.templates[k] = object.(template)
 	return nil
 }
 
@@ -236,10 +236,10 @@ func TestOutdatedTemplates(t *testing.T) {
 		api.add("a", "vcuda-c100")
 		api.add("b", "vcuda-c30-m4000")
 		for _, name := range []string{"vcuda-c100", "vcuda-c30-m4000", "vcuda-c50-m1000"} {
-			request, _ := ParseName(name)
+			request, _ := parseName(name)
 			api.templates[key{"team", name}] = request.template("team", "gpu.nvidia.com", "former")
 		}
-		api.templates[key{"team", "vcuda-other"}] = Template{Metadata: templateMetadata{Name: "vcuda-other"}}
+		api.templates[key{"team", "vcuda-other"}] = template{Metadata: templateMetadata{Name: "vcuda-other"}}
 		defer run(t, api, newLease())()
 		time.Sleep(5 * time.Minute)
 		api.has(t, "vcuda-c100", "vcuda-c30-m4000", "vcuda-other")
