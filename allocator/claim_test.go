@@ -27,8 +27,8 @@ func newSliceAgent(t *testing.T) *sliceAgent {
 	s.o = Observation{
 		Wanted:     []Want{{Key: Key{SliceOutlet, gpu0}, Part: whole, Ready: true}},
 		Present:    []Present{{Device: whole}},
-		Checkpoint: &Checkpoint{Asked: epoch, Answered: epoch},
-		Runtime:    &Runtime{Asked: epoch, Answered: epoch},
+		Checkpoint: &Checkpoint{Requested: epoch, Received: epoch},
+		Runtime:    &Runtime{Requested: epoch, Received: epoch},
 	}
 	s.next()
 	return s
@@ -39,7 +39,7 @@ func (s *sliceAgent) next(containers ...Container) {
 	s.Helper()
 	s.now = s.now.Add(time.Second)
 	if s.todo.Runtime {
-		s.o.Runtime = &Runtime{Asked: s.now, Answered: s.now, Containers: containers}
+		s.o.Runtime = &Runtime{Requested: s.now, Received: s.now, Containers: containers}
 	}
 	for again := true; again; again = len(s.todo.Close) > 0 {
 		s.gate.Close(s.todo.Close)
@@ -181,7 +181,7 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		for range 8 {
 			s.next()
 			if s.todo.Allocations {
-				a.Asked, a.Answered = s.now, s.now
+				a.Requested, a.Received = s.now, s.now
 				s.o.Allocations = &a
 			}
 			s.gate.Close(s.todo.Close)
@@ -204,7 +204,7 @@ func TestGPULeavesTheSlice(t *testing.T) {
 // shareGPU changes the plan so that claims share the GPU, and reconciles.
 func (s *sliceAgent) shareGPU(capacity Amount) {
 	s.o.Wanted[0].Part.Share, s.o.Wanted[0].Capacity = Share{Class: MemoryLimited, Unit: ShareMemory}, capacity
-	s.o.Pool, s.o.Allocations = Pool{Acknowledged: epoch.Add(time.Hour)}, &Allocations{Asked: epoch.Add(2 * time.Hour)}
+	s.o.Pool, s.o.Allocations = Pool{Acknowledged: epoch.Add(time.Hour)}, &Allocations{Requested: epoch.Add(2 * time.Hour)}
 	for range 4 {
 		s.next()
 	}

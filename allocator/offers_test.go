@@ -29,7 +29,7 @@ func after(t *testing.T, held []string, stages ...stage) []*Resource {
 		for range 3 { // withdraw, close, offer
 			var todo Todo
 			seen := Observation{Wanted: Wants(s.plan, s.inv, func(string) bool { return true }), Present: PresentIn(s.inv), Grants: gate.Grants()}
-			seen.Runtime = &Runtime{Asked: now, Answered: now}
+			seen.Runtime = &Runtime{Requested: now, Received: now}
 			ledger, todo = Next(ledger, seen, now)
 			gate.Advertise(ledger)
 			gate.Close(todo.Close)
@@ -196,7 +196,7 @@ func TestOffersOfUnknownEntries(t *testing.T) {
 	held := func(outlet, id string) Holding { return Holding{Key: Key{outlet, id}, Pod: "uid"} }
 	ledger, _ := Next(Start(nil, true, now), Observation{
 		Wanted: Wants(plan, inv, func(string) bool { return true }), Present: PresentIn(inv),
-		Checkpoint: &Checkpoint{Asked: now, Answered: now, Held: []Holding{
+		Checkpoint: &Checkpoint{Requested: now, Received: now, Held: []Holding{
 			held("nvidia.com/mig-7g.40gb", "MIG-gone"), held("nvidia.com/gpu.shared", "GPU-0::1"), held(GPUResource, "GPU-7::1"),
 		}},
 	}, now)
