@@ -30,7 +30,7 @@ type Config struct {
 	KubeletDir string // the kubelet's root directory, as seen by this process
 	CDIDir     string // for CDI specs, as seen by this process
 	StateDir   string // for state that survives agent restarts, as seen by this process; empty disables it
-	NFDDir     string // features.d directory of Node Feature Discovery, as seen by this process
+	NFDDir     string // features.d directory of Node Feature Discovery, as seen by this process; empty disables it
 
 	// LoadModules allows running the node's modprobe.
 	LoadModules bool
@@ -119,6 +119,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	}
 	release := a.awaitPredecessor(ctx, t.liveness)
 	defer release()
+	if ctx.Err() != nil { // the predecessor may still serve the node
+		return group.Wait()
+	}
 	client, clientErr := a.newClusterClient()
 	c := a.collaborators(start, t)
 	var nodeLabels *cluster.NodeLabels

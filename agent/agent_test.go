@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/agent"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -57,6 +58,43 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	end()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// An agent that ends while another one serves the node has changed nothing.
+func TestEndWhileWaiting(t *testing.T) {
+	cfg := emptyNode(t)
+	dir := filepath.Dir(cfg.CDIDir)
+	cfg.StateDir, cfg.ConfigFile = filepath.Join(dir, "state"), filepath.Join(dir, "config.yaml")
+	if err := os.Mkdir(cfg.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const served = "health: {probeInterval: 1s}"
+	saved := filepath.Join(cfg.StateDir, "config.yaml")
+	write(t, saved, served)
+	write(t, cfg.ConfigFile, "health: {probeInterval: 2s}")
+	lock, err := os.Create(filepath.Join(cfg.StateDir, "agent.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	var log logBuffer
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- agent.New(cfg, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx, nil) }()
+	log.await(t, "another gpucdi agent serves this node")
+	end()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if text, err := os.ReadFile(saved); err != nil || string(text) != served {
+		t.Errorf("last known good config: %q, %v; want %q", text, err, served)
+	}
+	if strings.Contains(log.String(), "waiting for kubelet") {
+		t.Errorf("a device plugin was started:\n%s", log.String())
 	}
 }
 

@@ -103,7 +103,7 @@ func (a *Agent) reportDevices(before, now *snapshot) {
 		event.Routine = event.Type == cluster.Normal && driverChanged(before, now)
 		a.events.Record(event)
 	}
-	for _, e := range now.moved(changes) {
+	for _, e := range now.moved(before.offers, changes) {
 		a.events.Record(e)
 	}
 	for _, c := range changes {

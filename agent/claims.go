@@ -39,7 +39,7 @@ type claims struct {
 	observer *claimObserver
 
 	published uint64                      // revision of the pool's latest devices
-	placement allocator.Placement         // of shares
+	placement allocator.SharePlacement    // of shares
 	held      map[string]allocator.Amount // what prepared claims hold of each device, by ID
 	heldSince time.Time                   // when held changed
 	packed    map[string]allocator.Amount // held when the slices were last ordered
@@ -134,7 +134,7 @@ func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
 func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
 	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
-		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Asked: now, Answered: now}
+		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Requested: now, Received: now}
 		return
 	}
 	for _, claim := range c.gate.Claims() {

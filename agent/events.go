@@ -41,15 +41,15 @@ func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	return groups
 }
 
-// moved returns an Event for each outlet (a plugin resource or the slices) in which waiting devices became available.
-// It returns none while DRA is disabled.
-func (s *snapshot) moved(changes []allocator.Change) (events []cluster.Event) {
+// moved returns an Event for each outlet (a plugin resource or the slices) in which devices became available that waited
+// until another outlet released them. It returns none while DRA is disabled.
+func (s *snapshot) moved(before []*allocator.Resource, changes []allocator.Change) (events []cluster.Event) {
 	if s.claims == nil {
 		return nil
 	}
 	byOutlet := map[string][]allocator.Device{}
 	for _, c := range changes {
-		if c.Before.State == allocator.StateWaiting && c.Now.State == allocator.StateAvailable {
+		if c.Before.State == allocator.StateWaiting && c.Now.State == allocator.StateAvailable && offeredElsewhere(before, c) {
 			byOutlet[c.Resource] = append(byOutlet[c.Resource], c.Now)
 		}
 	}
@@ -58,6 +58,13 @@ func (s *snapshot) moved(changes []allocator.Change) (events []cluster.Event) {
 			Message: s.subject(byOutlet[outlet]) + " now allocated through " + s.outletName(outlet)})
 	}
 	return events
+}
+
+// offeredElsewhere reports whether an outlet other than that of a change lists its device.
+func offeredElsewhere(offers []*allocator.Resource, c allocator.Change) bool {
+	return slices.ContainsFunc(offers, func(r *allocator.Resource) bool {
+		return r.Name != c.Resource && slices.ContainsFunc(r.Devices, func(d allocator.Device) bool { return d.ID == c.Now.ID })
+	})
 }
 
 // outletName returns the name of an outlet for logs and the status.

@@ -88,6 +88,34 @@ func TestGroupByFault(t *testing.T) {
 	}
 }
 
+// An Event reports devices that another outlet released, and none for devices that waited for something else.
+func TestMoved(t *testing.T) {
+	device := func(id string, state allocator.State) allocator.Device {
+		return allocator.Device{ID: id, GPU: id, Index: id[len(id)-1:], State: state}
+	}
+	change := func(outlet, id string, before allocator.State) allocator.Change {
+		return allocator.Change{Resource: outlet, Before: device(id, before), Now: device(id, allocator.StateAvailable)}
+	}
+	const slice = allocator.SliceOutlet
+	before := []*allocator.Resource{
+		{Name: "nvidia.com/gpu", Devices: []allocator.Device{device("GPU-0", allocator.StateDraining), device("GPU-1", allocator.StateReleased),
+			device("GPU-2", allocator.StateWaiting), device("GPU-4", allocator.StateAvailable)}},
+		{Name: slice, Devices: []allocator.Device{device("GPU-0", allocator.StateWaiting), device("GPU-1", allocator.StateWaiting),
+			device("GPU-3", allocator.StateWaiting), device("GPU-4", allocator.StateUnavailable)}},
+	}
+	changes := []allocator.Change{
+		change(slice, "GPU-0", allocator.StateWaiting), change(slice, "GPU-1", allocator.StateWaiting),
+		change("nvidia.com/gpu", "GPU-2", allocator.StateWaiting), // such as a repartitioned GPU
+		change(slice, "GPU-3", allocator.StateWaiting),            // such as one that a container outside Kubernetes had
+		change(slice, "GPU-4", allocator.StateUnavailable),
+	}
+	s := &snapshot{known: &gpu.Inventory{}, claims: &claims{driverName: "gpu.nvidia.com"}}
+	want := []cluster.Event{{Type: cluster.Normal, Reason: "GPUMoved", Message: "GPUs 0, 1 are now allocated through gpu.nvidia.com"}}
+	if got := s.moved(before, changes); !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
 func TestDriverFault(t *testing.T) {
 	for name, err := range map[string]error{"missing": &host.NoDriverError{}, "broken": errors.New("no libcuda")} {
 		f := driverFault(fmt.Errorf("reading the driver: %w", err))

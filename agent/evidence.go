@@ -37,8 +37,8 @@ type evidence struct {
 
 // containers is a response of the container runtime.
 type containers struct {
-	asked, answered time.Time
-	absent          bool // no runtime responds
+	requested, received time.Time
+	absent              bool // no runtime responds
 	runtime.Containers
 }
 
@@ -81,7 +81,7 @@ func (r partResolver) checkpoint(c *kubelet.Checkpoint) *allocator.Checkpoint {
 	if c == nil {
 		return nil
 	}
-	ours := &allocator.Checkpoint{Asked: c.Asked, Answered: c.Answered, Version: c.Version, Registered: map[allocator.Key]bool{}}
+	ours := &allocator.Checkpoint{Requested: c.Requested, Received: c.Received, Version: c.Version, Registered: map[allocator.Key]bool{}}
 	for _, held := range c.Holders {
 		if r.isAgentResource(held.Resource) || slices.ContainsFunc(held.CDI, isAgentDevice) {
 			key := allocator.Key{Outlet: held.Resource, ID: held.Device}
@@ -150,7 +150,7 @@ func (r partResolver) runtime(c *containers) *allocator.Runtime {
 	if c == nil {
 		return nil
 	}
-	observed := &allocator.Runtime{Asked: c.asked, Answered: c.answered, Absent: c.absent, Sandboxes: c.Sandboxes}
+	observed := &allocator.Runtime{Requested: c.requested, Received: c.received, Absent: c.absent, Sandboxes: c.Sandboxes}
 	for _, d := range c.Devices {
 		observed.Containers = append(observed.Containers, allocator.Container{Pod: d.Pod, Part: r.device(allocator.DeviceOfCDI(d.Device))})
 	}
@@ -172,15 +172,15 @@ type collector struct {
 }
 
 // optionalSource is a source that the agent ignores if it has never responded when firstResponseTimeout ends.
-type optionalSource struct{ answered, skipped bool }
+type optionalSource struct{ responded, skipped bool }
 
 // tolerate returns err, or nil if the agent ignores the source.
 func (c *collector) tolerate(s *optionalSource, consequence string, err error) error {
 	if err == nil {
-		s.answered = true
+		s.responded = true
 		return nil
 	}
-	if s.answered || time.Since(c.started) < firstResponseTimeout {
+	if s.responded || time.Since(c.started) < firstResponseTimeout {
 		return err
 	}
 	if !s.skipped {
@@ -253,21 +253,21 @@ func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidenc
 }
 
 func (c *collector) allocatable(ctx context.Context) (*allocator.Allocatable, error) {
-	asked := time.Now()
+	requested := time.Now()
 	ids, err := kubelet.Allocatable(ctx, c.cfg.podResources())
 	if err != nil {
 		return nil, err
 	}
-	return &allocator.Allocatable{Asked: asked, Answered: time.Now(), IDs: ids}, nil
+	return &allocator.Allocatable{Requested: requested, Received: time.Now(), IDs: ids}, nil
 }
 
 func (c *collector) pods(ctx context.Context) (*allocator.PodResources, error) {
-	pods := &allocator.PodResources{Asked: time.Now(), Held: map[allocator.Key]bool{}}
+	pods := &allocator.PodResources{Requested: time.Now(), Held: map[allocator.Key]bool{}}
 	held, err := kubelet.Holders(ctx, c.cfg.podResources())
 	if err != nil {
 		return nil, err
 	}
-	pods.Answered = time.Now()
+	pods.Received = time.Now()
 	for _, h := range held {
 		pods.Held[allocator.Key{Outlet: h.Resource, ID: h.Device}] = true
 	}
@@ -285,13 +285,13 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 			return &next, nil
 		}
 	}
-	asked := time.Now()
+	requested := time.Now()
 	now, err := kubelet.ReadCheckpoint(c.cfg.devicePluginDir())
 	if err := c.tolerate(&c.checkpoints, "kubelet checkpoint unreadable, assuming it is empty until rewritten", err); err != nil {
 		return nil, err
 	}
 	if err != nil {
-		now = kubelet.Checkpoint{Asked: asked, Answered: time.Now()}
+		now = kubelet.Checkpoint{Requested: requested, Received: time.Now()}
 	}
 	c.latest = now
 	return &now, nil
@@ -300,10 +300,10 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 // allocations lists the ResourceClaims. A failure is part of the response, because an error would delay the other
 // sources.
 func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
-	response := &allocator.Allocations{Asked: time.Now()}
+	response := &allocator.Allocations{Requested: time.Now()}
 	var err error
 	response.Claims, err = c.claims.allocated(ctx)
-	response.Absent, response.Answered = err != nil, time.Now()
+	response.Absent, response.Received = err != nil, time.Now()
 	if now := errString(err); now != "" && now != c.loggedClaims {
 		c.log.Warn("ResourceClaims not listed, not releasing GPUs that may be allocated to claims", "err", now)
 	}
@@ -312,7 +312,7 @@ func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
 }
 
 func (c *collector) containers(ctx context.Context) (*containers, error) {
-	response := &containers{asked: time.Now()}
+	response := &containers{requested: time.Now()}
 	var err error
 	response.Containers, err = runtime.ListContainers(ctx, c.cfg.Node, c.cfg.KubeletDir, cdi.AgentKind)
 	if err != nil && ctx.Err() != nil { // a slow runtime is not absent: its containers may hold devices
@@ -321,6 +321,6 @@ func (c *collector) containers(ctx context.Context) (*containers, error) {
 	if err := c.tolerate(&c.runtimes, "container runtime unavailable, tracking device holders through the kubelet only", err); err != nil {
 		return nil, fmt.Errorf("listing containers with devices: %w", err)
 	}
-	response.absent, response.answered = err != nil, time.Now()
+	response.absent, response.received = err != nil, time.Now()
 	return response, nil
 }

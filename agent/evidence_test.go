@@ -26,10 +26,10 @@ func TestSlowRuntimeIsNotAbsent(t *testing.T) {
 	if response, err := c.containers(expired); err == nil {
 		t.Errorf("after the deadline: got %+v, want an error", response)
 	}
-	if response, err := c.containers(t.Context()); err != nil || len(response.Devices) > 0 || response.asked.IsZero() {
+	if response, err := c.containers(t.Context()); err != nil || len(response.Devices) > 0 || response.requested.IsZero() {
 		t.Errorf("without a runtime: %+v, %v", response, err)
 	}
-	c.runtimes.answered = true
+	c.runtimes.responded = true
 	if _, err := c.containers(t.Context()); err == nil {
 		t.Error("a runtime that has responded before is skipped")
 	}

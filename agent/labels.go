@@ -102,6 +102,12 @@ func (a *Agent) syncLabels(ctx context.Context, nodeLabels *cluster.NodeLabels) 
 
 // writeLabels writes the file for Node Feature Discovery, or removes it.
 func (a *Agent) writeLabels(now map[string]string) error {
+	if a.cfg.NFDDir == "" { // otherwise the path would be relative
+		if len(now) > 0 {
+			return errors.New("labels.place is nfd, but its directory is disabled; set --nfd-dir")
+		}
+		return nil
+	}
 	path := filepath.Join(a.cfg.NFDDir, "gpucdi")
 	if len(now) > 0 {
 		return host.WriteFile(path, labels.File(now), 0o644, func(string) error { return nil })

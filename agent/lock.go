@@ -14,9 +14,6 @@ import (
 const (
 	// lockName is the file in the state directory that the serving agent has locked.
 	lockName = "agent.lock"
-	// lockInterval is how often a waiting agent tries to lock it. From the exit of the other agent until then, the
-	// kubelet has no healthy device.
-	lockInterval = 10 * time.Millisecond
 	// lockWaitingInterval is how often a waiting agent reports that it waits.
 	lockWaitingInterval = time.Minute
 )
@@ -34,24 +31,46 @@ func lockState(ctx context.Context, dir string, waiting func(path string)) (unlo
 	if err != nil {
 		return nil, fmt.Errorf("locking the state directory: %w", err)
 	}
-	retry := time.NewTicker(lockInterval)
-	defer retry.Stop()
-	for reported := (time.Time{}); ; {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = file.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
-		}
-		if time.Since(reported) >= lockWaitingInterval {
-			waiting(path)
-			reported = time.Now()
-		}
+	err = flock(file, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = awaitLock(ctx, file, func() { waiting(path) })
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// awaitLock locks a file as soon as the other agent has exited: until then, the kubelet has no healthy device. If ctx
+// ends first, the caller closes the file, so that a lock that is acquired later is released immediately.
+func awaitLock(ctx context.Context, file *os.File, waiting func()) error {
+	locked := make(chan error, 1)
+	go func() { locked <- flock(file, unix.LOCK_EX) }()
+	report := time.NewTicker(lockWaitingInterval)
+	defer report.Stop()
+	for {
+		waiting()
 		select {
+		case err := <-locked:
+			return err
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), file.Close())
-		case <-retry.C:
+			return ctx.Err()
+		case <-report.C:
 		}
 	}
+}
+
+// flock calls flock(2). If the file is closed meanwhile, its descriptor stays open until the call returns.
+func flock(file *os.File, how int) error {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var lockErr error
+	err = conn.Control(func(fd uintptr) {
+		for lockErr = unix.EINTR; errors.Is(lockErr, unix.EINTR); {
+			lockErr = unix.Flock(int(fd), how)
+		}
+	})
+	return errors.Join(err, lockErr)
 }

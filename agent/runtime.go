@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
@@ -58,7 +61,7 @@ type running struct {
 
 // watchContainers yields the running containers of the node.
 func (a *Agent) watchContainers(ctx context.Context, yield func(running)) error {
-	lists := map[string][]runtime.Container{} // by socket: containers outlive a runtime that stops or hangs
+	lists := runningLists{}
 	var now running
 	for {
 		a.readRunning(ctx, &now, lists)
@@ -74,22 +77,58 @@ func (a *Agent) watchContainers(ctx context.Context, yield func(running)) error 
 	}
 }
 
+// runningLists are the containers of each runtime as last listed, by socket. They outlive a runtime that stops or hangs.
+type runningLists map[string][]runtime.Container
+
+// put replaces the containers of a runtime. It drops the PID of a process that the node's /proc does not show, for
+// example since it is mounted with hidepid.
+func (l runningLists) put(node host.Root, socket string, containers []runtime.Container) {
+	for i := range containers {
+		if processEnded(node, containers[i].PID) {
+			containers[i].PID = 0
+		}
+	}
+	l[socket] = containers
+}
+
+// prune removes containers whose process has ended, of runtimes that were not listed. Such a runtime may be uninstalled.
+func (l runningLists) prune(node host.Root, listed map[string]bool) {
+	for socket, containers := range l {
+		if listed[socket] {
+			continue
+		}
+		l[socket] = slices.DeleteFunc(containers, func(c runtime.Container) bool { return c.PID != 0 && processEnded(node, c.PID) })
+		if len(l[socket]) == 0 {
+			delete(l, socket)
+		}
+	}
+}
+
+// processEnded reports whether a process is not in the node's /proc.
+func processEnded(node host.Root, pid int) bool {
+	_, err := node.Stat(fmt.Sprintf("/proc/%d", pid))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // readRunning reads the checkpoints after the containers, so that they include the allocations of all these containers:
 // the kubelet records an allocation before it creates the container.
-func (a *Agent) readRunning(ctx context.Context, now *running, lists map[string][]runtime.Container) {
+func (a *Agent) readRunning(ctx context.Context, now *running, lists runningLists) {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	var errs []error
+	listed := map[string]bool{}
 	for i, list := range runtime.ListRunning(ctx, a.cfg.Node, a.cfg.KubeletDir) {
 		_, before := lists[list.Socket]
 		switch {
 		case list.Err == nil:
-			lists[list.Socket] = list.Containers
+			lists.put(a.cfg.Node, list.Socket, list.Containers)
+			listed[list.Socket] = true
 			now.listed = now.listed || i == 0
 		case before || !errors.Is(list.Err, runtime.ErrStopped):
 			errs = append(errs, list.Err)
 		}
 	}
+	lists.prune(a.cfg.Node, listed)
 	now.containers = slices.Concat(slices.Collect(maps.Values(lists))...)
 	checkpoint, err := kubelet.ReadCheckpoint(a.cfg.devicePluginDir())
 	if err == nil {

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -111,14 +113,36 @@ func TestNewUses(t *testing.T) {
 	}
 }
 
-// Containers keep running while their runtime is stopped or hangs, so the last list is kept.
+// Containers keep running while their runtime is stopped or hangs, so the last list is kept until their processes end.
 func TestContainersOutliveTheirRuntime(t *testing.T) {
 	dir := t.TempDir()
-	a := New(Config{Node: host.NewRoot(dir), KubeletDir: dir}, slog.New(slog.DiscardHandler))
-	lists := map[string][]runtime.Container{"/run/containerd/containerd.sock": {{ID: "docker"}}}
-	var now running
-	a.readRunning(t.Context(), &now, lists)
-	if len(now.containers) != 1 || now.listed || now.err == nil {
-		t.Errorf("got %+v", now)
+	node := host.NewRoot(dir)
+	a := New(Config{Node: node, KubeletDir: dir}, slog.New(slog.DiscardHandler))
+	for _, pid := range []string{"1", "2"} {
+		if err := os.MkdirAll(filepath.Join(dir, "proc", pid), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
+	lists := runningLists{}
+	lists.put(node, "/run/containerd/containerd.sock", []runtime.Container{{ID: "a", PID: 1}, {ID: "b", PID: 2}})
+	lists.put(node, "/run/crio/crio.sock", []runtime.Container{{ID: "hidden", PID: 3}, {ID: "unknown"}})
+	lists.put(node, "/run/k0s/containerd.sock", []runtime.Container{{ID: "c", PID: 1}})
+	var now running
+	expect := func(sockets int, want ...string) {
+		t.Helper()
+		a.readRunning(t.Context(), &now, lists)
+		var got []string
+		for _, c := range now.containers {
+			got = append(got, c.ID)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) || now.listed || now.err == nil || len(lists) != sockets {
+			t.Errorf("got %q of %d runtimes, want %q of %d; %+v", got, len(lists), want, sockets, now)
+		}
+	}
+	expect(3, "a", "b", "c", "hidden", "unknown")
+	if err := os.Remove(filepath.Join(dir, "proc", "1")); err != nil {
+		t.Fatal(err)
+	}
+	expect(2, "b", "hidden", "unknown")
 }

@@ -28,7 +28,7 @@ func TestVariantNames(t *testing.T) {
 
 // A container with a variant holds its GPU.
 func TestContainersHoldDevicesOfVariants(t *testing.T) {
-	listed := &containers{asked: time.Now(), Containers: runtime.Containers{Devices: []runtime.ContainerDevice{
+	listed := &containers{requested: time.Now(), Containers: runtime.Containers{Devices: []runtime.ContainerDevice{
 		{Pod: "pod", Device: cdi.AgentKind + "=GPU-a.graphics"},
 	}}}
 	observed := partResolver{inv: &gpu.Inventory{}}.runtime(listed)

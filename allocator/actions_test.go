@@ -29,7 +29,7 @@ var kinds = []kind{
 	{"run agent, grant late", 1, 2, func(w *world, _ uint8) bool { return w.runAgent(true) }},
 	{"send", outlets, 3, anyOf(outlets, func(w *world, i uint8) bool { return w.send(i, false) })},
 	{"resend", outlets, 1, anyOf(outlets, func(w *world, i uint8) bool { return w.send(i, true) })},
-	{"ask", sources, 2, (*world).ask},
+	{"query", sources, 2, (*world).query},
 	{"deliver", sources, 3, anyOf(sources, (*world).deliver)},
 	{"write spec", 1, 2, func(w *world, _ uint8) bool { return w.writeSpec() }},
 	{"restart agent", 1, 1, func(w *world, _ uint8) bool { return w.restartAgent(true, true) }},

@@ -27,8 +27,8 @@ func newSliceAgent(t *testing.T) *sliceAgent {
 	s.o = Observation{
 		Wanted:     []Want{{Key: Key{SliceOutlet, gpu0}, Part: whole, Ready: true}},
 		Present:    []Present{{Device: whole}},
-		Checkpoint: &Checkpoint{Asked: epoch, Answered: epoch},
-		Runtime:    &Runtime{Asked: epoch, Answered: epoch},
+		Checkpoint: &Checkpoint{Requested: epoch, Received: epoch},
+		Runtime:    &Runtime{Requested: epoch, Received: epoch},
 	}
 	s.next()
 	return s
@@ -39,7 +39,7 @@ func (s *sliceAgent) next(containers ...Container) {
 	s.Helper()
 	s.now = s.now.Add(time.Second)
 	if s.todo.Runtime {
-		s.o.Runtime = &Runtime{Asked: s.now, Answered: s.now, Containers: containers}
+		s.o.Runtime = &Runtime{Requested: s.now, Received: s.now, Containers: containers}
 	}
 	for again := true; again; again = len(s.todo.Close) > 0 {
 		s.gate.Close(s.todo.Close)
@@ -181,7 +181,7 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		for range 8 {
 			s.next()
 			if s.todo.Allocations {
-				a.Asked, a.Answered = s.now, s.now
+				a.Requested, a.Received = s.now, s.now
 				s.o.Allocations = &a
 			}
 			s.gate.Close(s.todo.Close)
@@ -204,7 +204,7 @@ func TestGPULeavesTheSlice(t *testing.T) {
 // shareGPU changes the plan so that claims share the GPU, and reconciles.
 func (s *sliceAgent) shareGPU(capacity Amount) {
 	s.o.Wanted[0].Part.Share, s.o.Wanted[0].Capacity = Share{Class: MemoryLimited, Unit: ShareMemory}, capacity
-	s.o.Pool, s.o.Allocations = Pool{Acknowledged: epoch.Add(time.Hour)}, &Allocations{Asked: epoch.Add(2 * time.Hour)}
+	s.o.Pool, s.o.Allocations = Pool{Acknowledged: epoch.Add(time.Hour)}, &Allocations{Requested: epoch.Add(2 * time.Hour)}
 	for range 4 {
 		s.next()
 	}
@@ -338,4 +338,46 @@ func TestSharingWaits(t *testing.T) {
 	}
 	s.prepares(shareClaim("b", 50, 1<<30))
 	s.prepares(shareClaim("c", 50, 1<<30))
+}
+
+// A GPU stops being shared once all claims with shares of it under the earlier config, and their containers, have ended.
+// Until then, no claim gets all of it. A claim that the scheduler allocated before gets its share.
+func TestSharingEnds(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	s.prepares(shareClaim("a", 50, 1<<30))
+	s.prepares(shareClaim("b", 25, 1<<30))
+	s.next()
+	whole := Part{GPU: gpu0, Extent: ExtentWhole}
+	s.o.Wanted[0].Part, s.o.Wanted[0].Capacity = whole, Amount{}
+	drains := func(reason string, pods ...string) {
+		t.Helper()
+		var containers []Container
+		for _, pod := range pods {
+			containers = append(containers, Container{Pod: pod, Part: whole})
+		}
+		for range 4 {
+			s.next(containers...)
+		}
+		if e, _ := s.ledger.Entry(Key{SliceOutlet, gpu0}); e.State != StateDraining || !e.shared() {
+			t.Errorf("the entry is %s, shared %v", e.State, e.shared())
+		}
+		s.refuses(claim("c"), ErrHeld, reason)
+	}
+	drains("prepared for claims default/a, default/b", "pod-a", "pod-b")
+	s.gate.Unprepare("a")
+	drains("prepared for claims default/b", "pod-b")
+	s.prepares(shareClaim("late", 50, 1<<30))
+	s.gate.Unprepare("b")
+	drains("prepared for claims default/late", "pod-late")
+	s.gate.Unprepare("late")
+	drains("containers of an earlier claim may still use it", "pod-late")
+	for range 4 {
+		s.next()
+	}
+	if e, _ := s.ledger.Entry(Key{SliceOutlet, gpu0}); e.State != StateAvailable || e.shared() || e.Capacity != (Amount{}) {
+		t.Errorf("the entry is %s, shared %v, with capacity %s", e.State, e.shared(), e.Capacity)
+	}
+	s.prepares(claim("c"))
+	s.refuses(claim("d"), ErrHeld, "prepared for claim default/c")
 }

@@ -10,7 +10,7 @@ import (
 // Observation is the latest state of each source. The field of a source that has not responded yet is nil. A source
 // that stops responding keeps its last response, since loss of evidence must not change the state of an entry.
 //
-// All times are of the clock of Next, taken in this process: Asked before a request is sent, Answered after its
+// All times are of the clock of Next, taken in this process: Requested before a request is sent, Received after its
 // response is complete. They may only be compared with each other.
 type Observation struct {
 	Wanted  []Want    // of the plan, in any order
@@ -59,7 +59,7 @@ type Foreign struct {
 // foreignFault returns the fault of a part that a container outside Kubernetes uses.
 func (o *Observation) foreignFault(part Part) gpu.Fault {
 	for _, f := range o.Foreign {
-		if f.Device.Touches(part) {
+		if f.Device.touches(part) {
 			return gpu.Fault{
 				Code:    gpu.FaultForeignHolder,
 				Message: "used outside Kubernetes by " + f.Container,
@@ -83,21 +83,21 @@ type List struct {
 
 // Allocatable is a response to GetAllocatableResources: the IDs that are healthy in the kubelet's records.
 type Allocatable struct {
-	Asked, Answered time.Time
-	IDs             map[Key]bool
+	Requested, Received time.Time
+	IDs                 map[Key]bool
 }
 
 // PodResources is a response to List. It never proves that a device is free: it omits init containers except sidecars,
 // pods in admission, pods that the kubelet has not added again after a restart, and force-deleted pods. The request
 // makes the kubelet remove terminated pods from its records.
 type PodResources struct {
-	Asked, Answered time.Time
-	Held            map[Key]bool
+	Requested, Received time.Time
+	Held                map[Key]bool
 }
 
 // Checkpoint is one reading of kubelet_internal_checkpoint. Version is empty if the file does not exist.
 type Checkpoint struct {
-	Asked, Answered time.Time
+	Requested, Received time.Time
 
 	// Version identifies the file that was renamed into place: device, inode, mtime and size. It is only compared for
 	// equality.
@@ -124,8 +124,8 @@ type Pool struct {
 // Allocations are the devices of the slices that are allocated to claims, prepared or not, except those that claims
 // only monitor.
 type Allocations struct {
-	Asked, Answered time.Time
-	Claims          map[string]string // names of the claims for messages, by ID of the device
+	Requested, Received time.Time
+	Claims              map[string]string // names of the claims for messages, by ID of the device
 
 	// Absent is set if the API server does not respond. Entries that the config withdraws are then not released.
 	Absent bool
@@ -133,9 +133,9 @@ type Allocations struct {
 
 // Runtime is the container runtime's list of all created and running containers, in all its namespaces.
 type Runtime struct {
-	Asked, Answered time.Time
-	Containers      []Container
-	Sandboxes       map[string]bool // UIDs of pods with a ready sandbox
+	Requested, Received time.Time
+	Containers          []Container
+	Sandboxes           map[string]bool // UIDs of pods with a ready sandbox
 
 	// Absent is set if no runtime responds. Draining entries are then released without this evidence. Advertised entries
 	// are not proved free, since the runtime may return with its containers.

@@ -55,8 +55,8 @@ type bootstrap struct {
 
 // checkpointHistory tracks successive readings of the checkpoint.
 type checkpointHistory struct {
-	version string
-	asked   time.Time // when the latest reading started
+	version   string
+	requested time.Time // when the latest reading started
 
 	// landed is a time before the current version was renamed into place: the start of the last reading of another
 	// version. It is zero if unknown.
@@ -104,7 +104,7 @@ func (l Ledger) MayList() bool {
 
 // readSince reports whether the checkpoint was read after a time.
 func (h checkpointHistory) readSince(at time.Time) bool {
-	return !h.asked.IsZero() && !h.asked.Before(at)
+	return !h.requested.IsZero() && !h.requested.Before(at)
 }
 
 // from returns the time from which the kubelet has recorded all grants of the earlier agent.

@@ -133,9 +133,9 @@ func TestAdoptedReplicasMayBeUnlimited(t *testing.T) {
 	half := shareOf(whole("0"), MemoryLimited, 2)
 	n.o.Wanted = []Want{{Key: Key{"gpu", "0::0"}, Part: half, Ready: true}, {Key: Key{"gpu", "0::1"}, Part: half, Ready: true}}
 	held := []Holding{{Key: Key{"gpu", "0::0"}, Part: half, Pod: "p"}}
-	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Held: held, Registered: map[Key]bool{{"gpu", "0::0"}: true, {"gpu", "0::1"}: true}}
+	n.o.Checkpoint = &Checkpoint{Requested: at(1), Received: at(1), Version: "1", Held: held, Registered: map[Key]bool{{"gpu", "0::0"}: true, {"gpu", "0::1"}: true}}
 	n.next(1)
-	n.o.Checkpoint.Asked = at(settle)
+	n.o.Checkpoint.Requested = at(settle)
 	n.expect(t, settle, "gpu 0::0 draining unknown, gpu 0::1 draining unknown")
 	e, _ := n.ledger.Entry(Key{"gpu", "0::0"})
 	if limits, err := MemoryLimits(inventoryOf("0"), []Part{e.Part}); err != nil || limits["0"] != 40<<30 || !n.ledger.LimitsMemory("gpu") {

@@ -57,8 +57,8 @@ func TestMonitorDoesNotDelayMoves(t *testing.T) {
 	n.o.Grants[monitor] = Grant{Seq: 1, Last: at(0)}
 	held := []Holding{{Key: monitor, Part: monitorPart, Pod: "pod"}}
 	later := at(time.Minute)
-	n.o.Checkpoint = &Checkpoint{Asked: later, Answered: later, Version: "1", Held: held}
-	n.o.Runtime = &Runtime{Asked: later, Answered: later, Containers: []Container{{Pod: "pod", Part: monitorPart}}}
+	n.o.Checkpoint = &Checkpoint{Requested: later, Received: later, Version: "1", Held: held}
+	n.o.Runtime = &Runtime{Requested: later, Received: later, Containers: []Container{{Pod: "pod", Part: monitorPart}}}
 	n.o.Wanted = append(slices.Clone(n.o.Wanted[1:]), wantsFor("other", "0")...)
 	n.next(time.Minute)
 	if len(n.todo.Close) != 0 {

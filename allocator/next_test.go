@@ -33,7 +33,7 @@ func wantsFor(outlet string, ids ...string) (wants []Want) {
 // newFixture returns a fixture in which these GPUs are present and wanted.
 func newFixture(ids ...string) *fixture {
 	n := &fixture{ledger: Start(&Saved{Complete: true}, false, at(0))}
-	n.o = Observation{Wanted: wantsFor("gpu", ids...), Lists: map[string]List{}, Grants: map[Key]Grant{}, Runtime: &Runtime{Asked: at(0), Answered: at(0)}}
+	n.o = Observation{Wanted: wantsFor("gpu", ids...), Lists: map[string]List{}, Grants: map[Key]Grant{}, Runtime: &Runtime{Requested: at(0), Received: at(0)}}
 	for _, id := range ids {
 		n.o.Present = append(n.o.Present, Present{Device: whole(id)})
 	}
@@ -112,17 +112,17 @@ func TestIdleEntryBecomesClean(t *testing.T) {
 	key, held := Key{"gpu", "0"}, []Holding{{Key: Key{"gpu", "0"}, Part: whole("0"), Pod: "pod"}}
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(0)}
 	n.o.Grants[key] = Grant{Seq: 1, Last: at(0)}
-	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Held: held}
-	n.o.Pods = &PodResources{Asked: at(1), Answered: at(1), Held: map[Key]bool{key: true}}
+	n.o.Checkpoint = &Checkpoint{Requested: at(1), Received: at(1), Version: "1", Held: held}
+	n.o.Pods = &PodResources{Requested: at(1), Received: at(1), Held: map[Key]bool{key: true}}
 	if n.next(1); n.todo.Pods || n.todo.Resend != "" || n.todo.Again != at(2*settle) {
 		t.Errorf("while the pod starts: %+v", n.todo)
 	}
 	d := time.Minute
-	n.o.Checkpoint = &Checkpoint{Asked: at(d), Answered: at(d), Version: "1", Held: held}
+	n.o.Checkpoint = &Checkpoint{Requested: at(d), Received: at(d), Version: "1", Held: held}
 	if n.next(d + 1); !n.todo.Pods || n.todo.Resend != "" {
 		t.Errorf("while the pod may run: %+v", n.todo)
 	}
-	n.o.Pods = &PodResources{Asked: at(d + 1), Answered: at(d + 1)}
+	n.o.Pods = &PodResources{Requested: at(d + 1), Received: at(d + 1)}
 	if n.next(d + 1); n.todo.Resend != "gpu" {
 		t.Errorf("after the pod has ended: %+v", n.todo)
 	}
@@ -130,18 +130,18 @@ func TestIdleEntryBecomesClean(t *testing.T) {
 	if n.next(d + 2); !n.todo.Checkpoint || n.todo.Resend != "" {
 		t.Errorf("after the list was sent: %+v", n.todo)
 	}
-	n.o.Checkpoint = &Checkpoint{Asked: at(d + 3), Answered: at(d + 3), Version: "2"}
+	n.o.Checkpoint = &Checkpoint{Requested: at(d + 3), Received: at(d + 3), Version: "2"}
 	if n.next(d + 3); n.todo.Again != at(d+3+settle) {
 		t.Errorf("after the kubelet has removed its record: %+v", n.todo)
 	}
 	if n.next(d + 3 + settle); !n.todo.Runtime {
 		t.Errorf("a settle later: %+v", n.todo)
 	}
-	n.o.Runtime = &Runtime{Asked: at(d + 3 + settle), Answered: at(d + 3 + settle), Absent: true}
+	n.o.Runtime = &Runtime{Requested: at(d + 3 + settle), Received: at(d + 3 + settle), Absent: true}
 	if n.next(d + 4 + settle); n.todo.Again != at(d+3+settle+idleInterval) {
 		t.Errorf("without a runtime: %+v", n.todo)
 	}
-	n.o.Runtime = &Runtime{Asked: at(d + 3 + settle), Answered: at(d + 3 + settle)}
+	n.o.Runtime = &Runtime{Requested: at(d + 3 + settle), Received: at(d + 3 + settle)}
 	n.expect(t, d+4+settle, "gpu 0 available")
 	if !n.todo.Again.IsZero() {
 		t.Errorf("when clean: %+v", n.todo)
@@ -149,7 +149,7 @@ func TestIdleEntryBecomesClean(t *testing.T) {
 	n.o.Wanted = nil
 	n.next(2 * d)
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(2 * d)}
-	n.o.Allocatable = &Allocatable{Asked: at(2 * d), Answered: at(2 * d)}
+	n.o.Allocatable = &Allocatable{Requested: at(2 * d), Received: at(2 * d)}
 	if n.next(2 * d); !reflect.DeepEqual(n.todo.Close, []Closing{{Key: key, Seq: 1}}) {
 		t.Errorf("got %+v", n.todo)
 	}
@@ -166,18 +166,18 @@ func TestUngrantedEntriesAreReleasedAtOnce(t *testing.T) {
 		t.Errorf("before the list was sent: %+v", n.todo)
 	}
 	n.o.Lists["gpu"] = List{Stream: at(0), Sent: at(2 * time.Second)}
-	n.o.Allocatable = &Allocatable{Asked: at(settle - 1), Answered: at(settle)} // too early after the start of the stream
+	n.o.Allocatable = &Allocatable{Requested: at(settle - 1), Received: at(settle)} // too early after the start of the stream
 	if n.next(settle); !n.todo.Allocatable || len(n.todo.Close) > 0 {
 		t.Errorf("too early: %+v", n.todo)
 	}
-	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle), IDs: map[Key]bool{{"gpu", "0"}: true}}
+	n.o.Allocatable = &Allocatable{Requested: at(settle), Received: at(settle), IDs: map[Key]bool{{"gpu", "0"}: true}}
 	if n.next(settle); len(n.todo.Close) > 0 {
 		t.Errorf("while still healthy: %+v", n.todo)
 	}
 	if n.todo.Again != at(settle+drainInterval) {
 		t.Errorf("Again = %v", n.todo.Again)
 	}
-	n.o.Allocatable = &Allocatable{Asked: at(settle), Answered: at(settle)}
+	n.o.Allocatable = &Allocatable{Requested: at(settle), Received: at(settle)}
 	closing := []Closing{{Key: Key{"gpu", "0"}}}
 	if n.next(settle); !reflect.DeepEqual(n.todo.Close, closing) {
 		t.Errorf("got %+v", n.todo)
@@ -204,7 +204,7 @@ func TestUngrantedEntriesAreReleasedAtOnce(t *testing.T) {
 func TestStartWithoutState(t *testing.T) {
 	n := newFixture("0", "1")
 	n.ledger = Start(nil, false, at(0))
-	n.o.Checkpoint = &Checkpoint{Asked: at(1), Answered: at(1), Version: "1", Registered: map[Key]bool{{"gpu", "0"}: true, {"gpu", "old"}: true}}
+	n.o.Checkpoint = &Checkpoint{Requested: at(1), Received: at(1), Version: "1", Registered: map[Key]bool{{"gpu", "0"}: true, {"gpu", "old"}: true}}
 	n.expect(t, 1, "gpu 0 draining unknown, gpu 1 waiting, gpu old draining unknown")
 	if n.ledger.MayList() {
 		t.Error("MayList too early")
@@ -212,7 +212,7 @@ func TestStartWithoutState(t *testing.T) {
 	if n.next(settle); !n.todo.Checkpoint {
 		t.Errorf("got %+v", n.todo)
 	}
-	n.o.Checkpoint.Asked = at(settle)
+	n.o.Checkpoint.Requested = at(settle)
 	n.o.Checkpoint.Held = []Holding{{Key: Key{"gpu", "old"}, Part: whole("old"), Pod: "p"}}
 	n.o.Checkpoint.Registered = map[Key]bool{{"gpu", "0"}: true}
 	n.ledger = Start(nil, false, at(0))
@@ -220,11 +220,11 @@ func TestStartWithoutState(t *testing.T) {
 	if !n.ledger.MayList() || n.ledger.Complete() || n.ledger.Save().Complete {
 		t.Errorf("MayList %v, Complete %v", n.ledger.MayList(), n.ledger.Complete())
 	}
-	n.o.Checkpoint = &Checkpoint{Asked: at(2 * settle), Answered: at(2 * settle), Version: "1", Held: n.o.Checkpoint.Held}
+	n.o.Checkpoint = &Checkpoint{Requested: at(2 * settle), Received: at(2 * settle), Version: "1", Held: n.o.Checkpoint.Held}
 	n.next(2 * settle)
-	n.o.Checkpoint = &Checkpoint{Asked: at(3 * settle), Answered: at(3 * settle), Version: "2", Held: n.o.Checkpoint.Held}
+	n.o.Checkpoint = &Checkpoint{Requested: at(3 * settle), Received: at(3 * settle), Version: "2", Held: n.o.Checkpoint.Held}
 	n.next(3 * settle)
-	n.o.Runtime = &Runtime{Asked: at(4 * settle), Answered: at(4 * settle)}
+	n.o.Runtime = &Runtime{Requested: at(4 * settle), Received: at(4 * settle)}
 	n.expect(t, 4*settle, "gpu 0 available, gpu 1 available, gpu old draining unknown")
 	if !n.ledger.Complete() {
 		t.Error("not complete")
@@ -253,6 +253,38 @@ func TestSave(t *testing.T) {
 	saved.Entries = append(saved.Entries, SavedEntry{Key: Key{"gpu", "9"}, State: "of a later version"})
 	n.ledger, n.o.Grants = Start(&saved, false, at(0)), nil
 	n.expect(t, 0, "gpu 0 available, gpu 1 unavailable lost, gpu 2 draining config, gpu 3 released, gpu 9 draining unknown, renamed 2 waiting")
+}
+
+// A damaged entry is found by the evidence that an agent without state requires. Other entries are kept.
+func TestDamagedEntries(t *testing.T) {
+	for name, damaged := range map[string]SavedEntry{
+		"no outlet":         {Key: Key{"", "1"}, Part: whole("1")},
+		"no ID":             {Key: Key{"gpu", ""}, Part: whole("1")},
+		"no GPU":            {Key: Key{"gpu", "1"}, Part: Part{Extent: ExtentWhole}},
+		"unknown extent":    {Key: Key{"gpu", "1"}, Part: Part{GPU: "1", Extent: "half"}},
+		"negative slices":   {Key: Key{"gpu", "1"}, Part: mig("1", 1, 0, 0, -1)},
+		"share of no size":  {Key: Key{"gpu", "1"}, Part: shareOf(whole("1"), MemoryLimited, 0)},
+		"negative share":    {Key: Key{"gpu", "1"}, Part: shareOf(whole("1"), MemoryLimited, -1)},
+		"share of no class": {Key: Key{"gpu", "1"}, Part: shareOf(whole("1"), "", 2)},
+		"share of a unit":   {Key: Key{"slice", "1"}, Part: Part{GPU: "1", Extent: ExtentWhole, Share: Share{MemoryLimited, 2, ShareMemory}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFixture("0", "1")
+			n.next(0)
+			saved := n.ledger.Save()
+			damaged.State = StateAvailable
+			saved.Entries = []SavedEntry{saved.Entries[0], damaged}
+			n.ledger = Start(&saved, false, at(0))
+			n.expect(t, 0, "gpu 0 available, gpu 1 waiting")
+			if n.ledger.Complete() {
+				t.Error("the ledger is complete")
+			}
+			held := Key{"gpu", "1"}
+			n.o.Checkpoint = &Checkpoint{Requested: at(11 * time.Second), Received: at(11 * time.Second), Version: "a",
+				Held: []Holding{{Key: held, Part: whole("1"), Pod: "pod"}}, Registered: map[Key]bool{held: true}}
+			n.expect(t, 11*time.Second, "gpu 0 available, gpu 1 available")
+		})
+	}
 }
 
 func BenchmarkNext(b *testing.B) {

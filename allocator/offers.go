@@ -165,11 +165,25 @@ func (o offers) unplannedDevice(e Entry) Device {
 
 // waitReason describes what a waiting entry waits for.
 func (l Ledger) waitReason(e Entry) string {
+	waitsFor := func(other *Entry) string {
+		return fmt.Sprintf("waits until no pod holds %s of %s", other.displayID(), describeOutlet(other.Outlet))
+	}
+	var used usage // of its device
+	var draining *Entry
 	for i := range l.entries {
 		other := &l.entries[i]
-		if other.mayBeHeld() && other.Key != e.Key && other.Part.Overlaps(e.Part) {
-			return fmt.Sprintf("waits until no pod holds %s of %s", other.displayID(), describeOutlet(other.Outlet))
+		switch {
+		case !other.mayBeHeld() || other.Key == e.Key || !other.Part.touches(e.Part):
+			continue
+		case other.Part.overlaps(e.Part):
+			return waitsFor(other)
+		case other.State == StateDraining:
+			draining = other
 		}
+		used.add(other.Part)
+	}
+	if draining != nil && !used.fits(e.Part) {
+		return waitsFor(draining)
 	}
 	if l.bootstrap.pending {
 		return "waits for evidence of the allocations of an earlier agent"

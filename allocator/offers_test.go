@@ -29,7 +29,7 @@ func after(t *testing.T, held []string, stages ...stage) []*Resource {
 		for range 3 { // withdraw, close, offer
 			var todo Todo
 			seen := Observation{Wanted: Wants(s.plan, s.inv, func(string) bool { return true }), Present: PresentIn(s.inv), Grants: gate.Grants()}
-			seen.Runtime = &Runtime{Asked: now, Answered: now}
+			seen.Runtime = &Runtime{Requested: now, Received: now}
 			ledger, todo = Next(ledger, seen, now)
 			gate.Advertise(ledger)
 			gate.Close(todo.Close)
@@ -132,6 +132,23 @@ func TestOffersHaveReasons(t *testing.T) {
 	}
 }
 
+// A replica for which the other shares of its device leave no room waits for the draining ones.
+func TestOffersOfWaitingReplica(t *testing.T) {
+	sharedBy := func(n int) stage {
+		return stage{partitioned(nil), Plan(partitioned(nil), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})}
+	}
+	var got []string
+	for _, d := range after(t, []string{"gpu GPU-0::1"}, sharedBy(2), sharedBy(3))[0].Devices {
+		got = append(got, strings.Join(d.Replicas, " ")+": "+d.Reason)
+	}
+	want := []string{"GPU-0::0: ", "GPU-0::1: the config no longer advertises it in this way",
+		"GPU-0::2: waits until no pod holds a replica of GPU-0 of nvidia.com/gpu"}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // The reason of a device that moves to another outlet names that outlet.
 func TestOffersOfMovingDevices(t *testing.T) {
 	inv := partitioned(nil)
@@ -179,7 +196,7 @@ func TestOffersOfUnknownEntries(t *testing.T) {
 	held := func(outlet, id string) Holding { return Holding{Key: Key{outlet, id}, Pod: "uid"} }
 	ledger, _ := Next(Start(nil, true, now), Observation{
 		Wanted: Wants(plan, inv, func(string) bool { return true }), Present: PresentIn(inv),
-		Checkpoint: &Checkpoint{Asked: now, Answered: now, Held: []Holding{
+		Checkpoint: &Checkpoint{Requested: now, Received: now, Held: []Holding{
 			held("nvidia.com/mig-7g.40gb", "MIG-gone"), held("nvidia.com/gpu.shared", "GPU-0::1"), held(GPUResource, "GPU-7::1"),
 		}},
 	}, now)

@@ -47,9 +47,30 @@ func (c Class) limited() bool { return c == MemoryLimited || c == PerhapsLimited
 // Share is one of Count equal shares of a GPU or MIG device. If Unit is set, it is the whole device, of which claims
 // get amounts.
 type Share struct {
-	Class Class   `json:"class,omitempty"`
-	Count int     `json:"count,omitempty"` // 0 if Unit is set
-	Unit  Sharing `json:"unit,omitempty"`
+	Class Class     `json:"class,omitempty"`
+	Count int       `json:"count,omitempty"` // 0 if Unit is set
+	Unit  ShareUnit `json:"unit,omitempty"`
+}
+
+// valid reports whether a part may be of a ledger.
+func (p Part) valid() bool {
+	switch p.Extent {
+	case ExtentUnknown, ExtentMonitor:
+	case ExtentWhole, ExtentMIG:
+		if p.GPU == "" {
+			return false
+		}
+	default: // of a later version
+		return false
+	}
+	return p.Placement.Start >= 0 && p.Placement.Size >= 0 && p.Share.valid()
+}
+
+func (s Share) valid() bool {
+	if s.Class == "" || s.Unit != "" {
+		return s.Count == 0
+	}
+	return s.Count > 0
 }
 
 // Device returns the GPU or MIG device that p is, or is a share of.
@@ -58,13 +79,13 @@ func (p Part) Device() Part {
 	return p
 }
 
-// Touches reports whether the devices of two parts have hardware in common, regardless of shares.
+// touches reports whether the devices of two parts have hardware in common, regardless of shares.
 //
 // A container accesses a MIG device through the device nodes of its instance IDs, so devices with equal IDs touch even
 // if the GPU was repartitioned in between. Different GPU instances touch if their placements intersect. A placement has
 // size 0 if the driver does not report it; the driver is then trusted not to place two instances on the same slices.
 // The monitor touches nothing.
-func (p Part) Touches(q Part) bool {
+func (p Part) touches(q Part) bool {
 	if p.Extent == ExtentMonitor || q.Extent == ExtentMonitor {
 		return false
 	}
@@ -83,11 +104,11 @@ func (p Part) Touches(q Part) bool {
 	return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size
 }
 
-// Overlaps reports whether two parts exclude each other regardless of their sizes. Shares of one device and class do
+// overlaps reports whether two parts exclude each other regardless of their sizes. Shares of one device and class do
 // not: they can be used together until they add up to the device.
-func (p Part) Overlaps(q Part) bool {
+func (p Part) overlaps(q Part) bool {
 	if p.Share.Count > 0 && p.Share.Class == q.Share.Class && p.Extent != ExtentUnknown && p.Device() == q.Device() {
 		return false
 	}
-	return p.Touches(q)
+	return p.touches(q)
 }

@@ -46,14 +46,14 @@ func TestOverlaps(t *testing.T) {
 		{"unknown shares", shareOf(Part{}, TimeSliced, 2), shareOf(Part{}, TimeSliced, 2), true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.p.Overlaps(tc.q); got != tc.overlaps {
-				t.Errorf("Overlaps = %v, want %v", got, tc.overlaps)
+			if got := tc.p.overlaps(tc.q); got != tc.overlaps {
+				t.Errorf("overlaps = %v, want %v", got, tc.overlaps)
 			}
-			if tc.p.Overlaps(tc.q) != tc.q.Overlaps(tc.p) || tc.p.Touches(tc.q) != tc.q.Touches(tc.p) {
+			if tc.p.overlaps(tc.q) != tc.q.overlaps(tc.p) || tc.p.touches(tc.q) != tc.q.touches(tc.p) {
 				t.Error("the result depends on the order")
 			}
-			if got := tc.p.Touches(tc.q); got != tc.touches {
-				t.Errorf("Touches = %v, want %v", got, tc.touches)
+			if got := tc.p.touches(tc.q); got != tc.touches {
+				t.Errorf("touches = %v, want %v", got, tc.touches)
 			}
 			var used usage
 			used.add(tc.q)

@@ -65,7 +65,7 @@ type Device struct {
 	Class    Class // of the shares; empty if the device is not shared
 	// Sharing is the unit in which claims share the device, and Capacity the total that they can get. Both are zero if
 	// claims do not share it.
-	Sharing  Sharing
+	Sharing  ShareUnit
 	Capacity Amount
 	// OneReplica reports whether a container that requests more than one device is rejected.
 	OneReplica bool

@@ -14,7 +14,7 @@ import (
 //     it. The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From
 //     then on the kubelet starts no container with the entry. But a container may be starting or still running, because
 //     the kubelet removes force-deleted pods from its records immediately.
-//  4. The runtime, asked a settle later, must have no container with the part.
+//  4. The runtime, queried a settle later, must have no container with the part.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
 // For an entry of the slice, step 1 is that the API server has acknowledged slices without it, and step 3 that no claim
@@ -26,13 +26,13 @@ import (
 // observeCheckpoint records the earliest time at which the current checkpoint can have been renamed into place.
 func (n *next) observeCheckpoint() {
 	c := n.o.Checkpoint
-	if c == nil || c.Asked.Before(n.checkpoint.asked) {
+	if c == nil || c.Requested.Before(n.checkpoint.requested) {
 		return
 	}
 	if c.Version != n.checkpoint.version {
-		n.checkpoint.version, n.checkpoint.landed = c.Version, n.checkpoint.asked
+		n.checkpoint.version, n.checkpoint.landed = c.Version, n.checkpoint.requested
 	}
-	n.checkpoint.asked = c.Asked
+	n.checkpoint.requested = c.Requested
 }
 
 // adopted returns the part of an entry of an earlier agent that is still wanted. before is its earlier part, as far as
@@ -103,7 +103,7 @@ func (n *next) prove() {
 	for i := range n.entries {
 		e := &n.entries[i]
 		if e.dirty && !e.sliced() && e.unrecorded.IsZero() && n.written(e.last) && !n.held[e.Key] {
-			e.unrecorded = n.o.Checkpoint.Answered
+			e.unrecorded = n.o.Checkpoint.Received
 		}
 	}
 	n.proveBootstrap()
@@ -146,9 +146,9 @@ func (n *next) proveBootstrap() {
 		return
 	}
 	if b.unrecorded.IsZero() && (b.fresh || n.written(n.start)) {
-		b.unrecorded = n.o.Checkpoint.Answered
+		b.unrecorded = n.o.Checkpoint.Received
 	}
-	b.pending = b.unrecorded.IsZero() || n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unrecorded.Add(n.margin()))
+	b.pending = b.unrecorded.IsZero() || n.o.Runtime == nil || n.o.Runtime.Requested.Before(b.unrecorded.Add(n.margin()))
 }
 
 // margin is the time after a checkpoint within which containers that it lacks can still be created. A kubelet that
@@ -174,7 +174,7 @@ func (n *next) listProcessed(e *Entry) bool {
 	}
 	list, a := n.o.Lists[e.Outlet], n.o.Allocatable
 	return a != nil && !a.IDs[e.Key] && !list.Sent.IsZero() &&
-		!list.Sent.Before(e.withdrawn) && !a.Asked.Before(list.Sent) && !a.Asked.Before(list.Stream.Add(settle))
+		!list.Sent.Before(e.withdrawn) && !a.Requested.Before(list.Sent) && !a.Requested.Before(list.Stream.Add(settle))
 }
 
 // deselected reports whether step 1 is complete.
@@ -191,7 +191,7 @@ func (n *next) moves(e *Entry) bool { return e.sliced() && e.Drain.Reason == Rea
 // unallocated reports whether no claim has an entry of the slice, and none can get it any more.
 func (n *next) unallocated(e *Entry) bool {
 	a := n.o.Allocations
-	return a != nil && !a.Absent && a.Claims[e.ID] == "" && !e.processed.IsZero() && !a.Asked.Before(e.unselected())
+	return a != nil && !a.Absent && a.Claims[e.ID] == "" && !e.processed.IsZero() && !a.Requested.Before(e.unselected())
 }
 
 // unselected returns when schedulers have received the slices without the entry.
@@ -203,7 +203,7 @@ func (n *next) free(e *Entry) bool { return n.deselected(e) && (!e.dirty || n.un
 // unheld reports whether steps 3 and 4 are complete.
 func (n *next) unheld(e *Entry) bool {
 	r := n.o.Runtime
-	return !e.unrecorded.IsZero() && r != nil && !r.Asked.Before(e.visible()) && !n.running(e)
+	return !e.unrecorded.IsZero() && r != nil && !r.Requested.Before(e.visible()) && !n.running(e)
 }
 
 // visible returns the time from which a request to the runtime returns every container that could use an unrecorded
@@ -229,7 +229,7 @@ func (n *next) clean(e *Entry) {
 // onlyClaimed reports whether only containers of prepared claims use a shared entry.
 func (n *next) onlyClaimed(e *Entry) bool {
 	r := n.o.Runtime
-	if r == nil || r.Absent || !r.Asked.After(e.ended) || n.stray(e.Part) {
+	if r == nil || r.Absent || !r.Requested.After(e.ended) || n.stray(e.Part) {
 		return false
 	}
 	claimPods := n.claimPods(e.ID)
@@ -280,7 +280,7 @@ func (n *next) explained(c Container) bool {
 			return false
 		}
 		e, _ := n.Entry(h.Key)
-		return e.Part.Touches(c.Part)
+		return e.Part.touches(c.Part)
 	})
 }
 
@@ -288,12 +288,12 @@ func (n *next) explained(c Container) bool {
 func (n *next) hasDevice(claim Claim, c Container) bool {
 	return slices.Contains(claim.Pods, c.Pod) && slices.ContainsFunc(claim.Devices, func(id string) bool {
 		e, _ := n.Entry(Key{SliceOutlet, id})
-		return e.Part.Extent != ExtentUnknown && e.Part.Touches(c.Part)
+		return e.Part.Extent != ExtentUnknown && e.Part.touches(c.Part)
 	})
 }
 
 // stray reports whether one of the strays touches the part. Before the first response of the runtime, any part may be
 // in use.
 func (n *next) stray(part Part) bool {
-	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.Touches)
+	return n.o.Runtime == nil || slices.ContainsFunc(n.strays, part.touches)
 }

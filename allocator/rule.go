@@ -27,7 +27,7 @@ type Rule struct {
 
 	Features []string `yaml:"features"` // driver capabilities that containers with the devices get in addition to cdi.features; the devices are unhealthy while the driver lacks one
 
-	Share Sharing `yaml:"share"` // how ResourceClaims share each device: with memory, each claim gets the cores and memory that it requests; with replicas, each claim gets one replica unless it requests more; only in mode dra
+	Share ShareUnit `yaml:"share"` // how ResourceClaims share each device: with memory, each claim gets the cores and memory that it requests; with replicas, each claim gets one replica unless it requests more; only in mode dra
 
 	Limits Limits `yaml:"limits"` // with memory, the driver limits the GPU memory of each pod to that of its replicas, such as half of a GPU with two of four; empty: no limits
 	Level  Level  `yaml:"level"`  // with any, devices whose limits the driver cannot enforce are shared without limits; empty: such devices are unhealthy

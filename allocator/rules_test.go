@@ -35,12 +35,12 @@ var mutants = []struct {
 	{"an advertised entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "n.o.Runtime != nil"},
 	{"a grant invalidates the proof", "next.go", "e.unrecorded = g.Seq, g.Last, true, «time.Time{}»", "e.unrecorded"},
 	{"the checkpoint is later than the record of a grant", "release.go", "last.Add(«2 * settle»)", "settle"},
-	{"a checkpoint is as old as its last other version", "release.go", "c.Version, «n.checkpoint.asked»", "c.Asked"},
+	{"a checkpoint is as old as its last other version", "release.go", "c.Version, «n.checkpoint.requested»", "c.Requested"},
 	{"the checkpoint lacks the entry", "release.go", "&& «!n.held[e.Key]»", "true"},
-	{"the runtime is asked", "release.go", "«!n.running(e)»", "true"},
-	{"the runtime is asked for containers", "release.go", "|| «n.stray(e.Part)» || slices", "false"},
-	{"the runtime is asked for sandboxes", "release.go", "«r.Sandboxes[pod]»", "false"},
-	{"the runtime is asked after the checkpoint", "release.go", "return «e.unrecorded.Add(settle)»\n", "e.unrecorded"},
+	{"the runtime is queried", "release.go", "«!n.running(e)»", "true"},
+	{"the runtime is queried for containers", "release.go", "|| «n.stray(e.Part)» || slices", "false"},
+	{"the runtime is queried for sandboxes", "release.go", "«r.Sandboxes[pod]»", "false"},
+	{"the runtime is queried after the checkpoint", "release.go", "return «e.unrecorded.Add(settle)»\n", "e.unrecorded"},
 	{"containers of other shares do not count", "release.go", "«!n.explained(c)»", "true"},
 
 	// The kubelet's list.
@@ -57,9 +57,9 @@ var mutants = []struct {
 	{"only advertised IDs are available without state", "next.go", "n.bootstrap.pending && «!n.advertised(e.Key)»", "false"},
 	{"a checkpoint proves grants", "release.go", "«e.State != StateWaiting || !e.released.IsZero()»", "true"},
 	{"the checkpoint contains the grants of the earlier agent", "release.go", "«b.fresh || n.written(n.start)»", "true"},
-	{"a start asks the runtime", "release.go", "b.unrecorded.IsZero() || «n.o.Runtime == nil || n.o.Runtime.Asked.Before(b.unrecorded.Add(n.margin()))»", "false"},
+	{"a start queries the runtime", "release.go", "b.unrecorded.IsZero() || «n.o.Runtime == nil || n.o.Runtime.Requested.Before(b.unrecorded.Add(n.margin()))»", "false"},
 	{"a start waits for containers", "next.go", "«n.stray(e.Part)»", "false"},
-	{"a start with state asks the runtime", "release.go", "«n.o.Runtime == nil» || slices", "false"},
+	{"a start with state queries the runtime", "release.go", "«n.o.Runtime == nil» || slices", "false"},
 	{"a list waits for the kubelet's records", "ledger.go", "return «start.Add(settle)»", "start"},
 	{"a list waits for the checkpoint", "ledger.go", "«l.checkpoint.readSince(l.bootstrap.from(l.start))»", "true"},
 
@@ -71,26 +71,26 @@ var mutants = []struct {
 	{"a claim waits for containers of the previous one", "claim.go", "if «d.entry.dirty» ||", "false"},
 	{"a claim waits for a ledger with the last grant", "claim.go", "|| «d.grant.Seq != d.entry.seq» {", "false"},
 	{"the gate prepares available entries only", "claim.go", "if «!d.open» {", "false"},
-	{"a runtime that was asked before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
+	{"a runtime that was queried before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
 	{"the container of a claim holds no other entry", "release.go", "|| «n.hasDevice(claim, c)»", "false"},
 	{"an allocated device stays in the slice", "release.go", "&& «a.Claims[e.ID] == \"\"» &&", "true"},
-	{"claims are listed after the slices", "release.go", "&& «!a.Asked.Before(e.unselected())»", "true"},
+	{"claims are listed after the slices", "release.go", "&& «!a.Requested.Before(e.unselected())»", "true"},
 	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},
 
 	// Claims that share a GPU.
 	{"claims add up", "claim.go", "«!total.within(capacity)»", "false"},
 	{"a share waits for containers of a claim that ended", "claim.go", "«!d.entry.ended.IsZero()» ||", "false"},
 	{"a share waits for a ledger with the last ended claim", "claim.go", "|| «d.grant.EndedClaims != d.entry.endedClaims» {", "false"},
-	{"the runtime is asked after a claim has ended", "release.go", "|| «!r.Asked.After(e.ended)» ||", "false"},
+	{"the runtime is queried after a claim has ended", "release.go", "|| «!r.Requested.After(e.ended)» ||", "false"},
 	{"a share waits for containers without a claim", "release.go", "|| «n.stray(e.Part)» {", "false"},
 	{"a share waits for sandboxes without a claim", "release.go", "«r.Sandboxes[uid] && !slices.Contains(claimPods, uid)»", "false"},
 	{"an earlier agent's claims may have ended", "saved.go", "e.claimEnded(«now»)", "time.Time{}"},
 	{"claims may have ended while an entry was withdrawn", "next.go", "if «e.State != StateAvailable && e.dirty» {", "false"},
 
 	// The requests.
-	{"the kubelet is asked for pods", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Asked) || t.Pods»", "false"},
+	{"the kubelet is queried for pods", "todo.go", "t.Pods = «pods == nil || t.poll(pods.Requested) || t.Pods»", "false"},
 	{"a list is sent again", "todo.go", "t.Resend = «t.stream()»", `""`},
-	{"the runtime is asked again", "todo.go", "«r == nil || r.Asked.Before(after) || t.poll(r.Asked)»", "r == nil"},
+	{"the runtime is queried again", "todo.go", "«r == nil || r.Requested.Before(after) || t.poll(r.Requested)»", "r == nil"},
 }
 
 const (

@@ -39,7 +39,7 @@ func (l Ledger) Save() Saved {
 }
 
 // Start returns the initial ledger of an agent. saved is the state of the earlier agent; nil if it is missing. Every
-// entry that is not released may be held.
+// entry that is not released may be held. The state lacks entries that are damaged.
 //
 // fresh reports whether the kubelet started after the earlier agent ended, so that it has no grants of that agent in
 // flight. That is the case if the device-plugins directory has no socket of ours: a kubelet deletes all sockets when it
@@ -52,6 +52,10 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 	n := next{Ledger: l}
 	var entries []Entry
 	for _, s := range saved.Entries {
+		if s.Outlet == "" || s.ID == "" || !s.Part.valid() {
+			n.bootstrap.pending = true // find the entry by its evidence
+			continue
+		}
 		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Capacity: s.Capacity, Drain: s.Drain, dirty: true,
 			last: now, withdrawn: now}
 		e.claimEnded(now)

@@ -6,12 +6,12 @@ package allocator
 var scripts = map[string]string{
 	"the gate prepares available entries only": `
 		configure 5; rounds 6; schedule; rounds 7; force 2; unprepare; restart agent, no state; schedule; run kubelet`,
-	"a runtime that was asked before a claim was unprepared proves nothing": `
+	"a runtime that was queried before a claim was unprepared proves nothing": `
 		configure 5; run agent; run agent; schedule; run kubelet; force 0; unprepare; run agent; schedule; run kubelet`,
 	"an allocated device stays in the slice": `
 		configure 5; rounds 2; schedule; hang 2; pass; configure 0; rounds 3`,
 	"claims are listed after the slices": `
-		configure 5; rounds 2; configure 0; reconcile; ask 4; schedule; hang 2; pass; deliver 4; rounds 3`,
+		configure 5; rounds 2; configure 0; reconcile; query 4; schedule; hang 2; pass; deliver 4; rounds 3`,
 	"claims are adopted without state": `
 		configure 5; rounds 4; schedule; rounds 6; restart agent, no state; rounds 4; rounds 0; rounds 0; run agent; configure 0; run agent`,
 	"the container of a claim holds no other entry": `
@@ -19,26 +19,26 @@ var scripts = map[string]string{
 	"the checkpoint is later than the record of a grant": `
 		rounds 3; create 0; configure 1; run agent; allocate 0; pass;
 		process 0; insert 0; hang 0; pass;
-		ask 2; deliver 2; reconcile; land 0; ask 2; deliver 2; reconcile; rounds 7`,
-	"the runtime is asked after the checkpoint": `
+		query 2; deliver 2; reconcile; land 0; query 2; deliver 2; reconcile; rounds 7`,
+	"the runtime is queried after the checkpoint": `
 		rounds 3; create 0; configure 1; run agent; allocate 0; pass;
 		process 0; insert 0; write 0; land 1; land 0; pass; pass; pass;
-		ask 2; deliver 2; reconcile; start 0; force 0; ask 1; resend 0; process 0; land 0;
-		ask 2; deliver 2; ask 3; deliver 3; ask 0; deliver 0; reconcile; close; reconcile`,
-	"the runtime is asked for sandboxes": `
+		query 2; deliver 2; reconcile; start 0; force 0; query 1; resend 0; process 0; land 0;
+		query 2; deliver 2; query 3; deliver 3; query 0; deliver 0; reconcile; close; reconcile`,
+	"the runtime is queried for sandboxes": `
 		rounds 3; create 0; configure 1; run agent; allocate 0; insert 0; write 0; land 0; hang 0;
 		rounds 5; start 0; force 0; rounds 7`,
 	"a list waits for the kubelet's records": `
 		rounds 3; create 0; configure 1; run agent; process 0; land 0; allocate 0; restart agent, no state;
 		run agent; run agent; run agent; process 0; insert 0`,
-	"a start with state asks the runtime": `
+	"a start with state queries the runtime": `
 		rounds 3; create 0; run kubelet; configure 1; run agent; run kubelet;
-		force 0; ask 1; resend 0; process 0; land 0; restart kubelet; restart agent, no state; rounds 5; restart agent; rounds 2`,
-	"a start asks the runtime": `
+		force 0; query 1; resend 0; process 0; land 0; restart kubelet; restart agent, no state; rounds 5; restart agent; rounds 2`,
+	"a start queries the runtime": `
 		rounds 3; create 0; configure 1; run agent; allocate 0; insert 0; write 0; land 0;
-		restart agent, no state; start 0; force 0; ask 1; ask 3; deliver 3; process old 0; land 0; drop old 1;
-		pass; appear 0; pass; pass; pass; ask 2; deliver 2; reconcile; connect 0; send 0;
-		process 0; land 0; ask 2; deliver 2; reconcile`,
+		restart agent, no state; start 0; force 0; query 1; query 3; deliver 3; process old 0; land 0; drop old 1;
+		pass; appear 0; pass; pass; pass; query 2; deliver 2; reconcile; connect 0; send 0;
+		process 0; land 0; query 2; deliver 2; reconcile`,
 	"an ID is saved while the kubelet may list it": `
 		rounds 4; create 0; hang 0; configure 1; rounds 7; configure 0; run agent; restart agent; run agent; run kubelet;
 		configure 1; run agent; configure 0; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent;
@@ -59,12 +59,12 @@ var scripts = map[string]string{
 	"the checkpoint contains the grants of the earlier agent": `
 		rounds 6; create 6; run agent, grant late; partition 2; hang 2; rounds 2; restart agent, no state; rounds 6`,
 	"advertised IDs are available once lists may be sent": `
-		rounds 3; configure 1; run agent; process 0; ask 0; deliver 0; reconcile; close; reconcile;
+		rounds 3; configure 1; run agent; process 0; query 0; deliver 0; reconcile; close; reconcile;
 		send 1; process 1; process 1; create 1; allocate 0; configure 0; restart agent, no state;
-		ask 2; deliver 2; ask 3; deliver 3; reconcile`,
+		query 2; deliver 2; query 3; deliver 3; reconcile`,
 	"an unknown ID was granted up to the start": `
 		rounds 3; create 0; resend 0; process 0; allocate 0; configure 1; restart agent, no state; insert 0; hang 0;
-		ask 2; deliver 2; reconcile; land 0; ask 2; deliver 2; reconcile; rounds 7`,
+		query 2; deliver 2; reconcile; land 0; query 2; deliver 2; reconcile; rounds 7`,
 	"advertised IDs are tracked without state": `
 		rounds 3; configure 1; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent; pass; run agent;
 		process 1; land 0; process 1; land 0; create 1; allocate 0; insert 0; hang 0; configure 0; restart agent, no state;
@@ -86,7 +86,7 @@ var scripts = map[string]string{
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; rounds 4;
 		force 2; unprepare; restart agent, no state; rounds 7; rounds 7; schedule 1; prepare 0`,
 	"an unknown part overlaps all": `
-		rounds 5; create 5; ask 1; run kubelet; deliver 3; force 1; long pass; rounds 7; partition 4; restart agent, no state; rounds 4; rounds 6`,
+		rounds 5; create 5; query 1; run kubelet; deliver 3; force 1; long pass; rounds 7; partition 4; restart agent, no state; rounds 4; rounds 6`,
 	"a start waits for containers": `
 		rounds 4; create 3; rounds 0; force 0; rounds 6; configure 2; rounds 6; restart agent, no state; rounds 6; rounds 5`,
 }

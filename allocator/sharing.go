@@ -7,13 +7,13 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Sharing is the unit in which ResourceClaims share a device.
-type Sharing string
+// ShareUnit is the unit in which ResourceClaims share a device.
+type ShareUnit string
 
 // The units.
 const (
-	ShareMemory   Sharing = "memory"   // compute time in cores, and memory
-	ShareReplicas Sharing = "replicas" // replicas, which take turns and can use all of the memory
+	ShareMemory   ShareUnit = "memory"   // compute time in cores, and memory
+	ShareReplicas ShareUnit = "replicas" // replicas, which take turns and can use all of the memory
 )
 
 // WholeCores is all compute time of a device, in cores.
@@ -60,13 +60,13 @@ func (a Amount) String() string {
 	return fmt.Sprintf("%d cores and %d MiB", a.Cores, a.Memory/ShareStep)
 }
 
-// Placement selects one of several shared devices with enough capacity for a claim.
-type Placement string
+// SharePlacement selects one of several shared devices with enough capacity for a claim.
+type SharePlacement string
 
 // The placements.
 const (
-	Pack   Placement = "pack"   // the one with the least free capacity
-	Spread Placement = "spread" // the one with the most free capacity
+	Pack   SharePlacement = "pack"   // the one with the least free capacity
+	Spread SharePlacement = "spread" // the one with the most free capacity
 )
 
 // Compute is the mechanism that divides the compute time of a shared device.
@@ -86,7 +86,7 @@ type Shares struct {
 	Reserve string `yaml:"reserve"`
 
 	// GPU to allocate to a claim, of those with enough free capacity.
-	Placement Placement `yaml:"placement"`
+	Placement SharePlacement `yaml:"placement"`
 
 	// Mechanism that divides the compute time.
 	Compute Compute `yaml:"compute"`

@@ -2,7 +2,7 @@ package allocator
 
 import "time"
 
-// Todo lists the requests for evidence that entries are free. A request is repeated if its source does not answer.
+// Todo lists the requests for evidence that entries are free. A request is repeated if its source does not respond.
 type Todo struct {
 	// Close lists the entries to close at the Gate. Next must be called again afterwards.
 	Close []Closing
@@ -40,13 +40,13 @@ func (n *next) todo() Todo {
 			if e.sliced() {
 				t.every = claimInterval
 			}
-			t.askProof(e)
+			t.requestProof(e)
 		case e.State == StateWaiting && n.stray(e.Part):
 			t.every = drainInterval
-			t.askRuntime(n.start)
+			t.requestRuntime(n.start)
 		}
 	}
-	t.askBootstrapProof()
+	t.requestBootstrapProof()
 	return t.Todo
 }
 
@@ -83,8 +83,10 @@ func (t *planner) reached(at time.Time) bool {
 	return true
 }
 
-// poll reports whether a source that was last queried at asked is due.
-func (t *planner) poll(asked time.Time) bool { return asked.IsZero() || t.reached(asked.Add(t.every)) }
+// poll reports whether a source that was last queried at a time is due.
+func (t *planner) poll(queried time.Time) bool {
+	return queried.IsZero() || t.reached(queried.Add(t.every))
+}
 
 // drain queries the sources that the release of an entry requires.
 func (t *planner) drain(e *Entry) {
@@ -92,42 +94,42 @@ func (t *planner) drain(e *Entry) {
 	switch {
 	case t.deselected(e):
 	case t.moves(e):
-		t.askAllocations(e)
+		t.requestAllocations(e)
 	default:
 		t.again(e.withdrawn.Add(3 * settle))
 		if !e.sliced() {
-			t.askAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
+			t.requestAllocatable(t.o.Lists[e.Outlet], e.withdrawn)
 		}
 	}
-	t.askProof(e)
+	t.requestProof(e)
 }
 
-// askAllocations queries which devices are allocated to claims, once nothing else prevents the release of an entry.
-func (t *planner) askAllocations(e *Entry) {
+// requestAllocations queries which devices are allocated to claims, once nothing else prevents the release of an entry.
+func (t *planner) requestAllocations(e *Entry) {
 	if e.processed.IsZero() || e.dirty && !t.unheld(e) || !t.reached(e.unselected()) {
 		return
 	}
 	a := t.o.Allocations
-	if a == nil || a.Asked.Before(e.unselected()) || t.reached(a.Asked.Add(allocationInterval)) {
+	if a == nil || a.Requested.Before(e.unselected()) || t.reached(a.Requested.Add(allocationInterval)) {
 		t.Allocations = true
 	}
 }
 
-// askProof queries the sources that prove an entry free.
-func (t *planner) askProof(e *Entry) {
+// requestProof queries the sources that prove an entry free.
+func (t *planner) requestProof(e *Entry) {
 	switch {
 	case !e.ended.IsZero():
-		t.askRuntime(e.ended.Add(1))
+		t.requestRuntime(e.ended.Add(1))
 	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // clean, or its claim is still prepared
 	case e.unrecorded.IsZero():
-		t.askCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
+		t.requestCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
 	case e.sliced() || t.reached(e.visible()): // a request from now on is late enough for the slice
-		t.askRuntime(e.visible())
+		t.requestRuntime(e.visible())
 	}
 }
 
-// askAllocatable queries whether the kubelet has processed a list that was sent after the withdrawal.
-func (t *planner) askAllocatable(list List, withdrawn time.Time) {
+// requestAllocatable queries whether the kubelet has processed a list that was sent after the withdrawal.
+func (t *planner) requestAllocatable(list List, withdrawn time.Time) {
 	from := list.Stream.Add(settle)
 	if list.Sent.After(from) {
 		from = list.Sent
@@ -135,13 +137,13 @@ func (t *planner) askAllocatable(list List, withdrawn time.Time) {
 	if list.Sent.Before(withdrawn) || !t.reached(from) {
 		return
 	}
-	if a := t.o.Allocatable; a == nil || a.Asked.Before(from) || t.poll(a.Asked) {
+	if a := t.o.Allocatable; a == nil || a.Requested.Before(from) || t.poll(a.Requested) {
 		t.Allocatable = true
 	}
 }
 
-// askBootstrapProof queries the sources that end the bootstrap.
-func (t *planner) askBootstrapProof() {
+// requestBootstrapProof queries the sources that end the bootstrap.
+func (t *planner) requestBootstrapProof() {
 	t.every = drainInterval
 	if !t.bootstrap.pending {
 		return
@@ -152,42 +154,42 @@ func (t *planner) askBootstrapProof() {
 	}
 	switch at := t.bootstrap.unrecorded.Add(t.margin()); {
 	case t.bootstrap.unrecorded.IsZero():
-		t.askCheckpoint(t.start, false, false)
+		t.requestCheckpoint(t.start, false, false)
 	case t.reached(at):
-		t.askRuntime(at)
+		t.requestRuntime(at)
 	}
 }
 
-// askRuntime queries the runtime, immediately if it was not queried since after, and then at the poll interval.
-func (t *planner) askRuntime(after time.Time) {
-	if r := t.o.Runtime; r == nil || r.Asked.Before(after) || t.poll(r.Asked) {
+// requestRuntime queries the runtime, immediately if it was not queried since after, and then at the poll interval.
+func (t *planner) requestRuntime(after time.Time) {
+	if r := t.o.Runtime; r == nil || r.Requested.Before(after) || t.poll(r.Requested) {
 		t.Runtime = true
 	}
 }
 
-// askCheckpoint queries the checkpoint, and makes the kubelet write one that contains all grants up to last, except
+// requestCheckpoint queries the checkpoint, and makes the kubelet write one that contains all grants up to last, except
 // those of terminated pods: the kubelet removes these on a PodResources request, and writes when it receives a list. No
 // list is sent again while PodResources (listed) or the runtime (running) reports a holder.
-func (t *planner) askCheckpoint(last time.Time, listed, running bool) {
+func (t *planner) requestCheckpoint(last time.Time, listed, running bool) {
 	after := last.Add(2 * settle)
 	if !t.reached(after) {
 		return
 	}
-	if t.checkpoint.asked.Before(after) { // read the current version first: any other version landed later
+	if t.checkpoint.requested.Before(after) { // read the current version first: any other version landed later
 		t.Checkpoint = true
 		return
 	}
 	pods := t.o.Pods
-	t.Pods = pods == nil || t.poll(pods.Asked) || t.Pods
+	t.Pods = pods == nil || t.poll(pods.Requested) || t.Pods
 	if t.now.Before(t.sent.Add(settle)) { // the kubelet is about to write
 		t.every = drainInterval
 	}
-	t.Checkpoint = t.checkpoint.asked.Before(t.sent) || t.poll(t.checkpoint.asked) || t.Checkpoint
+	t.Checkpoint = t.checkpoint.requested.Before(t.sent) || t.poll(t.checkpoint.requested) || t.Checkpoint
 	if listed {
 		return
 	}
-	t.askRuntime(after)
-	if running || pods == nil || pods.Asked.Before(t.sent) || !t.reached(t.sent.Add(settle)) {
+	t.requestRuntime(after)
+	if running || pods == nil || pods.Requested.Before(t.sent) || !t.reached(t.sent.Add(settle)) {
 		return
 	}
 	t.Resend = t.stream()

@@ -29,7 +29,7 @@ func (s Share) units() uint64 { return wholeDevice / uint64(s.Count) }
 func (u usage) fits(p Part) bool {
 	for i := range u {
 		l := &u[i]
-		if l.empty() || !l.device.Touches(p) {
+		if l.empty() || !l.device.touches(p) {
 			continue
 		}
 		if p.Share.Count == 0 || l.whole > 0 || l.device != p.Device() || p.Extent == ExtentUnknown {

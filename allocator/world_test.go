@@ -35,7 +35,7 @@ var parts = [...]Part{
 // sharedPart is the index of the GPU that claims share. A claim gets all or half of it.
 const sharedPart = uint8(len(parts) - 1)
 
-// hardwareUse is the hardware that each part uses, independently of Overlaps: sixths of each of the eight memory
+// hardwareUse is the hardware that each part uses, independently of overlaps: sixths of each of the eight memory
 // slices, and of the device nodes of GPU instances 1 and 2.
 var hardwareUse = [len(parts)][10]uint8{
 	{6, 6, 6, 6, 6, 6, 6, 6},
@@ -147,12 +147,12 @@ func init() {
 	}
 }
 
-// The stages of a pod's admission. settle bounds the steps from answered to inserted and from writing to admitted, and
-// listLag the step from selected to answered. Hooks and other plugins can delay the step from inserted to writing.
+// The stages of a pod's admission. settle bounds the steps from granted to inserted and from writing to admitted, and
+// listLag the step from selected to granted. Hooks and other plugins can delay the step from inserted to writing.
 const (
 	idle     = iota // not in admission, or rejected
 	selected        // the kubelet has selected a device
-	answered        // the agent has granted it
+	granted         // by the agent
 	inserted        // it is in the kubelet's records
 	writing         // a checkpoint with it is being written
 	admitted        // the kubelet may start containers
@@ -176,7 +176,7 @@ type pod struct {
 	isInit    bool  // the container is an init container
 	hangs     bool  // delayed by hooks, other plugins or the runtime
 	holds     bool  // may use its part, now or later
-	since     int32 // tick at which it was selected or answered, or its container began to start
+	since     int32 // tick at which it was selected or granted, or its container began to start
 }
 
 // record is an ID in the kubelet's records.
@@ -214,15 +214,15 @@ type stream struct {
 	stale    message    // of the previous stream, received by the kubelet
 }
 
-// answer is the response of a source.
-type answer struct {
-	valid           bool
-	asked, answered int32
-	keys            mask
-	version         uint16
-	file            checkpointFile
-	containers      [podSlots]record // UID and part
-	sandboxes       [podSlots]uint8  // UIDs
+// response is the evidence that a source returns.
+type response struct {
+	valid               bool
+	requested, received int32
+	keys                mask
+	version             uint16
+	file                checkpointFile
+	containers          [podSlots]record // UID and part
+	sandboxes           [podSlots]uint8  // UIDs
 }
 
 const podSlots = 3
@@ -270,8 +270,8 @@ type state struct {
 	slice          poolVersion      // acknowledged by the API server
 	scheduled      poolVersion      // received by the scheduler
 	listed, offers mask
-	answers        [sources]answer // delivered
-	asked          [sources]answer // not delivered yet
+	responses      [sources]response // delivered
+	requested      [sources]response // not delivered yet
 }
 
 var epoch = time.Unix(1_000_000, 0).UTC()

@@ -12,13 +12,13 @@ func init() {
 	}
 }
 
-// ask queries a source. deliver delivers the response, later or never.
-func (w *world) ask(source uint8) bool {
+// query requests the evidence of a source. deliver delivers the response, later or never.
+func (w *world) query(source uint8) bool {
 	if source == checkpoint && w.disk == (checkpointFile{}) && w.version == 0 {
-		w.asked[source] = answer{valid: true, asked: w.tick}
+		w.requested[source] = response{valid: true, requested: w.tick}
 		return true
 	}
-	a := answer{valid: true, asked: w.tick}
+	a := response{valid: true, requested: w.tick}
 	switch source {
 	case allocatable:
 		a.keys = w.healthy
@@ -45,17 +45,17 @@ func (w *world) ask(source uint8) bool {
 	if source == allocations {
 		a.keys = w.claimed()
 	}
-	w.asked[source] = a
+	w.requested[source] = a
 	return true
 }
 
 func (w *world) deliver(source uint8) bool {
-	if !w.asked[source].valid {
+	if !w.requested[source].valid {
 		return false
 	}
-	w.answers[source] = w.asked[source]
-	w.answers[source].answered = w.tick
-	w.asked[source] = answer{}
+	w.responses[source] = w.requested[source]
+	w.responses[source].received = w.tick
+	w.requested[source] = response{}
 	return true
 }
 
@@ -76,20 +76,20 @@ func (w *world) observation() Observation {
 			o.Lists[outletNames[i]] = l
 		}
 	}
-	if a := &w.answers[allocatable]; a.valid {
-		o.Allocatable = &Allocatable{Asked: stamp(a.asked), Answered: stamp(a.answered), IDs: a.keys.set()}
+	if a := &w.responses[allocatable]; a.valid {
+		o.Allocatable = &Allocatable{Requested: stamp(a.requested), Received: stamp(a.received), IDs: a.keys.set()}
 	}
-	if a := &w.answers[podResources]; a.valid {
-		o.Pods = &PodResources{Asked: stamp(a.asked), Answered: stamp(a.answered), Held: a.keys.set()}
+	if a := &w.responses[podResources]; a.valid {
+		o.Pods = &PodResources{Requested: stamp(a.requested), Received: stamp(a.received), Held: a.keys.set()}
 	}
-	if a := &w.answers[checkpoint]; a.valid {
+	if a := &w.responses[checkpoint]; a.valid {
 		o.Checkpoint = a.checkpoint()
 	}
-	if a := &w.answers[containers]; a.valid {
+	if a := &w.responses[containers]; a.valid {
 		o.Runtime = a.runtime()
 	}
-	if a := &w.answers[allocations]; a.valid {
-		o.Allocations = &Allocations{Asked: stamp(a.asked), Answered: stamp(a.answered), Claims: map[string]string{}}
+	if a := &w.responses[allocations]; a.valid {
+		o.Allocations = &Allocations{Requested: stamp(a.requested), Received: stamp(a.received), Claims: map[string]string{}}
 		if a.keys != 0 {
 			o.Allocations.Claims[gpu0] = "claim"
 		}
@@ -117,8 +117,8 @@ func (m mask) set() map[Key]bool {
 	return set
 }
 
-func (a *answer) checkpoint() *Checkpoint {
-	c := &Checkpoint{Asked: stamp(a.asked), Answered: stamp(a.answered), Registered: a.file.registered.set()}
+func (a *response) checkpoint() *Checkpoint {
+	c := &Checkpoint{Requested: stamp(a.requested), Received: stamp(a.received), Registered: a.file.registered.set()}
 	if a.version > 0 {
 		c.Version = string([]byte{byte(a.version >> 8), byte(a.version)})
 	}
@@ -135,8 +135,8 @@ func (a *answer) checkpoint() *Checkpoint {
 	return c
 }
 
-func (a *answer) runtime() *Runtime {
-	r := &Runtime{Asked: stamp(a.asked), Answered: stamp(a.answered), Sandboxes: map[string]bool{}}
+func (a *response) runtime() *Runtime {
+	r := &Runtime{Requested: stamp(a.requested), Received: stamp(a.received), Sandboxes: map[string]bool{}}
 	for i := range podSlots {
 		if c := a.containers[i]; c.uid != 0 {
 			r.Containers = append(r.Containers, Container{Pod: uidNames[c.uid], Part: parts[c.key].Device()})
@@ -284,7 +284,7 @@ func (w *world) checkListed(outlet uint8, listed mask) {
 			continue
 		}
 		p := w.pod(r.uid)
-		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.answers[checkpoint].file.records[:], r)) {
+		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.responses[checkpoint].file.records[:], r)) {
 			w.fail("%v is held by pod %d but not listed", keys[r.key].Key, r.uid)
 		}
 	}
@@ -307,7 +307,7 @@ func (w *world) restartAgent(withState, withRecords bool) bool {
 	if w.listed = 0; !withState {
 		w.offers = 0
 	}
-	w.answers, w.asked = [sources]answer{}, [sources]answer{}
+	w.responses, w.requested = [sources]response{}, [sources]response{}
 	return w.reconcile(true)
 }
 
@@ -376,7 +376,7 @@ func (w *world) runAgent(late bool) bool {
 	w.watchSlice()
 	for source, due := range [sources]bool{w.todo.Allocatable, w.todo.Pods, w.todo.Checkpoint, w.todo.Runtime, w.todo.Allocations} {
 		if due {
-			w.ask(uint8(source))
+			w.query(uint8(source))
 			w.deliver(uint8(source))
 		}
 	}

@@ -99,7 +99,7 @@ func (w *world) allocate(slot uint8) bool {
 		w.free(slot)
 		return true
 	}
-	p.stage, p.since, p.part = answered, w.tick, w.parts[p.key]
+	p.stage, p.since, p.part = granted, w.tick, w.parts[p.key]
 	p.holds = p.active
 	w.checkAllocated("allocate")
 	return true
@@ -107,7 +107,7 @@ func (w *world) allocate(slot uint8) bool {
 
 func (w *world) insert(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.stage != answered {
+	if p.uid == 0 || p.stage != granted {
 		return false
 	}
 	for i := range w.records {
@@ -282,7 +282,7 @@ func (w *world) overdue(p *pod) bool {
 func (w *world) pass() bool {
 	for i := range w.pods {
 		p := &w.pods[i]
-		due := p.stage == answered || p.container == creating && !w.tracks(p)
+		due := p.stage == granted || p.container == creating && !w.tracks(p)
 		if p.uid != 0 && (due && p.since < w.tick || w.overdue(p)) {
 			return false
 		}

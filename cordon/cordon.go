@@ -137,7 +137,8 @@ func uuidOf(name string) (uuid string, ok bool) {
 }
 
 // List returns the cordons by UUID. A damaged file cordons its device without a reason. The error joins all
-// problems. The cordons are valid even with an error, except that the map is nil if the directory cannot be listed.
+// problems. The cordons are valid even with an error, except that the map is nil if the directory cannot be listed or
+// has too many files.
 func (s Store) List() (map[string]Cordon, error) {
 	all := map[string]Cordon{}
 	names, err := host.Names(s.dir, maxFiles+1)
@@ -147,10 +148,10 @@ func (s Store) List() (map[string]Cordon, error) {
 	case err != nil:
 		return nil, fmt.Errorf("listing cordons: %w", err)
 	}
-	var errs []error
-	if len(names) > maxFiles {
-		errs = append(errs, fmt.Errorf("listing cordons: %s has more than %d files; remove those that are not cordons", s.dir, maxFiles))
+	if len(names) > maxFiles { // names may lack cordons
+		return nil, fmt.Errorf("listing cordons: %s has more than %d files; remove those that are not cordons", s.dir, maxFiles)
 	}
+	var errs []error
 	for _, name := range names {
 		uuid, ok := uuidOf(name)
 		if !ok {

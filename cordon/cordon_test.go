@@ -154,7 +154,7 @@ func TestOtherFiles(t *testing.T) {
 	for i := range maxFiles {
 		write(t, s, fmt.Sprintf("GPU-%d.json", i), "{}")
 	}
-	if all, err := s.List(); err == nil || len(all) == 0 || len(all) > maxFiles+1 {
+	if all, err := s.List(); all != nil || err == nil { // the last cordons stay in effect
 		t.Errorf("with too many files: %d cordons, %v", len(all), err)
 	}
 	if err := os.RemoveAll(s.dir); err != nil {

@@ -29,13 +29,13 @@ func newLedgerNode(t *testing.T) *ledgerNode {
 	o := allocator.Observation{
 		Wanted:     []allocator.Want{{Key: allocator.Key{Outlet: allocator.SliceOutlet, ID: "GPU-0"}, Part: whole, Ready: true}},
 		Present:    []allocator.Present{{Device: whole}},
-		Checkpoint: &allocator.Checkpoint{Asked: start, Answered: start},
-		Runtime:    &allocator.Runtime{Asked: start, Answered: start},
+		Checkpoint: &allocator.Checkpoint{Requested: start, Received: start},
+		Runtime:    &allocator.Runtime{Requested: start, Received: start},
 	}
 	reconcile := func() {
 		now := time.Now()
 		if todo.Runtime {
-			o.Runtime = &allocator.Runtime{Asked: now, Answered: now}
+			o.Runtime = &allocator.Runtime{Requested: now, Received: now}
 			if c := n.running.Load(); c != nil {
 				o.Runtime.Containers = []allocator.Container{*c}
 			}

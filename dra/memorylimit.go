@@ -134,7 +134,7 @@ func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record,
 		}
 		next = next.withPods(pods)
 	}
-	if len(next.Pods) == len(record.Pods) { // the record has maxPods
+	if slices.Equal(next.Pods, record.Pods) { // more than maxPods use the claim
 		return record, nil
 	}
 	if err := d.records.save(next); err != nil {

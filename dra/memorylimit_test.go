@@ -216,7 +216,7 @@ func TestRestoreLimits(t *testing.T) {
 
 	// A pod that was deleted before its name was read is limited, too.
 	n.claims.fail(nil)
-	restores("next-uid", "unknown", "pod-uid-b")
+	restores("unknown", "next-uid", "pod-uid-b")
 }
 
 // While the driver worker restarts, limits cannot be set. Prepare retries, since the kubelet repeats a failed call only

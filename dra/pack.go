@@ -12,7 +12,7 @@ import (
 // Pack returns offers in the order in which the scheduler should allocate them. They are grouped by resource, in the
 // order of the first offer of each. In a group, devices that are not shared come first, in their packing order, and
 // shared ones follow, ordered by placement. held is the result of allocator.HeldByClaims.
-func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.Placement) []Offer {
+func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.SharePlacement) []Offer {
 	sets := setsOf(inv, offers)
 	var resources []string
 	ids, byID := map[string][]string{}, make(map[string]Offer, len(offers))
@@ -39,7 +39,7 @@ func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, 
 
 // compareShared orders offers of one resource. The scheduler allocates the first one with enough free capacity to a
 // claim for a share.
-func compareShared(a, b Offer, held map[string]allocator.Amount, placement allocator.Placement) int {
+func compareShared(a, b Offer, held map[string]allocator.Amount, placement allocator.SharePlacement) int {
 	switch {
 	case !a.shared() && !b.shared():
 		return 0

@@ -25,7 +25,7 @@ func TestPack(t *testing.T) {
 		name      string
 		change    func(offers []Offer)
 		held      map[string]allocator.Amount
-		placement allocator.Placement
+		placement allocator.SharePlacement
 		want      string
 	}{
 		{"all free", func([]Offer) {}, nil, allocator.Pack, "4 0 1 2 3 m0 m1"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,7 +204,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 	if err := d.await(ctx, next, func() error { return d.cfg.Gate.Prepare(next.grant()) }); err != nil {
 		return Record{}, err
 	}
-	if len(next.Pods) > len(record.Pods) {
+	if !slices.Equal(next.Pods, record.Pods) {
 		if err := d.records.save(next); err != nil {
 			return Record{}, fmt.Errorf("%w; check --state-dir", err)
 		}

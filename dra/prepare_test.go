@@ -255,6 +255,38 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
+// The record of a claim in continuous use drops the pods that have used it first, never those that use it now.
+func TestRecordKeepsLatestPods(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	reserve := func(pods ...string) {
+		c := allocated("a", "0")
+		c.Consumers = []cluster.Consumer{{Resource: "pods", Name: "long", UID: "long"}}
+		for _, uid := range pods {
+			c.Consumers = append(c.Consumers, cluster.Consumer{Resource: "pods", Name: uid, UID: uid})
+		}
+		n.claims.set("a", c)
+		n.prepares("a", "0")
+	}
+	var earlier []string
+	for i := range maxPods - 2 {
+		earlier = append(earlier, fmt.Sprint("0-", i))
+	}
+	reserve(earlier...)
+	for _, uid := range []string{"z", "a"} {
+		reserve(uid)
+		n.restart()
+		pods := n.driver.Records()[0].Pods
+		if len(pods) != maxPods || pods[0].UID != "long" || pods[1].UID != uid {
+			t.Fatalf("%d pods, the first are %v", len(pods), pods[:2])
+		}
+	}
+	if granted := n.gate.claims["uid-a"].Pods; slices.Contains(granted, "pod-uid-a") || !slices.Contains(granted, "z") {
+		t.Errorf("granted to %q …", granted[:3])
+	}
+}
+
 // A claim that is allocated again, with other devices, releases the former ones.
 func TestAllocatedAgain(t *testing.T) {
 	n := newNode(t)

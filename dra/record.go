@@ -17,7 +17,7 @@ type Record struct {
 	Namespace string
 	Name      string
 	Devices   []Device
-	Pods      []Pod // for which it is or was reserved; pods are only added
+	Pods      []Pod // for which it is or was reserved, the latest first; see withPods
 	Prepared  time.Time
 
 	// Damaged is the reason why the file of the record cannot be read; empty if it can. Only UID is known then: the claim
@@ -89,12 +89,17 @@ func (r Record) describe() string {
 	return fmt.Sprintf("%s of pod %s", name, strings.Join(pods, ", "))
 }
 
-// withPods returns the record with pods added, up to maxPods.
-func (r Record) withPods(added []Pod) Record {
-	r.Pods = slices.Concat(r.Pods, added)
-	slices.SortStableFunc(r.Pods, func(a, b Pod) int { return cmp.Compare(a.UID, b.UID) })
-	r.Pods = slices.CompactFunc(r.Pods, func(a, b Pod) bool { return a.UID == b.UID })
-	r.Pods = r.Pods[:min(len(r.Pods), maxPods)]
+// withPods returns the record with pods, for which the claim is reserved, as the first ones, up to maxPods. Earlier pods
+// are kept up to then: a pod that was deleted by force may have containers, which the ledger finds by the pod's sandbox.
+func (r Record) withPods(reserved []Pod) Record {
+	var pods []Pod
+	known := map[string]bool{}
+	for _, p := range slices.Concat(reserved, r.Pods) {
+		if !known[p.UID] && len(pods) < maxPods {
+			known[p.UID], pods = true, append(pods, p)
+		}
+	}
+	r.Pods = pods
 	return r
 }
 

@@ -34,7 +34,7 @@ const (
 // init containers. The kubelet writes it after each ListAndWatch message and each allocation, but not when a pod
 // ends, so it may still contain devices of terminated pods.
 type Checkpoint struct {
-	Asked, Answered time.Time // before and after the file was read
+	Requested, Received time.Time // before and after the file was read
 
 	// Version differs for each file that was renamed into place. It consists of device, inode, mtime and size,
 	// and is empty if the file does not exist.
@@ -44,10 +44,11 @@ type Checkpoint struct {
 	Registered map[string][]string // IDs of the devices that were healthy at the time of the write, by resource
 }
 
-// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error.
+// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error. With an error, the
+// result has at most the version of the file.
 func ReadCheckpoint(dir string) (Checkpoint, error) {
 	path := filepath.Join(dir, checkpointName)
-	c := Checkpoint{Asked: time.Now()}
+	c := Checkpoint{Requested: time.Now()}
 	var err error
 	if c.Version, err = checkpointVersion(path); err != nil { // read first: the content may be newer, but not older
 		return Checkpoint{}, fmt.Errorf("reading the kubelet's checkpoint: %w", err)
@@ -55,13 +56,13 @@ func ReadCheckpoint(dir string) (Checkpoint, error) {
 	if c.Version != "" {
 		data, err := host.ReadFile(path, checkpointLimit)
 		if err != nil {
-			return Checkpoint{}, fmt.Errorf("reading the kubelet's checkpoint: %w", err)
+			return Checkpoint{Version: c.Version}, fmt.Errorf("reading the kubelet's checkpoint: %w", err)
 		}
 		if err := c.parse(data); err != nil {
-			return Checkpoint{}, fmt.Errorf("reading the kubelet's checkpoint %s: %w", path, err)
+			return Checkpoint{Version: c.Version}, fmt.Errorf("reading the kubelet's checkpoint %s: %w", path, err)
 		}
 	}
-	c.Answered = time.Now()
+	c.Received = time.Now()
 	return c, nil
 }
 

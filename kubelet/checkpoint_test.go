@@ -26,7 +26,7 @@ func TestReadCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	none, err := ReadCheckpoint(dir)
 	if err != nil || none.Version != "" || len(none.Holders)+len(none.Registered) > 0 ||
-		none.Asked.IsZero() || none.Answered.Before(none.Asked) {
+		none.Requested.IsZero() || none.Received.Before(none.Requested) {
 		t.Errorf("no file: %+v, %v; want no version", none, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, checkpointName), []byte(checkpointText), 0o600); err != nil {
@@ -36,7 +36,7 @@ func TestReadCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Version == "" || got.Asked.Before(none.Answered) || got.Answered.Before(got.Asked) {
+	if got.Version == "" || got.Requested.Before(none.Received) || got.Received.Before(got.Requested) {
 		t.Errorf("wrong version or timestamps: %+v", got)
 	}
 	slices.SortFunc(got.Holders, func(a, b Holder) int { return strings.Compare(a.Device, b.Device) })

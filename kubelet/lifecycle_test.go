@@ -80,11 +80,14 @@ func TestStopBeforeFirstUpdate(t *testing.T) {
 func TestStop(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := newFakeKubelet(t, dir).start()
-	_, stop := start(t, dir)
+	p, stop := start(t, dir)
 	r := kubelet.next()
 	checkRegistration(t, r)
 	stop()
 	r.awaitEnd(t)
+	if state := p.Registration(); state != (Registration{Error: "stopped"}) {
+		t.Errorf("registration %+v after the end", state)
+	}
 	if sockets := socketsIn(t, dir); !slices.Equal(sockets, []string{r.request.Endpoint, "kubelet.sock"}) {
 		t.Errorf("sockets %v, want those of the kubelet and of the last registration", sockets)
 	}

@@ -129,20 +129,29 @@ func TestPreStartContainer(t *testing.T) {
 	}
 }
 
-// If the checkpoint was deleted, PreStartContainer sends a list, which makes the kubelet rewrite it.
+// If the checkpoint was deleted or is damaged, PreStartContainer sends a list, which makes the kubelet rewrite it.
 func TestPreStartContainerWithoutCheckpoint(t *testing.T) {
-	r, p, pods := connectLimited(t)
-	id := uuid(0) + "::1"
-	go func() {
-		for range r.lists {
-			writeCheckpoint(t, p.cfg.Dir, entry("a", "main", allocator.GPUResource, id))
-		}
-	}()
-	if _, err := r.client.PreStartContainer(t.Context(), &api.PreStartContainerRequest{DevicesIds: []string{id}}); err != nil {
-		t.Fatal(err)
-	}
-	if got := pods(); !slices.Equal(got, []string{"a [GPU 1]"}) {
-		t.Errorf("passed %q", got)
+	for name, text := range map[string]string{"deleted": "", "damaged": "{"} {
+		t.Run(name, func(t *testing.T) {
+			r, p, pods := connectLimited(t)
+			if text != "" {
+				if err := os.WriteFile(filepath.Join(p.cfg.Dir, checkpointName), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			id := uuid(0) + "::1"
+			go func() {
+				for range r.lists {
+					writeCheckpoint(t, p.cfg.Dir, entry("a", "main", allocator.GPUResource, id))
+				}
+			}()
+			if _, err := r.client.PreStartContainer(t.Context(), &api.PreStartContainerRequest{DevicesIds: []string{id}}); err != nil {
+				t.Fatal(err)
+			}
+			if got := pods(); !slices.Equal(got, []string{"a [GPU 1]"}) {
+				t.Errorf("passed %q", got)
+			}
+		})
 	}
 }
 

@@ -23,6 +23,7 @@ const stableAfter = time.Minute
 // keepRegistered registers with the kubelet, and again after each restart of the kubelet and each lost registration,
 // until ctx ends.
 func (p *Plugin) keepRegistered(ctx context.Context, changed <-chan struct{}) error {
+	defer p.registration.Store(&Registration{Error: "stopped"})
 	if err := p.removeStaleSockets(ctx); err != nil {
 		p.log.Warn("stale sockets not removed", "err", err)
 	}

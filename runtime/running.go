@@ -37,6 +37,7 @@ type Container struct {
 	ID        string
 	Name      string // in the pod, or in nerdctl; empty for other containers outside Kubernetes
 	Pod       Pod    // zero outside Kubernetes
+	PID       int    // of its first process, in the runtime's PID namespace; 0 if unknown
 
 	Devices    map[uint64]bool // device numbers of character devices, see unix.Mkdev
 	Privileged bool            // a device cgroup rule allows all devices
@@ -159,12 +160,13 @@ func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 			return nil, fmt.Errorf("inspecting container %s: %w", c.GetId(), err)
 		}
 		var info struct {
+			PID  int             `json:"pid"`
 			Spec json.RawMessage `json:"runtimeSpec"`
 		}
 		if err := json.Unmarshal([]byte(container.GetInfo()["info"]), &info); err != nil {
 			return nil, fmt.Errorf("decoding the verbose status of container %s: %w", c.GetId(), err)
 		}
-		running, err = appendContainer(running, Container{ID: c.GetId()}, c.GetLabels(), info.Spec)
+		running, err = appendContainer(running, Container{ID: c.GetId(), PID: info.PID}, c.GetLabels(), info.Spec)
 		if err != nil {
 			return nil, err
 		}

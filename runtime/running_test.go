@@ -106,7 +106,7 @@ func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest) (*tasks.
 	response := &tasks.ListTasksResponse{}
 	for _, r := range s.f.inNamespace(ctx) {
 		if r.status != task.Status_UNKNOWN {
-			response.Tasks = append(response.Tasks, &task.Process{ID: r.id, Status: r.status})
+			response.Tasks = append(response.Tasks, &task.Process{ID: r.id, Pid: 7, Status: r.status})
 		}
 	}
 	return response, nil
@@ -243,7 +243,7 @@ func TestContainerdWithoutCRI(t *testing.T) {
 	}
 }
 
-// describe lists the running containers, and whether they have GPU 0.
+// describe lists the running containers, and whether they have GPU 0. The PID of each is 7.
 func describe(t *testing.T, f http.Handler) (lines []string) {
 	t.Helper()
 	node := shortDir(t)
@@ -256,6 +256,9 @@ func describe(t *testing.T, f http.Handler) (lines []string) {
 	}
 	for _, c := range all[0].Containers {
 		line := fmt.Sprint(c)
+		if c.PID != 7 {
+			line += fmt.Sprintf(" has PID %d", c.PID)
+		}
 		if c.Devices[unix.Mkdev(195, 0)] {
 			line += " has GPU 0"
 		}

@@ -42,7 +42,7 @@ func listNamespace(ctx context.Context, conn *grpc.ClientConn, namespace string)
 	}
 	client := containers.NewContainersClient(conn)
 	var running []Container
-	for id := range active { // one by one, since all specs together could exceed any limit
+	for id, pid := range active { // one by one, since all specs together could exceed any limit
 		response, err := client.Get(ctx, &containers.GetContainerRequest{ID: id}, grpc.MaxCallRecvMsgSize(specLimit))
 		if status.Code(err) == codes.NotFound {
 			continue
@@ -51,7 +51,7 @@ func listNamespace(ctx context.Context, conn *grpc.ClientConn, namespace string)
 			return nil, fmt.Errorf("getting container %s: %w", id, err)
 		}
 		c := response.GetContainer()
-		running, err = appendContainer(running, Container{Namespace: namespace, ID: id}, c.GetLabels(), c.GetSpec().GetValue())
+		running, err = appendContainer(running, Container{Namespace: namespace, ID: id, PID: pid}, c.GetLabels(), c.GetSpec().GetValue())
 		if err != nil {
 			return nil, err
 		}
@@ -63,16 +63,16 @@ func listNamespace(ctx context.Context, conn *grpc.ClientConn, namespace string)
 // multiply its size by six. Both the spec and the CRI metadata contain it.
 const specLimit = 64 << 20
 
-// activeTasks returns the IDs of the containers whose task has not stopped.
-func activeTasks(ctx context.Context, conn *grpc.ClientConn) (map[string]bool, error) {
+// activeTasks returns the PIDs of the tasks that have not stopped, by container ID.
+func activeTasks(ctx context.Context, conn *grpc.ClientConn) (map[string]int, error) {
 	response, err := tasks.NewTasksClient(conn).List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("listing tasks: %w", err)
 	}
-	active := map[string]bool{}
+	active := map[string]int{}
 	for _, process := range response.GetTasks() {
 		if process.GetStatus() != task.Status_STOPPED {
-			active[process.GetID()] = true
+			active[process.GetID()] = int(process.GetPid())
 		}
 	}
 	return active, nil

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
+	"maps"
 	"time"
 
 	"github.com/gpucdi/gpucdi/cluster"
@@ -18,8 +18,11 @@ const (
 	// leadTimeout is the time since the start of the last renewal after which the Controller stops acting. It is shorter
 	// than cluster.LeaseDuration, after which another Controller may act.
 	leadTimeout = 10 * time.Second
-	// retryInterval is the time until a failed creation of a template is retried.
-	retryInterval = 5 * time.Second
+	// retryInterval and maxRetryInterval bound the time until a failed creation of a template is retried.
+	retryInterval    = 5 * time.Second
+	maxRetryInterval = 2 * time.Minute
+	// minWatch is the duration from which a watch of pods counts as successful.
+	minWatch = 5 * time.Second
 	// minBackoff and maxBackoff bound the time between attempts to list and watch pods.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
@@ -63,19 +66,22 @@ type Controller struct {
 	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
 	created map[key]bool                   // since the pods were last listed
 	failing map[string]bool                // namespaces in which the creation of a template has failed since then
+	retry   map[string]time.Duration       // from a failed creation to the next, by namespace; without those in which all succeed
 	unused  map[key]time.Time              // when sweep first found the template unused
 }
 
 // New returns a Controller that does nothing until Run is called.
 func New(cfg Config, log *slog.Logger) *Controller {
-	return &Controller{cfg: cfg, log: log, unused: map[key]time.Time{}}
+	return &Controller{cfg: cfg, log: log, retry: map[string]time.Duration{}, unused: map[key]time.Time{}}
 }
 
 // Run creates and deletes templates while this process holds the lease, until ctx ends. It must be called once.
 func (c *Controller) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		start := time.Now()
-		held, err := c.cfg.Lease.Renew(ctx)
+		renewing, cancel := context.WithTimeout(ctx, leadTimeout)
+		held, err := c.cfg.Lease.Renew(renewing)
+		cancel()
 		switch {
 		case err != nil && ctx.Err() == nil:
 			c.log.Warn("lease not acquired, will retry", "err", err)
@@ -135,13 +141,12 @@ func (c *Controller) followPods(ctx context.Context) {
 			return
 		case err != nil:
 			c.log.Warn("pods not followed, will retry", "err", err, "in", backoff)
-			wait(ctx, backoff)
-			backoff = min(2*backoff, maxBackoff)
+		case time.Since(start) >= minWatch:
+			backoff = minBackoff
 			continue
-		case time.Since(start) < retryInterval: // the connection was closed early
-			wait(ctx, minBackoff)
 		}
-		backoff = minBackoff
+		wait(ctx, backoff)
+		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
@@ -149,13 +154,13 @@ func (c *Controller) followPods(ctx context.Context) {
 func (c *Controller) followOnce(ctx context.Context) error {
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
-	retry := sync.OnceFunc(func() { time.AfterFunc(retryInterval, cancel) })
 	change := func(pod cluster.ClaimingPod, deleted bool) {
-		if !c.change(following, pod, deleted) {
-			retry()
+		if retry := c.change(following, pod, deleted); retry > 0 {
+			time.AfterFunc(retry, cancel)
 		}
 	}
 	return c.cfg.API.FollowPods(following, podLabel+"=true", func(pods []cluster.ClaimingPod) {
+		maps.DeleteFunc(c.retry, func(namespace string, _ time.Duration) bool { return !c.failing[namespace] })
 		c.pods, c.created, c.failing = map[string]cluster.ClaimingPod{}, map[key]bool{}, map[string]bool{}
 		for _, pod := range pods {
 			change(pod, false)
@@ -163,26 +168,26 @@ func (c *Controller) followOnce(ctx context.Context) error {
 	}, change)
 }
 
-// change records a change of a pod, and creates the templates that the pod waits for. It returns false if a creation
-// has to be retried. After a failure it creates no others in the same namespace until the pods are listed again, so
-// that a namespace that fails slowly does not delay the others.
-func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool) (done bool) {
+// change records a change of a pod, and creates the templates that the pod waits for. After a failure it returns the
+// time until the retry, and creates no others in the same namespace until the pods are listed again, so that a namespace
+// that fails slowly does not delay the others.
+func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool) (retry time.Duration) {
 	if deleted || pod.Ended {
 		delete(c.pods, pod.UID)
-		return true
+		return 0
 	}
 	c.pods[pod.UID] = pod
 	if !pod.Waiting {
-		return true
+		return 0
 	}
 	for _, name := range pod.Templates {
 		k := key{pod.Namespace, name}
-		request, ours := ParseName(name)
+		request, ours := parseName(name)
 		if !ours || c.created[k] {
 			continue
 		}
 		if c.failing[k.namespace] || ctx.Err() != nil {
-			return false
+			return 0
 		}
 		err := c.cfg.API.CreateClaimTemplate(ctx, k.namespace, request.template(k.namespace, c.cfg.Driver, c.cfg.Class))
 		switch {
@@ -192,13 +197,14 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 		case cluster.Refused(err): // for example because its namespace is being deleted; retried with the next list
 			c.log.Warn("template refused by the API server", "template", k.name, "pod", pod.Name, "err", err)
 		default:
-			c.log.Warn("template not created, will retry", "template", k.name, "pod", pod.Name, "err", err, "in", retryInterval)
-			c.failing[k.namespace] = true
-			return false
+			retry = min(max(2*c.retry[k.namespace], retryInterval), maxRetryInterval)
+			c.log.Warn("template not created, will retry", "template", k.name, "pod", pod.Name, "err", err, "in", retry)
+			c.failing[k.namespace], c.retry[k.namespace] = true, retry
+			return retry
 		}
 		c.created[k] = true
 	}
-	return true
+	return 0
 }
 
 // sweep deletes the templates that have been unused for unusedFor, and those with an outdated spec. If a pod refers to
@@ -235,7 +241,7 @@ func (c *Controller) sweep(ctx context.Context) {
 
 // outdated reports whether the controller would create the template with another spec.
 func (c *Controller) outdated(t cluster.ClaimTemplate) bool {
-	request, ours := ParseName(t.Metadata.Name)
+	request, ours := parseName(t.Metadata.Name)
 	return ours && request.template("", c.cfg.Driver, c.cfg.Class).Metadata.Labels[hashLabel] != t.Metadata.Labels[hashLabel]
 }
 

@@ -22,15 +22,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeAPI struct {
 	mu        sync.Mutex
 	pods      map[string]cluster.ClaimingPod
-	templates map[key]Template
+	templates map[key]template
 	events    chan cluster.ClaimingPod
 	fail      map[string]error // of creations, by namespace
+	closing   bool             // watches end immediately
 	creations int
 	follows   int
 }
 
 func newFakeAPI() *fakeAPI {
-	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]Template{}, events: make(chan cluster.ClaimingPod, 1000)}
+	return &fakeAPI{pods: map[string]cluster.ClaimingPod{}, templates: map[key]template{}, events: make(chan cluster.ClaimingPod, 1000)}
 }
 
 func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([]cluster.ClaimingPod), changed func(cluster.ClaimingPod, bool)) error {
@@ -46,6 +47,9 @@ func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([
 	f.mu.Unlock()
 	listed(all)
 	end := time.After(2 * time.Minute)
+	if f.closing {
+		return nil
+	}
 	for {
 		select {
 		case p := <-f.events:
@@ -72,18 +76,18 @@ func (f *fakeAPI) ClaimTemplates(context.Context, string) (all []cluster.ClaimTe
 	return all, nil
 }
 
-func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, template any) error {
+func (f *fakeAPI) CreateClaimTemplate(_ context.Context, namespace string, object any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.creations++
-	k := key{namespace, template.(Template).Metadata.Name}
+	k := key{namespace, object.(template).Metadata.Name}
 	switch {
 	case f.fail[namespace] != nil:
 		return f.fail[namespace]
 	case f.templates[k].Metadata.Name != "":
 		return cluster.ErrAlreadyExists
 	}
-	f.templates[k] = template.(Template)
+	f.templates[k] = object.(template)
 	return nil
 }
 
@@ -135,6 +139,19 @@ func (f *fakeAPI) has(t *testing.T, want ...string) {
 	}
 }
 
+// An API server that closes each watch early gets fewer and fewer requests.
+func TestWatchEndsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		api.closing = true
+		defer run(t, api, newLease())()
+		time.Sleep(10 * time.Minute)
+		if _, follows := api.counts(); follows < 10 || follows > 30 {
+			t.Errorf("pods were listed %d times", follows)
+		}
+	})
+}
+
 // fakeLease is held by the Controller whose name is the holder.
 type fakeLease struct {
 	mu   *sync.Mutex
@@ -145,9 +162,16 @@ type fakeLease struct {
 type leaseState struct {
 	holder string
 	err    error
+	delay  time.Duration // of Renew
 }
 
-func (l fakeLease) Renew(context.Context) (bool, error) {
+func (l fakeLease) Renew(ctx context.Context) (bool, error) {
+	l.mu.Lock()
+	delay := l.delay
+	l.mu.Unlock()
+	if wait(ctx, delay); ctx.Err() != nil {
+		return false, ctx.Err()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -212,10 +236,10 @@ func TestOutdatedTemplates(t *testing.T) {
 		api.add("a", "vcuda-c100")
 		api.add("b", "vcuda-c30-m4000")
 		for _, name := range []string{"vcuda-c100", "vcuda-c30-m4000", "vcuda-c50-m1000"} {
-			request, _ := ParseName(name)
+			request, _ := parseName(name)
 			api.templates[key{"team", name}] = request.template("team", "gpu.nvidia.com", "former")
 		}
-		api.templates[key{"team", "vcuda-other"}] = Template{Metadata: templateMetadata{Name: "vcuda-other"}}
+		api.templates[key{"team", "vcuda-other"}] = template{Metadata: templateMetadata{Name: "vcuda-other"}}
 		defer run(t, api, newLease())()
 		time.Sleep(5 * time.Minute)
 		api.has(t, "vcuda-c100", "vcuda-c30-m4000", "vcuda-other")
@@ -242,7 +266,8 @@ func TestDeletedTemplate(t *testing.T) {
 	})
 }
 
-// A failed creation of a template is retried. Meanwhile pods of other namespaces get theirs immediately.
+// A failed creation of a template is retried, less and less often while its namespace fails. Meanwhile pods of other
+// namespaces get theirs immediately.
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
@@ -257,15 +282,25 @@ func TestCreationFails(t *testing.T) {
 			t.Errorf("%d attempts, want one for each namespace", creations)
 		}
 		time.Sleep(time.Minute)
-		if _, follows := api.counts(); follows < 10 || follows > 14 {
-			t.Errorf("pods were listed %d times", follows)
+		if creations, follows := api.counts(); creations != 8 || follows != 4 { // at the start, and after 5, 15 and 35 s
+			t.Errorf("%d attempts and %d lists", creations, follows)
 		}
+		api.mu.Lock()
+		api.fail["later"] = api.fail["team"]
+		api.mu.Unlock()
+		api.put(cluster.ClaimingPod{Namespace: "later", UID: "later", Templates: []string{"vcuda-c300"}, Waiting: true})
+		synctest.Wait()
+		api.mu.Lock()
+		delete(api.fail, "later")
+		api.mu.Unlock()
+		time.Sleep(retryInterval + time.Second)
+		api.has(t, "vcuda-c200", "vcuda-c300")
 		api.mu.Lock()
 		api.fail = nil
 		clear(api.templates)
 		api.mu.Unlock()
-		time.Sleep(2 * retryInterval)
-		want := []string{"vcuda-c200"}
+		time.Sleep(maxRetryInterval)
+		want := []string{"vcuda-c200", "vcuda-c300"}
 		for i := range 10 {
 			want = append(want, fmt.Sprintf("vcuda-c%d-m1000", i+1))
 		}
@@ -306,6 +341,26 @@ func TestLease(t *testing.T) {
 		stopSecond()
 		if state.holder != "" {
 			t.Errorf("the lease is held by %q after the end", state.holder)
+		}
+	})
+}
+
+// A lease that is acquired too late may have been taken over.
+func TestSlowLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, lease := newFakeAPI(), newLease()
+		lease.delay = cluster.LeaseDuration
+		defer run(t, api, lease)()
+		time.Sleep(2 * cluster.LeaseDuration)
+		if _, follows := api.counts(); follows > 0 {
+			t.Error("pods were listed")
+		}
+		lease.mu.Lock()
+		lease.delay = 0
+		lease.mu.Unlock()
+		time.Sleep(2 * leadTimeout)
+		if _, follows := api.counts(); follows != 1 {
+			t.Errorf("pods were listed %d times", follows)
 		}
 	})
 }

@@ -15,8 +15,8 @@ const wholeCores = 100
 // maxGPUs is the maximum number of devices in a ResourceClaim.
 const maxGPUs = 32
 
-// Request is a container's request for a part of a GPU, or for whole GPUs. Name encodes all of it.
-type Request struct {
+// request is a container's request for a part of a GPU, or for whole GPUs. Name encodes all of it.
+type request struct {
 	Cores          int    // compute time in percent of a GPU: less than 100 for a part, or a multiple of 100
 	MemoryMiB      uint64 // of a part of a GPU; 0 for whole GPUs
 	ComputeCeiling int    // of a part of a GPU, in percent of the GPU; 0: none
@@ -37,11 +37,11 @@ func anyOf[L ~string](levels []L) string {
 	return strings.Join(names, "|")
 }
 
-// ParseName returns the request of a template's name; false if no valid request has that name.
-func ParseName(name string) (r Request, ok bool) {
+// parseName returns the request of a template's name; false if no valid request has that name.
+func parseName(name string) (r request, ok bool) {
 	match := namePattern.FindStringSubmatch(name)
 	if match == nil {
-		return Request{}, false
+		return request{}, false
 	}
 	r.Cores, _ = strconv.Atoi(match[1])
 	r.MemoryMiB, _ = strconv.ParseUint(match[2], 10, 64) // 0 if it is missing
@@ -54,7 +54,7 @@ func ParseName(name string) (r Request, ok bool) {
 }
 
 // Name returns the name of the request's template.
-func (r Request) Name() string {
+func (r request) Name() string {
 	name := fmt.Sprintf("vcuda-c%d", r.Cores)
 	if r.MemoryMiB > 0 {
 		name += fmt.Sprintf("-m%d", r.MemoryMiB)

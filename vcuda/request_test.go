@@ -11,7 +11,7 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	for name, want := range map[string]Request{
+	for name, want := range map[string]request{
 		"vcuda-c30-m4000":     {Cores: 30, MemoryMiB: 4000},
 		"vcuda-c30-m4000-l50": {Cores: 30, MemoryMiB: 4000, ComputeCeiling: 50},
 		"vcuda-c50-m1-l50":    {Cores: 50, MemoryMiB: 1, ComputeCeiling: 50},
@@ -22,7 +22,7 @@ func TestNames(t *testing.T) {
 		"vcuda-c200-memory-hardware":                          {Cores: 200, Isolation: allocator.Isolation{Memory: "hardware"}},
 		"vcuda-c99-m1-compute-hardware":                       {Cores: 99, MemoryMiB: 1, Isolation: allocator.Isolation{Compute: "hardware"}},
 	} {
-		if got, ok := ParseName(name); !ok || got != want || got.Name() != name {
+		if got, ok := parseName(name); !ok || got != want || got.Name() != name {
 			t.Errorf("%s: %+v, %t, %s", name, got, ok, got.Name())
 		}
 	}
@@ -35,7 +35,7 @@ func TestInvalidNames(t *testing.T) {
 		"vcuda-c30-m4000-l20", "vcuda-c30-m4000-l101", "vcuda-c30-m4000-l0", "vcuda-c30-l50-m4000", "vcuda-c30-m4000-memory-",
 		"vcuda-c30-m4000-memory-strong", "vcuda-c30-m4000-compute-driver", "Vcuda-c30-m4000", "vcuda-c30-m4000\n", "x-vcuda-c100",
 	} {
-		if got, ok := ParseName(name); ok {
+		if got, ok := parseName(name); ok {
 			t.Errorf("%q is accepted: %+v", name, got)
 		}
 	}
@@ -45,7 +45,7 @@ func FuzzParseName(f *testing.F) {
 	f.Add("vcuda-c30-m4000-l50-memory-driver-compute-timeslice")
 	f.Add("vcuda-c200")
 	f.Fuzz(func(t *testing.T, name string) {
-		if r, ok := ParseName(name); ok && r.Name() != name {
+		if r, ok := parseName(name); ok && r.Name() != name {
 			t.Errorf("%q has the request %+v of %q", name, r, r.Name())
 		}
 	})
@@ -63,7 +63,7 @@ func TestTemplates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, ok := ParseName(name)
+		r, ok := parseName(name)
 		if !ok {
 			t.Fatalf("%s is not a name", name)
 		}

@@ -25,8 +25,8 @@ const (
 // requestName is the name of the request in each claim.
 const requestName = "gpu"
 
-// Template is a ResourceClaimTemplate of resource.k8s.io/v1 with the fields that the Controller sets.
-type Template struct {
+// template is a ResourceClaimTemplate of resource.k8s.io/v1 with the fields that the Controller sets.
+type template struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
 	Metadata   templateMetadata `json:"metadata"`
@@ -90,8 +90,8 @@ type parameters struct {
 }
 
 // template returns the template of a request. driver is the name of the DRA driver, and class that of the DeviceClass.
-func (r Request) template(namespace, driver, class string) Template {
-	t := Template{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimTemplate", Metadata: templateMetadata{
+func (r request) template(namespace, driver, class string) template {
+	t := template{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimTemplate", Metadata: templateMetadata{
 		Name: r.Name(), Namespace: namespace, Labels: map[string]string{managedLabel: managedValue},
 	}}
 	exactly := exactRequest{Class: class, Selectors: r.selectors()}
@@ -122,7 +122,7 @@ func (s claimSpec) hash() string {
 }
 
 // selectors returns selectors for the minimum levels of isolation.
-func (r Request) selectors() (all []selector) {
+func (r request) selectors() (all []selector) {
 	return slices.Concat(
 		atLeast("memoryIsolation", r.Isolation.Memory, allocator.MemoryIsolationLevels),
 		atLeast("computeIsolation", r.Isolation.Compute, allocator.ComputeIsolationLevels))

@@ -59,7 +59,7 @@ config takes effect immediately; SIGHUP rereads the config and the driver.`,
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
 	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; cleared at reboot; empty disables it")
 	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, in a chroot to --host-root")
-	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory for labels of Node Feature Discovery, used if labels.place is nfd")
+	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory for labels of Node Feature Discovery, used if labels.place is nfd; empty disables it")
 	flags.StringVar(&config.Listen, "listen", ":9435", "address for metrics, status and health, unauthenticated; empty disables it")
 	return cmd
 }

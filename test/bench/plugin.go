@@ -18,6 +18,9 @@ import (
 // registrationTimeout bounds the time from the start of a plugin to its registration.
 const registrationTimeout = 2 * time.Minute
 
+// stopTimeout bounds the time from SIGTERM to the exit of a plugin.
+const stopTimeout = time.Minute
+
 // plugin is a running device plugin with its kubelet.
 type plugin struct {
 	cmd       *exec.Cmd
@@ -101,7 +104,7 @@ func (p *plugin) stop() error {
 	var err error
 	p.endStream()
 	if p.cmd != nil {
-		err = errors.Join(p.cmd.Process.Signal(syscall.SIGTERM), p.cmd.Wait())
+		err = errors.Join(terminate(p.cmd.Process), p.cmd.Wait())
 	}
 	if p.conn != nil {
 		err = errors.Join(err, p.conn.Close())
@@ -113,6 +116,12 @@ func (p *plugin) stop() error {
 		p.namespace.Close()
 	}
 	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// terminate sends SIGTERM to a process, and SIGKILL if it has not exited after stopTimeout.
+func terminate(process *os.Process) error {
+	time.AfterFunc(stopTimeout, func() { _ = process.Kill() }) // does nothing once the process has been waited for
+	return process.Signal(syscall.SIGTERM)
 }
 
 // pair is gpucdi's and NVIDIA's device plugin, running on the same node.

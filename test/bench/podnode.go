@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/box"
@@ -185,7 +184,7 @@ func (n *podNode) serve(ctx context.Context, s stack) (stop func() error, err er
 		return nil, fmt.Errorf("starting the plugin of %s: %w", s.name, err)
 	}
 	stop = func() error {
-		err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), exited(cmd.Wait()))
+		err := errors.Join(terminate(cmd.Process), exited(cmd.Wait()))
 		return errors.Join(err, n.awaitDevices(ctx, 0))
 	}
 	if err := n.awaitDevices(ctx, gpuReplicas*len(simdriver.H100x8().GPUs)); err != nil {

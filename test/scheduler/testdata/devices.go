@@ -22,10 +22,10 @@ type request struct {
 	Size      int           // of the preferred allocation; 0 for none
 
 	// If Share is set, claims share the GPUs at the indexes in Shared, or all GPUs if Shared is empty.
-	Share     allocator.Sharing
+	Share     allocator.ShareUnit
 	Replicas  int // with allocator.ShareReplicas
 	Shared    []int
-	Placement allocator.Placement
+	Placement allocator.SharePlacement
 	Held      map[string]allocator.Amount // of shared GPUs, by UUID
 }
 
