@@ -135,7 +135,7 @@ func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...st
 func (c *cluster) allocate(t *testing.T, claim, uuid string) {
 	t.Helper()
 	c.claim(t, claim, 1)
-	status := fmt.Sprintf(`{"status": {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": %q, "device": %q}]}}}}`,
+	status := fmt.Sprintf(`{"status": {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": %q, "device": %q}]}, "allocationTimestamp": "2026-01-01T00:00:00Z"}}}`,
 		node.Name, strings.ToLower(uuid))
 	c.kubectl(t, "patch", "resourceclaim", claim, "--subresource", "status", "--type", "merge", "--patch", status)
 }
