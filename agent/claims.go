@@ -76,7 +76,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 			return c.plan.Load().claimVariants(id, f)
 		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
-		Claims: client, Gate: gate, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).limitByClaims,
+		Claims: client, Gate: gate, Pods: a.podsOf, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).limitByClaims,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	a.metrics.EnableDRA(c.pool.Writes)
@@ -207,9 +207,20 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	c.extra.Store(&extra)
 	c.plan.Store(p)
 	c.placement = cfg.Shares.Placement
-	c.published = c.pool.Want(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
+	c.updatePool(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
 	c.driver.UpdateHealth(health)
 	c.start()
+}
+
+// updatePool publishes devices unless another process serves the DRA driver on the node: that process would refuse the
+// claims to which the scheduler allocates them.
+func (c *claims) updatePool(devices []cluster.Device) {
+	switch c.driver.Registration().Conflict {
+	case dra.NoConflict:
+		c.published = c.pool.Want(devices)
+	case dra.ConflictFound:
+		c.published = c.pool.Withdraw()
+	}
 }
 
 // pack returns offers in the order in which the scheduler should allocate them. The order is stable while claims are

@@ -206,6 +206,39 @@ func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder,
 	return holders, allocated
 }
 
+// podsOf returns the pods that hold a device, or another device on the same hardware, through the device plugin, as
+// "namespace/name". It returns none if the kubelet does not respond within holdersTimeout.
+func (a *Agent) podsOf(ctx context.Context, id string) (pods []string) {
+	held, _ := a.holders.list(ctx)
+	s := a.latest.Load()
+	onGPU := s.gpuOf(id)
+	for _, r := range s.offers {
+		for _, d := range r.Devices {
+			if r.Sliced() || d.ID != id && d.ID != onGPU && d.GPU != id {
+				continue
+			}
+			holders, _ := holdersOf(deviceStatus(r.Name, d), held)
+			for _, h := range holders {
+				pods = append(pods, h.Namespace+"/"+h.Pod)
+			}
+		}
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
+}
+
+// gpuOf returns the UUID of the GPU of a device; empty if the device is unknown.
+func (s *snapshot) gpuOf(id string) string {
+	for _, r := range s.offers {
+		for _, d := range r.Devices {
+			if d.ID == id {
+				return d.GPU
+			}
+		}
+	}
+	return ""
+}
+
 const (
 	// holdersTimeout bounds the pod resources request, which delays the response to a status request.
 	holdersTimeout = 500 * time.Millisecond

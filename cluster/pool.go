@@ -31,13 +31,14 @@ type Pool struct {
 	writes  atomic.Uint64
 	limit   *rate.Limiter // of watches, and of writes that restore slices
 
-	state poolState // only used by Run and Withdraw
+	state poolState // only used by Run
 }
 
 // wantedDevices are the devices to publish.
 type wantedDevices struct {
-	devices  []Device
-	revision uint64 // 0 before the first Want
+	devices   []Device
+	withdrawn bool   // no slices at all
+	revision  uint64 // 0 before the first Want or Withdraw
 }
 
 // PoolStatus is the state that the API server has acknowledged. It must not be modified.
@@ -90,12 +91,24 @@ func NewPool(client *Client, driver, node string, log *slog.Logger) *Pool {
 func (p *Pool) Want(devices []Device) (revision uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.wanted.revision > 0 && len(devices) == len(p.wanted.devices) &&
+	if p.wanted.revision > 0 && !p.wanted.withdrawn && len(devices) == len(p.wanted.devices) &&
 		(len(devices) == 0 || reflect.DeepEqual(devices, p.wanted.devices)) {
 		return p.wanted.revision
 	}
-	p.wanted = wantedDevices{slices.Clone(devices), p.wanted.revision + 1}
+	p.wanted = wantedDevices{devices: slices.Clone(devices), revision: p.wanted.revision + 1}
 	notify(p.wake)
+	return p.wanted.revision
+}
+
+// Withdraw deletes the slices until the next Want, for a node that another driver of the same name serves: even an
+// empty pool would conflict with the pool of that driver. It returns the revision like Want, and never blocks.
+func (p *Pool) Withdraw() (revision uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.wanted.withdrawn {
+		p.wanted = wantedDevices{withdrawn: true, revision: p.wanted.revision + 1}
+		notify(p.wake)
+	}
 	return p.wanted.revision
 }
 

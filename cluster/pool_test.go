@@ -495,6 +495,42 @@ func TestPoolForeignSlices(t *testing.T) {
 	})
 }
 
+// Without slices of this pool, a scheduler uses those of another driver of the same name.
+func TestPoolWithdrawn(t *testing.T) {
+	testPool(t, func(t *poolTest) {
+		t.start()
+		t.pool.Want(devices("a", "b"))
+		t.wait(time.Second)
+		t.want("a", "b")
+		t.api.create("00000-gpu.nvidia.com-node-x7k2p", testDriver, "node", 1, "gpu-0")
+		revision := t.pool.Withdraw()
+		t.wait(time.Second)
+		if again := t.pool.Withdraw(); again != revision {
+			t.Errorf("revision %d again as %d", revision, again)
+		}
+		if got, ok := t.api.published(testDriver); !ok || !slices.Equal(got, []string{"gpu-0"}) {
+			t.Errorf("published %v, complete: %t", got, ok)
+		}
+		t.wait(10 * time.Minute)
+		if s := t.pool.Status(); len(s.Devices) > 0 || s.Revision != revision || s.Error != "" || len(t.api.slices) != 1 {
+			t.Errorf("status %+v, slices %v", s, t.api.slices)
+		}
+		t.start() // as the agent does after a restart
+		t.pool.Withdraw()
+		t.wait(time.Minute)
+		if len(t.api.slices) != 1 {
+			t.Errorf("slices %v", t.api.slices)
+		}
+		t.api.deleteAll()
+		if t.pool.Want(nil) == t.pool.Withdraw() {
+			t.Error("an empty pool is not withdrawn")
+		}
+		t.pool.Want(devices("a"))
+		t.wait(time.Second)
+		t.want("a")
+	})
+}
+
 // The node is recreated under the same name, so the garbage collector deletes the slices of the old one.
 func TestPoolNodeRecreated(t *testing.T) {
 	testPool(t, func(t *poolTest) {

@@ -26,12 +26,14 @@ type sliceChange struct {
 func (p poolPlan) empty() bool { return len(p.obsolete) == 0 && len(p.changed) == 0 }
 
 // plan compares the slices with the wanted devices.
-func (p *Pool) plan(want []Device) (plan poolPlan, err error) {
-	accepted, err := p.acceptedDevices(want)
+func (p *Pool) plan(want wantedDevices) (plan poolPlan, err error) {
+	accepted, err := p.acceptedDevices(want.devices)
 	if err != nil {
 		return plan, err
 	}
-	plan.specs = p.specs(accepted)
+	if !want.withdrawn {
+		plan.specs = p.specs(accepted)
+	}
 	for i := range plan.specs {
 		plan.names = append(plan.names, sliceName(p.driver, p.node, i))
 	}

@@ -22,7 +22,7 @@ func (p *Pool) publish(ctx context.Context) error {
 		if want.revision == 0 {
 			return nil
 		}
-		plan, err := p.plan(want.devices)
+		plan, err := p.plan(want)
 		if err != nil {
 			return fmt.Errorf("encoding ResourceSlices: %w", err)
 		}

@@ -61,14 +61,22 @@ func (d *Driver) isSameDriver(ctx context.Context, path string) bool {
 // checkConflict returns an error if another process serves the driver, or if that cannot be checked.
 func (d *Driver) checkConflict(ctx context.Context, own string) error {
 	socket, err := d.conflict(ctx, own)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the kubelet has not created the directory yet
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kubelet may not have created the directory yet
+		return err
 	}
-	if err == nil && socket != "" {
-		err = fmt.Errorf("another process serves DRA driver %s at %s; remove it from this node, or set another driver name",
-			d.cfg.Driver, host.Printable(socket, maxMessage))
+	if socket == "" {
+		d.setConflict(NoConflict)
+		return nil
 	}
-	return err
+	d.setConflict(ConflictFound)
+	return fmt.Errorf("another process serves DRA driver %s at %s; remove it from this node, or set another driver name",
+		d.cfg.Driver, host.Printable(socket, maxMessage))
+}
+
+func (d *Driver) setConflict(c Conflict) {
+	if d.registration.setConflict(c) {
+		d.cfg.Changed()
+	}
 }
 
 // reportConflict checks for a conflict while the driver is served, reports it in the registration state, and logs it if
@@ -79,7 +87,7 @@ func (d *Driver) reportConflict(ctx context.Context, registration, last string) 
 	if err := d.checkConflict(ctx, filepath.Base(registration)); err != nil {
 		message = err.Error()
 	}
-	d.registration.setConflict(message)
+	d.registration.setWarning(message)
 	if message != "" && message != last {
 		d.log.Warn("DRA driver conflict check failed", "err", message)
 	}

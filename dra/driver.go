@@ -41,7 +41,12 @@ type Config struct {
 
 	Claims ClaimReader
 	Gate   Gate
-	Wait   time.Duration // how long a claim waits for devices of other holders; 30 s if zero
+
+	// Pods returns the pods that hold a device, or another device on the same hardware, through the device plugin, as
+	// "namespace/name", for the message of a claim that they delay. It returns within a second. May be nil.
+	Pods func(ctx context.Context, id string) []string
+
+	Wait time.Duration // how long a claim waits for devices of other holders; 30 s if zero
 
 	// SetTimeSlice sets the time slice of the GPU with a UUID; it returns when ctx ends. The error wraps
 	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
@@ -52,7 +57,7 @@ type Config struct {
 	LimitMemory func(ctx context.Context, podUID string) error
 
 	Observer Observer // may be nil
-	Changed  func()   // called after the records changed; may be nil, must not block
+	Changed  func()   // called after the records or Registration.Conflict changed; may be nil, must not block
 }
 
 // Gate grants devices to claims. *allocator.Gate implements it. Its methods must not block.
@@ -117,6 +122,9 @@ func New(cfg Config, log *slog.Logger) *Driver {
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = func(context.Context, string) []string { return nil }
 	}
 	dir := ""
 	if cfg.StateDir != "" {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -244,8 +245,14 @@ func TestConflict(t *testing.T) {
 			if _, service := n.sockets(); len(service) > 0 {
 				t.Errorf("sockets %v", service)
 			}
+			if c := n.driver.Registration().Conflict; c != ConflictFound {
+				t.Errorf("conflict %d", c)
+			}
 			stop(tc.unlink)
 			n.serves(startKubelet(t, n.cfg.KubeletDir, "").next(n.driver))
+			if c := n.driver.Registration().Conflict; c != NoConflict {
+				t.Errorf("conflict %d after the other driver has ended", c)
+			}
 		})
 	}
 }
@@ -273,6 +280,9 @@ func TestLaterConflict(t *testing.T) {
 	for name, unlink := range map[string]bool{"stopped": true, "killed": false} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
+			var changes atomic.Int32
+			n.cfg.Changed = func() { changes.Add(1) }
+			n.restart()
 			n.driver.conflictInterval = 20 * time.Millisecond
 			kubelet := startKubelet(t, n.cfg.KubeletDir, "")
 			n.run()
@@ -280,14 +290,17 @@ func TestLaterConflict(t *testing.T) {
 			other := &otherDriver{info: &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: testDriver, Endpoint: "/nowhere"}}
 			stop := serveOther(t, filepath.Join(n.driver.registryDir(), "gpu.nvidia.com-reg.sock"), other)
 			eventually(t, "the conflict", func() bool { return strings.Contains(n.driver.Registration().Error, "gpu.nvidia.com-reg.sock") })
-			if n.driver.Registration().Since.IsZero() {
-				t.Error("the driver is not registered any more")
+			if r := n.driver.Registration(); r.Since.IsZero() || r.Conflict != ConflictFound {
+				t.Errorf("registration %+v", r)
 			}
 			n.serves(p)
 			stop(unlink)
 			eventually(t, "the end of the conflict", func() bool { return n.driver.Registration().Error == "" })
-			if n.driver.Registration().Since.IsZero() {
-				t.Error("the driver is not registered any more")
+			if r := n.driver.Registration(); r.Since.IsZero() || r.Conflict != NoConflict {
+				t.Errorf("registration %+v", r)
+			}
+			if changes.Load() < 3 {
+				t.Errorf("%d changes reported, want those to no conflict, a conflict and none", changes.Load())
 			}
 		})
 	}

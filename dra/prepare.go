@@ -236,11 +236,31 @@ func (d *Driver) await(ctx context.Context, r Record, prepare func() error) erro
 		case <-changed:
 		case <-poll.C:
 		case <-deadline.C:
-			return fmt.Errorf("%w; waited %s, the kubelet retries within 90s", err, d.cfg.Wait)
+			return fmt.Errorf("%w%s; waited %s, the kubelet retries within 90s", err, d.describePods(ctx, r), d.cfg.Wait)
 		case <-ctx.Done():
 			return fmt.Errorf("%w; waited %s: %w", err, time.Since(start).Round(time.Second), context.Cause(ctx))
 		}
 	}
+}
+
+// describePods returns the pods that hold devices of a record through the device plugin: "; held by pod namespace/name".
+// It is empty if there are none.
+func (d *Driver) describePods(ctx context.Context, r Record) string {
+	var pods []string
+	for _, device := range r.Devices {
+		if !device.Admin {
+			pods = append(pods, d.cfg.Pods(ctx, device.ID)...)
+		}
+	}
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
+	switch len(pods) {
+	case 0:
+		return ""
+	case 1:
+		return "; held by pod " + pods[0]
+	}
+	return "; held by pods " + firstPods(pods)
 }
 
 // mayBeReleased reports whether the gate can grant the same devices later, without a change by an administrator.

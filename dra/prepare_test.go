@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 func TestPrepare(t *testing.T) {
@@ -378,55 +379,117 @@ func TestNoStateDirectory(t *testing.T) {
 	n.unprepares("a")
 }
 
-// The agent is killed at each step of Prepare and Unprepare. The next agent finds either the prepared claim or nothing
-// on disk, and both calls succeed.
+// killedNode is a node whose claims change the time slice of a GPU, or limit the memory of a pod.
+type killedNode struct {
+	*node
+	slices *timeSlices
+	limits *limitedPods
+}
+
+func newKilledNode(t *testing.T) killedNode {
+	n, slices := newSlicedNode(t)
+	limits := &limitedPods{}
+	n.cfg.LimitMemory = limits.limit
+	n.restart()
+	return killedNode{n, slices, limits}
+}
+
+// traces is what a killed agent leaves: the files of its records by name, and the time slices of GPUs by UUID.
+type traces struct {
+	files  map[string]string
+	slices map[string]gpu.TimeSlice
+}
+
+func (n killedNode) traces() traces {
+	files := map[string]string{}
+	entries, _ := os.ReadDir(filepath.Join(n.cfg.StateDir, recordsDir))
+	for _, e := range entries {
+		files[e.Name()] = mustRead(n.T, filepath.Join(n.cfg.StateDir, recordsDir, e.Name()))
+	}
+	return traces{files, maps.Clone(n.slices.slices)}
+}
+
+// The agent is killed at each step of Prepare and Unprepare, and before the rename of a record. What the next one finds
+// on disk is either the prepared claim or nothing, both calls then succeed, and nothing is left over.
 func TestKilledAtEachStep(t *testing.T) {
-	type disk map[string]string
-	for name, call := range map[string]func(n *node){
-		"Prepare":   func(n *node) { n.prepares("a", "0") },
-		"Unprepare": func(n *node) { n.prepares("a", "0"); n.unprepares("a") },
+	for kind, add := range map[string]func(n *node, name string){
+		"a GPU":                   func(n *node, name string) { n.add(name, "0") },
+		"a GPU with a time slice": func(n *node, name string) { n.addSliced(name, gpu.TimeSliceLong, "0") },
+		"a share":                 func(n *node, name string) { n.addShare(name, "0", "25") },
 	} {
-		n := newNode(t)
-		n.add("a", "0")
-		var steps []disk
-		step := func(string) {
-			state := disk{}
-			if data, err := os.ReadFile(n.file("uid-a")); err == nil {
-				state["uid-a"] = string(data)
+		for call, run := range map[string]func(n *node){
+			"Prepare":   func(n *node) { n.prepares("a", "0") },
+			"Unprepare": func(n *node) { n.prepares("a", "0"); n.unprepares("a") },
+		} {
+			for i, left := range stepsOf(t, add, run) {
+				t.Run(fmt.Sprintf("%s of %s at step %d", call, kind, i), func(t *testing.T) { recovers(t, add, left) })
 			}
-			steps = append(steps, state)
 		}
-		n.claims.before = func(context.Context) { step("Claim") }
-		n.gate.called = step
-		n.driver.cfg.Changed = func() { step("Changed") }
-		call(n)
-		step("response")
-		if len(steps) < 4 {
-			t.Fatalf("%s has %d steps", name, len(steps))
+	}
+}
+
+// stepsOf returns the traces of an agent that is killed at each step of a call.
+func stepsOf(t *testing.T, add func(n *node, name string), call func(n *node)) (steps []traces) {
+	n := newKilledNode(t)
+	add(n.node, "a")
+	step := func(string) {
+		now := n.traces()
+		steps = append(steps, now)
+		for name, text := range now.files { // killed before the rename, and while the file was written
+			for _, text := range []string{text, text[:len(text)/2]} {
+				steps = append(steps, traces{map[string]string{"." + name + ".123": text}, now.slices})
+			}
 		}
-		for i, state := range steps {
-			t.Run(fmt.Sprintf("%s at step %d", name, i), func(t *testing.T) {
-				next := newNode(t)
-				next.add("a", "0")
-				next.add("b", "0")
-				for uid, text := range state {
-					next.writeFile(uid, text)
-				}
-				next.restart()
-				if prepared := len(state) > 0; prepared != slices.Contains(next.gate.holders(), "uid-a") {
-					t.Errorf("recorded: %t, gate has %v", prepared, next.gate.holders())
-				}
-				next.prepares("a", "0")
-				next.unprepares("a")
-				next.prepares("b", "0")
-				next.unprepares("b")
-				next.recorded()
-				files, err := os.ReadDir(filepath.Join(next.cfg.StateDir, recordsDir))
-				if err != nil || len(files) > 0 {
-					t.Errorf("left over: %v, error %v", files, err)
-				}
-			})
+	}
+	n.claims.before = func(context.Context) { step("Claim") }
+	n.gate.called = step
+	n.driver.cfg.Changed = func() { step("Changed") }
+	setTimeSlice, limitMemory := n.driver.cfg.SetTimeSlice, n.driver.cfg.LimitMemory
+	n.driver.cfg.SetTimeSlice = func(ctx context.Context, uuid string, slice gpu.TimeSlice) error {
+		step("before the time slice")
+		defer step("after the time slice")
+		return setTimeSlice(ctx, uuid, slice)
+	}
+	n.driver.cfg.LimitMemory = func(ctx context.Context, pod string) error {
+		step("before the limit")
+		defer step("after the limit")
+		return limitMemory(ctx, pod)
+	}
+	call(n.node)
+	step("response")
+	if len(steps) < 4 {
+		t.Fatalf("%d steps", len(steps))
+	}
+	return steps
+}
+
+// recovers checks the calls to an agent that finds the traces of a killed one.
+func recovers(t *testing.T, add func(n *node, name string), left traces) {
+	n := newKilledNode(t)
+	add(n.node, "a")
+	n.add("b", "0")
+	for name, text := range left.files {
+		n.writeFile("uid-a", text)
+		if err := os.Rename(n.file("uid-a"), filepath.Join(n.cfg.StateDir, recordsDir, name)); err != nil {
+			t.Fatal(err)
 		}
+	}
+	maps.Copy(n.slices.slices, left.slices)
+	n.restart()
+	_, prepared := left.files["uid-a.json"]
+	if prepared != slices.Contains(n.gate.holders(), "uid-a") {
+		t.Errorf("recorded: %t, gate has %v", prepared, n.gate.holders())
+	}
+	n.prepares("a", "0")
+	if n.driver.Records()[0].partial() {
+		n.limits.check(t, "pod-uid-a")
+	}
+	n.unprepares("a")
+	n.prepares("b", "0")
+	n.unprepares("b")
+	n.recorded()
+	if now := n.traces(); len(now.files) > 0 || now.slices["GPU-0"] != "" && now.slices["GPU-0"] != gpu.TimeSliceDefault {
+		t.Errorf("left over: %v", now)
 	}
 }
 
@@ -513,6 +576,31 @@ func TestWaitForRelease(t *testing.T) {
 		}
 		n.recorded("uid-b")
 	})
+}
+
+// A refused claim names the pods that hold its devices through the device plugin.
+func TestPluginPodsNamed(t *testing.T) {
+	for want, pods := range map[string][]string{
+		"":                        nil,
+		"; held by pod default/x": {"default/x"},
+		"; held by pods default/w, default/x, default/y, 1 more": {"default/x", "default/w", "default/z", "default/y", "default/x"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.cfg.Pods = func(_ context.Context, id string) []string {
+				if id != "GPU-0" {
+					t.Errorf("pods of %s requested", id)
+				}
+				return pods
+			}
+			n.restart()
+			n.add("a", "0")
+			n.gate.err = fmt.Errorf("%w: GPU-0: waiting", allocator.ErrHeld)
+			if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "GPU-0: waiting"+want+"; waited 30s") {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		})
+	}
 }
 
 // A claim whose device is not released in time is refused with the names of the claim and the pod that hold it. Other

@@ -80,13 +80,19 @@ func (r Record) describe() string {
 		return name
 	}
 	var pods []string
-	for _, p := range r.Pods[:min(len(r.Pods), maxPodsShown)] {
+	for _, p := range r.Pods {
 		pods = append(pods, p.Name)
 	}
-	if more := len(r.Pods) - len(pods); more > 0 {
-		pods = append(pods, fmt.Sprintf("%d more", more))
+	return fmt.Sprintf("%s of pod %s", name, firstPods(pods))
+}
+
+// firstPods returns the first pods, and the number of the others.
+func firstPods(pods []string) string {
+	shown := slices.Clone(pods[:min(len(pods), maxPodsShown)])
+	if more := len(pods) - len(shown); more > 0 {
+		shown = append(shown, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("%s of pod %s", name, strings.Join(pods, ", "))
+	return strings.Join(shown, ", ")
 }
 
 // withPods returns the record with pods, for which the claim is reserved, as the first ones, up to maxPods. Earlier pods

@@ -24,7 +24,21 @@ type Registration struct {
 	// Error is why the driver is not registered. While the driver is registered, it is set if another process also serves
 	// a driver of this name, because the kubelet calls only one of them.
 	Error string
+
+	// Conflict is ConflictFound while another process serves a driver of this name on the node. The node's ResourceSlices
+	// must then not contain devices of this driver.
+	Conflict Conflict
 }
+
+// Conflict is the result of the latest conflict check that succeeded.
+type Conflict int
+
+// The results of conflict checks.
+const (
+	ConflictUnknown Conflict = iota // no check has succeeded yet
+	NoConflict
+	ConflictFound
+)
 
 // Registration returns the current state of the registration. It never blocks.
 func (d *Driver) Registration() Registration { return d.registration.current() }
@@ -37,16 +51,17 @@ type registrationState struct {
 	registered  time.Time // when the kubelet reported the registration; zero: not registered
 	connections int       // to the service socket
 	problem     string    // why the driver is not registered; ignored while it is registered
-	conflict    string    // error about another process that serves the driver; empty: none
+	warning     string    // error of the latest conflict check while the driver is registered; empty: none
+	conflict    Conflict  // kept between sessions
 }
 
 func (s *registrationState) current() Registration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.registered.IsZero() || s.connections == 0 {
-		return Registration{Error: s.problem}
+		return Registration{Error: s.problem, Conflict: s.conflict}
 	}
-	return Registration{Since: s.registered, Error: s.conflict}
+	return Registration{Since: s.registered, Error: s.warning, Conflict: s.conflict}
 }
 
 // wasRegistered reports whether the kubelet registered the driver in the current session.
@@ -60,7 +75,7 @@ func (s *registrationState) wasRegistered() bool {
 func (s *registrationState) begin(session *registrar, problem string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session, s.registered, s.connections, s.problem, s.conflict = session, time.Time{}, 0, problem, ""
+	s.session, s.registered, s.connections, s.problem, s.warning = session, time.Time{}, 0, problem, ""
 }
 
 // update changes the state unless the session has ended.
@@ -74,11 +89,20 @@ func (r *registrar) update(change func(s *registrationState)) {
 	}
 }
 
-// setConflict sets the conflict, which is empty if there is none.
-func (s *registrationState) setConflict(message string) {
+// setWarning sets the error of the latest conflict check, which is empty if there is none.
+func (s *registrationState) setWarning(message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conflict = message
+	s.warning = message
+}
+
+// setConflict reports whether the conflict has changed.
+func (s *registrationState) setConflict(c Conflict) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.conflict != c
+	s.conflict = c
+	return changed
 }
 
 // registrar serves one registration socket, and counts the connections to the service socket that it names.

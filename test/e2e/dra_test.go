@@ -29,6 +29,7 @@ var claimCases = []struct {
 	{"a fault taints the GPU and is in the status of the pod", claimHealth},
 	{"a cordon taints the GPU and evicts no pod", claimCordoned},
 	{"changed slices are restored", slicesRestored},
+	{"the slices are withdrawn while another driver of the same name serves the node", anotherDriverOnNode},
 	{"slices are correct after an outage of the API server", apiServerOutage},
 	{"a claim whose GPU is held is refused, and the message names the holder", heldClaim},
 	{"manifests for NVIDIA's DRA driver work", nvidiaManifests},
@@ -40,6 +41,9 @@ var claimCases = []struct {
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
 	{"the slices are empty without a driver", withoutDriver},
 	{"an agent writes only slices of its node", slicePolicy},
+	{"a monitoring pod gets all GPUs by admin access", adminAccess},
+	{"a rule moves a single GPU to DRA", singleGPU},
+	{"a fault evicts the pod of the GPU", evictedByTaint},
 	{"the node moves to DRA and back while pods hold GPUs", migration},
 	{"random claims, pods, migrations and restarts", claimSoak},
 	{"a fault sets condition and taint of the node", nodeRemediation},
@@ -73,7 +77,7 @@ func (c *cluster) enableDRA(t *testing.T) {
 	c.sh(t, blocksOf(t, "README.md", "Uninstall", "sh")[0])
 	c.helm(t, "Install", 0)
 	c.awaitGPUs(t, "8")
-	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set kubeletDir=%s,spread=%s --wait", c.KubeletDir(), spread))
+	c.sh(t, fmt.Sprintf("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set 'kubeletDir=%s,spread=%s,dra.migProfiles={3g.40gb}' --wait", c.KubeletDir(), spread))
 	c.doc(t, "Enable DRA")
 	c.awaitRollout(t)
 }
@@ -131,7 +135,7 @@ func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...st
 func (c *cluster) allocate(t *testing.T, claim, uuid string) {
 	t.Helper()
 	c.claim(t, claim, 1)
-	status := fmt.Sprintf(`{"status": {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": %q, "device": %q}]}}}}`,
+	status := fmt.Sprintf(`{"status": {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": %q, "device": %q}]}, "allocationTimestamp": "2026-01-01T00:00:00Z"}}}`,
 		node.Name, strings.ToLower(uuid))
 	c.kubectl(t, "patch", "resourceclaim", claim, "--subresource", "status", "--type", "merge", "--patch", status)
 }
@@ -414,17 +418,26 @@ spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 
 	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
 }
 
-// apiServerOutage removes a GPU while the API server is down.
-func apiServerOutage(t *testing.T, c *cluster) {
+// interruptAPIServer kills the API server, calls during, and starts it again after a while.
+func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during func()) {
+	t.Helper()
 	c.runOnNode(t, "pkill -9 -x kube-apiserver") // a graceful stop waits for watches
-	gone, err := c.driver.Remove(c.driver.State().GPUs[7].UUID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(time.Minute)
+	during()
+	time.Sleep(away)
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// apiServerOutage removes a GPU while the API server is down.
+func apiServerOutage(t *testing.T, c *cluster) {
+	var gone simdriver.GPU
+	c.interruptAPIServer(t, time.Minute, func() {
+		var err error
+		if gone, err = c.driver.Remove(c.driver.State().GPUs[7].UUID); err != nil {
+			t.Fatal(err)
+		}
+	})
 	c.awaitSlices(t, 7)
 	if err := c.driver.Add(gone); err != nil {
 		t.Fatal(err)
@@ -575,6 +588,7 @@ selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '
 	}
 	c.remove(t, "part")
 	c.kubectl(t, "delete", "resourceclaim", "small")
+	profileClass(t, c, "3g.40gb", partitioned, c.driver.State().GPUs[7].MIG[0].UUID)
 	if err := c.driver.Partition(partitioned, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
 		t.Fatal(err)
 	}
@@ -583,7 +597,7 @@ selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '
 		t.Fatal(err)
 	}
 	c.awaitSlices(t, 8)
-	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra}}]\n")
+	c.configure(t, draConfig)
 }
 
 // wrongDeviceNode replaces the device node of a GPU with that of another device. It does not just remove the node,
@@ -730,6 +744,13 @@ func migration(t *testing.T, c *cluster) {
 	c.remove(t, "unchanged")
 	c.awaitGPUs(t, "8")
 	c.awaitSlices(t, 0)
+
+	c.run(t, "during", 2)
+	c.awaitPhase(t, "during", "Running")
 	c.doc(t, "Move a node to DRA")
+	c.interruptAPIServer(t, 10*time.Second, func() {}) // in the middle of the move
+	c.awaitSlices(t, 6)
+	c.remove(t, "during")
 	c.awaitSlices(t, 8)
+	c.awaitGPUs(t, "0")
 }
