@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // draConfig is the config of docs/dra.md after "Enable DRA".
@@ -69,7 +70,7 @@ func evictedByTaint(t *testing.T, c *cluster) {
 		c.runWithClaim(t, "stays", "good")
 		c.awaitPhase(t, "stays", "Running")
 		uuid := c.gpusOf(t, "evicted")[0]
-		c.setRecoveryAction(t, uuid, actionReset)
+		c.setRecoveryAction(t, uuid, simdriver.RecoveryReset)
 		if err := c.driver.RaiseXID(uuid, 48); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +85,7 @@ func evictedByTaint(t *testing.T, c *cluster) {
 			t.Errorf("the pod with a healthy GPU is %s", phase)
 		}
 		time.Sleep(6 * time.Second) // until a probe has read the recovery action
-		c.setRecoveryAction(t, uuid, actionNone)
+		c.setRecoveryAction(t, uuid, simdriver.RecoveryNone)
 		await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 	})
 	c.restoreDRA(t)
