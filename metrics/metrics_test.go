@@ -2,11 +2,13 @@ package metrics_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -271,13 +273,8 @@ func TestMetricsPassPromlint(t *testing.T) {
 }
 
 func TestDocumentedMetrics(t *testing.T) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, allMetrics())))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rows []string
-	for name, family := range families {
+	for name, family := range families(t) {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, strings.ToLower(family.GetType().String()), labels(family), family.GetHelp()))
 	}
 	slices.Sort(rows)
@@ -289,6 +286,62 @@ func TestDocumentedMetrics(t *testing.T) {
 	if !strings.Contains(string(text), want) {
 		t.Errorf("docs/metrics.md does not have exactly these rows:\n%s", want)
 	}
+}
+
+// panel is a panel of the dashboard. A row contains its panels while it is collapsed.
+type panel struct {
+	Title   string
+	Targets []struct{ Expr string }
+	Panels  []panel
+}
+
+// Each metric is in a query of the dashboard, and the queries have no other metrics.
+func TestDashboard(t *testing.T) {
+	text, err := os.ReadFile("../deploy/gpucdi/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard panel
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	missing := families(t)
+	series := map[string]string{} // the names of the families, by those of their series
+	for name, family := range missing {
+		series[name] = name
+		if family.GetType() == dto.MetricType_HISTOGRAM {
+			delete(series, name)
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				series[name+suffix] = name
+			}
+		}
+	}
+	metric := regexp.MustCompile(`\bgpucdi_\w+`)
+	for panels := dashboard.Panels; len(panels) > 0; panels = panels[1:] {
+		panels = append(panels, panels[0].Panels...)
+		for _, target := range panels[0].Targets {
+			for _, name := range metric.FindAllString(target.Expr, -1) {
+				if series[name] == "" {
+					t.Errorf("panel %s has the unknown metric %s", panels[0].Title, name)
+				}
+				delete(missing, series[name])
+			}
+		}
+	}
+	for name := range missing {
+		t.Errorf("no panel of the dashboard has %s", name)
+	}
+}
+
+// families returns all metrics by name.
+func families(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, allMetrics())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
 }
 
 // labels returns the label names of a family.

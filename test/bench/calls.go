@@ -81,6 +81,12 @@ func (b *bench) sixteen(ctx context.Context) error {
 // times are the durations of a call, and their differences from the mean of the empty calls right before and after it.
 type times struct{ total, net []time.Duration }
 
+// add adds the duration of a call and of the empty calls before and after it.
+func (t *times) add(before, took, after time.Duration) {
+	t.total = append(t.total, took)
+	t.net = append(t.net, took-(before+after)/2)
+}
+
 func (t *times) figure() figure {
 	return difference(t.net, micros).with(", %s in total", micros(median(t.total)))
 }
@@ -126,8 +132,7 @@ func (p *plugin) repeat(ctx context.Context, do request, t *times) error {
 		if err != nil {
 			return err
 		}
-		t.total = append(t.total, took)
-		t.net = append(t.net, took-(before+after)/2)
+		t.add(before, took, after)
 		before = after
 	}
 	return nil

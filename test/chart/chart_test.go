@@ -302,9 +302,57 @@ func TestDashboard(t *testing.T) {
 	if err := readers.Dashboard(t.Context(), string(file)); err != nil {
 		t.Error(err)
 	}
-	wrong := strings.Replace(string(file), `"gridPos"`, `"gripPos"`, 1)
-	if err := readers.Dashboard(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "gripPos") {
-		t.Errorf("a misspelled field returns %v", err)
+	for _, at := range []int{strings.Index(string(file), "gridPos"), strings.LastIndex(string(file), "gridPos")} { // the last one is in a row
+		wrong := string(file[:at]) + "gripPos" + string(file[at+len("gridPos"):])
+		if err := readers.Dashboard(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "gripPos") {
+			t.Errorf("a misspelled field returns %v", err)
+		}
+	}
+}
+
+// panel is a panel of the dashboard. A row contains its panels while it is collapsed.
+type panel struct {
+	ID      int
+	Title   string
+	GridPos struct{ X, Y, W, H int }
+	Panels  []panel
+}
+
+// overlaps reports whether two panels overlap.
+func (p panel) overlaps(other panel) bool {
+	a, b := p.GridPos, other.GridPos
+	return a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H
+}
+
+// Panels have different IDs and titles. They do not overlap, nor do those of a collapsed row.
+func TestDashboardLayout(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/gpucdi/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard panel
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	const columns = 24
+	ids, titles := map[int]bool{}, map[string]bool{}
+	check := func(panels []panel) {
+		for i, p := range panels {
+			if p.ID == 0 || ids[p.ID] || p.Title == "" || titles[p.Title] {
+				t.Errorf("panel %d, %q: the ID or the title is missing or not unique", p.ID, p.Title)
+			}
+			ids[p.ID], titles[p.Title] = true, true
+			if g := p.GridPos; g.W < 1 || g.H < 1 || g.X < 0 || g.X+g.W > columns {
+				t.Errorf("panel %q does not fit at %+v", p.Title, g)
+			}
+			if j := slices.IndexFunc(panels[:i], p.overlaps); j >= 0 {
+				t.Errorf("panel %q overlaps %q", p.Title, panels[j].Title)
+			}
+		}
+	}
+	check(dashboard.Panels)
+	for _, row := range dashboard.Panels {
+		check(row.Panels)
 	}
 }
 

@@ -31,15 +31,27 @@ type query struct {
 func TestQueriesHaveResults(t *testing.T) {
 	t.Parallel()
 	n, held := newBusyNode(t)
-	first := n.get(t, "/metrics")
+	first := n.get(t, "/metrics") + otherSeries(t, held, 1)
 	const application = 13
 	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first XID 13
 		t.Fatal(err)
 	}
-	n.awaitMetric(t, fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[7]))
 	n.admitPod(t, n.kubelet, "another", 1)
-	n.awaitMetric(t, `gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`)
-	second := n.get(t, "/metrics")
+	if err := n.driver.Update(func(s *simdriver.State) error {
+		c := &s.GPU(held).Counters
+		c.HWThermal, c.PCIeReplays, c.NVLinkReplays = 1e9, 1, 1
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		fmt.Sprintf(`gpucdi_xids_total{gpu=%q,xid="13"} 1`, n.uuids()[7]),
+		fmt.Sprintf(`gpucdi_gpu_pcie_errors_total{gpu=%q,kind="replay"} 1`, held),
+		`gpucdi_kubelet_call_duration_seconds_count{code="OK",method="Allocate",resource="nvidia.com/gpu"} 2`,
+	} {
+		n.awaitMetric(t, line)
+	}
+	second := n.get(t, "/metrics") + otherSeries(t, held, 2)
 
 	queries := slices.Concat(dashboardQueries(t), documentedQueries(t))
 	for i, a := range runQueries(t, queries, first, second) {
@@ -64,7 +76,7 @@ func TestQueriesHaveResults(t *testing.T) {
 				t.Errorf("%s: got %+v", q.source, a.Samples)
 			}
 		case "Unhealthy GPUs":
-			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "xid_48" || a.Samples[0].Labels["gpu"] == held {
+			if len(a.Samples) != 1 || a.Samples[0].Labels["code"] != "rows_failed" || a.Samples[0].Labels["gpu"] == held {
 				t.Errorf("%s: got %+v", q.source, a.Samples)
 			}
 		}
@@ -141,6 +153,7 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 		g := s.GPU(free[0])
 		g.RecoveryAction, g.ECCCorrected, g.ClocksEvents = simdriver.RecoveryReset, 7, hwThermal
 		g.Fan, g.MemoryTemperature, g.RetiredSBE = 50, 90, 1
+		g.RemappedUnc, g.RemappedPending, g.RemappedFailure = 1, 1, 1
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -150,7 +163,8 @@ func newBusyNode(t *testing.T) (n *busyNode, held string) {
 	}
 	n.configure(t, "mig: {strategy: both}")
 	for _, line := range []string{
-		`gpucdi_devices{health="unhealthy",reason="xid_48",resource="nvidia.com/gpu"} 1`,
+		`gpucdi_xids_total{gpu="` + free[0] + `",xid="48"} 1`,
+		`gpucdi_devices{health="unhealthy",reason="rows_failed",resource="nvidia.com/gpu"} 1`,
 		`gpucdi_devices_free{resource="nvidia.com/gpu"} 5`,
 		`gpucdi_device_allocated{claim="",container="main",device="` + gpus[0],
 		`gpucdi_gpu_ecc_errors_total{gpu="` + free[0] + `",kind="corrected"} 7`,
@@ -185,15 +199,34 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// dashboardQueries returns the queries of the dashboard's panels and variables, with all nodes selected. It omits
-// queries for container metrics, which other tests cover.
+// panel is a panel of the dashboard. A row contains its panels while it is collapsed.
+type panel struct {
+	Title   string
+	Targets []struct{ Expr, LegendFormat string }
+	Panels  []panel
+}
+
+// queries returns the queries of the panel and of the panels in it, with all nodes selected.
+func (p panel) queries(t *testing.T) (queries []query) {
+	t.Helper()
+	for _, target := range p.Targets {
+		expr := strings.ReplaceAll(target.Expr, "$node", ".*")
+		if expr == target.Expr {
+			t.Errorf("%s: %s does not select by $node", p.Title, expr)
+		}
+		queries = append(queries, query{p.Title, expr, labelNames(target.LegendFormat, `{{(\w+)}}`)})
+	}
+	for _, inner := range p.Panels {
+		queries = append(queries, inner.queries(t)...)
+	}
+	return queries
+}
+
+// dashboardQueries returns the queries of the dashboard's panels and variables.
 func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	var d struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr, LegendFormat string }
-		}
+		panel
 		Templating struct {
 			List []struct{ Name, Type, Query string }
 		}
@@ -201,17 +234,7 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	if err := json.Unmarshal([]byte(read(t, "deploy/gpucdi/dashboard.json")), &d); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range d.Panels {
-		for _, target := range p.Targets {
-			expr := strings.ReplaceAll(target.Expr, "$node", ".*")
-			if expr == target.Expr {
-				t.Errorf("%s: %s does not select by $node", p.Title, expr)
-			}
-			if !strings.Contains(expr, "gpucdi_container_") {
-				queries = append(queries, query{p.Title, expr, labelNames(target.LegendFormat, `{{(\w+)}}`)})
-			}
-		}
-	}
+	queries = d.queries(t)
 	for _, v := range d.Templating.List {
 		if v.Type == "query" {
 			parts := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query)
@@ -224,23 +247,68 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// documentedQueries returns the metrics and the queries in docs/metrics.md. It omits the metrics of DRA, MIG devices,
-// containers and shares, which other tests cover.
-func documentedQueries(t *testing.T) (queries []query) {
+// others matches the metrics of DRA, MIG devices, containers and shares, which the node lacks, and which other tests cover.
+var others = regexp.MustCompile(`^gpucdi_(dra|mig|container|shared?)_`)
+
+// otherSeries returns a series with the documented labels for each of the others. The label gpu is that of a GPU, the value
+// of each other label is its name.
+func otherSeries(t *testing.T, gpu string, value int) string {
+	t.Helper()
+	var series strings.Builder
+	for _, m := range documentedMetrics(t) {
+		if !others.MatchString(m.name) {
+			continue
+		}
+		var labels []string
+		for _, label := range m.labels {
+			labels = append(labels, fmt.Sprintf("%s=%q", label, label))
+		}
+		text := strings.Replace(strings.Join(labels, ","), `gpu="gpu"`, fmt.Sprintf("gpu=%q", gpu), 1)
+		if m.kind != "histogram" {
+			fmt.Fprintf(&series, "%s{%s} %d\n", m.name, text, value)
+			continue
+		}
+		for _, sample := range []string{`_bucket{le="1"}`, `_bucket{le="+Inf"}`, "_sum", "_count"} {
+			fmt.Fprintf(&series, "%s%s %d\n", m.name, sample, value)
+		}
+	}
+	return series.String()
+}
+
+// documentedMetric is a row of the table in docs/metrics.md.
+type documentedMetric struct {
+	name, kind string
+	labels     []string
+}
+
+func documentedMetrics(t *testing.T) (metrics []documentedMetric) {
 	t.Helper()
 	for line := range strings.Lines(read(t, "docs/metrics.md")) {
-		cells := strings.Split(line, "|")
-		switch {
-		case strings.HasPrefix(line, "    "):
-			queries = append(queries, query{source: "docs/metrics.md", expr: strings.TrimSpace(line)})
-		case len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") && !regexp.MustCompile("^ `gpucdi_(dra|mig|container|shared?)_").MatchString(cells[1]):
-			name := strings.Trim(cells[1], " `")
-			if strings.TrimSpace(cells[2]) == "histogram" {
-				name += "_count"
-			}
-			labels := slices.DeleteFunc(labelNames(cells[3], "`(\\w+)`"), func(l string) bool { return l == "claim" }) // the node has no claims
-			queries = append(queries, query{"docs/metrics.md", name, labels})
+		if cells := strings.Split(line, "|"); len(cells) == 6 && strings.HasPrefix(cells[1], " `gpucdi_") {
+			metrics = append(metrics, documentedMetric{strings.Trim(cells[1], " `"), strings.TrimSpace(cells[2]), labelNames(cells[3], "`(\\w+)`")})
 		}
+	}
+	return metrics
+}
+
+// documentedQueries returns the metrics and the queries in docs/metrics.md, without the others.
+func documentedQueries(t *testing.T) (queries []query) {
+	t.Helper()
+	const source = "docs/metrics.md"
+	for line := range strings.Lines(read(t, source)) {
+		if strings.HasPrefix(line, "    ") {
+			queries = append(queries, query{source: source, expr: strings.TrimSpace(line)})
+		}
+	}
+	for _, m := range documentedMetrics(t) {
+		if others.MatchString(m.name) {
+			continue
+		}
+		if m.kind == "histogram" {
+			m.name += "_count"
+		}
+		labels := slices.DeleteFunc(m.labels, func(l string) bool { return l == "claim" }) // the node has no claims
+		queries = append(queries, query{source, m.name, labels})
 	}
 	return queries
 }

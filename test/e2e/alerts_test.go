@@ -16,6 +16,7 @@ import (
 type alertCase struct {
 	alerts        []string // names, sorted
 	labels        []string // "name=value", of each alert
+	reasons       []string // sorted; the label reason of one alert each, not checked if empty
 	fault, end    func()
 	during, after string // part of the metrics during the fault and after its end; "" if the agent does not respond
 }
@@ -79,10 +80,14 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 		}
 	}
 	const (
-		hwThermal    = 0x40 // nvmlClocksEventReasonHwThermalSlowdown
+		reset, none  = 1, 0 // recovery actions
 		unknownError = 999  // NVML_ERROR_UNKNOWN
-		conflict     = `{"cdiVersion": "0.5.0", "kind": "gpucdi.dev/gpu", "devices": [{"name": "all", "containerEdits": {"env": ["A=1"]}}]}`
-		healthy      = `gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`
+
+		// nvmlClocksEventReason…
+		swPowerCap, swThermalSlowdown, hwThermalSlowdown, hwPowerBrakeSlowdown = 0x4, 0x20, 0x40, 0x80
+
+		conflict = `{"cdiVersion": "0.5.0", "kind": "gpucdi.dev/gpu", "devices": [{"name": "all", "containerEdits": {"env": ["A=1"]}}]}`
+		healthy  = `gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 8`
 	)
 	spec := c.Box.Path(filepath.Join(cdiDir, "conflict.json"))
 	var removed simdriver.GPU
@@ -106,8 +111,11 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 			after:  `gpucdi_gpu_ecc_errors_total{gpu="` + gpu.UUID + `",kind="uncorrected"} 0`,
 		},
 		{
-			alerts: []string{"GPUThrottled"}, labels: []string{"gpu=" + gpu.UUID, "reason=hw_thermal"},
-			fault:  update(func(g *simdriver.GPU) { g.ClocksEvents = hwThermal }),
+			alerts: []string{"GPUThrottled"}, labels: []string{"gpu=" + gpu.UUID},
+			reasons: []string{"hw_power_brake", "hw_thermal", "sw_thermal"},
+			fault: update(func(g *simdriver.GPU) {
+				g.ClocksEvents = swPowerCap | swThermalSlowdown | hwThermalSlowdown | hwPowerBrakeSlowdown
+			}),
 			during: `gpucdi_gpu_clocks_event{gpu="` + gpu.UUID + `",reason="hw_thermal"} 1`,
 			end:    update(func(g *simdriver.GPU) { g.ClocksEvents = gpu.ClocksEvents }),
 			after:  `gpucdi_gpu_clocks_event{gpu="` + gpu.UUID + `",reason="hw_thermal"} 0`,
@@ -169,9 +177,9 @@ func (c *cluster) awaitScrape(t *testing.T, sample string) (scrape string) {
 // checkAlerts checks which alerts fire, and their labels.
 func checkAlerts(t *testing.T, when string, got []readers.Alert, want alertCase) {
 	t.Helper()
-	var names []string
+	var names, reasons []string
 	for _, a := range got {
-		names = append(names, a.Name)
+		names, reasons = append(names, a.Name), append(reasons, a.Labels["reason"])
 		for _, label := range want.labels {
 			if name, value, _ := strings.Cut(label, "="); a.Labels[name] != value {
 				t.Errorf("%s, alert %s has labels %v, want %s", when, a.Name, a.Labels, label)
@@ -180,6 +188,10 @@ func checkAlerts(t *testing.T, when string, got []readers.Alert, want alertCase)
 		if text := a.Annotations["summary"] + a.Annotations["description"]; strings.Contains(text, "<no value>") || strings.Contains(text, "error") && strings.Contains(text, "template") {
 			t.Errorf("%s, alert %s has annotations %v", when, a.Name, a.Annotations)
 		}
+	}
+	slices.Sort(reasons)
+	if len(want.reasons) > 0 && !slices.Equal(reasons, want.reasons) {
+		t.Errorf("%s, alerts fire for the reasons %v, want %v", when, reasons, want.reasons)
 	}
 	if names = slices.Compact(names); !slices.Equal(names, want.alerts) {
 		t.Errorf("%s, %v fire, want %v:\n%v", when, names, want.alerts, got)
