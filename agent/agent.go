@@ -147,14 +147,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	// allocator.Plan always has this resource. Register it while the driver is read for the first time.
 	l.plugin(allocator.GPUResource)
 	a.watchFiles(t, start, background)
-	runtimeLog := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
-	background(afterStart(follow(a.watchRuntime, t.runtime, runtimeLog, "container runtime not detected, will retry")))
-	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
-	if l.config.Allocation.RespectForeignContainers {
-		background(listRunning)
-	} else {
-		background(afterStart(listRunning))
-	}
+	a.watchRuntimes(l.config.Allocation.RespectForeignContainers, t, background)
 	background(func(ctx context.Context) { a.syncLabels(ctx, nodeLabels) })
 	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
 	a.startMemoryLimits(l, background)
@@ -180,6 +173,18 @@ func (a *Agent) watchFiles(t triggers, start func(run func(context.Context) erro
 	if a.cfg.StateDir != "" {
 		background(follow(a.watchCordons, t.cordons, a.log, "cordons not watched, keeping the last ones"))
 	}
+}
+
+// watchRuntimes starts the sources of the container runtimes. Unless foreign is set, no device waits for the list of
+// running containers.
+func (a *Agent) watchRuntimes(foreign bool, t triggers, background func(run func(context.Context))) {
+	log := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
+	background(afterStart(follow(a.watchRuntime, t.runtime, log, "container runtime not detected, will retry")))
+	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
+	if !foreign {
+		listRunning = afterStart(listRunning)
+	}
+	background(listRunning)
 }
 
 // collaborators returns the collaborators of the loop. start runs a device plugin in the background.

@@ -461,16 +461,16 @@ func (f *fakeAPI) written() []string {
 	return writes
 }
 
-// published returns the names of the devices that a scheduler uses, in order: the devices of the latest generation, if
-// all its slices exist. ok is false if there is no complete pool.
-func (f *fakeAPI) published(driver string) (devices []string, ok bool) {
+// published returns the names of the testDriver's devices that a scheduler uses, in order: the devices of the latest
+// generation, if all its slices exist. ok is false if there is no complete pool.
+func (f *fakeAPI) published() (devices []string, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var generation, count, found int64
 	for _, name := range slices.Sorted(maps.Keys(f.slices)) {
 		s := clone(f.slices[name])
 		pool := spec(s)["pool"].(object)
-		if text(spec(s), "driver") != driver || text(pool, "name") != "node" {
+		if text(spec(s), "driver") != testDriver || text(pool, "name") != "node" {
 			continue
 		}
 		switch g := number(pool["generation"]); {

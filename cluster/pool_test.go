@@ -78,7 +78,7 @@ func (t *poolTest) wait(d time.Duration) {
 // want checks that a scheduler uses exactly these devices and that the status agrees.
 func (t *poolTest) want(devices ...string) {
 	t.Helper()
-	if got, ok := t.api.published(testDriver); !ok || !slices.Equal(got, devices) {
+	if got, ok := t.api.published(); !ok || !slices.Equal(got, devices) {
 		t.Errorf("published %v (complete: %t), want %v", got, ok, devices)
 	}
 	s := t.pool.Status()
@@ -508,7 +508,7 @@ func TestPoolWithdrawn(t *testing.T) {
 		if again := t.pool.Withdraw(); again != revision {
 			t.Errorf("revision %d again as %d", revision, again)
 		}
-		if got, ok := t.api.published(testDriver); !ok || !slices.Equal(got, []string{"gpu-0"}) {
+		if got, ok := t.api.published(); !ok || !slices.Equal(got, []string{"gpu-0"}) {
 			t.Errorf("published %v, complete: %t", got, ok)
 		}
 		t.wait(10 * time.Minute)
@@ -674,7 +674,7 @@ func TestPoolWatch(t *testing.T) {
 				t.pool.Want(devices("b"))
 				t.api.deleteAll()
 				t.wait(tc.maxWait)
-				if got, ok := t.api.published(testDriver); !ok || !slices.Equal(got, []string{"b"}) {
+				if got, ok := t.api.published(); !ok || !slices.Equal(got, []string{"b"}) {
 					t.Errorf("published %v", got)
 				}
 			})

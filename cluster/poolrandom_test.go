@@ -91,7 +91,7 @@ func (t *poolTest) checkWithdrawn(revision uint64, want []string) {
 	if t.pool.Status().Revision < revision {
 		return
 	}
-	published, _ := t.api.published(testDriver)
+	published, _ := t.api.published()
 	for _, device := range published {
 		if !slices.Contains(want, device) && !slices.Contains(t.pool.Status().Devices, device) {
 			t.Errorf("%s is published, status %+v", device, t.pool.Status())
