@@ -40,7 +40,7 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // next computes and saves the next ledger. If stale state remains on disk, no entry becomes available, because the next
-// agent would not track it.
+// agent would not track its holders.
 func (l *loop) next() (allocator.Ledger, allocator.Todo) {
 	now, observed := time.Now(), l.observation()
 	next, todo := allocator.Next(l.ledger, observed, now)
@@ -73,8 +73,8 @@ func (l *loop) observation() allocator.Observation {
 	return o
 }
 
-// advertise updates the device lists of the kubelet. A resource without devices stays registered, so that its capacity
-// becomes 0 immediately; the kubelet counts the devices of a stopped plugin for minutes.
+// advertise updates the device lists of the kubelet and publishes the ResourceSlices. A resource without devices stays
+// registered, so that its capacity becomes 0 immediately; the kubelet counts the devices of a stopped plugin for minutes.
 func (l *loop) advertise() {
 	if !l.ledger.MayList() {
 		return

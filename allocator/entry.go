@@ -47,7 +47,7 @@ const (
 	StateWaiting     State = "waiting"     // wanted, but its part may be held, or its CDI device is not verified
 	StateAvailable   State = "available"   // may be allocated
 	StateUnavailable State = "unavailable" // has a fault, or was restored and its CDI device is not verified yet; holders keep it
-	StateDraining    State = "draining"    // no longer wanted, but may be held
+	StateDraining    State = "draining"    // withdrawn for a Reason, but may be held
 	StateReleased    State = "released"    // proved free; still listed
 )
 
@@ -106,13 +106,14 @@ type Entry struct {
 	last  time.Time // time of the last grant
 	pods  []string  // UIDs of its pods since the last grant, from checkpoint and claims, sorted; of a draining or shared entry also earlier ones
 
-	// ended is when a claim that shares the entry was last unprepared; zero once only containers of prepared claims use
-	// the entry. endedClaims is EndedClaims of the last observed Grant.
+	// ended is when a claim that shares the entry was last unprepared, or may have been: the agent started, or the entry
+	// became available again while dirty. It is zero once only containers of prepared claims use the entry. endedClaims is
+	// EndedClaims of the last observed Grant.
 	ended       time.Time
 	endedClaims uint64
 
 	// Progress of the release, by the clock of Next.
-	withdrawn  time.Time // when it stopped being available, at the earliest the start of the agent; zero if available
+	withdrawn  time.Time // when it stopped being available or, if it never was, started to drain; at the earliest the start of the agent; zero before
 	processed  time.Time // when the kubelet had processed its withdrawal, or the API server had acknowledged it; zero before
 	unrecorded time.Time // when the kubelet's records, or for the slice the prepared claims, were proved to lack it; zero if not proved
 	claim      string    // name of the claim that prevents the release of an entry of the slice, for messages
@@ -123,7 +124,7 @@ type Entry struct {
 // Since returns when the entry entered its state or got its fault.
 func (e Entry) Since() time.Time { return e.since }
 
-// Message describes why the entry is not available; empty if it is available.
+// Message describes why the entry is not available; empty if it is available, or unavailable without a Fault.
 func (e Entry) Message() string {
 	switch e.State {
 	case StateWaiting:
@@ -141,7 +142,8 @@ func (e Entry) Message() string {
 // shared reports whether claims share the entry.
 func (e *Entry) shared() bool { return e.Part.Share.Unit != "" }
 
-// mayBeHeld reports whether the entry excludes overlapping ones.
+// mayBeHeld reports whether the entry excludes overlapping ones. It depends on the state instead of dirty, because the gate
+// may have granted the entry since.
 func (e *Entry) mayBeHeld() bool {
 	return e.State == StateAvailable || e.State == StateUnavailable || e.State == StateDraining
 }

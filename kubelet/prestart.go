@@ -78,12 +78,12 @@ func (c Checkpoint) podOf(resource string, ids []string) (Pod, error) {
 	if len(holders) == 1 && complete {
 		return holders[0], nil
 	}
-	return Pod{}, fmt.Errorf("identifying the pod of %d devices of %s: want one pod with all of them in the kubelet's checkpoint, found %d",
+	return Pod{}, fmt.Errorf("identifying the pod of %d devices of %s: want one pod with all of them in the kubelet's checkpoint, found %d with at least one",
 		len(ids), resource, len(holders))
 }
 
-// Pods returns the pods with devices, in any order. Some may have ended. A regular init container shares its devices
-// with later containers, so each device of a pod is returned once.
+// Pods returns the pods with devices, in any order. Some may have ended. The kubelet reuses the devices of a
+// regular init container for later containers, so each device of a pod is returned once.
 func (c Checkpoint) Pods() []Pod {
 	devices := map[string]map[allocator.Key]bool{}
 	for _, h := range c.Holders {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// setting makes the calls of a command about a GPU.
+// setting executes a command, which reads or changes a setting of a GPU.
 func (s session) setting(dev nvml.Device, c driver.Command) driver.Reply {
 	switch c.Operation {
 	case driver.GetMemoryLimit:
@@ -98,7 +98,7 @@ func (s session) setMemoryLimit(dev nvml.Device, cgroup string, limit uint64) dr
 	switch {
 	case !s.hasMemoryLimits():
 		return driver.Reply{Failed: gpu.MemoryLimitsOldDriver.Reason(), Unsupported: true}
-	case limit < gpu.MinMemoryLimit: // 0 could not be distinguished from a limit that was rounded down
+	case limit < gpu.MinMemoryLimit: // a reported limit of 0 would pass the check below as rounded down
 		return driver.Reply{Failed: fmt.Sprintf("setting a memory limit of %d bytes: want at least %d", limit, gpu.MinMemoryLimit)}
 	}
 	if ret := dev.SetMemoryLimits_v1(cgroup, noSoftLimit, limit); ret != nvml.SUCCESS {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// privilegedOnly checks that only a privileged container can open the host's device nodes, as NVML does. See
-// docs/security.md.
+// privilegedOnly checks that a container without an allocated GPU can open the driver's device nodes, which NVML requires,
+// only if it is privileged. See docs/security.md.
 func privilegedOnly(t *testing.T, c *cluster) {
 	for name, tc := range map[string]struct{ context, want string }{
 		// The simulated device nodes have no kernel driver: where opening is permitted, it fails with ENXIO.
@@ -46,8 +46,8 @@ spec:
 	}
 }
 
-// droppedCapabilities checks all threads of the running agent and its driver worker: privileged containers start with
-// all capabilities.
+// droppedCapabilities checks that all threads of the running agent and its driver worker have only the privileges in
+// docs/security.md. Privileged containers start with all capabilities.
 func droppedCapabilities(t *testing.T, c *cluster) {
 	const (
 		none     = "0000000000000000"
@@ -83,7 +83,7 @@ func droppedCapabilities(t *testing.T, c *cluster) {
 	}
 	status := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "sh", "-c", "grep CapEff /proc/self/status")
 	if strings.Contains(status, sysAdmin) {
-		t.Errorf("the container itself has no more capabilities, so this check proves nothing: %s", status)
+		t.Errorf("a new process in the container does not have more capabilities than the agent, so this check proves nothing: %s", status)
 	}
 }
 
@@ -106,7 +106,7 @@ func rbac(t *testing.T, c *cluster) {
 		{[]string{"update", "nodes"}, false},
 		{[]string{"patch", "nodes", "--subresource", "status"}, false},
 	} {
-		// Run it in the box: c.Kubectl runs kubectl in this process, which kubectl ends if the answer is no.
+		// Run it in the box: c.Kubectl runs kubectl in the test's process, and auth can-i exits the process if the answer is no.
 		args := append([]string{"auth", "can-i", "--as", "system:serviceaccount:gpucdi:gpucdi"}, tc.access...)
 		out, _ := c.Box.Command(t.Context(), "kubectl", args...).Output()
 		if got := strings.TrimSpace(string(out)); got != map[bool]string{true: "yes", false: "no"}[tc.want] {

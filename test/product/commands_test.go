@@ -228,8 +228,8 @@ func listLinks(t *testing.T, binary string) {
 	if !strings.HasSuffix("LINKS"+links, want) {
 		t.Errorf("links\n%s\nwant\n%s", links, want)
 	}
-	numa := newHost(t, binary, simdriver.GTX1060x2()).list(t)
-	for _, g := range numa.GPUs {
+	desktop := newHost(t, binary, simdriver.GTX1060x2()).list(t)
+	for _, g := range desktop.GPUs {
 		if g.NUMANode != -1 || g.MIG != "unsupported" {
 			t.Errorf("%s: NUMA node %d, MIG %s", g.UUID, g.NUMANode, g.MIG)
 		}
@@ -333,7 +333,7 @@ func gpuUnresponsive(t *testing.T, binary string, fault simdriver.Fault) {
 
 func gpuFails(t *testing.T, binary string) {
 	const lost = 15 // NVML_ERROR_GPU_IS_LOST
-	// listed: by UUID; otherwise the GPU is only reported as unreadable, by index.
+	// listed: whether the GPU is in GPUs, with a fault; otherwise it is in Unreadable.
 	for function, listed := range map[string]bool{
 		"nvmlDeviceGetUUID":             false,
 		"nvmlDeviceGetMinorNumber":      true,
@@ -411,7 +411,7 @@ func deviceNodes(t *testing.T, binary string) {
 	}
 }
 
-// wantNodes returns the device nodes that the driver's files require, by CDI device name.
+// wantNodes returns the device nodes that the driver's state and /proc require, by CDI device name.
 func wantNodes(t *testing.T, h host) map[string][]string {
 	t.Helper()
 	major := ""
@@ -521,7 +521,7 @@ func features(t *testing.T, binary string) {
 }
 
 // confidential checks that libnvidia-pkcs11, which CUDA opens only with confidential computing, is mounted only if
-// confidential computing is on or its state cannot be read.
+// confidential computing or protected PCIe is on, or the driver has a query for it that fails.
 func confidential(t *testing.T, binary string) {
 	const settings, state = "nvmlSystemGetConfComputeSettings", "nvmlSystemGetConfComputeState"
 	const notSupported, unknown = 3, 999 // NVML_ERROR_…
@@ -854,22 +854,23 @@ func workerMissing(t *testing.T, binary string) {
 	}
 }
 
-// terminateEarly sends SIGTERM at points throughout a start, which is estimated at three times gpucdi version.
+// terminateEarly sends SIGTERM at points throughout a start, whose duration is estimated at three times that of
+// "gpucdi version".
 func terminateEarly(t *testing.T, binary string) {
 	const tries = 200
 	dir := t.TempDir()
-	start := time.Minute
+	version := time.Minute
 	for i := range tries {
 		begin := time.Now()
 		host{binary: binary}.must(t, "version")
-		start = min(start, time.Since(begin))
+		version = min(version, time.Since(begin))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		cmd := exec.CommandContext(ctx, binary, "serve", "--host-root", dir, "--kubelet-dir", "/nowhere", "--cdi-dir", dir, "--listen", "")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * start * time.Duration(i) / tries)
+		time.Sleep(3 * version * time.Duration(i) / tries)
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -877,7 +878,7 @@ func terminateEarly(t *testing.T, binary string) {
 		timedOut := ctx.Err() != nil
 		cancel()
 		if timedOut {
-			t.Fatalf("serve did not exit on SIGTERM after %d/%d of a start", 3*i, tries)
+			t.Fatalf("serve did not exit on SIGTERM after %d/%d of a start", i, tries)
 		}
 		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGTERM {
 			t.Fatalf("serve exited with %v, want success or SIGTERM", err)

@@ -27,7 +27,7 @@ type Tool string
 
 // The tools.
 const (
-	// Kube is the program kube, with symlinks for the components of Kubernetes, and kubectl.
+	// Kube is two programs: kubectl, and kube with symlinks for etcd, the control plane and the kubelet.
 	Kube Tool = "kube"
 	// Kubelet134 is the kubelet of Kubernetes 1.34.
 	Kubelet134 Tool = "kubelet-1.34"
@@ -65,7 +65,7 @@ const (
 	nerdctlVersion = "v2.1.2"
 )
 
-// Versions of the NVIDIA programs that gpucdi is compared with, the latest on the Go module proxy.
+// Versions of the NVIDIA programs that gpucdi is compared with.
 const (
 	NVIDIAPluginVersion  = "v0.19.3"
 	NVIDIAToolkitVersion = "v1.20.1"
@@ -238,8 +238,8 @@ func source(ctx context.Context, module string) (string, error) {
 	cmd.Dir = os.TempDir() // outside of any module, whose go.mod could select another version
 	out, err := cmd.Output()
 	var result struct{ Dir, Error string }
-	if parsed := json.Unmarshal(out, &result); err != nil || parsed != nil {
-		return "", fmt.Errorf("downloading %s: %w: %s", module, errors.Join(withStderr(err), parsed), result.Error)
+	if errParse := json.Unmarshal(out, &result); err != nil || errParse != nil {
+		return "", fmt.Errorf("downloading %s: %w: %s", module, errors.Join(withStderr(err), errParse), result.Error)
 	}
 	return result.Dir, nil
 }
