@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// A rule with features selects variants of CDI devices. All of a device's variants must be on disk.
+// A rule with features selects variants of CDI devices. A device is ready once all its selected variants are on disk.
 func TestRuleWithFeatures(t *testing.T) {
 	inv := fleet()
 	policy := Policy{

@@ -103,8 +103,8 @@ func ParseQuantity(text string) (uint64, error) {
 	return 0, fmt.Errorf("quantity %q is invalid or too large", text)
 }
 
-// Taint prevents the allocation of a device to claims that do not tolerate it. A Pool keeps the time at which a taint
-// was added while the taint is wanted.
+// Taint prevents the allocation of a device to claims that do not tolerate it. As long as a taint is wanted, a
+// Pool keeps the time at which it was added.
 type Taint struct {
 	Key    string      `json:"key"`
 	Value  string      `json:"value,omitempty"`

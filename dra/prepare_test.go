@@ -76,16 +76,16 @@ func TestPrepareRefuses(t *testing.T) {
 		want    string
 		refusal Refusal
 	}{
-		"another claim":   {change(func(c *cluster.Claim) { c.UID = "other" }), "another claim has this name", RefusedClaim},
-		"not allocated":   {change(func(c *cluster.Claim) { c.Allocated = false }), "has not allocated", RefusedClaim},
-		"other driver":    {change(func(c *cluster.Claim) { c.Devices[0].Driver = "other" }), "no device of driver gpu.nvidia.com", RefusedClaim},
-		"other pool":      {change(func(c *cluster.Claim) { c.Devices[0].Pool = "node-2" }), `device "gpu-0" of pool "node-2"`, RefusedUnknown},
-		"unknown device":  {change(func(c *cluster.Claim) { c.Devices[0].Device = "nic-0" }), `device "nic-0"`, RefusedUnknown},
-		"uppercase":       {change(func(c *cluster.Claim) { c.Devices[0].Device = "gpu-A" }), `device "gpu-A"`, RefusedUnknown},
-		"path in a name":  {change(func(c *cluster.Claim) { c.Devices[0].Device = "gpu-../x" }), `device "gpu-../x"`, RefusedUnknown},
-		"too many":        {allocated("a", slices.Repeat([]string{"0"}, 129)...), "129 devices", RefusedClaim},
-		"unsupported":     {change(func(c *cluster.Claim) { c.Config = []cluster.ClaimConfig{{Driver: testDriver}} }), "config[0]", RefusedConfig},
-		"other parameter": {change(func(c *cluster.Claim) { c.Config = []cluster.ClaimConfig{{Driver: "other"}} }), "", ""},
+		"another claim":            {change(func(c *cluster.Claim) { c.UID = "other" }), "another claim has this name", RefusedClaim},
+		"not allocated":            {change(func(c *cluster.Claim) { c.Allocated = false }), "has not allocated", RefusedClaim},
+		"other driver":             {change(func(c *cluster.Claim) { c.Devices[0].Driver = "other" }), "no device of driver gpu.nvidia.com", RefusedClaim},
+		"other pool":               {change(func(c *cluster.Claim) { c.Devices[0].Pool = "node-2" }), `device "gpu-0" of pool "node-2"`, RefusedUnknown},
+		"unknown device":           {change(func(c *cluster.Claim) { c.Devices[0].Device = "nic-0" }), `device "nic-0"`, RefusedUnknown},
+		"uppercase":                {change(func(c *cluster.Claim) { c.Devices[0].Device = "gpu-A" }), `device "gpu-A"`, RefusedUnknown},
+		"path in a name":           {change(func(c *cluster.Claim) { c.Devices[0].Device = "gpu-../x" }), `device "gpu-../x"`, RefusedUnknown},
+		"too many":                 {allocated("a", slices.Repeat([]string{"0"}, 129)...), "129 devices", RefusedClaim},
+		"unsupported":              {change(func(c *cluster.Claim) { c.Config = []cluster.ClaimConfig{{Driver: testDriver}} }), "config[0]", RefusedConfig},
+		"config of another driver": {change(func(c *cluster.Claim) { c.Config = []cluster.ClaimConfig{{Driver: "other"}} }), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -111,7 +111,7 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// Errors of the API server and the gate affect only the claim.
+// After an error of the API server or the gate, a claim has no record, and a later call can prepare it.
 func TestPrepareErrors(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")

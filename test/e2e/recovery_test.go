@@ -97,7 +97,7 @@ func recovery(t *testing.T, c *cluster) {
 			if err := os.RemoveAll(c.Box.Path(cdiDir)); err != nil {
 				t.Fatal(err)
 			}
-			return func() (string, bool) { // the pod's mount keeps the removed directory, so its container restarts
+			return func() (string, bool) { // the agent's mount keeps the removed directory, so its container restarts
 				state, restarted := c.newSocket(before)()
 				_, err := os.Stat(c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json")))
 				return fmt.Sprint(state, err), restarted && err == nil
@@ -221,7 +221,7 @@ func (c *cluster) newSocket(before []string) func() (string, bool) {
 	}
 }
 
-// removedGPU removes a GPU from the node while a pod holds it, and adds it again.
+// removedGPU removes a GPU that a pod holds and one that no pod holds, and later adds both again.
 func removedGPU(t *testing.T, c *cluster) {
 	c.run(t, "holder", 1)
 	c.awaitPhase(t, "holder", "Running")
@@ -303,8 +303,8 @@ func (c *cluster) nodeStatus(t *testing.T) (now nodeStatus, err error) {
 	return now, nil
 }
 
-// stateOf returns the state that gpucdi status reports for a device of nvidia.com/gpu: "available", "unhealthy",
-// "draining", "waiting", or "" if the device is not listed.
+// stateOf returns the state of a device of nvidia.com/gpu according to gpucdi status: "available", "unhealthy",
+// "draining", "waiting", or "" if the device is not listed. If there is no status, it returns the text of the error.
 func (c *cluster) stateOf(t *testing.T, id string) string {
 	t.Helper()
 	now, err := c.nodeStatus(t)
@@ -331,8 +331,8 @@ func (c *cluster) awaitState(t *testing.T, id, want string) {
 	})
 }
 
-// enableSharing enables sharing while pods hold some of the GPUs, one of them only by an init container. No GPU may be
-// allocated twice: unallocated GPUs become shared immediately, the others when their pods have ended.
+// enableSharing enables sharing while two pods hold a GPU each, one of them only for its init container. No GPU may be
+// both allocated whole and shared: unallocated GPUs become shared immediately, the others when their pods have ended.
 func enableSharing(t *testing.T, c *cluster) {
 	c.run(t, "app", 1)
 	c.awaitPhase(t, "app", "Running")

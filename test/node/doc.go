@@ -5,5 +5,6 @@
 // Pods reach each other and the API server through the box's network, and nothing else: images are imported, never
 // pulled.
 //
-// The package is independent of GPUs. Programs and images come from packages tools and images.
+// The package is independent of GPUs and of the agent, except for AgentManifest. Programs and images come from packages
+// tools and images.
 package node

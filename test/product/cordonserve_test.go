@@ -47,34 +47,34 @@ func TestCordonOfAgent(t *testing.T) {
 		t.Helper()
 		h.must(t, command, gpu, "--state-dir", filepath.Join(dir, "state"), "--address", address)
 	}
-	await := func(want string) {
+	awaitCordoned := func(want bool) {
 		t.Helper()
 		out := ""
 		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(50 * time.Millisecond) {
 			cmd := exec.Command(binary, "status", "--address", address, "-o", "json")
 			printed, _ := cmd.CombinedOutput()
-			if out = string(printed); strings.Count(out, `"code": "cordoned"`) == 0 == (want == "") && strings.Contains(out, want) && strings.Contains(out, `"health"`) {
+			if out = string(printed); strings.Contains(out, `"code": "cordoned"`) == want && strings.Contains(out, `"health"`) {
 				return
 			}
 		}
-		t.Fatalf("no %q in the status:\n%s", want, out)
+		t.Fatalf("want a cordoned GPU in the status: %t, got:\n%s", want, out)
 	}
 	first, second := h.driver.State().GPUs[0].UUID, h.driver.State().GPUs[1].UUID
 	cordon("cordon", first)
 	agent := serve()
-	await(`"code": "cordoned"`)
+	awaitCordoned(true)
 	cordon("uncordon", first)
-	await("")
+	awaitCordoned(false)
 	cordon("cordon", second)
-	await(`"code": "cordoned"`)
+	awaitCordoned(true)
 	if err := agent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = agent.Wait()
 	serve()
-	await(`"code": "cordoned"`)
+	awaitCordoned(true)
 	cordon("uncordon", fmt.Sprint(1))
-	await("")
+	awaitCordoned(false)
 }
 
 // awaitAddress returns the address at which an agent serves its status, from its log.

@@ -69,7 +69,7 @@ func GPUs16() Profile {
 }
 
 // A100MIG is eight A100 GPUs with NVSwitch. The first five are in MIG mode: two
-// with 7 1g.5gb devices, one mixed, one with 2 3g.20gb devices, one not partitioned.
+// with seven 1g.5gb devices, one mixed, one with two 3g.20gb devices, one not partitioned.
 func A100MIG() Profile {
 	layouts := [][]string{
 		{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"},
