@@ -40,9 +40,9 @@ const (
 )
 
 // sanitize makes the driver's data safe to use: strings are bounded and printable, and invalid data is a fault of only
-// the GPUs or MIG devices that have it. A device whose UUID is invalid or not unique becomes Unreadable, because it would
-// make the CDI spec invalid for all devices. GPUs with the same minor number have a fault, because it is unknown which of
-// them the device node belongs to.
+// the GPUs or MIG devices that have it. A device whose UUID is invalid or not unique becomes Unreadable, because it
+// would make the CDI spec invalid for all devices. GPUs with the same minor number have a fault, because it is unknown
+// which of them the device node belongs to.
 func sanitize(inv *gpu.Inventory) {
 	inv.Driver.Version = host.Printable(inv.Driver.Version, textLimit)
 	uuids, minors := map[string]int{}, map[int]int{}
