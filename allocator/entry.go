@@ -9,7 +9,7 @@ import (
 
 // Key identifies an entry of the ledger: an ID and the outlet through which it is allocated. An outlet is a resource of
 // the device plugin, by its name, or SliceOutlet. Within an outlet, the kubelet or the scheduler does not allocate an
-// ID twice.
+// ID twice, unless claims share it.
 type Key struct {
 	Outlet string `json:"outlet"`
 	ID     string `json:"id"`
@@ -142,8 +142,8 @@ func (e Entry) Message() string {
 // shared reports whether claims share the entry.
 func (e *Entry) shared() bool { return e.Part.Share.Unit != "" }
 
-// mayBeHeld reports whether the entry excludes overlapping ones. It depends on the state instead of dirty, because the gate
-// may have granted the entry since.
+// mayBeHeld reports whether the entry excludes overlapping ones. It depends on the state instead of dirty, because the
+// gate may have granted the entry since its grants were observed.
 func (e *Entry) mayBeHeld() bool {
 	return e.State == StateAvailable || e.State == StateUnavailable || e.State == StateDraining
 }

@@ -38,7 +38,7 @@ type class struct {
 	// devicePrefix precedes the device name in the base name of a device node. Empty if no device has a single node.
 	devicePrefix string
 
-	// onlyDevice is a second name of AllDevices, for a class with a single device per node. Empty for none.
+	// onlyDevice is a second name of AllDevices, for a class of which a host has a single device. Empty for none.
 	onlyDevice string
 
 	// withGPUs is the device that the agent injects along with GPUs if configured. Empty for a class that pods with

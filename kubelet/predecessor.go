@@ -22,8 +22,9 @@ const pollInterval = time.Second
 const waitingInterval = time.Minute
 
 // AwaitPredecessor waits until no other agent serves a resource in the device-plugins directory dir, or ctx ends. If
-// two agents serve a resource, the kubelet uses the one that registered last, and marks all devices unhealthy when it
-// ends, even if the other one is still running. waiting is called with the other agent's socket, and again each minute.
+// two agents serve a resource, the kubelet uses the one that registered last. When one of them ends, a kubelet up to
+// 1.36 marks all devices unhealthy, even if the other one is still running. waiting is called with the other agent's
+// socket, and again each minute.
 func AwaitPredecessor(ctx context.Context, dir string, waiting func(socket string)) error {
 	var reported string
 	var at time.Time

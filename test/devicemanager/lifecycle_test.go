@@ -33,7 +33,7 @@ func disjoint(t *testing.T, a, b []string) {
 	}
 }
 
-// The kubelet disconnects a plugin that registers before the kubelet has handled the end of the previous
+// A kubelet up to 1.36 disconnects a plugin that registers before the kubelet has handled the end of the previous
 // registration. Repeated restarts cover that race.
 func TestManyKubeletRestarts(t *testing.T) {
 	t.Parallel()
@@ -194,8 +194,8 @@ func TestRollout(t *testing.T) {
 }
 
 // When a rollout supersedes another, two new agents wait for the same old one. When the old agent exits, one of them
-// takes over, and the other keeps waiting. If both registered, the kubelet would mark all devices unhealthy when one
-// exits, and the other could not detect that.
+// takes over, and the other keeps waiting. If both registered, a kubelet up to 1.36 would mark all devices unhealthy
+// when one exits, and the other could not detect that.
 func TestRolloutSuperseded(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)

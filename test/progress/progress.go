@@ -46,7 +46,7 @@ func (p *Progress) Stage(name string) (done func()) {
 	}
 }
 
-// Fail ends the line of the current stage, if any, without a duration.
+// Fail ends the line of the current stage, if any, without printing its duration.
 func (p *Progress) Fail() {
 	if p.stop != nil {
 		p.stop()

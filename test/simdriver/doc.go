@@ -28,7 +28,7 @@
 // (see Calls).
 //
 // Another process can open an installed driver and change it (see Open). For this, the state is also stored in a file
-// of the driver, from which the next process completes an interrupted change.
+// of the driver, from which the next change completes an interrupted one.
 //
 // The package is independent of gpucdi, CDI and Kubernetes. Creating device
 // nodes requires root; compiling requires a C compiler named cc.
