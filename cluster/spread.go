@@ -11,9 +11,9 @@ const DefaultSpread = 5 * time.Minute
 // minSpread is the minimum of Client.Spread. It bounds the rate of requests that are not urgent.
 const minSpread = time.Second
 
-// untilSlot returns the time until the next slot of the agent that is at least atLeast away. An agent has one slot in
-// each interval of Spread, at a random offset. It sends requests that are not urgent in its slot, so the agents of a
-// cluster together send them at a constant rate, even after an event that affects all agents at the same time.
+// untilSlot returns the time until the agent's first slot that is at least atLeast away. An agent has one slot in each
+// interval of Spread, at a random offset. It sends requests that are not urgent in its slot, so the agents of a cluster
+// together send them at a constant rate, even after an event that affects all agents at the same time.
 func (c *Client) untilSlot(atLeast time.Duration) time.Duration {
 	c.slots.once.Do(func() {
 		c.slots.interval = max(c.Spread, minSpread)

@@ -90,8 +90,8 @@ const (
 	runtimeDir = "/run/someone"
 )
 
-// addUser creates a rootless user in the box, or on the host whose commands have the prefix host. It returns the prefix
-// of the user's commands.
+// addUser creates the user of rootless tests in the box, or in the second host of startDockerHost if host, the prefix
+// of that host's commands, is given. It returns the prefix of the user's commands.
 func addUser(t *testing.T, m *container.Machine, host ...string) []string {
 	t.Helper()
 	// podman unpacks images in /var/tmp.

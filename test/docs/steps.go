@@ -46,8 +46,8 @@ func parseSteps(text string) (steps []Step) {
 	return steps
 }
 
-// CheckOutput returns an error unless output has the lines of want in this order, possibly with others between them. In want,
-// … stands for any text; the width of space between words is ignored.
+// CheckOutput returns an error unless output has the lines of want in this order, possibly with others between them. In
+// want, … stands for any text; the width of space between words is ignored.
 func CheckOutput(output, want string) error {
 	rest := strings.Split(output, "\n")
 	for line := range strings.Lines(want) {
