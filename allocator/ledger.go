@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// settle bounds the time of each step of the kubelet that leaves no evidence: to deliver a message, to record an
-	// Allocate response, to rename a checkpoint with a snapshot of the records into place, and to create a container in
-	// the runtime from its options.
+	// settle bounds the duration of each step of the kubelet that leaves no evidence: delivering a message, recording an
+	// Allocate response, renaming a checkpoint into place after the snapshot of the records, and creating a container in
+	// the runtime after generating its options.
 	settle = 5 * time.Second
 
 	// drainInterval is the interval between requests to a source while an entry drains and the last response proved
@@ -45,8 +45,8 @@ type Ledger struct {
 	checkpoint checkpointHistory
 }
 
-// bootstrap is the proof, after a start without state, that the ledger contains all grants of the earlier agent. While
-// it is pending, only entries that the earlier agent advertised can be available.
+// bootstrap is the proof, after a start without state or with a damaged one, that the ledger contains all grants of the
+// earlier agent. While it is pending, only entries that the earlier agent advertised can be available.
 type bootstrap struct {
 	pending    bool
 	fresh      bool      // the kubelet started after the earlier agent ended

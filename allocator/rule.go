@@ -19,7 +19,7 @@ const SharedSuffix = ".shared"
 
 // Rule configures how the devices that it matches are advertised.
 type Rule struct {
-	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to all devices whose default resource is name: nvidia.com/gpu, or that of a MIG profile such as nvidia.com/mig-1g.5gb
+	Select   Selector `yaml:"select"`   // properties of the devices that the rule applies to; without it, the rule applies to all devices whose default resource equals name, which must be nvidia.com/gpu or that of a MIG profile, such as nvidia.com/mig-1g.5gb
 	Name     string   `yaml:"name"`     // extended resource to advertise the devices as; empty keeps their default
 	Mode     Mode     `yaml:"mode"`     // API through which the devices are allocated; empty: that of allocation.mode
 	Exclude  bool     `yaml:"exclude"`  // whether to never advertise the devices; the health of their GPUs is still monitored

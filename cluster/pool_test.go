@@ -271,7 +271,7 @@ func TestPoolLimitsRestores(t *testing.T) {
 	})
 }
 
-// A pool changes its generation unless only one slice is updated.
+// The generation increases if a slice is created, or if more than one is updated.
 func TestPoolGeneration(t *testing.T) {
 	all := manyDevices(130)
 	changed := func(indices ...int) []Device {
@@ -506,7 +506,7 @@ func TestPoolWithdrawn(t *testing.T) {
 		revision := t.pool.Withdraw()
 		t.wait(time.Second)
 		if again := t.pool.Withdraw(); again != revision {
-			t.Errorf("revision %d again as %d", revision, again)
+			t.Errorf("revision %d, want %d", again, revision)
 		}
 		if got, ok := t.api.published(); !ok || !slices.Equal(got, []string{"gpu-0"}) {
 			t.Errorf("published %v, complete: %t", got, ok)
@@ -549,8 +549,8 @@ func TestPoolNodeRecreated(t *testing.T) {
 	})
 }
 
-// After an outage the latest devices are published within the maximum backoff for its kind. Devices that were wanted
-// only during the outage are never published.
+// After an outage the latest devices are published within the maximum backoff for its kind, plus the timeout of a
+// request without a response. Devices that were wanted only during the outage are never published.
 func TestPoolOutage(t *testing.T) {
 	respond := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {
@@ -752,7 +752,7 @@ func TestPoolLostResponses(t *testing.T) {
 	}
 }
 
-// The publication of a Want is reported once. A Want of the same devices is not a change.
+// The publication of a Want is reported as a change. A Want of the same devices is not a change.
 func TestPoolChanges(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -766,7 +766,7 @@ func TestPoolChanges(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		select {
-		case <-t.pool.Changes(): // of the write and its acknowledgement
+		case <-t.pool.Changes(): // the write and the publication can be two changes
 		default:
 		}
 		if again := t.pool.Want(devices("a")); again != revision {

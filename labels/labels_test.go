@@ -59,7 +59,7 @@ func TestOf(t *testing.T) {
 		"Blackwell":        {capability(12, 0), map[string]string{"gpu.family": "blackwell"}},
 		"Thor":             {capability(11, 0), map[string]string{"gpu.family": "blackwell"}},
 		"future GPU":       {capability(99, 0), map[string]string{"gpu.family": "undefined", "gpu.compute.major": "99"}},
-		"one GPU with MIG": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
+		"one supports MIG": {func(inv *gpu.Inventory) { inv.GPUs[0].MIG = gpu.MIGUnsupported }, map[string]string{"mig.capable": "true"}},
 		"vGPU": {func(inv *gpu.Inventory) {
 			inv.GPUs[1].VGPU = &gpu.VGPU{HostDriver: "550.127.06", HostBranch: "r550_00"}
 		}, map[string]string{

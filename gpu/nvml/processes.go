@@ -37,7 +37,7 @@ func sharesPIDs(node host.Root) bool {
 
 // processes are the processes of one GPU.
 type processes struct {
-	known bool                  // false: the driver does not list them, or their PIDs are not those of the node's /proc
+	known bool                  // false: not listed by the driver, too many, or with other PIDs than in the node's /proc
 	sized bool                  // false: the driver does not report the memory of each process
 	used  map[processKey]uint64 // memory in bytes
 	util  map[int]float64       // by PID; MIG devices have none
@@ -142,8 +142,8 @@ func (p *processes) add(sum *gpu.CgroupUsage, pid int, used uint64) {
 }
 
 // cgroupOf returns the path of a process's cgroup; empty if the process has ended. With cgroup v1 it is the longest
-// path of all controllers, since not all of them need to be used. A long path is truncated, and characters that JSON
-// escapes are replaced: a container chooses the names of the cgroups that it creates.
+// path of all controllers, since a runtime may use only some of them. A long path is truncated, and characters that
+// JSON escapes are replaced: a container chooses the names of the cgroups that it creates.
 func cgroupOf(node host.Root, pid int) (cgroup string) {
 	data, err := node.ReadFile(path.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {

@@ -102,8 +102,8 @@ func (n *node) allocateMemory(t *testing.T, mebibytes int) int {
 	return cmd.Process.Pid
 }
 
-// startContainerWithSpec adds a running container with devices in its OCI spec, and makes the runtime CRI-O: only CRI-O
-// reports OCI specs through the CRI.
+// startContainerWithSpec adds a running container with devices in its OCI spec, and makes the runtime CRI-O, whose OCI
+// specs the agent reads through the CRI. It reads those of containerd through containerd's own API.
 func (c *fakeContainerd) startContainerWithSpec(pod, id string, devices ...oci.LinuxDevice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

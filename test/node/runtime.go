@@ -15,8 +15,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// Runtime is a container runtime of a node. Its configuration covers the limits of this machine and images that cannot
-// be pulled; the CDI settings are the defaults.
+// Runtime is a container runtime of a node. Its configuration adapts it to a machine that may lack capabilities and
+// cannot pull images; the CDI settings are the defaults.
 type Runtime struct {
 	// Name is the name of its program and of its log.
 	Name string
@@ -66,8 +66,8 @@ func containerd(tool tools.Tool, settings string) Runtime {
 	}
 }
 
-// WithHandler returns containerd 2 with another OCI runtime, for pods whose RuntimeClass has this handler. program is
-// the path of the OCI runtime in the box; its command line must be compatible with runc.
+// WithHandler returns containerd 2 with an additional OCI runtime, for pods whose RuntimeClass has this handler. program
+// is the path of the OCI runtime in the box; its command line must be compatible with runc.
 func (r Runtime) WithHandler(handler, program string) Runtime {
 	r.settings += fmt.Sprintf(`
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s]
