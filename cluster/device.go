@@ -116,7 +116,6 @@ type TaintEffect string
 
 // Values of TaintEffect.
 const (
-	TaintNone  TaintEffect = "None"       // informational
 	NoSchedule TaintEffect = "NoSchedule" // no new allocations
 	NoExecute  TaintEffect = "NoExecute"  // no new allocations, and evicts pods
 )

@@ -88,7 +88,11 @@ func (d *Driver) reportConflict(ctx context.Context, registration, last string) 
 		message = err.Error()
 	}
 	d.registration.setWarning(message)
-	if message != "" && message != last {
+	switch {
+	case message == "" || message == last:
+	case d.Registration().Conflict == ConflictFound:
+		d.log.Warn("DRA driver conflict, slices withdrawn", "err", message)
+	default:
 		d.log.Warn("DRA driver conflict check failed", "err", message)
 	}
 	return message

@@ -58,6 +58,9 @@ func TestDRA(t *testing.T) {
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 8)
 	c.awaitGPUs(t, "0")
+	if out := c.sh(t, "NODE="+node.Name+"\n"+blocksOf(t, draDocument, "Move a node to DRA", "sh")[1]); !strings.Contains(out, "gpu.nvidia.com") {
+		t.Errorf("the commands to watch a move print\n%s", out)
+	}
 	for _, tc := range claimCases {
 		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
 			return

@@ -367,6 +367,9 @@ spec:
 		unallocated.Round(time.Millisecond), app.Round(time.Millisecond), init.Round(time.Millisecond))
 	c.configure(t, "")
 	c.awaitGPUs(t, "8")
+	if out := c.sh(t, blocksOf(t, sharingDocument, "Check the result", "sh")[0]); !strings.Contains(out, node.Name+"    8") {
+		t.Errorf("the command of docs/sharing.md prints\n%s", out)
+	}
 }
 
 // awaitAllocatable waits until the node's status has the given number of allocatable devices of a resource, and returns

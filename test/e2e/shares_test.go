@@ -66,6 +66,9 @@ func sharedGPU(t *testing.T, c *cluster) {
 		t.Errorf("pod third sees %s, want the rest of %s", gpu["third"], gpu["first"])
 	}
 	c.isLimited(t, "third", 30)
+	if out := c.sh(t, blocksOf(t, "docs/isolation.md", "Show the levels", "sh")[0]); !strings.Contains(out, "MEMORY-ISOLATION") || !strings.Contains(out, "driver") {
+		t.Errorf("the labels of isolation levels are\n%s", out)
+	}
 	metrics := c.metrics(t)
 	for _, want := range []string{
 		fmt.Sprintf(`gpucdi_share_memory_limit_bytes{claim="third",device="%[1]s",gpu="%[1]s",namespace="default",pod="third"} %[2]v`, gpu["first"], float64(30<<30)),
