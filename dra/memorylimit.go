@@ -84,8 +84,8 @@ func (d *Driver) limitPod(ctx context.Context, uid string) error {
 	return d.cfg.LimitMemory(ctx, uid)
 }
 
-// RestoreLimits restores the memory limits of the pods of all claims with a part of a GPU, because a reloaded driver
-// has lost them. using returns the UIDs of the pods that use a claim. After a pod was deleted by force, they can
+// RestoreLimits restores the memory limits of the pods of all claims with a part of a GPU. The driver loses them when
+// it is reloaded. using returns the UIDs of the pods that use a claim. After a pod was deleted by force, they can
 // include its successor, for which the kubelet does not prepare the claim again. Pods that have ended are skipped.
 func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []string) error {
 	var errs []error
@@ -134,7 +134,7 @@ func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record,
 		}
 		next = next.withPods(pods)
 	}
-	if slices.Equal(next.Pods, record.Pods) { // more than maxPods use the claim
+	if slices.Equal(next.Pods, record.Pods) { // already added, or more than maxPods use the claim
 		return record, nil
 	}
 	if err := d.records.save(next); err != nil {

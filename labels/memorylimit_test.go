@@ -8,7 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/labels"
 )
 
-// The label describes the GPUs that are not excluded. Like a version, its change by a new driver is routine.
+// The label describes the GPUs that are not excluded. Like the labels of versions, it changes with the driver, so its
+// change is routine.
 func TestMemoryLimits(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MemoryLimits: gpu.MemoryLimitsMIG},

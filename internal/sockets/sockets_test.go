@@ -76,7 +76,7 @@ func TestWatcher(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { w.Run(ctx); close(ended) }()
-	// Until the watcher runs, notifications may be late, so each step is repeated until one arrives.
+	// Each step is repeated until a notification arrives, which may be one of an earlier step.
 	notified := func(what string, change func()) {
 		t.Helper()
 		deadline := time.After(30 * time.Second)

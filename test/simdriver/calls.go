@@ -8,7 +8,7 @@ import (
 )
 
 // counterSize is the size of struct counter in src/nvml/counter.c: 4 bytes
-// owner, 52 bytes name, 8 bytes count.
+// state, 52 bytes name, 8 bytes count.
 const counterSize = 64
 
 // Calls returns how often each NVML function was called by the processes with

@@ -121,7 +121,7 @@ NVML_API CUresult cuDeviceTotalMem_v2(size_t *bytes, int device)
 	return ret;
 }
 
-/* The 16 bytes of the UUID, which NVML formats in hexadecimal after "GPU-". */
+/* The 16 bytes of the UUID, which NVML formats in hexadecimal after "GPU-" or "MIG-". */
 NVML_API CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], int device)
 {
 	char text[96];

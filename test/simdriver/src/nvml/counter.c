@@ -16,7 +16,7 @@
 enum { MAX_COUNTERS = 256, FREE = 0, TAKEN = 1, NAMED = 2 };
 
 struct counter {
-	_Atomic uint32_t owner;
+	_Atomic uint32_t state;
 	char name[52];
 	_Atomic uint64_t calls;
 };
@@ -47,11 +47,11 @@ static struct counter *find(const char *func)
 	pthread_once(&once, map_table);
 	for (int i = 0; table && i < MAX_COUNTERS; i++) {
 		uint32_t expected = FREE;
-		if (atomic_compare_exchange_strong(&table[i].owner, &expected, TAKEN)) {
+		if (atomic_compare_exchange_strong(&table[i].state, &expected, TAKEN)) {
 			snprintf(table[i].name, sizeof table[i].name, "%s", func);
-			atomic_store(&table[i].owner, NAMED);
+			atomic_store(&table[i].state, NAMED);
 		}
-		while (atomic_load(&table[i].owner) != NAMED)
+		while (atomic_load(&table[i].state) != NAMED)
 			;
 		if (!strncmp(table[i].name, func, sizeof table[i].name - 1))
 			return &table[i];
