@@ -39,7 +39,8 @@ func (l Ledger) Save() Saved {
 }
 
 // Start returns the initial ledger of an agent. saved is the state of the earlier agent; nil if it is missing. Every
-// entry that is not released may be held. The state lacks entries that are damaged.
+// entry that is not released may be held. Damaged entries are omitted; if there is one, the agent needs the same
+// evidence as without state.
 //
 // fresh reports whether the kubelet started after the earlier agent ended, so that it has no grants of that agent in
 // flight. That is the case if the device-plugins directory has no socket of ours: a kubelet deletes all sockets when it

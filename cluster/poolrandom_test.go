@@ -85,7 +85,8 @@ func (t *poolTest) random(random *rand.Rand) {
 	}
 }
 
-// checkWithdrawn checks that there are no unwanted devices once a revision is published.
+// checkWithdrawn checks that once a revision is published, each device that a scheduler uses is wanted or in the
+// status.
 func (t *poolTest) checkWithdrawn(revision uint64, want []string) {
 	t.Helper()
 	if t.pool.Status().Revision < revision {

@@ -25,7 +25,7 @@ func (e *writeError) Error() string {
 
 func (e *writeError) Unwrap() error { return e.err }
 
-// isStale reports whether a write failed because another client has changed or deleted the slice in the meantime.
+// isStale reports whether a write failed because the slice was created, changed or deleted in the meantime.
 func isStale(err error) bool {
 	var write *writeError
 	return errors.As(err, &write) && (statusCode(err) == http.StatusConflict || errors.Is(err, ErrNotFound))

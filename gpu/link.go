@@ -18,7 +18,7 @@ type Link struct {
 // PCIePath is the PCIe topology between two GPUs.
 type PCIePath int
 
-// The PCIe topologies, nearest first, each with its abbreviation in nvidia-smi topo, if there is one.
+// PCIeUnknown, then the PCIe topologies, nearest first, each with its abbreviation in nvidia-smi topo; PSB is from DCGM.
 const (
 	PCIeUnknown  PCIePath = iota
 	SameBoard             // PSB: two GPUs on one board

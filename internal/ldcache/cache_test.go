@@ -110,6 +110,7 @@ func TestPutReplacesOnlySameName(t *testing.T) {
 	c := parse(t, file)
 	for _, name := range []string{"libcuda.so.1", "libaaa.so.1", "libzzz.so.10", "libzzz.so.9", "libcuda.so.1"} {
 		path := libraryDir + "/" + name
+		// Only the first Put of libcuda replaces another path; want does not have its line yet.
 		if replaced := c.Put(path); replaced != (name == "libcuda.so.1" && len(c.entries) == len(want)+1) {
 			t.Errorf("Put(%s) = %t", path, replaced)
 		}
@@ -156,7 +157,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Overlapping strings let a small file contain many strings.
+// Strings may overlap, so those of a small file can exceed MaxSize in total.
 func TestStringsAreBounded(t *testing.T) {
 	const length, count = maxString, 4000
 	c := Cache{entries: []entry{{key: strings.Repeat("a", length)}}}

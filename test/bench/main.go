@@ -93,7 +93,7 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 		{fmt.Sprintf("scraping the agent %d times", scrapeCount), b.scrapes, false},
 		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live, false},
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generations, false},
-		{fmt.Sprintf("starting %d containers", 4*containerCount), b.containers, false},
+		{fmt.Sprintf("starting %d containers", 5*containerCount), b.containers, false},
 		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 3*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
 	} {
 		if !s.always && !selected.MatchString(s.name) {

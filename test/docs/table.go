@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// CheckTable returns an error unless a document has a table with exactly these rows. document is a path in the
-// repository.
+// CheckTable returns an error unless a document has a table with exactly these rows, and an empty line after it. rows
+// are Markdown lines, each with its newline. document is a path in the repository.
 func CheckTable(ctx context.Context, document, rows string) error {
 	text, err := read(ctx, document)
 	if err != nil {
