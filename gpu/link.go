@@ -18,7 +18,7 @@ type Link struct {
 // PCIePath is the PCIe topology between two GPUs.
 type PCIePath int
 
-// PCIeUnknown, then the PCIe topologies, nearest first, each with its abbreviation in nvidia-smi topo; PSB is from DCGM.
+// PCIeUnknown, then the PCIe topologies, nearest first, with their abbreviations in nvidia-smi topo; PSB is from DCGM.
 const (
 	PCIeUnknown  PCIePath = iota
 	SameBoard             // PSB: two GPUs on one board
