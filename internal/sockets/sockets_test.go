@@ -76,7 +76,7 @@ func TestWatcher(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { w.Run(ctx); close(ended) }()
-	// Each step is repeated until a notification arrives, which may be one of an earlier step.
+	// Each step is repeated until a notification arrives, because the watch may start after it.
 	notified := func(what string, change func()) {
 		t.Helper()
 		deadline := time.After(30 * time.Second)
@@ -97,6 +97,16 @@ func TestWatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// quiet waits until no notification of an earlier step can arrive.
+	quiet := func() {
+		for ended := false; !ended; {
+			select {
+			case <-changed:
+			case <-time.After(200 * time.Millisecond):
+				ended = true
+			}
+		}
+	}
 	notified("the start", func() {})
 	for _, what := range []string{"a new directory", "a replaced directory"} {
 		notified(what, func() {
@@ -107,9 +117,15 @@ func TestWatcher(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+		quiet()
+		touch("other")
+		select {
+		case <-changed:
+			t.Errorf("notification of a file that is not relevant, in %s", what)
+		case <-time.After(200 * time.Millisecond):
+		}
 		notified("a file in "+what, func() {
 			_ = os.Remove(filepath.Join(dir, "a.sock"))
-			touch("other")
 			touch("a.sock")
 		})
 	}
