@@ -23,16 +23,18 @@ var placeholder = strings.Repeat("S", 96)
 // target is one object to compile.
 type target struct {
 	name    string
-	sources string // glob pattern below src
+	sources []string // glob patterns below src
 	flags   []string
 }
 
 var targets = []target{
-	{"libnvidia-ml", "nvml/*.c", []string{"-shared", "-Wl,-soname,libnvidia-ml.so.1", "-ldl", "-lpthread"}},
-	{"libcuda", "cuda.c", []string{"-shared", "-Wl,-soname,libcuda.so.1", "-ldl"}},
-	{"stub", "stub.c", []string{"-shared", "-nostdlib", "-Wl,-soname," + placeholder}},
-	{"nvidia-smi", "smi.c", []string{"-ldl"}},
-	{"program", "program.c", nil},
+	{"libnvidia-ml", []string{"nvml/*.c"}, []string{"-shared", "-Wl,-soname,libnvidia-ml.so.1", "-ldl", "-lpthread"}},
+	{"libcuda", []string{"cuda/*.c", "load.c"}, []string{"-shared", "-Wl,-soname,libcuda.so.1,-rpath,$ORIGIN", "-ldl", "-lpthread"}},
+	{"stub", []string{"stub.c"}, []string{"-shared", "-nostdlib", "-Wl,-soname," + placeholder}},
+	{"nvidia-smi", []string{"smi.c", "load.c"}, []string{"-ldl"}},
+	{"nvidia-cuda-mps-control", []string{"mps/*.c"}, nil},
+	{"nvidia-cuda-mps-server", []string{"mpsserver.c", "load.c"}, []string{"-ldl"}},
+	{"program", []string{"program.c"}, nil},
 }
 
 // build returns the directory of the compiled objects. They are cached by the
@@ -93,9 +95,13 @@ func compile(work string) error {
 		return err
 	}
 	for _, t := range targets {
-		files, err := filepath.Glob(filepath.Join(work, "src", t.sources))
-		if err != nil {
-			return err
+		var files []string
+		for _, pattern := range t.sources {
+			found, err := filepath.Glob(filepath.Join(work, "src", pattern))
+			if err != nil {
+				return err
+			}
+			files = append(files, found...)
 		}
 		args := slices.Concat([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC",
 			"-fvisibility=hidden", "-o", filepath.Join(work, "out", t.name)}, files, t.flags)

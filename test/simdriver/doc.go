@@ -20,8 +20,31 @@
 //   - An event set delivers each event after the registration once. If it
 //     contains a lost GPU and has no event, a wait returns
 //     NVML_ERROR_GPU_IS_LOST immediately.
+//   - The compute mode limits the processes that have a context of libcuda on a
+//     GPU, in all containers. The driver keeps it until it is unloaded.
 //   - A library whose version differs from the kernel module's returns
 //     NVML_ERROR_LIB_RM_VERSION_MISMATCH.
+//
+// Drivers since 615 have version 3 of MPS: nvidia-cuda-mps-control is the daemon
+// and runs its commands, nvidia-cuda-mps-server is the process of a server.
+//
+//   - Servers and namespaces have directories and sockets, which end with them, at
+//     the latest with the daemon. A server whose allowed devices do not exist ends
+//     after its creation has succeeded. One whose process is killed has the status
+//     Fault until it is deleted.
+//   - Only root changes anything, all users can list. Peers in PID namespaces that
+//     are not visible to the daemon are refused. Without -m, so are clients of
+//     users other than the server's.
+//   - A program that reaches the socket in CUDA_MPS_PIPE_DIRECTORY is a client. It
+//     has the allowed devices, and the multiprocessors of the namespace's
+//     percentage or its own lower one, in pairs. Its calls fail when the server
+//     ends or the client is terminated. Other programs do not use MPS.
+//   - In mode EXCLUSIVE_PROCESS, the clients of a server count as one process.
+//   - The daemon appends each command with its UID to control.log in
+//     CUDA_MPS_LOG_DIRECTORY: "uid=0 server create a".
+//
+// SetMPSFault makes clients or commands hang, and servers vanish. Limits of pinned
+// memory are listed but not enforced.
 //
 // Tests can set two environment variables: NVSIM_DEV is the directory of the
 // device nodes (default /dev), and NVSIM_CALLS a file that counts the calls

@@ -16,6 +16,10 @@ const (
 	hardOffset   = 400
 )
 
+// settingsSize is the size of everything before the state that programs change: the compute modes (see
+// src/nvml/computemode.c) and the memory limits, in bytes.
+const settingsSize = 1<<10 + limitsSize
+
 // MemoryLimit is the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU.
 type MemoryLimit struct {
 	GPU    string // UUID
@@ -39,10 +43,10 @@ func (d *Driver) MemoryLimits() ([]MemoryLimit, error) {
 	return limits, nil
 }
 
-// removeLimits removes all memory limits, which a driver keeps in its kernel module.
-func removeLimits(library string) error {
-	if err := writeBeforeEnd(library, make([]byte, limitsSize), slotSize+limitsSize); err != nil {
-		return fmt.Errorf("removing the memory limits from %s: %w", library, err)
+// resetSettings removes all memory limits and compute modes, which a driver keeps in its kernel module.
+func resetSettings(library string) error {
+	if err := writeBeforeEnd(library, make([]byte, settingsSize), slotSize+settingsSize); err != nil {
+		return fmt.Errorf("resetting the memory limits and compute modes in %s: %w", library, err)
 	}
 	return nil
 }

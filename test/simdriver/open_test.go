@@ -99,7 +99,11 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(upgraderRoot); root != "" {
 		upgradeForever(root)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if probeDir != "" {
+		os.RemoveAll(probeDir)
+	}
+	os.Exit(status)
 }
 
 func upgradeForever(root string) {

@@ -99,8 +99,8 @@ func (d *Driver) ClearFaults() error {
 	})
 }
 
-// Unload unloads the kernel module: it removes device nodes, /proc entries and
-// memory limits. The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
+// Unload unloads the kernel module: it removes device nodes, /proc entries, memory
+// limits and compute modes. The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
 func (d *Driver) Unload() error {
 	err := d.Update(func(s *State) error {
 		s.Unloaded = true
@@ -109,7 +109,7 @@ func (d *Driver) Unload() error {
 	if err != nil {
 		return err
 	}
-	return removeLimits(d.LibraryPath())
+	return resetSettings(d.LibraryPath())
 }
 
 // Load loads the kernel module again.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,15 +18,28 @@ import (
 // wait is how long a test waits for a probe.
 const wait = 2 * time.Minute
 
+// buildProbe returns the path of the compiled probe.
 func buildProbe(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "probe")
-	out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/probe.c", "-ldl").CombinedOutput()
-	if err != nil {
-		t.Fatalf("compiling the probe: %v\n%s", err, out)
-	}
+	path, err := compileProbe()
+	must(t, err)
 	return path
 }
+
+// probeDir is the directory of the compiled probe; empty before the first test that requires it.
+var probeDir string
+
+var compileProbe = sync.OnceValues(func() (path string, err error) {
+	if probeDir, err = os.MkdirTemp("", "probe-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(probeDir, "probe")
+	out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/probe.c", "-ldl").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("compiling the probe: %w\n%s", err, out)
+	}
+	return path, nil
+})
 
 // probe is a running program that has loaded the simulated NVML.
 type probe struct {
@@ -45,6 +59,12 @@ func startProbe(t *testing.T, d *simdriver.Driver, env ...string) *probe {
 func startProbeCommand(t *testing.T, d *simdriver.Driver, cmd *exec.Cmd, env ...string) *probe {
 	t.Helper()
 	cmd.Env = append(d.Command("nvidia-smi").Env, env...)
+	return startCommand(t, cmd)
+}
+
+// startCommand starts a command, and kills it at the end of the test.
+func startCommand(t *testing.T, cmd *exec.Cmd) *probe {
+	t.Helper()
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -62,6 +82,13 @@ func startProbeCommand(t *testing.T, d *simdriver.Driver, cmd *exec.Cmd, env ...
 		_ = cmd.Wait()
 	})
 	return &probe{t, cmd, in, bufio.NewScanner(out)}
+}
+
+// kill kills the probe, and returns when it has exited.
+func (p *probe) kill() {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Kill())
+	_ = p.cmd.Wait() // killed
 }
 
 // send starts a call.

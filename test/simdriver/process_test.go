@@ -36,8 +36,7 @@ func TestProcesses(t *testing.T) {
 	other.want("alloc 3", "0")
 	other.want("processes 0", "0 1:3")
 
-	must(t, second.cmd.Process.Kill())
-	_ = second.cmd.Wait()            // killed
+	second.kill()
 	must(t, isolated.Process.Kill()) // its child ends some time later
 	got := ""
 	for start := time.Now(); got != firstOnly && time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -102,7 +103,7 @@ func icd(library string) string {
 const xorgModules = "usr/lib/xorg/modules"
 
 var (
-	programs  = []string{"nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-xconfig"}
+	programs  = append([]string{"nvidia-debugdump", "nvidia-persistenced", "nvidia-xconfig"}, mpsPrograms...)
 	firmwares = []string{"gsp_ga10x.bin", "gsp_tu10x.bin"}
 )
 
@@ -168,7 +169,7 @@ func (t tree) install(version, state string) error {
 			return err
 		}
 	}
-	return t.installPrograms()
+	return t.installPrograms(version)
 }
 
 func (t tree) installLibrary(name, soname, version, state string, stub []byte) error {
@@ -188,7 +189,7 @@ func (t tree) installLibrary(name, soname, version, state string, stub []byte) e
 		if err != nil {
 			return err
 		}
-		data = append(append(data, make([]byte, limitsSize)...), tail...)
+		data = append(append(data, make([]byte, settingsSize)...), tail...)
 	}
 	if err := replace(t.path(LibraryDir, file), data, 0o755); err != nil || soname == "" {
 		return err
@@ -218,10 +219,10 @@ func (t tree) installGraphics(version string, stub []byte) error {
 	return symlink(server+"."+version, t.path(xorgModules, "extensions", server))
 }
 
-func (t tree) installPrograms() error {
+func (t tree) installPrograms(version string) error {
 	for _, name := range append([]string{"nvidia-smi"}, programs...) {
 		object := "program"
-		if name == "nvidia-smi" {
+		if name == "nvidia-smi" || (slices.Contains(mpsPrograms, name) && supportsMPS(version)) {
 			object = name
 		}
 		data, err := os.ReadFile(filepath.Join(t.objects, object))

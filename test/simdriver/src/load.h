@@ -2,8 +2,6 @@
 #pragma once
 #include "nvml/nvml.h"
 
-#include <dlfcn.h>
-
 /* X(return type, name, arguments) */
 #define NVML_FUNCTIONS(X) \
 	X(nvmlReturn_t, nvmlInit_v2, (void)) \
@@ -28,22 +26,16 @@
 	X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *)) \
 	X(nvmlReturn_t, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvmlDevice_t, nvmlDevice_t *)) \
 	X(nvmlReturn_t, nvmlDeviceGetGpuInstanceId, (nvmlDevice_t, unsigned *)) \
-	X(nvmlReturn_t, nvmlDeviceGetComputeInstanceId, (nvmlDevice_t, unsigned *))
+	X(nvmlReturn_t, nvmlDeviceGetComputeInstanceId, (nvmlDevice_t, unsigned *)) \
+	X(nvmlReturn_t, nvmlDeviceGetAttributes_v2, (nvmlDevice_t, nvmlDeviceAttributes_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetComputeMode, (nvmlDevice_t, nvmlComputeMode_t *)) \
+	X(nvmlReturn_t, nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *)) \
+	X(nvmlReturn_t, nvmlDeviceGetNumGpuCores, (nvmlDevice_t, unsigned *))
 
 #define NVML_MEMBER(type, name, arguments) type(*name) arguments;
-static struct {
+extern struct nvml {
 	NVML_FUNCTIONS(NVML_MEMBER)
 } nvml;
 
 /* Returns the name of the missing library or symbol, or NULL. */
-static inline const char *nvml_load(void)
-{
-	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-	if (!library)
-		return "libnvidia-ml.so.1";
-#define NVML_LOAD(type, name, arguments) \
-	if (!(*(void **)&nvml.name = dlsym(library, #name))) \
-		return #name;
-	NVML_FUNCTIONS(NVML_LOAD)
-	return (void *)0;
-}
+const char *nvml_load(void);

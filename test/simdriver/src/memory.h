@@ -8,12 +8,21 @@
  * each process has a place in the region. The lock starts with the place and is as long
  * as the memory. Unlike /proc/locks, F_GETLK finds locks of processes in other PID
  * namespaces.
+ *
+ * A device has a second region for its contexts. A process with a context holds a read lock on its first byte, or as a
+ * client of an MPS server, on the byte at the PID of the server in the daemon's PID namespace.
  */
 #pragma once
 
 #include <fcntl.h>
 
-enum { REGION_BITS = 48, REGIONS_PER_GPU = 128, PROCESS_BITS = 38, PROCESSES = 1 << (REGION_BITS - PROCESS_BITS) };
+enum {
+	REGION_BITS = 48,
+	REGIONS_PER_GPU = 128,
+	PROCESS_BITS = 38,
+	PROCESSES = 1 << (REGION_BITS - PROCESS_BITS),
+	CONTEXT_REGIONS = 16384,
+};
 
 /* The region of a GPU by minor number, or of a MIG device; gi is -1 for a GPU. */
 static inline long long memory_region(long long minor, long long gi, long long ci)
@@ -35,3 +44,6 @@ static inline unsigned long long locked_in(int fd, long long region)
 {
 	return locked(fd, region << REGION_BITS, (region + 1) << REGION_BITS);
 }
+
+/* The offset at which the region for the contexts of a device starts, by the device's region for memory. */
+static inline long long context_start(long long region) { return (CONTEXT_REGIONS + region) << REGION_BITS; }

@@ -66,13 +66,20 @@ static int wait_event(int timeout)
 	return ret;
 }
 
+/* Calls cuInit and returns libcuda. */
+static void *cuda_init(int *ret)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+	*ret = driver ? ((int (*)(unsigned))dlsym(driver, "cuInit"))(0) : -1;
+	return driver;
+}
+
 static int cuda(void)
 {
-	int n = 0;
-	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+	int ret, n = 0;
+	void *driver = cuda_init(&ret);
 	if (!driver)
 		return -1;
-	int ret = ((int (*)(unsigned))dlsym(driver, "cuInit"))(0);
 	if (!ret)
 		ret = ((int (*)(int *))dlsym(driver, "cuDeviceGetCount"))(&n);
 	snprintf(text, sizeof text, "%d", n);
@@ -84,17 +91,34 @@ static int cuda(void)
 	return ret;
 }
 
+/* Creates a context on a device of libcuda; the output value is the number of its multiprocessors. */
+static int context(int i)
+{
+	void *created, *driver;
+	int ret, sms = 0;
+	if (!(driver = cuda_init(&ret)) || ret)
+		return ret;
+	ret = ((int (*)(void **, unsigned, int))dlsym(driver, "cuCtxCreate_v2"))(&created, 0, i);
+	if (!ret)
+		ret = ((int (*)(int *, int, int))dlsym(driver, "cuDeviceGetAttribute"))(&sms, 16, i);
+	snprintf(text, sizeof text, "%d", sms);
+	return ret;
+}
+
+static int synchronize(void)
+{
+	int ret;
+	void *driver = cuda_init(&ret);
+	return ret ? ret : ((int (*)(void))dlsym(driver, "cuCtxSynchronize"))();
+}
+
 /* Allocates memory of the first device of libcuda. */
 static int alloc(int mib)
 {
-	void *context, *driver = dlopen("libcuda.so.1", RTLD_NOW);
 	unsigned long long pointer;
-	if (!driver)
-		return -1;
-	int ret = ((int (*)(unsigned))dlsym(driver, "cuInit"))(0);
-	if (!ret)
-		ret = ((int (*)(void **, unsigned, int))dlsym(driver, "cuCtxCreate_v2"))(&context, 0, 0);
-	return ret ? ret : ((int (*)(unsigned long long *, size_t))dlsym(driver, "cuMemAlloc_v2"))(&pointer, (size_t)mib << 20);
+	int ret = context(0);
+	*text = 0;
+	return ret ? ret : ((int (*)(unsigned long long *, size_t))dlsym(cuda_init(&ret), "cuMemAlloc_v2"))(&pointer, (size_t)mib << 20);
 }
 
 static int processes(nvmlDevice_t device)
@@ -153,6 +177,16 @@ static int call(const char *name, int a, int b)
 		return wait_event(a);
 	if (!strcmp(name, "free"))
 		return F(int, nvmlEventSetFree, (nvmlEventSet_t))(set);
+	if (!strcmp(name, "mode"))
+		return F(int, nvmlDeviceSetComputeMode, (nvmlDevice_t, int))(devices[a], b);
+	if (!strcmp(name, "cuinit")) {
+		cuda_init(&ret);
+		return ret;
+	}
+	if (!strcmp(name, "context"))
+		return context(a);
+	if (!strcmp(name, "synchronize"))
+		return synchronize();
 	if (!strcmp(name, "alloc"))
 		return alloc(a);
 	if (!strcmp(name, "processes"))

@@ -1,37 +1,32 @@
 /*
  * The compute mode. It is not in the state, because only tests change the state, but programs can change the compute
- * mode. It is an extended attribute of the device node, so the driver keeps it until it is unloaded.
+ * mode. It is a byte by minor number, in a table before the memory limits in the library file. Programs in containers
+ * find it there, too: they have their own device nodes.
  */
+#include "../limits.h"
 #include "nvsim.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <sys/xattr.h>
+#include <unistd.h>
 
-static void node_path(char out[4096], const struct view *v)
-{
-	snprintf(out, 4096, "%s/nvidia%lld", device_dir(), v->gpu->minor);
-}
+enum { MODES_SIZE = 1024 };
 
-static const char MODE[] = "trusted.nvsim.compute-mode";
+static off_t offset(const struct view *v) { return SLOT_SIZE + LIMITS_SIZE + MODES_SIZE - v->gpu->minor; }
 
 NVML_API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
 {
 	CALL(GPU, device);
 	REQUIRE(mode == NVML_COMPUTEMODE_DEFAULT || mode == NVML_COMPUTEMODE_PROHIBITED || mode == NVML_COMPUTEMODE_EXCLUSIVE_PROCESS);
-	char path[4096], value = '0' + mode;
-	node_path(path, &v);
-	return setxattr(path, MODE, &value, 1, 0) ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
+	unsigned char value = mode;
+	return !geteuid() && library_write(&value, 1, offset(&v)) ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
 {
 	CALL(GPU, device);
 	REQUIRE(mode);
-	char path[4096], value = '0' + NVML_COMPUTEMODE_DEFAULT;
-	node_path(path, &v);
-	if (getxattr(path, MODE, &value, 1) < 0 && errno != ENODATA)
+	unsigned char value;
+	if (!library_read(&value, 1, offset(&v)))
 		return NVML_ERROR_UNKNOWN;
-	*mode = value - '0';
+	*mode = value;
 	return NVML_SUCCESS;
 }

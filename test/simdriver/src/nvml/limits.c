@@ -3,15 +3,11 @@
 #include "../limits.h"
 #include "nvsim.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/mount.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 static const char MOUNT[] = "/sys/fs/cgroup";
@@ -49,11 +45,10 @@ static bool exists(const struct limit *l)
 	return stat(dir, &st) == 0 && st.st_ino == l->inode;
 }
 
-static off_t offset(void)
-{
-	struct stat st;
-	return fstat(state_fd(), &st) ? -1 : st.st_size - SLOT_SIZE - LIMITS_SIZE;
-}
+/* The offset of an entry, from the end of the library file. */
+static off_t offset(int index) { return SLOT_SIZE + LIMITS_SIZE - index * (off_t)sizeof(struct limit); }
+
+static bool read_table(struct limit table[MAX_LIMITS]) { return library_read(table, LIMITS_SIZE, offset(0)); }
 
 /* Returns the index of the entry of a GPU and cgroup; -1 if there is none. */
 static int find(const struct limit table[MAX_LIMITS], const struct limit *of)
@@ -72,39 +67,12 @@ static int find_unused(const struct limit table[MAX_LIMITS])
 	return -1;
 }
 
-/* Opens the library for writing. The agent mounts the node read-only, which does not affect a real driver, because the
- * kernel keeps the limits. */
-static int open_writable(void)
-{
-	char path[64];
-	snprintf(path, sizeof path, "/proc/self/fd/%d", state_fd());
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd >= 0 || errno != EROFS)
-		return fd;
-	int copy = syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	struct mount_attr writable = {.attr_clr = MOUNT_ATTR_RDONLY};
-	if (copy >= 0 && syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &writable, sizeof writable) == 0) {
-		snprintf(path, sizeof path, "/proc/self/fd/%d", copy);
-		fd = open(path, O_RDWR | O_CLOEXEC);
-	}
-	if (copy >= 0)
-		close(copy);
-	return fd;
-}
-
-static bool write_entry(int index, const struct limit *l)
-{
-	int fd = open_writable();
-	bool written = fd >= 0 && pwrite(fd, l, sizeof *l, offset() + index * (off_t)sizeof *l) == sizeof *l;
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
+static bool write_entry(int index, const struct limit *l) { return library_write(l, sizeof *l, offset(index)); }
 
 static nvmlReturn_t set(const struct limit *l)
 {
 	static struct limit table[MAX_LIMITS];
-	if (pread(state_fd(), table, LIMITS_SIZE, offset()) != LIMITS_SIZE)
+	if (!read_table(table))
 		return NVML_ERROR_UNKNOWN;
 	int i = find(table, l);
 	if (l->hard == UNLIMITED && !l->soft)
@@ -147,7 +115,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetM
 	strcpy(l.gpu, v.gpu->uuid);
 	if (!identify(limits->nameSpace, &l))
 		return NVML_ERROR_OPERATING_SYSTEM;
-	if (pread(state_fd(), table, LIMITS_SIZE, offset()) != LIMITS_SIZE)
+	if (!read_table(table))
 		return NVML_ERROR_UNKNOWN;
 	int i = find(table, &l);
 	limits->softLimit = i < 0 ? 0 : table[i].soft;

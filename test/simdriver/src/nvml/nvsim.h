@@ -4,6 +4,7 @@
 #include "state.h"
 
 #include <stddef.h>
+#include <sys/types.h>
 
 enum kind { GPU = 1, MIG = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
 
@@ -91,6 +92,10 @@ const char *device_dir(void);
  * driver. Sets errno otherwise. */
 bool node_visible(const char *format, long long number);
 bool mig_visible(const struct gpu *g, const struct mig *m);
+
+/* Reads or writes all bytes at an offset from the end of the library file. */
+bool library_read(void *out, size_t length, off_t from_end);
+bool library_write(const void *data, size_t length, off_t from_end);
 
 nvmlReturn_t put_text(char *out, unsigned length, const char *text);
 void put_pci(nvmlPciInfo_t *out, const char *bus, long long device, long long subsystem);
