@@ -70,21 +70,28 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	c.extra.Store(&[]string{})
 	c.plan.Store(&plan{})
 	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library, Worker: a.cfg.Worker}
+	compute := a.computeLimits(client, gate)
 	c.driver = dra.New(dra.Config{
-		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ExtraDevices: func() []string { return *c.extra.Load() },
+		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ClaimCDIKind: cdi.ClaimKind, ExtraDevices: func() []string { return *c.extra.Load() },
 		Variants: func(id string, f allocator.Features) (allocator.Features, error) {
 			return c.plan.Load().claimVariants(id, f)
 		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
 		Claims: client, Gate: gate, Pods: a.podsOf, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).limitByClaims,
+		MPSPercentage: compute.percentage, LimitCompute: compute.limit, ReleaseCompute: compute.release,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
+	compute.records = c.driver.Records
 	a.metrics.EnableDRA(c.pool.Writes)
 	c.restore(a.log)
 	c.start = sync.OnceFunc(func() { start(c.driver.Run) })
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
 	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
 	start(func(ctx context.Context) error { c.watchStale(ctx, a.log); return nil })
+	start(func(ctx context.Context) error {
+		compute.maintain(ctx, func(faults map[string]gpu.Fault) { replace(t.mps, faults) })
+		return nil
+	})
 	return c
 }
 

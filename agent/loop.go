@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/gpu/health"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -19,9 +20,10 @@ type loop struct {
 	collaborators
 
 	// Parts of the observation; the others are in the snapshot.
-	health   *health.Tracker
-	missing  map[string]bool // known GPUs that the latest inventory lacks, by UUID
-	evidence evidence
+	health    *health.Tracker
+	missing   map[string]bool      // known GPUs that the latest inventory lacks, by UUID
+	mpsFaults map[string]gpu.Fault // see triggers.mps
+	evidence  evidence
 
 	ledger   allocator.Ledger
 	deadline time.Time // when to advance the ledger without a trigger; zero: never
@@ -81,9 +83,10 @@ type triggers struct {
 	running  chan update[running]
 	cordons  chan update[cordons]
 	evidence chan evidence
-	sent     chan struct{} // a ListAndWatch response was sent
-	granted  chan struct{} // the gate granted a device of a resource
-	claims   chan struct{} // a claim was prepared or unprepared, or the API server acknowledged the slices
+	sent     chan struct{}             // a ListAndWatch response was sent
+	granted  chan struct{}             // the gate granted a device of a resource
+	claims   chan struct{}             // a claim was prepared or unprepared, or the API server acknowledged the slices
+	mps      chan map[string]gpu.Fault // faults of GPUs that claims share through MPS, by UUID
 	reload   <-chan struct{}
 	liveness chan struct{} // the liveness probe; receiving proves that the loop is alive
 }
@@ -101,6 +104,7 @@ func newTriggers(reload <-chan struct{}) triggers {
 		sent:     make(chan struct{}, 1),
 		granted:  make(chan struct{}, 1),
 		claims:   make(chan struct{}, 1),
+		mps:      make(chan map[string]gpu.Fault, 1),
 		reload:   reload,
 		liveness: make(chan struct{}),
 	}
@@ -161,6 +165,8 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 		case u := <-t.cordons:
 			l.cordons.update(u)
 			return l.advance
+		case l.mpsFaults = <-t.mps:
+			return l.reconcile
 		case <-t.reload:
 			return l.reloadAll
 		case <-t.liveness:

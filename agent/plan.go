@@ -113,7 +113,7 @@ func (p *plan) verify(names []string) {
 // withDeviceFaults returns the known devices with their own faults, without those of the node.
 func (l *loop) withDeviceFaults(parts cdi.Parts) *gpu.Inventory {
 	return l.known.WithFaults(func(uuid string) gpu.Fault {
-		return cmp.Or(l.health.Fault(uuid), parts.Faults[uuid])
+		return cmp.Or(l.health.Fault(uuid), parts.Faults[uuid], l.mpsFaults[uuid])
 	})
 }
 

@@ -59,7 +59,7 @@ func shareStatus(r dra.Record, d allocator.Device) (share *status.Share, amount 
 	}
 	share = &status.Share{
 		Namespace: r.Namespace, Claim: r.Name, Amount: amountStatus(amount), ComputeCeiling: ceiling,
-		MemoryLimited: partial && d.Class == allocator.MemoryLimited,
+		MemoryLimited: partial && (d.Class == allocator.MemoryLimited || d.Class == allocator.Ceiled),
 	}
 	for _, p := range r.Pods {
 		share.Pods = append(share.Pods, p.Name)

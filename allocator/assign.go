@@ -54,7 +54,7 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 			a.Device.Fault = cmp.Or(a.Device.Fault, notUniform)
 		}
 		a.Device.Features = NewFeatures(a.Rule.Features)
-		class, unenforced := a.Rule.class(g)
+		class, unenforced := a.Rule.class(g, p.Shares.Compute)
 		memory := g.MemoryBytes
 		if m != nil {
 			memory = m.MemoryBytes

@@ -24,6 +24,7 @@ type ComputeIsolation string
 // The levels, from the weakest to the strongest.
 const (
 	ComputeIsolationTimeSlice ComputeIsolation = "timeslice" // processes take turns
+	ComputeIsolationCeiling   ComputeIsolation = "ceiling"   // MPS limits the multiprocessors that each claim can use
 	ComputeIsolationHardware  ComputeIsolation = "hardware"  // a MIG device or GPU that is not shared
 )
 
@@ -31,7 +32,7 @@ const (
 var MemoryIsolationLevels = []MemoryIsolation{MemoryIsolationNone, MemoryIsolationDriver, MemoryIsolationHardware}
 
 // ComputeIsolationLevels are the levels, from the weakest to the strongest.
-var ComputeIsolationLevels = []ComputeIsolation{ComputeIsolationTimeSlice, ComputeIsolationHardware}
+var ComputeIsolationLevels = []ComputeIsolation{ComputeIsolationTimeSlice, ComputeIsolationCeiling, ComputeIsolationHardware}
 
 // Isolation is the isolation between the pods that share a device.
 type Isolation struct {
@@ -46,6 +47,8 @@ func (c Class) Isolation() Isolation {
 	switch c {
 	case "":
 		return Isolation{MemoryIsolationHardware, ComputeIsolationHardware}
+	case Ceiled:
+		return Isolation{MemoryIsolationDriver, ComputeIsolationCeiling}
 	case MemoryLimited:
 		return Isolation{MemoryIsolationDriver, ComputeIsolationTimeSlice}
 	}

@@ -55,22 +55,26 @@ func (r Rule) limitProblems() (found []string) {
 }
 
 // class returns the class of the shares of a GPU, and the fault of a GPU whose limits cannot be enforced.
-func (r Rule) class(g gpu.GPU) (Class, gpu.Fault) {
+func (r Rule) class(g gpu.GPU, compute Compute) (Class, gpu.Fault) {
 	switch {
 	case r.Replicas == 0 && r.Share == "":
 		return "", gpu.Fault{}
 	case r.Limits != LimitMemory && r.Share != ShareMemory:
 		return TimeSliced, gpu.Fault{}
 	}
+	class := MemoryLimited
+	if r.Share == ShareMemory && compute == ComputeCeiling {
+		class = Ceiled // requires the same driver as memory limits
+	}
 	problem := r.notEnforceable(g)
 	switch {
 	case problem == "":
-		return MemoryLimited, gpu.Fault{}
+		return class, gpu.Fault{}
 	case r.Level == LevelAny:
 		return TimeSliced, gpu.Fault{}
 	}
 	// The problem can end with a remedy, to which this one is an alternative.
-	return MemoryLimited, configFault("or set level: any in its rule to share it without limits", "GPU memory of pods cannot be limited: %s", problem)
+	return class, configFault("or set level: any in its rule to share it without limits", "GPU memory of pods cannot be limited: %s", problem)
 }
 
 // notEnforceable returns why the memory of the shares of a GPU cannot be limited; empty if it can be.

@@ -31,10 +31,11 @@ type Part struct {
 // Class is the sharing mechanism. Shares of different classes cannot coexist on a device.
 type Class string
 
-// The classes of shares. Their processes take turns on the device.
+// The classes of shares. Except with Ceiled, their processes take turns on the device.
 const (
 	TimeSliced    Class = "time-sliced"
 	MemoryLimited Class = "memory-limited" // with a part of the memory for each
+	Ceiled        Class = "ceiled"         // with a part of the memory and a maximum of the compute time for each claim
 
 	// PerhapsLimited is the class of a replica that a pod held when an agent started without saved state: it is unknown
 	// whether its memory is limited.

@@ -75,7 +75,11 @@ type Compute string
 // The mechanisms.
 const (
 	ComputeTimeSlice Compute = "timeslice" // processes take turns; cores are booked by the scheduler, but not enforced
+	ComputeCeiling   Compute = "ceiling"   // MPS limits each claim with share: memory to its cores, or to its computeCeiling
 )
+
+// mpsMemory is the memory that an MPS server uses of each GPU, in bytes. It cannot be offered.
+const mpsMemory = 1 << 30
 
 // Shares configures the devices that ResourceClaims share.
 type Shares struct {
@@ -109,8 +113,8 @@ func (s Shares) Problems() (found []string) {
 	if s.Placement != Pack && s.Placement != Spread {
 		invalid("placement: want %s or %s, got %q", Pack, Spread, s.Placement)
 	}
-	if s.Compute != ComputeTimeSlice {
-		invalid("compute: want %s, got %q", ComputeTimeSlice, s.Compute)
+	if s.Compute != ComputeTimeSlice && s.Compute != ComputeCeiling {
+		invalid("compute: want %s or %s, got %q", ComputeTimeSlice, ComputeCeiling, s.Compute)
 	}
 	return found
 }
@@ -126,6 +130,9 @@ func (s Shares) reserved() (bytes float64, ok bool) {
 // offered returns the memory that claims can get of a device with this much memory, in bytes, a multiple of ShareStep.
 func (s Shares) offered(memory uint64) uint64 {
 	reserved, _ := s.reserved()
+	if s.Compute == ComputeCeiling {
+		reserved += mpsMemory
+	}
 	bytes := (float64(memory) - reserved) * s.MemoryScaling
 	return uint64(max(0, bytes)) / ShareStep * ShareStep
 }

@@ -217,7 +217,7 @@ func TestParseRejects(t *testing.T) {
 		"shares: {reserve: 1GB}":                    `shares.reserve: want a size such as 512Mi, or 0, got "1GB"`,
 		"shares: {reserve: 1}":                      `shares.reserve: want a size such as 512Mi, or 0, got "1"`,
 		"shares: {placement: random}":               `shares.placement: want pack or spread, got "random"`,
-		"shares: {compute: ceiling}":                `shares.compute: want timeslice, got "ceiling"`,
+		"shares: {compute: sm}":                     `shares.compute: want timeslice or ceiling, got "sm"`,
 		"allocation: {mode: both}":                  `allocation.mode: want devicePlugin or dra, got "both"`,
 		"allocation: {taintEffect: None}":           `allocation.taintEffect: want NoSchedule or NoExecute, got "None"`,
 		"allocation: {respectForeignContainers: 1}": "allocation.respectForeignContainers: want true or false, got 1",

@@ -23,6 +23,8 @@ type Config struct {
 	Pool    string // of this node's devices: the name of the node
 	CDIKind string // "gpucdi.dev/gpu"
 
+	ClaimCDIKind string // of the CDI devices of single claims, which have their UIDs as names: "gpucdi.dev/claim"
+
 	// Variants returns the features of selected for which a claim gets variants of a device's CDI device, because the CDI
 	// device itself lacks them. The error is the reason why a variant is not available; it wraps allocator.ErrHeld if the
 	// variant is about to be written. Variants must not block.
@@ -55,6 +57,18 @@ type Config struct {
 	// LimitMemory limits the memory of a pod on each GPU to that of its prepared claims, and verifies the limits; it
 	// returns when ctx ends. It is not called concurrently for one pod. May be nil if no claim is for a part of a GPU.
 	LimitMemory func(ctx context.Context, podUID string) error
+
+	// MPSPercentage returns the maximum compute time of a claim with an amount of a device, in percent of the GPU, that MPS
+	// has to enforce; 0 if the device is not shared through MPS. ceiling is the maximum in the claim's configuration; 0:
+	// none. It must not block. May be nil if no device is shared through MPS.
+	MPSPercentage func(id string, amount allocator.Amount, ceiling int) int
+
+	// LimitCompute prepares the GPUs of a claim for its containers: those with an MPSPercentage for clients of MPS with
+	// that maximum, and others for use without MPS. The containers of a claim with an MPSPercentage get the CDI device of
+	// the claim in addition. ReleaseCompute undoes it. Both can be repeated, and return when
+	// ctx ends. May be nil with MPSPercentage.
+	LimitCompute   func(ctx context.Context, r Record, pods []Pod) error
+	ReleaseCompute func(ctx context.Context, r Record) error
 
 	Observer Observer // may be nil
 	Changed  func()   // called after the records or Registration.Conflict changed; may be nil, must not block
@@ -98,34 +112,7 @@ const recordsDir = "claims"
 // New returns a Driver that does not serve until Run is called. It restores the records of an earlier agent, and their
 // grants in the gate, so it must be called before the gate grants anything.
 func New(cfg Config, log *slog.Logger) *Driver {
-	cfg.KubeletDir = filepath.Clean(cfg.KubeletDir) // fsnotify reports clean paths
-	if cfg.KubeletPath == "" {
-		cfg.KubeletPath = cfg.KubeletDir
-	}
-	if cfg.Wait == 0 {
-		cfg.Wait = defaultWait
-	}
-	if cfg.SetTimeSlice == nil {
-		cfg.SetTimeSlice = func(context.Context, string, gpu.TimeSlice) error { return errors.ErrUnsupported }
-	}
-	if cfg.LimitMemory == nil {
-		cfg.LimitMemory = func(context.Context, string) error { return errors.ErrUnsupported }
-	}
-	if cfg.Observer == nil {
-		cfg.Observer = noObserver{}
-	}
-	if cfg.Variants == nil {
-		cfg.Variants = func(string, allocator.Features) (allocator.Features, error) { return "", errors.ErrUnsupported }
-	}
-	if cfg.ExtraDevices == nil {
-		cfg.ExtraDevices = func() []string { return nil }
-	}
-	if cfg.Changed == nil {
-		cfg.Changed = func() {}
-	}
-	if cfg.Pods == nil {
-		cfg.Pods = func(context.Context, string) []string { return nil }
-	}
+	cfg = cfg.withDefaults()
 	dir := ""
 	if cfg.StateDir != "" {
 		dir = filepath.Join(cfg.StateDir, recordsDir)
@@ -145,6 +132,44 @@ func New(cfg Config, log *slog.Logger) *Driver {
 		cfg.Gate.Restore(r.grant())
 	}
 	return d
+}
+
+// withDefaults returns the Config with a value for each optional field.
+func (cfg Config) withDefaults() Config {
+	cfg.KubeletDir = filepath.Clean(cfg.KubeletDir) // fsnotify reports clean paths
+	if cfg.KubeletPath == "" {
+		cfg.KubeletPath = cfg.KubeletDir
+	}
+	if cfg.Wait == 0 {
+		cfg.Wait = defaultWait
+	}
+	if cfg.SetTimeSlice == nil {
+		cfg.SetTimeSlice = func(context.Context, string, gpu.TimeSlice) error { return errors.ErrUnsupported }
+	}
+	if cfg.LimitMemory == nil {
+		cfg.LimitMemory = func(context.Context, string) error { return errors.ErrUnsupported }
+	}
+	if cfg.MPSPercentage == nil {
+		cfg.MPSPercentage = func(string, allocator.Amount, int) int { return 0 }
+		cfg.LimitCompute = func(context.Context, Record, []Pod) error { return nil }
+		cfg.ReleaseCompute = func(context.Context, Record) error { return nil }
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = noObserver{}
+	}
+	if cfg.Variants == nil {
+		cfg.Variants = func(string, allocator.Features) (allocator.Features, error) { return "", errors.ErrUnsupported }
+	}
+	if cfg.ExtraDevices == nil {
+		cfg.ExtraDevices = func() []string { return nil }
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func() {}
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = func(context.Context, string) []string { return nil }
+	}
+	return cfg
 }
 
 // Records returns the prepared claims, by UID. The slice must not be modified.

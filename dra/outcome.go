@@ -50,6 +50,7 @@ func refusal(err error) Refusal {
 		{allocator.ErrHeld, RefusedHeld},
 		{errTimeSlice, RefusedDriver},
 		{errMemoryLimit, RefusedDriver},
+		{errComputeLimit, RefusedDriver},
 		{errTimeout, RefusedCanceled},
 		{context.Canceled, RefusedCanceled},
 		{context.DeadlineExceeded, RefusedCanceled},

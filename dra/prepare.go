@@ -134,6 +134,10 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	if err := d.await(ctx, record, prepare); err != nil {
 		return Record{}, err
 	}
+	if err := d.selectMPS(devices); err != nil {
+		d.cfg.Gate.Unprepare(ref.uid)
+		return Record{}, err
+	}
 	// A crash before the record is written leaves nothing: the kubelet has no response and the containers no devices.
 	if err := d.records.save(record); err != nil {
 		_ = d.records.remove(ref.uid) // the file may be complete
@@ -150,7 +154,7 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 func (d *Driver) applySettings(ctx context.Context, r Record, pods []Pod) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
 	defer cancel()
-	return errors.Join(d.setTimeSlices(ctx, r), d.limitMemory(ctx, r, pods))
+	return errors.Join(d.setTimeSlices(ctx, r), d.limitMemory(ctx, r, pods), d.limitCompute(ctx, r, pods))
 }
 
 // selectVariants sets the variants of devices. The error wraps allocator.ErrHeld if a variant is not available yet. A
@@ -302,7 +306,7 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 // the next call does the rest. If removing the record fails, the claim remains prepared, because the next agent
 // would restore the record.
 func (d *Driver) release(ctx context.Context, record Record) error {
-	if err := d.resetTimeSlices(ctx, record); err != nil {
+	if err := errors.Join(d.resetTimeSlices(ctx, record), d.releaseCompute(ctx, record)); err != nil {
 		return err
 	}
 	if err := d.records.remove(record.UID); err != nil {

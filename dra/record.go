@@ -40,6 +40,10 @@ type Device struct {
 	// ComputeCeiling is the maximum compute time in percent of the GPU; 0: none. It is not enforced with time slicing.
 	ComputeCeiling int `json:"computeCeiling,omitempty"`
 
+	// MPSPercentage is the maximum compute time that MPS enforces, in percent of the GPU; 0: the device is not used through
+	// MPS.
+	MPSPercentage int `json:"mpsPercentage,omitempty"`
+
 	Features allocator.Features `json:"features,omitempty"` // that the claim selects
 	Variants allocator.Features `json:"variants,omitempty"` // those for which its containers get variants of the CDI device
 }
@@ -112,7 +116,7 @@ func (r Record) withPods(reserved []Pod) Record {
 // sameDevices reports whether the allocation has the devices of the record with the same parameters, in any order.
 func (r Record) sameDevices(devices []Device) bool {
 	return slices.EqualFunc(sortedDevices(r.Devices), sortedDevices(devices), func(recorded, d Device) bool {
-		recorded.Variants = d.Variants // not part of the allocation
+		recorded.Variants, recorded.MPSPercentage = d.Variants, d.MPSPercentage // not part of the allocation
 		return recorded == d
 	})
 }

@@ -93,6 +93,9 @@ func (d *Driver) response(r Record) []*drapb.Device {
 			RequestNames: []string{device.Request}, PoolName: d.cfg.Pool, DeviceName: device.Name,
 			CdiDeviceIds: append(allocator.CDINames(d.cfg.CDIKind, device.ID, device.Variants), d.cfg.ExtraDevices()...),
 		}
+		if device.MPSPercentage != 0 {
+			result.CdiDeviceIds = append(result.CdiDeviceIds, d.cfg.ClaimCDIKind+"="+r.UID)
+		}
 		if device.ShareID != "" {
 			result.ShareId = &device.ShareID
 		}

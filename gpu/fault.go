@@ -34,6 +34,7 @@ const (
 	FaultConfig         FaultCode = "config"
 	FaultForeignHolder  FaultCode = "foreign_holder"
 	FaultCordoned       FaultCode = "cordoned"
+	FaultMPS            FaultCode = "mps"
 )
 
 // XIDFault returns the fault code of an XID.

@@ -227,7 +227,7 @@ func TestDocumentedCodes(t *testing.T) {
 		documented = append(documented, gpu.FaultCode(row[1]))
 	}
 	codes := []gpu.FaultCode{gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
-		gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec, gpu.FaultConfig, gpu.FaultForeignHolder, gpu.FaultCordoned}
+		gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec, gpu.FaultConfig, gpu.FaultForeignHolder, gpu.FaultCordoned, gpu.FaultMPS}
 	slices.Sort(codes)
 	slices.Sort(documented)
 	if !slices.Equal(codes, documented) {

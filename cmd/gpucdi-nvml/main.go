@@ -11,10 +11,18 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/nvml"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/mps/probe"
 )
 
 func main() {
-	cfg := parseFlags()
+	cfg, libcuda := parseFlags()
+	if libcuda != "" { // see mps.Program.Probe
+		if err := probe.Run(libcuda); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if program := flag.Args(); len(program) > 0 { // nvidia-smi, see driver.TimeSlicer
 		fmt.Fprintln(os.Stderr, cfg.Mounts.Exec(program[0], program))
 		os.Exit(1)
@@ -24,9 +32,8 @@ func main() {
 	}
 }
 
-// parseFlags parses the flags that package driver sets.
-func parseFlags() nvml.Config {
-	var cfg nvml.Config
+// parseFlags parses the flags that packages driver and mps set.
+func parseFlags() (cfg nvml.Config, libcuda string) {
 	root := flag.String("host-root", "/", "root of the node's file system")
 	flag.StringVar(&cfg.Library, "library", "", "path of NVML")
 	flag.StringVar(&cfg.Mounts.Devices, "devices", "", "directory of the device nodes; empty: /dev")
@@ -39,7 +46,8 @@ func parseFlags() nvml.Config {
 		cfg.Quarantined = append(cfg.Quarantined, index)
 		return err
 	})
+	flag.StringVar(&libcuda, "probe-cuda", "", "path of libcuda, to create a CUDA context and exit")
 	flag.Parse()
 	cfg.Node, cfg.Platform = host.NewRoot(*root), gpu.Platform(*platform)
-	return cfg
+	return cfg, libcuda
 }

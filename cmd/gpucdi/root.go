@@ -39,7 +39,7 @@ GPUCDI_HOST_ROOT. For shell completion, see gpucdi completion --help.`,
 	})
 	root.AddCommand(newServeCommand(), newStatusCommand(), newExplainCommand(), newDoctorCommand(), newListCommand(),
 		newCordonCommand(), newUncordonCommand(),
-		newGenerateCommand(), newConfigCommand(), newUnlabelCommand(), newClaimsCommand(), newTemplatesCommand(), newVersionCommand(), newProbeCommand())
+		newGenerateCommand(), newConfigCommand(), newUnlabelCommand(), newClaimsCommand(), newTemplatesCommand(), newMPSCommand(), newVersionCommand(), newProbeCommand())
 	return root
 }
 

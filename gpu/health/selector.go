@@ -13,8 +13,8 @@ import (
 // "fatal".
 type Selector string
 
-// selectable are the fault codes that a Selector can name, besides those of XIDs. FaultConfig, FaultForeignHolder and
-// FaultCordoned are excluded, because they are not defects of a GPU.
+// selectable are the fault codes that a Selector can name, besides those of XIDs. FaultConfig, FaultForeignHolder,
+// FaultCordoned and FaultMPS are excluded, because they are not defects of a GPU.
 var selectable = []gpu.FaultCode{
 	gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
 	gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec,

@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/cluster"
+	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/mps"
+)
+
+// ceiledNode is a node with a GPU that claims share through MPS, and fakes of MPS, the driver and the API server.
+type ceiledNode struct {
+	*testing.T
+	limits  *computeLimits
+	dir     string
+	records []dra.Record
+
+	shares  map[string]mps.Share // by name
+	server  bool
+	mode    gpu.ComputeMode
+	pod     cluster.PodSecurity
+	problem error // of each call of MPS
+	probe   error
+}
+
+func newCeiledNode(t *testing.T) *ceiledNode {
+	n := &ceiledNode{T: t, dir: t.TempDir(), shares: map[string]mps.Share{}, mode: gpu.ComputeModeDefault,
+		pod: cluster.PodSecurity{UID: "pod-uid", HostUsers: true}}
+	s := newSnapshot()
+	s.plan = &plan{resources: []*allocator.Resource{{Name: allocator.SliceOutlet, Devices: []allocator.Device{{ID: "GPU-a", Class: allocator.Ceiled}}}}}
+	n.limits = &computeLimits{
+		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
+		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, records: func() []dra.Record { return n.records },
+		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler), probed: map[string]time.Time{},
+	}
+	return n
+}
+
+func (n *ceiledNode) Ensure(_ context.Context, s mps.Share) error {
+	if n.problem != nil {
+		return n.problem
+	}
+	if n.mode != gpu.ComputeModeExclusiveProcess {
+		n.Error("a share while programs can use the whole GPU")
+	}
+	n.shares[s.Name], n.server = s, true
+	return os.MkdirAll(n.Directory(s), 0o755)
+}
+
+func (n *ceiledNode) Remove(_ context.Context, s mps.Share) error {
+	delete(n.shares, s.Name)
+	return n.problem
+}
+
+func (n *ceiledNode) Serves(context.Context, string) (bool, error) { return n.server, n.problem }
+
+func (n *ceiledNode) RemoveServer(context.Context, string) error {
+	if n.problem == nil {
+		n.server = false
+		clear(n.shares)
+	}
+	return n.problem
+}
+
+func (n *ceiledNode) Directory(s mps.Share) string      { return filepath.Join(n.dir, s.Name) }
+func (n *ceiledNode) ServerDirectory(gpu string) string { return filepath.Join(n.dir, gpu) }
+
+func (n *ceiledNode) ComputeMode(context.Context, string) (gpu.ComputeMode, error) {
+	return n.mode, nil
+}
+
+func (n *ceiledNode) SetComputeMode(_ context.Context, _ string, mode gpu.ComputeMode) error {
+	n.mode = mode
+	return nil
+}
+
+func (n *ceiledNode) PodSecurity(context.Context, string, string) (cluster.PodSecurity, error) {
+	return n.pod, nil
+}
+
+// prepare adds a record of a claim with a part of the GPU, and limits it.
+func (n *ceiledNode) prepare(uid string, percentage int) error {
+	r := dra.Record{UID: uid, Namespace: "default", Name: uid, Devices: []dra.Device{{ID: "GPU-a", MPSPercentage: percentage}}}
+	n.records = append(n.records, r)
+	return n.limits.limit(n.Context(), r, []dra.Pod{{Name: "pod", UID: "pod-uid"}})
+}
+
+// unprepare removes the limit of a claim, and its record.
+func (n *ceiledNode) unprepare(uid string) error {
+	i := slices.IndexFunc(n.records, func(r dra.Record) bool { return r.UID == uid })
+	err := n.limits.release(n.Context(), n.records[i])
+	n.records = slices.Delete(slices.Clone(n.records), i, i+1)
+	return err
+}
+
+// check checks the namespaces, the CDI specs and the compute mode.
+func (n *ceiledNode) check(mode gpu.ComputeMode, uids ...string) {
+	n.Helper()
+	var specs []string
+	for _, uid := range uids {
+		specs = append(specs, "gpucdi.dev-claim-"+uid+".json")
+	}
+	names, _ := host.Names(n.limits.specDir, 100)
+	slices.Sort(names)
+	if got := slices.Sorted(maps.Keys(n.shares)); !slices.Equal(got, uids) || !slices.Equal(names, specs) || n.mode != mode || n.server != (len(uids) > 0) {
+		n.Errorf("namespaces %v, specs %v, compute mode %s, server %t; want %v, %s", got, names, n.mode, n.server, uids, mode)
+	}
+}
+
+func TestComputeLimits(t *testing.T) {
+	n := newCeiledNode(t)
+	if err := errors.Join(n.prepare("a", 25), n.prepare("b", 50)); err != nil {
+		t.Fatal(err)
+	}
+	n.check(gpu.ComputeModeExclusiveProcess, "a", "b")
+	if got := n.shares["b"]; got != (mps.Share{GPU: "GPU-a", Name: "b", Percentage: 50}) {
+		t.Errorf("share %+v", got)
+	}
+	text, err := os.ReadFile(filepath.Join(n.limits.specDir, "gpucdi.dev-claim-a.json"))
+	if err != nil || !strings.Contains(string(text), "CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps") || !strings.Contains(string(text), filepath.Join(n.dir, "a")) {
+		t.Errorf("spec %s, error %v", text, err)
+	}
+	if err := n.unprepare("a"); err != nil {
+		t.Error(err)
+	}
+	n.check(gpu.ComputeModeExclusiveProcess, "b")
+	if err := n.unprepare("b"); err != nil {
+		t.Error(err)
+	}
+	n.check(gpu.ComputeModeDefault)
+}
+
+// Root could remove the limit.
+func TestRootIsNotLimited(t *testing.T) {
+	n := newCeiledNode(t)
+	n.pod.RootContainers = []string{"main"}
+	if err := n.prepare("a", 25); err == nil || !strings.Contains(err.Error(), `containers ["main"] of pod default/pod may run as root`) {
+		t.Errorf("error %v", err)
+	}
+	n.pod.HostUsers = false
+	if err := n.prepare("b", 25); err != nil {
+		t.Error(err)
+	}
+}
+
+// A restart of the daemon, of the driver, and an emptied CDI directory lose everything.
+func TestComputeLimitsRestored(t *testing.T) {
+	n := newCeiledNode(t)
+	if err := n.prepare("a", 25); err != nil {
+		t.Fatal(err)
+	}
+	clear(n.shares)
+	n.server, n.mode = false, gpu.ComputeModeDefault
+	if err := os.RemoveAll(n.limits.specDir); err != nil {
+		t.Fatal(err)
+	}
+	if faults := n.limits.check(t.Context()); len(faults) > 0 {
+		t.Errorf("faults %v", faults)
+	}
+	n.check(gpu.ComputeModeExclusiveProcess, "a")
+	n.records = nil // an agent was killed between the removal of the record and of the rest
+	if faults := n.limits.check(t.Context()); len(faults) > 0 {
+		t.Errorf("faults %v", faults)
+	}
+	n.check(gpu.ComputeModeDefault)
+}
+
+// A GPU without a working MPS server has a fault, with or without claims, and recovers.
+func TestMPSFaults(t *testing.T) {
+	n := newCeiledNode(t)
+	fault := func(want string) {
+		t.Helper()
+		f := n.limits.check(t.Context())["GPU-a"]
+		if want == "" && !f.None() || want != "" && (f.Code != gpu.FaultMPS || !strings.Contains(f.Message, want)) {
+			t.Errorf("fault %+v, want %q", f, want)
+		}
+	}
+	n.problem = errors.New("the MPS daemon does not run")
+	fault("the MPS daemon does not run")
+	n.problem = nil
+	fault("")
+	if err := n.prepare("a", 25); err != nil {
+		t.Fatal(err)
+	}
+	n.probe = errors.New("no response within 10s")
+	fault("calling CUDA through MPS: no response within 10s; it recovers when the pods that share the GPU have ended")
+	if err := n.unprepare("a"); err != nil {
+		t.Error(err)
+	}
+	fault("")
+	if err := n.prepare("b", 25); err != nil {
+		t.Fatal(err)
+	}
+	n.probe = nil
+	fault("")
+	n.probe = errors.New("hangs again")
+	fault("") // the next probe is due in a minute
+	// The daemon does not respond at the end of the claim. The agent ends the server later.
+	n.problem = errors.New("no response")
+	if err := n.unprepare("b"); err == nil {
+		t.Error("no error")
+	}
+	fault("no response")
+	n.problem = nil
+	fault("")
+	n.check(gpu.ComputeModeDefault)
+}
+
+func TestMPSPercentage(t *testing.T) {
+	n := newCeiledNode(t)
+	quarter := allocator.Amount{Cores: 25, Memory: 1 << 30}
+	if got := n.limits.percentage("GPU-a", quarter, 0); got != 0 {
+		t.Errorf("%d for a GPU that is not advertised", got)
+	}
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
+	shares := allocator.DefaultShares()
+	shares.Compute = allocator.ComputeCeiling
+	policy := allocator.Policy{Mode: allocator.ModeDRA, Rules: allocator.Rules{{Name: allocator.GPUResource, Share: allocator.ShareMemory}}, Shares: shares}
+	resources := allocator.Plan(inv, cdi.AgentKind, policy)
+	now := time.Now()
+	ledger, _ := allocator.Next(allocator.Start(nil, true, now), allocator.Observation{
+		Wanted: allocator.Wants(resources, inv, func(string) bool { return true }), Present: allocator.PresentIn(inv),
+	}, now)
+	n.limits.gate.Advertise(ledger)
+	for _, tc := range []struct {
+		amount        allocator.Amount
+		ceiling, want int
+	}{{quarter, 0, 25}, {quarter, 60, 60}, {allocator.Amount{}, 0, 0}, {allocator.Amount{Cores: 100, Memory: 1 << 30}, 0, 0}} {
+		if got := n.limits.percentage("GPU-a", tc.amount, tc.ceiling); got != tc.want {
+			t.Errorf("%+v with ceiling %d: %d, want %d", tc.amount, tc.ceiling, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// errComputeLimit means that the compute time of a claim was not limited.
+var errComputeLimit = errors.New("compute time of the claim not limited")
+
+// selectMPS sets the percentages that MPS has to enforce. Their GPUs must be granted, so that they remain shared in this
+// way. A program is a client of one MPS server, and each GPU has its own, so a claim can have only one such device.
+func (d *Driver) selectMPS(devices []Device) error {
+	first := ""
+	for i := range devices {
+		device := &devices[i]
+		if device.Admin {
+			continue
+		}
+		device.MPSPercentage = d.cfg.MPSPercentage(device.ID, device.Amount, device.ComputeCeiling)
+		switch {
+		case device.MPSPercentage == 0:
+		case first != "":
+			return fmt.Errorf("%w: requests %s and %s are for parts of two GPUs, each of which has its own MPS server; use a claim and a container for each",
+				errUnsupported, first, device.Request)
+		default:
+			first = device.Request
+		}
+	}
+	return nil
+}
+
+// limitCompute limits the compute time of a claim. Its record must be on disk, so that the limit is removed at the end of
+// the claim.
+func (d *Driver) limitCompute(ctx context.Context, r Record, pods []Pod) error {
+	if err := d.cfg.LimitCompute(ctx, r, pods); err != nil {
+		return fmt.Errorf("%w: %w", errComputeLimit, err)
+	}
+	return nil
+}
+
+// releaseCompute removes the limit of the compute time. A failure is only logged, so that it does not delay the end of the
+// claim's pods. The error reports that ctx has ended.
+func (d *Driver) releaseCompute(ctx context.Context, r Record) error {
+	limited, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
+	defer cancel()
+	err := d.cfg.ReleaseCompute(limited, r)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		d.log.Warn("limit of the compute time of a claim not removed, will retry", "claim", r.Namespace+"/"+r.Name, "err", err)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/allocator"
+)
+
+// computeLimiter records the calls of a Driver.
+type computeLimiter struct {
+	calls []string
+	err   error // of both calls
+}
+
+func newCeiledNode(t *testing.T) (*node, *computeLimiter) {
+	t.Helper()
+	n, l := newNode(t), &computeLimiter{}
+	n.cfg.ClaimCDIKind = "gpucdi.dev/claim"
+	n.cfg.LimitMemory = func(context.Context, string) error { return nil }
+	n.cfg.MPSPercentage = func(_ string, amount allocator.Amount, ceiling int) int {
+		if !amount.Partial() {
+			return 0
+		}
+		return max(ceiling, int(amount.Cores))
+	}
+	n.cfg.LimitCompute = func(_ context.Context, r Record, _ []Pod) error {
+		n.readFile(r.UID) // the record is on disk
+		l.calls = append(l.calls, "limit "+r.Name)
+		return l.err
+	}
+	n.cfg.ReleaseCompute = func(_ context.Context, r Record) error {
+		l.calls = append(l.calls, "release "+r.Name)
+		return l.err
+	}
+	n.restart()
+	return n, l
+}
+
+func (l *computeLimiter) check(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(l.calls, want) {
+		t.Errorf("calls %v, want %v", l.calls, want)
+	}
+	l.calls = nil
+}
+
+// A claim with a part of a GPU gets the CDI device of the claim, also from the next agent, and others do not.
+func TestComputeLimit(t *testing.T) {
+	n, l := newCeiledNode(t)
+	n.addShare("a", "0", "25")
+	n.add("b", "1")
+	want := []string{testKind + "=GPU-0", "gpucdi.dev/claim=uid-a"}
+	for range 2 {
+		if got, err := n.prepare("a"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("CDI devices %v, error %v; want %v", got, err, want)
+		}
+		if got := n.driver.Records()[0].Devices[0].MPSPercentage; got != 25 {
+			t.Errorf("percentage %d", got)
+		}
+		n.restart()
+	}
+	n.prepares("b", "1")
+	l.check(t, "limit a", "limit a", "limit b")
+	n.unprepares("a")
+	n.unprepares("b")
+	l.check(t, "release a", "release b")
+}
+
+func TestComputeLimitFails(t *testing.T) {
+	n, l := newCeiledNode(t)
+	n.addShare("a", "0", "25")
+	l.err = errors.New("the MPS daemon does not run")
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "compute time of the claim not limited: the MPS daemon does not run") {
+		t.Errorf("error %v", err)
+	}
+	if got := n.observer.prepared[0].Refusal; got != RefusedDriver {
+		t.Errorf("refusal %q", got)
+	}
+	n.recorded("uid-a")
+	n.unprepares("a") // the agent retries the rest
+	n.recorded()
+}
+
+// Each GPU has its own MPS server, and a program uses one.
+func TestComputeLimitOfOneGPU(t *testing.T) {
+	n, l := newCeiledNode(t)
+	claim := allocated("a", "0", "1")
+	for i := range claim.Devices {
+		claim.Devices[i].ShareID = "share"
+		claim.Devices[i].Consumed = map[string]string{capacityCores: "25", capacityMemory: "1Gi"}
+	}
+	n.claims.set("a", claim)
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "requests gpu-0 and gpu-1 are for parts of two GPUs") {
+		t.Errorf("error %v", err)
+	}
+	n.recorded()
+	if holders := n.gate.holders(); len(holders) > 0 {
+		t.Errorf("the gate has %v", holders)
+	}
+	l.check(t)
+}

@@ -1,0 +1,233 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+const (
+	// maxSocketPath is the maximum length of a Unix socket's path, in bytes.
+	maxSocketPath = 107
+	// defaultPercentage limits the namespace "default" of each server. No container gets its directory; this is the limit
+	// of one that finds it nevertheless.
+	defaultPercentage = 1
+	// socketName is the socket of the daemon, a server or a namespace, in its directory.
+	socketName = "control"
+)
+
+// Share is a part of the compute time of a GPU.
+type Share struct {
+	GPU        string // UUID
+	Name       string // unique on the GPU; see Name
+	Percentage int    // of the GPU's multiprocessors, 1 to 100
+}
+
+// Control sends commands to the control daemon. Its methods are safe for concurrent use, and return when ctx ends. They
+// are idempotent, so a call that failed can be repeated.
+type Control struct {
+	Program Program
+	Dir     string // pipe directory of the daemon, the same path on the node and in this process
+
+	mu  sync.Mutex // serializes changes: a check and the change that follows it
+	run runner     // nil: Program.run
+}
+
+// runner runs the control program with arguments and returns its output.
+type runner func(ctx context.Context, dir string, args ...string) (string, error)
+
+// validName matches the names of servers and namespaces.
+var validName = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+
+// Name returns the name of a share for a claim UID.
+func Name(uid string) (string, error) {
+	name := strings.ReplaceAll(strings.ToLower(uid), "-", "_")
+	if !validName.MatchString(name) {
+		return "", fmt.Errorf("claim UID %q is not a valid name of an MPS namespace", uid)
+	}
+	return name, nil
+}
+
+// server returns the name of the server of a GPU.
+func server(uuid string) string {
+	return strings.ReplaceAll(strings.ToLower(uuid), "-", "_")
+}
+
+// Directory returns the directory of a share, for CUDA_MPS_PIPE_DIRECTORY.
+func (c *Control) Directory(s Share) string { return filepath.Join(c.Dir, server(s.GPU), s.Name) }
+
+// ServerDirectory returns the directory of the server of a GPU, for CUDA_MPS_PIPE_DIRECTORY of a client that tests it.
+func (c *Control) ServerDirectory(gpu string) string { return filepath.Join(c.Dir, server(gpu)) }
+
+// Ensure creates the server of the GPU and the namespace of the share unless they exist, and verifies the percentage of
+// the namespace. The percentage of a share with clients cannot be changed.
+func (c *Control) Ensure(ctx context.Context, s Share) error {
+	if socket := filepath.Join(c.Directory(s), socketName); len(socket) > maxSocketPath {
+		return fmt.Errorf("MPS socket path %s has %d bytes, more than the maximum of %d; use a shorter --state-dir", socket, len(socket), maxSocketPath)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.ensureServer(ctx, s.GPU); err != nil {
+		return fmt.Errorf("starting the MPS server of %s: %w", s.GPU, err)
+	}
+	if err := c.ensureNamespace(ctx, s); err != nil {
+		return fmt.Errorf("creating MPS namespace %s of %s: %w", s.Name, s.GPU, err)
+	}
+	if _, err := os.Stat(filepath.Join(c.Directory(s), socketName)); err != nil {
+		return fmt.Errorf("creating MPS namespace %s of %s: %w", s.Name, s.GPU, err)
+	}
+	return nil
+}
+
+func (c *Control) ensureServer(ctx context.Context, gpu string) error {
+	found, err := c.Serves(ctx, gpu)
+	if err != nil || found {
+		return err
+	}
+	name := server(gpu)
+	if _, err := c.command(ctx, "server", "create", name, "--allowed-devices="+gpu); err != nil {
+		return err
+	}
+	if _, err := c.command(ctx, "server", "set", name, percentageFlag(defaultPercentage)); err != nil {
+		return err
+	}
+	// A server for a GPU that MPS cannot use is created successfully, but disappears.
+	if found, err = c.Serves(ctx, gpu); err == nil && !found {
+		err = errors.New("the server has ended; see its log in the log directory of the MPS daemon")
+	}
+	return err
+}
+
+func (c *Control) ensureNamespace(ctx context.Context, s Share) error {
+	names, err := c.namespaces(ctx, s.GPU)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(names, s.Name) {
+		if _, err := c.command(ctx, "namespace", "create", s.Name, serverFlag(s.GPU)); err != nil {
+			return err
+		}
+	}
+	if current, err := c.percentage(ctx, s); err == nil && current == s.Percentage {
+		return nil
+	}
+	if _, err := c.command(ctx, "namespace", "set", s.Name, serverFlag(s.GPU), percentageFlag(s.Percentage)); err != nil {
+		return err
+	}
+	current, err := c.percentage(ctx, s)
+	if err == nil && current != s.Percentage {
+		err = fmt.Errorf("the MPS daemon reports %d %% after %d %% was set", current, s.Percentage)
+	}
+	return err
+}
+
+// Remove removes the namespace of a share, and terminates clients that are left in it. It succeeds if the namespace does
+// not exist.
+func (c *Control) Remove(ctx context.Context, s Share) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.remove(ctx, s); err != nil && !errors.Is(err, errNotRunning) { // the daemon's end removes all namespaces
+		return fmt.Errorf("removing MPS namespace %s of %s: %w", s.Name, s.GPU, err)
+	}
+	return nil
+}
+
+func (c *Control) remove(ctx context.Context, s Share) error {
+	found, err := c.Serves(ctx, s.GPU)
+	if err != nil || !found {
+		return err
+	}
+	names, err := c.namespaces(ctx, s.GPU)
+	if err != nil || !slices.Contains(names, s.Name) {
+		return err
+	}
+	_, err = c.command(ctx, "namespace", "delete", s.Name, serverFlag(s.GPU))
+	if err != nil { // it has clients
+		_, err = c.command(ctx, "namespace", "delete", s.Name, serverFlag(s.GPU), "--force")
+	}
+	return err
+}
+
+// Serves reports whether the GPU has a server.
+func (c *Control) Serves(ctx context.Context, gpu string) (bool, error) {
+	rows, err := c.list(ctx, "server")
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(rows, func(row []string) bool { return row[0] == server(gpu) }), nil
+}
+
+// RemoveServer ends the server of a GPU with all its clients. It succeeds if there is none.
+func (c *Control) RemoveServer(ctx context.Context, gpu string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found, err := c.Serves(ctx, gpu)
+	if err == nil && found {
+		_, err = c.command(ctx, "server", "delete", server(gpu), "--force")
+	}
+	if err != nil && !errors.Is(err, errNotRunning) {
+		return fmt.Errorf("ending the MPS server of %s: %w", gpu, err)
+	}
+	return nil
+}
+
+// namespaces returns the names of the namespaces of a GPU's server.
+func (c *Control) namespaces(ctx context.Context, gpu string) (names []string, err error) {
+	rows, err := c.list(ctx, "namespace", serverFlag(gpu))
+	for _, row := range rows {
+		names = append(names, row[0])
+	}
+	return names, err
+}
+
+// list returns the columns of the rows that a module lists.
+func (c *Control) list(ctx context.Context, module string, args ...string) (rows [][]string, err error) {
+	out, err := c.command(ctx, append([]string{module, "list", "--format=csv,noheader"}, args...)...)
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); line != "" {
+			rows = append(rows, strings.Split(line, ","))
+		}
+	}
+	return rows, err
+}
+
+// percentage returns the percentage of a share's namespace. The daemon reports it as 25 or 25.00.
+func (c *Control) percentage(ctx context.Context, s Share) (int, error) {
+	out, err := c.command(ctx, "namespace", "get", s.Name, server(s.GPU), "active-thread-percentage")
+	if err != nil {
+		return 0, err
+	}
+	value, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(out), "%"), 64)
+	if err != nil {
+		return 0, fmt.Errorf("parsing the percentage of the MPS daemon: %w", err)
+	}
+	return int(value), nil
+}
+
+func (c *Control) command(ctx context.Context, args ...string) (string, error) {
+	if _, err := os.Stat(filepath.Join(c.Dir, socketName)); errors.Is(err, fs.ErrNotExist) {
+		return "", errNotRunning
+	}
+	run := c.run
+	if run == nil {
+		run = c.Program.run
+	}
+	return run(ctx, c.Dir, args...)
+}
+
+// errNotRunning means that no daemon has a socket in the pipe directory.
+var errNotRunning = errors.New("the MPS daemon does not run; start gpucdi mps on this node, with dra.mps.enabled of the chart")
+
+func serverFlag(gpu string) string { return "--server=" + server(gpu) }
+
+func percentageFlag(percentage int) string {
+	return "--active-thread-percentage=" + strconv.Itoa(percentage)
+}

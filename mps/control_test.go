@@ -1,0 +1,242 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const gpu = "GPU-ab-cd"
+
+// fakeDaemon is a control daemon that keeps its state in memory, and creates the sockets as files.
+type fakeDaemon struct {
+	*testing.T
+	dir      string
+	servers  map[string]map[string]string // percentages by server and namespace
+	clients  map[string]bool              // namespaces with clients: "server/namespace"
+	commands []string                     // that change something
+
+	vanish  bool   // servers end right after their creation
+	ignored bool   // percentages are not stored
+	format  string // of percentages
+}
+
+func newControl(t *testing.T) (*Control, *fakeDaemon) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mps") // short, for socket paths
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	d := &fakeDaemon{T: t, dir: dir, servers: map[string]map[string]string{}, clients: map[string]bool{}, format: "%s.00"}
+	d.create()
+	return &Control{Dir: dir, run: d.run}, d
+}
+
+// create creates the socket of the daemon, a server or a namespace.
+func (d *fakeDaemon) create(names ...string) {
+	dir := filepath.Join(append([]string{d.dir}, names...)...)
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, socketName), nil, 0o600)
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+}
+
+func (d *fakeDaemon) run(_ context.Context, _ string, args ...string) (string, error) {
+	flags := map[string]string{}
+	var words []string
+	for _, arg := range args {
+		if name, value, found := strings.Cut(strings.TrimPrefix(arg, "--"), "="); found {
+			flags[name] = value
+		} else {
+			words = append(words, arg)
+		}
+	}
+	command := strings.Join(words[:2], " ")
+	if !strings.HasSuffix(command, "list") && !strings.HasSuffix(command, "get") {
+		d.commands = append(d.commands, strings.Join(args, " "))
+	}
+	server := flags["server"]
+	if d.servers[server] == nil && server != "" {
+		return "", fmt.Errorf("no server %s", server)
+	}
+	switch percentage := flags["active-thread-percentage"]; command {
+	case "server list":
+		var lines []string
+		for name := range d.servers {
+			lines = append(lines, name+",0,17,Ready,"+filepath.Join(d.dir, name)+","+gpu+",-\n")
+		}
+		return strings.Join(lines, ""), nil
+	case "server create":
+		if flags["allowed-devices"] == "" {
+			d.Errorf("a server of all GPUs: %v", args)
+		}
+		if !d.vanish {
+			d.servers[words[2]] = map[string]string{"default": "100"}
+			d.create(words[2], "default")
+		}
+	case "server set":
+		if !d.vanish {
+			d.servers[words[2]]["default"] = percentage
+		}
+	case "server delete":
+		delete(d.servers, words[2])
+	case "namespace list":
+		var lines []string
+		for name, percentage := range d.servers[server] {
+			lines = append(lines, name+","+server+",Ready,-,"+percentage+",0,"+filepath.Join(d.dir, server, name)+"\n")
+		}
+		return strings.Join(lines, ""), nil
+	case "namespace create":
+		d.servers[server][words[2]] = "100"
+		d.create(server, words[2])
+	case "namespace set":
+		if d.clients[server+"/"+words[2]] {
+			return "", errors.New("namespace has active clients")
+		}
+		if !d.ignored {
+			d.servers[server][words[2]] = percentage
+		}
+	case "namespace get":
+		return fmt.Sprintf(d.format, d.servers[words[3]][words[2]]) + "\n", nil
+	case "namespace delete":
+		if d.clients[server+"/"+words[2]] && !slices.Contains(words, "--force") {
+			return "", errors.New("namespace has active clients")
+		}
+		delete(d.servers[server], words[2])
+	default:
+		return "", fmt.Errorf("unknown command %v", args)
+	}
+	return "", nil
+}
+
+// did checks the commands that changed something since the last call.
+func (d *fakeDaemon) did(want ...string) {
+	d.Helper()
+	if !slices.Equal(d.commands, want) {
+		d.Errorf("commands %q, want %q", d.commands, want)
+	}
+	d.commands = nil
+}
+
+func TestEnsure(t *testing.T) {
+	c, d := newControl(t)
+	a, b := Share{gpu, "a", 25}, Share{gpu, "b", 50}
+	for range 2 {
+		if err := c.Ensure(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.did("server create gpu_ab_cd --allowed-devices=GPU-ab-cd", "server set gpu_ab_cd --active-thread-percentage=1",
+		"namespace create a --server=gpu_ab_cd", "namespace set a --server=gpu_ab_cd --active-thread-percentage=25")
+	if err := c.Ensure(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	d.did("namespace create b --server=gpu_ab_cd", "namespace set b --server=gpu_ab_cd --active-thread-percentage=50")
+	if got := d.servers["gpu_ab_cd"]; len(got) != 3 || got["a"] != "25" || got["b"] != "50" || got["default"] != "1" {
+		t.Errorf("percentages %v", got)
+	}
+	if got, want := c.Directory(a), filepath.Join(d.dir, "gpu_ab_cd", "a"); got != want {
+		t.Errorf("directory %s, want %s", got, want)
+	}
+	d.format = "%s" // as older versions report it
+	if err := c.Ensure(t.Context(), a); err != nil {
+		t.Error(err)
+	}
+	// Interrupted between the creation and the percentage.
+	d.servers["gpu_ab_cd"]["a"] = "100"
+	if err := c.Ensure(t.Context(), a); err != nil || d.servers["gpu_ab_cd"]["a"] != "25" {
+		t.Errorf("error %v, percentages %v", err, d.servers)
+	}
+}
+
+func TestEnsureFails(t *testing.T) {
+	share := Share{gpu, "a", 25}
+	for want, change := range map[string]func(c *Control, d *fakeDaemon){
+		"the server has ended":                        func(_ *Control, d *fakeDaemon) { d.vanish = true },
+		"reports 100 % after 25 % was set":            func(_ *Control, d *fakeDaemon) { d.ignored = true },
+		"parsing the percentage":                      func(_ *Control, d *fakeDaemon) { d.format = "x%s" },
+		"the MPS daemon does not run":                 func(c *Control, _ *fakeDaemon) { c.Dir = "/nonexistent" },
+		"bytes, more than the maximum of 107":         func(c *Control, _ *fakeDaemon) { c.Dir = "/" + strings.Repeat("x", 90) },
+		"creating MPS namespace a of GPU-ab-cd: stat": func(c *Control, d *fakeDaemon) { c.run = withoutSockets(d) },
+	} {
+		c, d := newControl(t)
+		change(c, d)
+		if err := c.Ensure(t.Context(), share); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
+
+// withoutSockets returns a daemon that does not create the sockets of namespaces.
+func withoutSockets(d *fakeDaemon) runner {
+	return func(ctx context.Context, dir string, args ...string) (string, error) {
+		out, err := d.run(ctx, dir, args...)
+		if args[0] == "namespace" && args[1] == "create" {
+			_ = os.RemoveAll(filepath.Join(d.dir, "gpu_ab_cd", args[2]))
+		}
+		return out, err
+	}
+}
+
+func TestRemove(t *testing.T) {
+	c, d := newControl(t)
+	share := Share{gpu, "a", 25}
+	if err := c.Remove(t.Context(), share); err != nil {
+		t.Error(err)
+	}
+	d.did()
+	for name, clients := range map[string]bool{"without clients": false, "with clients": true} {
+		clear(d.clients)
+		if err := c.Ensure(t.Context(), share); err != nil {
+			t.Fatal(err)
+		}
+		d.commands = nil
+		d.clients["gpu_ab_cd/a"] = clients
+		for range 2 {
+			if err := c.Remove(t.Context(), share); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, left := d.servers["gpu_ab_cd"]["a"]; left || len(d.commands) != 1+btoi(clients) {
+			t.Errorf("%s: left %t, commands %q", name, left, d.commands)
+		}
+	}
+	for range 2 {
+		if err := c.RemoveServer(t.Context(), gpu); err != nil || len(d.servers) > 0 {
+			t.Errorf("error %v, servers %v", err, d.servers)
+		}
+	}
+	if err := os.Remove(filepath.Join(d.dir, socketName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.Remove(t.Context(), share), c.RemoveServer(t.Context(), gpu)); err != nil {
+		t.Errorf("without a daemon: %v", err)
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestName(t *testing.T) {
+	if got, err := Name("0AB1-c"); err != nil || got != "0ab1_c" {
+		t.Errorf("%q, error %v", got, err)
+	}
+	for _, uid := range []string{"", "a/b", "a b", strings.Repeat("a", 65)} {
+		if got, err := Name(uid); err == nil {
+			t.Errorf("%q: %q", uid, got)
+		}
+	}
+}
