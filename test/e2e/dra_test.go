@@ -36,6 +36,7 @@ var claimCases = []struct {
 	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"claims share a GPU", sharedGPU},
+	{"claims have compute ceilings", computeCeilings},
 	{"pods request vcuda-core and vcuda-memory", vcudaPods},
 	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
@@ -239,7 +240,7 @@ func claimSurvives(t *testing.T, c *cluster) {
 func (c *cluster) killAgent(t *testing.T) {
 	t.Helper()
 	before := c.agentContainer(t)
-	c.runOnNode(t, "pkill -9 -x gpucdi")
+	c.runOnNode(t, "pkill -9 -f '^[^ ]*gpucdi serve'")
 	await(t, "another agent container", func() (string, bool) {
 		id := c.agentContainer(t)
 		return id, id != before && strings.HasSuffix(id, " true")
@@ -249,7 +250,7 @@ func (c *cluster) killAgent(t *testing.T) {
 // agentContainer returns the ID of the agent's container and whether it is ready: "ID true".
 func (c *cluster) agentContainer(t *testing.T) string {
 	t.Helper()
-	return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-o", "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].ready}")
+	return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-l", "app.kubernetes.io/name=gpucdi", "-o", "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].ready}")
 }
 
 // claimsAndPods fills the node with claims and pods that request nvidia.com/gpu.

@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
+	"github.com/gpucdi/gpucdi/test/simdriver"
+)
+
+// ceilingSection is the section of docs/sharing.md about compute ceilings.
+const ceilingSection = "Limit the compute time of claims"
+
+// mpsDir is the pipe directory of the MPS daemon on the node.
+const mpsDir = "/run/gpucdi/mps"
+
+// multiprocessors is the number of multiprocessors of the node's GPUs.
+const multiprocessors = "132"
+
+// computeCeilings runs pods with parts of a GPU and compute ceilings, with the commands and the config of
+// docs/sharing.md.
+func computeCeilings(t *testing.T, c *cluster) {
+	version := c.driver.State().Version
+	c.emulateCgroup2(t)
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
+	c.sh(t, blocksOf(t, sharingDocument, ceilingSection, "sh")[0])
+	c.awaitOneAgent(t)
+	await(t, "the MPS daemon", func() (string, bool) {
+		_, err := os.Stat(c.Box.Path(filepath.Join(mpsDir, "control")))
+		return fmt.Sprint(err), err == nil
+	})
+	c.configure(t, blocksOf(t, sharingDocument, ceilingSection, "yaml")[0])
+	defer func() {
+		c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set dra.mps.enabled=false --wait --force-conflicts")
+		c.awaitOneAgent(t)
+		if err := c.driver.Upgrade(version); err != nil {
+			t.Error(err)
+		}
+		c.configure(t, "allocation: {mode: dra}\n")
+	}()
+	c.awaitOutput(t, strings.TrimSpace(strings.Repeat("ceiling ", 8)), func(t *testing.T) string {
+		return c.kubectl(t, "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.gpucdi\.dev/computeIsolation.string}`)
+	})
+	t.Run("pods", func(t *testing.T) { ceiledPods(t, c) })
+	await(t, "the servers to end", func() (string, bool) {
+		out := c.sh(t, "ls "+mpsDir)
+		return out, !strings.Contains(out, "gpu_")
+	})
+}
+
+func ceiledPods(t *testing.T, c *cluster) {
+	// A server that hangs, although the daemon reports it as ready.
+	c.setMPSFault(t, simdriver.MPSWedged, true)
+	c.runCeiled(t, "first", "cores: 25, memory: 20Gi")
+	c.awaitOutput(t, "gpucdi.dev/mps", c.taints)
+	c.setMPSFault(t, simdriver.MPSWedged, false)
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+
+	c.runCeiled(t, "second", "cores: 50, memory: 20Gi")
+	first, second := c.onlyGPUOf(t, "first"), c.onlyGPUOf(t, "second")
+	if first != second {
+		t.Errorf("the pods have GPUs %s and %s, want one", first, second)
+	}
+	c.seesMultiprocessors(t, "first", "", "0 32")
+	c.seesMultiprocessors(t, "second", "", "0 66")
+	c.seesMultiprocessors(t, "first", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 32")
+	c.isLimited(t, "second", 20)
+
+	// A program that does not find its server does not get the GPU.
+	c.exec(t, "first", "/tmp/context hold >/dev/null 2>&1 &")
+	c.seesMultiprocessors(t, "second", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "46 0")
+
+	c.runWithShare(t, "root", "cores: 25, memory: 10Gi")
+	c.awaitOutput(t, `containers ["main"] of pod default/root may run as root`, func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=root", "-o", "jsonpath={.items[*].message}")
+	})
+	c.claim(t, "whole", 1)
+	c.runWithClaim(t, "whole", "whole")
+	c.awaitPhase(t, "whole", "Running")
+	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)
+
+	c.killAgent(t)
+	c.seesMultiprocessors(t, "second", "", "0 66")
+	c.runOnNode(t, "touch /tmp/killed && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-control")
+	await(t, "the namespaces of the claims", func() (string, bool) {
+		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/killed")
+		return out, strings.Count(out, "/gpu_") == 5 // of the server, its namespace default and the claims of all pods
+	})
+	before := c.containerID(t, "second")
+	c.exitContainer(t, "second")
+	await(t, "another container", func() (string, bool) {
+		id := c.containerID(t, "second")
+		return id, id != "" && id != before
+	})
+	c.awaitPhase(t, "second", "Running")
+	c.seesMultiprocessors(t, "second", "", "0 66")
+
+	c.setMPSFault(t, simdriver.MPSCommandsHang, true)
+	c.awaitOutput(t, "gpucdi.dev/mps", c.taints)
+	c.setMPSFault(t, simdriver.MPSCommandsHang, false)
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+	if want := fmt.Sprintf(`gpucdi_device_isolation_info{compute="ceiling",device="%[1]s",gpu="%[1]s",memory="driver"} 1`, second); !strings.Contains(c.metrics(t), want) {
+		t.Errorf("the metrics lack %s", want)
+	}
+}
+
+// setMPSFault injects a fault into the MPS daemon, or removes it.
+func (c *cluster) setMPSFault(t *testing.T, fault simdriver.MPSFault, on bool) {
+	t.Helper()
+	set := simdriver.ClearMPSFault
+	if on {
+		set = simdriver.SetMPSFault
+	}
+	if err := set(c.Box.Path(mpsDir), fault); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runCeiled starts a pod that does not run as root, with a claim of the same name that requests capacity.
+func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
+	t.Helper()
+	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
+	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000},
+resourceClaims: [{name: gpu, resourceClaimName: %[1]s}], containers: [{name: main, image: %[2]s, imagePullPolicy: Never, resources: {claims: [{name: gpu}]},
+command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]}]}}`, name, images.DebianName)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.remove(t, name) })
+	c.awaitPhase(t, name, "Running")
+}
+
+// awaitOneAgent waits until the agent's pod is the only one, after it was replaced.
+func (c *cluster) awaitOneAgent(t *testing.T) {
+	t.Helper()
+	await(t, "one pod of the agent", func() (string, bool) {
+		pods := c.agentPod(t)
+		return pods, pods != "" && !strings.Contains(pods, " ")
+	})
+}
+
+// seesMultiprocessors checks what multiprocessors returns.
+func (c *cluster) seesMultiprocessors(t *testing.T, pod, variable, want string) {
+	t.Helper()
+	if got := c.multiprocessors(t, pod, variable); got != want {
+		t.Errorf("pod %s with %q sees %q, want %q", pod, variable, got, want)
+	}
+}
+
+// multiprocessors returns the result of CUDA and the number of multiprocessors that a program with an environment
+// variable sees in a pod.
+func (c *cluster) multiprocessors(t *testing.T, pod, variable string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "context")
+	if out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-s", "-o", program, "testdata/context.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("compiling the program: %v\n%s", err, out)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(c.exec(t, pod, fmt.Sprintf("[ -e /tmp/context ] || { echo %s | base64 -d >/tmp/context && chmod +x /tmp/context; }; "+
+		"env %s timeout 60 /tmp/context || true", base64.StdEncoding.EncodeToString(data), variable)))
+}
