@@ -8,7 +8,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -23,8 +22,8 @@ import (
 const (
 	// computeInterval is the time between two checks of the MPS servers.
 	computeInterval = 10 * time.Second
-	// computeTimeout bounds the commands of a check, and probeTimeout a call to CUDA.
-	computeTimeout = 20 * time.Second
+	// computeTimeout bounds the commands of a check for a GPU, and probeTimeout a call to CUDA.
+	computeTimeout = 10 * time.Second
 	probeTimeout   = 10 * time.Second
 	// probeInterval is the time between two calls to CUDA through the same server. Each creates a context on its GPU.
 	probeInterval = time.Minute
@@ -65,18 +64,31 @@ type computeLimits struct {
 	records  func() []dra.Record // of prepared claims
 	log      *slog.Logger
 
-	mu     sync.Mutex           // serializes changes of servers and compute modes
-	probed map[string]time.Time // last successful probe of a server, by UUID of its GPU
+	changing chan struct{}        // has a value while servers, compute modes or the fields below are read or changed
+	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
+	released map[string]bool      // by UID: claims that have ended, whose record may not be removed yet
+	unreset  map[string]bool      // by UUID: GPUs whose server did not end, or whose compute mode was not reset
 }
 
 func (a *Agent) computeLimits(client *cluster.Client, gate *allocator.Gate) *computeLimits {
 	program := mps.Program{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
 	c := &computeLimits{
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: &mps.Control{Program: program, Dir: filepath.Join(a.cfg.StateDir, mps.Dir)},
-		settings: &a.settings, pods: client, gate: gate, latest: a.latest.Load, log: a.log, probed: map[string]time.Time{},
+		settings: &a.settings, pods: client, gate: gate, latest: a.latest.Load, log: a.log,
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, released: map[string]bool{}, unreset: map[string]bool{},
 	}
 	c.probe = func(ctx context.Context, dir string) error { return program.Probe(ctx, a.cfg.Worker, dir) }
 	return c
+}
+
+// lock waits for other changes of servers and compute modes, which take long if MPS does not respond, until ctx ends.
+func (c *computeLimits) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case c.changing <- struct{}{}:
+		return func() { <-c.changing }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for another command of MPS: %w", context.Cause(ctx))
+	}
 }
 
 // percentage implements dra.Config.MPSPercentage: the cores of the claim, unless its ceiling allows another maximum.
@@ -105,11 +117,11 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record, pods []dra.Pod)
 			if err := c.checkPods(ctx, r.Namespace, pods); err != nil {
 				return err
 			}
-			if err := c.apply(ctx, r.UID, d); err != nil {
+			if err := c.applyNew(ctx, r.UID, d); err != nil {
 				return err
 			}
 		case c.isCeiled(d.ID): // the claim has all of the GPU
-			if err := c.setMode(ctx, d.ID, gpu.ComputeModeDefault); err != nil {
+			if err := c.resetMode(ctx, d.ID); err != nil {
 				return err
 			}
 		}
@@ -117,29 +129,63 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record, pods []dra.Pod)
 	return nil
 }
 
-// checkPods returns an error if a pod may run processes as root of the node: MPS lets them change any limit.
+func (c *computeLimits) applyNew(ctx context.Context, uid string, d dra.Device) error {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	delete(c.released, uid)
+	return c.apply(ctx, uid, d)
+}
+
+// reapply applies a claim again, unless it has ended.
+func (c *computeLimits) reapply(ctx context.Context, uid string, d dra.Device) error {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if c.released[uid] || !slices.Contains(c.users(d.ID), uid) {
+		return nil
+	}
+	return c.apply(ctx, uid, d)
+}
+
+func (c *computeLimits) resetMode(ctx context.Context, uuid string) error {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.setMode(ctx, uuid, gpu.ComputeModeDefault)
+}
+
+// checkPods returns an error if a pod may run processes as root of the node: MPS lets them change any limit. It also
+// returns one if another pod has the name, because the kubelet does not prepare a claim again for that pod.
 func (c *computeLimits) checkPods(ctx context.Context, namespace string, pods []dra.Pod) error {
 	for _, p := range pods {
 		security, err := c.pods.PodSecurity(ctx, namespace, p.Name)
 		if err != nil {
 			return err
 		}
-		if security.UID == p.UID && security.Root() {
-			return fmt.Errorf("containers %q of pod %s/%s may run as root, which could remove the limit of their compute time; set runAsNonRoot: true, or hostUsers: false in the pod",
+		if security.UID != p.UID {
+			return fmt.Errorf("pod %s/%s was replaced by another of that name; the kubelet retries", namespace, p.Name)
+		}
+		if security.Root() {
+			return fmt.Errorf("containers %q of pod %s/%s may run as root, which could remove the limit of their compute time; set runAsNonRoot: true and allowPrivilegeEscalation: false in them, or hostUsers: false in the pod",
 				security.RootContainers, namespace, p.Name)
 		}
 	}
 	return nil
 }
 
-// apply makes MPS limit a device of a claim, and writes the CDI spec of the claim.
+// apply makes MPS limit a device of a claim, and writes the CDI spec of the claim. The caller holds the lock.
 func (c *computeLimits) apply(ctx context.Context, uid string, d dra.Device) error {
 	share, err := shareOf(uid, d)
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	// Otherwise a program that does not find the server uses the whole GPU.
 	if err := c.setMode(ctx, d.ID, gpu.ComputeModeExclusiveProcess); err != nil {
 		return err
@@ -159,8 +205,11 @@ func (c *computeLimits) setMode(ctx context.Context, uuid string, mode gpu.Compu
 	if now, err := c.settings.ComputeMode(ctx, uuid); err != nil || now == mode {
 		return err
 	}
+	if err := c.settings.SetComputeMode(ctx, uuid, mode); err != nil {
+		return err
+	}
 	c.log.Info("compute mode of GPU changed", "gpu", uuid, "mode", mode)
-	return c.settings.SetComputeMode(ctx, uuid, mode)
+	return nil
 }
 
 // release implements dra.Config.ReleaseCompute. The server of a GPU ends with the last claim that uses it, so that a
@@ -181,8 +230,12 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 }
 
 func (c *computeLimits) releaseShare(ctx context.Context, uid string, share mps.Share) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c.released[uid] = true
 	errs := []error{cdi.RemoveClaim(c.specDir, uid)}
 	others := slices.ContainsFunc(c.users(share.GPU), func(other string) bool { return other != uid })
 	if others {
@@ -191,13 +244,17 @@ func (c *computeLimits) releaseShare(ctx context.Context, uid string, share mps.
 	return errors.Join(append(errs, c.endServer(ctx, share.GPU))...)
 }
 
-// endServer ends the server of a GPU, and lets programs use the GPU without MPS again. The caller holds the lock.
+// endServer ends the server of a GPU, and lets programs use the GPU without MPS again, even if MPS does not respond: no
+// claim uses the server. The caller holds the lock.
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
-	if err := c.control.RemoveServer(ctx, uuid); err != nil {
-		return err
+	err := errors.Join(c.setMode(ctx, uuid, gpu.ComputeModeDefault), c.control.RemoveServer(ctx, uuid))
+	if err != nil {
+		c.unreset[uuid] = true
+	} else {
+		delete(c.unreset, uuid)
 	}
-	return c.setMode(ctx, uuid, gpu.ComputeModeDefault)
+	return err
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.
@@ -230,13 +287,13 @@ func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.
 
 // check restores the shares of each GPU, and returns the faults of those whose server does not work.
 func (c *computeLimits) check(ctx context.Context) map[string]gpu.Fault {
-	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
-	defer cancel()
-	shares := c.shares()
-	if len(shares) == 0 {
+	if err := c.prune(ctx); err != nil {
 		return nil
 	}
-	c.pruneSpecs()
+	shares, err := c.shares(ctx)
+	if err != nil {
+		return nil
+	}
 	faults := map[string]gpu.Fault{}
 	for uuid, claims := range shares {
 		if err := c.checkGPU(ctx, uuid, claims); err != nil {
@@ -246,15 +303,20 @@ func (c *computeLimits) check(ctx context.Context) map[string]gpu.Fault {
 	return faults
 }
 
-// shares returns the claims that use each GPU through MPS, by UUID and claim UID, with the GPUs that have none yet.
-func (c *computeLimits) shares() map[string]map[string]dra.Device {
+// shares returns the claims that use each GPU through MPS, by UUID and claim UID, with the GPUs that have none yet, and
+// those whose server has to end.
+func (c *computeLimits) shares(ctx context.Context) (map[string]map[string]dra.Device, error) {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	shares := map[string]map[string]dra.Device{}
-	for _, r := range c.latest().plan.resources {
-		for _, d := range r.Devices {
-			if d.Class == allocator.Ceiled {
-				shares[d.ID] = map[string]dra.Device{}
-			}
-		}
+	for uuid := range c.unreset {
+		shares[uuid] = map[string]dra.Device{}
+	}
+	for _, uuid := range c.planned() {
+		shares[uuid] = map[string]dra.Device{}
 	}
 	for _, r := range c.records() {
 		for _, d := range r.Devices {
@@ -267,58 +329,109 @@ func (c *computeLimits) shares() map[string]map[string]dra.Device {
 			shares[d.ID][r.UID] = d
 		}
 	}
-	return shares
+	return shares, nil
+}
+
+// planned returns the UUIDs of the GPUs that claims are to share through MPS.
+func (c *computeLimits) planned() (uuids []string) {
+	for _, r := range c.latest().plan.resources {
+		for _, d := range r.Devices {
+			if d.Class == allocator.Ceiled {
+				uuids = append(uuids, d.ID)
+			}
+		}
+	}
+	return uuids
 }
 
 func (c *computeLimits) checkGPU(ctx context.Context, uuid string, claims map[string]dra.Device) error {
+	// Each GPU has its own time, so that one that does not respond does not make others unhealthy.
+	limited, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
+	defer cancel()
 	if len(claims) == 0 {
-		return c.endIdle(ctx, uuid)
+		return c.endIdle(limited, uuid)
 	}
 	var errs []error
 	for uid, d := range claims {
-		errs = append(errs, c.apply(ctx, uid, d))
+		errs = append(errs, c.reapply(limited, uid, d))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	due := time.Since(c.probed[uuid]) >= probeInterval
-	c.mu.Unlock()
-	if !due {
-		return nil
+	return c.probeServer(ctx, uuid)
+}
+
+// probeServer calls CUDA through the server of a GPU, unless a recent call has succeeded or the server has ended.
+func (c *computeLimits) probeServer(ctx context.Context, uuid string) error {
+	due, err := c.probeIsDue(ctx, uuid)
+	if err != nil || !due {
+		return err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, probeTimeout, fmt.Errorf("no response within %s", probeTimeout))
 	defer cancel()
-	if err := c.probe(limited, c.control.ServerDirectory(uuid)); err != nil {
-		return fmt.Errorf("calling CUDA through MPS: %w; it recovers when the pods that share the GPU have ended", err)
+	problem := c.probe(limited, c.control.ServerDirectory(uuid))
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer unlock()
+	switch {
+	case len(c.users(uuid)) == 0: // the server may have ended during the call
+		return nil
+	case problem != nil:
+		return fmt.Errorf("calling CUDA through MPS: %w; it recovers when the pods that share the GPU have ended", problem)
+	}
 	c.probed[uuid] = time.Now()
 	return nil
 }
 
-// endIdle ends a server without claims, such as one whose last claim was released while the daemon did not respond.
-func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	found, err := c.control.Serves(ctx, uuid)
-	if err != nil || !found || len(c.users(uuid)) > 0 {
-		return err
+func (c *computeLimits) probeIsDue(ctx context.Context, uuid string) (bool, error) {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return false, err
 	}
-	return c.endServer(ctx, uuid)
+	defer unlock()
+	return len(c.users(uuid)) > 0 && time.Since(c.probed[uuid]) >= probeInterval, nil
 }
 
-// pruneSpecs removes the CDI specs of claims that are not prepared.
-func (c *computeLimits) pruneSpecs() {
+// endIdle ends a server without claims and resets the compute mode, such as after a claim was released while the daemon
+// did not respond.
+func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if len(c.users(uuid)) > 0 {
+		return nil
+	}
+	if err := c.endServer(ctx, uuid); err != nil || !slices.Contains(c.planned(), uuid) {
+		return err
+	}
+	_, err = c.control.Serves(ctx, uuid) // claims require the daemon
+	return err
+}
+
+// prune removes the CDI specs of claims that are not prepared, and forgets released claims without a record.
+func (c *computeLimits) prune(ctx context.Context) error {
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	prepared := map[string]bool{}
+	for _, r := range c.records() {
+		prepared[r.UID] = true
+	}
+	maps.DeleteFunc(c.released, func(uid string, _ bool) bool { return !prepared[uid] })
 	uids, _ := cdi.ClaimSpecs(c.specDir)
 	for _, uid := range uids {
-		c.mu.Lock()
-		if !slices.ContainsFunc(c.records(), func(r dra.Record) bool { return r.UID == uid }) {
-			if err := cdi.RemoveClaim(c.specDir, uid); err != nil {
-				c.log.Warn("CDI spec of a claim not removed, will retry", "uid", uid, "err", err)
-			}
+		if prepared[uid] {
+			continue
 		}
-		c.mu.Unlock()
+		if err := cdi.RemoveClaim(c.specDir, uid); err != nil {
+			c.log.Warn("CDI spec of a claim not removed, will retry", "uid", uid, "err", err)
+		}
 	}
+	return nil
 }

@@ -33,6 +33,7 @@ type ceiledNode struct {
 	mode    gpu.ComputeMode
 	pod     cluster.PodSecurity
 	problem error // of each call of MPS
+	setting error // of each change of the compute mode
 	probe   error
 }
 
@@ -44,7 +45,8 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 	n.limits = &computeLimits{
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
 		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, records: func() []dra.Record { return n.records },
-		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler), probed: map[string]time.Time{},
+		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, released: map[string]bool{}, unreset: map[string]bool{},
 	}
 	return n
 }
@@ -83,8 +85,10 @@ func (n *ceiledNode) ComputeMode(context.Context, string) (gpu.ComputeMode, erro
 }
 
 func (n *ceiledNode) SetComputeMode(_ context.Context, _ string, mode gpu.ComputeMode) error {
-	n.mode = mode
-	return nil
+	if n.setting == nil {
+		n.mode = mode
+	}
+	return n.setting
 }
 
 func (n *ceiledNode) PodSecurity(context.Context, string, string) (cluster.PodSecurity, error) {
@@ -217,6 +221,84 @@ func TestMPSFaults(t *testing.T) {
 	n.problem = nil
 	fault("")
 	n.check(gpu.ComputeModeDefault)
+}
+
+// The kubelet does not prepare the claim again for the other pod.
+func TestReplacedPodIsNotLimited(t *testing.T) {
+	n := newCeiledNode(t)
+	n.pod.UID = "another-uid"
+	if err := n.prepare("a", 25); err == nil || !strings.Contains(err.Error(), "pod default/pod was replaced") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A failure at the end of the last claim leaves nothing behind, even if the config no longer shares the GPU through MPS.
+func TestComputeLimitsResetLater(t *testing.T) {
+	for name, fail := range map[string]func(n *ceiledNode, err error){
+		"MPS":          func(n *ceiledNode, err error) { n.problem = err },
+		"compute mode": func(n *ceiledNode, err error) { n.setting = err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newCeiledNode(t)
+			if err := n.prepare("a", 25); err != nil {
+				t.Fatal(err)
+			}
+			fail(n, errors.New("no response"))
+			if err := n.unprepare("a"); err == nil {
+				t.Error("no error")
+			}
+			if n.problem != nil && n.mode != gpu.ComputeModeDefault {
+				t.Errorf("compute mode %s while MPS does not respond", n.mode)
+			}
+			n.limits.latest().plan.resources = nil
+			fail(n, nil)
+			if faults := n.limits.check(t.Context()); len(faults) > 0 {
+				t.Errorf("faults %v", faults)
+			}
+			n.check(gpu.ComputeModeDefault)
+		})
+	}
+}
+
+// A check that began before the end of a claim does not apply it again.
+func TestReleasedClaimIsNotReapplied(t *testing.T) {
+	n := newCeiledNode(t)
+	if err := n.prepare("a", 25); err != nil {
+		t.Fatal(err)
+	}
+	record := n.records[0]
+	if err := n.limits.release(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	// The record is removed only now.
+	if err := n.limits.reapply(t.Context(), record.UID, record.Devices[0]); err != nil {
+		t.Error(err)
+	}
+	n.check(gpu.ComputeModeDefault)
+	n.records = nil
+	if err := errors.Join(n.limits.reapply(t.Context(), record.UID, record.Devices[0]), n.limits.prune(t.Context())); err != nil {
+		t.Error(err)
+	}
+	n.check(gpu.ComputeModeDefault)
+	if len(n.limits.released) > 0 {
+		t.Errorf("released claims %v", n.limits.released)
+	}
+}
+
+// A claim does not wait longer than its deadline for a check of a daemon that does not respond.
+func TestComputeLimitsWaitEnds(t *testing.T) {
+	n := newCeiledNode(t)
+	unlock, err := n.limits.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("deadline"))
+	r := dra.Record{UID: "a", Namespace: "default", Devices: []dra.Device{{ID: "GPU-a", MPSPercentage: 25}}}
+	if err := n.limits.limit(ctx, r, []dra.Pod{{Name: "pod", UID: "pod-uid"}}); err == nil || !strings.Contains(err.Error(), "waiting for another command of MPS: deadline") {
+		t.Errorf("error %v", err)
+	}
 }
 
 func TestMPSPercentage(t *testing.T) {

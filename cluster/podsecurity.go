@@ -13,7 +13,7 @@ type PodSecurity struct {
 	HostUsers bool // the pod has no user namespace: root of a container is root on the node
 
 	// RootContainers are the containers that may run as root: neither they nor the pod set runAsNonRoot, or a runAsUser
-	// other than 0.
+	// other than 0, or they may become root, because they do not set allowPrivilegeEscalation: false.
 	RootContainers []string
 }
 
@@ -36,10 +36,17 @@ func (c *Client) PodSecurity(ctx context.Context, namespace, name string) (PodSe
 type userSettings struct {
 	RunAsNonRoot *bool  `json:"runAsNonRoot"`
 	RunAsUser    *int64 `json:"runAsUser"`
+
+	// AllowPrivilegeEscalation is a field of containers only. Unless it is false, a program with the setuid bit or with
+	// file capabilities can become root. The API server refuses false for privileged containers.
+	AllowPrivilegeEscalation *bool `json:"allowPrivilegeEscalation"`
 }
 
 // nonRoot reports whether a container with these settings cannot run as root. Its own settings override those of its pod.
 func (u userSettings) nonRoot(pod userSettings) bool {
+	if u.AllowPrivilegeEscalation == nil || *u.AllowPrivilegeEscalation {
+		return false
+	}
 	user, required := u.RunAsUser, u.RunAsNonRoot
 	if user == nil {
 		user = pod.RunAsUser

@@ -9,6 +9,7 @@ import (
 )
 
 func TestPodSecurity(t *testing.T) {
+	const noEscalation = `"allowPrivilegeEscalation":false`
 	for spec, want := range map[string]struct {
 		root []string
 		may  bool
@@ -25,7 +26,12 @@ func TestPodSecurity(t *testing.T) {
 		`{"containers":[{"name":"a","securityContext":{"runAsNonRoot":true,"runAsUser":0}}]}`:                               {nil, false}, // the kubelet does not start it
 		`{"securityContext":{"runAsUser":0},"containers":[{"name":"a"},{"name":"b","securityContext":{"runAsUser":1000}}]}`: {[]string{"a"}, true},
 		`{"securityContext":{"runAsNonRoot":false,"runAsUser":5},"containers":[{"name":"a"}]}`:                              {nil, false},
+
+		`{"securityContext":{"runAsNonRoot":true},"containers":[{"name":"setuid"}]}`:                                                                {[]string{"setuid"}, true},
+		`{"securityContext":{"runAsUser":1000},"containers":[{"name":"setuid","securityContext":{"allowPrivilegeEscalation":true,"runAsUser":5}}]}`: {[]string{"setuid"}, true},
 	} {
+		spec = strings.NewReplacer(`"securityContext":{"runAs`, `"securityContext":{`+noEscalation+`,"runAs`, `"name":"a"}`, `"name":"a","securityContext":{`+noEscalation+`}}`,
+			`"name":"i"}`, `"name":"i","securityContext":{`+noEscalation+`}}`).Replace(spec)
 		client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/api/v1/namespaces/n/pods/p" {
 				t.Errorf("path %s", r.URL.Path)

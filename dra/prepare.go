@@ -302,7 +302,7 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 	return d.release(ctx, record)
 }
 
-// release undoes the time slices of a claim, removes its record, and then its grant. After a crash in between,
+// release undoes the time slices and the limit of the compute time of a claim, removes its record, and then its grant. After a crash in between,
 // the next call does the rest. If removing the record fails, the claim remains prepared, because the next agent
 // would restore the record.
 func (d *Driver) release(ctx context.Context, record Record) error {

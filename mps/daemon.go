@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -78,6 +79,10 @@ func (d *Daemon) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// A daemon that was killed leaves its socket, which would look like one that runs but does not respond.
+	if err := os.Remove(filepath.Join(d.Dir, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the socket of the previous MPS daemon: %w", err)
+	}
 	var out limitedBuffer
 	cmd := exec.CommandContext(ctx, program, "-f", "-p", "3", "-m")
 	cmd.Dir = "/"
@@ -94,7 +99,9 @@ func (d *Daemon) serve(ctx context.Context) error {
 	cmd.WaitDelay = stopTimeout
 	d.Log.Info("MPS daemon starting", "program", program, "root", root.String(), "directory", d.Dir)
 	err = cmd.Run()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // servers that survive it
+	if cmd.Process != nil { // it was started
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // servers that survive it
+	}
 	return fmt.Errorf("running %s: %w: %s", program, cmpErr(err), host.Printable(out.String(), messageLimit))
 }
 

@@ -128,7 +128,7 @@ func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
 	t.Helper()
 	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
 	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000},
-resourceClaims: [{name: gpu, resourceClaimName: %[1]s}], containers: [{name: main, image: %[2]s, imagePullPolicy: Never, resources: {claims: [{name: gpu}]},
+resourceClaims: [{name: gpu, resourceClaimName: %[1]s}], containers: [{name: main, image: %[2]s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {claims: [{name: gpu}]},
 command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]}]}}`, name, images.DebianName)
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
