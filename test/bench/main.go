@@ -63,9 +63,9 @@ func run(ctx context.Context, selected *regexp.Regexp) (err error) {
 	plugin, toolkit := strings.TrimPrefix(tools.NVIDIAPluginVersion, "v"), strings.TrimPrefix(tools.NVIDIAToolkitVersion, "v")
 	b := &bench{
 		dir:          dir,
-		pluginTable:  table{nvidia: "NVIDIA's device plugin " + plugin},
-		toolkitTable: table{nvidia: "NVIDIA's container toolkit " + toolkit},
-		podTable:     table{nvidia: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
+		pluginTable:  table{other: "NVIDIA's device plugin " + plugin},
+		toolkitTable: table{other: "NVIDIA's container toolkit " + toolkit},
+		podTable:     table{other: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
 	}
 	defer b.close()
 	err = b.measure(ctx, selected)
