@@ -1,11 +1,11 @@
-// Command bench compares the speed and memory of gpucdi and of NVIDIA's programs, which it builds from their modules,
-// and prints tables:
+// Command bench compares the speed and memory of gpucdi and of NVIDIA's programs, which it builds from their modules, and
+// of gpucdi with and without DRA, and prints tables:
 //
 //	go run ./bench [-run REGEXP]
 //
 // It requires root, for device nodes and containers, and the Debian machine of package container. Since machines differ
-// and are noisy, values are compared within one run, on the same simulated GPUs: gpucdi with NVIDIA's programs, which
-// take turns; a call with an empty call; a container with a container without a GPU.
+// and are noisy, values are compared within one run, on the same simulated GPUs: gpucdi with NVIDIA's programs, or DRA
+// with the device plugin, which take turns; a call with an empty call; a container with a container without a GPU.
 //
 // The exit status is 0 if all targets are met, 3 if one is missed, and 1 if a measurement failed.
 package main
@@ -63,9 +63,10 @@ func run(ctx context.Context, selected *regexp.Regexp) (err error) {
 	plugin, toolkit := strings.TrimPrefix(tools.NVIDIAPluginVersion, "v"), strings.TrimPrefix(tools.NVIDIAToolkitVersion, "v")
 	b := &bench{
 		dir:          dir,
-		pluginTable:  table{nvidia: "NVIDIA's device plugin " + plugin},
-		toolkitTable: table{nvidia: "NVIDIA's container toolkit " + toolkit},
-		podTable:     table{nvidia: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
+		pluginTable:  table{other: "NVIDIA's device plugin " + plugin},
+		toolkitTable: table{other: "NVIDIA's container toolkit " + toolkit},
+		podTable:     table{other: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
+		draTable:     table{other: "gpucdi's device plugin, without DRA"},
 	}
 	defer b.close()
 	err = b.measure(ctx, selected)
@@ -95,6 +96,7 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generations, false},
 		{fmt.Sprintf("starting %d containers", 5*containerCount), b.containers, false},
 		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 3*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
+		{fmt.Sprintf("DRA: %d starts, then %d pods with claims and %d without", publications, draRounds*draPods, draRounds*draPods), b.dra, false},
 	} {
 		if !s.always && !selected.MatchString(s.name) {
 			continue
@@ -111,15 +113,19 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 
 // legend explains the terms of the tables.
 const legend = `
-gpucdi and NVIDIA's programs ran in turn on this machine, with the same simulated driver. Times are medians.
-ratio    gpucdi divided by NVIDIA; below 1 gpucdi is faster or smaller
+Both sides of a table ran in turn on this machine, with the same simulated driver. Times are medians.
+ratio    gpucdi divided by the other side; below 1 gpucdi is faster or smaller
 target   the largest acceptable ratio if it ends with x, otherwise the largest value of gpucdi; MISSED if exceeded
-+        in addition to an empty gRPC call, or to a container without a GPU
++        in addition to an empty gRPC call, to a container without a GPU, to a GET of the claim, or to the agent without
+         DRA
 Allocate, GetPreferredAllocation, ListAndWatch
          calls of the kubelet to a device plugin: give a pod its devices, choose which, list all
+NodePrepareResources
+         call of the kubelet to a DRA driver: give a pod the device of its claim
 pod      from the request that creates a pod to the start of its container by containerd. NVIDIA: the defaults of
          the plugin's chart and of the toolkit (strategy envvar, nvidia-container-runtime as a RuntimeClass, which
-         generates a CDI spec for each container); with CDI: containerd applies the plugin's CDI spec, with its hooks
+         generates a CDI spec for each container); with CDI: containerd applies the plugin's CDI spec, with its hooks.
+         With a claim: its ResourceClaim was created before; the other side requests nvidia.com/gpu
 burst    from the request that creates the first of the pods to the start of the last container
 `
 
@@ -129,7 +135,7 @@ func (b *bench) print() error {
 	if term.IsTerminal(int(os.Stdout.Fd())) {
 		m = colored
 	}
-	all := []*table{&b.podTable, &b.pluginTable, &b.toolkitTable}
+	all := []*table{&b.podTable, &b.draTable, &b.pluginTable, &b.toolkitTable}
 	for _, t := range all {
 		if err := t.write(os.Stdout, m); err != nil {
 			return err
@@ -148,7 +154,7 @@ func (b *bench) print() error {
 // bench is the state that the stages share.
 type bench struct {
 	programs
-	dir                                 string
-	nodes                               struct{ eight, sixteen, partitioned *node }
-	pluginTable, toolkitTable, podTable table
+	dir                                           string
+	nodes                                         struct{ eight, sixteen, partitioned *node }
+	pluginTable, toolkitTable, podTable, draTable table
 }

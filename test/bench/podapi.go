@@ -20,11 +20,21 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// podsPath is the path of the pods in the API.
-const podsPath = "/api/v1/namespaces/default/pods"
+// podsPath and claimsPath are the paths of the pods and of the ResourceClaims in the API.
+const (
+	podsPath   = "/api/v1/namespaces/default/pods"
+	claimsPath = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+)
+
+// endpoint is an HTTP server in the box.
+type endpoint struct {
+	client *http.Client
+	url    string
+	token  string // empty: no authentication
+}
 
 // podAPI creates and deletes pods through a kubectl proxy in the box, so that a request does not start a process.
-type podAPI struct{ client *http.Client }
+type podAPI struct{ endpoint }
 
 func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
 	const socket = "/run/bench.sock"
@@ -36,26 +46,19 @@ func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", n.Box.Path(socket))
 	}
-	a := &podAPI{&http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Minute}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Minute}
+	a := &podAPI{endpoint{client: client, url: "http://localhost"}}
 	var lastErr error
 	err := poll(ctx, "kubectl proxy", time.Minute, func() (bool, error) {
-		_, lastErr = a.pods(ctx)
+		_, lastErr = a.list(ctx, podsPath)
 		return lastErr == nil, nil
 	})
 	return a, errors.Join(err, lastErr)
 }
 
-func (a *podAPI) do(ctx context.Context, method, path string, object any) ([]byte, error) {
-	body, err := json.Marshal(object)
-	if err != nil {
-		return nil, err
-	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := a.client.Do(request)
+// do sends a request, with an object as JSON unless it is nil, and returns the body of the response.
+func (e *endpoint) do(ctx context.Context, method, path string, object any) ([]byte, error) {
+	response, err := e.send(ctx, method, path, object)
 	if err != nil {
 		return nil, err
 	}
@@ -67,18 +70,45 @@ func (a *podAPI) do(ctx context.Context, method, path string, object any) ([]byt
 	return text, err
 }
 
+func (e *endpoint) send(ctx context.Context, method, path string, object any) (*http.Response, error) {
+	var body io.Reader
+	if object != nil {
+		text, err := json.Marshal(object)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, e.url+path, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if e.token != "" {
+		request.Header.Set("Authorization", "Bearer "+e.token)
+	}
+	return e.client.Do(request)
+}
+
 type object = map[string]any
 
-// create creates a pod that requests a device of a stack.
+// create creates a pod that requests a device of a stack. Its claim, if it has one, has its name.
 func (a *podAPI) create(ctx context.Context, name string, s stack) error {
+	resources := object{"limits": object{gpuResource: "1"}}
+	if s.claims {
+		resources = object{"claims": []object{{"name": "gpu"}}}
+	}
 	spec := object{
 		// With 0 the pod would be removed from the API before its container has ended.
 		"terminationGracePeriodSeconds": 1,
 		"restartPolicy":                 "Never",
 		"containers": []object{{
 			"name": "main", "image": images.DebianName, "imagePullPolicy": "Never", "command": []string{"sleep", "infinity"},
-			"resources": object{"limits": object{gpuResource: "1"}},
+			"resources": resources,
 		}},
+	}
+	if s.claims {
+		spec["resourceClaims"] = []object{{"name": "gpu", "resourceClaimName": name}}
 	}
 	if s.class != "" {
 		spec["runtimeClassName"] = s.class
@@ -88,9 +118,17 @@ func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 	return err
 }
 
-// pods returns the pods as JSON objects.
-func (a *podAPI) pods(ctx context.Context) ([]json.RawMessage, error) {
-	text, err := a.do(ctx, http.MethodGet, podsPath, nil)
+// claim creates a ResourceClaim for one GPU.
+func (a *podAPI) claim(ctx context.Context, name string) error {
+	spec := object{"devices": object{"requests": []object{{"name": "gpu", "exactly": object{"deviceClassName": deviceClass}}}}}
+	_, err := a.do(ctx, http.MethodPost, claimsPath,
+		object{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": object{"name": name}, "spec": spec})
+	return err
+}
+
+// list returns the objects at a path as JSON objects.
+func (a *podAPI) list(ctx context.Context, path string) ([]json.RawMessage, error) {
+	text, err := a.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -98,15 +136,21 @@ func (a *podAPI) pods(ctx context.Context) ([]json.RawMessage, error) {
 	return list.Items, json.Unmarshal(text, &list)
 }
 
-// deleteAll deletes all pods and waits until they are gone.
+// deleteAll deletes all pods, and then all claims, and waits until they are gone.
 func (a *podAPI) deleteAll(ctx context.Context) error {
-	if _, err := a.do(ctx, http.MethodDelete, podsPath, nil); err != nil {
-		return err
+	for _, path := range []string{podsPath, claimsPath} {
+		if _, err := a.do(ctx, http.MethodDelete, path, nil); err != nil {
+			return err
+		}
+		err := poll(ctx, "the deletion of "+path, burstTimeout, func() (bool, error) {
+			left, err := a.list(ctx, path)
+			return len(left) == 0, err
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return poll(ctx, "the pods to be deleted", burstTimeout, func() (bool, error) {
-		left, err := a.pods(ctx)
-		return len(left) == 0, err
-	})
+	return nil
 }
 
 // A started container is one whose process runs.

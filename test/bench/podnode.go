@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,13 +33,21 @@ handler: ` + nvidiaHandler + "\n"
 // logLimit bounds the part of a plugin's log in an error, in bytes.
 const logLimit = 4000
 
-// A stack is a device plugin and the runtime setup that injects its devices into containers.
+// A stack is a device plugin or DRA driver, and the runtime setup that injects its devices into containers.
 type stack struct {
 	name    string
 	class   string // RuntimeClass of pods; empty: the default runtime, runc
 	hooks   bool   // containers have hooks
+	devices int    // number of allocatable devices
+	claims  bool   // pods get their devices through ResourceClaims
 	command []string
 }
+
+// gpuCount is the number of GPUs of the node, sharedCount the number of their replicas.
+const (
+	gpuCount    = 8
+	sharedCount = gpuReplicas * gpuCount
+)
 
 // gpuResource is the resource of all stacks, so only one plugin can run at a time. gpucdi would also drain devices that
 // pods hold through another plugin.
@@ -55,21 +64,21 @@ const (
 
 // gpucdiStack is gpucdi with the container runtime's CDI support.
 func gpucdiStack() stack {
-	return stack{name: "gpucdi",
+	return stack{name: "gpucdi", devices: sharedCount,
 		command: []string{"env", "GOMAXPROCS=1", gpucdiDir + "/gpucdi", "serve", "--config", configDir + "/gpucdi.yaml"}}
 }
 
 // nvidiaStack is NVIDIA's plugin with the default strategy of its Helm chart, and NVIDIA's container runtime in its
 // default mode, which generates a CDI spec for each container.
 func nvidiaStack() stack {
-	return stack{name: "nvidia", class: nvidiaHandler, hooks: true,
+	return stack{name: "nvidia", class: nvidiaHandler, hooks: true, devices: sharedCount,
 		command: []string{"env", noHealthChecks, pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
 }
 
 // nvidiaCDIStack is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec, which runs
 // NVIDIA's hooks.
 func nvidiaCDIStack() stack {
-	return stack{name: "nvidia-cdi", hooks: true,
+	return stack{name: "nvidia-cdi", hooks: true, devices: sharedCount,
 		command: append(append([]string{"env", noHealthChecks}, nvidia.Plugin(pluginDir, "/")...), "--config-file="+configDir+"/nvidia.yaml")}
 }
 
@@ -136,6 +145,7 @@ func preparePodNode(ctx context.Context, b *box.Box) error {
 	}
 	for name, text := range map[string]string{
 		configDir + "/gpucdi.yaml": nodeConfig + fmt.Sprintf("resources: [{name: %s, replicas: %d}]\n", gpuResource, gpuReplicas),
+		configDir + "/dra.yaml":    nodeConfig + "allocation: {mode: dra}\n",
 		configDir + "/nvidia.yaml": nvidia.TimeSlicing(gpuResource, gpuReplicas),
 		nvidia.RuntimeConfigFile:   nvidia.RuntimeConfig,
 		// See forbidDeviceFiles.
@@ -171,26 +181,58 @@ func (n *podNode) diagnostics(ctx context.Context, s stack) []byte {
 	return slices.Concat(state, []byte("\n"), pods[:min(len(pods), logLimit)], log[max(0, len(log)-logLimit):])
 }
 
-// serve runs the plugin of a stack in the box until stop is called, and waits until its devices are allocatable.
-func (n *podNode) serve(ctx context.Context, s stack) (stop func() error, err error) {
+// running is the program of a stack, which runs in the box.
+type running struct {
+	node *podNode
+	cmd  *exec.Cmd
+}
+
+// run starts the program of a stack in the box.
+func (n *podNode) run(ctx context.Context, s stack) (*running, error) {
 	log, err := os.Create(n.log(s))
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := n.Box.Command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...)
+	cmd := n.Box.Command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...) // until stop
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the plugin of %s: %w", s.name, err)
+		return nil, fmt.Errorf("starting %s: %w", s.name, err)
 	}
-	stop = func() error {
-		err := errors.Join(terminate(cmd.Process), exited(cmd.Wait()))
-		return errors.Join(err, n.awaitDevices(ctx, 0))
+	return &running{n, cmd}, nil
+}
+
+// serve starts the plugin of a stack in the box, and waits until its devices are allocatable.
+func (n *podNode) serve(ctx context.Context, s stack) (*running, error) {
+	r, err := n.run(ctx, s)
+	if err != nil {
+		return nil, err
 	}
-	if err := n.awaitDevices(ctx, gpuReplicas*len(simdriver.H100x8().GPUs)); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s)), stop())
+	if err := n.awaitDevices(ctx, s.devices); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s)), r.stop(ctx))
 	}
-	return stop, nil
+	return r, nil
+}
+
+// stop stops the program, and waits until its devices are not allocatable.
+func (r *running) stop(ctx context.Context) error {
+	err := errors.Join(terminate(r.cmd.Process), exited(r.cmd.Wait()))
+	return errors.Join(err, r.node.awaitDevices(ctx, 0))
+}
+
+// memory returns the memory usage of the program and its children.
+func (r *running) memory() (memory, error) {
+	pids, err := processesOf(r.cmd.Process.Pid) // cmd, whose only child is the program
+	if err != nil {
+		return memory{}, err
+	}
+	if len(pids) != 2 {
+		return memory{}, fmt.Errorf("%s has %d processes, want 2", r.cmd, len(pids))
+	}
+	if pids, err = processesOf(pids[1]); err != nil {
+		return memory{}, err
+	}
+	return memoryOf(pids)
 }
 
 // awaitDevices waits until a number of devices is allocatable.

@@ -67,11 +67,11 @@ func (n *podNode) inTurn(ctx context.Context, stacks []stack, rounds, count, siz
 }
 
 func (n *podNode) turn(ctx context.Context, s stack, count, size int) (took []time.Duration, err error) {
-	stop, err := n.serve(ctx, s)
+	r, err := n.serve(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
+	defer func() { err = errors.Join(err, r.stop(ctx)) }()
 	if _, err := n.startPods(ctx, s, 1); err != nil {
 		return nil, err
 	}
@@ -88,39 +88,73 @@ func (n *podNode) turn(ctx context.Context, s stack, count, size int) (took []ti
 // startPods creates a burst of pods, returns the time until the last of their containers was started, and deletes the
 // pods.
 func (n *podNode) startPods(ctx context.Context, s stack, count int) (time.Duration, error) {
+	took, err := n.runPods(ctx, s, count)
+	if err != nil {
+		return 0, err
+	}
+	return took, n.deletePods(ctx)
+}
+
+// deletePods deletes all pods and waits for podPause.
+func (n *podNode) deletePods(ctx context.Context) error {
+	if err := n.api.deleteAll(ctx); err != nil {
+		return err
+	}
+	return sleep(ctx, podPause)
+}
+
+// podName returns the name of a pod in a burst, and of its claim.
+func podName(s stack, i int) string { return fmt.Sprintf("%s-%d", s.name, i) }
+
+// runPods creates a burst of pods and returns the time until the last of their containers was started. Their claims are
+// created before.
+func (n *podNode) runPods(ctx context.Context, s stack, count int) (time.Duration, error) {
 	timeout := podTimeout
 	if count > 1 {
 		timeout = burstTimeout
 	}
 	deadline, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	begin := time.Now()
-	for i := range count {
-		if err := n.api.create(deadline, fmt.Sprintf("%s-%d", s.name, i), s); err != nil {
+	names := make([]string, count)
+	for i := range names {
+		names[i] = podName(s, i)
+		if !s.claims {
+			continue
+		}
+		if err := n.api.claim(deadline, names[i]); err != nil {
 			return 0, err
 		}
 	}
+	begin := time.Now()
+	for _, name := range names {
+		if err := n.api.create(deadline, name, s); err != nil {
+			return 0, err
+		}
+	}
+	last, err := n.awaitContainers(deadline, s, count)
+	if err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s))
+	}
+	return last.Sub(begin), nil
+}
+
+// awaitContainers waits for the containers of a burst, checks their GPUs and returns when the last was started.
+func (n *podNode) awaitContainers(ctx context.Context, s stack, count int) (last time.Time, err error) {
 	containers := make([]started, count)
 	for i := range containers {
-		c, err := n.events.next(deadline)
-		if err != nil {
-			return 0, fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s))
+		if containers[i], err = n.events.next(ctx); err != nil {
+			return last, err
 		}
-		containers[i] = c
 	}
-	var last time.Time
 	for _, c := range containers {
 		if err := n.checkGPU(c, s); err != nil {
-			return 0, err
+			return last, err
 		}
 		if c.at.After(last) {
 			last = c.at
 		}
 	}
-	if err := n.api.deleteAll(ctx); err != nil {
-		return 0, err
-	}
-	return last.Sub(begin), sleep(ctx, podPause)
+	return last, nil
 }
 
 // gpuNode is the path of the device node of a GPU.

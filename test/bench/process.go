@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,10 +15,23 @@ import (
 // memory is the memory usage of a plugin's processes in KiB, from /proc/PID/smaps_rollup.
 type memory struct{ resident, anonymous int }
 
+func megabytes(kib int) float64 { return float64(kib) * 1024 / 1e6 }
+
 func (m memory) figure() figure {
-	megabytes := func(kib int) float64 { return float64(kib) * 1024 / 1e6 }
 	text := fmt.Sprintf("%.1f MB, %.1f MB anonymous", megabytes(m.resident), megabytes(m.anonymous))
 	return figure{text, megabytes(m.resident)}
+}
+
+// beyond returns how much more is resident than of another program.
+func (m memory) beyond(other memory) figure {
+	more := megabytes(m.resident - other.resident)
+	return figure{fmt.Sprintf("%+.1f MB", more), more}.with(", %s in total", m.figure().text)
+}
+
+// medianMemory returns the median by resident memory.
+func medianMemory(all []memory) memory {
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b memory) int { return cmp.Compare(a.resident, b.resident) })
+	return sorted[len(sorted)/2]
 }
 
 func memoryOf(pids []int) (memory, error) {

@@ -49,6 +49,23 @@ func TestMemoryFigure(t *testing.T) {
 	}
 }
 
+func TestMemoryBeyond(t *testing.T) {
+	used := memory{resident: 20_000, anonymous: 7_500}
+	if got, want := (memory{resident: 22_500, anonymous: 7_500}).beyond(used), (figure{"+2.6 MB, 23.0 MB, 7.7 MB anonymous in total", 2.56}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, want := used.beyond(memory{resident: 21_000}), (figure{"-1.0 MB, 20.5 MB, 7.7 MB anonymous in total", -1.024}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestMedianMemory(t *testing.T) {
+	want := memory{resident: 2, anonymous: 9}
+	if got := medianMemory([]memory{{3, 1}, want, {1, 5}}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 func TestUsageFigure(t *testing.T) {
 	before, now := usage{cpu: 100 * time.Millisecond, switches: 40}, usage{cpu: 115 * time.Millisecond, switches: 60}
 	got := now.since(before)

@@ -15,7 +15,7 @@ type figure struct {
 	value float64
 }
 
-// A target is the largest acceptable value of gpucdi, or its largest ratio to that of NVIDIA's program. The zero value
+// A target is the largest acceptable value of gpucdi, or its largest ratio to that of the other side. The zero value
 // accepts all.
 type target struct {
 	text  string
@@ -34,46 +34,46 @@ func atMost(text string, most time.Duration) target {
 	return target{text: text, value: float64(most)}
 }
 
-// A row has the values of both programs and the target.
+// A row has the values of both sides and the target.
 type row struct {
-	name         string
-	ours, nvidia figure
-	target       target
-	short        string // name in the summary; empty: not in it
+	name        string
+	ours, other figure
+	target      target
+	short       string // name in the summary; empty: not in it
 }
 
 // ratio returns the ratio of both values; empty if one is missing, or not positive because of noise.
 func (r row) ratio() string {
-	if r.ours.value <= 0 || r.nvidia.value <= 0 {
+	if r.ours.value <= 0 || r.other.value <= 0 {
 		return ""
 	}
-	if ratio := r.ours.value / r.nvidia.value; ratio >= 0.01 {
+	if ratio := r.ours.value / r.other.value; ratio >= 0.01 {
 		return fmt.Sprintf("%.2fx", ratio)
 	}
 	return "<0.01x"
 }
 
-// missed reports whether the target is not met. The target of a ratio requires a positive value of NVIDIA's program.
-// The value of gpucdi may be negative, because noise may exceed a small difference.
+// missed reports whether the target is not met. The target of a ratio requires a positive value of the other
+// side. The value of gpucdi may be negative, because noise may exceed a small difference.
 func (r row) missed() bool {
 	switch {
 	case r.target.ratio > 0:
-		return r.nvidia.value <= 0 || r.ours.value > r.target.ratio*r.nvidia.value
+		return r.other.value <= 0 || r.ours.value > r.target.ratio*r.other.value
 	case r.target.value > 0:
 		return r.ours.value > r.target.value
 	}
 	return false
 }
 
-// A table compares gpucdi with one of NVIDIA's programs.
+// A table compares gpucdi with another side: one of NVIDIA's programs, or gpucdi without DRA.
 type table struct {
-	nvidia string
-	rows   []*row
+	other string
+	rows  []*row
 }
 
 // add adds a row, and returns it for summarize.
-func (t *table) add(name string, ours, nvidia figure, target target) *row {
-	r := &row{name: name, ours: ours, nvidia: nvidia, target: target}
+func (t *table) add(name string, ours, other figure, target target) *row {
+	r := &row{name: name, ours: ours, other: other, target: target}
 	t.rows = append(t.rows, r)
 	return r
 }
@@ -96,13 +96,13 @@ func (t *table) write(w io.Writer, m marks) error {
 		return nil
 	}
 	out := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\ttarget\t\n", t.nvidia)
+	fmt.Fprintf(out, "\n\tgpucdi\t%s\tratio\ttarget\t\n", t.other)
 	for _, r := range t.rows {
 		mark := ""
 		if r.missed() {
 			mark = m.missed
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", r.name, r.ours.text, r.nvidia.text, r.ratio(), r.target.text, mark)
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", r.name, r.ours.text, r.other.text, r.ratio(), r.target.text, mark)
 	}
 	return out.Flush()
 }
@@ -128,8 +128,8 @@ func writeSummary(w io.Writer, tables ...*table) error {
 				continue
 			}
 			ours, _, _ := strings.Cut(r.ours.text, ",")
-			nvidia, _, _ := strings.Cut(r.nvidia.text, ",")
-			lines = append(lines, fmt.Sprintf("| %s | %s | %s | %s |\n", r.short, ours, nvidia, r.ratio()))
+			other, _, _ := strings.Cut(r.other.text, ",")
+			lines = append(lines, fmt.Sprintf("| %s | %s | %s | %s |\n", r.short, ours, other, r.ratio()))
 		}
 	}
 	if len(lines) == 0 {

@@ -12,8 +12,8 @@ func value(v float64) figure { return figure{value: v} }
 
 func TestRatio(t *testing.T) {
 	for _, tc := range []struct {
-		ours, nvidia float64
-		want         string
+		ours, other float64
+		want        string
 	}{
 		{1, 2, "0.50x"},
 		{3, 2, "1.50x"},
@@ -27,8 +27,8 @@ func TestRatio(t *testing.T) {
 		{1, -2, ""},
 		{-1, -2, ""},
 	} {
-		if got := (row{ours: value(tc.ours), nvidia: value(tc.nvidia)}).ratio(); got != tc.want {
-			t.Errorf("%v and %v have the ratio %q, want %q", tc.ours, tc.nvidia, got, tc.want)
+		if got := (row{ours: value(tc.ours), other: value(tc.other)}).ratio(); got != tc.want {
+			t.Errorf("%v and %v have the ratio %q, want %q", tc.ours, tc.other, got, tc.want)
 		}
 	}
 }
@@ -50,9 +50,9 @@ func TestTargets(t *testing.T) {
 func TestMissed(t *testing.T) {
 	tenMicros := atMost("10 µs", 10*time.Microsecond)
 	for name, tc := range map[string]struct {
-		ours, nvidia float64
-		target       target
-		want         bool
+		ours, other float64
+		target      target
+		want        bool
 	}{
 		"ratio, equal":           {7, 10, ratio(0.7), false},
 		"ratio, above":           {7.1, 10, ratio(0.7), true},
@@ -67,7 +67,7 @@ func TestMissed(t *testing.T) {
 		"no target":              {1e9, 1, none, false},
 		"only a text":            {1e9, 1, target{text: "not measurable"}, false},
 	} {
-		if got := (row{ours: value(tc.ours), nvidia: value(tc.nvidia), target: tc.target}).missed(); got != tc.want {
+		if got := (row{ours: value(tc.ours), other: value(tc.other), target: tc.target}).missed(); got != tc.want {
 			t.Errorf("%s: missed is %v, want %v", name, got, tc.want)
 		}
 	}
@@ -83,7 +83,7 @@ func TestMissed(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	tab := &table{nvidia: "nvidia-device-plugin"}
+	tab := &table{other: "nvidia-device-plugin"}
 	tab.add("met", figure{"1 ms", 1}, figure{"2 ms", 2}, ratio(0.7))
 	tab.add("missed", figure{"12.5 ms", 12.5}, figure{"10 ms", 10}, ratio(1))
 	tab.add("ours only", figure{"3 ms", 3}, figure{}, none)
@@ -116,7 +116,7 @@ ours only   3 ms
 }
 
 func TestSummary(t *testing.T) {
-	first, second := &table{nvidia: "a"}, &table{nvidia: "b"}
+	first, second := &table{other: "a"}, &table{other: "b"}
 	first.add("not in it", figure{"1 ms", 1}, figure{"2 ms", 2}, none)
 	first.add("Allocate, 1 GPU", figure{"+5 µs, 90 µs in total", 5}, figure{"+50 µs, 150 µs in total", 50}, none).summarize("Allocate")
 	second.add("pods", figure{"1 s", 1}, figure{}, none).summarize("10 pods")

@@ -9,12 +9,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
@@ -176,6 +180,34 @@ func (b *Box) Forward(ctx context.Context, listener *os.File, address string) *e
 	cmd := exec.CommandContext(ctx, boxinitPath(b.dir), "forward", b.dir, address)
 	cmd.Stdin = listener
 	return cmd
+}
+
+// Dial connects to an address in the network namespace of the box, without the copies of Forward. address has an IP
+// address: a name would be resolved in the namespace of this process.
+func (b *Box) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // without unlocking: the thread stays in the namespace and ends with the goroutine
+		if err = b.joinNetwork(); err == nil {
+			conn, err = new(net.Dialer).DialContext(ctx, network, address)
+		}
+	}()
+	<-done
+	return conn, err
+}
+
+// joinNetwork moves the calling thread to the network namespace of the box.
+func (b *Box) joinNetwork() error {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.spec.Init))
+	if err != nil {
+		return fmt.Errorf("opening the network namespace of the box, which may have ended: %w", err)
+	}
+	defer namespace.Close()
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("joining the network namespace of the box: %w", err)
+	}
+	return nil
 }
 
 // boxinitPath returns the path of boxinit in the state directory dir.

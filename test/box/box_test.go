@@ -388,6 +388,7 @@ func TestOpenEndedBox(t *testing.T) {
 	}
 }
 
+// Connections reach a server in the box, forwarded and dialed from its network namespace.
 func TestForward(t *testing.T) {
 	b := start(t, box.Config{})
 	// The server reads until the client ends its half of the connection, then replies.
@@ -419,8 +420,10 @@ func TestForward(t *testing.T) {
 	if err := errors.Join(file.Close(), listener.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 3 {
-		conn, err := net.Dial("tcp", listener.Addr().String())
+	forwarded := func() (net.Conn, error) { return net.Dial("tcp", listener.Addr().String()) }
+	direct := func() (net.Conn, error) { return b.Dial(t.Context(), "tcp", "127.0.0.1:7000") }
+	for i, dial := range []func() (net.Conn, error){forwarded, direct, forwarded, direct} {
+		conn, err := dial()
 		if err != nil {
 			t.Fatal(err)
 		}

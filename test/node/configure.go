@@ -10,11 +10,13 @@ import (
 	"github.com/gpucdi/gpucdi/test/box"
 )
 
-// Addresses inside the box. The service address is on the loopback interface and the API server listens on the
-// service's port, so that no kube-proxy is needed.
+// ServiceIP is the address of the API server in the box for pods, with port 443. It is on the loopback interface and the
+// API server listens on the service's port, so that no kube-proxy is needed.
+const ServiceIP = "10.96.0.1"
+
+// Other addresses inside the box.
 const (
 	nodeIP      = "10.100.0.1"
-	serviceIP   = "10.96.0.1"
 	serviceCIDR = "10.96.0.0/24"
 	podCIDR     = "10.244.0.0/24"
 )
@@ -118,7 +120,7 @@ func credentials() (map[string][]byte, error) {
 		hosts             []string
 	}{
 		{"apiserver", "kube-apiserver", "", []string{
-			"localhost", "127.0.0.1", nodeIP, serviceIP, "kubernetes", "kubernetes.default", "kubernetes.default.svc"}},
+			"localhost", "127.0.0.1", nodeIP, ServiceIP, "kubernetes", "kubernetes.default", "kubernetes.default.svc"}},
 		{"apiserver-kubelet", "kube-apiserver-kubelet-client", "system:masters", nil},
 	}
 	for _, p := range pairs {
@@ -147,7 +149,7 @@ func (n *Node) prepareBox(ctx context.Context) error {
 	script := []string{
 		"set -e",
 		"ip address add " + nodeIP + "/32 dev lo",
-		"ip address add " + serviceIP + "/32 dev lo",
+		"ip address add " + ServiceIP + "/32 dev lo",
 		"mkdir -p /run/sysctl /opt/cni",
 		"ln -s /usr/lib/cni /opt/cni/bin",
 		// CRI-O sets limits for every cgroup controller of the kernel, mounted or not.

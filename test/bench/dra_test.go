@@ -1,0 +1,66 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParsePrepares(t *testing.T) {
+	const claims = `# TYPE gpucdi_dra_prepare_duration_seconds histogram
+gpucdi_dra_prepare_duration_seconds_bucket{le="0.001"} 1
+gpucdi_dra_prepare_duration_seconds_bucket{le="+Inf"} 3
+gpucdi_dra_prepare_duration_seconds_sum 0.0125
+gpucdi_dra_prepare_duration_seconds_count 3
+gpucdi_dra_unprepare_duration_seconds_sum 7
+gpucdi_dra_unprepare_duration_seconds_count 2
+`
+	for name, tc := range map[string]struct {
+		metrics string
+		want    prepares
+	}{
+		"claims":        {claims, prepares{3, 12500 * time.Microsecond}},
+		"small sum":     {"gpucdi_dra_prepare_duration_seconds_sum 2.5e-05\n", prepares{0, 25 * time.Microsecond}},
+		"no line break": {"gpucdi_dra_prepare_duration_seconds_count 4", prepares{4, 0}},
+		"without DRA":   {"gpucdi_build_info 1\n", prepares{}},
+	} {
+		if got, err := parsePrepares(tc.metrics); err != nil || got != tc.want {
+			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, tc.want)
+		}
+	}
+	for _, metrics := range []string{"gpucdi_dra_prepare_duration_seconds_sum x", "gpucdi_dra_prepare_duration_seconds_count 1.5"} {
+		if got, err := parsePrepares(metrics); err == nil {
+			t.Errorf("%s: got %+v", metrics, got)
+		}
+	}
+}
+
+func TestBeyond(t *testing.T) {
+	const us = time.Microsecond
+	prepares, reads := []time.Duration{2100 * us, 90_000 * us, 2000 * us}, []time.Duration{1400 * us, 1 * us, 1500 * us}
+	if got, want := beyond(prepares, reads), (figure{"+700 µs, 2100 µs in total, GET of the claim 1400 µs", 700_000}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Devices are counted in all slices, and the end of the watch is an error.
+func TestSliceWatch(t *testing.T) {
+	const events = `
+{"type": "ADDED", "object": {"metadata": {"name": "a"}, "spec": {"devices": [{"name": "x"}, {"name": "y"}]}}}
+{"type": "ADDED", "object": {"metadata": {"name": "b"}, "spec": {"devices": [{"name": "z"}]}}}
+{"type": "MODIFIED", "object": {"metadata": {"name": "a"}, "spec": {"devices": [{"name": "x"}]}}}
+{"type": "DELETED", "object": {"metadata": {"name": "b"}, "spec": {"devices": [{"name": "z"}]}}}
+{"type": "DELETED", "object": {"metadata": {"name": "a"}, "spec": {"devices": [{"name": "x"}]}}}
+`
+	w := &sliceWatch{changes: make(chan int, 10)}
+	countDevices(strings.NewReader(events), w.changes)
+	close(w.changes)
+	for _, want := range []int{0, 2, 3, 2, 1, 0, 0} {
+		if err := w.await(t.Context(), want); err != nil || w.devices != want {
+			t.Fatalf("waiting for %d devices returns %v with %d", want, err, w.devices)
+		}
+	}
+	if err := w.await(t.Context(), 8); err == nil {
+		t.Error("no error after the end of the watch")
+	}
+}

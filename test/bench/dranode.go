@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	nodebox "github.com/gpucdi/gpucdi/test/node"
+	"github.com/gpucdi/gpucdi/test/node/tools"
+)
+
+const (
+	// deviceClass is the class of GPUs, and the name of the DRA driver.
+	deviceClass = "gpu.nvidia.com"
+	// accountDir is where the agent reads the credentials of its service account. /var/run is an absolute link to /run.
+	accountDir = "/run/secrets/kubernetes.io/serviceaccount"
+)
+
+// withDRA is gpucdi with all GPUs in ResourceSlices.
+func withDRA() stack {
+	return stack{name: "dra", claims: true, command: agentInCluster("--config", configDir+"/dra.yaml", "--dra-driver-name", deviceClass)}
+}
+
+// withoutDRA is gpucdi with its device plugin only.
+func withoutDRA() stack {
+	return stack{name: "device-plugin", devices: gpuCount, command: agentInCluster()}
+}
+
+// agentInCluster returns the command of an agent with access to the API server.
+func agentInCluster(args ...string) []string {
+	return append([]string{"env", "GOMAXPROCS=1", "KUBERNETES_SERVICE_HOST=" + nodebox.ServiceIP, "KUBERNETES_SERVICE_PORT=443",
+		gpucdiDir + "/gpucdi", "serve", "--node-name", nodebox.Name}, args...)
+}
+
+// draNode is a node on which the agent has access to the API server.
+type draNode struct {
+	*podNode
+	agent  endpoint // the agent's metrics and health
+	server endpoint // the API server, over a kept-alive connection with the agent's credentials
+	slices *sliceWatch
+}
+
+func (b *bench) startDRANode(ctx context.Context) (*draNode, error) {
+	p, err := b.startPodNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := &draNode{podNode: p}
+	if err = n.authorize(ctx); err == nil {
+		n.slices, err = watchSlices(ctx, &n.server)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return n, nil
+}
+
+// authorize creates the DeviceClasses and the service account of the chart, and gives the agent its credentials.
+func (n *draNode) authorize(ctx context.Context) error {
+	manifest, err := draManifest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := n.Apply(ctx, manifest); err != nil {
+		return err
+	}
+	token, err := n.Kubectl(ctx, "create", "token", "gpucdi", "--bound-object-kind", "Node", "--bound-object-name", nodebox.Name)
+	if err != nil {
+		return err
+	}
+	ca, err := n.Kubectl(ctx, "get", "configmap", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`)
+	if err != nil {
+		return err
+	}
+	dir := n.Box.Path(accountDir)
+	err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "token"), token, 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o600))
+	if err != nil {
+		return fmt.Errorf("writing the credentials of the agent: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return errors.New("reading the cluster CA: no certificate")
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: n.Box.Dial, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	n.agent = endpoint{client: client, url: "http://127.0.0.1:9435"}
+	n.server = endpoint{client: client, url: "https://" + nodebox.ServiceIP, token: strings.TrimSpace(string(token))}
+	return nil
+}
+
+// draManifest returns the permissions and the DeviceClasses of the chart.
+func draManifest(ctx context.Context) ([]byte, error) {
+	helm, err := tools.Build(ctx, tools.Helm)
+	if err != nil {
+		return nil, err
+	}
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(helm, "helm"), "template", "gpucdi", filepath.Join(filepath.Dir(module), "deploy/gpucdi"),
+		"--set", "dra.enabled=true", "--show-only", "templates/rbac.yaml", "--show-only", "templates/dra.yaml")
+	manifest, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("rendering the chart: %w", err)
+	}
+	return manifest, nil
+}
+
+// startPublishing starts the agent with DRA, and returns the time until its ResourceSlices have all GPUs.
+func (n *draNode) startPublishing(ctx context.Context) (*running, time.Duration, error) {
+	begin := time.Now()
+	r, err := n.run(ctx, withDRA())
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := n.slices.await(ctx, gpuCount); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, withDRA())), n.stop(ctx, r))
+	}
+	return r, time.Since(begin), nil
+}
+
+// serve starts the agent of a stack, and waits until pods can get its GPUs.
+func (n *draNode) serve(ctx context.Context, s stack) (*running, error) {
+	r, err := n.podNode.serve(ctx, s)
+	if err != nil || !s.claims {
+		return r, err
+	}
+	if err = n.slices.await(ctx, gpuCount); err == nil {
+		err = poll(ctx, "the registration of the DRA driver", time.Minute, func() (bool, error) {
+			_, err := n.agent.do(ctx, http.MethodGet, "/readyz", nil)
+			return err == nil, nil
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s)), n.stop(ctx, r))
+	}
+	return r, nil
+}
+
+// leftovers are the files that an agent leaves: its state, its CDI specs, and the socket of its device plugin. If the
+// next agent found some of them, it would wait until the kubelet's records prove that no pod holds a GPU.
+var leftovers = []string{"/run/gpucdi", "/run/cdi/*", "/var/lib/kubelet/device-plugins/gpucdi*"}
+
+// stop stops the agent, and removes its slices and files.
+func (n *draNode) stop(ctx context.Context, r *running) error {
+	err := errors.Join(r.stop(ctx), n.deleteSlices(ctx))
+	for _, pattern := range leftovers {
+		paths, _ := filepath.Glob(n.Box.Path(pattern)) // fails only for an invalid pattern
+		for _, path := range paths {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	return err
+}
