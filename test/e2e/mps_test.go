@@ -30,6 +30,8 @@ func computeCeilings(t *testing.T, c *cluster) {
 	if err := c.driver.Upgrade("615.71.09"); err != nil {
 		t.Fatal(err)
 	}
+	// The cases before have changed the ConfigMap with kubectl, and helm does not overwrite that.
+	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts --wait")
 	c.sh(t, blocksOf(t, sharingDocument, ceilingSection, "sh")[0])
 	c.awaitOneAgent(t)
 	await(t, "the MPS daemon", func() (string, bool) {
