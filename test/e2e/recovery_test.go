@@ -94,9 +94,10 @@ func recovery(t *testing.T, c *cluster) {
 		}},
 		{"removed CDI directory", func() func() (string, bool) {
 			before := c.sockets(t)
-			if err := os.RemoveAll(c.Box.Path(cdiDir)); err != nil {
-				t.Fatal(err)
-			}
+			await(t, "the removal of a directory in which the agent restores its spec", func() (string, bool) {
+				err := os.RemoveAll(c.Box.Path(cdiDir))
+				return fmt.Sprint(err), err == nil
+			})
 			return func() (string, bool) { // the agent's mount keeps the removed directory, so its container restarts
 				state, restarted := c.newSocket(before)()
 				_, err := os.Stat(c.Box.Path(filepath.Join(cdiDir, "gpucdi.dev-gpu.json")))
