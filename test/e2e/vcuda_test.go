@@ -142,6 +142,10 @@ func vcudaRequests(t *testing.T, c *cluster) {
 func vcudaSpread(t *testing.T, c *cluster) {
 	gpus := map[string]bool{}
 	for i := range 4 {
+		await(t, "an unused GPU to be first in the slice, which follows an allocation with a delay", func() (string, bool) {
+			first := c.kubectl(t, "get", "resourceslices", "-o", "jsonpath={.items[0].spec.devices[0].name}")
+			return first, !gpus["GPU-"+strings.TrimPrefix(first, "gpu-")]
+		})
 		name := fmt.Sprint("half-", i)
 		c.applyVCUDA(t, name, 50, 1000)
 		c.awaitPhase(t, name, "Running")
