@@ -16,7 +16,7 @@ func newMPSCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "mps",
-		Short: "Run the driver's MPS control daemon for GPUs that claims share with a compute ceiling",
+		Short: "Run the driver's MPS control daemon",
 		Long: `Run nvidia-cuda-mps-control of the driver, protocol 3, until SIGTERM, and restart
 it when it ends. Its end also ends all programs that use a GPU through MPS, so it
 runs separately from the agent, which sends it commands. It requires the root user,
