@@ -231,21 +231,34 @@ func TestPutDetectsRemovedMountSource(t *testing.T) {
 	}
 }
 
-func TestWatchReportsChanges(t *testing.T) {
-	n, spec := usableSpec(t)
-	dir := filepath.Join(t.TempDir(), "cdi")
-	file := cdi.AgentFile(dir, n.root())
-	changed := make(chan struct{}, 1)
+// watch starts Watch, which signals changes, and returns a function that ends it and checks its result.
+func watch(t *testing.T, file *cdi.File) (changed <-chan struct{}, stop func()) {
+	t.Helper()
+	signals := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
 		done <- file.Watch(ctx, func() {
 			select {
-			case changed <- struct{}{}:
+			case signals <- struct{}{}:
 			default:
 			}
 		})
 	}()
+	return signals, func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+	}
+}
+
+func TestWatchReportsChanges(t *testing.T) {
+	n, spec := usableSpec(t)
+	dir := filepath.Join(t.TempDir(), "cdi")
+	file := cdi.AgentFile(dir, n.root())
+	changed, stop := watch(t, file)
 	// One change may cause several events. Each step waits until the file is restored and no further events arrive.
 	settle := func(step string) {
 		t.Helper()
@@ -276,27 +289,14 @@ func TestWatchReportsChanges(t *testing.T) {
 		}
 		settle(step)
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Watch: %v", err)
-	}
+	stop()
 }
 
 // While a process has the directory open, its removal causes no event of the directory itself.
 func TestWatchReportsRemovalOfOpenDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	file := cdi.AgentFile(dir, newNode(t).root())
-	changed := make(chan struct{}, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		done <- file.Watch(ctx, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
-	}()
+	changed, stop := watch(t, file)
 	wait := func(change string) {
 		t.Helper()
 		select {
@@ -317,10 +317,7 @@ func TestWatchReportsRemovalOfOpenDirectory(t *testing.T) {
 		}
 		wait("removal")
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Watch: %v", err)
-	}
+	stop()
 }
 
 // Some tools write hundreds of specs.
