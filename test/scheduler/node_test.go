@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -215,9 +216,10 @@ type classes struct{}
 func (c classes) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
 
 func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	kind, _, _ := strings.Cut(name, ".") // of "gpu.nvidia.com", as in the chart
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", driver, driver, name),
+		Expression: fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", driver, driver, kind),
 	}}}
 	return class, nil
 }

@@ -1,9 +1,16 @@
 package scheduler
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // arrival is a claim for count GPUs. Before it is allocated, the claim at index departing of those that hold GPUs ends,
@@ -126,6 +133,64 @@ func TestUnconstrained(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The claim of docs/dra-attributes.md that prefers linked GPUs, with claims of mixed sizes, gets GPUs whose mean link score
+// is at most 5 % below that of the device plugin's preferred GPUs, and is not pending while enough GPUs are free. The
+// difference comes from claims for 4 GPUs that get no set of 4: the scheduler does not prefer two linked pairs for them.
+func TestPreferLinkedGPUs(t *testing.T) {
+	p := newPublisher(t)
+	for name, inv := range topologies {
+		var scheduler, plugin meanScore
+		for seed := range uint64(3) {
+			all := arrivals(rand.New(rand.NewPCG(seed, 2)), 1, 2, 4)
+			replay(all, func(count int, allocated []string) []string {
+				devices := p.publish(t, inv, allocated, 0).Devices
+				return scheduler.add(inv, allocate(t, devices, allocated, preferLinked(t, int64(count))))
+			})
+			replay(all, func(count int, allocated []string) []string {
+				if len(allocated)+count > len(inv.GPUs) {
+					return nil
+				}
+				return plugin.add(inv, p.publish(t, inv, allocated, count).Preferred)
+			})
+		}
+		t.Logf("%s: mean score %.1f, device plugin %.1f", name, scheduler.mean(), plugin.mean())
+		if scheduler.mean() < 0.95*plugin.mean() || scheduler.claims != plugin.claims {
+			t.Errorf("%s: %+v, device plugin %+v", name, scheduler, plugin)
+		}
+	}
+}
+
+// preferLinked returns the claim of docs/dra-attributes.md that prefers linked GPUs, for count GPUs.
+func preferLinked(t *testing.T, count int64) *resourceapi.ResourceClaim {
+	t.Helper()
+	if count == 1 {
+		return newClaim("gpu", 1, "")
+	}
+	document, err := os.ReadFile("../../docs/dra-attributes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(document), "\n## Request linked GPUs\n")
+	for _, example := range regexp.MustCompile(`(?m)^(    .*\n)+`).FindAllString(section, 2) {
+		claim := newClaim("gpu", count, "")
+		claim.Spec = resourceapi.ResourceClaimSpec{}
+		if err := yaml.UnmarshalStrict([]byte(example), &claim.Spec); err != nil {
+			t.Fatalf("%v in\n%s", err, example)
+		}
+		devices := claim.Spec.Devices
+		for i := range devices.Requests[0].FirstAvailable {
+			devices.Requests[0].FirstAvailable[i].AllocationMode = resourceapi.DeviceAllocationModeExactCount // the default
+			devices.Requests[0].FirstAvailable[i].Count = count
+			*devices.Constraints[0].MatchAttribute = resourceapi.FullyQualifiedName(fmt.Sprintf("gpucdi.dev/set%d", count))
+		}
+		if devices.Requests[0].FirstAvailable != nil {
+			return claim
+		}
+	}
+	t.Fatal("docs/dra-attributes.md has no claim with firstAvailable")
+	return nil
 }
 
 // meanScore is the mean score of claims for several GPUs.
