@@ -78,10 +78,10 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
 		Claims: client, Gate: gate, Pods: a.podsOf, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).limitByClaims,
-		MPSPercentage: compute.percentage, LimitCompute: compute.limit, ReleaseCompute: compute.release,
+		MPSPercentage: compute.percentage, CheckPods: compute.checkPods, LimitCompute: compute.limit, ReleaseCompute: compute.release,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
-	compute.records = c.driver.Records
+	compute.claims = c.driver
 	a.metrics.EnableDRA(c.pool.Writes)
 	c.restore(a.log)
 	c.start = sync.OnceFunc(func() { start(c.driver.Run) })

@@ -22,7 +22,7 @@ import (
 type mpsControl interface {
 	Ensure(ctx context.Context, s mps.Share) error
 	Remove(ctx context.Context, s mps.Share) error
-	Serves(ctx context.Context, gpu string) (bool, error)
+	Served(ctx context.Context, gpus []string) ([]string, error)
 	RemoveServer(ctx context.Context, gpu string) error
 	Directory(s mps.Share) string
 	ServerDirectory(gpu string) string
@@ -40,7 +40,7 @@ type podReader interface {
 }
 
 // computeLimits limits the compute time of claims through MPS. The claim records are its state: servers, namespaces,
-// compute modes and CDI specs are restored from them.
+// compute modes and CDI specs are restored from them, and what has no record is removed.
 type computeLimits struct {
 	node     host.Root
 	specDir  string
@@ -50,13 +50,17 @@ type computeLimits struct {
 	pods     podReader
 	gate     *allocator.Gate
 	latest   func() *snapshot
-	records  func() []dra.Record // of prepared claims
+	claims   preparedClaims
 	log      *slog.Logger
 
-	changing chan struct{}        // has a value while servers, compute modes or the fields below are read or changed
+	changing chan struct{}        // has a value while servers, compute modes or probed are read or changed
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
-	released map[string]bool      // by UID: claims that have ended, whose record may not be removed yet
-	unreset  map[string]bool      // by UUID: GPUs whose server did not end, or whose compute mode was not reset
+}
+
+// preparedClaims are the claims that are prepared on this node. *dra.Driver implements it.
+type preparedClaims interface {
+	Records() []dra.Record
+	IfPrepared(uid string, do func(dra.Record) error) error
 }
 
 func (a *Agent) computeLimits(client *cluster.Client, gate *allocator.Gate) *computeLimits {
@@ -64,19 +68,21 @@ func (a *Agent) computeLimits(client *cluster.Client, gate *allocator.Gate) *com
 	c := &computeLimits{
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: &mps.Control{Program: program, Dir: filepath.Join(a.cfg.StateDir, mps.Dir)},
 		settings: &a.settings, pods: client, gate: gate, latest: a.latest.Load, log: a.log,
-		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, released: map[string]bool{}, unreset: map[string]bool{},
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{},
 	}
 	c.probe = func(ctx context.Context, dir string) error { return program.Probe(ctx, a.cfg.Worker, dir) }
 	return c
 }
 
-// lock waits for other changes of servers and compute modes, which take long if MPS does not respond, until ctx ends.
-func (c *computeLimits) lock(ctx context.Context) (unlock func(), err error) {
+// alone calls do once no other call changes servers or compute modes. Such a call takes long if MPS does not respond.
+// alone stops waiting when ctx ends.
+func (c *computeLimits) alone(ctx context.Context, do func() error) error {
 	select {
 	case c.changing <- struct{}{}:
-		return func() { <-c.changing }, nil
+		defer func() { <-c.changing }()
+		return do()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for another command of MPS: %w", context.Cause(ctx))
+		return fmt.Errorf("waiting for another command of MPS: %w", context.Cause(ctx))
 	}
 }
 
@@ -98,59 +104,24 @@ func (c *computeLimits) isCeiled(id string) bool {
 }
 
 // limit implements dra.Config.LimitCompute.
-func (c *computeLimits) limit(ctx context.Context, r dra.Record, pods []dra.Pod) error {
+func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 	for _, d := range r.Devices {
+		var err error
 		switch {
 		case d.Admin:
 		case d.MPSPercentage != 0:
-			if err := c.checkPods(ctx, r.Namespace, pods); err != nil {
-				return err
-			}
-			if err := c.applyNew(ctx, r.UID, d); err != nil {
-				return err
-			}
+			err = c.alone(ctx, func() error { return c.apply(ctx, r.UID, d) })
 		case c.isCeiled(d.ID): // the claim has all of the GPU
-			if err := c.resetMode(ctx, d.ID); err != nil {
-				return err
-			}
+			err = c.alone(ctx, func() error { return c.setMode(ctx, d.ID, gpu.ComputeModeDefault) })
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (c *computeLimits) applyNew(ctx context.Context, uid string, d dra.Device) error {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	delete(c.released, uid)
-	return c.apply(ctx, uid, d)
-}
-
-// reapply applies a claim again, unless it has ended.
-func (c *computeLimits) reapply(ctx context.Context, uid string, d dra.Device) error {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if c.released[uid] || !slices.Contains(c.users(d.ID), uid) {
-		return nil
-	}
-	return c.apply(ctx, uid, d)
-}
-
-func (c *computeLimits) resetMode(ctx context.Context, uuid string) error {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return c.setMode(ctx, uuid, gpu.ComputeModeDefault)
-}
-
-// checkPods returns an error if a pod may run processes as root of the node: MPS lets them change any limit. It also
+// checkPods implements dra.Config.CheckPods. It returns an error if a pod may run processes as root of the node: MPS lets them change any limit. It also
 // returns one if another pod has the name, because the kubelet does not prepare a claim again for that pod.
 func (c *computeLimits) checkPods(ctx context.Context, namespace string, pods []dra.Pod) error {
 	for _, p := range pods {
@@ -169,7 +140,7 @@ func (c *computeLimits) checkPods(ctx context.Context, namespace string, pods []
 	return nil
 }
 
-// apply makes MPS limit a device of a claim, and writes the CDI spec of the claim. The caller holds the lock.
+// apply makes MPS limit a device of a claim, and writes the CDI spec of the claim. It must be called by alone.
 func (c *computeLimits) apply(ctx context.Context, uid string, d dra.Device) error {
 	share, err := shareOf(uid, d)
 	if err != nil {
@@ -213,18 +184,13 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 		if err != nil {
 			continue // it was never applied
 		}
-		errs = append(errs, c.releaseShare(ctx, r.UID, share))
+		errs = append(errs, c.alone(ctx, func() error { return c.releaseShare(ctx, r.UID, share) }))
 	}
 	return errors.Join(errs...)
 }
 
+// releaseShare must be called by alone.
 func (c *computeLimits) releaseShare(ctx context.Context, uid string, share mps.Share) error {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	c.released[uid] = true
 	errs := []error{cdi.RemoveClaim(c.specDir, uid)}
 	others := slices.ContainsFunc(c.users(share.GPU), func(other string) bool { return other != uid })
 	if others {
@@ -233,22 +199,19 @@ func (c *computeLimits) releaseShare(ctx context.Context, uid string, share mps.
 	return errors.Join(append(errs, c.endServer(ctx, share.GPU))...)
 }
 
-// endServer ends the server of a GPU, and lets programs use the GPU without MPS again, even if MPS does not respond: no
-// claim uses the server. The caller holds the lock.
+// endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which no claim
+// uses. The server ends last: as long as it exists, the next check tries again. It must be called by alone.
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
-	err := errors.Join(c.setMode(ctx, uuid, gpu.ComputeModeDefault), c.control.RemoveServer(ctx, uuid))
-	if err != nil {
-		c.unreset[uuid] = true
-	} else {
-		delete(c.unreset, uuid)
+	if err := c.setMode(ctx, uuid, gpu.ComputeModeDefault); err != nil {
+		return err
 	}
-	return err
+	return c.control.RemoveServer(ctx, uuid)
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.
 func (c *computeLimits) users(uuid string) (uids []string) {
-	for _, r := range c.records() {
+	for _, r := range c.claims.Records() {
 		if slices.ContainsFunc(r.Devices, func(d dra.Device) bool { return d.ID == uuid && d.MPSPercentage != 0 }) {
 			uids = append(uids, r.UID)
 		}

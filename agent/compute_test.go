@@ -41,12 +41,13 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 	n := &ceiledNode{T: t, dir: t.TempDir(), shares: map[string]mps.Share{}, mode: gpu.ComputeModeDefault,
 		pod: cluster.PodSecurity{UID: "pod-uid", HostUsers: true}}
 	s := newSnapshot()
+	s.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
 	s.plan = &plan{resources: []*allocator.Resource{{Name: allocator.SliceOutlet, Devices: []allocator.Device{{ID: "GPU-a", Class: allocator.Ceiled}}}}}
 	n.limits = &computeLimits{
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
-		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, records: func() []dra.Record { return n.records },
+		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, claims: n,
 		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
-		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, released: map[string]bool{}, unreset: map[string]bool{},
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{},
 	}
 	return n
 }
@@ -67,7 +68,12 @@ func (n *ceiledNode) Remove(_ context.Context, s mps.Share) error {
 	return n.problem
 }
 
-func (n *ceiledNode) Serves(context.Context, string) (bool, error) { return n.server, n.problem }
+func (n *ceiledNode) Served(_ context.Context, gpus []string) ([]string, error) {
+	if !n.server || !slices.Contains(gpus, "GPU-a") {
+		return nil, n.problem
+	}
+	return []string{"GPU-a"}, n.problem
+}
 
 func (n *ceiledNode) RemoveServer(context.Context, string) error {
 	if n.problem == nil {
@@ -95,11 +101,25 @@ func (n *ceiledNode) PodSecurity(context.Context, string, string) (cluster.PodSe
 	return n.pod, nil
 }
 
-// prepare adds a record of a claim with a part of the GPU, and limits it.
+func (n *ceiledNode) Records() []dra.Record { return n.records }
+
+func (n *ceiledNode) IfPrepared(uid string, do func(dra.Record) error) error {
+	for _, r := range n.records {
+		if r.UID == uid {
+			return do(r)
+		}
+	}
+	return nil
+}
+
+// prepare checks the pod of a claim with a part of the GPU, adds a record, and limits the claim.
 func (n *ceiledNode) prepare(uid string, percentage int) error {
+	if err := n.limits.checkPods(n.Context(), "default", []dra.Pod{{Name: "pod", UID: "pod-uid"}}); err != nil {
+		return err
+	}
 	r := dra.Record{UID: uid, Namespace: "default", Name: uid, Devices: []dra.Device{{ID: "GPU-a", MPSPercentage: percentage}}}
 	n.records = append(n.records, r)
-	return n.limits.limit(n.Context(), r, []dra.Pod{{Name: "pod", UID: "pod-uid"}})
+	return n.limits.limit(n.Context(), r)
 }
 
 // unprepare removes the limit of a claim, and its record.
@@ -260,44 +280,19 @@ func TestComputeLimitsResetLater(t *testing.T) {
 	}
 }
 
-// A check that began before the end of a claim does not apply it again.
-func TestReleasedClaimIsNotReapplied(t *testing.T) {
-	n := newCeiledNode(t)
-	if err := n.prepare("a", 25); err != nil {
-		t.Fatal(err)
-	}
-	record := n.records[0]
-	if err := n.limits.release(t.Context(), record); err != nil {
-		t.Fatal(err)
-	}
-	// The record is removed only now.
-	if err := n.limits.reapply(t.Context(), record.UID, record.Devices[0]); err != nil {
-		t.Error(err)
-	}
-	n.check(gpu.ComputeModeDefault)
-	n.records = nil
-	if err := errors.Join(n.limits.reapply(t.Context(), record.UID, record.Devices[0]), n.limits.prune(t.Context())); err != nil {
-		t.Error(err)
-	}
-	n.check(gpu.ComputeModeDefault)
-	if len(n.limits.released) > 0 {
-		t.Errorf("released claims %v", n.limits.released)
-	}
-}
-
 // A claim does not wait longer than its deadline for a check of a daemon that does not respond.
 func TestComputeLimitsWaitEnds(t *testing.T) {
 	n := newCeiledNode(t)
-	unlock, err := n.limits.lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
+	n.limits.changing <- struct{}{}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("deadline"))
 	r := dra.Record{UID: "a", Namespace: "default", Devices: []dra.Device{{ID: "GPU-a", MPSPercentage: 25}}}
-	if err := n.limits.limit(ctx, r, []dra.Pod{{Name: "pod", UID: "pod-uid"}}); err == nil || !strings.Contains(err.Error(), "waiting for another command of MPS: deadline") {
+	if err := n.limits.limit(ctx, r); err == nil || !strings.Contains(err.Error(), "waiting for another command of MPS: deadline") {
 		t.Errorf("error %v", err)
+	}
+	whole := dra.Record{UID: "b", Namespace: "default", Devices: []dra.Device{{ID: "GPU-b"}}}
+	if err := n.limits.limit(ctx, whole); err != nil {
+		t.Errorf("a claim without MPS waits: %v", err)
 	}
 }
 

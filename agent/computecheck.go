@@ -44,49 +44,38 @@ func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.
 
 // check restores the shares of each GPU, and returns the faults of those whose server does not work.
 func (c *computeLimits) check(ctx context.Context) map[string]gpu.Fault {
-	if err := c.prune(ctx); err != nil {
-		return nil
-	}
-	shares, err := c.shares(ctx)
-	if err != nil {
+	if c.prune(ctx) != nil { // ctx has ended
 		return nil
 	}
 	faults := map[string]gpu.Fault{}
-	for uuid, claims := range shares {
-		if err := c.checkGPU(ctx, uuid, claims); err != nil {
+	for uuid := range c.gpus(ctx) {
+		if err := c.checkGPU(ctx, uuid); err != nil {
 			faults[uuid] = gpu.Fault{Code: gpu.FaultMPS, Message: gpu.OneLine(err), Remedy: "check the log of gpucdi mps"}
 		}
 	}
 	return faults
 }
 
-// shares returns the claims that use each GPU through MPS, by UUID and claim UID, with the GPUs that have none yet, and
-// those whose server has to end.
-func (c *computeLimits) shares(ctx context.Context) (map[string]map[string]dra.Device, error) {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	shares := map[string]map[string]dra.Device{}
-	for uuid := range c.unreset {
-		shares[uuid] = map[string]dra.Device{}
-	}
+// gpus returns the UUIDs of the GPUs that are shared through MPS, are to be shared, or have a server from earlier.
+func (c *computeLimits) gpus(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
+	defer cancel()
+	uuids := map[string]bool{}
 	for _, uuid := range c.planned() {
-		shares[uuid] = map[string]dra.Device{}
+		uuids[uuid] = true
 	}
-	for _, r := range c.records() {
-		for _, d := range r.Devices {
-			if d.MPSPercentage == 0 {
-				continue
-			}
-			if shares[d.ID] == nil {
-				shares[d.ID] = map[string]dra.Device{}
-			}
-			shares[d.ID][r.UID] = d
+	var known []string
+	for _, g := range c.latest().known.GPUs {
+		known = append(known, g.UUID)
+		if len(c.users(g.UUID)) > 0 {
+			uuids[g.UUID] = true
 		}
 	}
-	return shares, nil
+	served, _ := c.control.Served(ctx, known) // the checks of GPUs that are or are to be shared report the error
+	for _, uuid := range served {
+		uuids[uuid] = true
+	}
+	return uuids
 }
 
 // planned returns the UUIDs of the GPUs that claims are to share through MPS.
@@ -101,16 +90,17 @@ func (c *computeLimits) planned() (uuids []string) {
 	return uuids
 }
 
-func (c *computeLimits) checkGPU(ctx context.Context, uuid string, claims map[string]dra.Device) error {
+func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 	// Each GPU has its own time, so that one that does not respond does not make others unhealthy.
 	limited, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
-	if len(claims) == 0 {
+	users := c.users(uuid)
+	if len(users) == 0 {
 		return c.endIdle(limited, uuid)
 	}
 	var errs []error
-	for uid, d := range claims {
-		errs = append(errs, c.reapply(limited, uid, d))
+	for _, uid := range users {
+		errs = append(errs, c.claims.IfPrepared(uid, func(r dra.Record) error { return c.limit(limited, r) }))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -120,75 +110,56 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string, claims map[st
 
 // probeServer calls CUDA through the server of a GPU, unless a recent call has succeeded or the server has ended.
 func (c *computeLimits) probeServer(ctx context.Context, uuid string) error {
-	due, err := c.probeIsDue(ctx, uuid)
+	due := false
+	err := c.alone(ctx, func() error {
+		due = len(c.users(uuid)) > 0 && time.Since(c.probed[uuid]) >= probeInterval
+		return nil
+	})
 	if err != nil || !due {
 		return err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, probeTimeout, fmt.Errorf("no response within %s", probeTimeout))
 	defer cancel()
 	problem := c.probe(limited, c.control.ServerDirectory(uuid))
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	switch {
-	case len(c.users(uuid)) == 0: // the server may have ended during the call
+	return c.alone(ctx, func() error {
+		switch {
+		case len(c.users(uuid)) == 0: // the server may have ended during the call
+			return nil
+		case problem != nil:
+			return fmt.Errorf("calling CUDA through MPS: %w; it recovers when the pods that share the GPU have ended", problem)
+		}
+		c.probed[uuid] = time.Now()
 		return nil
-	case problem != nil:
-		return fmt.Errorf("calling CUDA through MPS: %w; it recovers when the pods that share the GPU have ended", problem)
-	}
-	c.probed[uuid] = time.Now()
-	return nil
+	})
 }
 
-func (c *computeLimits) probeIsDue(ctx context.Context, uuid string) (bool, error) {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
-	return len(c.users(uuid)) > 0 && time.Since(c.probed[uuid]) >= probeInterval, nil
-}
-
-// endIdle ends a server without claims and resets the compute mode, such as after a claim was released while the daemon
-// did not respond.
+// endIdle ends a server without claims and resets the compute mode, for example because the daemon did not respond when
+// the last claim was released.
 func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
-	unlock, err := c.lock(ctx)
-	if err != nil {
+	return c.alone(ctx, func() error {
+		if len(c.users(uuid)) > 0 {
+			return nil
+		}
+		if err := c.endServer(ctx, uuid); err != nil || !slices.Contains(c.planned(), uuid) {
+			return err
+		}
+		_, err := c.control.Served(ctx, nil) // claims require the daemon
 		return err
-	}
-	defer unlock()
-	if len(c.users(uuid)) > 0 {
-		return nil
-	}
-	if err := c.endServer(ctx, uuid); err != nil || !slices.Contains(c.planned(), uuid) {
-		return err
-	}
-	_, err = c.control.Serves(ctx, uuid) // claims require the daemon
-	return err
+	})
 }
 
-// prune removes the CDI specs of claims that are not prepared, and forgets released claims without a record.
+// prune removes the CDI specs of claims that are not prepared. The error reports that ctx has ended.
 func (c *computeLimits) prune(ctx context.Context) error {
-	unlock, err := c.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	prepared := map[string]bool{}
-	for _, r := range c.records() {
-		prepared[r.UID] = true
-	}
-	maps.DeleteFunc(c.released, func(uid string, _ bool) bool { return !prepared[uid] })
-	uids, _ := cdi.ClaimSpecs(c.specDir)
-	for _, uid := range uids {
-		if prepared[uid] {
-			continue
+	return c.alone(ctx, func() error {
+		uids, _ := cdi.ClaimSpecs(c.specDir)
+		for _, uid := range uids {
+			if slices.ContainsFunc(c.claims.Records(), func(r dra.Record) bool { return r.UID == uid }) {
+				continue
+			}
+			if err := cdi.RemoveClaim(c.specDir, uid); err != nil {
+				c.log.Warn("CDI spec of a claim not removed, will retry", "uid", uid, "err", err)
+			}
 		}
-		if err := cdi.RemoveClaim(c.specDir, uid); err != nil {
-			c.log.Warn("CDI spec of a claim not removed, will retry", "uid", uid, "err", err)
-		}
-	}
-	return nil
+		return nil
+	})
 }

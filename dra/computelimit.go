@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // errComputeLimit means that the compute time of a claim was not limited.
@@ -31,10 +32,23 @@ func (d *Driver) selectMPS(devices []Device) error {
 	return nil
 }
 
+// checkCeiling returns an error if a pod of a claim with an MPSPercentage could remove the limit.
+func (d *Driver) checkCeiling(ctx context.Context, r Record, pods []Pod) error {
+	if !slices.ContainsFunc(r.Devices, func(device Device) bool { return device.MPSPercentage != 0 }) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
+	defer cancel()
+	if err := d.cfg.CheckPods(ctx, r.Namespace, pods); err != nil {
+		return fmt.Errorf("%w: %w", errComputeLimit, err)
+	}
+	return nil
+}
+
 // limitCompute limits the compute time of a claim. Its record must be on disk, so that the limit is removed at the end of
 // the claim.
-func (d *Driver) limitCompute(ctx context.Context, r Record, pods []Pod) error {
-	if err := d.cfg.LimitCompute(ctx, r, pods); err != nil {
+func (d *Driver) limitCompute(ctx context.Context, r Record) error {
+	if err := d.cfg.LimitCompute(ctx, r); err != nil {
 		return fmt.Errorf("%w: %w", errComputeLimit, err)
 	}
 	return nil

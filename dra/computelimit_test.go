@@ -12,8 +12,9 @@ import (
 
 // computeLimiter records the calls of a Driver.
 type computeLimiter struct {
-	calls []string
-	err   error // of both calls
+	calls  []string
+	err    error // of both calls
+	podErr error // of the check of pods
 }
 
 func newCeiledNode(t *testing.T) (*node, *computeLimiter) {
@@ -27,7 +28,8 @@ func newCeiledNode(t *testing.T) (*node, *computeLimiter) {
 		}
 		return max(ceiling, int(amount.Cores))
 	}
-	n.cfg.LimitCompute = func(_ context.Context, r Record, _ []Pod) error {
+	n.cfg.CheckPods = func(context.Context, string, []Pod) error { return l.podErr }
+	n.cfg.LimitCompute = func(_ context.Context, r Record) error {
 		n.readFile(r.UID) // the record is on disk
 		l.calls = append(l.calls, "limit "+r.Name)
 		return l.err
@@ -102,4 +104,64 @@ func TestComputeLimitOfOneGPU(t *testing.T) {
 		t.Errorf("the gate has %v", holders)
 	}
 	l.check(t)
+}
+
+// A pod that could remove the limit gets nothing, and leaves nothing.
+func TestComputeLimitOfRefusedPod(t *testing.T) {
+	n, l := newCeiledNode(t)
+	n.addShare("a", "0", "25")
+	n.add("b", "1")
+	l.podErr = errors.New("pod default/a may run as root")
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "compute time of the claim not limited: pod default/a may run as root") {
+		t.Errorf("error %v", err)
+	}
+	n.recorded()
+	if holders := n.gate.holders(); len(holders) > 0 {
+		t.Errorf("the gate has %v", holders)
+	}
+	l.check(t)
+	n.prepares("b", "1") // a whole GPU has no limit that the pod could remove
+	l.podErr = nil
+	if _, err := n.prepare("a"); err != nil {
+		t.Fatal(err)
+	}
+	l.podErr = errors.New("pod default/a may run as root")
+	if _, err := n.prepare("a"); err == nil {
+		t.Error("a pod that joined a prepared claim was not checked")
+	}
+	n.claims.fail(errors.New("no API server"))
+	if _, err := n.prepare("a"); err != nil {
+		t.Errorf("the pods were checked before: %v", err)
+	}
+}
+
+// A claim is not limited again while a call for it is in progress, such as one that ends it.
+func TestIfPrepared(t *testing.T) {
+	n, l := newCeiledNode(t)
+	n.addShare("a", "0", "25")
+	called := 0
+	again := func(r Record) error {
+		called++
+		if r.UID != "uid-a" {
+			t.Errorf("claim %s", r.UID)
+		}
+		return l.err
+	}
+	if err := n.driver.IfPrepared("uid-a", again); err != nil || called != 0 {
+		t.Errorf("not prepared: %d calls, error %v", called, err)
+	}
+	if _, err := n.prepare("a"); err != nil {
+		t.Fatal(err)
+	}
+	l.err = errors.New("failed")
+	if err := n.driver.IfPrepared("uid-a", again); !errors.Is(err, l.err) || called != 1 {
+		t.Errorf("prepared: %d calls, error %v", called, err)
+	}
+	if err := n.driver.locks.lock(t.Context(), "uid-a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.driver.IfPrepared("uid-a", again); err != nil || called != 1 {
+		t.Errorf("during a call: %d calls, error %v", called, err)
+	}
+	n.driver.locks.unlock("uid-a")
 }

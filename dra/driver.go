@@ -63,11 +63,15 @@ type Config struct {
 	// none. It must not block. May be nil if no device is shared through MPS.
 	MPSPercentage func(id string, amount allocator.Amount, ceiling int) int
 
+	// CheckPods returns an error if one of the pods of a claim with an MPSPercentage could remove the limit. It returns when
+	// ctx ends. May be nil with MPSPercentage.
+	CheckPods func(ctx context.Context, namespace string, pods []Pod) error
+
 	// LimitCompute prepares the GPUs of a claim for its containers: those with an MPSPercentage for clients of MPS with
 	// that maximum, and others for use without MPS. The containers of a claim with an MPSPercentage get the CDI device of
-	// the claim in addition. ReleaseCompute undoes it. Both can be repeated, and return when
-	// ctx ends. May be nil with MPSPercentage.
-	LimitCompute   func(ctx context.Context, r Record, pods []Pod) error
+	// the claim in addition. ReleaseCompute undoes it. Both can be repeated, and return when ctx ends. May be nil with
+	// MPSPercentage.
+	LimitCompute   func(ctx context.Context, r Record) error
 	ReleaseCompute func(ctx context.Context, r Record) error
 
 	Observer Observer // may be nil
@@ -151,7 +155,7 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.MPSPercentage == nil {
 		cfg.MPSPercentage = func(string, allocator.Amount, int) int { return 0 }
-		cfg.LimitCompute = func(context.Context, Record, []Pod) error { return nil }
+		cfg.LimitCompute = func(context.Context, Record) error { return nil }
 		cfg.ReleaseCompute = func(context.Context, Record) error { return nil }
 	}
 	if cfg.Observer == nil {
@@ -174,6 +178,20 @@ func (cfg Config) withDefaults() Config {
 
 // Records returns the prepared claims, by UID. The slice must not be modified.
 func (d *Driver) Records() []Record { return d.records.snapshot() }
+
+// IfPrepared calls do with the record of a prepared claim. It does not call do if a call for the claim is in progress;
+// calls that begin later wait until do returns.
+func (d *Driver) IfPrepared(uid string, do func(Record) error) error {
+	if !d.locks.tryLock(uid) {
+		return nil
+	}
+	defer d.locks.unlock(uid)
+	record, recorded := d.records.get(uid)
+	if !recorded {
+		return nil
+	}
+	return do(record)
+}
 
 // Run serves the driver and keeps it registered with the kubelet until ctx ends. It must be called after the gate's
 // first ledger: a claim whose device is not in the ledger is refused. Run returns an error only if the Config is

@@ -14,23 +14,35 @@ type uidLocks struct {
 // lock waits until no other call holds the lock of a UID, or ctx ends.
 func (l *uidLocks) lock(ctx context.Context, uid string) error {
 	for ctx.Err() == nil {
-		l.mu.Lock()
-		holder, held := l.held[uid]
-		if !held {
-			if l.held == nil {
-				l.held = map[string]chan struct{}{}
-			}
-			l.held[uid] = make(chan struct{})
-			l.mu.Unlock()
+		if l.tryLock(uid) {
 			return nil
 		}
+		l.mu.Lock()
+		holder, held := l.held[uid]
 		l.mu.Unlock()
+		if !held {
+			continue // released meanwhile
+		}
 		select {
 		case <-holder:
 		case <-ctx.Done():
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// tryLock reports whether it got the lock of a UID, without waiting.
+func (l *uidLocks) tryLock(uid string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, held := l.held[uid]; held {
+		return false
+	}
+	if l.held == nil {
+		l.held = map[string]chan struct{}{}
+	}
+	l.held[uid] = make(chan struct{})
+	return true
 }
 
 func (l *uidLocks) unlock(uid string) {

@@ -134,7 +134,11 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	if err := d.await(ctx, record, prepare); err != nil {
 		return Record{}, err
 	}
-	if err := d.selectMPS(devices); err != nil {
+	err = d.selectMPS(devices)
+	if err == nil {
+		err = d.checkCeiling(ctx, record, pods)
+	}
+	if err != nil {
 		d.cfg.Gate.Unprepare(ref.uid)
 		return Record{}, err
 	}
@@ -154,7 +158,7 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 func (d *Driver) applySettings(ctx context.Context, r Record, pods []Pod) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
 	defer cancel()
-	return errors.Join(d.setTimeSlices(ctx, r), d.limitMemory(ctx, r, pods), d.limitCompute(ctx, r, pods))
+	return errors.Join(d.setTimeSlices(ctx, r), d.limitMemory(ctx, r, pods), d.limitCompute(ctx, r))
 }
 
 // selectVariants sets the variants of devices. The error wraps allocator.ErrHeld if a variant is not available yet. A
@@ -201,6 +205,9 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		}
 		pods = podsOf(claim)
 		if err := record.checkPods(pods); err != nil {
+			return Record{}, err
+		}
+		if err := d.checkCeiling(ctx, record, pods); err != nil {
 			return Record{}, err
 		}
 		next = record.withPods(pods)
@@ -302,9 +309,9 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 	return d.release(ctx, record)
 }
 
-// release undoes the time slices and the limit of the compute time of a claim, removes its record, and then its grant. After a crash in between,
-// the next call does the rest. If removing the record fails, the claim remains prepared, because the next agent
-// would restore the record.
+// release undoes the time slices and the limit of the compute time of a claim, removes its record, and then its grant.
+// After a crash in between, the next call does the rest. If removing the record fails, the claim remains prepared,
+// because the next agent would restore the record.
 func (d *Driver) release(ctx context.Context, record Record) error {
 	if err := errors.Join(d.resetTimeSlices(ctx, record), d.releaseCompute(ctx, record)); err != nil {
 		return err

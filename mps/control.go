@@ -88,7 +88,7 @@ func (c *Control) Ensure(ctx context.Context, s Share) error {
 }
 
 func (c *Control) ensureServer(ctx context.Context, gpu string) error {
-	found, err := c.Serves(ctx, gpu)
+	found, err := c.serves(ctx, gpu)
 	if err != nil || found {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *Control) ensureServer(ctx context.Context, gpu string) error {
 		return err
 	}
 	// A server for a GPU that MPS cannot use is created successfully, but disappears.
-	if found, err = c.Serves(ctx, gpu); err == nil && !found {
+	if found, err = c.serves(ctx, gpu); err == nil && !found {
 		err = errors.New("the server has ended; see its log in the log directory of the MPS daemon")
 	}
 	return err
@@ -141,7 +141,7 @@ func (c *Control) Remove(ctx context.Context, s Share) error {
 }
 
 func (c *Control) remove(ctx context.Context, s Share) error {
-	found, err := c.Serves(ctx, s.GPU)
+	found, err := c.serves(ctx, s.GPU)
 	if err != nil || !found {
 		return err
 	}
@@ -156,20 +156,30 @@ func (c *Control) remove(ctx context.Context, s Share) error {
 	return err
 }
 
-// Serves reports whether the GPU has a server.
-func (c *Control) Serves(ctx context.Context, gpu string) (bool, error) {
+// Served returns those of the GPUs with these UUIDs that have a server.
+func (c *Control) Served(ctx context.Context, gpus []string) (served []string, err error) {
 	rows, err := c.list(ctx, "server")
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return slices.ContainsFunc(rows, func(row []string) bool { return row[0] == server(gpu) }), nil
+	for _, gpu := range gpus {
+		if slices.ContainsFunc(rows, func(row []string) bool { return row[0] == server(gpu) }) {
+			served = append(served, gpu)
+		}
+	}
+	return served, nil
+}
+
+func (c *Control) serves(ctx context.Context, gpu string) (bool, error) {
+	served, err := c.Served(ctx, []string{gpu})
+	return len(served) > 0, err
 }
 
 // RemoveServer ends the server of a GPU with all its clients. It succeeds if there is none.
 func (c *Control) RemoveServer(ctx context.Context, gpu string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found, err := c.Serves(ctx, gpu)
+	found, err := c.serves(ctx, gpu)
 	if err == nil && found {
 		_, err = c.command(ctx, "server", "delete", server(gpu), "--force")
 	}
