@@ -175,13 +175,13 @@ func (a *Agent) watchFiles(t triggers, start func(run func(context.Context) erro
 	}
 }
 
-// watchRuntimes starts the sources of the container runtimes. Unless foreign is set, no device waits for the list of
-// running containers.
-func (a *Agent) watchRuntimes(foreign bool, t triggers, background func(run func(context.Context))) {
+// watchRuntimes starts the sources of the container runtimes. With respectForeign, devices wait for the list of running
+// containers; otherwise the list is postponed.
+func (a *Agent) watchRuntimes(respectForeign bool, t triggers, background func(run func(context.Context))) {
 	log := a.log.With("remedy", "mount the socket of the container runtime below --host-root")
 	background(afterStart(follow(a.watchRuntime, t.runtime, log, "container runtime not detected, will retry")))
 	listRunning := follow(a.watchContainers, t.running, a.log, "running containers not listed, will retry")
-	if !foreign {
+	if !respectForeign {
 		listRunning = afterStart(listRunning)
 	}
 	background(listRunning)
@@ -321,7 +321,7 @@ func afterStart(run func(context.Context)) func(context.Context) {
 	}
 }
 
-// reduceMemory returns memory that only the start required to the operating system, and lets the heap grow by 50 %
+// reduceMemory returns to the operating system the memory that only the start required, and lets the heap grow by 50 %
 // instead of 100 % between collections: after its start the agent is mostly idle.
 func reduceMemory(context.Context) {
 	debug.SetGCPercent(50)

@@ -10,7 +10,7 @@ import (
 
 // newClusterClient returns a client of the API server. It logs the error that it returns.
 func (a *Agent) newClusterClient() (*cluster.Client, error) {
-	const message = "no API server access; Events, labels, node condition and label-selected config are disabled"
+	const message = "no API server access; Events, label-selected config, and labels, condition and taint of the Node are disabled"
 	if a.cfg.NodeName == "" {
 		a.log.Info(message, "reason", "--node-name is not set")
 		return nil, errors.New("--node-name is not set")

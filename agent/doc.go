@@ -3,6 +3,6 @@
 //	sources → observation → ledger → apply (withdraw, write the spec, advertise) → views
 //
 // One goroutine, the loop, runs the stages between sources and views. Each source (source.go) runs in a separate
-// goroutine and triggers the loop. After each step the loop publishes a snapshot, from which the views are computed;
-// views are never read back as state.
+// goroutine and triggers the loop. The loop handles a trigger in one step, such as a reconcile, and then publishes a
+// snapshot, from which the views are computed; views are never read back as state.
 package agent

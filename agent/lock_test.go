@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A waiting agent gets the lock when the other one exits. One that ends while it waits does not keep it.
+// A waiting agent gets the lock when the other one exits, unless it has stopped waiting.
 func TestLockState(t *testing.T) {
 	dir := t.TempDir()
 	lock := func(ctx context.Context, waiting func(string)) func() {
@@ -21,7 +21,7 @@ func TestLockState(t *testing.T) {
 	unlock := lock(t.Context(), func(string) { t.Error("waits for a lock that is free") })
 	ended, end := context.WithCancel(t.Context())
 	if _, err := lockState(ended, dir, func(string) { end() }); !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("canceled while waiting: error %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -31,7 +31,7 @@ func TestLockState(t *testing.T) {
 		time.AfterFunc(10*time.Millisecond, unlock)
 	})
 	if reports != 1 {
-		t.Errorf("%d reports", reports)
+		t.Errorf("waiting was reported %d times, want 1", reports)
 	}
 	second()
 	lock(ctx, func(string) {})()

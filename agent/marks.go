@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// marksInterval is how often unchanged marks are compared with the Node, since they may have been removed, or the
-	// Node recreated.
+	// marksInterval is how often unchanged marks (the condition and the taint of the Node) are compared with the Node,
+	// since they may have been removed, or the Node recreated.
 	marksInterval = 5 * time.Minute
 	// marksRetry is the initial retry backoff, and marksRetryLimit its bound. The bound is short, so that the Node is
 	// correct soon after an outage of the API server.
@@ -56,7 +56,7 @@ func (a *Agent) syncMarks(ctx context.Context, client *cluster.Client) {
 	}
 }
 
-// sync writes the marks if they have changed or are to be compared.
+// sync writes the marks if they have changed or a comparison is due.
 func (m *marker) sync(ctx context.Context) {
 	if m.latest == nil {
 		return

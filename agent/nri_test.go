@@ -94,7 +94,7 @@ func TestCheckContainer(t *testing.T) {
 	write(claims, fmt.Sprintf(state, "uid"))
 	check(container("main", 0, 1), "")
 
-	// Without the allocation, containers are not refused.
+	// Containers whose allocation is unknown are not rejected.
 	write(claims, fmt.Sprintf(state, "another"))
 	checkpoint := filepath.Join(a.cfg.devicePluginDir(), "kubelet_internal_checkpoint")
 	if err := os.Remove(checkpoint); err != nil {

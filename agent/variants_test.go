@@ -95,7 +95,7 @@ func TestVariantsOfClaims(t *testing.T) {
 	}
 }
 
-// A missing feature is checked again with each probe, and causes no reconcile until the driver has it.
+// A feature that the driver lacks causes no reconcile until the driver has it, unless a rule selects the feature.
 func TestMissingVariants(t *testing.T) {
 	a := New(Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler))
 	l := newLoop(a.collaborators(nil, newTriggers(nil)), newSnapshot())

@@ -86,8 +86,8 @@ type Entry struct {
 	Part  Part
 	State State
 
-	// Features are those of the rule by which it was last available. They also apply to a container that gets it while it
-	// drains.
+	// Features are those of the rule that applied when it was last available. They also apply to a container to which it
+	// is granted while it drains.
 	Features Features
 
 	// Capacity is the total that claims could get when it was last available. It is zero if claims do not share it.

@@ -29,7 +29,7 @@ type gateEntry struct {
 type Grant struct {
 	Seq    uint64    // of the last grant
 	Last   time.Time // of the last grant, before Allocate or Prepare returned
-	Pods   []string  // UIDs of the pods of the last claim, and for a shared entry of all claims since the latest ledger; nil if granted by Allocate
+	Pods   []string  // UIDs of the pods of the last claim or, if the entry is shared, of all claims since the latest ledger; nil if granted by Allocate
 	Closed bool      // by Close, and not advertised since
 
 	EndedClaims uint64 // number of its claims that were unprepared

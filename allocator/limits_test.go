@@ -141,7 +141,7 @@ func TestAdoptedReplicasMayBeUnlimited(t *testing.T) {
 	if limits, err := MemoryLimits(inventoryOf("0"), []Part{e.Part}); err != nil || limits["0"] != 40<<30 || !n.ledger.LimitsMemory("gpu") {
 		t.Errorf("part %+v, limits %v, %v", e.Part, limits, err)
 	}
-	// The saved state keeps it, and a new observation without the checkpoint does not change it.
+	// The saved state keeps PerhapsLimited, and an observation without the checkpoint does not change it.
 	saved := n.ledger.Save()
 	n.ledger = Start(&saved, false, at(2*settle))
 	n.o.Checkpoint = nil

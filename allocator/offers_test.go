@@ -132,7 +132,7 @@ func TestOffersHaveReasons(t *testing.T) {
 	}
 }
 
-// A replica for which the other shares of its device leave no room waits for the draining ones.
+// A replica that does not fit on its device together with the existing shares waits until draining ones are released.
 func TestOffersOfWaitingReplica(t *testing.T) {
 	sharedBy := func(n int) stage {
 		return stage{partitioned(nil), Plan(partitioned(nil), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})}
@@ -170,12 +170,20 @@ func TestOffersOfFaultyWaitingDevice(t *testing.T) {
 	before, now := partitioned(nil), partitioned(times(1, "1g.5gb"))
 	now.GPUs[0].MIGDevices[0].Fault = fault("lost")
 	plan := func(inv *gpu.Inventory) stage { return stage{inv, Plan(inv, testKind, Policy{MIG: MIGMixed})} }
+	found := 0
 	for _, r := range after(t, []string{"gpu GPU-0"}, plan(before), plan(now)) {
 		for _, d := range r.Devices {
-			if d.ID == "MIG-0.0" && (d.State != StateWaiting || !d.Fault.Same(fault("lost")) || d.Fault.Since.IsZero() || d.Healthy()) {
+			if d.ID != "MIG-0.0" {
+				continue
+			}
+			found++
+			if d.State != StateWaiting || !d.Fault.Same(fault("lost")) || d.Fault.Since.IsZero() || d.Healthy() {
 				t.Errorf("%+v", d)
 			}
 		}
+	}
+	if found != 1 {
+		t.Errorf("%d devices, want 1", found)
 	}
 }
 

@@ -136,8 +136,8 @@ func TestPreferIsOptimal(t *testing.T) {
 	}
 }
 
-// compareWithAll checks Prefer for every size: the set must be valid, have the highest weight, and among those leave
-// the remainder with the highest weight.
+// compareWithAll checks Prefer for every size: the set must be valid, have the highest weight, and among the sets with
+// that weight leave the remainder with the highest weight.
 func compareWithAll(t *testing.T, r *Resource, available, required uint) {
 	t.Helper()
 	count := bits.OnesCount(available)

@@ -91,7 +91,7 @@ func (p Policy) ValidateRules() error {
 		}
 		same := func(earlier Rule) bool { return earlier.Name == rule.Name && earlier.Select.IsZero() }
 		if rule.Select.IsZero() && slices.ContainsFunc(r[:i], same) {
-			errs = append(errs, fmt.Errorf("%s.name: want each resource once without select, got %q again", key, rule.Name))
+			errs = append(errs, fmt.Errorf("%s.name: want one rule without select for each resource, got another for %q", key, rule.Name))
 		}
 	}
 	return errors.Join(errs...)

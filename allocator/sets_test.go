@@ -99,7 +99,7 @@ func checkNested(t *testing.T, sets Sets, members []string, larger int) {
 	all := sets.members(larger)
 	of := all[sets.Name(members[0], larger)]
 	for _, m := range members[1:] {
-		// Members in no full set have names of their own; the sizes then add up to 2.
+		// GPUs in no full set have names of their own, so two of them are in different groups of one GPU each.
 		if !slices.Contains(of, m) && len(all[sets.Name(m, larger)])+len(of) > 2 {
 			t.Fatalf("set %v is in two sets of %d", members, larger)
 		}
@@ -116,7 +116,7 @@ func randomIDs(random *rand.Rand, inv *gpu.Inventory) (ids []string) {
 	return ids
 }
 
-// On regular nodes, the pairs and the fours are those with the highest total weight of all partitions.
+// On regular nodes, the sets of 2 and of 4 are those with the highest total weight of all partitions.
 func TestSetsAreOptimal(t *testing.T) {
 	for _, name := range []string{"8 on an NVSwitch", "8 in bridged pairs", "hybrid cube mesh", "4 on PCIe, 2 NUMA nodes"} {
 		r := plan(topologies[name]())

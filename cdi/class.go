@@ -35,7 +35,8 @@ type class struct {
 	binds       []hostFiles // optional mounts
 	csv         string      // pattern of files that list further device nodes and mounts; see readCSVs
 
-	// devicePrefix precedes the device name in the base name of a device node. Empty if no device has a single node.
+	// devicePrefix precedes the device name in the base name of a device node. Empty if the class has no CDI device for
+	// each node.
 	devicePrefix string
 
 	// onlyDevice is a second name of AllDevices, for a class of which a host has a single device. Empty for none.

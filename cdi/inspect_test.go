@@ -491,6 +491,7 @@ func asNobody(t *testing.T, do func()) {
 	<-done
 }
 
+// In a sandbox whose /proc/devices is not the host's, the major numbers are those of the device nodes.
 func TestInspectInSandbox(t *testing.T) {
 	n := newNode(t)
 	n.write(t, "proc/devices", "Character devices:\n  1 mem\n")
@@ -588,7 +589,7 @@ func (n node) remove(t *testing.T, name string) {
 	}
 }
 
-// library writes an empty shared library, because Inspect reads only ELF headers.
+// library writes an empty shared library, because Inspect reads only the headers and the SONAME.
 func (n node) library(t *testing.T, file, soname string) {
 	t.Helper()
 	stub, err := stub()

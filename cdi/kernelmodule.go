@@ -14,7 +14,7 @@ import (
 func checkKernel(root host.Root, version string) error {
 	loaded, err := KernelModuleVersion(root)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoVersion) {
-		return nil // a sandbox that uses the host's driver
+		return nil // as in a sandbox that uses the host's driver, but has its own /proc
 	}
 	if err == nil && loaded != version {
 		return fmt.Errorf("the kernel module has driver version %s, but NVML has %s; load the kernel module of the installed driver, or reboot the node", loaded, version)

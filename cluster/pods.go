@@ -12,7 +12,7 @@ import (
 // followDuration is the duration of a watch of pods. The list before each watch finds changes whose events were lost.
 const followDuration = 2 * time.Minute
 
-// podsPerPage is smaller than objectsPerPage, because a pod can have more than a MiB. maxPages bounds a list to 20,000
+// podsPerPage is smaller than objectsPerPage, because a pod can be larger than 1 MiB. maxPages bounds a list to 20,000
 // pods.
 const podsPerPage = "50"
 
@@ -71,8 +71,8 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// FollowPods calls listed with the pods of all namespaces that a label selector selects, then changed for each change.
-// It returns nil after some minutes, or when ctx ends.
+// FollowPods calls listed with the pods that match a label selector, in all namespaces, then changed for each change of
+// such a pod. It returns nil after followDuration, or when ctx ends.
 func (c *Client) FollowPods(ctx context.Context, selector string, listed func([]ClaimingPod), changed func(pod ClaimingPod, deleted bool)) error {
 	query := url.Values{"labelSelector": {selector}, "limit": {podsPerPage}}
 	if err := follow(ctx, c, "/api/v1/pods", query, followDuration, listed, changed); err != nil {

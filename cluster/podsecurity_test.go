@@ -11,8 +11,8 @@ import (
 func TestPodSecurity(t *testing.T) {
 	const noEscalation = `"allowPrivilegeEscalation":false`
 	for spec, want := range map[string]struct {
-		root []string
-		may  bool
+		containers []string // RootContainers
+		root       bool
 	}{
 		`{"containers":[{"name":"a"}]}`:                                                                                     {[]string{"a"}, true},
 		`{"hostUsers":true,"containers":[{"name":"a"}]}`:                                                                    {[]string{"a"}, true},
@@ -30,6 +30,7 @@ func TestPodSecurity(t *testing.T) {
 		`{"securityContext":{"runAsNonRoot":true},"containers":[{"name":"setuid"}]}`:                                                                {[]string{"setuid"}, true},
 		`{"securityContext":{"runAsUser":1000},"containers":[{"name":"setuid","securityContext":{"allowPrivilegeEscalation":true,"runAsUser":5}}]}`: {[]string{"setuid"}, true},
 	} {
+		// Forbid privilege escalation, except in the containers named setuid and debug, so that only the user decides.
 		spec = strings.NewReplacer(`"securityContext":{"runAs`, `"securityContext":{`+noEscalation+`,"runAs`, `"name":"a"}`, `"name":"a","securityContext":{`+noEscalation+`}}`,
 			`"name":"i"}`, `"name":"i","securityContext":{`+noEscalation+`}}`).Replace(spec)
 		client := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +40,7 @@ func TestPodSecurity(t *testing.T) {
 			_, _ = io.WriteString(w, `{"metadata":{"uid":"u"},"spec":`+spec+`}`)
 		})
 		p, err := client.PodSecurity(t.Context(), "n", "p")
-		if err != nil || p.UID != "u" || !slices.Equal(p.RootContainers, want.root) || p.Root() != want.may {
+		if err != nil || p.UID != "u" || !slices.Equal(p.RootContainers, want.containers) || p.Root() != want.root {
 			t.Errorf("%s: %+v, root %t, error %v; want %+v", spec, p, p.Root(), err, want)
 		}
 	}

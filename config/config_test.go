@@ -161,7 +161,7 @@ nodes:
 		`resources[0].name: want nvidia.com/gpu or nvidia.com/mig-<profile> with . for +, got "nvidia.com/gpus"`,
 		`resources[0].replicas: want 2 to 20000, got 1000000; remove the resource`,
 		`resources[1].replicas: want an integer, got "many" (line 9)`,
-		`resources[2].name: want each resource once without select, got "nvidia.com/mig-1g.5gb" again`,
+		`resources[2].name: want one rule without select for each resource, got another for "nvidia.com/mig-1g.5gb"`,
 		`resources[2].as: unknown key (line 10)`,
 		`resources[2].rename: want "nvidia.com/mig-1g.5gb.shared" or nothing, got "nvidia.com/part"`,
 		`health.probeInterval: want at least 1s, got 1ms`,

@@ -37,7 +37,7 @@ func unpack(t *testing.T, data []byte) map[string]string {
 			t.Fatal(err)
 		}
 		if header.Mode != 0o600 || !strings.HasPrefix(header.Name, "gpucdi/") {
-			t.Errorf("%s has mode %o", header.Name, header.Mode)
+			t.Errorf("%s has mode %o, want gpucdi/… with mode 600", header.Name, header.Mode)
 		}
 		files[strings.TrimPrefix(header.Name, "gpucdi/")] = string(text)
 	}

@@ -11,20 +11,20 @@ import (
 type measurement struct {
 	desc   *prometheus.Desc
 	kind   prometheus.ValueType
-	labels []string // values after that of the label gpu
+	labels []string // values of the labels after gpu
 	value  func(gpu.Telemetry) *float64
 }
 
 // counts is a counter with a series for each key of a map.
 type counts struct {
 	desc   *prometheus.Desc
-	unit   float64 // of the map's values, in the metric's unit
+	unit   float64 // factor that converts the map's values to the metric's unit
 	values func(gpu.Telemetry) map[string]uint64
 }
 
 var (
 	clocks       = describe("gpucdi_gpu_clock_hertz", "Clock frequency of a GPU: sm or memory.", "gpu", "clock")
-	eccErrors    = describe("gpucdi_gpu_ecc_errors_total", "ECC memory errors of a GPU since the driver was loaded: corrected or uncorrected.", "gpu", "kind")
+	eccErrors    = describe("gpucdi_gpu_ecc_errors_total", "ECC memory errors of a GPU since the driver was loaded or the GPU was reset: corrected or uncorrected.", "gpu", "kind")
 	clocksEvents = describe("gpucdi_gpu_clocks_event", "1 while a reason determines the clock frequency of a GPU, else 0. All but idle, applications_clocks and display_clock are throttling.", "gpu", "reason")
 	recovery     = describe("gpucdi_gpu_recovery_action", "1 with the action that the driver requires to recover a GPU: none, reset, reboot, drain_p2p, drain_and_reset, imex_domain, bus_reset or system_reboot.", "gpu", "action")
 	pcieBytes    = describe("gpucdi_gpu_pcie_bytes_total", "PCIe traffic of a GPU: transmitted or received.", "gpu", "direction")
@@ -59,9 +59,9 @@ var measurements = []measurement{
 	gauge("power_limit_watts", "Power limit of a GPU.", func(t gpu.Telemetry) *float64 { return t.PowerLimit }),
 	{newGPUDesc("energy_joules_total", "Energy consumption of a GPU since the driver was loaded."), prometheus.CounterValue, nil,
 		func(t gpu.Telemetry) *float64 { return t.Energy }},
-	gauge("row_remap_pending", "1 if a GPU remaps a row of its memory at the next reset, else 0.", func(t gpu.Telemetry) *float64 { return boolPointer(t.RemapPending) }),
+	gauge("row_remap_pending", "1 if a GPU remaps a row of its memory at the next reset, else 0.", func(t gpu.Telemetry) *float64 { return boolPointerToFloat(t.RemapPending) }),
 	gauge("row_remap_failed", "1 if a row of the memory of a GPU cannot be remapped, since no spare rows are left, else 0. The GPU must be replaced.",
-		func(t gpu.Telemetry) *float64 { return boolPointer(t.RemapFailed) }),
+		func(t gpu.Telemetry) *float64 { return boolPointerToFloat(t.RemapFailed) }),
 
 	{clocks, prometheus.GaugeValue, []string{"sm"}, func(t gpu.Telemetry) *float64 { return t.SMClock }},
 	{clocks, prometheus.GaugeValue, []string{"memory"}, func(t gpu.Telemetry) *float64 { return t.MemoryClock }},
@@ -108,7 +108,7 @@ func toFloat(n *uint64) *float64 {
 	return new(float64(*n))
 }
 
-func boolPointer(b *bool) *float64 {
+func boolPointerToFloat(b *bool) *float64 {
 	if b == nil {
 		return nil
 	}

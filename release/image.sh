@@ -2,7 +2,7 @@
 # Builds the agent's image for amd64 and arm64 from the programs of release.sh, as an OCI image layout in a
 # tar file, and an SBOM for each architecture:
 #
-#   release/image.sh DIRECTORY VERSION TIME
+#   release/image.sh DIRECTORY VERSION UNIX-TIME
 #
 # The build runs no program of the images, so a machine of either architecture can build both. The image also
 # contains Debian's glibc, which the driver's libraries are linked against, and busybox as sh for the chart.

@@ -15,17 +15,17 @@ import (
 	"github.com/gpucdi/gpucdi/internal/ldcache"
 )
 
-// tree maps paths in a root file system to a symlink target after "->", one of the objects below, or file content.
+// tree maps paths in a root file system to a symlink target after "->", one of the libraries below, or file content.
 type tree map[string]string
 
-// libcuda without a note, and with the given notes.
+// The libraries of a tree, by the description of their ELF note (see noteSection); noNote has none.
 const (
 	noNote        = "none"
 	validNote     = `{"Format": 1, "CUDA Version": "13.1", "Driver": [535, 550, 580, 590], "Device": [1, 2]}`
 	malformedNote = `{"Driver": "all"}`
 )
 
-// object builds a libcuda with a note with that description, or without one for noNote.
+// object builds a libcuda whose ELF note has a description, or one without a note for noNote.
 func object(t testing.TB, description string) []byte {
 	t.Helper()
 	note := ""
@@ -69,7 +69,7 @@ func (tr tree) write(t *testing.T, root string) {
 	}
 }
 
-// release returns the files of NVIDIA's package cuda-compat.
+// release returns the files of NVIDIA's package cuda-compat for a CUDA release. object is the ELF note of its libcuda.
 func release(dir, version, object string) tree {
 	dir = "usr/local/" + dir + "/compat/"
 	return tree{
@@ -131,7 +131,7 @@ func TestCompatLibraries(t *testing.T) {
 	}
 }
 
-// checkLibraries checks that compatLibraries returns all libraries of a release by all names, or none.
+// checkLibraries checks that compatLibraries returns all libraries of a release by all names; none if release is empty.
 func checkLibraries(t *testing.T, dir, release string) {
 	t.Helper()
 	root, err := openRoot(dir)
@@ -210,7 +210,7 @@ func TestReadNoteLimits(t *testing.T) {
 	}
 }
 
-// No content makes a libcuda support a driver that is at least as new.
+// Whatever its content, a libcuda does not support a driver of the same version or newer.
 func FuzzSupportsDriver(f *testing.F) {
 	f.Add(object(f, noNote))
 	f.Add(object(f, validNote))

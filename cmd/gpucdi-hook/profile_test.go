@@ -12,7 +12,8 @@ import (
 
 const profileFile = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
 
-// withDevices adds devices to a bundle: two GPUs whose minor numbers differ from their paths, and others.
+// withDevices adds devices to a bundle: two GPUs whose minor numbers differ from their paths, a GPU whose minor number
+// exceeds the bit mask, and devices that are not GPUs.
 func withDevices(t *testing.T, root string) {
 	t.Helper()
 	config, err := json.Marshal(specs.Spec{Root: &specs.Root{Path: root}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{
@@ -40,8 +41,12 @@ func TestHookWritesProfile(t *testing.T) {
 		}
 	}
 	for name := profileFile; name != "etc"; name = filepath.Dir(name) {
-		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode().Perm()&0o044 != 0o044 {
-			t.Errorf("%s is not world-readable: mode %v, %v", name, info.Mode(), err)
+		info, err := os.Stat(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm()&0o044 != 0o044 {
+			t.Errorf("%s is not world-readable: mode %v", name, info.Mode())
 		}
 	}
 }

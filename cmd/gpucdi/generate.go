@@ -137,7 +137,8 @@ func (g *generateFlags) driverFeatures() cdi.Features {
 	return features
 }
 
-// spec builds the spec of the healthy GPUs and MIG devices, and logs a warning for each excluded one.
+// spec builds the spec of the healthy GPUs and MIG devices, and logs a warning for each excluded one. For a class other
+// than gpu, it builds the spec of the devices of that class.
 func (g *generateFlags) spec(ctx context.Context, log *slog.Logger) (*specs.Spec, error) {
 	if g.class != gpuClass {
 		return cdi.BuildClass(g.kind, cdi.Class(g.class), g.root())

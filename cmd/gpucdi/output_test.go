@@ -75,7 +75,7 @@ func TestStructuredOutput(t *testing.T) {
 	}
 }
 
-// Hostile text changes neither a terminal nor the data.
+// Non-graphic characters in JSON are escaped, and decode to the same text.
 func TestJSONIsSafeForTerminals(t *testing.T) {
 	want := "\x1b[2J \x7f \u009b2J \u202e \U000e0001 é 漢 \u2028\n"
 	var out strings.Builder

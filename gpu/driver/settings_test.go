@@ -39,7 +39,7 @@ func (r replier) Write(line []byte) (int, error) {
 	go func() {
 		reply := r.reply(c)
 		reply.ID = c.ID
-		r.s.deliver(Reply{ID: c.ID + 1000}) // of no command
+		r.s.deliver(Reply{ID: c.ID + 1000}) // a reply to no command
 		r.s.deliver(reply)
 	}()
 	return len(line), nil
@@ -125,7 +125,8 @@ func TestSettingsWithoutCgroups(t *testing.T) {
 	}
 }
 
-// A worker that does not reply blocks no caller, and no more than MaxCommands calls wait for it.
+// If the worker does not reply, calls return when their context or the worker ends, and at most MaxCommands commands
+// are pending.
 func TestSettingsWithoutReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Settings

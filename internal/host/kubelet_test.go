@@ -95,7 +95,7 @@ func TestKubeletRoot(t *testing.T) {
 		}
 	}
 	check(configured, configured)
-	mkdir(configured + "/plugins_registry") // by the mount of a pod
+	mkdir(configured + "/plugins_registry") // created by a hostPath volume
 	mkdir(k0s + "/pods")
 	if err := os.Symlink("/srv/k0s", filepath.Join(node, "var/lib/k0s")); err != nil {
 		t.Fatal(err)

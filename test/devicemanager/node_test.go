@@ -113,8 +113,8 @@ func newHost(t *testing.T) *node {
 // addresses is the number of addresses that newAddress has returned.
 var addresses atomic.Uint32
 
-// newAddress returns a loopback address that no other node has. A port that was free on 127.0.0.1 may be taken by a
-// connection before the agent listens.
+// newAddress returns a loopback address that no other node has. With a free port of 127.0.0.1 instead, a connection
+// could take the port before the agent listens.
 func newAddress() string {
 	n := addresses.Add(1)
 	return fmt.Sprintf("127.1.%d.%d:9435", n/250, n%250+1)
@@ -123,7 +123,8 @@ func newAddress() string {
 // fastHealth shortens fault detection and recovery.
 const fastHealth = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 2s}"
 
-// longQuiet is fastHealth with time to check a fault that ends by itself, also on a busy machine.
+// longQuiet is fastHealth with a longer quiet period, so that a device does not recover while a test still checks its
+// fault, even on a busy machine.
 const longQuiet = "health: {probeInterval: 1s, quietPeriod: 15s, callTimeout: 2s}"
 
 // configure writes the agent's config file: lines, and fastHealth unless lines configure health.
@@ -201,7 +202,7 @@ func (n *node) killAgent(t *testing.T) {
 	_ = process.Wait() // returns the signal as an error
 }
 
-// killAfterTimeout kills a process after the timeout, which ends each wait for it, unless stop is called before.
+// killAfterTimeout kills a process after the timeout unless stop is called before, so that no wait for it is endless.
 func killAfterTimeout(cmd *exec.Cmd) (stop func() bool) {
 	return time.AfterFunc(timeout, func() { _ = cmd.Process.Kill() }).Stop
 }

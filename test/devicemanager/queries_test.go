@@ -31,7 +31,7 @@ type query struct {
 func TestQueriesHaveResults(t *testing.T) {
 	t.Parallel()
 	n, held := newBusyNode(t)
-	first := n.get(t, "/metrics") + otherSeries(t, held, 1)
+	first := n.get(t, "/metrics") + absentSeries(t, held, 1)
 	const application = 13
 	if err := n.driver.RaiseXID(n.uuids()[7], application); err != nil { // the first XID 13
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestQueriesHaveResults(t *testing.T) {
 	} {
 		n.awaitMetric(t, line)
 	}
-	second := n.get(t, "/metrics") + otherSeries(t, held, 2)
+	second := n.get(t, "/metrics") + absentSeries(t, held, 2)
 
 	queries := slices.Concat(dashboardQueries(t), documentedQueries(t))
 	for i, a := range runQueries(t, queries, first, second) {
@@ -247,16 +247,17 @@ func dashboardQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// others matches the metrics of DRA, MIG devices, containers and shares, which the node lacks, and which other tests cover.
-var others = regexp.MustCompile(`^gpucdi_(dra|mig|container|shared?)_`)
+// absentMetrics matches metrics that the node does not have, because it has no DRA, MIG devices, running containers or
+// shares. Other tests cover them.
+var absentMetrics = regexp.MustCompile(`^gpucdi_(dra|mig|container|shared?)_`)
 
-// otherSeries returns a series with the documented labels for each of the others. The label gpu is that of a GPU, the value
-// of each other label is its name.
-func otherSeries(t *testing.T, gpu string, value int) string {
+// absentSeries returns a series with the documented labels for each of absentMetrics. The label gpu has the given
+// value, every other label its name.
+func absentSeries(t *testing.T, gpu string, value int) string {
 	t.Helper()
 	var series strings.Builder
 	for _, m := range documentedMetrics(t) {
-		if !others.MatchString(m.name) {
+		if !absentMetrics.MatchString(m.name) {
 			continue
 		}
 		var labels []string
@@ -291,7 +292,7 @@ func documentedMetrics(t *testing.T) (metrics []documentedMetric) {
 	return metrics
 }
 
-// documentedQueries returns the metrics and the queries in docs/metrics.md, without the others.
+// documentedQueries returns the queries in docs/metrics.md, and the metrics there except absentMetrics.
 func documentedQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	const source = "docs/metrics.md"
@@ -301,7 +302,7 @@ func documentedQueries(t *testing.T) (queries []query) {
 		}
 	}
 	for _, m := range documentedMetrics(t) {
-		if others.MatchString(m.name) {
+		if absentMetrics.MatchString(m.name) {
 			continue
 		}
 		if m.kind == "histogram" {

@@ -93,8 +93,8 @@ func memoryLimits(t *testing.T, c *cluster) {
 	c.awaitGPUs(t, "8")
 }
 
-// emulateCgroup2 makes the cgroups of pods available at the paths that they have with cgroup v2. The test machine may
-// have only cgroup v1: without CPU and memory controllers in v2, the kubelet requires v1.
+// emulateCgroup2 makes the cgroups of pods available at the paths that they have with cgroup v2. On a machine with
+// controllers of cgroup v1, the box has only v1.
 func (c *cluster) emulateCgroup2(t *testing.T) {
 	t.Helper()
 	c.sh(t, `[ -e /sys/fs/cgroup/cgroup.controllers ] || {

@@ -103,6 +103,7 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"part", "", [][2]string{main(vcuda(30, 4000))}, "vcuda-0=vcuda-c30-m4000; main:vcuda-0"},
 		{"canonical quantity", `nvidia.com/vcuda-core-limit: "50"`, [][2]string{main("nvidia.com/vcuda-core: 30, nvidia.com/vcuda-memory: 4k")},
 			"vcuda-0=vcuda-c30-m4000-l50; main:vcuda-0"},
+		{"compute ceiling", "gpucdi.dev/compute-isolation: ceiling", [][2]string{main(vcuda(30, 4000))}, "vcuda-0=vcuda-c30-m4000-compute-ceiling; main:vcuda-0"},
 		{"whole GPUs", `nvidia.com/vcuda-core-limit: "50"`, [][2]string{main(vcuda(300, 4000))}, "vcuda-0=vcuda-c300; main:vcuda-0"},
 		{"isolation", "gpucdi.dev/memory-isolation: driver, gpucdi.dev/compute-isolation: timeslice", [][2]string{main(vcuda(30, 4000))},
 			"vcuda-0=vcuda-c30-m4000-memory-driver-compute-timeslice; main:vcuda-0"},
@@ -117,7 +118,7 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"hardware", "gpucdi.dev/memory-isolation: hardware", [][2]string{main(vcuda(30, 4000))}, "container main: a part of a GPU cannot have hardware isolation"},
 		{"low limit", `nvidia.com/vcuda-core-limit: "20"`, [][2]string{main(vcuda(30, 4000))}, `is "20"; want a number from nvidia.com/vcuda-core, which is 30, to 100`},
 		{"limit in words", `nvidia.com/vcuda-core-limit: half`, [][2]string{main(vcuda(30, 4000))}, `is "half"; want a number`},
-		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"`},
+		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"; want timeslice, ceiling or hardware`},
 	} {
 		file := filepath.Join(t.TempDir(), "pod.yaml")
 		if err := os.WriteFile(file, []byte(vcudaPod("generateName: x-", tc.annotations, tc.containers...)), 0o600); err != nil {

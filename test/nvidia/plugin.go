@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// NoSandboxUtils is a feature flag for NVIDIA's programs, since the simulated driver's libnvidia-sandboxutils has no
-// functions. They use NVML and the file system instead, as with most drivers.
+// NoSandboxUtils is a feature flag with which NVIDIA's programs use NVML and the file system instead of
+// libnvidia-sandboxutils, which has no functions in the simulated driver.
 const NoSandboxUtils = "disable-nvsandboxutils"
 
 // Plugin returns the command line of NVIDIA's device plugin, built by tools.Build in dir, for the node at root. Like

@@ -21,7 +21,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// limitDriver is the first driver with memory limits.
+// limitDriver is a driver version with memory limits, which require driver 615.
 const limitDriver = "615.71.09"
 
 const (
@@ -37,7 +37,7 @@ type settingsHost struct {
 	calls   io.Writer
 	results chan result            // of calls
 	limits  chan map[string]string // memoryLimits by UUID, of each inventory
-	failed  chan string            // UUIDs of GPUs
+	failed  chan string            // UUIDs of GPUs that made the worker hang or crash
 }
 
 // result is the result of a call.
@@ -199,7 +199,7 @@ func (n *settingsHost) killWorker(t *testing.T) {
 		}
 		return
 	}
-	t.Fatal("no worker runs")
+	t.Fatal("no worker is running")
 }
 
 func h100With(version string) simdriver.Profile {
@@ -324,7 +324,7 @@ func memoryLimitFails(t *testing.T, binary string) {
 	fails := func(f simdriver.Fault, want string) {
 		t.Helper()
 		for len(n.failed) > 0 {
-			t.Errorf("the failure of %s was reported again", <-n.failed)
+			t.Errorf("an unexpected failure of %s was reported", <-n.failed)
 		}
 		f.GPU, f.Func = n.uuid(2), "nvmlDeviceSetMemoryLimits_v1"
 		if err := n.driver.InjectFault(f); err != nil {

@@ -39,7 +39,8 @@ func newSharedNode(t *testing.T, gpus int, request map[string]any) *sharedNode {
 	return &sharedNode{T: t, p: newPublisher(t), inv: newInventory(gpus, func(int, int) int { return 0 }), request: request}
 }
 
-// devices returns the published devices, in the order for the claims so far.
+// devices returns the published devices, in the order in which the scheduler should allocate them after the claims so
+// far.
 func (n *sharedNode) devices() []resourceapi.Device {
 	held := map[string]map[string]int64{}
 	for _, s := range n.granted {
@@ -148,7 +149,7 @@ func TestSharesSpread(t *testing.T) {
 	n.gets(1, memoryShare(50, "10Gi"))
 }
 
-// Replicas are the capacity shares, as in NVIDIA's DRA driver. A claim without requests gets one.
+// Replicas are published as the capacity named shares, as in NVIDIA's DRA driver. A claim without requests gets one.
 func TestSharesByReplicas(t *testing.T) {
 	n := newSharedNode(t, 2, map[string]any{"share": "replicas", "replicas": 3, "placement": "pack"})
 	n.gets(0, nil)

@@ -25,7 +25,7 @@
 //   - A library whose version differs from the kernel module's returns
 //     NVML_ERROR_LIB_RM_VERSION_MISMATCH.
 //
-// Drivers since 615 have version 3 of MPS: nvidia-cuda-mps-control is the daemon
+// Drivers since 615 have protocol 3 of MPS: nvidia-cuda-mps-control is the daemon
 // and runs its commands, nvidia-cuda-mps-server is the process of a server.
 //
 //   - Servers and namespaces have directories and sockets, which end with them, at

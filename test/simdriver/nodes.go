@@ -93,7 +93,7 @@ func (k kernel) readDevices() (head string, char []string, block string, err err
 	return head, char, "\n" + block, lines.Err()
 }
 
-// writeDevices writes in place, because in a running root the file can be a mount point.
+// writeDevices writes in place, because the file can be mounted on a real /proc/devices.
 func (k kernel) writeDevices(head string, char []string, block string) error {
 	path := k.path("proc/devices")
 	if err := mkdirs(filepath.Dir(path)); err != nil {

@@ -134,7 +134,7 @@ func cgroupMounts() (map[string]string, error) {
 // controllers returns the controllers in the options of a v1 mount.
 func controllers(options string) string {
 	nonControllers := []string{"rw", "ro", "nosuid", "nodev", "noexec", "relatime", "noatime", "xattr",
-		"clone_children", "noprefix", "cpuset_v2_mode"}
+		"clone_children", "noprefix", "cpuset_v2_mode", "seclabel"}
 	var names []string
 	for o := range strings.SplitSeq(options, ",") {
 		if strings.HasPrefix(o, "release_agent=") || slices.Contains(nonControllers, o) {

@@ -69,9 +69,9 @@ func nvidia(t Tool, version, module string, packages ...string) *build {
 	}
 }
 
-// kube returns the build of Kube. This module's go.mod pins its dependencies. The version covers the main.go of kube
-// and of kubectl, Kubernetes and etcd, but no other dependency, so that a module added for another test package does not
-// cause a rebuild.
+// kube returns the build of Kube. This module's go.mod pins its dependencies. The version covers Kubernetes, etcd
+// and the main.go of kube and of kubectl, but no other dependency, so that a module added for another test package does
+// not cause a rebuild.
 func kube(ctx context.Context) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {

@@ -1,6 +1,6 @@
 /*
- * nvidia-cuda-mps-control, version 3 of MPS: the daemon, and commands for it. Older versions, which read commands from
- * standard input, are not simulated.
+ * nvidia-cuda-mps-control, protocol 3 of MPS: the daemon, and commands for it. Older protocols, which read commands
+ * from standard input, are not simulated.
  */
 #define _GNU_SOURCE
 #include "daemon.h"

@@ -11,7 +11,7 @@
 
 struct list {
 	nvmlProcessInfo_t *infos;
-	unsigned room, count; /* count: of all, even without room */
+	unsigned room, count; /* count: includes processes that do not fit */
 };
 
 static void append(struct list *l, const struct view *v, long long pid, long long memory)
@@ -25,7 +25,8 @@ static void append(struct list *l, const struct view *v, long long pid, long lon
 		};
 }
 
-/* Appends the processes with a lock in the region of the handle. */
+/* Appends the processes that hold memory of the device: those with a lock in its
+ * region (see memory.h). */
 static void append_holders(struct list *l, const struct view *v)
 {
 	struct stat st;

@@ -1,4 +1,4 @@
-/* Reads the slot at the end of the library file. */
+/* Reads the state from its slot at the end of the library file. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -52,7 +52,7 @@ static uint64_t fnv1a(const char *text, size_t length)
 	return sum;
 }
 
-/* Reads the slot; false if it is half-written. */
+/* Reads the slot; false if it is half-written or invalid. */
 static bool read_slot(struct header *h, char *text)
 {
 	if (pread(file, h, sizeof *h, slot) != sizeof *h ||
