@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// mpsPrograms are simulated for drivers that support version 3 of MPS.
+// mpsPrograms are simulated for drivers that support protocol 3 of MPS.
 var mpsPrograms = []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
 
-// supportsMPS reports whether a driver version supports version 3 of MPS.
+// supportsMPS reports whether a driver version supports protocol 3 of MPS.
 func supportsMPS(version string) bool {
 	const since = 615
 	major, _, _ := strings.Cut(version, ".")

@@ -348,7 +348,7 @@ func TestMPSDaemon(t *testing.T) {
 	}
 }
 
-// Drivers before 615 do not support version 3 of MPS.
+// Drivers before 615 do not support protocol 3 of MPS.
 func TestMPSOldDriver(t *testing.T) {
 	d := install(t, simdriver.PCIe4())
 	checkFailure(t, d.Command("nvidia-cuda-mps-control", "-p", "3", "-f"), "unrecognized option '-p'")
