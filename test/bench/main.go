@@ -95,7 +95,7 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 		{fmt.Sprintf("idling for %s, then %d calls", 2*idle, load), b.live, false},
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generations, false},
 		{fmt.Sprintf("starting %d containers", 5*containerCount), b.containers, false},
-		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 3*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
+		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 4*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
 		{fmt.Sprintf("DRA: %d starts, then %d pods with claims and %d without", publications, draRounds*draPods, draRounds*draPods), b.dra, false},
 	} {
 		if !s.always && !selected.MatchString(s.name) {
@@ -116,8 +116,8 @@ const legend = `
 Both sides of a table ran in turn on this machine, with the same simulated driver. Times are medians.
 ratio    gpucdi divided by the other side; below 1 gpucdi is faster or smaller
 target   the largest acceptable ratio if it ends with x, otherwise the largest value of gpucdi; MISSED if exceeded
-+        in addition to an empty gRPC call, to a container without a GPU, to a GET of the claim, or to the agent without
-         DRA
++        in addition to an empty gRPC call, to a container or pod without a GPU, to a GET of the claim, or to the agent
+         without DRA
 Allocate, GetPreferredAllocation, ListAndWatch
          calls of the kubelet to a device plugin: give a pod its devices, choose which, list all
 NodePrepareResources

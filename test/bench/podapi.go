@@ -92,11 +92,14 @@ func (e *endpoint) send(ctx context.Context, method, path string, object any) (*
 
 type object = map[string]any
 
-// create creates a pod that requests a device of a stack. Its claim, if it has one, has its name.
+// create creates a pod that requests a device of a stack, if it has any. Its claim, if it has one, has its name.
 func (a *podAPI) create(ctx context.Context, name string, s stack) error {
-	resources := object{"limits": object{gpuResource: "1"}}
-	if s.claims {
+	resources := object{}
+	switch {
+	case s.claims:
 		resources = object{"claims": []object{{"name": "gpu"}}}
+	case s.devices > 0:
+		resources = object{"limits": object{gpuResource: "1"}}
 	}
 	spec := object{
 		// With 0 the pod would be removed from the API before its container has ended.

@@ -38,7 +38,7 @@ type stack struct {
 	name    string
 	class   string // RuntimeClass of pods; empty: the default runtime, runc
 	hooks   bool   // containers have hooks
-	devices int    // number of allocatable devices
+	devices int    // number of allocatable devices; 0: pods request none
 	claims  bool   // pods get their devices through ResourceClaims
 	command []string
 }
@@ -81,6 +81,9 @@ func nvidiaCDIStack() stack {
 	return stack{name: "nvidia-cdi", hooks: true, devices: sharedCount,
 		command: append(append([]string{"env", noHealthChecks}, nvidia.Plugin(pluginDir, "/")...), "--config-file="+configDir+"/nvidia.yaml")}
 }
+
+// noGPUStack has no devices; its pods show the time that a pod without a GPU takes.
+func noGPUStack() stack { return stack{name: "no-gpu", command: []string{"sleep", "infinity"}} }
 
 // podNode is a node in a box on which one device plugin at a time runs as a process.
 type podNode struct {
