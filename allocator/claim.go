@@ -10,6 +10,9 @@ import (
 // ErrHeld means that a device is not available yet, for example because another claim or pod may still use it.
 var ErrHeld = errors.New("device not available yet")
 
+// MaxClaimPods bounds the pods that are kept of a claim. A claim in continuous use is reserved for ever more pods.
+const MaxClaimPods = 1024
+
 // Claim is a ResourceClaim with devices of this node.
 type Claim struct {
 	UID  string
@@ -31,16 +34,15 @@ func (c Claim) distinct() []string { return slices.Compact(slices.Sorted(slices.
 // monitors reports whether a pod may have devices of other holders through the claim's admin access.
 func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
 
-// Prepare grants all devices of a claim, or none. For a claim that is already prepared it succeeds and adds the pods. A
+// Prepare grants all devices of a claim, or none. For a claim that is already prepared it succeeds and adds the pods,
+// up to MaxClaimPods of which it keeps, the latest first. A
 // retry after Changed can succeed if the error wraps ErrHeld and neither ErrUnknown nor ErrUnhealthy. The error
 // describes up to 10 problems.
 func (g *Gate) Prepare(c Claim) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if prepared, found := g.claims[c.UID]; found {
-		pods := slices.Concat(prepared.Pods, c.Pods)
-		slices.Sort(pods)
-		prepared.Pods = slices.Compact(pods)
+		prepared.Pods = withPods(prepared.Pods, c.Pods)
 		if prepared.Amounts == nil {
 			prepared.Amounts = c.Amounts // if an earlier agent prepared it and its record is lost
 		}
@@ -65,6 +67,17 @@ func (g *Gate) Prepare(c Claim) error {
 		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), pods
 	}
 	return nil
+}
+
+// withPods returns the UIDs of pods with those of others before them, each once, and at most MaxClaimPods.
+func withPods(pods, others []string) (all []string) {
+	known := map[string]bool{}
+	for _, uid := range slices.Concat(others, pods) {
+		if !known[uid] && len(all) < MaxClaimPods {
+			known[uid], all = true, append(all, uid)
+		}
+	}
+	return all
 }
 
 // checkClaimable adds a problem to errs if a device cannot be granted to a claim that is not prepared.

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -80,6 +81,15 @@ func TestClaimWaitsForEarlierContainers(t *testing.T) {
 	if pods := s.gate.Claims()[0].Pods; !slices.Equal(pods, []string{"another", "pod-a"}) {
 		t.Errorf("the claim has pods %v", pods)
 	}
+	for i := range MaxClaimPods + 1 {
+		again.Pods = []string{fmt.Sprint(i)}
+		s.prepares(again)
+	}
+	if pods := s.gate.Claims()[0].Pods; len(pods) != MaxClaimPods || pods[0] != fmt.Sprint(MaxClaimPods) {
+		t.Errorf("the claim has %d pods", len(pods))
+	}
+	again.Pods = []string{"pod-a"}
+	s.prepares(again)
 	s.refuses(claim("b"), ErrHeld, "prepared for claim default/a")
 	s.next()
 	s.refuses(claim("b"), ErrHeld, "prepared for claim default/a")

@@ -16,11 +16,11 @@ type ClaimReader interface {
 	Claim(ctx context.Context, namespace, name string) (cluster.Claim, error)
 }
 
-// Limits for the devices and pods of a claim. The API server allows 32 and 256.
-const (
-	maxDevices = 128
-	maxPods    = 1024
-)
+// maxDevices limits the devices of a claim. The API server allows 32.
+const maxDevices = 128
+
+// maxPods bounds the pods of a record. The API server allows 256 pods for which a claim is reserved at a time.
+const maxPods = allocator.MaxClaimPods
 
 // podsOf returns the pods for which a claim is reserved.
 func podsOf(c cluster.Claim) (pods []Pod) {
