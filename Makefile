@@ -77,8 +77,8 @@ lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|M
 
 # -count=1: the test cache does not track the programs under test. TEST_RACE: those are built with the race detector;
 # the tests are not, so that they use the same compiled Kubernetes packages as the nodes. -p and -parallel: most tests
-# wait rather than compute. The device manager's tests have the machine to themselves, since they use short health
-# intervals; e2e takes the longest.
+# wait rather than compute. devicemanager and e2e run alone: their timeouts and health intervals are short, and other
+# tests would slow down the agent.
 system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)

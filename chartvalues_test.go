@@ -68,8 +68,8 @@ func writeValues(page *strings.Builder, prefix string, mapping *yaml.Node) (undo
 	return undocumented
 }
 
-// description returns the comment of a key, above it or on its line. It omits an example, which follows an empty comment
-// line.
+// description returns the comment of a key, above it or on its line. It omits an example, which follows an empty
+// comment line.
 func description(key, value *yaml.Node) string {
 	above, _, _ := strings.Cut(key.HeadComment, "\n#\n")
 	text := strings.Join([]string{above, key.LineComment, value.LineComment}, " ")

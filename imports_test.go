@@ -91,8 +91,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// Linked packages add to the start time of a program. The container runtime runs gpucdi-hook for each
-// container, and gpucdi-nvml is isolated, so neither may link a server.
+// Linked packages add to the start time of a program. The container runtime runs gpucdi-hook for each container, and
+// gpucdi restarts gpucdi-nvml when the driver or the GPUs change, so neither may link a server.
 func TestSmallProgramsLinkNoServer(t *testing.T) {
 	for _, program := range []string{"gpucdi-nvml", "gpucdi-hook"} {
 		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()

@@ -46,7 +46,7 @@ var phrases = []struct{ pattern, example, instead string }{
 	{`is nothing for`, "is nothing for pods", "not supported for"},
 }
 
-// TestLanguage checks that the glossary holds in every text of the repository.
+// TestLanguage checks that no text of the repository contains a banned phrase.
 func TestLanguage(t *testing.T) {
 	var patterns []string
 	for _, p := range phrases {

@@ -29,7 +29,7 @@ func (a *Agent) reportChanges(before, now *snapshot) {
 		a.log.Warn("other CDI specs not checked for conflicts", "reason", reason)
 	}
 	if problem := errString(now.cordons.problem); problem != "" && problem != errString(before.cordons.problem) {
-		a.log.Warn("cordons damaged, keeping the devices cordoned", "err", problem)
+		a.log.Warn("cordons may be incomplete or stale", "err", problem)
 	}
 	a.reportDevices(before, now)
 }
@@ -64,7 +64,7 @@ func (a *Agent) reportRuntime(before, now update[runtime.Info]) {
 }
 
 // reportContainers logs containers whose GPUs differ from their allocation, and records one Event for those that lack
-// some.
+// GPUs.
 func (a *Agent) reportContainers(before, now *snapshot) {
 	if reason := errString(now.running.err); reason != "" && reason != errString(before.running.err) && !errors.Is(now.running.err, errNotListed) {
 		a.log.Warn("running containers not listed, will retry", "err", reason)
@@ -83,7 +83,7 @@ func (a *Agent) reportContainers(before, now *snapshot) {
 	}
 }
 
-// newUses returns the uses in now that before lacks. The restart of a pod's container is not a new use.
+// newUses returns the uses that are in now but not in before. The restart of a pod's container is not a new use.
 func newUses(before, now []runtime.Use) []runtime.Use {
 	same := func(a, b runtime.Use) bool {
 		return slices.Equal(a.GPUs, b.GPUs) && (a.ID == b.ID || a.Pod.UID != "" && a.Pod.UID == b.Pod.UID && a.Name == b.Name)

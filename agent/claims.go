@@ -107,7 +107,7 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// restore restores the claims in the gate that the kubelet's checkpoint lists as prepared, but that have no record.
+// restore adds to the gate the claims without a record that the kubelet's checkpoint lists as prepared.
 func (c *claims) restore(log *slog.Logger) {
 	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
 	if err != nil {
@@ -219,8 +219,9 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	c.start()
 }
 
-// updatePool publishes devices unless another process serves the DRA driver on the node: that process would refuse the
-// claims to which the scheduler allocates them.
+// updatePool publishes devices, or withdraws the slices while another process serves a DRA driver of the same name on
+// the node: that process would refuse the claims to which the scheduler allocates the devices. Until a check for such a
+// process has succeeded, it does nothing.
 func (c *claims) updatePool(devices []cluster.Device) {
 	switch c.driver.Registration().Conflict {
 	case dra.NoConflict:

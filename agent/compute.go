@@ -86,7 +86,7 @@ func (c *computeLimits) alone(ctx context.Context, do func() error) error {
 	}
 }
 
-// percentage implements dra.Config.MPSPercentage: the cores of the claim, unless its ceiling allows another maximum.
+// percentage implements dra.Config.MPSPercentage: the cores of the claim, unless its configuration sets a ceiling.
 func (c *computeLimits) percentage(id string, amount allocator.Amount, ceiling int) int {
 	if !amount.Partial() || !c.isCeiled(id) {
 		return 0
@@ -121,8 +121,9 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 	return nil
 }
 
-// checkPods implements dra.Config.CheckPods. It returns an error if a pod may run processes as root of the node: MPS lets them change any limit. It also
-// returns one if another pod has the name, because the kubelet does not prepare a claim again for that pod.
+// checkPods implements dra.Config.CheckPods. It returns an error if a pod may run processes as root of the node,
+// because MPS lets root change any limit. It also returns one if another pod now has the name: the kubelet would start
+// that pod without preparing the claim again, and so without a check.
 func (c *computeLimits) checkPods(ctx context.Context, namespace string, pods []dra.Pod) error {
 	for _, p := range pods {
 		security, err := c.pods.PodSecurity(ctx, namespace, p.Name)
@@ -199,8 +200,8 @@ func (c *computeLimits) releaseShare(ctx context.Context, uid string, share mps.
 	return errors.Join(append(errs, c.endServer(ctx, share.GPU))...)
 }
 
-// endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which no claim
-// uses. The server ends last: as long as it exists, the next check tries again. It must be called by alone.
+// endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which no
+// claim uses. The server ends last: as long as it exists, the next check tries again. It must be called by alone.
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	if err := c.setMode(ctx, uuid, gpu.ComputeModeDefault); err != nil {

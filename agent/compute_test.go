@@ -130,7 +130,7 @@ func (n *ceiledNode) unprepare(uid string) error {
 	return err
 }
 
-// check checks the namespaces, the CDI specs and the compute mode.
+// check checks the namespaces, the CDI specs, the compute mode, and whether the server runs.
 func (n *ceiledNode) check(mode gpu.ComputeMode, uids ...string) {
 	n.Helper()
 	var specs []string
@@ -167,7 +167,7 @@ func TestComputeLimits(t *testing.T) {
 	n.check(gpu.ComputeModeDefault)
 }
 
-// Root could remove the limit.
+// A claim is refused if a process of its pod may be root on the node, because root could remove the limit.
 func TestRootIsNotLimited(t *testing.T) {
 	n := newCeiledNode(t)
 	n.pod.RootContainers = []string{"main"}
@@ -180,7 +180,8 @@ func TestRootIsNotLimited(t *testing.T) {
 	}
 }
 
-// A restart of the daemon, of the driver, and an emptied CDI directory lose everything.
+// The limit of a claim is restored after a restart of the daemon or the driver, and after the CDI directory was
+// emptied. What belongs to no claim is removed.
 func TestComputeLimitsRestored(t *testing.T) {
 	n := newCeiledNode(t)
 	if err := n.prepare("a", 25); err != nil {
@@ -195,7 +196,7 @@ func TestComputeLimitsRestored(t *testing.T) {
 		t.Errorf("faults %v", faults)
 	}
 	n.check(gpu.ComputeModeExclusiveProcess, "a")
-	n.records = nil // an agent was killed between the removal of the record and of the rest
+	n.records = nil // a claim was unprepared, but its limit could not be removed
 	if faults := n.limits.check(t.Context()); len(faults) > 0 {
 		t.Errorf("faults %v", faults)
 	}
@@ -243,7 +244,8 @@ func TestMPSFaults(t *testing.T) {
 	n.check(gpu.ComputeModeDefault)
 }
 
-// The kubelet does not prepare the claim again for the other pod.
+// A claim is refused if another pod now has the name of its pod, because the kubelet would not prepare the claim again
+// for that pod.
 func TestReplacedPodIsNotLimited(t *testing.T) {
 	n := newCeiledNode(t)
 	n.pod.UID = "another-uid"
@@ -252,7 +254,8 @@ func TestReplacedPodIsNotLimited(t *testing.T) {
 	}
 }
 
-// A failure at the end of the last claim leaves nothing behind, even if the config no longer shares the GPU through MPS.
+// A failure at the end of the last claim leaves nothing behind, even if the config no longer shares the GPU through
+// MPS.
 func TestComputeLimitsResetLater(t *testing.T) {
 	for name, fail := range map[string]func(n *ceiledNode, err error){
 		"MPS":          func(n *ceiledNode, err error) { n.problem = err },

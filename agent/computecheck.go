@@ -20,7 +20,8 @@ const (
 	// computeTimeout bounds the commands of a check for a GPU, and probeTimeout a call to CUDA.
 	computeTimeout = 10 * time.Second
 	probeTimeout   = 10 * time.Second
-	// probeInterval is the time between two calls to CUDA through the same server. Each creates a context on its GPU.
+	// probeInterval is the time from a successful call to CUDA through a server to the next call. Each call creates a
+	// context on the GPU.
 	probeInterval = time.Minute
 )
 
@@ -71,7 +72,7 @@ func (c *computeLimits) gpus(ctx context.Context) map[string]bool {
 			uuids[g.UUID] = true
 		}
 	}
-	served, _ := c.control.Served(ctx, known) // the checks of GPUs that are or are to be shared report the error
+	served, _ := c.control.Served(ctx, known) // checkGPU reports the error for each GPU that is shared or to be shared
 	for _, uuid := range served {
 		uuids[uuid] = true
 	}
@@ -91,7 +92,7 @@ func (c *computeLimits) planned() (uuids []string) {
 }
 
 func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
-	// Each GPU has its own time, so that one that does not respond does not make others unhealthy.
+	// Each GPU has its own timeout, so that one that does not respond does not make others unhealthy.
 	limited, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
 	users := c.users(uuid)

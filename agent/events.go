@@ -41,8 +41,8 @@ func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	return groups
 }
 
-// moved returns an Event for each outlet (a plugin resource or the slices) in which devices became available that waited
-// until another outlet released them. It returns none while DRA is disabled.
+// moved returns an Event for each outlet (a plugin resource or the slices) with devices that became available after
+// another outlet released them. It returns none while DRA is disabled.
 func (s *snapshot) moved(before []*allocator.Resource, changes []allocator.Change) (events []cluster.Event) {
 	if s.claims == nil {
 		return nil

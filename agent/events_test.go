@@ -88,7 +88,7 @@ func TestGroupByFault(t *testing.T) {
 	}
 }
 
-// An Event reports devices that another outlet released, and none for devices that waited for something else.
+// An Event reports devices that another outlet released. Devices that waited for something else cause no Event.
 func TestMoved(t *testing.T) {
 	device := func(id string, state allocator.State) allocator.Device {
 		return allocator.Device{ID: id, GPU: id, Index: id[len(id)-1:], State: state}

@@ -231,8 +231,8 @@ func (c *collector) logFailure(err error) {
 	c.logged = now
 }
 
-// collect queries the requested sources. It queries those for plugin resources in the order of the steps that release
-// an entry (see allocator/release.go).
+// collect queries the requested sources, those of plugin resources in the order of the steps that release an entry (see
+// allocator/release.go).
 func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidence, err error) {
 	var errs []error
 	query := func(wanted bool, source func(context.Context) error) {

@@ -35,7 +35,7 @@ func TestSlowRuntimeIsNotAbsent(t *testing.T) {
 	}
 }
 
-// The pods of a claim are kept while the kubelet's claims cannot be read: they may hold its devices.
+// The last prepared claims are kept while the kubelet's DRA checkpoint cannot be read: their pods may hold devices.
 func TestPreparedClaimsAreKept(t *testing.T) {
 	root := t.TempDir()
 	kubeletDir := filepath.Join(root, "var/lib/kubelet")

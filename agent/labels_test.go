@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Without a directory of Node Feature Discovery, files in the working directory stay, which may contain the program.
+// Without a directory for Node Feature Discovery, a file named gpucdi in the working directory stays: it may be the
+// program.
 func TestLabelsWithoutDirectory(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("gpucdi", nil, 0o600); err != nil {

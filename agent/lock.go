@@ -19,9 +19,9 @@ const (
 )
 
 // lockState waits until it gets the lock of the state directory, or ctx ends. Several agents can wait for the lock, for
-// example when another rollout supersedes one: only one of them gets it. The kernel releases the lock when the process
-// ends, even by a crash. While lockState waits, it calls waiting with the path of the lock, first immediately and then
-// once a minute.
+// example when a second rollout starts before the first has finished; only one of them gets it. The kernel releases the
+// lock when the process ends, even by a crash. While lockState waits, it calls waiting with the path of the lock, first
+// immediately and then once a minute.
 func lockState(ctx context.Context, dir string, waiting func(path string)) (unlock func(), err error) {
 	path := filepath.Join(dir, lockName)
 	if err := os.MkdirAll(dir, dirMode); err != nil {
@@ -41,8 +41,9 @@ func lockState(ctx context.Context, dir string, waiting func(path string)) (unlo
 	return func() { _ = file.Close() }, nil
 }
 
-// awaitLock locks a file as soon as the other agent has exited: until then, the kubelet has no healthy device. If ctx
-// ends first, the caller closes the file, so that a lock that is acquired later is released immediately.
+// awaitLock locks a file as soon as the other agent has exited. It does not poll, because the kubelet has no healthy
+// device from that exit until this agent advertises. If ctx ends first, the caller closes the file, so that a lock that
+// is acquired later is released immediately.
 func awaitLock(ctx context.Context, file *os.File, waiting func()) error {
 	locked := make(chan error, 1)
 	go func() { locked <- flock(file, unix.LOCK_EX) }()

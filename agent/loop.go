@@ -227,7 +227,7 @@ func (l *loop) reconcile(ctx context.Context) {
 
 // advance updates the ledger from the observation, and the gate and the kubelet from the ledger.
 func (l *loop) advance(context.Context) {
-	if l.driver != nil { // before the first snapshot, the wanted devices are unknown
+	if l.driver != nil { // before the first driver snapshot, the wanted devices are unknown
 		l.settleLedger()
 	}
 }

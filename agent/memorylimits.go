@@ -97,7 +97,7 @@ func (m memoryLimits) maintain(ctx context.Context, c *claims) {
 		}
 		now := errString(m.restore(ctx, c))
 		if now != "" && now != logged && ctx.Err() == nil {
-			m.log.Warn("pods may have no limit of their GPU memory, will retry", "err", now)
+			m.log.Warn("pods may have no GPU memory limit, will retry", "err", now)
 		}
 		logged = now
 	}
@@ -152,8 +152,8 @@ func (m memoryLimits) partsOf(pod kubelet.Pod) (parts []allocator.Part) {
 	return parts
 }
 
-// set sets the memory limits of a pod, in bytes by UUID of the GPU, and records its use. It skips GPUs whose current
-// limit suffices.
+// set sets the memory limits of a pod, in bytes by UUID of the GPU, and records how much memory the pod uses. It skips
+// GPUs whose current limit suffices.
 func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
 	if len(limits) == 0 {
 		return nil

@@ -70,8 +70,8 @@ func (l *loop) resources(p *plan) []*allocator.Resource {
 	return allocator.Plan(inv, cdi.AgentKind, policy)
 }
 
-// writeSpec writes and verifies the CDI spec, and returns the plan with the verified devices. Without a usable
-// GPU it keeps the existing spec, which running pods need.
+// writeSpec writes and verifies the CDI spec, and returns the plan with the verified devices. Without a usable GPU or a
+// config in effect, it keeps the existing spec, which running pods need.
 func (l *loop) writeSpec(inspected *plan) *plan {
 	p := *inspected
 	if len(p.parts.GPUs) > 0 && l.config.fault.None() {

@@ -13,15 +13,15 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// defect is a fault that remediation can fix, of a GPU or MIG device.
+// defect is a fault of a GPU or MIG device that requires remediation.
 type defect struct {
 	index, uuid string
 	gpu.Fault
 }
 
 // marks returns the condition and the taint that the Node should have, and when they may change without a new snapshot;
-// zero: never. It returns false while the GPUs are unknown, for example after the start of the agent: the Node then
-// keeps the marks of the previous agent.
+// zero: never. It returns false while the GPUs are unknown, for example after the start of the agent, or while no
+// config is in effect: the Node then keeps its marks.
 func (s *snapshot) marks(now time.Time) (want cluster.Marks, due time.Time, known bool) {
 	r := s.config.Remediation
 	switch {

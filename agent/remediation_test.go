@@ -78,7 +78,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// While a fault of the node replaces the faults of devices, the marks include both.
+// While a fault of the node replaces the faults of devices in the offers, the marks can result from either.
 func TestMarksDuringDriverFault(t *testing.T) {
 	s := faultySnapshot(xidFault(48, faultTime), gpu.Fault{}, gpu.Fault{})
 	failed := gpu.Fault{Code: gpu.FaultDriver, Message: "the driver worker hangs", Since: faultTime.Add(time.Hour)}

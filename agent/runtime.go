@@ -77,11 +77,12 @@ func (a *Agent) watchContainers(ctx context.Context, yield func(running)) error 
 	}
 }
 
-// runningLists are the containers of each runtime as last listed, by socket. They outlive a runtime that stops or hangs.
+// runningLists are the containers of each runtime as last listed, by socket. They outlive a runtime that stops or
+// hangs.
 type runningLists map[string][]runtime.Container
 
 // put replaces the containers of a runtime. It drops the PID of a process that the node's /proc does not show, for
-// example since it is mounted with hidepid.
+// example because /proc is mounted with hidepid.
 func (l runningLists) put(node host.Root, socket string, containers []runtime.Container) {
 	for i := range containers {
 		if processEnded(node, containers[i].PID) {
@@ -91,7 +92,8 @@ func (l runningLists) put(node host.Root, socket string, containers []runtime.Co
 	l[socket] = containers
 }
 
-// prune removes containers whose process has ended, of runtimes that were not listed. Such a runtime may be uninstalled.
+// prune removes the containers whose process has ended from the lists of runtimes that were not listed this time. Such
+// a runtime may have been uninstalled.
 func (l runningLists) prune(node host.Root, listed map[string]bool) {
 	for socket, containers := range l {
 		if listed[socket] {
@@ -179,7 +181,7 @@ func (l *loop) foreign(r partResolver) (foreign []allocator.Foreign) {
 	}
 	for _, use := range l.audited.Foreign {
 		for _, uuid := range use.GPUs {
-			// A MIG device that is gone could be any part of any GPU.
+			// Omit a MIG device that is gone and whose GPU is unknown: it would conflict with every GPU.
 			if part := r.device(uuid); use.Pod.UID == "" && part.GPU != "" {
 				foreign = append(foreign, allocator.Foreign{Device: part, Container: use.String()})
 			}

@@ -18,7 +18,7 @@ const labelsTimeout = 5 * time.Second
 
 // settings is the config in effect and its relation to the file.
 type settings struct {
-	config.Config           // effective for a node with these labels
+	config.Config           // effective for this node with its latest labels
 	loaded        time.Time // zero: no config is in effect
 	byLabels      bool      // the file has sections that select by label
 	invalid       error     // why the file is not in effect; nil: it is

@@ -31,8 +31,8 @@ type update[T any] struct {
 type changed = struct{}
 
 // follow returns a function that delivers the values of a source until ctx ends. It ignores the first failure after a
-// value, because a directory may be in the middle of being replaced, or an API server be restarting. It delivers and
-// logs other errors unless they repeat the last one.
+// value, because a directory may be in the middle of being replaced, or an API server may be restarting. It delivers
+// and logs other errors unless they repeat the last one.
 func follow[T any](watch source[T], updates chan update[T], log *slog.Logger, message string) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		logged, tolerated, wait := "", false, retryFirst

@@ -39,7 +39,7 @@ type stateFile struct {
 // Fields of the file in this version.
 const (
 	faultsField = "faults" // see health.Saved
-	ledgerField = "ledger" // entries that may be held
+	ledgerField = "ledger" // see allocator.Saved
 )
 
 // load returns the state that an earlier agent saved; nil for a field that is missing or damaged.

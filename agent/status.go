@@ -207,7 +207,7 @@ func holdersOf(d status.Device, held []kubelet.Holder) (holders []status.Holder,
 }
 
 // podsOf returns the pods that hold a device, or another device on the same hardware, through the device plugin, as
-// "namespace/name". It returns none if the kubelet does not respond within holdersTimeout.
+// "namespace/name". If the kubelet does not respond within holdersTimeout, it uses the kubelet's last response.
 func (a *Agent) podsOf(ctx context.Context, id string) (pods []string) {
 	held, _ := a.holders.list(ctx)
 	s := a.latest.Load()

@@ -130,7 +130,7 @@ func TestDeviceStatus(t *testing.T) {
 	}
 }
 
-// The status reports why the API server refuses the watch of the node's labels, until it accepts it.
+// While the API server refuses the watch of the node's labels, the status reports why.
 func TestLabelWatchRefused(t *testing.T) {
 	refuse := true
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

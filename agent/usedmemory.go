@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 )
 
-// usedMemory is how much GPU memory pods with a limit use, as the driver last reported. It is safe for concurrent use,
-// and its zero value is empty.
+// usedMemory is the GPU memory that pods with a limit use, as last reported by the driver. It is safe for concurrent
+// use, and its zero value is empty.
 type usedMemory struct {
 	mu   sync.Mutex
 	pods map[string]podMemory // by UID
@@ -30,14 +30,14 @@ func (u *usedMemory) record(podUID string, bytes map[string]uint64) {
 	u.pods[podUID] = podMemory{bytes, time.Now()}
 }
 
-// prune drops pods that were last recorded before a time, because they have ended.
+// prune drops pods that were last recorded before a time, such as those that have ended.
 func (u *usedMemory) prune(before time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	maps.DeleteFunc(u.pods, func(_ string, p podMemory) bool { return p.at.Before(before) })
 }
 
-// sum returns how much memory of a GPU pods use, in bytes; nil if it is unknown for all of them.
+// sum returns the memory of a GPU that these pods use, in bytes; nil if it is unknown for all of them.
 func (u *usedMemory) sum(pods []dra.Pod, gpu string) (total *uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// variants maintains the CDI specs of variants: each adds one feature to the features of the node. Specs are never
-// removed, because pods may hold a variant that no rule selects any more.
+// variants maintains the CDI specs of variants. A variant of a CDI device adds one feature to the features of the node.
+// Specs are never removed, because pods may hold a variant that no rule selects any more.
 type variants struct {
 	log    *slog.Logger
 	files  map[cdi.Feature]*cdi.File
@@ -35,8 +35,8 @@ func newVariants(cfg Config, log *slog.Logger) variants {
 // in addition to the features of the node, and features with a spec on disk.
 func (v *variants) wanted(p allocator.Policy, node cdi.Features) (features []cdi.Feature) {
 	for _, f := range cdi.AllFeatures() {
-		_, missing := os.Lstat(v.files[f].Path)
-		if p.SelectsFeature(string(f)) || p.UsesDRA() && !node.Any(f) || missing == nil {
+		_, err := os.Lstat(v.files[f].Path)
+		if p.SelectsFeature(string(f)) || p.UsesDRA() && !node.Any(f) || err == nil {
 			features = append(features, f)
 		}
 	}
@@ -62,8 +62,8 @@ func (l *loop) specsStale() bool {
 }
 
 // variantsStale reports whether specs of variants have to be written, because they or files that they depend on
-// changed. A driver may permanently lack a feature that only claims could select, so it causes no reconcile until the
-// driver has it.
+// changed. A missing feature that no rule selects causes no reconcile until the driver has it, because the driver may
+// lack it permanently.
 func (l *loop) variantsStale() bool {
 	for f, v := range l.plan.variants {
 		if v.missing && !v.required {

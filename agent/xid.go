@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// receiveXID records an XID, and returns whether a device became healthy or unhealthy. Other XIDs do not trigger a
-// reconcile: a program can raise thousands per second, and each probe rechecks all faults.
+// receiveXID records an XID, and returns whether it made a device unhealthy, which requires a reconcile. Other XIDs
+// require none, because a program can raise thousands per second; the next probe detects any other change of a fault.
 func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 	x.Times = max(1, x.Times)
 	devices := x.MIG

@@ -18,9 +18,9 @@ type kind struct {
 	do     func(w *world, arg uint8) bool
 }
 
-// kinds are the kinds of actions: the number of values of their argument, their weight in random sequences, and their
-// effect. An action that is not possible now returns false and changes nothing. With anyOf, the argument is an index,
-// and the action applies to the first object from that index on for which it is possible.
+// kinds are the kinds of actions, each with the number of values of its argument, its weight in random sequences, and
+// its effect. An action that is not possible now returns false and changes nothing. With anyOf, the argument is an
+// index, and the action applies to the first object from that index on for which it is possible.
 var kinds = []kind{
 	{"reconcile", 1, 4, func(w *world, _ uint8) bool { return w.reconcile(true) }},
 	{"reconcile, not saved", 1, 1, func(w *world, _ uint8) bool { return w.reconcile(false) }},
@@ -107,7 +107,8 @@ func (s *swarm) draw() action {
 	return action{kind, uint8(s.IntN(int(kinds[kind].args)))}
 }
 
-// runKubelet performs all due actions of the kubelet and the runtime, except those that hang.
+// runKubelet performs all pending steps of the kubelet and the runtime. For pods that hang, and for lists while the
+// kubelet is slow, it performs only those that settle or listLag makes due.
 func (w *world) runKubelet() bool {
 	for i := range uint8(outlets) {
 		for q := &w.streams[i].queue[0]; q.valid && (!w.slow || q.at+lag <= w.tick+1) && w.process(i, false); {

@@ -9,12 +9,12 @@ import (
 // breadthDepth is the search depth of TestModelBreadth.
 const breadthDepth = 5
 
-// breadthActions are the actions of TestModelBreadth: one pod, and two outlets of one GPU.
+// breadthActions are the actions of TestModelBreadth. They involve one pod, and two outlets of one GPU.
 var breadthActions = `run agent; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0; insert 0; write 0; land 0; land 1;
 	start 0; appear 0; end 0; force 0; stop 0; process 0; process 1; query 1; query 2; deliver 2; pass; rounds 1;
 	restart agent; restart agent, no state; restart kubelet`
 
-// TestModelBreadth runs all sequences of some actions up to a depth, from a converged node.
+// TestModelBreadth runs all sequences of some actions up to a depth, from a converged node with a pod in admission.
 func TestModelBreadth(t *testing.T) {
 	actions, err := parseScript(breadthActions)
 	if err != nil {

@@ -23,8 +23,8 @@ type Claim struct {
 	Amounts map[string]Amount // of shared devices, by ID; a claim without an amount has all of the device
 	Admin   []string          // IDs that it monitors through admin access, regardless of other holders
 
-	// Parts are those of Devices, and only set in an Observation. They are used only if the ledger lacks the entry. The
-	// zero Part is an unknown one.
+	// Parts are the parts of Devices, in the same order, and only set in an Observation. They are used only if the ledger
+	// lacks the entry. The zero Part is an unknown one.
 	Parts []Part
 }
 
@@ -132,9 +132,9 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 	}
 }
 
-// MemoryLimits returns the memory limits of a pod by its prepared claims, in bytes by UUID of the GPU. It omits GPUs
-// that a claim has to itself or that are shared without limits. A share of a GPU whose sharing is unknown, since the
-// agent lost its state, is limited.
+// MemoryLimits returns the memory limits that a pod gets from its prepared claims, in bytes by UUID of the GPU. It
+// omits GPUs that a claim has to itself or that are shared without limits. A share of a GPU whose sharing is unknown,
+// since the agent lost its state, is limited.
 func (g *Gate) MemoryLimits(pod string) map[string]uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -152,8 +152,8 @@ func (g *Gate) MemoryLimits(pod string) map[string]uint64 {
 	return limits
 }
 
-// limitable reports whether the memory of the shares of a device has to be limited. MIG devices are not limited, so the
-// ID is the UUID of a GPU.
+// limitable reports whether the memory of the shares of a device has to be limited. Shares of MIG devices are not
+// limited, so MemoryLimits returns only UUIDs of GPUs.
 func (g *Gate) limitable(id string) bool {
 	d := g.entries[Key{SliceOutlet, id}]
 	return d == nil || d.entry.Part.Share.Class != TimeSliced && d.entry.Part.Extent != ExtentMIG

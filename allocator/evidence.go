@@ -87,9 +87,9 @@ type Allocatable struct {
 	IDs                 map[Key]bool
 }
 
-// PodResources is a response to List. It never proves that a device is free: it omits init containers except sidecars,
-// pods in admission, pods that the kubelet has not added again after a restart, and force-deleted pods. The request
-// makes the kubelet remove terminated pods from its records.
+// PodResources is a response to List of the PodResources API. It never proves that a device is free: it omits init
+// containers except sidecars, pods in admission, pods that the kubelet has not added again after a restart, and
+// force-deleted pods. The request makes the kubelet remove terminated pods from its records.
 type PodResources struct {
 	Requested, Received time.Time
 	Held                map[Key]bool
@@ -127,7 +127,8 @@ type Allocations struct {
 	Requested, Received time.Time
 	Claims              map[string]string // names of the claims for messages, by ID of the device
 
-	// Absent is set if the API server does not respond. Entries that the config withdraws are then not released.
+	// Absent is set if the API server does not respond. Entries of the slice that the config withdraws are then not
+	// released.
 	Absent bool
 }
 

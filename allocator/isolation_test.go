@@ -2,7 +2,7 @@ package allocator
 
 import "testing"
 
-func TestWeakestIsolation(t *testing.T) {
+func TestWeakerIsolation(t *testing.T) {
 	whole, limited, sliced := Class("").Isolation(), MemoryLimited.Isolation(), TimeSliced.Isolation()
 	for _, tc := range []struct{ a, b, want Isolation }{
 		{whole, whole, whole},
@@ -14,7 +14,7 @@ func TestWeakestIsolation(t *testing.T) {
 		{Isolation{MemoryIsolationDriver, ComputeIsolationHardware}, Isolation{MemoryIsolationHardware, ComputeIsolationTimeSlice}, limited},
 	} {
 		if got := tc.a.weaker(tc.b); got != tc.want {
-			t.Errorf("the weakest of %v and %v is %v, want %v", tc.a, tc.b, got, tc.want)
+			t.Errorf("the weaker of %v and %v is %v, want %v", tc.a, tc.b, got, tc.want)
 		}
 	}
 }

@@ -30,9 +30,9 @@ const (
 	// have recorded their earlier allocations in the claims. Only refusals of claims depend on it.
 	scheduleLag = time.Second
 
-	// listLag bounds the time until the kubelet has processed a list. The kubelet syncs its checkpoint to disk for each
-	// list. It also bounds the time from the selection of a device to the Allocate call, which other plugins can delay.
-	// Only the time that a released ID stays listed depends on it.
+	// listLag bounds the time until the kubelet has processed a list, for each of which it syncs its checkpoint to disk,
+	// and the time from the selection of a device to the Allocate call, which other plugins can delay. Only the time that
+	// a released ID stays listed depends on it.
 	listLag = 60 * time.Second
 )
 
@@ -45,7 +45,7 @@ type Ledger struct {
 	checkpoint checkpointHistory
 }
 
-// bootstrap is the proof, after a start without state or with a damaged one, that the ledger contains all grants of the
+// bootstrap is the proof, after a start with missing or damaged state, that the ledger contains all grants of the
 // earlier agent. While it is pending, only entries that the earlier agent advertised can be available.
 type bootstrap struct {
 	pending    bool
@@ -102,7 +102,7 @@ func (l Ledger) MayList() bool {
 	return !l.bootstrap.pending || l.checkpoint.readSince(l.bootstrap.from(l.start))
 }
 
-// readSince reports whether the checkpoint was read after a time.
+// readSince reports whether the checkpoint was read since a time.
 func (h checkpointHistory) readSince(at time.Time) bool {
 	return !h.requested.IsZero() && !h.requested.Before(at)
 }

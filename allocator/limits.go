@@ -100,8 +100,8 @@ func (r *Resource) MemoryLimited() bool {
 	return false
 }
 
-// MemoryLimits returns the memory limits of a pod with these parts, in bytes by UUID of the GPU. It omits GPUs that the
-// parts do not limit. An error means that the driver does not report the memory of a GPU.
+// MemoryLimits returns the memory limits of a pod with these parts, in bytes by UUID of the GPU. It omits GPUs whose
+// parts have no limit. An error means that the driver does not report the memory of a GPU.
 func MemoryLimits(inv *gpu.Inventory, parts []Part) (map[string]uint64, error) {
 	limits := map[string]uint64{}
 	for _, p := range parts {

@@ -55,7 +55,7 @@ func (r *Resource) Has(id string) bool {
 	return found
 }
 
-// positions returns the positions in slots of ids, ascending and with duplicates. It adds unknown IDs to errs.
+// positions returns the indexes of ids in slots, ascending and with duplicates. It adds unknown IDs to errs.
 func (r *Resource) positions(ids []string, errs *problems) []int {
 	positions := make([]int, 0, len(ids))
 	for _, id := range ids {

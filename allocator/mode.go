@@ -28,7 +28,7 @@ type Policy struct {
 	Monitoring Monitoring
 	Shares     Shares
 
-	// VariantFaults are the faults of CDI devices with the features of rules, by VariantName.
+	// VariantFaults are the faults of CDI devices that add a feature, by VariantName.
 	VariantFaults map[string]gpu.Fault
 }
 

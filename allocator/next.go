@@ -138,8 +138,8 @@ func (n *next) reconcile() {
 }
 
 // withdraw drains an entry unless it is wanted with the same part, and releases a waiting entry that is not wanted. A
-// released entry that is wanted again becomes waiting. Any other released entry gets an empty state, with which Next
-// removes it, once its ID does not have to be listed any more.
+// released entry that is wanted again becomes waiting. Once the ID of any other released entry does not have to be
+// listed any more, the state becomes empty, and Next removes the entry.
 func (n *next) withdraw(e *Entry, w Want, wanted bool) {
 	same := wanted && w.Part == e.Part
 	switch e.State {

@@ -12,8 +12,8 @@ import (
 // does not depend on the order of ids.
 //
 // A set is broken if some of its members are not free. GPUs of broken sets precede those of whole sets, so that a
-// request for one GPU does not break a set while a broken one has a free GPU. MIG devices of the GPU with the fewest
-// free ones come first. The members of a set are adjacent unless byFree separates them.
+// request for one GPU does not break a set while a broken one has a free GPU. MIG devices are ordered by the number of
+// free ones on their GPU, fewest first. The members of a set are adjacent unless byFree separates them.
 func PackingOrder(inv *gpu.Inventory, sets Sets, ids []string, free func(id string) bool) []string {
 	p := packing{places: make(map[string]place, len(ids)), free: map[setOfSize]int{}, first: map[setOfSize]int{}}
 	for _, id := range ids {
@@ -84,7 +84,7 @@ func (p packing) byFree(a, b string) int {
 	return 0
 }
 
-// bySet keeps the members of a set together, those of large sets first.
+// bySet keeps the members of each set adjacent. It compares the largest sets first.
 func (p packing) bySet(a, b string) int {
 	x, y := p.places[a].sets, p.places[b].sets
 	for size := range slices.Backward(SetSizes[:]) {

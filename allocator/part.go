@@ -5,7 +5,7 @@ import "github.com/gpucdi/gpucdi/gpu"
 // Extent is the kind of a Part.
 type Extent string
 
-// The extents. ExtentUnknown is that of a MIG UUID that is known only from evidence, which lacks its instances.
+// The extents. An ID has ExtentUnknown if it is known only from evidence that does not identify its hardware.
 const (
 	ExtentUnknown Extent = ""
 	ExtentWhole   Extent = "whole"
@@ -53,7 +53,7 @@ type Share struct {
 	Unit  ShareUnit `json:"unit,omitempty"`
 }
 
-// valid reports whether a part may be of a ledger.
+// valid reports whether a part from saved state is well-formed.
 func (p Part) valid() bool {
 	switch p.Extent {
 	case ExtentUnknown, ExtentMonitor:
@@ -85,7 +85,7 @@ func (p Part) Device() Part {
 // A container accesses a MIG device through the device nodes of its instance IDs, so devices with equal IDs touch even
 // if the GPU was repartitioned in between. Different GPU instances touch if their placements intersect. A placement has
 // size 0 if the driver does not report it; the driver is then trusted not to place two instances on the same slices.
-// The monitor touches nothing.
+// Compute instances of one GPU instance do not touch, although they share its memory. The monitor touches nothing.
 func (p Part) touches(q Part) bool {
 	if p.Extent == ExtentMonitor || q.Extent == ExtentMonitor {
 		return false

@@ -30,7 +30,7 @@ func IsStandardResource(resource string) bool {
 // includes unhealthy devices, because a device that a pod may hold must stay in the kubelet's list.
 type Resource struct {
 	Name    string   // SliceOutlet for the ResourceSlices
-	Devices []Device // in the order of the inventory; draining and released ones last
+	Devices []Device // those of the plan first, in the order of the inventory
 
 	affinity affinity
 	slots    []slot         // in the order of Devices
@@ -43,9 +43,9 @@ type slot struct {
 	device int // index in Devices
 }
 
-// Device is a GPU or MIG device.
+// Device is a GPU, a MIG device or the monitor.
 type Device struct {
-	ID       string   // UUID; the device ID in the device plugin API unless it is shared
+	ID       string   // UUID or MonitorID; the device ID in the device plugin API unless it is shared
 	CDINames []string // qualified names of its CDI devices, all of which its containers get: "gpucdi.dev/gpu=GPU-…"
 	GPU      string   // UUID of its GPU
 	Resource string   // extended resource by the config; empty if it is no longer in the plan
@@ -92,7 +92,7 @@ func (d Device) Healthy() bool {
 	return d.Fault.None() && (d.State == "" || d.State == StateAvailable)
 }
 
-// instances are the IDs of the GPU and compute instance of a MIG device.
+// instances are the IDs of the GPU instance and compute instance of a MIG device.
 type instances struct{ gpu, compute int }
 
 // wholeGPU stands for the instances of a device that is not a MIG device.

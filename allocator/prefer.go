@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Prefer returns the IDs of the best linked set of size devices that includes the required ones. Among equal sets it
-// prefers the one that leaves the best linked devices for later requests, then the first in the order of the resource,
-// so that equal requests have equal results. The result is in the order of the resource.
+// Prefer returns the IDs of the best linked set of devices that has the given size and includes the required ones.
+// Among equal sets it prefers the one that leaves the best linked devices for later requests, then the first in the
+// order of the resource, so that equal requests have equal results. The result is in the order of the resource.
 //
 // It takes a second replica of a device only if no other device is left, and prefers the devices with the fewest
 // replicas in use.

@@ -9,7 +9,7 @@ import (
 //
 //  1. The kubelet no longer reports it as allocatable, or three settles have passed since it was withdrawn. This only
 //     prevents refusals, which reject pods.
-//  2. An entry that was not granted since it was last free is free.
+//  2. An entry that was never granted, or not since it was last proved free, is free.
 //  3. Otherwise, a checkpoint that was renamed into place at least two settles after the last grant must not contain
 //     it. The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From
 //     then on the kubelet starts no container with the entry. But a container may be starting or still running, because
@@ -17,9 +17,10 @@ import (
 //  4. The runtime, queried a settle later, must have no container with the part.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
-// For an entry of the slice, step 1 is that the API server has acknowledged slices without it, and step 3 that no claim
-// with it is prepared. If the config withdraws it, step 1 also requires that it is allocated to no claim, because such
-// a claim could no longer be prepared. The release then waits for the claim, and for the API server.
+// For an entry of the slice, step 1 is that the API server has acknowledged slices without it, or that three settles
+// have passed, and step 3 that no claim with it is prepared. If the config withdraws it, step 1 requires the
+// acknowledgment and that it is allocated to no claim, however long that takes, because such a claim could no longer be
+// prepared.
 //
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
@@ -44,9 +45,9 @@ func (n *next) adopted(k Key, before, wanted Part) Part {
 	return wanted
 }
 
-// unknown returns new entries for IDs in the checkpoint or in claims that have none. An earlier agent advertised them,
-// so any grant was before the start. IDs that are still wanted get the part of the plan, because their former part is
-// not recorded.
+// unknown returns entries for IDs that have none but are in the checkpoint or in claims. An earlier agent advertised
+// them, so any grant was before the start. IDs that are still wanted get the part of the plan, because their former
+// part is not recorded.
 func (n *next) unknown() (adopted []Entry) {
 	n.held = map[Key]bool{}
 	adopt := func(k Key, part Part) {
@@ -89,7 +90,8 @@ func (n *next) advertised(k Key) bool {
 	return n.MayList() && n.o.Checkpoint != nil && n.o.Checkpoint.Registered[k]
 }
 
-// prove records which dirty entries the kubelet's records lack according to the checkpoint, and the pods of the others.
+// prove sets unrecorded of the dirty entries that the kubelet's records lack according to the checkpoint, and adds the
+// pods of the others.
 func (n *next) prove() {
 	if n.o.Checkpoint == nil {
 		return
@@ -109,7 +111,8 @@ func (n *next) prove() {
 	n.proveBootstrap()
 }
 
-// proveUnprepared records which dirty entries of the slice have no prepared claim, and the pods of the others.
+// proveUnprepared sets unrecorded of the dirty entries of the slice without a prepared claim. Entries with one become
+// dirty, and it adds their pods.
 func (n *next) proveUnprepared() {
 	prepared := map[string]bool{}
 	for _, c := range n.o.Claims {
@@ -130,7 +133,7 @@ func (n *next) proveUnprepared() {
 	}
 }
 
-// addPods adds pods to those that hold the entry. It clones the slice, because earlier ledgers share it.
+// addPods adds pods to those that hold the entry. It clones e.pods, because earlier ledgers share it.
 func (e *Entry) addPods(uids []string) {
 	for _, uid := range uids {
 		if at, found := slices.BinarySearch(e.pods, uid); !found {
@@ -151,8 +154,8 @@ func (n *next) proveBootstrap() {
 	b.pending = b.unrecorded.IsZero() || n.o.Runtime == nil || n.o.Runtime.Requested.Before(b.unrecorded.Add(n.margin()))
 }
 
-// margin is the time after a checkpoint within which containers that it lacks can still be created. A kubelet that
-// started after the earlier agent ended creates none.
+// margin is the time after a checkpoint within which containers with IDs that it lacks can still be created. A kubelet
+// that started after the earlier agent ended creates none.
 func (n *next) margin() time.Duration {
 	if n.bootstrap.fresh {
 		return 0
@@ -236,7 +239,7 @@ func (n *next) onlyClaimed(e *Entry) bool {
 	return !slices.ContainsFunc(e.pods, func(uid string) bool { return r.Sandboxes[uid] && !slices.Contains(claimPods, uid) })
 }
 
-// claimPods returns the pods of the prepared claims with an ID in the slice, sorted.
+// claimPods returns the pods of the prepared claims that have a device of the slice, sorted.
 func (n *next) claimPods(id string) (pods []string) {
 	for _, c := range n.o.Claims {
 		if slices.Contains(c.Devices, id) {

@@ -40,7 +40,7 @@ type Rule struct {
 // Rules are the rules of one node. The first one that matches a device applies to it.
 type Rules []Rule
 
-// noRule is the position of a device that no rule matches.
+// noRule is the rule position of a device that no rule matches.
 const noRule = -1
 
 // Resource returns the resource under which the rule advertises a device. standard is the device's default resource.

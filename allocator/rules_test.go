@@ -35,7 +35,7 @@ var mutants = []struct {
 	{"an advertised entry needs proof", "release.go", "StateDraining && «n.unheld(e)»", "n.o.Runtime != nil"},
 	{"a grant invalidates the proof", "next.go", "e.unrecorded = g.Seq, g.Last, true, «time.Time{}»", "e.unrecorded"},
 	{"the checkpoint is later than the record of a grant", "release.go", "last.Add(«2 * settle»)", "settle"},
-	{"a checkpoint is as old as its last other version", "release.go", "c.Version, «n.checkpoint.requested»", "c.Requested"},
+	{"a checkpoint may be as old as the last reading of another version", "release.go", "c.Version, «n.checkpoint.requested»", "c.Requested"},
 	{"the checkpoint lacks the entry", "release.go", "&& «!n.held[e.Key]»", "true"},
 	{"the runtime is queried", "release.go", "«!n.running(e)»", "true"},
 	{"the runtime is queried for containers", "release.go", "|| «n.stray(e.Part)» || slices", "false"},
@@ -52,7 +52,7 @@ var mutants = []struct {
 	{"grants are inherited", "saved.go", "dirty: «true»", "false"},
 	{"inherited grants end at the start", "saved.go", "last: «now»", "time.Time{}"},
 	{"a start without state waits for evidence", "saved.go", "pending: «saved == nil || !saved.Complete»", "false"},
-	{"evidence stays incomplete over a second start", "saved.go", "pending: «saved == nil || !saved.Complete»", "saved == nil"},
+	{"a start with incomplete state waits for evidence", "saved.go", "pending: «saved == nil || !saved.Complete»", "saved == nil"},
 	{"an ID is saved while the kubelet may list it", "saved.go", "«e.released.IsZero()»", "true"},
 	{"only advertised IDs are available without state", "next.go", "n.bootstrap.pending && «!n.advertised(e.Key)»", "false"},
 	{"a checkpoint proves grants", "release.go", "«e.State != StateWaiting || !e.released.IsZero()»", "true"},
@@ -73,8 +73,8 @@ var mutants = []struct {
 	{"the gate prepares available entries only", "claim.go", "if «!d.open» {", "false"},
 	{"a runtime that was queried before a claim was unprepared proves nothing", "release.go", "return «e.unrecorded.Add(1)»", "e.unrecorded"},
 	{"the container of a claim holds no other entry", "release.go", "|| «n.hasDevice(claim, c)»", "false"},
-	{"an allocated device stays in the slice", "release.go", "&& «a.Claims[e.ID] == \"\"» &&", "true"},
-	{"claims are listed after the slices", "release.go", "&& «!a.Requested.Before(e.unselected())»", "true"},
+	{"an allocated device of the slice is not released", "release.go", "&& «a.Claims[e.ID] == \"\"» &&", "true"},
+	{"claims are queried after schedulers have received the slices", "release.go", "&& «!a.Requested.Before(e.unselected())»", "true"},
 	{"claims are adopted without state", "release.go", "for i, id := range «c.Devices» {\n\t\t\tadopt", "nil"},
 
 	// Claims that share a GPU.
@@ -126,7 +126,7 @@ func TestRules(t *testing.T) {
 				t.Errorf("the model holds without the rule %q in %s:\n%s", m.code, m.file, out)
 			}
 			if !strings.Contains(string(out), "--- FAIL: Test") || strings.Contains(string(out), "panic:") {
-				t.Errorf("the mutant did not run: %s", out)
+				t.Errorf("the mutant did not run, or crashed: %s", out)
 			}
 			t.Logf("%s", firstLines(string(out), 3))
 		})

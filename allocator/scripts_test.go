@@ -8,9 +8,9 @@ var scripts = map[string]string{
 		configure 5; rounds 6; schedule; rounds 7; force 2; unprepare; restart agent, no state; schedule; run kubelet`,
 	"a runtime that was queried before a claim was unprepared proves nothing": `
 		configure 5; run agent; run agent; schedule; run kubelet; force 0; unprepare; run agent; schedule; run kubelet`,
-	"an allocated device stays in the slice": `
+	"an allocated device of the slice is not released": `
 		configure 5; rounds 2; schedule; hang 2; pass; configure 0; rounds 3`,
-	"claims are listed after the slices": `
+	"claims are queried after schedulers have received the slices": `
 		configure 5; rounds 2; configure 0; reconcile; query 4; schedule; hang 2; pass; deliver 4; rounds 3`,
 	"claims are adopted without state": `
 		configure 5; rounds 4; schedule; rounds 6; restart agent, no state; rounds 4; rounds 0; rounds 0; run agent; configure 0; run agent`,

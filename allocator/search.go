@@ -13,7 +13,7 @@ import (
 // Candidates are numbered from 0 in the order of the resource.
 type search struct {
 	positions  []int // of the candidates in the resource, ascending
-	size       int   // more than the required, less than the candidates
+	size       int   // of the set; more than the required candidates, fewer than all
 	weight     affinity
 	degree     []int64 // sum of a candidate's weights to all others
 	heaviest   int64   // maximum weight
@@ -135,7 +135,7 @@ func (s *search) grow(seed int) {
 	s.updateBest()
 }
 
-// extend tries all completions of the current set with missing candidates from first on.
+// extend tries all completions of the current set with candidates from number first on; missing is how many to add.
 func (s *search) extend(first, missing int) {
 	if missing == 0 {
 		s.updateBest()

@@ -127,7 +127,7 @@ func (b bound) holds(value float64) bool {
 	return value == b.value
 }
 
-// parseMemory parses a size such as 16Gi, in bytes.
+// parseMemory returns the bytes of a size such as 16Gi.
 func parseMemory(text string) (float64, bool) {
 	for suffix, unit := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40} {
 		if number, found := strings.CutSuffix(text, suffix); found {

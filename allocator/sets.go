@@ -12,7 +12,7 @@ import (
 var SetSizes = [...]int{2, 4, 8}
 
 // Sets are disjoint sets of well-linked GPUs, for each of SetSizes. They are nested: both halves of a set are sets of
-// the next smaller size. So a set that is allocated breaks only one set of each larger size.
+// the next smaller size. So allocating a set breaks only one set of each larger size.
 type Sets struct {
 	names map[string]setNames // by UUID
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// spread returns size of the free slots, including those in must, on as many devices as possible.
+// spread selects free slots on as many devices as possible. The selection has the given size and includes must.
 func (r *Resource) spread(free, must []int, size int) []int {
 	s := selection{resource: r, taken: make([]int, len(r.Devices)), free: make([][]int, len(r.Devices))}
 	optional := make([]int, 0, len(free)) // backs s.free; slots of one device are adjacent

@@ -67,7 +67,7 @@ func (n *next) lastSent() (last time.Time) {
 	return last
 }
 
-// again requests a call of Next at a time.
+// again requests a call of Next by the given time.
 func (t *planner) again(at time.Time) {
 	if t.Again.IsZero() || at.Before(t.Again) {
 		t.Again = at
@@ -83,7 +83,7 @@ func (t *planner) reached(at time.Time) bool {
 	return true
 }
 
-// poll reports whether a source that was last queried at a time is due.
+// poll reports whether a source is due, given when it was last queried.
 func (t *planner) poll(queried time.Time) bool {
 	return queried.IsZero() || t.reached(queried.Add(t.every))
 }
@@ -160,7 +160,8 @@ func (t *planner) requestBootstrapProof() {
 	}
 }
 
-// requestRuntime queries the runtime, immediately if it was not queried since after, and then at the poll interval.
+// requestRuntime queries the runtime, immediately if it was not queried since the given time, and then at the poll
+// interval.
 func (t *planner) requestRuntime(after time.Time) {
 	if r := t.o.Runtime; r == nil || r.Requested.Before(after) || t.poll(r.Requested) {
 		t.Runtime = true

@@ -2,7 +2,7 @@ package allocator
 
 import "slices"
 
-// usage sums up the parts that may be held or are available by device, so that the duration of a check depends on the
+// usage counts, by device, the parts that are available or may be held, so that the duration of a check depends on the
 // number of devices, not of replicas.
 type usage []load
 

@@ -44,7 +44,7 @@ func CDINames(kind, id string, features Features) (names []string) {
 	for _, f := range features.Names() {
 		names = append(names, kind+"="+VariantName(id, f))
 	}
-	if names == nil { // each variant contains all of the device
+	if names == nil { // otherwise each variant contains the whole device
 		names = []string{kind + "=" + id}
 	}
 	return names

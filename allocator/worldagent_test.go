@@ -219,8 +219,7 @@ func (w *world) checkReleased(key uint8) {
 }
 
 // checkUnallocated fails if the GPU moves from the slice to another outlet while it is allocated to an unprepared
-// claim, which could then never be prepared. Only allocations from before the slice was published without the GPU
-// count.
+// claim, which could then never be prepared. It ignores allocations from after the slice was published without the GPU.
 func (w *world) checkUnallocated() {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey && p.stage == selected && p.since < w.slice.at {
@@ -229,14 +228,14 @@ func (w *world) checkUnallocated() {
 	}
 }
 
-// partIndex returns the index of a part in parts, or otherwise if there is none.
-func partIndex(part Part, otherwise uint8) uint8 {
+// partIndex returns the index of a part in parts, or fallback if it is not in parts.
+func partIndex(part Part, fallback uint8) uint8 {
 	for i := range parts {
 		if parts[i] == part {
 			return uint8(i)
 		}
 	}
-	return otherwise
+	return fallback
 }
 
 func (o planned) has(key, part uint8) bool {
@@ -276,8 +275,9 @@ func (w *world) send(outlet uint8, again bool) bool {
 	return true
 }
 
-// checkListed fails if a list lacks an ID that a pod holds. After a start without state, IDs that the kubelet has not
-// written yet are exempt: it has recorded them before it receives the list, so it does not panic, and then writes them.
+// checkListed fails if a list lacks an ID that a pod holds. After a start without state, IDs that the checkpoint lacked
+// when the agent read it are exempt: the kubelet has recorded them before it receives the list, so it does not panic,
+// and then writes them.
 func (w *world) checkListed(outlet uint8, listed mask) {
 	for _, r := range w.records {
 		if r.uid == 0 || keys[r.key].outlet != outlet || listed&bit(r.key) != 0 {

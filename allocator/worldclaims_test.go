@@ -1,7 +1,7 @@
 package allocator
 
-// The actions of claims: of the scheduler, the kubelet's DRA manager, and the agent's ResourceSlice. Each pod has its
-// own claim, with the same UID.
+// The actions of the scheduler, of the kubelet's DRA manager, and of the agent for its ResourceSlice. Each pod with a
+// claim has its own, which has the UID of the pod.
 
 // poolVersion is a version of the ResourceSlice.
 type poolVersion struct {
@@ -56,7 +56,7 @@ func (w *world) schedule(half bool) bool {
 	return true
 }
 
-// claimed returns the key of the slice if it is allocated to a claim, prepared or not.
+// claimed returns the slice's key if it is allocated to a claim, prepared or not.
 func (w *world) claimed() mask {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey {

@@ -124,7 +124,7 @@ func (w *world) insert(slot uint8) bool {
 	return false
 }
 
-// snapshot starts writing a checkpoint.
+// snapshot starts writing a checkpoint. Like the kubelet, it writes the healthy devices as the registered ones.
 func (w *world) snapshot(uid uint8) bool {
 	for i := range w.writes {
 		if !w.writes[i].valid {
@@ -144,6 +144,7 @@ func (w *world) write(slot uint8) bool {
 	return true
 }
 
+// land renames a checkpoint into place.
 func (w *world) land(i uint8) bool {
 	if !w.writes[i].valid {
 		return false
@@ -231,6 +232,7 @@ func (w *world) disconnect(outlet uint8) bool {
 	return true
 }
 
+// getReady makes a restarted kubelet add its pods again. Until then, it removes none from its records.
 func (w *world) getReady() bool {
 	if w.ready {
 		return false
@@ -266,8 +268,8 @@ func (w *world) restartKubelet() bool {
 	return true
 }
 
-// tracks reports whether the agent tracks that a pod may hold its device. Creation of the container is then unbounded,
-// because the runtime reports the sandbox to the agent.
+// tracks reports whether the agent tracks that a pod may hold its device. The creation of the container may then
+// take any time, because the runtime reports the sandbox to the agent.
 func (w *world) tracks(p *pod) bool {
 	e, _ := w.ledger.Entry(keys[p.key].Key)
 	return slices.Contains(e.pods, uidNames[p.uid])

@@ -73,7 +73,7 @@ func (w *world) stop(slot uint8) bool {
 	return true
 }
 
-// free frees the slot of a pod that has ended.
+// free frees the slot if its pod has ended.
 func (w *world) free(slot uint8) bool {
 	p := &w.pods[slot]
 	if !p.active && p.container == absent && (p.stage == idle || p.stage == admitted) {

@@ -16,10 +16,10 @@ import (
 
 // CDI vendors.
 const (
-	// AgentVendor is the vendor of the agent's specs. Specs of other tools do not use it, so they cannot define
-	// the same device and make it unresolvable.
+	// AgentVendor is the vendor of the agent's specs. Other tools do not use it: a device that two specs define is
+	// unresolvable.
 	AgentVendor = "gpucdi.dev"
-	// UserVendor is the default vendor of generated specs, the one that users pass to --device.
+	// UserVendor is the default vendor of specs of gpucdi generate, the one that users pass to --device.
 	UserVendor = "nvidia.com"
 )
 
@@ -47,7 +47,7 @@ const (
 )
 
 // Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. Each has one device per name
-// strategy. The spec also has AllDevices, with the healthy ones, and MonitorDevice if kind is AgentKind. A GPU with a
+// strategy. The spec also has AllDevices if any are healthy, and MonitorDevice if kind is AgentKind. A GPU with a
 // fault keeps its device, because a container that holds it may restart. Build is pure: equal arguments give equal
 // specs. It returns an error if there are no GPUs, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
@@ -122,7 +122,7 @@ const libcudaDir = "/usr/lib64"
 // environment returns the environment variables for containers with GPUs and these mounts. Triton, which
 // torch.compile, vLLM and SGLang use, reads the directory of libcuda from TRITON_LIBCUDA_PATH, and otherwise from the
 // image's ld.so.cache, which does not list the mounts. Triton passes the value to the linker as one directory.
-// Variables that other programs read, such as LD_LIBRARY_PATH, are not set: that would override the image's value.
+// Variables that other programs read, such as LD_LIBRARY_PATH, are not set: they would override the image's values.
 func environment(mounts []*specs.Mount) []string {
 	env := []string{hideGPUs}
 	if slices.ContainsFunc(mounts, isLibcuda) {
@@ -253,7 +253,7 @@ func loaderDirs(machine elf.Machine) []string {
 	return []string{"/usr/lib/x86_64-linux-gnu", libcudaDir}
 }
 
-// bindMount returns a read-only mount. rprivate stops mount propagation from the container to the host.
+// bindMount returns a read-only mount. rprivate stops mount propagation between the container and the host.
 func bindMount(hostPath, containerPath string) *specs.Mount {
 	return &specs.Mount{
 		HostPath:      hostPath,

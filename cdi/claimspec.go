@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// ClaimKind is the CDI kind of what only the containers of one ResourceClaim get. Its devices have the UIDs of claims as
-// names, so that no name is reused: runtimes cache specs.
+// ClaimKind is the CDI kind of devices that are specific to a ResourceClaim. Their names are the UIDs of the claims, so
+// that no name is reused: runtimes cache specs.
 const ClaimKind = AgentVendor + "/claim"
 
 // claimFilePrefix is the prefix of the names of spec files of claims.
@@ -25,14 +25,14 @@ func ClaimDevice(uid string) string { return ClaimKind + "=" + uid }
 // PutMPSClient writes and verifies the spec of a claim whose containers are clients of an MPS server. dir is the pipe
 // directory on the node; containers get no other directory of the server.
 func PutMPSClient(specDir string, root host.Root, uid, dir string) error {
-	// The default of protocol 3. Programs that replace their environment also find it.
+	// The default pipe directory of root with MPS protocol 3.
 	const inContainer = "/run/nvidia-mps"
 	spec := &specs.Spec{
 		Kind: ClaimKind,
 		Devices: []specs.Device{{Name: uid, ContainerEdits: specs.ContainerEdits{
 			Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + inContainer},
 		}}},
-		// Common to all devices of the spec, which has one, so that verification checks that the directory exists.
+		// Not in the edits of the only device, because verification checks only the mounts that all devices share.
 		ContainerEdits: specs.ContainerEdits{Mounts: []*specs.Mount{{
 			HostPath: dir, ContainerPath: inContainer, Options: []string{"ro", "nosuid", "nodev", "noexec", "bind"},
 		}}},

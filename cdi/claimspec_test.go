@@ -32,7 +32,7 @@ func TestMPSClient(t *testing.T) {
 	if got := cdi.ClaimDevice("0ab-1"); got != "gpucdi.dev/claim=0ab-1" {
 		t.Errorf("device %s", got)
 	}
-	// Files of others.
+	// Other files in the directory.
 	for _, name := range []string{"gpucdi.dev-gpu.json", "gpucdi.dev-claim-x.yaml", ".gpucdi.dev-claim-y.json.123"} {
 		if err := os.WriteFile(filepath.Join(specs, name), nil, 0o600); err != nil {
 			t.Fatal(err)

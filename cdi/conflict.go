@@ -38,8 +38,8 @@ type foreignSpec struct {
 }
 
 // refresh reads the foreign specs in the directory of own, the path of a spec of that kind. It skips the files that
-// runtimes skip because they are unreadable or invalid: removed files, dangling symlinks, directories, device nodes. It
-// also skips named pipes, which block runtimes, but define no devices.
+// runtimes skip because they are unreadable or invalid: removed files, dangling symlinks, directories, sockets. It also
+// skips named pipes and device nodes, which can block runtimes, but define no devices.
 func (s *foreignSpecs) refresh(own, kind string) error {
 	names, err := host.Names(filepath.Dir(own), maxForeignSpecs+1)
 	if err != nil {

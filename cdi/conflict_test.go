@@ -93,7 +93,7 @@ func TestConflictingSpecs(t *testing.T) {
 	}
 }
 
-// within fails the test if do does not return in time.
+// within fails the test if a call of do takes too long.
 func within(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -108,7 +108,7 @@ func within(t *testing.T, do func()) {
 	}
 }
 
-// allocated returns the number of bytes that do allocates.
+// allocated returns how many bytes a call of do allocates.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -142,7 +142,7 @@ func TestUnreadableForeignFiles(t *testing.T) {
 		"device":                 {func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) }, false},
 		"socket":                 {func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }, false},
 		"directory":              {func(path string) error { return os.Mkdir(path, 0o755) }, false},
-		"300 MB": {func(path string) error {
+		"300 MiB": {func(path string) error {
 			return errors.Join(os.WriteFile(path, []byte(conflicting), 0o600), os.Truncate(path, 300<<20))
 		}, true},
 		"mapping with thousands of keys": {func(path string) error {

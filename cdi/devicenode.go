@@ -71,8 +71,8 @@ func controlNodes(root host.Root, majors majors, features Features) ([]DeviceNod
 	return nodes, errors.Join(errs...)
 }
 
-// gpuNode returns the device node of the GPU with a minor number. If the host has a node at that path, it must be the
-// same device; otherwise the path would identify different GPUs on the host and in containers. It must also be
+// gpuNode returns the device node of the GPU with that minor number. If the host has a node at that path, it must be
+// the same device; otherwise the path would identify different GPUs on the host and in containers. It must also be
 // accessible to this process, because containers get the same permissions.
 func gpuNode(root host.Root, majors majors, minor int) (DeviceNode, error) {
 	name := path.Join("/dev", "nvidia"+strconv.Itoa(minor))

@@ -46,7 +46,7 @@ func TestEnvironmentDocumentation(t *testing.T) {
 	}
 }
 
-// checkTables fails the test unless the document has these tables. Each argument contains all rows of one table.
+// checkTables fails the test unless the document has these tables. Each of rows contains all rows of one table.
 func checkTables(t *testing.T, document string, rows ...string) {
 	t.Helper()
 	text, err := os.ReadFile(document)

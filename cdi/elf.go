@@ -19,7 +19,7 @@ const (
 
 var (
 	errNotELF = errors.New("not an ELF file")
-	// errOtherMachine is returned for a library that programs of the node cannot load.
+	// errOtherMachine is returned for a library of another architecture, or a 32-bit one.
 	errOtherMachine = errors.New("ELF file of another machine")
 )
 

@@ -25,12 +25,12 @@ const (
 var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 
 // Features are the driver capabilities to expose to containers. Each adds mounts, which delay the start of containers,
-// and may expose more device nodes. Empty Features stand for the default, and selected ones are required: without their
-// driver files, containers would fail with errors that are hard to diagnose.
+// and may expose more device nodes. Empty Features stand for the default. Inspect returns an error if the driver lacks
+// a selected feature, because containers would fail with errors that are hard to diagnose.
 type Features []Feature
 
-// The default covers most containers with a GPU. Some drivers, such as server packages, lack the optional features.
-// Their GPUs must stay available.
+// The default covers most containers with a GPU. Some driver packages, such as those for servers, lack the optional
+// features. Their GPUs must stay available.
 var (
 	defaultFeatures  = Features{Compute, Utility}
 	optionalFeatures = Features{Video}

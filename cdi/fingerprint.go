@@ -13,7 +13,7 @@ import (
 // kernelFiles change with the loaded kernel modules of the driver.
 var kernelFiles = []string{"/proc/devices", "/proc/driver/nvidia/version"}
 
-// dependencies returns the host paths of the mounts, the hooks and the device nodes of each device, sorted, without
+// dependencies returns the host paths of the mounts and hooks, and of the device nodes of each device, sorted, without
 // duplicates.
 func dependencies(spec *specs.Spec) []string {
 	paths := sources(spec)

@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// driverDir is the driver root in the tests below.
+// driverDir is the driver root of newNodeWithDriverRoot.
 const driverDir = "/run/nvidia/driver"
 
 // FuzzHostPathsStayInDriverRoot creates arbitrary symlinks and names in a driver root. Runtimes mount host paths as

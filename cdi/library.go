@@ -181,8 +181,8 @@ func missingLibrary(root host.DriverRoot, names []string, soname, version string
 }
 
 // belongsToDriver reports whether a file is a library of the driver with that version. The names of most libraries end
-// with the driver version. The others are matched by name; three dots exclude symlinks such as
-// libnvidia-egl-wayland.so.1.
+// with the driver version. The others are matched by name; requiring three dots excludes symlinks
+// such as libnvidia-egl-wayland.so.1.
 func belongsToDriver(name, version string) bool {
 	return strings.HasSuffix(name, ".so."+version) ||
 		strings.HasPrefix(name, "libnvidia-nvvm70.so.") ||

@@ -52,7 +52,8 @@ func TestInspectPlatform(t *testing.T) {
 	}
 }
 
-// A file that a CSV file lists as a device node, but is none, does not affect the GPU of a Jetson.
+// A file that a CSV file lists as a device node, but that is not one, is skipped. The GPU has a fault only if a
+// required node is missing.
 func TestInspectJetsonSkipsOtherFiles(t *testing.T) {
 	n := newNode(t)
 	n.device(t, "dev/nvmap", 10, 100)

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxSpec limits the agent's own specs, in bytes. A spec with 8 GPUs has about 60 KiB.
+	// maxSpec limits the specs that gpucdi writes, in bytes. A spec with 8 GPUs has about 60 KiB.
 	maxSpec = 4 << 20
-	// maxKeys limits the keys of a mapping in a foreign spec. Specs consist mostly of lists.
+	// maxKeys limits the keys of a mapping in an untrusted spec. Specs consist mostly of lists.
 	maxKeys = 256
 )
 
@@ -33,7 +33,7 @@ func readSpec(path string) (*cdi.Spec, error) {
 var errTooManyKeys = errors.New("too many keys in a mapping")
 
 // parseForeign is parseSpec for untrusted specs. YAML decoders compare each key of a mapping with all others, so
-// parsing a megabyte of keys takes minutes.
+// parsing a megabyte of keys takes minutes. Decoding into a yaml.Node compares none.
 func parseForeign(name string, data []byte) (*cdi.Spec, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
@@ -45,7 +45,7 @@ func parseForeign(name string, data []byte) (*cdi.Spec, error) {
 	return parseSpec(name, data)
 }
 
-// maxMappingKeys returns the number of keys of the largest mapping below a YAML node.
+// maxMappingKeys returns the number of keys of the largest mapping at or below a YAML node.
 func maxMappingKeys(node *yaml.Node) (keys int) {
 	if node.Kind == yaml.MappingNode {
 		keys = len(node.Content) / 2

@@ -24,9 +24,9 @@ const (
 	dirMode  = 0o755
 )
 
-// File is a spec in a CDI directory of a container runtime. It is never removed: when a container restarts, the kubelet
-// requests the same device names again, even while the agent is stopped. Its methods are not safe for concurrent use,
-// except Watch.
+// File is a spec in a CDI directory of a container runtime. Only the spec of a claim is ever removed: when a container
+// restarts, the kubelet requests the same device names again, even while the agent is stopped. The methods of File are
+// not safe for concurrent use, except Watch.
 type File struct {
 	Path    string
 	format  Format
@@ -130,8 +130,8 @@ func (f *File) replace(spec *specs.Spec) (written bool, err error) {
 	return true, nil
 }
 
-// hasContent reports whether the file has that content, is readable by all users, and is writable only by this one:
-// specs decide which host files containers can access.
+// hasContent reports whether the file has that content, is readable by all users, and is writable at most by the user
+// of this process: specs decide which host files containers can access.
 func (f *File) hasContent(data []byte) bool {
 	info, err := os.Stat(f.Path)
 	if err != nil || info.Mode()&0o444 != 0o444 || info.Mode()&0o022 != 0 || !isOwned(info) {
@@ -159,8 +159,8 @@ func verifyFile(path string, root host.Root) error {
 	return verify(spec, root)
 }
 
-// verify applies each device of a spec to an empty OCI spec, as a runtime would, and checks that all mounted files and
-// hooks exist.
+// verify applies each device of a spec to an empty OCI spec, as a runtime would, and checks that the mounted files and
+// the hooks in its common edits exist.
 func verify(spec *cdi.Spec, root host.Root) error {
 	var errs []error
 	for _, d := range spec.Devices {
@@ -192,7 +192,7 @@ func deviceNames(spec *specs.Spec) []string {
 	return names
 }
 
-// sources returns the host paths of mounts and hooks, sorted, without duplicates.
+// sources returns the host paths of mounts and hooks in the common edits, sorted, without duplicates.
 func sources(spec *specs.Spec) []string {
 	var files []string
 	for _, m := range spec.ContainerEdits.Mounts {

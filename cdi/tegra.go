@@ -20,7 +20,7 @@ func readCSVs(root host.Root, pattern string) ([]DeviceNode, Parts, error) {
 		return nil, Parts{}, err
 	}
 	if len(files) == 0 {
-		return nil, Parts{}, fmt.Errorf("no %s found; install nvidia-l4t-core and nvidia-l4t-cuda", pattern)
+		return nil, Parts{}, fmt.Errorf("no %s found; install nvidia-l4t-init", pattern)
 	}
 	var nodes []DeviceNode
 	var parts Parts

@@ -12,9 +12,9 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// A variant of a CDI device contains everything that the device contains, and one more feature. The variants of a
-// feature are in a separate spec, because mounts at the top level of a spec apply to all of its devices: in the spec of
-// the other devices, each variant would have to repeat the mounts of the feature.
+// A variant of a CDI device contains everything that the device contains, and one more feature. The variants of each
+// feature have their own spec, whose common edits contain the mounts of the feature. In the spec of the plain devices,
+// each variant would have to repeat these mounts.
 
 // variantMark separates the device from the feature in the name of a variant.
 const variantMark = "."

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 )
 
-// Default features that the driver lacks are omitted; selected ones are required.
+// By default, optional features that the driver lacks are omitted. Selected features are required.
 func TestDefaultFeatures(t *testing.T) {
 	const video = libDir + "libnvcuvid.so." + driverVersion
 	all, without := cdi.Features{cdi.Compute, cdi.Utility, cdi.Video}, cdi.Features{cdi.Compute, cdi.Utility}
@@ -57,7 +57,7 @@ func TestVariants(t *testing.T) {
 	}
 	plain := inject(t, dir, "GPU-a")
 	if nodes := nodePaths(plain); slices.ContainsFunc(nodes, isGraphicsNode) {
-		t.Errorf("the device without features has %v", nodes)
+		t.Errorf("the plain device has %v", nodes)
 	}
 	for f, file := range map[cdi.Feature]string{cdi.Graphics: "libEGL_nvidia.so.0", cdi.Display: "nvidia_drv.so"} {
 		variant := inject(t, dir, cdi.VariantName("GPU-a", f))

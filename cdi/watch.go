@@ -27,7 +27,7 @@ func (f *File) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// watchDir watches the directory until it changes itself, for example is removed, or until ctx is done.
+// watchDir watches the directory until the directory itself changes, for example is removed, or until ctx is done.
 func (f *File) watchDir(ctx context.Context, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

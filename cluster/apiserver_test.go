@@ -38,7 +38,7 @@ func respond(text string) func(net.Conn) {
 	}
 }
 
-// Each request ends if the peer stops responding at any step.
+// A watch ends if the API server stops responding at any step.
 func TestUnresponsiveServer(t *testing.T) {
 	const event = `{"type":"ADDED","object":{"metadata":{"labels":{"a":"1"}}}}` + "\n"
 	chunk := fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(event), event)
@@ -95,7 +95,7 @@ func TestWatchTimeoutParameter(t *testing.T) {
 	}
 }
 
-// endless sends a JSON string without end, until the client closes the connection or far more than its limit is sent.
+// endless sends a JSON string without end, until the client closes the connection or far more than it accepts is sent.
 func endless(w http.ResponseWriter, head string) {
 	const limit = 256 << 20
 	_, _ = io.WriteString(w, head)
@@ -107,7 +107,7 @@ func endless(w http.ResponseWriter, head string) {
 	}
 }
 
-// The memory for a response is bounded, whatever the API server sends.
+// The memory for a response is bounded, whatever the API server sends. Redirects are not followed.
 func TestOversizedResponses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		handler http.HandlerFunc

@@ -16,7 +16,7 @@ const claimsPath = "/apis/resource.k8s.io/v1/resourceclaims"
 // claimTimeout bounds the first attempt to read a claim. Its connection may have died while it was idle.
 const claimTimeout = 3 * time.Second
 
-// Claim is a ResourceClaim with the fields that a driver needs.
+// Claim is a ResourceClaim with the fields that a DRA driver needs.
 type Claim struct {
 	Namespace, Name, UID string
 
@@ -162,7 +162,8 @@ func (c *Client) ClaimsInUse(ctx context.Context, driver string) (claims []Claim
 	return slices.DeleteFunc(claims, func(claim Claim) bool { return !ours[claim.Devices[0].Pool] }), nil
 }
 
-// publishes reports whether gpucdi wrote the ResourceSlices of a node. A pool is never without a slice.
+// publishes reports whether gpucdi wrote the ResourceSlices of a node. It checks only the first slice, which every pool
+// has.
 func (c *Client) publishes(ctx context.Context, driver, node string) (bool, error) {
 	var slice struct{}
 	err := get(ctx, c.roundTrip, c.host+slicesPath+"/"+url.PathEscape(sliceName(driver, node, 0)), "application/json", objectLimit, &slice)

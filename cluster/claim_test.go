@@ -47,7 +47,7 @@ var testClaim = Claim{
 	Consumers: []Consumer{{Resource: "pods", Name: "pod", UID: "pod-uid"}},
 }
 
-// serve starts an API server over TLS, and returns a client of it.
+// serve starts an API server over TLS, and returns a client for it.
 func serve(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
@@ -113,7 +113,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// Names from a request cannot change the path.
+// A namespace or name cannot add segments or a query to the path of the request.
 func TestClaimPath(t *testing.T) {
 	client := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if want := "/apis/resource.k8s.io/v1/namespaces/..%2F..%2Fns/resourceclaims/a%2Fb%3Fc"; r.URL.EscapedPath() != want {

@@ -50,8 +50,8 @@ const (
 
 // Client is a client of the API server with the credentials of a pod. It is safe for concurrent use.
 type Client struct {
-	// Spread is the interval over which the agents of a cluster distribute requests that are not urgent; 0:
-	// DefaultSpread. It must be set before the first request.
+	// Spread is the interval over which the agents of a cluster distribute requests that are not urgent: each agent has
+	// one slot in it, at a random offset. 0: DefaultSpread. It must be set before the first request.
 	Spread time.Duration
 
 	host        string // "https://10.96.0.1:443"
@@ -127,7 +127,7 @@ func (c *Client) roundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // exchange sends a request with the current token and returns the response if its status is 2xx. Redirects are not
-// followed: the API server sends none for these paths, and following one would leak the token.
+// followed: the API server sends none for these paths, and following one could leak the token.
 func (c *Client) exchange(request *http.Request, transport *http.Transport) (*http.Response, error) {
 	token, err := os.ReadFile(filepath.Join(c.credentials, "token"))
 	if err != nil {

@@ -80,7 +80,7 @@ func Count(n uint64) Capacity {
 	return Capacity{Value: strconv.FormatUint(n, 10) + units[unit]}
 }
 
-// Consumable returns a capacity of which each claim consumes a part, with the amounts of a RequestPolicy.
+// Consumable returns a capacity of which each claim consumes a part. byDefault, least and step define its policy.
 func Consumable(all, byDefault, least, step Capacity) Capacity {
 	all.Policy = &RequestPolicy{Default: byDefault.Value, Range: &ValidRange{Min: least.Value, Step: step.Value}}
 	return all

@@ -11,7 +11,7 @@ import (
 func droppedFields(sent, stored string) []string {
 	var a, b any
 	if json.Unmarshal([]byte(sent), &a) != nil || json.Unmarshal([]byte(stored), &b) != nil {
-		return nil // both are the output of json.Marshal
+		return nil // cannot happen: both are the output of json.Marshal
 	}
 	paths := map[string]bool{}
 	collectDropped(a, b, "", paths)

@@ -15,7 +15,7 @@ type Event struct {
 	Message string // human-readable
 
 	// Routine is set if the Event is not urgent and may occur on all nodes at the same time, as in a rollout of the
-	// driver. It then waits for the slot of the client.
+	// driver. It then waits for the client's slot; see Client.Spread.
 	Routine bool
 }
 

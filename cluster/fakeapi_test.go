@@ -21,7 +21,7 @@ import (
 // object is a decoded API object.
 type object = map[string]any
 
-// fakeAPI is an API server with ResourceSlices, a Node and ResourceClaims. It works in a synctest bubble.
+// fakeAPI is an API server with ResourceSlices and a Node. It works in a synctest bubble.
 type fakeAPI struct {
 	t      *testing.T
 	client *Client
@@ -49,7 +49,7 @@ type watcher struct {
 	events       chan string
 }
 
-// pastEvent is an event that a watch can start after.
+// pastEvent is an event for watches that start at an earlier version.
 type pastEvent struct {
 	version int
 	slice   object
@@ -443,7 +443,7 @@ func (f *fakeAPI) create(name, driver, node string, generation int64, devices ..
 	}})
 }
 
-// deleteAll deletes all slices of the node as a starting kubelet does.
+// deleteAll deletes all slices, as a starting kubelet does.
 func (f *fakeAPI) deleteAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

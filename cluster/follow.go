@@ -11,7 +11,7 @@ import (
 )
 
 // follow lists objects and calls listed with all of them, then watches them and calls changed for each change. It
-// returns nil when the API server ends the watch after a duration, or when ctx ends.
+// returns nil when the API server ends the watch, which it does after duration, or when ctx ends during the watch.
 func follow[T any](ctx context.Context, c *Client, path string, query url.Values, duration time.Duration, listed func([]T), changed func(object T, deleted bool)) error {
 	var all []T
 	version, err := list(ctx, c.reuse, c.host+path, query, "application/json", func(object T) error {

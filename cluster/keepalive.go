@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// idleTimeout is the time for which an unused connection is kept, so that the claims of a burst of pods require one
-	// TLS handshake. It is shorter than the 90 s after which the API server closes an idle connection.
+	// idleTimeout is the time for which an unused connection is kept, so that a burst of pods does not require a TLS
+	// handshake for each claim. It is shorter than the 90 s after which the API server closes an idle connection.
 	idleTimeout = 80 * time.Second
 	// maxIdle and maxConnections bound the number of connections.
 	maxIdle        = 2
@@ -24,7 +24,7 @@ type keptTransport struct {
 }
 
 // reuse sends a request over a keep-alive connection if there is one. A pod waits while its claim is read, so the time
-// for a TLS handshake matters. Requests that are also sent without DRA use roundTrip, which keeps no memory.
+// for a TLS handshake matters. Requests that are also sent without DRA use roundTrip, which keeps no connection open.
 func (c *Client) reuse(request *http.Request) (*http.Response, error) {
 	transport, err := c.keepAlive()
 	if err != nil {

@@ -13,7 +13,7 @@ const nodesPath = "/api/v1/nodes"
 // fieldManager is the field manager of labels, ResourceSlices, ResourceClaimTemplates and Leases.
 const fieldManager = "gpucdi"
 
-// maxRefused is the number of refused requests after which RemoveLabels stops.
+// maxRefused is the number of refused requests after which RemoveLabels and RemoveMarks stop.
 const maxRefused = 10
 
 // nodeMetadata is a Node with only its name and labels.
@@ -27,7 +27,7 @@ type nodeMetadata struct {
 }
 
 // ApplyLabels applies labels to a node by server-side apply. It removes labels that an earlier call applied and this
-// one does not, and keeps other labels of other field managers.
+// one does not, and keeps all other labels.
 func (c *Client) ApplyLabels(ctx context.Context, node string, labels map[string]string) error {
 	n := nodeMetadata{APIVersion: "v1", Kind: "Node"}
 	n.Metadata.Name, n.Metadata.Labels = node, labels

@@ -12,8 +12,8 @@ import (
 // LeaseDuration is the time for which a Lease is held without a renewal.
 const LeaseDuration = 15 * time.Second
 
-// Lease elects one of several processes, its holder. The holder renews it. Another process takes it over after it has
-// seen no renewal for LeaseDuration, measured by its own clock. It must not be used concurrently.
+// Lease elects one of several processes as its holder. The holder renews the lease. Another process takes it over after
+// seeing no renewal for LeaseDuration, measured by that process's clock. A Lease is not safe for concurrent use.
 type Lease struct {
 	client          *Client
 	namespace, name string

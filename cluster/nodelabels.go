@@ -14,8 +14,8 @@ const (
 	maxLabelsRetry = 5 * time.Minute
 )
 
-// NodeLabels keeps labels of a node applied. It applies them again in each slot of the client, since they may have been
-// removed or the Node recreated.
+// NodeLabels keeps labels of a node applied. It applies them again in each slot of the client (see Client.Spread),
+// since they may have been removed or the Node recreated.
 type NodeLabels struct {
 	node    string
 	client  *Client
@@ -28,8 +28,9 @@ type NodeLabels struct {
 	wanted map[string]string
 }
 
-// NewNodeLabels returns the labels of a node, which are applied while Run runs. routine reports whether a change may
-// wait for the next slot. Other changes are applied immediately.
+// NewNodeLabels returns the labels of a node, which are applied while Run runs. routine reports whether a change from
+// before, the last applied labels that were not empty, may wait for the next slot. Other changes are applied
+// immediately.
 func NewNodeLabels(client *Client, node string, routine func(before, after map[string]string) bool, log *slog.Logger) *NodeLabels {
 	return &NodeLabels{node: node, client: client, routine: routine, log: log, wake: make(chan struct{}, 1)}
 }

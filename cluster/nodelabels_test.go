@@ -74,7 +74,7 @@ func (t *labelsTest) respond(code int) {
 	t.code = code
 }
 
-// want checks the labels of the node after a time, and the number of requests in it.
+// want checks the labels of the node after a time, and the number of requests since the last check.
 func (t *labelsTest) want(after time.Duration, labels map[string]string, patches int) {
 	t.Helper()
 	time.Sleep(after)
@@ -126,8 +126,8 @@ func TestNodeLabels(t *testing.T) {
 	})
 }
 
-// A driver upgrade removes the labels and sets them again. Neither change is applied before the next slot, even if a
-// slot occurs while the driver is gone.
+// A driver upgrade removes the labels and sets them again. Both changes wait for a slot. If one occurs while the driver
+// is gone, the labels are removed in it and set in the next one.
 func TestNodeLabelsRemoved(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
 		t.labels.Want(version("1"))

@@ -12,8 +12,8 @@ type PodSecurity struct {
 	UID       string
 	HostUsers bool // the pod has no user namespace: root of a container is root on the node
 
-	// RootContainers are the containers that may run as root: neither they nor the pod set runAsNonRoot, or a runAsUser
-	// other than 0, or they may become root, because they do not set allowPrivilegeEscalation: false.
+	// RootContainers are the containers that may run as root or become root: their allowPrivilegeEscalation is not
+	// false, or neither runAsNonRoot nor a runAsUser other than 0 applies. A container's settings override the pod's.
 	RootContainers []string
 }
 

@@ -263,7 +263,7 @@ func TestPoolLimitsRestores(t *testing.T) {
 		if writes := len(t.api.written()); writes < 50 || writes > 150 {
 			t.Errorf("%d writes in 100 seconds", writes)
 		}
-		// A change of the devices does not wait.
+		// A change of the devices waits only for a restore in progress.
 		t.api.deleteAll()
 		t.pool.Want(devices("b"))
 		t.wait(2 * time.Second)
@@ -403,7 +403,7 @@ func TestPoolDroppedFields(t *testing.T) {
 	})
 }
 
-// A quantity that is not in canonical form is stored differently.
+// A quantity that the API server stores in canonical form is neither reported as dropped nor written again.
 func TestPoolQuantity(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -495,7 +495,7 @@ func TestPoolForeignSlices(t *testing.T) {
 	})
 }
 
-// Without slices of this pool, a scheduler uses those of another driver of the same name.
+// Withdraw deletes the slices, so that a scheduler uses those of another driver of the same name.
 func TestPoolWithdrawn(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -531,7 +531,7 @@ func TestPoolWithdrawn(t *testing.T) {
 	})
 }
 
-// The node is recreated under the same name, so the garbage collector deletes the slices of the old one.
+// The garbage collector deletes the slices of a Node that is recreated. The new Node owns those that replace them.
 func TestPoolNodeRecreated(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()

@@ -151,7 +151,8 @@ func (p *Pool) compare(name string, spec sliceSpec, generation int64) (change sl
 	return change, !same || current.spec.Pool.Generation != generation || !p.isOwned(current) || p.state.uncertain[name], nil
 }
 
-// isOwned reports whether the Node owns a slice. If the Node was recreated, the garbage collector deletes the slice.
+// isOwned reports whether a slice has the Node as an owner. It ignores the UID: if the Node was recreated, the garbage
+// collector deletes the slice.
 func (p *Pool) isOwned(s slice) bool {
 	return slices.ContainsFunc(s.Owners, func(o owner) bool { return o.Kind == "Node" && o.Name == p.node })
 }

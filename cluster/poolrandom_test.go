@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The slices match the latest devices after any sequence of changes, interventions and failures, and a device that
-// the status reports as withdrawn is in no slice that gpucdi wrote.
+// The slices match the latest devices after any sequence of changes, interventions and failures, and a scheduler uses
+// no device that the status reports as withdrawn.
 func TestPoolRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// The API server ends a watch of slices in the next slot, but not before minSliceWatch. After each watch, a list
-	// verifies the slices. If the watch has not ended sliceWatchGrace later, the client considers the connection dead.
+	// The API server ends a watch of slices in the next slot (see untilSlot), but not before minSliceWatch. After each
+	// watch, a list verifies the slices. If the watch has not ended sliceWatchGrace later, the client considers the
+	// connection dead.
 	minSliceWatch   = 30 * time.Second
 	sliceWatchGrace = 10 * time.Second
 	// settleTime is the time for which events are collected after the first one. A kubelet deletes slices one by one.
@@ -43,7 +44,8 @@ func (p *Pool) follow(ctx context.Context) error {
 	return err
 }
 
-// react publishes the pool after each event and each Want. joined reports whether the watch has ended.
+// react publishes the pool at first, after changes of its slices, and after each Want. joined reports whether the watch
+// has ended.
 func (p *Pool) react(ctx context.Context, events <-chan sliceEvent, ended <-chan error) (joined bool, err error) {
 	settled := time.NewTimer(0)
 	defer settled.Stop()

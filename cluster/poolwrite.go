@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// maxPasses bounds the passes of publish. It usually takes one pass for each write in which the API server refuses
-// devices, one for the writes that it accepts, and one that finds nothing left to write.
+// maxPasses bounds the passes of publish, which usually needs one for each write that the API server refuses because of
+// invalid devices, one for the writes that it accepts, and one that finds nothing left to write.
 const maxPasses = 16
 
-// publish writes the slices that differ from the wanted devices, until the API server has acknowledged all.
+// publish writes the slices that differ, until the API server has acknowledged all wanted devices.
 func (p *Pool) publish(ctx context.Context) error {
 	wrote := false
 	for range maxPasses {
@@ -44,7 +44,7 @@ func (p *Pool) publish(ctx context.Context) error {
 		}
 		p.report()
 	}
-	return errors.New("publishing ResourceSlices: the API server stores other contents each time; check its admission webhooks")
+	return errors.New("publishing ResourceSlices: the API server does not store them as sent; check its admission webhooks")
 }
 
 // acknowledge records that the API server has acknowledged all wanted devices.

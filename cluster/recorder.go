@@ -127,7 +127,7 @@ func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
 
 // send retries until the API server accepts or refuses the Event, or maxAttempts is reached.
 func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
-	// All attempts have the same name, since a failed one may have created the Event.
+	// The name is the same in all attempts, since a failed one may have created the Event.
 	o := newEventObject(r.node, e.Event, e.at)
 	pause := r.pause
 	for attempt := 1; ; attempt++ {

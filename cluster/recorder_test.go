@@ -207,11 +207,10 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Record does not block while the API server is unreachable. Events above the queue size are dropped and logged.
+// Record never blocks, even if Run does not run. Events above the queue size are dropped and logged.
 func TestQueueFull(t *testing.T) {
 	log := make(logLines, 10*queueSize)
-	client := &Client{host: "https://127.0.0.1:1", credentials: t.TempDir()}
-	r := NewEventRecorder("node", client, slog.New(slog.NewTextHandler(log, nil)))
+	r := NewEventRecorder("node", &Client{}, slog.New(slog.NewTextHandler(log, nil)))
 	for i := range 2 * queueSize {
 		r.Record(Event{Type: Warning, Reason: "GPUUnhealthy", Message: fmt.Sprint(i)})
 	}
@@ -237,7 +236,8 @@ func (l logLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Routine Events wait for the slot of the client, in which all are sent. Others are sent immediately.
+// Up to queueSize routine Events wait for the slot of the client and are sent in it; more are dropped. Other Events are
+// sent immediately.
 func TestRoutineEventsWait(t *testing.T) {
 	credentials := testCredentials(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // reasonLimit bounds the reason for the refusal of a device, in bytes.
 const reasonLimit = 300
 
-// writeError is an error of a write of a slice.
+// writeError is the error of a failed write of a slice.
 type writeError struct {
 	verb   string // "updating"
 	change sliceChange
@@ -31,11 +31,11 @@ func isStale(err error) bool {
 	return errors.As(err, &write) && (statusCode(err) == http.StatusConflict || errors.Is(err, ErrNotFound))
 }
 
-// invalidDevice is the path of an invalid device in a slice.
+// invalidDevice matches the path of an invalid device in a slice.
 var invalidDevice = regexp.MustCompile(`^spec\.devices\[([0-9]{1,4})\]`)
 
 // refuse records the devices that the API server does not accept. They are omitted, so that one invalid device does not
-// prevent others from being published or withdrawn. It returns false if the error refuses no further device.
+// prevent others from being published or withdrawn. found reports whether err names a device not recorded before.
 func (p *Pool) refuse(err error) (found bool) {
 	var write *writeError
 	var response *responseError

@@ -23,14 +23,14 @@ const devicesPerSlice = 64
 // annotations, so it identifies the writer. Slices of other drivers end in five random characters.
 const sliceSuffix = "-gpucdi"
 
-// isOwnSlice reports whether gpucdi wrote the slice with a name.
+// isOwnSlice reports whether gpucdi wrote the slice with that name.
 func isOwnSlice(name string) bool { return strings.HasSuffix(name, sliceSuffix) }
 
 // nameLimit is the maximum length of the name of an object, in bytes.
 const nameLimit = 253
 
-// sliceName returns the name of a slice of a pool. The scheduler considers slices in the order of their names, so
-// the index comes first. The name is the same each time, so no two slices can have the same index.
+// sliceName returns the name of a slice of a pool. Since Kubernetes 1.36 the scheduler considers slices in the order of
+// their names, so the index comes first. The name is the same each time, so no two slices can have the same index.
 func sliceName(driver, node string, index int) string {
 	name := fmt.Sprintf("%05d-%s-%s", index, driver, node)
 	if limit := nameLimit - len(sliceSuffix); len(name) > limit {

@@ -24,7 +24,7 @@ func TestSlots(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			if next := c.untilSlot(5 * time.Minute); next != 2*DefaultSpread-time.Minute {
-				t.Errorf("next slot at least 5m later after %s", next)
+				t.Errorf("first slot at least 5m away: after %s", next)
 			}
 		}
 		if sum < 100*DefaultSpread/4 || sum > 100*DefaultSpread*3/4 {

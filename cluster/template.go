@@ -25,7 +25,7 @@ func claimTemplatesPath(namespace string) string {
 	return "/apis/resource.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/resourceclaimtemplates"
 }
 
-// ClaimTemplates returns the templates of all namespaces that a label selector selects.
+// ClaimTemplates returns the ResourceClaimTemplates that match a label selector, in all namespaces.
 func (c *Client) ClaimTemplates(ctx context.Context, selector string) (all []ClaimTemplate, err error) {
 	_, err = list(ctx, c.reuse, c.host+"/apis/resource.k8s.io/v1/resourceclaimtemplates", url.Values{"labelSelector": {selector}}, "application/json",
 		func(t ClaimTemplate) error { all = append(all, t); return nil })
@@ -45,7 +45,8 @@ func (c *Client) CreateClaimTemplate(ctx context.Context, namespace string, temp
 	return nil
 }
 
-// DeleteClaimTemplate deletes a ResourceClaimTemplate unless it has been replaced. It succeeds if it does not exist.
+// DeleteClaimTemplate deletes the ResourceClaimTemplate with the name and UID of t. It succeeds if none has that name,
+// and fails if one has the name but another UID.
 func (c *Client) DeleteClaimTemplate(ctx context.Context, t ClaimTemplate) error {
 	options := map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]string{"uid": t.Metadata.UID}}
 	err := c.exchangeObject(ctx, http.MethodDelete, claimTemplatesPath(t.Metadata.Namespace)+"/"+url.PathEscape(t.Metadata.Name), options, nil)

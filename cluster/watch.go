@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// The API server ends a watch in the next slot, but not before minWatch. If the watch has not ended watchGrace later,
-	// the client considers the connection dead.
+	// The API server ends a watch in the next slot (see untilSlot), but not before minWatch. If the watch has not ended
+	// watchGrace later, the client considers the connection dead.
 	minWatch   = time.Minute
 	watchGrace = 30 * time.Second
 
@@ -29,8 +29,8 @@ const (
 	eventBurst    = 10
 )
 
-// WatchLabels calls changed with the current labels of a node and then after each change. It returns nil when the API
-// server ends the watch, in a slot of the client, or when ctx is done.
+// WatchLabels calls changed with the current labels of a node and then after each change. It returns nil when ctx ends,
+// or when the API server ends the watch, which it does in a slot of the client.
 func (c *Client) WatchLabels(ctx context.Context, node string, changed func(labels map[string]string)) error {
 	timeout := c.untilSlot(minWatch).Round(time.Second)
 	watching, cancel := context.WithTimeout(ctx, timeout+watchGrace)

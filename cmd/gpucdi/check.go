@@ -20,7 +20,7 @@ func check(stdout io.Writer, path string, want []byte) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("checking the CDI spec: %w", err)
 	}
-	diff := udiff.Unified(path, path+" (current)", string(have), string(want))
+	diff := udiff.Unified(path, path+" (expected)", string(have), string(want))
 	if diff == "" {
 		return nil
 	}

@@ -136,8 +136,8 @@ func (f *cordonFlags) find(ctx context.Context, name string) (cordonable, cordon
 	return cordonable{}, store, errors.New("no such GPU on this node; run gpucdi list, or use a UUID")
 }
 
-// named returns the device with an index or a UUID, whose case is ignored. The device of a UUID may be missing from
-// devices, since the GPU may return, or the driver be missing.
+// named returns the device with an index or a UUID, whose case is ignored. A UUID need not be in devices: the GPU may
+// return later, and without the driver no device is known.
 func named(name string, devices []cordonable) (device cordonable, found bool) {
 	for _, d := range devices {
 		if name != "" && name == d.index || strings.EqualFold(name, d.uuid) {
@@ -149,7 +149,7 @@ func named(name string, devices []cordonable) (device cordonable, found bool) {
 	return cordonable{uuid: uuid}, cordon.IsUUID(uuid)
 }
 
-// gpus returns the GPUs of the node from the agent or, if it does not respond, from the driver.
+// gpus returns the GPUs of the node from the agent or, if it does not respond or reports none, from the driver.
 func (f *cordonFlags) gpus(ctx context.Context) (gpus []gpu.GPU, err error) {
 	node, err := status.Fetch(ctx, f.address)
 	if err == nil && len(node.GPUs) > 0 {

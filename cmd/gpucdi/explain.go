@@ -55,7 +55,7 @@ func explain(w io.Writer, n status.Node, subject string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("explaining %q: no such GPU on this node; run gpucdi status for a list, or set namespace/name for a claim", subject)
+		return fmt.Errorf("explaining %q: no such GPU on this node; run gpucdi status for a list, or use namespace/name for a claim", subject)
 	}
 	return nil
 }
@@ -120,11 +120,11 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 	for _, r := range n.DRA.Refused {
 		if r.Namespace == namespace && r.Name == name {
 			found = true
-			line(w, "Preparing claim %s/%s failed %s ago (%s): %s", namespace, name, age(r.At), r.Reason, r.Message)
+			line(w, "The kubelet's latest call for claim %s/%s failed %s ago (%s): %s", namespace, name, age(r.At), r.Reason, r.Message)
 		}
 	}
 	if !found {
-		line(w, "Claim %s/%s is not prepared on this node, and no pod with it has started here since the agent started", namespace, name)
+		line(w, "Claim %s/%s is not prepared on this node, and the agent has recorded no failure to prepare it", namespace, name)
 	}
 	return nil
 }

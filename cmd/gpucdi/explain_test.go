@@ -35,7 +35,7 @@ func TestExplain(t *testing.T) {
 		"gpucdi.dev/gpu=GPU-b.graphics": {"GPU 1 (unknown product, GPU-b)", "features:     those of the node, and display, graphics"},
 		"GPU-c":                         {"GPU 2 (GPU-c) is not advertised: excluded by resources[0] of the config"},
 		"default/one":                   {"was prepared 5m0s ago, for infer", "GPU 1 (GPU-b): unhealthy"},
-		"default/two":                   {"Preparing claim default/two failed 5m0s ago (held): GPU-b is prepared for claim default/one"},
+		"default/two":                   {"The kubelet's latest call for claim default/two failed 5m0s ago (held): GPU-b is prepared for claim default/one"},
 		"default/three":                 {"not prepared on this node"},
 	} {
 		var out strings.Builder

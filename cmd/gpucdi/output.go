@@ -53,8 +53,8 @@ func (o *outputFormat) Set(name string) error {
 // structured reports whether the format is not a table.
 func (o *outputFormat) structured() bool { return o.name == formatJSON || o.name == formatYAML }
 
-// encode writes a value as JSON, or as YAML with the keys of the JSON. The text is safe for terminals. Some YAML
-// string styles have no escapes, so YAML is escaped only for a terminal.
+// encode writes a value as JSON, or as YAML with the keys of the JSON. JSON is always escaped, so that it is safe for
+// terminals. YAML is escaped only on a terminal, since in some YAML string styles escapes would change the value.
 func (o *outputFormat) encode(w io.Writer, value any) error {
 	var text string
 	if o.name == formatJSON {

@@ -39,7 +39,7 @@ func indented(text string, indent int) string {
 	return strings.Join(lines, "\n"+strings.Repeat(" ", indent))
 }
 
-// raw is constant text with color escapes, which is not escaped again.
+// raw is constant text with color escapes, which is not made printable.
 type raw string
 
 // tableWriter writes a table with aligned columns.

@@ -61,7 +61,7 @@ func checkArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// fromEnvironment sets the flags that the command line does not set from environment variables.
+// fromEnvironment sets flags from environment variables, except those that the command line sets.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var errs []error
 	flags.VisitAll(func(flag *pflag.Flag) {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// writeIsolation writes a line with the shared devices of each isolation.
+// writeIsolation writes a line with the shared devices for each combination of isolation levels.
 func writeIsolation(w io.Writer, devices []status.Device) {
 	shared := map[string][]string{}
 	for _, d := range devices {
@@ -24,7 +24,7 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	}
 }
 
-// writeShares writes the table of the shares that claims have of devices, and of the free remainders.
+// writeShares writes a table of the shares of prepared claims, and of what remains free on each device.
 func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
 	if len(shared) == 0 {

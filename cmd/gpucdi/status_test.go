@@ -65,7 +65,7 @@ func TestStatusTablesAreAligned(t *testing.T) {
 	}
 }
 
-// checkColumns checks that the cells of the table of devices begin below their heads.
+// checkColumns checks that the cells of the table of devices begin below their headers.
 func checkColumns(t *testing.T, text string, wide bool) {
 	t.Helper()
 	heads := []string{"PRODUCT", "MEMORY", "RESOURCE", "HEALTH", "POD"}
