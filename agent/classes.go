@@ -50,7 +50,10 @@ func (c *classes) writeOne(class cdi.Class) error {
 	if written {
 		c.log.Info("CDI spec written", "path", c.files[class].Path, "devices", len(spec.Devices))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return cdi.CheckAuxiliaryDevice(class, spec)
 }
 
 // logFailure logs the error of a class unless it is the same as at the last write.

@@ -281,7 +281,7 @@ func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubele
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		if next, err := c.latest.After(ctx, c.cfg.devicePluginDir()); err == nil {
-			c.latest = next
+			c.latest, c.checkpoints.responded = next, true
 			return &next, nil
 		}
 	}

@@ -26,7 +26,7 @@ func TestSlowRuntimeIsNotAbsent(t *testing.T) {
 	if response, err := c.containers(expired); err == nil {
 		t.Errorf("after the deadline: got %+v, want an error", response)
 	}
-	if response, err := c.containers(t.Context()); err != nil || len(response.Devices) > 0 || response.requested.IsZero() {
+	if response, err := c.containers(t.Context()); err != nil || len(response.Devices) > 0 || response.requested.IsZero() || !response.absent {
 		t.Errorf("without a runtime: %+v, %v", response, err)
 	}
 	c.runtimes.responded = true

@@ -249,6 +249,23 @@ func TestClaimsShare(t *testing.T) {
 	s.refuses(shareClaim("e", 1, 256<<20), ErrHeld, "default/d")
 }
 
+// The runtime is queried until only containers of prepared claims use a shared GPU, even if no claim has been granted
+// since it was proved free: after it became available again while draining.
+func TestRuntimeQueriedAfterClaimsEnded(t *testing.T) {
+	now := time.Now()
+	for _, tc := range []struct {
+		ended time.Time
+		want  bool
+	}{{time.Time{}, false}, {now, true}} {
+		n := &next{o: &Observation{Runtime: &Runtime{Requested: now.Add(-time.Second)}}, now: now}
+		n.add([]Entry{{Key: Key{SliceOutlet, gpu0}, State: StateAvailable, ended: tc.ended,
+			Part: Part{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}}}})
+		if got := n.todo(); got.Runtime != tc.want {
+			t.Errorf("ended at %s: the runtime is queried %t, want %t", tc.ended, got.Runtime, tc.want)
+		}
+	}
+}
+
 // The limit of a pod is the sum of its claims on a GPU, unless one of them has all of it. Claims of other pods do not
 // count.
 func TestMemoryLimitsOfClaims(t *testing.T) {

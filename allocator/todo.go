@@ -35,7 +35,7 @@ func (n *next) todo() Todo {
 			t.Close = append(t.Close, Closing{e.Key, e.seq})
 		case e.State == StateDraining:
 			t.drain(e)
-		case e.dirty:
+		case e.dirty || !e.ended.IsZero():
 			t.every = idleInterval
 			if e.sliced() {
 				t.every = claimInterval

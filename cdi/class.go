@@ -214,6 +214,16 @@ func AuxiliaryDeviceName(name Class) string {
 	return AgentClassKind(name) + "=" + classes[i].withGPUs
 }
 
+// CheckAuxiliaryDevice returns an error if the spec of a class lacks the device of AuxiliaryDeviceName. A runtime would
+// not start containers with it.
+func CheckAuxiliaryDevice(name Class, spec *specs.Spec) error {
+	_, _, injected := parser.ParseDevice(AuxiliaryDeviceName(name))
+	if slices.ContainsFunc(spec.Devices, func(d specs.Device) bool { return d.Name == injected }) {
+		return nil
+	}
+	return fmt.Errorf("the node has no device %s of class %s", injected, name)
+}
+
 // findNodes returns the device nodes that match patterns. Device numbers are read from the nodes, because no other
 // source has all of them. Nodes that disappear in the meantime, or whose paths are not valid in a spec, and files that
 // are not character devices are skipped.

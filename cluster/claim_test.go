@@ -261,7 +261,7 @@ func TestClaimsInUse(t *testing.T) {
 		fmt.Fprintf(w, `{"items":[%s]}`, strings.Join(items, ","))
 	})
 	claims, err := client.ClaimsInUse(t.Context(), testDriver)
-	if err != nil || len(claims) != 1 || claims[0].Name != testClaim.Name {
+	if err != nil || len(claims) != 1 || claims[0].Name != testClaim.Name || claims[0].Devices[0].Pool != "node" {
 		t.Fatalf("claims %+v, error %v", claims, err)
 	}
 }

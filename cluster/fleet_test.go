@@ -303,7 +303,11 @@ func TestTraffic(t *testing.T) {
 	const gpus, idle = 8, 10 * time.Minute
 	var counts fleet
 	credentials := testCredentials(t)
-	synctest.Test(t, func(*testing.T) { counts.add(simulate(time.Now(), credentials, "node", gpus)) })
+	routine := func(at time.Duration) bool { return counts[at/time.Second].routineAgents > 0 }
+	for again := true; again; again = routine(driverStops) || routine(driverLoads) { // the slot is in the same second
+		counts = fleet{}
+		synctest.Test(t, func(*testing.T) { counts.add(simulate(time.Now(), credentials, "node", gpus)) })
+	}
 	for _, phase := range []struct {
 		name     string
 		from, to time.Duration

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -71,8 +72,9 @@ func (l *NodeLabels) Run(ctx context.Context) {
 		}
 		want := l.latest()
 		err := l.client.ApplyLabels(ctx, l.node, want)
-		if ctx.Err() == nil && err != nil && err.Error() != logged {
-			logged = err.Error()
+		// The API server refuses a removal and an update in the same words.
+		if failure := fmt.Sprint(len(want) > 0, err); ctx.Err() == nil && err != nil && failure != logged {
+			logged = failure
 			l.logFailure(err, want, applied)
 		}
 		if err != nil && !refusedRemoval(err, want) {

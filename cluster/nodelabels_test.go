@@ -153,6 +153,7 @@ func TestNodeLabelsRemoved(t *testing.T) {
 // Failures are retried with a backoff. A refused removal of labels is not a failure.
 func TestNodeLabelsFailures(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
+		t.nextSlot() // none occurs in the next seconds
 		t.respond(http.StatusForbidden)
 		t.labels.Want(nil)
 		t.want(time.Second, nil, 1)
@@ -160,6 +161,11 @@ func TestNodeLabelsFailures(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := t.takePatches(); n < 5 || n > 10 {
 			t.Errorf("%d requests in a minute", n)
+		}
+		for _, want := range []string{`level=INFO msg="node labels not removed"`, `level=WARN msg="node labels not updated, will retry"`} {
+			if line := <-t.log; !strings.Contains(line, want) {
+				t.Errorf("log %s, want %s", line, want)
+			}
 		}
 		t.respond(http.StatusOK)
 		time.Sleep(time.Minute)

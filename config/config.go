@@ -288,14 +288,15 @@ func validateFeatures(rules allocator.Rules) error {
 
 // invalidResource returns why Kubernetes rejects a name of an extended resource; empty if it is valid or missing.
 func invalidResource(name string) string {
-	domain, _, qualified := strings.Cut(name, "/")
 	switch {
 	case name == "":
 		return ""
-	case !qualified:
+	case !strings.Contains(name, "/"):
 		return "it has no domain"
-	case domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io"):
+	case strings.Contains(name, "kubernetes.io/"): // also mykubernetes.io/gpu
 		return "its domain is reserved"
+	case strings.HasPrefix(name, "requests."):
+		return "its domain starts with requests., which is reserved for quotas"
 	}
 	// Quotas count the resource under this name.
 	return strings.Join(validation.IsQualifiedName("requests."+name), "; ")

@@ -250,6 +250,8 @@ func TestParseRejectsRules(t *testing.T) {
 		"{select: {uuid: []}, exclude: true}":                                                            ".select: want at least one value in index, uuid and pci, got an empty list",
 		"{select: {index: [0]}, name: gpu}":                                                              `.name: want a resource name such as nvidia.com/h100, got "gpu": it has no domain`,
 		"{select: {index: [0]}, name: kubernetes.io/gpu}":                                                `.name: want a resource name such as nvidia.com/h100, got "kubernetes.io/gpu": its domain is reserved`,
+		"{select: {index: [0]}, name: mykubernetes.io/gpu}":                                              `.name: want a resource name such as nvidia.com/h100, got "mykubernetes.io/gpu": its domain is reserved`,
+		"{select: {index: [0]}, name: requests.a.com/gpu}":                                               `.name: want a resource name such as nvidia.com/h100, got "requests.a.com/gpu": its domain starts with requests.`,
 		"{select: {index: [0]}, name: 'a.com/b c'}":                                                      `.name: want a resource name such as nvidia.com/h100, got "a.com/b c": name part must consist of`,
 		"{select: {index: [0]}, name: a.com/" + strings.Repeat("b", 64) + "}":                            `.name: want a resource name such as nvidia.com/h100, got "a.com/bbb`,
 		"{select: {index: [0]}, name: a.com/b, rename: a.com/b.shared, replicas: 2}":                     ".rename: want name instead, since the rule has select",

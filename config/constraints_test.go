@@ -28,7 +28,7 @@ const (
 
 	// resource matches the names of extended resources, standardResource the names that a rule without select accepts.
 	resource         = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
-	reservedResource = `^([^/]*\.)?kubernetes\.io/`
+	reservedResource = `kubernetes\.io/|^requests\.`
 	standardResource = `^nvidia\.com/(gpu|mig-[-A-Za-z0-9_.]{0,58}[A-Za-z0-9])$`
 
 	labelKey      = `([-A-Za-z0-9.]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?`
@@ -62,9 +62,10 @@ func constraints(s source) map[string]schema {
 		"config.Remediation.Faults":            {"items": schema{"anyOf": []schema{{"enum": faultSelectors(s)}, {"pattern": `^xid_(0|[1-9][0-9]*)$`}}}},
 		"allocator.Shares.MemoryScaling":       {"exclusiveMinimum": 0, "maximum": 1},
 		"allocator.Shares.Reserve":             {"type": []string{"string", "integer"}, "pattern": size, "maximum": 0, "minimum": 0},
-		"allocator.Monitoring.Resource":        extendedResource(),
+		"allocator.Monitoring.Resource":        schema{"anyOf": extendedResource()["anyOf"], "not": schema{"pattern": standardResource}},
 		"allocator.Monitoring.Count":           {"minimum": 1, "maximum": allocator.MaxMonitors},
 		"allocator.Rule":                       {"allOf": ruleConstraints()},
+		"config.document":                      {"allOf": modeConstraints()},
 		"allocator.Selector.ComputeCapability": {"pattern": capability},
 	}
 }
@@ -82,13 +83,6 @@ func ruleConstraints() []schema {
 			effects = append(effects, set(key, zero))
 		}
 	}
-	unset := func(keys ...string) schema {
-		properties := schema{}
-		for _, key := range keys {
-			properties[key] = schema{"enum": []any{"", 0, false, []any{}}}
-		}
-		return schema{"properties": properties}
-	}
 	shared := schema{"pattern": `^$|` + strings.ReplaceAll(allocator.SharedSuffix, ".", `\.`) + "$"}
 	selects := schema{"required": []string{"select"}, "properties": schema{"select": schema{"minProperties": 1}}}
 	return []schema{
@@ -104,20 +98,40 @@ func ruleConstraints() []schema {
 				"properties": schema{"name": schema{"pattern": standardResource}, "rename": shared},
 			},
 		},
+		{"if": has("name", allocator.GPUResource), "then": schema{"properties": schema{
+			"rename": schema{"enum": []string{"", allocator.GPUResource + allocator.SharedSuffix}},
+		}}},
 		{"if": schema{"allOf": []schema{selects, set("exclude", false)}}, "then": unset("name")},
 		{"if": set("exclude", false), "then": unset("mode", "replicas", "share", "features", "rename", "failRequestsGreaterThanOne", "limits", "level")},
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{"if": set("rename", ""), "then": set("replicas", 0)},
 		{"if": set("limits", ""), "then": set("replicas", 0)},
 		{"if": set("level", ""), "then": schema{"anyOf": []schema{set("limits", ""), has("share", allocator.ShareMemory)}}},
-		{"if": has("mode", allocator.ModeDRA), "then": unset("features")},
-		{"if": schema{"allOf": []schema{has("mode", allocator.ModeDRA), unset("share")}}, "then": unset("replicas", "rename", "limits")},
+		{"if": has("mode", allocator.ModeDRA), "then": draRule()},
 		{"if": set("share", ""), "then": schema{"allOf": []schema{
 			unset("rename", "failRequestsGreaterThanOne", "limits"), {"not": has("mode", allocator.ModeDevicePlugin)},
 		}}},
 		{"if": has("share", allocator.ShareMemory), "then": unset("replicas")},
 		{"if": has("share", allocator.ShareReplicas), "then": set("replicas", 0)},
 	}
+}
+
+// modeConstraints returns the constraints on the rules without mode, which have that of allocation. Rules in sections of
+// nodes are not constrained: they may have the mode of the base config.
+func modeConstraints() []schema {
+	rules := func(constraint schema) schema {
+		return schema{"properties": schema{"resources": schema{"items": schema{"if": unset("mode"), "then": constraint}}}}
+	}
+	return []schema{{
+		"if":   schema{"required": []string{"allocation"}, "properties": schema{"allocation": has("mode", allocator.ModeDRA)}},
+		"then": rules(draRule()),
+		"else": rules(unset("share")),
+	}}
+}
+
+// draRule requires that a rule is valid in mode dra.
+func draRule() schema {
+	return schema{"allOf": []schema{unset("features"), {"if": unset("share"), "then": unset("replicas", "rename", "limits")}}}
 }
 
 // faultSelectors returns the fault codes and XID classes that are valid selectors.
@@ -133,6 +147,15 @@ func faultSelectors(s source) (names []string) {
 // extendedResource requires a valid name or none.
 func extendedResource() schema {
 	return schema{"anyOf": []schema{{"const": ""}, {"pattern": resource, "not": schema{"pattern": reservedResource}}}}
+}
+
+// unset requires that keys are missing or have their zero values.
+func unset(keys ...string) schema {
+	properties := schema{}
+	for _, key := range keys {
+		properties[key] = schema{"enum": []any{"", 0, false, []any{}}}
+	}
+	return schema{"properties": properties}
 }
 
 // has requires that a key has a value.

@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -161,6 +162,10 @@ func (b *bundle) json(name string, value any, err error) {
 // specs adds the CDI specs of the agent.
 func (b *bundle) specs(dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, "gpucdi.dev-*.json")) // fails only for a bad pattern
+	// Each claim with a limited compute time has a spec. Those of the GPUs and classes come first.
+	isClaim := func(name string) bool { return strings.HasPrefix(filepath.Base(name), "gpucdi.dev-claim-") }
+	paths = slices.Concat(slices.DeleteFunc(slices.Clone(paths), isClaim),
+		slices.DeleteFunc(paths, func(name string) bool { return !isClaim(name) }))
 	if len(paths) == 0 {
 		b.fail("cdi", fmt.Errorf("no CDI specs of gpucdi in %s", dir))
 	}

@@ -5,11 +5,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +105,24 @@ func TestBundle(t *testing.T) {
 		if strings.Contains(text, "SECRET") || strings.Contains(text, "CgZTRUNSRVQ") || strings.Contains(text, "nic") {
 			t.Errorf("%s contains data that no bug report needs:\n%s", name, text)
 		}
+	}
+}
+
+// The specs of claims do not displace those of GPUs.
+func TestBundleOfManySpecs(t *testing.T) {
+	n := newBundleNode(t)
+	for i := range maxBundledSpecs + 1 {
+		if err := os.WriteFile(filepath.Join(n.CDIDir, fmt.Sprintf("gpucdi.dev-claim-%d.json", i)), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	if err := Bundle(t.Context(), n, &out); err != nil {
+		t.Fatal(err)
+	}
+	files := unpack(t, out.Bytes())
+	if files["cdi/gpucdi.dev-gpu.json"] == "" || files["cdi/gpucdi.dev-claim-0.json"] == "" || !strings.Contains(files["errors.txt"], "more than") {
+		t.Errorf("the bundle has %q", slices.Sorted(maps.Keys(files)))
 	}
 }
 

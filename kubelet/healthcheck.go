@@ -107,7 +107,7 @@ func (h *healthCheck) query(ctx context.Context, list func() []*api.Device) (mis
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	missing = firstMissing(devices, h.plugin.cfg.Resource, allocatable, h.missing)
-	h.listed = h.listed || missing == "" && len(devices) > 0
+	h.listed = h.listed || missing == "" && len(healthyInBoth(devices, devices)) > 0
 	return missing, h.listed
 }
 

@@ -51,6 +51,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return fmt.Errorf("creating the MPS directory: %w", err)
 	}
 	unlock, err := d.lock(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/internal/host"
 )
@@ -37,4 +40,29 @@ func TestDaemonNotStarted(t *testing.T) {
 	if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("socket: %v", err)
 	}
+}
+
+// The end of ctx is no error, even while another process has the lock.
+func TestDaemonEndsWhileItWaits(t *testing.T) {
+	d := Daemon{Program: Program{Node: host.NewRoot(t.TempDir())}, Dir: t.TempDir()}
+	lock, err := os.Create(filepath.Join(d.Dir, lockName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	d.Log = slog.New(slog.NewTextHandler(writer(func(string) { cancel() }), nil)) // it logs that it waits
+	if err := d.Run(ctx); err != nil || ctx.Err() == nil {
+		t.Errorf("error %v, waited %t", err, ctx.Err() != nil)
+	}
+}
+
+type writer func(text string)
+
+func (w writer) Write(text []byte) (int, error) {
+	w(string(text))
+	return len(text), nil
 }

@@ -75,7 +75,7 @@ func (r Root) PodCgroup(uid string) (string, error) {
 		}
 	}
 	if len(all) == 0 {
-		return "", fmt.Errorf("finding the cgroup of pod %s: pods have no cgroups below %s; set cgroupsPerQOS: true in the kubelet's config", uid, CgroupDir)
+		return "", fmt.Errorf("finding the cgroup of pod %s: pods have no cgroups below %s; set cgroupsPerQOS: true in the kubelet's config, and cgroupRoot to one level at most", uid, CgroupDir)
 	}
 	return "", fmt.Errorf("finding the cgroup of pod %s in %s: %w", uid, strings.Join(all, ", "), fs.ErrNotExist)
 }

@@ -65,6 +65,9 @@ var configs = []string{
 	`{resources: [{select: {index: [0]}, name: a.com/b, rename: a.com/b.shared, replicas: 2}]}`, `{resources: [{select: {index: [0]}, name: a.com/b, exclude: true}]}`,
 	`{nodes: [{cdi: {features: [compute]}}]}`, `{nodes: [{names: [], selector: "", section: ""}]}`, `{nodes: [{names: [a], nodes: []}]}`, `{nodes: [{names: a}]}`,
 	`{nodes: [{names: [a], mig: {strategy: x}}]}`, `{nodes: [{names: [a], resources: [{name: x, replicas: 2}]}]}`, `{nodes: [{selector: in in (in}]}`,
+	`{monitoring: {resource: nvidia.com/gpu}}`, `{resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/other.shared}]}`,
+	`{allocation: {mode: dra}, resources: [{name: nvidia.com/gpu, replicas: 2}]}`, `{resources: [{name: nvidia.com/gpu, share: memory}]}`,
+	`{allocation: {mode: dra}, resources: [{select: {index: [0]}, features: [video]}]}`, `{monitoring: {resource: nvidia.com/mig-1g.5gb}}`,
 	`{nodes: [{selector: "a b"}]}`, `{nodes: [{selector: "a=b,,c"}]}`, `{nodes: [{selector: "a in b"}]}`, `{nodes: [{selector: "=b"}]}`,
 }
 
@@ -72,13 +75,9 @@ var configs = []string{
 // express. The agent reports them and keeps its last known good config.
 var beyondSchema = []string{
 	`{health: {xids: {ignore: [79], fatal: [79]}}}`,
-	`{monitoring: {resource: nvidia.com/gpu}}`,
 	`{health: {quietPeriod: 9999999h}}`,
 	`{health: {probeInterval: 1ms1ms}}`,
 	`{resources: [{name: nvidia.com/gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}`,
-	`{resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/other.shared}]}`,
-	`{allocation: {mode: dra}, resources: [{name: nvidia.com/gpu, replicas: 2}]}`,
-	`{resources: [{name: nvidia.com/gpu, share: memory}]}`,
 }
 
 // Helm rejects the configs that the agent rejects, except those in beyondSchema, and no others.

@@ -48,6 +48,10 @@ func TestClassDevices(t *testing.T) {
 	}
 	n.awaitClassDevices(t, k, "gpucdi.dev/imex-channel=0")
 	k.awaitGPUs(t, 8, 8)
+	if err := os.Remove(channels + "/channel0"); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitClassDevices(t, k) // not a device that no spec has
 	n.configure(t)
 	n.awaitClassDevices(t, k)
 }

@@ -28,6 +28,7 @@ var stages = []struct {
 	{"CRI-O", build(tools.CRIO)},
 	{"Kubernetes 1.36", build(tools.Kube)},
 	{"kubelet 1.34", build(tools.Kubelet134)},
+	{"NVIDIA device plugin", build(tools.NVIDIAPlugin)},
 	{"Debian image", discardPath(images.Debian)},
 }
 
