@@ -72,7 +72,7 @@ func constraints(s source) map[string]schema {
 
 // ruleConstraints returns the dependencies between the keys of a rule.
 func ruleConstraints() []schema {
-	// At least one key that has an effect on its own is required. New keys are assumed to have one.
+	// At least one key that has an effect on its own is required. New keys are assumed to have such an effect.
 	var effects []schema
 	for field := range reflect.TypeFor[allocator.Rule]().Fields() {
 		key, zero := field.Tag.Get("yaml"), reflect.Zero(field.Type).Interface()

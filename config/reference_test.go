@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "update the reference in docs/configuration.md")
+var update = flag.Bool("update", false, "write docs/configuration.md and the chart's schema")
 
 // The reference in docs/configuration.md is generated from the keys, comments, constants and defaults of the config's
 // types, in this and other packages.

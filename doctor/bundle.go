@@ -26,7 +26,7 @@ const (
 	// bundleFileLimit bounds each file of a bundle, in bytes.
 	bundleFileLimit = 8 << 20
 	// maxBundledSpecs bounds the number of CDI specs in a bundle. The agent writes one for the GPUs, and one for each
-	// device class and each feature with variants.
+	// device class, each feature with variants and each prepared claim with a compute ceiling.
 	maxBundledSpecs = 16
 )
 
@@ -88,7 +88,7 @@ func (e *examination) versions() map[string]string {
 	return versions
 }
 
-// allocation is a device in the kubelet's checkpoint.
+// allocation is an allocated device in the kubelet's checkpoint.
 type allocation struct {
 	PodUID    string `json:"podUID"`
 	Container string `json:"container"`

@@ -72,7 +72,7 @@ type examination struct {
 	Node
 	settings config.Config
 	driver   *host.DriverRoot // nil: not found
-	snapshot *driver.Snapshot // nil: NVML not available
+	snapshot *driver.Snapshot // nil: driver not read
 	health   health.Tracker
 
 	inspected cdi.Parts // GPUs is nil: not inspected

@@ -23,8 +23,8 @@ const (
 	classDisplay = "0x03"
 )
 
-// platform returns the platform of the GPUs. If it is not empty, the GPUs are not on the PCI bus and do not use the
-// kernel module of PCI GPUs.
+// platform returns the platform of the GPUs. If it is not empty, the checks of the PCI bus and of the kernel module of
+// PCI GPUs do not apply.
 func (e *examination) platform() gpu.Platform {
 	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
 	if err != nil {
@@ -36,7 +36,7 @@ func (e *examination) platform() gpu.Platform {
 func (e *examination) hardware(context.Context) []Finding {
 	const check, bus = "hardware", "/sys/bus/pci/devices"
 	if p := e.platform(); p != "" {
-		return skip(check, fmt.Sprintf("platform %s: GPUs are not on the PCI bus", p))
+		return skip(check, fmt.Sprintf("platform %s: PCI GPUs are not required", p))
 	}
 	devices, err := e.Root.ReadDir(bus)
 	if err != nil {
@@ -62,7 +62,7 @@ func (e *examination) hardware(context.Context) []Finding {
 func (e *examination) module(context.Context) []Finding {
 	const check = "kernel module"
 	if p := e.platform(); p != "" {
-		return skip(check, fmt.Sprintf("platform %s: not the kernel module of PCI GPUs", p))
+		return skip(check, fmt.Sprintf("platform %s: the kernel module of PCI GPUs is not required", p))
 	}
 	version, err := cdi.KernelModuleVersion(e.Root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -194,7 +194,7 @@ func (e *examination) isolation(context.Context) []Finding {
 	if !shared {
 		return skip(check, "the config shares no GPU")
 	}
-	return pass(check, "GPUs that are shared have at least "+weakest.String())
+	return pass(check, "weakest isolation of shared devices: "+weakest.String())
 }
 
 // parts checks the sources of the CDI container edits: driver files and device nodes.

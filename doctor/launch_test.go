@@ -61,7 +61,7 @@ func TestProbedFindings(t *testing.T) {
 	}
 }
 
-// The image can print anything, so the doctor opens none of the printed paths unless it is in the CDI spec.
+// The image can print anything, so the doctor keeps only printed paths that are in the CDI spec.
 func TestDecode(t *testing.T) {
 	wanted := cdi.Edits{Nodes: []string{"/dev/nvidia0", "/dev/nvidiactl"}, Files: []string{cudaName}}
 	long := strings.Repeat("x", 1<<20)

@@ -10,8 +10,9 @@ import (
 // errComputeLimit means that the compute time of a claim was not limited.
 var errComputeLimit = errors.New("compute time of the claim not limited")
 
-// selectMPS sets the percentages that MPS has to enforce. Their GPUs must be granted, so that they remain shared in this
-// way. A program is a client of one MPS server, and each GPU has its own, so a claim can have only one such device.
+// selectMPS sets the MPSPercentage of a claim's devices. The gate must have granted them, so that the way in which they
+// are shared does not change. A program is a client of one MPS server, and each GPU has its own, so a claim can have
+// only one device with an MPSPercentage.
 func (d *Driver) selectMPS(devices []Device) error {
 	first := ""
 	for i := range devices {

@@ -50,7 +50,8 @@ func (l *computeLimiter) check(t *testing.T, want ...string) {
 	l.calls = nil
 }
 
-// A claim with a part of a GPU gets the CDI device of the claim, also from the next agent, and others do not.
+// A claim with a part of a GPU gets the CDI device of the claim, also from the next agent. A claim for a whole GPU does
+// not.
 func TestComputeLimit(t *testing.T) {
 	n, l := newCeiledNode(t)
 	n.addShare("a", "0", "25")

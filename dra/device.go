@@ -119,11 +119,12 @@ func (b *deviceBuilder) device(o Offer) cluster.Device {
 	return cluster.Device{Attributes: attributes, Capacity: map[string]cluster.Capacity{capacityMemory: cluster.Bytes(g.MemoryBytes)}}
 }
 
-// maxMemorySlices is the maximum number of memory slices of a GPU. A device has at most 32 attributes and capacities.
+// maxMemorySlices is the maximum number of memory slices of a GPU. The API server accepts at most 32 attributes and
+// capacities of a device.
 const maxMemorySlices = 8
 
-// migCapacity returns the capacities of a MIG device. Unless the device occupies all memory slices of its GPU, it has a
-// capacity for each slice that it occupies, by which a claim can request a placement.
+// migCapacity returns the capacities of a MIG device. Unless the device occupies maxMemorySlices, it has a capacity for
+// each slice that it occupies, by which a claim can request a placement.
 func migCapacity(m gpu.MIGDevice) map[string]cluster.Capacity {
 	capacity := map[string]cluster.Capacity{capacityMemory: cluster.Bytes(m.MemoryBytes)}
 	for name, n := range map[string]int{

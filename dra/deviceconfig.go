@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// The API version and kind of the opaque parameters for GPUs and MIG devices.
+// The API version and kind of gpucdi's own opaque parameters. They apply to GPUs and MIG devices.
 const (
 	deviceConfigVersion = "gpucdi.dev/v1"
 	deviceConfig        = "DeviceConfig"
@@ -18,7 +18,7 @@ const (
 // maxFeatures bounds the features in a DeviceConfig; fewer exist.
 const maxFeatures = 16
 
-// validFeature is the format of a feature, as far as this package depends on it.
+// validFeature is the format of a feature's name. Config.Variants checks whether the feature exists.
 var validFeature = regexp.MustCompile(`^[a-z]{1,32}$`)
 
 // deviceConfigFor returns the settings for a device in the DeviceConfigs of a claim and its DeviceClass. They do not

@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/cluster"
 )
 
-// deviceConfigOf returns a configuration of the kind DeviceConfig with more fields.
+// deviceConfigOf returns a DeviceConfig with the fields in rest, which starts with a comma unless it is empty.
 func deviceConfigOf(rest string) cluster.ClaimConfig {
 	return cluster.ClaimConfig{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"gpucdi.dev/v1","kind":"DeviceConfig"` + rest + `}`)}
 }
@@ -45,7 +45,7 @@ func TestFeaturesOfClaims(t *testing.T) {
 		"unprintable":           {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["\u001b[31m"]`)}, "error: use names"},
 		"long":                  {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["` + strings.Repeat("x", 5000) + `"]`)}, "error: use names"},
 		"unknown field":         {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["video"],"Features":["graphics"]`)}, "error: parameters.Features: not supported"},
-		"overridden, but wrong": {[]cluster.ClaimConfig{deviceConfigOf(`,"x":1`), display}, "error: config[0]"},
+		"error before the last": {[]cluster.ClaimConfig{deviceConfigOf(`,"x":1`), display}, "error: config[0]"},
 		"another version":       {[]cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(`{"apiVersion":"gpucdi.dev/v2","kind":"DeviceConfig"}`)}}, "error: DeviceConfig of gpucdi.dev/v1"},
 		"large":                 {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["` + strings.Repeat("x", maxParameters) + `"]`)}, "error: larger"},
 	} {
@@ -77,7 +77,7 @@ func TestComputeCeiling(t *testing.T) {
 		"none":         {nil, 0, ""},
 		"claim":        {[]cluster.ClaimConfig{claim}, 80, ""},
 		"above class":  {[]cluster.ClaimConfig{class, claim}, 50, ""},
-		"class higher": {[]cluster.ClaimConfig{claim, class}, 50, ""},
+		"class second": {[]cluster.ClaimConfig{claim, class}, 50, ""},
 		"zero":         {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0`)}, 0, "computeCeiling: 0; use a number from 1 to 100"},
 		"above 100":    {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":101`)}, 0, "101; use a number"},
 		"a fraction":   {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0.5`)}, 0, "0.5; use a number"},
@@ -91,8 +91,8 @@ func TestComputeCeiling(t *testing.T) {
 	}
 }
 
-// A claim with features gets variants of its device, and the same ones after a restart of the agent. Another claim gets
-// none.
+// A claim with features gets variants of its CDI device, and the same ones after a restart of the agent. Another claim
+// gets none.
 func TestPrepareWithFeatures(t *testing.T) {
 	n := newNode(t)
 	lacking := errors.New("feature graphics: libEGL_nvidia.so.0 not found")

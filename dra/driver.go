@@ -23,11 +23,11 @@ type Config struct {
 	Pool    string // of this node's devices: the name of the node
 	CDIKind string // "gpucdi.dev/gpu"
 
-	ClaimCDIKind string // of the CDI devices of single claims, which have their UIDs as names: "gpucdi.dev/claim"
+	ClaimCDIKind string // of the CDI devices for a single claim, which are named by its UID: "gpucdi.dev/claim"
 
-	// Variants returns the features of selected for which a claim gets variants of a device's CDI device, because the CDI
-	// device itself lacks them. The error is the reason why a variant is not available; it wraps allocator.ErrHeld if the
-	// variant is about to be written. Variants must not block.
+	// Variants returns those of the selected features for which a claim gets variants of a device's CDI device, because
+	// the CDI device itself lacks them. The error is the reason why a variant is not available; it wraps
+	// allocator.ErrHeld if the variant is about to be written. Variants must not block.
 	Variants func(id string, selected allocator.Features) (allocator.Features, error)
 
 	// ExtraDevices returns the CDI devices that each device of a claim gets in addition to its own; may be nil. It must
@@ -50,27 +50,27 @@ type Config struct {
 
 	Wait time.Duration // how long a claim waits for devices of other holders; 30 s if zero
 
-	// SetTimeSlice sets the time slice of the GPU with a UUID; it returns when ctx ends. The error wraps
+	// SetTimeSlice sets the time slice of the GPU with a UUID; it returns early if ctx ends. The error wraps
 	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
 	SetTimeSlice func(ctx context.Context, uuid string, t gpu.TimeSlice) error
 
 	// LimitMemory limits the memory of a pod on each GPU to that of its prepared claims, and verifies the limits; it
-	// returns when ctx ends. It is not called concurrently for one pod. May be nil if no claim is for a part of a GPU.
+	// returns early if ctx ends. It is not called concurrently for one pod. May be nil if no claim is for a part of a GPU.
 	LimitMemory func(ctx context.Context, podUID string) error
 
-	// MPSPercentage returns the maximum compute time of a claim with an amount of a device, in percent of the GPU, that MPS
-	// has to enforce; 0 if the device is not shared through MPS. ceiling is the maximum in the claim's configuration; 0:
-	// none. It must not block. May be nil if no device is shared through MPS.
+	// MPSPercentage returns the maximum compute time that MPS has to enforce for a claim with an amount of a device, in
+	// percent of the GPU; 0 if the device is not shared through MPS. ceiling is the maximum in the claim's configuration;
+	// 0: none. It must not block. May be nil if no device is shared through MPS.
 	MPSPercentage func(id string, amount allocator.Amount, ceiling int) int
 
-	// CheckPods returns an error if one of the pods of a claim with an MPSPercentage could remove the limit. It returns when
-	// ctx ends. May be nil with MPSPercentage.
+	// CheckPods returns an error if one of the pods of a claim with an MPSPercentage could remove the limit. It returns
+	// early if ctx ends. May be nil if MPSPercentage is nil.
 	CheckPods func(ctx context.Context, namespace string, pods []Pod) error
 
 	// LimitCompute prepares the GPUs of a claim for its containers: those with an MPSPercentage for clients of MPS with
 	// that maximum, and others for use without MPS. The containers of a claim with an MPSPercentage get the CDI device of
-	// the claim in addition. ReleaseCompute undoes it. Both can be repeated, and return when ctx ends. May be nil with
-	// MPSPercentage.
+	// the claim in addition. ReleaseCompute undoes it. Both can be repeated, and return early if ctx ends. They may be
+	// nil if MPSPercentage is nil.
 	LimitCompute   func(ctx context.Context, r Record) error
 	ReleaseCompute func(ctx context.Context, r Record) error
 
@@ -88,8 +88,8 @@ type Gate interface {
 
 var _ Gate = (*allocator.Gate)(nil)
 
-// defaultWait is the maximum, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time
-// within callTimeout for the settings of GPUs.
+// defaultWait is as long as possible, since the kubelet repeats a failed call only after 60 to 90 s. It leaves time
+// within callTimeout to change the settings of GPUs.
 const defaultWait = callTimeout - settingTimeout
 
 // Driver is the kubelet plugin of a DRA driver. Its methods are safe for concurrent use; Run must be called once.
@@ -176,7 +176,7 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// Records returns the prepared claims, by UID. The slice must not be modified.
+// Records returns the prepared claims, sorted by UID. The slice must not be modified.
 func (d *Driver) Records() []Record { return d.records.snapshot() }
 
 // IfPrepared calls do with the record of a prepared claim. It does not call do if a call for the claim is in progress;
@@ -193,9 +193,9 @@ func (d *Driver) IfPrepared(uid string, do func(Record) error) error {
 	return do(record)
 }
 
-// Run serves the driver and keeps it registered with the kubelet until ctx ends. It must be called after the gate's
-// first ledger: a claim whose device is not in the ledger is refused. Run returns an error only if the Config is
-// unusable.
+// Run serves the driver and keeps it registered with the kubelet until ctx ends. It must be called after the gate
+// has its first ledger: a claim whose device is not in the ledger is refused. Run returns an error only if the Config
+// is unusable.
 func (d *Driver) Run(ctx context.Context) error {
 	registry, service := d.socketPaths()
 	seen := filepath.Join(d.cfg.KubeletPath, pluginsDir, d.cfg.Driver, filepath.Base(service))

@@ -195,7 +195,7 @@ func (n *node) restart() {
 	n.service = &service{driver: n.driver, running: n.Context()}
 }
 
-// allocated returns a claim with GPUs, for a pod of the same name.
+// allocated returns a claim with GPUs that is reserved for one pod, pod-NAME.
 func allocated(name string, gpus ...string) cluster.Claim {
 	c := cluster.Claim{UID: "uid-" + name, Allocated: true, Consumers: []cluster.Consumer{{Resource: "pods", Name: "pod-" + name, UID: "pod-uid-" + name}}}
 	for i, g := range gpus {

@@ -166,7 +166,7 @@ func (n *node) run() (stop func()) {
 type otherDriver struct {
 	registerapi.UnimplementedRegistrationServer
 	info *registerapi.PluginInfo
-	hang chan struct{} // GetInfo waits until it is closed; nil if it does not
+	hang chan struct{} // GetInfo waits until it is closed; nil: it does not wait
 }
 
 func (o *otherDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {

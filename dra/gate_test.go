@@ -78,9 +78,9 @@ func TestForcedDelete(t *testing.T) {
 			_, err := n.prepare("b")
 			prepared <- err
 		}()
-		time.Sleep(2 * time.Second) // the kubelet unprepares the claim
+		time.Sleep(2 * time.Second) // until the kubelet unprepares the claim
 		n.unprepares("a")
-		time.Sleep(5 * time.Second) // the containers end
+		time.Sleep(5 * time.Second) // until the containers end
 		select {
 		case err := <-prepared:
 			t.Fatalf("prepared while a container uses the GPU, error %v", err)

@@ -163,7 +163,7 @@ func TestRegistrationRefused(t *testing.T) {
 	n.serves(startKubelet(t, n.cfg.KubeletDir, "").next(n.driver))
 }
 
-// A kubelet that misses a socket finds the next one.
+// A socket that the kubelet does not register in time is replaced.
 func TestSocketMissed(t *testing.T) {
 	n := newNode(t)
 	n.driver.registerTimeout = 50 * time.Millisecond
@@ -224,7 +224,7 @@ func TestStaleSockets(t *testing.T) {
 	}
 }
 
-// Another process serves a driver of the same name.
+// While another process serves a driver of the same name, the driver is not served.
 func TestConflict(t *testing.T) {
 	same := &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: testDriver}
 	for name, tc := range map[string]struct {
@@ -320,7 +320,7 @@ func TestLongPath(t *testing.T) {
 	}
 }
 
-// Both versions of the health stream send the list immediately, and after each change.
+// Both versions of the health stream send the list after each change.
 func TestHealth(t *testing.T) {
 	n := newNode(t)
 	kubelet := startKubelet(t, n.cfg.KubeletDir, "")

@@ -11,7 +11,7 @@ type uidLocks struct {
 	held map[string]chan struct{} // by UID; closed by unlock
 }
 
-// lock waits until no other call holds the lock of a UID, or ctx ends.
+// lock acquires the lock of a UID. It waits until no other call holds it, and returns an error if ctx ends before.
 func (l *uidLocks) lock(ctx context.Context, uid string) error {
 	for ctx.Err() == nil {
 		if l.tryLock(uid) {

@@ -54,7 +54,7 @@ func (l *limitedPods) check(t *testing.T, want ...string) {
 	}
 }
 
-// addShare adds a claim to the API server that has cores and 1 GiB of a GPU.
+// addShare adds a claim for cores and 1 GiB of a GPU to the API server.
 func (n *node) addShare(name, gpu, cores string) {
 	claim := allocated(name, gpu)
 	claim.Devices[0].ShareID = "share-of-" + name
@@ -134,7 +134,7 @@ func TestLimitIsForOnePod(t *testing.T) {
 	l.check(t, "pod-uid-a")
 }
 
-// The limits of a pod are set for one claim after the other, so that the last one has the sum.
+// The limits of a pod are set for one claim after the other, so that the last call sets the sum of all claims.
 func TestLimitsOfOnePodAreSequential(t *testing.T) {
 	n, l := newLimitedNode(t)
 	var calls []*drapb.Claim

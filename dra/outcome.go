@@ -24,9 +24,9 @@ const (
 	RefusedHeld     Refusal = "held"     // another holder did not release a device in time
 	RefusedUnknown  Refusal = "unknown"  // a device is not in the ResourceSlices of this node
 	RefusedFault    Refusal = "fault"    // a device is unhealthy
-	RefusedConfig   Refusal = "config"   // the opaque configuration is not supported by this version or the GPU
+	RefusedConfig   Refusal = "config"   // this version, the NVIDIA driver or the GPU does not support the configuration
 	RefusedRecord   Refusal = "record"   // the record cannot be written or removed
-	RefusedDriver   Refusal = "driver"   // the NVIDIA driver cannot apply a time slice or a memory limit
+	RefusedDriver   Refusal = "driver"   // a time slice, or a limit of memory or compute time, was not applied
 	RefusedCanceled Refusal = "canceled" // by the kubelet, the end of the agent or a timeout
 	RefusedClaim    Refusal = "claim"    // the claim cannot be read or is invalid, or another claim has its name
 )
@@ -62,7 +62,7 @@ func refusal(err error) Refusal {
 	return RefusedClaim
 }
 
-// Observer receives the registrations and the results of calls of a Driver. Its methods must not block, because the
+// Observer receives the registrations and the results of calls to a Driver. Its methods must not block, because the
 // kubelet waits for them, and must be safe for concurrent use.
 type Observer interface {
 	Registered()

@@ -105,8 +105,8 @@ func appliesTo(c cluster.ClaimConfig, request string) bool {
 	return len(c.Requests) == 0 || slices.Contains(c.Requests, request) || slices.Contains(c.Requests, mainRequest(request))
 }
 
-// parseParameters reads the opaque parameters at a path. A setting that is not supported is an error, because the pod
-// relies on it.
+// parseParameters reads opaque parameters of NVIDIA's kinds at a path. A setting that is not supported is an error,
+// because the pod relies on it.
 func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	if len(text) > maxParameters {
 		return parameters{}, unsupported(path, "larger than %d bytes", maxParameters)

@@ -60,7 +60,7 @@ func (c claimRef) validate() error {
 	return nil
 }
 
-// forEach calls do concurrently for each claim of a call, and waits until all calls have returned.
+// forEach runs do concurrently for each claim of a call by the kubelet, and waits until all have returned.
 func (d *Driver) forEach(ctx context.Context, claims []*drapb.Claim, do func(ctx context.Context, c claimRef)) error {
 	if len(claims) > maxClaims {
 		return fmt.Errorf("%d claims in one call are more than the maximum of %d", len(claims), maxClaims)
@@ -111,7 +111,7 @@ func (d *Driver) read(ctx context.Context, ref claimRef) (cluster.Claim, error) 
 	return claim, nil
 }
 
-// prepareNew prepares a claim without a record.
+// prepareNew prepares a claim that has no record, or a damaged one.
 func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Claim) (Record, error) {
 	devices, err := devicesOf(claim, d.cfg.Driver, d.cfg.Pool)
 	if err == nil && d.records.full() {
@@ -153,8 +153,8 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	return record, d.applySettings(ctx, record, pods)
 }
 
-// applySettings changes the settings of GPUs that a claim requires before a container starts. Its record must be on
-// disk.
+// applySettings applies the settings of GPUs that a claim requires before its containers start. The claim's record must
+// be on disk.
 func (d *Driver) applySettings(ctx context.Context, r Record, pods []Pod) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
 	defer cancel()
@@ -254,8 +254,8 @@ func (d *Driver) await(ctx context.Context, r Record, prepare func() error) erro
 	}
 }
 
-// describePods returns the pods that hold devices of a record through the device plugin: "; held by pod namespace/name".
-// It is empty if there are none.
+// describePods returns the pods that hold devices of a record through the device plugin, as "; held by pod
+// namespace/name"; empty if there are none.
 func (d *Driver) describePods(ctx context.Context, r Record) string {
 	var pods []string
 	for _, device := range r.Devices {

@@ -256,7 +256,7 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
-// The record of a claim in continuous use drops the pods that have used it first, never those that use it now.
+// The record of a claim in continuous use drops the pods that used it first, never those that use it now.
 func TestRecordKeepsLatestPods(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "0")
@@ -493,7 +493,7 @@ func recovers(t *testing.T, add func(n *node, name string), left traces) {
 	}
 }
 
-// A damaged record counts as a prepared claim until it is prepared again or unprepared.
+// A claim with a damaged record counts as prepared until it is prepared again or unprepared.
 func TestDamagedRecords(t *testing.T) {
 	n := newNode(t)
 	for uid, text := range map[string]string{

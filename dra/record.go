@@ -29,7 +29,7 @@ type Record struct {
 type Device struct {
 	Request string `json:"request"`           // name of the request, without the subrequest
 	Name    string `json:"name"`              // in the ResourceSlices
-	ID      string `json:"id"`                // in the ledger; also the name of the CDI device without features
+	ID      string `json:"id"`                // in the ledger; also the name of its CDI device
 	ShareID string `json:"shareID,omitempty"` // empty unless the device allows multiple allocations
 	Admin   bool   `json:"adminAccess,omitempty"`
 
@@ -99,8 +99,8 @@ func firstPods(pods []string) string {
 	return strings.Join(shown, ", ")
 }
 
-// withPods returns the record with pods, for which the claim is reserved, as the first ones, up to maxPods. Earlier pods
-// are kept up to then: a pod that was deleted by force may have containers, which the ledger finds by the pod's sandbox.
+// withPods returns the record with the pods for which the claim is reserved, followed by its earlier pods, maxPods at
+// most. A pod that was deleted by force may still have containers, which the ledger finds by the pod's sandbox.
 func (r Record) withPods(reserved []Pod) Record {
 	var pods []Pod
 	known := map[string]bool{}

@@ -22,7 +22,7 @@ type Registration struct {
 	Since time.Time // when the kubelet registered the driver; zero if it is not registered
 
 	// Error is why the driver is not registered. While the driver is registered, it is set if another process also serves
-	// a driver of this name, because the kubelet calls only one of them.
+	// a driver of this name, because the kubelet calls only one of them, or if that cannot be checked.
 	Error string
 
 	// Conflict is ConflictFound while another process serves a driver of this name on the node. The node's ResourceSlices
@@ -43,8 +43,8 @@ const (
 // Registration returns the current state of the registration. It never blocks.
 func (d *Driver) Registration() Registration { return d.registration.current() }
 
-// registrationState is the state of the current session. The kubelet registers a socket that it finds, and stays
-// connected to the driver while it is registered.
+// registrationState is the state of the current session, see Driver.session. The kubelet registers a socket that it
+// finds, and stays connected to the driver while it is registered.
 type registrationState struct {
 	mu          sync.Mutex
 	session     *registrar

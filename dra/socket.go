@@ -14,8 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
-// Directories in the kubelet's root directory, which the kubelet creates. pluginMode is the mode of the driver's
-// directory in pluginsDir.
+// Directories that the kubelet creates in its root directory. pluginMode is the mode of the driver's directory in
+// pluginsDir.
 const (
 	registryDir = "plugins_registry"
 	pluginsDir  = "plugins"

@@ -135,8 +135,8 @@ func (s *store) snapshot() []Record { return *s.all.Load() }
 // full reports whether no further claim can be recorded.
 func (s *store) full() bool { return len(s.snapshot()) >= maxRecords }
 
-// save writes a record, and returns once it is on disk. It keeps the fields of other versions in an earlier record of
-// the claim.
+// save writes a record, and returns once it is on disk. It keeps the fields that other versions of gpucdi wrote to an
+// earlier record of the claim.
 func (s *store) save(r Record) error {
 	s.mu.Lock()
 	earlier := s.records[r.UID]

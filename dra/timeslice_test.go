@@ -59,7 +59,7 @@ func (s *timeSlices) check(t *testing.T, want ...string) {
 	}
 }
 
-// addSliced adds a claim to the API server that requests a time slice for its GPUs.
+// addSliced adds a claim that requests a time slice for its GPUs to the API server.
 func (n *node) addSliced(name string, slice gpu.TimeSlice, gpus ...string) {
 	claim := allocated(name, gpus...)
 	claim.Config = []cluster.ClaimConfig{{Driver: testDriver, Parameters: json.RawMessage(fmt.Sprintf(`{"apiVersion":%q,"kind":"GpuConfig",

@@ -65,9 +65,9 @@ func (f Fault) String() string {
 	return f.Message + "; " + f.Remedy
 }
 
-// Retain appends the GPUs and MIG devices that only earlier contains to a copy of now, and returns it. A pod may still
-// hold such a device, and an allocated device must remain advertised to the kubelet. If an entry of Unreadable can only
-// be the missing GPU, the GPU has the fault of that entry; otherwise its fault is Gone.
+// Retain copies now and appends the GPUs and MIG devices that are only in earlier. A pod may still hold such a device,
+// and an allocated device must remain advertised to the kubelet. If an entry of Unreadable can only be the missing GPU,
+// the GPU has the fault of that entry; otherwise its fault is Gone.
 //
 // A partial GPU keeps its earlier attributes and MIG devices, because containers that hold it may restart.
 func Retain(earlier, now *Inventory) *Inventory {

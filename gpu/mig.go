@@ -54,8 +54,8 @@ type Placement struct {
 	Size  int `json:"size"`
 }
 
-// retain appends the devices that only earlier contains, with the fault Gone, to a copy of now, and returns it. Partial
-// devices keep their earlier attributes.
+// retain copies now and appends the devices that are only in earlier, with the fault Gone. Partial devices keep their
+// earlier attributes.
 func retain(earlier, now []MIGDevice) []MIGDevice {
 	kept := slices.Clone(now)
 	for _, m := range earlier {

@@ -4,7 +4,8 @@ package gpu
 // nodes and driver files containers require.
 type Platform string
 
-// The platforms. The zero Platform is a machine with PCI GPUs and the NVIDIA kernel driver, or a sandbox on one.
+// The platforms. The zero Platform is a machine with PCI GPUs and the NVIDIA kernel driver, or a sandbox that uses the
+// driver of such a machine.
 const (
 	// WSL2 is a Linux VM on Windows. NVML lists the GPUs of the Windows host, which share one device node.
 	WSL2 Platform = "wsl2"

@@ -3,7 +3,7 @@ package gpu
 import "iter"
 
 // Telemetry contains a GPU's measurements at one point in time. Nil fields and missing map keys are not supported by
-// the GPU or the driver.
+// the GPU or the driver, or could not be read.
 type Telemetry struct {
 	Utilization        *float64 `json:"utilization,omitempty"`        // fraction of time in which a kernel ran, 0 to 1
 	MemoryUtilization  *float64 `json:"memoryUtilization,omitempty"`  // fraction of time in which memory was accessed
@@ -38,7 +38,7 @@ type Telemetry struct {
 
 	MIG map[string]MIGTelemetry `json:"mig,omitempty"` // by UUID of the MIG device
 
-	// Usage is nil if the processes are unknown.
+	// Usage is nil if the processes are unknown or have too many cgroups.
 	Usage *Usage `json:"usage,omitempty"`
 }
 

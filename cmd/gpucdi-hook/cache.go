@@ -23,8 +23,8 @@ func addToCache(etc *os.File, libraries []string) error {
 	}
 	replaced := cache.Put(libraries...)
 	err = replace(etc, cacheName, cache.Bytes())
-	// crun has already remounted a read-only root. The loader then finds the libraries in its default directories,
-	// unless the cache has others of the same names.
+	// With crun, a read-only root is already read-only when the hook runs. The loader then finds the driver's libraries
+	// in its default directories, unless the cache has others of the same names.
 	if errors.Is(err, unix.EROFS) && !replaced {
 		return nil
 	}

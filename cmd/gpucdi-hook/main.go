@@ -3,7 +3,7 @@
 //   - adds them to the container's /etc/ld.so.cache, or the image's CUDA forward compatibility libraries instead, if
 //     these are newer and support the driver;
 //   - adds their directories to the search path of musl;
-//   - writes an application profile that limits EGL and Vulkan to the container's GPUs.
+//   - with --graphics, writes an application profile that limits EGL and Vulkan to the container's GPUs.
 //
 // It executes no programs, ignores its environment, and modifies no other files. docs/decisions/0007 has its security
 // model.
@@ -41,7 +41,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stderr)) }
 func run(args []string, state io.Reader, stderr io.Writer) int {
 	if err := hook(args, state); err != nil {
 		fmt.Fprintf(stderr, "gpucdi-hook: adding the driver libraries to the container's loader configuration: %v; "+
-			"fix the image, or remove the hook from the CDI spec\n", err)
+			"fix the image, or disable the hook: unset cdi.hook, or omit --hook of gpucdi generate\n", err)
 		return exitFailed
 	}
 	return exitOK

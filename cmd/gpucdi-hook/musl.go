@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// musl's loader has no cache. It searches the directories in muslList, by default muslDirs (musl, ldso/dynlink.c).
-// Driver libraries are not mounted in any of these.
+// musl's loader has no cache. It searches the directories listed in muslList (a file in /etc), or muslDirs without that
+// file (musl, ldso/dynlink.c). Driver libraries are not mounted in muslDirs.
 var (
 	muslArch   = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	muslLoader = "lib/ld-musl-" + muslArch + ".so.1"

@@ -131,7 +131,7 @@ func indexes(n status.Node, uuids []string) string {
 	return strings.Join(names, ", ")
 }
 
-// component is a row of the first table. Pods get GPUs only if no component but nri has an error.
+// component is a row of the first table. If err is not empty, it replaces detail.
 type component struct{ name, detail, err string }
 
 func (c component) state(paint painter) raw {

@@ -4,8 +4,8 @@ import "github.com/gpucdi/gpucdi/gpu"
 
 // Command is one line of JSON from gpucdi to the driver worker: a call that reads or changes a setting of a GPU.
 type Command struct {
-	ID        uint64    `json:"id"` // of the Reply
-	GPU       string    `json:"gpu"`
+	ID        uint64    `json:"id"`  // of the Reply
+	GPU       string    `json:"gpu"` // UUID
 	Operation Operation `json:"operation"`
 
 	Cgroup string          `json:"cgroup,omitempty"` // absolute path below host.CgroupDir
@@ -31,8 +31,8 @@ type Reply struct {
 	Used  uint64          `json:"used,omitempty"`  // bytes that the cgroup and its descendants have allocated
 	Mode  gpu.ComputeMode `json:"mode,omitempty"`
 
-	// Failed is why the operation failed; empty if it succeeded. Unsupported is set if the GPU, in its MIG mode, or the
-	// driver does not support it.
+	// Failed is why the operation failed; empty if it succeeded. Unsupported is set if the driver, or the GPU in its MIG
+	// mode, does not support it.
 	Failed      string `json:"failed,omitempty"`
 	Unsupported bool   `json:"unsupported,omitempty"`
 }

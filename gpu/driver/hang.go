@@ -56,10 +56,10 @@ func pending(steps []Step, now time.Duration) (open []Step) {
 // hung returns the indexes of the GPUs that cause the overdue steps; they may include NoGPU. blocked are the indexes of
 // the steps that were pending when the previous worker was replaced, except trials and the cause of the replacement.
 //
-// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. A pending step blocks no others
-// if a step about a GPU that started later is done; such a step is a cause once it is overdue itself. The remaining
-// steps may wait for each other. If one of them is overdue, the causes are the first of them, and those in blocked:
-// they are pending again although this worker excludes the previous cause.
+// A call that hangs may hold a lock, in the kernel or in NVML, that blocks later calls. If a later step about any GPU
+// is done, a pending step does not block others, and is a cause once it is overdue itself. The remaining pending steps
+// may wait for each other. If one of them is overdue, the causes are the first of them, and those in blocked: they are
+// pending again although this worker excludes the previous cause.
 func hung(steps []Step, now, callTimeout time.Duration, blocked []int) (failed []int) {
 	var lastDone time.Duration // start of the latest step about a GPU that is done
 	for _, s := range steps {

@@ -56,14 +56,14 @@ func JetsonGPU(node host.Root) (gpu.GPU, error) {
 		serial, err = node.ReadFile("/etc/machine-id")
 	}
 	if err != nil {
-		return g, fmt.Errorf("identifying the Jetson: it has no serial number: %w", err)
+		return g, fmt.Errorf("identifying the Jetson: it has no serial number and no machine ID: %w", err)
 	}
 	g.UUID = moduleUUID(compatible, bytes.TrimRight(serial, "\x00\n"))
 	return g, nil
 }
 
 // moduleUUID returns the UUID of a GPU without an NVML UUID. It is derived from the model and the serial number of the
-// module, so it is unique to the module and survives a reinstallation of the node.
+// module, so it is unique to the module and survives a reinstallation of the node, unless serial is the machine ID.
 func moduleUUID(model, serial []byte) string {
 	sum := sha256.Sum256(bytes.Join([][]byte{[]byte("gpucdi.dev/jetson"), model, serial}, []byte{0}))
 	id := sum[:16]
@@ -106,8 +106,8 @@ func readJetson(node host.Root) (*gpu.Inventory, error) {
 }
 
 // watchJetson yields the state of a Jetson without NVML, which has no driver worker, until it cannot be read, NVML is
-// installed, or the config has changed. Its probes always succeed: the GPU is unhealthy only if package cdi finds a
-// fault of its device nodes.
+// installed, or the config has changed. Its probes always succeed: faults of the GPU are found by other checks, such as
+// those of its device nodes.
 func (s *source) watchJetson(ctx context.Context) error {
 	var reported Snapshot
 	for {

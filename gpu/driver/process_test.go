@@ -233,7 +233,7 @@ echo '{"probes":{"GPU-a":{}},"cycle":true}' >&4; echo '{"xid":{"GPU":"GPU-a","Co
 	}
 }
 
-// A worker that neither records a step nor sends a message is unresponsive for all GPUs.
+// A worker that neither records a step nor sends a message is reported as unresponsive.
 func TestIdleWorker(t *testing.T) {
 	cfg := scripted(t, "sleep 600")
 	cfg.CallTimeout = 20 * time.Millisecond

@@ -14,8 +14,8 @@ import (
 // Config.Interval is longer.
 const maxTrialDelay = time.Minute
 
-// quarantineEntry describes a GPU whose calls hung or crashed a worker. Workers exclude it from their cycles until a
-// trial succeeds.
+// quarantineEntry describes a GPU whose calls hung or crashed a worker. Workers exclude it from their probe cycles
+// until a trial succeeds.
 type quarantineEntry struct {
 	fault    gpu.Fault
 	failures int // consecutive
@@ -26,7 +26,7 @@ type quarantineEntry struct {
 func (s *source) quarantine(indexes []int, cause error) error {
 	fault := gpu.Fault{Code: gpu.FaultUnresponsive, Message: cause.Error(), Remedy: gpu.RemedyKernelLog}
 	if slices.Contains(indexes, NoGPU) {
-		fault.Code = gpu.FaultDriver // as in the Snapshot that follows
+		fault.Code = gpu.FaultDriver // the agent gives the Err of the Snapshot that follows the same code
 		s.yield(Failure{Fault: fault})
 		return cause
 	}

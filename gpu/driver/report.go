@@ -13,7 +13,7 @@ type Report interface{ report() }
 type Snapshot struct {
 	Inventory *gpu.Inventory  // nil if Err is set
 	Driver    host.DriverRoot // zero if Err is set
-	Probes    Probes          // of the inventory's GPUs
+	Probes    Probes          // of the inventory's GPUs, except quarantined ones
 
 	// Err is the reason that there is no inventory: a *host.NoDriverError if the node has no driver.
 	Err error
@@ -37,7 +37,7 @@ type XID struct {
 
 // Failure is a call into the driver that hung or crashed the worker.
 type Failure struct {
-	GPU   string // UUID of the GPU that caused it; empty if unknown, then it affects all GPUs
+	GPU   string // UUID of the GPU that caused it; if empty, the failure affects all GPUs
 	Fault gpu.Fault
 }
 

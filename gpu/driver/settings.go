@@ -37,8 +37,8 @@ type commandPipe interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// writeTimeout bounds the time until the worker has read enough of earlier commands. The kernel may limit a pipe to a
-// page.
+// writeTimeout bounds how long a command waits for the worker to read earlier ones if the pipe is full. The kernel may
+// limit a pipe to one page.
 const writeTimeout = time.Second
 
 var (
@@ -49,7 +49,7 @@ var (
 	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
 )
 
-// LimitsMemory reports whether a worker runs that can limit memory.
+// LimitsMemory reports whether a worker is running and can limit memory.
 func (s *Settings) LimitsMemory() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +57,8 @@ func (s *Settings) LimitsMemory() bool {
 }
 
 // SetMemoryLimit limits the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU,
-// and verifies that the driver reports that limit. cgroup is the path of its directory on the node. gpu.MemoryUnlimited
-// removes the limit. CUDA's managed memory is not limited.
+// and verifies that the driver reports that limit, perhaps rounded down by less than gpu.MinMemoryLimit. cgroup is the
+// path of its directory on the node. gpu.MemoryUnlimited removes the limit. CUDA's managed memory is not limited.
 func (s *Settings) SetMemoryLimit(ctx context.Context, uuid, cgroup string, limit uint64) error {
 	_, err := s.memoryLimit(ctx, Command{GPU: uuid, Operation: SetMemoryLimit, Cgroup: cgroup, Limit: limit})
 	return err

@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Config configures the discovery of the driver and its worker.
+// Config configures driver discovery and the driver worker.
 type Config struct {
 	Node       host.Root
 	DriverRoot string // path on the node; empty: search the known driver roots
@@ -37,7 +37,7 @@ type Config struct {
 const (
 	// exitTimeout is how long a killed worker may take to exit.
 	exitTimeout = 5 * time.Second
-	// failedLimit is the maximum length of Message.Failed in an error, in bytes.
+	// failedLimit is the maximum length of Message.Failed and Reply.Failed in an error, in bytes.
 	failedLimit = 1024
 )
 
@@ -176,7 +176,8 @@ func (s *source) stuckEnded() <-chan struct{} {
 	return s.stuck.ended
 }
 
-// supervise forwards the reports of a worker until the worker fails, or the driver or the config has changed.
+// supervise forwards the reports of a worker until the worker fails, the driver or the config has changed, or the stuck
+// worker has exited: the next worker may then run trials again.
 func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
 	p.blocked, s.blocked = s.blocked, nil
 	s.settings.attach(p.commands, s.cfg.LimitMemory)

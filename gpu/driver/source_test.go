@@ -56,7 +56,8 @@ func TestKilledWorker(t *testing.T) {
 	}
 }
 
-// The steps that were blocked in a worker are evidence for the next worker only: its crash may have released the lock.
+// The steps that were blocked in a worker are evidence only while the next worker runs: if that one crashes, the crash
+// may have released the lock.
 func TestCrashClearsBlockedSteps(t *testing.T) {
 	// pending INDEX ORDER records a step that is overdue.
 	cfg := scripted(t, `

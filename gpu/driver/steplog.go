@@ -11,8 +11,8 @@ import (
 )
 
 // StepLog is memory that the driver worker shares with gpucdi. The worker records the start and end of each step in it.
-// gpucdi reads it only when a step may be overdue and after the worker has exited, so a responsive driver causes no
-// overhead.
+// gpucdi reads it only when a step may be overdue and after the worker has exited, so it causes little overhead while
+// the driver responds.
 type StepLog struct{ file *os.File }
 
 // The file descriptors that the worker inherits. Messages have a separate pipe, because NVML may write to standard

@@ -97,7 +97,7 @@ func (s *TimeSlicer) end(uuid string) {
 	delete(s.running, uuid)
 }
 
-// findSMI returns the path of nvidia-smi in this process's view.
+// findSMI returns the path of nvidia-smi in this process's file system.
 func findSMI(root host.DriverRoot) (string, error) {
 	for _, dir := range root.Programs {
 		name := path.Join(dir, smiName)

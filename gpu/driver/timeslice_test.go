@@ -16,7 +16,7 @@ import (
 
 const testGPU = "GPU-4fbdcb86-5b5c-4b5f-8c3a-0123456789ab"
 
-// slicer returns a TimeSlicer for a node whose nvidia-smi is a shell script; none if the script is empty.
+// slicer returns a TimeSlicer for a node whose nvidia-smi is a shell script. If script is empty, the node has none.
 func slicer(t *testing.T, script string) (s *TimeSlicer, root string) {
 	t.Helper()
 	root = t.TempDir()
@@ -57,7 +57,7 @@ func TestTimeSlice(t *testing.T) {
 	}
 }
 
-// With the device nodes of a driver container, the worker executes nvidia-smi.
+// If only a driver container has the device nodes, the worker executes nvidia-smi.
 func TestTimeSliceInDriverContainer(t *testing.T) {
 	_, root := slicer(t, "exit")
 	container := filepath.Join(root, "run/nvidia/driver")
@@ -110,7 +110,8 @@ func TestTimeSliceFails(t *testing.T) {
 	}
 }
 
-// A program that hangs in the kernel delays neither the call nor other GPUs, and is not started again.
+// If nvidia-smi hangs in the kernel, Set returns when ctx ends, and fails until nvidia-smi exits. Other GPUs are not
+// affected.
 func TestTimeSliceHangs(t *testing.T) {
 	s, _ := slicer(t, "exit 0")
 	end := make(chan struct{})

@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// The code is that of the most severe fault, independent of the order.
+// The code is that of the most severe fault, even if a less severe one is newer.
 func TestCode(t *testing.T) {
 	now := time.Now()
 	for want, observe := range map[gpu.FaultCode]func(*health.Tracker){

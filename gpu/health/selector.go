@@ -14,7 +14,7 @@ import (
 type Selector string
 
 // selectable are the fault codes that a Selector can name, besides those of XIDs. FaultConfig, FaultForeignHolder,
-// FaultCordoned and FaultMPS are excluded, because they are not defects of a GPU.
+// FaultCordoned and FaultMPS are excluded, because they are not defects of the node.
 var selectable = []gpu.FaultCode{
 	gpu.FaultUnresponsive, gpu.FaultGone, gpu.FaultECC, gpu.FaultRepairPending, gpu.FaultRowsFailed, gpu.FaultRecoveryNeeded,
 	gpu.FaultUnreadable, gpu.FaultDriver, gpu.FaultDeviceNode, gpu.FaultSpec,

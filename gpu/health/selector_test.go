@@ -34,7 +34,7 @@ func TestSelects(t *testing.T) {
 	}
 	for _, code := range []gpu.FaultCode{gpu.FaultCordoned, gpu.FaultConfig, gpu.FaultForeignHolder, gpu.FaultUnresponsive, "xid_9999", ""} {
 		if policy.Selects(health.RequiringRepair(), code) {
-			t.Errorf("%q is selected by default", code)
+			t.Errorf("%q is selected as requiring repair", code)
 		}
 	}
 }

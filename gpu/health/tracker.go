@@ -25,11 +25,11 @@ type Tracker struct {
 type state struct {
 	since     time.Time // when the GPU became unhealthy; zero if healthy
 	transient gpu.Fault // cleared by a quiet period
-	reset     gpu.Fault // cleared by a reset or by the recovery action
+	reset     gpu.Fault // cleared by a reset, or when the driver requires no recovery action
 	fatal     gpu.Fault // cleared by the return of the GPU
 	broken    gpu.Fault // set and cleared by probes
 
-	lastFault      time.Time // time of the last transient fault or reset XID
+	lastFault      time.Time // start of the quiet period: the last transient fault, reset XID or return of the GPU
 	unreachable    bool      // since the fatal fault
 	uncorrected    uint64    // as last probed
 	actionRequired bool      // the driver has required a recovery action since the reset fault

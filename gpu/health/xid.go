@@ -30,7 +30,7 @@ type XID struct {
 const fellOffTheBus = 79
 
 // xids is the catalog, by ascending code. The texts follow NVIDIA's XID catalog for data center GPUs. Unlisted XIDs are
-// Transient: an unknown error must neither disable a GPU permanently nor have no effect.
+// Transient: an unknown error must neither disable a GPU permanently nor be ignored.
 var xids = []XID{
 	{8, Application, "GPU stopped processing a kernel"},
 	{13, Application, "graphics engine exception"},

@@ -40,8 +40,8 @@ func (w *worker) setCurrent() {
 	w.current.Store(&current)
 }
 
-// readCommands returns the commands from gpucdi. It exits when gpucdi exits, which closes its end of the pipe: a hung
-// call into the driver must not keep this process alive.
+// readCommands returns the commands from gpucdi. It ends this process when the pipe is closed, because gpucdi has then
+// exited: a hung call into the driver must not keep the worker alive.
 func readCommands(from io.Reader) <-chan driver.Command {
 	commands := make(chan driver.Command, driver.MaxCommands) // so that EOF is read even if a command hangs
 	go func() {

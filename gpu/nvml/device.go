@@ -69,8 +69,8 @@ func (s session) pciFile(busID, name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// readAttributes reads the remaining attributes. Those that the driver or the GPU does not support are left unset; any
-// other failure is an error.
+// readAttributes reads the remaining attributes. Those that the driver or the GPU does not support, and informational
+// ones that cannot be read, are left unset; any other failure is an error.
 func (s session) readAttributes(g *gpu.GPU, dev nvml.Device) error {
 	var errs []error
 	succeeded := func(what string, ret nvml.Return) bool {

@@ -66,8 +66,8 @@ var nvlinkFields = []field{
 	{id: nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, set: count(nvlinkErrors, "recovery")},
 }
 
-// nvlink5Fields are error counters of NVLink 5, which lacks most of those in nvlinkFields. They exist only for single
-// links.
+// nvlink5Fields are error counters of NVLink 5, which lacks most of those in nvlinkFields. NVML reports them only
+// per link.
 var nvlink5Fields = perLink(map[uint32]string{
 	nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS: "recovery",
 	nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS:     "effective",

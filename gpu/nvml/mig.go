@@ -35,7 +35,7 @@ func (s session) readMIG(g *gpu.GPU, dev nvml.Device) error {
 		return fmt.Errorf("counting the MIG devices: %w", ret)
 	}
 	if count > maxMIGDevices {
-		return fmt.Errorf("counting the MIG devices: the driver reported at most %d, more than the limit of %d; update the driver", count, maxMIGDevices)
+		return fmt.Errorf("counting the MIG devices: the driver reported a maximum of %d, more than the limit of %d; update the driver", count, maxMIGDevices)
 	}
 	for index := range count {
 		migDev, ret := dev.GetMigDeviceHandleByIndex(index)
@@ -104,7 +104,7 @@ func placement(parent nvml.Device, gpuInstance int) gpu.Placement {
 
 // profile returns the profile of a MIG device, which is the end of its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". If the
 // name lacks it, profile computes it as NVIDIA's tools do, with the memory rounded up to eighths of total, the memory
-// of the GPU in bytes. It returns "" if total is 0, too.
+// of the GPU in bytes. If total is 0 as well, it returns "".
 func profile(name string, size nvml.DeviceAttributes, total uint64) string {
 	if _, named, found := strings.Cut(name, " MIG "); found && named != "" {
 		return named

@@ -15,7 +15,7 @@ import (
 // Cgroups at host.CgroupDir. An empty path is not mounted.
 type Mounts struct{ Devices, Cgroups string }
 
-// Exec replaces this process by a program in a new mount namespace with these mounts, so other processes are not
+// Exec replaces this process with a program in a new mount namespace with these mounts, so other processes are not
 // affected. It returns only if it fails.
 //
 // The driver worker executes itself, because the other threads of a running Go program would stay in the old namespace.

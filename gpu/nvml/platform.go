@@ -9,8 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/driver"
 )
 
-// platformGPU returns a GPU with the attributes that the platform provides without NVML. On a Jetson these are the
-// attributes that NVML does not support, and NVML's UUID lacks the prefix.
+// platformGPU returns a GPU with the UUID from NVML, and the attributes that are known without NVML. On a Jetson, NVML
+// supports few attributes, and its UUID may lack the prefix.
 func (s session) platformGPU(uuid string) gpu.GPU {
 	g := gpu.GPU{Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown, Architecture: gpu.ArchitectureUnknown}
 	if s.platform == gpu.Jetson {

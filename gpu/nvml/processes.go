@@ -20,8 +20,8 @@ const maxProcesses = 1024
 const notAvailable = math.MaxUint64
 
 // sharesPIDs reports whether the PIDs of this process's namespace are those of the node's /proc. Current drivers list
-// only processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. From
-// another namespace, neither can be matched with the node's /proc.
+// only processes of the caller's PID namespace, with their PIDs in it; older ones list all, with the host's PIDs. In
+// another namespace, the PIDs of current drivers do not match the node's /proc. Older drivers are treated the same.
 func sharesPIDs(node host.Root) bool {
 	status, err := node.ReadFile("/proc/self/status") // "self" is relative to the namespace of that /proc
 	if err != nil {
@@ -143,7 +143,7 @@ func (p *processes) add(sum *gpu.CgroupUsage, pid int, used uint64) {
 
 // cgroupOf returns the path of a process's cgroup; empty if the process has ended. With cgroup v1 it is the longest
 // path of all controllers, since a runtime may use only some of them. A long path is truncated, and characters that
-// JSON escapes are replaced: a container chooses the names of the cgroups that it creates.
+// take more than one byte in JSON are replaced: a container chooses the names of the cgroups that it creates.
 func cgroupOf(node host.Root, pid int) (cgroup string) {
 	data, err := node.ReadFile(path.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {

@@ -98,7 +98,7 @@ func (s session) setMemoryLimit(dev nvml.Device, cgroup string, limit uint64) dr
 	switch {
 	case !s.hasMemoryLimits():
 		return driver.Reply{Failed: gpu.MemoryLimitsOldDriver.Reason(), Unsupported: true}
-	case limit < gpu.MinMemoryLimit: // a reported limit of 0 would pass the check below as rounded down
+	case limit < gpu.MinMemoryLimit: // the check below allows for rounding down, so it would accept a reported 0
 		return driver.Reply{Failed: fmt.Sprintf("setting a memory limit of %d bytes: want at least %d", limit, gpu.MinMemoryLimit)}
 	}
 	if ret := dev.SetMemoryLimits_v1(cgroup, noSoftLimit, limit); ret != nvml.SUCCESS {

@@ -100,7 +100,8 @@ type trialResult struct {
 	err   error // of the step log
 }
 
-// startTrials runs a trial of each of the GPUs in separate goroutines. The channel receives the results.
+// startTrials starts a goroutine that runs a trial of each of the GPUs, one after the other; if a trial blocks, another
+// goroutine runs the remaining ones. The channel receives the results.
 func (w *worker) startTrials(indexes []int, calls func(i int)) <-chan trialResult {
 	results := make(chan trialResult, len(indexes))
 	s := w.steps(indexes, calls)

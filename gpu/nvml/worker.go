@@ -251,7 +251,7 @@ func (w *worker) tryQuarantined() error {
 	}
 }
 
-// callAll makes all calls about a GPU that a probe cycle makes.
+// callAll makes the calls about a single GPU that a probe cycle makes after readGPU.
 func (w *worker) callAll(g gpu.GPU, dev nvml.Device) {
 	w.probe(dev)
 	var h history

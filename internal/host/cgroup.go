@@ -16,9 +16,9 @@ func (r Root) HasCgroup2() bool {
 	return err == nil
 }
 
-// PodsCgroup returns the directory of the parent cgroup of all pods. It is in CgroupDir, or in the child that the
-// kubelet's setting cgroupRoot names. It is empty if there is none: no kubelet has run since the node started, its
-// setting cgroupsPerQOS is false, or cgroupRoot has more than one level.
+// PodsCgroup returns the directory of the parent cgroup of all pods. It is in CgroupDir, or in a child of it: the
+// kubelet's setting cgroupRoot, or a controller of cgroup v1. It is empty if there is none: no kubelet has run since
+// the node started, its setting cgroupsPerQOS is false, or cgroupRoot has more than one level.
 func (r Root) PodsCgroup() string {
 	for _, dir := range r.podsCgroups() {
 		return dir

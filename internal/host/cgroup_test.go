@@ -24,8 +24,8 @@ func TestPodsCgroup(t *testing.T) {
 			files: []string{"cgroup.controllers", "kubelet.slice/kubelet-kubepods.slice/"}, v2: true,
 			pods: "/sys/fs/cgroup/kubelet.slice/kubelet-kubepods.slice",
 		},
-		"file, not a group": {files: []string{"cgroup.controllers", "kubepods"}, v2: true},
-		"nothing":           {},
+		"not a directory": {files: []string{"cgroup.controllers", "kubepods"}, v2: true},
+		"nothing":         {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()

@@ -242,8 +242,8 @@ func newDriverRoot(root Root, l layout, nvml string) (DriverRoot, error) {
 	}, nil
 }
 
-// platformOf returns the platform whose layout has a library directory. The layout that found the directory may be
-// anyLayout, which has no platform.
+// platformOf returns the platform whose layout lists dir among its library directories; empty if there is none. The
+// layout in which NVML was found may be that of anyLayout, which has no platform.
 func platformOf(dir string) string {
 	i := slices.IndexFunc(layouts, func(l layout) bool { return l.platform != "" && slices.Contains(l.libraries, dir) })
 	if i < 0 {

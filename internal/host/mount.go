@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// IsRemoved reports whether the directory at path was removed. Only a mount keeps the path of such a directory: no file
-// can be created in it, and a new directory at its path on the node stays invisible until that one is mounted.
+// IsRemoved reports whether path is a mount of a directory that was removed. No file can be created in such a
+// directory, and the mount does not show a new directory that replaces it.
 func IsRemoved(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 func TestIsRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	if host.IsRemoved(dir) {
-		t.Error("a missing directory is removed")
+		t.Error("a missing directory is reported as removed")
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -25,12 +25,12 @@ func TestIsRemoved(t *testing.T) {
 	defer open.Close()
 	mounted := fmt.Sprintf("/proc/self/fd/%d", open.Fd())
 	if host.IsRemoved(dir) || host.IsRemoved(mounted) {
-		t.Error("an existing directory is removed")
+		t.Error("an existing directory is reported as removed")
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	if host.IsRemoved(dir) || !host.IsRemoved(mounted) {
-		t.Error("the removed directory is not removed")
+		t.Error("want the removed directory reported as removed only where it is mounted")
 	}
 }

@@ -26,7 +26,7 @@ type Root struct {
 // NewRoot returns the node's root file system, which is mounted at dir.
 func NewRoot(dir string) Root { return Root{dir: filepath.Clean(dir), path: "/"} }
 
-// Sub returns the root file system in the directory name.
+// Sub returns the root file system at name, such as that of a driver container.
 func (r Root) Sub(name string) (Root, error) {
 	inside, err := r.Resolve(name)
 	if err != nil {

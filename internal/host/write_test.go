@@ -93,8 +93,8 @@ func TestWriteFileRemovesStaleTemporaryFiles(t *testing.T) {
 			}
 		}
 	}
-	link := []unix.Timeval{unix.NsecToTimeval(old.UnixNano()), unix.NsecToTimeval(old.UnixNano())}
-	if err := unix.Lutimes(at(".spec.json.8888"), link); err != nil {
+	times := []unix.Timeval{unix.NsecToTimeval(old.UnixNano()), unix.NsecToTimeval(old.UnixNano())}
+	if err := unix.Lutimes(at(".spec.json.8888"), times); err != nil {
 		t.Fatal(err)
 	}
 	if err := host.WriteFile(at("spec.json"), []byte("{}"), 0o644, func(string) error { return nil }); err != nil {

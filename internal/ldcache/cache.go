@@ -29,9 +29,9 @@ type entry struct {
 	hwcap     uint64 // required CPU features, or an index into hwcaps
 }
 
-// Put adds libraries for 64-bit programs, given their paths. It removes all other entries with their names, because the
-// loader would prefer entries for specific CPU features regardless of the order. It reports whether it removed an entry
-// with another path. One call takes a single pass over the cache for any number of files.
+// Put adds libraries for 64-bit programs, given their paths. It removes all other 64-bit entries with their names,
+// because the loader would prefer entries for specific CPU features regardless of the order. It reports whether it
+// removed an entry with another path. One call takes a single pass over the cache for any number of files.
 func (c *Cache) Put(files ...string) (replaced bool) {
 	added := map[string]entry{}
 	for _, file := range files {

@@ -44,8 +44,8 @@ app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- end }}
 
 {{- /*
-"true" if the config has remediation for any node, even if it is disabled: the agents then remove condition and taint. The
-chart cannot read an existing ConfigMap.
+"true" if the config has remediation for any node, even if it is disabled: the agents then remove condition and taint.
+Also "true" with existingConfigMap, which the chart cannot read.
 */ -}}
 {{- define "gpucdi.remediation" -}}
 {{- $found := or (hasKey .Values.config "remediation") .Values.existingConfigMap -}}
@@ -177,7 +177,7 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{- /* Annotations of a hook, and its weight. */ -}}
+{{- /* Annotations of a Helm hook. Parameters: its event, such as "pre-delete", and its weight. */ -}}
 {{- define "gpucdi.hook" -}}
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}
@@ -188,7 +188,7 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- define "gpucdi.endpoint" -}}
 - port: metrics
   interval: {{ . }}
-  # Keeps the labels namespace, pod and container of allocations.
+  # Keeps the labels namespace, pod and container of the metrics, which name the pods that hold GPUs.
   honorLabels: true
   relabelings:
     # Identify series by node, since pods of the agent are replaced.

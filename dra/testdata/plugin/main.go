@@ -1,6 +1,6 @@
-// plugin serves package dra to the tests in test/dramanager, which cannot import it: they are in another module, which
-// depends on k8s.io/kubernetes. It reads claims from JSON files, has a gate without a ledger, and takes commands from
-// standard input.
+// Command plugin runs a dra.Driver for the tests in test/dramanager, which are in a module that depends on
+// k8s.io/kubernetes and cannot import package dra. It reads claims from JSON files and the health of its device from
+// standard input, and has a gate without a ledger.
 package main
 
 import (

@@ -68,7 +68,8 @@ func memoryLimits(s driver.Snapshot) map[string]gpu.MemoryLimits {
 	return all
 }
 
-// call makes the call "limit GPU CGROUP [BYTES]" or "mode GPU [MODE]", which sets a value if there is one.
+// call makes the call "limit GPU CGROUP [BYTES]" or "mode GPU [MODE]". It sets the value if one is given, and otherwise
+// reads it.
 func call(s *driver.Settings, args []string) (o output) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
