@@ -68,7 +68,7 @@ func (s *snapshot) annotate(devices []int) (map[string]string, error) {
 		}
 		names = append(names, device.names...)
 	}
-	// The kubelet merges the annotations of all resources of a container. The name of the first device makes
+	// The kubelet merges the annotations of all resources of a container. The ID of the first device makes
 	// the key unique among them.
 	return map[string]string{s.cdiDevices[devices[0]].key: strings.Join(append(names, s.ExtraDevices...), ",")}, nil
 }

@@ -44,8 +44,8 @@ type Checkpoint struct {
 	Registered map[string][]string // IDs of the devices that were healthy at the time of the write, by resource
 }
 
-// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error. With an error, the
-// result has at most the version of the file.
+// ReadCheckpoint reads the checkpoint in the device-plugins directory. A missing file is not an error. On an error, at
+// most Version is set.
 func ReadCheckpoint(dir string) (Checkpoint, error) {
 	path := filepath.Join(dir, checkpointName)
 	c := Checkpoint{Requested: time.Now()}
@@ -111,9 +111,9 @@ func (c *Checkpoint) parse(data []byte) error {
 }
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
-// viaCDI are the devices in the checkpoint that the runtime injects by CDI device names of a kind. It lacks devices
-// that NVIDIA's device plugin allocated and a hook or NVIDIA's runtime injects. The devices of a claim are in allocated
-// for each container of its pods, because claims do not name containers.
+// viaCDI are the devices in the checkpoint that the runtime injects by CDI device names of the given kind. It lacks
+// devices that NVIDIA's device plugin allocated and a hook or NVIDIA's runtime injects. The devices of a claim are in
+// allocated for each container of its pods, because claims do not name containers.
 func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {
 	return func(podUID, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {
@@ -143,7 +143,7 @@ func refersTo(name, kind, device string) bool {
 }
 
 // cdiNames returns the distinct CDI device names in an encoded ContainerAllocateResponse, from the CDI field and
-// from annotations. Invalid responses and annotations of other plugins are ignored.
+// from CDI annotations. Invalid responses and invalid CDI annotations are ignored.
 func cdiNames(encoded []byte) (names []string) {
 	var response api.ContainerAllocateResponse
 	if err := proto.Unmarshal(encoded, &response); err != nil {

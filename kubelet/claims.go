@@ -18,8 +18,8 @@ import (
 // claimsName is the file of the DRA manager in the kubelet's root directory.
 const claimsName = "dra_manager_state"
 
-// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager, which contains it from before its
-// drivers prepare it until after they have unprepared it.
+// PreparedClaim is a ResourceClaim in the checkpoint of the kubelet's DRA manager. The kubelet adds a claim before the
+// drivers prepare it, and removes it after they have unprepared it.
 type PreparedClaim struct {
 	UID, Namespace, Name string
 
@@ -34,7 +34,7 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
-// devices returns the device IDs in the claim's CDI device names of a kind.
+// devices returns the device IDs in the claim's CDI device names of the given kind.
 func (c PreparedClaim) devices(kind string) (ids []string) {
 	for _, d := range c.Devices {
 		for _, name := range d.CDI {

@@ -16,11 +16,11 @@ const (
 	// allocatableTimeout bounds the request for the devices that the kubelet considers healthy.
 	allocatableTimeout = 2 * time.Second
 	// settledAfter is the time for the kubelet to process a list, which includes an fsync of its checkpoint. If the
-	// kubelet takes longer, the plugin registers again without need.
+	// kubelet takes longer, the plugin registers again unnecessarily.
 	settledAfter = 10 * time.Second
 )
 
-// healthCheck detects that the kubelet no longer considers a device healthy that the plugin advertises as healthy. Up
+// healthCheck detects a device that the plugin advertises as healthy, but the kubelet no longer considers healthy. Up
 // to Kubernetes 1.36, this happens when another plugin registers the same resource and then ends: the kubelet marks
 // the devices of both unhealthy, and keeps this plugin's stream open. The next list on that stream would make the
 // devices healthy again, but the kubelet would still call the other plugin, and reject every pod.
@@ -31,8 +31,8 @@ type healthCheck struct {
 	newest atomic.Pointer[sentList] // sent on any stream
 
 	mu      sync.Mutex
-	listed  bool   // the kubelet has considered all devices healthy; otherwise this kubelet cannot be checked
-	missing string // device ID that the previous check did not find
+	listed  bool   // the kubelet has reported all healthy devices at least once; until then, it cannot be checked
+	missing string // ID of a device that the kubelet lacked in the previous periodic check; "" if there was none
 }
 
 // sentList is a list and the time when it was sent.
@@ -46,8 +46,8 @@ func (h *healthCheck) sending(list *api.ListAndWatchResponse) {
 	h.newest.Store(&sentList{list.GetDevices(), time.Now()})
 }
 
-// periodic queries the kubelet. It returns a *lostError if two checks in a row miss the same device, after an earlier
-// one found all devices. A kubelet that does not respond is not checked.
+// periodic queries the kubelet. It returns a *lostError if the kubelet lacks the same device in two checks in a row,
+// after it has reported all healthy devices at least once. A kubelet that does not respond is not checked.
 func (h *healthCheck) periodic(ctx context.Context) error {
 	missing, known := h.query(ctx, func() []*api.Device { return h.plugin.latest.Load().list.GetDevices() })
 	h.mu.Lock()
@@ -60,10 +60,10 @@ func (h *healthCheck) periodic(ctx context.Context) error {
 	return h.lost(missing)
 }
 
-// beforeSend is the check of a stream before it replaces list. If the kubelet lacks a healthy device of list,
-// beforeSend waits until the kubelet must have processed the newest list. Clients other than the kubelet may have
-// streams, too, so the kubelet may have received the newest list on another stream; only devices that are healthy in
-// both lists count.
+// beforeSend is the check of a stream before it replaces list. While the kubelet lacks a healthy device of list,
+// beforeSend waits until the kubelet must have processed the newest list, and then returns a *lostError. Clients other
+// than the kubelet can open streams, too, and the newest list may have been sent on another stream. Any stream may be
+// the kubelet's, so only devices that are healthy in both lists count.
 func (h *healthCheck) beforeSend(ctx context.Context, list *api.ListAndWatchResponse) error {
 	for {
 		var newest *sentList
@@ -90,9 +90,9 @@ func (h *healthCheck) lost(missing string) error {
 		missing, h.plugin.cfg.Resource)}
 }
 
-// query returns the ID of a healthy device of the list that the kubelet does not consider healthy: the one that the
-// previous check found if it still is, "" if there is none. known is false if this kubelet cannot be checked, or does
-// not respond. query calls list after the kubelet has responded, so that the response is not newer than the list.
+// query returns the ID of a healthy device of the list that the kubelet does not consider healthy: h.missing if it is
+// such a device, "" if there is none. known is false if this kubelet cannot be checked, or does not respond. query
+// calls list after the kubelet has responded, so that the response is not newer than the list.
 func (h *healthCheck) query(ctx context.Context, list func() []*api.Device) (missing string, known bool) {
 	if h.plugin.cfg.PodResources == "" {
 		return "", false

@@ -25,12 +25,12 @@ func TestNoLeaks(t *testing.T) {
 		checkRegistration(t, k.next())
 		k.stop()
 		if cycle == 0 {
-			goroutines, files = inUse() // the first kubelet leaves some behind for good
+			goroutines, files = inUse() // the first cycle starts some that remain
 		}
 	}
 	// The number varies a little with the state of the plugin. A leak would add at least one per cycle.
 	const tolerance = cycles / 50
-	eventually(t, "return to the goroutines and open files after the first kubelet", func() bool {
+	eventually(t, "decrease to the numbers of goroutines and open files after the first kubelet", func() bool {
 		g, f := inUse()
 		return g <= goroutines+tolerance && f <= files+tolerance
 	})

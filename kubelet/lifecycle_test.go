@@ -52,7 +52,7 @@ func TestNoListBeforeFirstUpdate(t *testing.T) {
 	checkRegistration(t, r)
 }
 
-// The longest resource names that Kubernetes accepts result in socket paths that fit and differ.
+// Long resource names result in socket paths that fit and differ.
 func TestLongResourceNames(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("a", 240) + "/" + strings.Repeat("b", 62)

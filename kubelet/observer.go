@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Observer receives the registrations and the unary gRPC calls of a Plugin. code is the gRPC status code. The methods
-// may be called concurrently, and must not block: the kubelet waits for them.
+// Observer receives the registrations of a Plugin and the unary gRPC calls to it. code is the gRPC status code. The
+// methods may be called concurrently, and must not block: the kubelet waits for them.
 type Observer interface {
 	Registered(resource string)
 	Called(resource, method, code string, took time.Duration)

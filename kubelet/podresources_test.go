@@ -45,7 +45,7 @@ func TestPodResourcesAfterKubeletRestart(t *testing.T) {
 		go func() { _ = server.Serve(listener) }() // until Stop
 		for range 2 {
 			if holders, err := p.Holders(t.Context()); err != nil || len(holders) != 1 || holders[0].Pod != "pod" {
-				t.Errorf("Holders = %v, %v; want one of pod", holders, err)
+				t.Errorf("Holders = %v, %v; want one holder, in the pod named pod", holders, err)
 			}
 		}
 		server.Stop()

@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// sentLists records the last message of each open ListAndWatch stream of a plugin.
+// sentLists records when each open ListAndWatch stream of a plugin was opened and last written to.
 type sentLists struct {
 	mu   sync.Mutex
 	open []*allocator.List // in the order in which the streams were opened
@@ -34,7 +34,7 @@ func (l *sentLists) end(list *allocator.List) {
 	l.open = slices.DeleteFunc(l.open, func(o *allocator.List) bool { return o == list })
 }
 
-// newest returns the last message of the stream that was opened last.
+// newest returns the times of the stream that was opened last; zero if none is open.
 func (l *sentLists) newest() allocator.List {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -139,7 +139,7 @@ func (p *Plugin) checkSockets(on dependencies) error {
 	if own, err := sockets.Identify(on.ownPath); err != nil || own != on.own {
 		return &lostError{reason: "socket " + on.ownPath + " removed", resetBackoff: true}
 	}
-	// A missing socket is not conclusive. If the kubelet has ended, so has its stream.
+	// A missing kubelet socket is not conclusive: if the kubelet has ended, so has its ListAndWatch stream.
 	if kubelet, err := sockets.Identify(p.kubeletSocket()); err == nil && kubelet != on.kubelet {
 		return &lostError{reason: "kubelet restarted", resetBackoff: true}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // The labels have the weakest isolation of the devices that are not excluded. If the driver can no longer limit memory,
-// their change is not routine, since pods select nodes by them.
+// Routine reports false, since pods select nodes by these labels.
 func TestIsolation(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a", Profile: "1g.10gb"}}},

@@ -83,7 +83,7 @@ func clique(listed []gpu.GPU) (clique string) {
 }
 
 // memoryLimitsOf returns gpu.MemoryLimitsSupported if memory limits can be set on any GPU that is not excluded,
-// otherwise the reason for the first one.
+// otherwise why they cannot be set on the first such GPU.
 func memoryLimitsOf(listed []gpu.GPU, rules allocator.Rules) gpu.MemoryLimits {
 	for _, g := range listed {
 		if g.MemoryLimits == gpu.MemoryLimitsSupported && !ruleOf(g, rules).Exclude {
@@ -195,8 +195,7 @@ func setResourceLabels(l map[string]string, resource, product string, count int,
 	l[under+"sharing-strategy"] = strategy
 }
 
-// family returns the architecture by the compute capability. gpu.Architecture is unknown if the GPU is newer than the
-// driver.
+// family returns the architecture that a compute capability implies. The architecture in the inventory may be unknown.
 func family(c gpu.ComputeCapability) string {
 	names := map[int]string{2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 11: "blackwell", 12: "blackwell"}
 	switch name := names[c.Major]; {

@@ -12,8 +12,8 @@ type claims struct {
 	refusals             *prometheus.CounterVec
 }
 
-// EnableDRA adds the metrics of ResourceClaims. sliceWrites returns the number of ResourceSlices that the API server
-// has created, updated or deleted. Prepared and Unprepared require it.
+// EnableDRA adds the metrics of ResourceClaims. It must be called before Prepared and Unprepared. sliceWrites returns
+// the number of ResourceSlices that the API server has created, updated or deleted.
 func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
 	m.claims = claims{
 		prepares:   claimHistogram("prepare", "Time to prepare a ResourceClaim, including the wait for devices of other holders."),

@@ -306,7 +306,7 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	missing := families(t)
-	series := map[string]string{} // the names of the families, by those of their series
+	series := map[string]string{} // family names by series name
 	for name, family := range missing {
 		series[name] = name
 		if family.GetType() == dto.MetricType_HISTOGRAM {

@@ -19,7 +19,7 @@ var (
 	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that the pod of a claim uses, through all of its claims. Missing if the driver does not limit the pod.", shareLabels...)
 )
 
-// shareLabels are the labels of a share. A claim for a part of a GPU is for one pod.
+// shareLabels are the labels of a share. It has one pod, since a claim for a part of a GPU must be reserved for one.
 var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
 
 func shareDescs() []*prometheus.Desc {

@@ -31,8 +31,8 @@ type Share struct {
 	Percentage int    // of the GPU's multiprocessors, 1 to 100
 }
 
-// Control sends commands to the control daemon. Its methods are safe for concurrent use, and return when ctx ends. They
-// are idempotent, so a call that failed can be repeated.
+// Control sends commands to the control daemon. Its methods are safe for concurrent use, and idempotent, so a failed
+// call can be repeated. They return when ctx ends, except while they wait for a concurrent change.
 type Control struct {
 	Program Program
 	Dir     string // pipe directory of the daemon, the same path on the node and in this process
@@ -67,8 +67,8 @@ func (c *Control) Directory(s Share) string { return filepath.Join(c.Dir, server
 // ServerDirectory returns the directory of the server of a GPU, for CUDA_MPS_PIPE_DIRECTORY of a client that tests it.
 func (c *Control) ServerDirectory(gpu string) string { return filepath.Join(c.Dir, server(gpu)) }
 
-// Ensure creates the server of the GPU and the namespace of the share unless they exist, and verifies the percentage of
-// the namespace. The percentage of a share with clients cannot be changed.
+// Ensure creates the server of the GPU and the namespace of the share unless they exist, and sets and verifies the
+// percentage of the namespace. The percentage of a share with clients cannot be changed.
 func (c *Control) Ensure(ctx context.Context, s Share) error {
 	if socket := filepath.Join(c.Directory(s), socketName); len(socket) > maxSocketPath {
 		return fmt.Errorf("MPS socket path %s has %d bytes, more than the maximum of %d; use a shorter --state-dir", socket, len(socket), maxSocketPath)
@@ -129,8 +129,8 @@ func (c *Control) ensureNamespace(ctx context.Context, s Share) error {
 	return err
 }
 
-// Remove removes the namespace of a share, and terminates clients that are left in it. It succeeds if the namespace does
-// not exist.
+// Remove removes the namespace of a share, and terminates clients that are left in it. It succeeds if the namespace
+// does not exist.
 func (c *Control) Remove(ctx context.Context, s Share) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +156,7 @@ func (c *Control) remove(ctx context.Context, s Share) error {
 	return err
 }
 
-// Served returns those of the GPUs with these UUIDs that have a server.
+// Served returns the UUIDs in gpus whose GPU has a server.
 func (c *Control) Served(ctx context.Context, gpus []string) (served []string, err error) {
 	rows, err := c.list(ctx, "server")
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *Control) namespaces(ctx context.Context, gpu string) (names []string, e
 	return names, err
 }
 
-// list returns the columns of the rows that a module lists.
+// list runs the command "list" of an MPS module, "server" or "namespace", and returns the columns of each row.
 func (c *Control) list(ctx context.Context, module string, args ...string) (rows [][]string, err error) {
 	out, err := c.command(ctx, append([]string{module, "list", "--format=csv,noheader"}, args...)...)
 	for line := range strings.Lines(out) {

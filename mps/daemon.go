@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// Dir is the pipe directory of the daemon in the state directory of the agent.
+// Dir is the name of the daemon's pipe directory in the state directory of the agent.
 const Dir = "mps"
 
 const (
@@ -40,7 +40,7 @@ const (
 // Daemon runs the MPS control daemon of the driver.
 type Daemon struct {
 	Program Program
-	Dir     string // pipe directory, on the node and in this process
+	Dir     string // pipe directory, the same path on the node and in this process
 	Log     *slog.Logger
 }
 
@@ -82,7 +82,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A daemon that was killed leaves its socket, which would look like one that runs but does not respond.
+	// A killed daemon leaves its socket behind. As long as the socket exists, Control treats the daemon as running.
 	if err := os.Remove(filepath.Join(d.Dir, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the socket of the previous MPS daemon: %w", err)
 	}
@@ -105,11 +105,11 @@ func (d *Daemon) serve(ctx context.Context) error {
 	if cmd.Process != nil { // it was started
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // servers that survive it
 	}
-	return fmt.Errorf("running %s: %w: %s", program, cmpErr(err), host.Printable(out.String(), messageLimit))
+	return fmt.Errorf("running %s: %w: %s", program, exitError(err), host.Printable(out.String(), messageLimit))
 }
 
-// cmpErr returns err, or an error for a program that must not end.
-func cmpErr(err error) error {
+// exitError returns err, or another error if it is nil, since the daemon must not exit by itself.
+func exitError(err error) error {
 	if err == nil {
 		return errors.New("it exited")
 	}

@@ -47,8 +47,8 @@ func (p Program) find() (host.DriverRoot, string, error) {
 		controlName, root, root.Programs)
 }
 
-// run runs the control program as a client of the daemon with a pipe directory. It uses this process's loader and libc:
-// the program needs no other library.
+// run runs the control program as a client of the daemon whose pipe directory is dir. It uses this process's loader and
+// libc: the program needs no other library.
 func (p Program) run(ctx context.Context, dir string, args ...string) (string, error) {
 	root, program, err := p.find()
 	if err != nil {
@@ -85,8 +85,8 @@ func (b *limitedBuffer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Probe creates a CUDA context as a client of the server or namespace with a pipe directory, in a process of
-// the driver worker executable. It returns when ctx ends, even if the server hangs.
+// Probe creates a CUDA context as a client of the server or namespace whose pipe directory is dir, in a process of the
+// driver worker executable. It returns when ctx ends, even if the server hangs.
 func (p Program) Probe(ctx context.Context, worker, dir string) error {
 	root, err := host.FindDriver(p.Node, p.DriverRoot, p.Library)
 	if err != nil {

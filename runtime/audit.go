@@ -9,7 +9,7 @@ import (
 type Audit struct {
 	// Foreign has containers with GPUs that were not allocated to them.
 	Foreign []Use
-	// Lacking has containers that do not have all GPUs allocated to them.
+	// Lacking has containers that lack GPUs allocated to them via CDI.
 	Lacking []Use
 	// Privileged has the privileged containers with GPUs. They are not compared with their allocations, because they can
 	// use all devices of the node.

@@ -36,8 +36,8 @@ type ContainerDevice struct {
 // the runtime that Detect finds. It omits containers that have exited. On error the result is empty, never partial.
 //
 // Only containers of pods are included, since only their devices were granted by the agent: a monitoring container
-// outside Kubernetes that has all GPUs must not make them unavailable to pods. The CRI does not list containers of
-// other containerd namespaces.
+// outside Kubernetes that has all GPUs must not make them unavailable to pods. The CRI does not list containers
+// outside the containerd namespace k8s.io.
 //
 // With CRI-O, devices that were passed only in the CRI field CDIDevices are missing, since CRI-O reports only
 // annotations.
@@ -77,7 +77,7 @@ func connect(ctx context.Context, node host.Root, socket string) (connection, er
 }
 
 func listContainers(ctx context.Context, client cri.RuntimeServiceClient, kind string) (Containers, error) {
-	// List containers first: the sandbox of a container created in between is ready.
+	// List containers first: one that is created between the calls is missing, but the sandbox of its pod is ready.
 	all, err := client.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
 		return Containers{}, err

@@ -71,8 +71,8 @@ func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error
 }
 
 // firstReachable calls try with each candidate socket and returns the first result without error, see Detect. A runtime
-// that hangs until ctx ends is not skipped: its containers run, so those of another runtime are no evidence that a
-// device is free.
+// that hangs until ctx ends is not skipped: its containers may use devices that appear free in the list of another
+// runtime.
 func firstReachable[T any](ctx context.Context, node host.Root, kubeletDir string, try func(socket string) (T, error)) (T, error) {
 	var candidates []string
 	for _, d := range distributions {

@@ -123,7 +123,7 @@ func TestDetectErrorListsSockets(t *testing.T) {
 	}
 }
 
-// A runtime that hangs must not be mistaken for one that is not there: Docker's containerd lists none of its containers.
+// A runtime that hangs must not be skipped like an absent one: Docker's containerd has no containers of pods.
 func TestDetectDoesNotSkipHungRuntime(t *testing.T) {
 	const k3s, docker = "/run/k3s/containerd/containerd.sock", "/run/containerd/containerd.sock"
 	node := t.TempDir()

@@ -74,7 +74,7 @@ func TestLaunchMountsPrograms(t *testing.T) {
 	})
 }
 
-// failing returns a runtime with an agent. An operation of the runtime always fails.
+// failing returns a runtime that runs an agent and always fails an operation.
 func failing(operation, message string) *fakePods {
 	return &fakePods{agent: "a", errs: map[string]error{operation: errors.New(message)}}
 }

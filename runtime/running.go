@@ -30,10 +30,10 @@ const (
 // criNamespace is the containerd namespace of pods.
 const criNamespace = "k8s.io"
 
-// Container is a running container with the devices in its OCI spec. Devices that a hook injects, as in the legacy mode
-// of the NVIDIA Container Toolkit, are not in the spec.
+// Container is a container with the devices in its OCI spec. Devices that a hook injects, as in the legacy mode of the
+// NVIDIA Container Toolkit, are not in the spec.
 type Container struct {
-	Namespace string // containerd namespace, such as "k8s.io" or "moby"; empty with CRI-O
+	Namespace string // containerd namespace, such as "k8s.io" or "moby"; empty with CRI-O and in NRI calls
 	ID        string
 	Name      string // in the pod, or in nerdctl; empty for other containers outside Kubernetes
 	Pod       Pod    // zero outside Kubernetes
@@ -130,7 +130,8 @@ func listUpstream(ctx context.Context, node host.Root) Running {
 	return running
 }
 
-// ErrStopped is the error of a runtime next to the kubelet's that does not listen. Its containers may still run.
+// ErrStopped is the error of an upstream containerd that does not serve the kubelet and does not listen. Its containers
+// may still run.
 var ErrStopped = errors.New("container runtime is not running")
 
 func newRunning(ctx context.Context, socket string, conn *grpc.ClientConn, list func(context.Context, *grpc.ClientConn) ([]Container, error)) Running {
@@ -141,8 +142,8 @@ func newRunning(ctx context.Context, socket string, conn *grpc.ClientConn, list 
 	return Running{Socket: socket, Containers: containers}
 }
 
-// listCRI lists the running containers of a runtime that includes OCI specs in the verbose status, such as CRI-O. It
-// manages only containers of pods.
+// listCRI lists the running containers of a runtime that includes OCI specs in the verbose status, such as CRI-O. Such
+// a runtime manages only containers of pods.
 func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 	client := cri.NewRuntimeServiceClient(conn)
 	state := &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}

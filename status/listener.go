@@ -26,9 +26,9 @@ const (
 	lingerFor = 2 * time.Second
 )
 
-// listener accepts every connection, and closes the oldest one above maxConnections. The port is unauthenticated: if it
-// refused connections above the limit, idle clients could lock out probes and scrapes. Probes and scrapes complete long
-// before newer connections replace theirs.
+// listener accepts every connection. Above maxConnections, a new one replaces the oldest. The port is unauthenticated:
+// if it refused connections above the limit, idle clients could lock out probes and scrapes. Probes and scrapes
+// complete long before newer connections replace theirs.
 //
 // net/http detects a closed connection with a delay. Accept blocks while maxConnections closed connections are still
 // being served.

@@ -72,7 +72,7 @@ func TestNewestConnectionIsServed(t *testing.T) {
 	}
 }
 
-// Requests that are large or have a body are refused without reading them.
+// Requests that are large or have a body are refused.
 func TestLargeRequests(t *testing.T) {
 	address := serve(t, healthyServer())
 	get(t, address, "/healthz")
@@ -92,7 +92,7 @@ func TestLargeRequests(t *testing.T) {
 	}
 }
 
-// A connection serves one request; a second one is not read.
+// A connection serves one request; a second one gets no response.
 func TestOneRequestPerConnection(t *testing.T) {
 	address := serve(t, healthyServer())
 	get(t, address, "/healthz")
@@ -137,7 +137,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// The server makes one response at a time, however many requests arrive concurrently.
+// Metrics responses are made one at a time, however many requests arrive concurrently.
 func TestOneResponseAtATime(t *testing.T) {
 	var current, highest atomic.Int32
 	s := healthyServer()

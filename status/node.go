@@ -105,7 +105,7 @@ type Claim struct {
 	Devices   []string  `json:"devices"` // IDs
 	Pods      []string  `json:"pods"`    // names, as of the latest call of the kubelet
 	Prepared  time.Time `json:"prepared"`
-	Damaged   string    `json:"damaged,omitempty"` // why its record cannot be read; only UID is known then
+	Damaged   string    `json:"damaged,omitempty"` // why its file in the state directory cannot be read; only UID is known then
 }
 
 // Refusal is the latest failed call of the kubelet for a ResourceClaim.
@@ -149,13 +149,13 @@ type Device struct {
 	Resource    string   `json:"resource"`           // extended resource; for a device in the ResourceSlices, the DRA driver
 	GPU         string   `json:"gpu"`                // UUID of the physical GPU
 	Features    []string `json:"features,omitempty"` // driver capabilities that its containers get in addition to those of the node
-	Replicas    []string `json:"replicas,omitempty"` // its device IDs in the kubelet's list if it is shared; nil if its only one is ID
+	Replicas    []string `json:"replicas,omitempty"` // its device IDs in the kubelet's list if it is shared; nil if ID is the only one
 	AllocatedTo []Holder `json:"allocatedTo,omitempty"`
 
 	ReplicasAllocated int `json:"replicasAllocated,omitempty"` // number of its IDs that are allocated
 
 	// Isolation levels for the pods that share the device. MemoryIsolation is "none", "driver" or "hardware", and
-	// ComputeIsolation "timeslice" or "hardware". Both are "hardware" if the device is not shared.
+	// ComputeIsolation "timeslice", "ceiling" or "hardware". Both are "hardware" if the device is not shared.
 	MemoryIsolation  string `json:"memoryIsolation"`
 	ComputeIsolation string `json:"computeIsolation"`
 
@@ -192,7 +192,7 @@ type Share struct {
 
 	Amount
 	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
-	ComputeCeiling int  `json:"computeCeiling,omitempty"` // in percent of the device; recorded, but not enforced
+	ComputeCeiling int  `json:"computeCeiling,omitempty"` // in percent of the device; enforced only if ComputeIsolation is "ceiling"
 
 	// MemoryUsed is the memory of the device that the pod uses through all of its claims, in bytes, up to 10 s old. It is
 	// nil if it is unknown, as for pods that the driver does not limit.
@@ -240,7 +240,7 @@ func (d Device) MarshalJSON() ([]byte, error) {
 	}{fields(d), d.Health()})
 }
 
-// IDs returns the device IDs that the kubelet's list has for the device.
+// IDs returns the IDs of the device in the kubelet's list.
 func (d Device) IDs() []string {
 	if d.Replicas != nil {
 		return d.Replicas

@@ -15,7 +15,8 @@ import (
 const (
 	// aliveTimeout bounds the wait for the reconcile loop. The timeout of the liveness probe in deploy/ is longer.
 	aliveTimeout = 5 * time.Second
-	// requestTimeout bounds a request with its response, and headerTimeout its header.
+	// headerTimeout bounds the receipt of a request's header, and requestTimeout the response to it. requestTimeout also
+	// bounds each request of Fetch and FetchMetrics.
 	requestTimeout = 10 * time.Second
 	headerTimeout  = 5 * time.Second
 	// listenRetry is the time between two attempts to listen.
@@ -97,8 +98,8 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-// refuseBody closes the connection of a request with a body. After such a request, net/http would keep a goroutine for
-// half a second, without a limit on their number.
+// refuseBody closes the connection of a request with a body. net/http would serve it for half a second longer, even
+// after the listener has closed it, and such connections could block Accept.
 func refuseBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {

@@ -110,7 +110,7 @@ func TestPutReplacesOnlySameName(t *testing.T) {
 	c := parse(t, file)
 	for _, name := range []string{"libcuda.so.1", "libaaa.so.1", "libzzz.so.10", "libzzz.so.9", "libcuda.so.1"} {
 		path := libraryDir + "/" + name
-		// Only the first Put of libcuda replaces another path; want does not have its line yet.
+		// Only the first Put of libcuda replaces another path. At that time, want lacks the new line.
 		if replaced := c.Put(path); replaced != (name == "libcuda.so.1" && len(c.entries) == len(want)+1) {
 			t.Errorf("Put(%s) = %t", path, replaced)
 		}

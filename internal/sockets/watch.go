@@ -52,8 +52,8 @@ func (w Watcher) watch(ctx context.Context) error {
 		return fmt.Errorf("starting a watch: %w; check sysctl fs.inotify", err)
 	}
 	defer watcher.Close()
-	// Only the parent reports the creation of the directory, and its removal immediately: the kernel keeps its inode while
-	// a process listens on a socket in it.
+	// The watch of the parent reports the creation of the directory, and its removal immediately. The watch of the
+	// directory reports the removal only after all sockets in it are closed; until then, the kernel keeps its inode.
 	if err := add(watcher, filepath.Dir(w.Dir)); err != nil {
 		return err
 	}

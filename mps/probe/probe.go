@@ -11,8 +11,8 @@ typedef int (*init_t)(unsigned);
 typedef int (*get_t)(int *, int);
 typedef int (*create_t)(void **, unsigned, int);
 
-// probe creates a context on the first device, which ends with the process. It returns a CUresult, or a negative number
-// if the library cannot be used.
+// probe creates a context on the first device. The context ends with the process. The result is a CUresult, or a
+// negative number if the library cannot be used.
 static int probe(const char *library, const char **problem)
 {
 	void *cuda = dlopen(library, RTLD_NOW | RTLD_LOCAL), *context = NULL;
@@ -39,8 +39,9 @@ import "C"
 
 import "fmt"
 
-// Run creates a CUDA context with libcuda at a path, which lasts until the process ends. With CUDA_MPS_PIPE_DIRECTORY in
-// the environment it is a client of the MPS server there. It does not return if that server hangs.
+// Run creates a CUDA context with the library at path libcuda. The context ends with the process. With
+// CUDA_MPS_PIPE_DIRECTORY in the environment, the process is a client of the MPS server there. Run does not return if
+// that server hangs.
 func Run(libcuda string) error {
 	var problem *C.char
 	switch result := C.probe(C.CString(libcuda), &problem); {

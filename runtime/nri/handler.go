@@ -34,7 +34,7 @@ func (h *handler) Configure(_ context.Context, _, name, version string) (api.Eve
 	return 0, nil // 0 subscribes to the events that handler has methods for
 }
 
-// Synchronize implements stub.SynchronizeInterface. The runtime calls the plugin from now on.
+// Synchronize implements stub.SynchronizeInterface. The runtime calls the plugin for containers after it returns.
 func (h *handler) Synchronize(context.Context, []*api.PodSandbox, []*api.Container) ([]*api.ContainerUpdate, error) {
 	h.mu.Lock()
 	name := h.runtime

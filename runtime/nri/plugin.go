@@ -39,7 +39,7 @@ type Config struct {
 	Node host.Root
 
 	// Create is called before a container is created, with the devices in its OCI spec, which include the CDI devices. An
-	// error refuses the container, and is shown in the Events of its pod.
+	// error rejects the container, and is shown in the Events of its pod.
 	Create func(c runtime.Container) error
 
 	// Start is called when the cgroup of a container exists, before its program runs. cgroup is the name of the

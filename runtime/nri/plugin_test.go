@@ -104,7 +104,8 @@ func await(t *testing.T, plugin *nri.Plugin, connected bool) {
 	t.Fatalf("status %+v, want connected: %t", plugin.Status(), connected)
 }
 
-// awaitCalls waits until the runtime calls the plugin, which is some time after it has configured the connection.
+// awaitCalls waits until the runtime calls the plugin for containers, which begins some time after the plugin reports
+// that it is connected.
 func (r *runtimeSide) awaitCalls(calls *atomic.Int32) {
 	r.Helper()
 	for range 1000 {
@@ -136,7 +137,7 @@ func (r *runtimeSide) create(c *api.Container) (*api.CreateContainerResponse, er
 	return r.CreateContainer(r.Context(), &api.CreateContainerRequest{Pod: pod, Container: c})
 }
 
-// The plugin is called with the identity, the devices and the cgroup of a container. An error refuses the container.
+// The plugin is called with the identity, the devices and the cgroup of a container. An error rejects the container.
 func TestCalls(t *testing.T) {
 	r := newRuntime(t)
 	var calls atomic.Int32
@@ -201,7 +202,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// A slow check does not refuse the container, and later containers are checked again.
+// A slow check does not reject the container, and later containers are checked again.
 func TestSlowCheck(t *testing.T) {
 	r := newRuntime(t)
 	var calls atomic.Int32

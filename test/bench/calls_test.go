@@ -27,7 +27,7 @@ func TestNetTimes(t *testing.T) {
 		var got times
 		got.add(tc.before, tc.took, tc.after)
 		if !slices.Equal(got.net, []time.Duration{tc.want}) || !slices.Equal(got.total, []time.Duration{tc.took}) {
-			t.Errorf("a call of %v between %v and %v has the net times %v and the times %v, want %v", tc.took, tc.before, tc.after, got.net, got.total, tc.want)
+			t.Errorf("a call of %v between %v and %v has the net times %v and the total times %v, want %v", tc.took, tc.before, tc.after, got.net, got.total, tc.want)
 		}
 	}
 
@@ -56,7 +56,7 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// A response with another number of devices than requested is an error, so that it is not measured.
+// A response with a different number of devices than requested is an error, so that it is not measured.
 func TestPrefer(t *testing.T) {
 	client := api.NewDevicePluginClient(newPluginServer(t).conn)
 	if err := prefer(2, []string{"GPU-a", "GPU-b", "GPU-c"})(t.Context(), client); err != nil {

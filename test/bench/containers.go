@@ -62,7 +62,7 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	}
 	name := fmt.Sprintf("container with 1 GPU, runc (%s without)", typical(plain.took).text)
 	b.toolkitTable.add(name, ours.figure(plain), nvidia.figure(plain), ratio(0.14)).summarize("container start with 1 GPU, beyond one without")
-	b.toolkitTable.add("container with 1 GPU, of it for video", ours.figure(withoutVideo), figure{}, atMost("1.5 ms", 1500*time.Microsecond))
+	b.toolkitTable.add("container with 1 GPU, beyond one without video", ours.figure(withoutVideo), figure{}, atMost("1.5 ms", 1500*time.Microsecond))
 	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), nvidia.figure(plain), none)
 	return nil
 }
@@ -74,7 +74,7 @@ type sample struct {
 	took   []time.Duration // by run
 }
 
-// figure returns the time that the devices add to a container without them.
+// figure returns how much longer the container takes than plain, with the edits of its devices.
 func (s *sample) figure(plain *sample) figure {
 	var added []time.Duration
 	for i, took := range s.took {

@@ -15,8 +15,8 @@ const (
 	publications = 20
 	// draRounds is the number of turns with and without DRA, in which draPods are created one after the other.
 	draRounds, draPods = 5, 4
-	// claimReads is the number of GETs of each claim in succession. Such a GET takes less time than a single one, so the
-	// difference to NodePrepareResources is an upper bound.
+	// claimReads is the number of GETs of each claim in succession. Such a GET takes less time than a single one, so
+	// NodePrepareResources minus the GET is an upper bound on the agent's own time.
 	claimReads = 10
 )
 
@@ -99,7 +99,7 @@ func (b *bench) claims(ctx context.Context, n *draNode) error {
 	used := medianMemory(plain.memory)
 	b.draTable.add("NodePrepareResources, 1 GPU", beyond(claims.prepares, claims.reads), figure{}, atMost("+1 ms", time.Millisecond))
 	b.draTable.add("pod with a claim for 1 GPU", typical(claims.pods), typical(plain.pods), none)
-	// Without a value, since the ratio of an increase to a total is meaningless.
+	// The other side has no value, since the ratio of an increase to a total is meaningless.
 	b.draTable.add(fmt.Sprintf("resident after %d claims", draPods+1), medianMemory(claims.memory).beyond(used), figure{text: used.figure().text},
 		target{text: "+5 MB", value: 5})
 	return nil
@@ -152,7 +152,7 @@ func (n *draNode) measurePod(ctx context.Context, s *side) error {
 	return n.deletePods(ctx)
 }
 
-// readClaim reads the claim of the stack's pod repeatedly, as the agent does once.
+// readClaim repeats the GET that the agent sends once to prepare the claim of the stack's pod.
 func (n *draNode) readClaim(ctx context.Context, s *side) error {
 	for range claimReads {
 		took, err := timed(func() error {

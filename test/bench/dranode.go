@@ -20,7 +20,8 @@ import (
 const (
 	// deviceClass is the class of GPUs, and the name of the DRA driver.
 	deviceClass = "gpu.nvidia.com"
-	// accountDir is where the agent reads the credentials of its service account. /var/run is an absolute link to /run.
+	// accountDir contains the credentials of the agent's service account. The agent reads them below /var/run, an absolute
+	// link to /run. Through Box.Path, that link would lead to /run of this machine.
 	accountDir = "/run/secrets/kubernetes.io/serviceaccount"
 )
 

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// settle is the time from the start of the plugins to the first measurement. It includes the first probes.
+	// settle is the time from the start of the plugins to the first measurement. It includes gpucdi's first NVML probes.
 	settle = 10 * time.Second
 	// idle is the duration of the measurement without calls, and of the measurement with scrapes of gpucdi.
 	idle = 30 * time.Second

@@ -1,10 +1,10 @@
-// Command bench compares the speed and memory of gpucdi and of NVIDIA's programs, which it builds from their modules, and
-// of gpucdi with and without DRA, and prints tables:
+// Command bench compares the speed and memory of gpucdi and of NVIDIA's programs, which it builds from their modules,
+// and of gpucdi with and without DRA, and prints tables:
 //
 //	go run ./bench [-run REGEXP]
 //
-// It requires root, for device nodes and containers, and the Debian machine of package container. Since machines differ
-// and are noisy, values are compared within one run, on the same simulated GPUs: gpucdi with NVIDIA's programs, or DRA
+// It requires root, for device nodes and containers, and Debian, as package container does. Since machines differ and
+// are noisy, values are compared within one run, on the same simulated GPUs: gpucdi with NVIDIA's programs, or DRA
 // with the device plugin, which take turns; a call with an empty call; a container with a container without a GPU.
 //
 // The exit status is 0 if all targets are met, 3 if one is missed, and 1 if a measurement failed.
@@ -113,7 +113,7 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 
 // legend explains the terms of the tables.
 const legend = `
-Both sides of a table ran in turn on this machine, with the same simulated driver. Times are medians.
+Both sides of a table ran on this machine, with the same simulated driver. Times are medians.
 ratio    gpucdi divided by the other side; below 1 gpucdi is faster or smaller
 target   the largest acceptable ratio if it ends with x, otherwise the largest value of gpucdi; MISSED if exceeded
 +        in addition to an empty gRPC call, to a container or pod without a GPU, to a GET of the claim, or to the agent

@@ -65,7 +65,7 @@ func (b *bench) partitioned(ctx context.Context) (err error) {
 	b.pluginTable.add(fmt.Sprintf("start to first ListAndWatch, %d devices", n.count), typical(ours), typical(nvidia), ratio(0.6))
 	b.pluginTable.add(fmt.Sprintf("list of %d devices", n.count), size(p.ours.size), size(p.nvidia.size), ratio(1))
 	return b.callBoth(ctx, p, fewTurns, []call{
-		{fmt.Sprintf("ListAndWatch to the list of %d", n.count), list, none, ""},
+		{fmt.Sprintf("ListAndWatch, first list of %d devices", n.count), list, none, ""},
 		{fmt.Sprintf("Allocate, 1 of %d", n.count), allocate(p.ours.devices[:1]), atMost("+20 µs", 20*time.Microsecond), fmt.Sprintf("Allocate, 1 of %d devices, beyond an empty call", n.count)},
 	})
 }

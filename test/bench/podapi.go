@@ -92,7 +92,7 @@ func (e *endpoint) send(ctx context.Context, method, path string, object any) (*
 
 type object = map[string]any
 
-// create creates a pod that requests a device of a stack, if it has any. Its claim, if it has one, has its name.
+// create creates a pod that requests a device of a stack, if it has any. Its claim, if it has one, has the same name.
 func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 	resources := object{}
 	switch {
@@ -129,7 +129,7 @@ func (a *podAPI) claim(ctx context.Context, name string) error {
 	return err
 }
 
-// list returns the objects at a path as JSON objects.
+// list returns the objects at a path as JSON.
 func (a *podAPI) list(ctx context.Context, path string) ([]json.RawMessage, error) {
 	text, err := a.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -162,7 +162,7 @@ type started struct {
 	at      time.Time
 }
 
-// containerEvents receives the containers that the container runtime starts, except sandboxes.
+// containerEvents receives the starts of containers, except sandboxes, from the container runtime.
 type containerEvents struct {
 	conn    *grpc.ClientConn
 	cancel  context.CancelFunc

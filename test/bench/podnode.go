@@ -30,7 +30,7 @@ kind: RuntimeClass
 metadata: {name: ` + nvidiaHandler + `}
 handler: ` + nvidiaHandler + "\n"
 
-// logLimit bounds the part of a plugin's log in an error, in bytes.
+// logLimit bounds the pod descriptions and the plugin's log in an error, in bytes each.
 const logLimit = 4000
 
 // A stack is a device plugin or DRA driver, and the runtime setup that injects its devices into containers.
@@ -75,7 +75,7 @@ func nvidiaStack() stack {
 		command: []string{"env", noHealthChecks, pluginDir + "/nvidia-device-plugin", "--device-list-strategy=envvar", "--config-file=" + configDir + "/nvidia.yaml"}}
 }
 
-// nvidiaCDIStack is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec, which runs
+// nvidiaCDIStack is NVIDIA's plugin with CDI: the container runtime's CDI support applies the plugin's spec with
 // NVIDIA's hooks.
 func nvidiaCDIStack() stack {
 	return stack{name: "nvidia-cdi", hooks: true, devices: sharedCount,

@@ -140,7 +140,7 @@ func (n *podNode) runPods(ctx context.Context, s stack, count int) (time.Duratio
 	return last.Sub(begin), nil
 }
 
-// awaitContainers waits for the containers of a burst, checks their GPUs and returns when the last was started.
+// awaitContainers waits for the containers of a burst, checks their GPUs and returns the start time of the last one.
 func (n *podNode) awaitContainers(ctx context.Context, s stack, count int) (last time.Time, err error) {
 	containers := make([]started, count)
 	for i := range containers {

@@ -22,7 +22,7 @@ func (m memory) figure() figure {
 	return figure{text, megabytes(m.resident)}
 }
 
-// beyond returns how much more is resident than of another program.
+// beyond returns by how much the resident memory exceeds that of another program.
 func (m memory) beyond(other memory) figure {
 	more := megabytes(m.resident - other.resident)
 	return figure{fmt.Sprintf("%+.1f MB", more), more}.with(", %s in total", m.figure().text)
@@ -93,7 +93,7 @@ type usage struct {
 	switches int
 }
 
-// figure returns the usage within a duration.
+// figure formats the usage in a period of length d.
 func (u usage) figure(d time.Duration) figure {
 	share := 100 * u.cpu.Seconds() / d.Seconds()
 	return figure{fmt.Sprintf("%s of CPU, %.2f %%, %d context switches", millis(u.cpu), share, u.switches), float64(u.cpu)}

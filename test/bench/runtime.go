@@ -34,7 +34,7 @@ func (containerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*
 	return &cri.ListPodSandboxResponse{}, nil
 }
 
-// noNamespaces serves containerd's own API, without containers.
+// noNamespaces serves the namespaces of containerd's own API: none, so the agent finds no containers.
 type noNamespaces struct {
 	namespaces.UnimplementedNamespacesServer
 }

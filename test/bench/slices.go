@@ -66,7 +66,7 @@ func countDevices(events io.Reader, counts chan<- int) {
 	}
 }
 
-// await waits until the slices have a number of devices.
+// await waits until the slices have want devices in total.
 func (w *sliceWatch) await(ctx context.Context, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, slicesTimeout)
 	defer cancel()

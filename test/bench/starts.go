@@ -11,7 +11,7 @@ import (
 const startCount = 30
 
 // starts measures the time from the start of each plugin to its first device list, and for comparison the run time of
-// "gpucdi version", which does no other work.
+// "gpucdi version", which is mostly the start of the process.
 func (b *bench) starts(ctx context.Context) error {
 	var ours, oursAll, nvidia, version []time.Duration
 	for range startCount {

@@ -146,7 +146,7 @@ func TestMedian(t *testing.T) {
 		{[]time.Duration{4}, []time.Duration{4}},
 		{[]time.Duration{9, 1, 5}, []time.Duration{5}},
 		{[]time.Duration{1000, -3, 2, 1, 0}, []time.Duration{1}}, // robust against outliers
-		{[]time.Duration{2, 1}, []time.Duration{2}},              // the upper one, without the mean
+		{[]time.Duration{2, 1}, []time.Duration{2}},              // the upper one, not the mean of both
 	} {
 		times := slices.Clone(tc.times)
 		if got := median(times); got != tc.want[0] {

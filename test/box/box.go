@@ -182,8 +182,8 @@ func (b *Box) Forward(ctx context.Context, listener *os.File, address string) *e
 	return cmd
 }
 
-// Dial connects to an address in the network namespace of the box, without the copies of Forward. address has an IP
-// address: a name would be resolved in the namespace of this process.
+// Dial connects to an address in the network namespace of the box. Unlike with Forward, no process copies the data.
+// address must contain an IP address, because a name would be resolved in the namespace of this process.
 func (b *Box) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {

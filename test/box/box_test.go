@@ -21,8 +21,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
 )
 
-// ownerDir is a variable with a directory. If it is set, this test binary owns a box in that directory instead of
-// running tests.
+// ownerDir is an environment variable. If it is set to a directory, this test binary owns a box in that directory
+// instead of running tests.
 const ownerDir = "BOX_TEST_OWNER_DIR"
 
 func TestMain(m *testing.M) {
@@ -253,7 +253,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// A command ends with its boxinit process at any time, even if that is killed while the command starts.
+// A command is killed when its boxinit process dies, even while the command starts.
 func TestKilledCommand(t *testing.T) {
 	b := start(t, box.Config{})
 	for i := range 60 {
@@ -332,7 +332,7 @@ func makeStartHang(t *testing.T, dir string) {
 	replaceGo(t, `mkdir -p `+dir+`/upper/etc && mkfifo `+dir+`/upper/etc/hosts && exec "$GO" "$@"`)
 }
 
-// replaceGo replaces the go command with a script, which finds the path of the go command in $GO.
+// replaceGo replaces the go command with a script. $GO is the path of the replaced command.
 func replaceGo(t *testing.T, script string) {
 	t.Helper()
 	path, err := exec.LookPath("go")
@@ -388,7 +388,7 @@ func TestOpenEndedBox(t *testing.T) {
 	}
 }
 
-// Connections reach a server in the box, forwarded and dialed from its network namespace.
+// Connections reach a server in the box, both through Forward and through Dial.
 func TestForward(t *testing.T) {
 	b := start(t, box.Config{})
 	// The server reads until the client ends its half of the connection, then replies.
@@ -481,7 +481,7 @@ func TestStartErrors(t *testing.T) {
 		replaceGo(t, `touch "$3"`) // go build -o boxinit
 		_, err := box.Start(t.Context(), box.Config{Dir: dir})
 		if err == nil || !strings.Contains(err.Error(), "permission denied") {
-			t.Errorf("got error %v, want one of the execution of boxinit", err)
+			t.Errorf("got error %v, want one from executing boxinit", err)
 		}
 		if found := leftovers(t, dir); found != "" {
 			t.Errorf("leftovers: %s", found)

@@ -5,7 +5,7 @@
 // A keeper process (boxinit) removes the box when its owner closes it or crashes. With
 // Config.Keep a box outlives its owner, until its keeper receives a SIGTERM.
 //
-// The package requires root and the go command, and a working directory within this module. It
-// is independent of Kubernetes, containers and GPUs. To install a simulated driver, set
+// The package requires root and the go command, and a working directory within this module, but
+// neither Kubernetes, a container runtime nor a GPU. To install a simulated driver, set
 // Config.Simulated and write below Box.Root.
 package box

@@ -47,7 +47,7 @@ func TestLibraryVersions(t *testing.T) {
 			})
 		}
 	}
-	// Verify that the loader reports rejected specs: older versions reject a spec that requires a newer one.
+	// Verify that the loader reports rejected specs: older libraries reject a cdiVersion that they do not support.
 	t.Run("a newer spec", func(t *testing.T) {
 		dir := t.TempDir()
 		spec := "cdiVersion: 0.7.0\nkind: example.com/gpu\ndevices: [{name: all, containerEdits: {additionalGids: [1], deviceNodes: [{path: /dev/x, type: c, major: 1, minor: 3}]}}]\n"

@@ -106,7 +106,7 @@ func TestValues(t *testing.T) {
 		{"extraArgs[0]=--a=1", []string{"            - --listen=:9435\n            - --a=1\n"}, nil},
 		{"securityContext.seLinuxOptions.type=super_t", []string{"privileged: true", "type: super_t"}, nil},
 
-		// Every name depends on the overrides, and the pod selector does not.
+		// Every name depends on the overrides, but the pod selector does not.
 		{"nameOverride=plugin", []string{"name: gpucdi-plugin\n", "name: gpucdi-plugin-events\n", "{app.kubernetes.io/name: gpucdi,"}, []string{"name: gpucdi\n  namespace", "name: gpucdi}"}},
 		{`dashboard={"enabled":true}`, []string{"name: gpucdi-dashboard\n"}, nil},
 		{"fullnameOverride=gpu", []string{"name: gpu\n", "configMap: {name: gpu}", "serviceAccountName: gpu\n", "name: gpu-unlabel\n", "{app.kubernetes.io/name: gpucdi,"},
@@ -223,7 +223,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// The Prometheus operator's types have all fields of the objects, and reject unknown fields.
+// The objects decode into the Prometheus operator's types. Unknown fields are rejected.
 func TestPrometheusOperatorObjects(t *testing.T) {
 	for name, file := range map[string]string{"podMonitor": "podmonitor", "serviceMonitor": "servicemonitor", "prometheusRule": "prometheusrule"} {
 		object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/"+file+".yaml",
@@ -285,7 +285,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// Grafana's types have all fields of the dashboard, and reject unknown fields.
+// The dashboard decodes into Grafana's types. Unknown fields are rejected.
 func TestDashboard(t *testing.T) {
 	object, err := helm(t.Context(), "template", "gpucdi", "--show-only", "templates/dashboard.yaml", "--set", "dashboard.enabled=true")
 	if err != nil {
@@ -305,7 +305,7 @@ func TestDashboard(t *testing.T) {
 	if err := readers.Dashboard(t.Context(), string(file)); err != nil {
 		t.Error(err)
 	}
-	for _, at := range []int{strings.Index(string(file), "gridPos"), strings.LastIndex(string(file), "gridPos")} { // the last one is in a row
+	for _, at := range []int{strings.Index(string(file), "gridPos"), strings.LastIndex(string(file), "gridPos")} { // the last one is in a collapsed row
 		wrong := string(file[:at]) + "gripPos" + string(file[at+len("gridPos"):])
 		if err := readers.Dashboard(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "gripPos") {
 			t.Errorf("a misspelled field returns %v", err)

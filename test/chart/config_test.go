@@ -71,8 +71,8 @@ var configs = []string{
 	`{nodes: [{selector: "a b"}]}`, `{nodes: [{selector: "a=b,,c"}]}`, `{nodes: [{selector: "a in b"}]}`, `{nodes: [{selector: "=b"}]}`,
 }
 
-// beyondSchema are invalid configs that the schema accepts, because they violate a condition that JSON Schema cannot
-// express. The agent reports them and keeps its last known good config.
+// beyondSchema are invalid configs that the schema accepts: it does not express the conditions that they violate. The
+// agent reports them and keeps its last known good config.
 var beyondSchema = []string{
 	`{health: {xids: {ignore: [79], fatal: [79]}}}`,
 	`{health: {quietPeriod: 9999999h}}`,

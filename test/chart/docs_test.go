@@ -35,7 +35,7 @@ func TestDocumentedValues(t *testing.T) {
 	}
 }
 
-// The command of docs/alerts.md renders the alerting rules and the dashboard.
+// The command in docs/alerts.md renders the alerting rules and the dashboard.
 func TestDocumentedAlerts(t *testing.T) {
 	blocks, err := docs.Blocks(t.Context(), "docs/alerts.md", "Alerts", "sh")
 	if err != nil {

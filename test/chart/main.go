@@ -1,4 +1,4 @@
-// Command chart prints the plain manifest of the Helm chart.
+// Command chart prints the plain manifest, deploy/gpucdi.yaml, which it renders from the Helm chart.
 package main
 
 import (
@@ -32,8 +32,8 @@ func main() {
 	fmt.Print(manifest)
 }
 
-// render returns the content of deploy/gpucdi.yaml. Its users edit the ConfigMap, so it grants the permissions that any
-// config may require.
+// render returns the content of deploy/gpucdi.yaml. Its users edit the ConfigMap, so it grants the permission to watch
+// nodes, which a config that selects nodes by label requires.
 func render(ctx context.Context) (string, error) {
 	out, err := helm(ctx, "template", "gpucdi", "--set", "createNamespace=true,namespaceOverride=gpucdi,watchNodes=true", "--no-hooks")
 	return head + out, err

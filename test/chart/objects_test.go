@@ -44,8 +44,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/readers"
 )
 
-// combinations are values that together render every template and every kind of field, including values that may
-// conflict.
+// combinations are values that together render every template and every kind of field, including extremes such as long
+// and numeric names.
 var combinations = []string{
 	`{}`,
 	`{"nameOverride": "plugin", "createNamespace": true, "namespaceOverride": "gpu-system"}`,

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The policies and the controller use the names and units in the values. Without Kubernetes 1.36 or dra.enabled, helm
-// fails and prints the requirement.
+// The policies and the controller use the names and units in the values. If Kubernetes is older than 1.36 or
+// dra.enabled is not set, helm fails and prints the requirement.
 func TestVCUDA(t *testing.T) {
 	const enabled = `vcuda={"enabled":true,"domain":"tencent.com","memoryUnit":"256Mi","namespaceSelector":{"matchLabels":{"gpus":"parts"}}}`
 	out, err := helm(t.Context(), "template", "gpucdi", "--kube-version", "1.36.0", "--set", "dra.enabled=true,openshift.enabled=true", "--set-json", enabled)

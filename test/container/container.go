@@ -25,8 +25,9 @@ const (
 	Crun Runtime = "/usr/bin/crun"
 )
 
-// Spec returns the OCI spec of a container that sleeps, with CDI devices from SpecFile. It is runc's default spec with
-// containerd's additions: CAP_MKNOD, and permission to create, but not to open, any character device node.
+// Spec returns the OCI spec of a container that sleeps, with CDI devices from the specs in the directory of SpecFile.
+// It is runc's default spec with containerd's additions: CAP_MKNOD, and permission to create, but not to open, any
+// character device node.
 func (m *Machine) Spec(ctx context.Context, devices ...string) (*specs.Spec, error) {
 	dir, err := m.makeBundle()
 	if err != nil {

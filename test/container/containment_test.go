@@ -23,8 +23,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// victim is a host directory that images try to reach. An image with a symlink to it contains a directory of the same
-// name, which a runtime finds if it resolves the symlink within the image.
+// victim is a host directory that images try to reach. linked and exchange put the content that they replace at the
+// same path in the image, where a runtime finds it if it resolves the symlink within the image.
 const victim = "/srv/host"
 
 // newerCUDA is a host file that the hook would use if it were in an image.
@@ -33,8 +33,8 @@ const newerCUDA = victim + "/libcuda.so.999.10.01"
 // hostCache is the host's ld.so.cache, which no image may reach.
 const hostCache = "/etc/ld.so.cache"
 
-// An attack is a row of the table in docs/security.md: an image that reaches the host if a runtime or hook follows its
-// links.
+// An attack is a row of the table in docs/security.md: an image with content, volumes or variables that no runtime or
+// hook may trust.
 type attack struct {
 	name       string
 	advisories string // of NVIDIA's toolkit, for similar attacks

@@ -27,7 +27,8 @@ const (
 	refused      = "does not start"
 )
 
-// An image is a row of the table of loaders and runtimes in docs/images.md.
+// An image is a root file system with changes. In matrix, it is a row of the table of loaders and runtimes in
+// docs/images.md.
 type image struct {
 	name  string
 	root  images.Root

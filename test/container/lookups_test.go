@@ -32,7 +32,7 @@ const (
 	theHook  remedy = "hook"
 )
 
-// suffices reports whether a look-up that needs one of the constants above finds the driver.
+// suffices reports whether the remedy is enough for a look-up that needs noRemedy, ldconfigOrHook or hookOnly.
 func (r remedy) suffices(need string) bool {
 	switch need {
 	case noRemedy:
@@ -162,7 +162,7 @@ func TestLookUps(t *testing.T) {
 				})
 			}
 		}
-		// Only the mounts and the variable depend on the runtime, so one image suffices for crun.
+		// Only the mounts and TRITON_LIBCUDA_PATH depend on the runtime, so one image suffices for crun.
 		t.Run(fmt.Sprintf("remedy %s/%s", remedy, path.Base(string(container.Crun))), func(t *testing.T) {
 			lookUpImages[0].runLookUps(t, m, container.Crun, 0, remedy)
 		})

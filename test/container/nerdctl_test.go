@@ -38,7 +38,7 @@ func TestNerdctl(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, block := range blocks[1:] { // the first builds the program, see test/product
+		for _, block := range blocks[1:] { // the first builds the programs, as package product does
 			out, err := m.Output(t.Context(), "sh", "-ec", block)
 			if err != nil {
 				t.Fatal(err)

@@ -40,7 +40,7 @@ func TestPodman(t *testing.T) {
 	})
 }
 
-// A rootless user can generate a CDI spec, and run containers with one.
+// A rootless user can generate the same CDI spec as root, and run containers with root's.
 func TestRootlessPodman(t *testing.T) {
 	t.Parallel()
 	if err := tools.InstallPackages(t.Context(), "podman", "uidmap"); err != nil {

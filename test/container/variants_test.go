@@ -11,15 +11,15 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// graphicsConfig adds graphics to the features of the node, for containers with GPU 2.
+// graphicsConfig advertises GPU 2 as a resource that adds graphics to the features of the node.
 const graphicsConfig = `
 apiVersion: gpucdi.dev/v1
 kind: NodeConfig
 resources: [{select: {index: [2]}, name: nvidia.com/gpu-graphics, features: [graphics]}]
 `
 
-// Only containers of a variant have the files and device nodes of its feature. All containers have video, which is on
-// by default if the driver supports it.
+// A variant of a CDI device adds a feature. Only containers with the variant have the files and device nodes of that
+// feature. All containers have video, which is on by default if the driver supports it.
 func TestVariants(t *testing.T) {
 	t.Parallel()
 	m := start(t, container.Config{Tools: []tools.Tool{tools.Containerd, tools.Nerdctl}})

@@ -35,7 +35,7 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	done()
-	// Not in /tmp, which may be a tmpfs: container images are stored there.
+	// Not in /tmp, which may be a tmpfs: the state directory contains container images.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-demo-")
 	if err != nil {
 		return fmt.Errorf("creating a state directory: %w", err)
@@ -52,7 +52,7 @@ func (d *demo) start(ctx context.Context) error {
 		Stage:   d.out.Stage,
 	})
 	if err != nil {
-		if b, running := box.Open(dir); running == nil {
+		if b, openErr := box.Open(dir); openErr == nil {
 			return &runningError{err, b.Keeper()}
 		}
 		return errors.Join(err, os.RemoveAll(dir))

@@ -15,7 +15,7 @@ import (
 )
 
 // programDir is the directory of the programs and the kubeconfig for a kept node, below its state directory. The
-// symlink bin/demo in the checkout points to it from before the node starts.
+// symlink bin/demo in the checkout points to it, and is created before the node starts.
 const programDir = "demo"
 
 // changes are commands that change the simulated driver, with their effects.
@@ -40,7 +40,7 @@ func (d *demo) link(dir string) error {
 			return fmt.Errorf("replacing the link to an earlier node: %w", err)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("linking the node to %s: %w; move it", d.path, err)
+		return fmt.Errorf("reading the link to an earlier node: %w; move or remove %s", err, d.path)
 	}
 	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil { //nolint:gosec // a directory of the checkout
 		return fmt.Errorf("linking the node to the checkout: %w", err)

@@ -116,7 +116,7 @@ func TestUnhealthyGPU(t *testing.T) {
 		function string // NVML function that fails for the GPU
 		capacity int64
 	}{
-		{"no properties but the UUID", "nvmlDeviceGetPciInfo", 8},
+		{"no PCI address", "nvmlDeviceGetPciInfo", 8},
 		{"no UUID", "nvmlDeviceGetUUID", 7},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

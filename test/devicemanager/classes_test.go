@@ -17,8 +17,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Devices of the classes in cdi.classes are injected with GPUs while the node has them. Their appearance and removal do
-// not affect GPUs.
+// Containers with GPUs get the devices of the classes in cdi.classes that the node has. The appearance and removal of
+// these devices do not affect GPUs.
 func TestClassDevices(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -145,7 +145,8 @@ func (n *node) awaitClassDevices(t *testing.T, k *kubelet, want ...string) []str
 
 func isGPU(name string) bool { return strings.HasPrefix(name, "gpucdi.dev/gpu=") }
 
-// classNodes resolves CDI devices as a runtime does, and returns their device nodes without those of the driver.
+// classNodes resolves CDI devices as a runtime does, and returns their device nodes. Of those named /dev/nvidia…, it
+// returns only IMEX channels.
 func (n *node) classNodes(t *testing.T, names []string) (nodes []string) {
 	t.Helper()
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.cdiDir), cdi.WithAutoRefresh(false))

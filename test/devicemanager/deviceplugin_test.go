@@ -104,7 +104,8 @@ func TestAllocateAllGPUs(t *testing.T) {
 	n.admitPod(t, k, "all", 8)
 }
 
-// TestAllocateWithoutIO counts the agent's NVML calls and traces its system calls with a file name during allocations.
+// TestAllocateWithoutIO counts the agent's NVML calls during allocations, and traces its system calls that take a
+// path.
 func TestAllocateWithoutIO(t *testing.T) {
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, "health: {probeInterval: 1h}") // probes call NVML too

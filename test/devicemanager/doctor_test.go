@@ -33,7 +33,7 @@ func (n *node) doctor(t *testing.T, flags ...string) (findings map[string]string
 }
 
 // On a healthy node all checks pass, except for two that do not apply: driver 580 has no memory limits, and the
-// isolation check requires shared GPUs. Each fault makes its check fail, whether or not the agent runs.
+// isolation check requires shared GPUs. Each fault makes its check fail, including a stopped agent.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// GPUs that hang simultaneously are detected within two call timeouts instead of one timeout each: the driver worker is
-// replaced at most twice.
+// If several GPUs hang simultaneously, all are detected within two call timeouts, not one after the other: the driver
+// worker is replaced at most twice.
 func TestSimultaneousHangs(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)

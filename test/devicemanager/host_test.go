@@ -13,7 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// hostFaults are faults of the files and device nodes that a CDI spec refers to. They cause no event.
+// hostFaults are faults of driver files, device nodes and kernel modules. They cause no event; only a probe detects
+// them.
 func hostFaults() []fault {
 	libcuda := func(n *node) string {
 		return filepath.Join(n.root, simdriver.LibraryDir, "libcuda.so."+n.driver.State().Version)

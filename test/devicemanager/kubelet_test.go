@@ -95,7 +95,7 @@ func (k *kubelet) awaitGPUs(t *testing.T, capacity, allocatable int64) time.Dura
 			return time.Since(start)
 		}
 		if time.Since(start) > timeout {
-			t.Fatalf("got capacity %d and allocatable %d, want %d and %d",
+			t.Fatalf("got capacity %d and allocatable %d, want at least %d and exactly %d",
 				quantity(gotCapacity), quantity(gotAllocatable), capacity, allocatable)
 		}
 		time.Sleep(2 * time.Millisecond)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 )
 
-// These methods wrap the device manager methods whose signatures changed in Kubernetes 1.37. go.mod pins 1.36,
+// These functions wrap the kubelet functions whose signatures changed in Kubernetes 1.37. go.mod pins 1.36,
 // kubernetes-1.37.mod pins 1.37.
 
 func noTopology() topologymanager.Manager { return topologymanager.NewFakeManager() }

@@ -18,9 +18,9 @@ import (
 // ledgerScripts are sequences of actions of the ledger's model (allocator/actions_test.go) for a real device manager
 // and a real agent on a node with two GPUs. They are counterexamples to simpler rules for the release of devices.
 //
-// Other actions are: await waits until the kubelet has the allocatable devices; file checks the allocated devices in
-// the kubelet's checkpoint; pass waits for probes, during which the allocatable devices must not change; lose removes
-// the saved state; stop and start apply to the agent or to the container of a pod.
+// These actions are not in the model or differ from it: await waits until the kubelet has the allocatable devices; file
+// checks the allocated devices in the kubelet's checkpoint; pass waits for probes, during which the allocatable devices
+// must not change; lose removes the saved state; stop and start apply to the agent or to the container of a pod.
 //
 // GPUs are written as 0 and 1, the replicas of GPU 0 as 0::0 and 0::1, and MIG devices as GPU/GPU instance, such as
 // 0/7.

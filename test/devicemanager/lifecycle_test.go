@@ -109,7 +109,7 @@ func TestKubeletStartsLater(t *testing.T) {
 			t.Fatal("no CDI spec written without a kubelet")
 		}
 	}
-	k := startKubelet(t, n.kubeletDir, 2) // also creates the directory
+	k := startKubelet(t, n.kubeletDir, 2) // also creates the device plugin directory
 	t.Logf("8 GPUs allocatable %s after the kubelet started", k.awaitGPUs(t, 8, 8).Round(time.Millisecond))
 	n.admitPod(t, k, "new", 8)
 }

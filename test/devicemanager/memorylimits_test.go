@@ -25,8 +25,8 @@ func limitingConfigs(t *testing.T) (strict, anyLevel string) {
 	return configsOf(t, "Limit the memory of each replica")
 }
 
-// startLimitingNode starts an agent and a kubelet on a node with cgroup v2 and eight GPUs of 80 GiB, with four replicas
-// each, whose memory is limited.
+// startLimitingNode starts an agent and a kubelet on a node with cgroup v2 and eight GPUs. Each GPU has four replicas
+// with limited memory.
 func startLimitingNode(t *testing.T) (*node, *kubelet) {
 	t.Helper()
 	profile := simdriver.H100x8()
@@ -90,7 +90,7 @@ func (n *node) limits(t *testing.T, pod *v1.Pod) map[string]int {
 	return limits
 }
 
-// checkLimits checks that a pod has limits on gpus, each in quarters of their memory, and on no other GPU.
+// checkLimits checks that a pod has a limit on each of gpus, in quarters of the GPU's memory, and no other limits.
 func (n *node) checkLimits(t *testing.T, pod *v1.Pod, gpus []string, quarters int) {
 	t.Helper()
 	want := map[string]int{}
@@ -194,7 +194,7 @@ func TestMemoryLimitFails(t *testing.T) {
 	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
-	// The agent makes the kubelet rewrite a missing checkpoint, which identifies the pod of a container.
+	// The agent finds the pod of a container in the checkpoint, and makes the kubelet rewrite a missing one.
 	if err := os.Remove(filepath.Join(n.kubeletDir, "device-plugins/kubelet_internal_checkpoint")); err != nil {
 		t.Fatal(err)
 	}

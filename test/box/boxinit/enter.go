@@ -57,8 +57,8 @@ func enter(dir string, args []string) error {
 }
 
 // dieWithParent requests that the kernel kill this process when its parent dies. SysProcAttr.Pdeathsig would kill it
-// immediately, because it considers a parent in another PID namespace dead. For the same reason getppid does not show
-// that the parent died earlier: the parent holds the other end of the pipe at file descriptor 3.
+// immediately: Go considers the parent dead because getppid returns 0 for a parent in another PID namespace. To detect
+// that the parent died earlier, it checks the pipe at file descriptor 3, whose write end the parent holds.
 func dieWithParent() error {
 	const pipe = 3
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {

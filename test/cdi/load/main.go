@@ -1,5 +1,5 @@
 // Command load injects each CDI device of a directory into an OCI spec, as container runtimes do, and prints what this
-// adds to the spec. A .mod file selects the version of the CDI library.
+// adds to the spec. The -modfile it is built with selects the version of the CDI library.
 package main
 
 import (

@@ -1,4 +1,4 @@
-# Look-ups of the driver for TestLookUps, as programs do them. Sourced by sh -e.
+# Functions for TestLookUps that look up the driver as programs do. Sourced by sh -e.
 
 # triton_dirs prints -L options for the directories that Triton finds
 # (third_party/nvidia/backend/driver.py): the directory in TRITON_LIBCUDA_PATH, unchecked; else the
@@ -56,7 +56,7 @@ tinygrad_file() {
 	return 1
 }
 
-# ollama_files prints all files that ollama found in older versions (discover/gpu_linux.go).
+# ollama_files prints all files that older versions of ollama find (discover/gpu_linux.go).
 ollama_files() {
 	ls -d /usr/local/cuda*/targets/*/lib/libcuda.so* /usr/lib/*-linux-gnu/nvidia/current/libcuda.so* \
 		/usr/lib/*-linux-gnu/libcuda.so* /opt/cuda/lib*/libcuda.so* /usr/local/cuda/lib*/libcuda.so* \
