@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"runtime/debug"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/config"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
@@ -123,7 +125,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		return group.Wait()
 	}
 	client, clientErr := a.newClusterClient()
-	c := a.collaborators(start, t)
+	gate := allocator.NewGate(time.Now)
+	compute := a.newComputeLimits(client, gate)
+	c := a.collaborators(gate, compute, start, t)
 	var nodeLabels *cluster.NodeLabels
 	if client != nil {
 		c.followLabels = sync.OnceFunc(func() {
@@ -133,7 +137,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		nodeLabels = a.startViews(client, background)
 	}
 	l := newLoop(c, a.latest.Load())
-	l.claims = a.newClaims(client, c.gate, t, start)
+	l.claims = a.newClaims(client, gate, compute, t, start)
 	// Without saved state, nothing is advertised before this evidence arrives, so collect it while the driver starts.
 	replace(l.requests, allocator.Todo{Checkpoint: true, Runtime: true})
 	if clientErr != nil {
@@ -150,17 +154,20 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 	a.watchRuntimes(l.config.Allocation.RespectForeignContainers, t, background)
 	background(func(ctx context.Context) { a.syncLabels(ctx, nodeLabels) })
 	background(func(ctx context.Context) { a.syncMarks(ctx, client) })
-	a.startMemoryLimits(l, background)
+	a.startLimits(l, compute, t, background)
 	background(afterStart(reduceMemory))
 	background(func(ctx context.Context) { l.run(ctx, t) })
 	return group.Wait()
 }
 
-// startMemoryLimits starts the goroutines that restore the memory limits of running pods and run the NRI plugin.
-func (a *Agent) startMemoryLimits(l *loop, background func(run func(context.Context))) {
+// startLimits starts the goroutines that restore the limits of running pods and run the NRI plugin.
+func (a *Agent) startLimits(l *loop, compute *computeLimits, t triggers, background func(run func(context.Context))) {
 	limits := a.memoryLimits(l.gate)
 	background(func(ctx context.Context) { limits.maintain(ctx, l.claims) })
 	background(func(ctx context.Context) { a.syncNRI(ctx, limits) })
+	background(func(ctx context.Context) {
+		compute.maintain(ctx, func(faults map[string]gpu.Fault) { replace(t.mps, faults) })
+	})
 }
 
 // watchFiles starts the check of the mounts and the sources that watch files on the node.
@@ -188,8 +195,7 @@ func (a *Agent) watchRuntimes(respectForeign bool, t triggers, background func(r
 }
 
 // collaborators returns the collaborators of the loop. start runs a device plugin in the background.
-func (a *Agent) collaborators(start func(run func(context.Context) error), t triggers) collaborators {
-	gate := allocator.NewGate(time.Now)
+func (a *Agent) collaborators(gate *allocator.Gate, compute *computeLimits, start func(run func(context.Context) error), t triggers) collaborators {
 	limits := a.memoryLimits(gate)
 	return collaborators{
 		cfg:      a.cfg,
@@ -208,7 +214,9 @@ func (a *Agent) collaborators(start func(run func(context.Context) error), t tri
 				Observer: a.metrics,
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
-				PreStart: limits.preStart,
+				PreStart: func(ctx context.Context, resource string, pod kubelet.Pod) error {
+					return errors.Join(limits.preStart(ctx, resource, pod), compute.preStart(ctx, resource, pod))
+				},
 				Limiting: limiting,
 
 				PodResources: a.cfg.podResources(),

@@ -53,7 +53,7 @@ const packDelay = 5 * time.Second
 
 // newClaims returns the DRA component of the agent; nil if DRA is disabled. It restores prepared claims, so it must be
 // called before the gate grants anything. start runs a function in the background.
-func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t triggers, start func(run func(context.Context) error)) *claims {
+func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, compute *computeLimits, t triggers, start func(run func(context.Context) error)) *claims {
 	if a.cfg.DRADriver == "" {
 		return nil
 	}
@@ -70,7 +70,6 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	c.extra.Store(&[]string{})
 	c.plan.Store(&plan{})
 	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library, Worker: a.cfg.Worker}
-	compute := a.computeLimits(client, gate)
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ClaimCDIKind: cdi.ClaimKind, ExtraDevices: func() []string { return *c.extra.Load() },
 		Variants: func(id string, f allocator.Features) (allocator.Features, error) {
@@ -88,10 +87,6 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, t trigge
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
 	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
 	start(func(ctx context.Context) error { c.watchStale(ctx, a.log); return nil })
-	start(func(ctx context.Context) error {
-		compute.maintain(ctx, func(faults map[string]gpu.Fault) { replace(t.mps, faults) })
-		return nil
-	})
 	return c
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
 )
 
@@ -22,6 +23,7 @@ import (
 type mpsControl interface {
 	Ensure(ctx context.Context, s mps.Share) error
 	Remove(ctx context.Context, s mps.Share) error
+	EnsureServer(ctx context.Context, gpu string) error
 	Served(ctx context.Context, gpus []string) ([]string, error)
 	RemoveServer(ctx context.Context, gpu string) error
 	Directory(s mps.Share) string
@@ -39,22 +41,25 @@ type podReader interface {
 	PodSecurity(ctx context.Context, namespace, name string) (cluster.PodSecurity, error)
 }
 
-// computeLimits limits the compute time of claims through MPS. The claim records are its state: servers, namespaces,
-// compute modes and CDI specs are restored from them, and what has no record is removed.
+// computeLimits limits the compute time of claims and replicas through MPS. Its state are the claim records and the
+// replicas in the ledger: servers, namespaces, compute modes and CDI specs are restored from them, and others are
+// removed.
 type computeLimits struct {
 	node     host.Root
 	specDir  string
 	control  mpsControl
 	probe    func(ctx context.Context, dir string) error // calls CUDA as a client of the server with a pipe directory
 	settings computeModes
-	pods     podReader
+	pods     podReader                                           // nil without API server access
+	holders  func(ctx context.Context) ([]kubelet.Holder, error) // from the pod resources API
 	gate     *allocator.Gate
 	latest   func() *snapshot
-	claims   preparedClaims
+	claims   preparedClaims // nil: no DRA
 	log      *slog.Logger
 
-	changing chan struct{}        // has a value while servers, compute modes or probed are read or changed
+	changing chan struct{}        // has a value while servers, compute modes or the fields below are read or changed
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
+	failed   map[string]bool      // GPUs whose server failed the latest probe, by UUID
 }
 
 // preparedClaims are the claims that are prepared on this node. *dra.Driver implements it.
@@ -63,14 +68,23 @@ type preparedClaims interface {
 	IfPrepared(uid string, do func(dra.Record) error) error
 }
 
-func (a *Agent) computeLimits(client *cluster.Client, gate *allocator.Gate) *computeLimits {
+// newComputeLimits returns the limits without claims. client is nil without API server access.
+func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *computeLimits {
 	program := mps.Program{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
 	c := &computeLimits{
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: &mps.Control{Program: program, Dir: filepath.Join(a.cfg.StateDir, mps.Dir)},
-		settings: &a.settings, pods: client, gate: gate, latest: a.latest.Load, log: a.log,
-		changing: make(chan struct{}, 1), probed: map[string]time.Time{},
+		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
+	}
+	if client != nil {
+		c.pods = client
 	}
 	c.probe = func(ctx context.Context, dir string) error { return program.Probe(ctx, a.cfg.Worker, dir) }
+	c.holders = func(ctx context.Context) ([]kubelet.Holder, error) {
+		client := kubelet.PodResources{Socket: a.cfg.podResources()}
+		defer client.Close()
+		return client.Holders(ctx)
+	}
 	return c
 }
 
@@ -103,6 +117,12 @@ func (c *computeLimits) isCeiled(id string) bool {
 	return part.Share.Class == allocator.Ceiled
 }
 
+// client is a claim or a replica whose containers are clients of an MPS server.
+type client struct {
+	kind, name string // of its CDI device
+	share      mps.Share
+}
+
 // limit implements dra.Config.LimitCompute.
 func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 	for _, d := range r.Devices {
@@ -110,7 +130,7 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 		switch {
 		case d.Admin:
 		case d.MPSPercentage != 0:
-			err = c.alone(ctx, func() error { return c.apply(ctx, r.UID, d) })
+			err = c.limitClaim(ctx, r.UID, d)
 		case c.isCeiled(d.ID): // the claim has all of the GPU
 			err = c.alone(ctx, func() error { return c.setMode(ctx, d.ID, gpu.ComputeModeDefault) })
 		}
@@ -121,45 +141,59 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 	return nil
 }
 
-// checkPods implements dra.Config.CheckPods. It returns an error if a pod may run processes as root of the node,
-// because MPS lets root change any limit. It also returns one if another pod now has the name: the kubelet would start
-// that pod without preparing the claim again, and so without a check.
+func (c *computeLimits) limitClaim(ctx context.Context, uid string, d dra.Device) error {
+	client, err := clientOfClaim(uid, d)
+	if err != nil {
+		return err
+	}
+	return c.alone(ctx, func() error { return c.apply(ctx, client) })
+}
+
+func clientOfClaim(uid string, d dra.Device) (client, error) {
+	name, err := mps.Name(uid)
+	return client{cdi.ClaimKind, uid, mps.Share{GPU: d.ID, Name: name, Percentage: d.MPSPercentage}}, err
+}
+
+// checkPods implements dra.Config.CheckPods.
 func (c *computeLimits) checkPods(ctx context.Context, namespace string, pods []dra.Pod) error {
 	for _, p := range pods {
-		security, err := c.pods.PodSecurity(ctx, namespace, p.Name)
-		if err != nil {
+		if err := c.checkPod(ctx, namespace, p.Name, p.UID); err != nil {
 			return err
-		}
-		if security.UID != p.UID {
-			return fmt.Errorf("pod %s/%s was replaced by another of that name; the kubelet retries", namespace, p.Name)
-		}
-		if security.Root() {
-			return fmt.Errorf("containers %q of pod %s/%s may run as root, which could remove the limit of their compute time; set runAsNonRoot: true and allowPrivilegeEscalation: false in them, or hostUsers: false in the pod",
-				security.RootContainers, namespace, p.Name)
 		}
 	}
 	return nil
 }
 
-// apply makes MPS limit a device of a claim, and writes the CDI spec of the claim. It must be called by alone.
-func (c *computeLimits) apply(ctx context.Context, uid string, d dra.Device) error {
-	share, err := shareOf(uid, d)
-	if err != nil {
-		return err
+// checkPod returns an error if a pod may run processes as root of the node, because MPS lets root change any limit. It
+// also returns one if another pod now has the name: the kubelet would start that pod without preparing the claim again,
+// and so without a check.
+func (c *computeLimits) checkPod(ctx context.Context, namespace, name, uid string) error {
+	if c.pods == nil {
+		return errors.New("pods with limited compute time cannot be checked without API server access")
 	}
-	// Otherwise a program that does not find the server uses the whole GPU.
-	if err := c.setMode(ctx, d.ID, gpu.ComputeModeExclusiveProcess); err != nil {
+	security, err := c.pods.PodSecurity(ctx, namespace, name)
+	switch {
+	case err != nil:
 		return err
+	case security.UID != uid:
+		return fmt.Errorf("pod %s/%s was replaced by another of that name; the kubelet retries", namespace, name)
+	case security.Root():
+		return fmt.Errorf("containers %q of pod %s/%s may run as root, which could remove the limit of their compute time; set runAsNonRoot: true and allowPrivilegeEscalation: false in them, or hostUsers: false in the pod",
+			security.RootContainers, namespace, name)
 	}
-	if err := c.control.Ensure(ctx, share); err != nil {
-		return err
-	}
-	return cdi.PutMPSClient(c.specDir, c.node, uid, c.control.Directory(share))
+	return nil
 }
 
-func shareOf(uid string, d dra.Device) (mps.Share, error) {
-	name, err := mps.Name(uid)
-	return mps.Share{GPU: d.ID, Name: name, Percentage: d.MPSPercentage}, err
+// apply makes MPS limit a client, and writes the spec of its CDI device. It must be called by alone.
+func (c *computeLimits) apply(ctx context.Context, client client) error {
+	// Otherwise a program that does not find the server uses the whole GPU.
+	if err := c.setMode(ctx, client.share.GPU, gpu.ComputeModeExclusiveProcess); err != nil {
+		return err
+	}
+	if err := c.control.Ensure(ctx, client.share); err != nil {
+		return err
+	}
+	return cdi.PutMPSClient(c.specDir, c.node, client.kind, client.name, c.control.Directory(client.share))
 }
 
 func (c *computeLimits) setMode(ctx context.Context, uuid string, mode gpu.ComputeMode) error {
@@ -181,29 +215,30 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 		if d.MPSPercentage == 0 {
 			continue
 		}
-		share, err := shareOf(r.UID, d)
+		client, err := clientOfClaim(r.UID, d)
 		if err != nil {
 			continue // it was never applied
 		}
-		errs = append(errs, c.alone(ctx, func() error { return c.releaseShare(ctx, r.UID, share) }))
+		errs = append(errs, c.alone(ctx, func() error { return c.releaseClaim(ctx, client) }))
 	}
 	return errors.Join(errs...)
 }
 
-// releaseShare must be called by alone.
-func (c *computeLimits) releaseShare(ctx context.Context, uid string, share mps.Share) error {
-	errs := []error{cdi.RemoveClaim(c.specDir, uid)}
-	others := slices.ContainsFunc(c.users(share.GPU), func(other string) bool { return other != uid })
+// releaseClaim must be called by alone.
+func (c *computeLimits) releaseClaim(ctx context.Context, client client) error {
+	errs := []error{cdi.RemoveMPSClient(c.specDir, client.kind, client.name)}
+	others := slices.ContainsFunc(c.users(client.share.GPU), func(other string) bool { return other != client.name })
 	if others {
-		return errors.Join(append(errs, c.control.Remove(ctx, share))...)
+		return errors.Join(append(errs, c.control.Remove(ctx, client.share))...)
 	}
-	return errors.Join(append(errs, c.endServer(ctx, share.GPU))...)
+	return errors.Join(append(errs, c.endServer(ctx, client.share.GPU))...)
 }
 
 // endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which no
 // claim uses. The server ends last: as long as it exists, the next check tries again. It must be called by alone.
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
+	delete(c.failed, uuid)
 	if err := c.setMode(ctx, uuid, gpu.ComputeModeDefault); err != nil {
 		return err
 	}
@@ -212,6 +247,9 @@ func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 
 // users returns the UIDs of the claims that use a GPU through MPS.
 func (c *computeLimits) users(uuid string) (uids []string) {
+	if c.claims == nil {
+		return nil
+	}
 	for _, r := range c.claims.Records() {
 		if slices.ContainsFunc(r.Devices, func(d dra.Device) bool { return d.ID == uuid && d.MPSPercentage != 0 }) {
 			uids = append(uids, r.UID)

@@ -18,6 +18,7 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
 )
 
@@ -32,6 +33,8 @@ type ceiledNode struct {
 	server  bool
 	mode    gpu.ComputeMode
 	pod     cluster.PodSecurity
+	holders []kubelet.Holder
+	latest  *snapshot
 	problem error // of each call of MPS
 	setting error // of each change of the compute mode
 	probe   error
@@ -41,13 +44,15 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 	n := &ceiledNode{T: t, dir: t.TempDir(), shares: map[string]mps.Share{}, mode: gpu.ComputeModeDefault,
 		pod: cluster.PodSecurity{UID: "pod-uid", HostUsers: true}}
 	s := newSnapshot()
+	n.latest = s
 	s.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
 	s.plan = &plan{resources: []*allocator.Resource{{Name: allocator.SliceOutlet, Devices: []allocator.Device{{ID: "GPU-a", Class: allocator.Ceiled}}}}}
 	n.limits = &computeLimits{
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
 		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, claims: n,
-		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
-		changing: make(chan struct{}, 1), probed: map[string]time.Time{},
+		holders: func(context.Context) ([]kubelet.Holder, error) { return n.holders, nil },
+		probe:   func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
 	}
 	return n
 }
@@ -61,6 +66,13 @@ func (n *ceiledNode) Ensure(_ context.Context, s mps.Share) error {
 	}
 	n.shares[s.Name], n.server = s, true
 	return os.MkdirAll(n.Directory(s), 0o755)
+}
+
+func (n *ceiledNode) EnsureServer(context.Context, string) error {
+	if n.problem == nil {
+		n.server = true
+	}
+	return n.problem
 }
 
 func (n *ceiledNode) Remove(_ context.Context, s mps.Share) error {

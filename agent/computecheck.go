@@ -68,7 +68,7 @@ func (c *computeLimits) gpus(ctx context.Context) map[string]bool {
 	var known []string
 	for _, g := range c.latest().known.GPUs {
 		known = append(known, g.UUID)
-		if len(c.users(g.UUID)) > 0 {
+		if len(c.users(g.UUID)) > 0 || c.replicated(g.UUID) {
 			uuids[g.UUID] = true
 		}
 	}
@@ -95,11 +95,14 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 	// Each GPU has its own timeout, so that one that does not respond does not make others unhealthy.
 	limited, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
-	users := c.users(uuid)
-	if len(users) == 0 {
+	users, replicated := c.users(uuid), c.replicated(uuid)
+	if len(users) == 0 && !replicated {
 		return c.endIdle(limited, uuid)
 	}
 	var errs []error
+	if replicated {
+		errs = append(errs, c.alone(limited, func() error { return c.serve(limited, uuid) }))
+	}
 	for _, uid := range users {
 		errs = append(errs, c.claims.IfPrepared(uid, func(r dra.Record) error { return c.limit(limited, r) }))
 	}
@@ -113,7 +116,7 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 func (c *computeLimits) probeServer(ctx context.Context, uuid string) error {
 	due := false
 	err := c.alone(ctx, func() error {
-		due = len(c.users(uuid)) > 0 && time.Since(c.probed[uuid]) >= probeInterval
+		due = c.isUsed(uuid) && time.Since(c.probed[uuid]) >= probeInterval
 		return nil
 	})
 	if err != nil || !due {
@@ -124,21 +127,28 @@ func (c *computeLimits) probeServer(ctx context.Context, uuid string) error {
 	problem := c.probe(limited, c.control.ServerDirectory(uuid))
 	return c.alone(ctx, func() error {
 		switch {
-		case len(c.users(uuid)) == 0: // the server may have ended during the call
+		case !c.isUsed(uuid): // the server may have ended during the call
 			return nil
 		case problem != nil:
+			c.failed[uuid] = true
 			return fmt.Errorf("calling CUDA through MPS: %w; it recovers when the pods that share the GPU have ended", problem)
 		}
 		c.probed[uuid] = time.Now()
+		delete(c.failed, uuid)
 		return nil
 	})
+}
+
+// isUsed reports whether a claim or a container uses the server of a GPU.
+func (c *computeLimits) isUsed(uuid string) bool {
+	return len(c.users(uuid)) > 0 || c.replicated(uuid) && c.inUse(uuid)
 }
 
 // endIdle ends a server without claims and resets the compute mode, for example because the daemon did not respond when
 // the last claim was released.
 func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 	return c.alone(ctx, func() error {
-		if len(c.users(uuid)) > 0 {
+		if len(c.users(uuid)) > 0 || c.replicated(uuid) {
 			return nil
 		}
 		if err := c.endServer(ctx, uuid); err != nil || !slices.Contains(c.planned(), uuid) {
@@ -149,18 +159,26 @@ func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 	})
 }
 
-// prune removes the CDI specs of claims that are not prepared. The error reports that ctx has ended.
+// prune removes the CDI specs of claims that are not prepared, and of replicas that are not in the ledger. The error
+// reports that ctx has ended.
 func (c *computeLimits) prune(ctx context.Context) error {
 	return c.alone(ctx, func() error {
-		uids, _ := cdi.ClaimSpecs(c.specDir)
-		for _, uid := range uids {
-			if slices.ContainsFunc(c.claims.Records(), func(r dra.Record) bool { return r.UID == uid }) {
-				continue
-			}
-			if err := cdi.RemoveClaim(c.specDir, uid); err != nil {
-				c.log.Warn("CDI spec of a claim not removed, will retry", "uid", uid, "err", err)
-			}
-		}
+		c.pruneKind(cdi.ClaimKind, func(uid string) bool {
+			return c.claims != nil && slices.ContainsFunc(c.claims.Records(), func(r dra.Record) bool { return r.UID == uid })
+		})
+		c.pruneKind(cdi.ReplicaKind, c.isReplica)
 		return nil
 	})
+}
+
+func (c *computeLimits) pruneKind(kind string, isUsed func(name string) bool) {
+	names, _ := cdi.MPSClients(c.specDir, kind)
+	for _, name := range names {
+		if isUsed(name) {
+			continue
+		}
+		if err := cdi.RemoveMPSClient(c.specDir, kind, name); err != nil {
+			c.log.Warn("CDI spec of an MPS client not removed, will retry", "device", kind+"="+name, "err", err)
+		}
+	}
 }

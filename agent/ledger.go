@@ -89,7 +89,7 @@ func (l *loop) advertise() {
 		if resource.Sliced() {
 			continue
 		}
-		l.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: l.config.CDI.PassBy, ExtraDevices: l.classes.injected})
+		l.plugin(resource.Name).Update(kubelet.Offer{Resource: resource, PassBy: l.config.CDI.PassBy, ExtraDevices: l.classes.injected, ReplicaKind: cdi.ReplicaKind})
 	}
 	l.claims.publish(offers, l.plan, l.known, l.config.Config, l.classes.injected)
 	l.offers = offers

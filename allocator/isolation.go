@@ -24,7 +24,7 @@ type ComputeIsolation string
 // The levels, from the weakest to the strongest.
 const (
 	ComputeIsolationTimeSlice ComputeIsolation = "timeslice" // processes take turns
-	ComputeIsolationCeiling   ComputeIsolation = "ceiling"   // MPS limits the multiprocessors that each claim can use
+	ComputeIsolationCeiling   ComputeIsolation = "ceiling"   // MPS limits the multiprocessors that each claim or pod can use
 	ComputeIsolationHardware  ComputeIsolation = "hardware"  // a MIG device or GPU that is not shared
 )
 

@@ -4,7 +4,10 @@ import "testing"
 
 func TestWeakerIsolation(t *testing.T) {
 	whole, limited, sliced := Class("").Isolation(), MemoryLimited.Isolation(), TimeSliced.Isolation()
+	ceiled := Ceiled.Isolation()
 	for _, tc := range []struct{ a, b, want Isolation }{
+		{ceiled, limited, limited},
+		{whole, ceiled, ceiled},
 		{whole, whole, whole},
 		{whole, limited, limited},
 		{limited, sliced, sliced},

@@ -11,8 +11,11 @@ import (
 // Limits selects the limits that the driver enforces on the replicas of a device, so that each gets an equal part.
 type Limits string
 
-// LimitMemory limits the memory that the processes of a pod can allocate on a GPU.
-const LimitMemory Limits = "memory"
+// The limits.
+const (
+	LimitMemory           Limits = "memory"         // the memory that the processes of a pod can allocate on a GPU
+	LimitMemoryAndCompute Limits = "memory+compute" // also the compute time, through MPS
+)
 
 // Level is the required enforcement of limits. By default a device is unhealthy if its driver cannot enforce them.
 type Level string
@@ -28,7 +31,7 @@ func (p Policy) LimitsMemory(resource string) bool {
 			return true
 		}
 		unnamed := r.Name == "" && IsStandardResource(resource) // the rule keeps the default resources of its devices
-		return r.Limits == LimitMemory && (resource == "" || unnamed || r.Resource(r.Name) == resource)
+		return r.Limits != "" && (resource == "" || unnamed || r.Resource(r.Name) == resource)
 	})
 }
 
@@ -42,8 +45,17 @@ func (l Ledger) LimitsMemory(resource string) bool {
 
 // limitProblems returns the problems of the keys limits and level, each starting with the key.
 func (r Rule) limitProblems() (found []string) {
-	if r.Limits != "" && r.Limits != LimitMemory {
-		found = append(found, fmt.Sprintf(".limits: want %s or nothing, got %q", LimitMemory, r.Limits))
+	switch r.Limits {
+	case "", LimitMemory:
+	case LimitMemoryAndCompute:
+		if !r.FailRequestsGreaterThanOne {
+			found = append(found, fmt.Sprintf(".failRequestsGreaterThanOne: want true with limits: %s, since a program uses the MPS server of one replica", r.Limits))
+		}
+		if r.Replicas > maxCeiled {
+			found = append(found, fmt.Sprintf(".replicas: want at most %d with limits: %s, got %d", maxCeiled, r.Limits, r.Replicas))
+		}
+	default:
+		found = append(found, fmt.Sprintf(".limits: want %s, %s or nothing, got %q", LimitMemory, LimitMemoryAndCompute, r.Limits))
 	}
 	switch {
 	case r.Level != "" && r.Level != LevelAny:
@@ -59,14 +71,14 @@ func (r Rule) class(g gpu.GPU, compute Compute) (Class, gpu.Fault) {
 	switch {
 	case r.Replicas == 0 && r.Share == "":
 		return "", gpu.Fault{}
-	case r.Limits != LimitMemory && r.Share != ShareMemory:
+	case r.Limits == "" && r.Share != ShareMemory:
 		return TimeSliced, gpu.Fault{}
 	}
 	class := MemoryLimited
-	if r.Share == ShareMemory && compute == ComputeCeiling {
+	if r.Share == ShareMemory && compute == ComputeCeiling || r.Limits == LimitMemoryAndCompute {
 		class = Ceiled // requires the same driver as memory limits
 	}
-	problem := r.notEnforceable(g)
+	problem := r.notEnforceable(g, class)
 	switch {
 	case problem == "":
 		return class, gpu.Fault{}
@@ -78,13 +90,13 @@ func (r Rule) class(g gpu.GPU, compute Compute) (Class, gpu.Fault) {
 }
 
 // notEnforceable returns why the memory of the shares of a GPU cannot be limited; empty if it can be.
-func (r Rule) notEnforceable(g gpu.GPU) string {
+func (r Rule) notEnforceable(g gpu.GPU, class Class) string {
 	switch {
 	case g.MemoryLimits != gpu.MemoryLimitsSupported:
 		return cmp.Or(g.MemoryLimits.Reason(), "the driver does not report whether it can be")
 	case g.MemoryBytes == 0:
 		return "the driver does not report the size of its memory"
-	case r.Replicas != 0 && g.MemoryBytes/uint64(r.Replicas) < gpu.MinMemoryLimit:
+	case r.Replicas != 0 && (Share{Class: class, Count: r.Replicas}).memory(g.MemoryBytes) < gpu.MinMemoryLimit:
 		return "the part of a replica is less than 2 MiB; reduce replicas"
 	}
 	return ""
@@ -112,7 +124,21 @@ func MemoryLimits(inv *gpu.Inventory, parts []Part) (map[string]uint64, error) {
 		if !found || g.MemoryBytes == 0 {
 			return nil, fmt.Errorf("the driver does not report the memory of %s", p.GPU)
 		}
-		limits[p.GPU] += g.MemoryBytes / uint64(p.Share.Count)
+		limits[p.GPU] += p.Share.memory(g.MemoryBytes)
 	}
 	return limits, nil
 }
+
+// memory returns the memory of one of Count shares of a GPU with this much memory, in bytes.
+func (s Share) memory(bytes uint64) uint64 {
+	if s.Class == Ceiled {
+		bytes -= min(bytes, mpsMemory)
+	}
+	return bytes / uint64(s.Count)
+}
+
+// maxCeiled is the maximum number of replicas of a GPU with limited compute time, each with at least 1 % of it.
+const maxCeiled = 100
+
+// Percentage returns the maximum compute time of one of Count shares with the class Ceiled, in percent of the GPU.
+func (s Share) Percentage() int { return 100 / s.Count }

@@ -15,6 +15,12 @@ func limited(n int, level Level) Rules {
 	return Rules{{Name: GPUResource, Replicas: n, Limits: LimitMemory, Level: level}}
 }
 
+func ceiled(n int, level Level) Rules {
+	rules := limited(n, level)
+	rules[0].Limits, rules[0].FailRequestsGreaterThanOne = LimitMemoryAndCompute, true
+	return rules
+}
+
 // limitable returns GPUs of 80 GiB whose memory can be limited.
 func limitable(n int) *gpu.Inventory {
 	inv := partitioned(make([][]string, n)...)
@@ -40,6 +46,9 @@ func TestEnforcementOfLimits(t *testing.T) {
 		{"unknown", "", limited(4, ""), MemoryLimited, "the driver does not report whether it can be"},
 		{"unknown, any level", "", limited(4, LevelAny), TimeSliced, ""},
 		{"no limits", gpu.MemoryLimitsSupported, replicas(4), TimeSliced, ""},
+		{"compute, too", gpu.MemoryLimitsSupported, ceiled(4, ""), Ceiled, ""},
+		{"compute, too, old driver", gpu.MemoryLimitsOldDriver, ceiled(4, ""), Ceiled, "the driver is older than 615; install a newer one; or set level: any"},
+		{"compute, too, any level", gpu.MemoryLimitsOldDriver, ceiled(4, LevelAny), TimeSliced, ""},
 		{"not shared", gpu.MemoryLimitsSupported, nil, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -71,8 +80,24 @@ func TestLimitsOfMIGDevices(t *testing.T) {
 	}
 }
 
-// A GPU is unhealthy if the limit of a replica would be below the minimum of the driver.
+// The percentages of all replicas of a GPU do not exceed the whole.
+func TestPercentageOfReplicas(t *testing.T) {
+	for count, want := range map[int]int{2: 50, 3: 33, 4: 25, 100: 1} {
+		if got := (Share{Class: Ceiled, Count: count}).Percentage(); got != want {
+			t.Errorf("one of %d replicas: %d %%, want %d %%", count, got, want)
+		}
+	}
+}
+
+// A GPU is unhealthy if the limit of a replica would be below the minimum of the driver. MPS uses 1 GiB.
 func TestLimitsOfSmallMemory(t *testing.T) {
+	for memory, healthy := range map[uint64]bool{0: false, mpsMemory: false, mpsMemory + 2*gpu.MinMemoryLimit - 1: false, mpsMemory + 2*gpu.MinMemoryLimit: true} {
+		inv := limitable(1)
+		inv.GPUs[0].MemoryBytes = memory
+		if d := Plan(inv, testKind, Policy{MIG: MIGNone, Rules: ceiled(2, "")})[0].Devices[0]; d.Healthy() != healthy {
+			t.Errorf("%d bytes with MPS: fault %q", memory, d.Fault)
+		}
+	}
 	for memory, healthy := range map[uint64]bool{0: false, 2*gpu.MinMemoryLimit - 1: false, 2 * gpu.MinMemoryLimit: true} {
 		inv := limitable(1)
 		inv.GPUs[0].MemoryBytes = memory
@@ -94,6 +119,7 @@ func TestMemoryLimits(t *testing.T) {
 		"two of one GPU": {[]Part{quarter, quarter}, map[string]uint64{"GPU-0": 40 << 30}},
 		"of two GPUs":    {[]Part{quarter, third}, map[string]uint64{"GPU-0": 20 << 30, "GPU-1": 80 << 30 / 3}},
 		"of two sizes":   {[]Part{quarter, shareOf(whole("GPU-0"), MemoryLimited, 2)}, map[string]uint64{"GPU-0": 60 << 30}},
+		"ceiled":         {[]Part{shareOf(whole("GPU-0"), Ceiled, 4)}, map[string]uint64{"GPU-0": 79 << 30 / 4}},
 		"not limited":    {[]Part{whole("GPU-1"), shareOf(whole("GPU-0"), TimeSliced, 4), {}}, map[string]uint64{}},
 	} {
 		if got, err := MemoryLimits(inv, tc.parts); err != nil || !maps.Equal(got, tc.want) {
@@ -105,8 +131,8 @@ func TestMemoryLimits(t *testing.T) {
 	}
 	claims := Policy{Rules: Rules{{Share: ShareMemory}}}
 	if got := fmt.Sprint(Policy{Rules: limited(2, "")}.LimitsMemory(""), Policy{Rules: replicas(2)}.LimitsMemory(""),
-		claims.LimitsMemory(""), claims.LimitsMemory(GPUResource)); got != "true false true false" {
-		t.Errorf("policies limit memory: %s, want true false true false", got)
+		claims.LimitsMemory(""), claims.LimitsMemory(GPUResource), Policy{Rules: ceiled(2, "")}.LimitsMemory(GPUResource)); got != "true false true false true" {
+		t.Errorf("policies limit memory: %s, want true false true false true", got)
 	}
 }
 

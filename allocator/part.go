@@ -35,7 +35,7 @@ type Class string
 const (
 	TimeSliced    Class = "time-sliced"
 	MemoryLimited Class = "memory-limited" // with a part of the memory for each
-	Ceiled        Class = "ceiled"         // with a part of the memory and a maximum of the compute time for each claim
+	Ceiled        Class = "ceiled"         // with a part of the memory and a maximum of the compute time for each
 
 	// PerhapsLimited is the class of a replica that a pod held when an agent started without saved state: it is unknown
 	// whether its memory is limited.
@@ -43,7 +43,7 @@ const (
 )
 
 // limited reports whether the memory limit of a replica has to be set before a container starts.
-func (c Class) limited() bool { return c == MemoryLimited || c == PerhapsLimited }
+func (c Class) limited() bool { return c == MemoryLimited || c == PerhapsLimited || c == Ceiled }
 
 // Share is one of Count equal shares of a GPU or MIG device. If Unit is set, it is the whole device, of which claims
 // get amounts.

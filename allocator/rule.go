@@ -29,7 +29,7 @@ type Rule struct {
 
 	Share ShareUnit `yaml:"share"` // how ResourceClaims share each device: with memory, each claim gets the cores and memory that it requests; with replicas, each claim gets one replica unless it requests more; only in mode dra
 
-	Limits Limits `yaml:"limits"` // with memory, the driver limits the GPU memory of each pod to that of its replicas, such as half of a GPU with two of four; empty: no limits
+	Limits Limits `yaml:"limits"` // with memory, the driver limits the GPU memory of each pod to that of its replicas, such as half of a GPU with two of four; with memory+compute, MPS also limits the compute time of each container to that of its replica; empty: no limits
 	Level  Level  `yaml:"level"`  // with any, devices whose limits the driver cannot enforce are shared without limits; empty: such devices are unhealthy
 
 	FailRequestsGreaterThanOne bool `yaml:"failRequestsGreaterThanOne"` // whether a container that requests several replicas is rejected

@@ -106,6 +106,9 @@ func ruleConstraints() []schema {
 		{"if": set("failRequestsGreaterThanOne", false), "then": set("replicas", 0)},
 		{"if": set("rename", ""), "then": set("replicas", 0)},
 		{"if": set("limits", ""), "then": set("replicas", 0)},
+		{"if": has("limits", allocator.LimitMemoryAndCompute), "then": schema{"allOf": []schema{
+			set("failRequestsGreaterThanOne", false), {"properties": schema{"replicas": schema{"maximum": 100}}},
+		}}},
 		{"if": set("level", ""), "then": schema{"anyOf": []schema{set("limits", ""), has("share", allocator.ShareMemory)}}},
 		{"if": has("mode", allocator.ModeDRA), "then": draRule()},
 		{"if": set("share", ""), "then": schema{"allOf": []schema{

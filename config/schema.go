@@ -15,7 +15,7 @@ import (
 var nvidiaKeys = map[string]string{
 	"version": "use apiVersion: " + apiVersion,
 	"flags":   "use mig.strategy for flags.migStrategy, and docs/moving.md for other flags",
-	"sharing": "use resources for sharing.timeSlicing.resources",
+	"sharing": "use resources for sharing.timeSlicing.resources, with limits: memory+compute for sharing.mps.resources",
 }
 
 // maxValueShown bounds how many bytes of a value an error quotes.

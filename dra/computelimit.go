@@ -40,10 +40,7 @@ func (d *Driver) checkCeiling(ctx context.Context, r Record, pods []Pod) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, settingTimeout, errSettingTimeout)
 	defer cancel()
-	if err := d.cfg.CheckPods(ctx, r.Namespace, pods); err != nil {
-		return fmt.Errorf("%w: %w", errComputeLimit, err)
-	}
-	return nil
+	return d.cfg.CheckPods(ctx, r.Namespace, pods)
 }
 
 // limitCompute limits the compute time of a claim. Its record must be on disk, so that the limit is removed at the end of

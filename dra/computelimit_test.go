@@ -113,8 +113,11 @@ func TestComputeLimitOfRefusedPod(t *testing.T) {
 	n.addShare("a", "0", "25")
 	n.add("b", "1")
 	l.podErr = errors.New("pod default/a may run as root")
-	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "compute time of the claim not limited: pod default/a may run as root") {
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "pod default/a may run as root") {
 		t.Errorf("error %v", err)
+	}
+	if got := n.observer.prepared[0].Refusal; got != RefusedClaim {
+		t.Errorf("refusal %q", got)
 	}
 	n.recorded()
 	if holders := n.gate.holders(); len(holders) > 0 {

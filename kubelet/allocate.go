@@ -42,25 +42,26 @@ func (s *snapshot) respond(ids []string) (*api.ContainerAllocateResponse, error)
 	if err != nil {
 		return nil, err
 	}
+	extra := s.extraDevices(ids, devices)
 	response := &api.ContainerAllocateResponse{}
 	if slices.Contains(s.PassBy, ByField) {
-		response.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(s.ExtraDevices))
+		response.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(extra))
 		for _, d := range devices {
 			response.CdiDevices = append(response.CdiDevices, s.cdiDevices[d].fields...)
 		}
-		for _, name := range s.ExtraDevices {
+		for _, name := range extra {
 			response.CdiDevices = append(response.CdiDevices, &api.CDIDevice{Name: name})
 		}
 	}
 	if slices.Contains(s.PassBy, ByAnnotation) {
-		response.Annotations, err = s.annotate(devices)
+		response.Annotations, err = s.annotate(devices, extra)
 	}
 	return response, err
 }
 
-// annotate returns the CDI annotation that requests devices.
-func (s *snapshot) annotate(devices []int) (map[string]string, error) {
-	names := make([]string, 0, len(devices)+len(s.ExtraDevices))
+// annotate returns the CDI annotation that requests devices and extra CDI devices.
+func (s *snapshot) annotate(devices []int, extra []string) (map[string]string, error) {
+	names := make([]string, 0, len(devices)+len(extra))
 	for _, d := range devices {
 		device := &s.cdiDevices[d]
 		if device.err != nil {
@@ -70,5 +71,5 @@ func (s *snapshot) annotate(devices []int) (map[string]string, error) {
 	}
 	// The kubelet merges the annotations of all resources of a container. The ID of the first device makes
 	// the key unique among them.
-	return map[string]string{s.cdiDevices[devices[0]].key: strings.Join(append(names, s.ExtraDevices...), ",")}, nil
+	return map[string]string{s.cdiDevices[devices[0]].key: strings.Join(append(names, extra...), ",")}, nil
 }

@@ -262,6 +262,28 @@ func TestAllocateReplicas(t *testing.T) {
 	}
 }
 
+// A container with a replica whose compute time is limited gets the CDI device of the replica in addition.
+func TestAllocateCeiledReplica(t *testing.T) {
+	o := shared(4)
+	for i := range o.Resource.Devices {
+		o.Resource.Devices[i].Class, o.Resource.Devices[i].OneReplica = allocator.Ceiled, true
+	}
+	o.ReplicaKind = "gpucdi.dev/replica"
+	o.ExtraDevices = []string{"gpucdi.dev/gds=all"}
+	r, _ := connect(t, o)
+	response, err := r.client.Allocate(t.Context(), request([]string{uuid(5) + "::3"}, []string{uuid(5) + "::0"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, replica := range []string{"::3", "::0"} {
+		want := append(names(5), "gpucdi.dev/gds=all", "gpucdi.dev/replica="+uuid(5)+replica)
+		got := response.ContainerResponses[i]
+		if !slices.Equal(byField(got), want) || !slices.Equal(byAnnotation(t, got), want) {
+			t.Errorf("container %d: field %v, annotation %v; want %v", i, byField(got), byAnnotation(t, got), want)
+		}
+	}
+}
+
 // The longest list fits into a message, even while draining devices are listed in addition to their replacements.
 func TestLongestListFits(t *testing.T) {
 	const limit = 4 << 20 // gRPC's default for received messages

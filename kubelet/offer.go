@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"errors"
+	"slices"
 
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -20,6 +21,19 @@ type Offer struct {
 
 	// ExtraDevices are CDI device names that each container gets in addition to those of its devices.
 	ExtraDevices []string
+
+	// ReplicaKind is the CDI kind of a device that a container with a replica of the class allocator.Ceiled gets in
+	// addition. Its name is the ID of the replica.
+	ReplicaKind string
+}
+
+// extraDevices returns the CDI device names that a container with these IDs gets in addition to those of its devices.
+// devices are the positions of its devices. A container with a replica of the class Ceiled has no other device.
+func (o Offer) extraDevices(ids []string, devices []int) []string {
+	if o.Resource.Devices[devices[0]].Class != allocator.Ceiled {
+		return o.ExtraDevices
+	}
+	return append(slices.Clone(o.ExtraDevices), o.ReplicaKind+"="+ids[0])
 }
 
 // snapshot is an Offer in the form the server needs. It is immutable.

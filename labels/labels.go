@@ -32,7 +32,7 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 		Machine:                value(machine, "unknown"),
 		gpuPrefix + "mode":     mode(described(listed, rules)),
 		prefix + "mig.capable": strconv.FormatBool(migCapable(listed)),
-		prefix + "mps.capable": "false",
+		prefix + "mps.capable": "false", // NVIDIA's MPS daemon runs on nodes with true
 	}
 	setDriverLabels(l, inv.Driver)
 	if clique := clique(listed); clique != "" {
@@ -173,17 +173,22 @@ func setGPULabels(l map[string]string, listed []gpu.GPU, rules allocator.Rules) 
 // sharing is how devices are shared.
 type sharing struct {
 	replicas int  // of each device; 0 if none can be allocated
+	mps      bool // the compute time of each replica is limited
 	renamed  bool // not advertised under their default resource
 }
 
 func sharingOf(rule allocator.Rule, standard string) sharing {
-	return sharing{max(1, rule.Replicas), rule.Resource(standard) != standard}
+	return sharing{max(1, rule.Replicas), rule.Limits == allocator.LimitMemoryAndCompute, rule.Resource(standard) != standard}
 }
 
 // setResourceLabels sets the labels of a resource. If it is shared and not renamed, the product has the suffix -SHARED.
 func setResourceLabels(l map[string]string, resource, product string, count int, shared sharing) {
 	strategy, under := "none", resource+"."
-	if shared.replicas > 1 {
+	switch {
+	case shared.replicas <= 1:
+	case shared.mps:
+		strategy = "mps"
+	default:
 		strategy = "time-slicing"
 	}
 	if shared.replicas > 1 && !shared.renamed {

@@ -260,6 +260,8 @@ func TestRules(t *testing.T) {
 			allocator.Rules{{Select: first, Exclude: true}}, map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID"}},
 		"all excluded": {h100s(2), allocator.MIGNone, allocator.Rules{{Name: "nvidia.com/gpu", Exclude: true}},
 			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "0", "gpu.replicas": "0"}},
+		"MPS": {h100s(2), allocator.MIGNone, allocator.Rules{{Name: "nvidia.com/gpu", Replicas: 4, Limits: allocator.LimitMemoryAndCompute}},
+			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "gpu.sharing-strategy": "mps", "mps.capable": "false"}},
 		"named and shared": {h100s(2), allocator.MIGNone, allocator.Rules{{Select: first, Name: "nvidia.com/h100", Replicas: 3}},
 			map[string]string{"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "2", "gpu.replicas": "3", "gpu.sharing-strategy": "time-slicing"}},
 		"single, whole GPU excluded": {all, allocator.MIGSingle, allocator.Rules{{Select: allocator.Selector{Index: []int{1}}, Exclude: true}},

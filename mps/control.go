@@ -47,11 +47,11 @@ type runner func(ctx context.Context, dir string, args ...string) (string, error
 // validName matches the names of servers and namespaces.
 var validName = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
 
-// Name returns the name of a share for a claim UID.
-func Name(uid string) (string, error) {
-	name := strings.ReplaceAll(strings.ToLower(uid), "-", "_")
+// Name returns the name of a share for the UID of a claim or the ID of a replica.
+func Name(id string) (string, error) {
+	name := strings.NewReplacer("::", "_", "-", "_").Replace(strings.ToLower(id))
 	if !validName.MatchString(name) {
-		return "", fmt.Errorf("claim UID %q is not a valid name of an MPS namespace", uid)
+		return "", fmt.Errorf("%q is not a valid name of an MPS namespace", id)
 	}
 	return name, nil
 }
@@ -67,6 +67,13 @@ func (c *Control) Directory(s Share) string { return filepath.Join(c.Dir, server
 // ServerDirectory returns the directory of the server of a GPU, for CUDA_MPS_PIPE_DIRECTORY of a client that tests it.
 func (c *Control) ServerDirectory(gpu string) string { return filepath.Join(c.Dir, server(gpu)) }
 
+// EnsureServer creates the server of a GPU unless it exists.
+func (c *Control) EnsureServer(ctx context.Context, gpu string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ensureServer(ctx, gpu)
+}
+
 // Ensure creates the server of the GPU and the namespace of the share unless they exist, and sets and verifies the
 // percentage of the namespace. The percentage of a share with clients cannot be changed.
 func (c *Control) Ensure(ctx context.Context, s Share) error {
@@ -76,7 +83,7 @@ func (c *Control) Ensure(ctx context.Context, s Share) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.ensureServer(ctx, s.GPU); err != nil {
-		return fmt.Errorf("starting the MPS server of %s: %w", s.GPU, err)
+		return err
 	}
 	if err := c.ensureNamespace(ctx, s); err != nil {
 		return fmt.Errorf("creating MPS namespace %s of %s: %w", s.Name, s.GPU, err)
@@ -89,9 +96,16 @@ func (c *Control) Ensure(ctx context.Context, s Share) error {
 
 func (c *Control) ensureServer(ctx context.Context, gpu string) error {
 	found, err := c.serves(ctx, gpu)
-	if err != nil || found {
-		return err
+	if err == nil && !found {
+		err = c.createServer(ctx, gpu)
 	}
+	if err != nil {
+		return fmt.Errorf("starting the MPS server of %s: %w", gpu, err)
+	}
+	return nil
+}
+
+func (c *Control) createServer(ctx context.Context, gpu string) error {
 	name := server(gpu)
 	if _, err := c.command(ctx, "server", "create", name, "--allowed-devices="+gpu); err != nil {
 		return err
@@ -100,7 +114,8 @@ func (c *Control) ensureServer(ctx context.Context, gpu string) error {
 		return err
 	}
 	// A server for a GPU that MPS cannot use is created successfully, but disappears.
-	if found, err = c.serves(ctx, gpu); err == nil && !found {
+	found, err := c.serves(ctx, gpu)
+	if err == nil && !found {
 		err = errors.New("the server has ended; see its log in the log directory of the MPS daemon")
 	}
 	return err
@@ -234,7 +249,7 @@ func (c *Control) command(ctx context.Context, args ...string) (string, error) {
 }
 
 // errNotRunning means that no daemon has a socket in the pipe directory.
-var errNotRunning = errors.New("the MPS daemon does not run; start gpucdi mps on this node, with dra.mps.enabled of the chart")
+var errNotRunning = errors.New("the MPS daemon does not run; start gpucdi mps on this node, with mpsDaemon.enabled of the chart")
 
 func serverFlag(gpu string) string { return "--server=" + server(gpu) }
 

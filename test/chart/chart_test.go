@@ -116,9 +116,8 @@ func TestValues(t *testing.T) {
 		{`serviceAccount={"create":false,"name":"existing"}`, []string{"serviceAccountName: existing\n", "{kind: ServiceAccount, name: existing,"}, []string{"{kind: ServiceAccount, name: gpucdi,"}},
 		{`serviceAccount={"name":"agent","annotations":{"a":"b"}}`, []string{"  name: agent\n  namespace: \"default\"\n", "  annotations:\n    a: b\n", "serviceAccountName: agent\n"}, nil},
 		{`dra={"enabled":true}`, []string{`"system:serviceaccount:default:gpucdi"`}, []string{"gpucdi-mps", "hostPID"}},
-		{`dra={"enabled":true,"mps":{"enabled":true}}`, []string{"name: gpucdi-mps\n", "updateStrategy: {type: OnDelete}", "hostPID: true",
+		{"mpsDaemon.enabled=true", []string{"name: gpucdi-mps\n", "updateStrategy: {type: OnDelete}", "hostPID: true",
 			"resources: [pods], verbs: [get]", "args: [mps]"}, nil},
-		{`dra={"mps":{"enabled":true}}`, nil, []string{"gpucdi-mps", "hostPID"}},
 
 		// The chart cannot read the ConfigMap, so it grants what a config may require.
 		{"existingConfigMap=mine", []string{"configMap: {name: mine}", "verbs: [patch, watch]"}, []string{"kind: ConfigMap", "NodeConfig"}},

@@ -49,7 +49,7 @@ import (
 var combinations = []string{
 	`{}`,
 	`{"nameOverride": "plugin", "createNamespace": true, "namespaceOverride": "gpu-system"}`,
-	`{"fullnameOverride": "a123456789b123456789c123456789d123456789e123456789f12", "dra": {"enabled": true, "migProfiles": ["1g.10gb+me"]},
+	`{"fullnameOverride": "a123456789b123456789c123456789d123456789e123456789f12", "mpsDaemon": {"enabled": true}, "dra": {"enabled": true, "migProfiles": ["1g.10gb+me"]},
 	  "dashboard": {"enabled": true}, "serviceMonitor": {"enabled": true}, "networkPolicy": {"enabled": true}, "openshift": {"enabled": true}}`,
 	`{"image": {"repository": "registry:5000/gpucdi", "digest": "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"},
 	  "imagePullSecrets": [{"name": "registry"}], "podAnnotations": {"sidecar.istio.io/inject": "false"}, "podLabels": {"team": "gpu"}}`,

@@ -13,8 +13,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// ceilingSection is the section of docs/sharing.md about compute ceilings.
-const ceilingSection = "Limit the compute time of claims"
+// ceilingSection is the section of docs/sharing.md about limited compute time. Its first config is for replicas, its
+// second one for claims.
+const ceilingSection = "Limit the compute time"
 
 // mpsDir is the pipe directory of the MPS daemon on the node.
 const mpsDir = "/run/gpucdi/mps"
@@ -38,9 +39,10 @@ func computeCeilings(t *testing.T, c *cluster) {
 		_, err := os.Stat(c.Box.Path(filepath.Join(mpsDir, "control")))
 		return fmt.Sprint(err), err == nil
 	})
-	c.configure(t, blocksOf(t, sharingDocument, ceilingSection, "yaml")[0])
+	configs := blocksOf(t, sharingDocument, ceilingSection, "yaml")
+	c.configure(t, configs[1])
 	defer func() {
-		c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set dra.mps.enabled=false --wait --force-conflicts")
+		c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set mpsDaemon.enabled=false --wait --force-conflicts")
 		c.awaitOneAgent(t)
 		if err := c.driver.Upgrade(version); err != nil {
 			t.Error(err)
@@ -50,11 +52,60 @@ func computeCeilings(t *testing.T, c *cluster) {
 	c.awaitOutput(t, strings.TrimSpace(strings.Repeat("ceiling ", 8)), func(t *testing.T) string {
 		return c.kubectl(t, "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.gpucdi\.dev/computeIsolation.string}`)
 	})
-	t.Run("pods", func(t *testing.T) { ceiledPods(t, c) })
+	t.Run("claims", func(t *testing.T) { ceiledPods(t, c) })
+	c.awaitNoServers(t)
+	c.configure(t, configs[0])
+	c.awaitGPUs(t, "32")
+	t.Run("replicas", func(t *testing.T) { ceiledReplicas(t, c) })
+}
+
+// awaitNoServers waits until no MPS server runs.
+func (c *cluster) awaitNoServers(t *testing.T) {
+	t.Helper()
 	await(t, "the servers to end", func() (string, bool) {
 		out := c.sh(t, "ls "+mpsDir)
 		return out, !strings.Contains(out, "gpu_")
 	})
+}
+
+// ceiledReplicas runs pods with replicas of a GPU, whose memory and compute time are limited.
+func ceiledReplicas(t *testing.T, c *cluster) {
+	const replica = "limits: {nvidia.com/gpu: 1}"
+	c.runNonRoot(t, "first", "", replica)
+	c.runNonRoot(t, "second", "", replica)
+	c.seesMultiprocessors(t, "first", "", "0 33")
+	c.seesMultiprocessors(t, "second", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 33")
+	c.run(t, "root", 1)
+	c.awaitOutput(t, `containers ["main"] of pod default/root may run as root`, func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=root", "-o", "jsonpath={.items[*].message}")
+	})
+
+	// The kubelet repeats the response of Allocate when a container restarts. The CDI device is written again.
+	c.killAgent(t)
+	c.runOnNode(t, "touch /tmp/replicas && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-control && rm /var/run/cdi/gpucdi.dev-replica-*")
+	await(t, "the servers", func() (string, bool) {
+		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/replicas")
+		return out, strings.Count(out, "/gpu_") == 16 // the servers and their namespaces default
+	})
+	before := c.containerID(t, "second")
+	c.exitContainer(t, "second")
+	await(t, "another container", func() (string, bool) {
+		id := c.containerID(t, "second")
+		return id, id != "" && id != before
+	})
+	c.awaitPhase(t, "second", "Running")
+	c.seesMultiprocessors(t, "second", "", "0 33")
+
+	// Whole GPUs are used without MPS.
+	c.configure(t, "labels: {place: node}\n")
+	for _, name := range []string{"first", "second", "root"} {
+		c.remove(t, name)
+	}
+	c.awaitGPUs(t, "8")
+	c.awaitNoServers(t)
+	c.run(t, "whole", 1)
+	c.awaitPhase(t, "whole", "Running")
+	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)
 }
 
 func ceiledPods(t *testing.T, c *cluster) {
@@ -93,7 +144,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.runOnNode(t, "touch /tmp/killed && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-control")
 	await(t, "the namespaces of the claims", func() (string, bool) {
 		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/killed")
-		return out, strings.Count(out, "/gpu_") == 5 // of the server, its namespace default and the claims of all pods
+		return out, strings.Count(out, "/gpu_") == 4 // of the server, its namespace default and the claims of pods first and second
 	})
 	before := c.containerID(t, "second")
 	c.exitContainer(t, "second")
@@ -129,9 +180,15 @@ func (c *cluster) setMPSFault(t *testing.T, fault simdriver.MPSFault, on bool) {
 func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
 	t.Helper()
 	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
-	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000},
-resourceClaims: [{name: gpu, resourceClaimName: %[1]s}], containers: [{name: main, image: %[2]s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {claims: [{name: gpu}]},
-command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]}]}}`, name, images.DebianName)
+	c.runNonRoot(t, name, "resourceClaims: [{name: gpu, resourceClaimName: "+name+"}],", "claims: [{name: gpu}]")
+}
+
+// runNonRoot starts a pod that does not run as root, with more fields of the pod and the resources of its container.
+func (c *cluster) runNonRoot(t *testing.T, name, fields, resources string) {
+	t.Helper()
+	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000}, %[2]s
+containers: [{name: main, image: %[3]s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {%[4]s},
+command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]}]}}`, name, fields, images.DebianName, resources)
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}

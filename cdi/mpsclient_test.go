@@ -15,7 +15,7 @@ func TestMPSClient(t *testing.T) {
 	specs, dir, root := t.TempDir(), t.TempDir(), host.NewRoot("/")
 	for _, uid := range []string{"0ab-1", "0ab-2"} {
 		for range 2 {
-			if err := cdi.PutMPSClient(specs, root, uid, dir); err != nil {
+			if err := cdi.PutMPSClient(specs, root, cdi.ClaimKind, uid, dir); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -29,8 +29,8 @@ func TestMPSClient(t *testing.T) {
 			t.Errorf("the spec lacks %s:\n%s", want, text)
 		}
 	}
-	if got := cdi.ClaimDevice("0ab-1"); got != "gpucdi.dev/claim=0ab-1" {
-		t.Errorf("device %s", got)
+	if err := cdi.PutMPSClient(specs, root, cdi.ReplicaKind, "GPU-0::1", dir); err != nil {
+		t.Fatal(err)
 	}
 	// Other files in the directory.
 	for _, name := range []string{"gpucdi.dev-gpu.json", "gpucdi.dev-claim-x.yaml", ".gpucdi.dev-claim-y.json.123"} {
@@ -38,21 +38,24 @@ func TestMPSClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := cdi.ClaimSpecs(specs); err != nil || !slices.Equal(got, []string{"0ab-1", "0ab-2"}) {
+	if got, err := cdi.MPSClients(specs, cdi.ClaimKind); err != nil || !slices.Equal(got, []string{"0ab-1", "0ab-2"}) {
 		t.Errorf("claims %v, error %v", got, err)
 	}
 	for range 2 {
-		if err := cdi.RemoveClaim(specs, "0ab-1"); err != nil {
+		if err := cdi.RemoveMPSClient(specs, cdi.ClaimKind, "0ab-1"); err != nil {
 			t.Error(err)
 		}
 	}
-	if got, err := cdi.ClaimSpecs(specs); err != nil || !slices.Equal(got, []string{"0ab-2"}) {
+	if got, err := cdi.MPSClients(specs, cdi.ClaimKind); err != nil || !slices.Equal(got, []string{"0ab-2"}) {
 		t.Errorf("claims %v, error %v", got, err)
 	}
-	if got, err := cdi.ClaimSpecs(filepath.Join(specs, "missing")); err != nil || len(got) > 0 {
+	if got, err := cdi.MPSClients(specs, cdi.ReplicaKind); err != nil || !slices.Equal(got, []string{"GPU-0::1"}) {
+		t.Errorf("replicas %v, error %v", got, err)
+	}
+	if got, err := cdi.MPSClients(filepath.Join(specs, "missing"), cdi.ClaimKind); err != nil || len(got) > 0 {
 		t.Errorf("claims %v, error %v", got, err)
 	}
-	if err := cdi.PutMPSClient(specs, root, "0ab-3", filepath.Join(dir, "missing")); err == nil {
+	if err := cdi.PutMPSClient(specs, root, cdi.ClaimKind, "0ab-3", filepath.Join(dir, "missing")); err == nil {
 		t.Error("no error without the directory of the server")
 	}
 }
