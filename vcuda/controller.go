@@ -64,9 +64,9 @@ type Controller struct {
 	log *slog.Logger
 
 	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
-	created map[key]bool                   // since the pods were last listed
-	failing map[string]bool                // namespaces in which the creation of a template has failed since then
-	retry   map[string]time.Duration       // from a failed creation to the next, by namespace; without those in which all succeed
+	created map[key]bool                   // templates created, found or refused since the pods were last listed
+	failing map[string]bool                // namespaces in which a creation has failed since the pods were last listed
+	retry   map[string]time.Duration       // last delay before a retry, by namespace; reset when creations succeed
 	unused  map[key]time.Time              // when sweep first found the template unused
 }
 
@@ -169,8 +169,8 @@ func (c *Controller) followOnce(ctx context.Context) error {
 }
 
 // change records a change of a pod, and creates the templates that the pod waits for. After a failure it returns the
-// time until the retry, and creates no others in the same namespace until the pods are listed again, so that a namespace
-// that fails slowly does not delay the others.
+// time until the retry, and creates no other templates in the same namespace until the pods are listed again, so that a
+// namespace that fails slowly does not delay other namespaces.
 func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool) (retry time.Duration) {
 	if deleted || pod.Ended {
 		delete(c.pods, pod.UID)

@@ -229,7 +229,7 @@ func TestTemplatesFollowPods(t *testing.T) {
 	})
 }
 
-// Templates with another DeviceClass, or of another version, are replaced.
+// Templates with another DeviceClass are replaced, and deleted if no pod refers to them.
 func TestOutdatedTemplates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
@@ -345,7 +345,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// A lease that is acquired too late may have been taken over.
+// A lease whose acquisition took longer than leadTimeout is not used: another Controller may have taken it over.
 func TestSlowLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, lease := newFakeAPI(), newLease()

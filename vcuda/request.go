@@ -9,7 +9,7 @@ import (
 	"github.com/gpucdi/gpucdi/allocator"
 )
 
-// wholeCores is all compute time of a GPU, in cores.
+// wholeCores is the number of cores of a whole GPU. A core is one percent of its compute time.
 const wholeCores = 100
 
 // maxGPUs is the maximum number of devices in a ResourceClaim.

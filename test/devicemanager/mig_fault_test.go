@@ -20,8 +20,8 @@ type migFault struct {
 	inject  func(n *node) error
 	restore func(n *node) error // nil if the fault clears without intervention
 
-	meanwhile resourceCounts // difference from a100s while the fault holds
-	after     resourceCounts // difference from a100s after restore
+	meanwhile resourceCounts // counts that differ from a100s while the fault holds
+	after     resourceCounts // counts that differ from a100s after restore
 }
 
 func migFaults() []migFault {
@@ -90,7 +90,7 @@ func TestMIGFaults(t *testing.T) {
 			t.Parallel()
 			n, k := startMIGNode(t, "mixed")
 			k.awaitResources(t, a100s())
-			_, bystander := n.admitMIG(t, k, "bystander", small, 1) // on GPU 2, which has the fewest free ones
+			_, bystander := n.admitMIG(t, k, "bystander", small, 1) // on GPU 2, which has the fewest free 1g.5gb
 			injected := time.Now()
 			if err := f.inject(n); err != nil {
 				t.Fatal(err)
@@ -176,8 +176,8 @@ func TestPartialRead(t *testing.T) {
 	}
 }
 
-// A MIG device without its capability device node is advertised as unhealthy and is not in the CDI spec. It recovers
-// when the capability appears.
+// A MIG device whose capability is not in mig-minors is advertised as unhealthy and is not in the CDI spec. It recovers
+// when the capability appears there.
 func TestMissingCapability(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.A100MIG())

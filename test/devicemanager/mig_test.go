@@ -93,8 +93,8 @@ func (k *kubelet) awaitResources(t *testing.T, want resourceCounts) time.Duratio
 	}
 }
 
-// startMIGNode starts an agent with a MIG strategy and a kubelet on a node with simdriver.A100MIG, after changes to the
-// driver.
+// startMIGNode applies the changes to the driver of a node with simdriver.A100MIG, and then starts a kubelet and an
+// agent with the MIG strategy.
 func startMIGNode(t *testing.T, strategy string, change ...func(d *simdriver.Driver) error) (*node, *kubelet) {
 	t.Helper()
 	n := newNode(t, simdriver.A100MIG())
@@ -109,8 +109,8 @@ func startMIGNode(t *testing.T, strategy string, change ...func(d *simdriver.Dri
 	return n, k
 }
 
-// podLister serves the pod resources API as the kubelet does: without init containers except sidecars, and without the
-// devices of pods that have ended.
+// podLister serves the pod resources API for pods without sidecars. Like the kubelet, it lists neither init containers
+// nor pods that have ended. It lists only the first container of a pod.
 type podLister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	k                *kubelet
@@ -166,7 +166,7 @@ func (n *node) admitMIG(t *testing.T, k *kubelet, name string, resourceName v1.R
 }
 
 // usableMIGDevices starts the pod's container and returns the sorted UUIDs of the MIG devices for which all device
-// nodes are injected. It reports an error for each other device node.
+// nodes are injected. It reports an error for each device node that none of them needs.
 func (n *node) usableMIGDevices(t *testing.T, k *kubelet, pod *v1.Pod) []string {
 	t.Helper()
 	r, err := k.start(t.Context(), pod)
@@ -340,15 +340,15 @@ func TestAllocatedMIGDeviceStaysAdvertised(t *testing.T) {
 		t.Fatal(err)
 	}
 	// GPU 2 had one 3g, one 2g and two 1g. The first 3g is unchanged; the second overlaps the 2g that the pod holds.
-	drained := a100s().with(resourceCounts{large: "3 of 4", small: "14 of 14", middle: "0 of 1"})
-	k.awaitResources(t, drained)
+	draining := a100s().with(resourceCounts{large: "3 of 4", small: "14 of 14", middle: "0 of 1"})
+	k.awaitResources(t, draining)
 	if r, err := k.start(t.Context(), pod); err != nil || !strings.HasSuffix(r.cdiDevices[0], held[0]) {
 		t.Errorf("the restarted container requests %v, %v; want %v", r.cdiDevices, err, held)
 	} else if nodes := n.injectedNodes(t, r); len(nodes) == 0 {
 		t.Error("the CDI device injects no device node")
 	}
 	k.removePod(pod)
-	k.awaitResources(t, drained.with(resourceCounts{large: "4 of 4", middle: "0 of 0"}))
+	k.awaitResources(t, draining.with(resourceCounts{large: "4 of 4", middle: "0 of 0"}))
 }
 
 // A container with a MIG device has the device node of the GPU, and could use the whole GPU once MIG mode is disabled.
@@ -392,7 +392,7 @@ func TestInitContainerHoldsItsDevice(t *testing.T) {
 	}
 	waiting := a100s().with(resourceCounts{gpuResource: "3 of 4", large: "1 of 3"})
 	k.awaitResources(t, waiting)
-	// The agent lists pod resources before it releases devices, and then with each probe.
+	// While a device drains, the agent polls the pod resources API, which does not list the init container.
 	for before := lister.calls.Load(); lister.calls.Load() < before+5; time.Sleep(10 * time.Millisecond) {
 		if now := k.resourceCounts(); !now.satisfies(waiting) {
 			t.Fatalf("while an init container holds GPU 3: got resources %v, want %v", now, waiting)

@@ -72,9 +72,9 @@ func TestMoving(t *testing.T) {
 	}
 }
 
-// TestForeignPlugin registers the resource of a running agent with another plugin, which then ends. Up to Kubernetes
-// 1.36, the kubelet then has no healthy device, and the agent's stream stays open. A list on that stream would make the
-// devices healthy, but the kubelet would still call the other plugin.
+// In TestForeignPlugin another plugin registers the resource of a running agent, and then exits. Up to Kubernetes 1.36,
+// the kubelet then has no healthy device, and keeps the agent's stream open. A list on that stream would make the
+// devices healthy, but the kubelet would still call the other plugin. So the agent must register again.
 func TestForeignPlugin(t *testing.T) {
 	t.Parallel()
 	for name, failed := range map[string]int64{"no new list": 0, "new list for a failed GPU": 1} {
@@ -113,7 +113,7 @@ func (n *node) awaitHealthCheck(t *testing.T, k *kubelet) {
 	}
 }
 
-// allocatesFrom reports whether the kubelet allocates GPUs through the plugin whose CDI devices are of a kind.
+// allocatesFrom reports whether the kubelet allocates GPUs through the plugin whose CDI devices have that kind.
 func (k *kubelet) allocatesFrom(t *testing.T, kind string) bool {
 	t.Helper()
 	pod := newPod("probe", 1)

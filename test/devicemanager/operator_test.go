@@ -11,7 +11,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// statusFiles returns the content of the validator's status files by name.
+// statusFiles returns the content of the status files of the GPU Operator's validator, by name.
 func (n *node) statusFiles(t *testing.T) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(n.root, platform.Validations))
@@ -29,9 +29,9 @@ func (n *node) statusFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// The agent replaces the operator's device plugin and GPU feature discovery. It finds the driver and the device nodes
-// of the driver container, also after the container is replaced. It sets the labels that the operator reads. It
-// changes neither the labels that the operator sets nor the validator's status files.
+// The agent replaces the GPU Operator's device plugin and GPU feature discovery. It finds the driver and the device
+// nodes of the driver container, and finds them again after the container was gone. It sets the labels that the
+// operator reads. It changes neither the labels that the operator sets nor the validator's status files.
 func TestOperatorNode(t *testing.T) {
 	t.Parallel()
 	n := newHost(t)
@@ -62,10 +62,10 @@ func TestOperatorNode(t *testing.T) {
 	}
 	nodes := strings.Join(n.injectedNodes(t, request), " ")
 	if len(request.cdiDevices) != 2 || !strings.Contains(nodes, "/dev/nvidiactl") || strings.Contains(nodes, "/run/nvidia") {
-		t.Errorf("the pod gets %v with %s", request.cdiDevices, nodes)
+		t.Errorf("the pod gets CDI devices %v, which inject the nodes %s", request.cdiDevices, nodes)
 	}
 
-	// To upgrade the driver, the operator replaces the container. The agent finds the new one without a restart.
+	// While the operator replaces the container to upgrade the driver, its root is gone. The agent needs no restart.
 	container := filepath.Join(n.root, platform.DriverContainer)
 	if err := os.Rename(container, container+".away"); err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A fault that clears only when the GPU is removed and returns survives a crash of the driver worker, which does not
-// show that the GPU was removed.
+// A fatal XID is a fault until the GPU disappears and returns. A crash of the driver worker does not clear it, because
+// the crash does not show that the GPU disappeared.
 func TestFatalXIDSurvivesWorkerCrash(t *testing.T) {
 	t.Parallel()
 	const auxiliaryPower = 54
@@ -75,7 +75,7 @@ func TestCorruptState(t *testing.T) {
 		"FIFO": func(dir string) error {
 			return errors.Join(os.MkdirAll(dir, 0o755), unix.Mkfifo(filepath.Join(dir, "state.json"), 0o600))
 		},
-		"no directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+		"file in place of the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -29,7 +29,7 @@ type fakeContainerd struct {
 
 	mu    sync.Mutex
 	name  string                          // of the runtime
-	pods  map[string]*cri.ContainerConfig // by UID; each has a ready sandbox and a running container
+	pods  map[string]*cri.ContainerConfig // by ID; each has a ready sandbox and a running container with that ID
 	specs map[string]*oci.Spec            // of containers, by ID
 }
 
@@ -48,9 +48,9 @@ func (c *fakeContainerd) ListContainers(context.Context, *cri.ListContainersRequ
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	response := &cri.ListContainersResponse{}
-	for uid, config := range c.pods {
+	for id, config := range c.pods {
 		response.Containers = append(response.Containers, &cri.Container{
-			Id: uid, PodSandboxId: uid, State: cri.ContainerState_CONTAINER_RUNNING, Labels: config.Labels,
+			Id: id, PodSandboxId: id, State: cri.ContainerState_CONTAINER_RUNNING, Labels: config.Labels,
 		})
 	}
 	return response, nil
@@ -60,8 +60,8 @@ func (c *fakeContainerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequ
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	response := &cri.ListPodSandboxResponse{}
-	for uid, config := range c.pods {
-		response.Items = append(response.Items, &cri.PodSandbox{Id: uid, State: cri.PodSandboxState_SANDBOX_READY, Labels: config.Labels})
+	for id, config := range c.pods {
+		response.Items = append(response.Items, &cri.PodSandbox{Id: id, State: cri.PodSandboxState_SANDBOX_READY, Labels: config.Labels})
 	}
 	return response, nil
 }
@@ -86,7 +86,7 @@ func (noNamespaces) List(context.Context, *namespaces.ListNamespacesRequest) (*n
 	return &namespaces.ListNamespacesResponse{}, nil
 }
 
-// startContainer adds a running container of a pod, with CDI devices in the CDI field.
+// startContainer adds a running container with CDI devices in the CDI field. Its ID is the pod's UID.
 func (c *fakeContainerd) startContainer(pod *v1.Pod, names ...string) {
 	config := &cri.ContainerConfig{Labels: map[string]string{"io.kubernetes.pod.uid": string(pod.UID)}}
 	for _, name := range names {

@@ -42,8 +42,8 @@ func startSharingNode(t *testing.T) (*node, *kubelet) {
 	return n, k
 }
 
-// admitSharing admits pods with one replica each, until the given number of replicas of both GPUs is allocated, and
-// returns the pods by GPU UUID. It checks that the replicas are allocated evenly.
+// admitSharing admits pods with one replica each, until the given number of replicas of each of the two GPUs is
+// allocated, and returns the pods by GPU UUID. It checks that the replicas are allocated evenly.
 func (n *node) admitSharing(t *testing.T, k *kubelet, replicas int) map[string][]*v1.Pod {
 	t.Helper()
 	pods := map[string][]*v1.Pod{}
@@ -180,7 +180,7 @@ func TestSharingConfigChange(t *testing.T) {
 	// A change of replicas neither reopens the driver nor interrupts fault detection.
 	before := n.nvmlCallCounts(t)["nvmlInit_v2"]
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]")
-	k.awaitGPUs(t, 12, 2) // three quarters of each GPU are allocated, and a sixth fits
+	k.awaitGPUs(t, 12, 2) // a quarter of each GPU is left, on which one sixth fits
 	if err := n.driver.RaiseXID(first, 9999); err != nil {
 		t.Fatal(err)
 	}

@@ -27,20 +27,20 @@ const twoReplicas = "resources: [{name: nvidia.com/gpu, replicas: 2}]"
 
 // soakCase is a node that TestSoak runs on.
 type soakCase struct {
-	name    string
-	profile simdriver.Profile
-	config  []string
-	pods    []v1.ResourceName // requested by pods
+	name      string
+	profile   simdriver.Profile
+	config    []string
+	resources []v1.ResourceName // requested by pods
 	// change changes the replicas or the MIG layout while pods hold devices. It returns false if no change is possible
 	// now. If it is nil, the case has no such changes.
 	change func(s *soak, gpu string) (changed bool, err error)
 }
 
 var soakCases = []soakCase{
-	{name: "GPUs", profile: simdriver.H100x8(), pods: []v1.ResourceName{gpuResource}},
-	{name: "sharing", profile: simdriver.PCIe4(), config: []string{twoReplicas}, pods: []v1.ResourceName{gpuResource}, change: (*soak).changeSharing},
+	{name: "GPUs", profile: simdriver.H100x8(), resources: []v1.ResourceName{gpuResource}},
+	{name: "sharing", profile: simdriver.PCIe4(), config: []string{twoReplicas}, resources: []v1.ResourceName{gpuResource}, change: (*soak).changeSharing},
 	{name: "MIG", profile: simdriver.A100MIG(), config: []string{"mig: {strategy: mixed}"},
-		pods: []v1.ResourceName{gpuResource, small, large}, change: (*soak).repartition},
+		resources: []v1.ResourceName{gpuResource, small, large}, change: (*soak).repartition},
 }
 
 // soak is a node on which random actions run.
@@ -286,7 +286,7 @@ func (s *soak) restartKubelet() error {
 func (s *soak) addPod() error {
 	s.added++
 	name := fmt.Sprint("pod-", s.added)
-	resource := s.soakCase.pods[s.random.IntN(len(s.soakCase.pods))]
+	resource := s.resources[s.random.IntN(len(s.resources))]
 	pod := podWith(name, resource, 1+s.random.IntN(3))
 	if s.random.IntN(2) == 0 {
 		init := podWith(name, resource, 1+s.random.IntN(3)).Spec.Containers

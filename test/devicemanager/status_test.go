@@ -99,8 +99,8 @@ func (n *node) awaitStatus(t *testing.T, condition func(nodeStatus) bool) nodeSt
 	}
 }
 
-// awaitDevice waits until a device has a fault with the code, or no fault if code is empty, and returns its status.
-// Other faults may precede it.
+// awaitDevice waits until a device has a fault with the code, or is healthy if code is empty, and returns its status.
+// The device may have other faults before.
 func (n *node) awaitDevice(t *testing.T, id, code string) (d deviceStatus) {
 	t.Helper()
 	n.awaitStatus(t, func(s nodeStatus) bool {

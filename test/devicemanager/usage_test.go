@@ -16,7 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// The memory metric of each pod that shares a GPU is the memory that its own processes have allocated.
+// The memory and utilization metrics of a container that shares a GPU include its own processes only.
 func TestContainerUsage(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -102,8 +102,8 @@ func (n *node) allocateMemory(t *testing.T, mebibytes int) int {
 	return cmd.Process.Pid
 }
 
-// startContainerWithSpec adds a running container with devices in its OCI spec, and makes the runtime CRI-O, whose OCI
-// specs the agent reads through the CRI. It reads those of containerd through containerd's own API.
+// startContainerWithSpec adds a running container with devices in its OCI spec, and makes the runtime identify itself
+// as CRI-O: the agent reads OCI specs of CRI-O through the CRI, but those of containerd through containerd's own API.
 func (c *fakeContainerd) startContainerWithSpec(pod, id string, devices ...oci.LinuxDevice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

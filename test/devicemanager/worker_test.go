@@ -13,7 +13,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// A worker that is stopped by a signal is replaced like one that hangs.
+// A worker that SIGSTOP has suspended is replaced like one that hangs.
 func TestStoppedWorker(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
@@ -24,7 +24,7 @@ func TestStoppedWorker(t *testing.T) {
 	k.awaitGPUs(t, 8, 8)
 }
 
-// No GPU becomes unhealthy because the node or pod was frozen for longer than the call timeout.
+// If the node or the pod is frozen for longer than the call timeout, no GPU becomes unhealthy.
 func TestFrozenAgent(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
@@ -138,7 +138,7 @@ func TestWorkerHangsInKernel(t *testing.T) {
 	hang(5)
 	k.awaitGPUs(t, 8, 7)
 	n.awaitCalls(t, "nvmlInit_v2", before["nvmlInit_v2"]+1)
-	n.awaitCalls(t, "nvmlDeviceRegisterEvents", before["nvmlDeviceRegisterEvents"]+uint64(len(gpus)-1)) // the new worker receives no XIDs before
+	n.awaitCalls(t, "nvmlDeviceRegisterEvents", before["nvmlDeviceRegisterEvents"]+uint64(len(gpus)-1)) // until then the new worker receives no XIDs
 	workers := n.workers(t)
 	if len(workers) != 2 {
 		t.Fatalf("got driver workers %v, want two", workers)

@@ -63,8 +63,8 @@ func TestXIDAfterLostGPU(t *testing.T) {
 	}
 }
 
-// A GPU that is lost and returns repeatedly makes the worker replace its event set repeatedly. Each XID of another GPU
-// is counted exactly once.
+// The worker replaces its event set when a GPU is lost or returns. Even if that happens repeatedly, each XID of another
+// GPU is counted exactly once.
 func TestXIDsAreCountedExactlyOnce(t *testing.T) {
 	t.Parallel()
 	n, _ := startNode(t)

@@ -1,4 +1,4 @@
-// Package docs extracts commands, manifests and tables from the documents, so that tests can verify them.
+// Package docs extracts code blocks from the documents, and checks command output and tables against them, for tests.
 package docs
 
 import (

@@ -14,7 +14,7 @@ type Step struct {
 	Output string
 }
 
-// Steps returns the sh blocks of a document, a path in the repository.
+// Steps returns the sh blocks of a document. document is a path in the repository.
 func Steps(ctx context.Context, document string) ([]Step, error) {
 	text, err := read(ctx, document)
 	if err != nil {

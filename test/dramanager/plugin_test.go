@@ -21,7 +21,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// plugin is the path of the plugin: a program that serves package dra (dra/testdata/plugin).
+// plugin is the path of the plugin: a program that runs a dra.Driver (dra/testdata/plugin).
 var plugin string
 
 func TestMain(m *testing.M) {
@@ -124,7 +124,7 @@ func (n *node) stopPlugin() {
 	}
 }
 
-// setHealth makes the plugin report to the kubelet that a GPU has a fault; empty for none.
+// setHealth makes the plugin report a fault of a GPU to the kubelet, or a healthy GPU if fault is empty.
 func (n *node) setHealth(id, fault string) {
 	n.Helper()
 	if _, err := fmt.Fprintln(n.input, strings.TrimSpace(id+" "+fault)); err != nil {
@@ -177,7 +177,7 @@ func TestClaim(t *testing.T) {
 	n.awaitRecords()
 }
 
-// A kubelet that restarts while a pod runs keeps its devices, and prepares its claim again for the next sandbox.
+// A kubelet that restarts while a pod runs keeps the pod's devices, and prepares its claim again for the next sandbox.
 func TestKubeletRestart(t *testing.T) {
 	t.Parallel()
 	pod, later := newPod("pod", "a"), newPod("later", "b")

@@ -16,9 +16,9 @@ import (
 type alertCase struct {
 	alerts        []string // names, sorted
 	labels        []string // "name=value", of each alert
-	reasons       []string // sorted; the label reason of one alert each, not checked if empty
+	reasons       []string // sorted values of the label reason, one for each alert; not checked if empty
 	fault, end    func()
-	during, after string // part of the metrics during the fault and after its end; "" if the agent does not respond
+	during, after string // start of a metrics line during the fault and after its end; "" if the agent does not respond
 }
 
 // alertsFire injects a fault for each alert. Prometheus evaluates the rules on the metrics before, during and after
@@ -80,8 +80,7 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 		}
 	}
 	const (
-		reset, none  = 1, 0 // recovery actions
-		unknownError = 999  // NVML_ERROR_UNKNOWN
+		unknownError = 999 // NVML_ERROR_UNKNOWN
 
 		// nvmlClocksEventReason…
 		swPowerCap, swThermalSlowdown, hwThermalSlowdown, hwPowerBrakeSlowdown = 0x4, 0x20, 0x40, 0x80
@@ -158,8 +157,8 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 	}
 }
 
-// awaitScrape waits until a line of the agent's metrics starts with sample, and returns them. If sample is "", it waits
-// until the agent stops responding.
+// awaitScrape waits until a line of the agent's metrics starts with sample, and returns the metrics. If sample is "",
+// it waits until the agent stops responding.
 func (c *cluster) awaitScrape(t *testing.T, sample string) (scrape string) {
 	t.Helper()
 	await(t, "metrics with "+sample, func() (string, bool) {

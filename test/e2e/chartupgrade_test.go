@@ -12,7 +12,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// earlierChart is the commit of a chart whose values have other names.
+// earlierChart is a commit before values of the chart were renamed.
 const earlierChart = "5615164641b045e586ac00d516ae5904bc457299"
 
 // chartUpgrade upgrades from an earlier chart, then changes every name. Neither affects a running pod with two GPUs.

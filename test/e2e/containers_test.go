@@ -100,7 +100,7 @@ func (c *cluster) loadDebian(t *testing.T) {
 	}
 }
 
-// startSecondContainerd starts a containerd that serves no kubelet, until the test ends.
+// startSecondContainerd starts a containerd that serves no kubelet, and stops it when the test ends.
 func (c *cluster) startSecondContainerd(t *testing.T) {
 	t.Helper()
 	const config = "/etc/containerd-docker.toml"

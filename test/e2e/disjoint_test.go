@@ -21,8 +21,9 @@ const taskDir = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 var gpuNode = regexp.MustCompile(`^/dev/nvidia\d+$`)
 
 // watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. It ignores
-// pods outside the namespace default, because the agent has all GPUs. It compares pods by name: after a forced deletion,
-// a pod and the one recreated with its name and claim may run on the same GPU. The test must run a pod with a GPU.
+// pods outside the namespace default, because the agent has all GPUs. It compares pods by name: after a forced
+// deletion, a pod and the one recreated with its name and claim may run on the same GPU. The test must run a pod with a
+// GPU.
 func (c *cluster) watchDisjoint(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,3 +1,3 @@
-// Package e2e deploys the agent's image with deploy/ on a node in a box with the simulated driver, and checks pods
-// through kubectl.
+// Package e2e deploys the agent's image with the manifest or the chart in deploy on a node in a box (package node) with
+// the simulated driver, and checks pods through kubectl.
 package e2e

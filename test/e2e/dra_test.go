@@ -69,7 +69,7 @@ func TestDRA(t *testing.T) {
 	}
 }
 
-// doc runs the commands of a section of docs/dra.md for this node.
+// doc runs the first block of commands in a section of docs/dra.md, for this node.
 func (c *cluster) doc(t *testing.T, section string) {
 	t.Helper()
 	c.sh(t, "NODE="+node.Name+"\n"+blocksOf(t, draDocument, section, "sh")[0])
@@ -319,7 +319,7 @@ func forcedDelete(t *testing.T, c *cluster) {
 			t.Logf("deleted by force: the same GPUs again after %s", time.Since(start).Round(time.Millisecond))
 			again++
 		} else if lost++; lost == 5 {
-			t.Fatal("the kubelet loses the claim of each pod")
+			t.Fatal("the kubelet has lost the claims of five pods")
 		}
 	}
 }
@@ -422,7 +422,7 @@ spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 
 	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
 }
 
-// interruptAPIServer kills the API server, calls during, and starts it again after a while.
+// interruptAPIServer kills the API server, calls the function during, waits for away, and starts the API server again.
 func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during func()) {
 	t.Helper()
 	c.runOnNode(t, "pkill -9 -x kube-apiserver") // a graceful stop waits for watches
@@ -520,7 +520,7 @@ spec:
 	c.hasTimeSlice(t, gpus[0], "0")
 }
 
-// hasTimeSlice checks the number of the time slice that the driver's nvidia-smi has set for a GPU.
+// hasTimeSlice checks the time slice that nvidia-smi has set for a GPU: 0 is Default, 3 is Long.
 func (c *cluster) hasTimeSlice(t *testing.T, uuid, want string) {
 	t.Helper()
 	if got, err := os.ReadFile(c.Box.Path("/dev/.timeslice-" + uuid)); err != nil || string(got) != want {
@@ -610,13 +610,13 @@ func wrongDeviceNode(t *testing.T, c *cluster) {
 	g := c.driver.State().GPUs[0]
 	device := fmt.Sprintf("/dev/nvidia%d", g.Minor)
 	c.runOnNode(t, "mv "+device+" /tmp/device; mknod "+device+" c 1 3")
-	c.killAgent(t) // a changed device node causes no event; the next agent inspects it when it starts
+	c.killAgent(t) // the next agent must detect the node when it starts; a running one does with its next probe
 	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(g.UUID, "GPU-")+" gpucdi.dev/device_node", c.taints)
 	c.claim(t, "seven", 7)
 	c.runWithClaim(t, "others", "seven")
 	c.awaitPhase(t, "others", "Running")
 	if gpus := c.gpusOf(t, "others"); slices.Contains(gpus, g.UUID) {
-		t.Errorf("the pod sees %v with the GPU without its device node", gpus)
+		t.Errorf("the pod sees %v, including the GPU with the wrong device node", gpus)
 	}
 	c.runOnNode(t, "mv /tmp/device "+device)
 	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
@@ -738,7 +738,7 @@ func migration(t *testing.T, c *cluster) {
 
 	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")
-	c.awaitGPUs(t, "4") // without the GPU of the claim, although the claim is not prepared
+	c.awaitGPUs(t, "4") // without the GPU of claim reserved, although that claim is not prepared
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")

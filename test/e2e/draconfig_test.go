@@ -46,8 +46,8 @@ func singleGPU(t *testing.T, c *cluster) {
 	c.restoreDRA(t)
 }
 
-// refusedForPluginPod moves a GPU that pod unchanged holds to DRA, and allocates it to a claim, as a scheduler with stale
-// data would. The claim is refused, and the message names the pod.
+// refusedForPluginPod moves the node to DRA while pod "unchanged" holds GPUs, and allocates one of these to a claim, as
+// a scheduler with stale data would. The claim is refused, and the message names the pod.
 func refusedForPluginPod(t *testing.T, c *cluster) {
 	held := c.gpusOf(t, "unchanged")[0]
 	c.configure(t, draConfig)

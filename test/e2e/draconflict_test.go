@@ -26,8 +26,8 @@ func (anotherDriver) NotifyRegistrationStatus(context.Context, *registerapi.Regi
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// anotherDriverOnNode starts a DRA driver of the same name. The agent deletes its slices until that driver has ended,
-// because the kubelet would call that driver for claims to their devices.
+// anotherDriverOnNode starts a DRA driver of the same name. The agent withdraws its slices until that driver has ended,
+// because the kubelet would call that driver to prepare claims for the devices in them.
 func anotherDriverOnNode(t *testing.T, c *cluster) {
 	c.claim(t, "kept", 1)
 	c.runWithClaim(t, "runs", "kept")

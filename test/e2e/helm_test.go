@@ -84,7 +84,7 @@ func helmLifecycle(t *testing.T, c *cluster) {
 	checkPod("after uninstall")
 	c.checkUninstalled(t)
 
-	// The chart does not delete a namespace that it has created, in which the last Job of the uninstallation runs.
+	// The chart does not delete a namespace that it has created: the last Job of the uninstallation runs in it.
 	c.sh(t, "helm install gpucdi deploy/gpucdi --set createNamespace=true,namespaceOverride=gpu-system --wait")
 	c.awaitGPUs(t, "8")
 	await(t, "labels of the node", func() (string, bool) {

@@ -27,7 +27,7 @@ func doctorLaunch(t *testing.T, c *cluster) {
 	c.checkLaunch(t, strings.TrimSpace(commands[0]))
 }
 
-// doctorLaunchOnNode launches the container with gpucdi installed on the node, without the agent's image.
+// doctorLaunchOnNode runs the doctor on the node instead of in the agent's pod, to launch a container of another image.
 func doctorLaunchOnNode(t *testing.T, c *cluster) {
 	c.sh(t, `mkdir -p /opt/doctor; for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt/doctor; done`)
 	c.checkLaunch(t, "/opt/doctor/gpucdi doctor --launch --image "+images.DebianName+

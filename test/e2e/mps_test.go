@@ -31,7 +31,7 @@ func computeCeilings(t *testing.T, c *cluster) {
 	if err := c.driver.Upgrade("615.71.09"); err != nil {
 		t.Fatal(err)
 	}
-	// The cases before have changed the ConfigMap with kubectl, and helm does not overwrite that.
+	// Earlier cases patched the ConfigMap, so without --force-conflicts Helm would report a conflict.
 	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts --wait")
 	c.sh(t, blocksOf(t, sharingDocument, ceilingSection, "sh")[0])
 	c.awaitOneAgent(t)
@@ -109,7 +109,7 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 }
 
 func ceiledPods(t *testing.T, c *cluster) {
-	// A server that hangs, although the daemon reports it as ready.
+	// Servers hang, although the daemon reports them as ready.
 	c.setMPSFault(t, simdriver.MPSWedged, true)
 	c.runCeiled(t, "first", "cores: 25, memory: 20Gi")
 	c.awaitOutput(t, "gpucdi.dev/mps", c.taints)
@@ -119,7 +119,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.runCeiled(t, "second", "cores: 50, memory: 20Gi")
 	first, second := c.onlyGPUOf(t, "first"), c.onlyGPUOf(t, "second")
 	if first != second {
-		t.Errorf("the pods have GPUs %s and %s, want one", first, second)
+		t.Errorf("the pods have GPUs %s and %s, want the same GPU", first, second)
 	}
 	c.seesMultiprocessors(t, "first", "", "0 32")
 	c.seesMultiprocessors(t, "second", "", "0 66")
@@ -213,8 +213,8 @@ func (c *cluster) seesMultiprocessors(t *testing.T, pod, variable, want string) 
 	}
 }
 
-// multiprocessors returns the result of CUDA and the number of multiprocessors that a program with an environment
-// variable sees in a pod.
+// multiprocessors runs testdata/context.c in a pod with an environment variable. It returns the result code of CUDA and
+// the number of multiprocessors that the program may use: "0 132".
 func (c *cluster) multiprocessors(t *testing.T, pod, variable string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "context")

@@ -21,7 +21,7 @@ import (
 // kubelet retries the preparation of a claim.
 const timeout = 5 * time.Minute
 
-// spread is the interval of the agent's requests that are not urgent. The default is longer than timeout.
+// spread is the agent's --spread. Non-urgent requests wait for up to this time; the default is as long as timeout.
 const spread = "10s"
 
 // checkout is the directory on the node with the parts of the repository that README's commands need.
@@ -40,7 +40,8 @@ type cluster struct {
 	driver *simdriver.Driver
 }
 
-// startCluster starts a node with the agent deployed, as make demo does. It sets defaults in cfg.
+// startCluster starts a node with the agent deployed, as make demo does. It sets Box, Logs, Prepare and Stage of cfg,
+// and Images unless they are set.
 func startCluster(t *testing.T, cfg node.Config) *cluster {
 	t.Helper()
 	ctx := t.Context()
@@ -238,8 +239,8 @@ func (c *cluster) exec(t *testing.T, pod, command string) string {
 	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"\n} 2>&1")
 }
 
-// exitContainer ends the container of a pod that run created. The delay lets the exec return first, which would be
-// killed with the container.
+// exitContainer ends the container of a pod that waits for /tmp/end, as the pods of run do. The delay lets the exec
+// return first; otherwise it would be killed with the container.
 func (c *cluster) exitContainer(t *testing.T, pod string) {
 	t.Helper()
 	c.exec(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")

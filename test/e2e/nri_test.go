@@ -105,8 +105,7 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 	c.configure(t, "")
 }
 
-// hasContainerLimit checks that the cgroup of a pod's only container has a memory limit, in addition to the pod's
-// cgroup.
+// hasContainerLimit checks that the cgroup of a pod's only container, not just that of the pod, has a GPU memory limit.
 func (c *cluster) hasContainerLimit(t *testing.T, pod string, bytes uint64) {
 	t.Helper()
 	limits, err := c.driver.MemoryLimits()

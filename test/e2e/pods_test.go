@@ -50,7 +50,7 @@ func checkVariable(t *testing.T, c *cluster) {
 	t.Helper()
 	want := "TRITON_LIBCUDA_PATH=/usr/lib64"
 	if name, _ := c.runtime(t); name == "cri-o" {
-		want = "TRITON_LIBCUDA_PATH=/other" // the manifest takes precedence before https://github.com/cri-o/cri-o/pull/9292
+		want = "TRITON_LIBCUDA_PATH=/other" // before https://github.com/cri-o/cri-o/pull/9292, the manifest takes precedence
 	}
 	if got := c.exec(t, "two", "tr '\\0' '\\n' < /proc/1/environ | grep ^TRITON_"); got != want {
 		t.Errorf("environment of the pod has %q, want %q", got, want)

@@ -44,7 +44,7 @@ func faultReporting(t *testing.T, c *cluster) {
 		}
 	}
 
-	time.Sleep(6 * time.Second) // until a probe has read the recovery action; without it, recovery takes the quiet period
+	time.Sleep(6 * time.Second) // until a probe has read the recovery action; otherwise recovery takes the quiet period
 	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	c.awaitGPUs(t, "8")
 	c.awaitEvent(t, "Normal", "GPUHealthy", faulty+") is healthy again")

@@ -9,7 +9,7 @@ import (
 )
 
 // resourceRules applies the rules of docs/resources.md to a node with eight H100 and two GTX 1060, and removes and
-// restores them while pods run. Pods keep their GPUs.
+// restores the rules while pods run. Pods keep their GPUs.
 func resourceRules(t *testing.T, c *cluster) {
 	const document, h100, small = "docs/resources.md", "nvidia.com/h100", "nvidia.com/gpu.small"
 	var gtx []string // UUIDs

@@ -12,8 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
 
-// cases run in this order, and each leaves all GPUs free. A case runs on the nodes of the tests in on. Cases that
-// depend on the container runtime have an empty on, and run on the nodes of all tests.
+// cases run in this order, and each leaves all GPUs free. The field on contains the names of the tests that run a case.
+// It is empty for cases that depend on the container runtime, which TestNode, TestContainerd17 and TestCRIO run.
 var cases = []struct {
 	name string
 	run  func(*testing.T, *cluster)
@@ -49,7 +49,7 @@ var cases = []struct {
 	{"a pod sees its MIG device", migDevices, ""},
 	{"metrics have the GPU memory and utilization of each pod", containerUsage, "TestNode, TestCRIO"},
 	{"pods can allocate only their part of a GPU's memory", memoryLimits, "TestNode, TestCRIO"},
-	{"a pod in a user namespace sees its GPU or is rejected", userNamespace, ""},
+	{"a pod in a user namespace sees its GPU or stays pending", userNamespace, ""},
 	{"a claim gets GPUs", claimsOnOtherRuntimes, "TestCRIO, TestContainerd17"},
 	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},
 	{"an upgrade of the chart keeps pods running", chartUpgrade, "TestNode"},

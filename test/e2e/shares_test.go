@@ -83,7 +83,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 	limitsPersist(t, c, "first", 20)
 	c.restoresLimits(t, func() { c.isLimited(t, "first", 20) })
 
-	// A second pod with the claim is refused, because its memory would not be limited.
+	// A second pod of a claim is refused, because its memory would not be limited.
 	c.startWithClaim(t, "late", "second")
 	defer c.remove(t, "late")
 	c.awaitOutput(t, "the claim has a part of a GPU, so it is for one pod", func(t *testing.T) string {
@@ -91,7 +91,8 @@ func sharedGPU(t *testing.T, c *cluster) {
 	})
 }
 
-// limitsPersist restarts a pod's container while the agent does not respond, then the kubelet. The pod keeps its limit.
+// limitsPersist restarts a pod's container while the agent does not respond, and afterwards restarts the kubelet. The
+// pod keeps its limit.
 func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
 	c.runOnNode(t, "pkill -STOP -x gpucdi")
 	container := c.containerID(t, pod)
@@ -154,7 +155,7 @@ func (c *cluster) onlyGPUOf(t *testing.T, pod string) string {
 	return uuids[0]
 }
 
-// isLimited checks that the processes of a pod can allocate an amount of GPU memory together, and no more.
+// isLimited checks that a process in a pod can allocate an amount of GPU memory, and no more.
 func (c *cluster) isLimited(t *testing.T, pod string, gib int) {
 	t.Helper()
 	for more, want := range []string{cudaSuccess, cudaOutOfMemory} {

@@ -32,7 +32,7 @@ func containerUsage(t *testing.T, c *cluster) {
 	}
 	c.run(t, "part", 0, "resources: {limits: {nvidia.com/mig-3g.40gb: 1}}")
 	c.awaitPhase(t, "part", "Running")
-	part := c.gpusOf(t, "part")[1]
+	part := c.gpusOf(t, "part")[1] // the MIG device, listed after its GPU
 	c.allocateMemory(t, "first", 300, 45)
 	c.allocateMemory(t, "first", 10, 1) // a second process
 	c.allocateMemory(t, "second", 7000, 2)
@@ -40,7 +40,7 @@ func containerUsage(t *testing.T, c *cluster) {
 
 	c.awaitOutput(t, fmt.Sprintf(`gpucdi_mig_device_memory_used_bytes{device=%q,gpu=%q}`, part, partitioned), c.metrics)
 	if out := c.metrics(t); strings.Contains(out, "gpucdi_container_gpu") {
-		t.Errorf("metrics of containers without hostPID:\n%s", out)
+		t.Errorf("agent without hostPID has metrics of containers:\n%s", out)
 	}
 	c.hostPID(t, true)
 	used := func(pod, device, gpu string, mebibytes int) string {
@@ -86,7 +86,8 @@ func containerUsage(t *testing.T, c *cluster) {
 	c.awaitGPUs(t, "8")
 }
 
-// allocateMemory starts a process in a pod that allocates memory of the pod's first GPU or MIG device, twice.
+// allocateMemory starts a process in a pod that makes two allocations, of first and second MiB, on the pod's first GPU
+// or MIG device.
 func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	t.Helper()
 	if result := c.tryAllocate(t, pod, first, second); result != "0" {
@@ -94,7 +95,7 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	}
 }
 
-// tryAllocate is like allocateMemory, but returns the result of CUDA. If that is not 0, the process exits with it.
+// tryAllocate is like allocateMemory, but returns the CUresult. If that is not 0, the process exits with it.
 func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "allocate")

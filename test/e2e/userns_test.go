@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// copyDriver copies the driver to the root of a driver container, which the agent prefers. That root is on a file
-// system that supports idmapped mounts, unlike the overlay of the box. The script also mounts a complete proc and
-// sysfs, which the box lacks: without them, the kernel does not allow a user namespace to mount proc and sysfs.
+// copyDriver copies the driver to the root of NVIDIA's driver container, which the agent searches first. That root is
+// on a file system that supports idmapped mounts, unlike the overlay of the box. The script also mounts a complete proc
+// and sysfs, which the box lacks: without them, the kernel does not allow a user namespace to mount proc and sysfs.
 const copyDriver = `set -e
 for fs in proc sysfs; do mkdir -p /run/whole/$fs; mount -t $fs $fs /run/whole/$fs; done
 root=/run/nvidia/driver

@@ -69,8 +69,8 @@ func documentedVCUDA(t *testing.T, c *cluster) {
 	}
 }
 
-// vcudaPod returns the manifest of a pod. name is the field name or generateName with its value. Each container has a
-// name and limits. A container whose name starts with "init" is an init container, with "sidecar" a sidecar.
+// vcudaPod returns the manifest of a pod. name is "name: ..." or "generateName: ...". Each container has a name and
+// limits. A container whose name starts with "init" is an init container, with "sidecar" a sidecar.
 func vcudaPod(name, annotations string, containers ...[2]string) string {
 	var initial, main []string
 	for _, c := range containers {
@@ -138,12 +138,12 @@ func vcudaRequests(t *testing.T, c *cluster) {
 	}
 }
 
-// vcudaSpread starts four pods with half a GPU, each of which gets another GPU. Larger pods wait, with the scheduler's
-// reason, until a GPU is free.
+// vcudaSpread starts four pods with half a GPU each. They get different GPUs. Larger pods stay pending, with the
+// scheduler's reason, until a GPU is free.
 func vcudaSpread(t *testing.T, c *cluster) {
 	gpus := map[string]bool{}
 	for i := range 4 {
-		await(t, "an unused GPU to be first in the slice, which follows an allocation with a delay", func() (string, bool) {
+		await(t, "an unused GPU to be first in the slice, which is updated with a delay after an allocation", func() (string, bool) {
 			first := c.kubectl(t, "get", "resourceslices", "-o", "jsonpath={.items[0].spec.devices[0].name}")
 			return first, !gpus["GPU-"+strings.TrimPrefix(first, "gpu-")]
 		})
@@ -202,7 +202,7 @@ func vcudaSimultaneous(t *testing.T, c *cluster) {
 	}
 }
 
-// withoutController creates a pod while no controller runs. It waits, and never runs without a limit.
+// withoutController creates a pod while no controller runs. The pod waits, and never runs without a limit.
 func withoutController(t *testing.T, c *cluster) {
 	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=0")
 	c.kubectl(t, "wait", "--namespace", "gpucdi", "--for=delete", "pod", "--selector=app.kubernetes.io/name=gpucdi-vcuda", "--timeout="+timeout.String())

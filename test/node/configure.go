@@ -152,7 +152,7 @@ func (n *Node) prepareBox(ctx context.Context) error {
 		"ip address add " + ServiceIP + "/32 dev lo",
 		"mkdir -p /run/sysctl /opt/cni",
 		"ln -s /usr/lib/cni /opt/cni/bin",
-		// CRI-O sets limits for every cgroup controller of the kernel, mounted or not.
+		// CRI-O sets limits for every controller in /proc/cgroups. Hide those that are not mounted.
 		"[ -e /sys/fs/cgroup/cgroup.controllers ] || { awk '$2 != 0' /proc/cgroups > /run/cgroups && " +
 			"mount --bind /run/cgroups /proc/cgroups; }",
 	}

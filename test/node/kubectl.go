@@ -118,7 +118,7 @@ func (n *Node) run(ctx context.Context, stdin io.Reader, name string, args ...st
 // Kubeconfig returns the path of a kubeconfig of the cluster's admin that kubectl and Helm can use outside of the box.
 func (n *Node) Kubeconfig() string { return filepath.Join(n.Box.Dir(), "kubeconfig") }
 
-// cacheDir returns the directory in which kubectl stores the API resources of the cluster.
+// cacheDir returns the directory of kubectl's discovery cache.
 func (n *Node) cacheDir() string { return filepath.Join(n.Box.Dir(), "kubectl-cache") }
 
 // expose forwards a port on the machine's loopback interface to the API server, until the box ends, and writes

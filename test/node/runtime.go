@@ -66,8 +66,8 @@ func containerd(tool tools.Tool, settings string) Runtime {
 	}
 }
 
-// WithHandler returns containerd 2 with an additional OCI runtime, for pods whose RuntimeClass has this handler. program
-// is the path of the OCI runtime in the box; its command line must be compatible with runc.
+// WithHandler returns r, which must be Containerd, with an additional OCI runtime, for pods whose RuntimeClass has this
+// handler. program is the path of the OCI runtime in the box; its command line must be compatible with runc.
 func (r Runtime) WithHandler(handler, program string) Runtime {
 	r.settings += fmt.Sprintf(`
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%s]

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hidden are host directories in which NVIDIA's plugin uses fixed paths. They are empty in a Namespace.
+// hidden are host directories in which NVIDIA's plugin uses fixed paths. A Namespace has only its bind mounts there.
 var hidden = []string{"/var/lib", "/var/run"}
 
 // Namespace is a mount namespace in which programs can be started. A thread keeps it alive until Close.
@@ -22,8 +22,8 @@ type Namespace struct{ do chan func() }
 // NewNamespace creates a mount namespace with the /proc and /sys files of the node at root, since NVIDIA's programs
 // have no flag for a host root. binds are additional bind mounts, from host path to path in the namespace.
 //
-// NVIDIA's programs spend most of their time on /proc/driver/nvidia-caps/mig-minors, which has 4322 lines with any
-// GPUs.
+// NVIDIA's programs spend most of their time on /proc/driver/nvidia-caps/mig-minors, which has 4322 lines whatever
+// the GPUs.
 func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 	all := map[string]string{}
 	maps.Copy(all, binds)
@@ -104,8 +104,8 @@ func showPCIDevices(root string) error {
 	return nil
 }
 
-// Start starts a command in the namespace. Close must not be called before the command has exited: it ends the thread
-// that started the command, which delivers its Pdeathsig.
+// Start starts a command in the namespace. Close must not be called before the command has exited: when the thread that
+// started the command ends, the kernel sends the command its Pdeathsig.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	n.do <- func() { started <- cmd.Start() }

@@ -22,7 +22,7 @@ type Platform struct {
 	Labels  []string // some of the node's labels, as lines of a feature file
 	Absent  []string // prefixes of labels that must not be set
 
-	profile *simdriver.Profile // of NVML; nil: there is none
+	profile *simdriver.Profile // of NVML; nil: no NVML
 	library string             // NVML
 	faults  []simdriver.Fault  // of NVML functions that the platform lacks or implements differently
 	files   map[string]string
@@ -111,8 +111,8 @@ func jetson(libcuda, release, soc, model string) map[string]string {
 }
 
 // Install installs the platform below root, and the simulated driver of its GPUs below driverDir. The node cannot see
-// driverDir, as a WSL2 node cannot see the Windows driver. Both must be on the same file system. Install returns the
-// driver, or nil if the platform has no NVML.
+// driverDir, as a WSL2 node cannot see the Windows driver. root and driverDir must be on the same file system. Install
+// returns the driver, or nil if the platform has no NVML.
 func (p Platform) Install(root, driverDir string) (*simdriver.Driver, error) {
 	profile := simdriver.GTX1060x2() // for its libcuda
 	if p.profile != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/progress"
 )
 
-// stages are in the order in which the tests need the results.
+// stages run in this order. The builds require the Debian packages.
 var stages = []struct {
 	name string
 	make func(context.Context) error

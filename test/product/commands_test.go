@@ -521,7 +521,8 @@ func features(t *testing.T, binary string) {
 }
 
 // confidential checks that libnvidia-pkcs11, which CUDA opens only with confidential computing, is mounted only if
-// confidential computing or protected PCIe is on, or the driver has a query for it that fails.
+// confidential computing or protected PCIe is on, or the driver has a query for it that fails with an error other than
+// NVML_ERROR_NOT_SUPPORTED.
 func confidential(t *testing.T, binary string) {
 	const settings, state = "nvmlSystemGetConfComputeSettings", "nvmlSystemGetConfComputeState"
 	const notSupported, unknown = 3, 999 // NVML_ERROR_…
@@ -854,8 +855,8 @@ func workerMissing(t *testing.T, binary string) {
 	}
 }
 
-// terminateEarly sends SIGTERM at points throughout a start, whose duration is estimated at three times that of
-// "gpucdi version".
+// terminateEarly sends SIGTERM at points throughout the startup of serve, whose duration is estimated at three times
+// that of "gpucdi version".
 func terminateEarly(t *testing.T, binary string) {
 	const tries = 200
 	dir := t.TempDir()

@@ -70,7 +70,7 @@ func TestCordon(t *testing.T) {
 }
 
 // A cordon command that is killed at any time leaves either the earlier file or the complete new one. The kills
-// approach the time of the write: after a complete command the next kill is earlier, else later.
+// approach the time of the write: if a command has written the file, the next kill is earlier, otherwise later.
 func TestKilledCordon(t *testing.T) {
 	const uuid, tries = "GPU-00000000-0000-0000-0000-000000000000", 40
 	binary, err := product.Build(t.Context(), t.TempDir())

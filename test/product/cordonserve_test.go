@@ -1,7 +1,6 @@
 package product_test
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -43,7 +42,7 @@ func TestCordonOfAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cordon := func(command, gpu string) {
+	run := func(command, gpu string) {
 		t.Helper()
 		h.must(t, command, gpu, "--state-dir", filepath.Join(dir, "state"), "--address", address)
 	}
@@ -60,12 +59,12 @@ func TestCordonOfAgent(t *testing.T) {
 		t.Fatalf("want a cordoned GPU in the status: %t, got:\n%s", want, out)
 	}
 	first, second := h.driver.State().GPUs[0].UUID, h.driver.State().GPUs[1].UUID
-	cordon("cordon", first)
+	run("cordon", first)
 	agent := serve()
 	awaitCordoned(true)
-	cordon("uncordon", first)
+	run("uncordon", first)
 	awaitCordoned(false)
-	cordon("cordon", second)
+	run("cordon", second)
 	awaitCordoned(true)
 	if err := agent.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -73,7 +72,7 @@ func TestCordonOfAgent(t *testing.T) {
 	_ = agent.Wait()
 	serve()
 	awaitCordoned(true)
-	cordon("uncordon", fmt.Sprint(1))
+	run("uncordon", "1")
 	awaitCordoned(false)
 }
 

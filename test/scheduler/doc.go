@@ -1,4 +1,3 @@
-// Package scheduler tests the devices that gpucdi publishes with the allocator of the Kubernetes scheduler and the
-// validation of the API server, both of the Kubernetes version in go.mod. Both are called in the test process; neither
-// component runs.
+// Package scheduler tests the devices that gpucdi publishes. It calls the allocator of the Kubernetes scheduler and the
+// validation of the API server, of the Kubernetes version in go.mod, in the test process; neither component runs.
 package scheduler

@@ -147,7 +147,7 @@ type publisher struct {
 	kill func() error
 }
 
-// response has the published devices and the preferred allocation of the device plugin, as UUIDs.
+// response has the published devices, and the UUIDs of the device plugin's preferred allocation.
 type response struct {
 	Devices   []resourceapi.Device
 	Preferred []string
@@ -216,7 +216,7 @@ type classes struct{}
 func (c classes) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
 
 func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	kind, _, _ := strings.Cut(name, ".") // of "gpu.nvidia.com", as in the chart
+	kind, _, _ := strings.Cut(name, ".") // "gpu", or "gpu.nvidia.com" as in the chart
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 		Expression: fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", driver, driver, kind),
@@ -243,8 +243,8 @@ func slicesOf(devices []resourceapi.Device) []*resourceapi.ResourceSlice {
 	}}
 }
 
-// newClaim returns a claim for devices of a class that have the same value of an attribute. An empty attribute is no
-// constraint.
+// newClaim returns a claim for devices of a class that match the selectors and have the same value of an attribute. An
+// empty attribute is no constraint.
 func newClaim(class string, count int64, attribute string, selectors ...string) *resourceapi.ResourceClaim {
 	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
 	for _, s := range selectors {

@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// arrival is a claim for count GPUs. Before it is allocated, the claim at index departing of those that hold GPUs ends,
-// if there are that many.
+// arrival is a claim for count GPUs. departing is an index in the list of claims that hold GPUs: that claim ends before
+// the new one is allocated. No claim ends if the index is out of range.
 type arrival struct{ count, departing int }
 
-// arrivals returns random claims of the given sizes, with enough departures to keep the node nearly full.
+// arrivals returns random claims of the given sizes. More claims arrive than depart, which keeps the node nearly full.
 func arrivals(random *rand.Rand, counts ...int) []arrival {
 	all := make([]arrival, 150)
 	for i := range all {
@@ -135,9 +135,9 @@ func TestUnconstrained(t *testing.T) {
 	}
 }
 
-// The claim of docs/dra-attributes.md that prefers linked GPUs, with claims of mixed sizes, gets GPUs whose mean link score
-// is at most 5 % below that of the device plugin's preferred GPUs, and is not pending while enough GPUs are free. The
-// difference comes from claims for 4 GPUs that get no set of 4: the scheduler does not prefer two linked pairs for them.
+// With mixed sizes, the claim of docs/dra-attributes.md that prefers linked GPUs gets GPUs whose mean link score is at
+// most 5 % below that of the device plugin's preferred GPUs, and is not pending while enough GPUs are free. The
+// difference comes from claims for 4 GPUs that get no set of 4: the scheduler does not prefer two linked pairs.
 func TestPreferLinkedGPUs(t *testing.T) {
 	p := newPublisher(t)
 	for name, inv := range topologies {

@@ -11,9 +11,9 @@ import (
 // state, 52 bytes name, 8 bytes count.
 const counterSize = 64
 
-// Calls returns how often each NVML function was called by the processes with
-// this file in NVSIM_CALLS, by the newest name of the function. It is empty
-// before the first call.
+// Calls returns the number of calls of each NVML function by the processes whose
+// NVSIM_CALLS is this file. Calls by an alias such as nvmlInit count for the newest
+// name, such as nvmlInit_v2. The result is empty before the first call.
 func Calls(file string) (map[string]uint64, error) {
 	calls := map[string]uint64{}
 	b, err := os.ReadFile(file)

@@ -53,7 +53,7 @@ func TestComputeModes(t *testing.T) {
 	isolated.want("context 0", cudaDeviceUnavailable)
 	second.kill()
 	isolated.want("context 0", "0 142")
-	isolated.want("context 0", "0 142") // of the same process
+	isolated.want("context 0", "0 142") // a second context of the process
 	startProbe(t, d).want("alloc 1", cudaDeviceUnavailable)
 
 	admin.want("mode 1 "+modeProhibited, "0")

@@ -1,7 +1,7 @@
 // Package simdriver is a simulated NVIDIA driver: ELF libraries, programs,
 // device nodes and kernel files below a root directory, with a
-// libnvidia-ml.so.1 that implements NVML. Programs under test load it
-// unmodified, so tests exercise the binaries that ship.
+// libnvidia-ml.so.1 that implements NVML. Unmodified programs load it, so tests
+// exercise the binaries that ship.
 //
 // The state of the driver (GPUs, links, MIG devices, events and injected
 // faults) is stored in the last 96 KiB of the library file itself. That file is
@@ -20,38 +20,40 @@
 //   - An event set delivers each event after the registration once. If it
 //     contains a lost GPU and has no event, a wait returns
 //     NVML_ERROR_GPU_IS_LOST immediately.
-//   - The compute mode limits the processes that have a context of libcuda on a
-//     GPU, in all containers. The driver keeps it until it is unloaded.
+//   - The compute mode limits the processes that have a CUDA context on a GPU, in
+//     all containers. It is reset when the driver is unloaded.
 //   - A library whose version differs from the kernel module's returns
 //     NVML_ERROR_LIB_RM_VERSION_MISMATCH.
 //
-// Drivers since 615 have protocol 3 of MPS: nvidia-cuda-mps-control is the daemon
-// and runs its commands, nvidia-cuda-mps-server is the process of a server.
+// Drivers since 615 have protocol 3 of MPS: nvidia-cuda-mps-control is both the
+// daemon and the program that sends commands to it, and nvidia-cuda-mps-server is
+// the process of a server.
 //
-//   - Servers and namespaces have directories and sockets, which end with them, at
-//     the latest with the daemon. A server whose allowed devices do not exist ends
-//     after its creation has succeeded. One whose process is killed has the status
-//     Fault until it is deleted.
-//   - Only root changes anything, all users can list. Peers in PID namespaces that
-//     are not visible to the daemon are refused. Without -m, so are clients of
+//   - Each server and namespace has a directory with a socket, which is removed
+//     with it, or when the daemon stops. Those of a killed daemon are removed when
+//     the next one starts. A server whose allowed devices do not exist ends after
+//     its creation has succeeded. One whose process is killed has the status Fault
+//     until it is deleted.
+//   - Only root can change anything; all users can list. Peers in PID namespaces
+//     that are not visible to the daemon are refused. Without -m, so are clients of
 //     users other than the server's.
 //   - A program that reaches the socket in CUDA_MPS_PIPE_DIRECTORY is a client. It
-//     has the allowed devices, and the multiprocessors of the namespace's
-//     percentage or its own lower one, in pairs. Its calls fail when the server
-//     ends or the client is terminated. Other programs do not use MPS.
+//     can use the devices that the server allows, and the lower of the namespace's
+//     and its own percentage of the multiprocessors, in pairs. Its calls fail when
+//     the server ends or the client is terminated. Other programs do not use MPS.
 //   - In mode EXCLUSIVE_PROCESS, the clients of a server count as one process.
-//   - The daemon appends each command with its UID to control.log in
+//   - The daemon appends each command with the UID of its sender to control.log in
 //     CUDA_MPS_LOG_DIRECTORY: "uid=0 server create a".
 //
-// SetMPSFault makes clients or commands hang, and servers vanish. Limits of pinned
+// SetMPSFault makes clients or commands hang, or servers vanish. Limits of pinned
 // memory are listed but not enforced.
 //
 // Tests can set two environment variables: NVSIM_DEV is the directory of the
-// device nodes (default /dev), and NVSIM_CALLS a file that counts the calls
-// (see Calls).
+// device nodes (default /dev), and NVSIM_CALLS the file in which NVML calls are
+// counted (see Calls).
 //
 // Another process can open an installed driver and change it (see Open). For this, the state is also stored in a file
-// of the driver, from which the next change completes an interrupted one.
+// below root, which is written first, so that the next change completes an interrupted one.
 //
 // The package is independent of gpucdi, CDI and Kubernetes. Creating device
 // nodes requires root; compiling requires a C compiler named cc.

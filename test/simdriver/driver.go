@@ -27,7 +27,7 @@ type Driver struct {
 // an empty directory, or the root of a mount namespace (/proc/<pid>/root). Install
 // replaces files, and keeps the lines of other drivers in proc/devices. In a
 // namespace, proc/driver must be writable (a tmpfs) and proc/devices a regular
-// file; directories of a real sysfs are left out.
+// file; nothing is written to a real sysfs.
 //
 // Compiled objects are cached in the user's cache directory; see Installer.
 func Install(root string, p Profile) (*Driver, error) {

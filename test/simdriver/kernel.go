@@ -227,8 +227,8 @@ func (k kernel) hidePCI(s *State) error {
 }
 
 // unbind removes the symlink from a PCI device to its driver. It moves the symlink aside if it can, so that a later
-// symlink has another inode number, by which programs detect a rescan. In sysfs and tmpfs it always has another
-// number; other file systems may reuse the number of a removed file.
+// symlink has another inode number, by which programs detect a rescan. In sysfs and tmpfs a new symlink always has
+// another number; other file systems may reuse the number of a removed file.
 func (k kernel) unbind(device string) error {
 	link := filepath.Join(device, "driver")
 	err := os.Rename(link, k.path(fmt.Sprintf("sys/bus/pci/unbound-%d", time.Now().UnixNano())))

@@ -16,8 +16,8 @@ const (
 	hardOffset   = 400
 )
 
-// settingsSize is the size of everything before the state that programs change: the compute modes (see
-// src/nvml/computemode.c) and the memory limits, in bytes.
+// settingsSize is the size in bytes of what programs can change, which is before the state: the compute modes (see
+// src/nvml/computemode.c) and the memory limits.
 const settingsSize = 1<<10 + limitsSize
 
 // MemoryLimit is the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU.

@@ -32,8 +32,9 @@ const (
 	MPSServerVanishes MPSFault = "server-vanishes" // "server create" succeeds, then the server vanishes
 )
 
-// SetMPSFault sets a fault in the pipe directory of an MPS control daemon, or for MPSWedged and MPSTerminateHangs, in
-// that of a server, whose faults end with the server. What hangs continues when the fault ends.
+// SetMPSFault sets a fault of the MPS control daemon with this pipe directory. MPSWedged and MPSTerminateHangs can also
+// be set for one server, by the server's directory, and then end with the server. What hangs continues when the fault
+// ends.
 func SetMPSFault(pipeDirectory string, f MPSFault) error {
 	if err := os.WriteFile(f.file(pipeDirectory), nil, 0o600); err != nil {
 		return fmt.Errorf("setting a fault of MPS: %w", err)

@@ -18,7 +18,7 @@ import (
 
 const mpsVersion = "615.71.09"
 
-// mps is an MPS control daemon, with the driver whose program it is.
+// mps is the MPS control daemon of a driver.
 type mps struct {
 	t      *testing.T
 	driver *simdriver.Driver
@@ -27,7 +27,7 @@ type mps struct {
 	cmd    *exec.Cmd
 }
 
-// newMPS returns a daemon that does not run, of a driver with four GPUs of 142 multiprocessors.
+// newMPS returns a daemon that is not running, of a driver with four GPUs of 142 multiprocessors.
 func newMPS(t *testing.T) *mps {
 	t.Helper()
 	profile := simdriver.PCIe4()
@@ -82,7 +82,7 @@ func (m *mps) try(line string) (out string, err error) {
 	return output(m.command(strings.Fields("-p 3 " + line)...))
 }
 
-// output returns the output of a command. The error has its errors.
+// output returns the standard output of a command. The error contains its standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -243,7 +243,7 @@ func TestMPSNamespaces(t *testing.T) {
 	}
 }
 
-// Only root changes anything, and only peers whose PID the daemon can determine are served.
+// Only root can change anything, and only peers whose PID the daemon can determine are served.
 func TestMPSPeers(t *testing.T) {
 	m := startMPS(t)
 	m.run("server create a")

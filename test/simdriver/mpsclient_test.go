@@ -47,7 +47,7 @@ func TestMPSPercentages(t *testing.T) {
 	for _, tc := range []struct{ dir, own, want string }{
 		{"a", "", "142"},
 		{"a/default", "", "142"},
-		{"a/default", "50", "70"}, // pairs
+		{"a/default", "50", "70"}, // in pairs
 		{"a/quarter", "", "34"},
 		{"a/quarter", "10", "14"},
 		{"a/quarter", "90", "34"},
@@ -82,7 +82,7 @@ func TestMPSClients(t *testing.T) {
 	m.fails("namespace delete part --server=a", "has active clients")
 	m.fails("server delete a", "has active clients")
 	m.fails("client terminate 1", "Client '1' does not exist")
-	m.run("server set a --active-thread-percentage=50") // no client of this namespace
+	m.run("server set a --active-thread-percentage=50") // of namespace default, which has no clients
 
 	m.run("client terminate " + strconv.Itoa(first.cmd.Process.Pid))
 	m.awaitFailure(first, cudaTerminated)

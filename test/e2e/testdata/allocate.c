@@ -1,6 +1,7 @@
 /*
- * Allocates memory of the first GPU with libcuda, in two allocations whose sizes in MiB are the
- * arguments, prints the result of CUDA, and keeps the memory until it is killed.
+ * Allocates memory on the first GPU with libcuda, in two allocations whose sizes in MiB are the
+ * arguments, prints the CUresult, and keeps the memory until it is killed. After an error it exits
+ * with the CUresult.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
- * Creates a CUDA context on the first GPU, and prints the result of CUDA and the number of multiprocessors of the GPU
- * that the program may use: "0 132". With the argument "hold" it keeps the context until it is killed, or until a call
- * of CUDA fails, for example because the MPS server has ended. It then prints the result of that call.
+ * Creates a CUDA context on the first GPU, and prints the CUresult and the number of the GPU's multiprocessors that the
+ * program may use: "0 132". With the argument "hold" it keeps the context until it is killed, or until a CUDA call
+ * fails, for example because the MPS server has ended. It then prints the CUresult of that call.
  */
 #include <dlfcn.h>
 #include <stdio.h>

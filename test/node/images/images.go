@@ -113,8 +113,8 @@ func (b *builder) has(ctx context.Context, name string) bool {
 	return b.run(ctx, "inspect", "--type", "image", name) == nil
 }
 
-// agent builds the agent's image from the Dockerfile. Modules come from this machine's cache, so it needs no network.
-// Race reports are written to /dev, which exists in every pod, and in the agent's pod is the node's.
+// agent builds the agent's image from the Dockerfile. Modules come from this machine's cache, so the build needs no
+// network. Race reports are written to /dev: every pod has it, and the agent's pod mounts the node's.
 func (b *builder) agent(ctx context.Context, repository string) error {
 	if !b.has(ctx, DebianName) {
 		if err := b.debian(ctx); err != nil {

@@ -209,8 +209,8 @@ func (b *build) build(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	// The trailing slash makes -o a directory. GOFLAGS may enable the race detector for the product; cached tools are
-	// shared with runs that do not use it.
+	// The trailing slash makes -o a directory. -race=false overrides GOFLAGS: cached tools are shared with runs without
+	// the race detector.
 	args := append([]string{"build", "-C", in, "-mod=readonly", "-race=false", "-o", dir + "/"}, append(b.flags, b.packages...)...)
 	if err := b.run(ctx, "go", args...); err != nil {
 		return err

@@ -1,4 +1,5 @@
-// The part of WSL2's libdxcore.so that NVIDIA's library uses (Windows' d3dkmthk.h): one GPU whose driver is in STORE.
+// The part of WSL2's libdxcore.so that nvcdi uses (Windows' d3dkmthk.h): one GPU whose driver is in the directory
+// STORE, which a compiler flag defines.
 #include <string.h>
 #include <wchar.h>
 

@@ -21,7 +21,7 @@ type request struct {
 	Allocated []string      // UUIDs
 	Size      int           // of the preferred allocation; 0 for none
 
-	// If Share is set, claims share the GPUs at the indexes in Shared, or all GPUs if Shared is empty.
+	// If Share is set, claims share all MIG devices and the GPUs at the indexes in Shared, or all GPUs if it is empty.
 	Share     allocator.ShareUnit
 	Replicas  int // with allocator.ShareReplicas
 	Shared    []int

@@ -1,6 +1,6 @@
 /*
- * A program that calls NVML on request: it reads calls from standard input, one
- * per line, and prints the return code and the output value of each.
+ * A program that calls NVML and libcuda on request: it reads calls from standard
+ * input, one per line, and prints the return code and the output value of each.
  */
 #include "../src/nvml/nvml.h"
 
@@ -91,7 +91,7 @@ static int cuda(void)
 	return ret;
 }
 
-/* Creates a context on a device of libcuda; the output value is the number of its multiprocessors. */
+/* Creates a context on a device of libcuda; the output value is the device's number of multiprocessors. */
 static int context(int i)
 {
 	void *created, *driver;

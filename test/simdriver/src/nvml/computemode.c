@@ -1,7 +1,7 @@
 /*
- * The compute mode. It is not in the state, because only tests change the state, but programs can change the compute
- * mode. It is a byte by minor number, in a table before the memory limits in the library file. Programs in containers
- * find it there, too: they have their own device nodes.
+ * The compute modes. They are not in the state, because only tests change the state, but programs can change compute
+ * modes. A table before the memory limits in the library file has one byte per GPU, indexed by minor number. All
+ * containers share this file, but not the device nodes.
  */
 #include "../limits.h"
 #include "nvsim.h"

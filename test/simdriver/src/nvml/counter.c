@@ -1,6 +1,6 @@
 /*
- * Call counters in the file NVSIM_CALLS: an array that all processes of a test
- * share, so that a reader observes calls while they happen.
+ * Call counters in the file that NVSIM_CALLS names: an array that all processes of
+ * a test share, so that a reader observes calls while they happen.
  */
 #include "nvsim.h"
 

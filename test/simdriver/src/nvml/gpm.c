@@ -1,4 +1,4 @@
-/* GPU performance monitoring (GPM), of Hopper and later. The metrics between two samples
+/* GPU performance monitoring (GPM), on Hopper and later. The metrics between two samples
  * are the GPU's values in the later one. */
 #include "nvsim.h"
 

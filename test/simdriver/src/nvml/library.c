@@ -1,4 +1,4 @@
-/* Reads and writes what programs can change, in the library file before the state. */
+/* Reads and writes the compute modes and memory limits, which are stored before the state in the library file. */
 #define _GNU_SOURCE
 #include "nvsim.h"
 
@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Opens the library for writing. The agent mounts the node read-only, which does not affect a real driver, because the
- * kernel keeps the limits. */
+/* Opens the library file for writing, even through a read-only mount, such as the agent's mount of the node. A real
+ * driver writes no file: its kernel module keeps these settings. */
 static int open_writable(void)
 {
 	char path[64];

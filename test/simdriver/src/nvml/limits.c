@@ -92,7 +92,7 @@ NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetM
 	REQUIRE(limits->hardLimit == UNLIMITED || limits->hardLimit <= (uint64_t)v.gpu->memory);
 	if (geteuid())
 		return NVML_ERROR_NO_PERMISSION;
-	if (*call_answer(&v, __func__, ""))
+	if (*call_answer(&v, __func__, "")) /* a fault that omits the write; see Fault.Answer in state.go */
 		return NVML_SUCCESS;
 	struct limit l = {.soft = limits->softLimit, .hard = limits->hardLimit};
 	strcpy(l.gpu, v.gpu->uuid);

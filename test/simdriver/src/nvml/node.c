@@ -29,8 +29,8 @@ static bool opens(int flags, const char *format, long long number)
 
 bool node_visible(const char *format, long long number) { return opens(O_RDWR, format, number); }
 
-/* The minor number of a GPU instance's access node, as giMinor in mig.go. The minor
- * numbers of its compute instances follow. */
+/* The minor number of a GPU instance's access node, the same as giMinor in mig.go.
+ * Those of its compute instances follow. */
 static long long cap_minor(long long gpu, long long gi) { return 3 + (gpu * 15 + gi) * 9; }
 
 bool mig_visible(const struct gpu *g, const struct mig *m)

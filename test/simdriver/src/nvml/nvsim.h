@@ -8,7 +8,8 @@
 
 enum kind { GPU = 1, MIG = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
 
-/* Kinds for calls without a handle: SESSION requires nvmlInit and a loaded driver. */
+/* Kinds for calls without a handle: SESSION requires nvmlInit and a loaded driver,
+ * ALWAYS nothing. */
 enum { SESSION = 0, ALWAYS = 16 };
 
 /* Identifies an object of the driver; its properties are in the state. Handles are
@@ -16,7 +17,7 @@ enum { SESSION = 0, ALWAYS = 16 };
  * exits. */
 struct handle {
 	enum kind kind;
-	char uuid[TEXT_LEN]; /* of the GPU; for MIG of the MIG device */
+	char uuid[TEXT_LEN]; /* of the GPU; for MIG, of the MIG device */
 	long long gi, ci;    /* -1 where it has none */
 };
 
@@ -31,8 +32,8 @@ struct view {
 	nvmlReturn_t ret;
 	const struct state *state; /* NULL: cannot be read, not locked */
 	const struct handle *handle;
-	const struct gpu *gpu;     /* the handle's GPU, or its parent */
-	const struct mig *mig;     /* the first MIG device of the handle */
+	const struct gpu *gpu;     /* the handle's GPU, or the GPU of its MIG device or instance */
+	const struct mig *mig;     /* the handle's MIG device, or the first one in its instance; NULL for a GPU */
 };
 
 struct counter;
@@ -44,7 +45,7 @@ void call_end(struct view *v);
 nvmlReturn_t call_resolve(struct view *v, int kinds, const void *handle);
 
 /* Applies the fault of a call of func: it hangs, aborts, or returns an error. scope
- * selects the faults of all GPUs or of v's GPU. */
+ * selects faults without a GPU, faults of v's GPU, or both. */
 enum scope { OF_ALL_GPUS = 1, OF_THE_GPU = 2 };
 nvmlReturn_t call_fault(struct view *v, const char *func, int scope);
 
@@ -76,11 +77,11 @@ const char *call_answer(const struct view *v, const char *func, const char *trut
 		return NVML_SUCCESS; \
 	}
 
-/* Increments the function's counter in the file NVSIM_CALLS. */
+/* Increments the function's counter in the file that NVSIM_CALLS names. */
 void calls_count(const char *func, struct counter **counter);
 
 /* The GPUs that were visible to this process at nvmlInit. GPUs that are added later
- * appear after the next nvmlInit, as in NVML. */
+ * appear after nvmlShutdown and nvmlInit, as in NVML. */
 bool session_open(void);
 unsigned session_count(void);
 const char *session_gpu(unsigned index); /* its UUID */

@@ -24,7 +24,7 @@ struct gpu {
 	long long memory, used;                  /* bytes */
 	long long mig, mig_pending;              /* 0 off, 1 on */
 	long long numa;                          /* NUMA node of the GPU's own memory */
-	/* PCIe path; the first level that differs is the common ancestor of two GPUs. */
+	/* PCIe path; the first level that differs determines the common ancestor of two GPUs. */
 	long long node, bridge, root, sw;
 	long long pcie_gen, pcie_width;
 	long long util, util_memory, temperature, power, power_limit; /* %, %, °C, mW, mW */
@@ -34,7 +34,7 @@ struct gpu {
 	long long encoder, decoder, fan;         /* % */
 	long long memory_temperature;            /* °C */
 	long long energy;                        /* mJ */
-	long long pcie_tx, pcie_rx, pcie_bits;   /* bytes; size of these counters */
+	long long pcie_tx, pcie_rx, pcie_bits;   /* bytes; pcie_bits: size of both counters */
 	long long pcie_replays, pcie_correctable, pcie_nonfatal, pcie_fatal;
 	long long nvlink_tx, nvlink_rx;          /* KiB */
 	long long nvlink_flit, nvlink_data, nvlink_replays, nvlink_recoveries;
@@ -65,7 +65,7 @@ struct profile {
 
 struct mig {
 	char uuid[TEXT_LEN], gpu[TEXT_LEN];
-	long long gi, ci, profile, start;        /* profile: index of struct profile */
+	long long gi, ci, profile, start;        /* profile: index in struct profile */
 	long long ci_slices, ci_start;
 	long long used;                          /* bytes */
 };
@@ -109,7 +109,7 @@ struct state {
 const struct state *state_lock(void);
 void state_unlock(void);
 
-/* An open file descriptor of the library file, for inotify. */
+/* An open file descriptor of the library file. */
 int state_fd(void);
 
 /* Parses text, which it modifies; prints malformed input to stderr and returns
