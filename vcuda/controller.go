@@ -155,7 +155,7 @@ func (c *Controller) followOnce(ctx context.Context) error {
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
 	change := func(pod cluster.ClaimingPod, deleted bool) {
-		if retry := c.change(following, pod, deleted); retry > 0 {
+		if retry := c.change(ctx, pod, deleted); retry > 0 { // a retry that is due cancels no other creation
 			time.AfterFunc(retry, cancel)
 		}
 	}
