@@ -24,7 +24,7 @@ func Open(ctx context.Context, root string) (*Driver, error) {
 		return nil, err
 	}
 	if d.unlock, err = lock(ctx, root); err != nil {
-		return nil, fmt.Errorf("waiting for another process that changes the simulated driver: %w", err)
+		return nil, fmt.Errorf("opening the simulated driver: %w", err)
 	}
 	if err := d.load(); err != nil {
 		d.Close()
@@ -88,7 +88,7 @@ func lock(ctx context.Context, root string) (unlock func(), err error) {
 		select {
 		case <-ctx.Done():
 			dir.Close()
-			return nil, ctx.Err()
+			return nil, fmt.Errorf("waiting for another process that changes it: %w", ctx.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -121,7 +121,7 @@ func upgradeForever(root string) {
 	}
 }
 
-// A driver remains usable, with files of one version, wherever an upgrade is interrupted.
+// Open completes an upgrade that was interrupted at any point: nvidia-smi works, and one libnvidia-ml is left.
 func TestKilledDuringUpgrade(t *testing.T) {
 	root := t.TempDir()
 	installAt(t, root, simdriver.PCIe4())

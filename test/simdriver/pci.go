@@ -13,9 +13,9 @@ import (
 // pciLink is the path of a PCI device in the list of all devices.
 func pciLink(g GPU) string { return filepath.Join("sys/bus/pci/devices", sysfsBus(g.BusID)) }
 
-// pciDirectory is the path of a PCI device in the device tree: below a root complex for each Bridge, a root port for
-// each Root and two switches, of which GPUs with the same Switch share the inner one. Without NUMA nodes, as in a
-// desktop machine, there are no switches.
+// pciDirectory is the path of a PCI device in the device tree: below the root complex of its Bridge, the root port of
+// its Root, and an outer and an inner switch. GPUs with the same Switch share the inner switch. Without NUMA nodes, as
+// in a desktop machine, there are no switches.
 func pciDirectory(g GPU) string {
 	bus := (0x80*g.PCIe.Node + 0x10*g.PCIe.Bridge) & 0xF0
 	port := func(bus, device int) string { return fmt.Sprintf("0000:%02x:%02x.0", bus, device&0x1F) }
@@ -29,8 +29,8 @@ func pciDirectory(g GPU) string {
 	return filepath.Join(append(elements, sysfsBus(g.BusID))...)
 }
 
-// plug creates the directory of a PCI device and the link to it. Where the device tree is a real sysfs, in which no
-// directories can be created, the link is a directory, and the device has no path to a root complex.
+// plug creates the directory of a PCI device and the symlink to it. Where the device tree is a real sysfs, in which no
+// directories can be created, a directory replaces the symlink, and the device has no path to a root complex.
 func (k kernel) plug(g GPU) error {
 	link, directory := k.path(pciLink(g)), pciDirectory(g)
 	if onFS(k.path("sys/devices"), unix.SYSFS_MAGIC) {
@@ -49,8 +49,8 @@ func (k kernel) plug(g GPU) error {
 	return nil
 }
 
-// unplug removes a PCI device, given the path of its link. The path may lead through /proc/PID/root, which must not be
-// resolved.
+// unplug removes a PCI device, given the path of its symlink. The path may lead through /proc/PID/root, which must not
+// be resolved.
 func unplug(link string) error {
 	directory := link
 	if target, err := os.Readlink(link); err == nil {

@@ -48,7 +48,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// The processes on a GPU share its memory, including a process that the others cannot list.
+// The processes on a GPU share its memory, even if one of them cannot list the others.
 func TestSharedMemory(t *testing.T) {
 	d := install(t, simdriver.PCIe4())
 	first, second := startProbe(t, d), startProbe(t, d)

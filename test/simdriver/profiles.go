@@ -58,7 +58,7 @@ func H100x8() Profile {
 	})
 }
 
-// GPUs16 is 16 H100 on one NVSwitch fabric, pairs of them behind a PCIe switch.
+// GPUs16 is 16 H100 on one NVSwitch fabric, each pair behind a PCIe switch.
 func GPUs16() Profile {
 	buses := []int{0x05, 0x06, 0x0B, 0x0C, 0x2E, 0x2F, 0x35, 0x36, 0x85, 0x86, 0x8B, 0x8C, 0xAE, 0xAF, 0xB5, 0xB6}
 	return node("GPUs16", buses, h100, func(i int, g *GPU) {

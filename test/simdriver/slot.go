@@ -46,7 +46,7 @@ func writeSlot(library, text string) error {
 	return nil
 }
 
-// writeBeforeEnd overwrites a file with data from an offset in bytes before its end.
+// writeBeforeEnd overwrites part of a file with data, starting fromEnd bytes before its end.
 func writeBeforeEnd(path string, data []byte, fromEnd int64) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -132,7 +132,7 @@ type Counters struct {
 	PCIeNonFatal    int `nvsim:"pcie_nonfatal"`
 	PCIeFatal       int `nvsim:"pcie_fatal"`
 
-	// Of GPUs with Links.
+	// Supported only by GPUs with Links.
 	NVLinkTransmitted int `nvsim:"nvlink_tx"` // KiB
 	NVLinkReceived    int `nvsim:"nvlink_rx"` // KiB
 	NVLinkCRCFlit     int `nvsim:"nvlink_flit"`
@@ -162,7 +162,7 @@ type Process struct {
 	Graphics    bool   `nvsim:"graphics"`
 }
 
-// PCIe is the path from a GPU up to the root. The first level at which two GPUs
+// PCIe is the path from the root down to a GPU. The first level at which two GPUs
 // differ determines their common ancestor in NVML.
 type PCIe struct {
 	Node   int `nvsim:"node"`   // differs: SYS
@@ -225,8 +225,8 @@ type Fault struct {
 	Crash  bool          `nvsim:"crash"` // the process aborts
 
 	// Answer is the value that nvmlDeviceGetUUID or nvmlDeviceGetMinorNumber returns
-	// if Answers is set. If Answer is not empty, nvmlDeviceSetMemoryLimits_v1 then
-	// succeeds without setting a limit.
+	// if Answers is set, which requires GPU. If Answers is set and Answer is not empty,
+	// nvmlDeviceSetMemoryLimits_v1 succeeds without setting a limit.
 	Answer  string `nvsim:"answer"`
 	Answers bool   `nvsim:"answers"`
 }
@@ -277,7 +277,7 @@ func (s *State) check() error {
 	}
 	for _, f := range s.Faults {
 		if f.GPU != "" && s.GPU(f.GPU) == nil {
-			return fmt.Errorf("injecting a fault into %s: no GPU %s", f.Func, f.GPU)
+			return fmt.Errorf("fault refers to missing GPU %s", f.GPU)
 		}
 	}
 	return nil

@@ -1,7 +1,7 @@
 /*
  * Memory limits of cgroups, in a table before the state in the library file of NVML, where programs in containers find
- * them, too. The driver keeps them until it is replaced. Writers and programs that allocate memory hold a flock() on
- * the file.
+ * them, too. The driver keeps them until it is unloaded or upgraded. Writers and programs that allocate memory hold a
+ * flock() on the file.
  */
 #pragma once
 #include "memory.h"

@@ -1,16 +1,16 @@
 /*
- * Memory that a process has allocated with libcuda, as a read lock on the library file
+ * Memory that a process has allocated with libcuda is recorded as a read lock on the library file
  * of NVML. The kernel removes it when the process ends, and lists it in /proc/locks
  * with the PID in the namespace of that /proc, and only if the process is visible there.
- * Drivers list processes in the same way.
+ * Real drivers list processes in the same way.
  *
  * Each device has a region of offsets, which may lie beyond the end of the file, and
- * each process has a place in the region. The lock starts with the place and is as long
+ * each process has a place in the region. The lock starts at the place and is as long
  * as the memory. Unlike /proc/locks, F_GETLK finds locks of processes in other PID
  * namespaces.
  *
- * A device has a second region for its contexts. A process with a context holds a read lock on its first byte, or as a
- * client of an MPS server, on the byte at the PID of the server in the daemon's PID namespace.
+ * A device has a second region for its contexts. A process with a context holds a read lock on one byte of that region.
+ * The offset of the byte is 0, or for a client of an MPS server, the PID of the server in the daemon's PID namespace.
  */
 #pragma once
 

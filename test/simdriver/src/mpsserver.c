@@ -1,7 +1,7 @@
 /*
  * nvidia-cuda-mps-server: the process of an MPS server, started by the control daemon with the name of the server and
- * the UUIDs of its devices. Clients connect to the daemon. The process ends with its standard input, a socket of the
- * daemon, or if a device does not exist.
+ * the UUIDs of its devices. Clients connect to the daemon. The process ends if a device does not exist, or when the
+ * daemon closes the socket that is its standard input.
  */
 #include "load.h"
 

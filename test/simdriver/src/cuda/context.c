@@ -1,6 +1,6 @@
 /*
- * Contexts, which the compute mode of a GPU limits. A context is a device, numbered from 1. All threads share the
- * current context. It ends with the process.
+ * Contexts, which the compute mode of a GPU limits. A context is represented by the ordinal of its device plus 1. All
+ * threads share the current context. Contexts end with the process.
  */
 #define _GNU_SOURCE
 #include "../limits.h"

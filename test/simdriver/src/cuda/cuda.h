@@ -25,7 +25,7 @@ enum { MAX_DEVICES = 64 };
 /* The devices that this process may use, by CUDA ordinal. */
 extern nvmlDevice_t devices[MAX_DEVICES];
 
-/* Whether the ordinal of a device is valid after cuInit, and the MPS server, if any, is connected. */
+/* CUDA_SUCCESS if cuInit has succeeded, the ordinal of the device is valid, and the MPS connection, if any, lasts. */
 CUresult check(int device);
 
 /* The ordinal of the current context's device; -1: no context. */
@@ -41,7 +41,7 @@ int library(void);
 /* Connects to the MPS server of CUDA_MPS_PIPE_DIRECTORY, if there is one. */
 CUresult mps_connect_server(void);
 
-/* CUDA_SUCCESS without MPS and as long as the connection lasts. */
+/* CUDA_SUCCESS without MPS, or as long as the connection lasts. */
 CUresult mps_check(void);
 
 /* The PID of the MPS server; 0: none. */
@@ -50,10 +50,10 @@ int mps_server(void);
 /* Whether the MPS server allows a device; true without MPS. */
 int mps_allows(const char *uuid);
 
-/* The multiprocessors that the MPS server leaves of all of a device. */
+/* The number of multiprocessors that this process can use; all is the number of the device. */
 int mps_multiprocessors(int all);
 
-/* Sends the MPS server the UUID of the device of a new context. */
+/* Sends the UUID of the device of a new context to the MPS control daemon, if this process is a client. */
 void mps_report_context(const char *uuid);
 
 NVML_API CUresult cuDeviceTotalMem_v2(size_t *bytes, int device);

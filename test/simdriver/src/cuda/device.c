@@ -136,7 +136,7 @@ NVML_API CUresult cuDeviceGetUuid_v2(unsigned char uuid[16], int device)
 }
 NVML_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
 
-/* Multiprocessors (SMs) of a GPU. NVML reports only those of MIG devices. */
+/* Multiprocessors (SMs) of a device. NVML reports only those of MIG devices. */
 static int multiprocessors(nvmlDevice_t device)
 {
 	nvmlDeviceAttributes_t mig;

@@ -1,4 +1,4 @@
-/* A client of an MPS server, which is connected to the MPS control daemon for as long as the process lives. */
+/* A client of an MPS server: this process keeps a connection to the MPS control daemon until either side closes it. */
 #define _GNU_SOURCE
 #include "../mps/protocol.h"
 #include "cuda.h"
@@ -53,7 +53,7 @@ static CUresult start_watching(void)
 	return failed ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
-/* The percentage of the program, which can only be lower than the namespace's. */
+/* The active thread percentage of this process: its own if lower than the namespace's. */
 static double own_percentage(void)
 {
 	const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");

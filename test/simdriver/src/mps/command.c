@@ -10,7 +10,7 @@ struct command {
 	const char *module, *verb;
 	int min, max;        /* number of arguments */
 	const char *options; /* names, each followed by a space */
-	bool changes;        /* requires root, which owns the servers */
+	bool changes;        /* requires root */
 	int (*run)(struct request *);
 };
 
@@ -49,7 +49,8 @@ struct namespace *find_namespace(const struct request *r, const struct server *s
 	return n;
 }
 
-/* The namespace of the first argument, of the server of the option. */
+/* The namespace named by the first argument, of the server named by --server; prints the error and returns NULL on
+ * failure. */
 static struct namespace *argument(const struct request *r)
 {
 	const char *name = option(r, "server");
@@ -73,7 +74,7 @@ static bool is_size(const char *text)
 	return digits && digits < 16 && (!text[digits] || (strchr("KMGT", text[digits]) && !text[digits + 1]));
 }
 
-/* Applies the options that set limits to a namespace without clients. */
+/* Applies the limit options to a namespace, which must not have clients. */
 static int set_limits(const struct request *r, struct namespace *n)
 {
 	const char *percentage = option(r, "active-thread-percentage"), *pinned = option(r, "pinned-memory-limit");

@@ -1,4 +1,4 @@
-/* Connections of programs of libcuda, and of commands. */
+/* Connections of programs that use libcuda, and of commands. */
 #define _GNU_SOURCE
 #include "daemon.h"
 
@@ -18,7 +18,8 @@ static void drop(struct connection *c)
 	free(c);
 }
 
-/* A peer that has ended is noticed when its connection ends. The daemon does not wait for a peer that does not read. */
+/* Sends text. Errors are ignored: the loop drops the connection of a peer that has exited, and the daemon must not wait
+ * for a peer that does not read. */
 static void reply(const struct connection *c, const char *text)
 {
 	send(c->source.fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -130,7 +131,8 @@ static bool run(struct connection *c, const char *line)
 	return status != HELD;
 }
 
-/* Handles a line; false if a fault holds it back. The connection of a command ends, and of a client that sends one. */
+/* Handles a line; false if a fault holds it back. Sets end if the connection must be closed: after a command, or if a
+ * client sends one. */
 static bool handle(struct connection *c, const char *line, bool *end)
 {
 	if (!strcmp(line, "register") && !c->client)

@@ -88,7 +88,7 @@ static void poll_signals(struct source *s)
 	source_add(s, signalfd(-1, &set, SFD_CLOEXEC), signaled);
 }
 
-/* Removes the directories of a daemon that was killed: those with a socket, after those that they contain. */
+/* Removes the directories of a daemon that was killed: those with a socket, the innermost first. */
 static void remove_stale(const char *dir, int depth)
 {
 	struct sockaddr_un address;

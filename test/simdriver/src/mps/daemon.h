@@ -8,7 +8,7 @@
 
 enum { NAME_LEN = 65, DEVICES_LEN = 2048, PATH_LEN = 108 };
 
-/* A polled file descriptor, which is closed with source_remove. The oldest source that is ready comes first. */
+/* A polled file descriptor, which source_remove closes. The oldest source that is ready is handled first. */
 struct source {
 	struct source *next;
 	int fd;
@@ -37,7 +37,7 @@ struct namespace {
 struct server {
 	struct server *next;
 	struct source process;    /* ready when the process has ended */
-	struct listener listener; /* of the namespace "default" */
+	struct listener listener; /* for clients of the namespace "default" */
 	char name[NAME_LEN];
 	uid_t uid;
 	pid_t pid; /* 0: killed */
@@ -45,7 +45,7 @@ struct server {
 	struct namespace *spaces;  /* the first is "default" */
 };
 
-/* A program of libcuda or a command. */
+/* A connection of a program that uses libcuda, or of a command. */
 struct connection {
 	struct source source;
 	struct connection *next;
@@ -71,8 +71,8 @@ extern struct daemon {
 	struct connection *connections;
 } mps;
 
-/* Runs the daemon. If ready is not negative, it writes a byte to ready when it accepts commands, and closes its standard
- * input and output. */
+/* Runs the daemon. If ready is not negative, it redirects its standard input, output and error to /dev/null, and writes
+ * a byte to ready, when it accepts commands. */
 int daemon_run(int ready);
 
 /* Deletes all servers, removes the socket of the daemon, and ends it. */
@@ -82,11 +82,11 @@ void connection_accept(struct source *listener);
 void connections_retry(void);
 bool connections_held(void);
 
-/* The number of clients of a namespace, or of all of a server. */
+/* The number of clients of a namespace, or if it is NULL, of the server. */
 int clients_of(const struct server *server, const struct namespace *space);
 
-/* Ends the connections of clients: of a namespace, or of all of a server. If announced, calls of the client return
- * CUDA_ERROR_MPS_CLIENT_TERMINATED. */
+/* Ends the connections of the clients of a namespace, or if it is NULL, of the server. If announced, calls of the
+ * clients return CUDA_ERROR_MPS_CLIENT_TERMINATED. */
 void clients_disconnect(const struct server *server, const struct namespace *space, bool announce);
 void client_disconnect(struct connection *client, bool announce);
 

@@ -85,7 +85,7 @@ int server_get(struct request *r)
 	return print_field(r, t, r->args[1]);
 }
 
-/* Whether a command is for a server: it has no option "server", or the option has its name. */
+/* Whether a command applies to a server: --server names it or is not set. */
 static bool selects(const struct request *r, const struct server *s)
 {
 	const char *name = option(r, "server");

@@ -17,7 +17,7 @@ static int reap(struct server *server)
 	return status;
 }
 
-/* A server that exits does not exist anymore. One that was killed has failed, until it is deleted. */
+/* A server whose process exits is deleted. One whose process is killed has the status Fault until it is deleted. */
 static void ended(struct source *s)
 {
 	struct server *server = (struct server *)((char *)s - offsetof(struct server, process));

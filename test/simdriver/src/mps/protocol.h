@@ -5,7 +5,7 @@
  *   register      from libcuda: the peer becomes a client of the socket's server, until the connection ends. The reply
  *                 is "registered PID PERCENTAGE DEVICES": the PID of the server, the active thread percentage of the
  *                 namespace, and the UUIDs of the devices that the server allows, separated by commas ("-": all); or
- *                 "error RESULT", a result of CUDA. The line "terminated" announces that the client is terminated.
+ *                 "error RESULT", a CUresult. The line "terminated" announces that the client is terminated.
  *   context UUID  from a client that has created a context on a device; no reply
  *   otherwise     a command. The reply is its exit status, a space, and its output; then the connection ends.
  */

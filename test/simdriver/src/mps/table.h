@@ -1,4 +1,4 @@
-/* Output of commands: rows of text, the first of which are the names of the columns. */
+/* Output of commands: rows of text, the first of which contains the column names. */
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@ struct table {
 	int count, columns;
 };
 
-/* Adds a row of cells, as in printf with a list of cells that are separated by '\n'. */
+/* Adds a row, as in printf. The text consists of the cells, separated by '\n'. */
 void table_add(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints a table in a format: "table", "csv" or "csv,noheader"; false if the format is unknown. */
