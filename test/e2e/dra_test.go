@@ -36,7 +36,7 @@ var claimCases = []struct {
 	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"claims share a GPU", sharedGPU},
-	{"claims have compute ceilings", computeCeilings},
+	{"claims and replicas have compute ceilings", computeCeilings},
 	{"pods request vcuda-core and vcuda-memory", vcudaPods},
 	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
