@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -114,17 +115,14 @@ func TestHookFails(t *testing.T) {
 }
 
 func TestHookStaysInRoot(t *testing.T) {
-	for _, target := range []string{"/outside", "../../outside", "/proc/self/cwd"} {
-		root, state := bundle(t)
-		outside := filepath.Join(filepath.Dir(root), "outside")
-		if err := os.Mkdir(outside, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		t.Chdir(outside)
-		if err := os.Remove(filepath.Join(root, "etc")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(target, filepath.Join(root, "etc")); err != nil {
+	root, state := bundle(t)
+	outside, etc := filepath.Join(filepath.Dir(root), "outside"), filepath.Join(root, "etc")
+	if err := os.Mkdir(outside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(outside)
+	for _, target := range []string{outside, "../outside", "/proc/self/cwd"} {
+		if err := errors.Join(os.Remove(etc), os.Symlink(target, etc)); err != nil {
 			t.Fatal(err)
 		}
 		if err := hook([]string{library}, strings.NewReader(state)); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,22 +76,24 @@ func TestHookWithoutProfile(t *testing.T) {
 // The hook follows no symlinks of the image.
 func TestHookWritesProfileInRoot(t *testing.T) {
 	for _, link := range []string{"etc/nvidia", "etc/nvidia/nvidia-application-profiles-rc.d", profileFile} {
-		for _, target := range []string{"/outside", "../../../outside", "/proc/self/cwd"} {
-			root, state := bundle(t)
-			withDevices(t, root)
-			outside := filepath.Join(filepath.Dir(root), "outside")
-			if err := os.Mkdir(outside, 0o755); err != nil {
-				t.Fatal(err)
+		root, state := bundle(t)
+		withDevices(t, root)
+		outside, path := filepath.Join(filepath.Dir(root), "outside"), filepath.Join(root, link)
+		relative, err := filepath.Rel(filepath.Dir(path), outside)
+		if err := errors.Join(err, os.Mkdir(outside, 0o755), os.MkdirAll(filepath.Dir(path), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		t.Chdir(outside)
+		for _, target := range []string{outside, relative, "/proc/self/cwd"} {
+			isFile := link == profileFile
+			if isFile {
+				target += "/profile" // created if the hook opens the symlink
 			}
-			t.Chdir(outside)
-			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
+			if err := errors.Join(os.RemoveAll(path), os.Symlink(target, path)); err != nil {
 				t.Fatal(err)
 			}
 			err := hook([]string{"--graphics", library}, strings.NewReader(state))
-			if replaced := link == profileFile; replaced != (err == nil) {
+			if isFile != (err == nil) { // a file is replaced
 				t.Errorf("%s is a symlink to %s: %v", link, target, err)
 			}
 			if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
