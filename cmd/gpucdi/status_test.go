@@ -226,12 +226,26 @@ func TestFindingOfHostileNode(t *testing.T) {
 	}
 }
 
-// Problems of the ResourceSlices are in their row.
-func TestSlicesError(t *testing.T) {
-	got := slicesError(status.Slices{Error: "not written", Foreign: []string{"a"}, Dropped: []string{"taints", "capacity"}})
-	for _, part := range []string{"not written; ", "another program wrote ResourceSlices of this driver: a;", "the API server does not store taints, capacity; enable the feature gates"} {
-		if !strings.Contains(got, part) {
-			t.Errorf("%q is not in %q", part, got)
+// Problems of a component are in its row. Fields that the API server does not store are only a warning, as for doctor
+// and metrics.
+func TestComponentStates(t *testing.T) {
+	const foreign, dropped = "another program wrote ResourceSlices of this driver: a; remove it from this node", "the API server does not store taints, capacity; enable the feature gates"
+	gates := []string{"taints", "capacity"}
+	for _, tc := range []struct {
+		node status.Node
+		want string
+	}{
+		{status.Node{}, "config ok no file, all defaults"},
+		{status.Node{DRA: &status.DRA{}}, "slices ok 0 devices"},
+		{status.Node{DRA: &status.DRA{Slices: status.Slices{Dropped: gates}}}, "slices warning " + dropped},
+		{status.Node{DRA: &status.DRA{Slices: status.Slices{Error: "not written", Foreign: []string{"a"}, Dropped: gates}}}, "slices error not written; " + foreign + "; " + dropped},
+	} {
+		var out strings.Builder
+		if err := writeStatusTables(&out, tc.node, false, plain); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(strings.Split(out.String(), "\n"), func(line string) bool { return strings.Join(strings.Fields(line), " ") == tc.want }) {
+			t.Errorf("%q is not in\n%s", tc.want, out.String())
 		}
 	}
 }

@@ -36,7 +36,7 @@ func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) err
 	table := newTable(w)
 	table.Row("COMPONENT", paint("STATE", neutral), "DETAIL")
 	for _, c := range components(n) {
-		table.Row(c.name, c.state(paint), cmp.Or(c.err, c.detail))
+		table.Row(c.name, c.state(paint), cmp.Or(joined(c.err, c.warning), c.detail))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -131,22 +131,29 @@ func indexes(n status.Node, uuids []string) string {
 	return strings.Join(names, ", ")
 }
 
-// component is a row of the first table. If err is not empty, it replaces detail.
-type component struct{ name, detail, err string }
+// component is a row of the first table. An error or a warning replaces detail.
+type component struct{ name, detail, err, warning string }
 
 func (c component) state(paint painter) raw {
-	if c.err != "" {
+	switch {
+	case c.err != "":
 		return paint("error", red)
+	case c.warning != "":
+		return paint("warning", yellow)
 	}
 	return paint("ok", green)
 }
 
 func components(n status.Node) []component {
+	config := "no file, all defaults"
+	if n.Config.Path != "" {
+		config = fmt.Sprintf("%s, read %s ago", n.Config.Path, age(n.Config.Loaded))
+	}
 	all := []component{
-		{"config", fmt.Sprintf("%s, read %s ago", cmp.Or(n.Config.Path, "no file, all defaults"), age(n.Config.Loaded)), joined(n.Config.Error, n.Config.LabelsError)},
-		{"driver", fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), n.Driver.Error},
-		{"spec", fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), n.Spec.Error},
-		{"runtime", fmt.Sprintf("%s %s, CDI enabled, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), n.Runtime.Error},
+		{name: "config", detail: config, err: joined(n.Config.Error, n.Config.LabelsError)},
+		{name: "driver", detail: fmt.Sprintf("%s, CUDA %s, root %s", n.Driver.Version, n.Driver.CUDA, n.Driver.Root), err: n.Driver.Error},
+		{name: "spec", detail: fmt.Sprintf("%s, %d devices", n.Spec.Path, n.Spec.Devices), err: n.Spec.Error},
+		{name: "runtime", detail: fmt.Sprintf("%s %s, CDI enabled, reads %s", n.Runtime.Name, n.Runtime.Version, strings.Join(n.Runtime.SpecDirs, ", ")), err: n.Runtime.Error},
 	}
 	for _, r := range n.Kubelet.Resources {
 		c := component{name: "kubelet", detail: fmt.Sprintf("%s registered for %s", r.Name, age(r.Registered))}
@@ -156,26 +163,24 @@ func components(n status.Node) []component {
 		all = append(all, c)
 	}
 	if d := n.DRA; d != nil {
-		all = append(all, component{"dra", fmt.Sprintf("%s registered for %s", d.Driver, age(d.Registered)), d.Error},
-			component{"slices", fmt.Sprintf("%d devices", d.Slices.Devices), slicesError(d.Slices)})
+		all = append(all, component{name: "dra", detail: fmt.Sprintf("%s registered for %s", d.Driver, age(d.Registered)), err: d.Error},
+			slicesComponent(d.Slices))
 	}
 	if i := n.NRI; i != nil {
-		all = append(all, component{"nri", fmt.Sprintf("%s, containers checked for %s", i.Runtime, age(i.Connected)), i.Error})
+		all = append(all, component{name: "nri", detail: fmt.Sprintf("%s, containers checked for %s", i.Runtime, age(i.Connected)), err: i.Error})
 	}
 	return all
 }
 
-// slicesError returns the problems of the ResourceSlices, such as slices of another program; empty if there are none.
-func slicesError(s status.Slices) string {
-	foreign := ""
+func slicesComponent(s status.Slices) component {
+	c := component{name: "slices", detail: fmt.Sprintf("%d devices", s.Devices), err: s.Error}
 	if len(s.Foreign) > 0 {
-		foreign = fmt.Sprintf("another program wrote ResourceSlices of this driver: %s; remove it from this node", strings.Join(s.Foreign, ", "))
+		c.err = joined(c.err, fmt.Sprintf("another program wrote ResourceSlices of this driver: %s; remove it from this node", strings.Join(s.Foreign, ", ")))
 	}
-	dropped := ""
-	if len(s.Dropped) > 0 {
-		dropped = fmt.Sprintf("the API server does not store %s; enable the feature gates", strings.Join(s.Dropped, ", "))
+	if len(s.Dropped) > 0 { // devices are allocated without these fields
+		c.warning = fmt.Sprintf("the API server does not store %s; enable the feature gates", strings.Join(s.Dropped, ", "))
 	}
-	return joined(s.Error, joined(foreign, dropped))
+	return c
 }
 
 // joined joins two texts, either of which may be empty.
