@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gpucdi/gpucdi/cdi"
@@ -18,6 +19,9 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	const check = checkContainers
 	if e.inspected.GPUs == nil || e.containerRuntime.Name == "" {
 		return skip(check, "requires GPUs and a container runtime")
+	}
+	if e.inspected.Shared {
+		return skip(check, fmt.Sprintf("platform %s: device nodes do not identify GPUs", e.snapshot.Inventory.Platform))
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -36,9 +40,15 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	if err != nil {
 		return warn(check, gpu.OneLine(err), "")
 	}
+	return e.compare(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims))
+}
+
+// compare compares the GPUs of containers, except privileged ones, with their allocations.
+func (e *examination) compare(running []runtime.Container, allocations runtime.Allocations) (findings []Finding) {
+	const check = checkContainers
+	running = slices.DeleteFunc(running, func(c runtime.Container) bool { return c.Privileged })
 	excluded := e.settings.Policy().Excluded(e.snapshot.Inventory)
-	audit := runtime.NewAudit(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims), e.inspected.DeviceNumbers(excluded...))
-	var findings []Finding
+	audit := runtime.NewAudit(running, allocations, e.inspected.DeviceNumbers(excluded...))
 	for _, use := range audit.Lacking {
 		findings = append(findings, fail(check, fmt.Sprintf("%s lacks %s, which is allocated to it", use, strings.Join(use.GPUs, ", ")),
 			"delete its pod; the container was created while CDI was disabled")...)
@@ -49,7 +59,7 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(check, fmt.Sprintf("%d running containers have exactly their allocated GPUs", len(running)))
+	return pass(check, fmt.Sprintf("%d unprivileged containers have exactly their allocated GPUs", len(running)))
 }
 
 // kubeletRoot returns the kubelet's root directory on the node.

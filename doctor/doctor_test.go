@@ -111,10 +111,10 @@ func TestHostWithoutKubernetes(t *testing.T) {
 		}
 	}
 	for name, configure := range map[string]func(*doctor.Node){
-		"a kubelet directory on the node": func(n *doctor.Node) { n.KubeletDir = "/etc" },
+		"a kubelet directory on the node": func(n *doctor.Node) { n.KubeletDir = "/only-on-the-node" },
 		"an agent":                        func(n *doctor.Node) { n.Address = agentWith(t, status.Config{}) },
 	} {
-		found := examine(t, map[string]string{"etc/hostname": ""}, configure)
+		found := examine(t, map[string]string{"only-on-the-node/config.yaml": ""}, configure)
 		if f := found["kubelet"]; f.Verdict != doctor.Fail {
 			t.Errorf("with %s: %+v, want %s", name, f, doctor.Fail)
 		}

@@ -211,6 +211,9 @@ func (e *examination) parts(context.Context) []Finding {
 	if findings := e.faults(check, func(uuid string, _ gpu.Fault) gpu.Fault { return parts.Faults[uuid] }); len(findings) > 0 {
 		return findings
 	}
+	if parts.Shared { // features do not apply
+		return pass(check, "driver files and device nodes found")
+	}
 	return pass(check, fmt.Sprintf("%d libraries and all device nodes found, for %s", len(parts.Libraries), parts.Features))
 }
 

@@ -241,7 +241,7 @@ func remedyNodes(errno syscall.Errno) string {
 func (p probed) libraries() []Finding {
 	const check = "libraries"
 	if len(p.Libraries) == 0 {
-		return skip(check, "cdi.features includes neither compute nor utility, so containers have no CUDA and no NVML")
+		return skip(check, fmt.Sprintf("the CDI spec has neither %s nor %s", cudaName, host.NVMLName))
 	}
 	var findings []Finding
 	for _, library := range slices.Sorted(maps.Keys(p.Libraries)) {
@@ -260,7 +260,7 @@ func (p probed) gpus(device string) []Finding {
 	visible := usable(p.GPUs)
 	switch message, found := p.Libraries[host.NVMLName]; {
 	case !found:
-		return skip(check, "cdi.features does not include utility, so containers have no NVML")
+		return skip(check, "the CDI spec has no "+host.NVMLName)
 	case message != "":
 		return skip(check, "requires NVML")
 	case p.NVMLError != "":

@@ -8,7 +8,9 @@ import (
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/runtime"
 )
 
 func TestProbedFindings(t *testing.T) {
@@ -45,7 +47,7 @@ func TestProbedFindings(t *testing.T) {
 			map[string]string{"device nodes": "pass", "libraries": "pass", "visible GPUs": `fail NVML lists ["GPU-1" "GPU-2"], not only GPU-1 disable other GPU injection`}},
 		{"graphics only",
 			probed{contents: contents{}},
-			map[string]string{"device nodes": "pass", "libraries": "skip", "visible GPUs": "skip"}},
+			map[string]string{"device nodes": "pass", "libraries": "skip the CDI spec has neither libcuda.so.1 nor libnvidia-ml.so.1", "visible GPUs": "skip the CDI spec has no libnvidia-ml.so.1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := map[string]string{}
@@ -76,6 +78,21 @@ func TestDecode(t *testing.T) {
 	_, err = decode([]byte("not JSON\x1b[2J"+long), wanted)
 	if err == nil || !strings.Contains(err.Error(), "not JSON\ufffd[2J") || len(err.Error()) > 2*textLimit {
 		t.Errorf("error %.200q", err)
+	}
+}
+
+// Containers that can use all GPUs are not compared with their allocations, nor are any if device nodes do not identify
+// GPUs.
+func TestContainers(t *testing.T) {
+	e := examination{snapshot: &driver.Snapshot{Inventory: &gpu.Inventory{}}}
+	got := e.compare([]runtime.Container{{Name: "main"}, {Name: "agent", Privileged: true}}, func(string, string) (_, _ []string) { return nil, nil })
+	if len(got) != 1 || got[0].Verdict != Pass || !strings.HasPrefix(got[0].Message, "1 unprivileged") {
+		t.Errorf("with a privileged container: %+v", got)
+	}
+	e.Root, e.containerRuntime.Name = host.NewRoot(t.TempDir()), "containerd"
+	e.snapshot.Inventory.Platform, e.inspected = gpu.WSL2, cdi.Parts{GPUs: map[string][]cdi.DeviceNode{}, Shared: true}
+	if got := e.containers(t.Context()); got[0].Verdict != Skip || !strings.Contains(got[0].Message, "wsl2") {
+		t.Errorf("on WSL2: %+v", got)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestPlatformCommands(t *testing.T) {
 			if list := h.must(t, "list"); !strings.Contains(list, p.IDs[0]) {
 				t.Errorf("list lacks %s:\n%s", p.IDs[0], list)
 			}
-			requireNoFailure(t, h)
+			requireNoFailure(t, h, "driver files and device nodes found")
 		})
 	}
 }
@@ -53,7 +53,7 @@ func TestDriverContainerDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	requireDevices(t, h, "0", "1", profile.GPUs[0].UUID, profile.GPUs[1].UUID, "all")
-	requireNoFailure(t, h)
+	requireNoFailure(t, h, "libraries and all device nodes found")
 
 	// The driver worker also executes nvidia-smi with these device nodes, to set time slices.
 	container := filepath.Join(h.root, platform.DriverContainer)
@@ -79,12 +79,12 @@ func requireDevices(t *testing.T, h host, names ...string) {
 	}
 }
 
-// requireNoFailure checks that no check of doctor fails on a host without Kubernetes.
-func requireNoFailure(t *testing.T, h host) {
+// requireNoFailure checks that no check of doctor fails on a host without Kubernetes, and that a finding contains a text.
+func requireNoFailure(t *testing.T, h host, finding string) {
 	t.Helper()
 	code, out, errs := h.run(t, "doctor")
-	if code != 0 || strings.Contains(strings.ToLower(out), "fail") {
-		t.Errorf("doctor exited with %d:\n%s%s", code, out, errs)
+	if code != 0 || strings.Contains(strings.ToLower(out), "fail") || !strings.Contains(out, finding) {
+		t.Errorf("doctor exited with %d, want no failure and %q:\n%s%s", code, finding, out, errs)
 	}
 }
 
