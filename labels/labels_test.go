@@ -1,8 +1,10 @@
 package labels_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -158,25 +160,33 @@ func TestMIG(t *testing.T) {
 func TestSingleMatchesAllocator(t *testing.T) {
 	one := []string{"1g.10gb", "1g.10gb"}
 	for name, tc := range map[string]struct {
-		inv    *gpu.Inventory
-		faulty []int
-		count  string // of MIG devices; empty if whole GPUs are advertised
+		inv     *gpu.Inventory
+		faulty  []int
+		rules   allocator.Rules
+		count   string // of MIG devices; empty if whole GPUs are advertised
+		healthy int    // devices that the allocator advertises
 	}{
-		"one GPU faulty":                      {mig(h100s(2), one, one), []int{1}, "4"},
-		"one GPU faulty without MIG devices":  {mig(h100s(2), one), []int{1}, "2"},
-		"one GPU faulty with another profile": {mig(h100s(2), one, []string{"2g.20gb"}), []int{1}, "2"},
-		"first GPU faulty":                    {mig(h100s(2), []string{"2g.20gb"}, one), []int{0}, "2"},
-		"one GPU not partitioned":             {mig(h100s(2), one, nil), nil, "2"},
-		"all GPUs faulty":                     {mig(h100s(2), one, one), []int{0, 1}, "4"},
-		"only GPU in MIG mode faulty":         {mig(h100s(2), one), []int{0}, ""},
+		"one GPU faulty":                      {mig(h100s(2), one, one), []int{1}, nil, "4", 2},
+		"one GPU faulty without MIG devices":  {mig(h100s(2), one), []int{1}, nil, "2", 2},
+		"one GPU faulty with another profile": {mig(h100s(2), one, []string{"2g.20gb"}), []int{1}, nil, "2", 2},
+		"first GPU faulty":                    {mig(h100s(2), []string{"2g.20gb"}, one), []int{0}, nil, "2", 2},
+		"one GPU not partitioned":             {mig(h100s(2), one, nil), nil, nil, "2", 2},
+		"all GPUs faulty":                     {mig(h100s(2), one, one), []int{0, 1}, nil, "4", 0},
+		"only GPU in MIG mode faulty":         {mig(h100s(2), one), []int{0}, nil, "", 1},
+		"MIG devices excluded":                {mig(h100s(2), one), nil, allocator.Rules{{Select: allocator.Selector{MIG: "*"}, Exclude: true}}, "", 1},
+		"MIG devices as another resource":     {mig(h100s(2), one), nil, allocator.Rules{{Select: allocator.Selector{MIG: "*"}, Name: "example.com/x"}}, "", 1},
 	} {
 		for i := range tc.inv.GPUs {
-			tc.inv.GPUs[i].UUID = strconv.Itoa(i)
+			g := &tc.inv.GPUs[i]
+			g.UUID = strconv.Itoa(i)
+			if slices.Contains(tc.faulty, i) {
+				g.Fault = fault("XID 79")
+			}
+			for j := range g.MIGDevices {
+				g.MIGDevices[j].UUID, g.MIGDevices[j].Fault = fmt.Sprintf("%d:%d", i, j), g.Fault
+			}
 		}
-		for _, i := range tc.faulty {
-			tc.inv.GPUs[i].Fault = fault("XID 79")
-		}
-		got := labels.Of(tc.inv, allocator.MIGSingle, nil, "")
+		got := labels.Of(tc.inv, allocator.MIGSingle, tc.rules, "")
 		product, count := "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", tc.count
 		if tc.count == "" {
 			product, count = "NVIDIA-H100-80GB-HBM3", "2"
@@ -185,13 +195,13 @@ func TestSingleMatchesAllocator(t *testing.T) {
 			t.Errorf("%s: %s × %s, want %s × %s", name, got["nvidia.com/gpu.count"], got["nvidia.com/gpu.product"], count, product)
 		}
 		healthy := 0
-		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", allocator.Policy{MIG: allocator.MIGSingle})[0].Devices {
+		for _, d := range allocator.Plan(tc.inv, "example.com/gpu", allocator.Policy{MIG: allocator.MIGSingle, Rules: tc.rules})[0].Devices {
 			if d.Fault.None() {
 				healthy++
 			}
 		}
-		if len(tc.faulty) < 2 && healthy == 0 {
-			t.Errorf("%s: the allocator advertises no healthy device", name)
+		if healthy != tc.healthy {
+			t.Errorf("%s: the allocator advertises %d healthy devices, want %d", name, healthy, tc.healthy)
 		}
 	}
 }

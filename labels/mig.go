@@ -30,11 +30,14 @@ func setMIGLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGS
 		return
 	}
 	deciding := decidingGPUs(listed, rules)
-	if !slices.ContainsFunc(deciding, func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled }) {
+	partitioned := func(g gpu.GPU) bool { return g.MIG == gpu.MIGEnabled }
+	whole := func(g gpu.GPU) bool { return !partitioned(g) && !ruleOf(g, rules).Removes(allocator.GPUResource) }
+	uniform := allocator.NotUniform(&gpu.Inventory{GPUs: deciding}, rules).None()
+	if uniform && slices.ContainsFunc(deciding, whole) || !slices.ContainsFunc(deciding, partitioned) {
 		return // whole GPUs are advertised
 	}
 	found := profiles(deciding, strategy, rules)
-	if len(found) == 0 || !allocator.NotUniform(&gpu.Inventory{GPUs: deciding}, rules).None() {
+	if len(found) == 0 || !uniform {
 		setResourceLabels(l, allocator.GPUResource, value(deciding[0].Product+" MIG INVALID", ""), 0, sharing{})
 		l[gpuPrefix+"memory"] = "0"
 		return
