@@ -15,7 +15,7 @@ import (
 // use instead. Where a single word has legitimate uses, such as in "gpucdi list" or "reading X: cause", only phrases
 // are banned.
 var phrases = []struct{ pattern, example, instead string }{
-	{`mend(s|ed|ing)?`, "mend the file", "fix, repair, restore"},
+	{`mend(s|ed|ing)?`, "Mend the file", "fix, repair, restore"},
 	{`heal(s|ed|ing)`, "the GPU heals", "recover"},
 	{`(cut|made|written|read) anew|anew`, "is cut anew", "repartition, recreate, again"},
 	{`cut into`, "a GPU that is cut into parts", "partitioned"},
@@ -31,7 +31,7 @@ var phrases = []struct{ pattern, example, instead string }{
 	{`looks? (at|into|for what)`, "looks at the node", "inspect, check, probe"},
 	{`knows? (of|about|that|what|which|how|whether|no|nothing)`, "the agent knows what", "track, support, detect"},
 	{`as (it|they) (comes?|should be)`, "as it should be", "by default, correct, up to date"},
-	{`put right`, "what is put right", "reconcile, restore"},
+	{`put right`, "what is put\n\t// right", "reconcile, restore"},
 	{`(give|gives|given|giving) out`, "is given out", "allocate, advertise"},
 	{`be it`, "be it a file", "whether"},
 	{`by turns`, "compute by turns", "take turns, time-slice"},
@@ -40,7 +40,7 @@ var phrases = []struct{ pattern, example, instead string }{
 	{`go(es)? round`, "the loop goes round", "reconcile, iterate"},
 	{`lets go of|let go of`, "lets go of it", "release, prune"},
 	{`stands? (behind|beside|between)`, "what stands behind it", "follows, runs alongside"},
-	{`[Oo]f NVIDIA's, (a|the)`, "Of NVIDIA's, a node needs", "subject first"},
+	{`of nvidia's, (a|the)`, "Of NVIDIA's, a node needs", "subject first"},
 	{`without a word`, "ignores it without a word", "silently"},
 	{`by the .{1,20} word`, "by the kubelet's word", "according to"},
 	{`is nothing for`, "is nothing for pods", "not supported for"},
@@ -73,6 +73,7 @@ func TestLanguage(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		text = bytes.ToLower(text)
 		for _, at := range banned.FindAllIndex(text, -1) {
 			match := string(text[at[0]:at[1]])
 			for _, p := range phrases {
@@ -88,9 +89,14 @@ func TestLanguage(t *testing.T) {
 	}
 }
 
-func word(pattern string) string { return `\b(?:` + pattern + `)\b` }
+// word returns an expression for a pattern in lower-case text, which also matches across lines of a text or comment.
+func word(pattern string) string {
+	return `(?s)\b(?:` + strings.ReplaceAll(pattern, " ", `\s+(?:(?://|#)\s*)?`) + `)\b`
+}
 
-func matches(pattern, text string) bool { return regexp.MustCompile(word(pattern)).MatchString(text) }
+func matches(pattern, text string) bool {
+	return regexp.MustCompile(word(pattern)).MatchString(strings.ToLower(text))
+}
 
 func isText(name string) bool {
 	return slices.Contains([]string{".go", ".md", ".yaml", ".yml", ".json", ".c", ".h", ".sh", ".tpl"}, filepath.Ext(name)) ||
