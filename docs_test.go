@@ -161,8 +161,12 @@ func TestLinks(t *testing.T) {
 
 // anchors returns the anchors of the headings of a document, as GitHub generates them.
 func anchors(document string) (anchors []string) {
+	inBlock := false // its lines may be comments that start with #
 	for line := range strings.Lines(document) {
-		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			inBlock = !inBlock
+		}
+		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") && !inBlock {
 			plain := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
 			anchors = append(anchors, strings.ReplaceAll(plain, " ", "-"))
 		}
