@@ -78,9 +78,9 @@ func TestLargeRequests(t *testing.T) {
 	get(t, address, "/healthz")
 	for name, text := range map[string]string{
 		"a long header":  "GET /status HTTP/1.1\r\nHost: node\r\nX-Long: " + strings.Repeat("x", 64<<10) + "\r\n\r\n",
-		"a long URL":     "GET /" + strings.Repeat("x", 64<<10) + " HTTP/1.1\r\nHost: node\r\n\r\n",
+		"a long URL":     "GET /status?" + strings.Repeat("x", 64<<10) + " HTTP/1.1\r\nHost: node\r\n\r\n",
 		"many headers":   "GET /status HTTP/1.1\r\nHost: node\r\n" + strings.Repeat("A: b\r\n", 64<<10) + "\r\n",
-		"a body":         "POST /status HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\nxxx",
+		"a body":         "GET /status HTTP/1.1\r\nHost: node\r\nContent-Length: 3\r\n\r\nxxx",
 		"a chunked body": "GET /status HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxxx\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,10 +139,13 @@ func TestSlowReaders(t *testing.T) {
 
 // Metrics responses are made one at a time, however many requests arrive concurrently.
 func TestOneResponseAtATime(t *testing.T) {
-	var current, highest atomic.Int32
+	var current atomic.Int32
+	var concurrent atomic.Bool
 	s := healthyServer()
 	s.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		highest.Store(max(highest.Load(), current.Add(1)))
+		if current.Add(1) > 1 {
+			concurrent.Store(true)
+		}
 		time.Sleep(time.Millisecond)
 		current.Add(-1)
 		w.Header().Set("Content-Type", "text/plain")
@@ -167,7 +170,7 @@ func TestOneResponseAtATime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if highest.Load() != 1 {
-		t.Errorf("%d responses were made at a time", highest.Load())
+	if concurrent.Load() {
+		t.Error("several responses were made at a time")
 	}
 }
