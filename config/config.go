@@ -33,7 +33,8 @@ type Config struct {
 	// Checks of containers through the Node Resource Interface of the runtime; see docs/nri.md.
 	NRI NRI `yaml:"nri"`
 
-	// GPUs that ResourceClaims share, by rules with share; see docs/sharing.md.
+	// Settings of GPUs that ResourceClaims share, as selected by resources rules with the key share;
+	// see docs/sharing.md.
 	Shares allocator.Shares `yaml:"shares"`
 
 	// Resource for monitoring pods, such as dcgm-exporter; see docs/monitoring-pods.md.
@@ -120,7 +121,7 @@ type Allocation struct {
 	// their GPUs when it changes; see docs/dra.md.
 	Mode allocator.Mode `yaml:"mode"`
 
-	// Effect of the device taints of GPUs with a fault in the ResourceSlices.
+	// Effect of the taints, in the ResourceSlices, of GPUs with a fault.
 	TaintEffect TaintEffect `yaml:"taintEffect"`
 
 	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one started by

@@ -71,7 +71,7 @@ Kubernetes, the checks that concern Kubernetes are skipped.`,
 	flags.StringVar(&node.Address, "address", defaultAddress, "address of the agent, host:port")
 	flags.StringVar(&bundle, "bundle", "", "tar.gz file to write for a bug report, - for stdout")
 	flags.BoolVar(&launch, "launch", false, "start a container with a GPU and inspect it from inside")
-	flags.StringVar(&container.Image, "image", "", "image for --launch, present on the node: with glibc, or, if the doctor runs in a pod, with gpucdi and gpucdi-nvml at the same paths as in the pod (default: the image of the agent)")
+	flags.StringVar(&container.Image, "image", "", "image for --launch, which must be on the node and have glibc and, if the doctor runs in a pod, gpucdi and gpucdi-nvml at the same paths as in the pod (default: the image of the agent)")
 	flags.StringVar(&container.Device, "device", "", "UUID of the GPU or MIG device for --launch (default: the first healthy one)")
 	return cmd
 }

@@ -22,9 +22,9 @@ func newTemplatesCommand() *cobra.Command {
 		Short: "Create ResourceClaimTemplates for pods that request vcuda-core and vcuda-memory",
 		Long: `Create the ResourceClaimTemplates that pods refer to after an admission policy of
 the chart has replaced vcuda-core and vcuda-memory, and delete templates that no
-pod has referred to for an hour, until SIGTERM. If several processes run, only the
-holder of the lease acts. The command requires a service account that may list and
-watch pods, and write templates and leases.`,
+pod has referred to for an hour. The command runs until SIGTERM. If several
+processes run, only the holder of the lease acts. The command requires a service
+account that may list and watch pods, and write templates and leases.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
