@@ -27,7 +27,7 @@ var (
 	reloaded     = describe("gpucdi_config_last_reload_successful", "1 if the config file is in effect, 0 if its last reload failed.")
 	loaded       = describe("gpucdi_config_last_reload_success_timestamp_seconds", "Time of the last successful config reload, in seconds since the epoch.")
 	components   = describe("gpucdi_component_healthy", "1 if a component between the driver and the pods is healthy: driver, spec, runtime, kubelet, dra, slices or nri.", "component")
-	devices      = describe("gpucdi_devices", "GPUs and MIG devices by health, independent of sharing: healthy, unhealthy with the fault code as the reason, or draining, which is unavailable because of a planned change.", "resource", "health", "reason")
+	devices      = describe("gpucdi_devices", "GPUs and MIG devices by health, independent of sharing: healthy, unhealthy with the fault code as the reason, or draining for both draining and waiting devices, which a planned change makes unavailable.", "resource", "health", "reason")
 	free         = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that are not allocated to a container.", "resource")
 	replicas     = describe("gpucdi_replicas", "Replicas of healthy GPUs and MIG devices, of which each is allocated to one container. A device that is not shared counts as one.", "resource")
 	freeReplicas = describe("gpucdi_replicas_free", "Replicas of healthy GPUs and MIG devices that are not allocated to a container.", "resource")

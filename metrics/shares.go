@@ -11,7 +11,7 @@ var (
 		"device", "gpu", "memory", "compute")
 
 	freeCores  = describe("gpucdi_shared_cores_free", "Cores of a shared GPU or MIG device that are not allocated to a prepared claim, of 100.", "device", "gpu")
-	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Offered memory of a shared GPU or MIG device that is not allocated to a prepared claim.", "device", "gpu")
+	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Advertised memory of a shared GPU or MIG device that is not allocated to a prepared claim.", "device", "gpu")
 
 	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that are allocated to a prepared claim, of 100.", shareLabels...)
 	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that is allocated to a prepared claim.", shareLabels...)

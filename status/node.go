@@ -213,7 +213,7 @@ type Health string
 const (
 	Healthy   Health = "healthy"
 	Unhealthy Health = "unhealthy" // it has a fault
-	Waiting   Health = "waiting"   // listed as unhealthy: a pod may hold a device that overlaps it, or its CDI device is not verified yet
+	Waiting   Health = "waiting"   // listed as unhealthy: a pod may hold a device that overlaps it, or its CDI device is not verified yet; metrics count it as draining
 	Draining  Health = "draining"  // listed as unhealthy: no longer wanted, but a pod may hold it
 )
 
