@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// labelsInterval is how often an unchanged label file is written again, since it may have been removed. It also
+	// labelsInterval is how often an unchanged feature file is written again, since it may have been removed. It also
 	// bounds the retry backoff.
 	labelsInterval = 5 * time.Minute
 	// labelsRetry is the initial retry backoff.
@@ -94,7 +94,7 @@ func (a *Agent) syncLabels(ctx context.Context, nodeLabels *cluster.NodeLabels) 
 		}
 		if err.Error() != logged {
 			logged = err.Error()
-			a.log.Warn("label file not updated, will retry", "err", gpu.OneLine(err))
+			a.log.Warn("feature file not updated, will retry", "err", gpu.OneLine(err))
 		}
 		again, retry = time.After(retry), min(2*retry, labelsInterval)
 	}

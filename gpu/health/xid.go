@@ -9,7 +9,7 @@ type Class string
 const (
 	// Ignore does not affect the health.
 	Ignore Class = "ignore"
-	// Application is an error of a program. It does not affect the health.
+	// Application affects only programs, not the health.
 	Application Class = "application"
 	// Transient recovers after a quiet period with successful probes.
 	Transient Class = "transient"
