@@ -28,15 +28,11 @@ type Saved struct {
 func (t *Tracker) Save() map[string]Saved {
 	saved := map[string]Saved{}
 	for uuid, g := range t.gpus {
-		transient := g.transient
-		if transient.Code == gpu.FaultUnresponsive || transient.Code == gpu.FaultDriver {
-			transient = gpu.Fault{}
-		}
-		if transient.None() && g.reset.None() && g.fatal.None() && g.broken.None() {
+		if g.transient.None() && g.reset.None() && g.fatal.None() && g.broken.None() {
 			continue
 		}
 		saved[uuid] = Saved{
-			Since: g.since.UTC().Truncate(time.Second), Transient: transient, Reset: g.reset, Fatal: g.fatal, Broken: g.broken,
+			Since: g.since.UTC().Truncate(time.Second), Transient: g.transient, Reset: g.reset, Fatal: g.fatal, Broken: g.broken,
 			Unreachable: g.unreachable, ActionRequired: g.actionRequired, Uncorrected: g.uncorrected,
 		}
 	}

@@ -23,6 +23,14 @@ func TestSavedFaults(t *testing.T) {
 			{0, probe(none), "XID 9999"},
 			{time.Minute, probe(none), ""},
 		}},
+		{"transient XID, then a failed probe", observed(xid(9999), probe(health.Probe{Failed: "unknown error"})), []step{
+			{0, probe(none), "XID 9999"},
+			{time.Minute, probe(none), ""},
+		}},
+		{"XID 79, then the GPU responds, then a call hangs", observed(xid(79), probe(health.Probe{Failed: "lost"}), probe(none), unresponsive), []step{
+			{0, probe(none), "fallen off the bus"},
+			{time.Minute, probe(none), ""},
+		}},
 		{"failed probe", observed(probe(health.Probe{Failed: "unknown error"})), []step{{0, probe(none), ""}}},
 		{"worker failed for all GPUs", observed(func(h *health.Tracker, at time.Time) {
 			h.Unresponsive(uuid, gpu.Fault{Code: gpu.FaultDriver, Message: "crashed"}, at)

@@ -23,13 +23,14 @@ type Tracker struct {
 
 // state is the state of one GPU or MIG device.
 type state struct {
-	since     time.Time // when the GPU became unhealthy; zero if healthy
-	transient gpu.Fault // cleared by a quiet period
-	reset     gpu.Fault // cleared by a reset, or when the driver requires no recovery action
-	fatal     gpu.Fault // cleared by the return of the GPU
-	broken    gpu.Fault // set and cleared by probes
+	since        time.Time // when the GPU became unhealthy; zero if healthy
+	unresponsive gpu.Fault // of a driver call; cleared by a quiet period
+	transient    gpu.Fault // from an XID or the return of the GPU; cleared by a quiet period
+	reset        gpu.Fault // cleared by a reset, or when the driver requires no recovery action
+	fatal        gpu.Fault // cleared by the return of the GPU
+	broken       gpu.Fault // set and cleared by probes
 
-	lastFault      time.Time // start of the quiet period: the last transient fault, reset XID or return of the GPU
+	lastFault      time.Time // start of the quiet period: the last failed call, transient fault, reset XID or return of the GPU
 	unreachable    bool      // since the fatal fault
 	uncorrected    uint64    // as last probed
 	actionRequired bool      // the driver has required a recovery action since the reset fault
@@ -70,7 +71,7 @@ func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
 // that the GPU was unreachable, so a later response does not clear a fatal fault.
 func (t *Tracker) Unresponsive(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
-	g.transient, g.lastFault = t.untilQuiet(fault), at
+	g.unresponsive, g.lastFault = t.untilQuiet(fault), at
 	g.updateSince(at)
 }
 
@@ -78,7 +79,7 @@ func (t *Tracker) Unresponsive(uuid string, fault gpu.Fault, at time.Time) {
 func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g := t.of(uuid)
 	if p.Failed != "" {
-		g.transient, g.lastFault = t.untilQuiet(gpu.Fault{Code: gpu.FaultUnresponsive, Message: p.Failed}), at
+		g.unresponsive, g.lastFault = t.untilQuiet(gpu.Fault{Code: gpu.FaultUnresponsive, Message: p.Failed}), at
 		g.unreachable = true
 		g.updateSince(at)
 		return
@@ -96,7 +97,7 @@ func (t *Tracker) Probe(uuid string, p Probe, at time.Time) {
 	g.updateErrors(p) // first, because a reset may leave a recovery action or a repair pending
 	g.updateRecovery(p, at, t.Quiet)
 	if at.Sub(g.lastFault) >= t.Quiet {
-		g.transient = gpu.Fault{}
+		g.unresponsive, g.transient = gpu.Fault{}, gpu.Fault{}
 	}
 	g.updateSince(at)
 }
@@ -189,12 +190,12 @@ func (t *Tracker) faults(g *state) []gpu.Fault {
 	default:
 		reset.Remedy = fmt.Sprintf("recovers when the driver has required no recovery action for %s", t.Quiet)
 	}
-	return slices.DeleteFunc([]gpu.Fault{g.fatal, g.broken, reset, g.transient}, gpu.Fault.None)
+	return slices.DeleteFunc([]gpu.Fault{g.fatal, g.broken, reset, g.unresponsive, g.transient}, gpu.Fault.None)
 }
 
 // updateSince sets since according to the faults.
 func (g *state) updateSince(at time.Time) {
-	switch healthy := g.fatal.None() && g.broken.None() && g.reset.None() && g.transient.None(); {
+	switch healthy := g.fatal.None() && g.broken.None() && g.reset.None() && g.unresponsive.None() && g.transient.None(); {
 	case healthy:
 		g.since = time.Time{}
 	case g.since.IsZero():

@@ -61,8 +61,8 @@ func TestTracker(t *testing.T) {
 		}},
 		{"no recovery while probes fail", health.Policy{}, []step{
 			{0, xid(9999), "XID 9999"},
-			{time.Minute, probe(health.Probe{Failed: "no answer"}), "no answer"},
-			{59 * time.Second, pass, "no answer"},
+			{time.Minute, probe(health.Probe{Failed: "no answer"}), "no answer; XID 9999"},
+			{59 * time.Second, pass, "no answer; XID 9999"},
 			{time.Second, pass, ""},
 		}},
 		{"quiet period does not clear a reset fault", health.Policy{}, []step{
