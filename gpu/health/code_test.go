@@ -8,11 +8,12 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// The code is that of the most severe fault, even if a less severe one is newer.
+// The code is that of the most severe fault, whichever is newer.
 func TestCode(t *testing.T) {
 	now := time.Now()
 	for want, observe := range map[gpu.FaultCode]func(*health.Tracker){
 		"xid_79":                func(h *health.Tracker) { h.Event(uuid, 79, now); h.Event(uuid, 9999, now) },
+		"xid_54":                func(h *health.Tracker) { h.Event(uuid, 9999, now); h.Event(uuid, 54, now) },
 		"xid_9999":              func(h *health.Tracker) { h.Event(uuid, 9999, now) },
 		gpu.FaultUnresponsive:   func(h *health.Tracker) { h.Probe(uuid, health.Probe{Failed: "no answer"}, now) },
 		gpu.FaultGone:           func(h *health.Tracker) { h.Gone(uuid, gpu.Gone(), now) },
