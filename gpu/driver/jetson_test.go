@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"os"
 	"path"
@@ -18,14 +19,14 @@ import (
 
 var triplets = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
-// jetson returns the root of a Jetson with that SoC and serial number, and without NVML. If serial is empty, the Jetson
-// has no serial number.
+// jetson returns the root of a Jetson with that SoC and serial number, a new machine ID, and without NVML. If serial is
+// empty, the Jetson has no serial number.
 func jetson(t *testing.T, soc, serial string) string {
 	t.Helper()
 	root := t.TempDir()
 	files := map[string]string{
 		"etc/nv_tegra_release": "# R35 (release), REVISION: 4.1, GCID: 33958178, BOARD: t186ref, EABI: aarch64\n",
-		"etc/machine-id":       "6f8f3c8e00004000800000000000000a\n",
+		"etc/machine-id":       rand.Text() + "\n",
 		"proc/meminfo":         "MemTotal:       15823412 kB\nMemFree:         1000000 kB\n",
 		"usr/lib/" + triplets[runtime.GOARCH] + "/tegra/libcuda.so.1.1": "",
 		"sys/firmware/devicetree/base/compatible":                       "nvidia,p3509-0000\x00" + soc + "\x00",
