@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -52,22 +53,22 @@ func TestSanitize(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		change     func(*gpu.Inventory)
-		unreadable []int  // by index
-		faulty     []int  // GPUs, by index
-		migDevices []int  // faulty MIG devices of the invalid GPU, by index
-		fault      string // contained in each message
+		unreadable []string // GPUs and MIG devices, as listed by names
+		faulty     []int    // GPUs, by index
+		migDevices []int    // faulty MIG devices of the invalid GPU, by index
+		fault      string   // contained in each message
 	}{
-		{"empty UUID", uuid(""), []int{5}, nil, nil, `UUID "" is not a valid device name`},
-		{"UUID without a name", uuid("GPU-"), []int{5}, nil, nil, "is not a valid device name"},
-		{"UUID with another prefix", uuid("MIG-167534cb"), []int{5}, nil, nil, "is not a valid device name"},
-		{"reserved name all", uuid("all"), []int{5}, nil, nil, `UUID "all" is not`},
-		{"UUID with a path", uuid("GPU-../../x"), []int{5}, nil, nil, "is not a valid device name"},
-		{"UUID of a replica", uuid("GPU-a::1"), []int{5}, nil, nil, "is not a valid device name"},
-		{"UUID not in ASCII", uuid("GPU-ä"), []int{5}, nil, nil, "is not a valid device name"},
-		{"UUID ending in a dash", uuid("GPU-a-"), []int{5}, nil, nil, "is not a valid device name"},
-		{"UUID with control characters", uuid("GPU-\x1b[31m\n"), []int{5}, nil, nil, "UUID \"GPU-\ufffd[31m\" is not a valid device name"},
-		{"long UUID", uuid("GPU-" + strings.Repeat("a", 1<<20)), []int{5}, nil, nil, "is not a valid device name"},
-		{"another GPU's UUID", uuid(healthyInventory().GPUs[2].UUID), []int{2, 5}, nil, nil, "is not unique, 2 devices have it"},
+		{"empty UUID", uuid(""), []string{"5"}, nil, nil, `UUID "" is not a valid device name`},
+		{"UUID without a name", uuid("GPU-"), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"UUID with another prefix", uuid("MIG-167534cb"), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"reserved name all", uuid("all"), []string{"5"}, nil, nil, `UUID "all" is not`},
+		{"UUID with a path", uuid("GPU-../../x"), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"UUID of a replica", uuid("GPU-a::1"), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"UUID not in ASCII", uuid("GPU-ä"), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"UUID ending in a dash", uuid("GPU-a-"), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"UUID with control characters", uuid("GPU-\x1b[31m\n"), []string{"5"}, nil, nil, "UUID \"GPU-\ufffd[31m\" is not a valid device name"},
+		{"long UUID", uuid("GPU-" + strings.Repeat("a", 1<<20)), []string{"5"}, nil, nil, "is not a valid device name"},
+		{"another GPU's UUID", uuid(healthyInventory().GPUs[2].UUID), []string{"2", "5"}, nil, nil, "is not unique, 2 devices have it"},
 		{"negative minor number", minor(-2), nil, []int{5}, nil, "minor number -2"},
 		{"minor number too large", minor(4294967295), nil, []int{5}, nil, "minor number 4294967295"},
 		{"another GPU's minor number", minor(healthyInventory().GPUs[2].Minor), nil, []int{2, 5}, nil, "is not unique, 2 GPUs have it"},
@@ -78,11 +79,11 @@ func TestSanitize(t *testing.T) {
 			}
 		}, nil, []int{2, 5}, nil, "not read"},
 		{"existing fault", set(func(g *gpu.GPU) { g.Minor, g.Fault = -2, readFault(errors.New("lost")) }), nil, []int{5}, nil, "lost"},
-		{"MIG device with an empty UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = "" }), []int{5}, nil, nil, `MIG device 1: UUID ""`},
-		{"MIG device with a GPU's UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = "GPU-a" }), []int{5}, nil, nil, "MIG device 1"},
-		{"MIG device with a path as UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = "MIG-GPU-a/1/0" }), []int{5}, nil, nil, "MIG device 1"},
-		{"MIG devices of one GPU with the same UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = healthyInventory().GPUs[invalid].MIGDevices[0].UUID }), []int{5, 5}, nil, nil, "is not unique, 2 devices have it"},
-		{"MIG devices of two GPUs with the same UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = healthyInventory().GPUs[2].MIGDevices[0].UUID }), []int{2, 5}, nil, nil, "is not unique, 2 devices have it"},
+		{"MIG device with an empty UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = "" }), []string{"5/1"}, nil, nil, `MIG device 1: UUID ""`},
+		{"MIG device with a GPU's UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = "GPU-a" }), []string{"5/1"}, nil, nil, "MIG device 1"},
+		{"MIG device with a path as UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = "MIG-GPU-a/1/0" }), []string{"5/1"}, nil, nil, "MIG device 1"},
+		{"MIG devices of one GPU with the same UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = healthyInventory().GPUs[invalid].MIGDevices[0].UUID }), []string{"5/0", "5/1"}, nil, nil, "is not unique, 2 devices have it"},
+		{"MIG devices of two GPUs with the same UUID", migDevice(func(m *gpu.MIGDevice) { m.UUID = healthyInventory().GPUs[2].MIGDevices[0].UUID }), []string{"2/0", "5/1"}, nil, nil, "is not unique, 2 devices have it"},
 		{"MIG devices with the same instances", migDevice(func(m *gpu.MIGDevice) { m.GPUInstance = 7 }), nil, nil, []int{0, 1}, "GPU instance 7 and compute instance 0 are not unique"},
 		{"profile with a slash", migDevice(func(m *gpu.MIGDevice) { m.Profile = "1g/5gb" }), nil, nil, []int{1}, `profile "1g/5gb"`},
 		{"profile with control characters", migDevice(func(m *gpu.MIGDevice) { m.Profile = "\x1b" }), nil, nil, []int{1}, "profile \"\ufffd\""},
@@ -96,6 +97,13 @@ func TestSanitize(t *testing.T) {
 			var unreadable, faulty, migDevices []int
 			for _, u := range inv.Unreadable {
 				unreadable, faults = append(unreadable, u.Index), append(faults, u.Fault)
+			}
+			var wantUnreadable []int
+			for _, name := range tc.unreadable {
+				wantUnreadable = append(wantUnreadable, int(name[0]-'0'))
+			}
+			if got, want := names(inv, nil), names(healthyInventory(), tc.unreadable); !slices.Equal(got, want) {
+				t.Errorf("GPUs and MIG devices %v, want %v", got, want)
 			}
 			want := healthyInventory().GPUs
 			for _, g := range inv.GPUs {
@@ -113,8 +121,8 @@ func TestSanitize(t *testing.T) {
 					}
 				}
 			}
-			if !slices.Equal(unreadable, tc.unreadable) || !slices.Equal(faulty, tc.faulty) || !slices.Equal(migDevices, tc.migDevices) {
-				t.Errorf("unreadable %v, faulty %v, faulty MIG devices %v; want %v, %v, %v", unreadable, faulty, migDevices, tc.unreadable, tc.faulty, tc.migDevices)
+			if !slices.Equal(unreadable, wantUnreadable) || !slices.Equal(faulty, tc.faulty) || !slices.Equal(migDevices, tc.migDevices) {
+				t.Errorf("unreadable %v, faulty %v, faulty MIG devices %v; want %v, %v, %v", unreadable, faulty, migDevices, wantUnreadable, tc.faulty, tc.migDevices)
 			}
 			for _, fault := range faults {
 				message := fault.Message
@@ -124,6 +132,23 @@ func TestSanitize(t *testing.T) {
 			}
 		})
 	}
+}
+
+// names returns the indexes of the GPUs, such as "5", and of their MIG devices, such as "5/1", without those in except.
+func names(inv *gpu.Inventory, except []string) (names []string) {
+	for _, g := range inv.GPUs {
+		name := strconv.Itoa(g.Index)
+		if slices.Contains(except, name) {
+			continue
+		}
+		names = append(names, name)
+		for _, m := range g.MIGDevices {
+			if name := fmt.Sprintf("%d/%d", g.Index, m.Index); !slices.Contains(except, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
