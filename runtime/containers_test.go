@@ -106,14 +106,18 @@ func TestListContainersReadySandboxes(t *testing.T) {
 
 // A device missing from the result would be considered free, so a partial result is an error.
 func TestListContainersErrors(t *testing.T) {
+	first, broken := running("gpucdi.dev/gpu=GPU-1"), running("")
+	broken.Id = "broken"
+	ready := &cri.PodSandbox{Id: "sandbox", State: cri.PodSandboxState_SANDBOX_READY, Labels: first.Labels}
 	for _, tc := range []struct {
 		name string
 		fake fakeCRI
 		want string
 	}{
 		{"container cannot be inspected", fakeCRI{
-			containers: []*cri.Container{running("")}, info: map[string]string{"c": "broken"},
-		}, "inspecting container c of pod p: "},
+			containers: []*cri.Container{first, broken}, info: map[string]string{"c": noField, "broken": "broken"},
+			sandboxes: []*cri.PodSandbox{ready},
+		}, "inspecting container broken of pod p: "},
 		{"invalid verbose status", fakeCRI{
 			containers: []*cri.Container{running("gpucdi.dev/gpu=GPU-1")}, info: map[string]string{"c": "info"},
 		}, "decoding verbose status"},
@@ -126,8 +130,8 @@ func TestListContainersErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			listed, err := list(t, tc.fake)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, %v, want an error with %q", len(listed.Devices), err, tc.want)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || listed.Devices != nil || listed.Sandboxes != nil {
+				t.Errorf("got %v, %v, want only an error with %q", listed, err, tc.want)
 			}
 		})
 	}

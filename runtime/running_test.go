@@ -206,11 +206,11 @@ func TestListRunningListsASocketOnce(t *testing.T) {
 
 func TestListRunningErrors(t *testing.T) {
 	for want, f := range map[string]http.Handler{
-		"listing namespaces":              fakeContainerd{fakeCRI: fakeCRI{name: "containerd"}, records: map[string][]record{"broken": nil}},
-		"decoding the OCI spec":           fakeContainerd{fakeCRI: fakeCRI{name: "containerd"}, records: map[string][]record{"a": {{"c", nil, "{", task.Status_RUNNING}}}},
-		"inspecting container c":          fakeCRI{name: "cri-o", containers: []*cri.Container{running("")}, info: map[string]string{"c": "broken"}},
-		"decoding the verbose status":     fakeCRI{name: "cri-o", containers: []*cri.Container{running("")}, info: map[string]string{"c": "info"}},
-		"/run/containerd/containerd.sock": fakeContainerd{},
+		"listing namespaces":          fakeContainerd{fakeCRI: fakeCRI{name: "containerd"}, records: map[string][]record{"broken": nil}},
+		"decoding the OCI spec":       fakeContainerd{fakeCRI: fakeCRI{name: "containerd"}, records: map[string][]record{"a": {{"c", nil, "{", task.Status_RUNNING}}}},
+		"inspecting container c":      fakeCRI{name: "cri-o", containers: []*cri.Container{running("")}, info: map[string]string{"c": "broken"}},
+		"decoding the verbose status": fakeCRI{name: "cri-o", containers: []*cri.Container{running("")}, info: map[string]string{"c": "info"}},
+		`remove "cri"`:                fakeContainerd{},
 	} {
 		node := shortDir(t)
 		serve(t, node, "/run/containerd/containerd.sock", f)
