@@ -150,16 +150,17 @@ func receive[T any](t *testing.T, from <-chan T, what string) T {
 	panic("unreachable")
 }
 
-// awaitEnd waits until the plugin has ended the stream.
-func (r registration) awaitEnd(t *testing.T) {
+// awaitEnd waits until the plugin has ended the stream. It returns the lists that the test has not received.
+func (r registration) awaitEnd(t *testing.T) (lists []*api.ListAndWatchResponse) {
 	t.Helper()
 	timeout := time.After(testTimeout)
 	for {
 		select {
-		case _, open := <-r.lists:
+		case list, open := <-r.lists:
 			if !open {
-				return
+				return lists
 			}
+			lists = append(lists, list)
 		case <-timeout:
 			t.Fatalf("the stream of %s did not end", r.request.Endpoint)
 		}

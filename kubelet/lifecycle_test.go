@@ -273,6 +273,7 @@ func TestStreamOfAnotherClient(t *testing.T) {
 	p, _ := start(t, dir)
 	r := kubelet.next()
 	checkRegistration(t, r)
+	opened := p.List().Stream
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := r.client.ListAndWatch(ctx, nil)
 	if err != nil {
@@ -282,14 +283,15 @@ func TestStreamOfAnotherClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	p.Update(offer(bothWays, fault(1, "ECC")))
-	if list := receive(t, r.lists, "an update on the kubelet's stream"); list.Devices[1].Health != "Unhealthy" {
-		t.Errorf("update not received: %v", list)
-	}
+	eventually(t, "end of the other stream", func() bool { return p.List().Stream.Equal(opened) })
 	select {
 	case again := <-kubelet.registered:
 		t.Errorf("unexpected registration of %s", again.request.Endpoint)
-	default:
+	case <-time.After(200 * time.Millisecond): // longer than the first pause of a backoff
+	}
+	p.Update(offer(bothWays, fault(1, "ECC")))
+	if list := receive(t, r.lists, "an update on the kubelet's stream"); list.Devices[1].Health != "Unhealthy" {
+		t.Errorf("update not received: %v", list)
 	}
 }
 

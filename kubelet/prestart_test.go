@@ -54,16 +54,15 @@ func TestPreStartRequired(t *testing.T) {
 	for range 2 {
 		previous := r
 		p.Update(limitedOffer())
-		previous.awaitEnd(t)
+		if lists := previous.awaitEnd(t); len(lists) > 0 {
+			t.Errorf("limited devices were listed before: %v", lists)
+		}
 		r = kubelet.next()
 		if !r.options.PreStartRequired || !r.request.Options.PreStartRequired {
 			t.Errorf("options %v, in the registration %v; want PreStartRequired", r.options, r.request.Options)
 		}
 		if list := receive(t, r.lists, "the replicas"); len(list.Devices) != 2 {
 			t.Errorf("list %v, want 2 replicas", list)
-		}
-		if len(previous.lists) > 0 {
-			t.Errorf("limited devices were listed before: %v", <-previous.lists)
 		}
 		p.Update(offer(bothWays))
 		r.awaitEnd(t)
