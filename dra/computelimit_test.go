@@ -88,6 +88,21 @@ func TestComputeLimitFails(t *testing.T) {
 	n.recorded()
 }
 
+// Without MPS, a claim that an earlier agent prepared with it is refused.
+func TestComputeLimitWithoutMPS(t *testing.T) {
+	n, _ := newCeiledNode(t)
+	n.addShare("a", "0", "25")
+	if _, err := n.prepare("a"); err != nil {
+		t.Fatal(err)
+	}
+	n.cfg.MPSPercentage, n.cfg.CheckPods, n.cfg.LimitCompute, n.cfg.ReleaseCompute = nil, nil, nil, nil
+	n.restart()
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), errComputeLimit.Error()) {
+		t.Errorf("error %v", err)
+	}
+	n.unprepares("a")
+}
+
 // Each GPU has its own MPS server, and a program uses one.
 func TestComputeLimitOfOneGPU(t *testing.T) {
 	n, l := newCeiledNode(t)
