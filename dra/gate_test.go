@@ -103,7 +103,6 @@ func TestRestoredGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLedgerNode(t)
 		n.add("a", "0")
-		n.add("b", "0")
 		n.prepares("a", "0")
 		next := &ledgerNode{node: n.node, gate: allocator.NewGate(time.Now)}
 		next.cfg.Gate = next.gate

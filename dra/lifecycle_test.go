@@ -299,8 +299,8 @@ func TestLaterConflict(t *testing.T) {
 			if r := n.driver.Registration(); r.Since.IsZero() || r.Conflict != NoConflict {
 				t.Errorf("registration %+v", r)
 			}
-			if changes.Load() < 3 {
-				t.Errorf("%d changes reported, want those to no conflict, a conflict and none", changes.Load())
+			if got := changes.Load(); got != 5 {
+				t.Errorf("%d changes reported, want those to no conflict, a conflict and none, and two of the claim", got)
 			}
 		})
 	}

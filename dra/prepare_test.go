@@ -711,12 +711,16 @@ func TestCallsOverlap(t *testing.T) {
 		results := make(chan error, 3)
 		go func() { _, err := n.prepare("a"); results <- err }()
 		synctest.Wait()
-		go func() { _, err := n.prepare("a"); results <- err }()
-		go func() { results <- n.unprepare("a") }()
 		n.claims.mu.Lock()
 		n.claims.before = nil
 		n.claims.mu.Unlock()
+		go func() { _, err := n.prepare("a"); results <- err }()
+		go func() { results <- n.unprepare("a") }()
 		n.prepares("b", "1")
+		synctest.Wait()
+		if len(results) > 0 {
+			t.Error("a call did not wait for an earlier call for the same claim")
+		}
 		close(hang)
 		for range 3 {
 			if err := <-results; err != nil {
