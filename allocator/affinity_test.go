@@ -47,8 +47,8 @@ func TestAffinityOrder(t *testing.T) {
 
 func TestAffinityIgnoresInvalidLinks(t *testing.T) {
 	aff := newAffinity([]gpu.GPU{{UUID: "A", NUMANode: 0, Links: []gpu.Link{
-		{Peer: "gone", NVLinks: 4}, {Peer: "A", NVLinks: 4}, {Peer: "B", PCIe: 99}, {Peer: "B", PCIe: -1},
-	}}, {UUID: "B", NUMANode: 1}})
+		{Peer: "gone", NVLinks: 4}, {Peer: "A", NVLinks: 4}, {Peer: "B", PCIe: gpu.PCIePath(len(pcieRank))}, {Peer: "C", PCIe: -1},
+	}}, {UUID: "B", NUMANode: 1}, {UUID: "C", NUMANode: 2}})
 	for i := range aff {
 		for j, weight := range aff[i] {
 			if weight != 0 {

@@ -73,9 +73,17 @@ func TestMonitorDoesNotDelayMoves(t *testing.T) {
 
 	n.o.Wanted = wantsFor("other", "0")
 	n.expect(t, time.Hour, monitor.String()+" draining config, other 0 available")
-	n.o.Grants[monitor] = Grant{Seq: 1, Last: at(0)}
-	n.expect(t, 2*time.Hour, monitor.String()+" draining config, other 0 available")
-	if len(n.todo.Close) != 0 {
-		t.Errorf("the monitor is closed while a pod holds it: %v", n.todo.Close)
+	observe := func(d time.Duration, held []Holding, want ...Closing) {
+		t.Helper()
+		n.o.Checkpoint = &Checkpoint{Requested: at(d), Received: at(d), Version: d.String(), Held: held}
+		n.o.Runtime = &Runtime{Requested: at(d), Received: at(d)}
+		n.expect(t, d, monitor.String()+" draining config, other 0 available")
+		if !slices.Equal(n.todo.Close, want) {
+			t.Errorf("after %v: got closings %v, want %v", d, n.todo.Close, want)
+		}
 	}
+	observe(2*time.Hour, held)
+	observe(3*time.Hour, held)
+	observe(4*time.Hour, nil)
+	observe(5*time.Hour, nil, Closing{Key: monitor, Seq: 1})
 }

@@ -30,8 +30,10 @@ func TestSharedPlan(t *testing.T) {
 			tc.rule.Name = GPUResource
 			limits := map[string]gpu.MemoryLimits{"supported": gpu.MemoryLimitsSupported, "old driver": gpu.MemoryLimitsOldDriver}[tc.name]
 			inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: gpu0, MemoryBytes: tc.memory, MIG: gpu.MIGDisabled, MemoryLimits: limits}}}
+			devices := 0
 			for _, r := range Plan(inv, testKind, Policy{Mode: ModeDRA, Rules: Rules{tc.rule}, Shares: tc.shares}) {
 				for _, d := range r.Devices {
+					devices++
 					if !r.Sliced() || d.Shared() || d.Capacity != tc.want || d.Sharing != tc.rule.Share {
 						t.Errorf("%+v in %s", d, r.Name)
 					}
@@ -39,6 +41,9 @@ func TestSharedPlan(t *testing.T) {
 						t.Errorf("fault %q, want %q", d.Fault.Message, tc.fault)
 					}
 				}
+			}
+			if devices != 1 {
+				t.Errorf("%d devices, want the GPU", devices)
 			}
 		})
 	}
