@@ -20,10 +20,11 @@ static int probe(const char *library, const char **problem)
 		*problem = dlerror();
 		return -1;
 	}
-	init_t init = (init_t)dlsym(cuda, "cuInit");
-	get_t get = (get_t)dlsym(cuda, "cuDeviceGet");
-	create_t create = (create_t)dlsym(cuda, "cuCtxCreate_v2");
-	if (!init || !get || !create) {
+	init_t init;
+	get_t get;
+	create_t create;
+	if (!(init = (init_t)dlsym(cuda, "cuInit")) || !(get = (get_t)dlsym(cuda, "cuDeviceGet")) ||
+	    !(create = (create_t)dlsym(cuda, "cuCtxCreate_v2"))) {
 		*problem = dlerror();
 		return -1;
 	}
