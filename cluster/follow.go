@@ -11,7 +11,7 @@ import (
 )
 
 // follow lists objects and calls listed with all of them, then watches them and calls changed for each change. It
-// returns nil when the API server ends the watch, which it does after duration, or when ctx ends during the watch.
+// returns nil when the API server ends the watch, which it does after duration, or when ctx ends after the list.
 func follow[T any](ctx context.Context, c *Client, path string, query url.Values, duration time.Duration, listed func([]T), changed func(object T, deleted bool)) error {
 	var all []T
 	version, err := list(ctx, c.reuse, c.host+path, query, "application/json", func(object T) error {
@@ -34,18 +34,17 @@ func follow[T any](ctx context.Context, c *Client, path string, query url.Values
 		return err
 	}
 	response, err := c.reuse(request)
-	if err != nil {
-		return fmt.Errorf("watching: %w", err)
+	if err == nil {
+		defer response.Body.Close()
+		err = readEvents(response.Body, func(event string, object json.RawMessage) (more bool, err error) {
+			var decoded T
+			if err := json.Unmarshal(object, &decoded); err != nil {
+				return false, err
+			}
+			changed(decoded, event == "DELETED")
+			return ctx.Err() == nil, nil
+		})
 	}
-	defer response.Body.Close()
-	err = readEvents(response.Body, func(event string, object json.RawMessage) (more bool, err error) {
-		var decoded T
-		if err := json.Unmarshal(object, &decoded); err != nil {
-			return false, err
-		}
-		changed(decoded, event == "DELETED")
-		return ctx.Err() == nil, nil
-	})
 	switch {
 	case ctx.Err() != nil || err == nil:
 		return nil

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -45,6 +46,22 @@ func TestFollowPods(t *testing.T) {
 	}
 	if err := client.FollowPods(t.Context(), "c=d", nil, nil); err == nil || !strings.Contains(err.Error(), "pods with label c=d") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// The end of the context is no error, even before the API server responds to the watch.
+func TestFollowPodsCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"7"},"items":[]}`)
+			return
+		}
+		cancel()
+		<-r.Context().Done()
+	})
+	if err := client.FollowPods(ctx, "a=b", func([]ClaimingPod) {}, nil); err != nil {
+		t.Error(err)
 	}
 }
 
