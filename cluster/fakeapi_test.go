@@ -36,7 +36,6 @@ type fakeAPI struct {
 	writes   []string // "POST name"
 	nodeUID  string
 	conns    map[net.Conn]bool
-	dials    int
 
 	down    bool                                                     // refuse connections
 	gate    map[string]bool                                          // fields of devices to drop, as with a disabled feature gate
@@ -88,7 +87,6 @@ func newFakeAPI(t *testing.T, credentials string) (api *fakeAPI, stop func()) {
 	go func() { _ = api.server.Serve(l) }()
 	api.client = &Client{host: "http://api", credentials: credentials, dial: pipes(func(server net.Conn) {
 		api.mu.Lock()
-		api.dials++
 		down := api.down
 		if !down {
 			api.conns[server] = true

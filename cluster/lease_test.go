@@ -105,7 +105,6 @@ func TestLeaseConflict(t *testing.T) {
 		if held, err := l.Renew(t.Context()); err != nil || held {
 			t.Errorf("held %t, error %v", held, err)
 		}
-		l.seenAt = time.Time{}
 		f.lease.Spec.Holder = ""
 	}
 	f.before = nil

@@ -10,17 +10,17 @@ import (
 
 func TestClaimTemplates(t *testing.T) {
 	reply := http.StatusOK
-	var path, body string
+	var path, selector, body string
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
-		path, body = r.Method+" "+r.URL.Path, string(data)
+		path, selector, body = r.Method+" "+r.URL.Path, r.URL.Query().Get("labelSelector"), string(data)
 		w.WriteHeader(reply)
 		reason := map[int]string{http.StatusConflict: "AlreadyExists", http.StatusNotFound: "NotFound"}[reply]
 		_, _ = io.WriteString(w, `{"reason":"`+reason+`","items":[{"metadata":{"namespace":"n","name":"t","uid":"u"}}]}`)
 	})
 	all, err := client.ClaimTemplates(t.Context(), "a=b")
-	if err != nil || len(all) != 1 || all[0].Metadata.Name != "t" {
-		t.Errorf("templates %+v, error %v", all, err)
+	if err != nil || len(all) != 1 || all[0].Metadata.Name != "t" || path != "GET /apis/resource.k8s.io/v1/resourceclaimtemplates" || selector != "a=b" {
+		t.Errorf("templates %+v, error %v, %s with label %s", all, err, path, selector)
 	}
 	if err := client.CreateClaimTemplate(t.Context(), "n", map[string]string{"kind": "x"}); err != nil ||
 		path != "POST /apis/resource.k8s.io/v1/namespaces/n/resourceclaimtemplates" || body != `{"kind":"x"}` {
