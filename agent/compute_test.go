@@ -87,12 +87,16 @@ func (n *ceiledNode) Served(_ context.Context, gpus []string) ([]string, error) 
 	return []string{"GPU-a"}, n.problem
 }
 
+// errNotRunning is the problem of an MPS daemon that has ended, and all servers with it.
+var errNotRunning = errors.New("the MPS daemon does not run")
+
 func (n *ceiledNode) RemoveServer(context.Context, string) error {
-	if n.problem == nil {
-		n.server = false
-		clear(n.shares)
+	if n.problem != nil && !errors.Is(n.problem, errNotRunning) {
+		return n.problem
 	}
-	return n.problem
+	n.server = false
+	clear(n.shares)
+	return nil
 }
 
 func (n *ceiledNode) Directory(s mps.Share) string      { return filepath.Join(n.dir, s.Name) }
@@ -225,7 +229,7 @@ func TestMPSFaults(t *testing.T) {
 			t.Errorf("fault %+v, want %q", f, want)
 		}
 	}
-	n.problem = errors.New("the MPS daemon does not run")
+	n.problem = errNotRunning
 	fault("the MPS daemon does not run")
 	n.problem = nil
 	fault("")
