@@ -24,6 +24,7 @@ const (
 type fault struct {
 	name    string
 	inject  func(n *node, gpu string) error
+	remedy  string                          // remedy that a probe gives the fault before restore; empty: any
 	restore func(n *node, gpu string) error // nil if the fault clears without intervention
 
 	healthy  int64 // allocatable GPUs while the fault holds
@@ -57,6 +58,7 @@ func faults() []fault {
 				}
 				return n.driver.RaiseXID(gpu, 48)
 			},
+			remedy:  "recovers after a GPU reset", // without it, only the quiet period clears the fault
 			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = simdriver.RecoveryNone }),
 			healthy: 7, capacity: 8,
 		},
@@ -184,6 +186,13 @@ func testFaults(t *testing.T, faults []fault) {
 					t.Errorf("a pod has %v, want it to include %s: %t", uuids, faulty, f.healthy == 8)
 				}
 				k.removePod(meanwhile)
+			}
+			if f.remedy != "" {
+				n.awaitStatus(t, func(s nodeStatus) bool {
+					return slices.ContainsFunc(s.Devices, func(d deviceStatus) bool {
+						return d.ID == faulty && d.Fault != nil && d.Fault.Remedy == f.remedy
+					})
+				})
 			}
 			restored := time.Now()
 			if f.restore != nil {
