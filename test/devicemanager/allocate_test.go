@@ -173,9 +173,9 @@ func TestPassBy(t *testing.T) {
 		{"cdi: {passBy: [field]}", 2, 0},
 		{"nodes: [{names: [other, node], cdi: {passBy: [annotation]}}, {names: [other], cdi: {passBy: [field]}}]", 0, 1},
 		{"cdi: {passBy: [field]}", 2, 0},
+		{"", 2, 1},
 		{"cdi: {passBy: [annotation]}", 0, 1},
 		{"cdi: {passBy: [annotation, field]}", 2, 1},
-		{"", 2, 1},
 	} {
 		n.configure(t, tc.config)
 		for attempt, start := 0, time.Now(); ; attempt++ {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func TestInvalidConfigIsReported(t *testing.T) {
 }
 
 // An agent that starts with an invalid config uses the last known good one. Without one it keeps running, advertises
-// only devices that pods may hold, as unhealthy, and applies the config once it is valid.
+// only the devices of the earlier agent, which pods may hold, as unhealthy, and applies the config once it is valid.
 func TestInvalidConfigAtStart(t *testing.T) {
 	t.Parallel()
 	const shared = "resources: [{name: nvidia.com/gpu, replicas: 2}]"
@@ -79,8 +80,10 @@ func TestInvalidConfigAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.startAgent(t)
-	k.awaitGPUs(t, 1, 0)
-	n.awaitStatus(t, func(s nodeStatus) bool { return strings.Contains(s.Config.Error, "misspelled") })
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		isOther := func(d deviceStatus) bool { return d.State != "draining" }
+		return strings.Contains(s.Config.Error, "misspelled") && len(s.Devices) > 0 && !slices.ContainsFunc(s.Devices, isOther)
+	})
 	k.awaitGPUs(t, 1, 0)
 	n.awaitGet(t, "/readyz", http.StatusServiceUnavailable)
 	if body := n.get(t, "/readyz"); !strings.Contains(body, "misspelled") {

@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -155,6 +156,7 @@ func TestRollout(t *testing.T) {
 	pod, held := n.admitPod(t, k, "stays", 3)
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
 	k.awaitGPUs(t, 13, 10) // 3 are draining, which the new agent must restore
+	specs, sockets := n.specWrites(t), n.sockets(t)
 	old := n.process
 	n.address = newAddress()
 	n.startAgent(t)
@@ -162,8 +164,11 @@ func TestRollout(t *testing.T) {
 	if s := n.status(t); !strings.Contains(s.Driver.Error, "another gpucdi agent") {
 		t.Errorf("the new agent's status is %+v", s.Driver)
 	}
-	if sockets := n.sockets(t); len(sockets) != 1 {
-		t.Errorf("got sockets %v of two agents, want one", sockets)
+	if now := n.sockets(t); !slices.Equal(now, sockets) {
+		t.Errorf("got sockets %v of two agents, want %v", now, sockets)
+	}
+	if now := n.specWrites(t); !maps.Equal(now, specs) {
+		t.Errorf("the new agent changed the CDI specs from %v to %v", specs, now)
 	}
 	k.awaitGPUs(t, 13, 10)
 
@@ -191,6 +196,20 @@ func TestRollout(t *testing.T) {
 	}
 	k.removePod(pod)
 	k.awaitGPUs(t, 16, 16)
+}
+
+// specWrites returns the modification times of the CDI specs by path.
+func (n *node) specWrites(t *testing.T) map[string]time.Time {
+	t.Helper()
+	times := map[string]time.Time{}
+	for path := range n.specs(t) {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		times[path] = info.ModTime()
+	}
+	return times
 }
 
 // When a rollout supersedes another, two new agents wait for the same old one. When the old agent exits, one of them

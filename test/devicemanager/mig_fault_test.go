@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -135,10 +136,9 @@ func TestXIDOfOneMIGDevice(t *testing.T) {
 		t.Errorf("got status %+v", s)
 	}
 	n.awaitMetric(t, fmt.Sprintf(`gpucdi_devices{health="unhealthy",reason="xid_9999",resource=%q} 1`, small))
-	for line := range strings.Lines(n.statusText(t, "-o", "wide")) {
-		if strings.Contains(line, faulty.UUID) && !strings.Contains(strings.Join(strings.Fields(line), " "), "A100-SXM4-40GB MIG 1g.5gb 4.8 GiB") {
-			t.Errorf("got table row %s", line)
-		}
+	row := regexp.MustCompile(faulty.UUID + ` +NVIDIA A100-SXM4-40GB MIG 1g\.5gb +4\.8 GiB `)
+	if table := n.statusText(t, "-o", "wide"); !row.MatchString(table) {
+		t.Errorf("got status table\n%s", table)
 	}
 	k.awaitResources(t, a100s())
 }

@@ -30,9 +30,9 @@ func TestFatalXIDSurvivesWorkerCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.awaitGPUs(t, 8, 7)
-	// Probes, one a second, for longer than the quiet period of 3 s.
-	const probes, gpus = 6, 8
-	n.awaitCalls(t, "nvmlDeviceGetTotalEccErrors", n.nvmlCallCounts(t)["nvmlDeviceGetTotalEccErrors"]+probes*gpus)
+	// Probes, one a second, for longer than the quiet period of 3 s. Each calls the function once for each GPU.
+	const probes, gpus = 5, 8
+	n.awaitCalls(t, "nvmlDeviceGetTemperature", n.nvmlCallCounts(t)["nvmlDeviceGetTemperature"]+probes*gpus)
 	k.awaitGPUs(t, 8, 7)
 }
 
@@ -65,22 +65,26 @@ func TestXIDsSurviveAgentRestart(t *testing.T) {
 // With unreadable or unwritable saved state, the agent still advertises all GPUs and detects faults.
 func TestCorruptState(t *testing.T) {
 	t.Parallel()
-	for name, damage := range map[string]func(dir string) error{
-		"truncated file": func(dir string) error {
+	for _, tc := range []struct {
+		name   string
+		damage func(dir string) error
+		logged string
+	}{
+		{"truncated file", func(dir string) error {
 			return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"faults": {"GPU-`), 0o600))
-		},
-		"wrong type": func(dir string) error {
+		}, "saved state damaged"},
+		{"wrong type", func(dir string) error {
 			return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"faults": [1]}`), 0o600))
-		},
-		"FIFO": func(dir string) error {
+		}, "saved state damaged"},
+		{"FIFO", func(dir string) error {
 			return errors.Join(os.MkdirAll(dir, 0o755), unix.Mkfifo(filepath.Join(dir, "state.json"), 0o600))
-		},
-		"file in place of the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+		}, "saved state damaged"},
+		{"file in place of the directory", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, "state not saved"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, simdriver.H100x8())
-			if err := damage(n.stateDir); err != nil {
+			if err := tc.damage(n.stateDir); err != nil {
 				t.Fatal(err)
 			}
 			k := startKubelet(t, n.kubeletDir, 2)
@@ -92,8 +96,8 @@ func TestCorruptState(t *testing.T) {
 			k.awaitGPUs(t, 8, 7)
 			n.awaitDevice(t, n.uuids()[1], "xid_48")
 			n.stopAgent(t)
-			if !strings.Contains(n.logs.String(), "state") {
-				t.Errorf("the state error is not logged:\n%s", n.logs)
+			if !strings.Contains(n.logs.String(), tc.logged) {
+				t.Errorf("%q is not logged:\n%s", tc.logged, n.logs)
 			}
 		})
 	}
