@@ -282,14 +282,20 @@ func TestMPSPeers(t *testing.T) {
 	}
 	m.run("-q")
 
-	isolated := m.command("-p", "3", "-m", "-f")
-	isolated.Args = append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, isolated.Args...)
-	isolated.Path, err = exec.LookPath("unshare")
-	must(t, err)
+	isolated := func(line string, launcher ...string) *exec.Cmd {
+		cmd := m.command(strings.Fields("-p 3 " + line)...)
+		cmd.Args = append(launcher, cmd.Args...)
+		cmd.Path, err = exec.LookPath(launcher[0])
+		must(t, err)
+		return cmd
+	}
 	must(t, os.RemoveAll(m.dir))
-	m.startCommand(isolated)
+	m.startCommand(isolated("-m -f", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
 	m.fails("server list", "Cannot determine the PID")
-	m.probe(".").want("cuinit", cudaConnectionFailed)
+	namespace := fmt.Sprintf("--pid=/proc/%d/ns/pid_for_children", m.cmd.Process.Pid)
+	_, err = output(isolated("server create a", "nsenter", namespace))
+	must(t, err)
+	m.probe("a").want("cuinit", cudaConnectionFailed)
 }
 
 // Without multiuser mode, a server accepts clients of its own user only.

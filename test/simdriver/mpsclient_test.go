@@ -257,7 +257,7 @@ func (m *mps) checkHangs(p *probe) {
 	m.t.Helper()
 	time.Sleep(hangTime)
 	list := m.run("client list --all --format=csv,noheader")
-	if strings.Contains(list, fmt.Sprintf("%d,", p.cmd.Process.Pid)) {
+	if strings.Contains("\n"+list, fmt.Sprintf("\n%d,", p.cmd.Process.Pid)) {
 		m.t.Errorf("a program that should hang is a client:\n%s", list)
 	}
 }
