@@ -26,20 +26,17 @@ func arrivals(random *rand.Rand, counts ...int) []arrival {
 	return all
 }
 
-// replay calls allocate for each claim and returns the allocated GPUs of each; nil if allocate returned none.
-func replay(all []arrival, allocate func(count int, allocated []string) []string) (granted [][]string) {
+// replay calls allocate for each claim, with the GPUs that earlier claims hold. allocate returns nil if it grants none.
+func replay(all []arrival, allocate func(count int, allocated []string) []string) {
 	var running [][]string
 	for _, a := range all {
 		if a.departing < len(running) {
 			running = slices.Delete(running, a.departing, a.departing+1)
 		}
-		got := allocate(a.count, slices.Concat(running...))
-		granted = append(granted, got)
-		if got != nil {
-			running = append(running, got)
+		if granted := allocate(a.count, slices.Concat(running...)); granted != nil {
+			running = append(running, granted)
 		}
 	}
-	return granted
 }
 
 // A claim whose GPUs must have the same value of a set attribute gets one of the best linked sets of the node, if it
