@@ -95,7 +95,8 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 	}
 }
 
-// tryAllocate is like allocateMemory, but returns the CUresult. If that is not 0, the process exits with it.
+// tryAllocate is like allocateMemory, but returns the CUresult, or why libcuda cannot be loaded. If that is not 0, the
+// process has exited.
 func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "allocate")

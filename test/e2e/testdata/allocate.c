@@ -1,7 +1,7 @@
 /*
  * Allocates memory on the first GPU with libcuda, in two allocations whose sizes in MiB are the
- * arguments, prints the CUresult, and keeps the memory until it is killed. After an error it exits
- * with the CUresult.
+ * arguments, prints the CUresult or the error of dlopen, and keeps the memory until it is killed.
+ * After an error it exits with the CUresult.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -27,8 +27,10 @@ static int call_allocate(const char *mib)
 int main(int argc, char **argv)
 {
 	cuda = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!cuda || argc != 3)
+	if (!cuda || argc != 3) {
+		puts(cuda ? "usage: allocate MIB MIB" : dlerror());
 		return 1;
+	}
 	int ret = call_init();
 	if (!ret)
 		ret = call_context();
