@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -176,10 +177,23 @@ func TestConcurrentCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"lost", "removed", "hanging", "ok       1g.10gb", "lost"} {
-		if want = original.GPUs[i].UUID + "  " + want; !strings.Contains(listed, want) {
+	changes := []string{"driver 580.95.06\n"}
+	for i, state := range []string{"lost", "removed", "hanging", "ok       1g.10gb", "lost"} {
+		changes = append(changes, original.GPUs[i].UUID+"  "+state)
+	}
+	for _, want := range changes {
+		if !strings.Contains(listed, want) {
 			t.Errorf("a change was lost: no %q in\n%s", want, listed)
 		}
+	}
+	d, err := simdriver.Open(t.Context(), string(r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	isRaised := func(e simdriver.Event) bool { return e.GPU == original.GPUs[6].UUID && e.Data == 31 }
+	if events := d.State().Events; !slices.ContainsFunc(events, isRaised) {
+		t.Errorf("the XID was lost; events are %+v", events)
 	}
 }
 
