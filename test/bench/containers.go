@@ -62,7 +62,7 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	}
 	name := fmt.Sprintf("container with 1 GPU, runc (%s without)", typical(plain.took).text)
 	b.toolkitTable.add(name, ours.figure(plain), nvidia.figure(plain), ratio(0.14)).summarize("container start with 1 GPU, beyond one without")
-	b.toolkitTable.add("container with 1 GPU, beyond one without video", ours.figure(withoutVideo), figure{}, atMost("1.5 ms", 1500*time.Microsecond))
+	b.toolkitTable.add("container with 1 GPU, beyond one without video", ours.beyond(withoutVideo), figure{}, atMost("1.5 ms", 1500*time.Microsecond))
 	b.toolkitTable.add("container with 1 GPU, all features", oursAll.figure(plain), nvidia.figure(plain), none)
 	return nil
 }
@@ -74,14 +74,17 @@ type sample struct {
 	took   []time.Duration // by run
 }
 
-// figure returns how much longer the container takes than plain, with the edits of its devices.
-func (s *sample) figure(plain *sample) figure {
+// beyond returns how much longer the container takes than another.
+func (s *sample) beyond(other *sample) figure {
 	var added []time.Duration
 	for i, took := range s.took {
-		added = append(added, took-plain.took[i])
+		added = append(added, took-other.took[i])
 	}
-	return difference(added, millis).with(" for %s", s.edits)
+	return difference(added, millis)
 }
+
+// figure returns how much longer the container takes than plain, with the edits of its devices.
+func (s *sample) figure(plain *sample) figure { return s.beyond(plain).with(" for %s", s.edits) }
 
 // runInTurn runs the containers in turn. Each round begins with another container.
 func runInTurn(ctx context.Context, m *container.Machine, samples []*sample) error {

@@ -54,7 +54,7 @@ func (b *bench) live(ctx context.Context) (err error) {
 	add(fmt.Sprintf("resident, scraped every %s", scrapeInterval), scraped.ours.memory.figure(), figure{}, none)
 	add(fmt.Sprintf("resident after %d calls", load), loaded.ours.memory.figure(), loaded.nvidia.memory.figure(), ratio(0.7))
 	add(fmt.Sprintf("idle for %s", idle),
-		idled.ours.since(started.ours.usage).figure(idle), idled.nvidia.since(started.nvidia.usage).figure(idle), target{text: "not measurable"})
+		idled.ours.since(started.ours.usage).figure(idle), idled.nvidia.since(started.nvidia.usage).figure(idle), none)
 	add(fmt.Sprintf("idle for %s, scraped every %s", idle, scrapeInterval),
 		scraped.ours.since(idled.ours.usage).figure(idle), figure{}, none)
 	return nil

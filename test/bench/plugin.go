@@ -15,7 +15,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/nvidia"
 )
 
-// registrationTimeout bounds the time from the start of a plugin to its registration.
+// registrationTimeout bounds the time from the start of a plugin to its registration, and from there to its devices.
 const registrationTimeout = 2 * time.Minute
 
 // stopTimeout bounds the time from SIGTERM to the exit of a plugin.
@@ -75,7 +75,9 @@ func (n *node) serve(ctx context.Context, command server) (p *plugin, err error)
 	case <-ctx.Done():
 		return p, ctx.Err()
 	}
+	late := time.AfterFunc(registrationTimeout, endStream)
 	p.devices, p.size, err = awaitDevices(streamCtx, p.conn, n.count)
+	late.Stop()
 	p.took = time.Since(start)
 	return p, err
 }

@@ -96,8 +96,11 @@ func (p *plugin) scrape(ctx context.Context) error {
 		return fmt.Errorf("scraping the agent: %w", err)
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
-		return fmt.Errorf("scraping the agent: %s, %v", response.Status, err)
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("scraping the agent: %s", response.Status)
+	}
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return fmt.Errorf("scraping the agent: %w", err)
 	}
 	return nil
 }

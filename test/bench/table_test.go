@@ -65,7 +65,6 @@ func TestMissed(t *testing.T) {
 		"value, negative":        {-5, 1, tenMicros, false},
 		"value, no other value":  {9_000, 0, tenMicros, false},
 		"no target":              {1e9, 1, none, false},
-		"only a text":            {1e9, 1, target{text: "not measurable"}, false},
 	} {
 		if got := (row{ours: value(tc.ours), other: value(tc.other), target: tc.target}).missed(); got != tc.want {
 			t.Errorf("%s: missed is %v, want %v", name, got, tc.want)
