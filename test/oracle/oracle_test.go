@@ -193,14 +193,17 @@ func compareDevices(t *testing.T, theirs, ours *specs.Spec, used map[string]bool
 	}
 }
 
-// compareEnvironment requires both specs to set the same variables.
+// compareEnvironment requires both specs to set the same variables with each device.
 func compareEnvironment(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
 	compare := func(has, other *specs.Spec, listed []difference, name string) {
-		for _, variable := range has.ContainerEdits.Env {
-			key, _, _ := strings.Cut(variable, "=")
-			if !slices.Contains(other.ContainerEdits.Env, variable) && !isListed(listed, key, used) {
-				t.Errorf("only %s spec sets %s", name, variable)
+		others := environmentOf(other)
+		for device, variables := range environmentOf(has) {
+			for _, variable := range variables {
+				key, _, _ := strings.Cut(variable, "=")
+				if !slices.Contains(others[device], variable) && !isListed(listed, key, used) {
+					t.Errorf("%s: only %s spec sets %s", device, name, variable)
+				}
 			}
 		}
 	}
@@ -242,6 +245,15 @@ func nodesOf(spec *specs.Spec) map[string][]string {
 		}
 	}
 	return nodes
+}
+
+// environmentOf returns the variables that a container gets with each device, like nodesOf.
+func environmentOf(spec *specs.Spec) map[string][]string {
+	variables := map[string][]string{}
+	for _, d := range spec.Devices {
+		variables[d.Name] = slices.Concat(spec.ContainerEdits.Env, d.ContainerEdits.Env)
+	}
+	return variables
 }
 
 func names(spec *specs.Spec) (all []string) {
