@@ -108,8 +108,13 @@ func pinned(ctx context.Context, t Tool, version, pkg, linkerFlags string) (*bui
 	if err != nil {
 		return nil, err
 	}
+	in = filepath.Join(in, "node/tools", string(t))
+	dependencies, err := digest(filepath.Join(in, "go.mod"), filepath.Join(in, "go.sum"))
+	if err != nil {
+		return nil, err
+	}
 	return &build{
-		tool: t, version: version, in: filepath.Join(in, "node/tools", string(t)), packages: []string{pkg},
+		tool: t, version: version + "-" + dependencies, in: in, packages: []string{pkg},
 		flags: []string{"-ldflags", "-s -w " + linkerFlags},
 	}, nil
 }
