@@ -77,7 +77,7 @@ var matrix = []image{
 		why: "glibc searches the cache before its built-in directories"},
 	{name: "the same, root read-only", root: images.Debian12, finds: imageCUDA, hook: driverCUDA, both: refused,
 		alter: staleCUDA, spec: readOnly,
-		why: "crun makes the root read-only before the hook runs, which then fails because the container would load another libcuda"},
+		why: "crun makes the root read-only before it runs the hook; the hook then fails because the container would load another libcuda"},
 	{name: "Debian 12 with a CUDA that is newer than the driver, and its `compat` libraries", root: images.Debian12, finds: driverCUDA, hook: imageCUDA,
 		alter: compatCUDA("99.0", "999.10.01"),
 		why:   "no loader searches `/usr/local/cuda/compat`; the hook does"},
@@ -89,7 +89,7 @@ var matrix = []image{
 		why: "musl searches the directories only if the hook adds them; a real driver also needs glibc"},
 	{name: "musl, root read-only", root: images.Musl, finds: noCUDA, hook: driverCUDA, both: noCUDA,
 		alter: shell("rm etc/ld-musl-x86_64.path"), spec: readOnly,
-		why: "crun makes the root read-only before the hook runs, which leaves it unchanged because no other libcuda would be loaded"},
+		why: "crun makes the root read-only before it runs the hook; the hook then changes nothing because no other libcuda would be loaded"},
 }
 
 func TestImages(t *testing.T) {
