@@ -1,5 +1,5 @@
-// settings reads calls of driver.Settings from standard input, one per line, and prints the result of each as a line of
-// JSON. It also prints snapshots and failures. The tests in test/product use it, because their module cannot import
+// Command settings reads calls of driver.Settings from standard input, one per line, and prints the result of each as a
+// line of JSON. It also prints snapshots and failures. The tests in test/product use it, because their module cannot import
 // package driver.
 package main
 

@@ -1,4 +1,4 @@
-// Command grafana decodes a dashboard into Grafana's types and rejects unknown fields.
+// Command grafana decodes a dashboard into Grafana's types. It rejects unknown fields, except within panels.
 package main
 
 import (
