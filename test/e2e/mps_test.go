@@ -73,8 +73,9 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 	const replica = "limits: {nvidia.com/gpu: 1}"
 	c.runNonRoot(t, "first", "", replica)
 	c.runNonRoot(t, "second", "", replica)
-	c.seesMultiprocessors(t, "first", "", "0 33")
-	c.seesMultiprocessors(t, "second", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 33")
+	// A quarter of 132, in pairs.
+	c.seesMultiprocessors(t, "first", "", "0 32")
+	c.seesMultiprocessors(t, "second", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 32")
 	c.run(t, "root", 1)
 	c.awaitOutput(t, `containers ["main"] of pod default/root may run as root`, func(t *testing.T) string {
 		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=root", "-o", "jsonpath={.items[*].message}")
@@ -94,7 +95,7 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 		return id, id != "" && id != before
 	})
 	c.awaitPhase(t, "second", "Running")
-	c.seesMultiprocessors(t, "second", "", "0 33")
+	c.seesMultiprocessors(t, "second", "", "0 32")
 
 	// Whole GPUs are used without MPS.
 	c.configure(t, "labels: {place: node}\n")
