@@ -155,7 +155,9 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.MPSPercentage == nil {
 		cfg.MPSPercentage = func(string, allocator.Amount, int) int { return 0 }
-		cfg.CheckPods = func(context.Context, string, []Pod) error { return fmt.Errorf("%w: %w", errComputeLimit, errors.ErrUnsupported) }
+		cfg.CheckPods = func(context.Context, string, []Pod) error {
+			return fmt.Errorf("%w: %w", errComputeLimit, errors.ErrUnsupported)
+		}
 		cfg.LimitCompute = func(context.Context, Record) error { return nil }
 		cfg.ReleaseCompute = func(context.Context, Record) error { return nil }
 	}
