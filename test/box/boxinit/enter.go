@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -31,17 +32,21 @@ func enter(dir string, args []string) error {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	alive, held, err := os.Pipe()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("creating a pipe for boxinit %s: %w", args[0], err)
+		return fmt.Errorf("creating a socket for boxinit %s: %w", args[0], err)
 	}
-	defer held.Close() // see dieWithParent
+	child, parent := os.NewFile(uintptr(pair[0]), "child"), os.NewFile(uintptr(pair[1]), "parent")
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{alive}
-	if err := cmd.Start(); err != nil {
+	cmd.ExtraFiles = []*os.File{child}
+	if err := errors.Join(cmd.Start(), child.Close()); err != nil {
 		return fmt.Errorf("starting boxinit %s in the box: %w", args[0], err)
 	}
+	go func() { // see dieWithParent
+		defer parent.Close()
+		_, _ = io.CopyN(parent, parent, 1)
+	}()
 	go func() { // runs until the process exits
 		for sig := range signals {
 			_ = cmd.Process.Signal(sig)
@@ -57,20 +62,24 @@ func enter(dir string, args []string) error {
 }
 
 // dieWithParent requests that the kernel kill this process when its parent dies. SysProcAttr.Pdeathsig would kill it
-// immediately: Go considers the parent dead because getppid returns 0 for a parent in another PID namespace. To detect
-// that the parent died earlier, it checks the pipe at file descriptor 3, whose write end the parent holds.
+// immediately: Go considers the parent dead because getppid returns 0 for a parent in another PID namespace. The parent
+// may have died before the request, and a dying process keeps its files open for a while. So dieWithParent then waits
+// for a byte that only a parent that still runs sends back over the socket at file descriptor 3.
 func dieWithParent() error {
-	const pipe = 3
+	const fd = 3
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("setting the parent death signal: %w", err)
 	}
-	if err := unix.SetNonblock(pipe, true); err != nil {
+	parent := os.NewFile(fd, "parent")
+	defer parent.Close()
+	var b [1]byte
+	if _, err := parent.Write(b[:]); err != nil {
 		return fmt.Errorf("checking the parent process: %w", err)
 	}
-	if _, err := unix.Read(pipe, make([]byte, 1)); !errors.Is(err, unix.EAGAIN) {
-		return errors.New("the parent process has ended")
+	if _, err := parent.Read(b[:]); err != nil {
+		return fmt.Errorf("checking the parent process, which may have ended: %w", err)
 	}
-	return unix.Close(pipe)
+	return nil
 }
 
 // execCommand replaces this process, which is in the box, with the command.
