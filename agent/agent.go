@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"runtime/debug"
@@ -215,7 +215,12 @@ func (a *Agent) collaborators(gate *allocator.Gate, compute *computeLimits, star
 				Gate:     notifyingGate{gate, t.granted},
 				Sent:     func() { notify(t.sent) },
 				PreStart: func(ctx context.Context, resource string, pod kubelet.Pod) error {
-					return errors.Join(limits.preStart(ctx, resource, pod), compute.preStart(ctx, resource, pod))
+					ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
+					defer cancel()
+					if err := limits.preStart(ctx, resource, pod); err != nil {
+						return err
+					}
+					return compute.preStart(ctx, resource, pod)
 				},
 				Limiting: limiting,
 
@@ -227,6 +232,10 @@ func (a *Agent) collaborators(gate *allocator.Gate, compute *computeLimits, star
 		reread:   make(chan driver.Config, 1),
 		requests: make(chan allocator.Todo, 1),
 		observe:  a.observe,
+		exclusive: func(uuid string) bool {
+			_, changed := compute.changed.mode(uuid)
+			return changed
+		},
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
-	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
+	"github.com/gpucdi/gpucdi/runtime"
 )
 
 // mpsControl controls the MPS daemon. *mps.Control implements it.
@@ -24,6 +24,7 @@ type mpsControl interface {
 	Ensure(ctx context.Context, s mps.Share) error
 	Remove(ctx context.Context, s mps.Share) error
 	EnsureServer(ctx context.Context, gpu string) error
+	Namespaces(ctx context.Context, gpu string) ([]string, error)
 	Served(ctx context.Context, gpus []string) ([]string, error)
 	RemoveServer(ctx context.Context, gpu string) error
 	Directory(s mps.Share) string
@@ -41,25 +42,27 @@ type podReader interface {
 	PodSecurity(ctx context.Context, namespace, name string) (cluster.PodSecurity, error)
 }
 
-// computeLimits limits the compute time of claims and replicas through MPS. Its state are the claim records and the
-// replicas in the ledger: servers, namespaces, compute modes and CDI specs are restored from them, and others are
-// removed.
+// computeLimits limits the compute time of claims and replicas through MPS. Its state are the claim records, the replicas
+// in the ledger, and the GPUs whose compute mode it has changed: servers, namespaces, compute modes and CDI specs are
+// restored from them, and others are removed.
 type computeLimits struct {
 	node     host.Root
 	specDir  string
 	control  mpsControl
 	probe    func(ctx context.Context, dir string) error // calls CUDA as a client of the server with a pipe directory
 	settings computeModes
-	pods     podReader                                           // nil without API server access
-	holders  func(ctx context.Context) ([]kubelet.Holder, error) // from the pod resources API
+	pods     podReader                                                                 // nil without API server access
+	podName  func(ctx context.Context, uid string) (namespace, name string, err error) // from the container runtime
 	gate     *allocator.Gate
 	latest   func() *snapshot
 	claims   preparedClaims // nil: no DRA
+	changed  *exclusiveGPUs
 	log      *slog.Logger
 
 	changing chan struct{}        // has a value while servers, compute modes or the fields below are read or changed
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
 	failed   map[string]bool      // GPUs whose server failed the latest probe, by UUID
+	started  map[string]time.Time // when a container with a replica was last about to start, by UUID of its GPU
 }
 
 // preparedClaims are the claims that are prepared on this node. *dra.Driver implements it.
@@ -75,15 +78,14 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: &mps.Control{Program: program, Dir: filepath.Join(a.cfg.StateDir, mps.Dir)},
 		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
+		started: map[string]time.Time{}, changed: newExclusiveGPUs(a.cfg.StateDir),
 	}
 	if client != nil {
 		c.pods = client
 	}
 	c.probe = func(ctx context.Context, dir string) error { return program.Probe(ctx, a.cfg.Worker, dir) }
-	c.holders = func(ctx context.Context) ([]kubelet.Holder, error) {
-		client := kubelet.PodResources{Socket: a.cfg.podResources()}
-		defer client.Close()
-		return client.Holders(ctx)
+	c.podName = func(ctx context.Context, uid string) (namespace, name string, err error) {
+		return runtime.PodName(ctx, a.cfg.Node, a.cfg.KubeletDir, uid)
 	}
 	return c
 }
@@ -132,7 +134,7 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 		case d.MPSPercentage != 0:
 			err = c.limitClaim(ctx, r.UID, d)
 		case c.isCeiled(d.ID): // the claim has all of the GPU
-			err = c.alone(ctx, func() error { return c.setMode(ctx, d.ID, gpu.ComputeModeDefault) })
+			err = c.alone(ctx, func() error { return c.resetMode(ctx, d.ID) })
 		}
 		if err != nil {
 			return err
@@ -176,7 +178,7 @@ func (c *computeLimits) checkPod(ctx context.Context, namespace, name, uid strin
 	case err != nil:
 		return err
 	case security.UID != uid:
-		return fmt.Errorf("pod %s/%s was replaced by another of that name; the kubelet retries", namespace, name)
+		return fmt.Errorf("pod %s/%s was replaced by another of that name, or is a static pod, which cannot be checked; the kubelet retries", namespace, name)
 	case security.Root():
 		return fmt.Errorf("containers %q of pod %s/%s may run as root, which could remove the limit of their compute time; set runAsNonRoot: true and allowPrivilegeEscalation: false in them, or hostUsers: false in the pod",
 			security.RootContainers, namespace, name)
@@ -186,8 +188,7 @@ func (c *computeLimits) checkPod(ctx context.Context, namespace, name, uid strin
 
 // apply makes MPS limit a client, and writes the spec of its CDI device. It must be called by alone.
 func (c *computeLimits) apply(ctx context.Context, client client) error {
-	// Otherwise a program that does not find the server uses the whole GPU.
-	if err := c.setMode(ctx, client.share.GPU, gpu.ComputeModeExclusiveProcess); err != nil {
+	if err := c.setExclusive(ctx, client.share.GPU); err != nil {
 		return err
 	}
 	if err := c.control.Ensure(ctx, client.share); err != nil {
@@ -196,9 +197,41 @@ func (c *computeLimits) apply(ctx context.Context, client client) error {
 	return cdi.PutMPSClient(c.specDir, c.node, client.kind, client.name, c.control.Directory(client.share))
 }
 
-func (c *computeLimits) setMode(ctx context.Context, uuid string, mode gpu.ComputeMode) error {
-	if now, err := c.settings.ComputeMode(ctx, uuid); err != nil || now == mode {
+// setExclusive sets the mode with which a program that does not find the server fails, instead of using the whole GPU.
+func (c *computeLimits) setExclusive(ctx context.Context, uuid string) error {
+	before, err := c.settings.ComputeMode(ctx, uuid)
+	if err != nil {
 		return err
+	}
+	if _, changed := c.changed.mode(uuid); changed {
+		return c.setMode(ctx, uuid, before, gpu.ComputeModeExclusiveProcess)
+	}
+	original := before
+	if served, _ := c.control.Served(ctx, []string{uuid}); len(served) > 0 {
+		original = gpu.ComputeModeDefault // the state was lost
+	}
+	if err := c.changed.add(uuid, original); err != nil {
+		return fmt.Errorf("%w; check --state-dir", err)
+	}
+	return c.setMode(ctx, uuid, before, gpu.ComputeModeExclusiveProcess)
+}
+
+// resetMode sets the compute mode that a GPU had before setExclusive.
+func (c *computeLimits) resetMode(ctx context.Context, uuid string) error {
+	now, err := c.settings.ComputeMode(ctx, uuid)
+	if err != nil {
+		return err
+	}
+	before, changed := c.changed.mode(uuid)
+	if !changed {
+		before = gpu.ComputeModeDefault // it was changed before the state was lost
+	}
+	return c.setMode(ctx, uuid, now, before)
+}
+
+func (c *computeLimits) setMode(ctx context.Context, uuid string, now, mode gpu.ComputeMode) error {
+	if now == mode {
+		return nil
 	}
 	if err := c.settings.SetComputeMode(ctx, uuid, mode); err != nil {
 		return err
@@ -234,15 +267,15 @@ func (c *computeLimits) releaseClaim(ctx context.Context, client client) error {
 	return errors.Join(append(errs, c.endServer(ctx, client.share.GPU))...)
 }
 
-// endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which no
-// claim uses. The server ends last: as long as it exists, the next check tries again. It must be called by alone.
+// endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which nothing
+// uses. It must be called by alone.
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	delete(c.failed, uuid)
-	if err := c.setMode(ctx, uuid, gpu.ComputeModeDefault); err != nil {
+	if err := errors.Join(c.resetMode(ctx, uuid), c.control.RemoveServer(ctx, uuid)); err != nil {
 		return err
 	}
-	return c.control.RemoveServer(ctx, uuid)
+	return c.changed.remove(uuid) // other outlets get the GPU from now on
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.

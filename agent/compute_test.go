@@ -18,7 +18,6 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
-	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
 )
 
@@ -33,7 +32,6 @@ type ceiledNode struct {
 	server  bool
 	mode    gpu.ComputeMode
 	pod     cluster.PodSecurity
-	holders []kubelet.Holder
 	latest  *snapshot
 	problem error // of each call of MPS
 	setting error // of each change of the compute mode
@@ -45,13 +43,15 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 		pod: cluster.PodSecurity{UID: "pod-uid", HostUsers: true}}
 	s := newSnapshot()
 	n.latest = s
+	s.offers, s.running.listed = []*allocator.Resource{}, true
 	s.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
 	s.plan = &plan{resources: []*allocator.Resource{{Name: allocator.SliceOutlet, Devices: []allocator.Device{{ID: "GPU-a", Class: allocator.Ceiled}}}}}
 	n.limits = &computeLimits{
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
 		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, claims: n,
-		holders: func(context.Context) ([]kubelet.Holder, error) { return n.holders, nil },
-		probe:   func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
+		podName: func(context.Context, string) (string, string, error) { return "default", "pod", nil },
+		started: map[string]time.Time{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state")),
+		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
 	}
 	return n
@@ -73,6 +73,10 @@ func (n *ceiledNode) EnsureServer(context.Context, string) error {
 		n.server = true
 	}
 	return n.problem
+}
+
+func (n *ceiledNode) Namespaces(context.Context, string) ([]string, error) {
+	return slices.Sorted(maps.Keys(n.shares)), n.problem
 }
 
 func (n *ceiledNode) Remove(_ context.Context, s mps.Share) error {

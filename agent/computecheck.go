@@ -12,6 +12,8 @@ import (
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/mps"
 )
 
 const (
@@ -26,19 +28,20 @@ const (
 )
 
 // maintain restores what a restart of the MPS daemon or of the driver has removed, and yields the faults of GPUs whose
-// server does not work, by UUID, until ctx ends.
+// server does not work, by UUID, until ctx ends. It also yields when the GPUs with a changed compute mode change.
 func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.Fault)) {
 	var last map[string]gpu.Fault
+	var changed map[string]gpu.ComputeMode
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(computeInterval):
 		}
-		faults := c.check(ctx)
-		if ctx.Err() == nil && !maps.Equal(faults, last) {
+		faults, now := c.check(ctx), c.changed.all()
+		if ctx.Err() == nil && (!maps.Equal(faults, last) || !maps.Equal(now, changed)) {
 			yield(faults)
-			last = faults
+			last, changed = faults, now
 		}
 	}
 }
@@ -49,34 +52,52 @@ func (c *computeLimits) check(ctx context.Context) map[string]gpu.Fault {
 		return nil
 	}
 	faults := map[string]gpu.Fault{}
-	for uuid := range c.gpus(ctx) {
-		if err := c.checkGPU(ctx, uuid); err != nil {
-			faults[uuid] = gpu.Fault{Code: gpu.FaultMPS, Message: gpu.OneLine(err), Remedy: "check the log of gpucdi mps"}
+	shared, others, err := c.gpus(ctx)
+	for uuid := range shared {
+		// A daemon that does not respond is not asked again for each GPU.
+		problem := err
+		if problem == nil {
+			problem = c.checkGPU(ctx, uuid)
+		}
+		if problem != nil && !errors.Is(problem, driver.ErrNoWorker) {
+			faults[uuid] = mpsFault(problem)
+		}
+	}
+	for uuid := range others {
+		if err := c.checkGPU(ctx, uuid); err != nil && !errors.Is(err, driver.ErrNoWorker) {
+			faults[uuid] = mpsFault(err)
 		}
 	}
 	return faults
 }
 
-// gpus returns the UUIDs of the GPUs that are shared through MPS, are to be shared, or have a server from earlier.
-func (c *computeLimits) gpus(ctx context.Context) map[string]bool {
+func mpsFault(err error) gpu.Fault {
+	return gpu.Fault{Code: gpu.FaultMPS, Message: gpu.OneLine(err), Remedy: "check the log of gpucdi mps"}
+}
+
+// gpus returns the UUIDs of the GPUs that are or are to be shared through MPS, and of others that have a server or a
+// changed compute mode from earlier. The error is that of the daemon, which the former require.
+func (c *computeLimits) gpus(ctx context.Context) (shared, others map[string]bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
-	uuids := map[string]bool{}
+	shared, others = map[string]bool{}, map[string]bool{}
 	for _, uuid := range c.planned() {
-		uuids[uuid] = true
+		shared[uuid] = true
 	}
 	var known []string
 	for _, g := range c.latest().known.GPUs {
 		known = append(known, g.UUID)
 		if len(c.users(g.UUID)) > 0 || c.replicated(g.UUID) {
-			uuids[g.UUID] = true
+			shared[g.UUID] = true
 		}
 	}
-	served, _ := c.control.Served(ctx, known) // checkGPU reports the error for each GPU that is shared or to be shared
-	for _, uuid := range served {
-		uuids[uuid] = true
+	served, err := c.control.Served(ctx, known)
+	for _, uuid := range slices.AppendSeq(served, maps.Keys(c.changed.all())) {
+		if !shared[uuid] {
+			others[uuid] = true
+		}
 	}
-	return uuids
+	return shared, others, err
 }
 
 // planned returns the UUIDs of the GPUs that claims are to share through MPS.
@@ -106,6 +127,7 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 	for _, uid := range users {
 		errs = append(errs, c.claims.IfPrepared(uid, func(r dra.Record) error { return c.limit(limited, r) }))
 	}
+	errs = append(errs, c.alone(limited, func() error { return c.pruneNamespaces(limited, uuid) }))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -144,18 +166,14 @@ func (c *computeLimits) isUsed(uuid string) bool {
 	return len(c.users(uuid)) > 0 || c.replicated(uuid) && c.inUse(uuid)
 }
 
-// endIdle ends a server without claims and resets the compute mode, for example because the daemon did not respond when
+// endIdle ends a server without users and resets the compute mode, for example because the daemon did not respond when
 // the last claim was released.
 func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 	return c.alone(ctx, func() error {
-		if len(c.users(uuid)) > 0 || c.replicated(uuid) {
+		if len(c.users(uuid)) > 0 || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
 			return nil
 		}
-		if err := c.endServer(ctx, uuid); err != nil || !slices.Contains(c.planned(), uuid) {
-			return err
-		}
-		_, err := c.control.Served(ctx, nil) // claims require the daemon
-		return err
+		return c.endServer(ctx, uuid)
 	})
 }
 
@@ -169,6 +187,28 @@ func (c *computeLimits) prune(ctx context.Context) error {
 		c.pruneKind(cdi.ReplicaKind, c.isReplica)
 		return nil
 	})
+}
+
+// pruneNamespaces removes the namespaces of a server that belong to no claim and no replica, for example because the
+// daemon did not respond when a claim was released. It must be called by alone.
+func (c *computeLimits) pruneNamespaces(ctx context.Context, uuid string) error {
+	if time.Since(c.started[uuid]) < 2*containersInterval { // the ledger may be newer than the snapshot
+		return nil
+	}
+	names, err := c.control.Namespaces(ctx, uuid)
+	used := c.replicaNames(uuid)
+	for _, uid := range c.users(uuid) {
+		if name, err := mps.Name(uid); err == nil {
+			used[name] = true
+		}
+	}
+	errs := []error{err}
+	for _, name := range names {
+		if !used[name] {
+			errs = append(errs, c.control.Remove(ctx, mps.Share{GPU: uuid, Name: name}))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *computeLimits) pruneKind(kind string, isUsed func(name string) bool) {

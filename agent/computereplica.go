@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
-	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
 	"github.com/gpucdi/gpucdi/runtime"
@@ -16,8 +18,6 @@ import (
 // preStart limits the compute time of a pod's replicas of a resource, before a container starts. It is called for
 // kubelet.Config.PreStart. The container has the CDI devices of its replicas from Allocate.
 func (c *computeLimits) preStart(ctx context.Context, resource string, pod kubelet.Pod) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
-	defer cancel()
 	err := c.limitReplicas(ctx, resource, pod)
 	if err != nil {
 		err = fmt.Errorf("limiting the compute time of pod %s: %w", pod.UID, err)
@@ -33,36 +33,37 @@ func (c *computeLimits) limitReplicas(ctx context.Context, resource string, pod 
 		if key.Outlet != resource || part.Share.Class != allocator.Ceiled {
 			continue
 		}
+		// A container that was allocated a replica under another config would run without its limit.
+		if !slices.Contains(pod.CDI, cdi.ReplicaKind+"="+key.ID) {
+			return fmt.Errorf("replica %s was allocated without a limit of its compute time; delete the pod", key.ID)
+		}
 		if !checked {
-			if err := c.checkHolder(ctx, key, pod.UID); err != nil {
+			namespace, name, err := c.podName(ctx, pod.UID)
+			if err == nil {
+				err = c.checkPod(ctx, namespace, name, pod.UID)
+			}
+			if err != nil {
 				return err
 			}
 			checked = true
 		}
-		name, err := mps.Name(key.ID)
+		client := client{cdi.ReplicaKind, key.ID, mps.Share{GPU: part.GPU, Name: replicaName(key), Percentage: part.Share.Percentage()}}
+		err := c.alone(ctx, func() error {
+			c.started[part.GPU] = time.Now()
+			return c.apply(ctx, client)
+		})
 		if err != nil {
-			return err
-		}
-		client := client{cdi.ReplicaKind, key.ID, mps.Share{GPU: part.GPU, Name: name, Percentage: part.Share.Percentage()}}
-		if err := c.alone(ctx, func() error { return c.apply(ctx, client) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkHolder checks the pod with a UID, whose name it gets from the kubelet as that of a holder of a device.
-func (c *computeLimits) checkHolder(ctx context.Context, device allocator.Key, uid string) error {
-	holders, err := c.holders(ctx)
-	if err != nil {
-		return err
-	}
-	for _, h := range holders {
-		if h.Resource == device.Outlet && h.Device == device.ID {
-			return c.checkPod(ctx, h.Namespace, h.Pod, uid)
-		}
-	}
-	return fmt.Errorf("the kubelet lists no pod with %s of %s; the kubelet retries", device.ID, device.Outlet)
+// replicaName returns the name of the MPS namespace of a replica. It contains the number of the replica and a hash of
+// the resource, since the path of a socket has to be short: the server's directory contains the UUID of the GPU.
+func replicaName(key allocator.Key) string {
+	number := strings.TrimPrefix(key.ID, allocator.DeviceOf(key.ID)+"::")
+	return fmt.Sprintf("replica_%s_%08x", number, crc32.ChecksumIEEE([]byte(key.Outlet)))
 }
 
 // replicated reports whether the replicas of a GPU are limited through MPS.
@@ -70,22 +71,46 @@ func (c *computeLimits) replicated(uuid string) bool {
 	return c.hasReplicas(func(d allocator.Device) bool { return d.GPU == uuid })
 }
 
-// isReplica reports whether a replica is limited through MPS. Before the ledger is known, any may be.
+// isReplica reports whether a replica is limited through MPS, or a pod has its CDI device. Before the ledger is known,
+// any replica may be.
 func (c *computeLimits) isReplica(id string) bool {
-	return c.latest().offers == nil || c.hasReplicas(func(d allocator.Device) bool { return slices.Contains(d.Replicas, id) })
+	s := c.latest()
+	return s.offers == nil || c.hasReplicas(func(d allocator.Device) bool { return slices.Contains(d.Replicas, id) }) ||
+		slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool { return slices.Contains(h.CDI, cdi.ReplicaKind+"="+id) })
 }
 
 // hasReplicas reports whether the ledger has devices that match, and whose replicas are limited through MPS. This
-// includes replicas that pods still hold after the config was changed.
+// includes replicas that pods still hold after the config was changed, but not those that wait for other holders.
 func (c *computeLimits) hasReplicas(match func(d allocator.Device) bool) bool {
+	states := []allocator.State{allocator.StateAvailable, allocator.StateUnavailable, allocator.StateDraining}
 	return slices.ContainsFunc(c.latest().offers, func(r *allocator.Resource) bool {
 		return !r.Sliced() && slices.ContainsFunc(r.Devices, func(d allocator.Device) bool {
-			return d.Class == allocator.Ceiled && d.State != allocator.StateReleased && match(d)
+			return d.Class == allocator.Ceiled && slices.Contains(states, d.State) && match(d)
 		})
 	})
 }
 
-// serve keeps the server of a GPU with replicas ready. If the server does not work and no container has the GPU, serve
+// replicaNames returns the names of the namespaces of a GPU's replicas that are limited through MPS, or that pods have.
+func (c *computeLimits) replicaNames(uuid string) map[string]bool {
+	names, s := map[string]bool{}, c.latest()
+	for _, r := range s.offers {
+		for _, d := range r.Devices {
+			if !r.Sliced() && d.GPU == uuid {
+				for _, id := range d.Replicas {
+					names[replicaName(allocator.Key{Outlet: r.Name, ID: id})] = true
+				}
+			}
+		}
+	}
+	for _, h := range s.running.checkpoint.Holders {
+		if allocator.DeviceOf(h.Device) == uuid {
+			names[replicaName(allocator.Key{Outlet: h.Resource, ID: h.Device})] = true
+		}
+	}
+	return names
+}
+
+// serve keeps the server of a GPU with replicas ready. If the server does not work and no container uses it, serve
 // replaces it. It must be called by alone.
 func (c *computeLimits) serve(ctx context.Context, uuid string) error {
 	if c.failed[uuid] && !c.inUse(uuid) {
@@ -93,17 +118,22 @@ func (c *computeLimits) serve(ctx context.Context, uuid string) error {
 			return err
 		}
 	}
-	if err := c.setMode(ctx, uuid, gpu.ComputeModeExclusiveProcess); err != nil {
+	if err := c.setExclusive(ctx, uuid); err != nil {
 		return err
 	}
 	return c.control.EnsureServer(ctx, uuid)
 }
 
-// inUse reports whether a running container has the device nodes of a GPU.
+// inUse reports whether a container may use the server of a GPU through a replica: one that runs, or one that was about
+// to start when the running containers were last listed.
 func (c *computeLimits) inUse(uuid string) bool {
 	s := c.latest()
-	nodes := s.plan.parts.DeviceNumbers()
-	return slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool {
-		return slices.Contains(r.DevicesOf(nodes), uuid)
+	if !s.running.listed || time.Since(c.started[uuid]) < 2*containersInterval {
+		return true
+	}
+	return slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool {
+		prefix := cdi.ReplicaKind + "=" + uuid + "::"
+		return slices.ContainsFunc(h.CDI, func(name string) bool { return strings.HasPrefix(name, prefix) }) &&
+			slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool { return r.Pod.UID == h.PodUID && r.Name == h.Container })
 	})
 }

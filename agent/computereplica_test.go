@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ type replicated struct {
 func newReplicated(t *testing.T) *replicated {
 	n := &replicated{ceiledNode: newCeiledNode(t), ledger: allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())}
 	n.inv = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 81 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
-	n.latest.plan.parts = cdi.Parts{GPUs: map[string][]cdi.DeviceNode{"GPU-a": {{Path: "/dev/nvidia0", Major: 195}}}}
+
 	n.share(allocator.LimitMemoryAndCompute)
 	return n
 }
@@ -41,6 +42,10 @@ func (n *replicated) share(limits allocator.Limits) {
 	if err := policy.ValidateRules(); err != nil {
 		n.Fatal(err)
 	}
+	n.advertise(policy)
+}
+
+func (n *replicated) advertise(policy allocator.Policy) {
 	resources, now := allocator.Plan(n.inv, cdi.AgentKind, policy), time.Now()
 	n.ledger, _ = allocator.Next(n.ledger, allocator.Observation{
 		Wanted:  allocator.Wants(resources, n.inv, func(string) bool { return true }),
@@ -51,22 +56,24 @@ func (n *replicated) share(limits allocator.Limits) {
 	n.latest.offers = allocator.Offers(resources, n.ledger, n.inv, cdi.AgentKind)
 }
 
-// start allocates a replica to the pod, and starts its container.
-func (n *replicated) start(id string) error {
+// start allocates a replica to the pod, and starts its container with CDI devices.
+func (n *replicated) start(id string, names ...string) error {
 	n.Helper()
 	if err := n.limits.gate.Allocate(allocator.GPUResource, []string{id}, true); err != nil {
 		n.Fatal(err)
 	}
-	n.holders = []kubelet.Holder{{Namespace: "default", Pod: "pod", Resource: allocator.GPUResource, Device: id}}
-	pod := kubelet.Pod{UID: "pod-uid", Devices: []allocator.Key{{Outlet: allocator.GPUResource, ID: id}, {Outlet: "other", ID: "1"}}}
+	n.latest.running.checkpoint.Holders = []kubelet.Holder{{PodUID: "pod-uid", Container: "main", Resource: allocator.GPUResource, Device: id, CDI: names}}
+	pod := kubelet.Pod{UID: "pod-uid", Devices: []allocator.Key{{Outlet: allocator.GPUResource, ID: id}, {Outlet: "other", ID: "1"}}, CDI: names}
 	return n.limits.preStart(n.Context(), allocator.GPUResource, pod)
 }
 
-// use sets whether a container with the GPU runs.
-func (n *replicated) use(running bool) {
-	n.latest.running.containers = nil
+// settle lets so much time pass that the list of running containers is newer than the start of a container. running is
+// whether it has the container of the pod. Privileged containers do not count: they have all GPUs.
+func (n *replicated) settle(running bool) {
+	clear(n.limits.started)
+	n.latest.running.containers = []runtime.Container{{Name: "agent", Privileged: true, Devices: map[uint64]bool{unix.Mkdev(195, 0): true}}}
 	if running {
-		n.latest.running.containers = []runtime.Container{{Devices: map[uint64]bool{unix.Mkdev(195, 0): true}}}
+		n.latest.running.containers = append(n.latest.running.containers, runtime.Container{Name: "main", Pod: runtime.Pod{UID: "pod-uid"}})
 	}
 }
 
@@ -94,13 +101,14 @@ func TestComputeLimitsOfReplicas(t *testing.T) {
 	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
 		t.Errorf("compute mode %s, server %t before a pod starts", n.mode, n.server)
 	}
-	if err := n.start("GPU-a::2"); err != nil {
+	if err := n.start("GPU-a::2", "gpucdi.dev/replica=GPU-a::2"); err != nil {
 		t.Fatal(err)
 	}
-	want := mps.Share{GPU: "GPU-a", Name: "gpu_a_2", Percentage: 25}
-	if got := n.shares["gpu_a_2"]; got != want || len(n.shares) != 1 {
+	want := mps.Share{GPU: "GPU-a", Name: "replica_2_cbcbbfae", Percentage: 25}
+	if got := n.shares[want.Name]; got != want || len(n.shares) != 1 {
 		t.Errorf("shares %v, want %v", n.shares, want)
 	}
+	n.settle(true)
 	n.checkSpecs("gpucdi.dev-replica-GPU-a::2.json")
 	n.server = false // the daemon was restarted
 	n.checkFault("")
@@ -114,9 +122,92 @@ func TestComputeLimitsOfReplicas(t *testing.T) {
 		t.Errorf("compute mode %s, server %t while a pod has the replica", n.mode, n.server)
 	}
 	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
-	n.share("")
+	n.share("") // the state was lost and the config changed, but the container runs
+	n.checkFault("")
+	n.checkSpecs("gpucdi.dev-replica-GPU-a::2.json")
+	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
+		t.Errorf("compute mode %s, server %t while a container uses the replica", n.mode, n.server)
+	}
+	n.latest.running.checkpoint.Holders = nil
+	n.settle(false)
 	n.checkFault("")
 	n.check(gpu.ComputeModeDefault) // no server, share or spec is left
+	if changed := n.limits.changed.all(); len(changed) > 0 {
+		t.Errorf("changed compute modes %v", changed)
+	}
+}
+
+// The compute mode is reset even if the daemon has ended, and to the mode that the GPU had, if need be by the next agent.
+func TestComputeModeReset(t *testing.T) {
+	n := newReplicated(t)
+	n.mode = gpu.ComputeModeProhibited
+	n.checkFault("")
+	n.server = false // the daemon has ended
+	n.setting = errors.New("the driver hangs")
+	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
+	n.share("")
+	n.checkFault("the driver hangs")
+	n.limits.changed = newExclusiveGPUs(n.limits.changed.dir)
+	if _, changed := n.limits.changed.mode("GPU-a"); !changed {
+		t.Error("the change of the compute mode is not saved")
+	}
+	n.setting = nil
+	n.checkFault("")
+	if n.mode != gpu.ComputeModeProhibited || len(newExclusiveGPUs(n.limits.changed.dir).all()) > 0 {
+		t.Errorf("compute mode %s", n.mode)
+	}
+}
+
+// While another pod holds the GPU without MPS, replicas wait, and the compute mode is not changed.
+func TestReplicasWaitForOtherHolders(t *testing.T) {
+	n := &replicated{ceiledNode: newCeiledNode(t), ledger: allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())}
+	n.inv = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 81 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
+	n.advertise(allocator.Policy{Mode: allocator.ModeDevicePlugin, Shares: allocator.DefaultShares()})
+	if err := n.limits.gate.Allocate(allocator.GPUResource, []string{"GPU-a"}, false); err != nil {
+		t.Fatal(err)
+	}
+	n.share(allocator.LimitMemoryAndCompute)
+	n.checkFault("")
+	if n.mode != gpu.ComputeModeDefault || n.server {
+		t.Errorf("compute mode %s, server %t while a pod has the whole GPU", n.mode, n.server)
+	}
+}
+
+// The path of each socket fits.
+func TestReplicaNames(t *testing.T) {
+	control := mps.Control{Dir: "/run/gpucdi/mps"}
+	names := map[string]bool{}
+	for _, outlet := range []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"} {
+		for _, number := range []string{"9", "99"} {
+			uuid := "GPU-167534cb-ed86-5a78-8a53-dea5dfe08240"
+			s := mps.Share{GPU: uuid, Name: replicaName(allocator.Key{Outlet: outlet, ID: uuid + "::" + number})}
+			if socket := control.Directory(s) + "/control"; len(socket) > 107 {
+				t.Errorf("%s has %d bytes", socket, len(socket))
+			}
+			names[s.Name] = true
+		}
+	}
+	if len(names) != 4 {
+		t.Errorf("names %v", names)
+	}
+}
+
+// The namespaces of replicas and claims that do not exist any more are removed.
+func TestNamespacesPruned(t *testing.T) {
+	n := newReplicated(t)
+	if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1"); err != nil {
+		t.Fatal(err)
+	}
+	n.shares["former"] = mps.Share{}
+	n.checkFault("")
+	if len(n.shares) != 2 {
+		t.Errorf("shares %v are pruned while the snapshot may be older", n.shares)
+	}
+	n.settle(true)
+	n.checkFault("")
+	if names := slices.Collect(maps.Keys(n.shares)); len(names) != 1 || !strings.HasPrefix(names[0], "replica_1_") {
+		t.Errorf("shares %v", names)
+	}
 }
 
 // A container does not start if its limit is not certain.
@@ -124,7 +215,7 @@ func TestReplicaNotLimited(t *testing.T) {
 	n := newReplicated(t)
 	refuses := func(want string) {
 		t.Helper()
-		if err := n.start("GPU-a::1"); err == nil || !strings.Contains(err.Error(), want) {
+		if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 		if len(n.shares) > 0 {
@@ -145,34 +236,35 @@ func TestReplicaNotLimited(t *testing.T) {
 	n.limits.pods = nil
 	refuses("cannot be checked without API server access")
 	n.limits.pods = pods
-	n.holders = nil
-	pod := kubelet.Pod{UID: "pod-uid", Devices: []allocator.Key{{Outlet: allocator.GPUResource, ID: "GPU-a::1"}}}
-	if err := n.limits.preStart(t.Context(), allocator.GPUResource, pod); err == nil || !strings.Contains(err.Error(), "the kubelet lists no pod with GPU-a::1") {
+	if err := n.start("GPU-a::1", "gpucdi.dev/gpu=GPU-a"); err == nil || !strings.Contains(err.Error(), "replica GPU-a::1 was allocated without a limit of its compute time; delete the pod") {
 		t.Errorf("error %v", err)
 	}
 	n.checkFault("")
 }
 
-// A server that does not work is replaced once no container has its GPU. Without containers it is not probed.
+// A server that does not work is replaced once no container uses it. Without containers it is not probed.
 func TestServerOfReplicasReplaced(t *testing.T) {
 	n := newReplicated(t)
 	n.probe = errors.New("no response within 10s")
+	n.settle(false)
 	n.checkFault("")
-	if err := n.start("GPU-a::0"); err != nil {
+	if err := n.start("GPU-a::0", "gpucdi.dev/replica=GPU-a::0"); err != nil {
 		t.Fatal(err)
 	}
-	n.use(true)
-	n.checkFault("calling CUDA through MPS: no response within 10s")
-	n.checkFault("calling CUDA through MPS: no response within 10s")
-	if n.shares["gpu_a_0"].Percentage != 25 {
-		t.Errorf("the server was replaced while a container has its GPU; shares %v", n.shares)
+	for _, settle := range []func(){func() {}, func() { n.settle(true) }} {
+		settle()
+		n.checkFault("calling CUDA through MPS: no response within 10s")
+		n.checkFault("calling CUDA through MPS: no response within 10s")
+		if len(n.shares) != 1 {
+			t.Error("the server was replaced while a container uses it")
+		}
 	}
-	n.use(false)
+	n.settle(false)
 	n.checkFault("")
 	if len(n.shares) > 0 || !n.server {
 		t.Errorf("the server was not replaced; shares %v", n.shares)
 	}
 	n.probe = nil
-	n.use(true)
+	n.settle(true)
 	n.checkFault("")
 }

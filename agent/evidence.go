@@ -85,7 +85,11 @@ func (r partResolver) checkpoint(c *kubelet.Checkpoint) *allocator.Checkpoint {
 	for _, held := range c.Holders {
 		if r.isAgentResource(held.Resource) || slices.ContainsFunc(held.CDI, isAgentDevice) {
 			key := allocator.Key{Outlet: held.Resource, ID: held.Device}
-			ours.Held = append(ours.Held, allocator.Holding{Key: key, Part: r.part(held.Device), Pod: held.PodUID})
+			part := r.part(held.Device)
+			if part.Share.Class == allocator.Ceiled && !slices.Contains(held.CDI, cdi.ReplicaKind+"="+held.Device) {
+				part.Share.Class = allocator.PerhapsLimited // allocated under another config
+			}
+			ours.Held = append(ours.Held, allocator.Holding{Key: key, Part: part, Pod: held.PodUID})
 		}
 	}
 	for resource, ids := range c.Registered {

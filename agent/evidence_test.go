@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
@@ -76,5 +78,22 @@ func TestPreparedClaimsAreKept(t *testing.T) {
 	write(`{"Data":"{\"ClaimInfoStateList\":[]}"}`)
 	if got := collect(); len(got) != 0 {
 		t.Errorf("after the claim has ended: got %+v", got)
+	}
+}
+
+// After the state was lost, a replica whose compute time is limited by the plan may have been allocated without that
+// limit.
+func TestReplicaOfAnotherConfig(t *testing.T) {
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
+	rules := allocator.Rules{{Name: allocator.GPUResource, Replicas: 2, Limits: allocator.LimitMemoryAndCompute, FailRequestsGreaterThanOne: true}}
+	r := partResolver{inv: inv, plan: allocator.Plan(inv, cdi.AgentKind, allocator.Policy{Rules: rules, Shares: allocator.DefaultShares()})}
+	held := func(id string, names ...string) kubelet.Holder {
+		return kubelet.Holder{PodUID: id, Resource: allocator.GPUResource, Device: id, CDI: names}
+	}
+	c := r.checkpoint(&kubelet.Checkpoint{Holders: []kubelet.Holder{
+		held("GPU-a::0", "gpucdi.dev/gpu=GPU-a", "gpucdi.dev/replica=GPU-a::0"), held("GPU-a::1", "gpucdi.dev/gpu=GPU-a"),
+	}})
+	if a, b := c.Held[0].Part.Share, c.Held[1].Part.Share; a.Class != allocator.Ceiled || b.Class != allocator.PerhapsLimited || a.Count != 2 || b.Count != 2 {
+		t.Errorf("shares %+v and %+v", a, b)
 	}
 }

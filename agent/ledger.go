@@ -61,6 +61,11 @@ func (l *loop) observation() allocator.Observation {
 	o.Foreign, o.Cordoned = l.foreign(resolver), l.cordons.devices
 	unlisted := l.config.Allocation.RespectForeignContainers && !l.running.listed
 	o.Wanted = allocator.Wants(l.plan.resources, l.plan.inventory, func(name string) bool { return l.plan.verified[name] && !unlisted })
+	for i := range o.Wanted {
+		if w := &o.Wanted[i]; w.Part.Share.Class != allocator.Ceiled && l.exclusive(w.Part.GPU) {
+			w.Ready = false // its programs would fail until the compute mode is reset
+		}
+	}
 	o.Present = allocator.PresentIn(l.plan.inventory)
 	o.Grants = l.gate.Grants()
 	l.claims.observe(&o, resolver, slices.Concat(l.evidence.prepared, l.running.prepared))

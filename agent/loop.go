@@ -45,6 +45,7 @@ type collaborators struct {
 	gate     *allocator.Gate
 
 	startPlugin  func(resource string, limiting bool) *kubelet.Plugin // starts the device plugin of a resource; see kubelet.Config.Limiting
+	exclusive    func(uuid string) bool                               // whether the compute mode of a GPU is still changed for MPS
 	followLabels func()                                               // starts watching the Node's labels; nil: no API server access
 	reread       chan driver.Config                                   // to the driver worker
 	requests     chan allocator.Todo                                  // to watchEvidence
@@ -86,7 +87,7 @@ type triggers struct {
 	sent     chan struct{}             // a ListAndWatch response was sent
 	granted  chan struct{}             // the gate granted a device of a resource
 	claims   chan struct{}             // a claim was prepared or unprepared, or the API server acknowledged the slices
-	mps      chan map[string]gpu.Fault // faults of GPUs that claims share through MPS, by UUID
+	mps      chan map[string]gpu.Fault // faults of GPUs that pods share through MPS, by UUID
 	reload   <-chan struct{}
 	liveness chan struct{} // the liveness probe; receiving proves that the loop is alive
 }

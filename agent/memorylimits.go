@@ -17,8 +17,8 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// preStartTimeout bounds the driver calls before a container starts, for which the kubelet waits up to 30 s, and the
-// driver calls of a restore.
+// preStartTimeout bounds the calls of the driver and MPS before a container starts, for which the kubelet waits up to
+// 30 s, and the driver calls of a restore.
 const preStartTimeout = 20 * time.Second
 
 // restoreInterval is the time between two restores of lost limits.
@@ -66,8 +66,6 @@ func (m memoryLimits) limitReplicas(ctx context.Context, resource string, pod ku
 			return fmt.Errorf("the size of replica %s of %s is unknown; if this persists, delete the pod", key.ID, resource)
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
-	defer cancel()
 	return m.limitParts(ctx, pod.UID, m.partsOf(pod))
 }
 

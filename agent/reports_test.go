@@ -20,7 +20,7 @@ import (
 func TestFaultReasonUpdate(t *testing.T) {
 	cfg := Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}
 	a := New(cfg, slog.New(slog.DiscardHandler))
-	l := newLoop(a.collaborators(allocator.NewGate(time.Now), nil, nil, newTriggers(nil)), newSnapshot())
+	l := newLoop(a.collaborators(allocator.NewGate(time.Now), a.newComputeLimits(nil, nil), nil, newTriggers(nil)), newSnapshot())
 	l.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MIGDevices: []gpu.MIGDevice{{UUID: "MIG-a"}, {UUID: "MIG-b"}}}, {UUID: "GPU-b"}}}
 	l.plan = &plan{inventory: l.withDeviceFaults(cdi.Parts{})}
 	// An unchanged spec triggers no reconcile.

@@ -82,14 +82,18 @@ func TestRespectForeignContainers(t *testing.T) {
 	}
 }
 
-// Until the runtime has listed its containers once, any GPU may be in use outside Kubernetes.
-func TestNoGPUBecomesAvailableBeforeContainersAreListed(t *testing.T) {
-	l := &loop{snapshot: *newSnapshot(), collaborators: collaborators{gate: allocator.NewGate(time.Now)}}
+// Until the runtime has listed its containers once, any GPU may be in use outside Kubernetes. Until the compute mode that
+// MPS requires is reset, programs without MPS would fail.
+func TestNoGPUBecomesAvailableTooEarly(t *testing.T) {
+	exclusive := false
+	l := &loop{snapshot: *newSnapshot(), collaborators: collaborators{gate: allocator.NewGate(time.Now), exclusive: func(uuid string) bool { return exclusive && uuid == "GPU-0" }}}
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0", PCIBusID: "0000:01:00.0"}}}
 	l.plan = &plan{inventory: inv, verified: map[string]bool{"gpucdi.dev/gpu=GPU-0": true},
 		resources: allocator.Plan(inv, cdi.AgentKind, allocator.Policy{MIG: allocator.MIGNone})}
-	for _, tc := range []struct{ respect, listed, ready bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
-		l.config.Allocation.RespectForeignContainers, l.running.listed = tc.respect, tc.listed
+	for _, tc := range []struct{ respect, listed, exclusive, ready bool }{
+		{false, false, false, true}, {true, false, false, false}, {true, true, false, true}, {false, true, true, false},
+	} {
+		l.config.Allocation.RespectForeignContainers, l.running.listed, exclusive = tc.respect, tc.listed, tc.exclusive
 		wanted := l.observation().Wanted
 		if len(wanted) != 1 || wanted[0].Ready != tc.ready {
 			t.Errorf("%+v: got %+v", tc, wanted)

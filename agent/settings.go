@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"reflect"
 	"time"
@@ -162,6 +163,9 @@ func (l *loop) adopt(file *config.File) error {
 			return errNoDRADriver
 		}
 		return errNoAPIServer
+	}
+	if l.followLabels == nil && effective.Policy().LimitsCompute() {
+		return errors.New("limits: memory+compute requires API server access, to check that pods do not run as root; run the agent in a pod with a service account, and set --node-name")
 	}
 	if name := file.MissingSection(node); name != "" && file.SelectsByLabel() {
 		l.log.Warn("config section named by node label not found", "label", config.SectionLabel, "section", name)

@@ -153,7 +153,7 @@ func TestLabelWatchRefused(t *testing.T) {
 	}
 	configure("nodes: [{selector: a}]")
 	a := New(cfg, slog.New(slog.DiscardHandler))
-	l := newLoop(a.collaborators(allocator.NewGate(time.Now), nil, nil, newTriggers(nil)), newSnapshot())
+	l := newLoop(a.collaborators(allocator.NewGate(time.Now), a.newComputeLimits(nil, nil), nil, newTriggers(nil)), newSnapshot())
 	l.reload(t.Context())
 	client := cluster.New(api.URL, credentials(t))
 

@@ -98,7 +98,7 @@ func TestVariantsOfClaims(t *testing.T) {
 // A feature that the driver lacks causes no reconcile until the driver has it, unless a rule selects the feature.
 func TestMissingVariants(t *testing.T) {
 	a := New(Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler))
-	l := newLoop(a.collaborators(allocator.NewGate(time.Now), nil, nil, newTriggers(nil)), newSnapshot())
+	l := newLoop(a.collaborators(allocator.NewGate(time.Now), a.newComputeLimits(nil, nil), nil, newTriggers(nil)), newSnapshot())
 	l.driver = &driver.Snapshot{}
 	for name, tc := range map[string]struct {
 		variant variant

@@ -35,6 +35,11 @@ func (p Policy) LimitsMemory(resource string) bool {
 	})
 }
 
+// LimitsCompute reports whether a rule limits the compute time of replicas.
+func (p Policy) LimitsCompute() bool {
+	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.Limits == LimitMemoryAndCompute })
+}
+
 // LimitsMemory reports whether a resource, or any outlet if resource is empty, has an entry with limited memory,
 // possibly of an earlier config.
 func (l Ledger) LimitsMemory(resource string) bool {

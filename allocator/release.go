@@ -39,7 +39,7 @@ func (n *next) observeCheckpoint() {
 // adopted returns the part of an entry of an earlier agent that is still wanted. before is its earlier part, as far as
 // known. If a pod holds it, it is unknown whether its memory is limited.
 func (n *next) adopted(k Key, before, wanted Part) Part {
-	if wanted.Share.Class == MemoryLimited && (n.held[k] || before.Share.Class == PerhapsLimited) {
+	if wanted.Share.Class == MemoryLimited && n.held[k] || wanted.Share.Class.limited() && before.Share.Class == PerhapsLimited {
 		wanted.Share.Class = PerhapsLimited
 	}
 	return wanted

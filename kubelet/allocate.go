@@ -42,7 +42,10 @@ func (s *snapshot) respond(ids []string) (*api.ContainerAllocateResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	extra := s.extraDevices(ids, devices)
+	extra, err := s.extraDevices(ids, devices)
+	if err != nil {
+		return nil, err
+	}
 	response := &api.ContainerAllocateResponse{}
 	if slices.Contains(s.PassBy, ByField) {
 		response.CdiDevices = make([]*api.CDIDevice, 0, len(devices)+len(extra))

@@ -282,6 +282,14 @@ func TestAllocateCeiledReplica(t *testing.T) {
 			t.Errorf("container %d: field %v, annotation %v; want %v", i, byField(got), byAnnotation(t, got), want)
 		}
 	}
+	// The rule of a draining replica may not exist any more.
+	for i := range o.Resource.Devices {
+		o.Resource.Devices[i].OneReplica = false
+	}
+	r, _ = connect(t, o)
+	if _, err := r.client.Allocate(t.Context(), request([]string{uuid(5) + "::3", uuid(6) + "::0"})); err == nil || !strings.Contains(err.Error(), "can have one replica with limited compute time") {
+		t.Errorf("error %v", err)
+	}
 }
 
 // The longest list fits into a message, even while draining devices are listed in addition to their replacements.

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -27,13 +28,19 @@ type Offer struct {
 	ReplicaKind string
 }
 
-// extraDevices returns the CDI device names that a container with these IDs gets in addition to those of its devices.
-// devices are the positions of its devices. A container with a replica of the class Ceiled has no other device.
-func (o Offer) extraDevices(ids []string, devices []int) []string {
-	if o.Resource.Devices[devices[0]].Class != allocator.Ceiled {
-		return o.ExtraDevices
+// extraDevices returns the CDI device names that a container with these IDs gets in addition to those of its devices,
+// whose positions are devices. It returns an error if the container gets a replica of the class Ceiled with another
+// device: a program can use the MPS server of one replica.
+func (o Offer) extraDevices(ids []string, devices []int) ([]string, error) {
+	ceiled := func(i int) bool { return o.Resource.Devices[i].Class == allocator.Ceiled }
+	switch {
+	case !slices.ContainsFunc(devices, ceiled):
+		return o.ExtraDevices, nil
+	case len(ids) > 1:
+		return nil, fmt.Errorf("%w: a container can have one replica with limited compute time, but %d devices are requested; request 1",
+			allocator.ErrMalformed, len(ids))
 	}
-	return append(slices.Clone(o.ExtraDevices), o.ReplicaKind+"="+ids[0])
+	return append(slices.Clone(o.ExtraDevices), o.ReplicaKind+"="+ids[0]), nil
 }
 
 // snapshot is an Offer in the form the server needs. It is immutable.

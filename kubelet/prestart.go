@@ -19,6 +19,7 @@ import (
 type Pod struct {
 	UID     string
 	Devices []allocator.Key // in any order
+	CDI     []string        // CDI device names of its containers, from their checkpointed Allocate responses, in any order
 }
 
 // rewriteTimeout bounds the wait for the kubelet to rewrite its checkpoint.
@@ -85,16 +86,19 @@ func (c Checkpoint) podOf(resource string, ids []string) (Pod, error) {
 // Pods returns the pods with devices, in any order. Some may have ended. The kubelet reuses the devices of a
 // regular init container for later containers, so each device of a pod is returned once.
 func (c Checkpoint) Pods() []Pod {
-	devices := map[string]map[allocator.Key]bool{}
+	devices, names := map[string]map[allocator.Key]bool{}, map[string]map[string]bool{}
 	for _, h := range c.Holders {
 		if devices[h.PodUID] == nil {
-			devices[h.PodUID] = map[allocator.Key]bool{}
+			devices[h.PodUID], names[h.PodUID] = map[allocator.Key]bool{}, map[string]bool{}
 		}
 		devices[h.PodUID][allocator.Key{Outlet: h.Resource, ID: h.Device}] = true
+		for _, name := range h.CDI {
+			names[h.PodUID][name] = true
+		}
 	}
 	pods := make([]Pod, 0, len(devices))
 	for uid, keys := range devices {
-		pods = append(pods, Pod{UID: uid, Devices: slices.Collect(maps.Keys(keys))})
+		pods = append(pods, Pod{UID: uid, Devices: slices.Collect(maps.Keys(keys)), CDI: slices.Collect(maps.Keys(names[uid]))})
 	}
 	return pods
 }

@@ -20,6 +20,8 @@ const (
 	// defaultPercentage limits the namespace "default" of each server. No container gets its directory; this is the limit
 	// of one that finds it nevertheless.
 	defaultPercentage = 1
+	// defaultName is the namespace that each server has from its start.
+	defaultName = "default"
 	// socketName is the socket of the daemon, a server or a namespace, in its directory.
 	socketName = "control"
 )
@@ -47,11 +49,11 @@ type runner func(ctx context.Context, dir string, args ...string) (string, error
 // validName matches the names of servers and namespaces.
 var validName = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
 
-// Name returns the name of a share for the UID of a claim or the ID of a replica.
-func Name(id string) (string, error) {
-	name := strings.NewReplacer("::", "_", "-", "_").Replace(strings.ToLower(id))
+// Name returns the name of a share for a claim UID.
+func Name(uid string) (string, error) {
+	name := strings.ReplaceAll(strings.ToLower(uid), "-", "_")
 	if !validName.MatchString(name) {
-		return "", fmt.Errorf("%q is not a valid name of an MPS namespace", id)
+		return "", fmt.Errorf("claim UID %q is not a valid name of an MPS namespace", uid)
 	}
 	return name, nil
 }
@@ -98,6 +100,8 @@ func (c *Control) ensureServer(ctx context.Context, gpu string) error {
 	found, err := c.serves(ctx, gpu)
 	if err == nil && !found {
 		err = c.createServer(ctx, gpu)
+	} else if err == nil {
+		err = c.limitDefault(ctx, gpu) // an agent may have been killed before it did
 	}
 	if err != nil {
 		return fmt.Errorf("starting the MPS server of %s: %w", gpu, err)
@@ -106,11 +110,10 @@ func (c *Control) ensureServer(ctx context.Context, gpu string) error {
 }
 
 func (c *Control) createServer(ctx context.Context, gpu string) error {
-	name := server(gpu)
-	if _, err := c.command(ctx, "server", "create", name, "--allowed-devices="+gpu); err != nil {
+	if _, err := c.command(ctx, "server", "create", server(gpu), "--allowed-devices="+gpu); err != nil {
 		return err
 	}
-	if _, err := c.command(ctx, "server", "set", name, percentageFlag(defaultPercentage)); err != nil {
+	if err := c.limitDefault(ctx, gpu); err != nil {
 		return err
 	}
 	// A server for a GPU that MPS cannot use is created successfully, but disappears.
@@ -118,6 +121,15 @@ func (c *Control) createServer(ctx context.Context, gpu string) error {
 	if err == nil && !found {
 		err = errors.New("the server has ended; see its log in the log directory of the MPS daemon")
 	}
+	return err
+}
+
+// limitDefault limits the namespace "default" of a server.
+func (c *Control) limitDefault(ctx context.Context, gpu string) error {
+	if current, err := c.percentage(ctx, Share{GPU: gpu, Name: defaultName}); err == nil && current == defaultPercentage {
+		return nil
+	}
+	_, err := c.command(ctx, "server", "set", server(gpu), percentageFlag(defaultPercentage))
 	return err
 }
 
@@ -202,6 +214,12 @@ func (c *Control) RemoveServer(ctx context.Context, gpu string) error {
 		return fmt.Errorf("ending the MPS server of %s: %w", gpu, err)
 	}
 	return nil
+}
+
+// Namespaces returns the names of the namespaces of a GPU's server, except "default".
+func (c *Control) Namespaces(ctx context.Context, gpu string) ([]string, error) {
+	names, err := c.namespaces(ctx, gpu)
+	return slices.DeleteFunc(names, func(name string) bool { return name == defaultName }), err
 }
 
 // namespaces returns the names of the namespaces of a GPU's server.

@@ -153,9 +153,19 @@ func TestEnsure(t *testing.T) {
 	}
 	// Interrupted between the creation and the percentage.
 	d.servers["gpu_ab_cd"]["a"] = "100"
-	if err := c.Ensure(t.Context(), a); err != nil || d.servers["gpu_ab_cd"]["a"] != "25" {
+	d.servers["gpu_ab_cd"]["default"] = "100"
+	if err := c.Ensure(t.Context(), a); err != nil || d.servers["gpu_ab_cd"]["a"] != "25" || d.servers["gpu_ab_cd"]["default"] != "1" {
 		t.Errorf("error %v, percentages %v", err, d.servers)
 	}
+	names, err := c.Namespaces(t.Context(), gpu)
+	if slices.Sort(names); err != nil || !slices.Equal(names, []string{"a", "b"}) {
+		t.Errorf("namespaces %v, error %v", names, err)
+	}
+	d.commands = nil
+	if err := c.EnsureServer(t.Context(), gpu); err != nil {
+		t.Error(err)
+	}
+	d.did()
 }
 
 func TestEnsureFails(t *testing.T) {

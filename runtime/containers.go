@@ -126,6 +126,30 @@ func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[s
 	return pods, nil
 }
 
+// PodName returns the namespace and name of the pod with a UID, from its ready sandbox in the runtime that serves the
+// kubelet.
+func PodName(ctx context.Context, node host.Root, kubeletDir, uid string) (namespace, name string, err error) {
+	conn, err := firstReachable(ctx, node, kubeletDir, func(socket string) (connection, error) {
+		return connect(ctx, node, socket)
+	})
+	if err != nil {
+		return "", "", fmt.Errorf("finding pod %s: %w", uid, err)
+	}
+	defer conn.Close()
+	response, err := cri.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+		State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}, LabelSelector: map[string]string{podUID: uid},
+	}})
+	if err != nil {
+		return "", "", fmt.Errorf("finding pod %s: %w", uid, err)
+	}
+	for _, sandbox := range response.GetItems() {
+		if m := sandbox.GetMetadata(); m.GetUid() == uid {
+			return m.GetNamespace(), m.GetName(), nil
+		}
+	}
+	return "", "", fmt.Errorf("finding pod %s: the container runtime has no ready sandbox of it", uid)
+}
+
 // deviceNames returns the names of all CDI devices of a container, from its annotations and the field CDIDevices. Both
 // may be set, by a device plugin and by a claim. It returns none if the container was removed after it was listed.
 func deviceNames(ctx context.Context, client cri.RuntimeServiceClient, container *cri.Container) ([]string, error) {

@@ -105,6 +105,25 @@ func TestListContainersReadySandboxes(t *testing.T) {
 }
 
 // A device missing from the result would be considered free, so a partial result is an error.
+// The pod is that of the ready sandbox: the kubelet creates another sandbox for the same pod after a failure.
+func TestPodName(t *testing.T) {
+	sandbox := func(state cri.PodSandboxState, uid, name string) *cri.PodSandbox {
+		return &cri.PodSandbox{Id: name, State: state, Metadata: &cri.PodSandboxMetadata{Uid: uid, Namespace: "default", Name: name}}
+	}
+	f := fakeCRI{sandboxes: []*cri.PodSandbox{
+		sandbox(cri.PodSandboxState_SANDBOX_NOTREADY, "a", "earlier"), sandbox(cri.PodSandboxState_SANDBOX_READY, "b", "other"),
+		sandbox(cri.PodSandboxState_SANDBOX_READY, "a", "pod"),
+	}}
+	node := shortDir(t)
+	serve(t, node, "/run/containerd/containerd.sock", f)
+	if namespace, name, err := runtime.PodName(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "a"); err != nil || namespace != "default" || name != "pod" {
+		t.Errorf("pod %s/%s, error %v", namespace, name, err)
+	}
+	if _, _, err := runtime.PodName(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "c"); err == nil || !strings.Contains(err.Error(), "no ready sandbox") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestListContainersErrors(t *testing.T) {
 	first, broken := running("gpucdi.dev/gpu=GPU-1"), running("")
 	broken.Id = "broken"

@@ -41,10 +41,12 @@ type commandPipe interface {
 // limit a pipe to one page.
 const writeTimeout = time.Second
 
+// ErrNoWorker means that a setting can be changed when the driver worker runs again.
+var ErrNoWorker = errors.New("no driver is loaded, or its worker is being restarted; retry")
+
 var (
 	errNotEnabled  = fmt.Errorf("%w: memory limits are not enabled in the config", errors.ErrUnsupported)
 	errNotRead     = fmt.Errorf("the driver worker has not read earlier commands within %s; retry", writeTimeout)
-	errNoWorker    = errors.New("no driver is loaded, or its worker is being restarted; retry")
 	errWorkerEnded = errors.New("the driver worker ended before it replied; retry")
 	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
 )
@@ -121,7 +123,7 @@ func (s *Settings) send(c Command) (<-chan Reply, error) {
 	defer s.mu.Unlock()
 	switch {
 	case s.worker == nil:
-		return nil, errNoWorker
+		return nil, ErrNoWorker
 	case !s.limitMemory && c.Cgroup != "":
 		return nil, errNotEnabled
 	case len(s.pending) == MaxCommands:

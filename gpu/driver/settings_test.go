@@ -47,7 +47,7 @@ func (r replier) Write(line []byte) (int, error) {
 
 func TestSettings(t *testing.T) {
 	var s Settings
-	if _, _, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); !errors.Is(err, errNoWorker) {
+	if _, _, err := s.MemoryLimit(t.Context(), "GPU-a", podCgroup); !errors.Is(err, ErrNoWorker) {
 		t.Errorf("without a worker: %v", err)
 	}
 	s.attach(replier{&s, func(c Command) Reply {
@@ -151,7 +151,7 @@ func TestSettingsWithoutReply(t *testing.T) {
 		if err := <-failed; !errors.Is(err, errWorkerEnded) {
 			t.Errorf("worker ended: %v", err)
 		}
-		if err := s.SetComputeMode(t.Context(), "GPU-a", gpu.ComputeModeDefault); !errors.Is(err, errNoWorker) {
+		if err := s.SetComputeMode(t.Context(), "GPU-a", gpu.ComputeModeDefault); !errors.Is(err, ErrNoWorker) {
 			t.Errorf("after the worker has ended: %v", err)
 		}
 	})
