@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// evidenceTimeout bounds a request to the kubelet or the container runtime.
+	// evidenceTimeout bounds a request to the kubelet, the container runtime or the API server.
 	evidenceTimeout = 5 * time.Second
 	// writeTimeout bounds the wait for the kubelet to write its checkpoint. Then the existing one is read.
 	writeTimeout = time.Second
@@ -31,7 +31,7 @@ type evidence struct {
 	pods        *allocator.PodResources
 	checkpoint  *kubelet.Checkpoint
 	runtime     *containers
-	prepared    []kubelet.PreparedClaim // of all drivers
+	prepared    []kubelet.PreparedClaim // of all DRA drivers
 	allocations *allocator.Allocations
 }
 
@@ -116,8 +116,8 @@ func (r partResolver) isAgentResource(resource string) bool {
 	return false
 }
 
-// part returns the part of a GPU that an ID refers to. The share of a replica is unknown unless the plan has its
-// device.
+// part returns the part of a GPU that an ID refers to. For a replica of a device that the plan does not share, it
+// returns the whole device, because the size of the share is unknown.
 func (r partResolver) part(id string) allocator.Part {
 	device := allocator.DeviceOf(id)
 	part := r.device(device)

@@ -41,7 +41,8 @@ func (m *modules) load(ctx context.Context, name string) bool {
 	return true
 }
 
-// run runs modprobe. If it hangs in the kernel and cannot be killed, run neither waits for it nor starts another.
+// run runs modprobe. If it hangs in the kernel and cannot be killed, run stops waiting for it, and starts no other
+// until it has exited.
 func (m *modules) run(ctx context.Context, name string) error {
 	hangs := fmt.Errorf("loading the kernel module %s: modprobe hangs in the kernel; find the cause in the kernel log, and reboot the node", name)
 	if m.stuck != nil && len(m.stuck) == 0 {

@@ -29,7 +29,7 @@ func (l *loop) receive(r driver.Report, at time.Time) bool {
 	return slices.ContainsFunc(l.plan.inventory.GPUs, l.healthChanged)
 }
 
-// healthChanged reports whether the GPU or one of its MIG devices became healthy or unhealthy since the plan.
+// healthChanged reports whether the GPU or one of its MIG devices became healthy or unhealthy since the last reconcile.
 func (l *loop) healthChanged(g gpu.GPU) bool {
 	healthy := l.health.Fault(g.UUID).None()
 	return healthy != g.Fault.None() || slices.ContainsFunc(g.MIGDevices, func(m gpu.MIGDevice) bool {

@@ -23,7 +23,7 @@ const (
 	runtimeInterval = time.Minute
 	// problemInterval is the interval while the runtime has a problem, which an admin may be fixing.
 	problemInterval = 5 * time.Second
-	// runtimeTimeout bounds one inspection.
+	// runtimeTimeout bounds one inspection of the runtime, or one list of its containers.
 	runtimeTimeout = 10 * time.Second
 )
 
@@ -55,7 +55,7 @@ type running struct {
 	containers []runtime.Container
 	checkpoint kubelet.Checkpoint
 	prepared   []kubelet.PreparedClaim
-	listed     bool  // the kubelet's runtime was listed at least once
+	listed     bool  // the containers of the kubelet's runtime were listed at least once
 	err        error // why a part is missing or stale
 }
 

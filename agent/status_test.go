@@ -98,7 +98,7 @@ func TestGPUFault(t *testing.T) {
 	}
 }
 
-// A device has either a fault or the state of a planned change.
+// A device has a fault or the state of a planned change, never both.
 func TestDeviceStatus(t *testing.T) {
 	since := time.Unix(1, 0)
 	for name, tc := range map[string]struct {
@@ -192,7 +192,7 @@ func TestLabelWatchRefused(t *testing.T) {
 	l.reload(t.Context())
 	l.publish()
 	if problem := a.status(t.Context()).Config.LabelsError; problem != "" {
-		t.Errorf("without such sections, status reports %q", problem)
+		t.Errorf("without sections that select by label, status reports %q", problem)
 	}
 }
 

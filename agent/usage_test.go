@@ -40,8 +40,8 @@ func TestUsage(t *testing.T) {
 	use := func(device, pod string, memory uint64, utilization float64) status.Usage {
 		return status.Usage{Device: device, Namespace: "default", Pod: pod, Container: "main", MemoryUsed: &memory, Utilization: &utilization}
 	}
-	unsized := func(u status.Usage) status.Usage { u.MemoryUsed = nil; return u }
-	unmeasured := func(u status.Usage) status.Usage { u.Utilization = nil; return u }
+	withoutMemory := func(u status.Usage) status.Usage { u.MemoryUsed = nil; return u }
+	withoutUtilization := func(u status.Usage) status.Usage { u.Utilization = nil; return u }
 	for name, tc := range map[string]struct {
 		gpu      gpu.GPU
 		measured gpu.Usage
@@ -55,9 +55,9 @@ func TestUsage(t *testing.T) {
 			use("GPU-a", "privileged", 1, 0.125)}},
 		"without the memory of processes": {whole, gpu.Usage{Utilization: true, Cgroups: []gpu.CgroupUsage{
 			{Device: "GPU-a", Cgroup: "/kubepods/a1", Utilization: 0.5}}},
-			[]status.Usage{unsized(use("GPU-a", "a", 0, 0.5)), unsized(use("GPU-a", "b", 0, 0)), unsized(use("GPU-a", "idle", 0, 0)), unsized(use("GPU-a", "part", 0, 0))}},
+			[]status.Usage{withoutMemory(use("GPU-a", "a", 0, 0.5)), withoutMemory(use("GPU-a", "b", 0, 0)), withoutMemory(use("GPU-a", "idle", 0, 0)), withoutMemory(use("GPU-a", "part", 0, 0))}},
 		"MIG device": {partitioned, gpu.Usage{Cgroups: []gpu.CgroupUsage{cgroup("MIG-a", "f1", 3, 0), cgroup("MIG-a", "a1", 9, 0)}},
-			[]status.Usage{unmeasured(use("MIG-a", "part", 3, 0))}},
+			[]status.Usage{withoutUtilization(use("MIG-a", "part", 3, 0))}},
 		"without device nodes": {gpu.GPU{UUID: "GPU-unknown"}, gpu.Usage{Cgroups: []gpu.CgroupUsage{cgroup("GPU-unknown", "a1", 3, 0)}}, []status.Usage{}},
 	} {
 		if got := usage(tc.gpu, tc.measured, cgroups, nodes); !reflect.DeepEqual(got, tc.want) {

@@ -35,7 +35,7 @@ type Grant struct {
 	EndedClaims uint64 // number of its claims that were unprepared
 }
 
-// NewGate returns a gate that grants nothing. now is the clock that Next is called with.
+// NewGate returns a gate that grants nothing. now is the clock whose time is also passed to Next.
 func NewGate(now func() time.Time) *Gate {
 	return &Gate{now: now, entries: map[Key]*gateEntry{}, claims: map[string]Claim{}, changed: make(chan struct{})}
 }
@@ -92,8 +92,8 @@ func (g *Gate) Grants() map[Key]Grant {
 	return grants
 }
 
-// Withdraw stops granting the entries that the ledger does not accept. It starts granting none, because the ledger is
-// not saved yet; see Advertise.
+// Withdraw stops granting the entries that the ledger does not accept. Entries that it newly accepts are not granted
+// before Advertise, because the ledger is not saved yet.
 func (g *Gate) Withdraw(l Ledger) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

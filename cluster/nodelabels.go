@@ -29,9 +29,9 @@ type NodeLabels struct {
 	wanted map[string]string
 }
 
-// NewNodeLabels returns the labels of a node, which are applied while Run runs. routine reports whether a change from
-// before, the last applied labels that were not empty, may wait for the next slot. Other changes are applied
-// immediately.
+// NewNodeLabels returns the labels of a node, which are applied while Run runs. routine reports whether a change may
+// wait for the next slot; other changes are applied immediately. Its argument before has the last applied labels that
+// were not empty.
 func NewNodeLabels(client *Client, node string, routine func(before, after map[string]string) bool, log *slog.Logger) *NodeLabels {
 	return &NodeLabels{node: node, client: client, routine: routine, log: log, wake: make(chan struct{}, 1)}
 }
@@ -54,25 +54,25 @@ func (l *NodeLabels) latest() map[string]string {
 // Run applies labels until ctx ends. It leaves them in place.
 func (l *NodeLabels) Run(ctx context.Context) {
 	var (
-		applied map[string]string
-		latest  map[string]string // the last applied labels that were not empty: a driver upgrade removes all temporarily
-		known   bool              // applied is known
-		again   <-chan time.Time  // nil until labels are wanted
-		logged  string
+		applied      map[string]string
+		lastNonEmpty map[string]string // last applied, except empty ones: a driver upgrade removes all labels for a while
+		known        bool              // applied is known
+		again        <-chan time.Time  // nil until labels are wanted
+		logged       string
 	)
 	for pause := labelsRetry; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.wake:
-			if want := l.latest(); known && (maps.Equal(applied, want) || l.routine(latest, want)) {
+			if want := l.latest(); known && (maps.Equal(applied, want) || l.routine(lastNonEmpty, want)) {
 				continue // again is pending
 			}
 		case <-again:
 		}
 		want := l.latest()
 		err := l.client.ApplyLabels(ctx, l.node, want)
-		// The API server refuses a removal and an update in the same words.
+		// A refused removal and a refused update have the same error, but are logged differently.
 		if failure := fmt.Sprint(len(want) > 0, err); ctx.Err() == nil && err != nil && failure != logged {
 			logged = failure
 			l.logFailure(err, want, applied)
@@ -82,7 +82,7 @@ func (l *NodeLabels) Run(ctx context.Context) {
 			continue
 		}
 		if applied, known = want, true; len(want) > 0 {
-			latest = want
+			lastNonEmpty = want
 		}
 		if err == nil {
 			logged = ""

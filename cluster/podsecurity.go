@@ -42,7 +42,8 @@ type userSettings struct {
 	AllowPrivilegeEscalation *bool `json:"allowPrivilegeEscalation"`
 }
 
-// nonRoot reports whether a container with these settings cannot run as root. Its own settings override those of its pod.
+// nonRoot reports whether a container with these settings can neither run as root nor become root. Its own settings
+// override those of its pod.
 func (u userSettings) nonRoot(pod userSettings) bool {
 	if u.AllowPrivilegeEscalation == nil || *u.AllowPrivilegeEscalation {
 		return false

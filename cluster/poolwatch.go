@@ -17,7 +17,8 @@ const (
 	// connection dead.
 	minSliceWatch   = 30 * time.Second
 	sliceWatchGrace = 10 * time.Second
-	// settleTime is the time for which events are collected after the first one. A kubelet deletes slices one by one.
+	// settleTime is the time for which events are collected after the first one. When a kubelet deletes all slices of its
+	// node, each slice has an event.
 	settleTime = 50 * time.Millisecond
 )
 
@@ -44,8 +45,8 @@ func (p *Pool) follow(ctx context.Context) error {
 	return err
 }
 
-// react publishes the pool at first, after changes of its slices, and after each Want. joined reports whether the watch
-// has ended.
+// react publishes the pool initially, after changes of its slices, and after each Want or Withdraw. joined reports
+// whether the watch has ended.
 func (p *Pool) react(ctx context.Context, events <-chan sliceEvent, ended <-chan error) (joined bool, err error) {
 	settled := time.NewTimer(0)
 	defer settled.Stop()

@@ -54,7 +54,8 @@ func kernelLog(ctx context.Context, node host.Root) ([]byte, error) {
 }
 
 // driverLine returns the line of a record if it concerns the driver. A record is
-// "priority,sequence,microseconds,flags;text", and lines with properties (dev-kmsg in the kernel's ABI documentation).
+// "priority,sequence,microseconds,flags;text", followed by lines with properties (dev-kmsg in the kernel's ABI
+// documentation).
 func driverLine(record string) (line string, ok bool) {
 	prefix, text, found := strings.Cut(record, ";")
 	fields := strings.Split(prefix, ",")

@@ -28,7 +28,7 @@ func (l MemoryLimits) Reason() string {
 	case MemoryLimitsCgroupV1:
 		return "the node uses cgroup v1; boot it with cgroup v2"
 	case MemoryLimitsNoPods:
-		return "pods have no cgroups; start the kubelet, with cgroupsPerQOS: true in its config, and cgroupRoot of one level at most"
+		return "pods have no cgroups; start the kubelet with cgroupsPerQOS: true and a cgroupRoot of at most one level in its config"
 	case MemoryLimitsMIG:
 		return "the GPU is in MIG mode; MIG devices have memory of their own"
 	case MemoryLimitsUnsupported:

@@ -8,7 +8,7 @@ import (
 	"github.com/gpucdi/gpucdi/labels"
 )
 
-// The label describes the GPUs that are not excluded. Like the labels of versions, it changes with the driver, so its
+// The label describes the GPUs that are not excluded. Like the version labels, it changes with the driver, so its
 // change is routine.
 func TestMemoryLimits(t *testing.T) {
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{

@@ -17,8 +17,8 @@ const (
 	managedValue = "gpucdi-vcuda"
 	// podLabel marks the pods that an admission policy has changed.
 	podLabel = "gpucdi.dev/vcuda"
-	// hashLabel has a hash of the template's spec. Templates are immutable, so the Controller replaces those with another
-	// hash after a change of the DeviceClass or of the gpucdi version.
+	// hashLabel has a hash of the template's spec. Specs are immutable, so the Controller replaces templates with another
+	// hash, for example after an upgrade of gpucdi or if another DeviceClass is configured.
 	hashLabel = "gpucdi.dev/spec-hash"
 )
 

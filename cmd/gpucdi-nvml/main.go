@@ -1,5 +1,5 @@
-// Command gpucdi-nvml is the driver worker, the only process that loads NVML. gpucdi starts it from its own directory;
-// see docs/decisions/0003. It is not meant to be run by users.
+// Command gpucdi-nvml is the driver worker, the only process that loads NVML. It is installed next to gpucdi, which
+// starts it; see docs/decisions/0003. It is not meant to be run by users.
 package main
 
 import (

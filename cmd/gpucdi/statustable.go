@@ -29,7 +29,8 @@ func plain(word string, _ color) raw { return raw(word) }
 
 func colored(word string, c color) raw { return raw(string(c) + word + string(neutral)) }
 
-// writeStatusTables writes a table of the components from the config to the kubelet, and one of the devices.
+// writeStatusTables writes a table of the components and one of the devices. Tables of shares and of containers whose
+// GPUs differ from their allocations, and lines with notes, follow if there are any.
 func writeStatusTables(w io.Writer, n status.Node, wide bool, paint painter) error {
 	line(w, "Node %s, gpucdi %s", cmp.Or(n.Name, "-"), n.Version)
 	fmt.Fprintln(w)
@@ -116,7 +117,7 @@ func writeContainers(w io.Writer, n status.Node, t tableWriter, paint painter) e
 	return nil
 }
 
-// indexes returns the indexes of GPUs and MIG devices, or the UUIDs of those that are not advertised.
+// indexes returns the indexes of GPUs and MIG devices, or the UUIDs of those that are not in the table of devices.
 func indexes(n status.Node, uuids []string) string {
 	var names []string
 	for _, uuid := range uuids {
@@ -268,7 +269,7 @@ func resource(d status.Device) string {
 	return d.Resource
 }
 
-// podWidth bounds the column POD of a default table, which then fits in 120 columns.
+// podWidth bounds the column POD, so that a default table fits in 120 characters, except for its last column.
 const podWidth = 28
 
 // pods returns the containers that a device is allocated to, as namespace/pod/container. A default table has

@@ -17,8 +17,8 @@ import (
 )
 
 // Settings reads and changes settings of GPUs through the driver worker of Run. Its methods are safe for concurrent
-// use. They return when ctx ends, even if the driver hangs; the call may still take effect later. They fail while no
-// worker runs, for example during a driver upgrade. All calls are idempotent, so a failed one can be repeated. The
+// use. They return soon after ctx ends, even if the driver hangs; the call may still take effect later. They fail while
+// no worker runs, for example during a driver upgrade. All calls are idempotent, so a failed one can be repeated. The
 // error wraps errors.ErrUnsupported if the GPU or the driver does not support the setting.
 //
 // A GPU without persistence mode loses its compute mode when its last client ends, for example when the worker is

@@ -77,7 +77,7 @@ func (s session) clocksEvents(dev nvml.Device) (uint64, nvml.Return) {
 	return dev.GetCurrentClocksThrottleReasons()
 }
 
-// readMIGAndProcesses reads the memory of each MIG device and the processes of the GPU.
+// readMIGAndProcesses reads the memory of each MIG device, and the processes of the GPU or of its MIG devices.
 func (s session) readMIGAndProcesses(t *gpu.Telemetry, g gpu.GPU, dev nvml.Device, h *history) {
 	processes := s.newProcesses()
 	if g.MIG != gpu.MIGEnabled {

@@ -30,7 +30,7 @@ var gnuMachine = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtim
 var (
 	usrLibraries = []string{
 		"/usr/lib/" + gnuMachine + "-linux-gnu",                // Debian, Ubuntu
-		"/usr/lib/" + gnuMachine + "-linux-gnu/nvidia/current", // Debian, without its alternatives
+		"/usr/lib/" + gnuMachine + "-linux-gnu/nvidia/current", // Debian, if update-alternatives created no links
 		"/usr/lib64", // RHEL, SUSE
 		"/lib64",
 		"/lib/" + gnuMachine + "-linux-gnu",
@@ -45,8 +45,8 @@ var (
 // jetsonRelease is a file that exists only on Jetson Linux.
 const jetsonRelease = "/etc/nv_tegra_release"
 
-// layouts are tried in this order. The node's packages are last, because they are often left over when a driver
-// container is installed. docs/driver-roots.md contains this table.
+// layouts are tried in this order. The node's own driver packages are last, because they are often left over on nodes
+// with a driver container. docs/driver-roots.md contains this table.
 var layouts = []layout{
 	{name: "NVIDIA's driver container", root: "/run/nvidia/driver", libraries: usrLibraries, programs: usrPrograms, data: usrData},
 	{name: "GKE, Container-Optimized OS", root: "/home/kubernetes/bin/nvidia",

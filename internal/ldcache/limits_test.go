@@ -95,8 +95,8 @@ func longNumbers() []byte {
 	return c.Bytes()
 }
 
-// A driver has about a hundred libraries. This test adds many more, so that one pass over the cache per library would
-// take minutes.
+// A driver has about a hundred libraries. This test adds many more, so that with the race detector, one pass over the
+// cache per library would take more than a minute.
 func TestPutIntoFullCache(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"unique names":              fullCache(func(i int) string { return fmt.Sprintf("lib%07d.so", i) }),

@@ -46,7 +46,8 @@ func TestDevicesAreValid(t *testing.T) {
 	}
 }
 
-// The scheduler evaluates selectors on all devices of the slice. None fails, and faulty devices are not allocated.
+// The scheduler evaluates each selector on all devices of the slice. No evaluation fails, and faulty devices are not
+// allocated.
 func TestSelectors(t *testing.T) {
 	p := newPublisher(t)
 	inv := mixed()

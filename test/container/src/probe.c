@@ -50,7 +50,10 @@ static void try_open(const char *path, int flags)
 
 static void node(const char *numbers)
 {
-	/* Only root may write to /dev. Device nodes in /dev/shm cannot be opened, since it is mounted nodev. */
+	/*
+	 * Only root can write to /dev. For other users, mknod would fail there even if the kernel permitted the device.
+	 * Root does not use /dev/shm: it is mounted nodev, so device nodes in it cannot be opened.
+	 */
 	const char *path = geteuid() == 0 ? "/dev/probe" : "/dev/shm/probe";
 	unsigned major, minor;
 	if (sscanf(numbers, "%u:%u", &major, &minor) != 2) {

@@ -55,7 +55,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, 
 }
 
 /* A compute instance has 1, 2, 3, 4 or all slices of its GPU instance, and shares
- * its engines. */
+ * the engines of the GPU instance. */
 static nvmlReturn_t compute_info(const struct view *v, unsigned index, unsigned engine,
 				 nvmlComputeInstanceProfileInfo_t *info)
 {
