@@ -103,9 +103,9 @@ func resourceOf(m gpu.MIGDevice, strategy MIGStrategy) string {
 	return ""
 }
 
-// NotUniform returns a fault if the GPUs are not partitioned alike, which the strategy single requires, and otherwise
-// the zero Fault. It ignores GPUs with a fault, MIG devices that are gone or have no profile, and devices that rules
-// exclude or advertise as another resource, so that these do not make healthy devices unhealthy.
+// NotUniform returns a fault if the strategy single cannot advertise the GPUs, and otherwise the zero Fault. It ignores
+// GPUs with a fault, MIG devices that are gone or have no profile, and devices that rules exclude or advertise as
+// another resource, so that these do not make healthy devices unhealthy.
 func NotUniform(inv *gpu.Inventory, rules Rules) gpu.Fault {
 	removed := func(g gpu.GPU, m *gpu.MIGDevice) bool {
 		rule, _ := rules.Match(g, m, GPUResource)

@@ -114,7 +114,7 @@ type cordonable struct {
 
 func (d cordonable) String() string {
 	if d.index == "" {
-		return fmt.Sprintf("%s (not on this node now)", d.uuid)
+		return fmt.Sprintf("%s (not found on this node)", d.uuid)
 	}
 	return fmt.Sprintf("GPU %s (%s)", d.index, d.uuid)
 }

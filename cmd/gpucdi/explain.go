@@ -19,7 +19,7 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain CLAIM|GPU",
 		Short: "Explain the allocation of a GPU or ResourceClaim",
 		Long: `Explain why a GPU or a ResourceClaim is in its state: through which API the GPU is
-allocated and to which pods, what it waits for, or why a claim was not prepared.
+advertised, to which pods it is allocated, what it waits for, or why a claim was not prepared.
 CLAIM is namespace/name; GPU is an index such as 3 or 3:1, a UUID, a name in the
 ResourceSlices, or a CDI device name such as gpucdi.dev/gpu=GPU-….graphics.`,
 		Example: `  kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi explain default/one-gpu`,
@@ -63,7 +63,7 @@ func explain(w io.Writer, n status.Node, subject string) error {
 // explainDevice describes a device of a resource or of the ResourceSlices. A GPU that moves between them has a device
 // in each.
 func explainDevice(w io.Writer, n status.Node, d status.Device) {
-	line(w, "GPU %s (%s, %s), allocated through %s", d.Index, cmp.Or(n.Product(d), "unknown product"), d.ID, d.Resource)
+	line(w, "GPU %s (%s, %s), advertised through %s", d.Index, cmp.Or(n.Product(d), "unknown product"), d.ID, d.Resource)
 	state := string(d.Health())
 	if !d.Healthy() {
 		state += " for " + since(d)

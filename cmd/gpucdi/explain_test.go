@@ -29,8 +29,8 @@ func TestExplain(t *testing.T) {
 		},
 	}
 	for subject, want := range map[string][]string{
-		"0": {"GPU 0 (NVIDIA H100, GPU-a), allocated through nvidia.com/gpu", "draining for 5m0s", "moving to the ResourceSlices; waits for its pods to end",
-			"default/train/main", "GPU 0 (NVIDIA H100, GPU-a), allocated through gpu.nvidia.com", "waiting for 5m0s"},
+		"0": {"GPU 0 (NVIDIA H100, GPU-a), advertised through nvidia.com/gpu", "draining for 5m0s", "moving to the ResourceSlices; waits for its pods to end",
+			"default/train/main", "GPU 0 (NVIDIA H100, GPU-a), advertised through gpu.nvidia.com", "waiting for 5m0s"},
 		"gpu-b":                         {"unhealthy for 5m0s", "XID 79: off the bus; reboot the node", "default/infer/main, through claim one", "prepared for: claim default/one, 5m0s ago"},
 		"gpucdi.dev/gpu=GPU-b.graphics": {"GPU 1 (unknown product, GPU-b)", "features:     those of the node, and display, graphics"},
 		"GPU-c":                         {"GPU 2 (GPU-c) is not advertised: excluded by resources[0] of the config"},

@@ -102,11 +102,11 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 	for _, name := range []string{"first", "second", "root"} {
 		c.remove(t, name)
 	}
-	c.awaitGPUs(t, "8")
-	c.awaitNoServers(t)
-	c.run(t, "whole", 1)
+	c.run(t, "whole", 1) // waits for the compute mode
 	c.awaitPhase(t, "whole", "Running")
 	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)
+	c.awaitNoServers(t)
+	c.awaitGPUs(t, "8")
 }
 
 func ceiledPods(t *testing.T, c *cluster) {

@@ -116,7 +116,7 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"no cores", "", [][2]string{main("nvidia.com/vcuda-memory: 99")}, "nvidia.com/vcuda-memory requires nvidia.com/vcuda-core"},
 		{"much memory", "", [][2]string{main("nvidia.com/vcuda-core: 1, nvidia.com/vcuda-memory: 1e30")}, "and nvidia.com/vcuda-memory at most 999999"},
 		{"hardware", "gpucdi.dev/memory-isolation: hardware", [][2]string{main(vcuda(30, 4000))}, "container main: a part of a GPU cannot have hardware isolation"},
-		{"low limit", `nvidia.com/vcuda-core-limit: "20"`, [][2]string{main(vcuda(30, 4000))}, `is "20"; want a number from nvidia.com/vcuda-core, which is 30, to 100`},
+		{"low limit", `nvidia.com/vcuda-core-limit: "20"`, [][2]string{main(vcuda(30, 4000))}, `is "20"; want a number from 30, the value of nvidia.com/vcuda-core, to 100`},
 		{"limit in words", `nvidia.com/vcuda-core-limit: half`, [][2]string{main(vcuda(30, 4000))}, `is "half"; want a number`},
 		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"; want timeslice, ceiling or hardware`},
 	} {

@@ -43,7 +43,7 @@ func TestCordon(t *testing.T) {
 		{[]string{"uncordon", "4"}, 0, "GPU 4 (" + partitioned + ") uncordoned"},
 		{[]string{"uncordon", "0"}, 0, "GPU 0 (" + whole + ") uncordoned"},
 		{[]string{"uncordon", "0"}, 0, "is not cordoned"},
-		{[]string{"cordon", "GPU-00000000-0000-0000-0000-000000000000"}, 0, "(not on this node now) cordoned"},
+		{[]string{"cordon", "GPU-00000000-0000-0000-0000-000000000000"}, 0, "(not found on this node) cordoned"},
 		{[]string{"cordon", "99"}, 1, "no such GPU on this node"},
 		{[]string{"cordon", "../../etc/passwd"}, 1, "no such GPU on this node"},
 		{[]string{"cordon", ""}, 1, "no such GPU on this node"},
