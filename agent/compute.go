@@ -78,7 +78,7 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: &mps.Control{Program: program, Dir: filepath.Join(a.cfg.StateDir, mps.Dir)},
 		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
-		started: map[string]time.Time{}, changed: newExclusiveGPUs(a.cfg.StateDir),
+		started: map[string]time.Time{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
 	}
 	if client != nil {
 		c.pods = client
@@ -207,8 +207,8 @@ func (c *computeLimits) setExclusive(ctx context.Context, uuid string) error {
 		return c.setMode(ctx, uuid, before, gpu.ComputeModeExclusiveProcess)
 	}
 	original := before
-	if served, _ := c.control.Served(ctx, []string{uuid}); len(served) > 0 {
-		original = gpu.ComputeModeDefault // the state was lost
+	if original == gpu.ComputeModeExclusiveProcess {
+		original = gpu.ComputeModeDefault // it may have been changed before the state was lost
 	}
 	if err := c.changed.add(uuid, original); err != nil {
 		return fmt.Errorf("%w; check --state-dir", err)
@@ -216,15 +216,19 @@ func (c *computeLimits) setExclusive(ctx context.Context, uuid string) error {
 	return c.setMode(ctx, uuid, before, gpu.ComputeModeExclusiveProcess)
 }
 
-// resetMode sets the compute mode that a GPU had before setExclusive.
+// resetMode sets the compute mode that a GPU had before setExclusive, or the default if the state was lost.
 func (c *computeLimits) resetMode(ctx context.Context, uuid string) error {
 	now, err := c.settings.ComputeMode(ctx, uuid)
 	if err != nil {
 		return err
 	}
 	before, changed := c.changed.mode(uuid)
-	if !changed {
-		before = gpu.ComputeModeDefault // it was changed before the state was lost
+	switch {
+	case changed:
+	case now == gpu.ComputeModeExclusiveProcess:
+		before = gpu.ComputeModeDefault
+	default:
+		return nil
 	}
 	return c.setMode(ctx, uuid, now, before)
 }
@@ -268,14 +272,20 @@ func (c *computeLimits) releaseClaim(ctx context.Context, client client) error {
 }
 
 // endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which nothing
-// uses. It must be called by alone.
+// uses. A server that is left ends with a later check. It must be called by alone.
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	delete(c.failed, uuid)
-	if err := errors.Join(c.resetMode(ctx, uuid), c.control.RemoveServer(ctx, uuid)); err != nil {
-		return err
+	err := c.resetMode(ctx, uuid)
+	if err == nil {
+		err = c.changed.remove(uuid) // other outlets get the GPU from now on
 	}
-	return c.changed.remove(uuid) // other outlets get the GPU from now on
+	return errors.Join(err, c.control.RemoveServer(ctx, uuid))
+}
+
+// claimed reports whether a prepared claim has a GPU, even if its record is lost.
+func (c *computeLimits) claimed(uuid string) bool {
+	return slices.ContainsFunc(c.gate.Claims(), func(claim allocator.Claim) bool { return slices.Contains(claim.Devices, uuid) })
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.

@@ -50,7 +50,7 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
 		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, claims: n,
 		podName: func(context.Context, string) (string, string, error) { return "default", "pod", nil },
-		started: map[string]time.Time{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state")),
+		started: map[string]time.Time{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state"), slog.New(slog.DiscardHandler)),
 		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
 	}
@@ -111,6 +111,10 @@ func (n *ceiledNode) ComputeMode(context.Context, string) (gpu.ComputeMode, erro
 }
 
 func (n *ceiledNode) SetComputeMode(_ context.Context, _ string, mode gpu.ComputeMode) error {
+	saved := newExclusiveGPUs(n.limits.changed.dir, n.limits.log) // as after a crash
+	if _, changed := saved.mode("GPU-a"); mode == gpu.ComputeModeExclusiveProcess && !changed {
+		n.Error("the compute mode is changed before its change is saved")
+	}
 	if n.setting == nil {
 		n.mode = mode
 	}
@@ -212,12 +216,12 @@ func TestComputeLimitsRestored(t *testing.T) {
 	if err := os.RemoveAll(n.limits.specDir); err != nil {
 		t.Fatal(err)
 	}
-	if faults := n.limits.check(t.Context()); len(faults) > 0 {
+	if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
 		t.Errorf("faults %v", faults)
 	}
 	n.check(gpu.ComputeModeExclusiveProcess, "a")
 	n.records = nil // a claim was unprepared, but its limit could not be removed
-	if faults := n.limits.check(t.Context()); len(faults) > 0 {
+	if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
 		t.Errorf("faults %v", faults)
 	}
 	n.check(gpu.ComputeModeDefault)
@@ -228,7 +232,7 @@ func TestMPSFaults(t *testing.T) {
 	n := newCeiledNode(t)
 	fault := func(want string) {
 		t.Helper()
-		f := n.limits.check(t.Context())["GPU-a"]
+		f := n.limits.check(t.Context(), nil)["GPU-a"]
 		if want == "" && !f.None() || want != "" && (f.Code != gpu.FaultMPS || !strings.Contains(f.Message, want)) {
 			t.Errorf("fault %+v, want %q", f, want)
 		}
@@ -295,7 +299,7 @@ func TestComputeLimitsResetLater(t *testing.T) {
 			}
 			n.limits.latest().plan.resources = nil
 			fail(n, nil)
-			if faults := n.limits.check(t.Context()); len(faults) > 0 {
+			if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
 				t.Errorf("faults %v", faults)
 			}
 			n.check(gpu.ComputeModeDefault)

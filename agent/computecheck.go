@@ -38,7 +38,7 @@ func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.
 			return
 		case <-time.After(computeInterval):
 		}
-		faults, now := c.check(ctx), c.changed.all()
+		faults, now := c.check(ctx, last), c.changed.all()
 		if ctx.Err() == nil && (!maps.Equal(faults, last) || !maps.Equal(now, changed)) {
 			yield(faults)
 			last, changed = faults, now
@@ -46,29 +46,50 @@ func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.
 	}
 }
 
-// check restores the shares of each GPU, and returns the faults of those whose server does not work.
-func (c *computeLimits) check(ctx context.Context) map[string]gpu.Fault {
+// check restores the shares of each GPU, and returns the faults of those whose server does not work. last are the faults
+// of the previous check, which remain while no driver worker runs.
+func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) map[string]gpu.Fault {
 	if c.prune(ctx) != nil { // ctx has ended
 		return nil
 	}
 	faults := map[string]gpu.Fault{}
-	shared, others, err := c.gpus(ctx)
-	for uuid := range shared {
-		// A daemon that does not respond is not asked again for each GPU.
-		problem := err
-		if problem == nil {
-			problem = c.checkGPU(ctx, uuid)
-		}
-		if problem != nil && !errors.Is(problem, driver.ErrNoWorker) {
-			faults[uuid] = mpsFault(problem)
+	report := func(uuid string, err error) {
+		switch {
+		case err == nil:
+		case !errors.Is(err, driver.ErrNoWorker):
+			faults[uuid] = mpsFault(err)
+		case !last[uuid].None():
+			faults[uuid] = last[uuid]
 		}
 	}
+	shared, others, err := c.gpus(ctx)
+	for uuid := range shared {
+		if err != nil { // a daemon that does not respond is not asked again for each GPU
+			report(uuid, errors.Join(err, c.keepExclusive(ctx, uuid)))
+			continue
+		}
+		report(uuid, c.checkGPU(ctx, uuid))
+	}
 	for uuid := range others {
-		if err := c.checkGPU(ctx, uuid); err != nil && !errors.Is(err, driver.ErrNoWorker) {
-			faults[uuid] = mpsFault(err)
+		err := c.checkGPU(ctx, uuid)
+		if _, changed := c.changed.mode(uuid); changed { // a server that is left prevents nothing
+			report(uuid, err)
 		}
 	}
 	return faults
+}
+
+// keepExclusive sets the compute mode again that a restart of the driver resets, so that programs do not get a whole GPU
+// while the daemon does not respond.
+func (c *computeLimits) keepExclusive(ctx context.Context, uuid string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
+	defer cancel()
+	return c.alone(ctx, func() error {
+		if len(c.users(uuid)) == 0 && !c.replicated(uuid) {
+			return nil
+		}
+		return c.setExclusive(ctx, uuid)
+	})
 }
 
 func mpsFault(err error) gpu.Fault {
@@ -138,8 +159,12 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 func (c *computeLimits) probeServer(ctx context.Context, uuid string) error {
 	due := false
 	err := c.alone(ctx, func() error {
-		due = c.isUsed(uuid) && time.Since(c.probed[uuid]) >= probeInterval
-		return nil
+		if !c.isUsed(uuid) || time.Since(c.probed[uuid]) < probeInterval {
+			return nil
+		}
+		served, err := c.control.Served(ctx, []string{uuid}) // none before the first claim is limited
+		due = len(served) > 0
+		return err
 	})
 	if err != nil || !due {
 		return err
@@ -170,7 +195,7 @@ func (c *computeLimits) isUsed(uuid string) bool {
 // the last claim was released.
 func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 	return c.alone(ctx, func() error {
-		if len(c.users(uuid)) > 0 || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
+		if len(c.users(uuid)) > 0 || c.claimed(uuid) || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
 			return nil
 		}
 		return c.endServer(ctx, uuid)
@@ -181,9 +206,8 @@ func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 // reports that ctx has ended.
 func (c *computeLimits) prune(ctx context.Context) error {
 	return c.alone(ctx, func() error {
-		c.pruneKind(cdi.ClaimKind, func(uid string) bool {
-			return c.claims != nil && slices.ContainsFunc(c.claims.Records(), func(r dra.Record) bool { return r.UID == uid })
-		})
+		uids := c.preparedUIDs()
+		c.pruneKind(cdi.ClaimKind, func(uid string) bool { return slices.Contains(uids, uid) })
 		c.pruneKind(cdi.ReplicaKind, c.isReplica)
 		return nil
 	})
@@ -197,7 +221,7 @@ func (c *computeLimits) pruneNamespaces(ctx context.Context, uuid string) error 
 	}
 	names, err := c.control.Namespaces(ctx, uuid)
 	used := c.replicaNames(uuid)
-	for _, uid := range c.users(uuid) {
+	for _, uid := range c.preparedUIDs() {
 		if name, err := mps.Name(uid); err == nil {
 			used[name] = true
 		}
@@ -209,6 +233,19 @@ func (c *computeLimits) pruneNamespaces(ctx context.Context, uuid string) error 
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// preparedUIDs returns the UIDs of all prepared claims, also of those whose records are lost.
+func (c *computeLimits) preparedUIDs() (uids []string) {
+	for _, claim := range c.gate.Claims() {
+		uids = append(uids, claim.UID)
+	}
+	if c.claims != nil {
+		for _, r := range c.claims.Records() {
+			uids = append(uids, r.UID)
+		}
+	}
+	return uids
 }
 
 func (c *computeLimits) pruneKind(kind string, isUsed func(name string) bool) {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"strings"
 	"time"
@@ -34,7 +33,7 @@ func (c *computeLimits) limitReplicas(ctx context.Context, resource string, pod 
 			continue
 		}
 		// A container that was allocated a replica under another config would run without its limit.
-		if !slices.Contains(pod.CDI, cdi.ReplicaKind+"="+key.ID) {
+		if !slices.Contains(pod.CDI, replicaDevice(key)) {
 			return fmt.Errorf("replica %s was allocated without a limit of its compute time; delete the pod", key.ID)
 		}
 		if !checked {
@@ -47,10 +46,13 @@ func (c *computeLimits) limitReplicas(ctx context.Context, resource string, pod 
 			}
 			checked = true
 		}
-		client := client{cdi.ReplicaKind, key.ID, mps.Share{GPU: part.GPU, Name: replicaName(key), Percentage: part.Share.Percentage()}}
+		client := client{cdi.ReplicaKind, allocator.ReplicaName(key), mps.Share{GPU: part.GPU, Name: namespaceOf(key), Percentage: part.Share.Percentage()}}
 		err := c.alone(ctx, func() error {
-			c.started[part.GPU] = time.Now()
-			return c.apply(ctx, client)
+			err := c.apply(ctx, client)
+			if err == nil {
+				c.started[part.GPU] = time.Now()
+			}
+			return err
 		})
 		if err != nil {
 			return err
@@ -59,33 +61,39 @@ func (c *computeLimits) limitReplicas(ctx context.Context, resource string, pod 
 	return nil
 }
 
-// replicaName returns the name of the MPS namespace of a replica. It contains the number of the replica and a hash of
-// the resource, since the path of a socket has to be short: the server's directory contains the UUID of the GPU.
-func replicaName(key allocator.Key) string {
-	number := strings.TrimPrefix(key.ID, allocator.DeviceOf(key.ID)+"::")
-	return fmt.Sprintf("replica_%s_%08x", number, crc32.ChecksumIEEE([]byte(key.Outlet)))
+// replicaDevice returns the qualified name of the CDI device of a replica.
+func replicaDevice(key allocator.Key) string {
+	return cdi.ReplicaKind + "=" + allocator.ReplicaName(key)
+}
+
+// namespaceOf returns the name of the MPS namespace of a replica: its allocator.ReplicaName without the GPU, whose UUID
+// is in the directory of the server. The path of a socket has to be short.
+func namespaceOf(key allocator.Key) string {
+	name := strings.TrimPrefix(allocator.ReplicaName(key), allocator.DeviceOf(key.ID)+"::")
+	return "replica_" + strings.ReplaceAll(name, "-", "_")
 }
 
 // replicated reports whether the replicas of a GPU are limited through MPS.
 func (c *computeLimits) replicated(uuid string) bool {
-	return c.hasReplicas(func(d allocator.Device) bool { return d.GPU == uuid })
+	return c.hasReplicas(func(_ *allocator.Resource, d allocator.Device) bool { return d.GPU == uuid })
 }
 
-// isReplica reports whether a replica is limited through MPS, or a pod has its CDI device. Before the ledger is known,
-// any replica may be.
-func (c *computeLimits) isReplica(id string) bool {
+// isReplica reports whether the replica with an allocator.ReplicaName is limited through MPS, or a pod has its CDI
+// device. Before the ledger is known, any replica may be.
+func (c *computeLimits) isReplica(name string) bool {
 	s := c.latest()
-	return s.offers == nil || c.hasReplicas(func(d allocator.Device) bool { return slices.Contains(d.Replicas, id) }) ||
-		slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool { return slices.Contains(h.CDI, cdi.ReplicaKind+"="+id) })
+	return s.offers == nil || c.hasReplicas(func(r *allocator.Resource, d allocator.Device) bool {
+		return slices.ContainsFunc(d.Replicas, func(id string) bool { return allocator.ReplicaName(allocator.Key{Outlet: r.Name, ID: id}) == name })
+	}) || slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool { return slices.Contains(h.CDI, cdi.ReplicaKind+"="+name) })
 }
 
 // hasReplicas reports whether the ledger has devices that match, and whose replicas are limited through MPS. This
 // includes replicas that pods still hold after the config was changed, but not those that wait for other holders.
-func (c *computeLimits) hasReplicas(match func(d allocator.Device) bool) bool {
+func (c *computeLimits) hasReplicas(match func(r *allocator.Resource, d allocator.Device) bool) bool {
 	states := []allocator.State{allocator.StateAvailable, allocator.StateUnavailable, allocator.StateDraining}
 	return slices.ContainsFunc(c.latest().offers, func(r *allocator.Resource) bool {
 		return !r.Sliced() && slices.ContainsFunc(r.Devices, func(d allocator.Device) bool {
-			return d.Class == allocator.Ceiled && slices.Contains(states, d.State) && match(d)
+			return d.Class == allocator.Ceiled && slices.Contains(states, d.State) && match(r, d)
 		})
 	})
 }
@@ -97,14 +105,14 @@ func (c *computeLimits) replicaNames(uuid string) map[string]bool {
 		for _, d := range r.Devices {
 			if !r.Sliced() && d.GPU == uuid {
 				for _, id := range d.Replicas {
-					names[replicaName(allocator.Key{Outlet: r.Name, ID: id})] = true
+					names[namespaceOf(allocator.Key{Outlet: r.Name, ID: id})] = true
 				}
 			}
 		}
 	}
 	for _, h := range s.running.checkpoint.Holders {
 		if allocator.DeviceOf(h.Device) == uuid {
-			names[replicaName(allocator.Key{Outlet: h.Resource, ID: h.Device})] = true
+			names[namespaceOf(allocator.Key{Outlet: h.Resource, ID: h.Device})] = true
 		}
 	}
 	return names
@@ -113,6 +121,9 @@ func (c *computeLimits) replicaNames(uuid string) map[string]bool {
 // serve keeps the server of a GPU with replicas ready. If the server does not work and no container uses it, serve
 // replaces it. It must be called by alone.
 func (c *computeLimits) serve(ctx context.Context, uuid string) error {
+	if !c.replicated(uuid) { // no longer
+		return nil
+	}
 	if c.failed[uuid] && !c.inUse(uuid) {
 		if err := c.endServer(ctx, uuid); err != nil {
 			return err
@@ -128,12 +139,12 @@ func (c *computeLimits) serve(ctx context.Context, uuid string) error {
 // to start when the running containers were last listed.
 func (c *computeLimits) inUse(uuid string) bool {
 	s := c.latest()
-	if !s.running.listed || time.Since(c.started[uuid]) < 2*containersInterval {
+	if time.Since(c.started[uuid]) < 2*containersInterval {
 		return true
 	}
 	return slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool {
 		prefix := cdi.ReplicaKind + "=" + uuid + "::"
-		return slices.ContainsFunc(h.CDI, func(name string) bool { return strings.HasPrefix(name, prefix) }) &&
-			slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool { return r.Pod.UID == h.PodUID && r.Name == h.Container })
+		return slices.ContainsFunc(h.CDI, func(name string) bool { return strings.HasPrefix(name, prefix) }) && (!s.running.listed ||
+			slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool { return r.Pod.UID == h.PodUID && r.Name == h.Container }))
 	})
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
+	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
@@ -79,7 +82,7 @@ func (n *replicated) settle(running bool) {
 
 func (n *replicated) checkFault(want string) {
 	n.Helper()
-	if f := n.limits.check(n.Context())["GPU-a"]; want == "" && !f.None() || want != "" && !strings.Contains(f.Message, want) {
+	if f := n.limits.check(n.Context(), nil)["GPU-a"]; want == "" && !f.None() || want != "" && !strings.Contains(f.Message, want) {
 		n.Errorf("fault %+v, want %q", f, want)
 	}
 }
@@ -101,7 +104,7 @@ func TestComputeLimitsOfReplicas(t *testing.T) {
 	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
 		t.Errorf("compute mode %s, server %t before a pod starts", n.mode, n.server)
 	}
-	if err := n.start("GPU-a::2", "gpucdi.dev/replica=GPU-a::2"); err != nil {
+	if err := n.start("GPU-a::2", "gpucdi.dev/replica=GPU-a::2-cbcbbfae"); err != nil {
 		t.Fatal(err)
 	}
 	want := mps.Share{GPU: "GPU-a", Name: "replica_2_cbcbbfae", Percentage: 25}
@@ -109,7 +112,7 @@ func TestComputeLimitsOfReplicas(t *testing.T) {
 		t.Errorf("shares %v, want %v", n.shares, want)
 	}
 	n.settle(true)
-	n.checkSpecs("gpucdi.dev-replica-GPU-a::2.json")
+	n.checkSpecs("gpucdi.dev-replica-GPU-a::2-cbcbbfae.json")
 	n.server = false // the daemon was restarted
 	n.checkFault("")
 	if !n.server {
@@ -117,14 +120,14 @@ func TestComputeLimitsOfReplicas(t *testing.T) {
 	}
 	n.share("")
 	n.checkFault("") // the replica is draining, its pod uses the server
-	n.checkSpecs("gpucdi.dev-replica-GPU-a::2.json")
+	n.checkSpecs("gpucdi.dev-replica-GPU-a::2-cbcbbfae.json")
 	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
 		t.Errorf("compute mode %s, server %t while a pod has the replica", n.mode, n.server)
 	}
 	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
 	n.share("") // the state was lost and the config changed, but the container runs
 	n.checkFault("")
-	n.checkSpecs("gpucdi.dev-replica-GPU-a::2.json")
+	n.checkSpecs("gpucdi.dev-replica-GPU-a::2-cbcbbfae.json")
 	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
 		t.Errorf("compute mode %s, server %t while a container uses the replica", n.mode, n.server)
 	}
@@ -147,13 +150,13 @@ func TestComputeModeReset(t *testing.T) {
 	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
 	n.share("")
 	n.checkFault("the driver hangs")
-	n.limits.changed = newExclusiveGPUs(n.limits.changed.dir)
+	n.limits.changed = newExclusiveGPUs(n.limits.changed.dir, n.limits.log)
 	if _, changed := n.limits.changed.mode("GPU-a"); !changed {
 		t.Error("the change of the compute mode is not saved")
 	}
 	n.setting = nil
 	n.checkFault("")
-	if n.mode != gpu.ComputeModeProhibited || len(newExclusiveGPUs(n.limits.changed.dir).all()) > 0 {
+	if n.mode != gpu.ComputeModeProhibited || len(newExclusiveGPUs(n.limits.changed.dir, n.limits.log).all()) > 0 {
 		t.Errorf("compute mode %s", n.mode)
 	}
 }
@@ -180,7 +183,7 @@ func TestReplicaNames(t *testing.T) {
 	for _, outlet := range []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"} {
 		for _, number := range []string{"9", "99"} {
 			uuid := "GPU-167534cb-ed86-5a78-8a53-dea5dfe08240"
-			s := mps.Share{GPU: uuid, Name: replicaName(allocator.Key{Outlet: outlet, ID: uuid + "::" + number})}
+			s := mps.Share{GPU: uuid, Name: namespaceOf(allocator.Key{Outlet: outlet, ID: uuid + "::" + number})}
 			if socket := control.Directory(s) + "/control"; len(socket) > 107 {
 				t.Errorf("%s has %d bytes", socket, len(socket))
 			}
@@ -195,7 +198,7 @@ func TestReplicaNames(t *testing.T) {
 // The namespaces of replicas and claims that do not exist any more are removed.
 func TestNamespacesPruned(t *testing.T) {
 	n := newReplicated(t)
-	if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1"); err != nil {
+	if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1-cbcbbfae"); err != nil {
 		t.Fatal(err)
 	}
 	n.shares["former"] = mps.Share{}
@@ -215,7 +218,7 @@ func TestReplicaNotLimited(t *testing.T) {
 	n := newReplicated(t)
 	refuses := func(want string) {
 		t.Helper()
-		if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1"); err == nil || !strings.Contains(err.Error(), want) {
+		if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1-cbcbbfae"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 		if len(n.shares) > 0 {
@@ -248,7 +251,7 @@ func TestServerOfReplicasReplaced(t *testing.T) {
 	n.probe = errors.New("no response within 10s")
 	n.settle(false)
 	n.checkFault("")
-	if err := n.start("GPU-a::0", "gpucdi.dev/replica=GPU-a::0"); err != nil {
+	if err := n.start("GPU-a::0", "gpucdi.dev/replica=GPU-a::0-cbcbbfae"); err != nil {
 		t.Fatal(err)
 	}
 	for _, settle := range []func(){func() {}, func() { n.settle(true) }} {
@@ -267,4 +270,91 @@ func TestServerOfReplicasReplaced(t *testing.T) {
 	n.probe = nil
 	n.settle(true)
 	n.checkFault("")
+}
+
+// While the daemon does not respond, a restart of the driver does not give programs the whole GPU.
+func TestComputeModeKeptWithoutDaemon(t *testing.T) {
+	n := newReplicated(t)
+	n.checkFault("")
+	n.problem, n.mode = errors.New("the MPS daemon does not run"), gpu.ComputeModeDefault
+	n.checkFault("the MPS daemon does not run")
+	if n.mode != gpu.ComputeModeExclusiveProcess {
+		t.Errorf("compute mode %s", n.mode)
+	}
+	// A daemon that does not respond does not keep the GPU from other pods when MPS is no longer configured.
+	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
+	n.share("")
+	n.checkFault("")
+	if _, changed := n.limits.changed.mode("GPU-a"); changed || n.mode != gpu.ComputeModeDefault {
+		t.Errorf("compute mode %s, changed %t", n.mode, changed)
+	}
+}
+
+// Faults remain while no driver worker runs, and there are none before: the GPU is not the cause.
+func TestMPSFaultsWithoutWorker(t *testing.T) {
+	n := newReplicated(t)
+	n.setting = driver.ErrNoWorker
+	if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
+		t.Errorf("faults %v", faults)
+	}
+	last := map[string]gpu.Fault{"GPU-a": mpsFault(errors.New("hangs"))}
+	if faults := n.limits.check(t.Context(), last); !maps.Equal(faults, last) {
+		t.Errorf("faults %v, want %v", faults, last)
+	}
+}
+
+// Before the ledger is known, and for a prepared claim whose record is lost, a server, its compute mode and specs are
+// kept.
+func TestMPSKeptAfterLostState(t *testing.T) {
+	n := newCeiledNode(t)
+	if err := n.prepare("a", 25); err != nil {
+		t.Fatal(err)
+	}
+	n.records = nil
+	kept := func() {
+		t.Helper()
+		n.limits.check(t.Context(), nil)
+		n.check(gpu.ComputeModeExclusiveProcess, "a")
+	}
+	n.limits.gate.Restore(allocator.Claim{UID: "a", Devices: []string{"GPU-a"}})
+	kept()
+	n.limits.gate.Unprepare("a")
+	n.latest.offers = nil
+	n.limits.check(t.Context(), nil)
+	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
+		t.Errorf("compute mode %s, server %t", n.mode, n.server)
+	}
+	n.latest.offers = []*allocator.Resource{}
+	n.limits.check(t.Context(), nil)
+	n.check(gpu.ComputeModeDefault)
+}
+
+// A container whose replica cannot be limited does not prevent the replacement of the server.
+func TestFailedStartDoesNotUseServer(t *testing.T) {
+	n := newReplicated(t)
+	n.problem = errors.New("no response")
+	if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1-cbcbbfae"); err == nil {
+		t.Fatal("no error")
+	}
+	n.latest.running.checkpoint.Holders = nil
+	if n.limits.inUse("GPU-a") {
+		t.Error("the server is in use")
+	}
+}
+
+// Without API server access, pods cannot be checked.
+func TestReplicasRequireAPIServer(t *testing.T) {
+	a := New(Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	l := newLoop(a.collaborators(allocator.NewGate(time.Now), a.newComputeLimits(nil, nil), nil, newTriggers(nil)), newSnapshot())
+	file, err := config.Parse([]byte("resources: [{name: nvidia.com/gpu, replicas: 2, limits: memory+compute, failRequestsGreaterThanOne: true}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.adopt(file); err == nil || !strings.Contains(err.Error(), "limits: memory+compute requires API server access") {
+		t.Errorf("error %v", err)
+	}
+	l.followLabels = func() {}
+	if err := l.adopt(file); err != nil {
+		t.Error(err)
+	}
 }

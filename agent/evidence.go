@@ -86,7 +86,7 @@ func (r partResolver) checkpoint(c *kubelet.Checkpoint) *allocator.Checkpoint {
 		if r.isAgentResource(held.Resource) || slices.ContainsFunc(held.CDI, isAgentDevice) {
 			key := allocator.Key{Outlet: held.Resource, ID: held.Device}
 			part := r.part(held.Device)
-			if part.Share.Class == allocator.Ceiled && !slices.Contains(held.CDI, cdi.ReplicaKind+"="+held.Device) {
+			if part.Share.Class == allocator.Ceiled && !slices.Contains(held.CDI, replicaDevice(key)) {
 				part.Share.Class = allocator.PerhapsLimited // allocated under another config
 			}
 			ours.Held = append(ours.Held, allocator.Holding{Key: key, Part: part, Pod: held.PodUID})

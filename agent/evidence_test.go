@@ -91,7 +91,7 @@ func TestReplicaOfAnotherConfig(t *testing.T) {
 		return kubelet.Holder{PodUID: id, Resource: allocator.GPUResource, Device: id, CDI: names}
 	}
 	c := r.checkpoint(&kubelet.Checkpoint{Holders: []kubelet.Holder{
-		held("GPU-a::0", "gpucdi.dev/gpu=GPU-a", "gpucdi.dev/replica=GPU-a::0"), held("GPU-a::1", "gpucdi.dev/gpu=GPU-a"),
+		held("GPU-a::0", "gpucdi.dev/gpu=GPU-a", "gpucdi.dev/replica=GPU-a::0-cbcbbfae"), held("GPU-a::1", "gpucdi.dev/gpu=GPU-a"),
 	}})
 	if a, b := c.Held[0].Part.Share, c.Held[1].Part.Share; a.Class != allocator.Ceiled || b.Class != allocator.PerhapsLimited || a.Count != 2 || b.Count != 2 {
 		t.Errorf("shares %+v and %+v", a, b)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -25,14 +26,17 @@ type exclusiveGPUs struct {
 	modes map[string]gpu.ComputeMode
 }
 
-// newExclusiveGPUs returns the GPUs that were saved in a directory. A damaged file is ignored; the modes of its GPUs are
-// reset once no server of theirs is used.
-func newExclusiveGPUs(dir string) *exclusiveGPUs {
+// newExclusiveGPUs returns the GPUs that were saved in a directory. A damaged file is only logged.
+func newExclusiveGPUs(dir string, log *slog.Logger) *exclusiveGPUs {
 	e := &exclusiveGPUs{dir: dir}
 	if dir != "" {
 		data, err := host.NewRoot(dir).ReadFile(exclusiveName)
 		if err == nil {
-			_ = json.Unmarshal(data, &e.modes)
+			err = json.Unmarshal(data, &e.modes)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			log.Warn("saved compute modes damaged", "path", filepath.Join(dir, exclusiveName), "err", err,
+				"remedy", "if GPUs are in the compute mode Exclusive_Process, reset it with nvidia-smi --compute-mode")
 		}
 	}
 	if e.modes == nil {

@@ -188,7 +188,7 @@ func (l Ledger) waitReason(e Entry) string {
 	if l.bootstrap.pending {
 		return "waits for evidence of the allocations of an earlier agent"
 	}
-	return specPending + ", or for containers that use it to end"
+	return specPending + ", for containers that use it to end, or for the compute mode of its GPU to be reset"
 }
 
 // describeOutlet returns the name of an outlet for messages.

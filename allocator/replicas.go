@@ -3,6 +3,7 @@ package allocator
 import (
 	"cmp"
 	"fmt"
+	"hash/crc32"
 	"strings"
 )
 
@@ -46,6 +47,12 @@ func replicaIDs(id string, count int) []string {
 		ids[n] = fmt.Sprintf("%s%s%d", id, replicaMark, n)
 	}
 	return ids
+}
+
+// ReplicaName returns a name of a replica that is unique among the resources of a node, for its CDI device. The same
+// replica can be in two resources while the config renames one.
+func ReplicaName(k Key) string {
+	return fmt.Sprintf("%s-%08x", k.ID, crc32.ChecksumIEEE([]byte(k.Outlet)))
 }
 
 // DeviceOf returns the device ID without the replica number, if it has one.

@@ -16,7 +16,7 @@ import (
 // specs, so a name always has the same contents.
 const (
 	ClaimKind   = AgentVendor + "/claim"   // the names are UIDs of ResourceClaims
-	ReplicaKind = AgentVendor + "/replica" // the names are IDs of replicas, such as GPU-…::1
+	ReplicaKind = AgentVendor + "/replica" // the names are those of allocator.ReplicaName, such as GPU-…::1-0a1b2c3d
 )
 
 // PutMPSClient writes and verifies the spec of a device. dir is the pipe directory on the node; containers get no other

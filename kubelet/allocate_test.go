@@ -276,7 +276,7 @@ func TestAllocateCeiledReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, replica := range []string{"::3", "::0"} {
-		want := append(names(5), "gpucdi.dev/gds=all", "gpucdi.dev/replica="+uuid(5)+replica)
+		want := append(names(5), "gpucdi.dev/gds=all", "gpucdi.dev/replica="+uuid(5)+replica+"-cbcbbfae")
 		got := response.ContainerResponses[i]
 		if !slices.Equal(byField(got), want) || !slices.Equal(byAnnotation(t, got), want) {
 			t.Errorf("container %d: field %v, annotation %v; want %v", i, byField(got), byAnnotation(t, got), want)

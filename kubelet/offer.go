@@ -24,7 +24,7 @@ type Offer struct {
 	ExtraDevices []string
 
 	// ReplicaKind is the CDI kind of a device that a container with a replica of the class allocator.Ceiled gets in
-	// addition. Its name is the ID of the replica.
+	// addition. Its name is the allocator.ReplicaName.
 	ReplicaKind string
 }
 
@@ -40,7 +40,8 @@ func (o Offer) extraDevices(ids []string, devices []int) ([]string, error) {
 		return nil, fmt.Errorf("%w: a container can have one replica with limited compute time, but %d devices are requested; request 1",
 			allocator.ErrMalformed, len(ids))
 	}
-	return append(slices.Clone(o.ExtraDevices), o.ReplicaKind+"="+ids[0]), nil
+	name := allocator.ReplicaName(allocator.Key{Outlet: o.Resource.Name, ID: ids[0]})
+	return append(slices.Clone(o.ExtraDevices), o.ReplicaKind+"="+name), nil
 }
 
 // snapshot is an Offer in the form the server needs. It is immutable.

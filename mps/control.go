@@ -216,8 +216,11 @@ func (c *Control) RemoveServer(ctx context.Context, gpu string) error {
 	return nil
 }
 
-// Namespaces returns the names of the namespaces of a GPU's server, except "default".
+// Namespaces returns the names of the namespaces of a GPU's server, except "default"; none if it has no server.
 func (c *Control) Namespaces(ctx context.Context, gpu string) ([]string, error) {
+	if found, err := c.serves(ctx, gpu); err != nil || !found {
+		return nil, err
+	}
 	names, err := c.namespaces(ctx, gpu)
 	return slices.DeleteFunc(names, func(name string) bool { return name == defaultName }), err
 }

@@ -126,28 +126,35 @@ func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[s
 	return pods, nil
 }
 
-// PodName returns the namespace and name of the pod with a UID, from its ready sandbox in the runtime that serves the
-// kubelet.
+// PodName returns the namespace and name of the pod with a UID, from its ready sandbox in a container runtime.
 func PodName(ctx context.Context, node host.Root, kubeletDir, uid string) (namespace, name string, err error) {
-	conn, err := firstReachable(ctx, node, kubeletDir, func(socket string) (connection, error) {
-		return connect(ctx, node, socket)
+	pod, err := firstReachable(ctx, node, kubeletDir, func(socket string) (*cri.PodSandboxMetadata, error) {
+		conn, err := connect(ctx, node, socket)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		return findPod(ctx, cri.NewRuntimeServiceClient(conn), uid)
 	})
 	if err != nil {
 		return "", "", fmt.Errorf("finding pod %s: %w", uid, err)
 	}
-	defer conn.Close()
-	response, err := cri.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+	return pod.GetNamespace(), pod.GetName(), nil
+}
+
+func findPod(ctx context.Context, client cri.RuntimeServiceClient, uid string) (*cri.PodSandboxMetadata, error) {
+	response, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
 		State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}, LabelSelector: map[string]string{podUID: uid},
 	}})
 	if err != nil {
-		return "", "", fmt.Errorf("finding pod %s: %w", uid, err)
+		return nil, err
 	}
 	for _, sandbox := range response.GetItems() {
 		if m := sandbox.GetMetadata(); m.GetUid() == uid {
-			return m.GetNamespace(), m.GetName(), nil
+			return m, nil
 		}
 	}
-	return "", "", fmt.Errorf("finding pod %s: the container runtime has no ready sandbox of it", uid)
+	return nil, errors.New("no ready sandbox of the pod")
 }
 
 // deviceNames returns the names of all CDI devices of a container, from its annotations and the field CDIDevices. Both

@@ -104,11 +104,10 @@ func TestListContainersReadySandboxes(t *testing.T) {
 	}
 }
 
-// A device missing from the result would be considered free, so a partial result is an error.
 // The pod is that of the ready sandbox: the kubelet creates another sandbox for the same pod after a failure.
 func TestPodName(t *testing.T) {
 	sandbox := func(state cri.PodSandboxState, uid, name string) *cri.PodSandbox {
-		return &cri.PodSandbox{Id: name, State: state, Metadata: &cri.PodSandboxMetadata{Uid: uid, Namespace: "default", Name: name}}
+		return &cri.PodSandbox{Id: name, State: state, Labels: map[string]string{"io.kubernetes.pod.uid": uid}, Metadata: &cri.PodSandboxMetadata{Uid: uid, Namespace: "default", Name: name}}
 	}
 	f := fakeCRI{sandboxes: []*cri.PodSandbox{
 		sandbox(cri.PodSandboxState_SANDBOX_NOTREADY, "a", "earlier"), sandbox(cri.PodSandboxState_SANDBOX_READY, "b", "other"),
@@ -119,11 +118,12 @@ func TestPodName(t *testing.T) {
 	if namespace, name, err := runtime.PodName(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "a"); err != nil || namespace != "default" || name != "pod" {
 		t.Errorf("pod %s/%s, error %v", namespace, name, err)
 	}
-	if _, _, err := runtime.PodName(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "c"); err == nil || !strings.Contains(err.Error(), "no ready sandbox") {
+	if _, _, err := runtime.PodName(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "c"); err == nil || !strings.Contains(err.Error(), "no ready sandbox of the pod") {
 		t.Errorf("error %v", err)
 	}
 }
 
+// A device missing from the result would be considered free, so a partial result is an error.
 func TestListContainersErrors(t *testing.T) {
 	first, broken := running("gpucdi.dev/gpu=GPU-1"), running("")
 	broken.Id = "broken"
@@ -222,7 +222,12 @@ func (f fakeCRI) ListPodSandbox(_ context.Context, r *cri.ListPodSandboxRequest)
 		if s.GetId() == "broken" {
 			return nil, status.Error(codes.Unavailable, "server is not initialized yet")
 		}
-		if r.GetFilter().GetState() == nil || r.GetFilter().GetState().GetState() == s.GetState() {
+		for key, value := range r.GetFilter().GetLabelSelector() {
+			if s.GetLabels()[key] != value {
+				s = nil
+			}
+		}
+		if s != nil && (r.GetFilter().GetState() == nil || r.GetFilter().GetState().GetState() == s.GetState()) {
 			response.Items = append(response.Items, s)
 		}
 	}
