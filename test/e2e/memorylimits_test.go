@@ -58,13 +58,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 
 	c.endAllocations(t, "first")
 	allocates("first", quarter, 1, cudaOutOfMemory)
-	container := c.containerID(t, "first")
-	c.exitContainer(t, "first")
-	await(t, "the container of pod first to be restarted", func() (string, bool) {
-		id := c.containerID(t, "first")
-		return id, id != "" && id != container
-	})
-	c.awaitPhase(t, "first", "Running")
+	c.restartContainer(t, "first")
 	allocates("first", quarter, 1, cudaOutOfMemory)
 	allocates("first", quarter-1, 1, cudaSuccess)
 	c.remove(t, "second")

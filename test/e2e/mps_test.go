@@ -88,13 +88,7 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/replicas")
 		return out, strings.Count(out, "/gpu_") == 16 // the servers and their namespaces default
 	})
-	before := c.containerID(t, "second")
-	c.exitContainer(t, "second")
-	await(t, "another container", func() (string, bool) {
-		id := c.containerID(t, "second")
-		return id, id != "" && id != before
-	})
-	c.awaitPhase(t, "second", "Running")
+	c.restartContainer(t, "second")
 	c.seesMultiprocessors(t, "second", "", "0 32")
 
 	// Whole GPUs are used without MPS.
@@ -147,13 +141,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/killed")
 		return out, strings.Count(out, "/gpu_") == 4 // of the server, its namespace default and the claims of pods first and second
 	})
-	before := c.containerID(t, "second")
-	c.exitContainer(t, "second")
-	await(t, "another container", func() (string, bool) {
-		id := c.containerID(t, "second")
-		return id, id != "" && id != before
-	})
-	c.awaitPhase(t, "second", "Running")
+	c.restartContainer(t, "second")
 	c.seesMultiprocessors(t, "second", "", "0 66")
 
 	c.setMPSFault(t, simdriver.MPSCommandsHang, true)

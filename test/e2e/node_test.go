@@ -246,6 +246,18 @@ func (c *cluster) exitContainer(t *testing.T, pod string) {
 	c.exec(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")
 }
 
+// restartContainer ends the container of a pod as exitContainer does, and waits until the next one runs.
+func (c *cluster) restartContainer(t *testing.T, pod string) {
+	t.Helper()
+	before := c.containerID(t, pod)
+	c.exitContainer(t, pod)
+	await(t, "another container of pod "+pod, func() (string, bool) {
+		id := c.containerID(t, pod)
+		return id, id != "" && id != before
+	})
+	c.awaitPhase(t, pod, "Running")
+}
+
 // gpusOf returns the UUIDs that nvidia-smi lists inside a pod.
 func (c *cluster) gpusOf(t *testing.T, pod string) []string {
 	t.Helper()
