@@ -25,8 +25,8 @@ const (
 )
 
 // groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one Event
-// for all of them. Planned changes are not faults. The monitor is omitted, because each of its faults is also one of a
-// GPU.
+// for all of them. It omits devices that wait or drain without a fault, and the monitor, because each of its faults is
+// also a fault of a GPU.
 func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	for _, c := range changes {
 		if c.Now.ID == allocator.MonitorID || c.Now.Fault.None() && (c.Before.Fault.None() || !c.Now.Healthy()) {
@@ -67,7 +67,7 @@ func offeredElsewhere(offers []*allocator.Resource, c allocator.Change) bool {
 	})
 }
 
-// outletName returns the name of an outlet for logs and the status.
+// outletName returns the name of an outlet for Events, logs and the status.
 func (s *snapshot) outletName(outlet string) string {
 	if outlet == allocator.SliceOutlet {
 		return s.claims.name()

@@ -22,7 +22,7 @@ func TestLabelsWithoutDirectory(t *testing.T) {
 		t.Errorf("labels written: %v", err)
 	}
 	if text, err := os.ReadFile("gpucdi"); err != nil || len(text) > 0 {
-		t.Errorf("file of the working directory: %q, %v", text, err)
+		t.Errorf("file in the working directory: %q, %v", text, err)
 	}
 }
 

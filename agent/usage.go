@@ -24,10 +24,10 @@ func (s *snapshot) measure(gpus []status.GPU, telemetry driver.Telemetry) {
 	}
 }
 
-// usage returns the usage of a GPU by each container of a pod. It is 0 for a container that has the GPU's device nodes,
-// but no process on it. A process is ignored if its container lacks the nodes of its device: its PID may be from
-// another PID namespace, so that it identifies an unrelated process. Processes of privileged containers are always
-// counted.
+// usage returns the usage of a GPU by each container that belongs to a pod. It is 0 for a container that has the GPU's
+// device nodes, but no process on it. A process is ignored if its container lacks the nodes of its device: its PID may
+// be from another PID namespace, so that it identifies an unrelated process. Processes of privileged containers are
+// always counted.
 func usage(g gpu.GPU, measured gpu.Usage, cgroups runtime.Cgroups, nodes map[string][]uint64) []status.Usage {
 	sums := map[status.Usage]*status.Usage{} // keyed by a Usage without measurements
 	sum := func(c runtime.Container, device string) *status.Usage {

@@ -10,8 +10,8 @@ import (
 // Observation is the latest state of each source. The field of a source that has not responded yet is nil. A source
 // that stops responding keeps its last response, since loss of evidence must not change the state of an entry.
 //
-// All times are of the clock of Next, taken in this process: Requested before a request is sent, Received after its
-// response is complete. They may only be compared with each other.
+// All times are read in this process, from the same clock as the time passed to Next: Requested before a request is
+// sent, Received after its response is complete. They may only be compared with each other.
 type Observation struct {
 	Wanted  []Want    // of the plan, in any order
 	Present []Present // GPUs and MIG devices of the inventory, not shares
@@ -41,7 +41,10 @@ type Want struct {
 	Features Features // see Entry.Features
 	Capacity Amount   // see Entry.Capacity
 	Fault    gpu.Fault
-	Ready    bool // may become available: its CDI devices are on disk and verified, and the agent can track its holders
+
+	// Ready is set if the entry may become available. For example, its CDI devices must be on disk and verified, and the
+	// agent must be able to track its holders.
+	Ready bool
 }
 
 // Present is a device of the inventory.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The mode of a rule overrides the default mode. Devices allocated to claims keep the resource name of their rule.
+// The mode of a rule overrides the default mode. Devices of the slice keep the resource name of their rule.
 func TestPlanOfModes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy Policy

@@ -48,7 +48,7 @@ type Device struct {
 	ID       string   // UUID or MonitorID; the device ID in the device plugin API unless it is shared
 	CDINames []string // qualified names of its CDI devices, all of which its containers get: "gpucdi.dev/gpu=GPU-…"
 	GPU      string   // UUID of its GPU
-	Resource string   // extended resource by the config; empty if it is no longer in the plan
+	Resource string   // extended resource that the config selects; empty if the device is no longer in the plan
 	Features Features // of its rule
 	Index    string   // "5" for a GPU, "5:1" for a MIG device of it
 	NUMANode int      // gpu.NUMAUnknown if the platform does not report it

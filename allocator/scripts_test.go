@@ -1,8 +1,8 @@
 package allocator
 
-// scripts are sequences for rules that random sequences seldom cover, by the name of the mutant that disables the rule.
-// Each violates a property with that mutant, and none with all rules. Afterwards the ledger must match the plan while
-// the pods that hold wanted devices keep running.
+// scripts are action sequences of the model test for rules that random sequences seldom cover, by the name of the mutant
+// that disables the rule. Each violates a property with that mutant, and none with all rules. After a script, the ledger
+// must converge to the plan while the pods that hold wanted devices keep running.
 var scripts = map[string]string{
 	"the gate prepares available entries only": `
 		configure 5; rounds 6; schedule; rounds 7; force 2; unprepare; restart agent, no state; schedule; run kubelet`,

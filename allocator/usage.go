@@ -19,13 +19,13 @@ type classLoad struct {
 	units uint64
 }
 
-// wholeDevice is the size of a device in units of shares. The size of a share is rounded down, so that all shares of a
+// wholeDevice is the size of a device, in arbitrary units. The size of a share is rounded down, so that all shares of a
 // device fit on it.
 const wholeDevice uint64 = 1 << 62
 
 func (s Share) units() uint64 { return wholeDevice / uint64(s.Count) }
 
-// fits reports whether a part can be used in addition.
+// fits reports whether a part can be used in addition to the counted ones.
 func (u usage) fits(p Part) bool {
 	for i := range u {
 		l := &u[i]

@@ -10,7 +10,7 @@ import (
 // variantMark separates the device from the feature in the name of a CDI device; see VariantName.
 const variantMark = "."
 
-// VariantName returns the name of the CDI device that adds a feature to a GPU or MIG device: "GPU-….graphics".
+// VariantName returns the name of the CDI device that is a GPU or MIG device with one more feature: "GPU-….graphics".
 func VariantName(id, feature string) string { return id + variantMark + feature }
 
 // DeviceOfCDI returns the ID of the GPU or MIG device, or the MonitorID, of a CDI device name, qualified or not:
@@ -44,7 +44,7 @@ func CDINames(kind, id string, features Features) (names []string) {
 	for _, f := range features.Names() {
 		names = append(names, kind+"="+VariantName(id, f))
 	}
-	if names == nil { // otherwise each variant contains the whole device
+	if names == nil { // without features; a variant contains the whole device
 		names = []string{kind + "=" + id}
 	}
 	return names

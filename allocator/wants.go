@@ -58,8 +58,8 @@ func MIGPart(inv *gpu.Inventory, uuid string) Part {
 	return migPart(g.UUID, m)
 }
 
-// PresentIn returns the devices of an inventory that containers can use. It omits GPUs in MIG mode and devices that are
-// gone.
+// PresentIn returns the GPUs and MIG devices of an inventory with their faults. It omits GPUs in MIG mode, which
+// containers use only through MIG devices, and devices that are gone.
 func PresentIn(inv *gpu.Inventory) []Present {
 	var present []Present
 	for _, g := range inv.GPUs {

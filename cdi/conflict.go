@@ -37,9 +37,10 @@ type foreignSpec struct {
 	err      error    // reason why it was not checked
 }
 
-// refresh reads the foreign specs in the directory of own, the path of a spec of that kind. It skips the files that
-// runtimes skip because they are unreadable or invalid: removed files, dangling symlinks, directories, sockets. It also
-// skips named pipes and device nodes, which can block runtimes, but define no devices.
+// refresh reads the foreign specs in the directory of the spec at own, and records their devices of kind. It skips the
+// files that runtimes skip because they are unreadable or invalid: removed files, dangling symlinks, directories,
+// sockets. It also skips named pipes and device nodes, which can block runtimes, but define no devices; and agentFiles,
+// if own is one of them.
 func (s *foreignSpecs) refresh(own, kind string) error {
 	names, err := host.Names(filepath.Dir(own), maxForeignSpecs+1)
 	if err != nil {

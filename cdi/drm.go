@@ -10,8 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// drmNodes returns the nodes below /dev/dri of the GPU at a PCI address, each by its name and by its path in by-path.
-// There are none unless nvidia-drm is loaded, which rendering does not require.
+// drmNodes returns the nodes below /dev/dri of the GPU at a PCI address, each by its name and by its path in
+// /dev/dri/by-path. There are none unless nvidia-drm is loaded, which rendering does not require.
 func drmNodes(root host.Root, busID string) ([]DeviceNode, error) {
 	dir := path.Join("/sys/bus/pci/devices", busID, "drm")
 	entries, err := root.ReadDir(dir)

@@ -30,7 +30,7 @@ var allFeatures = Features{Compute, Utility, Graphics, Video, Display}
 type Features []Feature
 
 // The default covers most containers with a GPU. Some driver packages, such as those for servers, lack the optional
-// features. Their GPUs must stay available.
+// features. With such a driver, GPUs must stay available.
 var (
 	defaultFeatures  = Features{Compute, Utility}
 	optionalFeatures = Features{Video}

@@ -12,7 +12,7 @@ func TestParseQuantity(t *testing.T) {
 	}
 	for _, text := range []string{"", "Gi", "-1", "1.5Gi", "500m", "1Xi", "1iG", "1KGi", "16Ei", "18446744073709551616", "1 Gi", "1e3"} {
 		if got, err := ParseQuantity(text); err == nil {
-			t.Errorf("%q is %d", text, got)
+			t.Errorf("%q is %d, want an error", text, got)
 		}
 	}
 	for _, n := range []uint64{0, 1, 1000, 1024, 1536, 100, 81559 << 20, 3 << 40} {

@@ -71,7 +71,8 @@ func (s *poolState) store(received slice) (changed bool) {
 	return true
 }
 
-// isNewer compares resource versions, which are increasing integers.
+// isNewer reports whether resource version a is newer than b. They are increasing integers; if one is not, a counts as
+// newer.
 func isNewer(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)
@@ -145,7 +146,7 @@ func (s *poolState) status() PoolStatus {
 	return view
 }
 
-// foreignSlices returns the first foreign slices by name.
+// foreignSlices returns the first maxForeign foreign slices in the order of their names.
 func (s *poolState) foreignSlices() (all []ForeignSlice) {
 	for _, name := range slices.Sorted(maps.Keys(s.foreign)) {
 		if len(all) == maxForeign {

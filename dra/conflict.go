@@ -79,9 +79,9 @@ func (d *Driver) setConflict(c Conflict) {
 	}
 }
 
-// reportConflict checks for a conflict while the driver is served, reports it in the registration state, and logs it if
-// it differs from last. It returns the conflict; empty if there is none. The driver stays registered: it must unprepare
-// its claims when the other process is gone.
+// reportConflict runs checkConflict while the driver is served. It reports the error in the registration state, logs it
+// if it differs from last, and returns its message; empty if there is none. The driver stays registered: it must
+// unprepare its claims when the other process is gone.
 func (d *Driver) reportConflict(ctx context.Context, registration, last string) string {
 	message := ""
 	if err := d.checkConflict(ctx, filepath.Base(registration)); err != nil {

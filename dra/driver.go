@@ -25,8 +25,8 @@ type Config struct {
 
 	ClaimCDIKind string // of the CDI devices for a single claim, which are named by its UID: "gpucdi.dev/claim"
 
-	// Variants returns those of the selected features for which a claim gets variants of a device's CDI device, because
-	// the CDI device itself lacks them. The error is the reason why a variant is not available; it wraps
+	// Variants returns the selected features that the CDI device of a device lacks. For each of them, the claim gets a
+	// variant: a CDI device that adds the feature. The error is the reason why a variant is not available; it wraps
 	// allocator.ErrHeld if the variant is about to be written. Variants must not block.
 	Variants func(id string, selected allocator.Features) (allocator.Features, error)
 
@@ -106,7 +106,8 @@ type Driver struct {
 
 	// registerTimeout bounds the time that the kubelet needs to register a new socket.
 	registerTimeout time.Duration
-	// conflictInterval is the interval between conflict checks. They poll, since a killed process leaves its socket.
+	// conflictInterval is the interval between checks for another process that serves this driver. They are periodic,
+	// because a killed process leaves its socket behind, so no file event reports its end.
 	conflictInterval time.Duration
 }
 

@@ -35,7 +35,7 @@ type plugin struct {
 	conn   *grpc.ClientConn
 }
 
-// startKubelet starts a kubelet that registers the existing sockets first.
+// startKubelet starts a fake kubelet with the root dir.
 func startKubelet(t *testing.T, dir string, refuse string) *fakeKubelet {
 	t.Helper()
 	k := &fakeKubelet{t: t, dir: dir, registered: make(chan plugin, 100), refuse: refuse}

@@ -20,8 +20,8 @@ func isMIG(uuid string) bool { return strings.HasPrefix(uuid, migPrefix) }
 // dnsLabel is the format of device names in ResourceSlices.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// DeviceName returns the name in the ResourceSlices of the GPU or MIG device with a UUID. ok is false if it has none,
-// because the result would not be a DNS label.
+// DeviceName returns the name in the ResourceSlices of the GPU or MIG device with a UUID. ok is false if the UUID has
+// another prefix, or the result would not be a DNS label.
 func DeviceName(uuid string) (name string, ok bool) {
 	for _, p := range prefixes {
 		if rest, found := strings.CutPrefix(uuid, p.id); found {

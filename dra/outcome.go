@@ -24,7 +24,7 @@ const (
 	RefusedHeld     Refusal = "held"     // another holder did not release a device in time
 	RefusedUnknown  Refusal = "unknown"  // a device is not in the ResourceSlices of this node
 	RefusedFault    Refusal = "fault"    // a device is unhealthy
-	RefusedConfig   Refusal = "config"   // this version, the NVIDIA driver or the GPU does not support the configuration
+	RefusedConfig   Refusal = "config"   // gpucdi, the NVIDIA driver or the GPU does not support the configuration
 	RefusedRecord   Refusal = "record"   // the record cannot be written or removed
 	RefusedDriver   Refusal = "driver"   // a time slice, or a limit of memory or compute time, was not applied
 	RefusedCanceled Refusal = "canceled" // by the kubelet, the end of the agent or a timeout

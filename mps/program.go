@@ -14,7 +14,7 @@ import (
 
 const (
 	controlName = "nvidia-cuda-mps-control"
-	// outputLimit bounds the output of the control program, and messageLimit its part in an error, in bytes.
+	// outputLimit bounds the output of the control program, and messageLimit the part of it in an error, in bytes.
 	outputLimit  = 1 << 20
 	messageLimit = 256
 )
@@ -26,7 +26,7 @@ type Program struct {
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
 }
 
-// find returns the root of the driver and the path of the program below it.
+// find returns the driver root and the path of the program below it.
 func (p Program) find() (host.DriverRoot, string, error) {
 	root, err := host.FindDriver(p.Node, p.DriverRoot, p.Library)
 	if err != nil {
@@ -43,7 +43,7 @@ func (p Program) find() (host.DriverRoot, string, error) {
 		}
 		return root, resolved, nil
 	}
-	return host.DriverRoot{}, "", fmt.Errorf("finding %[1]s: no %[1]s in the driver root %[2]s, tried %[3]q; install the driver's compute programs",
+	return host.DriverRoot{}, "", fmt.Errorf("finding %[1]s: no %[1]s in the driver root %[2]s, tried %[3]q; install the driver package that contains it",
 		controlName, root, root.Programs)
 }
 

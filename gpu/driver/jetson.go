@@ -16,7 +16,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// deviceTree is the directory of the device tree in sysfs. Its files are strings that end with a NUL.
+// deviceTree is the directory of the device tree in sysfs. The files read here contain strings that end with a
+// NUL.
 const deviceTree = "/sys/firmware/devicetree/base/"
 
 // textLimit bounds text from the device tree, in bytes.

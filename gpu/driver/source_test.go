@@ -56,8 +56,8 @@ func TestKilledWorker(t *testing.T) {
 	}
 }
 
-// The steps that were blocked in a worker are evidence only while the next worker runs: if that one crashes, the crash
-// may have released the lock.
+// The steps that were blocked in a worker, see hung, are evidence only for the next worker: if that one crashes, the
+// crash may have released the lock that blocked them.
 func TestCrashClearsBlockedSteps(t *testing.T) {
 	// pending INDEX ORDER records a step that is overdue.
 	cfg := scripted(t, `
@@ -93,6 +93,6 @@ func TestReadEndsEarly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if got := Read(ctx, scripted(t, "sleep 600")); !errors.Is(got.Err, context.DeadlineExceeded) {
-		t.Errorf("error %v, want one of the context", got.Err)
+		t.Errorf("got error %v, want %v", got.Err, context.DeadlineExceeded)
 	}
 }

@@ -85,7 +85,8 @@ func TestProcesses(t *testing.T) {
 	sample := func(pid uint32, at uint64, percent uint32) nvml.ProcessUtilizationSample {
 		return nvml.ProcessUtilizationSample{Pid: pid, TimeStamp: at, SmUtil: percent}
 	}
-	long := (a + "/????" + strings.Repeat("x", driver.CgroupPathLimit))[:driver.CgroupPathLimit-2] // U+2028 has three bytes
+	// The path is truncated before the three bytes of U+2028 are replaced with one.
+	long := (a + "/????" + strings.Repeat("x", driver.CgroupPathLimit))[:driver.CgroupPathLimit-2]
 	use := func(cgroup string, memory uint64, utilization float64) gpu.CgroupUsage {
 		return gpu.CgroupUsage{Device: "GPU-a", Cgroup: cgroup, MemoryUsed: &memory, Utilization: utilization}
 	}

@@ -216,7 +216,7 @@ func boxinitPath(dir string) string { return filepath.Join(dir, "boxinit") }
 // keeperCommand returns the command line of the keeper.
 func (b *Box) keeperCommand() []string { return []string{boxinitPath(b.dir), "keep", b.dir} }
 
-// removalTimeout is the time after which Close of an opened box fails.
+// removalTimeout is the time after which Close of a box from Open fails.
 const removalTimeout = time.Minute
 
 // Close kills all processes in the box, and removes it with its state directory.

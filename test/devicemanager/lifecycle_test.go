@@ -34,8 +34,8 @@ func disjoint(t *testing.T, a, b []string) {
 	}
 }
 
-// A kubelet up to 1.36 disconnects a plugin that registers before the kubelet has handled the end of the previous
-// registration. Repeated restarts cover that race.
+// A kubelet up to 1.36 disconnects a plugin that registers before the kubelet has handled the end of the plugin's
+// previous ListAndWatch stream. Repeated restarts cover that race.
 func TestManyKubeletRestarts(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
@@ -148,7 +148,7 @@ func keys(specs map[string]string) (paths []string) {
 	return paths
 }
 
-// During a rollout the new agent is ready while the old one runs, changes nothing, and takes over when the old one
+// During a rollout, while the old agent runs, the new one is ready but changes nothing. It takes over when the old one
 // exits.
 func TestRollout(t *testing.T) {
 	t.Parallel()

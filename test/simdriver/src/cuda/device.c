@@ -17,7 +17,7 @@
 nvmlDevice_t devices[MAX_DEVICES];
 static int count = -1; /* before cuInit */
 
-/* CUDA requires nvidia-uvm, NVML does not. */
+/* CUDA requires nvidia-uvm, NVML does not. For ENXIO, see node.c. */
 static int uvm_opens(void)
 {
 	const char *dir = getenv("NVSIM_DEV");
