@@ -65,7 +65,7 @@ func (c *cluster) setRecoveryAction(t *testing.T, uuid string, action int) {
 // metrics scrapes the agent.
 func (c *cluster) metrics(t *testing.T) string {
 	t.Helper()
-	pod := c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[0].metadata.name}")
+	pod := c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-l", "app.kubernetes.io/name=gpucdi", "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[0].metadata.name}")
 	return c.kubectl(t, "get", "--raw", "/api/v1/namespaces/gpucdi/pods/"+pod+":9435/proxy/metrics")
 }
 
