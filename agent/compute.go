@@ -264,8 +264,7 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 // releaseClaim must be called by alone.
 func (c *computeLimits) releaseClaim(ctx context.Context, client client) error {
 	errs := []error{cdi.RemoveMPSClient(c.specDir, client.kind, client.name)}
-	others := slices.ContainsFunc(c.users(client.share.GPU), func(other string) bool { return other != client.name })
-	if others {
+	if c.claimed(client.share.GPU, client.name) {
 		return errors.Join(append(errs, c.control.Remove(ctx, client.share))...)
 	}
 	return errors.Join(append(errs, c.endServer(ctx, client.share.GPU))...)
@@ -283,9 +282,12 @@ func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	return errors.Join(err, c.control.RemoveServer(ctx, uuid))
 }
 
-// claimed reports whether a prepared claim has a GPU, even if its record is lost.
-func (c *computeLimits) claimed(uuid string) bool {
-	return slices.ContainsFunc(c.gate.Claims(), func(claim allocator.Claim) bool { return slices.Contains(claim.Devices, uuid) })
+// claimed reports whether a prepared claim other than the one with a UID has a GPU, even if its record is lost.
+func (c *computeLimits) claimed(uuid, except string) bool {
+	return slices.ContainsFunc(c.users(uuid), func(uid string) bool { return uid != except }) ||
+		slices.ContainsFunc(c.gate.Claims(), func(claim allocator.Claim) bool {
+			return claim.UID != except && slices.Contains(claim.Devices, uuid)
+		})
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.

@@ -34,6 +34,7 @@ type ceiledNode struct {
 	pod     cluster.PodSecurity
 	latest  *snapshot
 	problem error // of each call of MPS
+	hang    bool  // Served returns only when its context ends
 	setting error // of each change of the compute mode
 	probe   error
 }
@@ -84,7 +85,11 @@ func (n *ceiledNode) Remove(_ context.Context, s mps.Share) error {
 	return n.problem
 }
 
-func (n *ceiledNode) Served(_ context.Context, gpus []string) ([]string, error) {
+func (n *ceiledNode) Served(ctx context.Context, gpus []string) ([]string, error) {
+	if n.hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if !n.server || !slices.Contains(gpus, "GPU-a") {
 		return nil, n.problem
 	}

@@ -152,17 +152,18 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return c.probeServer(ctx, uuid)
+	return c.probeServer(ctx, limited, uuid)
 }
 
 // probeServer calls CUDA through the server of a GPU, unless a recent call has succeeded or the server has ended.
-func (c *computeLimits) probeServer(ctx context.Context, uuid string) error {
+// commands bounds the commands of the daemon.
+func (c *computeLimits) probeServer(ctx, commands context.Context, uuid string) error {
 	due := false
-	err := c.alone(ctx, func() error {
+	err := c.alone(commands, func() error {
 		if !c.isUsed(uuid) || time.Since(c.probed[uuid]) < probeInterval {
 			return nil
 		}
-		served, err := c.control.Served(ctx, []string{uuid}) // none before the first claim is limited
+		served, err := c.control.Served(commands, []string{uuid}) // none before the first claim is limited
 		due = len(served) > 0
 		return err
 	})
@@ -195,7 +196,7 @@ func (c *computeLimits) isUsed(uuid string) bool {
 // the last claim was released.
 func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 	return c.alone(ctx, func() error {
-		if len(c.users(uuid)) > 0 || c.claimed(uuid) || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
+		if c.claimed(uuid, "") || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
 			return nil
 		}
 		return c.endServer(ctx, uuid)

@@ -139,7 +139,7 @@ func (c *computeLimits) serve(ctx context.Context, uuid string) error {
 // to start when the running containers were last listed.
 func (c *computeLimits) inUse(uuid string) bool {
 	s := c.latest()
-	if time.Since(c.started[uuid]) < 2*containersInterval {
+	if time.Since(c.started[uuid]) < 2*containersInterval || !s.running.listed && s.running.checkpoint.Received.IsZero() {
 		return true
 	}
 	return slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool {

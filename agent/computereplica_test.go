@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -318,6 +320,13 @@ func TestMPSKeptAfterLostState(t *testing.T) {
 	}
 	n.limits.gate.Restore(allocator.Claim{UID: "a", Devices: []string{"GPU-a"}})
 	kept()
+	if err := n.prepare("b", 50); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.unprepare("b"); err != nil {
+		t.Fatal(err)
+	}
+	n.check(gpu.ComputeModeExclusiveProcess, "a")
 	n.limits.gate.Unprepare("a")
 	n.latest.offers = nil
 	n.limits.check(t.Context(), nil)
@@ -357,4 +366,20 @@ func TestReplicasRequireAPIServer(t *testing.T) {
 	if err := l.adopt(file); err != nil {
 		t.Error(err)
 	}
+}
+
+// A daemon that hangs before a probe does not stop the checks.
+func TestHangBeforeProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newReplicated(t)
+		if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1-cbcbbfae"); err != nil {
+			t.Fatal(err)
+		}
+		commands, cancel := context.WithTimeout(t.Context(), computeTimeout)
+		defer cancel()
+		n.hang = true
+		if err := n.limits.probeServer(t.Context(), commands, "GPU-a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	})
 }
