@@ -64,7 +64,7 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 	}
 	shared, others, err := c.gpus(ctx)
 	for uuid := range shared {
-		if err != nil { // a daemon that does not respond is not asked again for each GPU
+		if err != nil { // a daemon that does not respond is not queried again for each GPU
 			report(uuid, errors.Join(err, c.keepExclusive(ctx, uuid)))
 			continue
 		}
@@ -72,15 +72,15 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 	}
 	for uuid := range others {
 		err := c.checkGPU(ctx, uuid)
-		if _, changed := c.changed.mode(uuid); changed { // a server that is left prevents nothing
+		if _, changed := c.changed.mode(uuid); changed { // a leftover server alone does not make the GPU unusable
 			report(uuid, err)
 		}
 	}
 	return faults
 }
 
-// keepExclusive sets the compute mode again that a restart of the driver resets, so that programs do not get a whole GPU
-// while the daemon does not respond.
+// keepExclusive restores the compute mode of a GPU that MPS is used on, because a restart of the driver resets it.
+// Otherwise programs would get the whole GPU while the daemon does not respond.
 func (c *computeLimits) keepExclusive(ctx context.Context, uuid string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
@@ -96,8 +96,8 @@ func mpsFault(err error) gpu.Fault {
 	return gpu.Fault{Code: gpu.FaultMPS, Message: gpu.OneLine(err), Remedy: "check the log of gpucdi mps"}
 }
 
-// gpus returns the UUIDs of the GPUs that are or are to be shared through MPS, and of others that have a server or a
-// changed compute mode from earlier. The error is that of the daemon, which the former require.
+// gpus returns the UUIDs of the GPUs that are shared through MPS or will be, and of others that still have a server or
+// a changed compute mode. The error is that of the daemon, without which shared GPUs cannot be used.
 func (c *computeLimits) gpus(ctx context.Context) (shared, others map[string]bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
@@ -163,7 +163,7 @@ func (c *computeLimits) probeServer(ctx, commands context.Context, uuid string) 
 		if !c.isUsed(uuid) || time.Since(c.probed[uuid]) < probeInterval {
 			return nil
 		}
-		served, err := c.control.Served(commands, []string{uuid}) // none before the first claim is limited
+		served, err := c.control.Served(commands, []string{uuid}) // no server runs before the first claim is limited
 		due = len(served) > 0
 		return err
 	})
@@ -192,8 +192,8 @@ func (c *computeLimits) isUsed(uuid string) bool {
 	return len(c.users(uuid)) > 0 || c.replicated(uuid) && c.inUse(uuid)
 }
 
-// endIdle ends a server without users and resets the compute mode, for example because the daemon did not respond when
-// the last claim was released.
+// endIdle ends a server without users and resets the compute mode. A server can lack users, for example, because the
+// daemon did not respond when the last claim was released.
 func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
 	return c.alone(ctx, func() error {
 		if c.claimed(uuid, "") || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
@@ -217,7 +217,8 @@ func (c *computeLimits) prune(ctx context.Context) error {
 // pruneNamespaces removes the namespaces of a server that belong to no claim and no replica, for example because the
 // daemon did not respond when a claim was released. It must be called by alone.
 func (c *computeLimits) pruneNamespaces(ctx context.Context, uuid string) error {
-	if time.Since(c.started[uuid]) < 2*containersInterval { // the ledger may be newer than the snapshot
+	// The snapshot may lack the replica of a container that has just started.
+	if time.Since(c.started[uuid]) < 2*containersInterval {
 		return nil
 	}
 	names, err := c.control.Namespaces(ctx, uuid)

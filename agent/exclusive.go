@@ -65,7 +65,7 @@ func (e *exclusiveGPUs) add(uuid string, before gpu.ComputeMode) error {
 	return e.change(func(modes map[string]gpu.ComputeMode) { modes[uuid] = before })
 }
 
-// remove forgets a GPU whose mode was reset.
+// remove removes a GPU whose mode was reset.
 func (e *exclusiveGPUs) remove(uuid string) error {
 	return e.change(func(modes map[string]gpu.ComputeMode) { delete(modes, uuid) })
 }

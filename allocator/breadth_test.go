@@ -9,7 +9,8 @@ import (
 // breadthDepth is the search depth of TestModelBreadth.
 const breadthDepth = 5
 
-// breadthActions are the actions of TestModelBreadth. They involve one pod, and two outlets of one GPU.
+// breadthActions are the actions of TestModelBreadth. kinds describes them and their arguments. The two configs
+// advertise the GPU under different outlets.
 var breadthActions = `run agent; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0; insert 0; write 0; land 0; land 1;
 	start 0; appear 0; end 0; force 0; stop 0; process 0; process 1; query 1; query 2; deliver 2; pass; rounds 1;
 	restart agent; restart agent, no state; restart kubelet`

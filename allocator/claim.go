@@ -34,10 +34,9 @@ func (c Claim) distinct() []string { return slices.Compact(slices.Sorted(slices.
 // monitors reports whether a pod may have devices of other holders through the claim's admin access.
 func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
 
-// Prepare grants all devices of a claim, or none. For a claim that is already prepared it succeeds and adds the pods,
-// up to MaxClaimPods of which it keeps, the latest first. A
-// retry after Changed can succeed if the error wraps ErrHeld and neither ErrUnknown nor ErrUnhealthy. The error
-// describes up to 10 problems.
+// Prepare grants all devices of a claim, or none. For a claim that is already prepared it succeeds, adds the pods, and
+// keeps the latest MaxClaimPods of them. A retry after Changed can succeed if the error wraps ErrHeld and neither
+// ErrUnknown nor ErrUnhealthy. The error describes up to 10 problems.
 func (g *Gate) Prepare(c Claim) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,10 +68,10 @@ func (g *Gate) Prepare(c Claim) error {
 	return nil
 }
 
-// withPods returns the UIDs of pods with those of others before them, each once, and at most MaxClaimPods.
-func withPods(pods, others []string) (all []string) {
+// withPods returns the UIDs of added pods followed by those of earlier pods, each once, and at most MaxClaimPods.
+func withPods(earlier, added []string) (all []string) {
 	known := map[string]bool{}
-	for _, uid := range slices.Concat(others, pods) {
+	for _, uid := range slices.Concat(added, earlier) {
 		if !known[uid] && len(all) < MaxClaimPods {
 			known[uid], all = true, append(all, uid)
 		}
@@ -134,7 +133,7 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 
 // MemoryLimits returns the memory limits that a pod gets from its prepared claims, in bytes by UUID of the GPU. It
 // omits GPUs that a claim has to itself or that are shared without limits. A share of a GPU whose sharing is unknown,
-// since the agent lost its state, is limited.
+// because the agent lost its state, is limited.
 func (g *Gate) MemoryLimits(pod string) map[string]uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,7 +17,7 @@ func shared(topology string, n int) *Resource {
 	return Plan(topologies[topology](), testKind, Policy{MIG: MIGNone, Rules: replicas(n)})[0]
 }
 
-// slots formats resources like listed, but with each replica.
+// slots formats resources as "resource: replica replica!", where ! means unhealthy.
 func slots(resources []*Resource) []string {
 	var lines []string
 	for _, r := range resources {
@@ -147,7 +147,7 @@ func TestPreferComparesReplicasInUse(t *testing.T) {
 	r := Plan(inv, testKind, Policy{MIG: MIGNone, Rules: rules})[0]
 	for available, want := range map[string]string{
 		"0.2 0.3 1.0 1.1": "1.0", // idle
-		"0.1 0.2 0.3 1.1": "0.1", // 1 in use of both: the first
+		"0.1 0.2 0.3 1.1": "0.1", // one in use on each GPU: the first GPU
 		"0.1 0.2 0.3 1.0": "0.1",
 		"0.3 1.0":         "1.0",
 	} {

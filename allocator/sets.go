@@ -66,7 +66,7 @@ func (s Sets) add(sizeIndex int, gpus []gpu.GPU, members []int) {
 	}
 }
 
-// Name returns the name of the set of a size that contains a GPU; its UUID if it is in no full set.
+// Name returns the name of the set of a size that contains a GPU; its UUID if there is none.
 func (s Sets) Name(uuid string, size int) string {
 	names, found := s.names[uuid]
 	i := slices.Index(SetSizes[:], size)

@@ -123,7 +123,7 @@ func (t *planner) requestProof(e *Entry) {
 	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // clean, or its claim is still prepared
 	case e.unrecorded.IsZero():
 		t.requestCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
-	case e.sliced() || t.reached(e.visible()): // a request from now on is late enough for the slice
+	case e.sliced() || t.reached(e.visible()): // for the slice, any request from now on suffices
 		t.requestRuntime(e.visible())
 	}
 }
@@ -176,7 +176,7 @@ func (t *planner) requestCheckpoint(last time.Time, listed, running bool) {
 	if !t.reached(after) {
 		return
 	}
-	if t.checkpoint.requested.Before(after) { // read the current version first: any other version landed later
+	if t.checkpoint.requested.Before(after) { // read the current version first: a different one was written later
 		t.Checkpoint = true
 		return
 	}

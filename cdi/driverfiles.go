@@ -117,7 +117,7 @@ func bindsOfDriverFile(root host.DriverRoot, file string, containerDirs []string
 	return append(binds, libraries...), err
 }
 
-// maxMatches limits the files that match one pattern. Drivers have one or two.
+// maxMatches limits the files that match one pattern. Drivers have at most five.
 const maxMatches = 32
 
 // firstMatches returns the files that match name in the first directory with a match, at most maxMatches.

@@ -28,7 +28,7 @@ const (
 	fleetGroup = 250
 )
 
-// Moments of the simulation.
+// Times since the start of the simulation.
 const (
 	driverStops = 12 * time.Minute
 	driverLoads = driverStops + 20*time.Second
@@ -37,8 +37,9 @@ const (
 
 // second counts the traffic of the API server in one second of the simulation.
 type second struct {
-	agents, routineAgents int // that sent any request, and one that is not urgent
-	requests, bytes       int
+	agents          int // that sent a request
+	routineAgents   int // that sent a request that is not urgent
+	requests, bytes int
 }
 
 // fleet counts the requests of all agents by second.
@@ -106,7 +107,7 @@ func (f *fleetAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := f.now()
 	now.requests++
 	isSlice, isWatch := strings.HasPrefix(r.URL.Path, slicesPath), r.URL.Query().Get("watch") != ""
-	// In this simulation, all labels after the start and all Normal Events wait for the slot.
+	// In this simulation, all labels after the start and all Normal Events wait for the agent's slot (see Client.Spread).
 	now.routine = now.routine || r.Method == http.MethodPatch || strings.Contains(string(body), `"Normal"`)
 	f.mu.Unlock()
 	switch {
@@ -304,7 +305,7 @@ func TestTraffic(t *testing.T) {
 	var counts fleet
 	credentials := testCredentials(t)
 	routine := func(at time.Duration) bool { return counts[at/time.Second].routineAgents > 0 }
-	for again := true; again; again = routine(driverStops) || routine(driverLoads) { // the slot is in the same second
+	for again := true; again; again = routine(driverStops) || routine(driverLoads) { // the random slot was in that second
 		counts = fleet{}
 		synctest.Test(t, func(*testing.T) { counts.add(simulate(time.Now(), credentials, "node", gpus)) })
 	}

@@ -20,7 +20,7 @@ const checkInterval = 10 * time.Second
 // Watch calls yield with the result of List, and again whenever it has changed. It returns nil when ctx ends or the
 // directory was removed, and an error if the directory cannot be listed; the last cordons then remain valid.
 func (s Store) Watch(ctx context.Context, log *slog.Logger, yield func(all map[string]Cordon, problem error)) error {
-	// The directory must exist to be watched: in a missing state directory, its creation would go unnoticed.
+	// Watch returns when the directory is missing.
 	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("watching cordons: %w", err)
 	}

@@ -151,7 +151,7 @@ func TestEnsure(t *testing.T) {
 	if err := c.Ensure(t.Context(), a); err != nil {
 		t.Error(err)
 	}
-	// Interrupted between the creation and the percentage.
+	// An earlier call was interrupted before it set the percentages.
 	d.servers["gpu_ab_cd"]["a"] = "100"
 	d.servers["gpu_ab_cd"]["default"] = "100"
 	if err := c.Ensure(t.Context(), a); err != nil || d.servers["gpu_ab_cd"]["a"] != "25" || d.servers["gpu_ab_cd"]["default"] != "1" {
@@ -186,7 +186,7 @@ func TestEnsureFails(t *testing.T) {
 	}
 }
 
-// withoutSockets returns a daemon that does not create the sockets of namespaces.
+// withoutSockets returns a runner like d.run that removes the socket of each new namespace.
 func withoutSockets(d *fakeDaemon) runner {
 	return func(ctx context.Context, dir string, args ...string) (string, error) {
 		out, err := d.run(ctx, dir, args...)

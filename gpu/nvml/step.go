@@ -94,7 +94,7 @@ func (w *worker) each(indexes []int, calls func(i int)) error {
 	return firstErr.get()
 }
 
-// trialResult is the result of a trial.
+// trialResult reports the end of a trial, which tests whether a quarantined GPU has recovered.
 type trialResult struct {
 	index int
 	err   error // of the step log

@@ -369,7 +369,7 @@ func TestKeep(t *testing.T) {
 }
 
 // After a reboot or a crash of the keeper, another process may have its PID, and must not be killed.
-func TestOpenEndedBox(t *testing.T) {
+func TestOpenRejectsEndedBox(t *testing.T) {
 	dir := t.TempDir()
 	other := exec.Command("sleep", "1000")
 	if err := other.Start(); err != nil {

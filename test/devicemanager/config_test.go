@@ -54,7 +54,7 @@ func TestInvalidConfigIsReported(t *testing.T) {
 }
 
 // An agent that starts with an invalid config uses the last known good one. Without one it keeps running, advertises
-// only the devices of the earlier agent, which pods may hold, as unhealthy, and applies the config once it is valid.
+// only devices that pods may hold, as unhealthy, and applies the config once it is valid.
 func TestInvalidConfigAtStart(t *testing.T) {
 	t.Parallel()
 	const shared = "resources: [{name: nvidia.com/gpu, replicas: 2}]"

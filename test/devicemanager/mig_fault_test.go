@@ -21,8 +21,9 @@ type migFault struct {
 	inject  func(n *node) error
 	restore func(n *node) error // nil if the fault clears without intervention
 
-	meanwhile resourceCounts // counts that differ from a100s while the fault holds
-	after     resourceCounts // counts that differ from a100s after restore
+	// Counts that differ from a100s while the fault holds, and after restore. Released devices stay in the capacity for a
+	// minute, so capacities are minimums.
+	meanwhile, after resourceCounts
 }
 
 func migFaults() []migFault {

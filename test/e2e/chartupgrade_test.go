@@ -15,7 +15,8 @@ import (
 // earlierChart is a commit before values of the chart were renamed.
 const earlierChart = "5615164641b045e586ac00d516ae5904bc457299"
 
-// chartUpgrade upgrades from an earlier chart, then changes every name. Neither affects a running pod with two GPUs.
+// chartUpgrade upgrades from an earlier chart, then renames the chart's objects. Neither affects a running pod with two
+// GPUs.
 func chartUpgrade(t *testing.T, c *cluster) {
 	uninstall, err := docs.Blocks(t.Context(), "README.md", "Uninstall", "sh")
 	if err != nil {

@@ -408,7 +408,7 @@ func slicesRestored(t *testing.T, c *cluster) {
 		})
 		t.Logf("%s: restored after %s", tc.name, took.Round(time.Millisecond))
 	}
-	await(t, "the kubelet to restore the agent", func() (string, bool) {
+	await(t, "exec in the agent's pod", func() (string, bool) {
 		out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "true")
 		return string(out), err == nil
 	})
@@ -422,7 +422,7 @@ spec: {driver: gpu.nvidia.com, nodeName: %[1]s, pool: {name: other, generation: 
 	await(t, "no foreign slice", func() (string, bool) { s := c.status(t); return s, !strings.Contains(s, "foreign") })
 }
 
-// interruptAPIServer kills the API server, calls the function during, waits for away, and starts the API server again.
+// interruptAPIServer kills the API server, calls during, sleeps for away, and starts the API server again.
 func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during func()) {
 	t.Helper()
 	c.runOnNode(t, "pkill -9 -x kube-apiserver") // a graceful stop waits for watches
@@ -604,13 +604,13 @@ selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '
 	c.configure(t, draConfig)
 }
 
-// wrongDeviceNode replaces the device node of a GPU with that of another device. It does not just remove the node,
-// since NVML does not list a GPU without a device node.
+// wrongDeviceNode replaces the device node of a GPU with that of another device. It does not just remove the
+// device node, since NVML does not list a GPU without one.
 func wrongDeviceNode(t *testing.T, c *cluster) {
 	g := c.driver.State().GPUs[0]
 	device := fmt.Sprintf("/dev/nvidia%d", g.Minor)
 	c.runOnNode(t, "mv "+device+" /tmp/device; mknod "+device+" c 1 3")
-	c.killAgent(t) // the next agent must detect the node when it starts; a running one does with its next probe
+	c.killAgent(t) // the next agent detects the wrong device node when it starts, a running one with its next probe
 	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(g.UUID, "GPU-")+" gpucdi.dev/device_node", c.taints)
 	c.claim(t, "seven", 7)
 	c.runWithClaim(t, "others", "seven")
@@ -679,6 +679,7 @@ func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	if !strings.Contains(out, "kept") || !strings.Contains(out, "claims in use: 1") || strings.Contains(out, "uninstalled") {
 		t.Fatalf("helm uninstall prints\n%s", out)
 	}
+	// Keep gpucdi after the refused uninstall, as docs/dra.md describes.
 	c.sh(t, `revision=$(helm history gpucdi --namespace gpucdi --max 1 --output json | grep -o '"revision":[0-9]*' | cut -d : -f 2)
 helm rollback gpucdi "$revision" --namespace gpucdi
 kubectl delete job --namespace gpucdi gpucdi-claims`)

@@ -26,7 +26,7 @@ func resourceRules(t *testing.T, c *cluster) {
 	c.awaitAllocatable(t, h100, "7")
 	c.awaitAllocatable(t, small, "8")
 	c.awaitGPUs(t, "0")
-	gpus := c.driver.State().GPUs
+	gpus := c.driver.State().GPUs // by PCI bus ID: the two GTX 1060, then the H100
 	excluded := gpus[len(gpus)-1].UUID
 	preview := c.sh(t, blocksOf(t, document, "Preview the result", "sh")[0])
 	for _, want := range [][]string{{excluded, "excluded - 1 resources[0]"}, {gtx[0], small + " devicePlugin 4 resources[2]"}, {gpus[2].UUID, h100 + " devicePlugin 1 resources[1]"}} {

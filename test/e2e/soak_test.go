@@ -16,8 +16,8 @@ var (
 )
 
 // claimSoak adds and removes pods with claims and with nvidia.com/gpu at random, and deletes some of them by force,
-// while the node moves between both APIs and components restart. No two pods have the same GPU at the same time, and
-// all GPUs are free at the end.
+// while the node switches between device plugin and DRA mode and components restart. No two pods have the
+// same GPU at the same time, and all GPUs are free at the end.
 func claimSoak(t *testing.T, c *cluster) {
 	c.watchDisjoint(t)
 	random := rand.New(rand.NewPCG(*claimSoakSeed, 0))

@@ -177,8 +177,8 @@ func (c *cluster) applyVCUDA(t *testing.T, name string, cores, memory int) {
 	t.Cleanup(func() { c.remove(t, name) })
 }
 
-// vcudaSimultaneous creates eleven pods simultaneously, ten with an init container and one with a sidecar. Each gets
-// its own limit.
+// vcudaSimultaneous creates eleven pods simultaneously, ten with an init container and one with a sidecar. Each
+// pod has its own limit.
 func vcudaSimultaneous(t *testing.T, c *cluster) {
 	limits := map[string]int{}
 	var manifests []string
@@ -188,7 +188,7 @@ func vcudaSimultaneous(t *testing.T, c *cluster) {
 		manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"init", vcuda(20, memory)}, [2]string{"main", vcuda(20, memory)}))
 		t.Cleanup(func() { c.remove(t, name) })
 	}
-	limits["sidecar"] = 3
+	limits["sidecar"] = 3 // the limits of the claims of a pod add up
 	manifests = append(manifests, vcudaPod("name: sidecar", "", [2]string{"sidecar", vcuda(20, 1024)}, [2]string{"main", vcuda(20, 2048)}))
 	t.Cleanup(func() { c.remove(t, "sidecar") })
 	if err := c.Apply(t.Context(), []byte(strings.Join(manifests, "\n---\n"))); err != nil {

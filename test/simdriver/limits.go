@@ -7,16 +7,16 @@ import (
 	"os"
 )
 
-// The layout of the table of memory limits, which is before the state in the library file; see src/limits.h.
+// The layout of the table of memory limits, which precedes the state in the library file; see src/limits.h.
 const (
-	limitsSize   = 102 << 10
-	limitSize    = 408
+	limitsSize   = 102 << 10 // of the table
+	limitSize    = 408       // of an entry
 	cgroupOffset = 64
 	inodeOffset  = 384
 	hardOffset   = 400
 )
 
-// settingsSize is the size in bytes of what programs can change, which is before the state: the compute modes (see
+// settingsSize is the size in bytes of the data before the state that programs can change: the compute modes (see
 // src/nvml/computemode.c) and the memory limits.
 const settingsSize = 1<<10 + limitsSize
 

@@ -1,6 +1,9 @@
 /*
  * Contexts, which the compute mode of a GPU limits. A context is represented by the ordinal of its device plus 1. All
  * threads share the current context. Contexts end with the process.
+ *
+ * A process with a context holds a read lock on a byte of the device's context region in the library file: byte 0, or
+ * for an MPS client, the byte at the PID of its server (see memory.h).
  */
 #define _GNU_SOURCE
 #include "../limits.h"
@@ -14,7 +17,10 @@ static size_t current;
 
 int context_device(void) { return (int)current - 1; }
 
-/* Whether another process has a context on a device. The clients of an MPS server count as the same process. */
+/*
+ * Whether another process has a context on the device whose context region is at start. The clients of an MPS server
+ * count as the same process.
+ */
 static int is_used(long long start)
 {
 	int server = mps_server();
