@@ -26,7 +26,7 @@ var importRules = map[string]struct {
 	"allocator":         {[]string{"gpu"}, "plan and ledger are pure, so that Allocate does no I/O"},
 	"kubelet":           {[]string{"gpu", "allocator", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it serves a plan and reads the kubelet's files, without the driver and CDI specs"},
 	"dra":               {[]string{"gpu", "allocator", "cluster", "internal/host", "internal/sockets", "internal/unixgrpc"}, "it describes devices and prepares claims that the gate grants, without the driver, CDI specs and requests to the API server"},
-	"mps":               {[]string{"internal/host"}, "it controls a program of the driver, without NVML and CUDA"},
+	"mps":               {[]string{"internal/host", "internal/sockets"}, "it controls a program of the driver, without NVML and CUDA"},
 	"mps/probe":         {nil, "only the driver worker calls CUDA"},
 	"runtime":           {[]string{"internal/host", "internal/unixgrpc"}, "it inspects only the container runtime"},
 	"runtime/nri":       {[]string{"runtime", "internal/host"}, "it passes the runtime's calls on; the agent decides"},

@@ -229,13 +229,10 @@ func (a *Agent) collaborators(gate *allocator.Gate, compute *computeLimits, star
 			start(plugin.Run)
 			return plugin
 		},
-		reread:   make(chan driver.Config, 1),
-		requests: make(chan allocator.Todo, 1),
-		observe:  a.observe,
-		exclusive: func(uuid string) bool {
-			_, changed := compute.changed.mode(uuid)
-			return changed
-		},
+		reread:    make(chan driver.Config, 1),
+		requests:  make(chan allocator.Todo, 1),
+		observe:   a.observe,
+		exclusive: compute.changed.has,
 	}
 }
 

@@ -27,6 +27,7 @@ type mpsControl interface {
 	Namespaces(ctx context.Context, gpu string) ([]string, error)
 	Served(ctx context.Context, gpus []string) ([]string, error)
 	RemoveServer(ctx context.Context, gpu string) error
+	Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger)
 	Directory(s mps.Share) string
 	ServerDirectory(gpu string) string
 }
@@ -134,7 +135,7 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 		case d.MPSPercentage != 0:
 			err = c.limitClaim(ctx, r.UID, d)
 		case c.isCeiled(d.ID): // the claim has all of the GPU
-			err = c.alone(ctx, func() error { return c.resetMode(ctx, d.ID) })
+			err = c.alone(ctx, func() error { return c.setMode(ctx, d.ID, gpu.ComputeModeDefault) })
 		}
 		if err != nil {
 			return err
@@ -197,45 +198,24 @@ func (c *computeLimits) apply(ctx context.Context, client client) error {
 	return cdi.PutMPSClient(c.specDir, c.node, client.kind, client.name, c.control.Directory(client.share))
 }
 
-// setExclusive sets the mode with which a program that does not find the server fails, instead of using the whole GPU.
+// setExclusive lets only one process use a GPU, its MPS server. A program that does not find the server fails, instead
+// of using the whole GPU.
 func (c *computeLimits) setExclusive(ctx context.Context, uuid string) error {
-	before, err := c.settings.ComputeMode(ctx, uuid)
-	if err != nil {
-		return err
-	}
-	if _, changed := c.changed.mode(uuid); changed {
-		return c.setMode(ctx, uuid, before, gpu.ComputeModeExclusiveProcess)
-	}
-	original := before
-	if original == gpu.ComputeModeExclusiveProcess {
-		original = gpu.ComputeModeDefault // it may have been changed before the state was lost
-	}
-	if err := c.changed.add(uuid, original); err != nil {
+	return c.restrict(ctx, uuid, gpu.ComputeModeExclusiveProcess)
+}
+
+// restrict sets a compute mode other than the default.
+func (c *computeLimits) restrict(ctx context.Context, uuid string, mode gpu.ComputeMode) error {
+	if err := c.changed.add(uuid); err != nil {
 		return fmt.Errorf("%w; check --state-dir", err)
 	}
-	return c.setMode(ctx, uuid, before, gpu.ComputeModeExclusiveProcess)
+	return c.setMode(ctx, uuid, mode)
 }
 
-// resetMode sets the compute mode that a GPU had before setExclusive, or the default if the state was lost.
-func (c *computeLimits) resetMode(ctx context.Context, uuid string) error {
+func (c *computeLimits) setMode(ctx context.Context, uuid string, mode gpu.ComputeMode) error {
 	now, err := c.settings.ComputeMode(ctx, uuid)
-	if err != nil {
+	if err != nil || now == mode {
 		return err
-	}
-	before, changed := c.changed.mode(uuid)
-	switch {
-	case changed:
-	case now == gpu.ComputeModeExclusiveProcess:
-		before = gpu.ComputeModeDefault
-	default:
-		return nil
-	}
-	return c.setMode(ctx, uuid, now, before)
-}
-
-func (c *computeLimits) setMode(ctx context.Context, uuid string, now, mode gpu.ComputeMode) error {
-	if now == mode {
-		return nil
 	}
 	if err := c.settings.SetComputeMode(ctx, uuid, mode); err != nil {
 		return err
@@ -275,7 +255,7 @@ func (c *computeLimits) releaseClaim(ctx context.Context, client client) error {
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	delete(c.failed, uuid)
-	err := c.resetMode(ctx, uuid)
+	err := c.setMode(ctx, uuid, gpu.ComputeModeDefault)
 	if err == nil {
 		err = c.changed.remove(uuid) // other outlets get the GPU from now on
 	}

@@ -37,10 +37,11 @@ type ceiledNode struct {
 	hang    bool  // Served returns only when its context ends
 	setting error // of each change of the compute mode
 	probe   error
+	events  chan struct{} // starts and ends of the daemon
 }
 
 func newCeiledNode(t *testing.T) *ceiledNode {
-	n := &ceiledNode{T: t, dir: t.TempDir(), shares: map[string]mps.Share{}, mode: gpu.ComputeModeDefault,
+	n := &ceiledNode{T: t, dir: t.TempDir(), shares: map[string]mps.Share{}, mode: gpu.ComputeModeDefault, events: make(chan struct{}),
 		pod: cluster.PodSecurity{UID: "pod-uid", HostUsers: true}}
 	s := newSnapshot()
 	n.latest = s
@@ -96,16 +97,24 @@ func (n *ceiledNode) Served(ctx context.Context, gpus []string) ([]string, error
 	return []string{"GPU-a"}, n.problem
 }
 
-// errNotRunning is the problem of an MPS daemon that has ended, and all servers with it.
-var errNotRunning = errors.New("the MPS daemon does not run")
-
 func (n *ceiledNode) RemoveServer(context.Context, string) error {
-	if n.problem != nil && !errors.Is(n.problem, errNotRunning) {
+	if n.problem != nil && !errors.Is(n.problem, mps.ErrNotRunning) {
 		return n.problem
 	}
 	n.server = false
 	clear(n.shares)
 	return nil
+}
+
+func (n *ceiledNode) Watch(ctx context.Context, changed chan<- struct{}, _ *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.events:
+			changed <- struct{}{}
+		}
+	}
 }
 
 func (n *ceiledNode) Directory(s mps.Share) string      { return filepath.Join(n.dir, s.Name) }
@@ -117,7 +126,7 @@ func (n *ceiledNode) ComputeMode(context.Context, string) (gpu.ComputeMode, erro
 
 func (n *ceiledNode) SetComputeMode(_ context.Context, _ string, mode gpu.ComputeMode) error {
 	saved := newExclusiveGPUs(n.limits.changed.dir, n.limits.log) // as after a crash
-	if _, changed := saved.mode("GPU-a"); mode == gpu.ComputeModeExclusiveProcess && !changed {
+	if mode != gpu.ComputeModeDefault && !saved.has("GPU-a") {
 		n.Error("the compute mode is changed before its change is saved")
 	}
 	if n.setting == nil {
@@ -242,7 +251,7 @@ func TestMPSFaults(t *testing.T) {
 			t.Errorf("fault %+v, want %q", f, want)
 		}
 	}
-	n.problem = errNotRunning
+	n.problem = mps.ErrNotRunning
 	fault("the MPS daemon does not run")
 	n.problem = nil
 	fault("")

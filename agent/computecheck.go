@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -30,18 +31,28 @@ const (
 // maintain restores what a restart of the MPS daemon or of the driver has removed, and yields the faults of GPUs whose
 // server does not work, by UUID, until ctx ends. It also yields when the GPUs with a changed compute mode change.
 func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.Fault)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
 	var last map[string]gpu.Fault
-	var changed map[string]gpu.ComputeMode
+	var exclusive []string
+	var events chan struct{} // nil before a GPU is shared
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-events:
 		case <-time.After(computeInterval):
 		}
 		faults, now := c.check(ctx, last), c.changed.all()
-		if ctx.Err() == nil && (!maps.Equal(faults, last) || !maps.Equal(now, changed)) {
+		if ctx.Err() == nil && (!maps.Equal(faults, last) || !slices.Equal(now, exclusive)) {
 			yield(faults)
-			last, changed = faults, now
+			last, exclusive = faults, now
+		}
+		if events == nil && len(exclusive) > 0 {
+			events = make(chan struct{}, 1)
+			watch.Go(func() { c.control.Watch(ctx, events, c.log) })
 		}
 	}
 }
@@ -65,30 +76,35 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 	shared, others, err := c.gpus(ctx)
 	for uuid := range shared {
 		if err != nil { // a daemon that does not respond is not queried again for each GPU
-			report(uuid, errors.Join(err, c.keepExclusive(ctx, uuid)))
+			report(uuid, errors.Join(err, c.keepRestricted(ctx, uuid, err)))
 			continue
 		}
 		report(uuid, c.checkGPU(ctx, uuid))
 	}
 	for uuid := range others {
 		err := c.checkGPU(ctx, uuid)
-		if _, changed := c.changed.mode(uuid); changed { // a leftover server alone does not make the GPU unusable
+		if c.changed.has(uuid) { // a leftover server alone does not make the GPU unusable
 			report(uuid, err)
 		}
 	}
 	return faults
 }
 
-// keepExclusive restores the compute mode of a GPU that MPS is used on, because a restart of the driver resets it.
-// Otherwise programs would get the whole GPU while the daemon does not respond.
-func (c *computeLimits) keepExclusive(ctx context.Context, uuid string) error {
+// keepRestricted restores the compute mode of a GPU that MPS is used on, because a restart of the driver resets it.
+// Otherwise programs would get the whole GPU while the daemon does not respond. If the daemon has ended, the GPU has no
+// server, and no program may use it: in the exclusive mode, the first one would get all of it.
+func (c *computeLimits) keepRestricted(ctx context.Context, uuid string, problem error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
 	return c.alone(ctx, func() error {
-		if len(c.users(uuid)) == 0 && !c.replicated(uuid) {
+		switch {
+		case len(c.users(uuid)) == 0 && !c.replicated(uuid):
 			return nil
+		case errors.Is(problem, mps.ErrNotRunning):
+			return c.restrict(ctx, uuid, gpu.ComputeModeProhibited)
+		default:
+			return c.setExclusive(ctx, uuid)
 		}
-		return c.setExclusive(ctx, uuid)
 	})
 }
 
@@ -113,7 +129,7 @@ func (c *computeLimits) gpus(ctx context.Context) (shared, others map[string]boo
 		}
 	}
 	served, err := c.control.Served(ctx, known)
-	for _, uuid := range slices.AppendSeq(served, maps.Keys(c.changed.all())) {
+	for _, uuid := range append(served, c.changed.all()...) {
 		if !shared[uuid] {
 			others[uuid] = true
 		}

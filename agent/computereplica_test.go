@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,10 +143,9 @@ func TestComputeLimitsOfReplicas(t *testing.T) {
 	}
 }
 
-// The compute mode is reset even if the daemon has ended, and to the mode that the GPU had, if need be by the next agent.
+// The compute mode is reset even if the daemon has ended, and if the agent is restarted before it succeeds.
 func TestComputeModeReset(t *testing.T) {
 	n := newReplicated(t)
-	n.mode = gpu.ComputeModeProhibited
 	n.checkFault("")
 	n.server = false // the daemon has ended
 	n.setting = errors.New("the driver hangs")
@@ -153,12 +153,12 @@ func TestComputeModeReset(t *testing.T) {
 	n.share("")
 	n.checkFault("the driver hangs")
 	n.limits.changed = newExclusiveGPUs(n.limits.changed.dir, n.limits.log)
-	if _, changed := n.limits.changed.mode("GPU-a"); !changed {
+	if !n.limits.changed.has("GPU-a") {
 		t.Error("the change of the compute mode is not saved")
 	}
 	n.setting = nil
 	n.checkFault("")
-	if n.mode != gpu.ComputeModeProhibited || len(newExclusiveGPUs(n.limits.changed.dir, n.limits.log).all()) > 0 {
+	if n.mode != gpu.ComputeModeDefault || len(newExclusiveGPUs(n.limits.changed.dir, n.limits.log).all()) > 0 {
 		t.Errorf("compute mode %s", n.mode)
 	}
 }
@@ -274,22 +274,59 @@ func TestServerOfReplicasReplaced(t *testing.T) {
 	n.checkFault("")
 }
 
-// While the daemon does not respond, a restart of the driver does not give programs the whole GPU.
+// While the daemon does not respond, a restart of the driver does not give programs the whole GPU. While no daemon and
+// so no server runs, no program can use the GPU.
 func TestComputeModeKeptWithoutDaemon(t *testing.T) {
 	n := newReplicated(t)
 	n.checkFault("")
-	n.problem, n.mode = errors.New("the MPS daemon does not run"), gpu.ComputeModeDefault
-	n.checkFault("the MPS daemon does not run")
-	if n.mode != gpu.ComputeModeExclusiveProcess {
-		t.Errorf("compute mode %s", n.mode)
+	for problem, want := range map[error]gpu.ComputeMode{
+		errors.New("the MPS daemon hangs"): gpu.ComputeModeExclusiveProcess,
+		mps.ErrNotRunning:                  gpu.ComputeModeProhibited,
+	} {
+		n.problem, n.mode = problem, gpu.ComputeModeDefault
+		n.checkFault("the MPS daemon")
+		if n.mode != want {
+			t.Errorf("%v: compute mode %s, want %s", problem, n.mode, want)
+		}
+		n.problem = nil
+		n.checkFault("")
+		if n.mode != gpu.ComputeModeExclusiveProcess {
+			t.Errorf("compute mode %s after the daemon has recovered", n.mode)
+		}
 	}
 	// A daemon that does not respond does not keep the GPU from other pods when MPS is no longer configured.
+	n.problem = errors.New("the MPS daemon hangs")
 	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
 	n.share("")
 	n.checkFault("")
-	if _, changed := n.limits.changed.mode("GPU-a"); changed || n.mode != gpu.ComputeModeDefault {
-		t.Errorf("compute mode %s, changed %t", n.mode, changed)
+	if n.limits.changed.has("GPU-a") || n.mode != gpu.ComputeModeDefault {
+		t.Errorf("compute mode %s, changed GPUs %v", n.mode, n.limits.changed.all())
 	}
+}
+
+// The end of the daemon is noticed immediately, not just with the next check.
+func TestEndOfDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newReplicated(t)
+		n.events = make(chan struct{}) // of this test's bubble
+		ctx, cancel := context.WithCancel(t.Context())
+		var maintained sync.WaitGroup
+		maintained.Go(func() { n.limits.maintain(ctx, func(map[string]gpu.Fault) {}) })
+		time.Sleep(computeInterval + time.Second)
+		for _, step := range []struct {
+			problem error
+			want    gpu.ComputeMode
+		}{{mps.ErrNotRunning, gpu.ComputeModeProhibited}, {nil, gpu.ComputeModeExclusiveProcess}} {
+			n.problem = step.problem
+			n.events <- struct{}{}
+			synctest.Wait()
+			if n.mode != step.want {
+				t.Errorf("compute mode %s, want %s", n.mode, step.want)
+			}
+		}
+		cancel()
+		maintained.Wait()
+	})
 }
 
 // Faults remain while no driver worker runs, and there are none before: the GPU is not the cause.

@@ -8,95 +8,91 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
-	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // exclusiveName is the file in the state directory with the exclusiveGPUs.
 const exclusiveName = "exclusive-gpus.json"
 
-// exclusiveGPUs are the GPUs whose compute mode was changed for MPS, by UUID, with their mode before. It is saved before
-// a mode is changed, so that the mode is reset whatever happens in between. It is safe for concurrent use.
+// exclusiveGPUs are the UUIDs of the GPUs whose compute mode was changed for MPS. A GPU is saved before its mode is
+// changed, so that the mode is reset whatever happens in between. It is safe for concurrent use.
 type exclusiveGPUs struct {
 	dir string // empty: not saved
 
 	mu    sync.Mutex
-	modes map[string]gpu.ComputeMode
+	uuids []string // sorted; replaced, not changed
 }
 
 // newExclusiveGPUs returns the GPUs that were saved in a directory. A damaged file is only logged.
 func newExclusiveGPUs(dir string, log *slog.Logger) *exclusiveGPUs {
 	e := &exclusiveGPUs{dir: dir}
-	if dir != "" {
-		data, err := host.NewRoot(dir).ReadFile(exclusiveName)
-		if err == nil {
-			err = json.Unmarshal(data, &e.modes)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("saved compute modes damaged", "path", filepath.Join(dir, exclusiveName), "err", err,
-				"remedy", "if GPUs are in the compute mode Exclusive_Process, reset it with nvidia-smi --compute-mode")
-		}
+	if dir == "" {
+		return e
 	}
-	if e.modes == nil {
-		e.modes = map[string]gpu.ComputeMode{}
+	data, err := host.NewRoot(dir).ReadFile(exclusiveName)
+	if err == nil {
+		err = json.Unmarshal(data, &e.uuids)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("list of GPUs in exclusive compute mode damaged", "path", filepath.Join(dir, exclusiveName), "err", err,
+			"remedy", "if GPUs are in the compute mode Exclusive_Process or Prohibited, reset it with nvidia-smi --compute-mode")
 	}
 	return e
 }
 
-// mode returns the mode of a GPU before it was changed, and whether it was.
-func (e *exclusiveGPUs) mode(uuid string) (mode gpu.ComputeMode, changed bool) {
+func (e *exclusiveGPUs) has(uuid string) bool { return slices.Contains(e.all(), uuid) }
+
+// all returns the UUIDs, sorted. The caller must not change them.
+func (e *exclusiveGPUs) all() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	mode, changed = e.modes[uuid]
-	return mode, changed
+	return e.uuids
 }
 
-// all returns a copy.
-func (e *exclusiveGPUs) all() map[string]gpu.ComputeMode {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return maps.Clone(e.modes)
-}
-
-// add saves the mode that a GPU has before it is changed.
-func (e *exclusiveGPUs) add(uuid string, before gpu.ComputeMode) error {
-	return e.change(func(modes map[string]gpu.ComputeMode) { modes[uuid] = before })
+// add saves a GPU whose mode is about to be changed.
+func (e *exclusiveGPUs) add(uuid string) error {
+	return e.change(func(uuids map[string]bool) { uuids[uuid] = true })
 }
 
 // remove removes a GPU whose mode was reset.
 func (e *exclusiveGPUs) remove(uuid string) error {
-	return e.change(func(modes map[string]gpu.ComputeMode) { delete(modes, uuid) })
+	return e.change(func(uuids map[string]bool) { delete(uuids, uuid) })
 }
 
-func (e *exclusiveGPUs) change(change func(modes map[string]gpu.ComputeMode)) error {
+func (e *exclusiveGPUs) change(change func(uuids map[string]bool)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	modes := maps.Clone(e.modes)
-	change(modes)
-	if maps.Equal(modes, e.modes) {
+	set := map[string]bool{}
+	for _, uuid := range e.uuids {
+		set[uuid] = true
+	}
+	change(set)
+	uuids := slices.Sorted(maps.Keys(set))
+	if slices.Equal(uuids, e.uuids) {
 		return nil
 	}
-	if err := e.save(modes); err != nil {
+	if err := e.save(uuids); err != nil {
 		return err
 	}
-	e.modes = modes
+	e.uuids = uuids
 	return nil
 }
 
-func (e *exclusiveGPUs) save(modes map[string]gpu.ComputeMode) error {
+func (e *exclusiveGPUs) save(uuids []string) error {
 	if e.dir == "" {
 		return nil
 	}
 	path := filepath.Join(e.dir, exclusiveName)
-	if len(modes) == 0 {
+	if len(uuids) == 0 {
 		if err := host.RemoveFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
-	data, err := json.Marshal(modes)
+	data, err := json.Marshal(uuids)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,11 +13,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
 const (
-	// maxSocketPath is the maximum length of a Unix socket's path, in bytes.
-	maxSocketPath = 107
 	// defaultPercentage limits the namespace "default" of each server. No container gets its directory; this is the limit
 	// of one that finds it nevertheless.
 	defaultPercentage = 1
@@ -79,8 +80,8 @@ func (c *Control) EnsureServer(ctx context.Context, gpu string) error {
 // Ensure creates the server of the GPU and the namespace of the share unless they exist, and sets and verifies the
 // percentage of the namespace. The percentage of a share with clients cannot be changed.
 func (c *Control) Ensure(ctx context.Context, s Share) error {
-	if socket := filepath.Join(c.Directory(s), socketName); len(socket) > maxSocketPath {
-		return fmt.Errorf("MPS socket path %s has %d bytes, more than the maximum of %d; use a shorter --state-dir", socket, len(socket), maxSocketPath)
+	if socket := filepath.Join(c.Directory(s), socketName); len(socket) > sockets.MaxPath {
+		return fmt.Errorf("MPS socket path %s has %d bytes, more than the maximum of %d; use a shorter --state-dir", socket, len(socket), sockets.MaxPath)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +162,7 @@ func (c *Control) ensureNamespace(ctx context.Context, s Share) error {
 func (c *Control) Remove(ctx context.Context, s Share) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.remove(ctx, s); err != nil && !errors.Is(err, errNotRunning) { // the daemon's end removes all namespaces
+	if err := c.remove(ctx, s); err != nil && !errors.Is(err, ErrNotRunning) { // the daemon's end removes all namespaces
 		return fmt.Errorf("removing MPS namespace %s of %s: %w", s.Name, s.GPU, err)
 	}
 	return nil
@@ -210,7 +211,7 @@ func (c *Control) RemoveServer(ctx context.Context, gpu string) error {
 	if err == nil && found {
 		_, err = c.command(ctx, "server", "delete", server(gpu), "--force")
 	}
-	if err != nil && !errors.Is(err, errNotRunning) {
+	if err != nil && !errors.Is(err, ErrNotRunning) {
 		return fmt.Errorf("ending the MPS server of %s: %w", gpu, err)
 	}
 	return nil
@@ -259,18 +260,30 @@ func (c *Control) percentage(ctx context.Context, s Share) (int, error) {
 }
 
 func (c *Control) command(ctx context.Context, args ...string) (string, error) {
-	if _, err := os.Stat(filepath.Join(c.Dir, socketName)); errors.Is(err, fs.ErrNotExist) {
-		return "", errNotRunning
+	socket := filepath.Join(c.Dir, socketName)
+	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+		return "", ErrNotRunning
 	}
 	run := c.run
 	if run == nil {
 		run = c.Program.run
 	}
-	return run(ctx, c.Dir, args...)
+	out, err := run(ctx, c.Dir, args...)
+	if err != nil && !sockets.HasListener(ctx, socket) { // a killed daemon leaves its socket behind
+		return "", ErrNotRunning
+	}
+	return out, err
 }
 
-// errNotRunning means that no daemon has a socket in the pipe directory.
-var errNotRunning = errors.New("the MPS daemon does not run; start gpucdi mps on this node, with mpsDaemon.enabled of the chart")
+// Watch sends to changed, which must have a buffer of one, when the daemon or a server starts or ends, until ctx ends. It
+// misses the end of a daemon that is killed together with gpucdi mps.
+func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger) {
+	relevant := func(name string) bool { return name == socketName || validName.MatchString(name) && name != logDir }
+	sockets.Watcher{Dir: c.Dir, Relevant: relevant, Changed: changed, Log: log}.Run(ctx)
+}
+
+// ErrNotRunning means that no daemon runs, and so no servers.
+var ErrNotRunning = errors.New("the MPS daemon does not run; start gpucdi mps on this node, with mpsDaemon.enabled of the chart")
 
 func serverFlag(gpu string) string { return "--server=" + server(gpu) }
 

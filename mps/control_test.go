@@ -4,19 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const gpu = "GPU-ab-cd"
 
-// fakeDaemon is a control daemon that keeps its state in memory, and creates the sockets as files.
+// fakeDaemon is a control daemon that keeps its state in memory, and creates the sockets of servers and namespaces as
+// files.
 type fakeDaemon struct {
 	*testing.T
 	dir      string
+	socket   *net.UnixListener
 	servers  map[string]map[string]string // percentages by server and namespace
 	clients  map[string]bool              // namespaces with clients: "server/namespace"
 	commands []string                     // that change something
@@ -34,11 +39,15 @@ func newControl(t *testing.T) (*Control, *fakeDaemon) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	d := &fakeDaemon{T: t, dir: dir, servers: map[string]map[string]string{}, clients: map[string]bool{}, format: "%s.00"}
-	d.create()
+	d.socket, err = net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, socketName)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.socket.Close() })
 	return &Control{Dir: dir, run: d.run}, d
 }
 
-// create creates the socket of the daemon, a server or a namespace.
+// create creates the socket of a server or a namespace.
 func (d *fakeDaemon) create(names ...string) {
 	dir := filepath.Join(append([]string{d.dir}, names...)...)
 	err := os.MkdirAll(dir, 0o755)
@@ -225,12 +234,49 @@ func TestRemove(t *testing.T) {
 			t.Errorf("error %v, servers %v", err, d.servers)
 		}
 	}
-	if err := os.Remove(filepath.Join(d.dir, socketName)); err != nil {
-		t.Fatal(err)
-	}
+	d.socket.Close()
 	if err := errors.Join(c.Remove(t.Context(), share), c.RemoveServer(t.Context(), gpu)); err != nil {
 		t.Errorf("without a daemon: %v", err)
 	}
+}
+
+// A daemon that was killed leaves its socket behind. A daemon that runs can fail, too.
+func TestNotRunning(t *testing.T) {
+	c, d := newControl(t)
+	c.run = func(context.Context, string, ...string) (string, error) { return "", errors.New("no response") }
+	if _, err := c.Served(t.Context(), []string{gpu}); err == nil || errors.Is(err, ErrNotRunning) {
+		t.Errorf("error %v of a daemon that runs", err)
+	}
+	d.socket.SetUnlinkOnClose(false)
+	d.socket.Close()
+	if _, err := c.Served(t.Context(), []string{gpu}); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("error %v of a daemon that was killed", err)
+	}
+}
+
+// The starts and ends of the daemon and of servers are events, other changes are not.
+func TestWatch(t *testing.T) {
+	c, d := newControl(t)
+	changed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Watch(ctx, changed, slog.New(slog.DiscardHandler)) }()
+	defer func() { cancel(); <-ended }()
+	<-changed // the watch has started
+	for _, name := range []string{logDir, lockName, "nvidia-cuda-mps-control.pid"} {
+		if err := os.Mkdir(filepath.Join(d.dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-changed:
+		t.Error("an event of an irrelevant file")
+	case <-time.After(100 * time.Millisecond):
+	}
+	d.create("gpu_ab_cd")
+	<-changed
+	d.socket.Close()
+	<-changed
 }
 
 func btoi(b bool) int {

@@ -82,9 +82,8 @@ func (d *Daemon) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A killed daemon leaves its socket behind. As long as the socket exists, Control treats the daemon as running.
-	if err := os.Remove(filepath.Join(d.Dir, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the socket of the previous MPS daemon: %w", err)
+	if err := d.removeSocket(); err != nil {
+		return err
 	}
 	var out limitedBuffer
 	cmd := exec.CommandContext(ctx, program, "-f", "-p", "3", "-m")
@@ -101,11 +100,21 @@ func (d *Daemon) serve(ctx context.Context) error {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = stopTimeout
 	d.Log.Info("MPS daemon starting", "program", program, "root", root.String(), "directory", d.Dir)
-	err = cmd.Run()
-	if cmd.Process != nil { // it was started
+	err = exitError(cmd.Run())
+	errSocket := d.removeSocket() // first, so that the agent prohibits programs on the GPUs while servers still have these
+	if cmd.Process != nil {       // it was started
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // servers that survive it
 	}
-	return fmt.Errorf("running %s: %w: %s", program, exitError(err), host.Printable(out.String(), messageLimit))
+	return errors.Join(fmt.Errorf("running %s: %w: %s", program, err, host.Printable(out.String(), messageLimit)), errSocket)
+}
+
+// removeSocket removes the socket that a killed daemon leaves behind. As long as the socket exists, Control treats the
+// daemon as running.
+func (d *Daemon) removeSocket() error {
+	if err := os.Remove(filepath.Join(d.Dir, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the socket of the previous MPS daemon: %w", err)
+	}
+	return nil
 }
 
 // exitError returns err, or another error if it is nil, since the daemon must not exit by itself.

@@ -143,6 +143,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 	})
 	c.restartContainer(t, "second")
 	c.seesMultiprocessors(t, "second", "", "0 66")
+	withoutMPSDaemon(t, c)
 
 	c.setMPSFault(t, simdriver.MPSCommandsHang, true)
 	c.awaitOutput(t, "gpucdi.dev/mps", c.taints)
@@ -151,6 +152,20 @@ func ceiledPods(t *testing.T, c *cluster) {
 	if want := fmt.Sprintf(`gpucdi_device_isolation_info{compute="ceiling",device="%[1]s",gpu="%[1]s",memory="driver"} 1`, second); !strings.Contains(c.metrics(t), want) {
 		t.Errorf("the metrics lack %s", want)
 	}
+}
+
+// withoutMPSDaemon checks that a program of a running container does not get the whole GPU while no MPS daemon runs on the
+// node, and that the claims are served again by the next daemon. Pod second has half of a GPU.
+func withoutMPSDaemon(t *testing.T, c *cluster) {
+	t.Helper()
+	c.kubectl(t, "patch", "daemonset", "gpucdi-mps", "--namespace", "gpucdi", "--patch", `{"spec": {"template": {"spec": {"nodeSelector": {"no": "node"}}}}}`)
+	// In the moment between the end of the server and the change of the compute mode, a program could get the GPU.
+	c.awaitOutput(t, "46 0", func(t *testing.T) string { return c.multiprocessors(t, "second", "") })
+	c.awaitOutput(t, "gpucdi.dev/mps", c.taints)
+	c.kubectl(t, "patch", "daemonset", "gpucdi-mps", "--namespace", "gpucdi", "--patch", `{"spec": {"template": {"spec": {"nodeSelector": {"no": null}}}}}`)
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+	c.restartContainer(t, "second")
+	c.seesMultiprocessors(t, "second", "", "0 66")
 }
 
 // setMPSFault injects a fault into the MPS daemon, or removes it.
