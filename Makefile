@@ -72,13 +72,13 @@ fuzz: packages ## Run each fuzz test for FUZZTIME (default: 10s)
 prepare: packages ## Build what the system tests share: Kubernetes, runtimes, images (10 minutes the first time)
 	@cd test && go run ./prepare
 
-# The tests that depend on the Kubernetes release.
+# Parts of the names of the tests in devicemanager that depend on the Kubernetes release.
 lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|Moving|PassBy
 
-# -count=1: the test cache does not track the programs under test. TEST_RACE: those are built with the race detector;
-# the tests are not, so that they use the same compiled Kubernetes packages as the nodes. -p and -parallel: most tests
-# wait rather than compute. devicemanager and e2e run alone: their timeouts and health intervals are short, and other
-# tests would slow down the agent.
+# -count=1: the test cache does not track the programs under test. TEST_RACE: the programs under test are built with the
+# race detector; the tests are not, so that they share compiled Kubernetes packages with the nodes in a box. -p and
+# -parallel: most tests wait rather than compute. devicemanager and e2e run alone: their timeouts and health intervals
+# are short, and other tests would slow down the agent.
 system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)

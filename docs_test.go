@@ -104,7 +104,7 @@ func stringsIn(file *ast.File) (all []string) {
 	return all
 }
 
-// text returns the value of a string expression. An operand that is not a literal becomes %v, as in a format
+// text returns the value of a string expression. An operand that is not a string literal becomes %v, as in a format
 // string.
 func text(n ast.Node) string {
 	switch n := n.(type) {

@@ -57,7 +57,7 @@ var owners = []struct {
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "only the driver worker loads NVML"},
 	{"google.golang.org/grpc", []string{"kubelet", "dra", "runtime", "internal/unixgrpc"}, "other packages neither serve nor call the kubelet and the runtime"},
 	{"k8s.io/", []string{"kubelet", "dra", "runtime", "config"}, "the model must not depend on releases of Kubernetes"},
-	{"github.com/containerd", []string{"runtime", "runtime/nri"}, "only one package depends on the API of a runtime"},
+	{"github.com/containerd", []string{"runtime", "runtime/nri"}, "only package runtime and its subpackage depend on the API of a runtime"},
 	{"github.com/prometheus", []string{"metrics"}, "only one package depends on the metrics library"},
 	{"tags.cncf.io/container-device-interface", []string{"cdi", "kubelet", "cmd/gpucdi"}, "other packages use package cdi"},
 	{"github.com/gpucdi/gpucdi/test", nil, "the product does not depend on the test module"},
@@ -91,8 +91,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// Linked packages add to the start time of a program. The container runtime runs gpucdi-hook for each container, and
-// gpucdi restarts gpucdi-nvml when the driver or the GPUs change, so neither may link a server.
+// Linked packages add to the start time of a program. The container runtime runs gpucdi-hook for each container with
+// the hook, and gpucdi restarts gpucdi-nvml when the driver or the GPUs change, so neither may link a server.
 func TestSmallProgramsLinkNoServer(t *testing.T) {
 	for _, program := range []string{"gpucdi-nvml", "gpucdi-hook"} {
 		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()

@@ -255,7 +255,8 @@ func (a *Agent) observe(before, now *snapshot) {
 }
 
 // awaitPredecessor waits until no other agent serves the node; during a rollout, the old one still does. Meanwhile this
-// agent changes nothing, and reports ready so that the rollout proceeds. Later agents wait until release is called.
+// agent changes nothing, and reports ready so that the rollout proceeds. With a state directory, later agents wait
+// until release is called.
 func (a *Agent) awaitPredecessor(ctx context.Context, liveness <-chan struct{}) (release func()) {
 	done := make(chan func(), 1)
 	go func() { done <- a.takeOver(ctx) }()

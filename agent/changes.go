@@ -124,7 +124,7 @@ func logDriver(log *slog.Logger, before, now *driver.Snapshot) {
 	default:
 		log.Info("driver read", summary(now)...)
 		for _, u := range now.Inventory.Unreadable {
-			log.Error("GPU not responding, not advertised", "index", u.Index, "code", u.Fault.Code, "reason", u.Fault.Message, "remedy", u.Fault.Remedy)
+			log.Error("GPU or MIG device unreadable, not advertised", "index", u.Index, "code", u.Fault.Code, "reason", u.Fault.Message, "remedy", u.Fault.Remedy)
 		}
 	}
 }

@@ -102,7 +102,7 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// restore adds to the gate the claims without a record that the kubelet's checkpoint lists as prepared.
+// restore adds to the gate the claims that the kubelet's checkpoint lists as prepared, but that have no record.
 func (c *claims) restore(log *slog.Logger) {
 	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
 	if err != nil {
@@ -163,7 +163,8 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 	}
 }
 
-// allocated returns the names of the claims that devices of the node are allocated to, by device ID.
+// allocated returns the names of the claims that devices of the node are allocated to, by device ID; one of them if
+// claims share the device. It omits devices that claims only monitor.
 func (c *claims) allocated(ctx context.Context) (map[string]string, error) {
 	claims, err := c.client.Claims(ctx, c.driverName, c.poolName)
 	if err != nil {
@@ -226,8 +227,9 @@ func (c *claims) updatePool(devices []cluster.Device) {
 	}
 }
 
-// pack returns offers in the order in which the scheduler should allocate them. The order is stable while claims are
-// being prepared or unprepared, so that a burst of claims does not rewrite the slices each time.
+// pack returns offers in the order in which the scheduler should allocate them. Unless shares are spread, the order
+// is stable while claims are being prepared or unprepared, so that a burst of claims does not rewrite the slices each
+// time.
 func (c *claims) pack(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
 	held, now := allocator.HeldByClaims(c.gate.Claims()), time.Now()
 	if !maps.Equal(held, c.held) {

@@ -24,8 +24,8 @@ const (
 	podWithoutGPU     = "PodWithoutGPU"
 )
 
-// groupByFault returns the devices that got or lost a fault, grouped by fault: the removal of the driver is one Event
-// for all of them. It omits devices that wait or drain without a fault, and the monitor, because each of its faults is
+// groupByFault returns the devices that got or lost a fault, grouped by fault, so that the removal of the driver is
+// one Event. It omits devices that wait or drain without a fault, and the monitor, because each of its faults is
 // also a fault of a GPU.
 func groupByFault(changes []allocator.Change) (groups [][]allocator.Device) {
 	for _, c := range changes {

@@ -19,7 +19,7 @@ import (
 const (
 	// evidenceTimeout bounds a request to the kubelet, the container runtime or the API server.
 	evidenceTimeout = 5 * time.Second
-	// writeTimeout bounds the wait for the kubelet to write its checkpoint. Then the existing one is read.
+	// writeTimeout bounds the wait for the kubelet to write its checkpoint. After that, the existing one is read.
 	writeTimeout = time.Second
 	// firstResponseTimeout is how long the agent waits after its start for the first response of an optional source.
 	firstResponseTimeout = 15 * time.Second
@@ -279,7 +279,7 @@ func (c *collector) pods(ctx context.Context) (*allocator.PodResources, error) {
 }
 
 // checkpoint reads the kubelet's checkpoint. If a write is expected, it first waits up to writeTimeout for a
-// checkpoint that is newer than the last read.
+// checkpoint that is newer than the last one read.
 func (c *collector) checkpoint(ctx context.Context, writeExpected bool) (*kubelet.Checkpoint, error) {
 	if writeExpected {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)

@@ -26,7 +26,7 @@ func TestLabelsWithoutDirectory(t *testing.T) {
 	}
 }
 
-// The file is removed once it has no labels.
+// The feature file is removed once there are no labels.
 func TestLabelFile(t *testing.T) {
 	a := Agent{cfg: Config{NFDDir: t.TempDir()}}
 	path := filepath.Join(a.cfg.NFDDir, "gpucdi")

@@ -31,7 +31,7 @@ func (l *loop) settleLedger() {
 	l.deadline = earliest(todo.Again, l.claims.repackAt())
 }
 
-// earliest returns the earlier of two times, of which zero is never.
+// earliest returns the earlier of two times; zero means never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -69,7 +69,7 @@ func newLoop(c collaborators, initial *snapshot) *loop {
 	now := time.Now()
 	l.health.Restore(faults, now)
 	l.ledger = allocator.Start(ledger, freshKubelet, now)
-	l.gate.Advertise(l.ledger)     // still grants nothing; memory limits require the parts of running pods
+	l.gate.Advertise(l.ledger)     // provides the parts of running pods for memory limits; grants nothing yet
 	l.cordons.read(l.cfg.StateDir) // before anything is advertised
 	return l
 }
@@ -86,7 +86,7 @@ type triggers struct {
 	evidence chan evidence
 	sent     chan struct{}             // a ListAndWatch response was sent
 	granted  chan struct{}             // the gate granted a device of a resource
-	claims   chan struct{}             // a claim was prepared or unprepared, or the API server acknowledged the slices
+	claims   chan struct{}             // the claim records, dra.Registration.Conflict or the status of the pool changed
 	mps      chan map[string]gpu.Fault // faults of GPUs that pods share through MPS, by UUID
 	reload   <-chan struct{}
 	liveness chan struct{} // the liveness probe; receiving proves that the loop is alive

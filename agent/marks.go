@@ -74,7 +74,7 @@ func (m *marker) sync(ctx context.Context) {
 	m.report(ctx, m.client.Mark(ctx, m.node, want))
 }
 
-// report logs the result of a write, and schedules the next one.
+// report logs a failed write, and schedules the next one.
 func (m *marker) report(ctx context.Context, err error) {
 	enabled := m.latest.config.Remediation.Enabled()
 	m.marked = m.marked || enabled
@@ -86,7 +86,7 @@ func (m *marker) report(ctx context.Context, err error) {
 		return
 	}
 	if !m.marked && cluster.Refused(err) {
-		m.again = nil // no marks of this process exist, and it may not remove those of an earlier one
+		m.again = nil // no marks of this process exist, and it has no permission to remove those of an earlier one
 		return
 	}
 	if ctx.Err() == nil && err.Error() != m.logged {

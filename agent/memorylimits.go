@@ -17,8 +17,8 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// preStartTimeout bounds the calls of the driver and MPS before a container starts, for which the kubelet waits up to
-// 30 s, and the driver calls of a restore.
+// preStartTimeout bounds the calls of the driver and MPS before a container starts, and the driver calls of a restore.
+// The kubelet waits up to 30 s before a start.
 const preStartTimeout = 20 * time.Second
 
 // restoreInterval is the time between two restores of lost limits.
@@ -33,7 +33,7 @@ type memoryLimits struct {
 	latest   func() *snapshot
 	used     *usedMemory
 
-	pluginDir string // of the device plugins, with the kubelet's checkpoint
+	pluginDir string // device-plugins directory, which contains the kubelet's checkpoint
 }
 
 func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {

@@ -64,8 +64,8 @@ func condition(lasting []defect) *cluster.Condition {
 	return &cluster.Condition{Reason: "GPUFault", Message: strings.Join(texts, "; ")}
 }
 
-// defects returns the faults that the config selects, of all devices that are not excluded, by start time. In the
-// offers, a fault of the node replaces the faults of devices; defects returns both.
+// defects returns the faults that the config selects, of all devices that are not excluded, by start time. It omits
+// faults without a start time. In the offers, a fault of the node replaces the faults of devices; defects returns both.
 func (s *snapshot) defects() (all []defect) {
 	policy := health.Policy{Ignore: s.config.Health.XIDs.Ignore, Fatal: s.config.Health.XIDs.Fatal}
 	add := func(index, uuid string, f gpu.Fault) {

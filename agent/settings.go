@@ -68,8 +68,8 @@ func (l *loop) configure(ctx context.Context, labels <-chan update[map[string]st
 	l.config.invalid = invalid
 }
 
-// awaitLabels waits for the node's labels if the config selects by label and they have not been received. Later labels
-// are a trigger.
+// awaitLabels waits for the node's labels if the config selects by label and they have not been received. Labels that
+// are received later trigger a step.
 func (l *loop) awaitLabels(ctx context.Context, file *config.File, labels <-chan update[map[string]string]) {
 	if l.followLabels == nil || !file.SelectsByLabel() || l.labels.err == nil {
 		return

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// retryFirst is the backoff before a watch is restarted. It doubles up to retryLimit, and is reset once a
-	// watch has lasted for retryLimit.
+	// retryFirst is the backoff before a watch is restarted. It doubles up to retryLimit, and is reset after a
+	// watch that has yielded a value and lasted for retryLimit.
 	retryFirst = time.Second
 	retryLimit = 10 * time.Second
 )

@@ -256,7 +256,7 @@ type holders struct {
 }
 
 // list returns the holders, at most holdersTTL old while the kubelet responds. The response is shared by all
-// callers, so cancelling ctx does not cancel the request.
+// callers, so canceling ctx does not cancel the request.
 func (h *holders) list(ctx context.Context) ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

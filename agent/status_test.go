@@ -38,8 +38,8 @@ func (lister) List(context.Context, *podresources.ListPodResourcesRequest) (*pod
 	}}}, nil
 }
 
-// A request of a cancelled caller still fills the cache for the next one.
-func TestHoldersCancelledCaller(t *testing.T) {
+// A request of a canceled caller still fills the cache for the next one.
+func TestHoldersCanceledCaller(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -50,12 +50,12 @@ func TestHoldersCancelledCaller(t *testing.T) {
 	go func() { _ = server.Serve(listener) }() // until Stop
 	t.Cleanup(server.Stop)
 
-	cancelled, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	var h holders
 	h.kubelet.Socket = socket
 	t.Cleanup(h.close)
-	_, _ = h.list(cancelled)
+	_, _ = h.list(canceled)
 	held, err := h.list(t.Context())
 	if err != nil || len(held) != 1 || held[0].Pod != "pod" {
 		t.Errorf("next caller: %v, %v", held, err)

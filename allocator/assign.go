@@ -33,7 +33,8 @@ func (a Assignment) Mode() Mode {
 }
 
 // Assign returns the assignment of each device that a node could advertise, including devices that are gone or that
-// rules exclude. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode.
+// rules exclude. With MIGNone it omits MIG devices; with the other strategies it omits GPUs in MIG mode. With MIGMixed
+// it also omits MIG devices without a profile.
 func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 	var notUniform gpu.Fault
 	if p.MIG == MIGSingle {

@@ -10,7 +10,7 @@ import (
 // ErrHeld means that a device is not available yet, for example because another claim or pod may still use it.
 var ErrHeld = errors.New("device not available yet")
 
-// MaxClaimPods bounds the pods that are kept of a claim. A claim in continuous use is reserved for ever more pods.
+// MaxClaimPods bounds the pods that are kept of a claim. The pods of a claim in continuous use add up.
 const MaxClaimPods = 1024
 
 // Claim is a ResourceClaim with devices of this node.

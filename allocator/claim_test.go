@@ -249,8 +249,8 @@ func TestClaimsShare(t *testing.T) {
 	s.refuses(shareClaim("e", 1, 256<<20), ErrHeld, "default/d")
 }
 
-// The runtime is queried until only containers of prepared claims use a shared GPU, even if no claim has been granted
-// since it was proved free: after it became available again while draining.
+// The runtime is queried until only containers of prepared claims use a shared GPU, even if its entry is not dirty:
+// Next can prove a draining entry free in the call that makes it available again.
 func TestRuntimeQueriedAfterClaimsEnded(t *testing.T) {
 	now := time.Now()
 	for _, tc := range []struct {
@@ -266,8 +266,7 @@ func TestRuntimeQueriedAfterClaimsEnded(t *testing.T) {
 	}
 }
 
-// The limit of a pod is the sum of its claims on a GPU, unless one of them has all of it. Claims of other pods do not
-// count.
+// The limit of a pod on a GPU is the sum of the memory of its claims. Claims of other pods do not count.
 func TestMemoryLimitsOfClaims(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
@@ -318,7 +317,7 @@ func TestClaimsWithoutLimits(t *testing.T) {
 func TestClaimWithTwoShares(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
-	twice := shareClaim("a", 60, 40<<30) // 30 and 30
+	twice := shareClaim("a", 60, 40<<30) // two requests for 30 cores and 20 GiB each
 	twice.Devices = []string{gpu0, gpu0}
 	s.prepares(twice)
 	s.refuses(shareClaim("b", 50, 1<<30), ErrHeld, "but the device is prepared for claims default/a")
@@ -368,7 +367,8 @@ func TestSharingWaits(t *testing.T) {
 }
 
 // A GPU stops being shared once all claims with shares of it under the earlier config, and their containers, have ended.
-// Until then, no claim gets all of it. A claim that the scheduler allocated before gets its share.
+// Until then, no claim gets all of it. A claim to which the scheduler allocated a share before the config changed
+// gets its share.
 func TestSharingEnds(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})

@@ -135,7 +135,7 @@ type Allocations struct {
 	Absent bool
 }
 
-// Runtime is the container runtime's list of all created and running containers, in all its namespaces.
+// Runtime is the container runtime's list of the created and running containers of pods.
 type Runtime struct {
 	Requested, Received time.Time
 	Containers          []Container
@@ -146,9 +146,9 @@ type Runtime struct {
 	Absent bool
 }
 
-// Container is one device of a container, found by CDI device name or device number. Part is never a share, because all
-// shares of a device have the same device nodes.
+// Container is one CDI device of a container. Part is never a share, because all shares of a device have the same
+// device nodes.
 type Container struct {
-	Pod  string // UID; empty if the container belongs to no pod
+	Pod  string // UID
 	Part Part
 }

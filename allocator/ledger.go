@@ -23,16 +23,17 @@ const (
 	// claimInterval is the interval for a device whose claim was unprepared, since the next claim may be waiting for it.
 	claimInterval = 500 * time.Millisecond
 
-	// allocationInterval is the interval for the claims of the cluster: each response contains all of them.
+	// allocationInterval is the interval for ResourceClaims. It is longer, because each response contains all claims of
+	// the cluster.
 	allocationInterval = 4 * time.Second
 
 	// scheduleLag bounds the time from the API server's acknowledgment of slices until schedulers have received them and
 	// have recorded their earlier allocations in the claims. Only refusals of claims depend on it.
 	scheduleLag = time.Second
 
-	// listLag bounds the time until the kubelet has processed a list, for each of which it syncs its checkpoint to disk,
-	// and the time from the selection of a device to the Allocate call, which other plugins can delay. Only the time that
-	// a released ID stays listed depends on it.
+	// listLag bounds the time until the kubelet has processed a list, since it syncs its checkpoint to disk for each. It
+	// also bounds the time from the selection of a device to the Allocate call, which other plugins can delay. Only the
+	// time that a released ID stays listed depends on listLag.
 	listLag = 60 * time.Second
 )
 

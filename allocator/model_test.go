@@ -62,7 +62,7 @@ func shrink(actions []action, end ending) []action {
 	return actions
 }
 
-// findFailure runs random sequences in parallel, and returns one that violates a property.
+// findFailure runs random sequences in parallel, and returns one that violates a property; nil if none does.
 func findFailure(seed uint64, sequences int) (actions []action, end ending) {
 	var next atomic.Int64
 	var mu sync.Mutex

@@ -40,7 +40,7 @@ type offers struct {
 	planned map[string]string // outlets of devices, by ID
 }
 
-// resource returns a resource of the plan as it is advertised. Its devices keep their positions.
+// resource returns a resource as it is advertised. The devices of the plan keep their positions.
 func (o offers) resource(r *Resource) *Resource {
 	var devices, more []Device
 	for _, d := range r.Devices {
@@ -226,7 +226,7 @@ func (e Entry) awaits() string {
 	return "the kubelet to process its withdrawal"
 }
 
-// Change is a device that is new or has changed: its fault or, without a fault, its state.
+// Change is a device that is new, or whose fault or, without a fault, state has changed.
 type Change struct {
 	Resource    string
 	Before, Now Device // Before is the zero Device if it is new

@@ -38,7 +38,8 @@ func PackingOrder(inv *gpu.Inventory, sets Sets, ids []string, free func(id stri
 	return order
 }
 
-// place is the position of a GPU or MIG device and the sets that contain it. The sets of a MIG device are its GPU.
+// place is the position of a GPU or MIG device and the sets that contain it. For a MIG device, its GPU stands for
+// each set.
 type place struct {
 	gpu, mig int // indexes; IDs that the inventory lacks follow all others
 	sets     setNames

@@ -14,8 +14,8 @@ import (
 // replicas in use.
 //
 // Unknown and unhealthy devices in available are skipped, because the kubelet's list may be outdated and an error
-// would reject the pod. It is an error if fewer than size devices are left. Duplicate IDs count once, and required
-// devices need not be in available.
+// would reject the pod. It is an error if fewer than size devices are left, if a required device is unknown, or if more
+// than size devices are required. Duplicate IDs count once. Required devices need not be in available, nor be healthy.
 func (r *Resource) Prefer(available, required []string, size int) ([]string, error) {
 	var errs, unknown problems
 	must := slices.Compact(r.positions(required, &errs))

@@ -7,8 +7,8 @@ import (
 
 // Steps to release a draining entry:
 //
-//  1. The kubelet no longer reports it as allocatable, or three settles have passed since it was withdrawn. This only
-//     prevents refusals, which reject pods.
+//  1. The kubelet no longer reports it as allocatable, or three settles have passed since it was withdrawn. This step
+//     only prevents refusals, which reject pods.
 //  2. An entry that was never granted, or not since it was last proved free, is free.
 //  3. Otherwise, a checkpoint that was renamed into place at least two settles after the last grant must not contain
 //     it. The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From
@@ -210,7 +210,8 @@ func (n *next) unheld(e *Entry) bool {
 }
 
 // visible returns the time from which a request to the runtime returns every container that could use an unrecorded
-// entry. For the slice, any later request does, since a pod's sandbox exists before its claim is unprepared.
+// entry. For the slice, any request after unrecorded does, since a pod's sandbox exists before its claim is
+// unprepared.
 func (e *Entry) visible() time.Time {
 	if e.sliced() {
 		return e.unrecorded.Add(1)
@@ -218,8 +219,8 @@ func (e *Entry) visible() time.Time {
 	return e.unrecorded.Add(settle)
 }
 
-// clean marks an advertised entry as not dirty if it is proved free, so that it can later be released immediately. It
-// resets ended of a shared entry once only containers of prepared claims use it.
+// clean marks an entry that is not draining as not dirty if it is proved free, so that it can later be released
+// immediately. It resets ended of a shared entry once only containers of prepared claims use it.
 func (n *next) clean(e *Entry) {
 	if !e.ended.IsZero() && n.onlyClaimed(e) {
 		e.ended, e.pods = time.Time{}, n.claimPods(e.ID)

@@ -119,10 +119,10 @@ func TestPreferSpreadsReplicas(t *testing.T) {
 		{"the least shared and the nearest to it", "0.2 0.3 1.2 1.3 2.0 2.1 2.2 2.3 3.2 3.3", "", 2, "2.0 3.2"},
 		{"another GPU before a second of the least shared", "0.3 1.0 1.1 1.2 1.3", "", 2, "0.3 1.0"},
 		{"the rest of one GPU", "1.1 1.3", "", 2, "1.1 1.3"},
-		{"the neighbour of the required one", everything, "2.1", 2, "2.1 3.0"},
+		{"the neighbor of the required one", everything, "2.1", 2, "2.1 3.0"},
 		{"all on one GPU as required", everything, "2.1 2.2 2.3", 3, "2.1 2.2 2.3"},
 		{"not on the GPU of the required ones", everything, "2.1 2.2", 5, "0.0 1.0 2.1 2.2 3.0"},
-		{"as many on the neighbour as required", everything, "2.1 2.2", 6, "0.0 1.0 2.1 2.2 3.0 3.1"},
+		{"as many on the neighbor as required", everything, "2.1 2.2", 6, "0.0 1.0 2.1 2.2 3.0 3.1"},
 		{"all", everything, "", 16, everything},
 		{"repeated, and unknown", "1.1 1.1 9.0 1.4 3.3 3.3", "", 2, "1.1 3.3"},
 	} {

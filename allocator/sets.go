@@ -20,8 +20,8 @@ type Sets struct {
 // setNames are the names of the sets that contain a GPU, in the order of SetSizes.
 type setNames [len(SetSizes)]string
 
-// NewSets returns the sets of the GPUs with these UUIDs. It depends on the GPUs and their links only, so the sets stay
-// the same while GPUs are allocated and released.
+// NewSets returns the sets of the GPUs with these UUIDs. They depend only on the GPUs, their links and NUMA nodes, so
+// they stay the same while GPUs are allocated and released.
 func NewSets(inv *gpu.Inventory, uuids []string) Sets {
 	s := Sets{names: make(map[string]setNames, len(uuids))}
 	var gpus []gpu.GPU

@@ -75,7 +75,7 @@ type Compute string
 // The mechanisms.
 const (
 	ComputeTimeSlice Compute = "timeslice" // processes take turns; cores are booked by the scheduler, but not enforced
-	ComputeCeiling   Compute = "ceiling"   // of rules with share memory, MPS limits each claim to its cores, or to its computeCeiling
+	ComputeCeiling   Compute = "ceiling"   // with share: memory, MPS limits each claim to its cores, or to its computeCeiling
 )
 
 // mpsMemory is the memory that an MPS server uses of each GPU, in bytes. It cannot be offered.

@@ -2,7 +2,8 @@ package allocator
 
 import "time"
 
-// Todo lists the requests for evidence that entries are free. A request is repeated if its source does not respond.
+// Todo lists what Next needs to prove entries free and to release them. A source is listed again if it does not
+// respond.
 type Todo struct {
 	// Close lists the entries to close at the Gate. Next must be called again afterwards.
 	Close []Closing
@@ -88,7 +89,7 @@ func (t *planner) poll(queried time.Time) bool {
 	return queried.IsZero() || t.reached(queried.Add(t.every))
 }
 
-// drain queries the sources that the release of an entry requires.
+// drain requests the sources that the release of an entry requires.
 func (t *planner) drain(e *Entry) {
 	t.every = drainInterval
 	switch {
@@ -104,7 +105,7 @@ func (t *planner) drain(e *Entry) {
 	t.requestProof(e)
 }
 
-// requestAllocations queries which devices are allocated to claims, once nothing else prevents the release of an entry.
+// requestAllocations requests the devices allocated to claims, once nothing else prevents the release of an entry.
 func (t *planner) requestAllocations(e *Entry) {
 	if e.processed.IsZero() || e.dirty && !t.unheld(e) || !t.reached(e.unselected()) {
 		return
@@ -115,7 +116,7 @@ func (t *planner) requestAllocations(e *Entry) {
 	}
 }
 
-// requestProof queries the sources that prove an entry free.
+// requestProof requests the sources that prove an entry free.
 func (t *planner) requestProof(e *Entry) {
 	switch {
 	case !e.ended.IsZero():
@@ -128,7 +129,8 @@ func (t *planner) requestProof(e *Entry) {
 	}
 }
 
-// requestAllocatable queries whether the kubelet has processed a list that was sent after the withdrawal.
+// requestAllocatable requests the devices that the kubelet reports as allocatable, which show whether it has processed
+// a list that was sent after the withdrawal.
 func (t *planner) requestAllocatable(list List, withdrawn time.Time) {
 	from := list.Stream.Add(settle)
 	if list.Sent.After(from) {
@@ -142,7 +144,7 @@ func (t *planner) requestAllocatable(list List, withdrawn time.Time) {
 	}
 }
 
-// requestBootstrapProof queries the sources that end the bootstrap.
+// requestBootstrapProof requests the sources that end the bootstrap.
 func (t *planner) requestBootstrapProof() {
 	t.every = drainInterval
 	if !t.bootstrap.pending {
@@ -160,23 +162,23 @@ func (t *planner) requestBootstrapProof() {
 	}
 }
 
-// requestRuntime queries the runtime, immediately if it was not queried since the given time, and then at the poll
-// interval.
+// requestRuntime requests the runtime's containers, immediately if it was not queried since the given time, and then
+// at the poll interval.
 func (t *planner) requestRuntime(after time.Time) {
 	if r := t.o.Runtime; r == nil || r.Requested.Before(after) || t.poll(r.Requested) {
 		t.Runtime = true
 	}
 }
 
-// requestCheckpoint queries the checkpoint, and makes the kubelet write one that contains all grants up to last, except
-// those of terminated pods: the kubelet removes these on a PodResources request, and writes when it receives a list. No
-// list is sent again while PodResources (listed) or the runtime (running) reports a holder.
+// requestCheckpoint requests the checkpoint, and makes the kubelet write one that contains all grants up to last,
+// except those of terminated pods: the kubelet removes these on a PodResources request, and writes when it receives a
+// list. No list is sent again while PodResources (listed) or the runtime (running) reports a holder.
 func (t *planner) requestCheckpoint(last time.Time, listed, running bool) {
 	after := last.Add(2 * settle)
 	if !t.reached(after) {
 		return
 	}
-	if t.checkpoint.requested.Before(after) { // read the current version first: a different one was written later
+	if t.checkpoint.requested.Before(after) { // read the current version first, to recognize a later one
 		t.Checkpoint = true
 		return
 	}

@@ -39,12 +39,13 @@ func (f Features) Names() []string {
 	return strings.Split(string(f), ",")
 }
 
-// CDINames returns the qualified names of the CDI devices that give a container a device with features.
+// CDINames returns the qualified names of the CDI devices that give a container a device with features: its variants,
+// which each contain the whole device, or the device itself without features.
 func CDINames(kind, id string, features Features) (names []string) {
 	for _, f := range features.Names() {
 		names = append(names, kind+"="+VariantName(id, f))
 	}
-	if names == nil { // without features; a variant contains the whole device
+	if names == nil {
 		names = []string{kind + "=" + id}
 	}
 	return names

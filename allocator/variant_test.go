@@ -53,8 +53,8 @@ func TestRuleWithFeatures(t *testing.T) {
 	}
 }
 
-// A draining device keeps its features, even after a restart of the agent, because the kubelet may still allocate it if
-// it selected it before the withdrawal.
+// A draining device keeps its features, even after a restart of the agent, because the kubelet may still allocate a
+// device that it selected before the withdrawal.
 func TestDrainingDeviceKeepsFeatures(t *testing.T) {
 	inv := partitioned(nil)
 	ruled := Policy{Rules: Rules{{Select: Selector{UUID: []string{"GPU-0"}}, Name: "nvidia.com/render", Features: []string{"graphics"}}}}

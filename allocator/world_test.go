@@ -20,7 +20,7 @@ const lag = int32(listLag / tick)
 const gpu0 = "GPU-0"
 
 // parts are all parts of the GPU. Some MIG devices of different layouts have equal GPU instance IDs, and therefore
-// UUIDs.
+// equal UUIDs.
 var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentWhole},
 	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: TimeSliced, Count: 2}},
@@ -32,11 +32,11 @@ var parts = [...]Part{
 	{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}},
 }
 
-// sharedPart is the index of the GPU that claims share. A claim gets all or half of it.
+// sharedPart is the index of the part that is the GPU shared by claims. A claim gets all or half of the GPU.
 const sharedPart = uint8(len(parts) - 1)
 
-// hardwareUse is the hardware that each part uses, independently of overlaps: sixths of each of the eight memory
-// slices, and of the device nodes of GPU instances 1 and 2.
+// hardwareUse is the hardware that each part uses: sixths of each of the eight memory slices, and of the device nodes
+// of GPU instances 1 and 2. It does not depend on the overlap rules under test.
 var hardwareUse = [len(parts)][10]uint8{
 	{6, 6, 6, 6, 6, 6, 6, 6},
 	{3, 3, 3, 3, 3, 3, 3, 3},
@@ -152,9 +152,9 @@ func init() {
 const (
 	idle     = iota // not in admission, or rejected
 	selected        // the kubelet has selected a device
-	granted         // by the agent
-	inserted        // it is in the kubelet's records
-	writing         // a checkpoint with it is being written
+	granted         // the agent has granted the device
+	inserted        // the device is in the kubelet's records
+	writing         // a checkpoint with the device is being written
 	admitted        // the kubelet may start containers
 )
 
@@ -176,7 +176,7 @@ type pod struct {
 	isInit    bool  // the container is an init container
 	hangs     bool  // delayed by hooks, other plugins or the runtime
 	holds     bool  // may use its part, now or later
-	since     int32 // tick at which it was selected or granted, or its container began to start
+	since     int32 // tick at which it was selected, granted or prepared, or its container began to start
 }
 
 // record is an ID in the kubelet's records.
@@ -211,7 +211,7 @@ type stream struct {
 	sent     int32
 	last     message    // last sent
 	queue    [2]message // not processed yet
-	stale    message    // of the previous stream, received by the kubelet
+	stale    message    // list of the previous stream that is not processed yet
 }
 
 // response is the evidence that a source returns.
@@ -266,7 +266,7 @@ type state struct {
 	pods                [podSlots]pod
 
 	// The agent.
-	parts          [len(keys)]uint8 // of the ledger's entries
+	parts          [len(keys)]uint8 // of the ledger's entry for each key
 	slice          poolVersion      // acknowledged by the API server
 	scheduled      poolVersion      // received by the scheduler
 	listed, offers mask

@@ -127,7 +127,7 @@ func (a *response) checkpoint() *Checkpoint {
 			continue
 		}
 		h := Holding{Key: keys[r.key].Key, Pod: uidNames[r.uid]}
-		if o := keys[r.key].outlet; o != 2 && o != 3 { // the former part of a MIG UUID is unknown
+		if o := keys[r.key].outlet; o != 2 && o != 3 { // not a MIG device, of whose UUID the former part is unknown
 			h.Part = parts[0]
 		}
 		c.Held = append(c.Held, h)
@@ -277,7 +277,7 @@ func (w *world) send(outlet uint8, again bool) bool {
 
 // checkListed fails if a list lacks an ID that a pod holds. After a start without state, IDs that the checkpoint lacked
 // when the agent read it are exempt: the kubelet has recorded them before it receives the list, so it does not panic,
-// and then writes them.
+// and its next checkpoint contains them.
 func (w *world) checkListed(outlet uint8, listed mask) {
 	for _, r := range w.records {
 		if r.uid == 0 || keys[r.key].outlet != outlet || listed&bit(r.key) != 0 {
@@ -352,8 +352,8 @@ func (w *world) writeSpec() bool {
 	return true
 }
 
-// runAgent reconciles, sends changed lists and performs all requests of the Todo. If late is set, Allocate calls come
-// between the decision to close and the closing.
+// runAgent writes the spec, reconciles, sends changed lists and performs all requests of the Todo. If late is set,
+// Allocate calls come between the decision to close and the closing.
 func (w *world) runAgent(late bool) bool {
 	w.durable = true
 	for i := range uint8(outlets) {

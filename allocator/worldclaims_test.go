@@ -1,7 +1,7 @@
 package allocator
 
-// The actions of the scheduler, of the kubelet's DRA manager, and of the agent for its ResourceSlice. Each pod with a
-// claim has its own, which has the UID of the pod.
+// The actions of the scheduler, of the kubelet's DRA manager, and of the agent for its ResourceSlice. Pods do not
+// share claims. A claim has the UID of its pod.
 
 // poolVersion is a version of the ResourceSlice.
 type poolVersion struct {

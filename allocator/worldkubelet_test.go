@@ -35,7 +35,7 @@ func (w *world) updateAllocated() {
 	}
 }
 
-// prune is UpdateAllocatedDevices of the kubelet. It drops selections in flight.
+// prune is UpdateAllocatedDevices of the kubelet. If it removes a record, it also drops selections in flight.
 func (w *world) prune() {
 	if !w.ready {
 		return
@@ -189,7 +189,7 @@ func (w *world) process(outlet uint8, stale bool) bool {
 		s.stale = message{}
 	} else {
 		s.queue[0], s.queue[1] = s.queue[1], message{}
-		s.stale = message{} // streams are processed in order
+		s.stale = message{} // lists of the previous stream are not processed after later ones
 	}
 	return true
 }
@@ -232,7 +232,7 @@ func (w *world) disconnect(outlet uint8) bool {
 	return true
 }
 
-// getReady makes a restarted kubelet add its pods again. Until then, it removes none from its records.
+// getReady makes a restarted kubelet add its pods again. Until then, prune removes no records.
 func (w *world) getReady() bool {
 	if w.ready {
 		return false

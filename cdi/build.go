@@ -49,7 +49,7 @@ const (
 // Build returns the spec of kind for the GPUs and MIG devices of inv that are in parts. Each has one device per name
 // strategy. The spec also has AllDevices if any are healthy, and MonitorDevice if kind is AgentKind. A GPU with a
 // fault keeps its device, because a container that holds it may restart. Build is pure: equal arguments give equal
-// specs. It returns an error if there are no GPUs, because a CDI spec requires a device.
+// specs. It returns an error if parts has no GPU or MIG device of inv, because a CDI spec requires a device.
 func Build(kind string, inv *gpu.Inventory, parts Parts, strategies []NameStrategy) (*specs.Spec, error) {
 	spec := newSpec(kind, inv, parts)
 	all, monitored := []DeviceNode{}, slices.Clone(parts.Monitor)

@@ -214,8 +214,8 @@ func AuxiliaryDeviceName(name Class) string {
 	return AgentClassKind(name) + "=" + classes[i].withGPUs
 }
 
-// CheckAuxiliaryDevice returns an error if the spec of a class lacks the device of AuxiliaryDeviceName. A runtime would
-// not start containers with it.
+// CheckAuxiliaryDevice returns an error if the spec of a class lacks the device of AuxiliaryDeviceName: runtimes do
+// not start containers that request a missing device.
 func CheckAuxiliaryDevice(name Class, spec *specs.Spec) error {
 	_, _, injected := parser.ParseDevice(AuxiliaryDeviceName(name))
 	if slices.ContainsFunc(spec.Devices, func(d specs.Device) bool { return d.Name == injected }) {

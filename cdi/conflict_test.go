@@ -346,7 +346,7 @@ func TestTooManyForeignFiles(t *testing.T) {
 	n, spec := usableSpec(t)
 	dir := t.TempDir()
 	file := cdi.AgentFile(dir, n.root())
-	for i := range 1<<14 + 1 {
+	for i := range 1<<14 + 1 { // one more than maxForeignSpecs
 		if err := os.Symlink("nowhere", filepath.Join(dir, fmt.Sprintf("%d.json", i))); err != nil {
 			t.Fatal(err)
 		}

@@ -98,7 +98,7 @@ func killWriter(t *testing.T, dir string) {
 	if err := writer.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = writer.Wait() // it was killed
+	_ = writer.Wait() // the error is that it was killed
 	if err != nil {
 		t.Fatalf("writer printed %q, %v", line, err)
 	}

@@ -43,7 +43,7 @@ var control = []struct {
 	{"/dev/nvidiactl", minorControl, []string{"nvidia", "nvidiactl"}, nil, nil},
 	{"/dev/nvidia-uvm", minorUVM, []string{"nvidia-uvm"}, cudaFeatures, cudaFeatures},
 	{"/dev/nvidia-uvm-tools", minorUVMTools, []string{"nvidia-uvm"}, cudaFeatures, nil},
-	// Rendering does not require it, and only machines with a screen load the module.
+	// Rendering does not require nvidia-modeset, and only machines with a screen load it.
 	{"/dev/nvidia-modeset", minorModeset, []string{"nvidia-modeset"},
 		Features{Graphics, Display}, Features{Display}},
 }

@@ -31,7 +31,7 @@ var driverFiles = []struct {
 	{Graphics, "*nvidia*.json", data, "glvnd/egl_vendor.d", []string{"/usr/share/glvnd/egl_vendor.d"}},
 	{Graphics, "*nvidia*.json", data, "egl/egl_external_platform.d", []string{"/usr/share/egl/egl_external_platform.d"}},
 	{Graphics, "nvidia_icd.json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
-	// Fedora and openSUSE have one for each architecture.
+	// Fedora and openSUSE have an ICD file for each architecture.
 	{Graphics, "nvidia_icd." + gnuMachine + ".json", data, "vulkan/icd.d", []string{"/usr/share/vulkan/icd.d"}},
 	{Graphics, "nvidia_layers*.json", data, "vulkan/implicit_layer.d", []string{"/usr/share/vulkan/implicit_layer.d"}},
 	{Graphics, "nvoptix.bin", data, "nvidia", []string{"/usr/share/nvidia"}},

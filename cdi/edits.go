@@ -31,8 +31,8 @@ func (f *File) DeviceEdits() (map[string]Edits, error) {
 				edits.Files = append(edits.Files, path.Base(m.ContainerPath))
 			}
 		}
-		slices.Sort(edits.Files) // each library is mounted in several directories
-		edits.Files = slices.Compact(edits.Files)
+		slices.Sort(edits.Files)
+		edits.Files = slices.Compact(edits.Files) // each library is mounted in several directories
 		byName[d.Name] = edits
 	}
 	return byName, nil

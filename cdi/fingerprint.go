@@ -62,9 +62,9 @@ func identity(info fs.FileInfo) fileIdentity {
 	}
 	id := fileIdentity{dev: stat.Dev, ino: stat.Ino, mode: stat.Mode, uid: stat.Uid, gid: stat.Gid}
 	if info.Mode()&fs.ModeDevice != 0 {
-		id.rdev = stat.Rdev // writing to a device changes its ctime, but not the device
+		id.rdev = stat.Rdev // no ctime: writing to a device changes it
 	} else {
-		id.size, id.ctime = stat.Size, stat.Ctim.Nano() // programs can restore the mtime
+		id.size, id.ctime = stat.Size, stat.Ctim.Nano() // no mtime: programs can restore it
 	}
 	return id
 }

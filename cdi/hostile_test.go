@@ -25,7 +25,8 @@ var mountDirs = []string{
 	"/usr/share/X11/xorg.conf.d",
 }
 
-// strayMounts returns the mounts of parts other than files in mountDirs or the Nix store.
+// strayMounts returns the mounts of parts with unprintable paths, and those that are not files in mountDirs, in their
+// subdirectories vdpau and gbm, or in the Nix store.
 func strayMounts(t *testing.T, parts cdi.Parts) (stray []string) {
 	t.Helper()
 	spec, err := cdi.Build(cdi.AgentKind, inventory, parts, []cdi.NameStrategy{cdi.ByUUID})
@@ -166,8 +167,7 @@ func TestManifestsWithPathsOutsideNixStore(t *testing.T) {
 	}
 }
 
-// Runtimes resolve symlinks on the node, so the unpatched program of NixOS must not be a symlink out of the driver
-// root.
+// Runtimes resolve symlinks on the node, so Inspect must resolve those of NixOS's unpatched program in the driver root.
 func TestUnpatchedProgramStaysInDriverRoot(t *testing.T) {
 	n := newNodeWithDriverRoot(t)
 	n.write(t, driverDir+"/usr/bin/nvidia-smi", "#!")

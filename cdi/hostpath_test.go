@@ -19,8 +19,8 @@ import (
 const driverDir = "/run/nvidia/driver"
 
 // FuzzHostPathsStayInDriverRoot creates arbitrary symlinks and names in a driver root. Runtimes mount host paths as
-// root, so a symlink out of the driver root would expose any file of the node to containers (the reverse of
-// CVE-2024-0132). Names must not escape the container directories into which driver files are mounted.
+// root, so a symlink out of the driver root would expose any file of the node to containers (in CVE-2024-0132, the
+// symlink was in an image). Names must not escape the container directories into which driver files are mounted.
 func FuzzHostPathsStayInDriverRoot(f *testing.F) {
 	for _, target := range []string{
 		"/etc/secret", "../../../../../../etc/secret", "../../../../../../../../etc/secret.d/..//secret",
@@ -106,7 +106,7 @@ func newNodeWithDriverRoot(t *testing.T) node {
 	return n
 }
 
-// link creates a symlink, unless the file system rejects its target.
+// link replaces a file or directory with a symlink. It only removes it if the file system rejects the target.
 func (n node) link(target, name string) {
 	_ = errors.Join(os.RemoveAll(n.path(name)), os.Symlink(target, n.path(name)))
 }

@@ -25,7 +25,7 @@ type Library struct {
 var libraryUses = []struct {
 	prefix   string
 	features Features
-	why      string // unless obvious
+	why      string // empty if obvious
 }{
 	{"libcuda.", Features{Compute, Video}, "decoders and encoders run in a CUDA context"},
 	{"libnvidia-ml.", Features{Compute, Utility}, "NCCL and CUDA frameworks query the GPU topology from NVML"},
@@ -99,7 +99,7 @@ var requiredLibraries = []struct {
 // maxLibraries limits the libraries of a driver. Drivers have about a hundred.
 const maxLibraries = 500
 
-// findLibraries returns the driver libraries that features use.
+// findLibraries returns the driver libraries that features use. It returns an error if one they require is missing.
 func findLibraries(root host.DriverRoot, driver gpu.Driver, features Features) ([]Library, error) {
 	names, err := libraryNames(root)
 	if err != nil {
@@ -136,7 +136,7 @@ func isUsed(name string, driver gpu.Driver, features Features) bool {
 		(driver.Confidential || !strings.HasPrefix(name, pkcs11Prefix))
 }
 
-// checkRequired returns an error for each of requiredLibraries that is missing in found.
+// checkRequired returns an error for each of requiredLibraries that features require and found lacks.
 func checkRequired(root host.DriverRoot, driver gpu.Driver, features Features, names []string, found []Library) error {
 	var errs []error
 	for _, n := range requiredLibraries {

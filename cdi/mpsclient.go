@@ -22,7 +22,7 @@ const (
 // PutMPSClient writes and verifies the spec of a device. dir is the pipe directory on the node; containers get no other
 // directory of the server.
 func PutMPSClient(specDir string, root host.Root, kind, name, dir string) error {
-	// The default pipe directory of root with MPS protocol 3.
+	// The default pipe directory of clients that run as root, with protocol 3 of MPS (see package mps).
 	const inContainer = "/run/nvidia-mps"
 	spec := &specs.Spec{
 		Kind: kind,

@@ -36,7 +36,7 @@ func inspectPlatform(root host.Root, inv *gpu.Inventory) (Parts, error) {
 	return parts, nil
 }
 
-// missing returns an error for each of the required device nodes that does not exist.
+// missing returns an error for each element of required of which no device node exists.
 func (c class) missing(root host.Root) error {
 	var errs []error
 	for _, names := range c.required {

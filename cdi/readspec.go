@@ -33,7 +33,8 @@ func readSpec(path string) (*cdi.Spec, error) {
 var errTooManyKeys = errors.New("too many keys in a mapping")
 
 // parseForeign is parseSpec for untrusted specs. YAML decoders compare each key of a mapping with all others, so
-// parsing a megabyte of keys takes minutes. Decoding into a yaml.Node compares none.
+// parsing a megabyte of keys takes minutes. Decoding into a yaml.Node compares none. The error wraps errTooManyKeys if
+// a mapping has more than maxKeys.
 func parseForeign(name string, data []byte) (*cdi.Spec, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {

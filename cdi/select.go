@@ -8,8 +8,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Select returns the parts with only the named GPUs and MIG devices. Names are indexes or UUIDs. The error lists
-// all unknown names.
+// Select returns the parts with only the named GPUs and MIG devices. Names are indexes or UUIDs. It skips named devices
+// that are not in p.GPUs. The error lists all names that are not in inv.
 func (p Parts) Select(inv *gpu.Inventory, names []string) (Parts, error) {
 	selected := p
 	selected.GPUs = map[string][]DeviceNode{}

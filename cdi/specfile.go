@@ -24,9 +24,9 @@ const (
 	dirMode  = 0o755
 )
 
-// File is a spec in a CDI directory of a container runtime. Only the spec of a claim is ever removed: when a container
-// restarts, the kubelet requests the same device names again, even while the agent is stopped. The methods of File are
-// not safe for concurrent use, except Watch.
+// File is a spec in a CDI directory of a container runtime. Only specs of MPS clients are ever removed: when a
+// container restarts, the kubelet requests the same device names again, even while the agent is stopped. The methods of
+// File are not safe for concurrent use, except Watch.
 type File struct {
 	Path    string
 	format  Format
@@ -90,7 +90,7 @@ func (f *File) Verify() error {
 func (f *File) Unchecked() error { return f.foreign.unchecked() }
 
 // Stale reports whether another Put is necessary, because the file, conflicting specs, or host files that the spec
-// depends on have changed since the last Put that verified the file.
+// depends on have changed since the last Put, or because that Put did not verify the file.
 func (f *File) Stale() bool {
 	if f.state == "" {
 		return true
@@ -159,8 +159,8 @@ func verifyFile(path string, root host.Root) error {
 	return verify(spec, root)
 }
 
-// verify applies each device of a spec to an empty OCI spec, as a runtime would, and checks that the mounted files and
-// the hooks in its common edits exist.
+// verify applies each device of a spec to an empty OCI spec, as a runtime would. It also checks that the mounted files
+// of its common edits exist, and that the hooks are executable.
 func verify(spec *cdi.Spec, root host.Root) error {
 	var errs []error
 	for _, d := range spec.Devices {

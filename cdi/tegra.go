@@ -13,7 +13,8 @@ import (
 )
 
 // readCSVs returns the device nodes and files that containers need for the integrated GPU, as listed in JetPack's CSV
-// files. Missing ones are skipped: the lists cover all Jetson models.
+// files. Listed files that do not exist are skipped: the lists cover all Jetson models. It returns an error if there is
+// no CSV file.
 func readCSVs(root host.Root, pattern string) ([]DeviceNode, Parts, error) {
 	files, err := root.Glob(pattern)
 	if err != nil {

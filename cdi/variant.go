@@ -23,7 +23,7 @@ const variantMark = "."
 func VariantName(uuid string, f Feature) string { return uuid + variantMark + string(f) }
 
 // BuildVariants returns the agent's spec of the variants for a feature. parts must cover all features that the variants
-// contain. Like Build it is pure, and returns an error if there are no GPUs.
+// contain. Like Build, it is pure, and returns an error if parts has no GPU or MIG device of inv.
 func BuildVariants(f Feature, inv *gpu.Inventory, parts Parts) (*specs.Spec, error) {
 	spec := newSpec(AgentKind, inv, parts)
 	for _, d := range namedDevices(inv) {

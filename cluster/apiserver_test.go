@@ -176,7 +176,7 @@ func TestEventRateLimit(t *testing.T) {
 	})
 }
 
-// serveNodes starts an API server with count labelled nodes. status returns the status of the response to a patch of
+// serveNodes starts an API server with count labeled nodes. status returns the status of the response to a patch of
 // a node; 0 is success.
 func serveNodes(t *testing.T, count int, status func(node string) int) (client *Client, patched map[string]bool) {
 	t.Helper()

@@ -13,7 +13,7 @@ import (
 // claimsPath is the path of all claims.
 const claimsPath = "/apis/resource.k8s.io/v1/resourceclaims"
 
-// claimTimeout bounds the first attempt to read a claim. Its connection may have died while it was idle.
+// claimTimeout bounds the first attempt to read a claim. An idle connection may be dead.
 const claimTimeout = 3 * time.Second
 
 // Claim is a ResourceClaim with the fields that a DRA driver needs.

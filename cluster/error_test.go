@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Only a missing API means that the cluster is too old, not a missing object.
+// A missing API means that the cluster is too old. A missing object does not.
 func TestRemedy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error

@@ -269,13 +269,13 @@ func TestFleet(t *testing.T) {
 	for group := range fleetSize / fleetGroup {
 		synctest.Test(t, func(*testing.T) {
 			begin := time.Now()
-			agents := make([]*fleetAPI, fleetGroup)
+			apis := make([]*fleetAPI, fleetGroup)
 			var running sync.WaitGroup
-			for i := range agents {
-				running.Go(func() { agents[i] = simulate(begin, credentials, fmt.Sprintf("node-%d-%d", group, i), 1) })
+			for i := range apis {
+				running.Go(func() { apis[i] = simulate(begin, credentials, fmt.Sprintf("node-%d-%d", group, i), 1) })
 			}
 			running.Wait()
-			for _, api := range agents {
+			for _, api := range apis {
 				counts.add(api)
 			}
 		})
@@ -305,7 +305,8 @@ func TestTraffic(t *testing.T) {
 	var counts fleet
 	credentials := testCredentials(t)
 	routine := func(at time.Duration) bool { return counts[at/time.Second].routineAgents > 0 }
-	for again := true; again; again = routine(driverStops) || routine(driverLoads) { // the random slot was in that second
+	// Again if the random slot is in the second in which the driver stops or returns.
+	for again := true; again; again = routine(driverStops) || routine(driverLoads) {
 		counts = fleet{}
 		synctest.Test(t, func(*testing.T) { counts.add(simulate(time.Now(), credentials, "node", gpus)) })
 	}

@@ -110,7 +110,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-func TestWatchLabelsCancelled(t *testing.T) {
+func TestWatchLabelsCanceled(t *testing.T) {
 	s := newServer(t)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, `{"type":"ADDED","object":{}}`)

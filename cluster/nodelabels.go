@@ -55,7 +55,7 @@ func (l *NodeLabels) latest() map[string]string {
 func (l *NodeLabels) Run(ctx context.Context) {
 	var (
 		applied      map[string]string
-		lastNonEmpty map[string]string // last applied, except empty ones: a driver upgrade removes all labels for a while
+		lastNonEmpty map[string]string // last applied labels, unless empty: a driver upgrade removes all for a while
 		known        bool              // applied is known
 		again        <-chan time.Time  // nil until labels are wanted
 		logged       string
@@ -66,7 +66,7 @@ func (l *NodeLabels) Run(ctx context.Context) {
 			return
 		case <-l.wake:
 			if want := l.latest(); known && (maps.Equal(applied, want) || l.routine(lastNonEmpty, want)) {
-				continue // again is pending
+				continue // until the next slot or retry
 			}
 		case <-again:
 		}
@@ -91,8 +91,8 @@ func (l *NodeLabels) Run(ctx context.Context) {
 	}
 }
 
-// refusedRemoval reports whether the API server refused to remove the labels. That is not a failure to retry: an agent
-// without the permission usually has applied none.
+// refusedRemoval reports whether the API server refused to remove the labels. The removal is not retried before the
+// next slot: an agent without the permission usually has applied no labels.
 func refusedRemoval(err error, want map[string]string) bool { return len(want) == 0 && Refused(err) }
 
 // logFailure logs why labels were not applied, given those that this process applied before.

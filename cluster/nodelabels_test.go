@@ -126,8 +126,8 @@ func TestNodeLabels(t *testing.T) {
 	})
 }
 
-// A driver upgrade removes the labels and sets them again. Both changes wait for a slot. If one occurs while the driver
-// is gone, the labels are removed in it and set in the next one.
+// A driver upgrade removes the labels and sets them again. Both changes wait for a slot. If a slot occurs while the
+// driver is gone, the labels are removed in that slot and set in the next one.
 func TestNodeLabelsRemoved(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
 		t.labels.Want(version("1"))
@@ -153,7 +153,7 @@ func TestNodeLabelsRemoved(t *testing.T) {
 // Failures are retried with a backoff. A refused removal of labels is not a failure.
 func TestNodeLabelsFailures(t *testing.T) {
 	testNodeLabels(t, func(t *labelsTest) {
-		t.nextSlot() // none occurs in the next seconds
+		t.nextSlot() // so that no slot occurs during the test
 		t.respond(http.StatusForbidden)
 		t.labels.Want(nil)
 		t.want(time.Second, nil, 1)

@@ -58,8 +58,8 @@ type PoolStatus struct {
 	Refused map[string]string
 	// Dropped are fields that the API server does not store, since their feature gate is disabled.
 	Dropped []string
-	// Foreign are slices of the same driver and node that gpucdi did not write. They are never modified. A scheduler
-	// may ignore the pool while they exist.
+	// Foreign are up to maxForeign slices of the same driver and node that gpucdi did not write. They are never
+	// modified. A scheduler may ignore the pool while they exist.
 	Foreign []ForeignSlice
 }
 
@@ -67,7 +67,7 @@ type PoolStatus struct {
 type ForeignSlice struct {
 	Name, Pool string
 	Manager    string // field manager that created it, usually the name of a program
-	Generation int64  // of its pool; a scheduler uses only the slices with the highest
+	Generation int64  // of its pool; a scheduler uses only the slices of the latest generation
 }
 
 // NewPool returns the pool of a node. It publishes devices while Run runs.

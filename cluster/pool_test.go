@@ -33,7 +33,7 @@ type poolTest struct {
 	stop func() // ends Run
 }
 
-// testPool runs a test with an API server in a bubble. The pool runs after start.
+// testPool runs a test with an API server in a bubble. The pool runs once test calls start.
 func testPool(t *testing.T, test func(t *poolTest)) {
 	t.Helper()
 	credentials := testCredentials(t)
@@ -452,7 +452,7 @@ func TestPoolRefusedDevices(t *testing.T) {
 		}
 		t.api.setDown(true)
 		t.wait(time.Minute)
-		t.api.invalid = nil // another version
+		t.api.invalid = nil // as in another version of the API server
 		t.api.setDown(false)
 		t.wait(time.Second)
 		t.want(names(all)...)
@@ -531,7 +531,8 @@ func TestPoolWithdrawn(t *testing.T) {
 	})
 }
 
-// The garbage collector deletes the slices of a Node that is recreated. The new Node owns those that replace them.
+// The garbage collector deletes the slices of a Node that is recreated. The new Node owns the slices that
+// replace them.
 func TestPoolNodeRecreated(t *testing.T) {
 	testPool(t, func(t *poolTest) {
 		t.start()
@@ -560,7 +561,7 @@ func TestPoolOutage(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		before  func(http.ResponseWriter, *http.Request) bool // nil refuses connections
-		returns time.Duration
+		returns time.Duration                                 // from the end of the outage to the publication
 	}{
 		"down":        {nil, time.Second},
 		"no response": {func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }, 11 * time.Second},

@@ -130,7 +130,8 @@ func (p *Pool) inPool(s slice) bool {
 	return s.spec.Driver == p.driver && s.spec.Pool.Name == p.node && s.spec.NodeName == p.node
 }
 
-// compare reports whether a slice differs from the wanted spec, ignoring fields that the API server does not store.
+// compare reports whether a slice must be written: it differs from the wanted spec in a field that the API server
+// stores, it has another generation, it lacks its owner, or its last write is uncertain.
 func (p *Pool) compare(name string, spec sliceSpec, generation int64) (change sliceChange, differs bool, err error) {
 	change = sliceChange{name: name, spec: spec}
 	change.spec.Pool.Generation = generation

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// maxForeign and fieldLimit bound the report of foreign slices.
+	// maxForeign bounds the number of reported foreign slices, and fieldLimit the length of their fields, in bytes.
 	maxForeign = 16
 	fieldLimit = 253
 )
@@ -22,7 +22,7 @@ type poolState struct {
 
 	accepted  map[string]acceptance // by name of the slice
 	refused   map[string]refusal    // by name of the device
-	uncertain map[string]bool       // names of slices for which a write had no response
+	uncertain map[string]bool       // names of slices with a write that was neither accepted nor refused
 	added     map[taintKey]string   // times at which taints were added
 }
 
@@ -71,8 +71,8 @@ func (s *poolState) store(received slice) (changed bool) {
 	return true
 }
 
-// isNewer reports whether resource version a is newer than b. They are increasing integers; if one is not, a counts as
-// newer.
+// isNewer reports whether resource version a is newer than b. They are increasing integers; if one is not an
+// integer, a counts as newer.
 func isNewer(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)

@@ -106,7 +106,7 @@ func (p *Pool) list(ctx context.Context) (version string, err error) {
 }
 
 // watch sends changes of the driver's slices since a resource version to events. It returns nil when the API server
-// ends the watch.
+// ends the watch, or when ctx ends.
 func (p *Pool) watch(ctx context.Context, version string, events chan<- sliceEvent) error {
 	timeout := p.client.untilSlot(minSliceWatch).Round(time.Second)
 	watching, cancel := context.WithTimeout(ctx, timeout+sliceWatchGrace)

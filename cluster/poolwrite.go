@@ -113,7 +113,7 @@ func (p *Pool) put(ctx context.Context, change sliceChange, nodeUID string) erro
 	var stored slice
 	err := p.client.exchangeObject(ctx, method, path+"?fieldManager="+fieldManager, object, &stored)
 	if err != nil {
-		if !Refused(err) { // a refusal does not settle an earlier write
+		if !Refused(err) { // after a refusal, an earlier write stays uncertain
 			p.state.uncertain[change.name] = true
 		}
 		return &writeError{verb, change, err}

@@ -78,7 +78,7 @@ func (r *EventRecorder) Record(event Event) {
 // Run sends Events until ctx ends. Routine Events wait for the slot of the client, and are lost if ctx ends before.
 func (r *EventRecorder) Run(ctx context.Context) {
 	var waiting []queuedEvent
-	var slot <-chan time.Time // nil: none is waiting
+	var slot <-chan time.Time // nil: no Event is waiting
 	for {
 		select {
 		case <-ctx.Done():

@@ -20,7 +20,8 @@ const (
 const devicesPerSlice = 64
 
 // sliceSuffix is the end of the names of all slices that gpucdi writes. A name cannot be changed, unlike labels and
-// annotations, so it identifies the writer. Slices of other drivers end in five random characters.
+// annotations, so it identifies the writer. The names of other drivers' slices end in five random
+// characters.
 const sliceSuffix = "-gpucdi"
 
 // isOwnSlice reports whether gpucdi wrote the slice with that name.

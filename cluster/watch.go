@@ -91,7 +91,8 @@ func (c *Client) watch(ctx context.Context, node string, timeout time.Duration, 
 	})
 }
 
-// readEvents calls each for each watch event, until each returns false or the watch ends.
+// readEvents calls each with every watch event, until each returns false or an error, or the watch ends. It returns an
+// error for an ERROR event.
 func readEvents(body io.Reader, each func(event string, object json.RawMessage) (more bool, err error)) error {
 	limited := &io.LimitedReader{R: body}
 	decoder := json.NewDecoder(limited)

@@ -23,8 +23,9 @@ func TestReferenceChartSchema(t *testing.T) {
 	}
 	s := readSource(t)
 	g := schemaWriter{source: s, constraints: constraints(s), unused: constraints(s), defs: map[string]schema{}}
-	g.defs["config"] = g.object(reflect.TypeFor[document](), "apiVersion", "kind") // which the chart sets
-	// The schema accepts the keys of NVIDIA's config, because templates/nvidia.yaml rejects them with the replacement.
+	g.defs["config"] = g.object(reflect.TypeFor[document](), "apiVersion", "kind") // the chart sets these keys
+	// The schema accepts the keys of NVIDIA's config, because templates/nvidia.yaml rejects them with an error that names
+	// the replacement.
 	for _, key := range []string{"default", "fallbackStrategies", "flags", "imex", "map", "name", "sharing", "version"} {
 		g.defs["config"]["properties"].(schema)[key] = schema{"$ref": "#/definitions/nvidia"}
 	}

@@ -40,9 +40,9 @@ type Config struct {
 	// Resource for monitoring pods, such as dcgm-exporter; see docs/monitoring-pods.md.
 	Monitoring allocator.Monitoring `yaml:"monitoring"`
 
-	// Rules for how GPUs and MIG devices are advertised; see docs/resources.md. The first that
-	// matches a device applies. A device that none matches is advertised as nvidia.com/gpu or
-	// nvidia.com/mig-<profile>. Each has:
+	// Rules for how GPUs and MIG devices are advertised; see docs/resources.md. The first rule that
+	// matches a device applies. A device that no rule matches is advertised as nvidia.com/gpu or
+	// nvidia.com/mig-<profile>. Each rule has:
 	Resources allocator.Rules `yaml:"resources"`
 }
 
@@ -118,10 +118,10 @@ type XIDs struct {
 // Allocation configures how GPUs are allocated.
 type Allocation struct {
 	// API through which GPUs are allocated; dra requires dra.enabled of the chart. Running pods keep
-	// their GPUs when it changes; see docs/dra.md.
+	// their GPUs when the mode changes; see docs/dra.md.
 	Mode allocator.Mode `yaml:"mode"`
 
-	// Effect of the taints, in the ResourceSlices, of GPUs with a fault.
+	// Effect of the taints that GPUs with a fault have in the ResourceSlices.
 	TaintEffect TaintEffect `yaml:"taintEffect"`
 
 	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one started by
@@ -294,7 +294,7 @@ func invalidResource(name string) string {
 		return ""
 	case !strings.Contains(name, "/"):
 		return "it has no domain"
-	case strings.Contains(name, "kubernetes.io/"): // also mykubernetes.io/gpu
+	case strings.Contains(name, "kubernetes.io/"): // Kubernetes rejects mykubernetes.io/gpu, too
 		return "its domain is reserved"
 	case strings.HasPrefix(name, "requests."):
 		return "its domain starts with requests., which is reserved for quotas"

@@ -119,8 +119,8 @@ func ruleConstraints() []schema {
 	}
 }
 
-// modeConstraints returns the constraints on the rules without mode, which have that of allocation. Rules in sections of
-// nodes are not constrained: they may have the mode of the base config.
+// modeConstraints returns the constraints on the rules without mode, to which allocation.mode applies. Rules in
+// sections of nodes are not constrained: the mode may be that of the base config.
 func modeConstraints() []schema {
 	rules := func(constraint schema) schema {
 		return schema{"properties": schema{"resources": schema{"items": schema{"if": unset("mode"), "then": constraint}}}}

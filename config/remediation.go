@@ -18,8 +18,9 @@ type Remediation struct {
 	Taint NodeTaint `yaml:"taint"`
 
 	// Time that a fault must last before the condition is False and the Node is tainted. When the
-	// fault ends, the condition returns to True and the taint is removed immediately. If this is
-	// longer than health.quietPeriod, faults that need no repair end before it has passed.
+	// fault ends, the condition returns to True and the taint is removed immediately. If this
+	// time is longer than health.quietPeriod, faults that need no repair usually end before it has
+	// passed.
 	After time.Duration `yaml:"after"`
 
 	// Fault codes of docs/health.md, or reset, fatal or transient for the XIDs of that class. Other

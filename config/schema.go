@@ -77,7 +77,7 @@ func (c *schemaCheck) mapping(path string, n *yaml.Node, want reflect.Type) {
 	}
 }
 
-// duplicates reports whether a mapping has a key twice.
+// duplicates adds an error for each duplicate key of a mapping, and reports whether there are any.
 func (c *schemaCheck) duplicates(path string, n *yaml.Node) bool {
 	found, seen := false, map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {

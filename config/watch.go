@@ -13,15 +13,16 @@ import (
 const (
 	// settleTime is how long a file must be unchanged before it is reported, since a write may be in progress.
 	settleTime = 300 * time.Millisecond
-	// maxSettleTime bounds that wait for a file that changes continuously.
+	// maxSettleTime bounds the delay of the report for a file that changes continuously.
 	maxSettleTime = 3 * time.Second
 )
 
 // dataLink is the symlink that the kubelet replaces when it updates a ConfigMap volume.
 const dataLink = "..data"
 
-// Watch calls changed when the file at path may have changed, and once at the start, until ctx ends. It returns an
-// error if the directory of the file is missing, removed or replaced; the caller then calls Watch again.
+// Watch calls changed when the file at path may have changed, and once at the start, each time after settleTime. It
+// returns nil when ctx ends, and an error if watching fails, for example because the directory of the file is missing,
+// removed or replaced. After an error the caller calls Watch again.
 func Watch(ctx context.Context, path string, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -69,7 +69,7 @@ func CheckReason(reason string) error {
 // processes.
 type Store struct{ dir string }
 
-// Open returns the store below a state directory, as seen by this process. Neither has to exist.
+// Open returns the store below a state directory, as seen by this process. The state directory need not exist.
 func Open(stateDir string) Store { return Store{filepath.Join(stateDir, dirName)} }
 
 // Set cordons a device durably, or changes the reason of a cordon. It keeps fields that later versions have added.

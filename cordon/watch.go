@@ -14,13 +14,14 @@ import (
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
-// checkInterval is the interval of checks without an event: a file system may be mounted over the directory.
+// checkInterval is the interval of checks without an event. A mount over the directory causes no event.
 const checkInterval = 10 * time.Second
 
-// Watch calls yield with the result of List, and again whenever it has changed. It returns nil when ctx ends or the
-// directory was removed, and an error if the directory cannot be listed; the last cordons then remain valid.
+// Watch creates the directory, and calls yield with the result of List, and again whenever it has changed. It returns
+// nil when ctx ends or the directory was removed, and an error if the directory cannot be created or listed. After an
+// error the last cordons remain valid.
 func (s Store) Watch(ctx context.Context, log *slog.Logger, yield func(all map[string]Cordon, problem error)) error {
-	// Watch returns when the directory is missing.
+	// Without the directory, Watch would return at once.
 	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("watching cordons: %w", err)
 	}

@@ -26,7 +26,7 @@ const (
 	// bundleFileLimit bounds each file of a bundle, in bytes.
 	bundleFileLimit = 8 << 20
 	// maxBundledSpecs bounds the number of CDI specs in a bundle. The agent writes one for the GPUs, and one for each
-	// device class, each feature with variants and each prepared claim with a compute ceiling.
+	// device class, each feature with variants, and each claim or replica whose compute time is limited.
 	maxBundledSpecs = 16
 )
 
@@ -162,7 +162,7 @@ func (b *bundle) json(name string, value any, err error) {
 // specs adds the CDI specs of the agent.
 func (b *bundle) specs(dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, "gpucdi.dev-*.json")) // fails only for a bad pattern
-	// Each claim with a limited compute time has a spec. Those of the GPUs and classes come first.
+	// Each claim with a limited compute time has a spec. The other specs, such as that of the GPUs, come first.
 	isClaim := func(name string) bool { return strings.HasPrefix(filepath.Base(name), "gpucdi.dev-claim-") }
 	paths = slices.Concat(slices.DeleteFunc(slices.Clone(paths), isClaim),
 		slices.DeleteFunc(paths, func(name string) bool { return !isClaim(name) }))

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	remedyConfig = "fix the file; gpucdi config check FILE lists all problems, docs/configuration.md all keys"
+	remedyConfig = "fix the file: gpucdi config check FILE lists all problems, and docs/configuration.md describes all keys"
 	remedyLabels = "grant the service account the verb watch on nodes; see the ClusterRole in deploy/"
 )
 

@@ -23,8 +23,8 @@ const (
 	classDisplay = "0x03"
 )
 
-// platform returns the platform of the GPUs. If it is not empty, the checks of the PCI bus and of the kernel module of
-// PCI GPUs do not apply.
+// platform returns the platform of the GPUs; empty without a driver. If it is not empty, the checks of the PCI bus and
+// of the kernel module of PCI GPUs do not apply.
 func (e *examination) platform() gpu.Platform {
 	driver, err := host.FindDriver(e.Root, e.DriverRoot, e.Library)
 	if err != nil {

@@ -115,8 +115,8 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 	return got, image, nil
 }
 
-// mountsPrograms reports whether the programs of this process can be mounted in the container: only if its file system is
-// that of the node. In a pod, the image must contain them, as the agent's image does.
+// mountsPrograms reports whether the programs of this process can be mounted in the container: only if the process has
+// the file system of the node. In a pod, the image must contain them, as the agent's image does.
 func (e *examination) mountsPrograms() bool { return e.Root.LocalPath("/") == "/" }
 
 // suitableImage describes the images that can be launched.

@@ -81,8 +81,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Containers that can use all GPUs are not compared with their allocations, nor are any if device nodes do not identify
-// GPUs.
+// Privileged containers are not compared with their allocations. If device nodes do not identify GPUs, no container is.
 func TestContainers(t *testing.T) {
 	e := examination{snapshot: &driver.Snapshot{Inventory: &gpu.Inventory{}}}
 	got := e.compare([]runtime.Container{{Name: "main"}, {Name: "agent", Privileged: true}}, func(string, string) (_, _ []string) { return nil, nil })

@@ -112,7 +112,7 @@ func shorten(value string) string {
 }
 
 // semver returns a version as Semantic Versioning requires: three numbers without leading zeros. Missing numbers are 0,
-// and so is everything from the first part that is not a number. Parts after the third are dropped.
+// and so is everything from the first part that is not a 32-bit number. Parts after the third are dropped.
 func semver(version string) string {
 	var numbers [3]uint64
 	for i, part := range strings.SplitN(version, ".", len(numbers)+1) {

@@ -69,7 +69,7 @@ func kinds(onGPU, onMIG bool) string {
 	return "MIG"
 }
 
-// docs/dra-attributes.md lists exactly the attributes and capacities of the devices.
+// docs/dra-attributes.md lists exactly the attributes of the devices.
 func TestDocumentedAttributes(t *testing.T) {
 	whole, mig := documented()
 	attributes := maps.Clone(mig.Attributes)

@@ -300,7 +300,7 @@ func TestLaterConflict(t *testing.T) {
 				t.Errorf("registration %+v", r)
 			}
 			if got := changes.Load(); got != 5 {
-				t.Errorf("%d changes reported, want those to no conflict, a conflict and none, and two of the claim", got)
+				t.Errorf("%d changes reported, want 5: three of the conflict state and two of the claim", got)
 			}
 		})
 	}

@@ -27,8 +27,8 @@ const (
 	RefusedConfig   Refusal = "config"   // gpucdi, the NVIDIA driver or the GPU does not support the configuration
 	RefusedRecord   Refusal = "record"   // the record cannot be written or removed
 	RefusedDriver   Refusal = "driver"   // a time slice, or a limit of memory or compute time, was not applied
-	RefusedCanceled Refusal = "canceled" // by the kubelet, the end of the agent or a timeout
-	RefusedClaim    Refusal = "claim"    // the claim cannot be read or is invalid, or another claim has its name
+	RefusedCanceled Refusal = "canceled" // the kubelet, the end of the agent or a timeout canceled the call
+	RefusedClaim    Refusal = "claim"    // the claim cannot be read, was replaced, or is invalid for this driver or its pods
 )
 
 // refusal returns the kind of an error; empty for nil. If it wraps several errors of the list, the first one counts.

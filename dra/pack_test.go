@@ -12,7 +12,7 @@ import (
 
 func TestPack(t *testing.T) {
 	inv := pairs(6)
-	// The order depends on the free cores first: quarter is less than half, although it is more memory.
+	// The order depends on the free cores first, so quarter, which has fewer cores but more memory, is less than half.
 	half, quarter := allocator.Amount{Cores: 50, Memory: 40 << 30}, allocator.Amount{Cores: 25, Memory: 60 << 30}
 	share := func(from int) func(offers []Offer) {
 		return func(offers []Offer) {

@@ -96,7 +96,7 @@ func (s *registrationState) setWarning(message string) {
 	s.warning = message
 }
 
-// setConflict reports whether the conflict has changed.
+// setConflict sets the result of a conflict check, and reports whether it has changed.
 func (s *registrationState) setConflict(c Conflict) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

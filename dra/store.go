@@ -44,7 +44,7 @@ type store struct {
 
 	mu      sync.Mutex
 	records map[string]storedRecord
-	all     atomic.Pointer[[]Record] // by UID
+	all     atomic.Pointer[[]Record] // sorted by UID
 }
 
 // storedRecord is a record with the fields of its file, including fields of other versions of gpucdi.
@@ -54,7 +54,7 @@ type storedRecord struct {
 }
 
 // load returns the records in a directory. Files that cannot be read result in damaged records. The error reports that
-// the directory cannot be read.
+// the directory cannot be read; the store is then usable, without records.
 func load(dir string) (*store, error) {
 	s := &store{dir: dir, records: map[string]storedRecord{}}
 	defer s.publish()
@@ -129,7 +129,7 @@ func (s *store) get(uid string) (Record, bool) {
 	return r.Record, found
 }
 
-// snapshot returns all records, by UID.
+// snapshot returns all records, sorted by UID.
 func (s *store) snapshot() []Record { return *s.all.Load() }
 
 // full reports whether no further claim can be recorded.

@@ -12,7 +12,7 @@ import (
 type Fault struct {
 	Code    FaultCode `json:"code"`
 	Message string    `json:"message"`
-	Remedy  string    `json:"remedy,omitempty"` // what fixes or clears it; empty if the message contains it
+	Remedy  string    `json:"remedy,omitempty"` // what fixes or clears the fault; empty if Message contains it
 	Since   time.Time `json:"since,omitzero"`   // zero if unknown
 }
 

@@ -32,7 +32,7 @@ func (l MemoryLimits) Reason() string {
 	case MemoryLimitsMIG:
 		return "the GPU is in MIG mode; MIG devices have memory of their own"
 	case MemoryLimitsUnsupported:
-		return "the GPU does not support it"
+		return "the GPU does not support memory limits"
 	}
 	return ""
 }

@@ -51,7 +51,7 @@ type Activity struct {
 }
 
 // Traffic is the traffic of an interconnect. Bytes are counted since the last driver load; rates are averages of the
-// latest probe interval, in bytes per second. A GPU supports byte counters, rates or both.
+// latest probe interval, in bytes per second. A GPU may support byte counters, rates, both or neither.
 type Traffic struct {
 	TransmittedBytes *uint64           `json:"transmittedBytes,omitempty"`
 	ReceivedBytes    *uint64           `json:"receivedBytes,omitempty"`

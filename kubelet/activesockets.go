@@ -14,7 +14,7 @@ import (
 const maxDialed = 64
 
 // ActiveSockets returns the names of the sockets with a listener in a device-plugins directory, without the
-// kubelet's own. Each belongs to a device plugin of the node.
+// kubelet's own. Each belongs to a device plugin of the node. Sockets after the first 64 are ignored.
 func ActiveSockets(ctx context.Context, dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/internal/unixgrpc"
 )
 
-// Allocatable returns the devices of all plugins that the kubelet considers healthy, through the pod resources
+// Allocatable returns the devices that the kubelet considers healthy, of all plugins, through the pod resources
 // API at socket. Devices of a plugin whose first list the kubelet has not processed are missing. The response is
 // limited to gRPC's default of 4 MiB.
 func Allocatable(ctx context.Context, socket string) (map[allocator.Key]bool, error) {

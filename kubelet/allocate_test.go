@@ -282,7 +282,7 @@ func TestAllocateCeiledReplica(t *testing.T) {
 			t.Errorf("container %d: field %v, annotation %v; want %v", i, byField(got), byAnnotation(t, got), want)
 		}
 	}
-	// The rule of a draining replica may not exist any more.
+	// OneReplica is not set on a draining replica whose rule was removed.
 	for i := range o.Resource.Devices {
 		o.Resource.Devices[i].OneReplica = false
 	}

@@ -111,7 +111,7 @@ func (c *Checkpoint) parse(data []byte) error {
 }
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
-// viaCDI are the devices in the checkpoint that the runtime injects by CDI device names of the given kind. It lacks
+// viaCDI are the devices in the checkpoint that the runtime injects by CDI device names of the given kind. viaCDI lacks
 // devices that NVIDIA's device plugin allocated and a hook or NVIDIA's runtime injects. The devices of a claim are in
 // allocated for each container of its pods, because claims do not name containers.
 func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {

@@ -46,8 +46,9 @@ func (c PreparedClaim) devices(kind string) (ids []string) {
 	return ids
 }
 
-// PreparedClaims returns the prepared claims of all drivers, sorted by UID. dir is the kubelet's root directory on the
-// node. The result is nil without an error if the file does not exist; a kubelet with DRA creates it when it starts.
+// PreparedClaims returns the claims of all drivers in the checkpoint, sorted by UID. dir is the kubelet's root
+// directory on the node. The result is nil without an error if the file does not exist; a kubelet with DRA creates it
+// when it starts.
 func PreparedClaims(node host.Root, dir string) ([]PreparedClaim, error) {
 	path := filepath.Join(dir, claimsName)
 	data, err := node.ReadFile(path)

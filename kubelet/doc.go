@@ -1,6 +1,6 @@
-// Package kubelet advertises resources to the kubelet through the device plugin API, v1beta1. Each resource has a
-// gRPC server and a registration that is restored after kubelet restarts and the loss of sockets. The package also
-// reads allocations from the pod resources API and the kubelet's checkpoint.
+// Package kubelet advertises resources to the kubelet through the device plugin API, v1beta1. Each resource has a gRPC
+// server and a registration that is restored after kubelet restarts and the loss of sockets. The package also reads
+// allocations from the pod resources API and the kubelet's checkpoints of devices and ResourceClaims.
 //
 // The kubelet calls Allocate and GetPreferredAllocation in its sync loop without a deadline, and any error fails
 // the pod permanently. Both are therefore answered from the latest Offer in memory and never block on files, the

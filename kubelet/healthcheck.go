@@ -118,7 +118,7 @@ func healthyInBoth(a, b []*api.Device) (both []*api.Device) {
 	}
 	for _, d := range b {
 		if healthy[d.GetID()] {
-			both = append(both, d) // firstMissing skips unhealthy ones
+			both = append(both, d) // even if it is unhealthy in b, because firstMissing skips it
 		}
 	}
 	return both

@@ -25,7 +25,7 @@ func TestNoLeaks(t *testing.T) {
 		checkRegistration(t, k.next())
 		k.stop()
 		if cycle == 0 {
-			goroutines, files = inUse() // the first cycle starts some that remain
+			goroutines, files = inUse() // the first cycle starts goroutines that remain
 		}
 	}
 	// The number varies a little with the state of the plugin. A leak would add at least one per cycle.

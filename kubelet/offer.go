@@ -24,13 +24,13 @@ type Offer struct {
 	ExtraDevices []string
 
 	// ReplicaKind is the CDI kind of a device that a container with a replica of the class allocator.Ceiled gets in
-	// addition. Its name is the allocator.ReplicaName.
+	// addition. The name of that device is the allocator.ReplicaName.
 	ReplicaKind string
 }
 
-// extraDevices returns the CDI device names that a container with these IDs gets in addition to those of its devices,
-// whose positions are devices. It returns an error if the container gets a replica of the class Ceiled with another
-// device: a program can use the MPS server of one replica.
+// extraDevices returns the CDI device names that a container with these IDs gets in addition to those of its devices.
+// devices are the positions of its devices in Resource.Devices. extraDevices returns an error if the container gets a
+// replica of the class Ceiled with another device: a program can use the MPS server of only one replica.
 func (o Offer) extraDevices(ids []string, devices []int) ([]string, error) {
 	ceiled := func(i int) bool { return o.Resource.Devices[i].Class == allocator.Ceiled }
 	switch {

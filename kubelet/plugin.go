@@ -21,9 +21,9 @@ type Config struct {
 	Resource string // such as "nvidia.com/gpu"
 	Gate     Gate
 
-	// PreStart is called before each start of a container with a device of a resource that is MemoryLimited. An error
-	// prevents the start. The kubelet waits up to 30 s, and does not start other containers of the pod meanwhile. May be
-	// nil if the resource is never MemoryLimited.
+	// PreStart is called before each start of a container with a device of a resource that is MemoryLimited (see
+	// allocator.Resource). An error prevents the start. The kubelet waits up to 30 s, and does not start other containers
+	// of the pod meanwhile. May be nil if the resource is never MemoryLimited.
 	PreStart func(ctx context.Context, resource string, pod Pod) error
 
 	// Limiting is set if the resource may be MemoryLimited. A registration before the first Update then requires calls of

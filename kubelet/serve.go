@@ -134,7 +134,7 @@ func (p *Plugin) awaitLoss(ctx context.Context, s *server, on dependencies, chan
 	}
 }
 
-// checkSockets returns a *lostError if a socket has been removed or replaced.
+// checkSockets returns a *lostError if the plugin's socket has been removed or replaced, or the kubelet's replaced.
 func (p *Plugin) checkSockets(on dependencies) error {
 	if own, err := sockets.Identify(on.ownPath); err != nil || own != on.own {
 		return &lostError{reason: "socket " + on.ownPath + " removed", resetBackoff: true}

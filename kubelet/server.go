@@ -67,7 +67,8 @@ func (s *server) options() *api.DevicePluginOptions {
 	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: s.preStart}
 }
 
-// ListAndWatch sends the list of devices initially and after each change. A slow reader skips all but the latest list.
+// ListAndWatch sends the list of devices initially, after each change, and after Resend. A slow reader skips all but
+// the latest list.
 func (s *server) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
 	if err := s.streams.add(); err != nil {
 		return err

@@ -32,7 +32,7 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 		Machine:                value(machine, "unknown"),
 		gpuPrefix + "mode":     mode(described(listed, rules)),
 		prefix + "mig.capable": strconv.FormatBool(migCapable(listed)),
-		prefix + "mps.capable": "false", // NVIDIA's MPS daemon runs on nodes with true
+		prefix + "mps.capable": "false", // with true, NVIDIA's MPS daemon would run on the node
 	}
 	setDriverLabels(l, inv.Driver)
 	if clique := clique(listed); clique != "" {
@@ -68,7 +68,7 @@ func migCapable(listed []gpu.GPU) bool {
 	return false
 }
 
-// clique returns the common clique of the GPUs, or "" if they differ.
+// clique returns the common clique of the GPUs that have one, or "" if they have different ones.
 func clique(listed []gpu.GPU) (clique string) {
 	for _, g := range listed {
 		switch {
@@ -115,8 +115,8 @@ func mode(g gpu.GPU) string {
 	return "unknown"
 }
 
-// setDriverLabels sets each version under its current and its deprecated label. It sets none without NVML, because the
-// driver version then has another meaning.
+// setDriverLabels sets the versions, and each part of them under its current and its deprecated label. It sets none if
+// the CUDA version is unknown: on a Jetson without NVML, the driver version has another meaning.
 func setDriverLabels(l map[string]string, d gpu.Driver) {
 	if d.CUDA == (gpu.CUDAVersion{}) {
 		return
@@ -134,7 +134,7 @@ func setDriverLabels(l map[string]string, d gpu.Driver) {
 	l[prefix+"cuda.runtime-version.full"] = d.CUDA.String()
 }
 
-// described returns the GPU that the labels describe: the first that is not excluded.
+// described returns the GPU that the labels describe: the first that is not excluded, or the first if all are.
 func described(listed []gpu.GPU, rules allocator.Rules) gpu.GPU {
 	i := slices.IndexFunc(listed, func(g gpu.GPU) bool { return !ruleOf(g, rules).Exclude })
 	return listed[max(i, 0)]

@@ -5,9 +5,9 @@ import "strings"
 // driverPrefixes are the prefixes of the labels that describe drivers: versions, and the support for memory limits.
 var driverPrefixes = []string{prefix + "cuda.", prefix + "vgpu.host-driver-", MemoryLimits}
 
-// Routine reports whether a change of a node's labels may be delayed. It may if only labels of drivers change, as after
-// a driver upgrade, or if all labels are removed, as during one. The other labels describe GPUs, and pods select nodes
-// by them.
+// Routine reports whether a change of a node's labels may be delayed: if only labels of drivers change, as after a
+// driver upgrade, or if all labels are removed, as during one. The other labels describe GPUs, and pods select nodes by
+// them.
 func Routine(before, after map[string]string) bool {
 	switch {
 	case len(after) == 0:

@@ -41,7 +41,7 @@ func claimHistogram(call, help string) prometheus.Histogram {
 // Prepared records a call to prepare a claim. refusal is the value of the label reason; empty if the call succeeded.
 func (c *claims) Prepared(took time.Duration, refusal string) { c.record(c.prepares, took, refusal) }
 
-// Unprepared records a call to unprepare a claim, like Prepared.
+// Unprepared records a call to unprepare a claim. refusal is as in Prepared.
 func (c *claims) Unprepared(took time.Duration, refusal string) {
 	c.record(c.unprepares, took, refusal)
 }

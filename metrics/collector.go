@@ -29,7 +29,7 @@ var (
 	components   = describe("gpucdi_component_healthy", "1 if a component between the driver and the pods is healthy: driver, spec, runtime, kubelet, dra, slices or nri.", "component")
 	devices      = describe("gpucdi_devices", "GPUs and MIG devices by health, independent of sharing: healthy, unhealthy with the fault code as the reason, or draining for both draining and waiting devices, which a planned change makes unavailable.", "resource", "health", "reason")
 	free         = describe("gpucdi_devices_free", "Healthy GPUs and MIG devices that are not allocated to a container.", "resource")
-	replicas     = describe("gpucdi_replicas", "Replicas of healthy GPUs and MIG devices, of which each is allocated to one container. A device that is not shared counts as one.", "resource")
+	replicas     = describe("gpucdi_replicas", "Replicas of healthy GPUs and MIG devices, each for one container. A device that is not shared counts as one.", "resource")
 	freeReplicas = describe("gpucdi_replicas_free", "Replicas of healthy GPUs and MIG devices that are not allocated to a container.", "resource")
 	allocated    = describe("gpucdi_device_allocated", "1 for each GPU or MIG device that is allocated to a container, as reported by the kubelet; claim is empty unless a ResourceClaim allocated it.",
 		"resource", "device", "gpu", "namespace", "pod", "container", "claim")

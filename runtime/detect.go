@@ -65,7 +65,8 @@ type Info struct {
 }
 
 // Detect returns the container runtime of the node. It is the one in the kubelet's configuration file in kubeletDir or,
-// if that names none, the first that responds at a known socket. The error lists the sockets that were tried.
+// if the file names none, the first that responds at a known socket. If a runtime hangs until ctx ends, Detect tries no
+// further sockets. The error lists the sockets that were tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
 	return firstReachable(ctx, node, kubeletDir, func(socket string) (Info, error) { return inspect(ctx, node, socket) })
 }
@@ -101,7 +102,7 @@ func firstReachable[T any](ctx context.Context, node host.Root, kubeletDir strin
 }
 
 // kubeletSocket returns the CRI socket in the kubelet's configuration file, at the path that kubeadm uses. It is empty
-// if the file names none: the kubelet may be configured by flags.
+// if the file is missing, is invalid or names none: the kubelet may be configured by flags.
 func kubeletSocket(node host.Root, kubeletDir string) string {
 	data, err := node.ReadFile(path.Join(kubeletDir, "config.yaml"))
 	if err != nil {

@@ -20,7 +20,8 @@ var launchConfig = Launch{
 	Probe:  []string{"/usr/bin/gpucdi", "probe", "GPU-1"},
 }
 
-// testLaunch launches a container with a runtime that has other pods, and checks that only those remain.
+// testLaunch launches a container with a runtime that has other pods. It checks that the pods of this launch and of an
+// earlier one are removed, and that the others remain.
 func testLaunch(ctx context.Context, t *testing.T, pods *fakePods, l Launch) (output, image string, err error) {
 	t.Helper()
 	concurrent := map[string]string{launchedLabel: "true", launchIDLabel: "concurrent"}
@@ -36,7 +37,7 @@ func testLaunch(ctx context.Context, t *testing.T, pods *fakePods, l Launch) (ou
 	out, image, err := launch(ctx, pods, "a.slice", l)
 	left := slices.Sorted(maps.Keys(pods.sandboxes))
 	if !slices.Equal(left, []string{"concurrent", "other"}) || !slices.Equal(pods.running, []string{"concurrent"}) {
-		t.Errorf("remaining pods %v with containers of %v, want only those of other launches", left, pods.running)
+		t.Errorf("remaining pods %v with containers of %v, want only the unrelated and concurrent ones", left, pods.running)
 	}
 	return string(out), image, err
 }

@@ -69,7 +69,7 @@ func (c Container) String() string {
 // shortID is the length of the IDs that docker and nerdctl print.
 const shortID = 12
 
-// listTimeout bounds the list of one runtime, so that one that hangs does not affect the other.
+// listTimeout bounds the list of one runtime, so that a runtime that hangs does not affect the list of the other.
 const listTimeout = 5 * time.Second
 
 // Running are the running containers of one runtime.
@@ -175,8 +175,8 @@ func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 	return running, nil
 }
 
-// appendContainer completes a container from its labels and OCI spec, and appends it. It skips containers of pods that
-// have no name label: pod sandboxes and the containers of Launch.
+// appendContainer completes a container from its labels and OCI spec, and appends it. It skips pod sandboxes and the
+// containers of Launch, which have a pod UID but no name label.
 func appendContainer(running []Container, c Container, labels map[string]string, spec []byte) ([]Container, error) {
 	c.Name = labels["nerdctl/name"]
 	if c.Namespace == "" || c.Namespace == criNamespace { // in other namespaces, an image can set these labels

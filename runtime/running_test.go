@@ -243,7 +243,8 @@ func TestContainerdWithoutCRI(t *testing.T) {
 	}
 }
 
-// describe lists the running containers, and whether they have GPU 0. The PID of each is 7.
+// describe lists the running containers, and whether they have GPU 0 or are privileged. PIDs other than 7 and block
+// devices are included as well; no test expects them.
 func describe(t *testing.T, f http.Handler) (lines []string) {
 	t.Helper()
 	node := shortDir(t)

@@ -22,7 +22,7 @@ const (
 	socketBuffer   = 16 << 10
 	// requestLimit bounds the bytes read from a connection: the header of one request, without a body.
 	requestLimit = 8 << 10
-	// lingerFor bounds the wait for the client to receive the end of a response.
+	// lingerFor bounds the wait for the client to close the connection after a response.
 	lingerFor = 2 * time.Second
 )
 
@@ -30,8 +30,8 @@ const (
 // if it refused connections above the limit, idle clients could lock out probes and scrapes. Probes and scrapes
 // complete long before newer connections replace theirs.
 //
-// net/http detects a closed connection with a delay. Accept blocks while maxConnections closed connections are still
-// being served.
+// net/http detects a closed connection with a delay. Accept blocks while 2*maxConnections connections, including closed
+// ones, are being served.
 type listener struct {
 	*net.TCPListener
 	serving chan struct{} // a slot for each connection until net/http has closed it
@@ -125,8 +125,8 @@ func (c *connection) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. The connection counts as open until the client has received everything or lingerFor has
-// passed, because the kernel buffers the rest of the response.
+// Close implements net.Conn. The connection counts as open until the client closes it or lingerFor has passed, because
+// the kernel may still buffer the rest of the response.
 func (c *connection) Close() error {
 	if err := c.CloseWrite(); err == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerFor))

@@ -163,7 +163,7 @@ type Device struct {
 
 	Fault gpu.Fault `json:"fault,omitzero"`
 
-	// Set if the device has no fault, but is unavailable because of a planned change.
+	// Set if the device is unavailable without a fault.
 	State  Health    `json:"state,omitempty"` // Waiting or Draining
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`

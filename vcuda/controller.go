@@ -155,7 +155,8 @@ func (c *Controller) followOnce(ctx context.Context) error {
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
 	change := func(pod cluster.ClaimingPod, deleted bool) {
-		if retry := c.change(ctx, pod, deleted); retry > 0 { // a retry that is due cancels no other creation
+		// With ctx, not following: a retry that is due must not cancel another creation.
+		if retry := c.change(ctx, pod, deleted); retry > 0 {
 			time.AfterFunc(retry, cancel)
 		}
 	}
@@ -207,8 +208,8 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 	return 0
 }
 
-// sweep deletes the templates that have been unused for unusedFor, and those with an outdated spec. If a pod refers to
-// one of them, the next list creates it again. A failure is only logged, since the next sweep retries.
+// sweep deletes the templates that have been unused for unusedFor, and those with an outdated spec. If a waiting pod
+// refers to one of them, the next list creates it again. A failure is only logged, since the next sweep retries.
 func (c *Controller) sweep(ctx context.Context) {
 	templates, err := c.cfg.API.ClaimTemplates(ctx, managedLabel+"="+managedValue)
 	if err != nil {

@@ -251,7 +251,7 @@ func TestOutdatedTemplates(t *testing.T) {
 	})
 }
 
-// A pod gets its template again if it was deleted.
+// A deleted template that a pod waits for is created again.
 func TestDeletedTemplate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()

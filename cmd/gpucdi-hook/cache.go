@@ -43,7 +43,7 @@ func readCache(etc *os.File) (*ldcache.Cache, error) {
 	return ldcache.Parse(data)
 }
 
-// readFile reads at most limit bytes of a file in dir. A symlink is an error.
+// readFile reads at most limit bytes of a regular file in dir. A symlink is an error.
 func readFile(dir *os.File, name string, limit int64) ([]byte, error) {
 	file, err := openFile(dir, name, unix.O_NOFOLLOW)
 	if err != nil {
@@ -62,7 +62,7 @@ func replace(dir *os.File, name string, data []byte) error {
 	}
 	file := os.NewFile(uintptr(fd), temporary)
 	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(0o644), file.Close()) // independent of the umask
+	err = errors.Join(err, file.Chmod(0o644), file.Close()) // the mode must not depend on the umask
 	if err == nil {
 		err = unix.Renameat(int(dir.Fd()), temporary, int(dir.Fd()), name)
 	}

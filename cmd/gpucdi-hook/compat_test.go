@@ -25,7 +25,7 @@ const (
 	malformedNote = `{"Driver": "all"}`
 )
 
-// object builds a libcuda whose ELF note has a description, or one without a note for noNote.
+// object builds a libcuda whose ELF note has the given description. For noNote, the libcuda has no note.
 func object(t testing.TB, description string) []byte {
 	t.Helper()
 	note := ""
@@ -69,11 +69,12 @@ func (tr tree) write(t *testing.T, root string) {
 	}
 }
 
-// release returns the files of NVIDIA's package cuda-compat for a CUDA release. object is the ELF note of its libcuda.
-func release(dir, version, object string) tree {
+// release returns the files of NVIDIA's package cuda-compat for a CUDA release. libcuda is the value of its libcuda in
+// the tree.
+func release(dir, version, libcuda string) tree {
 	dir = "usr/local/" + dir + "/compat/"
 	return tree{
-		dir + "libcuda.so." + version:                  object,
+		dir + "libcuda.so." + version:                  libcuda,
 		dir + "libcuda.so.1":                           "->libcuda.so." + version,
 		dir + "libcuda.so":                             "->libcuda.so.1",
 		dir + "libnvidia-ptxjitcompiler.so.1":          "->libnvidia-ptxjitcompiler.so." + version,

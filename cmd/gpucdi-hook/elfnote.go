@@ -60,7 +60,8 @@ func readNote(libcuda io.ReaderAt) (branches []uint64, found bool, err error) {
 }
 
 // checkSectionNames returns an error if the section names are compressed, because debug/elf decompresses them, to any
-// size, when it opens the file. Those of NVIDIA's libcuda are not compressed.
+// size, when it opens the file. Those of NVIDIA's libcuda are not compressed. It also returns an error unless the file
+// is a 64-bit little-endian ELF file.
 func checkSectionNames(libcuda io.ReaderAt) error {
 	var header elf.Header64
 	if err := readStruct(libcuda, 0, &header); err != nil {

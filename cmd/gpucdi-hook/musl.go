@@ -47,7 +47,7 @@ func addToMuslList(root, etc *os.File, libraries []string) error {
 		return nil
 	}
 	err = replace(etc, muslList, []byte(strings.Join(all, "\n")+"\n"))
-	if errors.Is(err, unix.EROFS) { // see addToCache; the driver is not found, as without the hook
+	if errors.Is(err, unix.EROFS) { // read-only root, see addToCache; musl does not find the driver
 		return nil
 	}
 	return err

@@ -55,7 +55,7 @@ func writeProfile(etc *os.File, profile []byte) error {
 	return replace(dir, profileName, profile)
 }
 
-// gpuMask returns the bit mask of the GPUs among devices, by minor number.
+// gpuMask returns the bit mask of the GPUs among devices, by minor number. It omits minor numbers above 63.
 func gpuMask(devices []specs.LinuxDevice) (mask uint64) {
 	for _, d := range devices {
 		number, ok := strings.CutPrefix(d.Path, "/dev/nvidia")

@@ -11,7 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/doctor"
 )
 
-// writeBundle writes the bundle of a node to a file, or to stdout if path is "-". A file is complete or absent.
+// writeBundle writes the bundle of a node (see doctor.Bundle) to a file, or to stdout if path is "-". It replaces a file
+// only by a complete bundle. If stdout is a terminal, it returns a usage error.
 func writeBundle(ctx context.Context, node doctor.Node, stdout io.Writer, path string) error {
 	if path == "-" {
 		if isTerminal(stdout) {

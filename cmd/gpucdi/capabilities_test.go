@@ -43,7 +43,7 @@ func effective() bool {
 	return false
 }
 
-// As docs/security.md states, no capability is effective, one can be raised again, and the others are dropped
+// As docs/security.md states, no capability is effective, keptCapability can be raised again, and the others are dropped
 // permanently.
 func TestDropCapabilities(t *testing.T) {
 	permitted, err := cap.GetProc().GetFlag(cap.Permitted, keptCapability)

@@ -14,7 +14,8 @@ import (
 // checkLimit bounds the size of a compared file, in bytes. Specs are about 60 KiB.
 const checkLimit = 4 << 20
 
-// check compares the CDI spec at path with the expected one. It prints a diff and returns an error if they differ.
+// check compares the CDI spec at path with the expected one. It prints a diff and returns an error if they differ. A
+// missing file counts as empty.
 func check(stdout io.Writer, path string, want []byte) error {
 	have, err := host.ReadFile(path, checkLimit)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

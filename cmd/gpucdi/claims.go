@@ -45,7 +45,7 @@ func listClaims(ctx context.Context, out io.Writer, driver string) error {
 		for _, consumer := range c.Consumers {
 			pods = append(pods, consumer.Name)
 		}
-		node := c.Devices[0].Pool // a claim has devices of one node, whose pool has its name
+		node := c.Devices[0].Pool // a claim has devices of one node; the pool has the name of the node
 		table.Row(node, c.Namespace, c.Name, strings.Join(pods, ", "))
 	}
 	if err := table.Flush(); err != nil {

@@ -24,7 +24,7 @@ type cordonFlags struct {
 func (f *cordonFlags) register(cmd *cobra.Command) {
 	f.host.register(cmd.Flags())
 	cmd.Flags().StringVar(&f.address, "address", defaultAddress, "address of the agent, host:port")
-	cmd.Flags().StringVar(&f.stateDir, "state-dir", "/run/gpucdi", "state directory of the agent; cleared at reboot")
+	cmd.Flags().StringVar(&f.stateDir, "state-dir", "/run/gpucdi", "state directory of the agent")
 }
 
 func newCordonCommand() *cobra.Command {
@@ -101,7 +101,7 @@ func reportUncordoned(w io.Writer, device cordonable, removed bool, store cordon
 	}
 	line(w, "%s uncordoned", device)
 	if device.parent != "" {
-		return err // its GPU may still be cordoned
+		return err // of List: the GPU of the MIG device may still be cordoned
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func otherClasses() string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(cdi.Classes()), " ", ", "), "[]")
 }
 
-// validate sets the defaults of flags that depend on others, and returns all problems of the flags in one error.
+// validate sets defaults that depend on other flags, and returns all problems of the flags in one error.
 func (g *generateFlags) validate(cmd *cobra.Command) error {
 	var errs []error
 	if g.class != gpuClass && !slices.Contains(cdi.Classes(), cdi.Class(g.class)) {

@@ -25,7 +25,7 @@ func TestInventoryOfHostileDriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkGraphic(t, out.String())
-		const lines = 1 + 1 + 4 + 1 + 2 + 1 + 3 // the driver, the GPUs, the MIG devices and the links
+		const lines = 1 + 1 + 4 + 1 + 2 + 1 + 3 // driver; then GPUs, MIG devices and links, each after an empty line
 		if got := strings.Count(out.String(), "\n"); got != lines {
 			t.Errorf("%d lines, want %d:\n%s", got, lines, out.String())
 		}

@@ -17,10 +17,10 @@ func newMPSCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mps",
 		Short: "Run the driver's MPS control daemon",
-		Long: `Run nvidia-cuda-mps-control of the driver, protocol 3, until SIGTERM, and restart
-it when it ends. Its end also ends all programs that use a GPU through MPS, so it
-runs separately from the agent, which sends it commands. It requires the root user,
-the PID namespace of the node, and driver 615 or later.`,
+		Long: `Run nvidia-cuda-mps-control of the driver with MPS protocol 3 until SIGTERM, and
+restart it when it ends. Its end also ends all programs that use a GPU through MPS,
+so it runs separately from the agent, which sends it commands. The command requires
+the root user, the PID namespace of the node, and driver 615 or later.`,
 		Args: checkArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
@@ -29,6 +29,6 @@ the PID namespace of the node, and driver 615 or later.`,
 		},
 	}
 	host.register(cmd.Flags())
-	cmd.Flags().StringVar(&stateDir, "state-dir", "/run/gpucdi", "state directory of the agent, with the directory of the MPS daemon")
+	cmd.Flags().StringVar(&stateDir, "state-dir", "/run/gpucdi", "state directory of the agent, in which the MPS daemon has a directory")
 	return cmd
 }

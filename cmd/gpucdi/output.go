@@ -50,7 +50,7 @@ func (o *outputFormat) Set(name string) error {
 	return nil
 }
 
-// structured reports whether the format is not a table.
+// structured reports whether the format is JSON or YAML.
 func (o *outputFormat) structured() bool { return o.name == formatJSON || o.name == formatYAML }
 
 // encode writes a value as JSON, or as YAML with the keys of the JSON. JSON is always escaped, so that it is safe for

@@ -25,12 +25,13 @@ func printable(text string) string {
 	return strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(quoted[1 : len(quoted)-1])
 }
 
-// line writes exactly one line.
+// line writes exactly one line, made printable.
 func line(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable(fmt.Sprintf(format, args...)))
 }
 
-// indented returns a text with all lines after the first indented, so that they cannot be mistaken for other output.
+// indented makes each line of a text printable, and indents all lines after the first, so that they cannot be mistaken
+// for other output.
 func indented(text string, indent int) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpucdi/gpucdi/cluster"
 )
 
-// Limits of --spread. The agent also verifies its ResourceSlices at this interval, so maxSpread bounds it.
+// Limits of --spread. maxSpread also bounds the time between verifications of the ResourceSlices.
 const (
 	minSpread = time.Second
 	maxSpread = time.Hour
@@ -57,7 +57,7 @@ config takes effect immediately; SIGHUP rereads the config and the driver.`,
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; the kubelet root directories of k0s and MicroK8s, which are elsewhere, are detected")
 	flags.StringVar(&config.CDIDir, "cdi-dir", "/var/run/cdi", "directory for CDI specs, which the container runtime must read")
-	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; cleared at reboot; empty disables it")
+	flags.StringVar(&config.StateDir, "state-dir", "/run/gpucdi", "directory for state that survives an agent restart; a reboot must clear it; empty disables it")
 	flags.BoolVar(&config.LoadModules, "load-modules", false, "load missing kernel modules of the driver with the node's modprobe, in a chroot to --host-root")
 	flags.StringVar(&config.NFDDir, "nfd-dir", "/etc/kubernetes/node-feature-discovery/features.d", "directory for labels of Node Feature Discovery, used if labels.place is nfd; empty disables it")
 	flags.StringVar(&config.Listen, "listen", ":9435", "address for metrics, status and health, unauthenticated; empty disables it")

@@ -24,7 +24,7 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	}
 }
 
-// writeShares writes a table of the shares of prepared claims, and of what remains free on each device.
+// writeShares writes a table of the shares of prepared claims, and of what remains free on their devices.
 func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
 	if len(shared) == 0 {

@@ -203,7 +203,7 @@ func TestStatusTablesOfHostileAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkGraphic(t, out.String())
-		const lines = 1 + 1 + 6 + 1 + 4 + 2 // the node, the components, the devices, and the warnings
+		const lines = 1 + 1 + 6 + 1 + 4 + 2 // node; then components and devices, each after an empty line; warnings
 		if got := strings.Count(out.String(), "\n"); got != lines {
 			t.Errorf("%d lines, want %d:\n%s", got, lines, out.String())
 		}

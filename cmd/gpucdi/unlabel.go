@@ -16,7 +16,7 @@ func newUnlabelCommand() *cobra.Command {
 		Short: "Remove the labels, condition and taint of gpucdi from all nodes",
 		Long: `Remove the labels, the condition and the taint that agents have set on nodes. Run it
 after the agents have been removed: an agent that stops keeps them, since another
-one may replace it. The command requires a service account that may list and patch
+agent may replace it. The command requires a service account that may list and patch
 nodes and, if there is a condition or taint, get nodes and patch nodes/status; helm
 uninstall runs it.`,
 		Args: checkArgs(cobra.NoArgs),

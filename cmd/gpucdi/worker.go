@@ -10,7 +10,8 @@ import (
 // workerName is the program of the driver worker, which is installed in the directory of gpucdi.
 const workerName = "gpucdi-nvml"
 
-// workerPath returns the path of the driver worker. If the file is missing, it returns an error and the path.
+// workerPath returns the path of the driver worker. If the file is missing or not executable, it returns the path and
+// an error.
 func workerPath() (string, error) {
 	self, err := os.Executable()
 	if err != nil {

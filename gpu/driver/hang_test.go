@@ -9,7 +9,7 @@ import (
 func TestHung(t *testing.T) {
 	const s = time.Second
 	const callTimeout = 10 * s
-	wait := Step{Index: NoGPU, Start: 100 * s} // waits for events until then
+	wait := Step{Index: NoGPU, Start: 100 * s} // waits for events until Start
 	for _, tc := range []struct {
 		name    string
 		steps   []Step

@@ -36,8 +36,8 @@ var jetsonGPUs = map[string]struct {
 	"nvidia,tegra264": {"NVIDIA Thor", "Blackwell", gpu.ComputeCapability{Major: 11, Minor: 0}},
 }
 
-// JetsonGPU returns the integrated GPU of a Jetson as far as the node's files describe it. NVML reports more attributes
-// where it is installed.
+// JetsonGPU returns the integrated GPU of a Jetson as far as the node's files describe it; on an error, with the
+// attributes that were read before. NVML reports more attributes where it is installed.
 func JetsonGPU(node host.Root) (gpu.GPU, error) {
 	g := gpu.GPU{
 		Minor: gpu.MinorUnknown, NUMANode: gpu.NUMAUnknown, MIG: gpu.MIGUnsupported,
@@ -106,9 +106,9 @@ func readJetson(node host.Root) (*gpu.Inventory, error) {
 	return inv, nil
 }
 
-// watchJetson yields the state of a Jetson without NVML, which has no driver worker, until it cannot be read, NVML is
-// installed, or the config has changed. Its probes always succeed: faults of the GPU are found by other checks, such as
-// those of its device nodes.
+// watchJetson yields the state of a Jetson without NVML, which has no driver worker, until ctx ends, NVML is installed,
+// the driver files are gone, or the config has changed. The error reports that the state cannot be read. The probes
+// always succeed: faults of the GPU are found by other checks, such as those of its device nodes.
 func (s *source) watchJetson(ctx context.Context) error {
 	var reported Snapshot
 	for {

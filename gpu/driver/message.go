@@ -11,7 +11,7 @@ type Message struct {
 
 	Reply *Reply `json:"reply,omitempty"` // to a Command
 
-	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed and measured.
+	// Cycle marks the end of a probe cycle: every GPU that is not quarantined was probed and, if it responds, measured.
 	Cycle bool `json:"cycle,omitempty"`
 
 	// Failed is the error that ends the worker. No message follows.

@@ -26,7 +26,7 @@ type quarantineEntry struct {
 func (s *source) quarantine(indexes []int, cause error) error {
 	fault := gpu.Fault{Code: gpu.FaultUnresponsive, Message: cause.Error(), Remedy: gpu.RemedyKernelLog}
 	if slices.Contains(indexes, NoGPU) {
-		fault.Code = gpu.FaultDriver // the agent gives the Err of the Snapshot that follows the same code
+		fault.Code = gpu.FaultDriver // as in the fault that the agent derives from the Err of the next Snapshot
 		s.yield(Failure{Fault: fault})
 		return cause
 	}

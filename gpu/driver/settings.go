@@ -59,8 +59,9 @@ func (s *Settings) LimitsMemory() bool {
 }
 
 // SetMemoryLimit limits the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU,
-// and verifies that the driver reports that limit, perhaps rounded down by less than gpu.MinMemoryLimit. cgroup is the
-// path of its directory on the node. gpu.MemoryUnlimited removes the limit. CUDA's managed memory is not limited.
+// and verifies that the driver reports that limit, perhaps rounded down by less than gpu.MinMemoryLimit. A limit below
+// gpu.MinMemoryLimit is an error, and gpu.MemoryUnlimited removes the limit. cgroup is the path of its directory on the
+// node. CUDA's managed memory is not limited.
 func (s *Settings) SetMemoryLimit(ctx context.Context, uuid, cgroup string, limit uint64) error {
 	_, err := s.memoryLimit(ctx, Command{GPU: uuid, Operation: SetMemoryLimit, Cgroup: cgroup, Limit: limit})
 	return err

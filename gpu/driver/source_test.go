@@ -59,7 +59,7 @@ func TestKilledWorker(t *testing.T) {
 // The steps that were blocked in a worker, see hung, are evidence only for the next worker: if that one crashes, the
 // crash may have released the lock that blocked them.
 func TestCrashClearsBlockedSteps(t *testing.T) {
-	// pending INDEX ORDER records a step that is overdue.
+	// pending INDEX START records a step about a GPU, pending since START ns after boot and therefore overdue.
 	cfg := scripted(t, `
 		pending() { printf "\\0$2\\0\\0\\0\\0\\0\\0\\0" | dd of=/proc/$$/fd/3 bs=8 seek=$((1+$1)) conv=notrunc status=none; }
 		cd "$(dirname "$0")"

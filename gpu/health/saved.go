@@ -10,7 +10,7 @@ import (
 // not repeated, and faults that only a reset or the return of the GPU clears. The next probe detects all others again.
 type Saved struct {
 	Since     time.Time `json:"since"`
-	Transient gpu.Fault `json:"transient,omitzero"` // its quiet period restarts
+	Transient gpu.Fault `json:"transient,omitzero"` // Restore restarts its quiet period
 	Reset     gpu.Fault `json:"reset,omitzero"`
 	Fatal     gpu.Fault `json:"fatal,omitzero"`
 	Broken    gpu.Fault `json:"broken,omitzero"` // the next probe confirms or clears it; saved so that Since is kept

@@ -23,7 +23,8 @@ var selectable = []gpu.FaultCode{
 // classes are the classes of XIDs that are faults.
 var classes = []Class{Transient, Reset, Fatal}
 
-// RequiringRepair selects the faults that last until the GPU is reset or replaced, or the node rebooted.
+// RequiringRepair returns selectors for the faults that last until the GPU is reset or replaced, or the node is
+// rebooted.
 func RequiringRepair() []Selector {
 	return []Selector{Selector(Reset), Selector(Fatal), Selector(gpu.FaultGone), Selector(gpu.FaultECC), Selector(gpu.FaultRepairPending),
 		Selector(gpu.FaultRowsFailed), Selector(gpu.FaultRecoveryNeeded)}

@@ -9,8 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Tracker tracks the health of a node's GPUs and MIG devices, by UUID. A GPU without inputs is healthy. It is not safe
-// for concurrent use.
+// Tracker tracks the health of a node's GPUs and MIG devices, by UUID. A GPU without inputs is healthy. A Tracker is
+// not safe for concurrent use.
 type Tracker struct {
 	Policy Policy
 
@@ -24,17 +24,17 @@ type Tracker struct {
 // state is the state of one GPU or MIG device.
 type state struct {
 	since        time.Time // when the GPU became unhealthy; zero if healthy
-	unresponsive gpu.Fault // of a driver call; cleared by a quiet period
+	unresponsive gpu.Fault // from a failed driver call; cleared by a quiet period
 	transient    gpu.Fault // from an XID or the return of the GPU; cleared by a quiet period
 	reset        gpu.Fault // cleared by a reset, or when the driver requires no recovery action
 	fatal        gpu.Fault // cleared by the return of the GPU
 	broken       gpu.Fault // set and cleared by probes
 
 	lastFault      time.Time // start of the quiet period: the last failed call, transient fault, reset XID or return of the GPU
-	unreachable    bool      // since the fatal fault
-	uncorrected    uint64    // as last probed
+	unreachable    bool      // the GPU has been unreachable since the fatal fault
+	uncorrected    uint64    // uncorrectable ECC errors, as last probed
 	actionRequired bool      // the driver has required a recovery action since the reset fault
-	action         *Recovery // as last probed; nil if not supported
+	action         *Recovery // as last probed; nil if not probed yet or not supported
 	restored       bool      // the reset fault was restored: the GPU may have been reset while no agent ran
 }
 

@@ -40,8 +40,8 @@ func (w *worker) setCurrent() {
 	w.current.Store(&current)
 }
 
-// readCommands returns the commands from gpucdi. It ends this process when the pipe is closed, because gpucdi has then
-// exited: a hung call into the driver must not keep the worker alive.
+// readCommands returns the commands from gpucdi. It ends this process after an invalid command, or when the pipe is
+// closed because gpucdi has exited: a hung call into the driver must not keep the worker alive.
 func readCommands(from io.Reader) <-chan driver.Command {
 	commands := make(chan driver.Command, driver.MaxCommands) // so that EOF is read even if a command hangs
 	go func() {
@@ -65,8 +65,8 @@ func readCommands(from io.Reader) <-chan driver.Command {
 	return commands
 }
 
-// execute executes commands, one after the other. It does not wait for the probe cycle, which can take as long as an
-// interval.
+// execute executes commands, one after the other. It does not wait for the probe cycle, which can take as long as
+// Config.Interval.
 func (w *worker) execute(commands <-chan driver.Command) {
 	for c := range commands {
 		reply := driver.Reply{Failed: "the GPU is not in the inventory, or does not respond"}

@@ -13,7 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// readGPU reads a GPU. It returns an error if the UUID cannot be read; any other failure becomes the GPU's Fault.
+// readGPU reads a GPU. It returns an error if the GPU cannot be opened or its UUID cannot be read; any other failure
+// becomes the GPU's Fault.
 func (s session) readGPU(index int) (gpu.GPU, nvml.Device, error) {
 	dev, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {

@@ -73,7 +73,7 @@ func (w *worker) replaceSet(old nvml.EventSet) error {
 	return err
 }
 
-// drain reads the pending events of a set and reports those that are not in known. It returns all of them.
+// drain reads the pending events of a set and reports those that are not in known. It returns all that it read.
 func (w *worker) drain(set nvml.EventSet, known []nvml.EventData) (all []nvml.EventData, err error) {
 	for len(all) < drainLimit {
 		e, ret, err := w.wait(set, 0)
@@ -100,7 +100,8 @@ func (w *worker) pollEvents() error {
 }
 
 // awaitEvents reports XIDs until the next probe cycle is due. If waiting fails because of a GPU, one cycle starts
-// early, because its probes identify the GPU. If waiting still fails after it, cycles follow at the regular interval.
+// early, because its probes identify the GPU. If waiting still fails after that cycle, the next ones follow at the
+// regular interval.
 func (w *worker) awaitEvents() error {
 	until := time.Now().Add(w.cfg.Interval)
 	for left := time.Until(until); left > 0; left = time.Until(until) {

@@ -10,7 +10,7 @@ import (
 
 // gpmSamples are the activity counters of a GPU in the previous cycle, and the buffer for the next sample.
 type gpmSamples struct {
-	previous, next nvml.GpmSample // nil before the first
+	previous, next nvml.GpmSample // nil if not sampled or not allocated yet
 }
 
 // gpmMetrics are the metrics that are computed from two samples. A value divided by per is in the unit of

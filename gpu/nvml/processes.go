@@ -13,7 +13,8 @@ import (
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
-// maxProcesses bounds the number of processes of one GPU. A driver lists at most 950.
+// maxProcesses bounds the number of processes of one GPU. A driver lists at most 950
+// (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT).
 const maxProcesses = 1024
 
 // notAvailable is the value of a process's memory if the driver does not report it.

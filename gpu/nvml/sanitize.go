@@ -115,7 +115,7 @@ func sanitizeMIGDevices(g *gpu.GPU, uuids map[string]int) (faults []gpu.Fault) {
 	type instances struct{ gpu, compute int }
 	owners := map[instances]int{}
 	for _, m := range g.MIGDevices {
-		if !m.Partial { // its IDs may not have been read
+		if !m.Partial { // the IDs of a partial device may not have been read
 			owners[instances{m.GPUInstance, m.ComputeInstance}]++
 		}
 	}

@@ -13,7 +13,7 @@ import (
 const stepDelay = 100 * time.Millisecond
 
 // step runs calls and records them in the step log as s. On entry, s.Start is how long the calls wait intentionally, 0
-// for calls that do not wait; their timeout starts after it.
+// for calls that do not wait; their timeout starts after that time.
 func (w *worker) step(s driver.Step, calls func()) error {
 	s.Start += driver.Clock()
 	if err := w.stepLog.Set(s); err != nil {

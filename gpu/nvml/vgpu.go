@@ -21,7 +21,7 @@ const (
 // records: type, length of the whole record, data.
 const (
 	vgpuHostDriver = 0  // record type: version and branch of the host's driver
-	vgpuTextSize   = 10 // of the version, and of the branch
+	vgpuTextSize   = 10 // bytes of the version, and of the branch
 )
 
 // readVGPU sets VGPU if the GPU is a vGPU. Unprivileged processes can only read the beginning of the configuration

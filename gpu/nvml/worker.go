@@ -47,7 +47,7 @@ type worker struct {
 	current atomic.Pointer[map[string]target]
 
 	latest  *gpu.Inventory
-	cgroups gpu.MemoryLimits       // cgroupSupport when latest was read
+	cgroups gpu.MemoryLimits       // result of cgroupSupport when latest was read
 	pending bool                   // latest has not been reported
 	stale   bool                   // latest must be read again, because a GPU has left the quarantine or responds again
 	failing map[string]bool        // UUIDs of the GPUs of latest whose last probe failed
@@ -58,8 +58,9 @@ type worker struct {
 	trials  <-chan trialResult // nil until the trials have started
 }
 
-// Serve reads the driver and reports to gpucdi until an error occurs or gpucdi kills the process, which is the
-// regular exit. It reports an error before returning it.
+// Serve reads the driver and reports to gpucdi until an error occurs or gpucdi kills the process, which is the regular
+// exit. It reports an error before returning it. If cfg.Mounts is set, Serve first executes this program again in a
+// mount namespace with the mounts.
 func Serve(cfg Config) error {
 	var err error
 	if cfg.Mounts != (Mounts{}) {
@@ -128,8 +129,8 @@ func (w *worker) readInventory() error {
 
 // unchanged reports whether the attributes that can change while the driver is loaded still have their latest values:
 // the MIG mode, the MIG devices, the fabric clique, and the cgroups' support for memory limits. It takes two calls per
-// GPU in the common case that MIG is disabled, and none if MIG is not supported. Errors are ignored, because the probes
-// detect a failing GPU.
+// GPU in the common case that MIG is disabled, and none if MIG is not supported. Errors of these calls are ignored,
+// because the probes detect a failing GPU.
 func (w *worker) unchanged() (bool, error) {
 	if w.platform == "" && w.hasMemoryLimits() {
 		unknown := func(g gpu.GPU) bool { return g.MemoryLimits == "" } // after an error that may be transient
@@ -210,9 +211,9 @@ func (w *worker) measureAll() error {
 	return w.out.send(m)
 }
 
-// responding records which probes failed, and reports whether a GPU responds again after its previous probe failed. It
-// may be another GPU in the same slot, or have another minor number, even if the kernel's list of GPUs is the same in
-// both cycles.
+// responding records which probes failed, and reports whether a GPU responds again after its previous probe failed.
+// That GPU may be another one in the same slot, or have another minor number, even if the kernel's list of GPUs is the
+// same in both cycles.
 func (w *worker) responding(probes []health.Probe) (responding bool) {
 	failing := map[string]bool{}
 	for i, g := range w.latest.GPUs {

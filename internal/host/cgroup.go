@@ -56,7 +56,7 @@ func (r Root) podsCgroupsIn(parent string) (dirs []string) {
 }
 
 // PodCgroup returns the directory of the cgroup of a pod. The kubelet creates it before the pod's first container. The
-// error wraps fs.ErrNotExist if the pod has none, for example because it has ended.
+// error wraps fs.ErrNotExist if pods have cgroups but this one does not, for example because it has ended.
 func (r Root) PodCgroup(uid string) (string, error) {
 	if uid == "" || path.Base(uid) != uid {
 		return "", fmt.Errorf("finding the cgroup of pod %q: invalid UID", uid)

@@ -136,7 +136,8 @@ func (d DriverRoot) LoaderDirs() []string {
 }
 
 // DevicesDir returns the directory, in this process's file system, of the driver's device nodes if they are not in the
-// node's /dev: NVIDIA's driver container creates them in its own /dev. It returns "" if they are in the node's.
+// node's /dev: NVIDIA's driver container creates them in its own /dev. It returns "" if they are in the node's, or in
+// neither.
 func (d DriverRoot) DevicesDir(node Root) string {
 	const control = "/dev/nvidiactl"
 	if d.path == node.path || exists(node, control) || !exists(d.Root, control) {
@@ -156,9 +157,9 @@ func (e *NoDriverError) Error() string {
 	return fmt.Sprintf("no NVIDIA driver found, tried %s; install the driver, or set --driver-root", strings.Join(e.Tried, ", "))
 }
 
-// FindDriver returns the node's driver root. explicit is the configured root; if empty, FindDriver searches the known
-// locations. library is the configured path of NVML; if empty, FindDriver searches the root. Both are paths on the
-// node. The error is a *NoDriverError if there is no driver.
+// FindDriver returns the node's driver root. explicit is the configured root; if empty, the root is "/" if library is
+// set, else FindDriver searches the known locations. library is the configured path of NVML; if empty, FindDriver
+// searches the root. Both are paths on the node. The error is a *NoDriverError if there is no driver.
 func FindDriver(node Root, explicit, library string) (DriverRoot, error) {
 	candidates := layouts
 	if explicit != "" {

@@ -44,7 +44,7 @@ func (r Root) KubeletRoot(kubeletDir string) (local, node string) {
 			continue
 		}
 		if dir == kubeletDir {
-			break // in a container, only this path is writable
+			break // in a container, kubeletDir is writable, but its LocalPath is not
 		}
 		return r.LocalPath(inside), r.NodePath(inside)
 	}

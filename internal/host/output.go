@@ -29,7 +29,8 @@ func (o *Output) Write(p []byte) (int, error) {
 func (o *Output) String() string { return string(o.kept) }
 
 // Printable returns text as a single line of at most limit bytes that is safe in logs and terminals: lines are joined
-// by "; ", other unprintable characters are replaced by "\ufffd", and truncated text ends in "…".
+// by "; ", other unprintable characters are replaced by "\ufffd", surrounding spaces are removed, and truncated text
+// ends in "…".
 func Printable(text string, limit int) string {
 	const ellipsis = "…"
 	whole := len(text) <= limit

@@ -17,9 +17,9 @@ const staleAfter = time.Hour
 // complete old file or the complete new one. check is called with the path of the new file before the rename; if it
 // returns an error, the old file stays unchanged.
 //
-// The temporary file is in the same directory, because container runtimes watch their CDI directories, and with CDI
-// libraries before 1.1.1 do not detect a rename from another directory. WriteFile removes temporary files that killed
-// processes have left there.
+// The temporary file is in the same directory, because container runtimes with CDI libraries before 1.1.1 do not detect
+// a rename from another directory into the CDI directories that they watch. WriteFile removes temporary files that
+// killed processes have left there.
 func WriteFile(path string, data []byte, mode fs.FileMode, check func(path string) error) error {
 	if err := replace(path, data, mode, check); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)

@@ -149,7 +149,7 @@ func TestCompare(t *testing.T) {
 		{"libz.so.9", "libz.so.10"},
 		{"libz.so", "libz.so.1"},
 		{"libz.so.1", "libz1.so"},
-		{"libz.so.4294967295", "libz.so.1"}, // -1 in an int
+		{"libz.so.4294967295", "libz.so.1"}, // the number is -1 in a C int
 	} {
 		if compare(tc.less, tc.greater) >= 0 || compare(tc.greater, tc.less) <= 0 {
 			t.Errorf("%s is not less than %s", tc.less, tc.greater)

@@ -13,7 +13,7 @@ import (
 const (
 	// publications is the number of starts of the agent with DRA, and of deletions of its ResourceSlices.
 	publications = 20
-	// draRounds is the number of turns with and without DRA, in which draPods are created one after the other.
+	// draRounds is the number of turns with DRA and of turns without. Each turn measures draPods pods, one at a time.
 	draRounds, draPods = 5, 4
 	// claimReads is the number of GETs of each claim in succession. Such a GET takes less time than a single one, so
 	// NodePrepareResources minus the GET is an upper bound on the agent's own time.

@@ -64,7 +64,8 @@ func (b *bench) startDRANode(ctx context.Context) (*draNode, error) {
 	return n, nil
 }
 
-// authorize creates the DeviceClasses and the service account of the chart, and gives the agent its credentials.
+// authorize creates the DeviceClasses and the service account of the chart, and gives the agent the credentials of the
+// service account.
 func (n *draNode) authorize(ctx context.Context) error {
 	manifest, err := draManifest(ctx)
 	if err != nil {

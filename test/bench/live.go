@@ -16,7 +16,7 @@ const (
 	idle = 30 * time.Second
 	// scrapeInterval is the time between two scrapes.
 	scrapeInterval = 15 * time.Second
-	// load is the number of calls in the last measurement.
+	// load is the number of calls to each plugin before the last measurement.
 	load = 3000
 )
 

@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// partitions is the number of MIG devices of each GPU, replicas the number of replicas of each.
+	// partitions is the number of MIG devices of each GPU, replicas the number of replicas of each MIG device, and
+	// migProfile the profile of the MIG devices.
 	partitions, replicas = 7, 8
-	partition            = "1g.10gb"
+	migProfile           = "1g.10gb"
 
 	// partitionedStarts is the number of starts of each plugin on the partitioned node.
 	partitionedStarts = 5
@@ -22,7 +23,7 @@ const (
 // partition partitions each GPU of the node.
 func (n *node) partition() error {
 	for _, g := range n.driver.State().GPUs {
-		if err := n.driver.Partition(g.UUID, slices.Repeat([]string{partition}, partitions)...); err != nil {
+		if err := n.driver.Partition(g.UUID, slices.Repeat([]string{migProfile}, partitions)...); err != nil {
 			return err
 		}
 	}

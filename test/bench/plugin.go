@@ -38,7 +38,7 @@ type plugin struct {
 
 // serve starts a plugin on a node without state of earlier plugins, and waits for its devices.
 func (n *node) serve(ctx context.Context, command server) (p *plugin, err error) {
-	// On a tmpfs, like /var/run/cdi.
+	// The directory is on a tmpfs, as /var/run/cdi is on a node.
 	dir, err := os.MkdirTemp("/dev/shm", "gpucdi-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a directory: %w", err)

@@ -33,7 +33,8 @@ type endpoint struct {
 	token  string // empty: no authentication
 }
 
-// podAPI creates and deletes pods through a kubectl proxy in the box, so that a request does not start a process.
+// podAPI creates and deletes pods and ResourceClaims through a kubectl proxy in the box, so that a request does not
+// start a process.
 type podAPI struct{ endpoint }
 
 func (n *podNode) startPodAPI(ctx context.Context) (*podAPI, error) {
@@ -92,7 +93,8 @@ func (e *endpoint) send(ctx context.Context, method, path string, object any) (*
 
 type object = map[string]any
 
-// create creates a pod that requests a device of a stack, if it has any. Its claim, if it has one, has the same name.
+// create creates a pod that requests a device of a stack, or no device if the stack has none. A stack with claims
+// requires a claim with the name of the pod.
 func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 	resources := object{}
 	switch {

@@ -38,7 +38,7 @@ type stack struct {
 	name    string
 	class   string // RuntimeClass of pods; empty: the default runtime, runc
 	hooks   bool   // containers have hooks
-	devices int    // number of allocatable devices; 0: pods request none
+	devices int    // number of allocatable devices; 0: pods request none, or use claims
 	claims  bool   // pods get their devices through ResourceClaims
 	command []string
 }
@@ -98,7 +98,7 @@ func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
 	if err := tools.InstallPackages(ctx); err != nil {
 		return nil, err
 	}
-	// On disk, since container images are stored there; /tmp may be a tmpfs.
+	// The directory contains container images, and /tmp may be a tmpfs.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a directory: %w", err)
@@ -225,7 +225,7 @@ func (r *running) stop(ctx context.Context) error {
 
 // memory returns the memory usage of the program and its children.
 func (r *running) memory() (memory, error) {
-	pids, err := processesOf(r.cmd.Process.Pid) // cmd, whose only child is the program
+	pids, err := processesOf(r.cmd.Process.Pid) // cmd is boxinit, whose only child is the program
 	if err != nil {
 		return memory{}, err
 	}

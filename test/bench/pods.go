@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// singleRounds is the number of turns of each stack, in which singlePods are created one after the other.
+	// singleRounds is the number of turns of each stack. Each turn measures singlePods pods, one at a time.
 	singleRounds, singlePods = 5, 3
 	// burstSize is the number of pods of a burst, burstCount the number of bursts of each stack.
 	burstSize, burstCount = 100, 3
@@ -162,7 +162,8 @@ func (n *podNode) awaitContainers(ctx context.Context, s stack, count int) (last
 // gpuNode is the path of the device node of a GPU.
 var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 
-// checkGPU checks that a container has one GPU and libcuda, injected by a stack; nothing if the stack has no devices.
+// checkGPU checks that a container has one GPU and libcuda, injected by a stack. If the stack has no devices, the
+// container must have neither.
 func (n *podNode) checkGPU(c started, s stack) error {
 	spec, err := n.Spec("containerd://" + c.id)
 	if err != nil {

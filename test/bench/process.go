@@ -115,7 +115,7 @@ func usageOf(pids []int) (usage, error) {
 	}
 	var sum usage
 	for _, task := range tasks {
-		// In nanoseconds; utime and stime have a resolution of 10 ms.
+		// schedstat is in nanoseconds; utime and stime in stat have a resolution of 10 ms.
 		data, err := os.ReadFile(filepath.Join(task, "schedstat"))
 		if err != nil {
 			return usage{}, fmt.Errorf("reading the CPU time of a plugin: %w", err)

@@ -34,7 +34,7 @@ func (containerd) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*
 	return &cri.ListPodSandboxResponse{}, nil
 }
 
-// noNamespaces serves the namespaces of containerd's own API: none, so the agent finds no containers.
+// noNamespaces is the namespaces service of containerd's own API. It lists none, so the agent finds no containers.
 type noNamespaces struct {
 	namespaces.UnimplementedNamespacesServer
 }

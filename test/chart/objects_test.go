@@ -124,7 +124,7 @@ func TestCreateRejectsInvalidObjects(t *testing.T) {
 	}
 }
 
-// helmValues runs a helm command on the chart with values as JSON.
+// helmValues runs a helm command on the chart with values as YAML or JSON.
 func helmValues(t *testing.T, values, command string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
@@ -166,7 +166,7 @@ var strategies = map[string]rest.RESTCreateStrategy{
 }
 
 // create decodes an object strictly and prepares its creation as the API server does, with all validation. It returns
-// the kind of the object. Objects of the Prometheus operator are only decoded.
+// the kind of the object. Objects of the Prometheus operator are only decoded, without returning a kind.
 func create(ctx context.Context, object string) (string, error) {
 	if strings.Contains(object, "apiVersion: monitoring.coreos.com/") {
 		return "", readers.Operator(ctx, object)

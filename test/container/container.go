@@ -90,7 +90,7 @@ func (m *Machine) Bundle(ctx context.Context, image images.Root, s *specs.Spec) 
 	if err != nil {
 		return nil, fmt.Errorf("encoding an OCI spec: %w", err)
 	}
-	// World-readable, as with containerd: hooks in a user namespace run as an unprivileged user.
+	// The spec is world-readable, as with containerd: hooks in a user namespace run as an unprivileged user.
 	if err := os.WriteFile(m.Path(path.Join(dir, "config.json")), data, 0o644); err != nil {
 		return nil, fmt.Errorf("writing an OCI spec: %w", err)
 	}
@@ -137,7 +137,7 @@ type Container struct {
 func (b *Bundle) Run(ctx context.Context, runtime Runtime) (*Container, error) {
 	c := &Container{ID: path.Base(b.Dir), bundle: b, runtime: runtime}
 	cmd := b.m.Command(ctx, string(runtime), "run", "--detach", "--bundle", b.Dir, c.ID)
-	// A file: the container inherits it, so a pipe would stay open after the runtime exits.
+	// Standard error is a file: the container inherits it, so a pipe would stay open after the runtime exits.
 	stderr, err := os.Create(b.m.Path(path.Join(b.Dir, "stderr")))
 	if err != nil {
 		return nil, fmt.Errorf("starting a container: %w", err)

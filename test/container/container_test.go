@@ -214,7 +214,8 @@ func (v *view) expect(verb string, subjects []string, want ...string) {
 	}
 }
 
-// checkNodes requires exactly the device nodes of the GPUs. opens are the accepted results of opening them.
+// checkNodes requires exactly the device nodes of the GPUs and, if there is a GPU, controlNodes. opens are the accepted
+// results of opening a node.
 func (v *view) checkNodes(gpus []int, opens ...string) {
 	var want, given []string
 	for _, i := range gpus {

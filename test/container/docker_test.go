@@ -70,7 +70,7 @@ func startDockerHost(t *testing.T) (m *container.Machine, host []string) {
 	if _, err := m.Output(t.Context(), "sh", "-ec", `cp /usr/local/bin/gpucdi* "$0/usr/local/bin"`, dockerRoot); err != nil {
 		t.Fatal(err)
 	}
-	// Not chroot: docker changes the root mount, and processes in a chroot cannot create user namespaces.
+	// chroot is not sufficient: docker changes the root mount, and processes in a chroot cannot create user namespaces.
 	const enter = `mount --rbind "$0" "$0"; cd "$0"; pivot_root . .; umount -l .; exec "$@"`
 	return m, []string{"unshare", "--mount", "sh", "-ec", enter, dockerRoot}
 }

@@ -188,7 +188,8 @@ func TestLookUps(t *testing.T) {
 	}
 }
 
-// runLookUps runs all look-ups in a container of the image, which is a column of the table.
+// runLookUps runs all look-ups in a container of the image, which is a column of the table. With the remedy none, it
+// then runs them with the remedy ldconfig in the same container.
 func (i image) runLookUps(t *testing.T, m *container.Machine, runtime container.Runtime, column int, remedy remedy) {
 	v, err := i.run(t, m, runtime, 2, 5)
 	if err != nil {

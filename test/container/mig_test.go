@@ -85,7 +85,7 @@ func gpusOf(migDevices []migDevice, whole []int) []int {
 	return slices.Compact(gpus)
 }
 
-// checkMIGNodes requires exactly the device nodes of the MIG devices and whole GPUs.
+// checkMIGNodes requires exactly the device nodes of the MIG devices and whole GPUs, and controlNodes.
 func (v *view) checkMIGNodes(m *container.Machine, migDevices []migDevice, whole []int) {
 	want := append([]string{"nvidia-caps"}, controlNodes...)
 	for _, i := range gpusOf(migDevices, whole) {

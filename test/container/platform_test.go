@@ -48,7 +48,7 @@ func TestContainerPlatforms(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The device number of /dev/null, which every kernel has.
+			// The node has the device number of /dev/null, which every kernel has.
 			if err := unix.Mknod(m.Path(p.node), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 				t.Fatal(err)
 			}

@@ -35,7 +35,7 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	done()
-	// Not in /tmp, which may be a tmpfs: the state directory contains container images.
+	// The state directory contains container images, and /tmp may be a tmpfs.
 	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-demo-")
 	if err != nil {
 		return fmt.Errorf("creating a state directory: %w", err)
@@ -166,7 +166,7 @@ func (d *demo) stop() error {
 	return nil
 }
 
-// runningError is the failure to remove a node.
+// runningError is a failure after which the node may keep running.
 type runningError struct {
 	cause  error
 	keeper int

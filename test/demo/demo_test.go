@@ -98,7 +98,7 @@ func sh(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
 	cmd.Dir = dir
-	// A file, not a pipe: a kept node inherits the output, and Run would wait until the node closes the pipe.
+	// The output is a file: a kept node inherits it, and with a pipe, Run would wait until the node closes the pipe.
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)

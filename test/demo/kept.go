@@ -22,7 +22,7 @@ const programDir = "demo"
 var changes = [][2]string{
 	{"xid 3 79", "XID 79 on GPU 3"},
 	{"lose 0", "GPU 0 falls off the bus"},
-	{"return 0", "and returns"},
+	{"return 0", "GPU 0 returns"},
 	{"mig 1 3g.40gb,3g.40gb", "two MIG devices on GPU 1"},
 	{"driver upgrade", "another driver version, while pods run"},
 	{"reset", "initial GPUs and driver version"},

@@ -1,6 +1,6 @@
 // Command demo is the program of "make demo". It starts a Kubernetes node in a box on this machine, with the machine's
 // NVIDIA driver or a simulated one, deploys the agent from its image and manifest, schedules a pod that requests two
-// GPUs, and prints the GPUs and driver files in the pod.
+// GPUs (one if the machine has only one), and prints the GPUs and driver files in the pod.
 //
 // It then removes the node. With KEEP=1 in the environment, the node keeps running, even if the demo fails after the
 // node has started, and the program prints the commands to use, change and remove the node. An interrupt removes the

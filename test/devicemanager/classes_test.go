@@ -51,7 +51,7 @@ func TestClassDevices(t *testing.T) {
 	if err := os.Remove(channels + "/channel0"); err != nil {
 		t.Fatal(err)
 	}
-	n.awaitClassDevices(t, k) // not a device that no spec has
+	n.awaitClassDevices(t, k) // without channel0, which is no longer in a spec
 	n.configure(t)
 	n.awaitClassDevices(t, k)
 }
@@ -145,8 +145,8 @@ func (n *node) awaitClassDevices(t *testing.T, k *kubelet, want ...string) []str
 
 func isGPU(name string) bool { return strings.HasPrefix(name, "gpucdi.dev/gpu=") }
 
-// classNodes resolves CDI devices as a runtime does, and returns their device nodes. Of those named /dev/nvidia…, it
-// returns only IMEX channels.
+// classNodes resolves CDI devices as a runtime does, and returns their device nodes. It omits nodes named /dev/nvidia…
+// other than IMEX channels.
 func (n *node) classNodes(t *testing.T, names []string) (nodes []string) {
 	t.Helper()
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.cdiDir), cdi.WithAutoRefresh(false))

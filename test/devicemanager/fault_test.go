@@ -58,7 +58,7 @@ func faults() []fault {
 				}
 				return n.driver.RaiseXID(gpu, 48)
 			},
-			remedy:  "recovers after a GPU reset", // without it, only the quiet period clears the fault
+			remedy:  "recovers after a GPU reset", // before a probe gives it, only the quiet period clears the fault
 			restore: update(func(g *simdriver.GPU) { g.RecoveryAction = simdriver.RecoveryNone }),
 			healthy: 7, capacity: 8,
 		},

@@ -77,8 +77,8 @@ func TestRuleFeatures(t *testing.T) {
 	k.awaitResources(t, resourceCounts{gpuResource: "8 of 8"})
 }
 
-// If the driver lacks a feature, only devices of rules that select it are unhealthy. If it lacks video, none is: the
-// default includes video only if the driver has it.
+// If the driver lacks a feature, only devices of rules with that feature are unhealthy. Without video, no device is
+// unhealthy, because the default features include video only if the driver has it.
 func TestMissingFeature(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())

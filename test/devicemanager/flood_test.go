@@ -38,8 +38,8 @@ func resident(t *testing.T, pid int) (bytes int) {
 	return bytes << 10
 }
 
-// TestFlood opens thousands of connections to the agent's unauthenticated port. They must not block probes and scrapes,
-// and must not increase the memory of the agent by more than floodMemory.
+// TestFlood opens 2000 connections to the agent's unauthenticated port. They must not block probes and scrapes, and
+// must not increase the agent's memory by more than floodMemory, or its open files by more than floodFiles.
 func TestFlood(t *testing.T) {
 	const connections = 2000
 	memory := floodMemory

@@ -162,7 +162,7 @@ func (r *registrationServer) Register(ctx context.Context, request *api.Register
 	return &api.Empty{}, r.register(filepath.Join(r.dir, request.GetEndpoint()))
 }
 
-// disconnect receives one device list and closes the connection.
+// disconnect receives one device list in the background, and then closes the connection.
 func disconnect(plugin string) error {
 	conn, err := grpc.NewClient("unix:"+plugin, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// slack is the variation of open files and goroutines without a leak. A leak adds one for each kubelet, event set or
-// worker.
+// slack is the variation of the numbers of open files and goroutines without a leak. A leak adds at least one file or
+// goroutine for each kubelet, event set or worker.
 const slack = 8
 
 // TestNothingLeaks restarts the kubelet a thousand times under one agent, then makes the driver worker replace its

@@ -263,8 +263,8 @@ func (w *ledgerWorld) partition(gpu string, profiles []string) {
 	}
 }
 
-// pass waits for as many probes, one a second, as the release of an unallocated device takes, and checks that the list
-// does not change.
+// pass waits for 17 probes, one a second, and checks that the list does not change. In this time, the agent would
+// release a device that no pod holds.
 func (w *ledgerWorld) pass() {
 	w.Helper()
 	const wait, probes = "nvmlEventSetWait_v2", 17

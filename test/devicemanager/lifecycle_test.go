@@ -248,7 +248,7 @@ func TestRolloutSuperseded(t *testing.T) {
 	n.admitPod(t, k, "new", 8)
 }
 
-// serving returns the addresses of the agents that do not wait for another agent.
+// serving returns the addresses of the agents that do not wait for another agent. It changes n.address.
 func (n *node) serving(t *testing.T, agents map[string]*exec.Cmd) (serving []string) {
 	t.Helper()
 	for n.address = range agents {

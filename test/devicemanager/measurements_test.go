@@ -71,7 +71,7 @@ func TestMeasurements(t *testing.T) {
 	n.awaitMetric(t, fmt.Sprintf("gpucdi_mig_device_memory_bytes{device=%q,gpu=%q} %s\n", part, partitioned, "1.0468982784e+10"))
 	n.awaitMetric(t, fmt.Sprintf("gpucdi_mig_device_memory_used_bytes{device=%q,gpu=%q} %s\n", part, partitioned, "3.145728e+06"))
 	out := n.get(t, "/metrics")
-	for _, absent := range []string{"gpucdi_gpu_pcie_bytes_total{direction=\"received\",gpu=%q}", // a 32-bit counter
+	for _, absent := range []string{"gpucdi_gpu_pcie_bytes_total{direction=\"received\",gpu=%q}", // ignored with 32 bits
 		"gpucdi_gpu_sm_active_ratio{gpu=%q}", "gpucdi_gpu_encoder_utilization_ratio{gpu=%q}", "gpucdi_gpu_fan_speed_ratio{gpu=%q}"} {
 		if metric := fmt.Sprintf(absent, partitioned); strings.Contains(out, metric) {
 			t.Errorf("%s must be absent, but has a value", metric)
@@ -79,7 +79,8 @@ func TestMeasurements(t *testing.T) {
 	}
 }
 
-// A probe calls each NVML function at most three times for each GPU, and no function that blocks.
+// A probe calls each NVML function at most three times for each GPU, and never nvmlDeviceGetPcieThroughput, which
+// blocks for 20 ms.
 func TestCallsPerProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
@@ -97,7 +98,7 @@ func TestCallsPerProbe(t *testing.T) {
 			t.Errorf("%d calls of %s for 8 GPUs in %d probes", calls, name, probes)
 		}
 		if name == "nvmlDeviceGetPcieThroughput" {
-			t.Errorf("%s blocks for 20 ms", name)
+			t.Errorf("%s, which blocks for 20 ms, was called", name)
 		}
 	}
 	t.Logf("%.1f calls for each GPU and probe", float64(total)/float64(probes)/8)

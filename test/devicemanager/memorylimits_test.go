@@ -30,7 +30,7 @@ func limitingConfigs(t *testing.T) (strict, anyLevel string) {
 func startLimitingNode(t *testing.T) (*node, *kubelet) {
 	t.Helper()
 	profile := simdriver.H100x8()
-	profile.Version = "615.71.09"
+	profile.Version = "615.71.09" // supports memory limits
 	n := newNode(t, profile)
 	n.addCgroups(t)
 	strict, _ := limitingConfigs(t)
@@ -194,7 +194,8 @@ func TestMemoryLimitFails(t *testing.T) {
 	if err := n.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
 	}
-	// The agent finds the pod of a container in the checkpoint, and makes the kubelet rewrite a missing one.
+	// The agent finds the pod of a container in the kubelet's checkpoint. If the checkpoint is missing, the agent makes
+	// the kubelet rewrite it.
 	if err := os.Remove(filepath.Join(n.kubeletDir, "device-plugins/kubelet_internal_checkpoint")); err != nil {
 		t.Fatal(err)
 	}

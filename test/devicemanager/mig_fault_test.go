@@ -178,7 +178,7 @@ func TestPartialRead(t *testing.T) {
 }
 
 // A MIG device whose capability is not in mig-minors is advertised as unhealthy and is not in the CDI spec. It recovers
-// when the capability appears there.
+// when mig-minors has the capability.
 func TestMissingCapability(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.A100MIG())

@@ -59,7 +59,8 @@ func (k *kubelet) resourceCounts() resourceCounts {
 }
 
 // satisfies reports whether the allocatable counts equal those in want and each capacity is at least the one in want.
-// Capacity may be larger: released devices stay advertised for a minute, see TestReleasedDevicesArePruned.
+// Resources that want lacks must have no allocatable devices. Capacity may be larger: released devices stay advertised
+// for a minute, see TestReleasedDevicesArePruned.
 func (c resourceCounts) satisfies(want resourceCounts) bool {
 	for name := range maps.Keys(c) {
 		if _, wanted := want[name]; !wanted && !strings.HasPrefix(c[name], "0 of ") {

@@ -101,8 +101,8 @@ func TestForeignPlugin(t *testing.T) {
 	}
 }
 
-// awaitHealthCheck waits until the agent has checked which devices the kubelet considers healthy, which it does every
-// 15 s. It detects a loss only after a check that found all devices.
+// awaitHealthCheck waits until the agent has queried which devices the kubelet considers healthy. The agent does so
+// every 15 s. It detects that the kubelet lacks a device only after a response that had all healthy devices.
 func (n *node) awaitHealthCheck(t *testing.T, k *kubelet) {
 	t.Helper()
 	before := k.lister.allocatableCalls.Load()

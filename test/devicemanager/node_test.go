@@ -272,7 +272,8 @@ func (n *node) injectedNodes(t *testing.T, r containerRequest) []string {
 	return nodes[0]
 }
 
-// injectedGPUs returns the UUIDs of the GPUs that are injected into the container.
+// injectedGPUs returns the UUIDs of the GPUs that are injected into the container, and checks that they are those of
+// the CDI devices.
 func (n *node) injectedGPUs(t *testing.T, r containerRequest) []string {
 	t.Helper()
 	nodes := n.injectedNodes(t, r)

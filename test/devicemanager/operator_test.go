@@ -65,7 +65,7 @@ func TestOperatorNode(t *testing.T) {
 		t.Errorf("the pod gets CDI devices %v, which inject the nodes %s", request.cdiDevices, nodes)
 	}
 
-	// While the operator replaces the container to upgrade the driver, its root is gone. The agent needs no restart.
+	// While the operator replaces the driver container, the root of that container is gone. The agent needs no restart.
 	container := filepath.Join(n.root, platform.DriverContainer)
 	if err := os.Rename(container, container+".away"); err != nil {
 		t.Fatal(err)

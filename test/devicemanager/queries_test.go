@@ -251,8 +251,8 @@ func dashboardQueries(t *testing.T) (queries []query) {
 // shares. Other tests cover them.
 var absentMetrics = regexp.MustCompile(`^gpucdi_(dra|mig|container|shared?)_`)
 
-// absentSeries returns a series with the documented labels for each of absentMetrics. The label gpu has the given
-// value, every other label its name.
+// absentSeries returns series of absentMetrics with a sample value. A histogram has no label but le. Other metrics have
+// the documented labels: the label gpu has the UUID of a GPU as its value, every other label its own name.
 func absentSeries(t *testing.T, gpu string, value int) string {
 	t.Helper()
 	var series strings.Builder

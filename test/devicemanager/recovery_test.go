@@ -30,7 +30,7 @@ func TestFatalXIDSurvivesWorkerCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.awaitGPUs(t, 8, 7)
-	// Probes, one a second, for longer than the quiet period of 3 s. Each calls the function once for each GPU.
+	// The probes, one a second, last longer than the quiet period of 3 s. Each calls the function once for each GPU.
 	const probes, gpus = 5, 8
 	n.awaitCalls(t, "nvmlDeviceGetTemperature", n.nvmlCallCounts(t)["nvmlDeviceGetTemperature"]+probes*gpus)
 	k.awaitGPUs(t, 8, 7)

@@ -170,7 +170,7 @@ func (s *soak) check(settled bool) {
 	s.await(func() string { return s.problem(settled) })
 }
 
-// await waits until problem returns no problem.
+// await restarts all containers and calls problem, until problem returns "".
 func (s *soak) await(problem func() string) {
 	s.Helper()
 	var last string
@@ -184,7 +184,7 @@ func (s *soak) await(problem func() string) {
 }
 
 // problem returns a violated invariant, if any: all GPUs are advertised, the healthy ones are allocatable, the faulty
-// ones are not, and allocatable devices resolve.
+// ones are not, and allocatable devices resolve. Only cases without changes check the first and the last of these.
 func (s *soak) problem(settled bool) string {
 	if capacity, _ := s.k.capacity(); s.change == nil && quantity(capacity) != int64(s.gpus()) {
 		return fmt.Sprintf("the kubelet has %d GPUs", quantity(capacity))
@@ -282,7 +282,7 @@ func (s *soak) restartKubelet() error {
 	return nil
 }
 
-// addPod admits a random pod. It may be rejected if too few GPUs are allocatable.
+// addPod admits a random pod. It may be rejected if too few devices are allocatable.
 func (s *soak) addPod() error {
 	s.added++
 	name := fmt.Sprint("pod-", s.added)
@@ -388,7 +388,8 @@ func (s *soak) removePod() error {
 	return nil
 }
 
-// changeConfig changes the replicas or the MIG layout, once all devices without a pod are allocatable.
+// changeConfig waits until all devices without a pod are allocatable, changes the replicas or the MIG layout, and adds
+// a pod. Without pods it changes nothing.
 func (s *soak) changeConfig(gpu string) error {
 	if s.change == nil || len(s.pods) == 0 {
 		return nil

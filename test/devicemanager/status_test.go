@@ -62,7 +62,7 @@ type deviceStatus struct {
 		Code, Message, Remedy string
 		Since                 time.Time
 	}
-	State, Reason, Awaits string // without a fault
+	State, Reason, Awaits string // only without a fault
 	Replicas              []string
 	AllocatedTo           []struct{ Namespace, Pod, Container string }
 }

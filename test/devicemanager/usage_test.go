@@ -83,7 +83,7 @@ func (n *node) allocateMemory(t *testing.T, mebibytes int) int {
 	if out, err := exec.Command("cc", "-o", program, "../e2e/testdata/allocate.c", "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("compiling the program: %v\n%s", err, out)
 	}
-	cmd := exec.Command(program, strconv.Itoa(mebibytes-1), "1")
+	cmd := exec.Command(program, strconv.Itoa(mebibytes-1), "1") // makes two allocations
 	cmd.Env = n.driver.Command("nvidia-smi").Env
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

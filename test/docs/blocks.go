@@ -8,7 +8,8 @@ import (
 )
 
 // Blocks returns the fenced code blocks of a language in a section of a document. document is a path in the repository,
-// section a heading without its leading #. It is an error if there is no such block.
+// section a heading without its leading #. The section ends at the next heading of any level. It is an error if there
+// is no such block.
 func Blocks(ctx context.Context, document, section, language string) ([]string, error) {
 	text, err := read(ctx, document)
 	if err != nil {

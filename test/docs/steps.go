@@ -14,7 +14,8 @@ type Step struct {
 	Output string
 }
 
-// Steps returns the sh blocks of a document. document is a path in the repository.
+// Steps returns the sh blocks of a document. document is a path in the repository. It is an error if there is no such
+// block.
 func Steps(ctx context.Context, document string) ([]Step, error) {
 	text, err := read(ctx, document)
 	if err != nil {

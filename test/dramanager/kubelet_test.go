@@ -88,16 +88,16 @@ func (k *kubelet) devices(pod *v1.Pod) (names []string) {
 	return names
 }
 
-// prepares checks that the pod has exactly the CDI devices want once its claims are prepared.
-func (k *kubelet) prepares(pod *v1.Pod, want ...string) {
+// checkPrepare prepares the claims of a pod, and checks that it then has exactly the CDI devices want.
+func (k *kubelet) checkPrepare(pod *v1.Pod, want ...string) {
 	k.Helper()
 	if got := k.prepare(pod); !slices.Equal(got, want) {
 		k.Errorf("pod %s has devices %v, want %v", pod.Name, got, want)
 	}
 }
 
-// unprepares unprepares the claims of a pod, once the driver is registered.
-func (k *kubelet) unprepares(pod *v1.Pod) {
+// unprepare unprepares the claims of a pod, once the driver is registered.
+func (k *kubelet) unprepare(pod *v1.Pod) {
 	k.Helper()
 	k.eventually("unpreparation", func() error { return k.UnprepareResources(k.Context(), pod) })
 }

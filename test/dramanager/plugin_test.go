@@ -168,12 +168,12 @@ func TestClaim(t *testing.T) {
 	t.Parallel()
 	first, second := newPod("first", "a"), newPod("second", "a")
 	n := newNode(t, newClaim("a", "gpu-0", first, second))
-	n.kubelet.prepares(first, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.checkPrepare(first, "gpucdi.dev/gpu=GPU-0")
 	n.awaitRecords("a")
-	n.kubelet.prepares(second, "gpucdi.dev/gpu=GPU-0")
-	n.kubelet.unprepares(first)
+	n.kubelet.checkPrepare(second, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.unprepare(first)
 	n.awaitRecords("a")
-	n.kubelet.unprepares(second)
+	n.kubelet.unprepare(second)
 	n.awaitRecords()
 }
 
@@ -182,41 +182,41 @@ func TestKubeletRestart(t *testing.T) {
 	t.Parallel()
 	pod, later := newPod("pod", "a"), newPod("later", "b")
 	n := newNode(t, newClaim("a", "gpu-0", pod), newClaim("b", "gpu-1", later))
-	n.kubelet.prepares(pod, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.checkPrepare(pod, "gpucdi.dev/gpu=GPU-0")
 	for range 2 {
 		n.kubelet.stop()
 		n.kubelet = startKubelet(t, n.dir, n.api)
 		if got := n.kubelet.devices(pod); !slices.Contains(got, "gpucdi.dev/gpu=GPU-0") {
 			t.Errorf("the next container start has %v", got)
 		}
-		n.kubelet.prepares(later, "gpucdi.dev/gpu=GPU-1")
+		n.kubelet.checkPrepare(later, "gpucdi.dev/gpu=GPU-1")
 		n.awaitRecords("a", "b")
-		n.kubelet.unprepares(later)
+		n.kubelet.unprepare(later)
 	}
 	// Kubelet 1.36 adds the device again when it prepares a claim again.
 	if got := slices.Compact(n.kubelet.prepare(pod)); !slices.Equal(got, []string{"gpucdi.dev/gpu=GPU-0"}) {
 		t.Errorf("the next sandbox has %v", got)
 	}
-	n.kubelet.unprepares(pod)
+	n.kubelet.unprepare(pod)
 	n.awaitRecords()
 }
 
 // Claims stay prepared, and others can be prepared, after the plugin is killed or stopped while a pod runs.
-func TestAgentRestart(t *testing.T) {
+func TestPluginRestart(t *testing.T) {
 	t.Parallel()
 	pod, later := newPod("pod", "a"), newPod("later", "b")
 	n := newNode(t, newClaim("a", "gpu-0", pod), newClaim("b", "gpu-1", later))
-	n.kubelet.prepares(pod, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.checkPrepare(pod, "gpucdi.dev/gpu=GPU-0")
 	for _, end := range []func(){n.killPlugin, n.stopPlugin, n.killPlugin} {
 		end()
 		n.startPlugin()
-		n.kubelet.prepares(later, "gpucdi.dev/gpu=GPU-1")
+		n.kubelet.checkPrepare(later, "gpucdi.dev/gpu=GPU-1")
 		n.awaitRecords("a", "b")
-		n.kubelet.unprepares(later)
+		n.kubelet.unprepare(later)
 	}
 	n.killPlugin()
 	n.startPlugin()
-	n.kubelet.unprepares(pod)
+	n.kubelet.unprepare(pod)
 	n.awaitRecords()
 }
 
@@ -225,18 +225,18 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	first, second, other := newPod("first", "a"), newPod("second", "b"), newPod("other", "c")
 	n := newNode(t, newClaim("a", "gpu-0", first), newClaim("b", "gpu-0", second), newClaim("c", "gpu-1", other))
-	n.kubelet.prepares(first, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.checkPrepare(first, "gpucdi.dev/gpu=GPU-0")
 	prepared := make(chan error, 1)
 	go func() { prepared <- n.kubelet.PrepareResources(t.Context(), second) }()
 	n.awaitLog("claim waits for devices")
-	n.kubelet.prepares(other, "gpucdi.dev/gpu=GPU-1")
+	n.kubelet.checkPrepare(other, "gpucdi.dev/gpu=GPU-1")
 	n.awaitRecords("a", "c")
 	select {
 	case err := <-prepared:
 		t.Fatalf("prepared while another claim holds the GPU, error %v", err)
 	default:
 	}
-	n.kubelet.unprepares(first)
+	n.kubelet.unprepare(first)
 	select {
 	case err := <-prepared:
 		if err != nil {
@@ -253,12 +253,12 @@ func TestRefused(t *testing.T) {
 	t.Parallel()
 	pod, ready := newPod("pod", "a"), newPod("ready", "b")
 	n := newNode(t, newClaim("a", "nic-0", pod), newClaim("b", "gpu-0", ready))
-	n.kubelet.prepares(ready, "gpucdi.dev/gpu=GPU-0") // the driver is registered
+	n.kubelet.checkPrepare(ready, "gpucdi.dev/gpu=GPU-0") // waits until the driver is registered
 	if err := n.kubelet.PrepareResources(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `device "nic-0"`) {
 		t.Errorf("got error %v, want one that names the device", err)
 	}
 	n.awaitRecords("b")
-	n.kubelet.unprepares(pod)
+	n.kubelet.unprepare(pod)
 }
 
 // The plugin replaces sockets that are removed while it and the kubelet run.
@@ -267,8 +267,8 @@ func TestSocketsRemoved(t *testing.T) {
 	pod := newPod("pod", "a")
 	n := newNode(t, newClaim("a", "gpu-0", pod))
 	for _, pattern := range []string{"plugins_registry/*.sock", "plugins/*/*.sock"} {
-		n.kubelet.prepares(pod, "gpucdi.dev/gpu=GPU-0")
-		n.kubelet.unprepares(pod)
+		n.kubelet.checkPrepare(pod, "gpucdi.dev/gpu=GPU-0")
+		n.kubelet.unprepare(pod)
 		sockets, err := filepath.Glob(filepath.Join(n.dir, pattern))
 		if err != nil || len(sockets) != 1 {
 			t.Fatalf("sockets %v, error %v", sockets, err)
@@ -284,7 +284,7 @@ func TestSocketsRemoved(t *testing.T) {
 			return nil
 		})
 	}
-	n.kubelet.prepares(pod, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.checkPrepare(pod, "gpucdi.dev/gpu=GPU-0")
 }
 
 // The status of a pod has the health of its devices and the message of a fault.
@@ -292,7 +292,7 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	pod := newPod("pod", "a")
 	n := newNode(t, newClaim("a", "gpu-0", pod))
-	n.kubelet.prepares(pod, "gpucdi.dev/gpu=GPU-0")
+	n.kubelet.checkPrepare(pod, "gpucdi.dev/gpu=GPU-0")
 	for _, fault := range []string{"", "XID 79: fell off the bus; reboot the node", ""} {
 		want := v1.ResourceHealthStatusHealthy
 		if fault != "" {

@@ -148,7 +148,8 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 				must(err)
 				must(c.driver.InjectFault(simdriver.Fault{GPU: gpu.UUID, Func: "nvmlDeviceGetUUID", Return: unknownError}))
 				c.restartAgent(t)
-				c.awaitOutput(t, `gpucdi_component_healthy{component="runtime"} 1`, c.metrics) // detected after the start
+				// The agent detects the runtime some time after it has started.
+				c.awaitOutput(t, `gpucdi_component_healthy{component="runtime"} 1`, c.metrics)
 			},
 			during: "gpucdi_unreadable_devices 1",
 			end:    func() { must(c.driver.ClearFaults()); must(c.driver.Add(removed)) },
@@ -173,7 +174,7 @@ func (c *cluster) awaitScrape(t *testing.T, sample string) (scrape string) {
 	return scrape
 }
 
-// checkAlerts checks which alerts fire, and their labels.
+// checkAlerts checks which alerts fire, their labels and their annotations.
 func checkAlerts(t *testing.T, when string, got []readers.Alert, want alertCase) {
 	t.Helper()
 	var names, reasons []string

@@ -11,8 +11,8 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// foreignContainer checks that a nerdctl container with a GPU is reported, and that its GPU is reserved on request. On
-// a node with CRI-O, nerdctl uses a second containerd, as Docker does.
+// foreignContainer checks that a nerdctl container with a GPU is reported, and that respectForeignContainers reserves
+// its GPU. On a node with CRI-O, nerdctl uses a second containerd, as Docker does.
 func foreignContainer(t *testing.T, c *cluster) {
 	if name, _ := c.runtime(t); name == "cri-o" {
 		c.startSecondContainerd(t)

@@ -79,8 +79,8 @@ func cordonedGPU(t *testing.T, c *cluster) {
 	c.remove(t, "all")
 }
 
-// checkBundle follows docs/troubleshooting.md. The bundle contains the text status, and neither the environment nor the
-// service account token of the agent's pod.
+// checkBundle creates a bundle as in docs/troubleshooting.md. The bundle must contain status, but neither the
+// environment nor the service account token of the agent's pod.
 func (c *cluster) checkBundle(t *testing.T, status string) {
 	t.Helper()
 	c.sh(t, "agent=daemonset/gpucdi; cd /tmp\n"+blocksOf(t, troubleshooting, "Report a bug", "sh")[0])

@@ -18,7 +18,7 @@ import (
 
 const draDocument = "docs/dra.md"
 
-// claimCases run in this order on a node with DRA. Each leaves all GPUs free and in the ResourceSlices.
+// claimCases run in this order on a node with DRA. Each but the last leaves all GPUs free and in the slices.
 var claimCases = []struct {
 	name string
 	run  func(*testing.T, *cluster)
@@ -236,7 +236,7 @@ func claimSurvives(t *testing.T, c *cluster) {
 	c.awaitSlices(t, 8)
 }
 
-// killAgent kills the agent's process and waits until it serves again.
+// killAgent kills the agent's process and waits until the agent's next container is ready.
 func (c *cluster) killAgent(t *testing.T) {
 	t.Helper()
 	before := c.agentContainer(t)
@@ -324,8 +324,9 @@ func forcedDelete(t *testing.T, c *cluster) {
 	}
 }
 
-// awaitRunningOrClaimLost waits until a pod runs. It returns false if kubelet 1.36 has lost the pod's claim, because it
-// unprepared the claim for the previous pod while it prepared it for this pod; see the troubleshooting of docs/dra.md.
+// awaitRunningOrClaimLost waits until a pod runs. It returns false if kubelet 1.36 has lost the pod's claim. This
+// happens if the kubelet unprepares the claim for the previous pod while it prepares the claim for this pod; see the
+// troubleshooting of docs/dra.md.
 func (c *cluster) awaitRunningOrClaimLost(t *testing.T, pod string) (running bool) {
 	t.Helper()
 	await(t, pod+" to run", func() (string, bool) {
@@ -399,7 +400,7 @@ func slicesRestored(t *testing.T, c *cluster) {
 		{"changed", func() {
 			c.kubectl(t, "patch", "resourceslice", name, "--type", "json", "--patch", `[{"op": "remove", "path": "/spec/devices/0"}]`)
 		}},
-		{"kubelet restart", func() { c.restartKubelet(t) }}, // which deletes them
+		{"kubelet restart", func() { c.restartKubelet(t) }}, // the kubelet deletes the slices of its node when it starts
 	} {
 		tc.disturb()
 		took := await(t, "the slices", func() (string, bool) {
@@ -511,17 +512,17 @@ spec:
 	if len(gpus) != 1 {
 		t.Fatalf("the pod sees %v, want one GPU", gpus)
 	}
-	c.hasTimeSlice(t, gpus[0], "3")
+	c.checkTimeSlice(t, gpus[0], "3")
 	c.remove(t, "selects")
 	await(t, "the claim to be deleted", func() (string, bool) {
 		claims := c.kubectl(t, "get", "resourceclaims", "-o", "name")
 		return claims, claims == ""
 	})
-	c.hasTimeSlice(t, gpus[0], "0")
+	c.checkTimeSlice(t, gpus[0], "0")
 }
 
-// hasTimeSlice checks the time slice that nvidia-smi has set for a GPU: 0 is Default, 3 is Long.
-func (c *cluster) hasTimeSlice(t *testing.T, uuid, want string) {
+// checkTimeSlice checks the time slice that nvidia-smi has set for a GPU: 0 is Default, 3 is Long.
+func (c *cluster) checkTimeSlice(t *testing.T, uuid, want string) {
 	t.Helper()
 	if got, err := os.ReadFile(c.Box.Path("/dev/.timeslice-" + uuid)); err != nil || string(got) != want {
 		t.Errorf("time slice %q, error %v; want %s", got, err, want)

@@ -130,7 +130,7 @@ func (c *cluster) sh(t *testing.T, commands string) string {
 	return string(out)
 }
 
-// agentPod returns the name of the agent's pod.
+// agentPod returns the name of the agent's pod; during a rollout, the names of all its pods, separated by spaces.
 func (c *cluster) agentPod(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-l", "app.kubernetes.io/name=gpucdi", "-o", "jsonpath={.items[*].metadata.name}")

@@ -21,7 +21,7 @@ func doctorLaunch(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It also works while a pod holds every GPU.
+	// The command also works while a pod holds every GPU.
 	c.run(t, "holder", 8)
 	c.awaitPhase(t, "holder", "Running")
 	c.checkLaunch(t, strings.TrimSpace(commands[0]))

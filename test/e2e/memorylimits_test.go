@@ -39,7 +39,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", resource, count))
 		c.awaitPhase(t, pod, "Running")
 	}
-	c.hasContainerLimit(t, "half", gpu.Memory/2)
+	c.checkContainerLimit(t, "half", gpu.Memory/2)
 	c.runToCompletion(t, "isolated", blocksOf(t, "docs/isolation.md", "Demand a level", "yaml")[0])
 	quarter, half := int(gpu.Memory/mib/4), int(gpu.Memory/mib/2)
 	allocates := func(pod string, first, second int, want string) {
@@ -65,7 +65,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 	c.restoresLimits(t, func() { allocates("first", quarter, 1, cudaOutOfMemory) })
 
 	// A container whose limit cannot be set waits.
-	const unknown = 999
+	const unknown = 999 // NVML_ERROR_UNKNOWN
 	if err := c.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: unknown}); err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 	const replica = "limits: {nvidia.com/gpu: 1}"
 	c.runNonRoot(t, "first", "", replica)
 	c.runNonRoot(t, "second", "", replica)
-	// A quarter of 132, in pairs.
+	// A quarter of the 132 multiprocessors is 33. They are assigned in pairs.
 	c.seesMultiprocessors(t, "first", "", "0 32")
 	c.seesMultiprocessors(t, "second", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 32")
 	c.run(t, "root", 1)
@@ -81,12 +81,13 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=root", "-o", "jsonpath={.items[*].message}")
 	})
 
-	// The kubelet repeats the response of Allocate when a container restarts. The CDI device is written again.
+	// When a container restarts, the kubelet repeats the response of Allocate. So the agent must write the removed CDI
+	// devices again.
 	c.killAgent(t)
 	c.runOnNode(t, "touch /tmp/replicas && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-control && rm /var/run/cdi/gpucdi.dev-replica-*")
 	await(t, "the servers", func() (string, bool) {
 		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/replicas")
-		return out, strings.Count(out, "/gpu_") == 16 // the servers and their namespaces default
+		return out, strings.Count(out, "/gpu_") == 16 // of the 8 servers and their namespaces "default"
 	})
 	c.restartContainer(t, "second")
 	c.seesMultiprocessors(t, "second", "", "0 32")
@@ -96,7 +97,7 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 	for _, name := range []string{"first", "second", "root"} {
 		c.remove(t, name)
 	}
-	c.run(t, "whole", 1) // waits for the compute mode
+	c.run(t, "whole", 1) // pending until the agent has reset the compute mode of a GPU
 	c.awaitPhase(t, "whole", "Running")
 	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)
 	c.awaitNoServers(t)
@@ -119,9 +120,9 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.seesMultiprocessors(t, "first", "", "0 32")
 	c.seesMultiprocessors(t, "second", "", "0 66")
 	c.seesMultiprocessors(t, "first", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 32")
-	c.isLimited(t, "second", 20)
+	c.checkLimit(t, "second", 20)
 
-	// A program that does not find its server does not get the GPU.
+	// A program that does not find its server does not get the GPU: CUDA returns 46, device unavailable.
 	c.exec(t, "first", "/tmp/context hold >/dev/null 2>&1 &")
 	c.seesMultiprocessors(t, "second", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "46 0")
 
@@ -180,14 +181,15 @@ func (c *cluster) setMPSFault(t *testing.T, fault simdriver.MPSFault, on bool) {
 	}
 }
 
-// runCeiled starts a pod that does not run as root, with a claim of the same name that requests capacity.
+// runCeiled is runNonRoot for a pod with a claim of the same name that requests capacity.
 func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
 	t.Helper()
 	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
 	c.runNonRoot(t, name, "resourceClaims: [{name: gpu, resourceClaimName: "+name+"}],", "claims: [{name: gpu}]")
 }
 
-// runNonRoot starts a pod that does not run as root, with more fields of the pod and the resources of its container.
+// runNonRoot starts a pod that does not run as root, with more fields of the pod and the resources of its container,
+// and waits until it runs.
 func (c *cluster) runNonRoot(t *testing.T, name, fields, resources string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000}, %[2]s

@@ -105,8 +105,8 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 	c.configure(t, "")
 }
 
-// hasContainerLimit checks that the cgroup of a pod's only container, not just that of the pod, has a GPU memory limit.
-func (c *cluster) hasContainerLimit(t *testing.T, pod string, bytes uint64) {
+// checkContainerLimit checks that the cgroup of a pod's only container, not just that of the pod, has a GPU memory limit.
+func (c *cluster) checkContainerLimit(t *testing.T, pod string, bytes uint64) {
 	t.Helper()
 	limits, err := c.driver.MemoryLimits()
 	if err != nil {

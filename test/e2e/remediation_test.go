@@ -34,9 +34,9 @@ func nodeRemediation(t *testing.T, c *cluster) {
 		t.Errorf("message of the condition: %q", message)
 	}
 
-	c.killAgent(t) // both stay while the agent restarts, and the agent restores a removed taint
+	c.killAgent(t) // condition and taint stay while the agent restarts
 	c.keepsMarks(t, "False GPUFault", "xid_48:NoSchedule")
-	c.kubectl(t, "taint", "node", node.Name, "gpucdi.dev/gpu-fault-")
+	c.kubectl(t, "taint", "node", node.Name, "gpucdi.dev/gpu-fault-") // the next agent restores the taint
 	c.killAgent(t)
 	c.awaitMarks(t, "False GPUFault", "xid_48:NoSchedule")
 
@@ -82,7 +82,7 @@ func (c *cluster) awaitMarks(t *testing.T, condition, taint string) {
 	})
 }
 
-// keepsMarks checks for some time that the Node has the agent's condition and taint.
+// keepsMarks checks for 10 s that the Node has the agent's condition and taint.
 func (c *cluster) keepsMarks(t *testing.T, condition, taint string) {
 	t.Helper()
 	for range 20 {

@@ -106,7 +106,7 @@ func rbac(t *testing.T, c *cluster) {
 		{[]string{"update", "nodes"}, false},
 		{[]string{"patch", "nodes", "--subresource", "status"}, false},
 	} {
-		// Run it in the box: c.Kubectl runs kubectl in the test's process, and auth can-i exits the process if the answer is no.
+		// Run kubectl in the box: c.Kubectl would run it in the test's process, which auth can-i exits if the answer is no.
 		args := append([]string{"auth", "can-i", "--as", "system:serviceaccount:gpucdi:gpucdi"}, tc.access...)
 		out, _ := c.Box.Command(t.Context(), "kubectl", args...).Output()
 		if got := strings.TrimSpace(string(out)); got != map[bool]string{true: "yes", false: "no"}[tc.want] {

@@ -57,7 +57,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 		t.Errorf("pods have the GPUs %v, want first and second to share one", gpu)
 	}
 	for pod, gib := range map[string]int{"first": 20, "second": 20, "large": 50} {
-		c.isLimited(t, pod, gib)
+		c.checkLimit(t, pod, gib)
 	}
 	c.killAgent(t)
 	c.runWithShare(t, "third", "cores: 50, memory: 30Gi")
@@ -65,7 +65,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 	if gpu["third"] = c.onlyGPUOf(t, "third"); gpu["third"] != gpu["first"] {
 		t.Errorf("pod third sees %s, want the rest of %s", gpu["third"], gpu["first"])
 	}
-	c.isLimited(t, "third", 30)
+	c.checkLimit(t, "third", 30)
 	if out := c.sh(t, blocksOf(t, "docs/isolation.md", "Show the levels", "sh")[0]); !strings.Contains(out, "MEMORY-ISOLATION") || !strings.Contains(out, "driver") {
 		t.Errorf("the labels of isolation levels are\n%s", out)
 	}
@@ -81,7 +81,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 	}
 	c.usesMemory(t, "third", gpu["third"])
 	limitsPersist(t, c, "first", 20)
-	c.restoresLimits(t, func() { c.isLimited(t, "first", 20) })
+	c.restoresLimits(t, func() { c.checkLimit(t, "first", 20) })
 
 	// A second pod of a claim is refused, because its memory would not be limited.
 	c.startWithClaim(t, "late", "second")
@@ -102,10 +102,10 @@ func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {
 		return id, id != "" && id != container
 	})
 	c.awaitPhase(t, pod, "Running")
-	c.isLimited(t, pod, gib)
+	c.checkLimit(t, pod, gib)
 	c.runOnNode(t, "pkill -CONT -x gpucdi")
 	c.restartKubelet(t)
-	c.isLimited(t, pod, gib)
+	c.checkLimit(t, pod, gib)
 }
 
 // restoresLimits reloads the driver, which removes all limits, waits until the agent has restored those of all pods,
@@ -155,8 +155,8 @@ func (c *cluster) onlyGPUOf(t *testing.T, pod string) string {
 	return uuids[0]
 }
 
-// isLimited checks that a process in a pod can allocate an amount of GPU memory, and no more.
-func (c *cluster) isLimited(t *testing.T, pod string, gib int) {
+// checkLimit checks that a process in a pod can allocate an amount of GPU memory, and no more.
+func (c *cluster) checkLimit(t *testing.T, pod string, gib int) {
 	t.Helper()
 	for more, want := range []string{cudaSuccess, cudaOutOfMemory} {
 		if got := c.tryAllocate(t, pod, gib*1024-100, 100+more); got != want {

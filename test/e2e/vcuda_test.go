@@ -198,7 +198,7 @@ func vcudaSimultaneous(t *testing.T, c *cluster) {
 		c.awaitPhase(t, name, "Running")
 	}
 	for name, gib := range limits {
-		c.isLimited(t, name, gib)
+		c.checkLimit(t, name, gib)
 	}
 }
 
@@ -210,5 +210,5 @@ func withoutController(t *testing.T, c *cluster) {
 	c.awaitOutput(t, "FailedResourceClaimCreation", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "waits") })
 	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=1")
 	c.awaitPhase(t, "waits", "Running")
-	c.isLimited(t, "waits", 3)
+	c.checkLimit(t, "waits", 3)
 }

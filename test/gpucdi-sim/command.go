@@ -82,7 +82,8 @@ func (s sim) onDriver(cmd *cobra.Command, do func(*simdriver.Driver) (string, er
 	return err
 }
 
-// onGPU calls do with a GPU of the node's driver, and prints the GPU and the text that do returns.
+// onGPU calls do with a GPU of the node's driver, and prints the GPU and the text that do returns. It is an error if
+// the driver is unloaded.
 func (s sim) onGPU(cmd *cobra.Command, arg string, do func(*simdriver.Driver, simdriver.GPU) (string, error)) error {
 	return s.onDriver(cmd, func(d *simdriver.Driver) (string, error) {
 		state := d.State()

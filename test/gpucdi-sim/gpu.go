@@ -19,7 +19,7 @@ var original = simdriver.H100x8()
 // hangs is the duration of a hanging driver call, far longer than any program waits.
 const hangs = 1000 * time.Hour
 
-// findGPU returns a GPU by its minor number or UUID. A removed GPU is an error.
+// findGPU returns a GPU by its minor number or UUID. A removed GPU is an error, an unknown one a usageError.
 func findGPU(state simdriver.State, arg string) (simdriver.GPU, error) {
 	match := func(g simdriver.GPU) bool { return strconv.Itoa(g.Minor) == arg || g.UUID == arg }
 	if i := slices.IndexFunc(state.GPUs, match); i >= 0 {

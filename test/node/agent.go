@@ -13,7 +13,7 @@ import (
 const RaceMemory = "1Gi"
 
 // AgentManifest returns the agent's manifest from a checkout, with a value for --spread. With the default, requests
-// that are not urgent take too long for a test or a demo.
+// that are not urgent take too long for a test or a demo. With the race detector, the memory limit is RaceMemory.
 func AgentManifest(checkout, spread string) ([]byte, error) {
 	manifest, err := os.ReadFile(filepath.Join(checkout, "deploy/gpucdi.yaml"))
 	if err != nil {

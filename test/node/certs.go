@@ -24,7 +24,7 @@ type authority struct {
 // A pair is a certificate and its key, in PEM.
 type pair struct{ cert, key []byte }
 
-// validity of issued certificates, longer than any node in a box runs.
+// validity is the validity period of certificates. It is longer than any node in a box runs.
 const validity = 30 * 24 * time.Hour
 
 func newAuthority() (*authority, error) {

@@ -72,7 +72,7 @@ func (r *rig) pod(t *testing.T) {
 	}
 }
 
-// serviceAccount runs the node's kubectl in a pod, which uses the in-cluster configuration.
+// serviceAccount runs the node's kubectl in a pod. There kubectl uses the in-cluster configuration.
 func (r *rig) serviceAccount(t *testing.T) {
 	r.apply(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: viewer},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view},

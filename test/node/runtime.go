@@ -51,7 +51,7 @@ func Containerd17() Runtime {
 
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = %q
-# As for containerd 2.
+# Without CAP_SYS_RESOURCE a process cannot have a lower oom_score_adj than containerd.
 restrict_oom_score_adj = true
 `, images.PauseName))
 }

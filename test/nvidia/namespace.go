@@ -19,11 +19,12 @@ var hidden = []string{"/var/lib", "/var/run"}
 // Namespace is a mount namespace in which programs can be started. A thread keeps it alive until Close.
 type Namespace struct{ do chan func() }
 
-// NewNamespace creates a mount namespace with the /proc and /sys files of the node at root, since NVIDIA's programs
-// have no flag for a host root. binds are additional bind mounts, from host path to path in the namespace.
+// NewNamespace creates a mount namespace in which /proc/devices, /proc/driver and /sys/bus/pci/devices are those of the
+// node at root, since NVIDIA's programs have no flag for a host root. binds are additional bind mounts, from host path
+// to path in the namespace.
 //
-// NVIDIA's programs spend most of their time on /proc/driver/nvidia-caps/mig-minors, which has 4322 lines whatever
-// the GPUs.
+// In benchmarks, NVIDIA's programs spend most of their time on /proc/driver/nvidia-caps/mig-minors, which has 4322
+// lines on every node.
 func NewNamespace(root string, binds map[string]string) (*Namespace, error) {
 	all := map[string]string{}
 	maps.Copy(all, binds)

@@ -31,7 +31,7 @@ func TimeSlicing(resource string, replicas int) string {
 // RuntimeConfigFile is the path of the configuration of NVIDIA's container runtime.
 const RuntimeConfigFile = "/etc/nvidia-container-runtime/config.toml"
 
-// RuntimeConfig is a configuration of NVIDIA's container runtime with the defaults, for the simulated driver.
+// RuntimeConfig configures NVIDIA's container runtime for the simulated driver. All other settings have their defaults.
 const RuntimeConfig = `[nvidia-container-runtime.modes.jit-cdi]
 nvcdi-feature-flags = ["` + NoSandboxUtils + `"]
 `

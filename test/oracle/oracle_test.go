@@ -132,7 +132,8 @@ func compareFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) 
 	}
 }
 
-// requireFiles requires ours to contain each file of theirs, by itself or in a mounted directory, under the same names.
+// requireFiles requires ours to mount each file of theirs, by itself or in a directory, and a file with the base name
+// of each symlink of theirs.
 func requireFiles(t *testing.T, theirs, ours *specs.Spec, used map[string]bool) {
 	t.Helper()
 	mounted := map[string]bool{} // by base name, container path and host path
@@ -247,7 +248,8 @@ func nodesOf(spec *specs.Spec) map[string][]string {
 	return nodes
 }
 
-// environmentOf returns the variables that a container gets with each device, like nodesOf.
+// environmentOf returns the variables that a container gets with each device, including those of the edits for all
+// devices.
 func environmentOf(spec *specs.Spec) map[string][]string {
 	variables := map[string][]string{}
 	for _, d := range spec.Devices {
@@ -277,11 +279,11 @@ func isListed(differences []difference, containerPath string, used map[string]bo
 	return false
 }
 
-// machine is a box with gpucdi, nvcdi and a simulated driver.
+// machine is a box with gpucdi and nvcdi, and with a simulated driver unless Driver is nil.
 type machine struct {
 	*box.Box
 	programs string
-	Driver   *simdriver.Driver // may be nil
+	Driver   *simdriver.Driver
 }
 
 func startMachine(t *testing.T, programs string, profile simdriver.Profile) machine {

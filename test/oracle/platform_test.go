@@ -63,8 +63,8 @@ func TestWSL2Spec(t *testing.T) {
 	m.compare(t, "wsl", "wsl")
 }
 
-// compare requires gpucdi's spec of a class to contain everything in nvcdi's spec of a mode. It may contain more files, since
-// gpucdi does not run ldconfig in the container.
+// compare requires gpucdi's spec of a class to contain everything in nvcdi's spec of a mode. gpucdi's spec may contain
+// more files, since gpucdi does not run ldconfig in the container.
 func (m machine) compare(t *testing.T, mode, class string) {
 	t.Helper()
 	theirs, ours := m.spec(t, "nvcdi", mode), m.spec(t, "gpucdi", "generate", "--format", "json", "--class", class)

@@ -150,7 +150,7 @@ func (p Platform) Install(root, driverDir string) (*simdriver.Driver, error) {
 
 // Operator installs a driver below root as the GPU Operator does: the driver container has the driver and, in its own
 // /dev, the device nodes, which the node's /dev lacks; the validator has written its status files. It returns no
-// driver, because the driver cannot be changed after this.
+// driver, because its files in /proc and /sys have moved, so that it can no longer be changed.
 func Operator(root string, profile simdriver.Profile) error {
 	container := filepath.Join(root, DriverContainer)
 	if err := os.MkdirAll(container, 0o755); err != nil {
@@ -159,7 +159,7 @@ func Operator(root string, profile simdriver.Profile) error {
 	if _, err := simdriver.Install(container, profile); err != nil {
 		return err
 	}
-	for _, dir := range []string{"proc", "sys"} { // of the kernel, so the same on the node
+	for _, dir := range []string{"proc", "sys"} { // the container and the node share the kernel
 		if err := os.Rename(filepath.Join(container, dir), filepath.Join(root, dir)); err != nil {
 			return err
 		}

@@ -521,8 +521,8 @@ func features(t *testing.T, binary string) {
 }
 
 // confidential checks that libnvidia-pkcs11, which CUDA opens only with confidential computing, is mounted only if
-// confidential computing or protected PCIe is on, or the driver has a query for it that fails with an error other than
-// NVML_ERROR_NOT_SUPPORTED.
+// confidential computing or protected PCIe is on, or the driver has a query for these settings that fails with an error
+// other than NVML_ERROR_NOT_SUPPORTED.
 func confidential(t *testing.T, binary string) {
 	const settings, state = "nvmlSystemGetConfComputeSettings", "nvmlSystemGetConfComputeState"
 	const notSupported, unknown = 3, 999 // NVML_ERROR_…

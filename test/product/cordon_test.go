@@ -14,7 +14,7 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// Without an agent, GPUs and MIG devices are cordoned by index and UUID, as the driver reports them.
+// Without an agent, GPUs and MIG devices can be cordoned by index and UUID, which the driver reports.
 func TestCordon(t *testing.T) {
 	binary, err := product.Build(t.Context(), t.TempDir())
 	if err != nil {

@@ -190,7 +190,7 @@ func TestNixOSStorePaths(t *testing.T) {
 	}
 }
 
-// make changes the root of a driver on Debian to the layout.
+// make moves the driver files below root from their Debian paths to the paths of the layout.
 func (l layout) make(t *testing.T, root string) {
 	t.Helper()
 	must := func(err error) {

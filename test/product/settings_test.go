@@ -149,7 +149,7 @@ func (n *settingsHost) call(t *testing.T, call string, args ...any) result {
 	return result{}
 }
 
-// awaitLimits waits for an inventory in which all GPUs have a value of memoryLimits.
+// awaitLimits waits for an inventory in which memoryLimits is want for all GPUs.
 func (n *settingsHost) awaitLimits(t *testing.T, want string) {
 	t.Helper()
 	deadline := time.After(wait)
@@ -315,7 +315,7 @@ func memoryLimitUnsupported(t *testing.T, binary string) {
 	})
 }
 
-// memoryLimitFails simulates a driver that fails, ignores, crashes on or hangs in a call.
+// memoryLimitFails simulates a driver in which a call fails, has no effect, crashes or hangs.
 func memoryLimitFails(t *testing.T, binary string) {
 	n := newSettingsHost(t, binary, h100With(limitDriver), "kubepods/pod1")
 	n.start(t)

@@ -73,7 +73,8 @@ type Sample struct {
 	Value  string
 }
 
-// Prometheus runs a scenario with Prometheus's code, without waiting. Invalid rules are an error.
+// Prometheus runs a scenario with Prometheus's code, without waiting. Invalid rules or scrapes are an error. The error
+// of an invalid query is in its Answer.
 func Prometheus(ctx context.Context, s Scenario) (Result, error) {
 	input, err := json.Marshal(s)
 	if err != nil {

@@ -59,8 +59,8 @@ func (n *sharedNode) devices() []resourceapi.Device {
 	return n.p.publishWith(n.T, n.inv, n.request).Devices
 }
 
-// allocate allocates a device with some capacities to a claim, such as cores=25,memory=20Gi. It reports whether the
-// scheduler found one.
+// allocate allocates a device to a claim with capacity requests, such as cores=25 and memory=20Gi; nil: no requests. It
+// reports whether the scheduler found a device.
 func (n *sharedNode) allocate(requests map[resourceapi.QualifiedName]string) (share, bool) {
 	n.Helper()
 	devices := n.devices()
@@ -110,8 +110,8 @@ func memoryShare(cores int, memory string) map[resourceapi.QualifiedName]string 
 	return map[resourceapi.QualifiedName]string{"cores": fmt.Sprint(cores), "memory": memory}
 }
 
-// Claims share a GPU by memory and cores. A claim without capacity requests, such as one for nvidia.com/gpu, has a GPU
-// to itself.
+// Claims share a GPU by memory and cores. A claim without capacity requests, such as one for nvidia.com/gpu, gets a
+// GPU to itself.
 func TestSharesByMemory(t *testing.T) {
 	n := newSharedNode(t, 4, map[string]any{"share": "memory", "placement": "pack"})
 	n.gets(0, memoryShare(25, "20Gi"))
@@ -128,7 +128,7 @@ func TestSharesByMemory(t *testing.T) {
 	n.gets(-1, nil)
 	n.gets(-1, memoryShare(76, "1Gi"))
 	n.gets(-1, memoryShare(10, "9Gi"))
-	n.gets(-1, map[resourceapi.QualifiedName]string{"memory": "1Gi"}) // all cores
+	n.gets(-1, map[resourceapi.QualifiedName]string{"memory": "1Gi"}) // requests all cores, the default
 	tiny := n.gets(0, memoryShare(10, "1Mi"))
 	if tiny.amount("memory") != 256<<20 {
 		t.Errorf("1Mi consumed %v, want at least 256Mi", tiny.consumed)

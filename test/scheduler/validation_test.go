@@ -85,7 +85,7 @@ func TestSelectors(t *testing.T) {
 }
 
 // All devices of a type have the same attributes, except pcieRoot and numaNode, which some nodes lack. All GPUs of
-// mixed have them.
+// mixed() have both.
 func TestAttributesAreComplete(t *testing.T) {
 	p := newPublisher(t)
 	byType := map[string][]resourceapi.QualifiedName{}

@@ -17,7 +17,7 @@ import (
 var sources embed.FS
 
 // placeholder is the SONAME that the stub library is linked with. Each stub is a
-// copy with its own SONAME written over it, so that dozens need only one link.
+// copy with another SONAME in place of the placeholder, so that the linker runs only once.
 var placeholder = strings.Repeat("S", 96)
 
 // target is one object to compile.
@@ -37,9 +37,9 @@ var targets = []target{
 	{"program", []string{"program.c"}, nil},
 }
 
-// build returns the directory of the compiled objects. They are cached by the
-// hash of the sources and the compiler, for all driver versions. Several
-// processes may build concurrently.
+// build returns the directory of the compiled objects. They are cached by a hash
+// of the sources, the targets and the version of the compiler, for all driver
+// versions. Several processes may build concurrently.
 func build(cache string) (string, error) {
 	key, err := buildKey()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 const counterSize = 64
 
 // Calls returns the number of calls of each NVML function by the processes whose
-// NVSIM_CALLS is this file. Calls by an alias such as nvmlInit count for the newest
-// name, such as nvmlInit_v2. The result is empty before the first call.
+// NVSIM_CALLS is this file. Calls by an alias, such as nvmlInit, count for the
+// function that it names, nvmlInit_v2. The result is empty before the first call.
 func Calls(file string) (map[string]uint64, error) {
 	calls := map[string]uint64{}
 	b, err := os.ReadFile(file)

@@ -35,8 +35,8 @@
 //     its creation has succeeded. One whose process is killed has the status Fault
 //     until it is deleted.
 //   - Only root can change anything; all users can list. Peers in PID namespaces
-//     that are not visible to the daemon are refused. Without -m, so are clients of
-//     users other than the server's.
+//     that are not visible to the daemon are refused. Without -m, clients of users
+//     other than the server's are also refused.
 //   - A program that reaches the socket in CUDA_MPS_PIPE_DIRECTORY is a client. It
 //     can use the devices that the server allows, and the lower of the namespace's
 //     and its own percentage of the multiprocessors, in pairs. Its calls fail when

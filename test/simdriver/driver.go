@@ -101,7 +101,7 @@ func (d *Driver) State() State {
 
 // Update changes the state and updates proc, sys and dev. Files are created
 // before the library reports a GPU, and removed after it no longer does. If
-// change returns an error, nothing changes.
+// change returns an error or the new state is invalid, nothing changes.
 func (d *Driver) Update(change func(*State) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

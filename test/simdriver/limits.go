@@ -16,8 +16,8 @@ const (
 	hardOffset   = 400
 )
 
-// settingsSize is the size in bytes of the data before the state that programs can change: the compute modes (see
-// src/nvml/computemode.c) and the memory limits.
+// settingsSize is the size in bytes of the settings, which precede the state in the library file: the compute modes
+// (see src/nvml/computemode.c) and the memory limits. Programs can change the settings, but not the state.
 const settingsSize = 1<<10 + limitsSize
 
 // MemoryLimit is the memory in bytes that the processes of a cgroup and its descendants can allocate on a GPU.

@@ -80,8 +80,8 @@ func parseMIG(g *GPU, name string) (compute int, p migProfile, err error) {
 }
 
 // place allocates contiguous memory slices. A GPU instance starts at a multiple of
-// its size. One with 3 compute slices is placed at the end, so that the rest stays
-// contiguous.
+// its size. An instance with 3 compute slices is placed at the end, so that the
+// rest stays contiguous.
 func place(used *[8]bool, p migProfile) (start int, ok bool) {
 	starts := p.Instances
 	if p.Size == 1 { // also 1g+me, of which there is one instance

@@ -136,7 +136,7 @@ func TestMPSUnknownDevice(t *testing.T) {
 	m.probe("a").want("context 3", "0 142")
 }
 
-// The program that end-to-end tests run in containers.
+// This tests the program that end-to-end tests run in containers.
 func TestMPSContextProgram(t *testing.T) {
 	m := startMPS(t)
 	m.run("server create a")
@@ -252,7 +252,7 @@ func TestMPSFaults(t *testing.T) {
 // hangTime is how long a test observes that something hangs.
 const hangTime = 100 * time.Millisecond
 
-// checkHangs checks that a program waits for the reply of the daemon.
+// checkHangs checks that a program has not become a client after hangTime.
 func (m *mps) checkHangs(p *probe) {
 	m.t.Helper()
 	time.Sleep(hangTime)

@@ -48,7 +48,7 @@ func switched(g *GPU, n, version int, switches ...int) {
 }
 
 // H100x8 is an HGX H100: 18 NVLinks per GPU to 4 NVSwitches, four GPUs per NUMA
-// node, each behind its own host bridge.
+// node, each GPU behind its own host bridge.
 func H100x8() Profile {
 	buses := []int{0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB}
 	return node("H100x8", buses, h100, func(i int, g *GPU) {

@@ -34,7 +34,7 @@ func slot(text string) ([]byte, error) {
 }
 
 // writeSlot writes a new state into a library in place, because programs that
-// map it and containers that mount it share the inode.
+// have loaded it and containers that mount it share the inode.
 func writeSlot(library, text string) error {
 	b, err := slot(text)
 	if err != nil {

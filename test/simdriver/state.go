@@ -190,8 +190,8 @@ const (
 type MIGDevice struct {
 	UUID          string `nvsim:"uuid"`
 	GPUInstance   int    `nvsim:"gi"`
-	CI            int    `nvsim:"ci"` // compute instance ID
-	Profile       int    `nvsim:"profile"`
+	CI            int    `nvsim:"ci"`        // compute instance ID
+	Profile       int    `nvsim:"profile"`   // NVML_GPU_INSTANCE_PROFILE_…
 	Start         int    `nvsim:"start"`     // first memory slice
 	ComputeSlices int    `nvsim:"ci_slices"` // of the compute instance
 	ComputeStart  int    `nvsim:"ci_start"`

@@ -237,7 +237,7 @@ func (t tree) installPrograms(version string) error {
 }
 
 // remove deletes the files of a driver version; all includes the files that all versions
-// share: symlinks, programs, libraries with other versions, and config files.
+// share: symlinks, programs, libraries with other versions, config files, and the state file.
 func (t tree) remove(version string, all bool) error {
 	paths := []string{t.path(xorgModules, "extensions/libglxserver_nvidia.so."+version)}
 	for name, soname := range sonames {

@@ -22,7 +22,7 @@ func mountCgroups(s *spec.Spec, root string) error {
 		return err
 	}
 	for _, c := range s.Cgroups {
-		// The same name as on the machine, such as cpu,cpuacct or systemd.
+		// The mount point has the same name as on the machine, such as cpu,cpuacct or systemd.
 		dir := filepath.Join(at, filepath.Base(filepath.Dir(c.Path)))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return fmt.Errorf("creating a mount point for a cgroup hierarchy: %w", err)

@@ -33,7 +33,7 @@ func initBox(dir string) error {
 }
 
 // inside is the second stage of PID 1: it builds the box, writes to the pipe at file descriptor 3
-// when it is ready, and reaps orphans until it is killed.
+// when the box is ready, and reaps orphans until it is killed.
 func inside(dir string) error {
 	ready := os.NewFile(3, "ready")
 	s, err := spec.Read(dir)

@@ -1,4 +1,7 @@
-/* The constructor runs in every process that loads the library, but only the host has the directory of the file. */
+/*
+ * The constructor runs in every process that loads the library. It creates a file in the host directory that the tests
+ * compare; in a container, the call fails unless the image has that directory.
+ */
 #include <fcntl.h>
 
 __attribute__((constructor)) static void create_file(void)

@@ -86,7 +86,7 @@ func (b *builder) debian(ctx context.Context) error {
 }
 
 // golang creates the Dockerfile's build image, unless the store has it, from the root Compiler and this machine's Go.
-// Its label key identifies both.
+// The label "key" of the image identifies both.
 func (b *builder) golang(ctx context.Context) error {
 	plain, key := "localhost/"+compilerKey, compilerKey+" "+runtime.Version()
 	label, err := output(b.command(ctx, "inspect", "--type", "image", "--format", "{{.OCIv1.Config.Labels.key}}", golangName))

@@ -15,7 +15,7 @@ func packages() []string {
 		"buildah", "debootstrap", // images
 		"conmon",                                  // CRI-O
 		"containernetworking-plugins", "iproute2", // pod network
-		"gcc", "libc6-dev", "libseccomp-dev", "pkg-config", // runc, and the agent
+		"gcc", "libc6-dev", "libseccomp-dev", "pkg-config", // runc, CRI-O, gpucdi-nvml, simulated driver
 	}
 }
 

@@ -232,7 +232,7 @@ func (b *build) build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// source returns the directory of a module in the module cache.
+// source downloads a module, and returns its directory in the module cache.
 func source(ctx context.Context, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
 	cmd.Dir = os.TempDir() // outside of any module, whose go.mod could select another version

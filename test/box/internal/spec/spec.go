@@ -22,7 +22,7 @@ type Spec struct {
 	Keep bool
 	// Binds are bind mounts: directory on the machine to directory in the box.
 	Binds map[string]string `json:",omitempty"`
-	// Init is the PID on the machine of the box's PID 1; 0 until it is started.
+	// Init is the PID on the machine of the box's PID 1; 0 until the box is ready.
 	Init int
 	// Keeper is the PID of the keeper, which removes the box on SIGTERM.
 	Keeper int

@@ -2,7 +2,7 @@ module github.com/gpucdi/gpucdi/test/node/tools/kubelet-1.34
 
 go 1.26
 
-godebug default=go1.24 // as its own go.mod has it
+godebug default=go1.24 // as in the go.mod of Kubernetes 1.34
 
 tool k8s.io/kubernetes/cmd/kubelet
 

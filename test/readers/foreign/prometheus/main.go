@@ -1,6 +1,6 @@
-// Command prometheus scrapes one target, and evaluates alerting rules and queries, with Prometheus's own code and
-// without waiting. "promtool test rules" evaluates rules with the same packages, but it cannot parse a scrape, and it
-// depends on the client libraries of all service discoveries.
+// Command prometheus stores scrapes of one target, and evaluates alerting rules and queries on them, with Prometheus's
+// packages and without waiting. "promtool test rules" evaluates rules with the same packages, but it cannot parse a
+// scrape, and it depends on the client libraries of all service discoveries.
 package main
 
 import (

@@ -38,7 +38,7 @@ long long region_of(nvmlDevice_t device);
  * descriptor of the file would release the locks of this process. */
 int library(void);
 
-/* Connects to the MPS server of CUDA_MPS_PIPE_DIRECTORY, if there is one. */
+/* Connects to the MPS server of CUDA_MPS_PIPE_DIRECTORY, by default /tmp/nvidia-mps; CUDA_SUCCESS if there is none. */
 CUresult mps_connect_server(void);
 
 /* CUDA_SUCCESS without MPS, or as long as the connection lasts. */

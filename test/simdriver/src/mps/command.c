@@ -67,7 +67,7 @@ static bool parse_percentage(const char *text, double *out)
 	return isdigit((unsigned char)*text) && !*end && *out >= 1 && *out <= 100;
 }
 
-/* A size in bytes, such as 8G. */
+/* Whether text is a size in bytes, such as 8G. */
 static bool is_size(const char *text)
 {
 	size_t digits = strspn(text, "0123456789");
@@ -207,7 +207,7 @@ static bool has_option(const struct command *c, const char *text)
 	return false;
 }
 
-/* Parses the arguments and options. */
+/* Parses the arguments and options; prints the error and returns 1 on failure. */
 static int parse(struct request *r, char *rest)
 {
 	for (char *word = strtok_r(NULL, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {

@@ -59,7 +59,7 @@ static bool allows(const struct server *server, const struct connection *c)
 	return mps.multiuser || c->uid == server->uid;
 }
 
-/* The name of the program of a client. */
+/* Reads the name of the program of a client; "-" if it is unknown. */
 static void read_command(struct connection *c)
 {
 	char path[64];
@@ -72,7 +72,7 @@ static void read_command(struct connection *c)
 		fclose(file);
 }
 
-/* Makes a program a client; false if a fault holds it back. */
+/* Makes a program a client or replies with an error; false if a fault holds it back. */
 static bool connect_client(struct connection *c)
 {
 	char text[DEVICES_LEN + 64];
@@ -94,7 +94,7 @@ static bool connect_client(struct connection *c)
 	return true;
 }
 
-/* Appends a command to the log. */
+/* Appends a command to the log, if CUDA_MPS_LOG_DIRECTORY is set. */
 static void write_log(const struct connection *c, const char *line)
 {
 	char path[4096];

@@ -55,7 +55,7 @@ struct connection {
 	char input[LINE_LEN];
 	size_t length;
 	bool held;   /* a fault holds the first line of the input back */
-	bool retry;
+	bool retry;  /* connections_retry has not handled it yet */
 	bool logged; /* the first line of the input */
 	bool client; /* registered */
 	char device[96]; /* of the latest context; "-": none */
@@ -71,8 +71,8 @@ extern struct daemon {
 	struct connection *connections;
 } mps;
 
-/* Runs the daemon. If ready is not negative, it redirects its standard input, output and error to /dev/null, and writes
- * a byte to ready, when it accepts commands. */
+/* Runs the daemon, and returns its exit status. When it accepts commands, and ready is not negative, it redirects its
+ * standard input, output and error to /dev/null, and writes a byte to ready. */
 int daemon_run(int ready);
 
 /* Deletes all servers, removes the socket of the daemon, and ends it. */

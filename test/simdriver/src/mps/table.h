@@ -10,7 +10,7 @@ struct table {
 	int count, columns;
 };
 
-/* Adds a row, as in printf. The text consists of the cells, separated by '\n'. */
+/* Adds a row. The text, formatted as by printf, consists of the cells, separated by '\n'. */
 void table_add(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints a table in a format: "table", "csv" or "csv,noheader"; false if the format is unknown. */

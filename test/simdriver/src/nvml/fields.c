@@ -5,11 +5,14 @@
 
 enum { ALL_LINKS = 0xFFFFFFFF };
 
-/* Fields by NVML_FI_DEV_… number. */
+/*
+ * Fields by NVML_FI_DEV_… number. NARROW fields have 32 bits, PCIE_BYTES pcie_bits, all others 64. NVLINK and
+ * NVLINK_SUM require NVLinks. NVLINK_SUM supports only the sum of all links.
+ */
 static const struct field_of_gpu {
 	unsigned id;
 	size_t offset;
-	enum { NARROW, WIDE, PCIE_BYTES, NVLINK, NVLINK_SUM } kind; /* the last two require NVLinks */
+	enum { NARROW, WIDE, PCIE_BYTES, NVLINK, NVLINK_SUM } kind;
 } fields[] = {
 	{1 /* ECC_CURRENT */, offsetof(struct gpu, ecc), NARROW},
 	{2 /* ECC_PENDING */, offsetof(struct gpu, ecc), NARROW},

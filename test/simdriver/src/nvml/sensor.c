@@ -64,7 +64,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTempera
 	return NVML_SUCCESS;
 }
 
-/* Encoder or decoder. */
+/* Reports the utilization of the encoder or decoder. */
 static nvmlReturn_t put_media(const struct view *v, long long percent, unsigned *out, unsigned *period)
 {
 	REQUIRE(out && period);
