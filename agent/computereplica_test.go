@@ -312,7 +312,8 @@ func TestEndOfDaemon(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var maintained sync.WaitGroup
 		maintained.Go(func() { n.limits.maintain(ctx, func(map[string]gpu.Fault) {}) })
-		time.Sleep(computeInterval + time.Second)
+		time.Sleep(computeInterval + time.Second) // the first check
+		synctest.Wait()
 		for _, step := range []struct {
 			problem error
 			want    gpu.ComputeMode
