@@ -23,7 +23,8 @@ var driverFiles = []struct {
 	sub           string   // subdirectory of each directory in search
 	containerDirs []string // the file is mounted into each
 }{
-	{Utility, "nvidia-smi", programs, "", bin},
+	// Manifests for gpu-manager and GKE run it in /usr/local/nvidia/bin.
+	{Utility, "nvidia-smi", programs, "", []string{"/usr/bin", "/usr/local/nvidia/bin"}},
 	{Compute, "nvidia-cuda-mps-control", programs, "", bin},
 	{Compute, "nvidia-cuda-mps-server", programs, "", bin},
 

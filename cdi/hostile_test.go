@@ -19,7 +19,7 @@ var allFeatures = cdi.Features{cdi.Compute, cdi.Utility, cdi.Graphics, cdi.Video
 
 // mountDirs are the container directories into which driver files are mounted.
 var mountDirs = []string{
-	"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin", "/etc/OpenCL/vendors", "/usr/share/nvidia",
+	"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/bin", "/usr/local/nvidia/bin", "/etc/OpenCL/vendors", "/usr/share/nvidia",
 	"/usr/share/glvnd/egl_vendor.d", "/usr/share/egl/egl_external_platform.d", "/usr/share/vulkan/icd.d", "/usr/share/vulkan/implicit_layer.d",
 	"/usr/lib/xorg/modules/drivers", "/usr/lib64/xorg/modules/drivers", "/usr/lib/xorg/modules/extensions", "/usr/lib64/xorg/modules/extensions",
 	"/usr/share/X11/xorg.conf.d",

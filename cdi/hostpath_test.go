@@ -159,7 +159,7 @@ func TestHostPathsContainNoSymlinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(parts.Binds) != 2 || len(parts.Libraries) != 4 {
+	if len(parts.Binds) != 3 || len(parts.Libraries) != 4 {
 		t.Errorf("got parts %+v", parts)
 	}
 	for _, b := range parts.Binds {

@@ -53,6 +53,7 @@ func TestInspect(t *testing.T) {
 	}
 	wantBinds := []cdi.Bind{
 		{HostPath: "/usr/bin/nvidia-smi", ContainerPath: "/usr/bin/nvidia-smi"},
+		{HostPath: "/usr/bin/nvidia-smi", ContainerPath: "/usr/local/nvidia/bin/nvidia-smi"},
 		{HostPath: "/etc/OpenCL/vendors/nvidia.icd", ContainerPath: "/etc/OpenCL/vendors/nvidia.icd"},
 	}
 	if !reflect.DeepEqual(parts.Binds, wantBinds) {
@@ -90,7 +91,7 @@ func TestInspectFeatures(t *testing.T) {
 		},
 		cdi.Utility: {
 			libraries: "libnvidia-ml.so.1",
-			binds:     "/usr/bin/nvidia-smi",
+			binds:     "/usr/bin/nvidia-smi /usr/local/nvidia/bin/nvidia-smi",
 			control:   "/dev/nvidiactl",
 		},
 		cdi.Graphics: {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
 const vcudaDocument = "docs/vcuda.md"
@@ -27,14 +29,48 @@ func vcudaPods(t *testing.T, c *cluster) {
 	}()
 	c.sh(t, enable)
 	config := blocksOf(t, vcudaDocument, "Enable it", "yaml")[0]
-	config = strings.Replace(config, "resources:\n", "resources:\n  - {select: {index: [4, 5, 6, 7]}, exclude: true}\n", 1)
-	c.configure(t, strings.Replace(config, "placement: pack", "placement: spread", 1))
+	four := strings.Replace(config, "resources:\n", "resources:\n  - {select: {index: [4, 5, 6, 7]}, exclude: true}\n", 1)
+	c.configure(t, strings.Replace(four, "placement: pack", "placement: spread", 1))
 	c.awaitSlices(t, 4)
 	t.Run("manifests of the document", func(t *testing.T) { documentedVCUDA(t, c) })
 	t.Run("requests", func(t *testing.T) { vcudaRequests(t, c) })
 	t.Run("spread", func(t *testing.T) { vcudaSpread(t, c) })
 	t.Run("simultaneous pods of several sizes", func(t *testing.T) { vcudaSimultaneous(t, c) })
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
+	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c) })
+	t.Run("random pods on two models", func(t *testing.T) { vcudaRandom(t, c, config) })
+}
+
+// gpuManagerManifests runs the pods of gpu-manager's README with another image, domain and unit.
+func gpuManagerManifests(t *testing.T, c *cluster) {
+	const manifest = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: vcuda
+  annotations:
+    nvidia.com/vcuda-core-limit: "50"
+spec:
+  restartPolicy: Never
+  hostNetwork: true
+  containers:
+  - image: ` + images.DebianName + `
+    name: nvidia
+    command: ['/usr/local/nvidia/bin/nvidia-smi']
+    resources:
+      requests: {nvidia.com/vcuda-core: %[1]d, nvidia.com/vcuda-memory: %[2]d}
+      limits: {nvidia.com/vcuda-core: %[1]d, nvidia.com/vcuda-memory: %[2]d}
+`
+	for cores, gpus := range map[int]int{50: 1, 200: 2} {
+		if err := c.Apply(t.Context(), fmt.Appendf(nil, manifest, cores, 2048)); err != nil {
+			t.Fatal(err)
+		}
+		c.awaitPhase(t, "vcuda", "Succeeded")
+		if out := c.kubectl(t, "logs", "vcuda"); strings.Count(out, "H100") != gpus {
+			t.Errorf("a pod with %d cores prints\n%s", cores, out)
+		}
+		c.remove(t, "vcuda")
+	}
 }
 
 func documentedVCUDA(t *testing.T, c *cluster) {
