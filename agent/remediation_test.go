@@ -78,6 +78,18 @@ func TestMarks(t *testing.T) {
 	}
 }
 
+// Faults of excluded GPUs do not count, also in MIG mode.
+func TestMarksOfExcludedGPUs(t *testing.T) {
+	for _, strategy := range []allocator.MIGStrategy{allocator.MIGNone, allocator.MIGSingle, allocator.MIGMixed} {
+		s := faultySnapshot(gpu.Fault{}, xidFault(48, faultTime), xidFault(48, faultTime))
+		s.config.MIG.Strategy = strategy
+		s.config.Resources = allocator.Rules{{Select: allocator.Selector{UUID: []string{"GPU-b"}}, Exclude: true}}
+		if want, _, _ := s.marks(faultTime.Add(time.Hour)); want.Taint != nil || !want.Condition.Healthy {
+			t.Errorf("%s: taint %v, condition %+v", strategy, want.Taint, want.Condition)
+		}
+	}
+}
+
 // While a fault of the node replaces the faults of devices in the offers, the marks can result from either.
 func TestMarksDuringDriverFault(t *testing.T) {
 	s := faultySnapshot(xidFault(48, faultTime), gpu.Fault{}, gpu.Fault{})

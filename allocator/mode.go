@@ -45,11 +45,18 @@ func (p Policy) SelectsFeature(name string) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Features, name) })
 }
 
-// Excluded returns the UUIDs of the devices that the rules exclude.
+// Excluded returns the UUIDs of the GPUs and MIG devices that the rules exclude. It includes GPUs in MIG mode whose MIG
+// devices are advertised instead of them, if a rule selects and excludes these GPUs.
 func (p Policy) Excluded(inv *gpu.Inventory) (uuids []string) {
 	for _, a := range Assign(inv, p) {
 		if a.Rule.Exclude {
 			uuids = append(uuids, a.Device.ID)
+		}
+	}
+	for _, g := range inv.GPUs {
+		rule, _ := p.Rules.Match(g, nil, GPUResource)
+		if rule.Exclude && !rule.Select.IsZero() && !slices.Contains(uuids, g.UUID) {
+			uuids = append(uuids, g.UUID)
 		}
 	}
 	return uuids
