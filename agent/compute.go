@@ -60,7 +60,7 @@ type computeLimits struct {
 	changed  *exclusiveGPUs
 	log      *slog.Logger
 
-	changing chan struct{}        // has a value while servers, compute modes or the fields below are read or changed
+	changing chan struct{}        // has a value while servers or compute modes are changed, and while the fields below are used
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
 	failed   map[string]bool      // GPUs whose server failed the latest probe, by UUID
 	started  map[string]time.Time // when a container with a replica was last about to start, by UUID of its GPU

@@ -241,7 +241,8 @@ func TestComputeLimitsRestored(t *testing.T) {
 	n.check(gpu.ComputeModeDefault)
 }
 
-// A GPU without a working MPS server has a fault, with or without claims, and recovers.
+// A GPU that claims share through MPS has a fault while the MPS daemon does not run or respond, even without claims, or
+// while its server does not work, and recovers.
 func TestMPSFaults(t *testing.T) {
 	n := newCeiledNode(t)
 	fault := func(want string) {
@@ -292,8 +293,8 @@ func TestReplacedPodIsNotLimited(t *testing.T) {
 	}
 }
 
-// A failure at the end of the last claim leaves nothing behind, even if the config no longer shares the GPU through
-// MPS.
+// What a failure at the end of the last claim leaves behind is removed by a later check, even if the config no longer
+// shares the GPU through MPS.
 func TestComputeLimitsResetLater(t *testing.T) {
 	for name, fail := range map[string]func(n *ceiledNode, err error){
 		"MPS":          func(n *ceiledNode, err error) { n.problem = err },

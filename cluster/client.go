@@ -60,7 +60,7 @@ type Client struct {
 	// dial connects to the API server; nil uses the network. Tests replace it.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	kept keptTransport // of DRA requests; see reuse
+	kept keptTransport // of requests that a pod may wait for; see reuse
 
 	slots struct { // see untilSlot
 		once     sync.Once

@@ -23,8 +23,8 @@ type keptTransport struct {
 	transport *http.Transport
 }
 
-// reuse sends a request over a keep-alive connection if there is one. A pod waits while its claim is read, so the time
-// for a TLS handshake matters. Requests that are also sent without DRA use roundTrip, which keeps no connection open.
+// reuse sends a request over a keep-alive connection if there is one. A pod waits, for example while its claim is read,
+// so the time for a TLS handshake matters. Requests that no pod waits for use roundTrip, which keeps no connection open.
 func (c *Client) reuse(request *http.Request) (*http.Response, error) {
 	transport, err := c.keepAlive()
 	if err != nil {

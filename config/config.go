@@ -121,7 +121,8 @@ type Allocation struct {
 	// their GPUs when the mode changes; see docs/dra.md.
 	Mode allocator.Mode `yaml:"mode"`
 
-	// Effect of the taints that GPUs with a fault have in the ResourceSlices.
+	// Effect of the taints that GPUs with a fault have in the ResourceSlices. The effect of a cordon is
+	// always NoSchedule.
 	TaintEffect TaintEffect `yaml:"taintEffect"`
 
 	// Whether a GPU is unhealthy while a container outside Kubernetes uses it, such as one started by

@@ -23,8 +23,8 @@ type Remediation struct {
 	// passed.
 	After time.Duration `yaml:"after"`
 
-	// Fault codes of docs/health.md, or reset, fatal or transient for the XIDs of that class. Other
-	// faults, such as a cordon, affect neither condition nor taint.
+	// Fault codes of docs/health.md except config, foreign_holder, cordoned and mps, or reset, fatal or
+	// transient for the XIDs of that class. Other faults affect neither condition nor taint.
 	Faults []health.Selector `yaml:"faults"`
 }
 

@@ -30,6 +30,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// In an image without glibc's loader, the driver worker cannot be executed: the error is that of a missing program.
 func TestProbeWithoutLoader(t *testing.T) {
 	if _, err := findLibrary(t.Context(), "/nonexistent/gpucdi-nvml", cudaName); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("error %v", err)

@@ -49,7 +49,7 @@ struct server {
 struct connection {
 	struct source source;
 	struct connection *next;
-	struct namespace *space; /* of the socket; NULL: the daemon's, or the namespace was deleted */
+	struct namespace *space; /* of the socket; NULL: the daemon's, or clients_disconnect was called */
 	pid_t pid;
 	uid_t uid;
 	char input[LINE_LEN];
