@@ -42,14 +42,14 @@ type claims struct {
 	placement allocator.SharePlacement    // of shares
 	held      map[string]allocator.Amount // what prepared claims hold of each device, by ID
 	heldSince time.Time                   // when held changed
-	packed    map[string]allocator.Amount // held when the slices were last ordered
+	ordered   map[string]allocator.Amount // held when the slices were last ordered
 	extra     atomic.Pointer[[]string]    // CDI devices that each claim gets in addition to its own
 	plan      atomic.Pointer[plan]        // of the latest devices
 }
 
-// packDelay is how long the devices of prepared claims must be unchanged before the slices are reordered. Spreading
+// orderDelay is how long the devices of prepared claims must be unchanged before the slices are reordered. Spreading
 // shares has no delay, because the next claim requires the new order.
-const packDelay = 5 * time.Second
+const orderDelay = 5 * time.Second
 
 // newClaims returns the DRA component of the agent; nil if DRA is disabled. It restores prepared claims, so it must be
 // called before the gate grants anything. start runs a function in the background.
@@ -210,7 +210,7 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	c.extra.Store(&extra)
 	c.plan.Store(p)
 	c.placement = cfg.Shares.Placement
-	c.updatePool(dra.Devices(inv, c.pack(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
+	c.updatePool(dra.Devices(inv, c.order(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
 	c.driver.UpdateHealth(health)
 	c.start()
 }
@@ -227,26 +227,26 @@ func (c *claims) updatePool(devices []cluster.Device) {
 	}
 }
 
-// pack returns offers in the order in which the scheduler should allocate them. Unless shares are spread, the order
+// order returns offers in the order in which the scheduler should allocate them. Unless shares are spread, the order
 // is stable while claims are being prepared or unprepared, so that a burst of claims does not rewrite the slices each
 // time.
-func (c *claims) pack(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
+func (c *claims) order(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
 	held, now := allocator.HeldByClaims(c.gate.Claims()), time.Now()
 	if !maps.Equal(held, c.held) {
 		c.held, c.heldSince = held, now
 	}
-	if now.Sub(c.heldSince) >= packDelay || c.packed == nil || c.placement == allocator.Spread {
-		c.packed = c.held
+	if now.Sub(c.heldSince) >= orderDelay || c.ordered == nil || c.placement == allocator.Spread {
+		c.ordered = c.held
 	}
-	return dra.Pack(inv, offers, c.packed, c.placement)
+	return dra.Order(inv, offers, c.ordered, c.placement)
 }
 
-// repackAt returns when the order is to be updated; zero if it is up to date.
-func (c *claims) repackAt() time.Time {
-	if c == nil || maps.Equal(c.held, c.packed) {
+// reorderAt returns when the order is to be updated; zero if it is up to date.
+func (c *claims) reorderAt() time.Time {
+	if c == nil || maps.Equal(c.held, c.ordered) {
 		return time.Time{}
 	}
-	return c.heldSince.Add(packDelay)
+	return c.heldSince.Add(orderDelay)
 }
 
 // name returns the name of the DRA driver.

@@ -43,7 +43,7 @@ type podReader interface {
 	PodSecurity(ctx context.Context, namespace, name string) (cluster.PodSecurity, error)
 }
 
-// computeLimits limits the compute time of claims and replicas through MPS. Its state are the claim records, the replicas
+// computeLimits limits the compute time of claims and replicas through MPS. Its state is the claim records, the replicas
 // in the ledger, and the GPUs whose compute mode it has changed: servers, namespaces, compute modes and CDI specs are
 // restored from them, and others are removed.
 type computeLimits struct {

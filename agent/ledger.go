@@ -28,7 +28,7 @@ func (l *loop) settleLedger() {
 	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime || todo.Allocations {
 		replace(l.requests, todo)
 	}
-	l.deadline = earliest(todo.Again, l.claims.repackAt())
+	l.deadline = earliest(todo.Again, l.claims.reorderAt())
 }
 
 // earliest returns the earlier of two times; zero means never.

@@ -207,8 +207,8 @@ func BenchmarkSets(b *testing.B) {
 	}
 }
 
-// While a broken set has a free GPU, a request for one GPU does not break a whole set of the same size.
-func TestPackingFillsBrokenSets(t *testing.T) {
+// A claim for a set gets a whole one, as long as there is one.
+func TestOrderOfSets(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	for name, topology := range topologies {
 		inv := topology()
@@ -219,51 +219,37 @@ func TestPackingFillsBrokenSets(t *testing.T) {
 			for _, id := range ids {
 				free[id] = random.IntN(3) > 0
 			}
-			for {
-				order := PackingOrder(inv, sets, ids, func(id string) bool { return free[id] })
-				i := slices.IndexFunc(order, func(id string) bool { return free[id] })
-				if len(order) != len(ids) {
-					t.Fatalf("%s: order %v of %v", name, order, ids)
-				}
-				if i < 0 {
-					break
-				}
-				for _, size := range SetSizes {
-					whole, broken := freeGPUs(sets, size, free)
-					if whole[order[i]] && len(broken) > 0 {
-						t.Fatalf("%s: %s of a whole set of %d is allocated before %v of broken sets; free: %v", name, order[i], size, broken, free)
-					}
-				}
-				free[order[i]] = false
+			order := slices.DeleteFunc(Order(inv, sets, ids, func(id string) bool { return free[id] }),
+				func(id string) bool { return !free[id] })
+			whole := wholeSets(sets, SetSizes[0], free)
+			if len(whole) > 0 && !slices.ContainsFunc(whole, func(set []string) bool { return equalMembers(set, order[:len(set)]) }) {
+				t.Fatalf("%s: first %v, want one of the pairs %v; free: %v", name, order[:2], whole, free)
 			}
 		}
 	}
 }
 
-// freeGPUs returns the free GPUs in full sets of a size of which all members are free, and all other free GPUs.
-func freeGPUs(sets Sets, size int, free map[string]bool) (whole, broken map[string]bool) {
-	whole, broken = map[string]bool{}, map[string]bool{}
+// wholeSets returns the full sets of a size of which all members are free.
+func wholeSets(sets Sets, size int, free map[string]bool) (whole [][]string) {
 	for _, members := range sets.members(size) {
-		into := whole
-		if slices.ContainsFunc(members, func(m string) bool { return !free[m] }) || len(members) < size {
-			into = broken
-		}
-		for _, m := range members {
-			if free[m] {
-				into[m] = true
-			}
+		if len(members) == size && !slices.ContainsFunc(members, func(m string) bool { return !free[m] }) {
+			whole = append(whole, members)
 		}
 	}
-	return whole, broken
+	return whole
 }
 
-func TestPackingOrder(t *testing.T) {
+func equalMembers(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+func TestOrder(t *testing.T) {
 	for _, tc := range []struct {
 		name, topology, allocated, want string
 	}{
 		{"all free", "8 in bridged pairs", "", "0 4 1 5 2 6 3 7"},
-		{"one allocated", "8 in bridged pairs", "6", "2 6 3 7 0 4 1 5"},
-		{"two sets broken", "8 in bridged pairs", "6 0 4", "0 4 2 6 1 5 3 7"},
+		{"one allocated", "8 in bridged pairs", "6", "0 4 1 5 3 7 2 6"},
+		{"two sets broken", "8 in bridged pairs", "6 0 4", "3 7 1 5 2 6 0 4"},
 		{"all allocated", "4 on PCIe, 2 NUMA nodes", "0 1 2 3", "0 1 2 3"},
 	} {
 		inv := topologies[tc.topology]()
@@ -271,7 +257,7 @@ func TestPackingOrder(t *testing.T) {
 		sets := NewSets(inv, ids)
 		for range 5 {
 			rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
-			order := PackingOrder(inv, sets, ids, func(id string) bool {
+			order := Order(inv, sets, ids, func(id string) bool {
 				return !slices.Contains(strings.Fields(tc.allocated), strings.TrimPrefix(id, "GPU-"))
 			})
 			if got := strings.ReplaceAll(strings.Join(order, " "), "GPU-", ""); got != tc.want {
@@ -282,7 +268,7 @@ func TestPackingOrder(t *testing.T) {
 }
 
 // MIG devices of the GPU with the fewest free ones come first, so that GPUs stay unused.
-func TestPackingOrderOfMIGDevices(t *testing.T) {
+func TestOrderOfMIGDevices(t *testing.T) {
 	inv := partitioned(times(3, "1g.5gb"), times(3, "1g.5gb"), times(2, "1g.5gb"))
 	ids := []string{"gone"}
 	for _, g := range inv.GPUs {
@@ -290,7 +276,7 @@ func TestPackingOrderOfMIGDevices(t *testing.T) {
 			ids = append(ids, m.UUID)
 		}
 	}
-	order := PackingOrder(inv, NewSets(inv, nil), ids, func(id string) bool { return id != "MIG-1.0" && id != "MIG-1.2" && id != "gone" })
+	order := Order(inv, NewSets(inv, nil), ids, func(id string) bool { return id != "MIG-1.0" && id != "MIG-1.2" && id != "gone" })
 	if got, want := fmt.Sprint(order), "[gone MIG-1.0 MIG-1.1 MIG-1.2 MIG-2.0 MIG-2.1 MIG-0.0 MIG-0.1 MIG-0.2]"; got != want {
 		t.Errorf("order %s, want %s", got, want)
 	}

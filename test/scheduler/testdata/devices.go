@@ -80,7 +80,7 @@ func (r request) publish() (response, error) {
 			}
 		}
 	}
-	published := response{Devices: dra.Devices(&r.Inventory, dra.Pack(&r.Inventory, offers, held, r.Placement), cluster.NoSchedule)}
+	published := response{Devices: dra.Devices(&r.Inventory, dra.Order(&r.Inventory, offers, held, r.Placement), cluster.NoSchedule)}
 	if r.Size == 0 {
 		return published, nil
 	}

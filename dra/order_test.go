@@ -10,7 +10,7 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-func TestPack(t *testing.T) {
+func TestOrder(t *testing.T) {
 	inv := pairs(6)
 	// The order depends on the free cores first, so quarter, which has fewer cores but more memory, is less than half.
 	half, quarter := allocator.Amount{Cores: 50, Memory: 40 << 30}, allocator.Amount{Cores: 25, Memory: 60 << 30}
@@ -29,19 +29,19 @@ func TestPack(t *testing.T) {
 		placement allocator.SharePlacement
 		want      string
 	}{
-		{"all free", func([]Offer) {}, nil, allocator.Pack, "4 0 1 2 3 m0 m1"},
-		{"one of a pair", func([]Offer) {}, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "4 2 3 0 1 m0 m1"},
-		{"fault", func(offers []Offer) { offers[2].Fault = gpu.Gone() }, nil, allocator.Pack, "4 2 3 0 1 m0 m1"},
+		{"all free", func([]Offer) {}, nil, allocator.Pack, "0 1 2 3 4 m0 m1"},
+		{"one of a pair", func([]Offer) {}, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "0 1 2 3 4 m0 m1"},
+		{"fault", func(offers []Offer) { offers[2].Fault = gpu.Gone() }, nil, allocator.Pack, "0 1 2 3 4 m0 m1"},
 		{"two resources", func(offers []Offer) { offers[0].Resource, offers[1].Resource = "b", "b" }, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "0 1 2 3 4 m0 m1"},
 		{"the fullest GPU first", share(0), held, allocator.Pack, "4 3 2 1 0 m0 m1"},
 		{"the emptiest GPU first", share(0), held, allocator.Spread, "4 0 1 2 3 m0 m1"},
-		{"shared GPUs after whole GPUs", share(2), nil, allocator.Pack, "4 0 1 2 3 m0 m1"},
+		{"shared GPUs after whole GPUs", share(2), nil, allocator.Pack, "0 1 4 2 3 m0 m1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			offers := offersOf(inv)
 			tc.change(offers)
 			var order []string
-			for _, o := range Pack(inv, offers, tc.held, tc.placement) {
+			for _, o := range Order(inv, offers, tc.held, tc.placement) {
 				short := o.ID[len(o.ID)-1:]
 				if isMIG(o.ID) {
 					short = "m" + short

@@ -9,10 +9,10 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// Pack returns offers in the order in which the scheduler should allocate them. They are grouped by resource, in the
-// order of the first offer of each. In a group, devices that are not shared come first, in their packing order, and
+// Order returns offers in the order in which the scheduler should allocate them. They are grouped by resource, in the
+// order of the first offer of each. In a group, devices that are not shared come first, in the order of allocator.Order, and
 // shared ones follow, ordered by placement. held is the result of allocator.HeldByClaims.
-func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.SharePlacement) []Offer {
+func Order(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.SharePlacement) []Offer {
 	sets := setsOf(inv, offers)
 	var resources []string
 	ids, byID := map[string][]string{}, make(map[string]Offer, len(offers))
@@ -26,15 +26,15 @@ func Pack(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, 
 		_, isHeld := held[id]
 		return byID[id].Fault.None() && (!isHeld || byID[id].shared())
 	}
-	packed := make([]Offer, 0, len(offers))
+	ordered := make([]Offer, 0, len(offers))
 	for _, resource := range resources {
-		first := len(packed)
-		for _, id := range allocator.PackingOrder(inv, sets[resource], ids[resource], free) {
-			packed = append(packed, byID[id])
+		first := len(ordered)
+		for _, id := range allocator.Order(inv, sets[resource], ids[resource], free) {
+			ordered = append(ordered, byID[id])
 		}
-		slices.SortStableFunc(packed[first:], func(a, b Offer) int { return compareShared(a, b, held, placement) })
+		slices.SortStableFunc(ordered[first:], func(a, b Offer) int { return compareShared(a, b, held, placement) })
 	}
-	return packed
+	return ordered
 }
 
 // compareShared orders offers of one resource. The scheduler allocates the first one with enough free capacity to a
