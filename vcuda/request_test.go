@@ -73,3 +73,12 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 }
+
+// Whole GPUs have the strongest isolation, although the attributes of shared GPUs describe their parts.
+func TestIsolationOfWholeGPUs(t *testing.T) {
+	plain := request{Cores: 100}.template("team", "gpu.nvidia.com", "gpu.nvidia.com")
+	isolated := request{Cores: 100, Isolation: allocator.Isolation{Memory: "hardware", Compute: "hardware"}}.template("team", "gpu.nvidia.com", "gpu.nvidia.com")
+	if isolated.Spec.Spec.hash() != plain.Spec.Spec.hash() {
+		t.Errorf("the spec %+v differs from %+v", isolated.Spec.Spec, plain.Spec.Spec)
+	}
+}

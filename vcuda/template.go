@@ -94,10 +94,11 @@ func (r request) template(namespace, driver, class string) template {
 	t := template{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimTemplate", Metadata: templateMetadata{
 		Name: r.Name(), Namespace: namespace, Labels: map[string]string{managedLabel: managedValue},
 	}}
-	exactly := exactRequest{Class: class, Selectors: r.selectors()}
+	exactly := exactRequest{Class: class}
 	if r.Cores >= wholeCores {
-		exactly.Count = r.Cores / wholeCores
+		exactly.Count, exactly.Selectors = r.Cores/wholeCores, []selector{notReplicated(driver)}
 	} else {
+		exactly.Selectors = r.selectors()
 		exactly.Capacity = &capacity{map[string]string{"cores": strconv.Itoa(r.Cores), "memory": fmt.Sprintf("%dMi", r.MemoryMiB)}}
 	}
 	devices := &t.Spec.Spec.Devices
@@ -121,7 +122,13 @@ func (s claimSpec) hash() string {
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
-// selectors returns selectors for the minimum levels of isolation.
+// notReplicated returns a selector for GPUs that are not shared as replicas, of which a claim without capacity requests
+// gets only one. Of other shared GPUs it gets all, which is the strongest isolation.
+func notReplicated(driver string) selector {
+	return selector{celSelector{fmt.Sprintf(`!("shares" in device.capacity[%q])`, driver)}}
+}
+
+// selectors returns selectors for the minimum levels of isolation of a part of a GPU.
 func (r request) selectors() (all []selector) {
 	return slices.Concat(
 		atLeast("memoryIsolation", r.Isolation.Memory, allocator.MemoryIsolationLevels),

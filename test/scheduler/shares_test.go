@@ -1,8 +1,10 @@
 package scheduler
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -104,6 +106,33 @@ func (n *sharedNode) gets(index int, requests map[resourceapi.QualifiedName]stri
 		n.Fatalf("a claim for %v got %q, want %q", requests, got.uuid, want)
 	}
 	return got
+}
+
+// A pod that requests whole GPUs as with gpu-manager does not get a replica.
+func TestWholeGPUsAreNotReplicas(t *testing.T) {
+	data, err := os.ReadFile("../../vcuda/testdata/vcuda-c200.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var template resourceapi.ResourceClaimTemplate
+	if err := json.Unmarshal(data, &template); err != nil {
+		t.Fatal(err)
+	}
+	template.Spec.Spec.Devices.Requests[0].Exactly.AllocationMode = resourceapi.DeviceAllocationModeExactCount // the default
+	template.Spec.Spec.Devices.Requests[0].Exactly.DeviceClassName = "gpu"
+	claim := newClaim("gpu", 2, "")
+	claim.Spec = template.Spec.Spec
+	for _, tc := range []struct {
+		request map[string]any
+		want    int
+	}{
+		{map[string]any{}, 2}, {map[string]any{"share": "memory"}, 2}, {map[string]any{"share": "replicas", "replicas": 4}, 0},
+	} {
+		n := newSharedNode(t, 4, tc.request)
+		if got := allocate(t, n.devices(), nil, claim); len(got) != tc.want {
+			t.Errorf("with %v, the claim gets %v, want %d GPUs", tc.request, got, tc.want)
+		}
+	}
 }
 
 func memoryShare(cores int, memory string) map[resourceapi.QualifiedName]string {
