@@ -25,6 +25,10 @@ const (
 	defaultName = "default"
 	// socketName is the socket of the daemon, a server or a namespace, in its directory.
 	socketName = "control"
+	// statusColumn is the column of the status in a list of servers, and statusFault the status of a server whose process
+	// has died. Such a server is listed until it is deleted.
+	statusColumn = 3
+	statusFault  = "Fault"
 )
 
 // Share is a part of the compute time of a GPU.
@@ -70,15 +74,15 @@ func (c *Control) Directory(s Share) string { return filepath.Join(c.Dir, server
 // ServerDirectory returns the directory of the server of a GPU, for CUDA_MPS_PIPE_DIRECTORY of a client that tests it.
 func (c *Control) ServerDirectory(gpu string) string { return filepath.Join(c.Dir, server(gpu)) }
 
-// EnsureServer creates the server of a GPU unless it exists.
+// EnsureServer creates the server of a GPU unless it exists, and replaces one that has died.
 func (c *Control) EnsureServer(ctx context.Context, gpu string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ensureServer(ctx, gpu)
 }
 
-// Ensure creates the server of the GPU and the namespace of the share unless they exist, and sets and verifies the
-// percentage of the namespace. The percentage of a share with clients cannot be changed.
+// Ensure creates the server of the GPU and the namespace of the share unless they exist, replaces a server that has died,
+// and sets and verifies the percentage of the namespace. The percentage of a share with clients cannot be changed.
 func (c *Control) Ensure(ctx context.Context, s Share) error {
 	if socket := filepath.Join(c.Directory(s), socketName); len(socket) > sockets.MaxPath {
 		return fmt.Errorf("MPS socket path %s has %d bytes, more than the maximum of %d; use a shorter --state-dir", socket, len(socket), sockets.MaxPath)
@@ -98,10 +102,16 @@ func (c *Control) Ensure(ctx context.Context, s Share) error {
 }
 
 func (c *Control) ensureServer(ctx context.Context, gpu string) error {
-	found, err := c.serves(ctx, gpu)
-	if err == nil && !found {
+	status, err := c.status(ctx, gpu)
+	if err == nil && status == statusFault { // its clients have ended, too
+		_, err = c.command(ctx, "server", "delete", server(gpu), "--force")
+		status = ""
+	}
+	switch {
+	case err != nil:
+	case status == "":
 		err = c.createServer(ctx, gpu)
-	} else if err == nil {
+	default:
 		err = c.limitDefault(ctx, gpu) // an agent may have been killed before it did
 	}
 	if err != nil {
@@ -184,7 +194,18 @@ func (c *Control) remove(ctx context.Context, s Share) error {
 	return err
 }
 
-// Served returns the UUIDs in gpus whose GPU has a server.
+// status returns the status of the server of a GPU; empty if there is none.
+func (c *Control) status(ctx context.Context, gpu string) (string, error) {
+	rows, err := c.list(ctx, "server")
+	for _, row := range rows {
+		if row[0] == server(gpu) && len(row) > statusColumn {
+			return row[statusColumn], err
+		}
+	}
+	return "", err
+}
+
+// Served returns the UUIDs in gpus whose GPU has a server, which may have died.
 func (c *Control) Served(ctx context.Context, gpus []string) (served []string, err error) {
 	rows, err := c.list(ctx, "server")
 	if err != nil {

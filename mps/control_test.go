@@ -26,6 +26,7 @@ type fakeDaemon struct {
 	clients  map[string]bool              // namespaces with clients: "server/namespace"
 	commands []string                     // that change something
 
+	dead    bool   // the servers have died
 	vanish  bool   // servers end right after their creation
 	ignored bool   // percentages are not stored
 	format  string // of percentages
@@ -81,7 +82,11 @@ func (d *fakeDaemon) run(_ context.Context, _ string, args ...string) (string, e
 	case "server list":
 		var lines []string
 		for name := range d.servers {
-			lines = append(lines, name+",0,17,Ready,"+filepath.Join(d.dir, name)+","+gpu+",-\n")
+			status := "Ready"
+			if d.dead {
+				status = statusFault
+			}
+			lines = append(lines, name+",0,17,"+status+","+filepath.Join(d.dir, name)+","+gpu+",-\n")
 		}
 		return strings.Join(lines, ""), nil
 	case "server create":
@@ -98,6 +103,7 @@ func (d *fakeDaemon) run(_ context.Context, _ string, args ...string) (string, e
 		}
 	case "server delete":
 		delete(d.servers, words[2])
+		d.dead = false
 	case "namespace list":
 		var lines []string
 		for name, percentage := range d.servers[server] {
@@ -175,6 +181,27 @@ func TestEnsure(t *testing.T) {
 		t.Error(err)
 	}
 	d.did()
+}
+
+// A server that has died is listed, but does not serve.
+func TestDeadServerReplaced(t *testing.T) {
+	c, d := newControl(t)
+	share := Share{gpu, "a", 25}
+	for _, ensure := range []func() error{
+		func() error { return c.Ensure(t.Context(), share) },
+		func() error { return c.EnsureServer(t.Context(), gpu) },
+	} {
+		if err := c.Ensure(t.Context(), share); err != nil {
+			t.Fatal(err)
+		}
+		d.dead, d.commands = true, nil
+		if err := ensure(); err != nil {
+			t.Error(err)
+		}
+		if d.dead || len(d.commands) < 2 || d.commands[0] != "server delete gpu_ab_cd --force" || !strings.HasPrefix(d.commands[1], "server create gpu_ab_cd") {
+			t.Errorf("commands %q", d.commands)
+		}
+	}
 }
 
 func TestEnsureFails(t *testing.T) {
