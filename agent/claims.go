@@ -203,7 +203,7 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 		for _, d := range r.Devices {
 			health = append(health, dra.DeviceHealth{ID: d.ID, Fault: d.Fault})
 			if d.Healthy() || !d.Fault.None() && d.State != allocator.StateWaiting {
-				offered = append(offered, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity, Isolation: d.Class.Isolation()})
+				offered = append(offered, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity, Isolation: d.Isolation()})
 			}
 		}
 	}

@@ -160,7 +160,7 @@ func (s *snapshot) gpuStatus(g gpu.GPU) status.GPU {
 // instead of a fault.
 func deviceStatus(resource string, d allocator.Device) status.Device {
 	s := status.Device{ID: d.ID, Index: d.Index, Resource: resource, GPU: d.GPU, Features: d.Features.Names(), Replicas: d.Replicas, Fault: d.Fault}
-	isolation := d.Class.Isolation()
+	isolation := d.Isolation()
 	s.MemoryIsolation, s.ComputeIsolation = string(isolation.Memory), string(isolation.Compute)
 	if d.Fault.None() && !d.Healthy() {
 		s.State, s.Since, s.Reason, s.Awaits = status.Waiting, d.Since, d.Reason, d.Awaits

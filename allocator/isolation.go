@@ -42,8 +42,17 @@ type Isolation struct {
 
 func (i Isolation) String() string { return fmt.Sprintf("memory %s, compute %s", i.Memory, i.Compute) }
 
-// Isolation returns the isolation of shares of this class. The empty class is that of a device that is not shared.
-func (c Class) Isolation() Isolation {
+// Isolation returns the isolation of the pods that share a device. A device whose limits cannot be enforced, which is a
+// fault unless its rule has level any, has the isolation of one without limits.
+func (d Device) Isolation() Isolation {
+	if d.Class.limited() && d.Fault.Code == gpu.FaultConfig {
+		return TimeSliced.isolation()
+	}
+	return d.Class.isolation()
+}
+
+// isolation returns the isolation of shares of this class. The empty class is that of a device that is not shared.
+func (c Class) isolation() Isolation {
 	switch c {
 	case "":
 		return Isolation{MemoryIsolationHardware, ComputeIsolationHardware}
@@ -60,7 +69,7 @@ func (c Class) Isolation() Isolation {
 func (p Policy) WeakestIsolation(inv *gpu.Inventory) (weakest Isolation, shared bool) {
 	for _, a := range Assign(inv, p) {
 		if !a.Rule.Exclude && a.Device.Fault.Code != gpu.FaultGone {
-			weakest = weakest.weaker(a.Device.Class.Isolation())
+			weakest = weakest.weaker(a.Device.Isolation())
 			shared = shared || a.Device.Class != ""
 		}
 	}

@@ -1,10 +1,14 @@
 package allocator
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gpucdi/gpucdi/gpu"
+)
 
 func TestWeakerIsolation(t *testing.T) {
-	whole, limited, sliced := Class("").Isolation(), MemoryLimited.Isolation(), TimeSliced.Isolation()
-	ceiled := Ceiled.Isolation()
+	whole, limited, sliced := Class("").isolation(), MemoryLimited.isolation(), TimeSliced.isolation()
+	ceiled := Ceiled.isolation()
 	for _, tc := range []struct{ a, b, want Isolation }{
 		{ceiled, limited, limited},
 		{whole, ceiled, ceiled},
@@ -18,6 +22,25 @@ func TestWeakerIsolation(t *testing.T) {
 	} {
 		if got := tc.a.weaker(tc.b); got != tc.want {
 			t.Errorf("the weaker of %v and %v is %v, want %v", tc.a, tc.b, got, tc.want)
+		}
+	}
+}
+
+// A device whose limits cannot be enforced is not advertised with the level that its rule requires.
+func TestIsolationWithoutLimits(t *testing.T) {
+	config := configFault("", "no limits")
+	for _, tc := range []struct {
+		device Device
+		want   Isolation
+	}{
+		{Device{Class: Ceiled}, Ceiled.isolation()},
+		{Device{Class: Ceiled, Fault: config}, TimeSliced.isolation()},
+		{Device{Class: MemoryLimited, Fault: config}, TimeSliced.isolation()},
+		{Device{Class: MemoryLimited, Fault: gpu.Gone()}, MemoryLimited.isolation()},
+		{Device{Fault: config}, Class("").isolation()},
+	} {
+		if got := tc.device.Isolation(); got != tc.want {
+			t.Errorf("%+v: %s, want %s", tc.device, got, tc.want)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func pairs(n int) *gpu.Inventory {
 
 // offersOf returns the offers of the whole GPUs and MIG devices of an inventory.
 func offersOf(inv *gpu.Inventory) (offers []Offer) {
-	isolation := allocator.Class("").Isolation()
+	isolation := allocator.Device{}.Isolation()
 	for _, g := range inv.GPUs {
 		if g.MIG != gpu.MIGEnabled {
 			offers = append(offers, Offer{ID: g.UUID, Resource: "nvidia.com/gpu", Fault: g.Fault, Isolation: isolation})

@@ -36,7 +36,11 @@ func TestIsolation(t *testing.T) {
 	}
 	before := of(limited)
 	inv.GPUs[1].MemoryLimits = gpu.MemoryLimitsOldDriver
-	if after := of(limited); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
-		t.Errorf("with an old driver: %v", after)
+	strict := limited
+	strict.Level = ""
+	for _, rule := range []allocator.Rule{limited, strict} {
+		if after := of(rule); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
+			t.Errorf("with an old driver and level %q: %v", rule.Level, after)
+		}
 	}
 }

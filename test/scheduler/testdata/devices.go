@@ -74,7 +74,7 @@ func (r request) publish() (response, error) {
 	resources := allocator.Plan(&r.Inventory, "gpucdi.dev/gpu", policy)
 	for _, resource := range resources {
 		for _, d := range resource.Devices {
-			offers = append(offers, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity, Isolation: d.Class.Isolation()})
+			offers = append(offers, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity, Isolation: d.Isolation()})
 			if _, isHeld := held[d.ID]; resource == resources[0] && !isHeld {
 				free = append(free, d.ID)
 			}
