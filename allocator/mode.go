@@ -45,17 +45,29 @@ func (p Policy) SelectsFeature(name string) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Features, name) })
 }
 
-// Excluded returns the UUIDs of the GPUs and MIG devices that the rules exclude. It includes GPUs in MIG mode whose MIG
-// devices are advertised instead of them, if a rule selects and excludes these GPUs.
+// Excluded returns the UUIDs of the GPUs and MIG devices that the rules exclude. A GPU in MIG mode is excluded if all its
+// MIG devices are. If it has none, the rule that matches the GPU itself decides.
 func (p Policy) Excluded(inv *gpu.Inventory) (uuids []string) {
+	assigned, advertised := map[string]bool{}, map[string]bool{} // GPUs with a device, and those with one that is not excluded
 	for _, a := range Assign(inv, p) {
+		assigned[a.GPU.UUID] = true
 		if a.Rule.Exclude {
 			uuids = append(uuids, a.Device.ID)
+		} else {
+			advertised[a.GPU.UUID] = true
 		}
 	}
+	standard := "" // the default resource of MIG devices depends on their profile
+	if p.MIG == MIGSingle {
+		standard = GPUResource
+	}
 	for _, g := range inv.GPUs {
-		rule, _ := p.Rules.Match(g, nil, GPUResource)
-		if rule.Exclude && !rule.Select.IsZero() && !slices.Contains(uuids, g.UUID) {
+		excluded := assigned[g.UUID] && !advertised[g.UUID]
+		if !assigned[g.UUID] {
+			rule, _ := p.Rules.Match(g, nil, standard)
+			excluded = rule.Exclude
+		}
+		if excluded && !slices.Contains(uuids, g.UUID) {
 			uuids = append(uuids, g.UUID)
 		}
 	}

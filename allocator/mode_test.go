@@ -54,3 +54,31 @@ func TestModeOfReplicas(t *testing.T) {
 		}
 	}
 }
+
+func TestExcluded(t *testing.T) {
+	inv := partitioned(nil, []string{"1g.10gb", "2g.20gb"}, []string{""}) // the last GPU is in MIG mode and has no MIG devices
+	exclude := func(s Selector) Rule { return Rule{Select: s, Exclude: true} }
+	for _, tc := range []struct {
+		name  string
+		mig   MIGStrategy
+		rules Rules
+		want  string
+	}{
+		{"a GPU by index", MIGMixed, Rules{exclude(Selector{Index: []int{1}})}, "GPU-1 MIG-1.0 MIG-1.1"},
+		{"a GPU without MIG devices", MIGMixed, Rules{exclude(Selector{Index: []int{2}})}, "GPU-2"},
+		{"one of its MIG devices is advertised", MIGMixed,
+			Rules{{Select: Selector{MIG: "1g.*"}, Name: "x.io/a"}, exclude(Selector{Index: []int{1}})}, "MIG-1.1"},
+		{"another rule matches the GPU, not its MIG devices", MIGMixed,
+			Rules{{Name: GPUResource, Replicas: 4}, exclude(Selector{Index: []int{1}})}, "GPU-1 MIG-1.0 MIG-1.1"},
+		{"MIG devices by profile", MIGMixed, Rules{exclude(Selector{MIG: "*"})}, "GPU-1 MIG-1.0 MIG-1.1"},
+		{"the default resource", MIGSingle, Rules{{Name: GPUResource, Exclude: true}}, "GPU-0 GPU-1 GPU-2 MIG-1.0 MIG-1.1"},
+		{"the default resource of whole GPUs", MIGMixed, Rules{{Name: GPUResource, Exclude: true}}, "GPU-0"},
+		{"without a strategy", MIGNone, Rules{exclude(Selector{Index: []int{1}})}, "GPU-1"},
+	} {
+		got := Policy{MIG: tc.mig, Rules: tc.rules}.Excluded(inv)
+		slices.Sort(got)
+		if text := strings.Join(got, " "); text != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, text, tc.want)
+		}
+	}
+}

@@ -11,9 +11,10 @@ import (
 // first ones that match, as many as a claim requests. free reports whether an ID can be allocated. The result contains
 // all IDs, and does not depend on the order of ids.
 //
-// The GPUs with the most free members in their sets come first, and the members of a set are adjacent unless byFree
-// separates them. So a claim for a set gets a whole one. MIG devices are ordered by the number of free ones on their GPU,
-// fewest first, so that other GPUs can be repartitioned.
+// GPUs of pairs with the most free members come first; among these, GPUs of sets of four with the most free members, and
+// so on. So a claim for a pair, or for a larger set, gets a whole one if there is one. MIG devices follow all GPUs with
+// a free member in their pair. They are ordered by the number of free ones on their GPU, fewest first, so that other GPUs
+// can be repartitioned.
 func Order(inv *gpu.Inventory, sets Sets, ids []string, free func(id string) bool) []string {
 	o := ordering{places: make(map[string]place, len(ids)), free: map[setOfSize]int{}, first: map[setOfSize]int{}}
 	for _, id := range ids {
@@ -38,8 +39,9 @@ func Order(inv *gpu.Inventory, sets Sets, ids []string, free func(id string) boo
 	return order
 }
 
-// place is the position of a GPU or MIG device and the sets that contain it. The smaller set of a GPU stands for a larger
-// one that does not exist, and the GPU of a MIG device for each set.
+// place is the position of a GPU or MIG device, and the names of the sets that contain it, in the order of SetSizes. A GPU
+// that is in no set of a size has the name of its next smaller set there. A MIG device has the UUID of its GPU for each
+// size.
 type place struct {
 	gpu, mig int // indexes; IDs that the inventory lacks follow all others
 	isMIG    bool

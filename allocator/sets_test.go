@@ -207,7 +207,7 @@ func BenchmarkSets(b *testing.B) {
 	}
 }
 
-// A claim for a set gets a whole one, as long as there is one.
+// The free GPUs begin with a whole set of each size for which there is one, so that a claim for that many gets it.
 func TestOrderOfSets(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	for name, topology := range topologies {
@@ -217,13 +217,15 @@ func TestOrderOfSets(t *testing.T) {
 			sets := NewSets(inv, ids)
 			free := map[string]bool{}
 			for _, id := range ids {
-				free[id] = random.IntN(3) > 0
+				free[id] = random.IntN(5) > 0
 			}
 			order := slices.DeleteFunc(Order(inv, sets, ids, func(id string) bool { return free[id] }),
 				func(id string) bool { return !free[id] })
-			whole := wholeSets(sets, SetSizes[0], free)
-			if len(whole) > 0 && !slices.ContainsFunc(whole, func(set []string) bool { return equalMembers(set, order[:len(set)]) }) {
-				t.Fatalf("%s: first %v, want one of the pairs %v; free: %v", name, order[:2], whole, free)
+			for _, size := range SetSizes {
+				whole := wholeSets(sets, size, free)
+				if len(whole) > 0 && !slices.ContainsFunc(whole, func(set []string) bool { return equalMembers(set, order[:size]) }) {
+					t.Fatalf("%s: first %v, want one of the sets %v; free: %v", name, order[:size], whole, free)
+				}
 			}
 		}
 	}

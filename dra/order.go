@@ -10,8 +10,8 @@ import (
 )
 
 // Order returns offers in the order in which the scheduler should allocate them. They are grouped by resource, in the
-// order of the first offer of each. In a group, devices that are not shared come first, in the order of allocator.Order, and
-// shared ones follow, ordered by placement. held is the result of allocator.HeldByClaims.
+// order of the first offer of each. In a group, devices that are not shared come first, in the order of
+// allocator.Order, and shared ones follow, ordered by placement. held is the result of allocator.HeldByClaims.
 func Order(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount, placement allocator.SharePlacement) []Offer {
 	sets := setsOf(inv, offers)
 	var resources []string
@@ -24,7 +24,7 @@ func Order(inv *gpu.Inventory, offers []Offer, held map[string]allocator.Amount,
 	}
 	free := func(id string) bool {
 		_, isHeld := held[id]
-		return byID[id].Fault.None() && (!isHeld || byID[id].shared())
+		return byID[id].Fault.None() && !isHeld
 	}
 	ordered := make([]Offer, 0, len(offers))
 	for _, resource := range resources {

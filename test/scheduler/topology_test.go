@@ -1,9 +1,16 @@
 package scheduler
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // arrival is a claim for count GPUs. departing is an index in the list of claims that hold GPUs: that claim ends before
@@ -80,15 +87,16 @@ func TestNVLinkDomain(t *testing.T) {
 	}
 }
 
-// Claims without a constraint get GPUs that are on average linked as well as the GPUs that the device plugin prefers. The
-// scheduler allocates devices in the order of the slice, regardless of the size of the claim, so claims for one GPU break
-// whole sets. If there are such claims, the mean score is at least 80 % of the device plugin's.
+// Claims without a constraint, all of the same size, get GPUs that are on average linked at least as well as the GPUs
+// that the device plugin prefers. The scheduler allocates devices in the order of the slice, regardless of the size of the
+// claim. If the sizes are mixed, smaller claims therefore break whole sets, and the mean score can be lower: slightly with
+// claims for 2 and 4, and up to a quarter if there are also claims for one GPU.
 func TestUnconstrained(t *testing.T) {
 	p := newPublisher(t)
 	for name, inv := range topologies {
 		for _, counts := range [][]int{{2}, {4}, {2, 4}, {1, 2, 4}} {
 			var scheduler, plugin meanScore
-			for seed := range uint64(3) {
+			for seed := range uint64(4) {
 				all := arrivals(rand.New(rand.NewPCG(seed, 2)), counts...)
 				replay(all, func(count int, allocated []string) []string {
 					devices := p.publish(t, inv, allocated, 0).Devices
@@ -103,14 +111,77 @@ func TestUnconstrained(t *testing.T) {
 			}
 			t.Logf("%s, claims for %v GPUs: mean score %.1f, device plugin %.1f", name, counts, scheduler.mean(), plugin.mean())
 			want := plugin.mean()
-			if slices.Contains(counts, 1) {
-				want *= 0.8
+			switch {
+			case slices.Contains(counts, 1):
+				want *= 0.75
+			case len(counts) > 1:
+				want *= 0.95
 			}
 			if scheduler.mean() < want || scheduler.claims != plugin.claims {
 				t.Errorf("%s, claims for %v GPUs: %+v, device plugin %+v", name, counts, scheduler, plugin)
 			}
 		}
 	}
+}
+
+// The order of the slice follows allocations with a delay. In a burst of claims, the claim of docs/dra-attributes.md that
+// prefers linked GPUs gets GPUs that are linked at least as well as those of a claim without a constraint. Neither is
+// pending while enough GPUs are free.
+func TestPreferLinkedGPUs(t *testing.T) {
+	p := newPublisher(t)
+	for name, inv := range topologies {
+		var preferring, unconstrained meanScore
+		for seed := range uint64(3) {
+			all := arrivals(rand.New(rand.NewPCG(seed, 2)), 1, 2, 4)
+			burst := func(score *meanScore, newClaim func(count int64) *resourceapi.ResourceClaim) {
+				var devices []resourceapi.Device
+				n := 0
+				replay(all, func(count int, allocated []string) []string {
+					if n++; n%3 == 1 {
+						devices = p.publish(t, inv, allocated, 0).Devices
+					}
+					return score.add(inv, allocate(t, devices, allocated, newClaim(int64(count))))
+				})
+			}
+			burst(&preferring, func(count int64) *resourceapi.ResourceClaim { return preferLinked(t, count) })
+			burst(&unconstrained, func(count int64) *resourceapi.ResourceClaim { return newClaim("gpu", count, "") })
+		}
+		t.Logf("%s: mean score %.1f, without a constraint %.1f", name, preferring.mean(), unconstrained.mean())
+		if preferring.mean() < unconstrained.mean() || preferring.claims != unconstrained.claims {
+			t.Errorf("%s: %+v, without a constraint %+v", name, preferring, unconstrained)
+		}
+	}
+}
+
+// preferLinked returns the claim of docs/dra-attributes.md that prefers linked GPUs, for count GPUs.
+func preferLinked(t *testing.T, count int64) *resourceapi.ResourceClaim {
+	t.Helper()
+	if count == 1 {
+		return newClaim("gpu", 1, "")
+	}
+	document, err := os.ReadFile("../../docs/dra-attributes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(document), "\n## Request linked GPUs\n")
+	for _, example := range regexp.MustCompile(`(?m)^(    .*\n)+`).FindAllString(section, 2) {
+		claim := newClaim("gpu", count, "")
+		claim.Spec = resourceapi.ResourceClaimSpec{}
+		if err := yaml.UnmarshalStrict([]byte(example), &claim.Spec); err != nil {
+			t.Fatalf("%v in\n%s", err, example)
+		}
+		devices := claim.Spec.Devices
+		for i := range devices.Requests[0].FirstAvailable {
+			devices.Requests[0].FirstAvailable[i].AllocationMode = resourceapi.DeviceAllocationModeExactCount // the default
+			devices.Requests[0].FirstAvailable[i].Count = count
+			*devices.Constraints[0].MatchAttribute = resourceapi.FullyQualifiedName(fmt.Sprintf("gpucdi.dev/set%d", count))
+		}
+		if devices.Requests[0].FirstAvailable != nil {
+			return claim
+		}
+	}
+	t.Fatal("docs/dra-attributes.md has no claim with firstAvailable")
+	return nil
 }
 
 // meanScore is the mean score of claims for several GPUs.
