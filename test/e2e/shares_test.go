@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -66,6 +68,9 @@ func sharedGPU(t *testing.T, c *cluster) {
 		t.Errorf("pod third sees %s, want the rest of %s", gpu["third"], gpu["first"])
 	}
 	c.checkLimit(t, "third", 30)
+	if spec := c.spec(t, "third"); spec.Hooks != nil || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return strings.Contains(m.Source+m.Destination, "gpucdi") }) {
+		t.Errorf("the container has hooks %+v and mounts %+v", spec.Hooks, spec.Mounts)
+	}
 	if out := c.sh(t, blocksOf(t, "docs/isolation.md", "Show the levels", "sh")[0]); !strings.Contains(out, "MEMORY-ISOLATION") || !strings.Contains(out, "driver") {
 		t.Errorf("the labels of isolation levels are\n%s", out)
 	}

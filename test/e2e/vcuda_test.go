@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
@@ -16,9 +17,6 @@ const vcudaDocument = "docs/vcuda.md"
 func vcudaPods(t *testing.T, c *cluster) {
 	version := c.driver.State().Version
 	c.emulateCgroup2(t)
-	if err := c.driver.Upgrade("615.71.09"); err != nil {
-		t.Fatal(err)
-	}
 	enable := strings.TrimSpace(blocksOf(t, vcudaDocument, "Enable it", "sh")[0]) + " --force-conflicts" // the tests change the ConfigMap
 	defer func() {
 		if err := c.driver.Upgrade(version); err != nil {
@@ -30,6 +28,9 @@ func vcudaPods(t *testing.T, c *cluster) {
 	c.sh(t, enable)
 	config := blocksOf(t, vcudaDocument, "Enable it", "yaml")[0]
 	four := strings.Replace(config, "resources:\n", "resources:\n  - {select: {index: [4, 5, 6, 7]}, exclude: true}\n", 1)
+	t.Run("minimum level", func(t *testing.T) {
+		vcudaLevel(t, c, strings.Replace(four, "share: memory", "share: memory, level: any", 1))
+	})
 	c.configure(t, strings.Replace(four, "placement: pack", "placement: spread", 1))
 	c.awaitSlices(t, 4)
 	t.Run("manifests of the document", func(t *testing.T) { documentedVCUDA(t, c) })
@@ -39,6 +40,27 @@ func vcudaPods(t *testing.T, c *cluster) {
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
 	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c) })
 	t.Run("random pods on two models", func(t *testing.T) { vcudaRandom(t, c, config) })
+	t.Run("no policies", func(t *testing.T) { withoutPolicies(t, c) })
+}
+
+// vcudaLevel creates a pod that demands memory limits by the driver. It is pending until the node has a driver that can
+// limit memory. config shares GPUs with any driver.
+func vcudaLevel(t *testing.T, c *cluster, config string) {
+	c.configure(t, config)
+	c.awaitSlices(t, 4)
+	if err := c.Apply(t.Context(), []byte(vcudaPod("name: demanding", "gpucdi.dev/memory-isolation: driver", [2]string{"main", vcuda(30, 2048)}))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.remove(t, "demanding") })
+	c.applyVCUDA(t, "undemanding", 30, 2048)
+	c.awaitPhase(t, "undemanding", "Running")
+	c.awaitOutput(t, "cannot allocate all claims", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "demanding") })
+	c.remove(t, "undemanding") // its claim was prepared without a limit
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitPhase(t, "demanding", "Running")
+	c.checkLimit(t, "demanding", 2)
 }
 
 // gpuManagerManifests runs the pods of gpu-manager's README with another image, domain and unit.
@@ -247,4 +269,26 @@ func withoutController(t *testing.T, c *cluster) {
 	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=1")
 	c.awaitPhase(t, "waits", "Running")
 	c.checkLimit(t, "waits", 3)
+}
+
+// withoutPolicies removes the bindings of the admission policies one after the other. Pods are refused without the one
+// that replaces their requests, and pending without any. It must be the last case with policies.
+func withoutPolicies(t *testing.T, c *cluster) {
+	for _, tc := range []struct{ kind, pod, want string }{
+		{"mutatingadmissionpolicybinding", "refused", "nvidia.com/vcuda-core was not replaced by a claim"},
+		{"validatingadmissionpolicybinding", "pending", "Insufficient nvidia.com/vcuda-core"},
+	} {
+		c.kubectl(t, "delete", tc.kind, "gpucdi-vcuda")
+		manifest := vcudaPod("name: "+tc.pod, "", [2]string{"main", vcuda(30, 2048)})
+		t.Cleanup(func() { c.remove(t, tc.pod) })
+		// The API server applies the change with a delay, and until then replaces or refuses the request.
+		c.awaitOutput(t, tc.want, func(t *testing.T) string {
+			c.remove(t, tc.pod)
+			if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+				return err.Error()
+			}
+			time.Sleep(time.Second) // for the scheduler
+			return c.kubectl(t, "describe", "pod", tc.pod)
+		})
+	}
 }

@@ -16,15 +16,16 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// vcudaRandom creates 200 pods of five sizes and removes them in random order, on eight GPUs of each of two models. At no
-// time are more cores or memory of a GPU allocated than it has, no pod fails, and the memory limit of each running pod is
-// its own. config shares all GPUs.
+// vcudaRandom creates 200 pods with parts of five sizes or whole GPUs, and removes them in random order, on eight GPUs of
+// each of two models. At no time are more cores or memory of a GPU allocated than it has, no pod fails, and the memory
+// limit of each running pod is its own; pods with whole GPUs have none. config shares all GPUs.
 func vcudaRandom(t *testing.T, c *cluster, config string) {
 	l40s := addL40S(t, c)
 	c.configure(t, config)
 	c.awaitSlices(t, 16)
 	const total, concurrent, batch = 200, 40, 8
-	sizes := [][2]int{{10, 2000}, {20, 4000}, {30, 8000}, {50, 10000}, {70, 20000}} // cores and MiB
+	sizes := []vcudaSize{{vcuda(10, 2000), 2000}, {vcuda(20, 4000), 4000}, {vcuda(30, 8000), 8000}, {vcuda(50, 10000), 10000},
+		{vcuda(70, 20000), 20000}, {vcuda(100, 0), 0}, {"nvidia.com/gpu: 1", 0}}
 	r := vcudaRun{cluster: c, memory: map[string]int{}, used: map[string]bool{}}
 	random := rand.New(rand.NewPCG(1, 2))
 	defer r.removeAll(t)
@@ -32,8 +33,8 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 		var manifests []string
 		for ; created < total && len(manifests) < batch && len(r.memory) < concurrent; created++ {
 			name, size := fmt.Sprint("random-", created), sizes[random.IntN(len(sizes))]
-			r.memory[name] = size[1]
-			manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"main", vcuda(size[0], size[1])}))
+			r.memory[name] = size.mib
+			manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"main", size.limits}))
 		}
 		if len(manifests) > 0 {
 			if err := c.Apply(t.Context(), []byte(strings.Join(manifests, "\n---\n"))); err != nil {
@@ -58,6 +59,12 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	if len(models) != 2 {
 		t.Errorf("pods used only the GPUs %v", slices.Sorted(maps.Keys(r.used)))
 	}
+}
+
+// vcudaSize is the request of a container, and its memory limit in MiB; 0: none.
+type vcudaSize struct {
+	limits string
+	mib    int
 }
 
 // addL40S adds eight L40S to the node until the test ends. It returns the names of their devices.
@@ -104,8 +111,12 @@ func (r *vcudaRun) check(t *testing.T) (running []string) {
 		case pod.Status.Phase == core.PodRunning:
 			running = append(running, pod.Name)
 			r.checked++
-			if got := limitsOf(limits, string(pod.UID)); !slices.Equal(got, []uint64{uint64(want) << 20}) {
-				t.Errorf("pod %s has the limits %d bytes, want %d MiB", pod.Name, got, want)
+			var wanted []uint64
+			if want > 0 {
+				wanted = []uint64{uint64(want) << 20}
+			}
+			if got := limitsOf(limits, string(pod.UID)); !slices.Equal(got, wanted) {
+				t.Errorf("pod %s has the limits %d bytes, want %d", pod.Name, got, wanted)
 			}
 		case pod.Status.Phase != core.PodPending:
 			t.Fatalf("pod %s: %s, %s", pod.Name, pod.Status.Phase, pod.Status.Message)
