@@ -47,7 +47,7 @@ func shareStatus(r dra.Record, d allocator.Device) (share *status.Share, amount 
 	ceiling, found := 0, false
 	for _, device := range r.Devices {
 		if device.ID == d.ID && !device.Admin {
-			amount, ceiling, found = amount.Add(device.Amount), device.ComputeCeiling, true
+			amount, ceiling, found = amount.Add(device.Amount), device.MPSPercentage, true
 		}
 	}
 	if !found {

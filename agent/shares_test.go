@@ -14,7 +14,7 @@ func TestShareStatus(t *testing.T) {
 	of := func(amounts ...allocator.Amount) dra.Record {
 		r := dra.Record{Namespace: "default", Name: "a", Pods: []dra.Pod{{Name: "p"}}}
 		for _, a := range amounts {
-			r.Devices = append(r.Devices, dra.Device{ID: "GPU-a", Amount: a, ComputeCeiling: 50})
+			r.Devices = append(r.Devices, dra.Device{ID: "GPU-a", Amount: a, ComputeCeiling: 60, MPSPercentage: 50})
 		}
 		return r
 	}

@@ -32,7 +32,7 @@ func value[T any](v T) *T { return &v }
 func fullStatus(context.Context) status.Node {
 	shared := status.Device{ID: "GPU-e", Resource: "gpu.nvidia.com", GPU: "GPU-e", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
 		Capacity: status.Amount{Cores: 100, MemoryBytes: 80 << 30}, Free: status.Amount{Cores: 70, MemoryBytes: 60 << 30}, Shares: []status.Share{
-			{Namespace: "default", Claim: "quarter", Pods: []string{"pod"}, Amount: status.Amount{Cores: 25, MemoryBytes: 16 << 30}, MemoryLimited: true, MemoryUsed: new(uint64(1 << 30))},
+			{Namespace: "default", Claim: "quarter", Pods: []string{"pod"}, Amount: status.Amount{Cores: 25, MemoryBytes: 16 << 30}, MemoryLimited: true, ComputeCeiling: 50, MemoryUsed: new(uint64(1 << 30))},
 			{Namespace: "default", Claim: "any", Amount: status.Amount{Cores: 5, MemoryBytes: 4 << 30}},
 		}}}
 	return status.Node{
@@ -185,6 +185,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_shared_cores_free{device="GPU-e",gpu="GPU-e"} 70`,
 		`gpucdi_shared_memory_free_bytes{device="GPU-e",gpu="GPU-e"} 6.442450944e+10`,
 		`gpucdi_share_cores{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 25`,
+		`gpucdi_share_cores_limit{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 50`,
 		`gpucdi_share_memory_bytes{claim="any",device="GPU-e",gpu="GPU-e",namespace="default",pod=""} 4.294967296e+09`,
 		`gpucdi_share_memory_limit_bytes{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.7179869184e+10`,
 		`gpucdi_share_memory_used_bytes{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.073741824e+09`,

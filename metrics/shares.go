@@ -14,6 +14,7 @@ var (
 	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Advertised memory of a shared GPU or MIG device that is not allocated to a prepared claim.", "device", "gpu")
 
 	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that are allocated to a prepared claim, of 100.", shareLabels...)
+	coresLimit  = describe("gpucdi_share_cores_limit", "Compute time to which MPS limits a claim, in cores of 100 of a GPU. Missing if it is not limited.", shareLabels...)
 	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that is allocated to a prepared claim.", shareLabels...)
 	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Memory that a claim adds to the limit of its pod on a GPU, which is the sum of the pod's claims. Missing if the driver does not limit the pod.", shareLabels...)
 	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that the pod of a claim uses, through all of its claims. Missing if the driver does not limit the pod.", shareLabels...)
@@ -23,7 +24,7 @@ var (
 var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
 
 func shareDescs() []*prometheus.Desc {
-	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, shareMemory, shareLimit, shareUsed}
+	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, coresLimit, shareMemory, shareLimit, shareUsed}
 }
 
 // shares collects the isolation of devices, and the shares of claims. A device can be in several rows of the status,
@@ -49,6 +50,9 @@ func (s sink) shares(devices []status.Device) {
 			labels := func() []string { return []string{d.ID, d.GPU, share.Namespace, share.Claim, pod} }
 			s.gauge(shareCores, float64(share.Cores), labels()...)
 			s.gauge(shareMemory, float64(share.MemoryBytes), labels()...)
+			if share.ComputeCeiling > 0 {
+				s.gauge(coresLimit, float64(share.ComputeCeiling), labels()...)
+			}
 			if share.MemoryLimited {
 				s.gauge(shareLimit, float64(share.MemoryBytes), labels()...)
 			}

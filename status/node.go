@@ -92,9 +92,10 @@ type DRA struct {
 	Registered time.Time `json:"registered,omitzero"` // with the kubelet; zero if not registered
 	Error      string    `json:"error,omitempty"`
 
-	Slices  Slices    `json:"slices"`
-	Claims  []Claim   `json:"claims,omitempty"`  // prepared on this node
-	Refused []Refusal `json:"refused,omitempty"` // claims whose latest call to prepare or unprepare failed
+	Slices  Slices         `json:"slices"`
+	Claims  []Claim        `json:"claims,omitempty"`  // prepared on this node
+	Waiting []WaitingClaim `json:"waiting,omitempty"` // that wait for devices while the kubelet waits for them to be prepared
+	Refused []Refusal      `json:"refused,omitempty"` // claims whose latest call to prepare or unprepare failed
 }
 
 // Claim is a prepared ResourceClaim.
@@ -106,6 +107,15 @@ type Claim struct {
 	Pods      []string  `json:"pods"`    // names, as of the latest call of the kubelet
 	Prepared  time.Time `json:"prepared"`
 	Damaged   string    `json:"damaged,omitempty"` // why its file in the state directory cannot be read; only UID is known then
+}
+
+// WaitingClaim is a ResourceClaim whose devices are not available yet while the kubelet waits for it to be prepared.
+type WaitingClaim struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       string    `json:"uid"`
+	Message   string    `json:"message"`
+	Since     time.Time `json:"since"`
 }
 
 // Refusal is the latest failed call of the kubelet for a ResourceClaim.
@@ -192,7 +202,7 @@ type Share struct {
 
 	Amount
 	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
-	ComputeCeiling int  `json:"computeCeiling,omitempty"` // in percent of the device; enforced only if ComputeIsolation is "ceiling"
+	ComputeCeiling int  `json:"computeCeiling,omitempty"` // of the compute time, enforced by MPS, in percent of the device; 0: none
 
 	// MemoryUsed is the memory of the device that the pod uses through all of its claims, in bytes, up to 10 s old. It is
 	// nil if it is unknown, as for pods that the driver does not limit.

@@ -31,7 +31,7 @@ func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	t.Row("GPU", "CORES", "MEMORY", "USED", "LIMITED", "CLAIM")
+	t.Row("GPU", "CORES", "CEILING", "MEMORY", "USED", "LIMITED", "CLAIM")
 	for _, d := range shared {
 		for _, s := range d.Sharing.Shares {
 			limited := "no"
@@ -39,12 +39,20 @@ func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 				limited = "yes"
 			}
 			cores, memory := amountColumns(s.Amount)
-			t.Row(d.Index, cores, memory, memoryUsed(s), limited, s.Namespace+"/"+s.Claim)
+			t.Row(d.Index, cores, ceiling(s), memory, memoryUsed(s), limited, s.Namespace+"/"+s.Claim)
 		}
 		cores, memory := amountColumns(d.Sharing.Free)
-		t.Row(d.Index, cores, memory, "-", "-", "(free)")
+		t.Row(d.Index, cores, "-", memory, "-", "-", "(free)")
 	}
 	return t.Flush()
+}
+
+// ceiling returns the column CEILING.
+func ceiling(s status.Share) string {
+	if s.ComputeCeiling == 0 {
+		return "-"
+	}
+	return strconv.Itoa(s.ComputeCeiling)
 }
 
 // memoryUsed returns the column USED.

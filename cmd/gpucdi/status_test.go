@@ -120,7 +120,7 @@ func TestStatusOfShares(t *testing.T) {
 	node := status.Node{Devices: []status.Device{
 		{ID: "GPU-a", Index: "0", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
 			Free: status.Amount{Cores: 70, MemoryBytes: 60 << 30}, Shares: []status.Share{
-				{Namespace: "default", Claim: "quarter", Amount: status.Amount{Cores: 25, MemoryBytes: 20 << 30}, MemoryLimited: true, MemoryUsed: new(uint64(1 << 30))},
+				{Namespace: "default", Claim: "quarter", Amount: status.Amount{Cores: 25, MemoryBytes: 20 << 30}, MemoryLimited: true, ComputeCeiling: 50, MemoryUsed: new(uint64(1 << 30))},
 				{Namespace: "default", Claim: "small", Amount: status.Amount{Cores: 5, MemoryBytes: 256 << 20}},
 			}}},
 		{ID: "GPU-b", Index: "1", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{}},
@@ -132,7 +132,7 @@ func TestStatusOfShares(t *testing.T) {
 	}
 	checkWidth(t, out.String())
 	for _, row := range []string{
-		"GPU CORES MEMORY USED LIMITED CLAIM", "0 25 20480 MiB 1024 MiB yes default/quarter", "0 5 256 MiB - no default/small", "0 70 61440 MiB - - (free)",
+		"GPU CORES CEILING MEMORY USED LIMITED CLAIM", "0 25 50 20480 MiB 1024 MiB yes default/quarter", "0 5 - 256 MiB - no default/small", "0 70 - 61440 MiB - - (free)",
 		"Isolation of shared GPU 0, 1: memory driver, compute timeslice",
 	} {
 		if !slices.ContainsFunc(strings.Split(out.String(), "\n"), func(line string) bool { return strings.Join(strings.Fields(line), " ") == row }) {
