@@ -137,13 +137,15 @@ func ceiledPods(t *testing.T, c *cluster) {
 
 	c.killAgent(t)
 	c.seesMultiprocessors(t, "second", "", "0 66")
-	c.runOnNode(t, "touch /tmp/killed && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-control")
-	await(t, "the namespaces of the claims", func() (string, bool) {
-		out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/killed")
-		return out, strings.Count(out, "/gpu_") == 4 // of the server, its namespace default and the claims of pods first and second
-	})
-	c.restartContainer(t, "second")
-	c.seesMultiprocessors(t, "second", "", "0 66")
+	for _, program := range []string{"control", "server"} {
+		c.runOnNode(t, "touch /tmp/killed && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-"+program)
+		await(t, "the namespaces of the claims after the end of the "+program, func() (string, bool) {
+			out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/killed")
+			return out, strings.Count(out, "/gpu_") == 4 // of the server, its namespace default and the claims of pods first and second
+		})
+		c.restartContainer(t, "second")
+		c.seesMultiprocessors(t, "second", "", "0 66")
+	}
 	withoutMPSDaemon(t, c)
 
 	c.setMPSFault(t, simdriver.MPSCommandsHang, true)
