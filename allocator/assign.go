@@ -62,6 +62,7 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 		}
 		capacity, tooSmall := p.capacity(a.Rule, memory)
 		a.Device.Class, a.Device.Sharing, a.Device.Capacity = class, a.Rule.Share, capacity
+		a.Device.Unenforceable = !unenforced.None() && g.MemoryLimits != ""
 		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device), tooSmall, unenforced)
 		a.Device.GPU, a.Device.NUMANode, a.Device.Resource, a.Device.OneReplica = g.UUID, g.NUMANode, a.Resource, a.Rule.FailRequestsGreaterThanOne
 		all = append(all, a)

@@ -42,10 +42,10 @@ type Isolation struct {
 
 func (i Isolation) String() string { return fmt.Sprintf("memory %s, compute %s", i.Memory, i.Compute) }
 
-// Isolation returns the isolation of the pods that share a device. A device whose limits cannot be enforced, which is a
-// fault unless its rule has level any, has the isolation of one without limits.
+// Isolation returns the isolation of the pods that share a device. A device whose limits cannot be enforced has the
+// isolation of one without limits.
 func (d Device) Isolation() Isolation {
-	if d.Class.limited() && d.Fault.Code == gpu.FaultConfig {
+	if d.Unenforceable {
 		return TimeSliced.isolation()
 	}
 	return d.Class.isolation()

@@ -1,10 +1,6 @@
 package allocator
 
-import (
-	"testing"
-
-	"github.com/gpucdi/gpucdi/gpu"
-)
+import "testing"
 
 func TestWeakerIsolation(t *testing.T) {
 	whole, limited, sliced := Class("").isolation(), MemoryLimited.isolation(), TimeSliced.isolation()
@@ -28,16 +24,13 @@ func TestWeakerIsolation(t *testing.T) {
 
 // A device whose limits cannot be enforced is not advertised with the level that its rule requires.
 func TestIsolationWithoutLimits(t *testing.T) {
-	config := configFault("", "no limits")
 	for _, tc := range []struct {
 		device Device
 		want   Isolation
 	}{
 		{Device{Class: Ceiled}, Ceiled.isolation()},
-		{Device{Class: Ceiled, Fault: config}, TimeSliced.isolation()},
-		{Device{Class: MemoryLimited, Fault: config}, TimeSliced.isolation()},
-		{Device{Class: MemoryLimited, Fault: gpu.Gone()}, MemoryLimited.isolation()},
-		{Device{Fault: config}, Class("").isolation()},
+		{Device{Class: Ceiled, Unenforceable: true}, TimeSliced.isolation()},
+		{Device{Class: MemoryLimited, Unenforceable: true}, TimeSliced.isolation()},
 	} {
 		if got := tc.device.Isolation(); got != tc.want {
 			t.Errorf("%+v: %s, want %s", tc.device, got, tc.want)

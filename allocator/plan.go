@@ -63,6 +63,8 @@ type Device struct {
 	// Replicas are the device IDs of a shared device; nil if it is not shared.
 	Replicas []string
 	Class    Class // of the shares; empty if the device is not shared
+	// Unenforceable reports that the driver cannot enforce the limits of Class. It is false while that is unknown.
+	Unenforceable bool
 	// Sharing is the unit in which claims share the device, and Capacity the total that they can get. Both are zero if
 	// claims do not share it.
 	Sharing  ShareUnit
