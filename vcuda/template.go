@@ -96,7 +96,7 @@ func (r request) template(namespace, driver, class string) template {
 	}}
 	exactly := exactRequest{Class: class}
 	if r.Cores >= wholeCores {
-		exactly.Count, exactly.Selectors = r.Cores/wholeCores, []selector{notReplicated(driver)}
+		exactly.Count, exactly.Selectors = r.Cores/wholeCores, []selector{whole(driver)}
 	} else {
 		exactly.Selectors = r.selectors()
 		exactly.Capacity = &capacity{map[string]string{"cores": strconv.Itoa(r.Cores), "memory": fmt.Sprintf("%dMi", r.MemoryMiB)}}
@@ -122,10 +122,10 @@ func (s claimSpec) hash() string {
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
-// notReplicated returns a selector for GPUs that are not shared as replicas, of which a claim without capacity requests
-// gets only one. Of other shared GPUs it gets all, which is the strongest isolation.
-func notReplicated(driver string) selector {
-	return selector{celSelector{fmt.Sprintf(`!("shares" in device.capacity[%q])`, driver)}}
+// whole returns a selector for GPUs of which a claim without capacity requests gets all, which is the strongest
+// isolation. Of GPUs that are shared as replicas it would get one replica, and with the MIG strategy single a MIG device.
+func whole(driver string) selector {
+	return selector{celSelector{fmt.Sprintf(`device.attributes[%[1]q].?type.orValue("") == "gpu" && !("shares" in device.capacity[%[1]q])`, driver)}}
 }
 
 // selectors returns selectors for the minimum levels of isolation of a part of a GPU.
