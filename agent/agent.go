@@ -137,7 +137,7 @@ func (a *Agent) Run(ctx context.Context, reload <-chan struct{}) error {
 		nodeLabels = a.startViews(client, background)
 	}
 	l := newLoop(c, a.latest.Load())
-	l.claims = a.newClaims(client, gate, compute, t, start)
+	l.claims = a.newClaims(ctx, client, gate, compute, t, start)
 	// Without saved state, nothing is advertised before this evidence arrives, so collect it while the driver starts.
 	replace(l.requests, allocator.Todo{Checkpoint: true, Runtime: true})
 	if clientErr != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/metrics"
@@ -33,4 +35,29 @@ func TestRefusals(t *testing.T) {
 	if got := o.refused(); len(got) != maxRefusals || got[0].UID != fmt.Sprint(maxRefusals) {
 		t.Errorf("got %d refusals, the first of %s", len(got), got[0].UID)
 	}
+}
+
+// A claim that waits for devices is reported with the latest reason, until the call for it ends.
+func TestWaitingClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New(nil, nil)
+		m.EnableDRA(func() uint64 { return 0 })
+		o := &claimObserver{metrics: m}
+		wait := func(uid, reason string) {
+			o.Waiting(dra.Outcome{UID: uid, Namespace: "default", Name: uid, Refusal: dra.RefusedHeld, Err: errors.New(reason)})
+		}
+		start := time.Now()
+		wait("a", "first")
+		time.Sleep(time.Second)
+		wait("b", "other")
+		wait("a", "second\nline")
+		if got := o.awaiting(); len(got) != 2 || got[0].Name != "a" || got[0].Message != "second; line" || !got[0].Since.Equal(start) || got[1].UID != "b" {
+			t.Errorf("got %+v", got)
+		}
+		o.Prepared(dra.Outcome{UID: "a"})
+		o.Prepared(dra.Outcome{UID: "b", Err: errors.New("held")})
+		if got := o.awaiting(); len(got) != 0 {
+			t.Errorf("after the calls: got %+v", got)
+		}
+	})
 }

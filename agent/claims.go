@@ -51,9 +51,9 @@ type claims struct {
 // shares has no delay, because the next claim requires the new order.
 const orderDelay = 5 * time.Second
 
-// newClaims returns the DRA component of the agent; nil if DRA is disabled. It restores prepared claims, so it must be
-// called before the gate grants anything. start runs a function in the background.
-func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, compute *computeLimits, t triggers, start func(run func(context.Context) error)) *claims {
+// newClaims returns the DRA component of the agent; nil if DRA is disabled. It restores prepared claims, for up to
+// restoreTimeout, so it must be called before the gate grants anything. start runs a function in the background.
+func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *allocator.Gate, compute *computeLimits, t triggers, start func(run func(context.Context) error)) *claims {
 	if a.cfg.DRADriver == "" {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (a *Agent) newClaims(client *cluster.Client, gate *allocator.Gate, compute 
 	}, a.log)
 	compute.claims = c.driver
 	a.metrics.EnableDRA(c.pool.Writes)
-	c.restore(a.log)
+	c.restore(ctx, a.log)
 	c.start = sync.OnceFunc(func() { start(c.driver.Run) })
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
 	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
@@ -102,8 +102,11 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
+// restoreTimeout bounds the requests for claims without a record, which delay the start of the agent.
+const restoreTimeout = 3 * time.Second
+
 // restore adds to the gate the claims that the kubelet's checkpoint lists as prepared, but that have no record.
-func (c *claims) restore(log *slog.Logger) {
+func (c *claims) restore(ctx context.Context, log *slog.Logger) {
 	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
 	if err != nil {
 		log.Warn("kubelet's prepared claims unreadable, using the claim records only", "err", err)
@@ -112,19 +115,49 @@ func (c *claims) restore(log *slog.Logger) {
 	for _, claim := range c.gate.Claims() {
 		recorded[claim.UID] = true
 	}
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
 	for _, p := range prepared {
-		if claim := c.claim(p); !recorded[p.UID] && len(claim.Devices) > 0 {
-			log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.Name, "uid", p.UID, "devices", claim.Devices)
-			c.gate.Restore(claim)
+		if recorded[p.UID] || len(c.claim(p, nil).Devices) == 0 {
+			continue
 		}
+		admin, err := c.adminRequests(ctx, p)
+		if err != nil {
+			log.Warn("claim without a record not read, assuming that it holds all of its devices", "uid", p.UID, "err", err)
+		}
+		claim := c.claim(p, admin)
+		log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.Name, "uid", p.UID, "devices", claim.Devices, "admin", claim.Admin)
+		c.gate.Restore(claim)
 	}
 }
 
-// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted.
-func (c *claims) claim(p kubelet.PreparedClaim) allocator.Claim {
+// adminRequests returns the requests of a claim with admin access, which the kubelet's checkpoint lacks. Without a
+// response of the API server, the claim holds all of its devices.
+func (c *claims) adminRequests(ctx context.Context, p kubelet.PreparedClaim) (map[string]bool, error) {
+	claim, err := c.client.Claim(ctx, p.Namespace, p.Name)
+	if err != nil || claim.UID != p.UID {
+		return nil, err
+	}
+	admin := map[string]bool{}
+	for _, d := range claim.Devices {
+		if d.AdminAccess {
+			admin[d.Request] = true
+		}
+	}
+	return admin, nil
+}
+
+// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted. admin are its requests with
+// admin access.
+func (c *claims) claim(p kubelet.PreparedClaim, admin map[string]bool) allocator.Claim {
 	claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
 	for _, d := range p.Devices {
-		if id, ok := dra.DeviceID(d.Name); ok && d.Driver == c.driverName && d.Pool == c.poolName {
+		id, ok := dra.DeviceID(d.Name)
+		switch {
+		case !ok || d.Driver != c.driverName || d.Pool != c.poolName:
+		case len(d.Requests) == 1 && admin[d.Requests[0]]:
+			claim.Admin = append(claim.Admin, id)
+		default:
 			claim.Devices = append(claim.Devices, id)
 		}
 	}
@@ -196,16 +229,15 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	}
 	var offered []dra.Offer
 	health := []dra.DeviceHealth{}
+	held, taints := allocator.HeldByClaims(c.gate.Claims()), !c.pool.Status().DropsTaints()
 	for _, r := range offers {
 		if !r.Sliced() {
 			continue
 		}
 		for _, d := range r.Devices {
 			health = append(health, dra.DeviceHealth{ID: d.ID, Fault: d.Fault})
-			if d.Healthy() || !d.Fault.None() && d.State != allocator.StateWaiting {
-				offered = append(offered, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity, Isolation: d.Isolation()})
-			}
 		}
+		offered = append(offered, offersOf(r.Devices, held, taints)...)
 	}
 	c.extra.Store(&extra)
 	c.plan.Store(p)
@@ -213,6 +245,20 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 	c.updatePool(dra.Devices(inv, c.order(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
 	c.driver.UpdateHealth(health)
 	c.start()
+}
+
+// offersOf returns the devices that belong in the slices. Unless the API server stores their taints, it omits the faulty
+// ones that the scheduler could allocate: those that no claim holds as a whole. held is the result of
+// allocator.HeldByClaims.
+func offersOf(devices []allocator.Device, held map[string]allocator.Amount, taints bool) (offers []dra.Offer) {
+	for _, d := range devices {
+		amount, isHeld := held[d.ID]
+		listed := taints || isHeld && amount == allocator.Amount{}
+		if d.Healthy() || !d.Fault.None() && d.State != allocator.StateWaiting && listed {
+			offers = append(offers, dra.Offer{ID: d.ID, Resource: d.Resource, Fault: d.Fault, Capacity: d.Capacity, Isolation: d.Isolation()})
+		}
+	}
+	return offers
 }
 
 // updatePool publishes devices, or withdraws the slices while another process serves a DRA driver of the same name on
@@ -232,7 +278,7 @@ func (c *claims) updatePool(devices []cluster.Device) {
 // time.
 func (c *claims) order(inv *gpu.Inventory, offers []dra.Offer) []dra.Offer {
 	held, now := allocator.HeldByClaims(c.gate.Claims()), time.Now()
-	if !maps.Equal(held, c.held) {
+	if c.held == nil || !maps.Equal(held, c.held) {
 		c.held, c.heldSince = held, now
 	}
 	if now.Sub(c.heldSince) >= orderDelay || c.ordered == nil || c.placement == allocator.Spread {
@@ -275,7 +321,7 @@ func (c *claims) status() *status.DRA {
 		}
 		s.Claims = append(s.Claims, claim)
 	}
-	s.Refused = c.observer.refused()
+	s.Waiting, s.Refused = c.observer.awaiting(), c.observer.refused()
 	for _, foreign := range pool.Foreign {
 		s.Slices.Foreign = append(s.Slices.Foreign, foreign.Name)
 	}

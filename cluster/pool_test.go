@@ -403,6 +403,37 @@ func TestPoolDroppedFields(t *testing.T) {
 	})
 }
 
+// The dropped fields stay known while they are not sent: a publisher that omits devices whose taints are dropped would
+// otherwise add them again.
+func TestPoolDroppedTaintsStayKnown(t *testing.T) {
+	testPool(t, func(t *poolTest) {
+		t.api.gate["taints"] = true
+		t.start()
+		all := devices("a", "b")
+		all[1].Taints = []Taint{{Key: "key", Effect: NoSchedule}}
+		want := func(drops bool, all []Device, names ...string) {
+			t.Helper()
+			t.pool.Want(all)
+			synctest.Wait()
+			t.want(names...)
+			if got := t.pool.Status().DropsTaints(); got != drops {
+				t.Errorf("drops taints: %t, want %t", got, drops)
+			}
+			t.quiet()
+		}
+		want(false, devices("a", "b"), "a", "b")
+		want(true, all, "a", "b")
+		want(true, devices("a"), "a")
+		want(true, devices("a", "c"), "a", "c")
+		t.pool.Withdraw()
+		synctest.Wait()
+		want(true, devices("a"), "a")
+
+		delete(t.api.gate, "taints")
+		want(false, all, "a", "b")
+	})
+}
+
 // A quantity that the API server stores in canonical form is neither reported as dropped nor written again.
 func TestPoolQuantity(t *testing.T) {
 	testPool(t, func(t *poolTest) {

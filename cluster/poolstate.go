@@ -24,12 +24,16 @@ type poolState struct {
 	refused   map[string]refusal    // by name of the device
 	uncertain map[string]bool       // names of slices with a write that was neither accepted nor refused
 	added     map[taintKey]string   // times at which taints were added
+
+	// dropped has the paths of the fields that were dropped when they were last sent. It outlives the slices with them:
+	// a publisher may omit devices because of it.
+	dropped map[string]bool
 }
 
 // acceptance records how the API server stored a sent slice: it drops unknown fields and formats quantities.
 type acceptance struct {
-	sent, stored string   // see specForm
-	dropped      []string // see droppedFields
+	sent, stored string // see specForm
+	lossy        bool   // the API server has dropped fields
 }
 
 // refusal is a device that the API server does not accept.
@@ -48,7 +52,7 @@ func newPoolState() poolState {
 	return poolState{
 		own: map[string]slice{}, foreign: map[string]slice{},
 		accepted: map[string]acceptance{}, refused: map[string]refusal{}, uncertain: map[string]bool{},
-		added: map[taintKey]string{},
+		added: map[taintKey]string{}, dropped: map[string]bool{},
 	}
 }
 
@@ -100,10 +104,25 @@ func (s *poolState) replace(all []slice) {
 	}
 }
 
+// accept records how the API server stored a sent slice.
+func (s *poolState) accept(change sliceChange, stored slice) {
+	lossy := false
+	for field, dropped := range compareFields(change.form, stored.form) {
+		lossy = lossy || dropped
+		if dropped {
+			s.dropped[field] = true
+		} else {
+			delete(s.dropped, field)
+		}
+	}
+	s.accepted[change.name] = acceptance{change.form, stored.form, lossy}
+}
+
 // clearRejections clears the dropped fields and the refused devices, so that they are sent again. An API server that
 // was unavailable may have another version or other feature gates now.
 func (s *poolState) clearRejections() {
-	maps.DeleteFunc(s.accepted, func(_ string, a acceptance) bool { return len(a.dropped) > 0 })
+	maps.DeleteFunc(s.accepted, func(_ string, a acceptance) bool { return a.lossy })
+	clear(s.dropped)
 	clear(s.refused)
 }
 
@@ -137,11 +156,7 @@ func (s *poolState) status() PoolStatus {
 		}
 		view.Refused[name] = r.reason
 	}
-	for _, a := range s.accepted {
-		view.Dropped = append(view.Dropped, a.dropped...)
-	}
-	slices.Sort(view.Dropped)
-	view.Dropped = slices.Compact(view.Dropped)
+	view.Dropped = slices.Sorted(maps.Keys(s.dropped))
 	view.Foreign = s.foreignSlices()
 	return view
 }

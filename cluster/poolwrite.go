@@ -120,7 +120,7 @@ func (p *Pool) put(ctx context.Context, change sliceChange, nodeUID string) erro
 	}
 	p.writes.Add(1)
 	p.state.store(stored)
-	p.state.accepted[change.name] = acceptance{change.form, stored.form, droppedFields(change.form, stored.form)}
+	p.state.accept(change, stored)
 	delete(p.state.uncertain, change.name)
 	return nil
 }

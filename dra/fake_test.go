@@ -142,6 +142,7 @@ func (g *fakeGate) holders() []string {
 // fakeObserver records the outcomes.
 type fakeObserver struct {
 	mu         sync.Mutex
+	waiting    []Outcome
 	prepared   []Outcome
 	unprepared []Outcome
 	registered int
@@ -151,6 +152,12 @@ func (o *fakeObserver) Registered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.registered++
+}
+
+func (o *fakeObserver) Waiting(outcome Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting, outcome)
 }
 
 func (o *fakeObserver) Prepared(outcome Outcome) {

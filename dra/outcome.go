@@ -66,6 +66,8 @@ func refusal(err error) Refusal {
 // kubelet waits for them, and must be safe for concurrent use.
 type Observer interface {
 	Registered()
+	// Waiting receives the latest reason why a call to prepare a claim waits for devices. Prepared follows.
+	Waiting(Outcome)
 	Prepared(Outcome)
 	Unprepared(Outcome)
 }
@@ -73,5 +75,6 @@ type Observer interface {
 type noObserver struct{}
 
 func (noObserver) Registered()        {}
+func (noObserver) Waiting(Outcome)    {}
 func (noObserver) Prepared(Outcome)   {}
 func (noObserver) Unprepared(Outcome) {}

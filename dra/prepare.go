@@ -243,6 +243,7 @@ func (d *Driver) await(ctx context.Context, r Record, prepare func() error) erro
 		if !waited {
 			d.log.Info("claim waits for devices", "claim", r.Namespace+"/"+r.Name, "err", err)
 		}
+		d.cfg.Observer.Waiting(claimRef{r.UID, r.Namespace, r.Name}.outcome(time.Since(start), err))
 		select {
 		case <-changed:
 		case <-poll.C:

@@ -567,6 +567,9 @@ func TestWaitForRelease(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		synctest.Wait()
 		n.recorded("uid-a") // a waiting claim has no record
+		if w := n.observer.waiting; len(w) != 1 || w[0].UID != "uid-b" || w[0].Name != "b" || !strings.Contains(w[0].Err.Error(), "GPU-0 is prepared for claim default/a") {
+			t.Errorf("the observer has the waiting claims %+v", w)
+		}
 		n.unprepares("a")
 		if err := <-prepared; err != nil {
 			t.Error(err)

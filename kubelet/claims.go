@@ -31,6 +31,7 @@ type PreparedClaim struct {
 // PreparedDevice is a device of a PreparedClaim.
 type PreparedDevice struct {
 	Driver, Pool, Name string
+	Requests           []string // of the claim
 	CDI                []string // qualified CDI device names
 }
 
@@ -79,6 +80,7 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 			DriverState map[string]struct {
 				Devices []struct {
 					PoolName, DeviceName string
+					RequestNames         []string
 					CDIDeviceIDs         []string
 				}
 			}
@@ -100,7 +102,7 @@ func parseClaims(data []byte) (claims []PreparedClaim, err error) {
 			Pods: slices.Sorted(maps.Keys(c.PodUIDs)), Drivers: slices.Sorted(maps.Keys(c.DriverState))}
 		for _, driver := range claim.Drivers {
 			for _, d := range c.DriverState[driver].Devices {
-				claim.Devices = append(claim.Devices, PreparedDevice{driver, d.PoolName, d.DeviceName, d.CDIDeviceIDs})
+				claim.Devices = append(claim.Devices, PreparedDevice{driver, d.PoolName, d.DeviceName, d.RequestNames, d.CDIDeviceIDs})
 			}
 		}
 		claims = append(claims, claim)

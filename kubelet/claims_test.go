@@ -36,9 +36,9 @@ func TestPreparedClaims(t *testing.T) {
 		{UID: "u1", Namespace: "default", Name: "new", Pods: []string{"p3"}, Drivers: []string{"gpu.nvidia.com"}},
 		{UID: "u2", Namespace: "default", Name: "shared", Pods: []string{"p1", "p2"}, Drivers: []string{"gpu.nvidia.com", "nic.example.com"},
 			Devices: []PreparedDevice{
-				{"gpu.nvidia.com", "node-1", "gpu-a", []string{"gpucdi.dev/gpu=GPU-a"}},
-				{"gpu.nvidia.com", "network", "gpu-b", nil},
-				{"nic.example.com", "node-1", "nic-0", nil},
+				{"gpu.nvidia.com", "node-1", "gpu-a", []string{"gpu"}, []string{"gpucdi.dev/gpu=GPU-a"}},
+				{"gpu.nvidia.com", "network", "gpu-b", nil, nil},
+				{"nic.example.com", "node-1", "nic-0", nil, nil},
 			}},
 		{UID: "u3", Namespace: "default", Name: "nic", Pods: []string{"p4"}, Drivers: []string{"nic.example.com"}},
 	}

@@ -117,6 +117,12 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 			}
 		}
 	}
+	for _, c := range n.DRA.Waiting {
+		if c.Namespace == namespace && c.Name == name {
+			found = true
+			line(w, "Claim %s/%s has waited %s to be prepared: %s", namespace, name, age(c.Since), c.Message)
+		}
+	}
 	for _, r := range n.DRA.Refused {
 		if r.Namespace == namespace && r.Name == name {
 			found = true

@@ -25,6 +25,7 @@ func TestExplain(t *testing.T) {
 		Excluded: []status.Excluded{{ID: "GPU-c", Index: "2", Rule: "resources[0]"}},
 		DRA: &status.DRA{
 			Claims:  []status.Claim{{Namespace: "default", Name: "one", Devices: []string{"GPU-b"}, Pods: []string{"infer"}, Prepared: earlier}},
+			Waiting: []status.WaitingClaim{{Namespace: "default", Name: "four", Message: "GPU-a: waits until no pod holds it", Since: earlier}},
 			Refused: []status.Refusal{{Namespace: "default", Name: "two", Reason: "held", Message: "GPU-b is prepared for claim default/one", At: earlier}},
 		},
 	}
@@ -36,6 +37,7 @@ func TestExplain(t *testing.T) {
 		"GPU-c":                         {"GPU 2 (GPU-c) is not advertised: excluded by resources[0] of the config"},
 		"default/one":                   {"was prepared 5m0s ago, for infer", "GPU 1 (GPU-b): unhealthy"},
 		"default/two":                   {"The kubelet's latest call for claim default/two failed 5m0s ago (held): GPU-b is prepared for claim default/one"},
+		"default/four":                  {"Claim default/four has waited 5m0s to be prepared: GPU-a: waits until no pod holds it"},
 		"default/three":                 {"not prepared on this node"},
 	} {
 		var out strings.Builder
