@@ -103,29 +103,24 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 		return fmt.Errorf("explaining claim %s/%s: DRA is disabled on this node; set the chart value dra.enabled", namespace, name)
 	}
 	found := false
+	is := func(otherNamespace, otherName string) bool {
+		same := otherNamespace == namespace && otherName == name
+		found = found || same
+		return same
+	}
 	for _, c := range n.DRA.Claims {
-		if c.Namespace != namespace || c.Name != name {
-			continue
-		}
-		found = true
-		line(w, "Claim %s/%s was prepared %s ago, for %s", namespace, name, age(c.Prepared), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
-		for _, id := range c.Devices {
-			for _, d := range n.Devices {
-				if d.ID == id {
-					line(w, "  GPU %s (%s): %s", d.Index, d.ID, d.Health())
-				}
-			}
+		if is(c.Namespace, c.Name) {
+			line(w, "Claim %s/%s was prepared %s ago, for %s", namespace, name, age(c.Prepared), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
+			explainDevices(w, n, c.Devices)
 		}
 	}
 	for _, c := range n.DRA.Waiting {
-		if c.Namespace == namespace && c.Name == name {
-			found = true
+		if is(c.Namespace, c.Name) {
 			line(w, "Claim %s/%s has waited %s to be prepared: %s", namespace, name, age(c.Since), c.Message)
 		}
 	}
 	for _, r := range n.DRA.Refused {
-		if r.Namespace == namespace && r.Name == name {
-			found = true
+		if is(r.Namespace, r.Name) {
 			line(w, "The kubelet's latest call for claim %s/%s failed %s ago (%s): %s", namespace, name, age(r.At), r.Reason, r.Message)
 		}
 	}
@@ -133,4 +128,15 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 		line(w, "Claim %s/%s is not prepared on this node, and the agent has recorded no failure to prepare it", namespace, name)
 	}
 	return nil
+}
+
+// explainDevices writes the health of the devices of a claim.
+func explainDevices(w io.Writer, n status.Node, ids []string) {
+	for _, id := range ids {
+		for _, d := range n.Devices {
+			if d.ID == id {
+				line(w, "  GPU %s (%s): %s", d.Index, d.ID, d.Health())
+			}
+		}
+	}
 }
