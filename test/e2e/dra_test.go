@@ -44,6 +44,7 @@ var claimCases = []struct {
 	{"an agent writes only slices of its node", slicePolicy},
 	{"a monitoring pod gets all GPUs by admin access", adminAccess},
 	{"a rule moves a single GPU to DRA", singleGPU},
+	{"a DeviceClass selects the GPUs of a rule", namedGPU},
 	{"a fault evicts the pod of the GPU", evictedByTaint},
 	{"the node moves to DRA and back while pods hold GPUs", migration},
 	{"random claims, pods, migrations and restarts", claimSoak},
@@ -434,20 +435,28 @@ func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during fu
 	}
 }
 
-// apiServerOutage removes a GPU while the API server is down.
+// apiServerOutage removes a GPU and raises an XID on another while the API server is down.
 func apiServerOutage(t *testing.T, c *cluster) {
 	var gone simdriver.GPU
+	faulty := c.driver.State().GPUs[6].UUID
 	c.interruptAPIServer(t, time.Minute, func() {
 		var err error
 		if gone, err = c.driver.Remove(c.driver.State().GPUs[7].UUID); err != nil {
 			t.Fatal(err)
 		}
+		c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
+		if err := c.driver.RaiseXID(faulty, 48); err != nil {
+			t.Fatal(err)
+		}
 	})
 	c.awaitSlices(t, 7)
+	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(faulty, "GPU-")+" gpu.nvidia.com/xid=48:NoSchedule", c.taints)
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	if err := c.driver.Add(gone); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitSlices(t, 8)
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -645,21 +654,34 @@ func slicePolicy(t *testing.T, c *cluster) {
 	pod := c.agentPod(t)
 	uid := c.kubectl(t, "get", "pod", "--namespace", "gpucdi", pod, "-o", "jsonpath={.metadata.uid}")
 	token := c.kubectl(t, "create", "token", "--namespace", "gpucdi", "gpucdi", "--bound-object-kind", "Pod", "--bound-object-name", pod, "--bound-object-uid", uid)
-	write := func(nodeName string) (string, error) {
-		manifest := fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: forged-%[1]s},
+	manifest := func(nodeName string) string {
+		return fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: forged-%[1]s},
 spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}}`, nodeName)
-		cmd := c.Box.Command(t.Context(), "kubectl", "--token", token, "--kubeconfig", "/dev/null", "--server", "https://127.0.0.1", "--insecure-skip-tls-verify", "create", "-f", "-")
-		cmd.Stdin = strings.NewReader(manifest)
+	}
+	write := func(verb, nodeName string) (string, error) {
+		cmd := c.Box.Command(t.Context(), "kubectl", "--token", token, "--kubeconfig", "/dev/null", "--server", "https://127.0.0.1", "--insecure-skip-tls-verify", verb, "-f", "-")
+		cmd.Stdin = strings.NewReader(manifest(nodeName))
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := write("other"); err == nil || !strings.Contains(out, `the agent of node "box" must not write a ResourceSlice of node "other"`) {
-		t.Errorf("writing a slice of another node: %v, %s", err, out)
+	denied := func(verb string) {
+		t.Helper()
+		if out, err := write(verb, "other"); err == nil || !strings.Contains(out, `the agent of node "box" must not write a ResourceSlice of node "other"`) {
+			t.Errorf("%s a slice of another node: %v, %s", verb, err, out)
+		}
 	}
-	if out, err := write(node.Name); err != nil {
-		t.Errorf("writing a slice of the agent's node: %v, %s", err, out)
+	denied("create")
+	if err := c.Apply(t.Context(), []byte(manifest("other"))); err != nil {
+		t.Fatal(err)
 	}
-	c.kubectl(t, "delete", "resourceslice", "forged-"+node.Name)
+	denied("replace")
+	denied("delete")
+	c.kubectl(t, "delete", "resourceslice", "forged-other")
+	for _, verb := range []string{"create", "delete"} {
+		if out, err := write(verb, node.Name); err != nil {
+			t.Errorf("%s a slice of the agent's node: %v, %s", verb, err, out)
+		}
+	}
 }
 
 // claimsOnOtherRuntimes moves a node to DRA and back while a pod has a claim, with a runtime that TestDRA does not
@@ -711,15 +733,20 @@ func migration(t *testing.T, c *cluster) {
 	c.doc(t, "Move a node back")
 	c.awaitGPUs(t, "8")
 	c.awaitSlices(t, 0)
-	c.run(t, "held", 3)
-	c.awaitPhase(t, "held", "Running")
-	held := c.gpusOf(t, "held")
+	var held []string
+	for _, pod := range []string{"held-0", "held-1", "held-2"} {
+		c.run(t, pod, 1)
+		c.awaitPhase(t, pod, "Running")
+		held = append(held, c.onlyGPUOf(t, pod))
+	}
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 5)
 	c.awaitGPUs(t, "0")
 	c.restartKubelet(t)
-	if now := c.gpusOf(t, "held"); !slices.Equal(now, held) {
-		t.Errorf("after a kubelet restart pod held sees %v, want %v", now, held)
+	for i, want := range held {
+		if now := c.onlyGPUOf(t, fmt.Sprint("held-", i)); now != want {
+			t.Errorf("after a kubelet restart pod held-%d sees %s, want %s", i, now, want)
+		}
 	}
 	c.awaitSlices(t, 5)
 
@@ -733,8 +760,11 @@ func migration(t *testing.T, c *cluster) {
 	if len(used) != 6 || len(slices.Compact(used)) != 6 {
 		t.Errorf("pods see GPUs %v, want 6 different ones", used)
 	}
+	c.remove(t, "held-0")
+	c.awaitSlices(t, 6)
 	c.killAgent(t)
-	c.remove(t, "held")
+	c.remove(t, "held-1")
+	c.remove(t, "held-2")
 	c.awaitSlices(t, 8)
 	c.awaitEvent(t, "Normal", "GPUMoved", "now allocated through gpu.nvidia.com")
 
@@ -743,6 +773,15 @@ func migration(t *testing.T, c *cluster) {
 	c.awaitGPUs(t, "4") // without the GPU of claim reserved, although that claim is not prepared
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
+	c.awaitGPUs(t, "5")
+	claimed, unchanged := c.gpusOf(t, "claimed"), c.gpusOf(t, "unchanged")
+	c.restartKubelet(t)
+	if now := c.gpusOf(t, "claimed"); !slices.Equal(now, claimed) {
+		t.Errorf("after a kubelet restart pod claimed sees %v, want %v", now, claimed)
+	}
+	if now := c.gpusOf(t, "unchanged"); !slices.Equal(now, unchanged) {
+		t.Errorf("after a kubelet restart pod unchanged sees %v, want %v", now, unchanged)
+	}
 	c.awaitGPUs(t, "5")
 	c.remove(t, "claimed")
 	c.awaitGPUs(t, "6")

@@ -59,6 +59,29 @@ func refusedForPluginPod(t *testing.T, c *cluster) {
 	})
 }
 
+// namedGPU gives a GPU the resource of the DeviceClass in docs/resources.md, which a pod requests. A class of the chart
+// does not select it.
+func namedGPU(t *testing.T, c *cluster) {
+	c.configure(t, draConfig+"resources: [{select: {index: [5]}, name: nvidia.com/h100}]\n")
+	c.awaitOutput(t, "nvidia.com/h100", func(t *testing.T) string {
+		return c.kubectl(t, "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.gpucdi\.dev/resource.string}`)
+	})
+	if err := c.Apply(t.Context(), []byte(blocksOf(t, "docs/resources.md", "Use the resources through DRA", "yaml")[0])); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("used", func(t *testing.T) {
+		c.run(t, "named", 0, "resources: {limits: {nvidia.com/h100: 1}}")
+		c.run(t, "others", 7)
+		c.awaitPhase(t, "named", "Running")
+		c.awaitPhase(t, "others", "Running")
+		if got, want := c.onlyGPUOf(t, "named"), c.driver.State().GPUs[5].UUID; got != want {
+			t.Errorf("the pod sees %s, want %s", got, want)
+		}
+	})
+	c.kubectl(t, "delete", "deviceclass", "h100")
+	c.restoreDRA(t)
+}
+
 // evictedByTaint raises an XID on the GPU of a claim under a config in which a fault evicts pods.
 func evictedByTaint(t *testing.T, c *cluster) {
 	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra, taintEffect: NoExecute}}]\n")
