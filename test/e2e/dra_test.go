@@ -435,17 +435,18 @@ func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during fu
 	}
 }
 
-// apiServerOutage removes a GPU and raises an XID on another while the API server is down.
+// apiServerOutage raises an XID on a GPU and removes another while the API server is down.
 func apiServerOutage(t *testing.T, c *cluster) {
 	var gone simdriver.GPU
 	faulty := c.driver.State().GPUs[6].UUID
 	c.interruptAPIServer(t, time.Minute, func() {
-		var err error
-		if gone, err = c.driver.Remove(c.driver.State().GPUs[7].UUID); err != nil {
-			t.Fatal(err)
-		}
 		c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 		if err := c.driver.RaiseXID(faulty, 48); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // NVML is initialized anew after a removal, which loses events not yet read
+		var err error
+		if gone, err = c.driver.Remove(c.driver.State().GPUs[7].UUID); err != nil {
 			t.Fatal(err)
 		}
 	})
