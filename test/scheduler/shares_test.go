@@ -140,7 +140,7 @@ func memoryShare(cores int, memory string) map[resourceapi.QualifiedName]string 
 }
 
 // Claims share a GPU by memory and cores. A claim without capacity requests, such as one for nvidia.com/gpu, gets a
-// GPU to itself.
+// GPU to itself. Among free GPUs, those of pairs with the most free members come first.
 func TestSharesByMemory(t *testing.T) {
 	n := newSharedNode(t, 4, map[string]any{"share": "memory", "placement": "pack"})
 	n.gets(0, memoryShare(25, "20Gi"))
@@ -148,8 +148,8 @@ func TestSharesByMemory(t *testing.T) {
 	if small.amount("cores") != 25 || small.amount("memory") != 20<<30 {
 		t.Errorf("consumed %v", small.consumed)
 	}
-	n.gets(1, memoryShare(25, "47Gi"))
-	whole := n.gets(2, nil)
+	n.gets(2, memoryShare(25, "47Gi"))
+	whole := n.gets(1, nil)
 	if whole.amount("cores") != 100 || whole.amount("memory") != 48<<30 {
 		t.Errorf("a claim without requests consumed %v", whole.consumed)
 	}
@@ -169,7 +169,7 @@ func TestSharesByMemory(t *testing.T) {
 // With placement spread, the next claim gets the GPU with the most free capacity.
 func TestSharesSpread(t *testing.T) {
 	n := newSharedNode(t, 4, map[string]any{"share": "memory", "placement": "spread"})
-	for i := range 4 {
+	for _, i := range []int{0, 2, 1, 3} { // of pairs 0, 1 and 2, 3, the one with more free members first
 		n.gets(i, memoryShare(50, "10Gi"))
 	}
 	n.gets(-1, memoryShare(60, "1Gi"))
