@@ -33,10 +33,13 @@ const (
 	maxFiles  = 4096
 )
 
-var uuidPattern = regexp.MustCompile(`^(GPU|MIG)-[A-Za-z0-9-]{1,100}$`)
+// maxUUID bounds a UUID, in bytes.
+const maxUUID = 104
+
+var uuidPattern = regexp.MustCompile(`^(GPU|MIG)-[A-Za-z0-9-]+$`)
 
 // IsUUID reports whether text has the format of the UUID of a GPU or MIG device.
-func IsUUID(text string) bool { return uuidPattern.MatchString(text) }
+func IsUUID(text string) bool { return len(text) <= maxUUID && uuidPattern.MatchString(text) }
 
 // Cordon is the record of a cordoned device.
 type Cordon struct {

@@ -18,8 +18,11 @@ const (
 // maxFeatures bounds the features in a DeviceConfig; fewer exist.
 const maxFeatures = 16
 
-// validFeature is the format of a feature's name. Config.Variants checks whether the feature exists.
-var validFeature = regexp.MustCompile(`^[a-z]{1,32}$`)
+// maxFeature bounds a feature's name, in bytes, and featurePattern is its format. Config.Variants checks whether the
+// feature exists.
+const maxFeature = 32
+
+var featurePattern = regexp.MustCompile(`^[a-z]+$`)
 
 // deviceConfigFor returns the settings for a device in the DeviceConfigs of a claim and its DeviceClass. They do not
 // override each other: the features add up, and the lowest ceiling applies, so that a claim cannot exceed the ceiling
@@ -87,7 +90,7 @@ func (o object) features() ([]string, error) {
 		return nil, unsupported(o.path+".features", "%d features; use 1 to %d", len(features), maxFeatures)
 	}
 	for _, name := range features {
-		if !validFeature.MatchString(name) {
+		if len(name) > maxFeature || !featurePattern.MatchString(name) {
 			return nil, unsupported(o.path+".features", "%q; use names of driver capabilities", host.Printable(name, maxShown))
 		}
 	}

@@ -1,8 +1,9 @@
 package dra
 
 import (
-	"regexp"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // prefixes are the prefixes of UUIDs and of the corresponding device names in the ResourceSlices. The UUID of a GPU or
@@ -17,16 +18,13 @@ const migPrefix = "MIG-"
 // isMIG reports whether a UUID is that of a MIG device.
 func isMIG(uuid string) bool { return strings.HasPrefix(uuid, migPrefix) }
 
-// dnsLabel is the format of device names in ResourceSlices.
-var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-
 // DeviceName returns the name in the ResourceSlices of the GPU or MIG device with a UUID. ok is false if the UUID has
 // another prefix, or the result would not be a DNS label.
 func DeviceName(uuid string) (name string, ok bool) {
 	for _, p := range prefixes {
 		if rest, found := strings.CutPrefix(uuid, p.id); found {
 			name = p.name + rest
-			return name, rest != "" && dnsLabel.MatchString(name)
+			return name, rest != "" && len(validation.IsDNS1123Label(name)) == 0
 		}
 	}
 	return "", false
@@ -36,7 +34,7 @@ func DeviceName(uuid string) (name string, ok bool) {
 func DeviceID(name string) (uuid string, ok bool) {
 	for _, p := range prefixes {
 		if rest, found := strings.CutPrefix(name, p.name); found {
-			return p.id + rest, rest != "" && dnsLabel.MatchString(name)
+			return p.id + rest, rest != "" && len(validation.IsDNS1123Label(name)) == 0
 		}
 	}
 	return "", false

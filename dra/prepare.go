@@ -49,7 +49,7 @@ func (c claimRef) String() string { return c.namespace + "/" + c.name }
 
 // validate checks the fields, which become part of file names, URLs and messages.
 func (c claimRef) validate() error {
-	if !validUID.MatchString(c.uid) {
+	if !isUID(c.uid) {
 		return fmt.Errorf("invalid claim UID %q", host.Printable(c.uid, maxShown))
 	}
 	for _, name := range []string{c.namespace, c.name} {

@@ -35,8 +35,12 @@ const (
 // errRecord means that the records were not read, or that a record was not written or removed.
 var errRecord = errors.New("claim record")
 
-// validUID is the format of a claim's UID, which becomes a file name.
-var validUID = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z_.]{0,127}$`)
+// maxUID bounds the UID of a claim, in bytes, and uidPattern is its format. It becomes a file name.
+const maxUID = 128
+
+var uidPattern = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z_.]*$`)
+
+func isUID(text string) bool { return len(text) <= maxUID && uidPattern.MatchString(text) }
 
 // store has the records, in memory and in one file each, <uid>.json. Calls for the same claim must not overlap.
 type store struct {
@@ -72,7 +76,7 @@ func load(dir string) (*store, error) {
 		if strings.HasPrefix(name, ".") && strings.Contains(name, recordSuffix+".") {
 			_ = os.Remove(filepath.Join(dir, name)) // a temporary file of a killed agent
 		}
-		if uid, ok := strings.CutSuffix(name, recordSuffix); ok && validUID.MatchString(uid) {
+		if uid, ok := strings.CutSuffix(name, recordSuffix); ok && isUID(uid) {
 			s.records[uid] = s.read(uid)
 		}
 	}

@@ -51,13 +51,17 @@ type Control struct {
 // runner runs the control program with arguments and returns its output.
 type runner func(ctx context.Context, dir string, args ...string) (string, error)
 
-// validName matches the names of servers and namespaces.
-var validName = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+// maxName bounds the names of servers and namespaces, in bytes, and namePattern is their format.
+const maxName = 64
+
+var namePattern = regexp.MustCompile(`^[a-z0-9_]+$`)
+
+func isName(text string) bool { return len(text) <= maxName && namePattern.MatchString(text) }
 
 // Name returns the name of a share for a claim UID.
 func Name(uid string) (string, error) {
 	name := strings.ReplaceAll(strings.ToLower(uid), "-", "_")
-	if !validName.MatchString(name) {
+	if !isName(name) {
 		return "", fmt.Errorf("claim UID %q is not a valid name of an MPS namespace", uid)
 	}
 	return name, nil
@@ -299,7 +303,7 @@ func (c *Control) command(ctx context.Context, args ...string) (string, error) {
 // Watch sends to changed, which must have a buffer of one, when the daemon or a server starts or ends, until ctx ends. It
 // misses the end of a daemon that is killed together with gpucdi mps.
 func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger) {
-	relevant := func(name string) bool { return name == socketName || validName.MatchString(name) && name != logDir }
+	relevant := func(name string) bool { return name == socketName || isName(name) && name != logDir }
 	sockets.Watcher{Dir: c.Dir, Relevant: relevant, Changed: changed, Log: log}.Run(ctx)
 }
 
