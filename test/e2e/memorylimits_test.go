@@ -87,18 +87,16 @@ func memoryLimits(t *testing.T, c *cluster) {
 	c.awaitGPUs(t, "8")
 }
 
-// emulateCgroup2 makes the cgroups of pods available at the paths that they have with cgroup v2. On a machine with
-// controllers of cgroup v1, the box has only v1.
+// emulateCgroup2 emulates cgroup v2 until the test ends.
 func (c *cluster) emulateCgroup2(t *testing.T) {
 	t.Helper()
-	c.sh(t, `[ -e /sys/fs/cgroup/cgroup.controllers ] || {
-		ln -s memory/kubepods /sys/fs/cgroup/kubepods
-		touch /sys/fs/cgroup/cgroup.controllers
-	}`)
+	undo, err := c.EmulateCgroup2(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		const undo = "[ ! -L /sys/fs/cgroup/kubepods ] || rm /sys/fs/cgroup/kubepods /sys/fs/cgroup/cgroup.controllers"
-		if out, err := c.Box.Command(context.Background(), "sh", "-c", undo).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
+		if err := undo(context.Background()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -155,6 +155,37 @@ func ceiledPods(t *testing.T, c *cluster) {
 	if want := fmt.Sprintf(`gpucdi_device_isolation_info{compute="ceiling",device="%[1]s",gpu="%[1]s",memory="driver"} 1`, second); !strings.Contains(c.metrics(t), want) {
 		t.Errorf("the metrics lack %s", want)
 	}
+	brokenServers(t, c, second)
+}
+
+// brokenServers kills a program of pod first, after which the server of the GPU hangs, as servers do if a program is
+// killed while its kernels run. The server is replaced when pods first and second have ended. Afterwards, servers vanish
+// when they have been created, and a pod does not start.
+func brokenServers(t *testing.T, c *cluster, gpu string) {
+	t.Helper()
+	c.exec(t, "first", "/tmp/context hold >/dev/null 2>&1 & sleep 1; kill -9 $!")
+	server := filepath.Join(c.Box.Path(mpsDir), strings.ToLower(strings.ReplaceAll(gpu, "-", "_")))
+	if err := simdriver.SetMPSFault(server, simdriver.MPSWedged); err != nil { // ends with the server
+		t.Fatal(err)
+	}
+	c.awaitOutput(t, "gpucdi.dev/mps", c.taints)
+	c.remove(t, "first")
+	c.remove(t, "second")
+	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+	c.awaitNoServers(t)
+
+	c.setMPSFault(t, simdriver.MPSServerVanishes, true)
+	c.startCeiled(t, "vanished", "cores: 25, memory: 10Gi")
+	c.awaitOutput(t, "MPS", func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=vanished,reason=FailedPrepareDynamicResources", "-o", "jsonpath={.items[*].message}")
+	})
+	if phase := c.kubectl(t, "get", "pod", "vanished", "-o", "jsonpath={.status.phase}"); phase != "Pending" {
+		t.Errorf("pod vanished is %s without an MPS server", phase)
+	}
+	c.setMPSFault(t, simdriver.MPSServerVanishes, false)
+	c.retry(t, "vanished")
+	c.awaitPhase(t, "vanished", "Running")
+	c.seesMultiprocessors(t, "vanished", "", "0 32")
 }
 
 // withoutMPSDaemon checks that a program of a running container does not get the whole GPU while no MPS daemon runs on the
@@ -183,16 +214,29 @@ func (c *cluster) setMPSFault(t *testing.T, fault simdriver.MPSFault, on bool) {
 	}
 }
 
-// runCeiled is runNonRoot for a pod with a claim of the same name that requests capacity.
-func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
+// startCeiled is startNonRoot for a pod with a claim of the same name that requests capacity.
+func (c *cluster) startCeiled(t *testing.T, name, capacity string) {
 	t.Helper()
 	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
-	c.runNonRoot(t, name, "resourceClaims: [{name: gpu, resourceClaimName: "+name+"}],", "claims: [{name: gpu}]")
+	c.startNonRoot(t, name, "resourceClaims: [{name: gpu, resourceClaimName: "+name+"}],", "claims: [{name: gpu}]")
 }
 
-// runNonRoot starts a pod that does not run as root, with more fields of the pod and the resources of its container,
-// and waits until it runs.
+// runCeiled is like startCeiled, and waits until the pod runs.
+func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
+	t.Helper()
+	c.startCeiled(t, name, capacity)
+	c.awaitPhase(t, name, "Running")
+}
+
+// runNonRoot is like startNonRoot, and waits until the pod runs.
 func (c *cluster) runNonRoot(t *testing.T, name, fields, resources string) {
+	t.Helper()
+	c.startNonRoot(t, name, fields, resources)
+	c.awaitPhase(t, name, "Running")
+}
+
+// startNonRoot starts a pod that does not run as root, with more fields of the pod and the resources of its container.
+func (c *cluster) startNonRoot(t *testing.T, name, fields, resources string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000}, %[2]s
 containers: [{name: main, image: %[3]s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {%[4]s},
@@ -201,7 +245,6 @@ command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.remove(t, name) })
-	c.awaitPhase(t, name, "Running")
 }
 
 // awaitOneAgent waits until the agent's pod is the only one, after it was replaced.

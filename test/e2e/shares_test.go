@@ -58,7 +58,8 @@ func sharedGPU(t *testing.T, c *cluster) {
 	if gpu["first"] != gpu["second"] || gpu["large"] == gpu["first"] || gpu["whole"] == gpu["first"] || gpu["whole"] == gpu["large"] {
 		t.Errorf("pods have the GPUs %v, want first and second to share one", gpu)
 	}
-	for pod, gib := range map[string]int{"first": 20, "second": 20, "large": 50} {
+	limits := map[string]int{"first": 20, "second": 20, "large": 50} // in GiB
+	for pod, gib := range limits {
 		c.checkLimit(t, pod, gib)
 	}
 	c.killAgent(t)
@@ -87,6 +88,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 	c.usesMemory(t, "third", gpu["third"])
 	limitsPersist(t, c, "first", 20)
 	c.restoresLimits(t, func() { c.checkLimit(t, "first", 20) })
+	sharesRecover(t, c, limits)
 
 	// A second pod of a claim is refused, because its memory would not be limited.
 	c.startWithClaim(t, "late", "second")

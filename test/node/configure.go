@@ -144,6 +144,22 @@ func credentials() (map[string][]byte, error) {
 	return files, nil
 }
 
+// EmulateCgroup2 makes the cgroups of pods available at the paths that they have with cgroup v2. On a machine with
+// controllers of cgroup v1, the box has only v1. undo ends it.
+func (n *Node) EmulateCgroup2(ctx context.Context) (undo func(context.Context) error, err error) {
+	script := func(ctx context.Context, script string) error {
+		if _, err := n.run(ctx, nil, "sh", "-c", script); err != nil {
+			return fmt.Errorf("emulating cgroup v2: %w", err)
+		}
+		return nil
+	}
+	undo = func(ctx context.Context) error {
+		return script(ctx, "[ ! -L /sys/fs/cgroup/kubepods ] || rm /sys/fs/cgroup/kubepods /sys/fs/cgroup/cgroup.controllers")
+	}
+	return undo, script(ctx, "[ -e /sys/fs/cgroup/cgroup.controllers ] || "+
+		"{ ln -s memory/kubepods /sys/fs/cgroup/kubepods && touch /sys/fs/cgroup/cgroup.controllers; }")
+}
+
 // prepareBox adds the addresses, the CNI plugins and the sysctls.
 func (n *Node) prepareBox(ctx context.Context) error {
 	script := []string{
