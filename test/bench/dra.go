@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ const (
 	claimReads = 10
 )
 
-// dra measures the DRA driver, and pods with claims and pods of the device plugin in turn.
+// dra measures the DRA driver, pods with claims and pods of the device plugin in turn, and parts of GPUs.
 func (b *bench) dra(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the watch
 	defer cancel()
@@ -32,7 +33,10 @@ func (b *bench) dra(ctx context.Context) (err error) {
 	if err := b.publish(ctx, n); err != nil {
 		return err
 	}
-	return b.claims(ctx, n)
+	if err := b.claims(ctx, n); err != nil {
+		return err
+	}
+	return b.parts(ctx, n)
 }
 
 // publish measures how soon the ResourceSlices have all GPUs: after the start of the agent, and after their deletion.
@@ -87,13 +91,8 @@ type side struct {
 // claims measures pods and their claims, with and without DRA in turn.
 func (b *bench) claims(ctx context.Context, n *draNode) error {
 	sides := []*side{{stack: withDRA()}, {stack: withoutDRA()}}
-	for i := range draRounds {
-		for j := range sides {
-			s := sides[(i+j)%len(sides)]
-			if err := n.turn(ctx, s); err != nil {
-				return fmt.Errorf("%s: %w", s.stack.name, err)
-			}
-		}
+	if err := n.turns(ctx, sides); err != nil {
+		return err
 	}
 	claims, plain := sides[0], sides[1]
 	used := medianMemory(plain.memory)
@@ -102,6 +101,25 @@ func (b *bench) claims(ctx context.Context, n *draNode) error {
 	// The other side has no value, since the ratio of an increase to a total is meaningless.
 	b.draTable.add(fmt.Sprintf("resident after %d claims", draPods+1), medianMemory(claims.memory).beyond(used), figure{text: used.figure().text},
 		target{text: "+5 MB", value: 5})
+	program, err := os.Stat(b.gpucdi)
+	if err != nil {
+		return err
+	}
+	size := float64(program.Size()) / 1e6
+	b.draTable.add("size of the program", figure{fmt.Sprintf("%.1f MB", size), size}, figure{}, target{text: "25 MB", value: 25})
+	return nil
+}
+
+// turns lets the sides take turns; each round begins with another side.
+func (n *draNode) turns(ctx context.Context, sides []*side) error {
+	for i := range draRounds {
+		for j := range sides {
+			s := sides[(i+j)%len(sides)]
+			if err := n.turn(ctx, s); err != nil {
+				return fmt.Errorf("%s: %w", s.stack.name, err)
+			}
+		}
+	}
 	return nil
 }
 

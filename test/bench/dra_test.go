@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,27 @@ func TestBeyond(t *testing.T) {
 	prepares, reads := []time.Duration{2100 * us, 90_000 * us, 2000 * us}, []time.Duration{1400 * us, 1 * us, 1500 * us}
 	if got, want := beyond(prepares, reads), (figure{"+700 µs, 2100 µs in total, GET of the claim 1400 µs", 700_000}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// A pod is sent once, when it is bound. A pod with the name of an earlier one is another pod.
+func TestBoundPods(t *testing.T) {
+	const events = `
+{"type": "ADDED", "object": {"metadata": {"name": "a", "uid": "1"}, "spec": {}}}
+{"type": "MODIFIED", "object": {"metadata": {"name": "a", "uid": "1"}, "spec": {"nodeName": "box"}}}
+{"type": "MODIFIED", "object": {"metadata": {"name": "a", "uid": "1"}, "spec": {"nodeName": "box"}}}
+{"type": "ADDED", "object": {"metadata": {"name": "b", "uid": "2"}, "spec": {"nodeName": "box"}}}
+{"type": "ADDED", "object": {"metadata": {"name": "a", "uid": "3"}, "spec": {"nodeName": "box"}}}
+`
+	bound := make(chan string, 10)
+	boundPods(strings.NewReader(events), bound)
+	close(bound)
+	var got []string
+	for pod := range bound {
+		got = append(got, pod)
+	}
+	if want := []string{"a", "b", "a"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -30,6 +30,12 @@ func withDRA() stack {
 	return stack{name: "dra", claims: true, command: agentInCluster("--config", configDir+"/dra.yaml", "--dra-driver-name", deviceClass)}
 }
 
+// withParts is gpucdi with all GPUs in ResourceSlices, as devices of which claims can request a part.
+func withParts() stack {
+	return stack{name: "part", claims: true, part: object{"cores": "25", "memory": "20Gi"},
+		command: agentInCluster("--config", configDir+"/parts.yaml", "--dra-driver-name", deviceClass)}
+}
+
 // withoutDRA is gpucdi with its device plugin only.
 func withoutDRA() stack {
 	return stack{name: "device-plugin", devices: gpuCount, command: agentInCluster()}
@@ -37,8 +43,12 @@ func withoutDRA() stack {
 
 // agentInCluster returns the command of an agent with access to the API server.
 func agentInCluster(args ...string) []string {
-	return append([]string{"env", "GOMAXPROCS=1", "KUBERNETES_SERVICE_HOST=" + nodebox.ServiceIP, "KUBERNETES_SERVICE_PORT=443",
-		gpucdiDir + "/gpucdi", "serve", "--node-name", nodebox.Name}, args...)
+	return inCluster(append([]string{"serve", "--node-name", nodebox.Name}, args...)...)
+}
+
+// inCluster returns a command of gpucdi with access to the API server.
+func inCluster(args ...string) []string {
+	return append([]string{"env", "GOMAXPROCS=1", "KUBERNETES_SERVICE_HOST=" + nodebox.ServiceIP, "KUBERNETES_SERVICE_PORT=443", gpucdiDir + "/gpucdi"}, args...)
 }
 
 // draNode is a node on which the agent has access to the API server.
@@ -67,11 +77,7 @@ func (b *bench) startDRANode(ctx context.Context) (*draNode, error) {
 // authorize creates the DeviceClasses and the service account of the chart, and gives the agent the credentials of the
 // service account.
 func (n *draNode) authorize(ctx context.Context) error {
-	manifest, err := draManifest(ctx)
-	if err != nil {
-		return err
-	}
-	if err := n.Apply(ctx, manifest); err != nil {
+	if err := n.applyChart(ctx, "dra.enabled=true", "rbac", "dra"); err != nil {
 		return err
 	}
 	token, err := n.Kubectl(ctx, "create", "token", "gpucdi", "--bound-object-kind", "Node", "--bound-object-name", nodebox.Name)
@@ -99,23 +105,26 @@ func (n *draNode) authorize(ctx context.Context) error {
 	return nil
 }
 
-// draManifest returns the permissions and the DeviceClasses of the chart.
-func draManifest(ctx context.Context) ([]byte, error) {
+// applyChart applies templates of the chart with values.
+func (n *draNode) applyChart(ctx context.Context, values string, templates ...string) error {
 	helm, err := tools.Build(ctx, tools.Helm)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	module, err := tools.ModuleDir(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(helm, "helm"), "template", "gpucdi", filepath.Join(filepath.Dir(module), "deploy/gpucdi"),
-		"--set", "dra.enabled=true", "--show-only", "templates/rbac.yaml", "--show-only", "templates/dra.yaml")
+		"--kube-version", "1.36.0", "--set", values)
+	for _, name := range templates {
+		cmd.Args = append(cmd.Args, "--show-only", "templates/"+name+".yaml")
+	}
 	manifest, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("rendering the chart: %w", err)
+		return fmt.Errorf("rendering the chart: %w", err)
 	}
-	return manifest, nil
+	return n.Apply(ctx, manifest)
 }
 
 // startPublishing starts the agent with DRA, and returns the time until its ResourceSlices have all GPUs.

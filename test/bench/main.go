@@ -96,7 +96,7 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generations, false},
 		{fmt.Sprintf("starting %d containers", 5*containerCount), b.containers, false},
 		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 4*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
-		{fmt.Sprintf("DRA: %d starts, then %d pods with claims and %d without", publications, draRounds*draPods, draRounds*draPods), b.dra, false},
+		{fmt.Sprintf("DRA: %d starts, then %d pods", publications, 4*draRounds*draPods+3*bindings), b.dra, false},
 	} {
 		if !s.always && !selected.MatchString(s.name) {
 			continue
@@ -116,8 +116,8 @@ const legend = `
 Both sides of a table ran on this machine, with the same simulated driver. Times are medians.
 ratio    gpucdi divided by the other side; below 1 gpucdi is faster or smaller
 target   the largest acceptable ratio if it ends with x, otherwise the largest value of gpucdi; MISSED if exceeded
-+        in addition to an empty gRPC call, to a container or pod without a GPU, to a GET of the claim, or to the agent
-         without DRA
++        in addition to an empty gRPC call, to a container or pod without a GPU, to a GET of the claim, to the agent
+         without DRA, or to a claim for a whole GPU
 Allocate, GetPreferredAllocation, ListAndWatch
          calls of the kubelet to a device plugin: give a pod its devices, choose which, list all
 NodePrepareResources
@@ -126,6 +126,9 @@ pod      from the request that creates a pod to the start of its container by co
          the plugin's chart and of the toolkit (strategy envvar, nvidia-container-runtime as a RuntimeClass, which
          generates a CDI spec for each container); with CDI: containerd applies the plugin's CDI spec, with its hooks.
          With a claim: its ResourceClaim was created before; the other side requests nvidia.com/gpu
+part     of a GPU: 25 cores and 20 GiB, which the driver limits
+bound    from the request that creates a pod to its assignment to the node by the scheduler. New template: no earlier
+         pod has requested the same vcuda-core and vcuda-memory
 burst    from the request that creates the first of the pods to the start of the last container
 `
 

@@ -123,9 +123,13 @@ func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 	return err
 }
 
-// claim creates a ResourceClaim for one GPU.
-func (a *podAPI) claim(ctx context.Context, name string) error {
-	spec := object{"devices": object{"requests": []object{{"name": "gpu", "exactly": object{"deviceClassName": deviceClass}}}}}
+// claim creates a ResourceClaim for one GPU, or for a part of one.
+func (a *podAPI) claim(ctx context.Context, name string, part object) error {
+	request := object{"deviceClassName": deviceClass}
+	if len(part) > 0 {
+		request["capacity"] = object{"requests": part}
+	}
+	spec := object{"devices": object{"requests": []object{{"name": "gpu", "exactly": request}}}}
 	_, err := a.do(ctx, http.MethodPost, claimsPath,
 		object{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": object{"name": name}, "spec": spec})
 	return err

@@ -40,6 +40,7 @@ type stack struct {
 	hooks   bool   // containers have hooks
 	devices int    // number of allocatable devices; 0: pods request none, or use claims
 	claims  bool   // pods get their devices through ResourceClaims
+	part    object // capacity that a claim requests; empty: the whole GPU
 	command []string
 }
 
@@ -89,6 +90,7 @@ func noGPUStack() stack { return stack{name: "no-gpu", command: []string{"sleep"
 type podNode struct {
 	*nodebox.Node
 	dir    string
+	driver *simdriver.Driver
 	api    *podAPI
 	events *containerEvents
 }
@@ -115,7 +117,7 @@ func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
 			filepath.Dir(b.nvidiaCTK): toolkitDir,
 		}},
 		Runtime: nodebox.Containerd().WithHandler(nvidiaHandler, runtimeDir+"/nvidia-container-runtime"),
-		Prepare: preparePodNode,
+		Prepare: n.prepare,
 	})
 	if err != nil {
 		return n, err
@@ -141,14 +143,15 @@ func (n *podNode) close() error {
 	return errors.Join(err, os.RemoveAll(n.dir))
 }
 
-// preparePodNode installs the driver, and the configuration of the stacks.
-func preparePodNode(ctx context.Context, b *box.Box) error {
-	if _, err := simdriver.Install(b.Root(), simdriver.H100x8()); err != nil {
+// prepare installs the driver, and the configuration of the stacks.
+func (n *podNode) prepare(ctx context.Context, b *box.Box) (err error) {
+	if n.driver, err = simdriver.Install(b.Root(), simdriver.H100x8()); err != nil {
 		return err
 	}
 	for name, text := range map[string]string{
 		configDir + "/gpucdi.yaml": nodeConfig + fmt.Sprintf("resources: [{name: %s, replicas: %d}]\n", gpuResource, gpuReplicas),
 		configDir + "/dra.yaml":    nodeConfig + "allocation: {mode: dra}\n",
+		configDir + "/parts.yaml":  nodeConfig + fmt.Sprintf("resources: [{name: %s, mode: dra, share: memory}]\n", gpuResource),
 		configDir + "/nvidia.yaml": nvidia.TimeSlicing(gpuResource, gpuReplicas),
 		nvidia.RuntimeConfigFile:   nvidia.RuntimeConfig,
 		// See forbidDeviceFiles.

@@ -123,7 +123,7 @@ func (n *podNode) runPods(ctx context.Context, s stack, count int) (time.Duratio
 		if !s.claims {
 			continue
 		}
-		if err := n.api.claim(deadline, names[i]); err != nil {
+		if err := n.api.claim(deadline, names[i], s.part); err != nil {
 			return 0, err
 		}
 	}
@@ -162,8 +162,8 @@ func (n *podNode) awaitContainers(ctx context.Context, s stack, count int) (last
 // gpuNode is the path of the device node of a GPU.
 var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 
-// checkGPU checks that a container has one GPU and libcuda, injected by a stack. If the stack has no devices, the
-// container must have neither.
+// checkGPU checks that a container has one GPU and libcuda, injected by a stack. If the pods of the stack request no GPU,
+// the container must have neither.
 func (n *podNode) checkGPU(c started, s stack) error {
 	spec, err := n.Spec("containerd://" + c.id)
 	if err != nil {
@@ -180,7 +180,11 @@ func (n *podNode) checkGPU(c started, s stack) error {
 			libraries++
 		}
 	}
-	if want := min(1, s.devices); gpus != want || (libraries > 0) != (want > 0) {
+	want := 0
+	if s.devices > 0 || s.claims {
+		want = 1
+	}
+	if gpus != want || (libraries > 0) != (want > 0) {
 		return fmt.Errorf("pod %s has %d GPUs, want %d, and %d mounts of libcuda", c.pod, gpus, want, libraries)
 	}
 	if hooks := hookCount(spec.Hooks); hooks > 0 != s.hooks {
