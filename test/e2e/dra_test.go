@@ -444,7 +444,7 @@ func apiServerOutage(t *testing.T, c *cluster) {
 		if err := c.driver.RaiseXID(faulty, 48); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second) // NVML is initialized anew after a removal, which loses events not yet read
+		time.Sleep(5 * time.Second) // NVML is initialized again after a removal, which loses events not yet read
 		var err error
 		if gone, err = c.driver.Remove(c.driver.State().GPUs[7].UUID); err != nil {
 			t.Fatal(err)
