@@ -56,7 +56,10 @@ func (b *bench) parts(ctx context.Context, n *draNode) error {
 // bindings measures how soon pods are bound: those without a GPU, those that request vcuda-core and vcuda-memory of an
 // existing template, and those of a new one.
 func (b *bench) bindings(ctx context.Context, n *draNode) (err error) {
-	if err := errors.Join(n.applyChart(ctx, "dra.enabled=true,vcuda.enabled=true,vcuda.replicas=0", "vcuda"), n.Apply(ctx, []byte(controllerAccess))); err != nil {
+	if err := errors.Join(n.applyChart(ctx, "dra.enabled=true,vcuda.enabled=true", "vcuda"), n.Apply(ctx, []byte(controllerAccess))); err != nil {
+		return err
+	}
+	if _, err := n.Kubectl(ctx, "delete", "deployment", "gpucdi-vcuda", "--cascade=foreground"); err != nil { // it runs as a process
 		return err
 	}
 	agent, err := n.serve(ctx, withParts())
