@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
-
-	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
 const (
@@ -110,11 +107,8 @@ func (n *draNode) bind(ctx context.Context, name string, memory int, bound <-cha
 	if memory > 0 {
 		resources = object{"limits": object{"nvidia.com/vcuda-core": "5", "nvidia.com/vcuda-memory": fmt.Sprint(memory)}}
 	}
-	spec := object{"terminationGracePeriodSeconds": 1, "restartPolicy": "Never", "containers": []object{{
-		"name": "main", "image": images.DebianName, "imagePullPolicy": "Never", "command": []string{"sleep", "infinity"}, "resources": resources,
-	}}}
 	took, err := timed(func() error {
-		_, err := n.api.do(ctx, http.MethodPost, podsPath, object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name}, "spec": spec})
+		err := n.api.createPod(ctx, name, resources, nil)
 		for err == nil {
 			select {
 			case pod, ok := <-bound:
@@ -139,20 +133,11 @@ func (n *draNode) bind(ctx context.Context, name string, memory int, bound <-cha
 // watchBindings watches the pods until ctx ends, and returns the names of those that are bound, each once. The channel is
 // closed when the watch ends.
 func watchBindings(ctx context.Context, api *endpoint) (<-chan string, error) {
-	response, err := api.send(ctx, http.MethodGet, podsPath+"?watch=true", nil)
-	if err != nil {
-		return nil, fmt.Errorf("watching pods: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, errors.Join(fmt.Errorf("watching pods: %s", response.Status), response.Body.Close())
-	}
 	bound := make(chan string, 1000)
-	go func() {
+	return bound, api.watch(ctx, podsPath, func(events io.Reader) {
 		defer close(bound)
-		defer response.Body.Close()
-		boundPods(response.Body, bound)
-	}()
-	return bound, nil
+		boundPods(events, bound)
+	})
 }
 
 // boundPods sends the name of each pod once it is bound, until the watch ends.

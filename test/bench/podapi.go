@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -91,18 +92,43 @@ func (e *endpoint) send(ctx context.Context, method, path string, object any) (*
 	return e.client.Do(request)
 }
 
+// watch watches the objects at a path until ctx ends, and reads its events in the background.
+func (e *endpoint) watch(ctx context.Context, path string, read func(events io.Reader)) error {
+	response, err := e.send(ctx, http.MethodGet, path+"?watch=true", nil)
+	if err != nil {
+		return fmt.Errorf("watching %s: %w", path, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return errors.Join(fmt.Errorf("watching %s: %s", path, response.Status), response.Body.Close())
+	}
+	go func() {
+		defer response.Body.Close()
+		read(response.Body)
+	}()
+	return nil
+}
+
 type object = map[string]any
 
 // create creates a pod that requests a device of a stack, or no device if the stack has none. A stack with claims
 // requires a claim with the name of the pod.
 func (a *podAPI) create(ctx context.Context, name string, s stack) error {
-	resources := object{}
+	resources, spec := object{}, object{}
 	switch {
 	case s.claims:
 		resources = object{"claims": []object{{"name": "gpu"}}}
+		spec["resourceClaims"] = []object{{"name": "gpu", "resourceClaimName": name}}
 	case s.devices > 0:
 		resources = object{"limits": object{gpuResource: "1"}}
 	}
+	if s.class != "" {
+		spec["runtimeClassName"] = s.class
+	}
+	return a.createPod(ctx, name, resources, spec)
+}
+
+// createPod creates a pod whose container has resources, with more fields of its spec.
+func (a *podAPI) createPod(ctx context.Context, name string, resources, fields object) error {
 	spec := object{
 		// With 0 the pod would be removed from the API before its container has ended.
 		"terminationGracePeriodSeconds": 1,
@@ -112,12 +138,7 @@ func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 			"resources": resources,
 		}},
 	}
-	if s.claims {
-		spec["resourceClaims"] = []object{{"name": "gpu", "resourceClaimName": name}}
-	}
-	if s.class != "" {
-		spec["runtimeClassName"] = s.class
-	}
+	maps.Copy(spec, fields)
 	_, err := a.do(ctx, http.MethodPost, podsPath,
 		object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name}, "spec": spec})
 	return err

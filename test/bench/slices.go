@@ -26,20 +26,11 @@ type sliceWatch struct {
 
 // watchSlices watches the ResourceSlices until ctx ends.
 func watchSlices(ctx context.Context, api *endpoint) (*sliceWatch, error) {
-	response, err := api.send(ctx, http.MethodGet, slicesPath+"?watch=true", nil)
-	if err != nil {
-		return nil, fmt.Errorf("watching ResourceSlices: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, errors.Join(fmt.Errorf("watching ResourceSlices: %s", response.Status), response.Body.Close())
-	}
 	w := &sliceWatch{changes: make(chan int, 1000)}
-	go func() {
+	return w, api.watch(ctx, slicesPath, func(events io.Reader) {
 		defer close(w.changes)
-		defer response.Body.Close()
-		countDevices(response.Body, w.changes)
-	}()
-	return w, nil
+		countDevices(events, w.changes)
+	})
 }
 
 // countDevices sends the number of devices in all slices after each event of a watch, until the watch ends.
