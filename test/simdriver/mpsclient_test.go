@@ -62,6 +62,7 @@ func TestMPSPercentages(t *testing.T) {
 
 func TestMPSClients(t *testing.T) {
 	m := startMPS(t)
+	m.run("server create removed --allowed-devices=" + m.uuid(0)) // created first, to check its GPU before the removal
 	m.run("server create a --allowed-devices=" + m.uuid(2) + "," + m.uuid(1))
 	m.run("server create b --allowed-devices=" + m.uuid(3))
 	m.run("namespace create part --server=a")
@@ -101,7 +102,6 @@ func TestMPSClients(t *testing.T) {
 	ended.want("context 0", "0 70")
 	ended.kill()
 	m.run("server delete a")
-	m.run("server create removed --allowed-devices=" + m.uuid(0))
 	must(t, m.driver.Lose(m.uuid(0)))
 	m.probe("removed").want("cuinit", cudaNoDevice)
 }
