@@ -193,12 +193,25 @@ nodes:
 	}
 }
 
+// The decoder omits items that are not mappings, so the index of the next item is unknown to the validation.
+func TestParseIndexes(t *testing.T) {
+	_, err := config.Parse([]byte("nodes: [x, {cdi: {passBy: []}}]\n---\n"))
+	want := `nodes[0]: want a mapping, got "x" (line 1)` + "\nwant one YAML document, got several"
+	if err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+}
+
 func TestParseRejects(t *testing.T) {
 	for text, want := range map[string]string{
 		"cdi: {pasBy: [field]}":                     "cdi.pasBy: unknown key (line 1)",
 		"kind: NodeConfig\nkind: NodeConfig":        "kind: duplicate key (line 2)",
 		"cdi: {hook: /a, hook: /b}":                 "cdi.hook: duplicate key (line 1)",
 		"kind: NodeConfig\n---\ncdi: {hook: /a}":    "want one YAML document, got several",
+		"nodes: [~, {names: [a]}]":                  "nodes[0]: want a mapping, got nothing (line 1)",
+		"nodes:\n- names: [a]\n-":                   "nodes[1]: want a mapping, got nothing (line 3)",
+		"nodes: [{names: [a, ~]}]":                  "nodes[0].names[1]: want a string, got nothing (line 1)",
+		"resources: [~]":                            "resources[0]: want a mapping, got nothing (line 1)",
 		"nodes: [{names: [a], nodes: []}]":          "nodes[0].nodes: unknown key (line 1)",
 		"health: {probeInterval: 5}":                "health.probeInterval: want a duration such as 5s, got 5 (line 1)",
 		"health: {probeInterval: often}":            `health.probeInterval: want a duration such as 5s, got "often" (line 1)`,

@@ -64,7 +64,7 @@ type section struct {
 const maxSize = 128 << 10
 
 // Load reads and validates the file at path; an empty path stands for an empty file. The error names every problem
-// of the file.
+// of the file, or only the first error of its syntax.
 func Load(path string) (*File, error) {
 	if path == "" {
 		return &File{base: Default()}, nil
@@ -105,36 +105,31 @@ func Read(r io.Reader) (*File, error) {
 // not silently ignored.
 func Parse(data []byte) (*File, error) {
 	doc := document{APIVersion: apiVersion, Kind: kind, Config: Default()}
-	if err := decode(data, &doc); err != nil {
-		var types *yaml.TypeError
-		if !errors.As(err, &types) {
-			return nil, err
-		}
-		if keys := schemaErrors(data); keys != nil {
-			err = keys
-		}
-		return nil, errors.Join(err, doc.validate()) // the decoder has set the keys that have the right type
+	err := decode(data, &doc)
+	if err != nil && !errors.As(err, new(*yaml.TypeError)) {
+		return nil, err
 	}
-	if err := doc.validate(); err != nil {
+	dropped, keys := schemaErrors(data)
+	if keys != nil {
+		err = keys // instead of the decoder's, which name Go types
+	}
+	err = errors.Join(err, checkSingle(data))
+	if !dropped { // the decoder has set the keys that have the right type, and each item has its index
+		err = errors.Join(err, doc.validate())
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &File{base: doc.Config, sections: doc.Nodes, text: data}, nil
 }
 
-// decode decodes data, which must be a single document.
+// decode decodes the first document of data.
 func decode(data []byte, doc *document) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	err := decoder.Decode(doc)
 	if errors.Is(err, io.EOF) {
 		return nil // empty, or only comments
-	}
-	var types *yaml.TypeError
-	if err != nil && !errors.As(err, &types) {
-		return err
-	}
-	if next := decoder.Decode(&yaml.Node{}); !errors.Is(next, io.EOF) {
-		err = errors.Join(err, errors.New("want one YAML document, got several"))
 	}
 	var raw struct {
 		Nodes []yaml.Node `yaml:"nodes"`
@@ -144,6 +139,17 @@ func decode(data []byte, doc *document) error {
 		doc.Nodes[i].node = raw.Nodes[i]
 	}
 	return err
+}
+
+// checkSingle returns an error if data has more than one document.
+func checkSingle(data []byte) error {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for range 2 {
+		if err := decoder.Decode(&yaml.Node{}); errors.Is(err, io.EOF) {
+			return nil
+		}
+	}
+	return errors.New("want one YAML document, got several")
 }
 
 // validate returns every problem, one per line, each with its key.

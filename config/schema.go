@@ -21,38 +21,58 @@ var nvidiaKeys = map[string]string{
 // maxValueShown bounds how many bytes of a value an error quotes.
 const maxValueShown = 64
 
-// schemaErrors returns unknown keys, duplicate keys and values of the wrong type in the file, nil if there are none.
-// The errors of the YAML decoder name Go types instead of keys.
-func schemaErrors(data []byte) error {
+// schemaErrors returns unknown keys, duplicate keys, values of the wrong type and empty list items in the file, nil if
+// there are none. The errors of the YAML decoder name Go types instead of keys, and it drops list items that are empty
+// or have the wrong type. dropped reports whether there are such mappings, since those after them have other indices.
+func schemaErrors(data []byte) (dropped bool, err error) {
 	var root yaml.Node
 	if err := yaml.Unmarshal(data, &root); err != nil || len(root.Content) == 0 {
-		return err
+		return false, err
 	}
 	var c schemaCheck
 	c.value("", root.Content[0], reflect.TypeFor[document]())
-	return errors.Join(c.errs...)
+	return c.dropped, errors.Join(c.errs...)
 }
 
 // schemaCheck compares YAML nodes with the Go types that they are decoded into.
-type schemaCheck struct{ errs []error }
+type schemaCheck struct {
+	errs    []error
+	dropped bool
+}
 
-func (c *schemaCheck) value(path string, n *yaml.Node, want reflect.Type) {
+// value reports whether the node has the right type. Its items and the values of its keys may have others.
+func (c *schemaCheck) value(path string, n *yaml.Node, want reflect.Type) bool {
 	n = resolveAlias(n)
 	switch {
-	case n.ShortTag() == "!!null": // the decoder accepts it for every type
+	case isNull(n): // stands for the default
 	case want.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
 		c.mapping(path, n, want)
 	case want.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
 		for i, item := range n.Content {
-			c.value(fmt.Sprintf("%s[%d]", path, i), item, want.Elem())
+			c.item(fmt.Sprintf("%s[%d]", path, i), item, want.Elem())
 		}
-	default:
-		if n.Decode(reflect.New(want).Interface()) != nil {
-			c.errs = append(c.errs, fmt.Errorf("%s: want %s, got %s (line %d)",
-				cmp.Or(path, "document"), describeType(want), describeValue(n), n.Line))
-		}
+	case n.Decode(reflect.New(want).Interface()) != nil:
+		c.wrongType(cmp.Or(path, "document"), n, want)
+		return false
 	}
+	return true
 }
+
+func (c *schemaCheck) item(path string, n *yaml.Node, want reflect.Type) {
+	n = resolveAlias(n)
+	if isNull(n) {
+		c.wrongType(path, n, want)
+	} else if c.value(path, n, want) {
+		return
+	}
+	c.dropped = c.dropped || want.Kind() == reflect.Struct
+}
+
+func (c *schemaCheck) wrongType(path string, n *yaml.Node, want reflect.Type) {
+	c.errs = append(c.errs, fmt.Errorf("%s: want %s, got %s (line %d)", path, describeType(want), describeValue(n), n.Line))
+}
+
+func isNull(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
 
 func (c *schemaCheck) mapping(path string, n *yaml.Node, want reflect.Type) {
 	if c.duplicates(path, n) {
@@ -160,6 +180,9 @@ func describeValue(n *yaml.Node) string {
 		return "a mapping"
 	case yaml.SequenceNode:
 		return "a list"
+	}
+	if isNull(n) {
+		return "nothing"
 	}
 	value, more := n.Value, ""
 	if len(value) > maxValueShown {
