@@ -61,7 +61,7 @@ func TestInvalidConfigAtStart(t *testing.T) {
 	}
 }
 
-// An agent that ends while another one serves the node has changed nothing.
+// An agent that exits while it waits for another one leaves the node unchanged.
 func TestEndWhileWaiting(t *testing.T) {
 	cfg := emptyNode(t)
 	dir := filepath.Dir(cfg.CDIDir)

@@ -35,7 +35,7 @@ type ceiledNode struct {
 	latest  *snapshot
 	problem error // of each call of MPS
 	hang    bool  // Served returns only when its context ends
-	setting error // of each change of the compute mode
+	modeErr error // of each change of the compute mode
 	probe   error
 	events  chan struct{} // starts and ends of the daemon
 }
@@ -64,7 +64,7 @@ func (n *ceiledNode) Ensure(_ context.Context, s mps.Share) error {
 		return n.problem
 	}
 	if n.mode != gpu.ComputeModeExclusiveProcess {
-		n.Error("a share while programs can use the whole GPU")
+		n.Error("a share was created while programs could use the whole GPU")
 	}
 	n.shares[s.Name], n.server = s, true
 	return os.MkdirAll(n.Directory(s), 0o755)
@@ -129,10 +129,10 @@ func (n *ceiledNode) SetComputeMode(_ context.Context, _ string, mode gpu.Comput
 	if mode != gpu.ComputeModeDefault && !saved.has("GPU-a") {
 		n.Error("the compute mode is changed before its change is saved")
 	}
-	if n.setting == nil {
+	if n.modeErr == nil {
 		n.mode = mode
 	}
-	return n.setting
+	return n.modeErr
 }
 
 func (n *ceiledNode) PodSecurity(context.Context, string, string) (cluster.PodSecurity, error) {
@@ -260,7 +260,7 @@ func TestMPSFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.probe = errors.New("no response within 10s")
-	fault("calling CUDA through MPS: no response within 10s; it recovers when the pods that share the GPU have ended")
+	fault("calling CUDA through MPS: no response within 10s; the GPU recovers when a later call succeeds, or the pods that share it have ended")
 	if err := n.unprepare("a"); err != nil {
 		t.Error(err)
 	}
@@ -298,7 +298,7 @@ func TestReplacedPodIsNotLimited(t *testing.T) {
 func TestComputeLimitsResetLater(t *testing.T) {
 	for name, fail := range map[string]func(n *ceiledNode, err error){
 		"MPS":          func(n *ceiledNode, err error) { n.problem = err },
-		"compute mode": func(n *ceiledNode, err error) { n.setting = err },
+		"compute mode": func(n *ceiledNode, err error) { n.modeErr = err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newCeiledNode(t)

@@ -28,8 +28,8 @@ const (
 	probeInterval = time.Minute
 )
 
-// maintain restores what a restart of the MPS daemon or of the driver has removed, and yields the faults of GPUs whose
-// server does not work, by UUID, until ctx ends. It also yields when the GPUs with a changed compute mode change.
+// maintain restores what a restart of the MPS daemon or of the driver has removed, and yields the faults of GPUs that
+// cannot be used through MPS, by UUID, until ctx ends. It also yields when other GPUs have a changed compute mode.
 func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.Fault)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -57,8 +57,8 @@ func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.
 	}
 }
 
-// check restores the shares of each GPU, and returns the faults of those whose server does not work. last are the faults
-// of the previous check, which remain while no driver worker runs.
+// check restores the shares of each GPU, and returns the faults of GPUs that cannot be used through MPS. last are the
+// faults of the previous check, which remain while no driver worker runs.
 func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) map[string]gpu.Fault {
 	if c.prune(ctx) != nil { // ctx has ended
 		return nil
@@ -76,7 +76,7 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 	shared, others, err := c.gpus(ctx)
 	for uuid := range shared {
 		if err != nil { // a daemon that does not respond is not queried again for each GPU
-			report(uuid, errors.Join(err, c.keepRestricted(ctx, uuid, err)))
+			faults[uuid] = mpsFault(errors.Join(err, c.keepRestricted(ctx, uuid, err)))
 			continue
 		}
 		report(uuid, c.checkGPU(ctx, uuid))
@@ -90,9 +90,9 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 	return faults
 }
 
-// keepRestricted restores the compute mode of a GPU that MPS is used on, because a restart of the driver resets it.
-// Otherwise programs would get the whole GPU while the daemon does not respond. If the daemon has ended, the GPU has no
-// server, and no program may use it: in the exclusive mode, the first one would get all of it.
+// keepRestricted restricts the compute mode of a GPU that is used through MPS, because a restart of the driver resets
+// it, and programs would get the whole GPU while the daemon does not respond. If the daemon has ended, no program may use
+// the GPU: in the exclusive mode, the first one would get all of it.
 func (c *computeLimits) keepRestricted(ctx context.Context, uuid string, problem error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
@@ -171,8 +171,8 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 	return c.probeServer(ctx, limited, uuid)
 }
 
-// probeServer calls CUDA through the server of a GPU, unless a recent call has succeeded or the server has ended.
-// commands bounds the commands of the daemon.
+// probeServer calls CUDA through the server of a GPU, unless a recent call has succeeded, nothing uses the server, or no
+// server runs. commands bounds the commands to the daemon.
 func (c *computeLimits) probeServer(ctx, commands context.Context, uuid string) error {
 	due := false
 	err := c.alone(commands, func() error {
@@ -195,7 +195,7 @@ func (c *computeLimits) probeServer(ctx, commands context.Context, uuid string) 
 			return nil
 		case problem != nil:
 			c.failed[uuid] = true
-			return fmt.Errorf("calling CUDA through MPS: %w; it recovers when the pods that share the GPU have ended", problem)
+			return fmt.Errorf("calling CUDA through MPS: %w; the GPU recovers when a later call succeeds, or the pods that share it have ended", problem)
 		}
 		c.probed[uuid] = time.Now()
 		delete(c.failed, uuid)

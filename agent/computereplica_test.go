@@ -148,7 +148,7 @@ func TestComputeModeReset(t *testing.T) {
 	n := newReplicated(t)
 	n.checkFault("")
 	n.server = false // the daemon has ended
-	n.setting = errors.New("the driver hangs")
+	n.modeErr = errors.New("the driver hangs")
 	n.ledger = allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())
 	n.share("")
 	n.checkFault("the driver hangs")
@@ -156,7 +156,7 @@ func TestComputeModeReset(t *testing.T) {
 	if !n.limits.changed.has("GPU-a") {
 		t.Error("the change of the compute mode is not saved")
 	}
-	n.setting = nil
+	n.modeErr = nil
 	n.checkFault("")
 	if n.mode != gpu.ComputeModeDefault || len(newExclusiveGPUs(n.limits.changed.dir, n.limits.log).all()) > 0 {
 		t.Errorf("compute mode %s", n.mode)
@@ -330,16 +330,20 @@ func TestEndOfDaemon(t *testing.T) {
 	})
 }
 
-// Faults remain while no driver worker runs, and there are none before: the GPU is not the cause.
+// Faults remain while no driver worker runs. Only those of the daemon are new: the GPU is not the cause of others.
 func TestMPSFaultsWithoutWorker(t *testing.T) {
 	n := newReplicated(t)
-	n.setting = driver.ErrNoWorker
+	n.modeErr = driver.ErrNoWorker
 	if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
 		t.Errorf("faults %v", faults)
 	}
 	last := map[string]gpu.Fault{"GPU-a": mpsFault(errors.New("hangs"))}
 	if faults := n.limits.check(t.Context(), last); !maps.Equal(faults, last) {
 		t.Errorf("faults %v, want %v", faults, last)
+	}
+	n.problem = errors.New("the daemon hangs")
+	if faults := n.limits.check(t.Context(), nil); !strings.Contains(faults["GPU-a"].Message, "the daemon hangs") {
+		t.Errorf("faults %v, want that of the daemon", faults)
 	}
 }
 

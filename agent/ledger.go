@@ -39,8 +39,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// next computes and saves the next ledger. If stale state remains on disk, no entry becomes available, because the next
-// agent would not track its holders.
+// next computes and saves the next ledger. If it cannot be saved, and the file of the previous one remains, no entry becomes
+// available, because the next agent would not track its holders.
 func (l *loop) next() (allocator.Ledger, allocator.Todo) {
 	now, observed := time.Now(), l.observation()
 	next, todo := allocator.Next(l.ledger, observed, now)

@@ -117,7 +117,8 @@ func TestNewUses(t *testing.T) {
 	}
 }
 
-// Containers keep running while their runtime is stopped or hangs, so the last list is kept until their processes end.
+// Containers keep running while their runtime is stopped or hangs, so the last list is kept until their processes end. Those whose
+// process is not visible stay in it.
 func TestContainersOutliveTheirRuntime(t *testing.T) {
 	dir := t.TempDir()
 	node := host.NewRoot(dir)

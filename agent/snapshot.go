@@ -13,7 +13,7 @@ import (
 // snapshot is the state of the node after a step of the loop. A published snapshot is immutable. Status, labels
 // and metrics are functions of it; Events and log lines are the difference between two.
 type snapshot struct {
-	driver  *driver.Snapshot          // the latest; nil until the first
+	driver  *driver.Snapshot          // the latest; nil before the first
 	known   *gpu.Inventory            // the latest inventory and missing devices that may still be held
 	labels  update[map[string]string] // labels of the Node as last received, and why they may be stale
 	runtime update[runtime.Info]

@@ -119,8 +119,8 @@ func TestDeviceStatus(t *testing.T) {
 			status.Device{ID: "GPU-a", Fault: gpu.Gone()},
 		},
 		"draining": {
-			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Reason: "no longer offered", Awaits: "its pods"},
-			status.Device{ID: "GPU-a", State: "draining", Since: since, Reason: "no longer offered", Awaits: "its pods"},
+			allocator.Device{ID: "GPU-a", State: allocator.StateDraining, Since: since, Reason: "the config no longer advertises it in this way", Awaits: "its pods"},
+			status.Device{ID: "GPU-a", State: "draining", Since: since, Reason: "the config no longer advertises it in this way", Awaits: "its pods"},
 		},
 	} {
 		tc.want.Resource, tc.want.MemoryIsolation, tc.want.ComputeIsolation = "nvidia.com/gpu", "hardware", "hardware"

@@ -11,7 +11,7 @@ import (
 // The world of the model test consists of one GPU, its kubelet, runtime and pods, and an agent that runs the real Next
 // and Gate. The tests perform its actions in any order.
 
-// tick is the unit of time. A tick cannot pass while a step is pending that is bounded by settle and began a tick ago.
+// tick is the unit of time. No tick passes while a step that settle bounds has been pending for a tick.
 const tick = settle / 2
 
 // lag is listLag in ticks.

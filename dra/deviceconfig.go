@@ -67,12 +67,15 @@ func parseDeviceConfig(path string, text json.RawMessage) (parsed parsedDeviceCo
 		return parsed, err
 	}
 	_, _ = o.text("apiVersion"), o.text("kind") // rest rejects fields that were not read
+	if !o.has("features") && !o.has("computeCeiling") {
+		return parsed, unsupported(path, "no setting; set features or computeCeiling")
+	}
 	if o.has("computeCeiling") {
 		if parsed.ceiling, err = o.percent("computeCeiling"); err != nil {
 			return parsed, err
 		}
 	}
-	if parsed.ceiling == 0 || o.has("features") {
+	if o.has("features") {
 		if parsed.features, err = o.features(); err != nil {
 			return parsed, err
 		}
@@ -97,12 +100,12 @@ func (o object) features() ([]string, error) {
 	return features, nil
 }
 
-// percent reads a number from 1 to 100.
+// percent reads an integer from 1 to 100.
 func (o object) percent(name string) (percent int, err error) {
 	value := o.fields[name]
 	delete(o.fields, name)
 	if err := json.Unmarshal(value, &percent); err != nil || percent < 1 || percent > 100 {
-		return 0, unsupported(o.path+"."+name, "%s; use a number from 1 to 100", host.Printable(string(value), maxShown))
+		return 0, unsupported(o.path+"."+name, "%s; use an integer from 1 to 100", host.Printable(string(value), maxShown))
 	}
 	return percent, nil
 }

@@ -35,7 +35,7 @@ func TestFeaturesOfClaims(t *testing.T) {
 		"another request":       {[]cluster.ClaimConfig{other, display}, "display,video"},
 		"another driver":        {[]cluster.ClaimConfig{{Driver: "other", Parameters: graphics.Parameters}}, ""},
 		"with a time slice":     {[]cluster.ClaimConfig{graphics, sliced, display}, "display,graphics,video Long"},
-		"no features":           {[]cluster.ClaimConfig{deviceConfigOf("")}, "error: config[0].opaque.parameters.features: 0 features; use 1 to 16"},
+		"no features":           {[]cluster.ClaimConfig{deviceConfigOf("")}, "error: config[0].opaque.parameters: no setting; set features or computeCeiling"},
 		"empty":                 {[]cluster.ClaimConfig{deviceConfigOf(`,"features":[]`)}, "error: 0 features"},
 		"too many":              {[]cluster.ClaimConfig{deviceConfigOf(`,"features":["x"` + strings.Repeat(`,"x"`, 16) + `]`)}, "error: 17 features"},
 		"a text":                {[]cluster.ClaimConfig{deviceConfigOf(`,"features":"graphics"`)}, "error: parameters.features: use a list of strings"},
@@ -78,10 +78,10 @@ func TestComputeCeiling(t *testing.T) {
 		"claim":        {[]cluster.ClaimConfig{claim}, 80, ""},
 		"above class":  {[]cluster.ClaimConfig{class, claim}, 50, ""},
 		"class second": {[]cluster.ClaimConfig{claim, class}, 50, ""},
-		"zero":         {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0`)}, 0, "computeCeiling: 0; use a number from 1 to 100"},
-		"above 100":    {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":101`)}, 0, "101; use a number"},
-		"a fraction":   {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0.5`)}, 0, "0.5; use a number"},
-		"a text":       {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":"50"`)}, 0, `"50"; use a number`},
+		"zero":         {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0`)}, 0, "computeCeiling: 0; use an integer from 1 to 100"},
+		"above 100":    {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":101`)}, 0, "101; use an integer"},
+		"a fraction":   {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0.5`)}, 0, "0.5; use an integer"},
+		"a text":       {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":"50"`)}, 0, `"50"; use an integer`},
 		"no features":  {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":50,"features":[]`)}, 0, "0 features"},
 	} {
 		p, err := parametersFor(cluster.Claim{Config: tc.config}, cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Device: "gpu-0"})

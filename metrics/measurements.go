@@ -25,8 +25,8 @@ type counts struct {
 var (
 	clocks       = describe("gpucdi_gpu_clock_hertz", "Clock frequency of a GPU: sm or memory.", "gpu", "clock")
 	eccErrors    = describe("gpucdi_gpu_ecc_errors_total", "ECC memory errors of a GPU since the driver was loaded or the GPU was reset: corrected or uncorrected.", "gpu", "kind")
-	clocksEvents = describe("gpucdi_gpu_clocks_event", "1 while a reason determines the clock frequency of a GPU, else 0. All but idle, applications_clocks and display_clock are throttling.", "gpu", "reason")
-	recovery     = describe("gpucdi_gpu_recovery_action", "1 with the action that the driver requires to recover a GPU: none, reset, reboot, drain_p2p, drain_and_reset, imex_domain, bus_reset, system_reboot or other.", "gpu", "action")
+	clocksEvents = describe("gpucdi_gpu_clocks_event", "1 while a reason determines the clock frequency of a GPU, else 0. Reasons other than idle, applications_clocks and display_clock are throttling.", "gpu", "reason")
+	recovery     = describe("gpucdi_gpu_recovery_action", "1 for the action that the driver requires to recover a GPU: none, reset, reboot, drain_p2p, drain_and_reset, imex_domain, bus_reset, system_reboot or other.", "gpu", "action")
 	pcieBytes    = describe("gpucdi_gpu_pcie_bytes_total", "PCIe traffic of a GPU: transmitted or received.", "gpu", "direction")
 	pcieRate     = describe("gpucdi_gpu_pcie_bytes_per_second", "PCIe traffic of a GPU in the latest probe interval: transmitted or received.", "gpu", "direction")
 	nvlinkBytes  = describe("gpucdi_gpu_nvlink_bytes_total", "Traffic of all NVLinks of a GPU, without protocol overhead: transmitted or received.", "gpu", "direction")

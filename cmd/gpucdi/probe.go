@@ -14,7 +14,7 @@ import (
 func newProbeCommand() *cobra.Command {
 	var idle time.Duration
 	cmd := &cobra.Command{
-		Use:    doctor.ProbeCommand + " [NODE|LIBRARY]...",
+		Use:    doctor.ProbeCommand + " [DEVICE_NODE|LIBRARY]...",
 		Short:  "Report the driver files and devices of this container",
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -32,8 +32,12 @@ This page contains the output of ` + "`gpucdi COMMAND --help`; `make reference`"
 		}
 		return
 	}
-	if got, err := os.ReadFile(path); err != nil || string(got) != page.String() {
-		t.Errorf("docs/cli.md is stale (%v): run make reference", err)
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != page.String() {
+		t.Error("docs/cli.md is stale; run make reference")
 	}
 }
 

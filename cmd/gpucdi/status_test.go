@@ -31,7 +31,7 @@ var testNode = status.Node{
 		{ID: "GPU-b", GPU: "GPU-b", Index: "11", Resource: "nvidia.com/gpu", Fault: gpu.Fault{Code: "xid_79", Message: "XID 79: off the bus", Remedy: "reboot the node", Since: time.Now()}},
 		{ID: "MIG-d", GPU: "GPU-c", Index: "12:0", Resource: "nvidia.com/mig-1g.5gb", Replicas: []string{"MIG-d::0", "MIG-d::1"},
 			AllocatedTo: []status.Holder{{Namespace: "default", Pod: "a", Container: "b"}, {Namespace: "default", Pod: "c", Container: "d"}}},
-		{ID: "MIG-e", GPU: "GPU-c", Index: "12:1", Resource: "nvidia.com/mig-1g.5gb", State: "draining", Since: time.Now(), Reason: "no longer offered", Awaits: "its pods to end"},
+		{ID: "MIG-e", GPU: "GPU-c", Index: "12:1", Resource: "nvidia.com/mig-1g.5gb", State: "draining", Since: time.Now(), Reason: "the config no longer advertises it in this way", Awaits: "its pods to end"},
 		{ID: "MIG-f", GPU: "GPU-c", Index: "12:2", Resource: "nvidia.com/mig-1g.5gb", State: "waiting", Since: time.Now(), Reason: "waits until no pod holds MIG-e"},
 	},
 	Unreadable: []gpu.Unreadable{{Index: 5, Fault: gpu.Fault{Code: gpu.FaultUnreadable, Message: "no answer"}}},
@@ -53,7 +53,7 @@ func TestStatusTablesAreAligned(t *testing.T) {
 			}
 			checkColumns(t, text, wide)
 			for _, part := range []string{"CDI is off", "nvidia.com/gpu: waiting", "XID 79: off the bus", "GPU 5", "no answer",
-				"no longer offered; waits for its pods to end", "waits until no pod holds MIG-e"} {
+				"the config no longer advertises it in this way; waits for its pods to end", "waits until no pod holds MIG-e"} {
 				if !strings.Contains(text, part) {
 					t.Errorf("%q is not in\n%s", part, text)
 				}
@@ -229,7 +229,7 @@ func TestFindingOfHostileNode(t *testing.T) {
 // Problems of a component are in its row. Fields that the API server does not store are only a warning, as for doctor
 // and metrics.
 func TestComponentStates(t *testing.T) {
-	const foreign, dropped = "another program wrote ResourceSlices of this driver: a; remove it from this node", "the API server does not store taints, capacity; enable the feature gates"
+	const foreign, dropped = "another program wrote ResourceSlices of this driver: a; run only one driver of this name on a node", "the API server does not store taints, capacity; enable the feature gates"
 	gates := []string{"taints", "capacity"}
 	for _, tc := range []struct {
 		node status.Node

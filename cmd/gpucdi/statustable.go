@@ -176,7 +176,7 @@ func components(n status.Node) []component {
 func slicesComponent(s status.Slices) component {
 	c := component{name: "slices", detail: fmt.Sprintf("%d devices", s.Devices), err: s.Error}
 	if len(s.Foreign) > 0 {
-		c.err = joined(c.err, fmt.Sprintf("another program wrote ResourceSlices of this driver: %s; remove it from this node", strings.Join(s.Foreign, ", ")))
+		c.err = joined(c.err, fmt.Sprintf("another program wrote ResourceSlices of this driver: %s; run only one driver of this name on a node", strings.Join(s.Foreign, ", ")))
 	}
 	if len(s.Dropped) > 0 { // devices are allocated without these fields
 		c.warning = fmt.Sprintf("the API server does not store %s; enable the feature gates", strings.Join(s.Dropped, ", "))

@@ -72,7 +72,7 @@ var matrix = []image{
 		why: "the driver's device nodes and files are accessible to all users"},
 	{name: "Debian 12, user namespace", root: images.Debian12, finds: driverCUDA,
 		spec: mapUsers, alter: chownRoot, crun: inaccessible,
-		why: "the runtime mounts with the host's permissions; crun 1.8 of Debian 12 creates the nodes with mode 0"},
+		why: "runc mounts the host's device nodes, with their permissions; crun 1.8 of Debian 12 creates nodes with mode 0"},
 	{name: "Debian 12 with a libcuda in its own `ld.so.cache`", root: images.Debian12, finds: imageCUDA, hook: driverCUDA, alter: staleCUDA,
 		why: "glibc searches the cache before its built-in directories"},
 	{name: "the same, root read-only", root: images.Debian12, finds: imageCUDA, hook: driverCUDA, both: refused,

@@ -27,7 +27,7 @@ func TestLabelsForNodeFeatureDiscovery(t *testing.T) {
 	n.awaitLabels(t, "nvidia.com/gpu.count=8\n", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3\n", "nvidia.com/mig.capable=true\n",
 		"nvidia.com/cuda.driver-version.full="+n.driver.State().Version+"\n")
 
-	text, err := os.ReadFile(n.labelsFile())
+	text, err := os.ReadFile(n.featureFile())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,13 +95,13 @@ func TestVirtualGPULabels(t *testing.T) {
 	n.awaitLabels(t, "nvidia.com/vgpu.present=true\n", "nvidia.com/vgpu.host-driver-version=550.127.06\n", "nvidia.com/vgpu.host-driver-branch=r550_00\n")
 }
 
-func (n *node) labelsFile() string { return filepath.Join(n.nfdDir, "gpucdi") }
+func (n *node) featureFile() string { return filepath.Join(n.nfdDir, "gpucdi") }
 
-// awaitLabels waits until the label file contains all lines.
+// awaitLabels waits until the feature file contains all lines.
 func (n *node) awaitLabels(t *testing.T, lines ...string) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		text, err := os.ReadFile(n.labelsFile())
+		text, err := os.ReadFile(n.featureFile())
 		missing := ""
 		for _, line := range lines {
 			if !strings.Contains(string(text), line) {
@@ -112,21 +112,21 @@ func (n *node) awaitLabels(t *testing.T, lines ...string) {
 			return
 		}
 		if time.Since(start) > timeout {
-			t.Fatalf("label file lacks %q: %s, %v", missing, text, err)
+			t.Fatalf("feature file lacks %q: %s, %v", missing, text, err)
 		}
 	}
 }
 
-// awaitNoLabels waits until the label file is removed.
+// awaitNoLabels waits until the feature file is removed.
 func (n *node) awaitNoLabels(t *testing.T) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		_, err := os.Stat(n.labelsFile())
+		_, err := os.Stat(n.featureFile())
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
 		if time.Since(start) > timeout {
-			t.Fatalf("label file not removed: %v", err)
+			t.Fatalf("feature file not removed: %v", err)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func (n *node) requireGPU(t *testing.T, k *kubelet, pod *v1.Pod, p platform.Plat
 // requireNoLabels checks that no label has one of the prefixes.
 func (n *node) requireNoLabels(t *testing.T, prefixes ...string) {
 	t.Helper()
-	text, err := os.ReadFile(n.labelsFile())
+	text, err := os.ReadFile(n.featureFile())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ type process struct {
 	exited chan struct{} // closed when it has exited
 }
 
-// start starts a component, which runs until stop is called or the box is closed, even if ctx is canceled before.
+// start starts a component, which runs until stop is called or the box is closed, even if ctx is canceled earlier.
 func (n *Node) start(ctx context.Context, name string, args ...string) error {
 	return n.startCommand(name, n.Box.Command(context.WithoutCancel(ctx), name, args...))
 }

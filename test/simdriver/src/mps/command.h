@@ -1,4 +1,4 @@
-/* A command and what its functions share. */
+/* Requests to the daemon, and what the functions that execute them share. */
 #pragma once
 #include "daemon.h"
 
@@ -22,7 +22,7 @@ int fail(const struct request *r, const char *format, ...) __attribute__((format
 struct server *find_server(const struct request *r, const char *name);
 struct namespace *find_namespace(const struct request *r, const struct server *server, const char *name);
 
-/* Commands that print. */
+/* Commands that print servers, namespaces and clients. */
 int server_list(struct request *r);
 int server_get(struct request *r);
 int namespace_list(struct request *r);
