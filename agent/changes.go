@@ -83,7 +83,8 @@ func (a *Agent) reportContainers(before, now *snapshot) {
 	}
 }
 
-// newUses returns the uses that are in now but not in before. The restart of a pod's container is not a new use.
+// newUses returns the uses that are in now but not in before. The restart of a pod's container is not a new use, unless no
+// container was running when before was collected.
 func newUses(before, now []runtime.Use) []runtime.Use {
 	same := func(a, b runtime.Use) bool {
 		return slices.Equal(a.GPUs, b.GPUs) && (a.ID == b.ID || a.Pod.UID != "" && a.Pod.UID == b.Pod.UID && a.Name == b.Name)

@@ -33,7 +33,7 @@ type ceiledNode struct {
 	mode    gpu.ComputeMode
 	pod     cluster.PodSecurity
 	latest  *snapshot
-	problem error // of each call of MPS
+	problem error // of each call to MPS
 	hang    bool  // Served returns only when its context ends
 	modeErr error // of each change of the compute mode
 	probe   error

@@ -161,7 +161,7 @@ func (r partResolver) runtime(c *containers) *allocator.Runtime {
 	return observed
 }
 
-// collector collects evidence from the kubelet and the container runtime.
+// collector collects evidence from the kubelet, the container runtime and the API server.
 type collector struct {
 	cfg     Config
 	log     *slog.Logger
@@ -235,8 +235,8 @@ func (c *collector) logFailure(err error) {
 	c.logged = now
 }
 
-// collect queries the requested sources, those of plugin resources in the order of the steps that release an entry (see
-// allocator/release.go).
+// collect queries the requested sources. Those of plugin resources are queried in the order of the steps that release an
+// entry (see allocator/release.go).
 func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidence, err error) {
 	var errs []error
 	query := func(wanted bool, source func(context.Context) error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpucdi/gpucdi/kubelet"
 )
 
-// preStartTimeout bounds the calls of the driver and MPS before a container starts, and the driver calls of a restore.
+// preStartTimeout bounds the calls to the driver and MPS before a container starts, and the driver calls of a restore.
 // The kubelet waits up to 30 s before a start.
 const preStartTimeout = 20 * time.Second
 
@@ -104,7 +104,8 @@ func (m memoryLimits) maintain(ctx context.Context, c *claims) {
 func (m memoryLimits) restore(ctx context.Context, c *claims) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, preStartTimeout, fmt.Errorf("no response within %s", preStartTimeout))
 	defer cancel()
-	defer m.used.prune(time.Now())
+	start := time.Now()
+	defer m.used.prune(start) // forgets the pods that are not recorded below
 	checkpoint, err := kubelet.ReadCheckpoint(m.pluginDir)
 	errs := []error{err, c.restoreLimits(ctx)}
 	for _, pod := range checkpoint.Pods() {
@@ -166,22 +167,25 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 }
 
 // setCgroup sets the memory limits of one cgroup of a pod, in bytes by UUID of the GPU, unless a current limit
-// suffices. It returns how much memory the cgroup uses, also by UUID.
+// suffices. It returns how much memory the cgroup uses, also by UUID. If a GPU fails, the others are limited nevertheless.
 func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]uint64, err error) {
 	used = map[string]uint64{}
+	var errs []error
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
 		current, bytes, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
 		if err != nil {
-			return used, err
+			errs = append(errs, err)
+			continue
 		}
 		used[uuid] = bytes
 		if suffices(current, limits[uuid]) {
 			continue
 		}
 		if err := m.settings.SetMemoryLimit(ctx, uuid, cgroup, limits[uuid]); err != nil {
-			return used, err
+			errs = append(errs, err)
+			continue
 		}
 		m.log.Info("GPU memory of pod limited", "pod", podUID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
 	}
-	return used, nil
+	return used, errors.Join(errs...)
 }

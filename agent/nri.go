@@ -105,17 +105,17 @@ func (m memoryLimits) copyPodLimits(ctx context.Context, podUID, cgroup string, 
 		return err
 	}
 	limits := map[string]uint64{}
+	var errs []error
 	for _, uuid := range uuids {
 		limit, _, err := m.settings.MemoryLimit(ctx, uuid, pod)
 		if err != nil {
-			return err
-		}
-		if limit != gpu.MemoryUnlimited {
+			errs = append(errs, err)
+		} else if limit != gpu.MemoryUnlimited {
 			limits[uuid] = limit
 		}
 	}
 	_, err = m.setCgroup(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
-	return err
+	return errors.Join(append(errs, err)...)
 }
 
 // nriStatus returns the status of the NRI plugin; nil if the config does not enable it.

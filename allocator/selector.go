@@ -132,7 +132,8 @@ func parseMemory(text string) (float64, bool) {
 	for suffix, unit := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40} {
 		if number, found := strings.CutSuffix(text, suffix); found {
 			n, err := strconv.ParseFloat(number, 64)
-			return n * unit, err == nil && n >= 0 && !math.IsInf(n, 1) // false for NaN
+			isHex := strings.ContainsAny(number, "xX")
+			return n * unit, err == nil && !isHex && n >= 0 && !math.IsInf(n, 1) // false for NaN
 		}
 	}
 	return 0, false

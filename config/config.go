@@ -319,6 +319,19 @@ func oneOf[T ~string](values []T) string {
 	return text.String()
 }
 
+// withoutLines returns the lines of an error that another error does not have; nil if there are none.
+func withoutLines(err, other error) error {
+	if err == nil || other == nil {
+		return err
+	}
+	known := strings.Split(other.Error(), "\n")
+	lines := slices.DeleteFunc(strings.Split(err.Error(), "\n"), func(line string) bool { return slices.Contains(known, line) })
+	if len(lines) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
 // prefixLines prefixes each line of an error, since an error of errors.Join has several.
 func prefixLines(prefix string, err error) error {
 	if err == nil {

@@ -137,7 +137,7 @@ resources:
 - {name: nvidia.com/mig-1g.5gb, replicas: 2, as: x, rename: nvidia.com/part}
 health: {probeInterval: 1ms, quietPeriod: -1s, callTimeout: often, xids: {ignore: [79, x], fatal: [48, 79]}}
 nodes:
-- cdi: {passBy: [], features: [gaming, raytracing]}
+- cdi: {passBy: [], features: [gaming2, raytracing2]}
 - resources: [{name: nvidia.com/gpu, replicas: 1}]
 - names: [a]
   selector: in in (in
@@ -170,8 +170,8 @@ nodes:
 		`health.xids.ignore[1]: want an integer, got "x" (line 11)`,
 		`health.xids: want each XID in ignore or in fatal, got 79 in both`,
 		`nodes[0]: want section, names or selector, got none`,
-		`nodes[0].cdi.features: unknown feature "gaming"`,
-		`nodes[0].cdi.features: unknown feature "raytracing"`,
+		`nodes[0].cdi.features: unknown feature "gaming2"`,
+		`nodes[0].cdi.features: unknown feature "raytracing2"`,
 		`nodes[0].cdi.passBy: want field, annotation or both, got none`,
 		`nodes[1]: want section, names or selector, got none`,
 		`nodes[1].resources[0].replicas: want 2 to 20000, got 1;`,
@@ -197,6 +197,22 @@ nodes:
 func TestParseIndexes(t *testing.T) {
 	_, err := config.Parse([]byte("nodes: [x, {cdi: {passBy: []}}]\n---\n"))
 	want := `nodes[0]: want a mapping, got "x" (line 1)` + "\nwant one YAML document, got several"
+	if err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+}
+
+// Errors of the base neither hide those of sections, nor cause others, nor are repeated for each section.
+func TestParseSectionsOfInvalidBase(t *testing.T) {
+	_, err := config.Parse([]byte(`
+labels: {place: nowhere}
+allocation: {mode: dra}
+health: {xids: {ignore: [31]}}
+nodes:
+- {names: [a], resources: [{name: nvidia.com/gpu, share: memory, level: any}]}
+- {names: [b], health: {xids: {fatal: [31]}}}
+`))
+	want := `labels.place: want node, nfd or none, got "nowhere"` + "\nnodes[1].health.xids: want each XID in ignore or in fatal, got 31 in both"
 	if err == nil || err.Error() != want {
 		t.Errorf("got error %v, want %s", err, want)
 	}
@@ -255,6 +271,7 @@ func TestParseRejectsRules(t *testing.T) {
 		"{select: {product: H100, vendor: x}, name: a.com/b}":                                             ".select.vendor: unknown key (line 1)",
 		"{select: {memory: 16Gi}, name: a.com/b}":                                                         `.select.memory: want comparisons such as ">=16Gi, <40Gi", got "16Gi": "16Gi" has no operator`,
 		"{select: {memory: '>16GB'}, name: a.com/b}":                                                      `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">16GB": ">16GB" has an invalid value`,
+		"{select: {memory: '>0x1p4Gi'}, name: a.com/b}":                                                   `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">0x1p4Gi": ">0x1p4Gi" has an invalid value`,
 		"{select: {memory: '>NaNGi'}, name: a.com/b}":                                                     `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">NaNGi": ">NaNGi" has an invalid value`,
 		"{select: {memory: '>InfGi'}, name: a.com/b}":                                                     `.select.memory: want comparisons such as ">=16Gi, <40Gi", got ">InfGi": ">InfGi" has an invalid value`,
 		"{select: {computeCapability: '>=8.x'}, name: a.com/b}":                                           `.select.computeCapability: want comparisons such as ">=8.0", got ">=8.x": ">=8.x" has an invalid value`,

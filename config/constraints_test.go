@@ -23,7 +23,7 @@ const (
 	glob       = `^([^\\\[]|\\.|\[\^?(([^\\\]-]|\\.)(-([^\\\]-]|\\.))?)+\])*$`
 	memory     = `^$|^\s*(<=|>=|<|>|=)\s*` + number + `[MGT]i\s*(,\s*(<=|>=|<|>|=)\s*` + number + `[MGT]i\s*)*$`
 	size       = `^(0?|` + number + `[MGT]i)$`
-	number     = `([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?`
+	number     = `\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?`
 	capability = `^$|^\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*(,\s*(<=|>=|<|>|=)\s*\+?[0-9]+(\.\+?[0-9]+)?\s*)*$`
 
 	// resource matches the names of extended resources, standardResource the names that a rule without select accepts.
@@ -39,8 +39,9 @@ const (
 )
 
 // constraints returns the constraints of Config.validate and the rules, by type or field. They may be looser than the
-// agent, which validates the config itself. TestConfigSchema in test/chart checks that they are not stricter, with two
-// exceptions: hook, and the types of scalars, because the agent accepts 5 as a string.
+// agent, which validates the config itself. TestConfigSchema in test/chart checks that they are not stricter, with three
+// exceptions: hook, the types of scalars, because the agent accepts 5 as a string, and an empty string in select, which
+// the agent treats as a missing key.
 func constraints(s source) map[string]schema {
 	second := schema{"allOf": []schema{{"pattern": atLeastSecond}}}
 	return map[string]schema{

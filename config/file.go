@@ -161,17 +161,14 @@ func (d *document) validate() error {
 	if d.Kind != kind {
 		errs = append(errs, fmt.Errorf("kind: want %s, got %q", kind, d.Kind))
 	}
-	base := d.Config
-	if err := base.validate(); err != nil {
-		errs = append(errs, err)
-		base = Default() // so that sections do not repeat its errors
-	}
+	base := d.Config.validate()
+	errs = append(errs, base)
 	for i := range d.Nodes {
 		s := &d.Nodes[i]
 		if s.Section == "" && len(s.Names) == 0 && s.Selector == "" {
 			errs = append(errs, fmt.Errorf("nodes[%d]: want section, names or selector, got none", i))
 		}
-		errs = append(errs, prefixLines(fmt.Sprintf("nodes[%d].", i), s.validate(base)))
+		errs = append(errs, prefixLines(fmt.Sprintf("nodes[%d].", i), withoutLines(s.validate(d.Config), base)))
 	}
 	return errors.Join(errs...)
 }

@@ -40,7 +40,7 @@ type Checkpoint struct {
 	// and is empty if the file does not exist.
 	Version string
 
-	Holders    []Holder            // with PodUID, Container and CDI set
+	Holders    []Holder            // without Namespace, Pod and Claim, which the checkpoint lacks
 	Registered map[string][]string // IDs of the devices that were healthy at the time of the write, by resource
 }
 

@@ -74,7 +74,7 @@ func TestPreStartRequired(t *testing.T) {
 	}
 }
 
-// A registration before the first list requires calls of PreStartContainer if the resource may have limited devices,
+// A registration before the first list requires calls to PreStartContainer if the resource may have limited devices,
 // and is kept if the list has some.
 func TestPreStartRequiredBeforeFirstList(t *testing.T) {
 	dir := t.TempDir()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -52,7 +53,7 @@ config takes effect immediately; SIGHUP rereads the config and the driver.`,
 	flags := cmd.Flags()
 	host.register(flags)
 	flags.StringVar(&config.ConfigFile, "config", "", "NodeConfig file (default: none, all keys have defaults)")
-	flags.StringVar(&config.NodeName, "node-name", "", "name of this node in Kubernetes")
+	flags.StringVar(&config.NodeName, "node-name", "", "name of this node's Node object; empty disables requests to the API server")
 	flags.DurationVar(&config.Spread, "spread", cluster.DefaultSpread, "interval over which the agents of a cluster distribute non-urgent requests to the API server, from 1s to 1h; reduce it in small clusters to update labels within seconds of a driver upgrade")
 	flags.StringVar(&config.DRADriver, "dra-driver-name", "", "name of the DRA driver that allocates GPUs to ResourceClaims, such as gpu.nvidia.com; empty disables it")
 	flags.StringVar(&config.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet directory that contains device-plugins, the same on all distributions; the kubelet root directories of k0s and MicroK8s, which are elsewhere, are detected")
@@ -87,6 +88,9 @@ func checkListen(ctx context.Context, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return err
+	}
+	if port == "" {
+		return errors.New("missing port")
 	}
 	_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
 	return err

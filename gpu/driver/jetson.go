@@ -20,9 +20,6 @@ import (
 // NUL.
 const deviceTree = "/sys/firmware/devicetree/base/"
 
-// textLimit bounds text from the device tree, in bytes.
-const textLimit = 100
-
 // jetsonGPUs are the GPUs by the compatible string of their module's SoC, with the names that CUDA reports.
 var jetsonGPUs = map[string]struct {
 	product      string
@@ -96,7 +93,7 @@ func readJetson(node host.Root) (*gpu.Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.Product = host.Printable(cmp.Or(g.Product, "Jetson"), textLimit)
+	g.Product = cmp.Or(g.Product, "Jetson")
 	inv := &gpu.Inventory{Platform: gpu.Jetson, GPUs: []gpu.GPU{g}}
 	if release, err := node.ReadFile("/etc/nv_tegra_release"); err == nil {
 		if match := jetsonRelease.FindSubmatch(release); match != nil {

@@ -22,7 +22,7 @@ var configs = []string{
 	`{resources: [{name: nvidia.com/gpu, exclude: true}, {name: nvidia.com/mig-1g.5gb, mode: dra}]}`,
 	`{resources: [{name: nvidia.com/gpu, replicas: 3, failRequestsGreaterThanOne: true, mode: devicePlugin}]}`,
 	`{resources: [{select: {product: "*H100*"}, name: nvidia.com/h100}, {select: {index: [0, 7]}, exclude: true, name: ""}]}`,
-	`{resources: [{select: {architecture: hopper, memory: ">=16Gi, <40.5Gi"}, mode: dra}, {select: {mig: "*"}, replicas: 2, rename: ""}]}`,
+	`{resources: [{select: {architecture: hopper, memory: ">=+16Gi, <40.5Gi"}, mode: dra}, {select: {mig: "*"}, replicas: 2, rename: ""}]}`,
 	`{resources: [{select: {computeCapability: ">=8.0,<10", uuid: [GPU-*, "MIG-[0-9a-f]*"], pci: ["0000:18:00.?"]}, name: a.b-c.com/X_y.z}]}`,
 	`{resources: [{select: {product: "[^a-c\\]]\\*x"}, name: a/b, replicas: 0, mode: ""}]}`,
 	`{monitoring: {resource: nvidia.com/gpu-monitor, count: 2}}`,

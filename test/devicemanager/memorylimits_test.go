@@ -215,6 +215,31 @@ func TestMemoryLimitFails(t *testing.T) {
 	n.checkLimits(t, pod, n.retryStart(t, k, pod), 1)
 }
 
+// A GPU whose limit cannot be set does not leave the other GPUs of the pod without limits.
+func TestMemoryLimitsOfOtherGPUs(t *testing.T) {
+	t.Parallel()
+	n, k := startLimitingNode(t)
+	pod, gpus := newPod("several", 16), slices.Sorted(slices.Values(n.uuids()))
+	if err := k.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	n.addCgroup(t, pod)
+	for _, function := range []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"} {
+		if err := n.driver.InjectFault(simdriver.Fault{GPU: gpus[0], Func: function, Return: unknownError}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := k.start(t.Context(), pod); err == nil {
+			t.Errorf("started with %v although %s fails", r, function)
+		}
+		n.checkLimits(t, pod, gpus[1:], 2)
+		if err := n.driver.ClearFaults(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.startPod(t, k, pod)
+	n.checkLimits(t, pod, gpus, 2)
+}
+
 // retryStart retries until the kubelet starts a pod's container, and returns the UUIDs of its GPUs.
 func (n *node) retryStart(t *testing.T, k *kubelet, pod *v1.Pod) []string {
 	t.Helper()

@@ -52,9 +52,7 @@ func (n *Node) startCommand(name string, cmd *exec.Cmd) error {
 
 // stop sends SIGTERM to a component and waits until it has exited.
 func (n *Node) stop(ctx context.Context, name string) error {
-	n.mu.Lock()
-	p := n.processes[name]
-	n.mu.Unlock()
+	p := n.process(name)
 	if p == nil {
 		return fmt.Errorf("stopping %s: not started", name)
 	}
